@@ -189,8 +189,16 @@ impl Wakeups {
 /// instance one at a time, so that commits of many are not made one after the other.
 pub(in crate::store) struct CommitNotification<'a> {
     wakeups: &'a Wakeups,
+    topic: Topic,
     /// For `pg_notify`.
     pub payload: String,
+}
+
+impl CommitNotification<'_> {
+    /// Wakes those who wait in this process, which does not hear its own notifications.
+    pub fn committed(self) {
+        self.wakeups.0.topics[self.topic as usize].send_replace(());
+    }
 }
 
 impl Drop for CommitNotification<'_> {
@@ -207,7 +215,7 @@ impl Store {
         if wakeups.0.serving.load(Ordering::SeqCst) || wakeups.0.committing.swap(true, Ordering::Acquire) {
             return None;
         }
-        Some(CommitNotification { wakeups, payload: wakeups.payload(1 << topic as u8) })
+        Some(CommitNotification { wakeups, topic, payload: wakeups.payload(1 << topic as u8) })
     }
 
     /// The wake-ups of a topic from now on. Listen before asking the database, or one may be missed.

@@ -187,8 +187,9 @@ impl Store {
         if !is_there {
             return Err(StoreError::NotFound);
         }
-        if with_commit.is_none() {
-            self.notify(Topic::Queue);
+        match with_commit {
+            Some(with_commit) => with_commit.committed(),
+            None => self.notify(Topic::Queue),
         }
         Ok(StoredAnswer::Done(()))
     }
