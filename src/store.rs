@@ -65,7 +65,7 @@ pub use runs::completions::RunCompletion;
 pub use runs::lease::{
     Beat, Blocked, CLAIM_MARGIN, ClaimCursor, Finish, Lease, Park, RequeuedRun, RunClaim, RunLimits, Take,
 };
-pub use runs::pages::{RunFilter, RunOverview};
+pub use runs::pages::{RunFilter, RunOverview, SCANNED};
 pub use runs::recorded::RecordedAround;
 pub use runs::requests::{Cancelled, RunRequest};
 pub use runs::rescue::Stranded;

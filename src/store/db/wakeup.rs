@@ -185,8 +185,8 @@ impl Wakeups {
     }
 }
 
-/// A notification that a transaction sends with its commit, to which its lock of the whole database is worth it: of each
-/// instance one at a time, so that commits of many are not made one after the other.
+/// A notification that goes out with a commit. The commit holds a lock of the whole database meanwhile, so each instance
+/// makes one at a time: commits of many who ask at once do not wait for each other.
 pub(in crate::store) struct CommitNotification<'a> {
     wakeups: &'a Wakeups,
     topic: Topic,

@@ -148,15 +148,20 @@ async fn run_that_is_handed_back_keeps_what_its_steps_gave() {
 
 #[tokio::test]
 async fn results_that_are_large_do_not_wait() {
-    let stage = stage();
-    let steps = json!([
-        { "name": "small", "map": "'x'" },
-        { "name": "large", "map": format!("'{}'", "x".repeat(900)) },
-        { "name": "larger", "map": (0..20).map(|_| "steps.large").collect::<Vec<_>>().join(" + ") },
-        { "name": "last", "map": "'x'" },
-    ]);
-    let (_, appended, with_end) = run(&stage, steps).await;
-    assert_eq!((appended, with_end), (vec![4], 1), "16 KiB are stored at once");
+    const DEFERRED_BYTES: usize = 16_384;
+    const PART: usize = 900;
+    for (parts, expected) in [(15, (vec![], 5)), (17, (vec![4], 1))] {
+        assert_eq!(parts * PART + PART + 500 > DEFERRED_BYTES, expected.1 == 1, "the bound lies between the two");
+        let stage = stage();
+        let steps = json!([
+            { "name": "small", "map": "'x'" },
+            { "name": "large", "map": format!("'{}'", "x".repeat(PART)) },
+            { "name": "larger", "map": vec!["steps.large"; parts].join(" + ") },
+            { "name": "last", "map": "'x'" },
+        ]);
+        let (_, appended, with_end) = run(&stage, steps).await;
+        assert_eq!((appended, with_end), expected);
+    }
 }
 
 #[tokio::test]

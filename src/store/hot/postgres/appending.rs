@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use sqlx::PgConnection;
+use sqlx::postgres::{PgArguments, PgConnection};
+use sqlx::{Arguments, Encode, Postgres, Type};
 
 use crate::domain::run::transcript::FORMAT;
 use crate::store::StoreError;
@@ -13,49 +14,50 @@ pub(super) async fn append(
     conn: &mut PgConnection,
     appends: &[&TranscriptAppend],
 ) -> Result<HashSet<Lease>, StoreError> {
-    let entries: Vec<(Lease, &EntryColumns)> =
-        appends.iter().flat_map(|append| append.entries.iter().map(|entry| (append.lease, entry))).collect();
+    let entries = entries_of(appends.iter().copied());
+    let mut arguments = columns_of(&entries)?;
+    add(&mut arguments, entries.iter().map(|(lease, _)| lease.token))?;
+    add(&mut arguments, appends.iter().map(|append| append.lease.run_id))?;
+    add(&mut arguments, appends.iter().map(|append| append.lease.token))?;
     let append = include_str!("../../sql/append.postgres.sql");
-    let held: Vec<Lease> = sqlx::query_as(append)
-        .bind(appends.iter().map(|append| append.lease.run_id).collect::<Vec<_>>())
-        .bind(appends.iter().map(|append| append.lease.token).collect::<Vec<_>>())
-        .bind(FORMAT)
-        .bind(entries.iter().map(|(lease, _)| lease.run_id).collect::<Vec<_>>())
-        .bind(entries.iter().map(|(lease, _)| lease.token).collect::<Vec<_>>())
-        .bind(entries.iter().map(|(_, entry)| entry.seq).collect::<Vec<_>>())
-        .bind(entries.iter().map(|(_, entry)| entry.turn).collect::<Vec<_>>())
-        .bind(entries.iter().map(|(_, entry)| entry.body.clone()).collect::<Vec<_>>())
-        .bind(entries.iter().map(|(_, entry)| entry.usage.turns).collect::<Vec<_>>())
-        .bind(entries.iter().map(|(_, entry)| entry.usage.tool_calls).collect::<Vec<_>>())
-        .bind(entries.iter().map(|(_, entry)| entry.usage.input_tokens).collect::<Vec<_>>())
-        .bind(entries.iter().map(|(_, entry)| entry.usage.output_tokens).collect::<Vec<_>>())
-        .bind(entries.iter().map(|(_, entry)| entry.usage.cost_micros).collect::<Vec<_>>())
-        .bind(entries.iter().map(|(_, entry)| entry.duration_ms).collect::<Vec<_>>())
-        .bind(entries.iter().map(|(_, entry)| entry.at).collect::<Vec<_>>())
-        .bind(entries.iter().map(|(_, entry)| entry.echo.as_deref()).collect::<Vec<_>>())
-        .fetch_all(conn)
-        .await?;
+    let held: Vec<Lease> = sqlx::query_as_with(append, arguments).fetch_all(conn).await?;
     Ok(held.into_iter().collect())
 }
 
 pub(super) async fn append_ended(conn: &mut PgConnection, appends: &[TranscriptAppend]) -> Result<(), StoreError> {
-    let entries: Vec<(Lease, &EntryColumns)> =
-        appends.iter().flat_map(|append| append.entries.iter().map(|entry| (append.lease, entry))).collect();
-    sqlx::query(include_str!("../../sql/append_ended.postgres.sql"))
-        .bind(FORMAT)
-        .bind(entries.iter().map(|(lease, _)| lease.run_id).collect::<Vec<_>>())
-        .bind(entries.iter().map(|(_, entry)| entry.seq).collect::<Vec<_>>())
-        .bind(entries.iter().map(|(_, entry)| entry.turn).collect::<Vec<_>>())
-        .bind(entries.iter().map(|(_, entry)| entry.body.clone()).collect::<Vec<_>>())
-        .bind(entries.iter().map(|(_, entry)| entry.usage.turns).collect::<Vec<_>>())
-        .bind(entries.iter().map(|(_, entry)| entry.usage.tool_calls).collect::<Vec<_>>())
-        .bind(entries.iter().map(|(_, entry)| entry.usage.input_tokens).collect::<Vec<_>>())
-        .bind(entries.iter().map(|(_, entry)| entry.usage.output_tokens).collect::<Vec<_>>())
-        .bind(entries.iter().map(|(_, entry)| entry.usage.cost_micros).collect::<Vec<_>>())
-        .bind(entries.iter().map(|(_, entry)| entry.duration_ms).collect::<Vec<_>>())
-        .bind(entries.iter().map(|(_, entry)| entry.at).collect::<Vec<_>>())
-        .bind(entries.iter().map(|(_, entry)| entry.echo.as_deref()).collect::<Vec<_>>())
-        .execute(conn)
-        .await?;
+    let arguments = columns_of(&entries_of(appends.iter()))?;
+    sqlx::query_with(include_str!("../../sql/append_ended.postgres.sql"), arguments).execute(conn).await?;
     Ok(())
+}
+
+fn entries_of<'a>(appends: impl Iterator<Item = &'a TranscriptAppend>) -> Vec<(Lease, &'a EntryColumns)> {
+    appends.flat_map(|append| append.entries.iter().map(|entry| (append.lease, entry))).collect()
+}
+
+/// The values of `$1` to `$13`, which are the same in both statements.
+fn columns_of(entries: &[(Lease, &EntryColumns)]) -> Result<PgArguments, sqlx::Error> {
+    let mut arguments = PgArguments::default();
+    arguments.add(FORMAT).map_err(sqlx::Error::Encode)?;
+    let columns = || entries.iter().map(|(_, entry)| *entry);
+    add(&mut arguments, entries.iter().map(|(lease, _)| lease.run_id))?;
+    add(&mut arguments, columns().map(|entry| entry.seq))?;
+    add(&mut arguments, columns().map(|entry| entry.turn))?;
+    add(&mut arguments, columns().map(|entry| entry.body.clone()))?;
+    add(&mut arguments, columns().map(|entry| entry.usage.turns))?;
+    add(&mut arguments, columns().map(|entry| entry.usage.tool_calls))?;
+    add(&mut arguments, columns().map(|entry| entry.usage.input_tokens))?;
+    add(&mut arguments, columns().map(|entry| entry.usage.output_tokens))?;
+    add(&mut arguments, columns().map(|entry| entry.usage.cost_micros))?;
+    add(&mut arguments, columns().map(|entry| entry.duration_ms))?;
+    add(&mut arguments, columns().map(|entry| entry.at))?;
+    add(&mut arguments, columns().map(|entry| entry.echo.as_deref()))?;
+    Ok(arguments)
+}
+
+/// Adds a column as an array.
+fn add<'q, T>(arguments: &mut PgArguments, column: impl Iterator<Item = T>) -> Result<(), sqlx::Error>
+where
+    Vec<T>: Encode<'q, Postgres> + Type<Postgres> + 'q,
+{
+    arguments.add(column.collect::<Vec<T>>()).map_err(sqlx::Error::Encode)
 }

@@ -1,4 +1,5 @@
-//! Everything that one batch of due tasks writes: decided before the first write, by [`DueRow`] after `DueRow`.
+//! Everything that one batch of due tasks writes: decided before the first write, by one
+//! [`DueRow`] after the other.
 //!
 //! [`DueRow`]: super::due_row::DueRow
 
