@@ -2,6 +2,7 @@
 //! for the record of its end.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::future::BoxFuture;
 use uuid::Uuid;
@@ -22,15 +23,19 @@ pub struct LeasedTranscript {
     /// The run's task and tenant.
     owner: (Option<Uuid>, String),
     usage: Mutex<Usage>,
+    /// Whether the database is known to have no entry.
+    is_empty: AtomicBool,
     /// Entries that the next append brings along, or the end.
     deferred: Mutex<Vec<TranscriptEntry>>,
 }
 
 impl LeasedTranscript {
-    /// The transcript of this run, as long as the lease stands.
-    pub fn new(store: Store, lease: Lease, run: &Run) -> LeasedTranscript {
+    /// The transcript of this run, as long as the lease stands. `is_empty`: the run has never been started before, so
+    /// that there is nothing to read.
+    pub fn new(store: Store, lease: Lease, run: &Run, is_empty: bool) -> LeasedTranscript {
         let owner = (run.task_id, run.tenant_id.clone());
-        LeasedTranscript { store, lease, owner, usage: Mutex::default(), deferred: Mutex::default() }
+        let is_empty = AtomicBool::new(is_empty);
+        LeasedTranscript { store, lease, owner, usage: Mutex::default(), is_empty, deferred: Mutex::default() }
     }
 
     /// Usage of all entries that were read or written here, or wait.
@@ -63,7 +68,7 @@ impl AgentStore for LeasedTranscript {
     fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>> {
         Box::pin(async {
             let mut entries: Vec<TranscriptEntry> = Vec::new();
-            loop {
+            while !self.is_empty.load(Ordering::Relaxed) {
                 let from = entries.last().map_or(0, |last| last.seq + 1);
                 let page = with_timeout(self.store.checkpoint(self.lease.run_id, from, PAGE)).await.map_err(refused)?;
                 let last_page = (page.len() as i64) < PAGE;
@@ -80,6 +85,8 @@ impl AgentStore for LeasedTranscript {
 
     fn append(&self, entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>> {
         Box::pin(async move {
+            // before it is stored: it may take effect without an answer
+            self.is_empty.store(false, Ordering::Relaxed);
             with_timeout(self.store.append(&self.owner.1, self.lease, &entries)).await.map_err(refused)?;
             self.stored(&entries);
             Ok(())

@@ -67,7 +67,8 @@ impl Pipeline {
     async fn run(&self, job: Job) -> Result<RunOutcome, RunError> {
         let task = job.task.as_ref().ok_or_else(|| RunError::fail("no_task", "the task of the run is gone"))?;
         let spec = self.spec_now(&job.run.tenant_id, &task.spec.action).await?;
-        let digest = digest_of(&task.spec.action.config);
+        let written = Value::Object(task.spec.action.config.clone()).to_string();
+        let digest = digest_of(&written);
         let world = self.world(&job, task, &digest)?;
         let (ledger, begun) = Ledger::load(job.store.clone(), job.clock.clone()).await?;
         let beginning = match begun {
@@ -77,7 +78,7 @@ impl Pipeline {
             }
             Some(begun) => begun,
             None => {
-                let beginning = StepStart { digest, state: state_of(&world).await? };
+                let beginning = StepStart { digest, state: state_of(&world, &written).await? };
                 ledger.begin(&beginning).await?;
                 beginning
             }
@@ -186,7 +187,11 @@ fn shown(value: Value) -> String {
     }
 }
 
-async fn state_of(world: &StepContext) -> Result<Map<String, Value>, RunError> {
+/// The values that the task's runs have stored; none are read for steps whose text does not name them.
+async fn state_of(world: &StepContext, written: &str) -> Result<Map<String, Value>, RunError> {
+    if !written.contains("state") {
+        return Ok(Map::new());
+    }
     match world.host.task_state(&world.tenant, world.task_id).await {
         Ok(Value::Object(state)) => Ok(state),
         Ok(_) => Ok(Map::new()),
@@ -199,8 +204,8 @@ async fn state_of(world: &StepContext) -> Result<Map<String, Value>, RunError> {
 }
 
 /// Hex SHA-256 of the steps; keys are in order, whatever the database made of them.
-fn digest_of(config: &Map<String, Value>) -> String {
-    hex::encode(digest(&SHA256, Value::Object(config.clone()).to_string().as_bytes()))
+fn digest_of(written: &str) -> String {
+    hex::encode(digest(&SHA256, written.as_bytes()))
 }
 
 impl Executor for Pipeline {

@@ -55,6 +55,7 @@ struct TakenRow {
     lease_token: i64,
     lease_until: Option<DateTime<Utc>>,
     deadline_at: Option<DateTime<Utc>>,
+    is_first: bool,
 }
 
 impl TakenRow {
@@ -63,8 +64,9 @@ impl TakenRow {
         let tenant_id = self.tenant_id.unwrap_or_default();
         let (run_at, until) = (self.run_at.unwrap_or(now), self.lease_until.unwrap_or(now));
         let claim = RunClaim { lease, run_at, until, tenant_hash: tenant_hash(&tenant_id) };
-        let task_id = self.task_id;
-        let started = self.deadline_at.map(|deadline_at| StartedRow { lease, task_id, tenant_id, deadline_at, run });
+        let (task_id, is_first) = (self.task_id, self.is_first);
+        let started =
+            self.deadline_at.map(|deadline_at| StartedRow { lease, task_id, tenant_id, deadline_at, is_first, run });
         taken.add(claim, started, now);
     }
 }

@@ -253,6 +253,8 @@ pub(in crate::store) struct StartedRow {
     pub task_id: Option<Uuid>,
     pub tenant_id: String,
     pub deadline_at: DateTime<Utc>,
+    /// Whether it has never been started before.
+    pub is_first: bool,
     /// Its record, where the statement that started it knew it or answered it along.
     #[sqlx(skip)]
     pub run: Option<Run>,

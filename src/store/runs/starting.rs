@@ -67,6 +67,8 @@ pub struct StartedRun {
     pub lease_until: DateTime<Utc>,
     /// The run's time limit.
     pub deadline_at: DateTime<Utc>,
+    /// Whether it has never been started before: then nothing is in its transcript.
+    pub is_first: bool,
 }
 
 /// Result of a start with a batch of claims.
@@ -233,6 +235,7 @@ impl Around<'_> {
             run: Arc::new(run),
             lease_until,
             deadline_at: started.deadline_at,
+            is_first: started.is_first,
         }
     }
 }

@@ -19,8 +19,9 @@ with listed as (
     on conflict (task_id) do nothing
     returning run_id
 ), going as (
-    select a.run_id, a.timeout_seconds
+    select a.run_id, a.timeout_seconds, r.started_at is null as is_first
       from asked a
+      join runs r on r.id = any (array[a.run_id])
      where a.task_id is null or a.overlap = 'allow'
         or a.run_id in (select run_id from slotted)
         or exists (select from slots s where s.task_id = a.task_id and s.run_id = a.run_id)
@@ -29,13 +30,13 @@ with listed as (
        set state = 'running', attempt = r.attempt + 1, started_at = coalesce(r.started_at, $3)
       from going g
      where r.id = any (array[g.run_id]) and r.state = 'queued'
-    returning r.id, greatest(g.timeout_seconds * 1000 - r.ran_ms, 0) as left_ms
+    returning r.id, greatest(g.timeout_seconds * 1000 - r.ran_ms, 0) as left_ms, g.is_first
 ), started as (
     update queue q
        set state = 'started', lease_until = $4, deadline_at = $3 + running.left_ms * interval '1 millisecond'
       from running
      where q.run_id = any (array[running.id])
-    returning q.run_id, q.task_id, q.tenant_id, q.lease_token, q.deadline_at
+    returning q.run_id, q.task_id, q.tenant_id, q.lease_token, q.deadline_at, running.is_first
 ), again as (
     update queue q
        set lease_until = $4
@@ -43,6 +44,6 @@ with listed as (
      where q.run_id = any (array[listed.run_id]) and listed.state = 'started'
     returning q.run_id, q.task_id, q.tenant_id, q.lease_token, q.deadline_at
 )
-select run_id, task_id, tenant_id, lease_token, deadline_at from started
+select run_id, task_id, tenant_id, lease_token, deadline_at, is_first from started
 union all
-select run_id, task_id, tenant_id, lease_token, deadline_at from again
+select run_id, task_id, tenant_id, lease_token, deadline_at, false from again

@@ -71,8 +71,9 @@ with recursive held as materialized (
     on conflict (task_id) do nothing
     returning run_id
 ), going as (
-    select a.run_id, a.timeout_seconds
+    select a.run_id, a.timeout_seconds, r.started_at is null as is_first
       from asked a
+      join runs r on r.id = any (array[a.run_id])
      where a.may_start and (a.task_id is null or a.overlap = 'allow')
         or a.run_id in (select run_id from slotted)
         or (a.may_start and exists (select from slots s where s.task_id = a.task_id and s.run_id = a.run_id))
@@ -81,7 +82,7 @@ with recursive held as materialized (
        set state = 'running', attempt = r.attempt + 1, started_at = coalesce(r.started_at, $1)
       from going g
      where r.id = any (array[g.run_id]) and r.state = 'queued'
-    returning r.*, greatest(g.timeout_seconds * 1000 - r.ran_ms, 0) as left_ms
+    returning r.*, greatest(g.timeout_seconds * 1000 - r.ran_ms, 0) as left_ms, g.is_first
 ), started as (
     update queue q
        set state = 'started', lease_token = nextval('lease_tokens'), lease_until = $4,
@@ -100,15 +101,15 @@ with recursive held as materialized (
 select id, task_id, tenant_id, run_at, lease_token, lease_until, deadline_at,
        fire_key, trigger_type, scheduled_for, state, reason, blocked_by, attempt, crashes, infra_retries, missed,
        retry_of, event_ids, cause, input, created_at, started_at, finished_at, output, error, turns, tool_calls,
-       input_tokens, output_tokens, cost_micros
+       input_tokens, output_tokens, cost_micros, is_first
   from started
 union all
 select run_id, task_id, tenant_id, run_at, lease_token, lease_until, deadline_at,
        null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
-       null, null, null, null, null, null
+       null, null, null, null, null, null, false
   from claimed
 union all
 select null, null, max(tenant_id), null, count(*), null, null,
        null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
-       null, null, null, null, null, null
+       null, null, null, null, null, null, false
   from turn where $6

@@ -8,7 +8,9 @@ use reveille::domain::notification::{MessageKind, NewDelivery};
 use reveille::domain::run::outcome::RunFault;
 use reveille::domain::run::{Run, RunState, Usage};
 use reveille::domain::task::change::TaskChange;
-use reveille::store::{Beat, Blocked, Cancelled, Finish, Lease, Park, StartedRun, Starts, StoreError, Topic};
+use reveille::store::{
+    Beat, Blocked, Cancelled, Finish, Lease, Park, RunLimits, StartedRun, Starts, StoreError, Take, Topic,
+};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -22,6 +24,7 @@ on_both!(
     started_run_is_running_on_the_record,
     claim_that_does_not_stand_any_more_does_not_start,
     starting_again_after_a_lost_answer_answers_alike,
+    run_that_was_started_before_is_not_first_though_its_attempt_is_given_back,
     beat_renews_what_is_held_and_leaves_out_what_is_lost,
     cancels_are_heard_by_the_worker_that_runs,
     end_is_written_whole_with_its_deliveries,
@@ -116,6 +119,7 @@ async fn started_run_is_running_on_the_record(world: &StoreHarness) {
         recipient: None,
         lease_until: at(46),
         deadline_at: at(91),
+        is_first: true,
     };
     assert_eq!(starts, Starts { started: vec![started], blocked: vec![] });
     assert_eq!(world.get_run(run_id).await, run);
@@ -151,11 +155,43 @@ async fn starting_again_after_a_lost_answer_answers_alike(world: &StoreHarness) 
     let started = world.started(&world.task(json!({"interval": "1m"})).await).await;
     world.pass(3);
     let starts = world.store.start_runs(&[started.lease], at(48)).await.unwrap();
-    let again = StartedRun { lease_until: at(48), ..started.clone() };
+    let again = StartedRun { lease_until: at(48), is_first: false, ..started.clone() };
     assert_eq!(starts, Starts { started: vec![again], blocked: vec![] });
     assert_eq!(world.get_run(started.run.id).await, *started.run);
     world.succeed(&started).await;
     assert_eq!(world.store.start_runs(&[started.lease], at(48)).await.unwrap(), Starts::default());
+}
+
+async fn run_that_was_started_before_is_not_first_though_its_attempt_is_given_back(world: &StoreHarness) {
+    let task = world.task(every_minute()).await;
+    let started = world.started(&task).await;
+    assert!(started.is_first);
+    // no time passes: the instant of a start tells nothing
+    let hand_back = again(&started, world.now(), false);
+    assert!(world.store.finish_runs(&[hand_back]).await.unwrap().is_empty());
+    let take = take_all(world);
+    let [taken] = <[StartedRun; 1]>::try_from(world.store.take_runs(&take).await.unwrap().starts.started).unwrap();
+    assert_eq!((taken.run.attempt, taken.is_first), (1, false), "taken");
+    assert!(world.store.finish_runs(&[again(&taken, world.now(), false)]).await.unwrap().is_empty());
+    let leases = leases(&world.claim().await);
+    let starts = world.store.start_runs(&leases, world.now() + LEASE).await.unwrap();
+    assert_eq!(starts.started.iter().map(|next| (next.run.attempt, next.is_first)).collect::<Vec<_>>(), [(1, false)]);
+    let asked_for = world.run_now(&task).await;
+    let taken = world.store.take_runs(&take).await.unwrap().starts.started;
+    assert_eq!(taken.iter().map(|next| (next.run.id, next.is_first)).collect::<Vec<_>>(), [(asked_for, true)]);
+}
+
+fn take_all(world: &StoreHarness) -> Take {
+    Take {
+        worker: WORKER,
+        now: world.now(),
+        ahead: world.now(),
+        lease_until: world.now() + LEASE,
+        limit: 100,
+        fair: None,
+        limits: RunLimits::default(),
+        shares: None,
+    }
 }
 
 async fn beat_renews_what_is_held_and_leaves_out_what_is_lost(world: &StoreHarness) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use reveille::agent::AppendError;
 use reveille::domain::run::outcome::{RunError, RunOutcome};
+use reveille::domain::run::transcript::TranscriptMessage;
 use reveille::executor::Executor;
 use reveille::ports::tool::ToolOutput;
 use serde_json::{Value, json};
@@ -185,6 +186,23 @@ async fn result_that_can_t_be_stored_is_offered_with_the_end_and_an_intent_witho
     let (ended, ..) = run(&stage, steps(server.uri())).await;
     assert!(matches!(ended, Ok(RunOutcome::Succeeded { .. })), "{ended:?}");
     assert_eq!(server.received_requests().await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn stored_values_are_read_for_steps_that_name_them_alone() {
+    let stage = stage();
+    stage.host.state.lock().unwrap().insert("n".into(), json!(1));
+    for (expression, read) in [("1 + 1", json!({})), ("state.n + 1", json!({ "n": 1 }))] {
+        let memory = Arc::new(Memory::default());
+        let config = json!({ "steps": [{ "name": "two", "map": expression }] });
+        let ended = pipeline(&stage).execute(job(&stage, memory.clone(), config, None)).await;
+        assert_eq!(output(ended), "2");
+        memory.end();
+        match &memory.messages()[0] {
+            TranscriptMessage::Pipeline { state, .. } => assert_eq!(*state, read, "{expression}"),
+            other => panic!("a pipeline begins with what it knows: {other:?}"),
+        }
+    }
 }
 
 #[tokio::test]

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures::future::BoxFuture;
 use reveille::agent::{AgentStore, AppendError};
 use reveille::base::id::Scope;
-use reveille::domain::run::RunState;
-use reveille::domain::run::transcript::TranscriptEntry;
+use reveille::domain::run::{RunState, Usage};
+use reveille::domain::run::transcript::{LEDGER, TranscriptEntry, TranscriptMessage};
 use reveille::executor::leased_transcript::LeasedTranscript;
 use reveille::executor::{Executor, Job};
 use reveille::store::Finish;
@@ -19,7 +19,10 @@ use crate::agent::harness::AgentHarness;
 use crate::conformance::on_both;
 use crate::conformance::world::{StoreHarness, end_of};
 
-on_both!(appends_of_a_pipeline_are_one_before_each_effect_and_one_after_what_is_not_repeated);
+on_both!(
+    appends_of_a_pipeline_are_one_before_each_effect_and_one_after_what_is_not_repeated,
+    transcript_of_a_first_start_is_not_read_before_it_was_appended_to,
+);
 
 /// The transcript of a run, and how often it was appended to.
 struct Counting {
@@ -61,7 +64,7 @@ async fn appends_of_a_pipeline_are_one_before_each_effect_and_one_after_what_is_
 /// How many appends a run of these steps makes before its end, and how many entries are stored after it.
 async fn counted(world: &StoreHarness, steps: &Value) -> (usize, usize) {
     let started = world.started(&world.task(json!({ "interval": "1h" })).await).await;
-    let transcript = LeasedTranscript::new(world.store.clone(), started.lease, &started.run);
+    let transcript = LeasedTranscript::new(world.store.clone(), started.lease, &started.run, started.is_first);
     let store = Arc::new(Counting { transcript, appends: AtomicUsize::new(0) });
     let stage = AgentHarness::new(vec![], vec![]);
     let config = json!({ "steps": steps });
@@ -73,4 +76,25 @@ async fn counted(world: &StoreHarness, steps: &Value) -> (usize, usize) {
     let stored = world.store.transcript(&Scope::Every, started.run.id, 0, 100).await.expect("a transcript");
     assert!(stored.iter().zip(0..).all(|(entry, seq)| entry.seq == seq), "{stored:?}");
     (store.appends.load(Ordering::Relaxed), stored.len())
+}
+
+async fn transcript_of_a_first_start_is_not_read_before_it_was_appended_to(world: &StoreHarness) {
+    let started = world.started(&world.task(json!({ "interval": "1h" })).await).await;
+    let of = |is_empty| LeasedTranscript::new(world.store.clone(), started.lease, &started.run, is_empty);
+    let entry = |seq: i64| TranscriptEntry {
+        seq,
+        turn: 0,
+        at: world.now(),
+        message: TranscriptMessage::Step { name: "one".into(), index: None, ledger: LEDGER },
+        usage: Usage::default(),
+        duration_ms: None,
+    };
+    assert!(started.is_first);
+    let first = of(true);
+    // as it cannot be while the lease stands: it shows whether the database is asked
+    of(false).append(vec![entry(0)]).await.expect("appended");
+    assert_eq!(first.load().await.expect("read").len(), 0);
+    first.append(vec![entry(1)]).await.expect("appended");
+    assert_eq!(first.load().await.expect("read").len(), 2);
+    assert_eq!(of(false).load().await.expect("read").len(), 2);
 }

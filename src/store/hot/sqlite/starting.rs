@@ -68,6 +68,7 @@ struct StartCandidate {
     overlap: String,
     timeout_seconds: i64,
     ran_ms: i64,
+    is_first: bool,
 }
 
 impl StartCandidate {
@@ -97,6 +98,7 @@ pub(in crate::store::hot) async fn start_each(
         deadline_at: now + TimeDelta::milliseconds(asked.left_ms()),
         task_id: asked.task_id,
         tenant_id: asked.tenant_id,
+        is_first: asked.is_first,
         run: None,
     });
     let started: Vec<StartedRow> = started.collect();
@@ -113,7 +115,8 @@ async fn start_candidates(conn: &mut SqliteConnection, leases: &[Lease]) -> Resu
                     coalesce(q.overlap, case when json_valid(t.spec) then t.spec -> 'trigger' ->> 'overlap' end, 'skip')
                         as overlap,
                     case when json_valid(t.spec) and t.spec -> 'timeout_seconds' glob '[0-9]*'
-                         then cast(t.spec ->> 'timeout_seconds' as integer) else 600 end as timeout_seconds, r.ran_ms
+                         then cast(t.spec ->> 'timeout_seconds' as integer) else 600 end as timeout_seconds, r.ran_ms,
+                    r.started_at is null as is_first
                from leases l cross join queue q
                  on q.run_id = l.run_id and q.lease_token = l.lease_token and q.state = 'claimed'
                     and q.cancel_reason is null
@@ -164,7 +167,7 @@ pub(in crate::store::hot) async fn restarted_rows(
         update.push(
             " from leases l
               where queue.run_id = l.run_id and queue.lease_token = l.lease_token and queue.state = 'started'
-             returning run_id, task_id, tenant_id, lease_token, deadline_at",
+             returning run_id, task_id, tenant_id, lease_token, deadline_at, false as is_first",
         );
         let rows: Vec<StartedRow> =
             update.build_query_as().persistent(is_reusable(leases.len())).fetch_all(&mut *conn).await?;

@@ -118,7 +118,7 @@ impl PlannedRun {
     pub fn started_row(&self, lease: Lease, at: DateTime<Utc>) -> StartedRow {
         let run = self.run.running(at);
         let (task_id, tenant_id) = (run.task_id, run.tenant_id.clone());
-        StartedRow { lease, task_id, tenant_id, deadline_at: self.deadline(at), run: Some(run) }
+        StartedRow { lease, task_id, tenant_id, deadline_at: self.deadline(at), is_first: true, run: Some(run) }
     }
 }
 
