@@ -14,6 +14,7 @@ mod react;
 pub mod result;
 pub mod ruling;
 pub mod settings;
+mod slot;
 pub mod stop;
 mod stream;
 
@@ -49,6 +50,7 @@ use crate::ports::tool::{ToolHost, ToolRegistry, UsedSecrets};
 pub use configured::Configured;
 pub use result::ReactLoopResult;
 pub use settings::Settings;
+pub use slot::{RunSlot, UncountedSlot, wait_without_slot};
 pub use stop::{LoopStopReason, StopSignal};
 
 /// Hears what happens in a run while it happens. Must not block.
@@ -156,6 +158,8 @@ pub struct AgentRequest {
     pub store: Arc<dyn AgentStore>,
     /// The signal to stop.
     pub stop: StopSignal,
+    /// The place in which the run computes.
+    pub slot: Arc<dyn RunSlot>,
     /// The sink of live events.
     pub sink: StreamSink,
     /// Time of the engine.
@@ -324,6 +328,7 @@ impl Agent {
             max_recoveries: self.settings.max_overflow_recovery_attempts,
             stop: &incoming.stop,
             clock: &incoming.clock,
+            slot: &*incoming.slot,
             teller: &teller,
         };
         react.run().await
