@@ -250,7 +250,7 @@ impl Agent {
     }
 
     async fn prepare_context<'a>(&'a self, incoming: &'a AgentRequest) -> Result<PreparedRequest<'a>, RunError> {
-        let chain = self.chain(incoming.wishes.model.as_deref())?;
+        let chain = self.chain(incoming)?;
         let window = ContextWindow::new(&self.settings, chain.counter(), chain.context_token_limit());
         let allowed = |name: &&str| match &incoming.wishes.tools {
             Some(only) => only.iter().any(|tool| tool == name),
@@ -274,8 +274,9 @@ impl Agent {
         Ok(PreparedRequest { incoming, chain, window, callable, offered, system, checkpoint, teller })
     }
 
-    fn chain(&self, model: Option<&str>) -> Result<Chain, RunError> {
-        self.models.chain(model).ok_or_else(|| match model {
+    fn chain(&self, incoming: &AgentRequest) -> Result<Chain, RunError> {
+        let model = incoming.wishes.model.as_deref();
+        self.models.chain(model, incoming.tenant.as_str()).ok_or_else(|| match model {
             Some(name) => RunError::fail("unknown_model", format!("there is no model `{name}` in [llm.models]")),
             None => RunError::fail("llm_not_configured", "no model is configured; set [llm.models.main]"),
         })
@@ -327,8 +328,8 @@ impl Agent {
             max_turns: incoming.first_turn + i64::from(incoming.wishes.max_turns.unwrap_or(self.settings.max_turns)),
             max_recoveries: self.settings.max_overflow_recovery_attempts,
             stop: &incoming.stop,
-            clock: &incoming.clock,
             slot: &*incoming.slot,
+            clock: &incoming.clock,
             teller: &teller,
         };
         react.run().await

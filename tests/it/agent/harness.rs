@@ -401,6 +401,7 @@ pub fn models(models: Vec<(&str, Arc<FakeModel>)>, settings: &Settings, clock: &
     let link = |(name, model): &(&str, Arc<FakeModel>)| ChainLink {
         name: (*name).into(),
         keys: vec![model.clone() as Arc<dyn Model>],
+        calls: None,
         counter: TokenCounter::of("gpt"),
         context_token_limit: None,
         rates: TokenPrices::from_dollars(1.0, 1.0),

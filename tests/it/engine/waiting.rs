@@ -17,6 +17,7 @@ on_both! {
     tenant_with_its_share_of_the_waiting_places_leaves_some_to_another
     run_whose_answer_is_here_keeps_its_lease_and_its_time_limit_while_it_waits_for_a_place
     webhook_that_does_not_answer_takes_no_place
+    calls_of_a_model_are_bounded_and_tenants_have_them_in_turn
 }
 
 /// A world whose default model answers nobody yet.
@@ -165,6 +166,27 @@ async fn webhook_that_does_not_answer_takes_no_place(mut world: World) {
     model.answer(1);
     instance.settle(0).await;
     assert!(instance.run(waits).await.state.is_final());
+    instance.finish(&world).await;
+}
+
+async fn calls_of_a_model_are_bounded_and_tenants_have_them_in_turn(mut world: World) {
+    let model = SlowModel::start().await;
+    let bounded = reveille::ports::llm::ModelSettings { max_concurrent_calls: Some(2), ..model.settings() };
+    world.llm.models.insert("main".to_owned(), bounded);
+    let instance = world.instance();
+    let (many, few) = (instance.task(agent("many")).await, instance.task(agent("few")).await);
+    run_often(&instance, &many, 10).await;
+    instance.settle(10).await;
+    model.until_waiting("Answer many", 2).await;
+    run_often(&instance, &few, 1).await;
+    instance.settle(11).await;
+    assert_eq!((model.waiting("Answer many"), model.waiting("Answer few")), (2, 0));
+    model.answer(1);
+    // eight of the other tenant have asked before
+    model.until_waiting("Answer few", 1).await;
+    model.answer(10);
+    instance.settle(0).await;
+    assert_eq!((model.most(), world.number("select count(*) from runs where state = 'succeeded'").await), (2, 11));
     instance.finish(&world).await;
 }
 

@@ -61,7 +61,7 @@ impl Llm {
     async fn ask(&self, act: &StepAction<'_>) -> Result<StepResult, StepFault> {
         let (this, steps) = (self.clone(), self.steps(act.scope));
         let request = act.compute(steps, move |scope| this.request(scope)).await?;
-        let chain = act.world.parts.agent.models.chain(self.model.as_deref());
+        let chain = act.world.parts.agent.models.chain(self.model.as_deref(), act.world.tenant.as_str());
         let chain = chain.ok_or_else(|| StepFault::new("unknown_model", "there is no such model in [llm.models]"))?;
         let completed = wait_without_slot(&*act.world.slot, chain.complete(&request, &|_| {})).await.map_err(failed)?;
         if completed.answer.stop == StopReason::Refused {
