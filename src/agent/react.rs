@@ -168,11 +168,13 @@ impl ReactLoop<'_> {
         self.window.guard(&mut self.view, &self.schemas);
         let (mut step, mut recoveries) = (Some(0), 0);
         loop {
-            let mut messages = self.view.clone();
+            // lent for the call: a run that waits for its model keeps both once
+            let spoken = self.view.len();
+            let mut messages = std::mem::take(&mut self.view);
             messages.extend(forced.then(|| TranscriptMessage::user(CLOSING)));
             let request = ModelRequest {
                 messages,
-                tools: self.schemas.clone(),
+                tools: std::mem::take(&mut self.schemas),
                 tool_choice: if forced { ToolChoice::None } else { ToolChoice::Auto },
                 max_tokens: None,
                 temperature: None,
@@ -182,7 +184,10 @@ impl ReactLoop<'_> {
                 CallProgress::Text(text) => self.teller.message_chunk(turn, text),
             };
             let answer = wait_without_slot(self.slot, self.chain.complete(&request, &tell));
-            match self.stop.run_until_stopped(answer).await? {
+            let answer = self.stop.run_until_stopped(answer).await?;
+            (self.view, self.schemas) = (request.messages, request.tools);
+            self.view.truncate(spoken);
+            match answer {
                 Ok(completed) => return Ok(completed),
                 Err(LlmError::Overflow { message }) => {
                     tracing::info!(turn, recoveries, error = %message, "conversation too long for the model");
