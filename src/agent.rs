@@ -287,11 +287,10 @@ impl Agent {
         if checkpoint.is_empty() {
             checkpoint.add(incoming.first_turn, initial_entries(incoming, &system));
         }
-        let schemas = self.tools.definitions().filter(|tool| offered.contains(&tool.name.as_str()));
-        let schemas = schemas.map(|tool| ToolSchema {
-            name: tool.name.clone(),
-            description: tool.description.clone(),
-            parameters: tool.parameters.clone(),
+        let schemas = offered.iter().filter_map(|name| self.tools.find(name)).map(|tool| ToolSchema {
+            name: tool.definition().name.clone(),
+            description: tool.definition().description.clone(),
+            parameters: Arc::clone(&tool.parameters),
         });
         let caller = ToolRunner {
             tools: &self.tools,

@@ -38,8 +38,8 @@ pub struct ToolSchema {
     pub name: String,
     /// Its effect and when to use it, for the model.
     pub description: String,
-    /// JSON Schema of the arguments, an object.
-    pub parameters: Value,
+    /// JSON Schema of the arguments, an object; all runs share it.
+    pub parameters: Arc<Value>,
 }
 
 words! {
