@@ -14,6 +14,7 @@ mod react;
 pub mod result;
 pub mod ruling;
 pub mod settings;
+mod slot;
 pub mod stop;
 mod stream;
 
@@ -49,6 +50,7 @@ use crate::ports::tool::{ToolHost, ToolRegistry, UsedSecrets};
 pub use configured::Configured;
 pub use result::ReactLoopResult;
 pub use settings::Settings;
+pub use slot::{RunSlot, UncountedSlot, wait_without_slot};
 pub use stop::{LoopStopReason, StopSignal};
 
 /// Hears what happens in a run while it happens. Must not block.
@@ -156,6 +158,8 @@ pub struct AgentRequest {
     pub store: Arc<dyn AgentStore>,
     /// The signal to stop.
     pub stop: StopSignal,
+    /// The place in which the run computes.
+    pub slot: Arc<dyn RunSlot>,
     /// The sink of live events.
     pub sink: StreamSink,
     /// Time of the engine.
@@ -246,7 +250,7 @@ impl Agent {
     }
 
     async fn prepare_context<'a>(&'a self, incoming: &'a AgentRequest) -> Result<PreparedRequest<'a>, RunError> {
-        let chain = self.chain(incoming.wishes.model.as_deref())?;
+        let chain = self.chain(incoming)?;
         let window = ContextWindow::new(&self.settings, chain.counter(), chain.context_token_limit());
         let allowed = |name: &&str| match &incoming.wishes.tools {
             Some(only) => only.iter().any(|tool| tool == name),
@@ -270,8 +274,9 @@ impl Agent {
         Ok(PreparedRequest { incoming, chain, window, callable, offered, system, checkpoint, teller })
     }
 
-    fn chain(&self, model: Option<&str>) -> Result<Chain, RunError> {
-        self.models.chain(model).ok_or_else(|| match model {
+    fn chain(&self, incoming: &AgentRequest) -> Result<Chain, RunError> {
+        let model = incoming.wishes.model.as_deref();
+        self.models.chain(model, incoming.tenant.as_str()).ok_or_else(|| match model {
             Some(name) => RunError::fail("unknown_model", format!("there is no model `{name}` in [llm.models]")),
             None => RunError::fail("llm_not_configured", "no model is configured; set [llm.models.main]"),
         })
@@ -282,11 +287,10 @@ impl Agent {
         if checkpoint.is_empty() {
             checkpoint.add(incoming.first_turn, initial_entries(incoming, &system));
         }
-        let schemas = self.tools.definitions().filter(|tool| offered.contains(&tool.name.as_str()));
-        let schemas = schemas.map(|tool| ToolSchema {
-            name: tool.name.clone(),
-            description: tool.description.clone(),
-            parameters: tool.parameters.clone(),
+        let schemas = offered.iter().filter_map(|name| self.tools.find(name)).map(|tool| ToolSchema {
+            name: tool.definition().name.clone(),
+            description: tool.definition().description.clone(),
+            parameters: Arc::clone(&tool.parameters),
         });
         let caller = ToolRunner {
             tools: &self.tools,
@@ -323,6 +327,7 @@ impl Agent {
             max_turns: incoming.first_turn + i64::from(incoming.wishes.max_turns.unwrap_or(self.settings.max_turns)),
             max_recoveries: self.settings.max_overflow_recovery_attempts,
             stop: &incoming.stop,
+            slot: &*incoming.slot,
             clock: &incoming.clock,
             teller: &teller,
         };

@@ -54,6 +54,7 @@ use crate::engine::scheduling::active::Active;
 use crate::engine::scheduling::heartbeat::Heartbeat;
 use crate::engine::scheduling::prefetch::PrefetchBuffer;
 use crate::engine::scheduling::rescuer::Rescuer;
+use crate::engine::scheduling::run_slots::{RunSlots, SlotCounts};
 use crate::engine::scheduling::scheduler::Scheduler;
 use crate::engine::scheduling::worker::Worker;
 use crate::engine::service::ServiceLoop;
@@ -179,10 +180,12 @@ impl Engine {
         let zones = Arc::new(ZoneKeeper::new(store.clone(), time, Zones::of_process(), metrics.clone()));
         let links = Links { vault: vault.clone(), public_url };
         let worker_id = new_id(store.clock().now());
-        let active = Active::default();
+        let slots = RunSlots::new(settings.max_concurrent_runs, settings.max_waiting_runs);
+        slots.register(&metrics);
+        let active = Active::new(slots.clone());
         let prefetch = match settings.limits().any() {
-            false => PrefetchBuffer::new(settings.max_concurrent_runs, settings.prefetch, active.clone()),
-            true => PrefetchBuffer::under_limits(settings.max_concurrent_runs, active.clone()),
+            false => PrefetchBuffer::new(settings.prefetch, slots),
+            true => PrefetchBuffer::under_limits(slots),
         };
         let measures = RunMetrics::new(&metrics);
         let finisher = Finisher::new(store.clone());
@@ -256,6 +259,11 @@ impl Engine {
     /// How many runs are executed here now, until all that follows from their ends is recorded.
     pub fn running_count(&self) -> usize {
         self.active.len()
+    }
+
+    /// How many of them have a place, and how many wait.
+    pub fn slot_counts(&self) -> SlotCounts {
+        self.active.slots().counts()
     }
 
     /// Loops every service until `Running::stop`.

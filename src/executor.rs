@@ -17,7 +17,7 @@ use chrono_tz::Tz;
 use futures::future::BoxFuture;
 use serde_json::Value;
 
-use crate::agent::{AgentStore, ChannelLimits, StopSignal, StreamSink};
+use crate::agent::{AgentStore, ChannelLimits, RunSlot, StopSignal, StreamSink};
 use crate::base::clock::Clock;
 use crate::base::id::Tenant;
 use crate::base::invalid::{ValidationErrors, did_you_mean};
@@ -47,6 +47,8 @@ pub struct Job {
     pub host: Arc<dyn ToolHost>,
     /// The signal to stop.
     pub stop: StopSignal,
+    /// The place in which the run computes.
+    pub slot: Arc<dyn RunSlot>,
     /// The sink of live events.
     pub sink: StreamSink,
     /// Time of the engine.

@@ -70,7 +70,7 @@ pub use runs::recorded::RecordedAround;
 pub use runs::requests::{Cancelled, RunRequest};
 pub use runs::rescue::Stranded;
 pub use runs::run_location::{Holder, Parked, QueuedPlace, Whereabouts};
-pub use runs::shares::{Occupant, Shares, TenantShares, tenant_hash};
+pub use runs::shares::{Occupant, Shares, TenantShares, tenant_hash, tenant_share};
 pub use runs::starting::{StartedRun, Starts, Taking};
 pub use tasks::TaskFilter;
 pub use tasks::conditions::{DuePoll, PollClaim, RecordedPoll};

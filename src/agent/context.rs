@@ -208,8 +208,11 @@ mod tests {
 
     #[test]
     fn tools_count_towards_the_window() {
-        let tool =
-            ToolSchema { name: "t".into(), description: "d".repeat(40_000), parameters: json!({ "type": "object" }) };
+        let tool = ToolSchema {
+            name: "t".into(),
+            description: "d".repeat(40_000),
+            parameters: json!({ "type": "object" }).into(),
+        };
         let mut messages = conversation(20, 4);
         window(10_000).guard(&mut messages, &[tool]);
         assert_eq!(messages.len(), 8);

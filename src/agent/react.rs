@@ -16,7 +16,7 @@ use crate::agent::consent::EarlierQuestions;
 use crate::agent::context::ContextWindow;
 use crate::agent::result::ReactLoopResult;
 use crate::agent::stream::StreamEmitter;
-use crate::agent::{LoopStopReason, StopSignal, Suspension};
+use crate::agent::{LoopStopReason, RunSlot, StopSignal, Suspension, wait_without_slot};
 use crate::base::clock::Clock;
 use crate::base::id::new_id;
 use crate::domain::approval::Approval;
@@ -51,6 +51,7 @@ pub struct ReactLoop<'a> {
     pub max_turns: i64,
     pub max_recoveries: u32,
     pub stop: &'a StopSignal,
+    pub slot: &'a dyn RunSlot,
     pub clock: &'a Clock,
     pub teller: &'a StreamEmitter,
 }
@@ -167,11 +168,13 @@ impl ReactLoop<'_> {
         self.window.guard(&mut self.view, &self.schemas);
         let (mut step, mut recoveries) = (Some(0), 0);
         loop {
-            let mut messages = self.view.clone();
+            // lent for the call: a run that waits for its model keeps both once
+            let spoken = self.view.len();
+            let mut messages = std::mem::take(&mut self.view);
             messages.extend(forced.then(|| TranscriptMessage::user(CLOSING)));
             let request = ModelRequest {
                 messages,
-                tools: self.schemas.clone(),
+                tools: std::mem::take(&mut self.schemas),
                 tool_choice: if forced { ToolChoice::None } else { ToolChoice::Auto },
                 max_tokens: None,
                 temperature: None,
@@ -180,7 +183,11 @@ impl ReactLoop<'_> {
                 CallProgress::Asked => self.teller.message_start(turn),
                 CallProgress::Text(text) => self.teller.message_chunk(turn, text),
             };
-            match self.stop.run_until_stopped(self.chain.complete(&request, &tell)).await? {
+            let answer = wait_without_slot(self.slot, self.chain.complete(&request, &tell));
+            let answer = self.stop.run_until_stopped(answer).await?;
+            (self.view, self.schemas) = (request.messages, request.tools);
+            self.view.truncate(spoken);
+            match answer {
                 Ok(completed) => return Ok(completed),
                 Err(LlmError::Overflow { message }) => {
                     tracing::info!(turn, recoveries, error = %message, "conversation too long for the model");

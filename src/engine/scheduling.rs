@@ -5,5 +5,7 @@ pub mod heartbeat;
 pub(super) mod other_tenants;
 pub mod prefetch;
 pub mod rescuer;
+pub mod run_slots;
 pub mod scheduler;
+mod tenant_queues;
 pub mod worker;

@@ -19,8 +19,10 @@ const MOST_RUNS: u32 = 1_000_000;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Runs that this instance executes at the same time.
+    /// Runs that this instance executes at the same time, those aside that wait for an answer.
     pub max_concurrent_runs: usize,
+    /// Runs beside them that wait for the answer of a model or of a webhook; 0: each keeps its place while it waits.
+    pub max_waiting_runs: usize,
     /// A run whose worker is not heard of for this long is taken from it. Heartbeats come three times as often.
     pub lease_seconds: f64,
     /// Runs that are leased ahead of their instant, beyond those that could start at once.
@@ -41,6 +43,7 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             max_concurrent_runs: 64,
+            max_waiting_runs: 4_096,
             lease_seconds: 45.0,
             prefetch: 256,
             shutdown_grace_seconds: 20.0,
@@ -76,6 +79,7 @@ impl Settings {
             "max_concurrent_runs",
             format!("from 1 to {MOST_AT_ONCE}"),
         );
+        expect(self.max_waiting_runs <= MOST_AT_ONCE, "max_waiting_runs", format!("at most {MOST_AT_ONCE}"));
         expect((0.3..=3600.0).contains(&self.lease_seconds), "lease_seconds", seconds(0.3));
         expect(self.prefetch <= MOST_AT_ONCE, "prefetch", format!("at most {MOST_AT_ONCE}"));
         expect((0.0..=3600.0).contains(&self.shutdown_grace_seconds), "shutdown_grace_seconds", seconds(0.0));

@@ -62,6 +62,7 @@ impl Orchestrator {
             host: job.host,
             store: job.store,
             stop: job.stop,
+            slot: job.slot,
             sink: job.sink,
             clock: job.clock,
             known: job.known,

@@ -122,6 +122,7 @@ impl Pipeline {
             host: job.host.clone(),
             store: job.store.clone(),
             stop: job.stop.clone(),
+            slot: job.slot.clone(),
             sink: job.sink.clone(),
             clock: job.clock.clone(),
             known: job.known.clone(),

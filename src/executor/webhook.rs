@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use url::Url;
 use uuid::Uuid;
 
+use crate::agent::wait_without_slot;
 use crate::base::clock::to_delta;
 use crate::base::id::Tenant;
 use crate::base::invalid::ValidationErrors;
@@ -64,7 +65,8 @@ impl WebhookExecutor {
         let expires_at = now + to_delta(settings.completion_timeout);
         let body: Bytes = self.body(&job, task, expires_at).to_string().into();
         let headers = self.headers(&job, &settings, now, &body)?;
-        let answer = job.stop.run_until_stopped(self.post(&job, &settings, headers, body)).await?;
+        let answer = wait_without_slot(&*job.slot, self.post(&job, &settings, headers, body));
+        let answer = job.stop.run_until_stopped(answer).await?;
         judge(answer, expires_at, |hint| again(&job, hint), now)
     }
 

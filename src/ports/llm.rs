@@ -20,6 +20,7 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 
 use crate::base::clock::Clock;
+use crate::base::fair_queue::FairQueue;
 use crate::base::invalid::{FieldError, ValidationErrors, escape};
 use crate::base::secret::Secret;
 use crate::base::words::words;
@@ -37,8 +38,8 @@ pub struct ToolSchema {
     pub name: String,
     /// Its effect and when to use it, for the model.
     pub description: String,
-    /// JSON Schema of the arguments, an object.
-    pub parameters: Value,
+    /// JSON Schema of the arguments, an object; all runs share it.
+    pub parameters: Arc<Value>,
 }
 
 words! {
@@ -229,13 +230,13 @@ impl Models {
         self.links.iter().map(|link| link.name.as_str())
     }
 
-    /// The named model, or the default, and those that follow it. `None`: there is no such model.
-    pub fn chain(&self, first: Option<&str>) -> Option<Chain> {
+    /// The named model, or the default, and those that follow it, for calls of a tenant. `None`: there is no such model.
+    pub fn chain(&self, first: Option<&str>, tenant: &str) -> Option<Chain> {
         let first = first.unwrap_or(&self.default);
         let find = |name: &str| self.links.iter().find(|link| link.name == name).cloned();
         let following = self.fallback.iter().filter(|name| *name != first).filter_map(|name| find(name));
         let links = std::iter::once(find(first)?).chain(following).collect();
-        Some(Chain::new(links, self.retry, self.clock.clone()))
+        Some(Chain::new(links, tenant, self.retry, self.clock.clone()))
     }
 }
 
@@ -255,6 +256,7 @@ fn link(name: &str, settings: &ModelSettings, clock: &Clock) -> Result<ChainLink
         name: name.to_owned(),
         keys: models,
         counter: tokens::TokenCounter::of(&settings.model),
+        calls: settings.max_concurrent_calls.map(FairQueue::new),
         context_token_limit: settings.context_token_limit,
         rates: pricing::TokenPrices::from_dollars(settings.price_per_million_input, settings.price_per_million_output),
     })
@@ -276,7 +278,7 @@ mod tests {
              provider = 'anthropic'\n[models.other]\nmodel = 'x'",
         )
         .unwrap();
-        let names = |first| models.chain(first).map(|chain| chain.names().map(str::to_owned).collect::<Vec<_>>());
+        let names = |first| models.chain(first, "a").map(|chain| chain.names().map(str::to_owned).collect::<Vec<_>>());
         assert_eq!(names(None).unwrap(), ["main", "spare"]);
         assert_eq!(names(Some("spare")).unwrap(), ["spare", "main"]);
         assert_eq!(names(Some("other")).unwrap(), ["other", "spare", "main"]);
@@ -285,7 +287,7 @@ mod tests {
 
     #[test]
     fn model_chain_needs_a_model() {
-        assert!(build("").unwrap().chain(None).is_none());
+        assert!(build("").unwrap().chain(None, "a").is_none());
     }
 
     #[test]

@@ -17,3 +17,4 @@ mod resting;
 mod retention;
 mod shares;
 mod stopping;
+mod waiting;

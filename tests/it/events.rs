@@ -14,8 +14,8 @@ use reveille::domain::event::Event;
 use reveille::domain::task::TaskStatus;
 use reveille::domain::task::change::TaskChange;
 use reveille::engine::events::matcher::EventMatcher;
-use reveille::engine::scheduling::active::Active;
 use reveille::engine::scheduling::prefetch::PrefetchBuffer;
+use reveille::engine::scheduling::run_slots::RunSlots;
 use reveille::ports::bus::{Bus, BusBacklog, BusDeadLetter, BusEntry, BusError, DeadLetterFilter, Log, LogFilter};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -252,7 +252,7 @@ async fn instance_that_dies_before_it_acknowledges_leaves_no_second_run(world: W
     let task = first.task(on(json!({}))).await;
     let throttled = first.task(on(json!({ "throttle": { "limit": 1, "per": "1h" } }))).await;
     first.publish(&[json!({ "id": "1" }), json!({ "id": "2" })]).await;
-    let (bus, held) = (first.bus(), PrefetchBuffer::new(0, 0, Active::default()));
+    let (bus, held) = (first.bus(), PrefetchBuffer::new(0, RunSlots::new(0, 0)));
     let died = first
         .on(|store| async move {
             let matcher = EventMatcher::new(

@@ -126,6 +126,12 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
         "runs",
         "`ready` that grows: no place is free, or a limit holds them back: raise `max_concurrent_runs`, add an instance. `parked` wait for people, a completion or a run before them.",
     ),
+    (
+        "runs_under_way",
+        &["phase"],
+        "runs",
+        "`computing` at `max_concurrent_runs` for long: add an instance, or raise it. `waiting` at `max_waiting_runs`: raise that, or runs keep their places while they wait. `returning` above 0 for long: as for `computing`.",
+    ),
     ("run_queue_seconds", &[], "seconds", "p95 beyond a few seconds: as for `ready` runs in `reveille_queue_runs`."),
     (
         "quota_refusals",

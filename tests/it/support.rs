@@ -20,6 +20,7 @@ pub mod redis;
 pub mod reference;
 pub mod servers;
 pub mod sink;
+pub mod slow_model;
 pub mod smtp;
 pub mod websocket;
 pub mod world;

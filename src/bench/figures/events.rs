@@ -25,8 +25,8 @@ use crate::domain::run::Usage;
 use crate::domain::run::outcome::{RunError, RunOutcome};
 use crate::domain::task::{Action, Draft, Task};
 use crate::engine::events::matcher::EventMatcher;
-use crate::engine::scheduling::active::Active;
 use crate::engine::scheduling::prefetch::PrefetchBuffer;
+use crate::engine::scheduling::run_slots::RunSlots;
 use crate::executor::{Executor, Job};
 use crate::ports::bus::Bus;
 use crate::store::Store;
@@ -115,7 +115,7 @@ async fn throughput(
     progress: &dyn Fn(&str),
 ) -> anyhow::Result<Vec<BenchFigure>> {
     // nothing is executed here: the runs are committed, and that is all
-    let held = PrefetchBuffer::new(0, 0, Active::default());
+    let held = PrefetchBuffer::new(0, RunSlots::new(0, 0));
     let matcher = EventMatcher::new(
         store.clone(),
         Arc::clone(bus),

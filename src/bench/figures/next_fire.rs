@@ -15,8 +15,8 @@ use crate::bench::figure::{BenchFigure, median};
 use crate::bench::figures::rest::memory;
 use crate::bench::session::Bench;
 use crate::domain::trigger::Trigger;
-use crate::engine::scheduling::active::Active;
 use crate::engine::scheduling::prefetch::PrefetchBuffer;
+use crate::engine::scheduling::run_slots::RunSlots;
 use crate::store::{Lease, RunClaim};
 
 /// In microseconds.
@@ -76,7 +76,7 @@ fn bytes_held() -> anyhow::Result<f64> {
             RunClaim { lease: Lease { run_id: random_id(), token }, run_at, until: run_at, tenant_hash: 0 }
         })
         .collect();
-    let held = PrefetchBuffer::new(CLAIMS, 0, Active::default());
+    let held = PrefetchBuffer::new(0, RunSlots::new(CLAIMS, 0));
     let before = memory(std::process::id())?;
     held.add(claims);
     let after = memory(std::process::id())?;

@@ -13,7 +13,7 @@ use futures::FutureExt;
 use serde_json::json;
 use tokio::runtime::Handle;
 
-use crate::agent::{ChannelLimits, StopSignal};
+use crate::agent::{ChannelLimits, RunSlot, StopSignal};
 use crate::base::clock;
 use crate::base::id::Scope;
 use crate::domain::notification::Recipient;
@@ -183,7 +183,7 @@ impl Shared {
             return Err(RunError::fail("executor_unknown", format!("there is no executor `{name}` in this service")));
         };
         let stop = &guard.stop;
-        let job = self.job(started, transcript, stop.clone());
+        let job = self.job(started, transcript, guard);
         let work = AssertUnwindSafe(executor.execute(job)).catch_unwind();
         let ended = tokio::select! {
             ended = work => ended.unwrap_or_else(|_| Err(RunError::fail("panicked", "the executor panicked"))),
@@ -248,7 +248,7 @@ impl Shared {
         self.executors.find(name).map_or("unknown", |_| name)
     }
 
-    fn job(&self, started: &StartedRun, transcript: Arc<LeasedTranscript>, stop: StopSignal) -> Job {
+    fn job(&self, started: &StartedRun, transcript: Arc<LeasedTranscript>, guard: &RunGuard) -> Job {
         let recipient = started.recipient.as_deref();
         let output = started.task.as_ref().map_or_else(Output::nobody, |task| task.spec.output.clone());
         let first = order_of(&output, recipient).into_iter().next();
@@ -264,7 +264,8 @@ impl Shared {
             channel,
             store: transcript,
             host: Arc::clone(&self.host) as Arc<dyn crate::ports::tool::ToolHost>,
-            stop,
+            stop: guard.stop.clone(),
+            slot: Arc::clone(&guard.slot) as Arc<dyn RunSlot>,
             sink: self.hub.sink(started.run.id),
             clock: self.store.clock().clone(),
             known: UsedSecrets::of(&started.run),

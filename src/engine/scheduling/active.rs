@@ -1,7 +1,8 @@
-//! Runs that this instance executes now: their leases, until when those are valid, and how to ask for their end.
+//! Runs that this instance executes now: their leases, until when those are valid, and how to ask for their end. A run
+//! that waits for an answer is one of them, whether it has a [place](RunSlots) or not.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -11,29 +12,22 @@ use uuid::Uuid;
 use crate::agent::StopSignal;
 use crate::base::clock::{Clock, to_delta};
 use crate::engine::Wakeup;
-use crate::store::{Lease, Occupant, tenant_hash};
+use crate::engine::scheduling::run_slots::{LeasedSlot, RunSlots};
+use crate::store::Lease;
 
 /// Cheap to clone; all clones are one list.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Active(Arc<Shared>);
 
-#[derive(Default)]
 struct Shared {
-    runs: Mutex<Runs>,
+    runs: Mutex<HashMap<Uuid, ActiveRun>>,
+    slots: RunSlots,
     /// Wakes when a run has ended.
     ended: Wakeup,
 }
 
-#[derive(Default)]
-struct Runs {
-    runs: HashMap<Uuid, ActiveRun>,
-    /// By the lines of the tenants.
-    occupants: HashMap<u32, Occupant>,
-}
-
 struct ActiveRun {
     lease: Lease,
-    tenant_hash: u32,
     stop: StopSignal,
     /// Moved on by heartbeats; set to the past when the lease is lost.
     valid_until: watch::Sender<DateTime<Utc>>,
@@ -45,45 +39,36 @@ pub struct RunGuard {
     lease: Lease,
     /// The signal that stops the run.
     pub stop: StopSignal,
+    /// The place in which it computes.
+    pub slot: Arc<LeasedSlot>,
     /// The instant until which the lease holds, as it is renewed.
     pub valid_until: watch::Receiver<DateTime<Utc>>,
 }
 
-impl Runs {
-    fn release(&mut self, tenant_hash: u32) {
-        if let Some(occupant) = self.occupants.get_mut(&tenant_hash) {
-            occupant.runs -= 1;
-            if occupant.runs == 0 {
-                self.occupants.remove(&tenant_hash);
-            }
-        }
-    }
-}
-
 impl Active {
+    /// No runs yet; they compute in these places.
+    pub fn new(slots: RunSlots) -> Active {
+        Active(Arc::new(Shared { runs: Mutex::default(), slots, ended: Wakeup::default() }))
+    }
+
+    /// The places in which runs compute.
+    pub fn slots(&self) -> &RunSlots {
+        &self.0.slots
+    }
+
     /// Adds a run for as long as the guard lives.
     pub fn add(&self, lease: Lease, tenant: &str, valid_until: DateTime<Utc>) -> RunGuard {
         let stop = StopSignal::new();
         let (sender, receiver) = watch::channel(valid_until);
-        let tenant_hash = tenant_hash(tenant);
-        let entry = ActiveRun { lease, tenant_hash, stop: stop.clone(), valid_until: sender };
-        let mut active = self.0.runs.lock().expect("active lock");
-        active.occupants.entry(tenant_hash).or_insert_with(|| Occupant { tenant: tenant.into(), runs: 0 }).runs += 1;
-        if let Some(before) = active.runs.insert(lease.run_id, entry) {
-            active.release(before.tenant_hash);
-        }
-        drop(active);
-        RunGuard { active: self.clone(), lease, stop, valid_until: receiver }
+        let slot = Arc::new(self.0.slots.start(lease.token, tenant));
+        let entry = ActiveRun { lease, stop: stop.clone(), valid_until: sender };
+        self.lock().insert(lease.run_id, entry);
+        RunGuard { active: self.clone(), lease, stop, slot, valid_until: receiver }
     }
 
     /// Number of runs.
     pub fn len(&self) -> usize {
-        self.0.runs.lock().expect("active lock").runs.len()
-    }
-
-    /// The tenants that have runs here, by their lines, and how many.
-    pub fn occupants(&self) -> HashMap<u32, Occupant> {
-        self.0.runs.lock().expect("active lock").occupants.clone()
+        self.lock().len()
     }
 
     /// Whether no run is executed.
@@ -93,8 +78,7 @@ impl Active {
 
     /// Every lease, in the order in which batches lock them.
     pub fn leases(&self) -> Vec<Lease> {
-        let mut leases: Vec<Lease> =
-            self.0.runs.lock().expect("active lock").runs.values().map(|entry| entry.lease).collect();
+        let mut leases: Vec<Lease> = self.lock().values().map(|entry| entry.lease).collect();
         leases.sort_by_key(|lease| lease.run_id);
         leases
     }
@@ -111,14 +95,14 @@ impl Active {
 
     /// Asks a run to end, if it is executed here.
     pub fn cancel(&self, run_id: Uuid, reason: &str) {
-        if let Some(entry) = self.0.runs.lock().expect("active lock").runs.get(&run_id) {
+        if let Some(entry) = self.lock().get(&run_id) {
             entry.stop.cancel(reason);
         }
     }
 
     /// Asks every run for a checkpoint and itself back.
     pub fn hand_back_all(&self) {
-        for entry in self.0.runs.lock().expect("active lock").runs.values() {
+        for entry in self.lock().values() {
             entry.stop.hand_back();
         }
     }
@@ -141,24 +125,27 @@ impl Active {
     }
 
     fn with(&self, lease: Lease, act: impl FnOnce(&ActiveRun)) {
-        if let Some(entry) = self.0.runs.lock().expect("active lock").runs.get(&lease.run_id)
+        if let Some(entry) = self.lock().get(&lease.run_id)
             && entry.lease == lease
         {
             act(entry);
         }
     }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Uuid, ActiveRun>> {
+        self.0.runs.lock().expect("active lock")
+    }
 }
 
 impl Drop for RunGuard {
     fn drop(&mut self) {
-        let mut active = self.active.0.runs.lock().expect("active lock");
-        // a later execution of the same run may have the place by now
-        if active.runs.get(&self.lease.run_id).is_some_and(|entry| entry.lease == self.lease)
-            && let Some(entry) = active.runs.remove(&self.lease.run_id)
-        {
-            active.release(entry.tenant_hash);
+        let mut runs = self.active.lock();
+        // a later execution of the same run may stand there by now
+        if runs.get(&self.lease.run_id).is_some_and(|entry| entry.lease == self.lease) {
+            runs.remove(&self.lease.run_id);
         }
-        drop(active);
+        drop(runs);
+        self.active.0.slots.end(self.lease.token);
         self.active.0.ended.notify_one();
     }
 }

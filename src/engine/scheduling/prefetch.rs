@@ -3,7 +3,6 @@
 //! Due claims are queued per tenant and served round-robin, so a tenant with a thousand due runs delays no other. A
 //! queue is skipped while its tenant has all the slots that it may have.
 
-mod claim_queues;
 mod run_capacity;
 
 use std::collections::BTreeMap;
@@ -13,9 +12,8 @@ use std::sync::{Arc, Mutex};
 use chrono::{DateTime, Utc};
 
 use crate::engine::Wakeup;
-use crate::engine::scheduling::active::Active;
-use crate::engine::scheduling::prefetch::claim_queues::ClaimQueues;
-use crate::engine::scheduling::prefetch::run_capacity::Reserved;
+use crate::engine::scheduling::run_slots::RunSlots;
+use crate::engine::scheduling::tenant_queues::TenantQueues;
 use crate::store::RunClaim;
 
 pub use run_capacity::PrefetchPermit;
@@ -23,15 +21,12 @@ pub use run_capacity::PrefetchPermit;
 /// Claims of this instance that are not started.
 pub struct PrefetchBuffer {
     claims: Mutex<Claims>,
-    capacity: usize,
     prefetch: usize,
     /// Where limits on runs are kept, a take alone leases.
     limited: bool,
     /// Tenants have limits of their own, as far as is known.
     own_limits: AtomicBool,
-    /// All tasks are of one tenant, as far as is known.
-    single_tenant: AtomicBool,
-    active: Active,
+    slots: RunSlots,
     wakeup: Wakeup,
 }
 
@@ -39,47 +34,29 @@ pub struct PrefetchBuffer {
 struct Claims {
     /// By instant, then by token.
     waiting: BTreeMap<(DateTime<Utc>, i64), RunClaim>,
-    due: ClaimQueues,
-    /// Sum of all permits.
-    reserved: Reserved,
+    due: TenantQueues<RunClaim>,
+    /// Runs that may be leased by all permits together.
+    reserved: usize,
     /// Whether the worker found no slot because others hold permits for all of them.
     starved: bool,
 }
 
 impl PrefetchBuffer {
     /// A buffer of so many claims beside the places of this instance.
-    pub fn new(capacity: usize, prefetch: usize, active: Active) -> Arc<PrefetchBuffer> {
-        Arc::new(PrefetchBuffer {
-            claims: Mutex::default(),
-            capacity,
-            prefetch,
-            limited: false,
-            own_limits: AtomicBool::default(),
-            single_tenant: AtomicBool::default(),
-            active,
-            wakeup: Wakeup::default(),
-        })
+    pub fn new(prefetch: usize, slots: RunSlots) -> Arc<PrefetchBuffer> {
+        let (claims, own_limits, wakeup) = (Mutex::default(), AtomicBool::default(), Wakeup::default());
+        Arc::new(PrefetchBuffer { claims, prefetch, limited: false, own_limits, slots, wakeup })
     }
 
     /// Of an instance that keeps limits: nothing is leased but by a take.
-    pub fn under_limits(capacity: usize, active: Active) -> Arc<PrefetchBuffer> {
-        let (claims, wakeup) = (Mutex::default(), Wakeup::default());
-        let (own_limits, single_tenant) = (AtomicBool::default(), AtomicBool::default());
-        Arc::new(PrefetchBuffer {
-            claims,
-            capacity,
-            prefetch: 0,
-            limited: true,
-            own_limits,
-            single_tenant,
-            active,
-            wakeup,
-        })
+    pub fn under_limits(slots: RunSlots) -> Arc<PrefetchBuffer> {
+        let (claims, own_limits, wakeup) = (Mutex::default(), AtomicBool::default(), Wakeup::default());
+        Arc::new(PrefetchBuffer { claims, prefetch: 0, limited: true, own_limits, slots, wakeup })
     }
 
     /// Whether claims whose instant has come wait until their tenants have fewer places.
     pub fn has_skipped(&self) -> bool {
-        !self.claims.lock().expect("prefetch lock").due.skipped.is_empty()
+        self.claims.lock().expect("prefetch lock").due.has_skipped()
     }
 
     /// Keeps claims until their instant, and wakes who starts them.
@@ -106,24 +83,25 @@ impl PrefetchBuffer {
     /// theirs until they have started. A tenant that has all it may have is passed over.
     pub fn take_due(self: &Arc<PrefetchBuffer>, now: DateTime<Utc>, limit: usize) -> (Vec<RunClaim>, PrefetchPermit) {
         let mut claims = self.claims.lock().expect("prefetch lock");
-        let slots = self.free_slots(&claims);
         let Claims { waiting, due, .. } = &mut *claims;
         while let Some(first) = waiting.first_entry().filter(|first| first.key().0 <= now) {
-            due.push(first.remove());
+            let claim = first.remove();
+            due.push(claim.tenant_hash, claim);
         }
         due.requeue_skipped();
-        let mut shares = self.shares(slots);
+        let mut shares = self.shares(self.slots.free());
+        let slots = self.slots.reserve(limit.min(due.len()));
         let mut may = |tenant| shares.take_for_hash(tenant);
-        let taken: Vec<RunClaim> = std::iter::from_fn(|| due.pop(&mut may)).take(limit.min(slots)).collect();
-        let permit = self.acquire(&mut claims, taken.len(), taken.len());
+        let taken: Vec<RunClaim> = std::iter::from_fn(|| due.pop(&mut may)).take(slots).collect();
+        self.slots.unreserve(slots - taken.len());
+        let permit = self.permit(&mut claims, taken.len(), taken.len());
         (taken, permit)
     }
 
     /// The earliest instant that is waited for.
     pub fn next(&self) -> Option<DateTime<Utc>> {
         let claims = self.claims.lock().expect("prefetch lock");
-        let due = claims.due.order.front().and_then(|tenant| claims.due.queues[tenant].front());
-        due.map(|claim| claim.run_at).or_else(|| claims.waiting.keys().next().map(|(run_at, _)| *run_at))
+        claims.due.front().map(|claim| claim.run_at).or_else(|| claims.waiting.keys().next().map(|(run_at, _)| *run_at))
     }
 
     /// Wakes when claims were added.
@@ -140,15 +118,21 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::engine::scheduling::active::Active;
     use crate::store::{Lease, tenant_hash};
 
     fn at(seconds: i64) -> DateTime<Utc> {
         DateTime::UNIX_EPOCH + TimeDelta::seconds(seconds)
     }
 
+    /// Runs of an instance with so many places.
+    fn active(capacity: usize) -> Active {
+        Active::new(RunSlots::new(capacity, 0))
+    }
+
     /// Of an instance whose tasks are all of one tenant, as far as the places go.
-    fn single_tenant_buffer(capacity: usize, prefetch: usize, active: Active) -> Arc<PrefetchBuffer> {
-        let buffer = PrefetchBuffer::new(capacity, prefetch, active);
+    fn single_tenant_buffer(prefetch: usize, active: &Active) -> Arc<PrefetchBuffer> {
+        let buffer = PrefetchBuffer::new(prefetch, active.slots().clone());
         buffer.set_single_tenant(true);
         buffer
     }
@@ -178,7 +162,7 @@ mod tests {
 
     #[test]
     fn claims_come_out_at_their_instant_the_earliest_first_and_equal_ones_as_they_were_claimed() {
-        let buffer = single_tenant_buffer(10, 10, Active::default());
+        let buffer = single_tenant_buffer(10, &active(10));
         buffer.add(vec![claim(3, 7), claim(2, 5), claim(1, 5), claim(4, 6)]);
         assert_eq!(buffer.next(), Some(at(5)));
         assert!(due(&buffer, 4, 10).is_empty());
@@ -190,7 +174,7 @@ mod tests {
 
     #[test]
     fn tenants_take_turns_and_the_one_with_many_gets_what_the_others_leave() {
-        let buffer = single_tenant_buffer(10, 10, Active::default());
+        let buffer = single_tenant_buffer(10, &active(10));
         buffer.add((1..=6).map(|token| of(1, token, 5)).collect());
         assert_eq!(due(&buffer, 5, 2), [1, 2]);
         buffer.add(vec![of(2, 7, 5), of(3, 8, 6), of(3, 9, 6)]);
@@ -201,8 +185,8 @@ mod tests {
 
     #[test]
     fn tenant_with_its_share_of_the_places_is_passed_over_and_another_one_starts_at_once() {
-        let active = Active::default();
-        let buffer = PrefetchBuffer::new(8, 8, active.clone());
+        let active = active(8);
+        let buffer = PrefetchBuffer::new(8, active.slots().clone());
         buffer.add((1..=9).map(|token| of(tenant_hash("a"), token, 5)).collect());
         assert_eq!(due(&buffer, 5, 10), [1, 2, 3, 4, 5, 6], "two are left");
         let mut runs: Vec<_> = (1..=6).map(|token| active.add(claim(token, 0).lease, "a", at(60))).collect();
@@ -224,8 +208,8 @@ mod tests {
 
     #[test]
     fn prefetch_shrinks_with_the_free_places() {
-        let active = Active::default();
-        let buffer = single_tenant_buffer(4, 8, active.clone());
+        let active = active(4);
+        let buffer = single_tenant_buffer(8, &active);
         assert_eq!(available(&buffer), (12, 4));
         let slots: Vec<_> = (1..=3).map(|token| active.add(claim(token, 0).lease, "a", at(60))).collect();
         assert_eq!(available(&buffer), (3, 1));
@@ -242,8 +226,8 @@ mod tests {
 
     #[test]
     fn room_asked_for_by_one_is_not_counted_by_others_until_its_need_is_known() {
-        let active = Active::default();
-        let buffer = single_tenant_buffer(6, 6, active.clone());
+        let active = active(6);
+        let buffer = single_tenant_buffer(6, &active);
         let one = buffer.acquire_for_recorded(4, true);
         assert_eq!((one.prefetch, one.slots, available(&buffer)), (4, 4, (8, 2)));
         let other = buffer.acquire_for_ready(100, true);
@@ -263,7 +247,7 @@ mod tests {
 
     #[test]
     fn late_runs_start_beside_runs_held_for_their_instant() {
-        let buffer = single_tenant_buffer(4, 4, Active::default());
+        let buffer = single_tenant_buffer(4, &active(4));
         buffer.add(vec![claim(1, 9), claim(2, 9), claim(3, 9)]);
         let late = buffer.acquire_for_recorded(100, true);
         assert_eq!((late.prefetch, late.slots), (5, 1));
@@ -272,14 +256,14 @@ mod tests {
 
     #[test]
     fn lease_that_does_not_start_takes_no_place() {
-        let buffer = single_tenant_buffer(2, 2, Active::default());
+        let buffer = single_tenant_buffer(2, &active(2));
         let ahead = buffer.acquire_ahead(3);
         assert_eq!((ahead.prefetch, ahead.slots, available(&buffer)), (3, 0, (1, 2)));
     }
 
     #[test]
     fn permits_cover_exactly_the_slots_that_may_start() {
-        let buffer = single_tenant_buffer(2, 0, Active::default());
+        let buffer = single_tenant_buffer(0, &active(2));
         let [one, other, third] = std::array::from_fn(|_| buffer.acquire_for_ready(1, true));
         assert_eq!([one.slots, other.slots, third.slots], [1, 1, 0]);
         drop(one);
@@ -289,7 +273,7 @@ mod tests {
     #[test]
     fn worker_that_is_not_behind_leaves_places_to_runs_that_are_asked_for() {
         for capacity in [1, 3, 8] {
-            let buffer = single_tenant_buffer(capacity, 0, Active::default());
+            let buffer = single_tenant_buffer(0, &active(capacity));
             assert_eq!(buffer.acquire_for_recorded(100, false).slots, capacity - capacity / 4);
             let ready = buffer.acquire_for_ready(100, false);
             assert_eq!((ready.slots, available(&buffer).1), (capacity - capacity / 4, capacity / 4));
@@ -298,7 +282,7 @@ mod tests {
 
     #[test]
     fn instance_limits_prevent_leasing_at_recording() {
-        let buffer = PrefetchBuffer::under_limits(4, Active::default());
+        let buffer = PrefetchBuffer::under_limits(active(4).slots().clone());
         buffer.set_single_tenant(true);
         let (recorded, ahead) = (buffer.acquire_for_recorded(4, true), buffer.acquire_ahead(4));
         assert_eq!((recorded.prefetch, recorded.slots, ahead.prefetch), (0, 0, 0));
@@ -308,7 +292,7 @@ mod tests {
 
     #[test]
     fn tenant_limits_prevent_leasing_at_recording() {
-        let buffer = single_tenant_buffer(4, 4, Active::default());
+        let buffer = single_tenant_buffer(4, &active(4));
         buffer.set_own_limits(true);
         let (recorded, ahead) = (buffer.acquire_for_recorded(4, true), buffer.acquire_ahead(4));
         assert_eq!((recorded.prefetch, recorded.slots, ahead.prefetch), (0, 0, 0));
@@ -324,7 +308,7 @@ mod tests {
         let rings = async |buffer: &PrefetchBuffer| {
             tokio::time::timeout(Duration::ZERO, buffer.wakeup().notified()).await.is_ok()
         };
-        let buffer = single_tenant_buffer(2, 0, Active::default());
+        let buffer = single_tenant_buffer(0, &active(2));
         let some = (buffer.acquire_for_recorded(1, true), buffer.acquire_for_ready(2, true));
         assert_eq!(some.1.slots, 1);
         drop(some);
@@ -344,7 +328,7 @@ mod tests {
 
     #[test]
     fn claim_that_has_run_out_is_forgotten_whether_its_instant_was_seen_or_not() {
-        let buffer = single_tenant_buffer(4, 8, Active::default());
+        let buffer = single_tenant_buffer(8, &active(4));
         buffer.add(vec![claim(1, 1), claim(2, 2), of(3, 3, 1)]);
         buffer.forget_expired(at(5));
         assert!(due(&buffer, 1, 0).is_empty());

@@ -30,7 +30,7 @@ pub struct Worker {
     active: Active,
     id: Uuid,
     lease: Duration,
-    /// Whether more could be done if there were more room: only then does the end of a run wake the worker.
+    /// Whether more could be done if there were more room: only then does a place that is left wake the worker.
     short_of_room: Arc<AtomicBool>,
     /// Where to go on among the tenants, while there is more than can be taken.
     turn: Mutex<Option<ClaimCursor>>,
@@ -209,13 +209,13 @@ impl ServiceLoop for Worker {
     fn wakeup(&self) -> BoxFuture<'static, ()> {
         let mut queue = self.store.listen(Topic::Queue);
         let mut cancels = self.store.listen(Topic::Cancels);
-        let (prefetch, ended) = (self.prefetch.wakeup(), self.active.ended());
+        let (prefetch, freed) = (self.prefetch.wakeup(), self.active.slots().freed());
         let short_of_room = Arc::clone(&self.short_of_room);
         Box::pin(async move {
             let room = async {
-                // it wakes for an end that came before, too; what the last tick found decides whether it matters
+                // it wakes for a place that was left before, too; what the last tick found decides whether it matters
                 match short_of_room.load(Ordering::Relaxed) {
-                    true => ended.notified().await,
+                    true => freed.notified().await,
                     false => std::future::pending().await,
                 }
             };

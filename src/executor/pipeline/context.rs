@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use chrono_tz::Tz;
 use uuid::Uuid;
 
-use crate::agent::{AgentStore, ChannelLimits, StopSignal, StreamSink};
+use crate::agent::{AgentStore, ChannelLimits, RunSlot, StopSignal, StreamSink};
 use crate::base::clock::Clock;
 use crate::base::id::Tenant;
 use crate::executor::pipeline::parts::StepParts;
@@ -24,6 +24,7 @@ pub struct StepContext {
     pub host: Arc<dyn ToolHost>,
     pub store: Arc<dyn AgentStore>,
     pub stop: StopSignal,
+    pub slot: Arc<dyn RunSlot>,
     pub sink: StreamSink,
     pub clock: Clock,
     /// The secrets that the run has used so far.

@@ -13,7 +13,7 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use crate::agent::{AgentStore, AppendError, StopSignal};
+use crate::agent::{AgentStore, AppendError, StopSignal, UncountedSlot};
 use crate::base::clock::Clock;
 use crate::base::compute::steps_to_read;
 use crate::base::expr::MissingField;
@@ -98,6 +98,7 @@ impl Pipeline {
             host: Arc::new(Nobody),
             store: Arc::new(Nobody),
             stop: StopSignal::new(),
+            slot: Arc::new(UncountedSlot),
             sink: Arc::new(|_| {}),
             clock: clock.clone(),
             known: UsedSecrets::default(),

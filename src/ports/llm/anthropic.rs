@@ -89,7 +89,7 @@ impl Format for Anthropic {
             let tools: Vec<Value> = request
                 .tools
                 .iter()
-                .map(|tool| json!({ "name": tool.name, "description": tool.description, "input_schema": tool.parameters }))
+                .map(|tool| json!({ "name": tool.name, "description": tool.description, "input_schema": *tool.parameters }))
                 .collect();
             body.insert("tools".into(), json!(tools));
             body.insert("tool_choice".into(), json!({ "type": request.tool_choice }));

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::base::clock::Clock;
+use crate::base::fair_queue::{FairQueue, QueuePermit};
 use crate::domain::run::transcript::ToolCall;
 use crate::ports::llm::pricing::TokenPrices;
 use crate::ports::llm::tokens::TokenCounter;
@@ -31,6 +32,8 @@ pub struct ChainLink {
     pub name: String,
     /// The model, once for each key.
     pub keys: Vec<Arc<dyn Model>>,
+    /// Places of the calls that are made at once, which tenants have in turn; `None`: there is no limit.
+    pub calls: Option<FairQueue<String>>,
     /// Estimates tokens of requests.
     pub counter: TokenCounter,
     /// Most tokens of a request; `None`: there is no limit.
@@ -42,6 +45,7 @@ pub struct ChainLink {
 /// The models that are asked in turn.
 pub struct Chain {
     links: Vec<Arc<ChainLink>>,
+    tenant: String,
     retry: RetryWait,
     clock: Clock,
 }
@@ -78,8 +82,8 @@ struct KeyAttempts {
 
 impl Chain {
     /// `links` has at least one.
-    pub fn new(links: Vec<Arc<ChainLink>>, retry: RetryWait, clock: Clock) -> Chain {
-        Chain { links, retry, clock }
+    pub fn new(links: Vec<Arc<ChainLink>>, tenant: &str, retry: RetryWait, clock: Clock) -> Chain {
+        Chain { links, tenant: tenant.to_owned(), retry, clock }
     }
 
     /// Names of the models, in the order in which they are tried.
@@ -104,7 +108,7 @@ impl Chain {
         let mut last = LlmError::Rejected { message: "there is no model to ask".into() };
         for link in &self.links {
             for (index, model) in link.keys.iter().enumerate() {
-                match self.ask(model.as_ref(), request, on_progress).await {
+                match self.ask(link, model.as_ref(), request, on_progress).await {
                     Ok(answer) => return Ok(link.completed(answer)),
                     Err(overflow @ LlmError::Overflow { .. }) => return Err(overflow),
                     Err(error) => {
@@ -127,6 +131,7 @@ impl Chain {
     /// Asks one key of one model, again where that may help.
     async fn ask(
         &self,
+        link: &ChainLink,
         model: &dyn Model,
         request: &ModelRequest,
         on_progress: OnProgress<'_>,
@@ -135,7 +140,12 @@ impl Chain {
         loop {
             on_progress(CallProgress::Asked);
             let on_delta = |text: &str| on_progress(CallProgress::Text(text));
-            let error = match model.complete(request, Some(&on_delta)).await.and_then(check_call_ids) {
+            let answer = {
+                // no error and no reason to ask another model: the run's own time limit bounds the wait
+                let _turn = link.turn(&self.tenant).await;
+                model.complete(request, Some(&on_delta)).await
+            };
+            let error = match answer.and_then(check_call_ids) {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
@@ -176,6 +186,14 @@ fn check_call_ids(answer: ModelAnswer) -> Result<ModelAnswer, LlmError> {
 }
 
 impl ChainLink {
+    /// The place of one call, once it is the tenant's turn.
+    async fn turn(&self, tenant: &str) -> Option<QueuePermit<String>> {
+        match &self.calls {
+            Some(calls) => Some(calls.acquire(tenant).await),
+            None => None,
+        }
+    }
+
     fn completed(&self, answer: ModelAnswer) -> Completed {
         Completed { model: self.name.clone(), cost_micros: self.rates.cost_micros(answer.tokens), answer }
     }
@@ -254,13 +272,14 @@ mod tests {
             Arc::new(ChainLink {
                 name: "m".into(),
                 keys: keys.into_iter().map(key).collect(),
+                calls: None,
                 counter: TokenCounter::of("gpt"),
                 context_token_limit: None,
                 rates: TokenPrices::from_dollars(1.0, 1.0),
             })
         };
         let retry = RetryWait { max_retries: 2, base_delay: Duration::from_secs(1) };
-        let chain = Chain::new(models.into_iter().map(link).collect(), retry, clock.clone());
+        let chain = Chain::new(models.into_iter().map(link).collect(), "a", retry, clock.clone());
         let request = ModelRequest {
             messages: vec![],
             tools: vec![],
@@ -367,12 +386,68 @@ mod tests {
         }
     }
 
+    /// Answers with its name once it may.
+    struct Held(tokio::sync::watch::Receiver<bool>);
+
+    impl Model for Held {
+        fn complete<'a>(
+            &'a self,
+            _: &'a ModelRequest,
+            _: Option<OnDelta<'a>>,
+        ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>> {
+            let mut may = self.0.clone();
+            Box::pin(async move {
+                let _ = may.wait_for(|may| *may).await;
+                let (tokens, stop) = (ModelTokens::default(), StopReason::Done);
+                Ok(ModelAnswer { text: None, tool_calls: vec![], stop, tokens, echo: None })
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn call_beyond_the_limit_of_its_model_waits_for_its_turn_and_is_not_sent_to_the_next_model() {
+        let (may, held) = tokio::sync::watch::channel(false);
+        let link = |name: &str, calls| {
+            let keys = vec![Arc::new(Held(held.clone())) as Arc<dyn Model>];
+            let counter = TokenCounter::of("");
+            let rates = TokenPrices::from_dollars(0.0, 0.0);
+            Arc::new(ChainLink { name: name.into(), keys, calls, counter, context_token_limit: None, rates })
+        };
+        let links = vec![link("first", Some(FairQueue::new(1))), link("second", None)];
+        let retry = RetryWait { max_retries: 0, base_delay: Duration::ZERO };
+        let chain = |tenant| Chain::new(links.clone(), tenant, retry, Clock::manual(DateTime::UNIX_EPOCH));
+        let chains = [chain("a"), chain("a"), chain("b")];
+        let (messages, tools) = (vec![], vec![]);
+        let request =
+            ModelRequest { messages, tools, tool_choice: ToolChoice::Auto, max_tokens: None, temperature: None };
+        let mut calls: Vec<_> = chains.iter().map(|chain| Box::pin(chain.complete(&request, &|_| {}))).collect();
+        for call in &mut calls {
+            assert!(futures::poll!(call).is_pending());
+        }
+        assert_eq!(links[0].calls.as_ref().map(FairQueue::waiting), Some(2));
+        may.send_replace(true);
+        let answered = |done: std::task::Poll<Result<Completed, LlmError>>| match done {
+            std::task::Poll::Ready(done) => Some(done.unwrap().model),
+            std::task::Poll::Pending => None,
+        };
+        let first = answered(futures::poll!(&mut calls[0]));
+        let in_turn = [answered(futures::poll!(&mut calls[1])), answered(futures::poll!(&mut calls[2]))];
+        let last = answered(futures::poll!(&mut calls[1]));
+        let first_model = || Some("first".to_owned());
+        assert_eq!(
+            (first, in_turn, last),
+            (first_model(), [None, first_model()], first_model()),
+            "b before a's second"
+        );
+    }
+
     #[tokio::test]
     async fn answer_has_its_price() {
         let clock = Clock::manual(DateTime::UNIX_EPOCH);
         let link = ChainLink {
             name: "m".into(),
             keys: vec![],
+            calls: None,
             counter: TokenCounter::of(""),
             context_token_limit: None,
             rates: TokenPrices::from_dollars(2.0, 10.0),
@@ -380,7 +455,7 @@ mod tests {
         let model =
             FailureReport { name: "a", failures: Mutex::default(), asked: Arc::default(), clock: clock.clone() };
         let link = Arc::new(ChainLink { keys: vec![Arc::new(model)], ..link });
-        let chain = Chain::new(vec![link], RetryWait { max_retries: 0, base_delay: Duration::ZERO }, clock);
+        let chain = Chain::new(vec![link], "a", RetryWait { max_retries: 0, base_delay: Duration::ZERO }, clock);
         let request = ModelRequest {
             messages: vec![],
             tools: vec![],

@@ -181,7 +181,7 @@ fn call(call: &ToolCall) -> Value {
 fn tool(tool: &ToolSchema) -> Value {
     json!({
         "type": "function",
-        "function": { "name": tool.name, "description": tool.description, "parameters": tool.parameters },
+        "function": { "name": tool.name, "description": tool.description, "parameters": *tool.parameters },
     })
 }
 

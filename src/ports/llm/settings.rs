@@ -9,6 +9,9 @@ use crate::base::invalid::{ValidationErrors, did_you_mean, escape};
 use crate::base::secret::Secret;
 use crate::ports::llm::{PROVIDERS, anthropic, openai};
 
+/// Calls of a model that may be made at once.
+const MOST_CALLS: usize = 100_000;
+
 /// `[llm]`.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -49,6 +52,8 @@ pub struct ModelSettings {
     pub temperature: Option<f64>,
     /// For the whole of one call, its answer included.
     pub timeout_seconds: u64,
+    /// Calls that this instance makes at once; absent: as many as runs ask for.
+    pub max_concurrent_calls: Option<usize>,
     /// `false` for servers that can't stream.
     pub stream: bool,
     /// The scenario file of provider `scripted`, TOML or JSON.
@@ -76,6 +81,7 @@ impl Default for ModelSettings {
             max_output_tokens: None,
             temperature: None,
             timeout_seconds: 120,
+            max_concurrent_calls: None,
             stream: true,
             scenario: None,
         }
@@ -152,6 +158,9 @@ impl ModelSettings {
         if !(1..=3600).contains(&self.timeout_seconds) {
             faults.add(format!("{place}/timeout_seconds"), "must be from 1 to 3600");
         }
+        if self.max_concurrent_calls.is_some_and(|most| !(1..=MOST_CALLS).contains(&most)) {
+            faults.add(format!("{place}/max_concurrent_calls"), format!("must be from 1 to {MOST_CALLS}"));
+        }
         if self.context_token_limit.is_some_and(|limit| !(1_000..=100_000_000).contains(&limit)) {
             faults.add(format!("{place}/context_token_limit"), "must be from 1000 to 100000000 tokens");
         }
@@ -209,7 +218,7 @@ mod tests {
         let settings = read(
             "default = 'mian'\nfallback = ['main', 'other']\n[models.main]\nprovider = 'opnai'\nbase_url = 'ftp://x'\n\
              price_per_million_input = -1.0\ntimeout_seconds = 0\ncontext_token_limit = 10\nmax_output_tokens = 0\n\
-             temperature = 9.0",
+             temperature = 9.0\nmax_concurrent_calls = 0",
         );
         let mut faults = ValidationErrors::new();
         settings.check(&mut faults);
@@ -224,6 +233,7 @@ mod tests {
                 "/llm/models/main/base_url",
                 "/llm/models/main/price_per_million_input",
                 "/llm/models/main/timeout_seconds",
+                "/llm/models/main/max_concurrent_calls",
                 "/llm/models/main/context_token_limit",
                 "/llm/models/main/max_output_tokens",
                 "/llm/models/main/temperature",

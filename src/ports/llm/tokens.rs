@@ -117,7 +117,8 @@ mod tests {
         }];
         let assistant = TranscriptMessage::Assistant { text: Some("abcdefgh".into()), tool_calls: calls, echo: None };
         assert_eq!(gpt.message(&assistant), 4 + 2 + 4 + 1 + 1);
-        let tool = ToolSchema { name: "abcd".into(), description: "abcd".into(), parameters: serde_json::json!({}) };
+        let tool =
+            ToolSchema { name: "abcd".into(), description: "abcd".into(), parameters: serde_json::json!({}).into() };
         assert_eq!(gpt.tools(&[tool]), 4 + 1 + 1 + 1);
     }
 }

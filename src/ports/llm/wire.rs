@@ -60,7 +60,7 @@ pub async fn ask<F: Format>(
     on_delta: Option<OnDelta<'_>>,
 ) -> Result<ModelAnswer, LlmError> {
     let stream = format.streams() && on_delta.is_some();
-    let response = send(format.post()?.json(&format.body(request, stream)), format.key()).await?;
+    let response = send(written(format, request, stream)?, format.key()).await?;
     if stream && is_event_stream(&response) {
         return streamed(format, response, on_delta).await;
     }
@@ -70,6 +70,11 @@ pub async fn ask<F: Format>(
         on_delta(text);
     }
     Ok(answer)
+}
+
+/// The request as text alone: what it is written from is not to be kept while the model thinks.
+fn written<F: Format>(format: &F, request: &ModelRequest, stream: bool) -> Result<reqwest::RequestBuilder, LlmError> {
+    Ok(format.post()?.json(&format.body(request, stream)))
 }
 
 async fn streamed<F: Format>(

@@ -16,6 +16,8 @@ const FAULTS_TOLD: usize = 5;
 pub struct Registered {
     /// The tool.
     pub tool: Arc<dyn Tool>,
+    /// Its parameters, as every request to a model shows them.
+    pub parameters: Arc<Value>,
     schema: JsonSchema,
 }
 
@@ -37,7 +39,8 @@ impl ToolRegistry {
             let schema = JsonSchema::read(parameters).map_err(|error| {
                 format!("the parameters of tool `{name}` are no JSON Schema that can be used: {error}")
             })?;
-            registered.push(Arc::new(Registered { tool, schema }));
+            let parameters = Arc::new(parameters.clone());
+            registered.push(Arc::new(Registered { tool, parameters, schema }));
         }
         Ok(ToolRegistry(registered))
     }

@@ -40,7 +40,7 @@ pub struct TenantShares {
 }
 
 /// How many more places a tenant may take that has `runs`, where so many are free and nobody else takes any.
-fn tenant_share(free: usize, runs: usize) -> usize {
+pub fn tenant_share(free: usize, runs: usize) -> usize {
     (3 * free).saturating_sub(runs).div_ceil(4)
 }
 

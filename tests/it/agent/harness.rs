@@ -9,7 +9,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use reveille::agent::{
-    Agent, AgentOverrides, AgentRequest, AgentResponse, AgentStore, AppendError, Settings, StopSignal,
+    Agent, AgentOverrides, AgentRequest, AgentResponse, AgentStore, AppendError, Settings, StopSignal, UncountedSlot,
 };
 use reveille::base::clock::Clock;
 use reveille::base::compute::Compute;
@@ -361,6 +361,7 @@ impl AgentHarness {
             host: self.host.clone(),
             store: self.store.clone(),
             stop: self.stop.clone(),
+            slot: Arc::new(UncountedSlot),
             sink: Arc::new(move |event| told.lock().unwrap().push(event)),
             clock: self.clock.clone(),
             known: Default::default(),
@@ -400,6 +401,7 @@ pub fn models(models: Vec<(&str, Arc<FakeModel>)>, settings: &Settings, clock: &
     let link = |(name, model): &(&str, Arc<FakeModel>)| ChainLink {
         name: (*name).into(),
         keys: vec![model.clone() as Arc<dyn Model>],
+        calls: None,
         counter: TokenCounter::of("gpt"),
         context_token_limit: None,
         rates: TokenPrices::from_dollars(1.0, 1.0),

@@ -519,3 +519,14 @@ async fn tools_stop_when_the_lease_is_lost() {
     assert_eq!(stage.handle("go").await, Err(RunError::LeaseLost));
     assert_eq!(ran.load(Ordering::SeqCst), 0, "the intent comes before the deed");
 }
+
+#[tokio::test]
+async fn definitions_of_tools_are_in_memory_once_for_all_requests() {
+    let answers = vec![calls(vec![call("1", "read", json!({}))]), says("done")];
+    let stage = AgentHarness::new(answers, vec![FakeTool::echo("read")]);
+    stage.answer("go").await;
+    let requests = stage.model.requests.lock().unwrap();
+    let registered = &stage.agent.tools.find("read").unwrap().parameters;
+    assert_eq!(requests.len(), 2);
+    assert!(requests.iter().all(|request| Arc::ptr_eq(&request.tools[0].parameters, registered)));
+}

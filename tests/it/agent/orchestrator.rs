@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use chrono::TimeDelta;
+use reveille::agent::UncountedSlot;
 use reveille::base::invalid::{FieldError, ValidationErrors};
 use reveille::domain::run::cause::Cause;
 use reveille::domain::run::outcome::{RunError, RunOutcome};
@@ -82,6 +83,7 @@ fn job(stage: &AgentHarness, run: Run, action: Action) -> Job {
         store: stage.store.clone(),
         host: stage.host.clone(),
         stop: stage.stop.clone(),
+        slot: Arc::new(UncountedSlot),
         sink: incoming.sink,
         clock: stage.clock.clone(),
         known: Default::default(),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
-use reveille::agent::{AgentStore, AppendError, Configured};
+use reveille::agent::{AgentStore, AppendError, Configured, UncountedSlot};
 use reveille::base::id::Tenant;
 use reveille::base::invalid::ValidationErrors;
 use reveille::domain::run::cause::Cause;
@@ -115,6 +115,7 @@ pub fn job(stage: &AgentHarness, store: Arc<dyn AgentStore>, config: Value, caus
         store,
         host: stage.host.clone(),
         stop: stage.stop.clone(),
+        slot: Arc::new(UncountedSlot),
         sink: Arc::new(|_| {}),
         clock: stage.clock.clone(),
         known: Default::default(),

@@ -1,4 +1,4 @@
-//! How many more runs this instance may have under way (`engine.max_concurrent_runs`), and lease ahead of their instant
+//! How many more runs this instance may start (`engine.max_concurrent_runs`), and lease ahead of their instant
 //! (`engine.prefetch`): permits that are taken before the database is asked, by tenants' shares.
 
 use std::collections::HashMap;
@@ -7,13 +7,6 @@ use std::sync::atomic::Ordering;
 
 use crate::engine::scheduling::prefetch::{Claims, PrefetchBuffer};
 use crate::store::Shares;
-
-/// Sum of all permits.
-#[derive(Default)]
-pub(super) struct Reserved {
-    pub(super) prefetch: usize,
-    pub(super) slots: usize,
-}
 
 /// Capacity that is reserved while a database call is in flight. It is dropped after what was leased was
 /// [added](PrefetchBuffer::add) or has started.
@@ -44,7 +37,7 @@ impl PrefetchBuffer {
 
     /// From now on all tasks are of one tenant, or are not: then no tenant may have all places.
     pub fn set_single_tenant(&self, single_tenant: bool) {
-        self.single_tenant.store(single_tenant, Ordering::Relaxed);
+        self.slots.set_single_tenant(single_tenant);
     }
 
     /// Room for up to `most` runs that are leased as they are recorded, of which those that are late may start at once:
@@ -66,8 +59,8 @@ impl PrefetchBuffer {
 
     /// The shares of places that are free.
     pub(super) fn shares(&self, free: usize) -> Shares {
-        let single_tenant = self.single_tenant.load(Ordering::Relaxed);
-        let occupants = if single_tenant || free == 0 { HashMap::new() } else { self.active.occupants() };
+        let single_tenant = self.slots.is_single_tenant();
+        let occupants = if single_tenant || free == 0 { HashMap::new() } else { self.slots.occupants() };
         Shares { free, occupants, single_tenant }
     }
 
@@ -77,7 +70,7 @@ impl PrefetchBuffer {
     pub fn acquire_for_ready(self: &Arc<PrefetchBuffer>, most: usize, behind: bool) -> PrefetchPermit {
         let mut claims = self.claims.lock().expect("prefetch lock");
         let (prefetch, slots) = self.available(&claims);
-        claims.starved = slots == 0 && claims.reserved.slots > 0;
+        claims.starved = slots == 0 && self.slots.has_reserved();
         let slots = leave_reserve(slots, behind).min(most);
         self.acquire_with_shares(&mut claims, prefetch.min(slots), slots)
     }
@@ -86,11 +79,11 @@ impl PrefetchBuffer {
     /// the others what it could not start itself. Starting may those that find a place beside the claims whose instant
     /// has come.
     pub(super) fn available(&self, claims: &Claims) -> (usize, usize) {
-        let free = self.free_capacity();
+        let free = self.slots.unoccupied();
         let prefetch = if self.has_limits() { 0 } else { self.prefetch };
-        let ahead = prefetch * free / self.capacity.max(1);
-        let prefetch = (free + ahead).saturating_sub(claims.waiting.len() + claims.due.len + claims.reserved.prefetch);
-        (prefetch, self.free_slots(claims).saturating_sub(claims.due.startable()))
+        let ahead = prefetch * free / self.slots.capacity().max(1);
+        let prefetch = (free + ahead).saturating_sub(claims.waiting.len() + claims.due.len() + claims.reserved);
+        (prefetch, self.slots.free().saturating_sub(claims.due.startable()))
     }
 
     /// Nothing where only a take leases, or the worker missed a place.
@@ -101,14 +94,19 @@ impl PrefetchBuffer {
         }
     }
 
-    pub(super) fn acquire(
+    fn acquire(self: &Arc<PrefetchBuffer>, claims: &mut Claims, prefetch: usize, slots: usize) -> PrefetchPermit {
+        let slots = self.slots.reserve(slots);
+        self.permit(claims, prefetch, slots)
+    }
+
+    /// A permit for places that are asked for already.
+    pub(super) fn permit(
         self: &Arc<PrefetchBuffer>,
         claims: &mut Claims,
         prefetch: usize,
         slots: usize,
     ) -> PrefetchPermit {
-        claims.reserved.prefetch += prefetch;
-        claims.reserved.slots += slots;
+        claims.reserved += prefetch;
         PrefetchPermit { buffer: Arc::clone(self), prefetch, slots, shares: Shares::default() }
     }
 
@@ -120,7 +118,7 @@ impl PrefetchBuffer {
         prefetch: usize,
         slots: usize,
     ) -> PrefetchPermit {
-        let shares = self.shares(self.free_slots(claims).saturating_sub(claims.due.startable()));
+        let shares = self.shares(self.slots.free().saturating_sub(claims.due.startable()));
         let mut permit = self.acquire(claims, prefetch, slots);
         permit.shares = shares;
         permit
@@ -130,18 +128,9 @@ impl PrefetchBuffer {
     /// need.
     pub fn has_free_slot(&self) -> bool {
         let mut claims = self.claims.lock().expect("prefetch lock");
-        let slots = self.free_slots(&claims);
-        claims.starved |= slots == 0 && claims.reserved.slots > 0;
+        let slots = self.slots.free();
+        claims.starved |= slots == 0 && self.slots.has_reserved();
         slots > 0
-    }
-
-    pub(super) fn free_slots(&self, claims: &Claims) -> usize {
-        self.free_capacity().saturating_sub(claims.reserved.slots)
-    }
-
-    /// How many more runs may be under way.
-    fn free_capacity(&self) -> usize {
-        self.capacity.saturating_sub(self.active.len())
     }
 }
 
@@ -153,8 +142,8 @@ fn leave_reserve(slots: usize, behind: bool) -> usize {
 impl Drop for PrefetchPermit {
     fn drop(&mut self) {
         let mut claims = self.buffer.claims.lock().expect("prefetch lock");
-        claims.reserved.prefetch -= self.prefetch;
-        claims.reserved.slots -= self.slots;
+        claims.reserved -= self.prefetch;
+        self.buffer.slots.unreserve(self.slots);
         if self.slots > 0 && claims.starved {
             self.buffer.wakeup.notify_one();
         }

@@ -111,6 +111,7 @@ impl AgentExecution {
             host: world.host.clone(),
             store: Arc::new(transcript),
             stop: world.stop.clone(),
+            slot: world.slot.clone(),
             sink: world.sink.clone(),
             clock: world.clock.clone(),
             known: world.known.clone(),

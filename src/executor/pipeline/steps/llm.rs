@@ -3,6 +3,7 @@
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
+use crate::agent::wait_without_slot;
 use crate::base::invalid::did_you_mean;
 use crate::base::template::Template;
 use crate::domain::run::Usage;
@@ -60,9 +61,9 @@ impl Llm {
     async fn ask(&self, act: &StepAction<'_>) -> Result<StepResult, StepFault> {
         let (this, steps) = (self.clone(), self.steps(act.scope));
         let request = act.compute(steps, move |scope| this.request(scope)).await?;
-        let chain = act.world.parts.agent.models.chain(self.model.as_deref());
+        let chain = act.world.parts.agent.models.chain(self.model.as_deref(), act.world.tenant.as_str());
         let chain = chain.ok_or_else(|| StepFault::new("unknown_model", "there is no such model in [llm.models]"))?;
-        let completed = chain.complete(&request, &|_| {}).await.map_err(failed)?;
+        let completed = wait_without_slot(&*act.world.slot, chain.complete(&request, &|_| {})).await.map_err(failed)?;
         if completed.answer.stop == StopReason::Refused {
             return Err(StepFault::new("llm_refused", "the provider of the model withheld the answer"));
         }

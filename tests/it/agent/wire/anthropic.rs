@@ -44,7 +44,11 @@ fn request() -> ModelRequest {
     let parameters = json!({ "type": "object", "properties": { "box": { "type": "string" } } });
     ModelRequest {
         messages,
-        tools: vec![ToolSchema { name: "read".into(), description: "Reads mail".into(), parameters }],
+        tools: vec![ToolSchema {
+            name: "read".into(),
+            description: "Reads mail".into(),
+            parameters: parameters.into(),
+        }],
         tool_choice: ToolChoice::Auto,
         max_tokens: Some(500),
         temperature: Some(0.5),

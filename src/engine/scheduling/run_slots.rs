@@ -1,0 +1,485 @@
+//! The places in which runs of this instance compute (`engine.max_concurrent_runs`), and those in which they wait for an
+//! answer from elsewhere (`engine.max_waiting_runs`).
+//!
+//! A run that waits gives its place up, if it finds a waiting place: each tenant may have as many of these as the rule of
+//! [`Shares`](crate::store::Shares) leaves it. A run whose answer is here has a place again before runs that are yet to
+//! start, tenants in turn, by the same rule; it leaves a quarter of its tenant's places to those.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use tokio::sync::oneshot;
+
+use crate::agent::RunSlot;
+use crate::base::metrics::Metrics;
+use crate::engine::Wakeup;
+use crate::engine::scheduling::tenant_queues::TenantQueues;
+use crate::store::{Occupant, tenant_hash, tenant_share};
+
+/// Cheap to clone; all clones share the places.
+#[derive(Clone)]
+pub struct RunSlots(Arc<Shared>);
+
+struct Shared {
+    /// Runs that compute.
+    capacity: usize,
+    /// Runs that wait without a place.
+    waiting_capacity: usize,
+    state: Mutex<SlotState>,
+    gauges: Family<PhaseLabel, Gauge>,
+    /// Wakes when a place is free that was not.
+    freed: Wakeup,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PhaseLabel {
+    phase: &'static str,
+}
+
+#[derive(Default)]
+struct SlotState {
+    /// By the tokens of their leases.
+    runs: HashMap<i64, SlotRun>,
+    tenants: HashMap<u32, TenantUse>,
+    computing: usize,
+    waiting: usize,
+    /// Places that are asked for while a database call is in flight.
+    reserved: usize,
+    /// All tasks are of one tenant, as far as is known.
+    single_tenant: bool,
+    /// Runs whose answer is here and that have no place.
+    returning: TenantQueues<i64>,
+}
+
+struct SlotRun {
+    tenant_hash: u32,
+    phase: Phase,
+    /// Hears that the run has a place again.
+    turn: Option<oneshot::Sender<()>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// It has a place, and had it at its start or after a wait.
+    Computing {
+        returned: bool,
+    },
+    Waiting,
+    /// Its answer is here; it counts as waiting until it has a place.
+    Returning,
+}
+
+/// Places of one tenant.
+#[derive(Default)]
+struct TenantUse {
+    tenant: Arc<str>,
+    computing: usize,
+    /// Those that compute after a wait.
+    returned: usize,
+    waiting: usize,
+}
+
+/// How many runs of this instance compute, wait for an answer, and wait for a place to go on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SlotCounts {
+    /// Runs that have a place.
+    pub computing: usize,
+    /// Runs without a place whose answer is not here.
+    pub waiting: usize,
+    /// Runs without a place whose answer is here.
+    pub returning: usize,
+}
+
+impl RunSlots {
+    /// With so many places to compute, and so many to wait without one.
+    pub fn new(capacity: usize, waiting_capacity: usize) -> RunSlots {
+        let (state, gauges, freed) = (Mutex::default(), Family::default(), Wakeup::default());
+        RunSlots(Arc::new(Shared { capacity, waiting_capacity, state, gauges, freed }))
+    }
+
+    /// Has these metrics tell how many runs are in each phase.
+    pub fn register(&self, metrics: &Metrics) {
+        let help = "Runs that this instance executes: they have a place (computing), wait for an answer without one \
+                    (waiting), or have it and wait for a place (returning)";
+        metrics.registered("runs_under_way", help, self.0.gauges.clone());
+        self.tell(&self.lock());
+    }
+
+    /// Number of places to compute.
+    pub fn capacity(&self) -> usize {
+        self.0.capacity
+    }
+
+    /// Wakes when a run has ended or waits, and left a place free.
+    pub fn freed(&self) -> Wakeup {
+        Arc::clone(&self.0.freed)
+    }
+
+    /// How many runs are in each phase now.
+    pub fn counts(&self) -> SlotCounts {
+        self.lock().counts()
+    }
+
+    /// From now on all tasks are of one tenant, or are not: then no tenant may have all places.
+    pub fn set_single_tenant(&self, single_tenant: bool) {
+        let mut state = self.lock();
+        if std::mem::replace(&mut state.single_tenant, single_tenant) != single_tenant {
+            self.admit(&mut state);
+        }
+    }
+
+    /// Whether all tasks are of one tenant, as far as is known.
+    pub fn is_single_tenant(&self) -> bool {
+        self.lock().single_tenant
+    }
+
+    /// Places that no run has, whether they are asked for or not.
+    pub fn unoccupied(&self) -> usize {
+        self.0.capacity.saturating_sub(self.lock().computing)
+    }
+
+    /// Places that no run has and nobody asks for.
+    pub fn free(&self) -> usize {
+        self.lock().free(self.0.capacity)
+    }
+
+    /// Whether places are asked for while a database call is in flight.
+    pub fn has_reserved(&self) -> bool {
+        self.lock().reserved > 0
+    }
+
+    /// Asks for up to `most` places; answers how many they are. They are to be [given back](Self::unreserve).
+    pub fn reserve(&self, most: usize) -> usize {
+        let mut state = self.lock();
+        let slots = state.free(self.0.capacity).min(most);
+        state.reserved += slots;
+        slots
+    }
+
+    /// Gives back places that were asked for: what started in them has them now.
+    pub fn unreserve(&self, slots: usize) {
+        let mut state = self.lock();
+        state.reserved -= slots;
+        self.admit(&mut state);
+    }
+
+    /// The tenants that have places, by their hashes, and how many.
+    pub fn occupants(&self) -> HashMap<u32, Occupant> {
+        let state = self.lock();
+        let taken = state.tenants.iter().filter(|(_, tenant)| tenant.computing > 0);
+        let occupant = |tenant: &TenantUse| Occupant { tenant: Arc::clone(&tenant.tenant), runs: tenant.computing };
+        taken.map(|(hash, tenant)| (*hash, occupant(tenant))).collect()
+    }
+
+    /// Gives a run a place, until its [end](Self::end).
+    pub fn start(&self, token: i64, tenant: &str) -> LeasedSlot {
+        let tenant_hash = tenant_hash(tenant);
+        let mut state = self.lock();
+        state.forget(token);
+        let phase = Phase::Computing { returned: false };
+        state.runs.insert(token, SlotRun { tenant_hash, phase, turn: None });
+        let used = state.tenants.entry(tenant_hash).or_default();
+        if used.tenant.is_empty() {
+            used.tenant = tenant.into();
+        }
+        state.count(tenant_hash, phase, 1);
+        self.tell(&state);
+        LeasedSlot { slots: self.clone(), token }
+    }
+
+    /// Ends a run's use of places.
+    pub fn end(&self, token: i64) {
+        let mut state = self.lock();
+        state.forget(token);
+        self.admit(&mut state);
+    }
+
+    /// Lets runs go on whose answer is here, and tells of places that are left.
+    fn admit(&self, state: &mut SlotState) {
+        state.returning.requeue_skipped();
+        while state.free(self.0.capacity) > 0 {
+            let Some(token) = state.next_returning(self.0.capacity) else { break };
+            state.enter(token);
+        }
+        if state.free(self.0.capacity) > 0 {
+            self.0.freed.notify_one();
+        }
+        self.tell(state);
+    }
+
+    fn tell(&self, state: &SlotState) {
+        let SlotCounts { computing, waiting, returning } = state.counts();
+        for (phase, count) in [("computing", computing), ("waiting", waiting), ("returning", returning)] {
+            self.0.gauges.get_or_create(&PhaseLabel { phase }).set(count as i64);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SlotState> {
+        self.0.state.lock().expect("slots lock")
+    }
+}
+
+impl SlotState {
+    fn counts(&self) -> SlotCounts {
+        let returning = self.returning.len();
+        SlotCounts { computing: self.computing, waiting: self.waiting.saturating_sub(returning), returning }
+    }
+
+    fn free(&self, capacity: usize) -> usize {
+        capacity.saturating_sub(self.computing + self.reserved)
+    }
+
+    /// Places that a tenant may take of those that are free.
+    fn share(&self, free: usize, used: usize) -> usize {
+        if self.single_tenant { free } else { tenant_share(free, used) }
+    }
+
+    fn next_returning(&mut self, capacity: usize) -> Option<i64> {
+        let mut queues = std::mem::take(&mut self.returning);
+        let free = self.free(capacity);
+        let next = queues.pop(&mut |tenant_hash| {
+            let used = &self.tenants[&tenant_hash];
+            let share = self.share(free, used.computing);
+            // it leaves a quarter of what its tenant may have to runs that are to start
+            share > 0 && used.returned < (3 * (used.computing + share)).div_ceil(4)
+        });
+        self.returning = queues;
+        next
+    }
+
+    /// Whether one more run of the tenant may wait without a place.
+    fn may_wait(&self, tenant_hash: u32, waiting_capacity: usize) -> bool {
+        let free = waiting_capacity.saturating_sub(self.waiting);
+        self.share(free, self.tenants[&tenant_hash].waiting) > 0
+    }
+
+    /// Gives the run a place after its wait.
+    fn enter(&mut self, token: i64) {
+        self.set_phase(token, Phase::Computing { returned: true });
+        if let Some(turn) = self.runs.get_mut(&token).and_then(|run| run.turn.take()) {
+            // a run that has given up its wait needs no turn
+            let _ = turn.send(());
+        }
+    }
+
+    fn set_phase(&mut self, token: i64, phase: Phase) {
+        let Some(run) = self.runs.get_mut(&token) else { return };
+        let (tenant_hash, before) = (run.tenant_hash, std::mem::replace(&mut run.phase, phase));
+        self.count(tenant_hash, before, -1);
+        self.count(tenant_hash, phase, 1);
+    }
+
+    /// Adds to what a phase of a tenant's runs takes, or takes from it.
+    fn count(&mut self, tenant_hash: u32, phase: Phase, by: isize) {
+        let used = self.tenants.entry(tenant_hash).or_default();
+        let add = |count: &mut usize| *count = count.saturating_add_signed(by);
+        match phase {
+            Phase::Computing { returned } => {
+                add(&mut self.computing);
+                add(&mut used.computing);
+                if returned {
+                    add(&mut used.returned);
+                }
+            }
+            Phase::Waiting | Phase::Returning => {
+                add(&mut self.waiting);
+                add(&mut used.waiting);
+            }
+        }
+    }
+
+    fn forget(&mut self, token: i64) {
+        let Some(run) = self.runs.remove(&token) else { return };
+        if run.phase == Phase::Returning {
+            self.returning.retain(|waiting| *waiting != token);
+        }
+        self.count(run.tenant_hash, run.phase, -1);
+        let used = &self.tenants[&run.tenant_hash];
+        if used.computing + used.waiting == 0 {
+            self.tenants.remove(&run.tenant_hash);
+        }
+    }
+}
+
+/// The place of one run under its lease.
+pub struct LeasedSlot {
+    slots: RunSlots,
+    token: i64,
+}
+
+impl RunSlot for LeasedSlot {
+    fn leave(&self) {
+        let mut state = self.slots.lock();
+        let Some(run) = state.runs.get(&self.token) else { return };
+        let computes = matches!(run.phase, Phase::Computing { .. });
+        if computes && state.may_wait(run.tenant_hash, self.slots.0.waiting_capacity) {
+            state.set_phase(self.token, Phase::Waiting);
+            self.slots.admit(&mut state);
+        }
+    }
+
+    fn arrive(&self) -> Option<oneshot::Receiver<()>> {
+        let mut state = self.slots.lock();
+        let run = state.runs.get_mut(&self.token).filter(|run| run.phase == Phase::Waiting)?;
+        let (turn, receiver) = oneshot::channel();
+        run.turn = Some(turn);
+        let tenant_hash = run.tenant_hash;
+        state.set_phase(self.token, Phase::Returning);
+        state.returning.push(tenant_hash, self.token);
+        self.slots.admit(&mut state);
+        Some(receiver)
+    }
+
+    fn force(&self) {
+        let mut state = self.slots.lock();
+        let phase = state.runs.get(&self.token).map(|run| run.phase);
+        if phase == Some(Phase::Returning) {
+            let token = self.token;
+            state.returning.retain(|waiting| *waiting != token);
+        }
+        if matches!(phase, Some(Phase::Waiting | Phase::Returning)) {
+            state.enter(self.token);
+            self.slots.tell(&state);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::wait_without_slot;
+
+    fn counts(computing: usize, waiting: usize, returning: usize) -> SlotCounts {
+        SlotCounts { computing, waiting, returning }
+    }
+
+    fn single_tenant(capacity: usize, waiting: usize) -> RunSlots {
+        let slots = RunSlots::new(capacity, waiting);
+        slots.set_single_tenant(true);
+        slots
+    }
+
+    /// Starts runs of a tenant, whose tokens follow this one.
+    fn start(slots: &RunSlots, after: i64, count: i64, tenant: &str) -> Vec<LeasedSlot> {
+        (after + 1..=after + count).map(|token| slots.start(token, tenant)).collect()
+    }
+
+    fn has_turn(turn: &mut Option<oneshot::Receiver<()>>) -> bool {
+        turn.as_mut().is_none_or(|turn| turn.try_recv().is_ok())
+    }
+
+    #[test]
+    fn run_that_waits_gives_its_place_up_and_has_one_again_before_others_start() {
+        let slots = single_tenant(2, 5);
+        let runs = start(&slots, 0, 2, "a");
+        assert_eq!((slots.free(), slots.counts()), (0, counts(2, 0, 0)));
+        runs[0].leave();
+        assert_eq!((slots.free(), slots.counts()), (1, counts(1, 1, 0)));
+        let _third = slots.start(3, "a");
+        let mut turn = runs[0].arrive();
+        assert!(!has_turn(&mut turn));
+        assert_eq!(slots.counts(), counts(2, 0, 1));
+        slots.end(3);
+        assert!(has_turn(&mut turn), "a place that is left is given to who has its answer");
+        assert_eq!((slots.reserve(1), slots.counts()), (0, counts(2, 0, 0)));
+        slots.end(1);
+        assert_eq!((slots.reserve(2), slots.free()), (1, 0));
+        slots.unreserve(1);
+        slots.end(2);
+        assert_eq!((slots.free(), slots.counts()), (2, SlotCounts::default()));
+    }
+
+    #[test]
+    fn place_that_is_asked_for_is_no_one_s_until_it_is_given_back() {
+        let slots = single_tenant(1, 5);
+        let run = slots.start(1, "a");
+        run.leave();
+        assert_eq!(slots.reserve(1), 1);
+        let mut turn = run.arrive();
+        assert!(!has_turn(&mut turn));
+        slots.unreserve(1);
+        assert!(has_turn(&mut turn));
+    }
+
+    #[test]
+    fn run_that_finds_no_waiting_place_keeps_its_own() {
+        let slots = single_tenant(2, 1);
+        let runs = start(&slots, 0, 2, "a");
+        runs.iter().for_each(RunSlot::leave);
+        assert_eq!(slots.counts(), counts(1, 1, 0));
+        assert!(runs[1].arrive().is_none(), "it has its place");
+        assert!(has_turn(&mut runs[0].arrive()));
+        let none = single_tenant(1, 0);
+        let run = none.start(1, "a");
+        run.leave();
+        assert_eq!((none.free(), none.counts()), (0, counts(1, 0, 0)));
+    }
+
+    #[test]
+    fn tenants_go_on_in_turn_and_none_has_the_last_quarter_while_there_are_others() {
+        let slots = RunSlots::new(8, 100);
+        let many = start(&slots, 0, 12, "a");
+        many.iter().for_each(RunSlot::leave);
+        let few = start(&slots, 100, 2, "b");
+        few.iter().for_each(RunSlot::leave);
+        let hog = start(&slots, 200, 8, "c");
+        let mut many: Vec<_> = many.iter().map(RunSlot::arrive).collect();
+        let mut few: Vec<_> = few.iter().map(RunSlot::arrive).collect();
+        assert_eq!(slots.counts(), counts(8, 0, 14));
+        for token in 201..=202 {
+            slots.end(token);
+        }
+        let turns = |turns: &mut Vec<_>| turns.iter_mut().map(has_turn).filter(|has| *has).count();
+        assert_eq!((turns(&mut many), turns(&mut few)), (1, 1));
+        for token in 203..=208 {
+            slots.end(token);
+        }
+        drop(hog);
+        // b has all that it wants; a stops short of its share, three times as many as are free
+        assert_eq!((turns(&mut many), turns(&mut few), slots.free()), (3, 1, 2));
+    }
+
+    #[test]
+    fn runs_that_go_on_leave_a_quarter_to_those_that_are_to_start() {
+        let slots = single_tenant(8, 100);
+        let runs = start(&slots, 0, 20, "a");
+        runs.iter().for_each(RunSlot::leave);
+        let turns: Vec<_> = runs.iter().map(RunSlot::arrive).collect();
+        assert_eq!((slots.counts(), slots.free()), (counts(6, 0, 14), 2));
+        drop(turns);
+    }
+
+    #[tokio::test]
+    async fn wait_that_is_broken_off_goes_on_at_once_and_leaves_no_trace() {
+        let slots = single_tenant(1, 5);
+        let run = slots.start(1, "a");
+        let mut wait = Box::pin(wait_without_slot(&run, std::future::pending::<()>()));
+        assert!(futures::poll!(&mut wait).is_pending());
+        let other = slots.start(2, "a");
+        drop(wait);
+        assert_eq!((slots.counts(), slots.free()), (counts(2, 0, 0), 0), "one more than there are, for its end");
+        let mut wait = Box::pin(wait_without_slot(&run, std::future::ready(())));
+        assert!(futures::poll!(&mut wait).is_pending(), "its answer is here, and the other run has the place");
+        drop(wait);
+        slots.end(1);
+        slots.end(2);
+        assert_eq!((slots.free(), slots.counts()), (1, SlotCounts::default()));
+        assert!(run.arrive().is_none() && other.arrive().is_none(), "a run that has ended counts for nothing");
+    }
+
+    #[test]
+    fn run_that_ends_while_it_waits_for_its_turn_is_forgotten() {
+        let slots = single_tenant(1, 5);
+        let run = slots.start(1, "a");
+        run.leave();
+        let _other = slots.start(2, "a");
+        let turn = run.arrive();
+        slots.end(1);
+        slots.end(2);
+        assert_eq!((slots.free(), slots.counts()), (1, SlotCounts::default()));
+        drop(turn);
+    }
+}

@@ -1,0 +1,200 @@
+//! Runs that wait for a model or a webhook leave their places to others, as far as there are places to wait in.
+
+use chrono::TimeDelta;
+use reveille::domain::run::RunState;
+use reveille::domain::task::Task;
+use reveille::engine::scheduling::run_slots::SlotCounts;
+use reveille::ports::egress;
+use serde_json::{Value, json};
+
+use crate::support::app::Instance;
+use crate::support::slow_model::SlowModel;
+use crate::support::world::{World, on_both};
+
+on_both! {
+    agents_of_one_instant_are_all_under_way_by_default_and_a_pipeline_beside_them_is_not_held_up
+    runs_beyond_the_waiting_places_keep_their_places_and_nothing_is_lost
+    tenant_with_its_share_of_the_waiting_places_leaves_some_to_another
+    run_whose_answer_is_here_keeps_its_lease_and_its_time_limit_while_it_waits_for_a_place
+    webhook_that_does_not_answer_takes_no_place
+    calls_of_a_model_are_bounded_and_tenants_have_them_in_turn
+}
+
+/// A world whose default model answers nobody yet.
+async fn slow(world: &mut World) -> SlowModel {
+    let model = SlowModel::start().await;
+    world.llm.models.insert("main".to_owned(), model.settings());
+    model
+}
+
+fn agent(tenant: &str) -> Value {
+    json!({ "tenant": tenant, "executor": "orchestrator", "action": { "instruction": format!("Answer {tenant}.") },
+            "trigger": { "type": "schedule", "interval": "1m", "overlap": "allow" }, "max_runs": 1,
+            "timeout_seconds": 3600 })
+}
+
+fn pipeline(tenant: &str, steps: Value) -> Value {
+    json!({ "tenant": tenant, "executor": "pipeline", "action": { "config": { "steps": steps } },
+            "trigger": { "type": "schedule", "interval": "1h", "overlap": "allow" }, "timeout_seconds": 3600 })
+}
+
+async fn run_often(instance: &Instance, task: &Task, times: usize) {
+    for _ in 0..times {
+        instance.run_now(task).await;
+    }
+}
+
+async fn agents_of_one_instant_are_all_under_way_by_default_and_a_pipeline_beside_them_is_not_held_up(
+    mut world: World,
+) {
+    const AGENTS: usize = 300;
+    let model = slow(&mut world).await;
+    let instance = world.instance();
+    for _ in 0..AGENTS {
+        instance.task(agent("many")).await;
+    }
+    let beside = [
+        instance.task(pipeline("many", json!([{ "name": "sum", "map": "1 + 1" }]))).await,
+        instance.task(pipeline("other", json!([{ "name": "sum", "map": "1 + 1" }]))).await,
+    ];
+    world.advance(60.0);
+    instance.fire().await;
+    instance.settle(AGENTS as i64).await;
+    model.until_waiting("Answer many", AGENTS).await;
+    let all = SlotCounts { computing: 0, waiting: AGENTS, returning: 0 };
+    assert_eq!(instance.engine().slot_counts(), all);
+    for task in &beside {
+        let run = instance.run_now(task).await;
+        instance.settle(AGENTS as i64).await;
+        assert_eq!(instance.run(run).await.state, RunState::Succeeded);
+    }
+    assert_eq!(model.waiting("Answer many"), AGENTS, "none of them has ended meanwhile");
+    model.answer(AGENTS);
+    instance.settle(0).await;
+    assert_eq!(world.number("select count(*) from runs where state = 'succeeded'").await, AGENTS as i64 + 2);
+    assert_eq!(instance.engine().slot_counts(), SlotCounts::default());
+    instance.finish(&world).await;
+}
+
+async fn runs_beyond_the_waiting_places_keep_their_places_and_nothing_is_lost(mut world: World) {
+    let model = slow(&mut world).await;
+    (world.settings.max_concurrent_runs, world.settings.max_waiting_runs) = (2, 3);
+    let instance = world.instance();
+    let task = instance.task(agent("many")).await;
+    run_often(&instance, &task, 12).await;
+    instance.settle(5).await;
+    model.until_waiting("Answer", 5).await;
+    assert_eq!(instance.engine().slot_counts(), SlotCounts { computing: 2, waiting: 3, returning: 0 });
+    model.answer(12);
+    instance.settle(0).await;
+    assert_eq!(world.number("select count(*) from runs where state = 'succeeded'").await, 12);
+    assert_eq!(model.most(), 5);
+    instance.finish(&world).await;
+}
+
+async fn tenant_with_its_share_of_the_waiting_places_leaves_some_to_another(mut world: World) {
+    let model = slow(&mut world).await;
+    (world.settings.max_concurrent_runs, world.settings.max_waiting_runs) = (8, 16);
+    let instance = world.instance();
+    let (many, few) = (instance.task(agent("many")).await, instance.task(agent("few")).await);
+    run_often(&instance, &many, 40).await;
+    // twelve of sixteen without a place, and six of eight with one
+    instance.settle(18).await;
+    model.until_waiting("Answer many", 18).await;
+    assert_eq!(instance.engine().slot_counts(), SlotCounts { computing: 6, waiting: 12, returning: 0 });
+    run_often(&instance, &few, 10).await;
+    instance.settle(23).await;
+    model.until_waiting("Answer few", 5).await;
+    assert_eq!((model.waiting("Answer many"), model.waiting("Answer few")), (18, 5));
+    model.answer(50);
+    instance.settle(0).await;
+    assert_eq!(world.number("select count(*) from runs where state = 'succeeded'").await, 50);
+    instance.finish(&world).await;
+}
+
+async fn run_whose_answer_is_here_keeps_its_lease_and_its_time_limit_while_it_waits_for_a_place(mut world: World) {
+    let model = slow(&mut world).await;
+    (world.settings.max_concurrent_runs, world.settings.lease_seconds) = (1, 45.0);
+    let instance = world.instance();
+    let (agent, hog) = (instance.task(agent("ann")).await, json!({ "acts": ["wait"], "timeout_seconds": 7200 }));
+    let hog = instance.task(hog).await;
+    let late = instance.run_now(&agent).await;
+    instance.settle(1).await;
+    model.until_waiting("Answer", 1).await;
+    let holds = instance.run_now(&hog).await;
+    instance.settle(2).await;
+    world.journal.until_begun(holds).await;
+    model.answer(1);
+    until(&instance, SlotCounts { computing: 1, waiting: 0, returning: 1 }).await;
+    for _ in 0..90 {
+        world.advance(40.0);
+        instance.beat().await;
+        instance.rescue().await;
+    }
+    let run = instance.until(late, |run| run.state.is_final()).await;
+    assert_eq!((run.state, run.crashes), (RunState::Failed, 0));
+    assert_eq!(run.error.map(|error| error.code), Some("timeout".to_owned()));
+    assert!(run.finished_at >= run.started_at.map(|started| started + TimeDelta::seconds(3600)));
+    // the next one has its place once it is free
+    let next = instance.run_now(&agent).await;
+    world.journal.open_gate();
+    instance.settle(1).await;
+    model.until_waiting("Answer", 1).await;
+    model.answer(1);
+    instance.settle(0).await;
+    assert_eq!(instance.run(next).await.state, RunState::Succeeded);
+    instance.finish(&world).await;
+}
+
+async fn webhook_that_does_not_answer_takes_no_place(mut world: World) {
+    let model = slow(&mut world).await;
+    world.egress = egress::Settings { allow: vec!["127.0.0.1:*".into()], ..egress::Settings::default() };
+    world.settings.max_concurrent_runs = 1;
+    let instance = world.instance();
+    let config = json!({ "url": model.hook(), "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" });
+    let hook = instance
+        .task(json!({ "executor": "webhook", "action": { "instruction": "Book a table", "config": config } }))
+        .await;
+    let other = instance.task(json!({ "acts": ["succeed"] })).await;
+    let waits = instance.run_now(&hook).await;
+    instance.settle(1).await;
+    model.until_waiting("Book a table", 1).await;
+    let runs = instance.run_now(&other).await;
+    instance.settle(1).await;
+    assert_eq!(instance.run(runs).await.state, RunState::Succeeded);
+    assert_eq!(instance.run(waits).await.state, RunState::Running);
+    model.answer(1);
+    instance.settle(0).await;
+    assert!(instance.run(waits).await.state.is_final());
+    instance.finish(&world).await;
+}
+
+async fn calls_of_a_model_are_bounded_and_tenants_have_them_in_turn(mut world: World) {
+    let model = SlowModel::start().await;
+    let bounded = reveille::ports::llm::ModelSettings { max_concurrent_calls: Some(2), ..model.settings() };
+    world.llm.models.insert("main".to_owned(), bounded);
+    let instance = world.instance();
+    let (many, few) = (instance.task(agent("many")).await, instance.task(agent("few")).await);
+    run_often(&instance, &many, 10).await;
+    instance.settle(10).await;
+    model.until_waiting("Answer many", 2).await;
+    run_often(&instance, &few, 1).await;
+    instance.settle(11).await;
+    assert_eq!((model.waiting("Answer many"), model.waiting("Answer few")), (2, 0));
+    model.answer(1);
+    // eight of the other tenant have asked before
+    model.until_waiting("Answer few", 1).await;
+    model.answer(10);
+    instance.settle(0).await;
+    assert_eq!((model.most(), world.number("select count(*) from runs where state = 'succeeded'").await), (2, 11));
+    instance.finish(&world).await;
+}
+
+/// Returns once so many runs are in each phase.
+async fn until(instance: &Instance, counts: SlotCounts) {
+    let began = std::time::Instant::now();
+    while instance.engine().slot_counts() != counts {
+        assert!(began.elapsed() < std::time::Duration::from_secs(30), "{:?}", instance.engine().slot_counts());
+        reveille::base::clock::pause(std::time::Duration::from_millis(2)).await;
+    }
+}
