@@ -122,12 +122,8 @@ impl Shared {
         let run_id = started.run.id;
         self.publish_state(run_id, RunState::Running, None);
         let began = self.store.clock().elapsed();
-        let transcript = Arc::new(LeasedTranscript::new(
-            self.store.clone(),
-            started.lease,
-            &started.run,
-            started.is_first,
-        ));
+        let transcript =
+            Arc::new(LeasedTranscript::new(self.store.clone(), started.lease, &started.run, started.is_first));
         let result = tokio::select! {
             biased;
             () = self.lease_expired(&guard), if looks_at_lease() => return log_lost(run_id),

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use crate::base::id::Scope;
 use crate::domain::quota::meter::{Demand, Meter, MeterRequest, MeterVerdict, minute_of};
 use crate::domain::quota::{Exceeded, Quota};
+use crate::store::db::Transaction;
+use crate::store::db::flow::QueueFlow;
 use crate::store::db::text::text;
 use crate::store::ops::quotas::Allowance;
 use crate::store::tx::Tx;
@@ -95,7 +96,8 @@ impl Store {
     pub async fn take_events(&self, tenant: &str, count: usize) -> Result<(), StoreError> {
         let limit = self.quotas_of(tenant).await?.events_per_minute;
         let demand = Demand { tenant, quota: Quota::EventsPerMinute, limit, count: count as u64, whole: true };
-        if self.take(&demand).await? == demand.count {
+        // its own requests alone wait for each other
+        if self.take(&demand, self.db.write_of(Some(tenant))).await? == demand.count {
             return Ok(());
         }
         let now = self.clock.now();
@@ -122,7 +124,8 @@ impl Store {
         if allowance.is_full() {
             return Ok(0);
         }
-        Ok(self.take(&fires_of(tenant, allowance.quotas.fires_per_minute, count)).await? as usize)
+        let demand = fires_of(tenant, allowance.quotas.fires_per_minute, count);
+        Ok(self.take(&demand, self.db.write_hot(QueueFlow::of(None))).await? as usize)
     }
 
     /// Takes back fires that were counted and not recorded.
@@ -151,7 +154,12 @@ impl Store {
         Ok((told.unwrap_or(0).max(0) as u64 + untold).saturating_sub(left))
     }
 
-    async fn take(&self, demand: &Demand<'_>) -> Result<u64, StoreError> {
+    /// Takes what is asked for; `begin` begins the transaction of a portion, if one is needed.
+    async fn take(
+        &self,
+        demand: &Demand<'_>,
+        begin: impl Future<Output = Result<Transaction, sqlx::Error>>,
+    ) -> Result<u64, StoreError> {
         if demand.count == 0 {
             return Ok(0);
         }
@@ -159,7 +167,7 @@ impl Store {
             MeterVerdict::Allowed(count) => return Ok(count),
             MeterVerdict::Ask(question) => question,
         };
-        let mut write = self.db.write(&Scope::Every).await?;
+        let mut write = begin.await?;
         let tx = &mut write.tx();
         let (granted, remaining) = grant(tx, demand, question).await?;
         write.commit().await?;
