@@ -24,6 +24,7 @@ pub(super) mod writer;
 
 use std::fs::File;
 use std::io;
+use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -161,12 +162,19 @@ impl Db {
     /// A transaction that writes, in the turn of a tenant and confined to nobody.
     #[track_caller]
     pub(super) fn write_of(&self, tenant: Option<&str>) -> impl Future<Output = Result<Transaction, sqlx::Error>> {
-        let flow = QueueFlow::of(tenant);
-        async move {
-            match self {
-                Db::Postgres { pool, waits, .. } => Transaction::begin(in_turn(pool, waits, flow).await?).await,
-                Db::Sqlite { writer, waits, .. } => Transaction::begin_sqlite(writer, waits, flow).await,
-            }
+        self.write_in_turn(QueueFlow::of(tenant))
+    }
+
+    /// A transaction of a service that all tenants wait for, before all who wait for a turn.
+    #[track_caller]
+    pub(super) fn write_first(&self) -> impl Future<Output = Result<Transaction, sqlx::Error>> {
+        self.write_in_turn(QueueFlow::First(Location::caller().file()))
+    }
+
+    async fn write_in_turn(&self, flow: QueueFlow) -> Result<Transaction, sqlx::Error> {
+        match self {
+            Db::Postgres { pool, waits, .. } => Transaction::begin(in_turn(pool, waits, flow).await?).await,
+            Db::Sqlite { writer, waits, .. } => Transaction::begin_sqlite(writer, waits, flow).await,
         }
     }
 

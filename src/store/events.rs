@@ -177,7 +177,7 @@ impl Store {
     ) -> Result<Leased, StoreError> {
         let now = self.clock.now();
         let at_once = if matches!(self.db, Db::Postgres { .. }) { limit } else { 1 };
-        let mut write = self.db.write(&Scope::Every).await?;
+        let mut write = self.db.write_first().await?;
         let tx = &mut write.tx();
         let most = (limit + full.len()) as i64;
         let mut tenants: Vec<String> = tx.query(TENANTS).bind(after).bind(most).scalars().await?;
@@ -223,7 +223,7 @@ impl Store {
         if seqs.is_empty() {
             return Ok(());
         }
-        let mut write = self.db.write(&Scope::Every).await?;
+        let mut write = self.db.write_first().await?;
         delete_by_seq(&mut write.tx(), "delete from event_queue where seq in (", seqs).await?;
         // an entry that is there again changes nothing
         write.commit_before_flush().await?;
@@ -336,8 +336,40 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use chrono::TimeDelta;
+    use serde_json::json;
+
     use super::*;
+    use crate::base::clock::pause;
+    use crate::domain::event::Event;
+    use crate::store::db::flow::QueueFlow;
+    use crate::store::db::scratch::{Scratch, asked};
     use crate::store::db::sqlite_plan;
+
+    #[tokio::test]
+    async fn events_are_read_before_requests_that_wait_for_the_writer() {
+        let scratch = Scratch::open().await;
+        let event = json!({ "specversion": "1.0", "id": "1", "source": "s", "type": "t", "tenantid": "a" });
+        scratch.store.publish_events(&[Event::try_from(event).expect("an event")]).await.expect("published");
+        let turns = scratch.writer().queue();
+        // the service that reads for all has used more of the writer's time than the tenant that waits
+        let used = turns.acquire(&QueueFlow::of(None)).await;
+        let request = asked(turns.acquire(&QueueFlow::of(Some("b"))));
+        pause(Duration::from_millis(20)).await;
+        drop(used);
+        let held = request.await;
+        let mut next = asked(turns.acquire(&QueueFlow::of(Some("b"))));
+        let until = scratch.clock.now() + TimeDelta::seconds(30);
+        let mut lease = asked(scratch.store.lease_events(Uuid::nil(), until, 10, "", &[]));
+        drop(held);
+        tokio::select! {
+            biased;
+            leased = &mut lease => assert_eq!(leased.expect("leased").events.len(), 1),
+            _ = &mut next => panic!("a request has its turn before the events of all tenants are read"),
+        }
+    }
 
     #[tokio::test]
     async fn turns_of_tenants_are_found_by_an_index_on_sqlite() {

@@ -122,7 +122,7 @@ impl Connections {
 
     /// One as soon as it is this flow's turn: where several want more than there are, each has its part.
     pub(in crate::store) async fn acquire_fair(&self, flow: QueueFlow) -> Result<PooledConnection, sqlx::Error> {
-        let turn = timeout(WAIT, self.turns.acquire(&flow)).await.map_err(|_| sqlx::Error::PoolTimedOut)?;
+        let turn = timeout(WAIT, flow.acquire(&self.turns)).await.map_err(|_| sqlx::Error::PoolTimedOut)?;
         let mut held = self.acquire().await?;
         held.turn = Some(turn);
         Ok(held)

@@ -2,11 +2,15 @@
 
 use std::panic::Location;
 
+use crate::base::fair_queue::{FairQueue, QueuePermit};
+
 /// One user of connections that are short; each has its part of their time.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::store) enum QueueFlow {
     /// Work for all tenants, by the file that does it.
     Engine(&'static str),
+    /// Work that all tenants wait for, by the file that does it: it waits for what is under way, and for no turn.
+    First(&'static str),
     Tenant(String),
 }
 
@@ -17,6 +21,14 @@ impl QueueFlow {
         match tenant {
             Some(tenant) => QueueFlow::Tenant(tenant.to_owned()),
             None => QueueFlow::Engine(Location::caller().file()),
+        }
+    }
+
+    /// A place in the queue, once it is the flow's turn.
+    pub(in crate::store) async fn acquire(&self, turns: &FairQueue<QueueFlow>) -> QueuePermit<QueueFlow> {
+        match self {
+            QueueFlow::First(_) => turns.acquire_first(self).await,
+            QueueFlow::Engine(_) | QueueFlow::Tenant(_) => turns.acquire(self).await,
         }
     }
 }

@@ -69,7 +69,7 @@ impl SqliteWriter {
     }
 
     async fn turn(&self, flow: QueueFlow) -> Result<QueuePermit<QueueFlow>, sqlx::Error> {
-        timeout(WAIT, self.turns.acquire(&flow)).await.map_err(|_| sqlx::Error::PoolTimedOut)
+        timeout(WAIT, flow.acquire(&self.turns)).await.map_err(|_| sqlx::Error::PoolTimedOut)
     }
 }
 

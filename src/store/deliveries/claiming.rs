@@ -7,7 +7,6 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use super::{DeliveryRow, SELECT_DELIVERY};
-use crate::base::id::Scope;
 use crate::domain::notification::{Delivery, DeliveryClaim};
 use crate::store::db::text::text;
 use crate::store::ops::unreadable::RETRY_AFTER;
@@ -99,7 +98,7 @@ impl Store {
             return Ok(vec![]);
         }
         let now = self.clock.now();
-        let mut write = self.db.write(&Scope::Every).await?;
+        let mut write = self.db.write_first().await?;
         let tx = &mut write.tx();
         let mut due = tx.build(SELECT_DELIVERY);
         due.push(" where d.state = 'pending' and d.next_at <= ").push_bind(now).push(" and d.id in (");

@@ -7,7 +7,6 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::PollClaim;
-use crate::base::id::Scope;
 use crate::domain::task::change::FaultyPart;
 use crate::domain::trigger::condition::{ConditionState, ConditionSubject};
 use crate::store::sql::sql;
@@ -152,7 +151,7 @@ impl Store {
         if tasks.is_empty() {
             return Ok(Vec::new());
         }
-        let mut write = self.db.write(&Scope::Every).await?;
+        let mut write = self.db.write_first().await?;
         let tx = &mut write.tx();
         let rows = waiting(tx, tasks, now).await?;
         let (claims, others) = self.unreadable.partition_readable("tasks", &rows, |row: ClaimRow| Ok(row.claim(until)));
