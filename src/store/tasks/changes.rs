@@ -153,7 +153,7 @@ async fn write_task(tx: &mut Tx<'_>, task: &Task, now: DateTime<Utc>) -> Result<
     tx.query(
         "update tasks set name = $2, trigger_type = $3, spec = $4, status = $5, status_reason = $6, epoch = $7,
                 version = $8, anchor_at = $9, active_since = $10, zone_database = $11, updated_at = $12,
-                faulty_part = $13
+                faulty_part = $13, awaited_service = $14, awaited_account = $15
           where id = $1",
     )
     .bind(task.id)
@@ -169,6 +169,8 @@ async fn write_task(tx: &mut Tx<'_>, task: &Task, now: DateTime<Utc>) -> Result<
     .bind(zone_database_version())
     .bind(now)
     .bind(task.faulty_part.map(FaultyPart::as_str))
+    .bind(optional(task.awaited_credential.as_ref().map(|credential| credential.service.as_str())))
+    .bind(optional(task.awaited_credential.as_ref().map(|credential| credential.account.as_str())))
     .execute()
     .await?;
     Ok(())
@@ -183,7 +185,7 @@ async fn update_related(
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
     let id = after.id;
-    if (before.status, &before.status_reason) != (after.status, &after.status_reason) {
+    if (before.status, &before.awaited_credential) != (after.status, &after.awaited_credential) {
         tx.query("delete from resumptions where task_id = $1").bind(id).execute().await?;
     }
     if named_by(&before.spec) != named_by(&after.spec) {

@@ -88,7 +88,7 @@ pub(in crate::store) async fn disable(
     Ok(tx
         .query(
             "update tasks set status = 'disabled', status_reason = $2, version = version + 1, updated_at = $3,
-                    faulty_part = $4
+                    faulty_part = $4, awaited_service = null, awaited_account = null
               where id = $1 and status in ('active', 'paused')",
         )
         .bind(task_id)

@@ -32,6 +32,7 @@ fn task(action: Action) -> Task {
         status: TaskStatus::Active,
         status_reason: None,
         faulty_part: None,
+        awaited_credential: None,
         epoch: 1,
         version: 1,
         anchor_at: start(),
