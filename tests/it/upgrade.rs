@@ -7,6 +7,7 @@
 
 mod awaited_credentials;
 mod renames;
+mod run_origins;
 
 use std::borrow::Cow;
 use std::path::Path;

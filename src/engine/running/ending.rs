@@ -134,6 +134,7 @@ mod tests {
     use super::*;
     use crate::base::id::Tenant;
     use crate::domain::notification::{MessageKind, SubjectRef};
+    use crate::domain::run::RunOrigin;
     use crate::domain::task::{Draft, RetryPolicy, Spec};
 
     fn now() -> DateTime<Utc> {
@@ -158,6 +159,7 @@ mod tests {
             tenant_id: "ann".into(),
             fire_key: "s:2027-03-01T08:00:00.000Z".into(),
             trigger_type: "schedule".into(),
+            origin: RunOrigin::Trigger,
             scheduled_for: now(),
             state: RunState::Running,
             reason: None,

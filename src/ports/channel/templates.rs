@@ -301,7 +301,7 @@ mod tests {
     use crate::domain::notification::text::Link;
     use crate::domain::notification::{MessageKind, NoticeKind, SubjectRef};
     use crate::domain::run::outcome::RunFault;
-    use crate::domain::run::{Run, RunState, Usage};
+    use crate::domain::run::{Run, RunOrigin, RunState, Usage};
     use crate::ports::channel::{Capabilities, ChannelError, OutgoingMessage, Receipt};
 
     /// A channel of this name, with these formats and this room.
@@ -360,6 +360,7 @@ mod tests {
             tenant_id: "ann".into(),
             fire_key: "s:2026-12-24T07:00:00.000Z".into(),
             trigger_type: "schedule".into(),
+            origin: RunOrigin::Trigger,
             scheduled_for: at("2026-12-24T07:00:00Z"),
             state,
             reason: None,

@@ -98,17 +98,17 @@ with recursive held as materialized (
     returning q.run_id, q.task_id, q.tenant_id, q.run_at, q.lease_token, q.lease_until, q.deadline_at
 )
 select id, task_id, tenant_id, run_at, lease_token, lease_until, deadline_at,
-       fire_key, trigger_type, scheduled_for, state, reason, blocked_by, attempt, crashes, infra_retries, missed,
+       fire_key, trigger_type, origin, scheduled_for, state, reason, blocked_by, attempt, crashes, infra_retries, missed,
        retry_of, event_ids, cause, input, created_at, started_at, finished_at, output, error, turns, tool_calls,
        input_tokens, output_tokens, cost_micros
   from started
 union all
 select run_id, task_id, tenant_id, run_at, lease_token, lease_until, deadline_at,
        null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
-       null, null, null, null, null, null
+       null, null, null, null, null, null, null
   from claimed
 union all
 select null, null, max(tenant_id), null, count(*), null, null,
        null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
-       null, null, null, null, null, null
+       null, null, null, null, null, null, null
   from turn where $6

@@ -355,6 +355,6 @@ const AHEAD: &str = "
     select q.run_id, r.scheduled_for
       from queue q join runs r on r.id = q.run_id
      where q.task_id = $1 and q.state <> 'started' and q.run_at > $2 and r.attempt = 0
-       and r.started_at is null and r.fire_key like 's:%'
+       and r.started_at is null and r.origin = 'trigger' and r.trigger_type = 'schedule'
        and not exists (select 1 from slots s where s.task_id = q.task_id and s.run_id = q.run_id)
      order by q.run_id";

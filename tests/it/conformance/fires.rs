@@ -1,7 +1,7 @@
 //! Firing: each due instant has one record, and the task moves on.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::domain::run::{MissedInstants, Run, RunState, Usage};
+use reveille::domain::run::{MissedInstants, Run, RunOrigin, RunState, Usage};
 use reveille::domain::task::TaskStatus;
 use reveille::store::{CLAIM_MARGIN, FireDue, FireResult, PendingWork, RunClaim, StartNow, StoreError};
 use serde_json::json;
@@ -68,6 +68,7 @@ async fn due_instant_becomes_one_leased_run_and_the_task_waits_for_the_next(worl
             tenant_id: "a".into(),
             fire_key: "s:2026-03-01T08:01:00.000Z".into(),
             trigger_type: "schedule".into(),
+            origin: RunOrigin::Trigger,
             scheduled_for: at(60),
             state: RunState::Queued,
             reason: None,

@@ -2,7 +2,7 @@
 
 use crate::base::id::Scope;
 use crate::domain::approval::Approval;
-use crate::domain::run::Run;
+use crate::domain::run::{Run, RunOrigin};
 use crate::http::HttpState;
 use crate::store::StoreError;
 
@@ -21,8 +21,8 @@ pub async fn requester(state: &HttpState, scope: &Scope, first: &Approval) -> Re
 /// The cause of a run, as the name of a phrase.
 pub fn of(run: &Run, is_requester_known: bool) -> &'static str {
     match run.trigger_type.as_str() {
-        _ if run.fire_key.starts_with("m:") && is_requester_known => "run_hand_by",
-        _ if run.fire_key.starts_with("m:") => "run_hand",
+        _ if run.origin == RunOrigin::Request && is_requester_known => "run_hand_by",
+        _ if run.origin == RunOrigin::Request => "run_hand",
         "schedule" => "run_schedule",
         "event" => "run_event",
         "condition" => "run_condition",

@@ -52,7 +52,7 @@ fn insert_statement(runs: &[&NewRun]) -> Result<QueryBuilder<Sqlite>, StoreError
         row.push_bind(run.trigger_type.clone()).push_bind(run.scheduled_for).push_bind(run.state.as_str());
         row.push_bind(run.reason.clone()).push_bind(missed).push_bind(run.retry_of).push_bind(input);
         row.push_bind(run.created_at).push_bind(run.finished_at()).push_bind(event_ids);
-        row.push_bind(run.cause.as_ref().map(StoredJson::json));
+        row.push_bind(run.cause.as_ref().map(StoredJson::json)).push_bind(run.origin.as_str());
     });
     insert.push(" on conflict (task_id, fire_key) do nothing");
     Ok(insert)
