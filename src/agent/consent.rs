@@ -19,6 +19,7 @@ use crate::agent::{AgentStore, Asking};
 use crate::base::clock::Clock;
 use crate::base::compute::Compute;
 use crate::base::id::new_id;
+use crate::domain::actor::Actor;
 use crate::domain::approval::matrix::{ApprovalLevel, Consequence};
 use crate::domain::approval::policy::{Policy, PolicyRules, Ruling};
 use crate::domain::approval::proposal::{canonical_hash, undo_window};
@@ -253,7 +254,7 @@ impl Consent<'_> {
             delegation_chain: Vec::new(),
             on_expiry: settings.on_expiry,
             approvers: settings.required_approvers,
-            barred: settings.exclude_requester.then(|| format!("recipient:{}", self.tenant)),
+            barred: settings.exclude_requester.then(|| Actor::Recipient(self.tenant).to_string()),
             confirmation: (settings.require_typed_confirmation && irreversible).then(|| definition.name.clone()),
             undo_seconds: definition.undo_seconds,
             precheck,

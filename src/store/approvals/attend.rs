@@ -7,6 +7,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
+use crate::domain::actor::SERVICE;
 use crate::domain::approval::{Approval, ApprovalStatus, OnExpiry};
 use crate::domain::notification::NewDelivery;
 use crate::domain::run::{RunEvent, RunState};
@@ -14,7 +15,7 @@ use crate::store::approvals::decide::{LOCK_PARKED, LOCK_RUN};
 use crate::store::approvals::row::{ApprovalRow, SELECT_APPROVAL};
 use crate::store::approvals::{Attend, Attended, WaitingRun, unpark};
 use crate::store::hot::Hot;
-use crate::store::ops::audit::{AuditAction, SERVICE, write_audit};
+use crate::store::ops::audit::{AuditAction, write_audit};
 use crate::store::runs::parked::Awaited;
 use crate::store::runs::slots::{free, hand_over};
 use crate::store::sql::sql;

@@ -217,10 +217,10 @@ impl Store {
     /// The person who answers a question, and whether they may.
     async fn voter(&self, scope: &Scope, id: Uuid, answer: &ApprovalAnswer) -> Result<Voter, StoreError> {
         let approval = self.get_approval(scope, id).await?;
-        let identities = self.marks_of(&answer.by).await?;
+        let identities = self.voter_identities(&answer.by).await?;
         let is_barred = match &approval.proposal.barred {
             Some(barred) => {
-                identities.overlaps(&self.marks_of(barred).await?)
+                identities.overlaps(&self.voter_identities(barred).await?)
                     || self.is_requester(scope, approval.run_id, &identities).await?
             }
             None => false,
@@ -236,7 +236,7 @@ impl Store {
         identities: &VoterIdentities,
     ) -> Result<bool, StoreError> {
         Ok(match self.requester_of(scope, run_id).await? {
-            Some(requester) => identities.overlaps(&self.marks_of(&requester).await?),
+            Some(requester) => identities.overlaps(&self.voter_identities(&requester).await?),
             None => false,
         })
     }

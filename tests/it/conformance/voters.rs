@@ -90,7 +90,8 @@ async fn votes_of_one_person_count_once_and_of_two_people_twice(world: &StoreHar
         (&admin, &other_admin, 2),
         (&admin, &"token:admin".to_owned(), 2),
     ] {
-        let identities = [world.store.marks_of(one).await.unwrap(), world.store.marks_of(two).await.unwrap()];
+        let identities =
+            [world.store.voter_identities(one).await.unwrap(), world.store.voter_identities(two).await.unwrap()];
         assert_eq!(identities[0].overlaps(&identities[1]), people == 1, "{one} {two}");
         let asked = question(world).await;
         let Decided::Counted(first) = put(world, &asked, Approve, one).await else { panic!("{one} alone decided") };

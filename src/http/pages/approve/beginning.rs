@@ -1,6 +1,7 @@
 //! How the run began that a question belongs to: what made it fire, and who asked for it.
 
 use crate::base::id::Scope;
+use crate::domain::actor::Actor;
 use crate::domain::approval::Approval;
 use crate::domain::run::{Run, RunOrigin};
 use crate::http::HttpState;
@@ -9,13 +10,12 @@ use crate::store::StoreError;
 /// By whom the run was asked for by hand, by the name of their token.
 pub async fn requester(state: &HttpState, scope: &Scope, first: &Approval) -> Result<Option<String>, StoreError> {
     let Some(by) = state.store.requester_of(scope, first.run_id).await? else { return Ok(None) };
-    let id = by.strip_prefix("token:").and_then(|id| id.parse().ok());
-    let token = match id {
-        Some(id) => state.store.get_token(id).await?,
-        None => None,
+    let name = match Actor::parse(&by) {
+        Actor::Token(id) => state.store.get_token(id).await?.map_or_else(|| id.to_string(), |token| token.name),
+        Actor::Admin => "admin".into(),
+        Actor::Recipient(_) | Actor::Caller(_) | Actor::Service => by,
     };
-    let name = by.strip_prefix("token:").unwrap_or(&by).to_owned();
-    Ok(Some(token.map_or(name, |token| token.name)))
+    Ok(Some(name))
 }
 
 /// The cause of a run, as the name of a phrase.

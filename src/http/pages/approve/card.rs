@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 
+use crate::domain::actor::{Actor, SERVICE};
 use crate::domain::approval::matrix::{ApprovalLevel, Category, Consequence, approval_level};
 use crate::domain::approval::why::{RuleBy, Why};
 use crate::domain::approval::{Approval, ApprovalStatus, POLICY, Proposal};
@@ -302,12 +303,12 @@ impl<'a> ShownDecision<'a> {
 
 /// The person who decided, for a reader.
 fn name<'a>(approval: &'a Approval, scene: &'a ApprovalPage) -> &'a str {
-    let by = approval.decided_by.as_deref().unwrap_or("service");
-    let phrase = match by.split_once(':') {
+    let by = approval.decided_by.as_deref().unwrap_or(SERVICE);
+    let phrase = match Actor::parse(by) {
         _ if by == scene.reader => "you",
-        Some(("recipient", who)) => return who,
-        Some(("token", _)) => "by_api",
-        _ => "by_service",
+        Actor::Recipient(tenant) => return tenant,
+        Actor::Admin | Actor::Token(_) | Actor::Caller(_) => "by_api",
+        Actor::Service => "by_service",
     };
     scene.words.get(phrase)
 }
