@@ -77,7 +77,7 @@ pub use tasks::conditions::{DuePoll, PollClaim, RecordedPoll};
 pub use tasks::creating::NewTask;
 pub use tasks::disabling::SeenTask;
 pub use tasks::failing::PauseResult;
-pub use tasks::fires::{FireDue, FireResult, StartNow};
+pub use tasks::fires::{FireDue, FireResult, ImmediateStart};
 pub use tasks::task_state::STATE_NAMES;
 pub use tasks::zones::{NewestZones, PlannedTask, ZonedTasks};
 

@@ -47,7 +47,7 @@ pub(in crate::store) use batch_offsets::Apart;
 use due_row::DueRow;
 use planning_pieces::PlanningPieces;
 pub(in crate::store) use request::WrittenRows;
-pub use request::{FireDue, StartNow};
+pub use request::{FireDue, ImmediateStart};
 
 /// Result of a fire.
 #[derive(Debug, Clone, Default, PartialEq)]
