@@ -14,7 +14,7 @@ use crate::bench::fixtures::hourly;
 use crate::bench::instance::{Instance, record};
 use crate::bench::limits::rate;
 use crate::domain::run::RunState;
-use crate::store::{Finish, FireDue, RunLimits, ImmediateStart, Store, Take};
+use crate::store::{Finish, FireDue, ImmediateStart, RunLimits, Store, Take};
 
 const WHAT: &str = "its statements by themselves, two callers";
 const CALLERS: usize = 2;

@@ -123,7 +123,7 @@ async fn finish(api: &Api, lease: Lease, state: RunState, error: Option<RunFault
 
 fn asks_for_time() -> TranscriptMessage {
     let call = ToolCall { id: "call_1".into(), name: "current_time".into(), arguments: json!({}) };
-    TranscriptMessage::Assistant { text: Some("One moment".into()), tool_calls: vec![call], echo: None }
+    TranscriptMessage::Assistant { text: Some("One moment".into()), tool_calls: vec![call], provider_message: None }
 }
 
 fn time_result() -> TranscriptMessage {
@@ -137,7 +137,7 @@ fn time_result() -> TranscriptMessage {
 }
 
 fn answer() -> TranscriptMessage {
-    TranscriptMessage::Assistant { text: Some("Three mails".into()), tool_calls: Vec::new(), echo: None }
+    TranscriptMessage::Assistant { text: Some("Three mails".into()), tool_calls: Vec::new(), provider_message: None }
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::domain::run::{MissedInstants, Run, RunOrigin, RunState, Usage};
 use reveille::domain::task::TaskStatus;
-use reveille::store::{CLAIM_MARGIN, FireDue, FireResult, PendingWork, RunClaim, ImmediateStart, StoreError};
+use reveille::store::{CLAIM_MARGIN, FireDue, FireResult, ImmediateStart, PendingWork, RunClaim, StoreError};
 use serde_json::json;
 use sqlx::Connection;
 

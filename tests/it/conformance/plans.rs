@@ -12,7 +12,7 @@ use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
 use reveille::domain::run::{RunState, Usage};
 use reveille::domain::task::Task;
 use reveille::store::{
-    Blocked, ClaimCursor, Finish, FireDue, Park, RequeuedRun, RunClaim, RunLimits, ImmediateStart, StartedRun, Take,
+    Blocked, ClaimCursor, Finish, FireDue, ImmediateStart, Park, RequeuedRun, RunClaim, RunLimits, StartedRun, Take,
 };
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};

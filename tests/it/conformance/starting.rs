@@ -9,8 +9,8 @@ use reveille::domain::notification::Recipient;
 use reveille::domain::run::RunState;
 use reveille::domain::task::Task;
 use reveille::store::{
-    Blocked, ClaimCursor, FireDue, FireResult, Occupant, RunLimits, Shares, ImmediateStart, StartedRun, Take, Taking, Topic,
-    tenant_hash,
+    Blocked, ClaimCursor, FireDue, FireResult, ImmediateStart, Occupant, RunLimits, Shares, StartedRun, Take, Taking,
+    Topic, tenant_hash,
 };
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
