@@ -8,6 +8,7 @@
 mod awaited_credentials;
 mod renames;
 mod run_origins;
+mod stored_terms;
 
 use std::borrow::Cow;
 use std::path::Path;

@@ -119,7 +119,7 @@ impl RunEnding<'_> {
     fn end(&self, event: RunEvent) -> Result<Finish, IllegalRunTransition> {
         Ok(Finish {
             usage: self.usage,
-            ran_ms: self.ran.as_millis() as i64,
+            execution_ms: self.ran.as_millis() as i64,
             overlap_counts_waiting: self.task.is_some_and(|task| task.spec.trigger.overlap_counts_waiting()),
             ..Finish::of(self.lease, self.run.task_id, RunState::Running.on(event)?)
         })
@@ -228,7 +228,7 @@ mod tests {
     fn hand_back_uses_no_attempt_and_waits_for_nothing() {
         let finish = ending(20, 0, 1.0, |ending| ending.finish(Err(RunError::HandBack))).unwrap().unwrap();
         assert_eq!(finish.again, Some(RequeuedRun { run_at: now(), uses_attempt: false }));
-        assert_eq!((finish.state, finish.ran_ms), (RunState::Queued, 1500));
+        assert_eq!((finish.state, finish.execution_ms), (RunState::Queued, 1500));
     }
 
     #[test]

@@ -289,7 +289,7 @@ fn of_refusal(refusal: DecisionRefusal) -> &'static str {
         DecisionRefusal::Settled => "refused_settled",
         DecisionRefusal::Expired => "refused_expired",
         DecisionRefusal::OtherDigest => "refused_other",
-        DecisionRefusal::Barred => "refused_barred",
+        DecisionRefusal::Excluded => "refused_excluded",
         DecisionRefusal::NotOffered => "refused_not_offered",
     }
 }

@@ -236,7 +236,7 @@ impl Hot for PgConnection {
             .bind(ends.iter().map(|f| f.usage.input_tokens).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.usage.output_tokens).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.usage.cost_micros).collect::<Vec<_>>())
-            .bind(ends.iter().map(|f| f.ran_ms).collect::<Vec<_>>())
+            .bind(ends.iter().map(|f| f.execution_ms).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.keeps_slot()).collect::<Vec<_>>())
             .bind(now)
             .bind(ends.iter().map(optional_fields).collect::<Vec<_>>())

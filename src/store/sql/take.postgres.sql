@@ -81,7 +81,7 @@ with recursive held as materialized (
        set state = 'running', attempt = r.attempt + 1, started_at = coalesce(r.started_at, $1)
       from going g
      where r.id = any (array[g.run_id]) and r.state = 'queued'
-    returning r.*, greatest(g.timeout_seconds * 1000 - r.ran_ms, 0) as left_ms
+    returning r.*, greatest(g.timeout_seconds * 1000 - r.execution_ms, 0) as left_ms
 ), started as (
     update queue q
        set state = 'started', lease_token = nextval('lease_tokens'), lease_until = $4,

@@ -67,14 +67,14 @@ struct StartCandidate {
     tenant_id: String,
     overlap: String,
     timeout_seconds: i64,
-    ran_ms: i64,
+    execution_ms: i64,
 }
 
 impl StartCandidate {
     /// The rest of the time limit; one that no release can have written counts as the usual one.
     fn left_ms(&self) -> i64 {
         let seconds = if self.timeout_seconds < 1_000_000_000 { self.timeout_seconds } else { 600 };
-        (seconds * 1000 - self.ran_ms).max(0)
+        (seconds * 1000 - self.execution_ms).max(0)
     }
 }
 
@@ -113,7 +113,7 @@ async fn start_candidates(conn: &mut SqliteConnection, leases: &[Lease]) -> Resu
                     coalesce(q.overlap, case when json_valid(t.spec) then t.spec -> 'trigger' ->> 'overlap' end, 'skip')
                         as overlap,
                     case when json_valid(t.spec) and t.spec -> 'timeout_seconds' glob '[0-9]*'
-                         then cast(t.spec ->> 'timeout_seconds' as integer) else 600 end as timeout_seconds, r.ran_ms
+                         then cast(t.spec ->> 'timeout_seconds' as integer) else 600 end as timeout_seconds, r.execution_ms
                from leases l cross join queue q
                  on q.run_id = l.run_id and q.lease_token = l.lease_token and q.state = 'claimed'
                     and q.cancel_reason is null
