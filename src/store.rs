@@ -137,7 +137,6 @@ pub enum StoreError {
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> StoreError {
         use sqlx::Error as E;
-        db::connections::note_connection_error(&error);
         if let E::Database(database) = &error
             && let Some(exceeded) = Exceeded::parse(database.message())
         {
