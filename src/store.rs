@@ -7,11 +7,11 @@
 //! people or a completion come before slots.
 
 mod approvals;
+mod batches;
 mod credentials;
 mod db;
 mod deliveries;
 mod events;
-mod hot;
 mod ops;
 mod runs;
 mod sql;

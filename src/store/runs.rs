@@ -3,6 +3,7 @@
 pub(super) mod alerts;
 pub(super) mod completions;
 mod counts;
+pub(super) mod due_parked;
 pub(super) mod finishing;
 pub(super) mod global_limits;
 pub(super) mod lease;
@@ -10,12 +11,11 @@ pub(super) mod new_entry;
 mod new_run;
 pub(super) mod overlap;
 pub(super) mod pages;
-pub(super) mod parked;
-pub(super) mod parking;
 pub(super) mod recorded;
 pub(super) mod requests;
 pub(super) mod rescue;
 pub(super) mod run_location;
+pub(super) mod settle_park;
 pub(super) mod shares;
 pub(super) mod slots;
 pub(super) mod starting;
@@ -198,7 +198,7 @@ impl Store {
     pub async fn find_run(&self, scope: &Scope, id: Uuid) -> Result<Option<Run>, StoreError> {
         let row: Option<RunRow> = self
             .db
-            .read_of(scope.tenant())
+            .read_unconfined(scope.tenant())
             .await?
             .query(sql!(SELECT_WHOLE, "where r.id = $1 and ($2 is null or r.tenant_id = $2)"))
             .bind(id)

@@ -88,7 +88,7 @@ impl Store {
         token: &StoredToken,
         idempotency: Option<&Idempotency>,
     ) -> Result<StoredAnswer<()>, StoreError> {
-        let mut write = self.db.write_of(token.tenant_id.as_deref()).await?;
+        let mut write = self.db.write_unconfined(token.tenant_id.as_deref()).await?;
         let tx = &mut write.tx();
         if let Some(answer) = once(tx, idempotency, token.created_at).await? {
             return Ok(answer);

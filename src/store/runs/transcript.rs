@@ -12,10 +12,10 @@ use uuid::Uuid;
 use crate::base::id::Scope;
 use crate::domain::run::Usage;
 use crate::domain::run::transcript::{FORMAT, ProviderMessage, TranscriptEntry, TranscriptMessage};
+use crate::store::batches::BatchStatements;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::listing::{PAGE_BYTES, PagedRow, RowPage, UNBOUNDED};
 use crate::store::db::write_batcher::{BatchLimit, WriteBatcher, together_or_alone};
-use crate::store::hot::Hot;
 use crate::store::runs::lease::Lease;
 use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
 use crate::store::sql::sql;
@@ -167,7 +167,7 @@ impl Store {
         limit: i64,
         bound: i64,
     ) -> Result<RowPage<TranscriptEntry>, StoreError> {
-        let mut read = self.db.read_of(scope.tenant()).await?;
+        let mut read = self.db.read_unconfined(scope.tenant()).await?;
         let page = match scope.tenant() {
             None => read.query(PAGE),
             Some(tenant) => read.query(PAGE_OF_TENANT).bind(tenant),

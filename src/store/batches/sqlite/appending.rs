@@ -6,8 +6,8 @@ use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
 use crate::domain::run::transcript::FORMAT;
 use crate::store::StoreError;
+use crate::store::batches::sqlite::starting::with_leases;
 use crate::store::db::sqlite_batch::{chunks, is_reusable};
-use crate::store::hot::sqlite::starting::with_leases;
 use crate::store::runs::lease::Lease;
 use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
 

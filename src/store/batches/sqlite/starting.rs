@@ -21,7 +21,7 @@ pub(super) const READY_OF_TENANT: &str = "
     select run_id, run_at, tenant_id from queue where state = 'ready' and run_at <= $1 and tenant_id = $2
      order by priority desc, run_at limit $3";
 
-pub(in crate::store::hot) async fn pick(
+pub(in crate::store::batches) async fn pick(
     conn: &mut SqliteConnection,
     statement: &'static str,
     take: &Take,
@@ -35,7 +35,7 @@ pub(in crate::store::hot) async fn pick(
 }
 
 /// Tenants that have ready runs, and may have more under way, by one look into the index each.
-pub(in crate::store::hot) async fn tenants_in_turn(
+pub(in crate::store::batches) async fn tenants_in_turn(
     conn: &mut SqliteConnection,
     after: &str,
     room: &RunLimitsLeft,
@@ -79,7 +79,7 @@ impl StartCandidate {
 }
 
 /// Starts those claims that still stand, were not cancelled, and have their task's slot.
-pub(in crate::store::hot) async fn start_each(
+pub(in crate::store::batches) async fn start_each(
     conn: &mut SqliteConnection,
     leases: &[Lease],
     now: DateTime<Utc>,
@@ -152,7 +152,7 @@ async fn mark_running(
 }
 
 /// Those that were started with these leases before, their time renewed.
-pub(in crate::store::hot) async fn restarted_rows(
+pub(in crate::store::batches) async fn restarted_rows(
     conn: &mut SqliteConnection,
     leases: &[Lease],
     lease_until: DateTime<Utc>,
@@ -184,7 +184,7 @@ pub(super) fn with_leases(leases: &[Lease]) -> QueryBuilder<Sqlite> {
 }
 
 /// Takes the slots of these tasks for these runs where they are free, the first of a task first; answers who has them.
-pub(in crate::store::hot) async fn take_slots(
+pub(in crate::store::batches) async fn take_slots(
     conn: &mut SqliteConnection,
     wanted: &[(Uuid, Uuid)],
 ) -> Result<HashMap<Uuid, Uuid>, StoreError> {
