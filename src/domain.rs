@@ -1,5 +1,6 @@
 //! The domain: data and transitions, without I/O and without `await`.
 
+pub mod actor;
 pub mod approval;
 pub mod credential;
 pub mod event;

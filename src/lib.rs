@@ -21,7 +21,7 @@
 //! - [`base`], without I/O of the product: [`backoff`], [`clock`], [`compute`], [`expr`], [`fair_queue`], [`failpoint`],
 //!   [`field`], [`id`], [`invalid`], [`json`], [`limiter`], [`metrics`], [`redact`], [`secret`], [`signature`],
 //!   [`template`], [`threads`], [`token`], [`unicode_safety`], [`words`].
-//! - [`domain`], data and transitions, no `await`: [`approval`], [`credential`], [`event`], [`notification`], [`quota`],
+//! - [`domain`], data and transitions, no `await`: [`actor`], [`approval`], [`credential`], [`event`], [`notification`], [`quota`],
 //!   [`run`], [`task`], [`trigger`].
 //! - [`store`]: the only place that knows a database.
 //! - [`ports`], a trait and a list each, one file per adapter: [`egress`], [`vault`]; then [`bus`], [`channel`], [`llm`],
@@ -59,6 +59,7 @@
 //! [`token`]: base::token
 //! [`unicode_safety`]: base::unicode_safety
 //! [`words`]: base::words
+//! [`actor`]: domain::actor
 //! [`approval`]: domain::approval
 //! [`credential`]: domain::credential
 //! [`event`]: domain::event

@@ -7,11 +7,11 @@
 //! people or a completion come before slots.
 
 mod approvals;
+mod batches;
 mod credentials;
 mod db;
 mod deliveries;
 mod events;
-mod hot;
 mod ops;
 mod runs;
 mod sql;
@@ -77,7 +77,7 @@ pub use tasks::conditions::{DuePoll, PollClaim, RecordedPoll};
 pub use tasks::creating::NewTask;
 pub use tasks::disabling::SeenTask;
 pub use tasks::failing::PauseResult;
-pub use tasks::fires::{FireDue, FireResult, StartNow};
+pub use tasks::fires::{FireDue, FireResult, ImmediateStart};
 pub use tasks::task_state::STATE_NAMES;
 pub use tasks::zones::{NewestZones, PlannedTask, ZonedTasks};
 
@@ -137,7 +137,6 @@ pub enum StoreError {
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> StoreError {
         use sqlx::Error as E;
-        db::connections::note_connection_error(&error);
         if let E::Database(database) = &error
             && let Some(exceeded) = Exceeded::parse(database.message())
         {

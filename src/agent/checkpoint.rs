@@ -255,7 +255,7 @@ mod tests {
         let message = TranscriptMessage::Assistant {
             text: Some(text.into()),
             tool_calls: calls.iter().map(call).collect(),
-            echo: None,
+            provider_message: None,
         };
         let usage =
             Usage { turns: 1, tool_calls: calls.len() as i64, input_tokens: 10, output_tokens: 2, cost_micros: 5 };

@@ -19,10 +19,11 @@ use crate::agent::{AgentStore, Asking};
 use crate::base::clock::Clock;
 use crate::base::compute::Compute;
 use crate::base::id::new_id;
+use crate::domain::actor::Actor;
 use crate::domain::approval::matrix::{ApprovalLevel, Consequence};
 use crate::domain::approval::policy::{Policy, PolicyRules, Ruling};
 use crate::domain::approval::proposal::{canonical_hash, undo_window};
-use crate::domain::approval::why::{RuleBy, Why};
+use crate::domain::approval::reason_code::{ReasonCode, RuleBy};
 use crate::domain::approval::{
     Approval, ApprovalChoice, ApprovalStatus, Begun, CANCELLED, EXPIRED, GrantAsk, Proposal, ProposalIdentity, digest,
 };
@@ -143,7 +144,7 @@ impl Consent<'_> {
                 return Ok(ConsentVerdict::Ask(Box::new(self.question(asking, turn, call, tool, shown)), None));
             }
             ruling.reasons.push("a standing grant covers it".to_owned());
-            ruling.why.push(Why::Grant);
+            ruling.reason_codes.push(ReasonCode::Grant);
         }
         let Some(window) = undo_window(*undo_seconds) else {
             return Ok(ConsentVerdict::Run { arguments: None, approval: None, again: false, reasons: ruling.reasons });
@@ -153,11 +154,11 @@ impl Consent<'_> {
         };
         let seconds = window.num_seconds();
         ruling.reasons.push(format!("`{name}` is held for {seconds} s before it runs, so that it may be stopped"));
-        ruling.why.push(Why::Held);
+        ruling.reason_codes.push(ReasonCode::UndoWindow);
         let shown = ShownQuestion { arguments: &call.arguments, ruling, precheck };
         let Approval { id, batch_id, proposal, .. } = self.question(asking, turn, call, tool, shown);
         let of = self.identity(turn, call);
-        let proposal = Proposal { barred: None, confirmation: None, ..proposal };
+        let proposal = Proposal { excluded_approver: None, confirmation: None, ..proposal };
         let held = Approval::new_hold((id, batch_id), of, asking.task_id, proposal, (window, self.clock.now()));
         Ok(ConsentVerdict::Ask(Box::new(held), None))
     }
@@ -194,14 +195,17 @@ impl Consent<'_> {
         let seen = |found: &Option<Value>| found.as_ref().map(canonical_hash);
         let same_world = seen(&precheck) == seen(&approval.proposal.precheck);
         if !(begun_before || same_act && same_world) {
-            let (reason, why) = match same_act {
-                false => ("the tool has changed since it was approved, so it is asked about again", Why::ToolChanged),
+            let (reason, code) = match same_act {
+                false => {
+                    ("the tool has changed since it was approved, so it is asked about again", ReasonCode::ToolChanged)
+                }
                 true => (
                     "what the tool's check finds has changed since it was approved, so it is asked about again",
-                    Why::CheckChanged,
+                    ReasonCode::CheckChanged,
                 ),
             };
-            let ruling = Ruling { gate: ApprovalLevel::Confirm, reasons: vec![reason.to_owned()], why: vec![why] };
+            let ruling =
+                Ruling { gate: ApprovalLevel::Confirm, reasons: vec![reason.to_owned()], reason_codes: vec![code] };
             let Some(asking) = self.asking else {
                 return Ok(ConsentVerdict::Refused(no_approver_error(tool.definition()), ruling.reasons));
             };
@@ -246,14 +250,14 @@ impl Consent<'_> {
             category: definition.category,
             consequence: definition.consequence,
             reasons: ruling.reasons,
-            why: ruling.why,
+            reason_codes: ruling.reason_codes,
             options: vec![ApprovalChoice::Approve, ApprovalChoice::Edit, ApprovalChoice::Cancel],
             allow_modification: true,
             source: asking.source.to_owned(),
             delegation_chain: Vec::new(),
             on_expiry: settings.on_expiry,
             approvers: settings.required_approvers,
-            barred: settings.exclude_requester.then(|| format!("recipient:{}", self.tenant)),
+            excluded_approver: settings.exclude_requester.then(|| Actor::Recipient(self.tenant).to_string()),
             confirmation: (settings.require_typed_confirmation && irreversible).then(|| definition.name.clone()),
             undo_seconds: definition.undo_seconds,
             precheck,

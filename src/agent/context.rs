@@ -135,7 +135,7 @@ mod tests {
         TranscriptMessage::Assistant {
             text: Some(text.into()),
             tool_calls: calls.iter().map(call).collect(),
-            echo: None,
+            provider_message: None,
         }
     }
 

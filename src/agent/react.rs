@@ -22,7 +22,7 @@ use crate::base::id::new_id;
 use crate::domain::approval::Approval;
 use crate::domain::run::Usage;
 use crate::domain::run::outcome::{RunError, RunFault};
-use crate::domain::run::transcript::{Echo, ToolCall, TranscriptMessage};
+use crate::domain::run::transcript::{ProviderMessage, ToolCall, TranscriptMessage};
 use crate::ports::llm::fallback::{CallProgress, Chain, Completed};
 use crate::ports::llm::{LlmError, ModelRequest, StopReason as ModelStop, ToolChoice, ToolSchema};
 
@@ -114,7 +114,7 @@ impl ReactLoop<'_> {
         let Completed { mut answer, model, cost_micros } = self.complete(turn, forced).await?;
         if forced && !answer.tool_calls.is_empty() {
             answer.tool_calls.clear(); // some servers let the model call all the same
-            answer.echo = None;
+            answer.provider_message = None;
         }
         if answer.stop == ModelStop::Refused {
             return Err(RunError::fail("llm_refused", "the provider of the model withheld the answer"));
@@ -140,8 +140,9 @@ impl ReactLoop<'_> {
         };
         tracing::debug!(turn, %model, duration_ms, calls = calls.len(), "turn answered");
         let text = answer.text.clone().unwrap_or_default();
-        let echo = self.storable_echo(answer.echo).await;
-        let message = TranscriptMessage::Assistant { text: answer.text, tool_calls: answer.tool_calls, echo };
+        let provider_message = self.storable_provider_message(answer.provider_message).await;
+        let message =
+            TranscriptMessage::Assistant { text: answer.text, tool_calls: answer.tool_calls, provider_message };
         let added = Added { message: message.clone(), usage, duration_ms: Some(duration_ms) };
         self.checkpoint.add(turn, vec![added]);
         // an answer, and the intent of calls that have effects, are on the record before anything follows
@@ -155,11 +156,14 @@ impl ReactLoop<'_> {
 
     /// The provider's message, if it may be stored: with a secret in it, it may not, and without it, it would not be
     /// what the provider wrote.
-    async fn storable_echo(&self, echo: Option<Arc<Echo>>) -> Option<Arc<Echo>> {
-        let echo = echo?;
-        match self.caller.known.finds(&echo.raw).await {
+    async fn storable_provider_message(
+        &self,
+        provider_message: Option<Arc<ProviderMessage>>,
+    ) -> Option<Arc<ProviderMessage>> {
+        let provider_message = provider_message?;
+        match self.caller.known.finds(&provider_message.raw).await {
             true => None,
-            false => Some(echo),
+            false => Some(provider_message),
         }
     }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::base::compute::Compute;
 use crate::domain::approval::matrix::ApprovalLevel;
 use crate::domain::approval::policy::{Policy, PolicyAct, PolicyRules, Ruling};
-use crate::domain::approval::why::{RuleBy, Why};
+use crate::domain::approval::reason_code::{ReasonCode, RuleBy};
 use crate::domain::credential::Reference;
 use crate::ports::tool::Definition;
 use crate::ports::tool::registry::Registered;
@@ -37,7 +37,7 @@ impl RulingRequest {
         let unjudged = |panicked| Ruling {
             gate: ApprovalLevel::Confirm,
             reasons: vec![format!("the rules can't be judged, so a person is asked: {panicked}")],
-            why: vec![Why::Unjudged],
+            reason_codes: vec![ReasonCode::Unjudged],
         };
         let decide = move || self.policy.decide(&self.act(), &self.extra_rules());
         compute.run_if_costly(&tenant, steps, decide).await.unwrap_or_else(unjudged)

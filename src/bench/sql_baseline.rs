@@ -14,7 +14,7 @@ use crate::bench::fixtures::hourly;
 use crate::bench::instance::{Instance, record};
 use crate::bench::limits::rate;
 use crate::domain::run::RunState;
-use crate::store::{Finish, FireDue, RunLimits, StartNow, Store, Take};
+use crate::store::{Finish, FireDue, ImmediateStart, RunLimits, Store, Take};
 
 const WHAT: &str = "its statements by themselves, two callers";
 const CALLERS: usize = 2;
@@ -94,7 +94,7 @@ async fn run_batches(store: Store, batch: BaselineBatch) -> anyhow::Result<()> {
 }
 
 fn firing(worker: Uuid, now: DateTime<Utc>) -> FireDue {
-    let start = Some(StartNow { places: 2 * BATCH, lease_until: now + LEASE, shares: None });
+    let start = Some(ImmediateStart { places: 2 * BATCH, lease_until: now + LEASE, shares: None });
     FireDue { now, limit: BATCH as i64, worker, room: 2 * BATCH, start, ..FireDue::default() }
 }
 

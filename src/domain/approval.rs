@@ -8,9 +8,9 @@ pub mod link;
 pub mod matrix;
 pub mod policy;
 pub mod proposal;
+pub mod reason_code;
 pub mod settings;
 pub mod voter;
-pub mod why;
 
 use std::time::Duration;
 

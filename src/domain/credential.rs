@@ -15,7 +15,7 @@ use crate::base::invalid::ValidationErrors;
 use crate::base::words::words;
 
 pub use draft::{CredentialDraft, check_places};
-pub use issue::{CredentialIssue, CredentialIssueKind, parse_reason, paused_for};
+pub use issue::{CredentialIssue, CredentialIssueKind};
 
 /// The account of a reference that names none.
 pub const PRIMARY: &str = "primary";

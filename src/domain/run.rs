@@ -171,6 +171,20 @@ impl utoipa::PartialSchema for Usage {
 
 impl utoipa::ToSchema for Usage {}
 
+words! {
+    /// Why a run was recorded.
+    pub enum RunOrigin {
+        /// Its task's trigger fired.
+        Trigger = "trigger",
+        /// Somebody asked for it.
+        Request = "request",
+        /// Somebody asked for the instants of a range.
+        Backfill = "backfill",
+        /// Somebody asked for another run of one that has ended.
+        Retry = "retry",
+    }
+}
+
 /// One fire and what became of it.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 #[schema(as = RunRecord)]
@@ -185,8 +199,11 @@ pub struct Run {
     /// Unique within the task.
     #[schema(example = "s:2026-12-24T15:00:00.000Z")]
     pub fire_key: String,
-    /// Kind of trigger: `schedule`, `event`, `condition`, or a request by hand.
+    /// Kind of the task's trigger: `schedule`, `event`, `condition`.
     pub trigger_type: String,
+    /// Whether the trigger fired, or somebody asked for the run.
+    #[serde(skip)]
+    pub origin: RunOrigin,
     /// The nominal instant of the fire.
     pub scheduled_for: DateTime<Utc>,
     /// State of the run.

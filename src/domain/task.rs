@@ -22,6 +22,7 @@ use uuid::Uuid;
 use crate::base::id::Tenant;
 use crate::base::invalid::{FieldError, null_is_absent};
 use crate::base::words::words;
+use crate::domain::credential::Reference;
 use crate::domain::trigger::NextFire;
 
 pub use credentials::{credentials_of, kept_tool, named_by};
@@ -142,6 +143,8 @@ pub struct Task {
     pub status_reason: Option<String>,
     /// Of a disabled task, the part for which it is.
     pub faulty_part: Option<change::FaultyPart>,
+    /// Of a task that is paused for want of a credential, that credential: it goes on when it is saved.
+    pub awaited_credential: Option<Reference>,
     /// Bumped by each change of trigger, policies or status: what was claimed before is void.
     pub epoch: i64,
     /// Bumped by every change.
@@ -179,6 +182,7 @@ impl Task {
             status: TaskStatus::Active,
             status_reason: None,
             faulty_part: None,
+            awaited_credential: None,
             epoch: FIRST_EPOCH,
             version: 1,
             anchor_at,

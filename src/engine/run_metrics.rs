@@ -11,7 +11,7 @@ use prometheus_client::metrics::histogram::Histogram;
 
 use crate::base::metrics::Metrics;
 use crate::domain::notification::DeliveryState;
-use crate::domain::run::{Run, RunState};
+use crate::domain::run::{Run, RunOrigin, RunState};
 use crate::domain::task::Task;
 use crate::domain::trigger::Trigger;
 use crate::store::{StartedRun, Store};
@@ -110,7 +110,7 @@ impl RunMetrics {
 }
 
 fn is_by_the_clock(run: &Run) -> bool {
-    run.fire_key.starts_with("s:")
+    (run.origin, run.trigger_type.as_str()) == (RunOrigin::Trigger, "schedule")
 }
 
 fn has_jitter(task: &Task) -> bool {

@@ -127,7 +127,7 @@ impl Pipeline {
             clock: job.clock.clone(),
             known: job.known.clone(),
             steps: steps.to_owned(),
-            missing_told: AtomicBool::new(false),
+            missing_notified: AtomicBool::new(false),
         })
     }
 }

@@ -4,10 +4,10 @@
 //! a call is a function of its request. Nothing here survives a crash.
 
 pub mod anthropic;
-mod echo;
 pub mod fallback;
 pub mod openai;
 pub mod pricing;
+mod provider_message;
 pub mod scripted;
 pub mod settings;
 pub mod tokens;
@@ -24,7 +24,7 @@ use crate::base::fair_queue::FairQueue;
 use crate::base::invalid::{FieldError, ValidationErrors, escape};
 use crate::base::secret::Secret;
 use crate::base::words::words;
-use crate::domain::run::transcript::{Echo, ToolCall, TranscriptMessage};
+use crate::domain::run::transcript::{ProviderMessage, ToolCall, TranscriptMessage};
 use crate::ports::egress;
 use crate::ports::llm::fallback::{Chain, ChainLink, RetryWait};
 use crate::ports::llm::scripted::{Scenario, ScriptedModel};
@@ -101,7 +101,7 @@ pub struct ModelAnswer {
     /// Tokens of the call.
     pub tokens: ModelTokens,
     /// The provider's own message, where it is to be sent back as it was.
-    pub echo: Option<Arc<Echo>>,
+    pub provider_message: Option<Arc<ProviderMessage>>,
 }
 
 /// How a call failed, by what can be done about it. Messages carry no secrets.

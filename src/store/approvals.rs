@@ -65,7 +65,7 @@ pub enum DecisionRefusal {
     /// The digest is not that of the question.
     OtherDigest,
     /// The one who asked may not answer, by whatever link or token.
-    Barred,
+    Excluded,
     /// Not among the options.
     NotOffered,
 }

@@ -16,6 +16,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::base::id::{Scope, new_id};
+use crate::domain::actor::Actor;
 use crate::domain::credential::{Credential, Inject, OAuth, Reference};
 use crate::domain::task::DependentTask;
 pub(super) use crate::store::credentials::credential_status::lock_reference;
@@ -298,11 +299,7 @@ impl Store {
 
 /// The audit entry for a credential: never its document.
 fn act<'a>(credential: &'a Credential, action: &'a str, actor: &'a str, with_document: bool) -> AuditAction<'a> {
-    let via = match actor.split_once(':') {
-        Some(("recipient", _)) => "link",
-        Some(_) => "api",
-        None => crate::store::ops::audit::SERVICE,
-    };
+    let via = Actor::parse(actor).via().as_str();
     let body = json!({
         "credential": credential.reference().to_string(), "hosts": credential.hosts, "document": with_document,
         "version": credential.version,

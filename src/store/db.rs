@@ -113,7 +113,10 @@ impl Db {
 
     /// A connection for a statement that confines itself, in the turn of a tenant.
     #[track_caller]
-    pub(super) fn read_of(&self, tenant: Option<&str>) -> impl Future<Output = Result<ReadConnection, sqlx::Error>> {
+    pub(super) fn read_unconfined(
+        &self,
+        tenant: Option<&str>,
+    ) -> impl Future<Output = Result<ReadConnection, sqlx::Error>> {
         let flow = QueueFlow::of(tenant);
         async move {
             let reader = match self {
@@ -151,7 +154,7 @@ impl Db {
     /// A transaction that writes what belongs to a scope, in its turn and confined to it.
     #[track_caller]
     pub(super) fn write(&self, scope: &Scope) -> impl Future<Output = Result<Transaction, sqlx::Error>> {
-        let begun = self.write_of(scope.tenant());
+        let begun = self.write_unconfined(scope.tenant());
         async move {
             let mut begun = begun.await?;
             begun.set_rls_tenant(scope.tenant()).await?;
@@ -161,7 +164,10 @@ impl Db {
 
     /// A transaction that writes, in the turn of a tenant and confined to nobody.
     #[track_caller]
-    pub(super) fn write_of(&self, tenant: Option<&str>) -> impl Future<Output = Result<Transaction, sqlx::Error>> {
+    pub(super) fn write_unconfined(
+        &self,
+        tenant: Option<&str>,
+    ) -> impl Future<Output = Result<Transaction, sqlx::Error>> {
         self.write_in_turn(QueueFlow::of(tenant))
     }
 

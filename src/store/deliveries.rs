@@ -23,9 +23,9 @@ use crate::domain::notification::{
     Delivery, DeliveryEvent, DeliveryState, HoldReason, MessageKind, NewDelivery, SubjectRef,
 };
 use crate::domain::task::Urgency;
+use crate::store::batches::BatchStatements;
 use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::db::text::text;
-use crate::store::hot::Hot;
 use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
 use crate::store::sql::sql;
 use crate::store::tx::SqlRecord;
@@ -169,7 +169,7 @@ impl Store {
     /// Puts one message into the outbox; none where its key is taken.
     pub async fn post_delivery(&self, delivery: &NewDelivery) -> Result<(), StoreError> {
         let now = self.clock.now();
-        let mut write = self.db.write_of(Some(delivery.tenant_id.as_str())).await?;
+        let mut write = self.db.write_unconfined(Some(delivery.tenant_id.as_str())).await?;
         write.set_rls_tenant(Some(delivery.tenant_id.as_str())).await?;
         let tx = &mut write.tx();
         tx.post(&[delivery], now).await?;
@@ -294,7 +294,7 @@ impl Store {
             ..before.clone()
         };
         let idempotency = told(&again)?;
-        let mut write = self.db.write_of(scope.tenant()).await?;
+        let mut write = self.db.write_unconfined(scope.tenant()).await?;
         let tx = &mut write.tx();
         if let Some(answer) = once(tx, idempotency.as_ref(), now).await? {
             return Ok(answer);

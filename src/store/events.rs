@@ -353,14 +353,14 @@ mod tests {
         let scratch = Scratch::open().await;
         let event = json!({ "specversion": "1.0", "id": "1", "source": "s", "type": "t", "tenantid": "a" });
         scratch.store.publish_events(&[Event::try_from(event).expect("an event")]).await.expect("published");
-        let turns = scratch.writer().queue();
+        let (turns, engine, tenant) = (scratch.writer().queue(), QueueFlow::of(None), QueueFlow::of(Some("b")));
         // the service that reads for all has used more of the writer's time than the tenant that waits
-        let used = turns.acquire(&QueueFlow::of(None)).await;
-        let request = asked(turns.acquire(&QueueFlow::of(Some("b"))));
+        let used = turns.acquire(&engine).await;
+        let request = asked(turns.acquire(&tenant));
         pause(Duration::from_millis(20)).await;
         drop(used);
         let held = request.await;
-        let mut next = asked(turns.acquire(&QueueFlow::of(Some("b"))));
+        let mut next = asked(turns.acquire(&tenant));
         let until = scratch.clock.now() + TimeDelta::seconds(30);
         let mut lease = asked(scratch.store.lease_events(Uuid::nil(), until, 10, "", &[]));
         drop(held);

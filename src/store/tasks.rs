@@ -52,8 +52,8 @@ pub struct TaskFilter {
 
 /// Tasks with their due rows; a condition follows.
 pub(super) const SELECT_TASK: &str = "
-    select t.id, t.tenant_id, t.key, t.name, t.spec, t.status, t.status_reason, t.faulty_part, t.epoch, t.version,
-           t.anchor_at, t.active_since, d.next_at, d.nominal_at, d.run_count, d.fire_count, t.created_at, t.updated_at
+    select t.id, t.tenant_id, t.key, t.name, t.spec, t.status, t.status_reason, t.faulty_part, t.awaited_service,
+           t.awaited_account, t.epoch, t.version, t.anchor_at, t.active_since, d.next_at, d.nominal_at, d.run_count, d.fire_count, t.created_at, t.updated_at
       from tasks t join due d on d.task_id = t.id ";
 
 /// Locks the task's `due` row, the first in the order, and then reads the task: in a statement of its own, because one

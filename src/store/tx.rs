@@ -2,7 +2,7 @@
 //!
 //! What the store does in a transaction is written once, as functions over [`Tx`]. A statement takes the same values
 //! and answers the same columns on both databases; where its text differs, it is a [`Split`]. What only one database
-//! can do is in `hot`, or in a match.
+//! can do is in `batches`, or in a match.
 
 use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgArguments, PgRow};

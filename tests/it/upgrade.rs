@@ -5,7 +5,10 @@
 //! written once for both databases: `id(7)`, `bytes(0a)`, `shard(ann)` and `token_hash()` become what each understands.
 //! A database of a schema that has renamed columns of theirs was filled before, and upgraded.
 
+mod awaited_credentials;
 mod renames;
+mod run_origins;
+mod stored_terms;
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -352,23 +355,20 @@ async fn older_deliveries_say_what_they_are_about_after_the_upgrade(postgres: bo
         ("message", format!("call:{task}:3:call_9"), Some("Please connect google"), Value::Null),
         ("message", format!("step:{task}:batch:0"), Some("x"), Value::Null),
     ];
-    let insert = |first: usize| {
-        let row = |(n, (kind, key, subject, _)): (usize, &(&str, String, Option<&str>, Value))| {
-            let id = id(&format!("{}", 800 + first + n));
-            let id = if postgres { format!("'{id}'::uuid") } else { format!("x'{}'", id.simple()) };
-            let subject = subject.map_or("null".to_owned(), |subject| format!("'{subject}'"));
-            format!(
-                "({id}, 'upgraded', 'upgraded', '{first}', '{key}', '{kind}', {subject}, '[]', 'failed',
-                  '2027-03-01T03:00:00+00:00', 'low')"
-            )
-        };
+    let row = |(n, (kind, key, subject, _)): (usize, &(&str, String, Option<&str>, Value))| {
+        let id = id(&format!("{}", 800 + n));
+        let id = if postgres { format!("'{id}'::uuid") } else { format!("x'{}'", id.simple()) };
+        let subject = subject.map_or("null".to_owned(), |subject| format!("'{subject}'"));
         format!(
-            "insert into deliveries (id, tenant_id, recipient, channel, dedupe_key, kind, subject, fallback, state,
-                                     created_at, urgency) values {}",
-            cases.iter().enumerate().map(row).collect::<Vec<_>>().join(", ")
+            "({id}, 'upgraded', 'upgraded', 'email', '{key}', '{kind}', {subject}, '[]', 'failed',
+              '2027-03-01T03:00:00+00:00', 'low')"
         )
     };
-    let rows = insert(0);
+    let rows = format!(
+        "insert into deliveries (id, tenant_id, recipient, channel, dedupe_key, kind, subject, fallback, state,
+                                 created_at, urgency) values {}",
+        cases.iter().enumerate().map(row).collect::<Vec<_>>().join(", ")
+    );
     world.execute(&rows, &rows).await;
     let unfit = |path: &str, task: &str| {
         let id = id(task);
@@ -380,26 +380,10 @@ async fn older_deliveries_say_what_they_are_about_after_the_upgrade(postgres: bo
     }
     let instance = world.instance();
     assert_eq!(world.number(OF_ACTIONS).await, 1);
-    let about = async |channel: &str| -> Vec<Value> {
-        let deliveries = instance.deliveries().await.into_iter();
-        let of_channel =
-            deliveries.filter(|delivery| (&*delivery.tenant_id, &*delivery.channel) == ("upgraded", channel));
-        of_channel.map(|delivery| serde_json::to_value(delivery.subject_ref).expect("JSON")).collect()
-    };
+    let deliveries = instance.deliveries().await.into_iter().filter(|delivery| &*delivery.tenant_id == "upgraded");
+    let about = deliveries.map(|delivery| serde_json::to_value(delivery.subject_ref).expect("JSON"));
     let expected: Vec<Value> = cases.iter().map(|(.., expected)| expected.clone()).collect();
-    assert_eq!(about("0").await, expected);
-    if postgres {
-        // an instance of before goes on beside this one
-        let rows = insert(100);
-        world.execute("", &rows).await;
-        assert_eq!(about("100").await, expected);
-        world.execute("", &unfit("/action/config", "2")).await;
-        assert_eq!(world.number(OF_ACTIONS).await, 2);
-        world
-            .execute("", "update tasks set status = 'active', status_reason = null where faulty_part = 'action'")
-            .await;
-        assert_eq!(world.number(OF_ACTIONS).await, 0);
-    }
+    assert_eq!(about.collect::<Vec<_>>(), expected);
     // what others left is not this test's
     instance.crash();
 }

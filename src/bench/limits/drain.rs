@@ -40,7 +40,7 @@ const CLAIM: &str = "
 const DONE: &str = "
     with gone as (delete from bare_queue where run_id = any($1) returning run_id)
     update bare_done r
-       set state = 'succeeded', attempt = 1, output = '', ran_ms = 1, started_at = now(), finished_at = now()
+       set state = 'succeeded', attempt = 1, output = '', execution_ms = 1, started_at = now(), finished_at = now()
       from gone where r.id = gone.run_id";
 
 /// Runs a second.

@@ -49,7 +49,7 @@ const FIRE: &str = "
       from picked p join unnest($2::uuid[]) with ordinality as ids (id, n) on ids.n = p.n
     returning id";
 const DONE: &str = "
-    update bare_fired set state = 'succeeded', output = '', ran_ms = 1, finished_at = $2 where id = any($1)";
+    update bare_fired set state = 'succeeded', output = '', execution_ms = 1, finished_at = $2 where id = any($1)";
 
 /// Fires a second.
 pub async fn measure(pool: &PgPool, count: usize) -> anyhow::Result<Rate> {

@@ -15,8 +15,8 @@ use crate::base::expr::{Expression, Language, Variables};
 use crate::base::invalid::{ValidationErrors, escape};
 use crate::domain::approval::Settings;
 use crate::domain::approval::matrix::{ApprovalLevel, Category, Consequence, approval_level};
+use crate::domain::approval::reason_code::{ReasonCode, RuleBy};
 use crate::domain::approval::settings::Override;
-use crate::domain::approval::why::{RuleBy, Why};
 use crate::domain::credential::Reference;
 
 /// How long a task's own rules hold after it was last changed.
@@ -52,7 +52,7 @@ pub struct Ruling {
     /// A sentence for each rule that had a part in it, the last one that decided last.
     pub reasons: Vec<String>,
     /// Reasons that the page shows; the reason of the matrix is told there by the category.
-    pub why: Vec<Why>,
+    pub reason_codes: Vec<ReasonCode>,
 }
 
 /// The rules that hold for all runs. Cheap to clone.
@@ -156,15 +156,15 @@ impl Policy {
         let mut gate = approval_level(act.category, act.consequence, false);
         let mut reasons =
             vec![format!("the matrix says {} for {category} of {consequence} consequence", gate.as_str())];
-        let mut why = Vec::new();
+        let mut reason_codes = Vec::new();
         if let Some(cell) = self.0.settings.cell(act.category, act.consequence) {
             gate = cell;
-            why.push(Why::Rule { by: RuleBy::Operator, gate });
+            reason_codes.push(ReasonCode::Rule { by: RuleBy::Operator, gate });
             reasons.push(format!("the operator says {} for {category} of {consequence} consequence", gate.as_str()));
         }
         if let Some(reference) = act.credential {
             gate = ApprovalLevel::Confirm;
-            why.push(Why::Credential { reference: reference.to_string() });
+            reason_codes.push(ReasonCode::Credential { reference: reference.to_string() });
             reasons.push(format!("it uses the credential `{reference}`, which the task does not name"));
         }
         let operator = (RuleBy::Operator, &self.0.tools);
@@ -176,7 +176,7 @@ impl Policy {
             match rule.holds(act) {
                 Ok(true) => {
                     gate = rule.gate;
-                    why.push(Why::Rule { by, gate });
+                    reason_codes.push(ReasonCode::Rule { by, gate });
                     reasons.push(match &rule.when {
                         Some((text, _)) => format!("{who} says {word} for `{tool}` where {text}"),
                         None => format!("{who} says {word} for `{tool}`"),
@@ -186,7 +186,7 @@ impl Policy {
                 // a rule that can't be judged never lets anything through
                 Err(fault) => {
                     gate = ApprovalLevel::Confirm;
-                    why.push(Why::Unjudged);
+                    reason_codes.push(ReasonCode::Unjudged);
                     reasons
                         .push(format!("the rule of {who} for `{tool}` can't be judged, so a person is asked: {fault}"));
                 }
@@ -194,10 +194,10 @@ impl Policy {
         }
         if act.requires_confirmation {
             gate = ApprovalLevel::Confirm;
-            why.push(Why::Always);
+            reason_codes.push(ReasonCode::Always);
             reasons.push(format!("`{}` always asks for confirmation", act.tool));
         }
-        Ruling { gate, reasons, why }
+        Ruling { gate, reasons, reason_codes }
     }
 }
 
@@ -303,8 +303,9 @@ mod tests {
         );
         let by = [RuleBy::Operator, RuleBy::Operator, RuleBy::Tenant, RuleBy::Task];
         let gates = [ApprovalLevel::Auto, ApprovalLevel::Confirm, ApprovalLevel::Auto, ApprovalLevel::Confirm];
-        let expected: Vec<Why> = by.into_iter().zip(gates).map(|(by, gate)| Why::Rule { by, gate }).collect();
-        assert_eq!(ruling.why, expected);
+        let expected: Vec<ReasonCode> =
+            by.into_iter().zip(gates).map(|(by, gate)| ReasonCode::Rule { by, gate }).collect();
+        assert_eq!(ruling.reason_codes, expected);
         assert_eq!(policy.decide(&pay(&json!({ "amount": 300 })), &[(RuleBy::Task, &task)]).gate, ApprovalLevel::Auto);
     }
 

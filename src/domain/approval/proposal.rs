@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::domain::approval::matrix::{Category, Consequence};
-use crate::domain::approval::why::Why;
+use crate::domain::approval::reason_code::ReasonCode;
 use crate::domain::approval::{ApprovalChoice, OnExpiry};
 
 /// The longest undo window that a tool may declare, in seconds.
@@ -51,7 +51,7 @@ pub struct Proposal {
     pub reasons: Vec<String>,
     /// Reasons that the page shows. Empty: the question was stored before reasons were.
     #[serde(default)]
-    pub why: Vec<Why>,
+    pub reason_codes: Vec<ReasonCode>,
     /// The decisions that a person may take.
     pub options: Vec<ApprovalChoice>,
     /// The person may change the arguments.
@@ -68,7 +68,7 @@ pub struct Proposal {
     pub approvers: u32,
     /// The person who asked for the run and may not answer.
     #[serde(default)]
-    pub barred: Option<String>,
+    pub excluded_approver: Option<String>,
     /// Text that the person has to type on the page, for calls that can't be undone.
     #[serde(default)]
     pub confirmation: Option<String>,

@@ -6,7 +6,7 @@
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use crate::domain::credential::{Credential, CredentialStatus, Reference};
+use crate::domain::credential::{CredentialStatus, Reference};
 
 /// A credential that is not there, or is of no use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -34,34 +34,9 @@ pub enum CredentialIssueKind {
 }
 
 impl CredentialIssue {
-    /// Why a task is paused that waits for it.
-    pub fn reason(&self) -> String {
-        paused_for(&self.credential)
-    }
-
     /// Whether what is stored under the name now is worth another try: it can be used, and was not what was refused.
     pub fn is_resolved_by(&self, status: CredentialStatus, updated_at: DateTime<Utc>) -> bool {
         status == CredentialStatus::Active && self.sent_at.is_none_or(|sent| updated_at > sent)
-    }
-}
-
-/// Prefix of the reason of tasks that are paused for want of a credential.
-const PAUSED_FOR: &str = "credential:";
-
-/// The reason of tasks that are paused for want of this credential.
-pub fn paused_for(credential: &Reference) -> String {
-    format!("{PAUSED_FOR}{credential}")
-}
-
-/// The credential that a task with this reason is paused for.
-pub fn parse_reason(reason: &str) -> Option<Reference> {
-    Reference::parse(reason.strip_prefix(PAUSED_FOR)?).ok()
-}
-
-impl Credential {
-    /// Why a task is paused that waits for this one.
-    pub fn paused_for(&self) -> String {
-        paused_for(&self.reference())
     }
 }
 
@@ -89,12 +64,9 @@ mod tests {
     }
 
     #[test]
-    fn reason_names_the_credential_that_is_awaited() {
-        let work = Reference::parse("google/work").unwrap();
-        assert_eq!(paused_for(&work), "credential:google/work");
-        assert_eq!(parse_reason("credential:google/work"), Some(work.clone()));
-        assert_eq!((parse_reason("credential: odd one"), parse_reason("google/work")), (None, None));
-        let lack = CredentialIssue { credential: work, kind: CredentialIssueKind::Missing, sent_at: None };
+    fn issue_names_its_credential_as_one_text() {
+        let credential = Reference::parse("google/work").unwrap();
+        let lack = CredentialIssue { credential, kind: CredentialIssueKind::Missing, sent_at: None };
         let written = json!({ "credential": "google/work", "kind": "missing" });
         assert_eq!(serde_json::to_value(&lack).unwrap(), written);
         assert_eq!(serde_json::from_value::<CredentialIssue>(written).unwrap(), lack);

@@ -283,7 +283,7 @@ mod tests {
             since: at("2027-03-01T08:00:00Z"),
             count: 7,
             error: crate::domain::trigger::condition::PollFault::new("timeout", "keine"),
-            told: true,
+            notified: true,
         };
         let of = |language| {
             [

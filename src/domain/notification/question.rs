@@ -46,7 +46,7 @@ pub struct QuestionContext {
     /// `1 thing`, `3 things`.
     pub things: String,
     /// How much is done besides without asking, unless it is stopped: `1 thing`. `None`: nothing.
-    pub held: Option<String>,
+    pub undoable: Option<String>,
     /// A sentence each.
     pub items: Vec<String>,
     /// How many are not named; the page shows them.
@@ -77,7 +77,7 @@ impl Serialize for QuestionContext {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut fields = to.serialize_struct("question", 6)?;
         fields.serialize_field("things", &self.things)?;
-        fields.serialize_field("held", &self.held)?;
+        fields.serialize_field("undoable", &self.undoable)?;
         fields.serialize_field("items", &self.items)?;
         fields.serialize_field("more", &self.more)?;
         fields.serialize_field("until", &self.until)?;
@@ -90,7 +90,7 @@ impl ApprovalQuestion {
     /// Which templates tell it.
     pub fn purpose(&self, kind: MessageKind) -> &'static str {
         match (self.is_waiting(), kind) {
-            (false, _) => "held",
+            (false, _) => "undo_window",
             (true, MessageKind::Reminder) => "reminder",
             (true, _) => "ask",
         }
@@ -121,7 +121,7 @@ impl ApprovalQuestion {
         let (counted, all) = (self.counted(), self.items.len());
         QuestionContext {
             things: count_text(counted, language),
-            held: (counted < all).then(|| count_text(all - counted, language)),
+            undoable: (counted < all).then(|| count_text(all - counted, language)),
             more: self.items.len() - items.len(),
             items,
             until: instant(self.until(), timezone),
@@ -151,7 +151,7 @@ impl ApprovalQuestion {
     /// For programs, what this is.
     pub fn event(&self, kind: MessageKind) -> &'static str {
         match (self.is_waiting(), kind) {
-            (false, _) => "approval.held",
+            (false, _) => "approval.undo_window",
             (true, MessageKind::Reminder) => "approval.reminder",
             (true, _) => "approval.requested",
         }
@@ -216,17 +216,17 @@ mod tests {
         both.items[1].status = ApprovalStatus::Approved;
         both.items[1].hold_until = Some(at("08:05"));
         let context = both.template_data(Tz::UTC, MessageLanguage::English);
-        assert_eq!((context.things.as_str(), context.held.as_deref()), ("1 thing", Some("1 thing")));
+        assert_eq!((context.things.as_str(), context.undoable.as_deref()), ("1 thing", Some("1 thing")));
         assert_eq!(context.items, ["Pay 5 to bob", "Pay 7 to carl (done at 2027-03-01 08:05 UTC unless you stop it)"]);
         assert_eq!((both.purpose(MessageKind::Ask), context.until.as_str()), ("ask", "2027-03-01 08:30 UTC"));
         both.items[0].status = ApprovalStatus::Approved;
         both.items[0].hold_until = Some(at("08:04"));
         let context = both.template_data(Tz::UTC, MessageLanguage::English);
         assert_eq!(
-            (context.things.as_str(), context.held, context.until.as_str()),
+            (context.things.as_str(), context.undoable, context.until.as_str()),
             ("2 things", None, "2027-03-01 08:04 UTC")
         );
-        assert_eq!(both.purpose(MessageKind::Ask), "held");
+        assert_eq!(both.purpose(MessageKind::Ask), "undo_window");
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub enum TranscriptMessage {
         tool_calls: Vec<ToolCall>,
         /// Kept beside the message, for its model alone: no answer of the API and no stream carries it.
         #[serde(skip)]
-        echo: Option<Arc<Echo>>,
+        provider_message: Option<Arc<ProviderMessage>>,
     },
     /// The result of a call.
     Tool {
@@ -140,7 +140,7 @@ impl TranscriptMessage {
 /// An assistant message as its provider wrote it. Models that think refuse to go on with their calls unless they get
 /// their thinking back, signatures included, exactly as it was.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Echo {
+pub struct ProviderMessage {
     /// The protocol that `raw` is written in.
     pub wire: String,
     /// The provider's name of the model, as it was asked for.

@@ -4,6 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::base::id::Scope;
 use crate::base::invalid::FieldError;
+use crate::domain::credential::Reference;
 use crate::domain::run::MissedInstants;
 use crate::domain::task::{Spec, Task, TaskStatus};
 use crate::domain::trigger::catch_up::reason;
@@ -59,6 +60,8 @@ pub enum TaskChange {
         /// Reason for the record and for the owner.
         reason: Option<String>,
     },
+    /// Stops firing until this credential is saved.
+    AwaitCredential(Reference),
     /// Resumes; held events run.
     Resume,
     /// Resumes; held events are recorded as skipped.
@@ -201,11 +204,17 @@ impl Task {
                 task.name.clone_from(name);
                 task.spec = (**spec).clone();
             }
-            TaskChange::Pause { .. } if self.status == TaskStatus::Completed => {
+            TaskChange::Pause { .. } | TaskChange::AwaitCredential(_) if self.status == TaskStatus::Completed => {
                 return Err(ChangeError::Completed("paused"));
             }
-            TaskChange::Pause { .. } if barred => return Err(ChangeError::Disabled("paused")),
+            TaskChange::Pause { .. } | TaskChange::AwaitCredential(_) if barred => {
+                return Err(ChangeError::Disabled("paused"));
+            }
             TaskChange::Pause { reason } => task.set_status(TaskStatus::Paused, reason.clone()),
+            TaskChange::AwaitCredential(credential) => {
+                task.set_status(TaskStatus::Paused, Some(format!("credential:{credential}")));
+                task.awaited_credential = Some(credential.clone());
+            }
             TaskChange::Resume | TaskChange::ResumeDropping if self.status == TaskStatus::Completed => {
                 return Err(ChangeError::Completed("resumed"));
             }
@@ -362,5 +371,6 @@ impl Task {
         self.status = status;
         self.status_reason = reason;
         self.faulty_part = None;
+        self.awaited_credential = None;
     }
 }

@@ -119,7 +119,7 @@ impl RunEnding<'_> {
     fn end(&self, event: RunEvent) -> Result<Finish, IllegalRunTransition> {
         Ok(Finish {
             usage: self.usage,
-            ran_ms: self.ran.as_millis() as i64,
+            execution_ms: self.ran.as_millis() as i64,
             overlap_counts_waiting: self.task.is_some_and(|task| task.spec.trigger.overlap_counts_waiting()),
             ..Finish::of(self.lease, self.run.task_id, RunState::Running.on(event)?)
         })
@@ -134,6 +134,7 @@ mod tests {
     use super::*;
     use crate::base::id::Tenant;
     use crate::domain::notification::{MessageKind, SubjectRef};
+    use crate::domain::run::RunOrigin;
     use crate::domain::task::{Draft, RetryPolicy, Spec};
 
     fn now() -> DateTime<Utc> {
@@ -158,6 +159,7 @@ mod tests {
             tenant_id: "ann".into(),
             fire_key: "s:2027-03-01T08:00:00.000Z".into(),
             trigger_type: "schedule".into(),
+            origin: RunOrigin::Trigger,
             scheduled_for: now(),
             state: RunState::Running,
             reason: None,
@@ -226,7 +228,7 @@ mod tests {
     fn hand_back_uses_no_attempt_and_waits_for_nothing() {
         let finish = ending(20, 0, 1.0, |ending| ending.finish(Err(RunError::HandBack))).unwrap().unwrap();
         assert_eq!(finish.again, Some(RequeuedRun { run_at: now(), uses_attempt: false }));
-        assert_eq!((finish.state, finish.ran_ms), (RunState::Queued, 1500));
+        assert_eq!((finish.state, finish.execution_ms), (RunState::Queued, 1500));
     }
 
     #[test]

@@ -198,7 +198,7 @@ impl Shared {
     async fn record(&self, finish: Box<Finish>, started: &StartedRun, told: bool) {
         let run_id = started.run.id;
         let (state, reason, usage) = (finish.state, finish.reason.clone(), finish.usage);
-        let took = Duration::from_millis(finish.ran_ms.max(0) as u64);
+        let took = Duration::from_millis(finish.execution_ms.max(0) as u64);
         let error = finish.error.clone();
         if !self.finisher.finish(finish).await {
             tracing::warn!(%run_id, "the end of the run could not be recorded, it goes on elsewhere");

@@ -16,7 +16,7 @@ use crate::engine::running::execution::Executions;
 use crate::engine::scheduling::other_tenants::Neighbours;
 use crate::engine::scheduling::prefetch::PrefetchBuffer;
 use crate::engine::service::{IdlePolicy, MAX_IDLE_WAIT, NextTick, ServiceLoop, TickError};
-use crate::store::{FireDue, StartNow, Store, Topic};
+use crate::store::{FireDue, ImmediateStart, Store, Topic};
 
 /// How far ahead of their instant fires are recorded and leased.
 pub const HORIZON: Duration = Duration::from_millis(1500);
@@ -130,7 +130,7 @@ impl Scheduler {
         let permit = self.prefetch.acquire_for_recorded(most, behind);
         let now = self.store.clock().now();
         let shares = Some(permit.shares.clone());
-        let start = StartNow { places: permit.slots, lease_until: now + to_delta(self.lease), shares };
+        let start = ImmediateStart { places: permit.slots, lease_until: now + to_delta(self.lease), shares };
         let ask =
             FireDue { now, horizon: HORIZON, limit, worker: self.worker, room: permit.prefetch, start: Some(start) };
         let fired = self.store.fire_due(&ask).await?;

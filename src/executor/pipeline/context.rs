@@ -32,5 +32,5 @@ pub struct StepContext {
     /// The digest of the steps.
     pub steps: String,
     /// A missing field was told in this run, or is not to be told.
-    pub missing_told: AtomicBool,
+    pub missing_notified: AtomicBool,
 }

@@ -104,7 +104,7 @@ impl Pipeline {
             known: UsedSecrets::default(),
             steps: String::new(),
             // the trial itself shows what is missing
-            missing_told: AtomicBool::new(true),
+            missing_notified: AtomicBool::new(true),
         };
         Ok(TrialState { world, live: sample.live, until: tokio::time::Instant::now() + LIMIT }.run(&spec, sample).await)
     }

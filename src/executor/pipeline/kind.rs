@@ -138,7 +138,7 @@ impl StepContext {
 
     /// Tells the task's owner of a field that an expression misses. A run goes on where that fails.
     pub async fn tell_missing(&self, expression: &Expression, name: &str, step: &str, scope: &StepScope) {
-        if self.missing_told.swap(true, Ordering::Relaxed) {
+        if self.missing_notified.swap(true, Ordering::Relaxed) {
             return;
         }
         // to find the place of the field is as much work as to evaluate the expression

@@ -23,7 +23,7 @@ use crate::domain::approval::{Approval, ApprovalStatus};
 use crate::domain::notification::{Delivery, dedupe};
 use crate::domain::run::cause::Cause;
 use crate::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
-use crate::domain::run::{Run, RunState};
+use crate::domain::run::{Run, RunOrigin, RunState};
 use crate::domain::task::{Notify, Route, Task};
 use crate::http::HttpState;
 use crate::http::api::runs::missing;
@@ -187,8 +187,8 @@ fn cause_sentence(run: &Run) -> String {
         Some(Cause::Condition { expression, value, .. }) => {
             format!("The condition `{expression}` made the task fire; the poll saw {value}.")
         }
-        None if run.fire_key.starts_with("m:") => format!("Somebody asked for it at {at}."),
-        None if run.fire_key.starts_with("b:") => format!("A backfill asked for the instant {at}."),
+        None if run.origin == RunOrigin::Request => format!("Somebody asked for it at {at}."),
+        None if run.origin == RunOrigin::Backfill => format!("A backfill asked for the instant {at}."),
         None => format!("The {} of the task was due at {at}.", run.trigger_type),
     }
 }

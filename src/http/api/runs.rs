@@ -15,7 +15,7 @@ use uuid::Uuid;
 use crate::base::id;
 use crate::base::token::Permission;
 use crate::domain::run::transcript::TranscriptEntry;
-use crate::domain::run::{Run, RunState, Usage};
+use crate::domain::run::{Run, RunOrigin, RunState, Usage};
 use crate::domain::task::Task;
 use crate::http::HttpState;
 use crate::http::api::approvals::ApprovalOfRun;
@@ -67,6 +67,7 @@ impl RunView {
             task_id: Some(task.id),
             tenant_id: task.tenant_id.clone(),
             fire_key,
+            origin: RunOrigin::Request,
             trigger_type: task.spec.trigger.kind().to_owned(),
             scheduled_for,
             state: RunState::Queued,

@@ -29,6 +29,7 @@ use chrono_tz::Tz;
 
 use crate::base::id::{Scope, Tenant};
 use crate::base::token::TokenHash;
+use crate::domain::actor::Actor;
 use crate::domain::approval::{Approval, Via};
 use crate::domain::notification::recipient::Reader;
 use crate::http::HttpState;
@@ -213,7 +214,7 @@ async fn settle(
 ) -> Result<Response, Response> {
     let mut refused = Vec::new();
     for (approval, decision) in decisions {
-        let who = Who { by: format!("recipient:{}", asked.link.recipient), via: Via::Link };
+        let who = Who { by: Actor::Recipient(&asked.link.recipient).to_string(), via: Via::Link };
         match decision.put(state, &asked.scope, approval, who).await {
             Ok((Decided::Done(_) | Decided::Counted(_), _)) => {}
             Ok((Decided::Refused(refusal, _), _)) => {
@@ -288,7 +289,7 @@ fn of_refusal(refusal: DecisionRefusal) -> &'static str {
         DecisionRefusal::Settled => "refused_settled",
         DecisionRefusal::Expired => "refused_expired",
         DecisionRefusal::OtherDigest => "refused_other",
-        DecisionRefusal::Barred => "refused_barred",
+        DecisionRefusal::Excluded => "refused_excluded",
         DecisionRefusal::NotOffered => "refused_not_offered",
     }
 }
@@ -325,14 +326,14 @@ async fn scene(
         Some(task) => state.store.find_task(scope, task).await.map_err(unavailable)?,
         None => None,
     };
-    let reader = format!("recipient:{recipient}");
+    let reader = Actor::Recipient(recipient).to_string();
     let requester = beginning::requester(state, scope, first).await.map_err(unavailable)?;
     Ok(ApprovalPage {
         now: state.clock.now(),
         zone,
         words,
         tenant: first.tenant_id.clone(),
-        identities: state.store.marks_of(&reader).await.map_err(unavailable)?,
+        identities: state.store.voter_identities(&reader).await.map_err(unavailable)?,
         reader,
         run_id: first.run_id,
         task: task.map(|task| task.name),

@@ -18,14 +18,12 @@ use crate::base::compute;
 use crate::base::id::{Scope, Tenant};
 use crate::base::invalid::ValidationErrors;
 use crate::base::token::{Permission, TokenHash, TokenText};
+use crate::domain::actor::Actor;
 use crate::executor::webhook::{TOKEN_PREFIX, is_completion_token};
 use crate::http::HttpState;
 use crate::http::error::ApiError;
 use crate::http::server::Peer;
 use crate::store::{StoreError, StoredToken};
-
-/// The configured admin token, on record.
-const ADMIN: &str = "token:admin";
 
 /// The caller of a request, with scope and permissions.
 #[derive(Debug, Clone)]
@@ -125,7 +123,7 @@ impl AuthenticatedCaller {
 
     /// Name of the caller for the record: `token:<id>`, or `token:admin` for the configured one.
     pub fn name(&self) -> String {
-        self.token_id.map_or_else(|| ADMIN.into(), |id| format!("token:{id}"))
+        self.token_id.map_or(Actor::Admin, Actor::Token).to_string()
     }
 
     /// The name of the token that theirs descends from: what they make descends from it, too.
@@ -203,10 +201,11 @@ pub async fn still_may(
     tenant: &str,
     permission: Permission,
 ) -> Result<bool, StoreError> {
-    if name == ADMIN {
-        return Ok(state.admin_token.is_some());
-    }
-    let Some(id) = name.strip_prefix("token:").and_then(|id| id.parse().ok()) else { return Ok(false) };
+    let id = match Actor::parse(name) {
+        Actor::Admin => return Ok(state.admin_token.is_some()),
+        Actor::Token(id) => id,
+        Actor::Recipient(_) | Actor::Caller(_) | Actor::Service => return Ok(false),
+    };
     let Some(token) = state.store.get_token(id).await? else { return Ok(false) };
     let is_theirs = token.tenant_id.as_deref().is_none_or(|own| own == tenant);
     let mut held = token.scopes.iter().filter_map(|word| Permission::parse(word));

@@ -301,7 +301,7 @@ mod tests {
     use crate::domain::notification::text::Link;
     use crate::domain::notification::{MessageKind, NoticeKind, SubjectRef};
     use crate::domain::run::outcome::RunFault;
-    use crate::domain::run::{Run, RunState, Usage};
+    use crate::domain::run::{Run, RunOrigin, RunState, Usage};
     use crate::ports::channel::{Capabilities, ChannelError, OutgoingMessage, Receipt};
 
     /// A channel of this name, with these formats and this room.
@@ -360,6 +360,7 @@ mod tests {
             tenant_id: "ann".into(),
             fire_key: "s:2026-12-24T07:00:00.000Z".into(),
             trigger_type: "schedule".into(),
+            origin: RunOrigin::Trigger,
             scheduled_for: at("2026-12-24T07:00:00Z"),
             state,
             reason: None,
@@ -505,7 +506,7 @@ mod tests {
         );
         let text = asked(&one, MessageKind::Ask, "Pay", Tz::UTC, 10_000).text;
         assert!(text.contains("It is done at 2027-03-01 08:05 UTC unless you stop it."), "{text}");
-        assert_eq!(asked(&one, MessageKind::Ask, "Pay", Tz::UTC, 10_000).event, "approval.held");
+        assert_eq!(asked(&one, MessageKind::Ask, "Pay", Tz::UTC, 10_000).event, "approval.undo_window");
     }
 
     #[test]
@@ -590,11 +591,11 @@ mod tests {
                 }
             }
         }
-        let mut held = trial::sample(Purpose::Of("held"));
-        held.locale = "de".into();
-        held.question.as_mut().unwrap().things = "2 Sachen".into();
+        let mut undo = trial::sample(Purpose::Of("undo_window"));
+        undo.locale = "de".into();
+        undo.question.as_mut().unwrap().things = "2 Sachen".into();
         for format in MessageFormat::ALL {
-            all.push_str(&templates.render(&held, "email", format, TemplateKind::Body).expect("each has one"));
+            all.push_str(&templates.render(&undo, "email", format, TemplateKind::Body).expect("each has one"));
             all.push('\n');
         }
         for trouble in [CredentialIssueKind::Missing, CredentialIssueKind::NeedsConsent, CredentialIssueKind::Refused] {

@@ -13,7 +13,7 @@ use crate::base::secret::Secret;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
 use crate::ports::llm::wire::{Format, Progress, RequestBody, raw};
 use crate::ports::llm::{
-    LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OnDelta, StopReason, ToolOffer, echo, wire,
+    LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OnDelta, StopReason, ToolOffer, provider_message, wire,
 };
 
 pub(super) const DEFAULT_BASE_URL: &str = "https://api.anthropic.com/v1";
@@ -54,8 +54,8 @@ impl Anthropic {
 
     /// The answer with its blocks as they are to come back.
     fn with_echo(&self, blocks: Vec<Box<RawValue>>, answer: ModelAnswer) -> ModelAnswer {
-        let echo = echo::new(WIRE, &self.model, raw(&blocks).to_string(), self.key.as_ref());
-        ModelAnswer { echo, ..answer }
+        let provider_message = provider_message::new(WIRE, &self.model, raw(&blocks).to_string(), self.key.as_ref());
+        ModelAnswer { provider_message, ..answer }
     }
 }
 
@@ -173,8 +173,8 @@ struct AnthropicMessage<'a> {
 /// A message in blocks. What this model wrote itself goes back as it was: its thinking is signed, and the order of its
 /// blocks is part of it.
 fn blocks(message: &TranscriptMessage, model: &str) -> (&'static str, Vec<Box<RawValue>>) {
-    let kept =
-        echo::message_of(message, WIRE, model).and_then(|kept| serde_json::from_str::<Vec<Box<RawValue>>>(kept).ok());
+    let kept = provider_message::message_of(message, WIRE, model)
+        .and_then(|kept| serde_json::from_str::<Vec<Box<RawValue>>>(kept).ok());
     if let Some(kept) = kept {
         return ("assistant", kept.into_iter().filter(|block| !is_empty_text(block)).collect());
     }
@@ -365,6 +365,6 @@ impl AnthropicStream {
             _ => StopReason::Done,
         };
         let text = Some(text).filter(|text| !text.is_empty());
-        Ok(ModelAnswer { text, tool_calls, stop, tokens: self.tokens, echo: None })
+        Ok(ModelAnswer { text, tool_calls, stop, tokens: self.tokens, provider_message: None })
     }
 }

@@ -252,7 +252,7 @@ mod tests {
                 tool_calls: vec![],
                 stop: StopReason::Done,
                 tokens: ModelTokens { input: 1000, output: 10 },
-                echo: None,
+                provider_message: None,
             };
             let failure = self.failures.lock().unwrap().pop_front();
             Box::pin(async move { failure.map_or(Ok(answer), Err) })
@@ -378,7 +378,13 @@ mod tests {
             };
             let tool_calls = calls.iter().map(call).collect();
             let tokens = ModelTokens::default();
-            check_call_ids(ModelAnswer { text: None, tool_calls, stop: StopReason::ToolCalls, tokens, echo: None })
+            check_call_ids(ModelAnswer {
+                text: None,
+                tool_calls,
+                stop: StopReason::ToolCalls,
+                tokens,
+                provider_message: None,
+            })
         };
         assert!(answer(&[("1", "a"), ("2", "a")]).is_ok());
         for odd in [&[("", "a")][..], &[("1", "")], &[("1", "a"), ("1", "b")]] {
@@ -399,7 +405,7 @@ mod tests {
             Box::pin(async move {
                 let _ = may.wait_for(|may| *may).await;
                 let (tokens, stop) = (ModelTokens::default(), StopReason::Done);
-                Ok(ModelAnswer { text: None, tool_calls: vec![], stop, tokens, echo: None })
+                Ok(ModelAnswer { text: None, tool_calls: vec![], stop, tokens, provider_message: None })
             })
         }
     }

@@ -11,7 +11,8 @@ use crate::base::secret::Secret;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
 use crate::ports::llm::wire::{Format, Progress, RequestBody, raw};
 use crate::ports::llm::{
-    LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OnDelta, StopReason, ToolOffer, ToolSchema, echo, wire,
+    LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OnDelta, StopReason, ToolOffer, ToolSchema,
+    provider_message, wire,
 };
 
 pub(super) const DEFAULT_BASE_URL: &str = "https://api.openai.com/v1";
@@ -48,7 +49,7 @@ impl OpenAi {
     /// A message as it is sent. What this model wrote itself goes back as it was, foreign fields included: some models go
     /// on with their calls only when they get their thinking back.
     fn message(&self, message_in: &TranscriptMessage) -> Box<RawValue> {
-        let kept = echo::message_of(message_in, WIRE, &self.model)
+        let kept = provider_message::message_of(message_in, WIRE, &self.model)
             .and_then(|kept| RawValue::from_string(kept.to_owned()).ok());
         kept.unwrap_or_else(|| raw(&message(message_in)))
     }
@@ -60,8 +61,8 @@ impl OpenAi {
 
     /// The answer with its message as it is to come back.
     fn keeping(&self, written: Option<String>, answer: ModelAnswer) -> ModelAnswer {
-        let echo = written.and_then(|raw| echo::new(WIRE, &self.model, raw, self.key.as_ref()));
-        ModelAnswer { echo, ..answer }
+        let provider_message = written.and_then(|raw| provider_message::new(WIRE, &self.model, raw, self.key.as_ref()));
+        ModelAnswer { provider_message, ..answer }
     }
 }
 
@@ -247,7 +248,7 @@ impl ChatStream {
         }
         let Some(choice) = chunk["choices"].get(0) else { return };
         if let Some(piece) = choice["delta"].as_object() {
-            echo::add(&mut self.message, piece);
+            provider_message::add(&mut self.message, piece);
         }
         if let Some(text) = choice["delta"]["content"].as_str().filter(|text| !text.is_empty()) {
             self.text.push_str(text);
@@ -308,7 +309,7 @@ impl ChatStream {
             _ => StopReason::Done,
         };
         let text = Some(self.text).filter(|text| !text.is_empty());
-        ModelAnswer { text, tool_calls, stop, tokens: self.tokens, echo: None }
+        ModelAnswer { text, tool_calls, stop, tokens: self.tokens, provider_message: None }
     }
 }
 

@@ -173,11 +173,12 @@ impl<'a> ScriptedScene<'a> {
             arguments: self.filled_value(&Value::Object(call.arguments.clone())),
         };
         let tool_calls: Vec<ToolCall> = calls.iter().enumerate().map(call).collect();
-        let message = TranscriptMessage::Assistant { text: text.clone(), tool_calls: tool_calls.clone(), echo: None };
+        let message =
+            TranscriptMessage::Assistant { text: text.clone(), tool_calls: tool_calls.clone(), provider_message: None };
         let count = TokenCounter::of("scripted");
         let tokens = ModelTokens { input: count.request(request) as i64, output: count.message(&message) as i64 };
         let stop = if tool_calls.is_empty() { StopReason::Done } else { StopReason::ToolCalls };
-        ModelAnswer { text, tool_calls, stop, tokens, echo: None }
+        ModelAnswer { text, tool_calls, stop, tokens, provider_message: None }
     }
 
     fn filled_value(&self, value: &Value) -> Value {
@@ -292,7 +293,8 @@ mod tests {
         assert_eq!(first.tool_calls, [ToolCall { id: "call_1_1".into(), name: "inbox".into(), arguments }]);
         assert_eq!(first.stop, StopReason::ToolCalls);
 
-        let message = TranscriptMessage::Assistant { text: first.text, tool_calls: first.tool_calls, echo: None };
+        let message =
+            TranscriptMessage::Assistant { text: first.text, tool_calls: first.tool_calls, provider_message: None };
         let inbox = r#"{"unread":2,"first":{"from":"Ann"}}"#;
         let second = model()
             .complete(&request(vec![TranscriptMessage::user("any mail?"), message, result(inbox)]), None)
@@ -315,7 +317,8 @@ mod tests {
     #[tokio::test]
     async fn service_text_behind_results_is_not_the_question() {
         let first = model().complete(&request(vec![TranscriptMessage::user("any mail?")]), None).await.unwrap();
-        let message = TranscriptMessage::Assistant { text: first.text, tool_calls: first.tool_calls, echo: None };
+        let message =
+            TranscriptMessage::Assistant { text: first.text, tool_calls: first.tool_calls, provider_message: None };
         let inbox = r#"{"unread":2,"first":{"from":"Ann"}}"#;
         let closing = TranscriptMessage::user("Please provide a final answer.");
         let asked = request(vec![TranscriptMessage::user("any mail?"), message, result(inbox), closing]);

@@ -51,8 +51,10 @@ impl TokenCounter {
             | TranscriptMessage::StepResult { .. } => 0,
             TranscriptMessage::Tool { content, name, .. } => self.text(content) + self.text(name),
             // what is sent is the provider's message, thinking included
-            TranscriptMessage::Assistant { echo: Some(echo), .. } => self.text(&echo.raw),
-            TranscriptMessage::Assistant { text, tool_calls, echo: None } => {
+            TranscriptMessage::Assistant { provider_message: Some(provider_message), .. } => {
+                self.text(&provider_message.raw)
+            }
+            TranscriptMessage::Assistant { text, tool_calls, provider_message: None } => {
                 let calls = tool_calls.iter().map(|c| FRAME + self.text(&c.name) + self.text(&c.arguments.to_string()));
                 text.as_deref().map_or(0, |text| self.text(text)) + calls.sum::<u64>()
             }
@@ -115,7 +117,8 @@ mod tests {
             name: "abcd".into(),
             arguments: serde_json::json!({}),
         }];
-        let assistant = TranscriptMessage::Assistant { text: Some("abcdefgh".into()), tool_calls: calls, echo: None };
+        let assistant =
+            TranscriptMessage::Assistant { text: Some("abcdefgh".into()), tool_calls: calls, provider_message: None };
         assert_eq!(gpt.message(&assistant), 4 + 2 + 4 + 1 + 1);
         let tool =
             ToolSchema { name: "abcd".into(), description: "abcd".into(), parameters: serde_json::json!({}).into() };

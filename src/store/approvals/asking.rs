@@ -5,9 +5,10 @@ use chrono::{DateTime, Utc};
 use serde_json::json;
 use uuid::Uuid;
 
+use crate::domain::actor::SERVICE;
 use crate::domain::approval::{Approval, POLICY, Via};
 use crate::store::db::text::{document, text};
-use crate::store::ops::audit::{AuditAction, SERVICE, write_audit};
+use crate::store::ops::audit::{AuditAction, write_audit};
 use crate::store::runs::overlap::rule::EACH_IN_TURN;
 use crate::store::sql::sql;
 use crate::store::tx::Tx;

@@ -70,7 +70,7 @@ fn judge(
         _ if !(open || stops) => DecisionResult::Refused(DecisionRefusal::Settled),
         _ if answer.digest != approval.digest => DecisionResult::Refused(DecisionRefusal::OtherDigest),
         _ if open && approval.expires_at <= now => DecisionResult::Refused(DecisionRefusal::Expired),
-        _ if voter.is_barred => DecisionResult::Refused(DecisionRefusal::Barred),
+        _ if voter.is_excluded => DecisionResult::Refused(DecisionRefusal::Excluded),
         choice if !proposal.options.contains(&choice) || edited == Some(None) => {
             DecisionResult::Refused(DecisionRefusal::NotOffered)
         }
@@ -112,7 +112,7 @@ fn act<'a>(approval: &'a Approval, answer: &'a ApprovalAnswer, action: &'a str, 
 struct Voter {
     identities: VoterIdentities,
     /// It may be the one who asked, who may not answer.
-    is_barred: bool,
+    is_excluded: bool,
 }
 
 /// A vote as it is stored.
@@ -217,15 +217,15 @@ impl Store {
     /// The person who answers a question, and whether they may.
     async fn voter(&self, scope: &Scope, id: Uuid, answer: &ApprovalAnswer) -> Result<Voter, StoreError> {
         let approval = self.get_approval(scope, id).await?;
-        let identities = self.marks_of(&answer.by).await?;
-        let is_barred = match &approval.proposal.barred {
-            Some(barred) => {
-                identities.overlaps(&self.marks_of(barred).await?)
+        let identities = self.voter_identities(&answer.by).await?;
+        let is_excluded = match &approval.proposal.excluded_approver {
+            Some(excluded) => {
+                identities.overlaps(&self.voter_identities(excluded).await?)
                     || self.is_requester(scope, approval.run_id, &identities).await?
             }
             None => false,
         };
-        Ok(Voter { identities, is_barred })
+        Ok(Voter { identities, is_excluded })
     }
 
     /// Whether a run was asked for by hand by whom these identities may be of.
@@ -236,7 +236,7 @@ impl Store {
         identities: &VoterIdentities,
     ) -> Result<bool, StoreError> {
         Ok(match self.requester_of(scope, run_id).await? {
-            Some(requester) => identities.overlaps(&self.marks_of(&requester).await?),
+            Some(requester) => identities.overlaps(&self.voter_identities(&requester).await?),
             None => false,
         })
     }

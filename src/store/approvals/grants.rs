@@ -6,9 +6,10 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
+use crate::domain::actor::{Actor, SERVICE};
 use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, PagedRow, RowPage};
 use crate::store::db::text::{document, text};
-use crate::store::ops::audit::{AuditAction, SERVICE, write_audit};
+use crate::store::ops::audit::{AuditAction, write_audit};
 use crate::store::sql::sql;
 use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError};
@@ -202,11 +203,7 @@ impl Grant {
     }
 
     pub(in crate::store) fn act<'a>(&'a self, actor: &'a str, action: &'a str, body: Value) -> AuditAction<'a> {
-        let via = match actor.split_once(':') {
-            Some(("recipient", _)) => "link",
-            Some(_) => "api",
-            None => SERVICE,
-        };
+        let via = Actor::parse(actor).via().as_str();
         AuditAction { tenant: &self.tenant_id, actor, via, action, subject_type: "grant", subject_id: self.id, body }
     }
 

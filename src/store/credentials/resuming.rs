@@ -11,7 +11,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
 use crate::base::id::Scope;
-use crate::domain::credential::{Credential, CredentialStatus, Reference, paused_for};
+use crate::domain::credential::{Credential, CredentialStatus, Reference};
 use crate::domain::task::DependentTask;
 use crate::domain::task::change::{PlannedChange, TaskChange};
 use crate::store::credentials::TASKS_MOVE;
@@ -33,20 +33,21 @@ const CLAIM: TimeDelta = TimeDelta::seconds(30);
 /// The first that wait for a credential, locked before one is changed: what is changed with a task is locked behind it.
 pub(super) const WAITING: Split = Split {
     postgres: "select d.task_id from due d join tasks t on t.id = d.task_id
-                where t.tenant_id = $1 and t.status = 'paused' and t.status_reason = $2
-                order by d.task_id limit $3 for update of d",
+                where t.tenant_id = $1 and t.status = 'paused' and t.awaited_service = $2 and t.awaited_account = $3
+                order by d.task_id limit $4 for update of d",
     sqlite: WAITING_NOW,
 };
 
 /// Those tasks without locks: what is to be planned.
-const WAITING_NOW: &str =
-    "select id from tasks where tenant_id = $1 and status = 'paused' and status_reason = $2 order by id limit $3";
+const WAITING_NOW: &str = "select id from tasks
+      where tenant_id = $1 and status = 'paused' and awaited_service = $2 and awaited_account = $3
+      order by id limit $4";
 
 /// Those behind them go on later.
 pub(super) const LATER: &str = "
     insert into resumptions (task_id, tenant_id, service, account)
-    select id, tenant_id, $3, $4 from tasks
-     where tenant_id = $1 and status = 'paused' and status_reason = $2 and id > $5
+    select id, tenant_id, $2, $3 from tasks
+     where tenant_id = $1 and status = 'paused' and awaited_service = $2 and awaited_account = $3 and id > $4
      order by id
     on conflict (task_id) do update set service = excluded.service, account = excluded.account";
 
@@ -106,8 +107,15 @@ impl Store {
         credential: &Reference,
     ) -> Result<Resumptions, StoreError> {
         let mut read = self.db.read_in(scope).await?;
-        let waiting: Vec<Uuid> =
-            read.query(WAITING_NOW).bind(text(tenant)).bind(paused_for(credential)).bind(AT_ONCE).scalars().await?;
+        let Reference { service, account } = credential;
+        let waiting: Vec<Uuid> = read
+            .query(WAITING_NOW)
+            .bind(text(tenant))
+            .bind(text(service))
+            .bind(text(account))
+            .bind(AT_ONCE)
+            .scalars()
+            .await?;
         read.end().await?;
         let mut planned = Resumptions::default();
         self.plan_more(scope, waiting, &mut planned).await?;
@@ -205,7 +213,7 @@ impl Store {
     /// One try; `None`: the task is not as it was planned, and nothing is written.
     async fn try_resume(&self, resumption: &Resumption, planned: &PlannedChange) -> Result<Option<WentOn>, StoreError> {
         let Resumption { task_id, tenant_id, service, account, .. } = resumption;
-        let reason = paused_for(&Reference { service: service.clone(), account: account.clone() });
+        let credential = Reference { service: service.clone(), account: account.clone() };
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
         lock_reference(tx, tenant_id, service, account).await?;
@@ -216,7 +224,7 @@ impl Store {
         let is_active =
             stands.is_some_and(|(status, _)| CredentialStatus::parse(&status) == Some(CredentialStatus::Active));
         let mut went_on = WentOn::default();
-        if is_wanted && is_active && row.is_paused_for(&reason) {
+        if is_wanted && is_active && row.awaits(&credential) {
             match as_planned(tx, row, planned).await? {
                 None => return Ok(None),
                 // its trigger can't go on any more
@@ -252,11 +260,12 @@ pub(super) async fn resume_waiting(
 ) -> Result<Result<WentOn, Vec<Uuid>>, StoreError> {
     let mut went_on = WentOn::default();
     let mut unplanned: Vec<Uuid> = Vec::new();
-    let reason = credential.paused_for();
+    let Credential { tenant_id, service, account_name, .. } = credential;
+    let reference = credential.reference();
     let waiting: Vec<Uuid> = match credential.status {
         CredentialStatus::NeedsConsent => Vec::new(),
         CredentialStatus::Active => {
-            tx.query(WAITING).bind(&credential.tenant_id).bind(&reason).bind(AT_ONCE).scalars().await?
+            tx.query(WAITING).bind(tenant_id).bind(service).bind(account_name).bind(AT_ONCE).scalars().await?
         }
     };
     let last = waiting.last().copied().filter(|_| waiting.len() as i64 == AT_ONCE);
@@ -274,7 +283,7 @@ pub(super) async fn resume_waiting(
             }
             Err(error) => return Err(error),
         };
-        let Some(row) = row.filter(|row| row.is_paused_for(&reason)) else { continue };
+        let Some(row) = row.filter(|row| row.awaits(&reference)) else { continue };
         let Some(plan) = planned.of(id) else {
             unplanned.push(id);
             continue;
@@ -294,15 +303,7 @@ pub(super) async fn resume_waiting(
         return Ok(Err(unplanned));
     }
     if let Some(last) = last {
-        went_on.later = tx
-            .query(LATER)
-            .bind(&credential.tenant_id)
-            .bind(&reason)
-            .bind(&credential.service)
-            .bind(&credential.account_name)
-            .bind(last)
-            .execute()
-            .await?;
+        went_on.later = tx.query(LATER).bind(tenant_id).bind(service).bind(account_name).bind(last).execute().await?;
     }
     Ok(Ok(went_on))
 }

@@ -8,7 +8,7 @@
 
 use std::io::ErrorKind;
 use std::ops::{Deref, DerefMut};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use deadpool::Runtime;
@@ -48,15 +48,26 @@ const TAKEN: &str = "it is taken when it is dropped";
 /// Between two looks whether all are closed.
 const CLOSING: Duration = Duration::from_millis(2);
 
-/// When one was last found to have been ended. One for the process: who finds it knows the error, not the connection, and a
-/// question too many does no harm.
-static ENDED: Mutex<Option<Instant>> = Mutex::new(None);
+/// When a connection to the server was last lost, or given back before its statement had come to its end: the pools of one
+/// store share it. The others are asked before their next use whether they are still there: a server that crashed or was cut
+/// off ended them, too, and each would fail what it is used for. A question too many does no harm.
+#[derive(Clone, Default)]
+pub(in crate::store) struct LastLoss(Arc<Mutex<Option<Instant>>>);
 
-/// Where this is the end of a connection, the others are asked before their next use whether they are still there: a server
-/// that crashed or was cut off ended them, too, and each would fail what it is used for.
-pub(in crate::store) fn note_connection_error(error: &sqlx::Error) {
-    if is_end(error) {
-        *ENDED.lock().expect("ended lock") = Some(Instant::now());
+impl LastLoss {
+    fn note(&self) {
+        *self.0.lock().expect("last loss lock") = Some(Instant::now());
+    }
+
+    fn note_error(&self, error: &sqlx::Error) {
+        if is_end(error) {
+            self.note();
+        }
+    }
+
+    /// Whether it was after this instant.
+    fn is_after(&self, used: Instant) -> bool {
+        self.0.lock().expect("last loss lock").is_some_and(|lost| used <= lost)
     }
 }
 
@@ -71,6 +82,7 @@ pub(in crate::store) struct PostgresConnector {
     options: PgConnectOptions,
     /// Connections belong to the runtime that opened the store, whoever needs one first.
     runtime: Handle,
+    last_loss: LastLoss,
 }
 
 /// A connection that nobody else has until it is dropped.
@@ -80,6 +92,8 @@ pub(in crate::store) struct PooledConnection {
     turn: Option<QueuePermit<QueueFlow>>,
     /// A transaction has been asked for, and whether it has begun is not known.
     begins: bool,
+    /// A transaction was left: its rollback is under way.
+    rolls_back: bool,
 }
 
 /// A transaction, with its connection. What is not committed is rolled back.
@@ -90,8 +104,12 @@ pub(in crate::store) struct PostgresTransaction {
 
 impl Connections {
     /// At most so many; one of them is there when this returns.
-    pub(in crate::store) async fn open(options: PgConnectOptions, most: u32) -> Result<Connections, sqlx::Error> {
-        let pool = Pool::builder(PostgresConnector { options, runtime: Handle::current() })
+    pub(in crate::store) async fn open(
+        options: PgConnectOptions,
+        most: u32,
+        last_loss: LastLoss,
+    ) -> Result<Connections, sqlx::Error> {
+        let pool = Pool::builder(PostgresConnector { options, runtime: Handle::current(), last_loss })
             .max_size(most as usize)
             .queue_mode(QueueMode::Lifo)
             .recycle_timeout(Some(ASKED))
@@ -114,7 +132,10 @@ impl Connections {
     pub(in crate::store) async fn acquire(&self) -> Result<PooledConnection, sqlx::Error> {
         match timeout(WAIT, self.pool.get()).await {
             Ok(Ok(held)) => Ok(held),
-            Ok(Err(PoolError::Backend(error))) => Err(error),
+            Ok(Err(PoolError::Backend(error))) => {
+                self.note_error(&error);
+                Err(error)
+            }
             Ok(Err(PoolError::Closed)) => Err(sqlx::Error::PoolClosed),
             Ok(Err(_)) | Err(_) => Err(sqlx::Error::PoolTimedOut),
         }
@@ -126,6 +147,11 @@ impl Connections {
         let mut held = self.acquire().await?;
         held.turn = Some(turn);
         Ok(held)
+    }
+
+    /// Where this is the end of a connection to the server, those here are asked before they are used again.
+    pub(in crate::store) fn note_error(&self, error: &sqlx::Error) {
+        self.pool.manager().last_loss.note_error(error);
     }
 
     /// The queue of those who want one in turn, to be measured.
@@ -179,9 +205,8 @@ impl Manager for PostgresConnector {
             return Err(RecycleError::message("it is old"));
         }
         let used = about.recycled.unwrap_or(about.created);
-        let in_doubt = ENDED.lock().expect("ended lock").is_some_and(|ended| used <= ended);
-        if in_doubt || used.elapsed() > UNASKED {
-            connection.ping().await.inspect_err(note_connection_error)?;
+        if self.last_loss.is_after(used) || used.elapsed() > UNASKED {
+            connection.ping().await.inspect_err(|error| self.last_loss.note_error(error))?;
         }
         Ok(())
     }
@@ -207,7 +232,7 @@ fn is_shutdown(error: &sqlx::Error) -> bool {
 
 impl From<Object<PostgresConnector>> for PooledConnection {
     fn from(object: Object<PostgresConnector>) -> PooledConnection {
-        PooledConnection { object: Some(object), turn: None, begins: false }
+        PooledConnection { object: Some(object), turn: None, begins: false, rolls_back: false }
     }
 }
 
@@ -219,6 +244,20 @@ impl PooledConnection {
         PgTransactionManager::begin(&mut begun.held, None).await?;
         begun.held.begins = false;
         Ok(begun)
+    }
+
+    /// Notes a loss where a statement has not come to its end: the server may have ended the connection.
+    fn note_unless_ready(&mut self) {
+        let Some(object) = self.object.as_mut() else { return };
+        if !matches!(object.flush().now_or_never(), Some(Ok(()))) {
+            note_loss(object);
+        }
+    }
+}
+
+fn note_loss(object: &Object<PostgresConnector>) {
+    if let Some(pool) = Object::pool(object) {
+        pool.manager().last_loss.note();
     }
 }
 
@@ -233,7 +272,9 @@ impl PostgresTransaction {
 impl Drop for PostgresTransaction {
     fn drop(&mut self) {
         if self.is_open {
+            self.held.note_unless_ready();
             PgTransactionManager::start_rollback(&mut self.held);
+            self.held.rolls_back = true;
         }
     }
 }
@@ -268,8 +309,12 @@ impl DerefMut for PooledConnection {
 
 impl Drop for PooledConnection {
     fn drop(&mut self) {
+        if !self.rolls_back {
+            self.note_unless_ready();
+        }
         let Some(mut object) = self.object.take() else { return };
         if self.begins {
+            note_loss(&object);
             return drop(Object::take(object));
         }
         match (object.flush().now_or_never(), Handle::try_current()) {
@@ -278,18 +323,20 @@ impl Drop for PooledConnection {
             (None, Ok(runtime)) => drop(runtime.spawn(async move {
                 if !matches!(timeout(ENDS, object.flush()).await, Ok(Ok(()))) {
                     tracing::debug!("a connection to the database is thrown away");
+                    note_loss(&object);
                     drop(Object::take(object));
                 }
             })),
-            _ => drop(Object::take(object)),
+            _ => {
+                note_loss(&object);
+                drop(Object::take(object));
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use futures::future::join_all;
 
     use super::*;
@@ -310,7 +357,8 @@ mod tests {
     /// Without a server: the pool is closed, so a call ends as soon as it has its turn.
     #[tokio::test]
     async fn tenant_that_comes_seldom_has_its_connection_before_the_backlog_of_another() {
-        let connector = PostgresConnector { options: PgConnectOptions::new(), runtime: Handle::current() };
+        let (options, last_loss) = (PgConnectOptions::new(), LastLoss::default());
+        let connector = PostgresConnector { options, runtime: Handle::current(), last_loss };
         let pool = Pool::builder(connector).max_size(1).build().expect("a pool");
         pool.close();
         let connections = Connections { pool, turns: FairQueue::new(1) };

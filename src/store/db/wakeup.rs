@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use crate::base::clock::pause;
 use crate::store::Store;
-use crate::store::db::connections::{Connections, note_connection_error};
+use crate::store::db::connections::Connections;
 use crate::store::db::listener::Listener;
 use crate::store::db::with_timeout;
 
@@ -116,7 +116,7 @@ impl Wakeups {
     pub(in crate::store) async fn connect_instances(&self, quick: &Connections, listener: &Listener) {
         let heard = listener.listen().await;
         listener.spawn(self.clone().send_notifications(quick.clone(), listener.clone()));
-        listener.spawn(self.clone().listen(listener.clone(), heard));
+        listener.spawn(self.clone().listen(quick.clone(), listener.clone(), heard));
     }
 
     /// Sends until the listener is closed, and then what is left: other instances do what a stop hands back.
@@ -136,19 +136,19 @@ impl Wakeups {
         let told = with_timeout(async {
             sqlx::query(NOTIFY).bind(self.payload(called)).execute(&mut *quick.acquire().await?).await
         });
-        if let Err(error) = told.await.inspect_err(note_connection_error) {
+        if let Err(error) = told.await {
             tracing::debug!(%error, "other instances could not be notified, they poll by themselves");
         }
     }
 
-    async fn listen(self, listener: Listener, mut pg_listener: Result<PgListener, sqlx::Error>) {
+    async fn listen(self, quick: Connections, listener: Listener, mut pg_listener: Result<PgListener, sqlx::Error>) {
         let hearing = async {
             loop {
                 let error = match pg_listener {
                     Ok(pg_listener) => self.dispatch(pg_listener).await,
                     Err(error) => error,
                 };
-                note_connection_error(&error);
+                quick.note_error(&error);
                 tracing::debug!(%error, "can't listen to other instances, services poll by themselves");
                 pause(RECONNECT_AFTER).await;
                 pg_listener = listener.listen().await;

@@ -3,7 +3,6 @@
 
 use crate::base::id::Scope;
 use crate::base::unicode_safety::on_one_line;
-use crate::domain::credential::parse_reason;
 use crate::domain::notification::credential_notice::CredentialContext;
 use crate::domain::notification::rendered_message::References;
 use crate::domain::notification::{Delivery, SubjectRef};
@@ -65,8 +64,7 @@ impl Store {
             (Some(task_id), _) => {
                 let task = self.find_task(&Scope::Every, *task_id).await?;
                 Ok(task.map(|task| {
-                    let awaited = task.status_reason.as_deref().and_then(parse_reason);
-                    let awaited = awaited.map(|reference| reference.to_string());
+                    let awaited = task.awaited_credential.map(|credential| credential.to_string());
                     let paused = task.status == TaskStatus::Paused && awaited.as_ref() == Some(&telling.reference);
                     CredentialContext { task: Some(on_one_line(&task.name)), paused, ..telling }
                 }))

@@ -10,13 +10,13 @@ use crate::base::id::Scope;
 use crate::base::words::words;
 use crate::domain::event::Event;
 use crate::domain::task::TaskStatus;
+use crate::store::batches::EventStatements;
 use crate::store::events::matches::EventsRecorded;
 use crate::store::events::matches::Locked;
 use crate::store::events::matches::RecordedSubject;
 use crate::store::events::matching::{EventsFired, FireEvents};
 use crate::store::events::recording::{Aside, Recording, write_recording};
 use crate::store::events::windows;
-use crate::store::hot::HotEvents;
 use crate::store::{Store, StoreError};
 
 words! {

@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use crate::domain::quota::REASON_QUOTA;
 use crate::domain::trigger::event::EventVerdict;
+use crate::store::batches::{EventStatements, GuardedEvents};
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::{Db, connection, fault};
 use crate::store::events::matches::EventsRecorded;
@@ -20,7 +21,6 @@ use crate::store::events::matches::Locked;
 use crate::store::events::matches::Match;
 use crate::store::events::matches::MatchGuard;
 use crate::store::events::recording::{Aside, Recording, write_recording};
-use crate::store::hot::{GuardedEvents, HotEvents};
 use crate::store::{Store, StoreError, Topic};
 
 /// Matches to record.

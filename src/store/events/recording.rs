@@ -13,6 +13,7 @@ use crate::domain::task::TaskStatus;
 use crate::domain::task::change::{REASON_MAX_RUNS, REASON_PAUSED};
 use crate::domain::trigger::event::{EventVerdict, reason};
 use crate::store::StoreError;
+use crate::store::batches::EventStatements;
 use crate::store::db::text::StoredJson;
 use crate::store::events::event_index::index_event_task;
 use crate::store::events::matches::EventBatch;
@@ -23,7 +24,6 @@ use crate::store::events::matches::Locked;
 use crate::store::events::matches::Match;
 use crate::store::events::matches::RecordedSubject;
 use crate::store::events::windows::{self, Collected};
-use crate::store::hot::HotEvents;
 use crate::store::runs::NewRun;
 use crate::store::tx::Tx;
 

@@ -15,9 +15,6 @@ use crate::store::sql::sql;
 use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError};
 
-/// Actor of the service's own acts.
-pub(in crate::store) const SERVICE: &str = "service";
-
 /// One act.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AuditEntry {

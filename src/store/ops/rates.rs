@@ -97,7 +97,7 @@ impl Store {
         let limit = self.quotas_of(tenant).await?.events_per_minute;
         let demand = Demand { tenant, quota: Quota::EventsPerMinute, limit, count: count as u64, whole: true };
         // its own requests alone wait for each other
-        if self.take(&demand, self.db.write_of(Some(tenant))).await? == demand.count {
+        if self.take(&demand, self.db.write_unconfined(Some(tenant))).await? == demand.count {
             return Ok(());
         }
         let now = self.clock.now();

@@ -5,6 +5,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
+use crate::domain::actor::Actor;
 use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, PagedRow, RowPage};
 use crate::store::db::text::{document, text};
 use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
@@ -76,7 +77,7 @@ const FITTING: &str = sql!(SELECT_TOKEN, "join fit on fit.id = t.id");
 impl StoredToken {
     /// The name of the token that it descends from; its own where no other made it.
     pub fn root(&self) -> String {
-        self.root.clone().unwrap_or_else(|| format!("token:{}", self.id))
+        self.root.clone().unwrap_or_else(|| Actor::Token(self.id).to_string())
     }
 }
 
@@ -87,7 +88,7 @@ impl Store {
         token: &StoredToken,
         idempotency: Option<&Idempotency>,
     ) -> Result<StoredAnswer<()>, StoreError> {
-        let mut write = self.db.write_of(token.tenant_id.as_deref()).await?;
+        let mut write = self.db.write_unconfined(token.tenant_id.as_deref()).await?;
         let tx = &mut write.tx();
         if let Some(answer) = once(tx, idempotency, token.created_at).await? {
             return Ok(answer);

@@ -11,8 +11,8 @@ use uuid::Uuid;
 
 use crate::domain::notification::NewDelivery;
 use crate::domain::notification::run_notification::{Alert, AlertState, RunNotification};
+use crate::store::batches::BatchStatements;
 use crate::store::db::text::optional_document;
-use crate::store::hot::Hot;
 use crate::store::ops::unreadable::UnreadableRow;
 use crate::store::sql::sql;
 use crate::store::tx::Tx;
@@ -34,7 +34,7 @@ impl Store {
     /// did. Of a task that is gone nothing is told.
     pub async fn report_missing(&self, task_id: Uuid, steps: &str, notice: &NewDelivery) -> Result<bool, StoreError> {
         let now = self.clock.now();
-        let mut write = self.db.write_of(Some(notice.tenant_id.as_str())).await?;
+        let mut write = self.db.write_unconfined(Some(notice.tenant_id.as_str())).await?;
         write.set_rls_tenant(Some(notice.tenant_id.as_str())).await?;
         let tx = &mut write.tx();
         tx.query(FIRST).bind(task_id).execute().await?;

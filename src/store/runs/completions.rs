@@ -9,11 +9,11 @@ use crate::domain::notification::run_notification::RunNotification;
 use crate::domain::run::outcome::RunFault;
 use crate::domain::run::{Run, RunEvent, RunState};
 use crate::domain::task::Task;
+use crate::store::batches::BatchStatements;
 use crate::store::db::text::{optional, optional_document};
-use crate::store::hot::Hot;
 use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
 use crate::store::runs::alerts::notifications_for;
-use crate::store::runs::parked::Awaited;
+use crate::store::runs::due_parked::Awaited;
 use crate::store::runs::slots::{free, hand_over};
 use crate::store::{Store, StoreError, Topic};
 

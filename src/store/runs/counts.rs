@@ -18,7 +18,7 @@ const COUNT_ALL: &str = "
 impl Store {
     /// How many runs wait, are claimed, and run now; and how many are parked.
     pub async fn count_runs(&self, scope: &Scope) -> Result<Vec<(String, i64)>, StoreError> {
-        let mut read = self.db.read_of(scope.tenant()).await?;
+        let mut read = self.db.read_unconfined(scope.tenant()).await?;
         Ok(match scope.tenant() {
             Some(tenant) => read.query(COUNT_OF_TENANT).bind(tenant).all().await?,
             None => read.query(COUNT_ALL).all().await?,

@@ -10,15 +10,15 @@ use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::domain::notification::NewDelivery;
+use crate::store::batches::BatchStatements;
 use crate::store::db::flow::QueueFlow;
-use crate::store::hot::Hot;
 use crate::store::runs::alerts::notifications_for;
 use crate::store::runs::lease::Beat;
 use crate::store::runs::lease::Finish;
 use crate::store::runs::lease::FinishedRow;
 use crate::store::runs::lease::Lease;
 use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
-use crate::store::runs::parking::settle_park;
+use crate::store::runs::settle_park::settle_park;
 use crate::store::runs::slots::hand_over;
 use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic, split};

@@ -67,7 +67,7 @@ pub struct Finish {
     /// The run's whole usage, all attempts together.
     pub usage: Usage,
     /// How long this execution took, in milliseconds.
-    pub ran_ms: i64,
+    pub execution_ms: i64,
     /// Back to the queue instead of an end.
     pub again: Option<RequeuedRun>,
     /// Entries of its transcript that waited for the end.
@@ -97,7 +97,7 @@ impl Finish {
             output: None,
             error: None,
             usage: Usage::default(),
-            ran_ms: 0,
+            execution_ms: 0,
             again: None,
             entries: Vec::new(),
             deliveries: Vec::new(),

@@ -23,7 +23,7 @@ pub(in crate::store) struct EntryColumns {
     pub turn: i64,
     pub body: Json<Box<JsonRawValue>>,
     /// The provider's message: JSON in a column of text, where no database changes it.
-    pub echo: Option<String>,
+    pub provider_message: Option<String>,
     pub usage: Usage,
     pub duration_ms: Option<i64>,
     pub at: DateTime<Utc>,
@@ -35,7 +35,7 @@ impl EntryColumns {
             seq: entry.seq,
             turn: entry.turn,
             body: document(&entry.message)?,
-            echo: echo_text(&entry.message)?,
+            provider_message: provider_message_text(&entry.message)?,
             usage: entry.usage,
             duration_ms: entry.duration_ms,
             at: entry.at,
@@ -44,12 +44,14 @@ impl EntryColumns {
 
     /// Length of its long parts.
     pub fn bytes(&self) -> usize {
-        self.body.get().len() + self.echo.as_ref().map_or(0, String::len)
+        self.body.get().len() + self.provider_message.as_ref().map_or(0, String::len)
     }
 }
 
-fn echo_text(message: &TranscriptMessage) -> Result<Option<String>, StoreError> {
-    let TranscriptMessage::Assistant { echo: Some(echo), .. } = message else { return Ok(None) };
+fn provider_message_text(message: &TranscriptMessage) -> Result<Option<String>, StoreError> {
+    let TranscriptMessage::Assistant { provider_message: Some(provider_message), .. } = message else {
+        return Ok(None);
+    };
     let unwritable = |error| StoreError::Corrupt(format!("a provider's message can't be written: {error}"));
-    serde_json::to_string(&**echo).map(Some).map_err(unwritable)
+    serde_json::to_string(&**provider_message).map(Some).map_err(unwritable)
 }

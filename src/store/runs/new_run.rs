@@ -5,7 +5,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::base::id::new_id;
-use crate::domain::run::{MissedInstants, Run, RunState, Usage};
+use crate::domain::run::{MissedInstants, Run, RunOrigin, RunState, Usage};
 use crate::domain::task::Task;
 use crate::store::StoreError;
 use crate::store::db::text::StoredJson;
@@ -19,6 +19,7 @@ pub(in crate::store) struct NewRun {
     pub tenant_id: String,
     pub fire_key: String,
     pub trigger_type: String,
+    pub origin: RunOrigin,
     pub scheduled_for: DateTime<Utc>,
     pub state: RunState,
     pub reason: Option<String>,
@@ -57,6 +58,7 @@ impl NewRun {
             tenant_id: tenant_id.to_owned(),
             fire_key,
             trigger_type: trigger_type.to_owned(),
+            origin: RunOrigin::Trigger,
             scheduled_for,
             state: RunState::Queued,
             reason: None,
@@ -88,6 +90,7 @@ impl NewRun {
             tenant_id: run.tenant_id,
             fire_key: run.fire_key,
             trigger_type: run.trigger_type,
+            origin: run.origin,
             scheduled_for: run.scheduled_for,
             state: RunState::Running,
             reason: None,

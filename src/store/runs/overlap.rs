@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::domain::run::RunState;
 use crate::domain::trigger::Overlap;
-use crate::store::hot::Hot;
+use crate::store::batches::BatchStatements;
 use crate::store::runs::lease::Blocked;
 use crate::store::runs::lease::Lease;
 use crate::store::runs::overlap::previous::{SUPERSEDE, lock_previous, take_over};

@@ -124,7 +124,7 @@ impl Store {
         bound: i64,
         parse: impl Fn(R) -> Result<T, StoreError>,
     ) -> Result<RowPage<T>, StoreError> {
-        let mut read = self.db.read_of(scope.tenant()).await?;
+        let mut read = self.db.read_unconfined(scope.tenant()).await?;
         let search = search(&mut read.tx(), scope, filter).await?;
         let mut query = read.build(MEASURED);
         let mut order = "";

@@ -42,7 +42,7 @@ impl Store {
     ) -> Result<RecordedAround, StoreError> {
         let (key, next) = (format!("s:{}", key_instant(at)), at + TimeDelta::milliseconds(1));
         let range = format!("r:{}", key_instant(next));
-        let mut read = self.db.read_of(scope.tenant()).await?;
+        let mut read = self.db.read_unconfined(scope.tenant()).await?;
         let mut found: [Option<RunRow>; 4] = [None, None, None, None];
         let asked = [
             (
@@ -103,7 +103,7 @@ impl Store {
         if tasks.is_empty() {
             return Ok(HashMap::new());
         }
-        let mut read = self.db.read_of(scope.tenant()).await?;
+        let mut read = self.db.read_unconfined(scope.tenant()).await?;
         let mut query = read.build("select task_id, id, state, reason from runs where fire_key = ");
         query.push_bind(format!("e:{}", event.key()));
         if let Some(tenant) = scope.tenant() {

@@ -9,12 +9,12 @@ use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::base::json::length::bytes_of;
-use crate::domain::run::{RunEvent, RunState};
+use crate::domain::run::{RunEvent, RunOrigin, RunState};
 use crate::store::approvals::close_questions;
+use crate::store::batches::{RunNowRows, run_now, run_now_committed};
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::text::{StoredJson, text};
 use crate::store::db::{Db, connection, fault, with_timeout};
-use crate::store::hot::{RunNowRows, run_now, run_now_committed};
 use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
 use crate::store::runs::overlap::rule::EACH_IN_TURN;
 use crate::store::runs::slots::{LOCK_QUEUED, free, hand_over};
@@ -213,7 +213,8 @@ impl Store {
             return Ok(answer);
         }
         let run = |instant: &DateTime<Utc>| {
-            NewRun::queued(&task, format!("b:{backfill_id}:{}", key_instant(*instant)), *instant, now)
+            let key = format!("b:{backfill_id}:{}", key_instant(*instant));
+            NewRun { origin: RunOrigin::Backfill, ..NewRun::queued(&task, key, *instant, now) }
         };
         let runs: Vec<NewRun> = instants.iter().map(run).collect();
         record(tx, task_id, &runs, now, -1, Some(EACH_IN_TURN)).await?;
@@ -246,6 +247,7 @@ impl Store {
         self.admit_bytes(&task.tenant_id, bytes_of(&(&old.input, &old.cause))).await?;
         let retry = NewRun {
             id: run_id,
+            origin: RunOrigin::Retry,
             retry_of: Some(id),
             missed: old.missed,
             event_ids: old.event_ids,

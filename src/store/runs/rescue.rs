@@ -37,7 +37,7 @@ struct StrandedRow {
     lease_until: DateTime<Utc>,
     deadline_at: DateTime<Utc>,
     cancel_reason: Option<String>,
-    ran_ms: i64,
+    execution_ms: i64,
 }
 
 /// The running time that a run without a task may take.
@@ -48,8 +48,8 @@ impl StrandedRow {
     fn execution_time(&self, task: Option<&Task>) -> Duration {
         let limit = task.map_or(CHAT_LIMIT_SECONDS, |task| task.spec.timeout_seconds);
         let left = self.deadline_at - self.lease_until.min(self.deadline_at);
-        let ran_ms = (limit as i64 * 1000 - self.ran_ms - left.num_milliseconds()).max(0);
-        Duration::from_millis(ran_ms as u64)
+        let execution_ms = (limit as i64 * 1000 - self.execution_ms - left.num_milliseconds()).max(0);
+        Duration::from_millis(execution_ms as u64)
     }
 }
 
@@ -211,14 +211,14 @@ impl Store {
 
 /// Claims whose lease has ended. The state stands twice, so that SQLite sees that its index can be used.
 const LEASE_ENDED: &str = "
-    select q.run_id, q.lease_token, q.lease_until, q.deadline_at, q.cancel_reason, r.ran_ms
+    select q.run_id, q.lease_token, q.lease_until, q.deadline_at, q.cancel_reason, r.execution_ms
       from queue q join runs r on r.id = q.run_id
      where q.lease_until < $1 and q.state <> 'ready' and q.state = 'started'
      order by q.lease_until limit $2";
 
 /// One that a rescuer has taken over has no worker; it is found by its lease.
 const HUNG: &str = "
-    select q.run_id, q.lease_token, q.lease_until, q.deadline_at, q.cancel_reason, r.ran_ms
+    select q.run_id, q.lease_token, q.lease_until, q.deadline_at, q.cancel_reason, r.execution_ms
       from queue q join runs r on r.id = q.run_id
      where q.deadline_at < $2 and q.state = 'started' and q.worker is not null and q.lease_until >= $1
      order by q.deadline_at limit $3";

@@ -11,11 +11,11 @@ use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::domain::run::Usage;
-use crate::domain::run::transcript::{Echo, FORMAT, TranscriptEntry, TranscriptMessage};
+use crate::domain::run::transcript::{FORMAT, ProviderMessage, TranscriptEntry, TranscriptMessage};
+use crate::store::batches::BatchStatements;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::listing::{PAGE_BYTES, PagedRow, RowPage, UNBOUNDED};
 use crate::store::db::write_batcher::{BatchLimit, WriteBatcher, together_or_alone};
-use crate::store::hot::Hot;
 use crate::store::runs::lease::Lease;
 use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
 use crate::store::sql::sql;
@@ -43,8 +43,8 @@ impl TurnRow {
             return Err(StoreError::Corrupt(format!("a transcript has the format {}, known is {FORMAT}", self.format)));
         }
         let mut message = self.body.0;
-        if let TranscriptMessage::Assistant { echo, .. } = &mut message {
-            *echo = self.provider_message.as_deref().map(echo_of).transpose()?;
+        if let TranscriptMessage::Assistant { provider_message, .. } = &mut message {
+            *provider_message = self.provider_message.as_deref().map(read_provider_message).transpose()?;
         }
         Ok(TranscriptEntry {
             seq: self.seq,
@@ -63,7 +63,7 @@ impl TurnRow {
     }
 }
 
-fn echo_of(text: &str) -> Result<Arc<Echo>, StoreError> {
+fn read_provider_message(text: &str) -> Result<Arc<ProviderMessage>, StoreError> {
     let unreadable = |error| StoreError::Corrupt(format!("a provider's message can't be read: {error}"));
     serde_json::from_str(text).map(Arc::new).map_err(unreadable)
 }
@@ -167,7 +167,7 @@ impl Store {
         limit: i64,
         bound: i64,
     ) -> Result<RowPage<TranscriptEntry>, StoreError> {
-        let mut read = self.db.read_of(scope.tenant()).await?;
+        let mut read = self.db.read_unconfined(scope.tenant()).await?;
         let page = match scope.tenant() {
             None => read.query(PAGE),
             Some(tenant) => read.query(PAGE_OF_TENANT).bind(tenant),

@@ -6,7 +6,7 @@
 with mine as (
   select *
     from (select q.run_id, q.task_id, q.tenant_id, q.cancel_reason, q.overlap, q.state as was, f.state, f.reason, f.output,
-                 f.error, f.turns, f.tool_calls, f.input_tokens, f.output_tokens, f.cost_micros, f.ran_ms, f.keeps_slot,
+                 f.error, f.turns, f.tool_calls, f.input_tokens, f.output_tokens, f.cost_micros, f.execution_ms, f.keeps_slot,
                  (f.rare ->> 'run_at')::timestamptz as run_at,
                  coalesce((f.rare ->> 'attempts_back')::int, 0) as attempts_back,
                  coalesce((f.rare ->> 'crashes')::int, 0) as crashes,
@@ -16,7 +16,7 @@ with mine as (
                         $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bool[],
                         $15::jsonb[])
                  as f (run_id, lease_token, state, reason, output, error, turns, tool_calls, input_tokens, output_tokens,
-                       cost_micros, ran_ms, keeps_slot, rare)
+                       cost_micros, execution_ms, keeps_slot, rare)
             join queue q on q.run_id = any (array[f.run_id]) and q.lease_token = f.lease_token
            order by f.run_id
           offset 0 -- the state is asked of rows that were found: it has indexes, which would be walked
@@ -49,7 +49,7 @@ with mine as (
 update runs r
    set state = f.state, reason = f.reason, output = f.output, error = f.error, turns = f.turns,
        tool_calls = f.tool_calls, input_tokens = f.input_tokens, output_tokens = f.output_tokens,
-       cost_micros = f.cost_micros, ran_ms = r.ran_ms + f.ran_ms, attempt = r.attempt - f.attempts_back,
+       cost_micros = f.cost_micros, execution_ms = r.execution_ms + f.execution_ms, attempt = r.attempt - f.attempts_back,
        crashes = r.crashes + f.crashes, infra_retries = r.infra_retries + f.infra_retries,
        finished_at = case when f.run_at is null and f.park_at is null then $14 end
   from mine f

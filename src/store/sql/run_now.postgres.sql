@@ -15,8 +15,8 @@ with confined as materialized (
      where t.id = $1 and ($2::text is null or t.tenant_id = $2)
 ), made as (
     insert into runs (id, task_id, tenant_id, fire_key, trigger_type, scheduled_for, state, input, created_at,
-                      requested_by)
-    select $3, id, tenant_id, $4, trigger_type, $5, 'queued', $6, $5, $7
+                      requested_by, origin)
+    select $3, id, tenant_id, $4, trigger_type, $5, 'queued', $6, $5, $7, 'request'
       from t
     on conflict (task_id, fire_key) do nothing
     returning id

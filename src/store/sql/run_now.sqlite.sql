@@ -1,8 +1,9 @@
 -- As on Postgres, by several statements that go to the connection's thread together: on the way there and back is most of
 -- what a statement costs. What follows the run's record is done where the statement before changed a row (`changes()`), so
 -- what is asked for once more changes nothing.
-insert into runs (id, task_id, tenant_id, fire_key, trigger_type, scheduled_for, state, input, created_at, requested_by)
-select $3, t.id, t.tenant_id, $4, t.trigger_type, $5, 'queued', $6, $5, $7
+insert into runs (id, task_id, tenant_id, fire_key, trigger_type, scheduled_for, state, input, created_at, requested_by,
+                  origin)
+select $3, t.id, t.tenant_id, $4, t.trigger_type, $5, 'queued', $6, $5, $7, 'request'
   from tasks t
  where t.id = $1 and ($2 is null or t.tenant_id = $2)
 on conflict (task_id, fire_key) do nothing;

@@ -30,7 +30,7 @@ with listed as (
        set state = 'running', attempt = r.attempt + 1, started_at = coalesce(r.started_at, $3)
       from going g
      where r.id = any (array[g.run_id]) and r.state = 'queued'
-    returning r.id, greatest(g.timeout_seconds * 1000 - r.ran_ms, 0) as left_ms, g.is_first
+    returning r.id, greatest(g.timeout_seconds * 1000 - r.execution_ms, 0) as left_ms, g.is_first
 ), started as (
     update queue q
        set state = 'started', lease_until = $4, deadline_at = $3 + running.left_ms * interval '1 millisecond'

@@ -82,7 +82,7 @@ with recursive held as materialized (
        set state = 'running', attempt = r.attempt + 1, started_at = coalesce(r.started_at, $1)
       from going g
      where r.id = any (array[g.run_id]) and r.state = 'queued'
-    returning r.*, greatest(g.timeout_seconds * 1000 - r.ran_ms, 0) as left_ms, g.is_first
+    returning r.*, greatest(g.timeout_seconds * 1000 - r.execution_ms, 0) as left_ms, g.is_first
 ), started as (
     update queue q
        set state = 'started', lease_token = nextval('lease_tokens'), lease_until = $4,
@@ -99,17 +99,17 @@ with recursive held as materialized (
     returning q.run_id, q.task_id, q.tenant_id, q.run_at, q.lease_token, q.lease_until, q.deadline_at
 )
 select id, task_id, tenant_id, run_at, lease_token, lease_until, deadline_at,
-       fire_key, trigger_type, scheduled_for, state, reason, blocked_by, attempt, crashes, infra_retries, missed,
+       fire_key, trigger_type, origin, scheduled_for, state, reason, blocked_by, attempt, crashes, infra_retries, missed,
        retry_of, event_ids, cause, input, created_at, started_at, finished_at, output, error, turns, tool_calls,
        input_tokens, output_tokens, cost_micros, is_first
   from started
 union all
 select run_id, task_id, tenant_id, run_at, lease_token, lease_until, deadline_at,
        null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
-       null, null, null, null, null, null, false
+       null, null, null, null, null, null, null, false
   from claimed
 union all
 select null, null, max(tenant_id), null, count(*), null, null,
        null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
-       null, null, null, null, null, null, false
+       null, null, null, null, null, null, null, false
   from turn where $6

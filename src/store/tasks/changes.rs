@@ -17,12 +17,12 @@ use crate::domain::notification::NewDelivery;
 use crate::domain::task::change::{Changed, FaultyPart, PlannedChange, TaskChange};
 use crate::domain::task::{Task, TaskStatus, named_by};
 use crate::domain::trigger::zone_database_version;
+use crate::store::batches::BatchStatements;
 use crate::store::credentials::credential_status::is_resolved;
 use crate::store::credentials::{lock_reference, name_credentials};
 use crate::store::db::text::{document, optional, text};
 use crate::store::events::closing::{EventRelease, RELEASE};
 use crate::store::events::event_index::{index_event_task, is_indexed};
-use crate::store::hot::Hot;
 use crate::store::runs::overlap::previous::LOCK_WAITING;
 use crate::store::runs::slots::{free, hand_over};
 use crate::store::runs::{NewRun, enqueue, insert_run, key_instant};
@@ -153,7 +153,7 @@ async fn write_task(tx: &mut Tx<'_>, task: &Task, now: DateTime<Utc>) -> Result<
     tx.query(
         "update tasks set name = $2, trigger_type = $3, spec = $4, status = $5, status_reason = $6, epoch = $7,
                 version = $8, anchor_at = $9, active_since = $10, zone_database = $11, updated_at = $12,
-                faulty_part = $13
+                faulty_part = $13, awaited_service = $14, awaited_account = $15
           where id = $1",
     )
     .bind(task.id)
@@ -169,6 +169,8 @@ async fn write_task(tx: &mut Tx<'_>, task: &Task, now: DateTime<Utc>) -> Result<
     .bind(zone_database_version())
     .bind(now)
     .bind(task.faulty_part.map(FaultyPart::as_str))
+    .bind(optional(task.awaited_credential.as_ref().map(|credential| credential.service.as_str())))
+    .bind(optional(task.awaited_credential.as_ref().map(|credential| credential.account.as_str())))
     .execute()
     .await?;
     Ok(())
@@ -183,7 +185,7 @@ async fn update_related(
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
     let id = after.id;
-    if (before.status, &before.status_reason) != (after.status, &after.status_reason) {
+    if (before.status, &before.awaited_credential) != (after.status, &after.awaited_credential) {
         tx.query("delete from resumptions where task_id = $1").bind(id).execute().await?;
     }
     if named_by(&before.spec) != named_by(&after.spec) {
@@ -353,6 +355,6 @@ const AHEAD: &str = "
     select q.run_id, r.scheduled_for
       from queue q join runs r on r.id = q.run_id
      where q.task_id = $1 and q.state <> 'started' and q.run_at > $2 and r.attempt = 0
-       and r.started_at is null and r.fire_key like 's:%'
+       and r.started_at is null and r.origin = 'trigger' and r.trigger_type = 'schedule'
        and not exists (select 1 from slots s where s.task_id = q.task_id and s.run_id = q.run_id)
      order by q.run_id";

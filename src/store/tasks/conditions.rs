@@ -18,8 +18,8 @@ use crate::domain::run::RunState;
 use crate::domain::task::change::{FaultyPart, REASON_ENDED, REASON_MAX_RUNS};
 use crate::domain::trigger::Trigger;
 use crate::domain::trigger::condition::{ConditionFire, ConditionState, ConditionStep, ConditionSubject};
+use crate::store::batches::BatchStatements;
 use crate::store::db::text::{StoredJson, document, text};
-use crate::store::hot::Hot;
 use crate::store::runs::{NewRun, enqueue, insert_run};
 use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic};
@@ -88,7 +88,7 @@ pub(in crate::store) async fn disable(
     Ok(tx
         .query(
             "update tasks set status = 'disabled', status_reason = $2, version = version + 1, updated_at = $3,
-                    faulty_part = $4
+                    faulty_part = $4, awaited_service = null, awaited_account = null
               where id = $1 and status in ('active', 'paused')",
         )
         .bind(task_id)
@@ -125,7 +125,7 @@ impl Store {
             *run = NewRun { state: RunState::Skipped, reason: Some(REASON_QUOTA.into()), cause: None, ..run.clone() };
         }
         let fires = run.as_ref().is_some_and(|run| run.state == RunState::Queued);
-        let mut write = self.db.write_of(Some(&claim.tenant_id)).await?;
+        let mut write = self.db.write_unconfined(Some(&claim.tenant_id)).await?;
         let tx = &mut write.tx();
         let due: Option<(i64, i64)> = tx.query(LOCK_DUE).bind(task_id).optional().await?;
         let Some((_, fired)) = due.filter(|(epoch, _)| *epoch == claim.epoch) else {

@@ -159,7 +159,7 @@ impl Store {
         nominal_at: Option<DateTime<Utc>>,
         idempotency: Option<&Idempotency>,
     ) -> Result<StoredAnswer<()>, StoreError> {
-        let mut write = self.db.write_of(Some(task.tenant_id.as_str())).await?;
+        let mut write = self.db.write_unconfined(Some(task.tenant_id.as_str())).await?;
         let tx = &mut write.tx();
         if let Some(answer) = once(tx, idempotency, task.created_at).await? {
             return Ok(answer);

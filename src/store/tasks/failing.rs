@@ -65,7 +65,7 @@ impl Store {
     /// on with what is saved.
     pub async fn pause_for_credential(&self, id: Uuid, lack: &CredentialIssue) -> Result<PauseResult, StoreError> {
         let Some(task) = self.find_task(&Scope::Every, id).await? else { return Ok(PauseResult::Mended) };
-        if task.status == TaskStatus::Paused && task.status_reason == Some(lack.reason()) {
+        if task.status == TaskStatus::Paused && task.awaited_credential.as_ref() == Some(&lack.credential) {
             return Ok(PauseResult::Told);
         }
         let recipient = self.owner(&task).await?;
@@ -105,7 +105,7 @@ impl Store {
         lack: &CredentialIssue,
         notice: Option<NewDelivery>,
     ) -> Result<PauseResult, StoreError> {
-        let change = TaskChange::Pause { reason: Some(lack.reason()) };
+        let change = TaskChange::AwaitCredential(lack.credential.clone());
         let unless_mended = Some((task.tenant_id.as_str(), lack));
         let request = ChangeRequest { change: &change, notice: notice.as_ref(), unless_mended };
         Ok(match self.change_planned(&Scope::Every, task.id, request).await? {

@@ -28,9 +28,9 @@ use crate::base::id::Scope;
 use crate::domain::task::Task;
 use crate::domain::task::change::FaultyPart;
 use crate::domain::trigger::zone::{self, ZoneRelease};
+use crate::store::batches::BatchStatements;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::text::document;
-use crate::store::hot::Hot;
 use crate::store::ops::rates::take_fires;
 use crate::store::runs::lease::RunClaim;
 use crate::store::runs::lease::StartedRow;
@@ -47,7 +47,7 @@ pub(in crate::store) use batch_offsets::Apart;
 use due_row::DueRow;
 use planning_pieces::PlanningPieces;
 pub(in crate::store) use request::WrittenRows;
-pub use request::{FireDue, StartNow};
+pub use request::{FireDue, ImmediateStart};
 
 /// Result of a fire.
 #[derive(Debug, Clone, Default, PartialEq)]

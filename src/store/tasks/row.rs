@@ -4,6 +4,7 @@ use chrono::{DateTime, Utc};
 use sqlx::types::Json;
 use uuid::Uuid;
 
+use crate::domain::credential::Reference;
 use crate::domain::task::change::FaultyPart;
 use crate::domain::task::{Spec, Task, TaskStatus};
 use crate::store::StoreError;
@@ -21,6 +22,11 @@ pub(in crate::store) struct TaskRow<S = Json<Spec>> {
     /// Not read where a task is read to be fired: it is not disabled then.
     #[sqlx(default)]
     faulty_part: Option<String>,
+    /// Neither is this: it is not paused.
+    #[sqlx(default)]
+    awaited_service: Option<String>,
+    #[sqlx(default)]
+    awaited_account: Option<String>,
     pub(in crate::store) epoch: i64,
     pub(in crate::store) version: i64,
     pub(in crate::store) anchor_at: DateTime<Utc>,
@@ -39,13 +45,15 @@ impl TaskRow {
         self.spec.0.trigger.fires_by_the_clock() && self.next_at.is_some_and(|next| next <= now)
     }
 
-    pub(in crate::store) fn is_paused_for(&self, reason: &str) -> bool {
-        self.status == TaskStatus::Paused.as_str() && self.status_reason.as_deref() == Some(reason)
+    /// Whether it is paused until this credential is saved.
+    pub(in crate::store) fn awaits(&self, credential: &Reference) -> bool {
+        self.status == TaskStatus::Paused.as_str() && self.awaited_credential().as_ref() == Some(credential)
     }
 
     pub(in crate::store) fn task(self) -> Result<Task, StoreError> {
         let status = TaskStatus::parse(&self.status)
             .ok_or_else(|| StoreError::Corrupt(format!("task {} has the status {}", self.id, self.status)))?;
+        let awaited_credential = self.awaited_credential();
         Ok(Task {
             id: self.id,
             tenant_id: self.tenant_id,
@@ -55,6 +63,7 @@ impl TaskRow {
             status,
             status_reason: self.status_reason,
             faulty_part: self.faulty_part.as_deref().and_then(FaultyPart::parse),
+            awaited_credential,
             epoch: self.epoch,
             version: self.version,
             anchor_at: self.anchor_at,
@@ -70,6 +79,11 @@ impl TaskRow {
 }
 
 impl<S> TaskRow<S> {
+    fn awaited_credential(&self) -> Option<Reference> {
+        let (service, account) = self.awaited_service.clone().zip(self.awaited_account.clone())?;
+        Some(Reference { service, account })
+    }
+
     /// The row with the spec that was read of it.
     pub(in crate::store) fn with<T>(self, spec: T) -> TaskRow<T> {
         TaskRow {
@@ -81,6 +95,8 @@ impl<S> TaskRow<S> {
             status: self.status,
             status_reason: self.status_reason,
             faulty_part: self.faulty_part,
+            awaited_service: self.awaited_service,
+            awaited_account: self.awaited_account,
             epoch: self.epoch,
             version: self.version,
             anchor_at: self.anchor_at,

@@ -246,7 +246,7 @@ pub fn says(text: &str) -> Result<ModelAnswer, LlmError> {
         tool_calls: vec![],
         stop: StopReason::Done,
         tokens: ModelTokens { input: 100, output: 10 },
-        echo: None,
+        provider_message: None,
     })
 }
 
@@ -256,7 +256,7 @@ pub fn call(id: &str, name: &str, arguments: Value) -> ToolCall {
 
 pub fn calls(tool_calls: Vec<ToolCall>) -> Result<ModelAnswer, LlmError> {
     let tokens = ModelTokens { input: 100, output: 10 };
-    Ok(ModelAnswer { text: None, tool_calls, stop: StopReason::ToolCalls, tokens, echo: None })
+    Ok(ModelAnswer { text: None, tool_calls, stop: StopReason::ToolCalls, tokens, provider_message: None })
 }
 
 type Deed = dyn Fn(ToolContext, Value) -> BoxFuture<'static, Result<ToolOutput, ToolError>> + Send + Sync;

@@ -46,7 +46,7 @@ async fn message_goes_through_the_loop_and_all_of_it_is_in_transcript_result_and
             tool_calls: vec![call("c1", "echo", json!({ "n": 1 }))],
             stop: StopReason::ToolCalls,
             tokens: ModelTokens { input: 200, output: 30 },
-            echo: None,
+            provider_message: None,
         }),
         says("One."),
     ];
@@ -74,7 +74,7 @@ async fn message_goes_through_the_loop_and_all_of_it_is_in_transcript_result_and
         TranscriptMessage::Assistant {
             text: Some("Let me look.".into()),
             tool_calls: vec![call("c1", "echo", json!({ "n": 1 }))],
-            echo: None,
+            provider_message: None,
         },
         TranscriptMessage::Tool {
             call_id: "c1".into(),
@@ -83,7 +83,7 @@ async fn message_goes_through_the_loop_and_all_of_it_is_in_transcript_result_and
             is_error: false,
             reasons: vec!["the matrix says auto for read of low consequence".into()],
         },
-        TranscriptMessage::Assistant { text: Some("One.".into()), tool_calls: vec![], echo: None },
+        TranscriptMessage::Assistant { text: Some("One.".into()), tool_calls: vec![], provider_message: None },
     ];
     assert_eq!(stage.store.messages(), conversation);
     let requests = stage.model.requests.lock().unwrap();
@@ -316,8 +316,9 @@ async fn forced_answer_that_says_nothing_fails_the_run() {
 
 #[tokio::test]
 async fn answer_that_was_withheld_or_never_begun_fails_the_run() {
-    let answer =
-        |stop| Ok(ModelAnswer { text: None, tool_calls: vec![], stop, tokens: ModelTokens::default(), echo: None });
+    let answer = |stop| {
+        Ok(ModelAnswer { text: None, tool_calls: vec![], stop, tokens: ModelTokens::default(), provider_message: None })
+    };
     for (stop, code) in [(StopReason::Refused, "llm_refused"), (StopReason::Length, "llm_truncated")] {
         let stage = AgentHarness::new(vec![answer(stop)], vec![]);
         match stage.handle("go").await {

@@ -8,7 +8,7 @@ use reveille::base::invalid::{FieldError, ValidationErrors};
 use reveille::domain::run::cause::Cause;
 use reveille::domain::run::outcome::{RunError, RunOutcome};
 use reveille::domain::run::transcript::TranscriptMessage;
-use reveille::domain::run::{MissedInstants, Run, RunState, Usage};
+use reveille::domain::run::{MissedInstants, Run, RunOrigin, RunState, Usage};
 use reveille::domain::task::{Action, Spec, Task, TaskStatus};
 use reveille::executor::orchestrator::Orchestrator;
 use reveille::executor::{Executor, ExecutorRegistry, Job};
@@ -33,6 +33,7 @@ fn task(action: Action) -> Task {
         status: TaskStatus::Active,
         status_reason: None,
         faulty_part: None,
+        awaited_credential: None,
         epoch: 1,
         version: 1,
         anchor_at: start(),
@@ -52,6 +53,7 @@ fn run() -> Run {
         tenant_id: "ann".into(),
         fire_key: "s:2026-12-24T07:00:00.000Z".into(),
         trigger_type: "schedule".into(),
+        origin: RunOrigin::Trigger,
         scheduled_for: start(),
         state: RunState::Running,
         reason: None,

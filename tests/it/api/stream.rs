@@ -117,13 +117,13 @@ async fn append(api: &Api, lease: Lease, seq: i64, turn: i64, message: Transcrip
 async fn finish(api: &Api, lease: Lease, state: RunState, error: Option<RunFault>) {
     let usage = Usage { turns: 2, tool_calls: 1, input_tokens: 30, output_tokens: 4, cost_micros: 1500 };
     let output = error.is_none().then(|| "Three mails".into());
-    let end = Finish { output, error, usage, ran_ms: 5, ..Finish::of(lease, None, state) };
+    let end = Finish { output, error, usage, execution_ms: 5, ..Finish::of(lease, None, state) };
     assert_eq!(api.store.finish_runs(&[end]).await.unwrap(), [] as [Uuid; 0]);
 }
 
 fn asks_for_time() -> TranscriptMessage {
     let call = ToolCall { id: "call_1".into(), name: "current_time".into(), arguments: json!({}) };
-    TranscriptMessage::Assistant { text: Some("One moment".into()), tool_calls: vec![call], echo: None }
+    TranscriptMessage::Assistant { text: Some("One moment".into()), tool_calls: vec![call], provider_message: None }
 }
 
 fn time_result() -> TranscriptMessage {
@@ -137,7 +137,7 @@ fn time_result() -> TranscriptMessage {
 }
 
 fn answer() -> TranscriptMessage {
-    TranscriptMessage::Assistant { text: Some("Three mails".into()), tool_calls: Vec::new(), echo: None }
+    TranscriptMessage::Assistant { text: Some("Three mails".into()), tool_calls: Vec::new(), provider_message: None }
 }
 
 #[tokio::test]

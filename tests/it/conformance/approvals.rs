@@ -181,7 +181,7 @@ async fn answer_is_the_decision_once_and_the_run_goes_on(world: &StoreHarness) {
 
 async fn answer_that_may_not_be_changes_nothing(world: &StoreHarness) {
     let (_, started, asked) = asked_with(world, &["c1"], |asked| {
-        asked.proposal.barred = Some("recipient:a".into());
+        asked.proposal.excluded_approver = Some("recipient:a".into());
         asked.proposal.options = vec![Approve, Cancel];
     })
     .await;
@@ -189,7 +189,7 @@ async fn answer_that_may_not_be_changes_nothing(world: &StoreHarness) {
     let ask = async |answer: &ApprovalAnswer| world.store.decide_approval(&only("a"), one.id, answer).await.unwrap();
     let other_digest = ApprovalAnswer { digest: "0".repeat(64), ..answer(Approve, one, "token:t") };
     assert_eq!(ask(&other_digest).await, Decided::Refused(DecisionRefusal::OtherDigest, one.clone()));
-    assert_eq!(refused(ask(&answer(Approve, one, "recipient:a")).await), DecisionRefusal::Barred);
+    assert_eq!(refused(ask(&answer(Approve, one, "recipient:a")).await), DecisionRefusal::Excluded);
     assert_eq!(refused(ask(&answer(Edit, one, "token:t")).await), DecisionRefusal::NotOffered);
     let other_tenant = world.store.decide_approval(&only("b"), one.id, &answer(Approve, one, "token:t")).await;
     assert!(matches!(other_tenant, Err(StoreError::NotFound)), "{other_tenant:?}");

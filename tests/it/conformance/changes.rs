@@ -124,7 +124,7 @@ async fn credential_is_saved_after_the_tasks_that_wait_for_it_are_planned(world:
     // one is edited, and one more comes to wait, while the first is planned
     world.plant(&format!("update tasks set name = 'renamed' where id = {}", world.id(first.id))).await;
     world.plant(&format!("update tasks set version = version + 1 where id = {}", world.id(first.id))).await;
-    let waits = "set status = 'paused', status_reason = 'credential:google/work', version = version + 1";
+    let waits = "set status = 'paused', awaited_service = 'google', awaited_account = 'work', version = version + 1";
     world.plant(&format!("update tasks {waits} where id = {}", world.id(second.id))).await;
     world.plant(&format!("update due set next_at = null where task_id = {}", world.id(second.id))).await;
     drop(threads);

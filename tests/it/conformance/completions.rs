@@ -33,7 +33,7 @@ async fn waiting(world: &StoreHarness, seconds: i64) -> (Task, StartedRun) {
 
 pub async fn park_for_completion(world: &StoreHarness, started: &StartedRun, seconds: i64) {
     let park = Some(Park::Completion { until: world.now() + TimeDelta::seconds(seconds) });
-    let end = Finish { park, ran_ms: 1200, ..end_of(started, RunState::WaitingForCompletion) };
+    let end = Finish { park, execution_ms: 1200, ..end_of(started, RunState::WaitingForCompletion) };
     assert!(world.store.finish_runs(&[end]).await.unwrap().is_empty());
 }
 

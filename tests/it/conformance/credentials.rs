@@ -454,7 +454,9 @@ async fn tasks_that_wait_for_a_credential_go_on_with_what_is_saved(world: &Store
     for task in [&waiting, &foreign] {
         assert_eq!(world.store.pause_for_credential(task.id, &missing).await.unwrap(), PauseResult::Paused);
     }
-    world.store.change_task(EVERY, by_hand.id, &TaskChange::Pause { reason: None }).await.unwrap();
+    // the words of a reason are a person's, whatever they name
+    let reason = Some("credential:google/work".to_owned());
+    world.store.change_task(EVERY, by_hand.id, &TaskChange::Pause { reason }).await.unwrap();
     world.pass(7200);
     let saved = world.store.put_credential(&only("a"), &credential("a"), 0).await.unwrap();
     let going = world.get_task(waiting.id).await;

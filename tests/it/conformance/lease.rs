@@ -251,7 +251,7 @@ async fn end_is_written_whole_with_its_deliveries(world: &StoreHarness) {
         output: Some("good morning".into()),
         error: Some(fault.clone()),
         usage,
-        ran_ms: 7000,
+        execution_ms: 7000,
         deliveries: vec![message(started.run.id)],
         ..end_of(&started, RunState::Failed)
     };
@@ -360,8 +360,8 @@ async fn retry_uses_an_attempt_and_a_hand_back_does_not(world: &StoreHarness) {
 async fn time_limit_counts_all_attempts_together(world: &StoreHarness) {
     let task = world.task_with("a", every_minute(), json!({"timeout_seconds": 60})).await;
     let mut started = world.started(&task).await;
-    for (ran_ms, left) in [(40_500, 19_500), (30_000, 0)] {
-        world.store.finish_runs(&[Finish { ran_ms, ..again(&started, at(0), true) }]).await.unwrap();
+    for (execution_ms, left) in [(40_500, 19_500), (30_000, 0)] {
+        world.store.finish_runs(&[Finish { execution_ms, ..again(&started, at(0), true) }]).await.unwrap();
         let claims = world.claim().await;
         started = world.store.start_runs(&leases(&claims), at(45)).await.unwrap().started.remove(0);
         assert_eq!(started.deadline_at, world.now() + TimeDelta::milliseconds(left));

@@ -12,7 +12,7 @@ use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
 use reveille::domain::run::{RunState, Usage};
 use reveille::domain::task::Task;
 use reveille::store::{
-    Blocked, ClaimCursor, Finish, FireDue, Park, RequeuedRun, RunClaim, RunLimits, StartNow, StartedRun, Take,
+    Blocked, ClaimCursor, Finish, FireDue, ImmediateStart, Park, RequeuedRun, RunClaim, RunLimits, StartedRun, Take,
 };
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -284,7 +284,7 @@ async fn create(world: &StoreHarness) {
 }
 
 async fn fire(world: &StoreHarness) -> (Vec<StartedRun>, Vec<RunClaim>) {
-    let start = StartNow { places: BATCH as usize / 2, lease_until: world.now() + LEASE, shares: None };
+    let start = ImmediateStart { places: BATCH as usize / 2, lease_until: world.now() + LEASE, shares: None };
     let ask = FireDue { limit: BATCH, start: Some(start), ..world.ask(0, BATCH as usize) };
     let fired = world.store.fire_due(&ask).await.unwrap();
     assert!(fired.started.len() + fired.claims.len() > BATCH as usize / 2, "{fired:?}");

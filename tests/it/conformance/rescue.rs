@@ -167,7 +167,7 @@ async fn run_that_can_not_be_read_starves_no_other(world: &StoreHarness) {
 
 async fn how_long_it_ran_is_told_from_its_lease(world: &StoreHarness) {
     let started = world.started(&world.task(allowing()).await).await;
-    world.store.finish_runs(&[Finish { ran_ms: 5000, ..again(&started, at(0), true) }]).await.unwrap();
+    world.store.finish_runs(&[Finish { execution_ms: 5000, ..again(&started, at(0), true) }]).await.unwrap();
     let claims = leases(&world.claim().await);
     world.pass(100);
     let second = world.store.start_runs(&claims, at(145)).await.unwrap().started.remove(0);

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::base::id::{Scope, new_id};
-use reveille::domain::run::{Run, RunState};
+use reveille::domain::run::{Run, RunOrigin, RunState};
 use reveille::domain::task::TaskStatus;
 use reveille::domain::task::change::TaskChange;
 use reveille::store::{Cancelled, RunFilter, StoreError, StoredAnswer};
@@ -125,6 +125,7 @@ async fn run_now_ignores_pause_and_limits_and_keeps_its_input(world: &StoreHarne
     let expected = Run {
         id,
         fire_key: format!("m:{id}"),
+        origin: RunOrigin::Request,
         scheduled_for: at(60),
         created_at: at(60),
         state: RunState::Queued,
@@ -159,6 +160,7 @@ async fn backfill_makes_a_run_for_each_instant(world: &StoreHarness) {
     let instants = [at(-7200), at(-3600) + TimeDelta::milliseconds(5)];
     world.store.backfill(&Scope::Every, task.id, id, &instants, None, None).await.unwrap();
     let runs = world.runs_of(&task).await;
+    assert!(runs.iter().all(|run| run.origin == RunOrigin::Backfill), "{runs:?}");
     let told: Vec<_> = runs.iter().map(|run| (run.fire_key.clone(), run.scheduled_for, run.created_at)).collect();
     let expected = ["06:00:00.000Z", "07:00:00.005Z"].map(|time| format!("b:{id}:2026-03-01T{time}"));
     assert_eq!(told, [(expected[0].clone(), instants[0], START), (expected[1].clone(), instants[1], START)]);
@@ -185,6 +187,7 @@ async fn retry_is_a_new_run_that_names_the_old(world: &StoreHarness) {
     let expected = Run {
         id,
         fire_key: format!("t:{}:1", old.id),
+        origin: RunOrigin::Retry,
         retry_of: Some(old.id),
         state: RunState::Queued,
         attempt: 0,

@@ -9,8 +9,8 @@ use reveille::domain::notification::Recipient;
 use reveille::domain::run::RunState;
 use reveille::domain::task::Task;
 use reveille::store::{
-    Blocked, ClaimCursor, FireDue, FireResult, Occupant, RunLimits, Shares, StartNow, StartedRun, Take, Taking, Topic,
-    tenant_hash,
+    Blocked, ClaimCursor, FireDue, FireResult, ImmediateStart, Occupant, RunLimits, Shares, StartedRun, Take, Taking,
+    Topic, tenant_hash,
 };
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
@@ -102,7 +102,7 @@ async fn taken_run_that_finds_the_slot_taken_is_judged_at_once(world: &StoreHarn
 }
 
 fn starting(world: &StoreHarness, places: usize) -> FireDue {
-    let start = StartNow { places, lease_until: world.now() + LEASE, shares: None };
+    let start = ImmediateStart { places, lease_until: world.now() + LEASE, shares: None };
     FireDue { start: Some(start), ..world.ask(0, 100) }
 }
 
@@ -180,7 +180,7 @@ async fn fires_start_in_their_tenants_shares_of_the_places(world: &StoreHarness)
     world.pass(1);
     world.task_with("one", json!({"interval": "1m"}), json!({})).await;
     world.pass(60);
-    let start = StartNow { places: 8, lease_until: world.now() + LEASE, shares: Some(shares(8, &[])) };
+    let start = ImmediateStart { places: 8, lease_until: world.now() + LEASE, shares: Some(shares(8, &[])) };
     let ask = FireDue { start: Some(start), ..world.ask(0, 100) };
     let fired = world.store.fire_due(&ask).await.expect("a fire");
     assert_eq!(tenants(&fired.started), BTreeMap::from([("many", 6), ("one", 1)]));
@@ -189,7 +189,7 @@ async fn fires_start_in_their_tenants_shares_of_the_places(world: &StoreHarness)
         world.succeed(started).await;
     }
     world.pass(60);
-    let start = StartNow { places: 2, lease_until: world.now() + LEASE, shares: Some(shares(2, &[("many", 6)])) };
+    let start = ImmediateStart { places: 2, lease_until: world.now() + LEASE, shares: Some(shares(2, &[("many", 6)])) };
     let ask = FireDue { start: Some(start), ..world.ask(0, 100) };
     let fired = world.store.fire_due(&ask).await.expect("a fire");
     assert_eq!(tenants(&fired.started), BTreeMap::from([("one", 1)]));

@@ -596,6 +596,7 @@ async fn task_that_lacks_a_credential_is_paused_and_its_owner_told_for_each_time
     assert_eq!(lack(CredentialIssueKind::Missing).await, PauseResult::Paused);
     let paused = world.get_task(task.id).await;
     assert_eq!((paused.status, paused.status_reason.as_deref()), (TaskStatus::Paused, Some("credential:google/work")));
+    assert_eq!(paused.awaited_credential, Some(lacks(CredentialIssueKind::Missing).credential));
     assert_eq!(lack(CredentialIssueKind::Missing).await, PauseResult::Told, "it is paused already");
     for kind in [CredentialIssueKind::NeedsConsent, CredentialIssueKind::Missing] {
         change(world, &task, TaskChange::Resume).await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use chrono::TimeDelta;
 use futures::future::join_all;
 use reveille::base::id::Scope;
-use reveille::domain::run::transcript::{Echo, ToolCall, TranscriptEntry, TranscriptMessage};
+use reveille::domain::run::transcript::{ProviderMessage, ToolCall, TranscriptEntry, TranscriptMessage};
 use reveille::domain::run::{RunState, Usage};
 use reveille::store::{Finish, Lease, PAGE_BYTES, StartedRun, StoreError};
 use serde_json::json;
@@ -44,7 +44,7 @@ fn conversation() -> Vec<TranscriptEntry> {
     vec![
         entry(0, TranscriptMessage::system("You are kind.")),
         entry(1, TranscriptMessage::user("[Scheduled Task] say hello")),
-        entry(2, TranscriptMessage::Assistant { text: None, tool_calls: vec![call], echo: None }),
+        entry(2, TranscriptMessage::Assistant { text: None, tool_calls: vec![call], provider_message: None }),
         TranscriptEntry { duration_ms: None, usage: Usage::default(), ..entry(3, told) },
     ]
 }
@@ -64,9 +64,13 @@ async fn provider_s_message_is_kept_byte_for_byte_for_the_run_alone(world: &Stor
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     // order, spaces, doubled fields, escapes, a NUL, a lone surrogate and numbers that no parser would give back
     let raw = r#"{ "z":1,"a":"\u00e9\u0000\\u0000\ud800 🕗","a":"2", "n":1.0e+02, "big":12345678901234567890123 }"#;
-    let echo = Echo { wire: "openai".into(), model: "m".into(), raw: raw.into() };
-    let said = |echo| TranscriptMessage::Assistant { text: Some("hi".into()), tool_calls: vec![], echo };
-    let entries = [entry(0, said(Some(Arc::new(echo)))), entry(1, said(None))];
+    let provider_message = ProviderMessage { wire: "openai".into(), model: "m".into(), raw: raw.into() };
+    let said = |provider_message| TranscriptMessage::Assistant {
+        text: Some("hi".into()),
+        tool_calls: vec![],
+        provider_message,
+    };
+    let entries = [entry(0, said(Some(Arc::new(provider_message)))), entry(1, said(None))];
     world.store.append("a", started.lease, &entries).await.unwrap();
     assert_eq!(world.store.checkpoint(started.run.id, 0, 9).await.unwrap(), entries);
     let shown = [entry(0, said(None)), entry(1, said(None))];

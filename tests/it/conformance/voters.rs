@@ -90,7 +90,8 @@ async fn votes_of_one_person_count_once_and_of_two_people_twice(world: &StoreHar
         (&admin, &other_admin, 2),
         (&admin, &"token:admin".to_owned(), 2),
     ] {
-        let identities = [world.store.marks_of(one).await.unwrap(), world.store.marks_of(two).await.unwrap()];
+        let identities =
+            [world.store.voter_identities(one).await.unwrap(), world.store.voter_identities(two).await.unwrap()];
         assert_eq!(identities[0].overlaps(&identities[1]), people == 1, "{one} {two}");
         let asked = question(world).await;
         let Decided::Counted(first) = put(world, &asked, Approve, one).await else { panic!("{one} alone decided") };
@@ -131,14 +132,14 @@ async fn requester_is_barred_with_all_that_descends_from_them(world: &StoreHarne
         [(&ann, false), (&own, false), (&minted, false), (&given, false), (&twin, false), (&boss, true), (&admin, true)]
     {
         for choice in [Approve, Cancel] {
-            let bars = |asked: &mut Approval| asked.proposal.barred = Some("recipient:a".into());
+            let bars = |asked: &mut Approval| asked.proposal.excluded_approver = Some("recipient:a".into());
             let asked = asked_with(world, &["c1"], bars).await.2.remove(0);
             match put(world, &asked, choice, by).await {
                 Decided::Done(done) => {
                     assert!(may, "{by} may not answer");
                     end(world, &done).await;
                 }
-                Decided::Refused(DecisionRefusal::Barred, _) => assert!(!may, "{by} may answer"),
+                Decided::Refused(DecisionRefusal::Excluded, _) => assert!(!may, "{by} may answer"),
                 other => panic!("{other:?}"),
             }
         }
@@ -178,14 +179,14 @@ async fn person_who_asked_for_the_run_by_hand_is_barred_with_all_that_descends_f
             let started = start(world).await;
             assert_eq!(world.store.requester_of(EVERY, started.run.id).await.unwrap().as_ref(), Some(&operator));
             let mut asked = super::asked::question(world, &started, "c1");
-            asked.proposal.barred = bars.then(|| "recipient:a".into());
+            asked.proposal.excluded_approver = bars.then(|| "recipient:a".into());
             super::asked::park(world, &started, &[(asked.clone(), None)], &[]).await;
             let refused = match put(world, &asked, Approve, by).await {
                 Decided::Done(done) => {
                     end(world, &done).await;
                     false
                 }
-                Decided::Refused(DecisionRefusal::Barred, _) => {
+                Decided::Refused(DecisionRefusal::Excluded, _) => {
                     let done = put(world, &asked, Approve, &boss).await;
                     let Decided::Done(done) = done else { panic!("{done:?}") };
                     end(world, &done).await;

@@ -11,7 +11,7 @@ use reveille::base::invalid::ValidationErrors;
 use reveille::domain::run::cause::Cause;
 use reveille::domain::run::outcome::{RunError, RunOutcome};
 use reveille::domain::run::transcript::{StepOutcome, TranscriptEntry, TranscriptMessage};
-use reveille::domain::run::{Run, RunState, Usage};
+use reveille::domain::run::{Run, RunOrigin, RunState, Usage};
 use reveille::domain::task::{Action, Draft, Task, TaskValidator};
 use reveille::executor::pipeline::{Pipeline, StepParts};
 use reveille::executor::{Executor, Job};
@@ -88,6 +88,7 @@ pub fn job(stage: &AgentHarness, store: Arc<dyn AgentStore>, config: Value, caus
         tenant_id: "ann".into(),
         fire_key: "m:1".into(),
         trigger_type: "schedule".into(),
+        origin: RunOrigin::Request,
         scheduled_for: start(),
         state: RunState::Running,
         reason: None,

@@ -42,16 +42,16 @@ pub struct ConditionState {
     /// The instant of the last good poll.
     pub last_good_at: Option<DateTime<Utc>>,
     /// For how long the expression was seen to be true.
-    pub held_ms: i64,
+    pub true_for_ms: i64,
     /// It has fired, and was not reset since.
-    pub spent: bool,
+    pub latched: bool,
     /// The instant until which it does not fire again.
     pub cooldown_until: Option<DateTime<Utc>>,
     /// The failing polls since the last good one.
     pub failing: Option<PollFailures>,
     /// The owner was told of a field that is not there.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub missing_told: bool,
+    pub missing_notified: bool,
 }
 
 /// Validators of an answer, to ask only for a newer one (RFC 9110, section 8.8).
@@ -75,7 +75,7 @@ pub struct PollFailures {
     /// The fault of the last.
     pub error: PollFault,
     /// Its owner was told.
-    pub told: bool,
+    pub notified: bool,
 }
 
 /// Why a poll failed.
@@ -163,11 +163,11 @@ impl Default for ConditionState {
             watched: Value::Null,
             last_poll_at: None,
             last_good_at: None,
-            held_ms: 0,
-            spent: false,
+            true_for_ms: 0,
+            latched: false,
             cooldown_until: None,
             failing: None,
-            missing_told: false,
+            missing_notified: false,
         }
     }
 }
@@ -205,8 +205,8 @@ impl ConditionState {
         }
     }
 
-    pub(super) fn held_for(&self) -> TimeDelta {
-        TimeDelta::milliseconds(self.held_ms)
+    pub(super) fn true_for(&self) -> TimeDelta {
+        TimeDelta::milliseconds(self.true_for_ms)
     }
 }
 

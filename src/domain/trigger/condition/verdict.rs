@@ -61,10 +61,10 @@ impl ConditionState {
         answers: ConditionAnswers,
         now: DateTime<Utc>,
     ) -> ConditionStep {
-        let held = self.held_at(question, answers.holds, now);
+        let held = self.true_for_at(question, answers.holds, now);
         let ripe = answers.holds && held >= question.hold_for;
         let fires = match question.fire {
-            FireOn::OnTrue => ripe && !self.spent,
+            FireOn::OnTrue => ripe && !self.latched,
             FireOn::EveryTime => ripe,
             FireOn::OnChange => answers.holds && self.last_good_at.is_some() && self.watched != answers.watched,
         };
@@ -82,34 +82,34 @@ impl ConditionState {
             watched: answers.watched,
             last_poll_at: Some(now),
             last_good_at: Some(now),
-            held_ms: held.num_milliseconds(),
-            spent: question.fire == FireOn::OnTrue && (fires || (self.spent && !armed_again)),
+            true_for_ms: held.num_milliseconds(),
+            latched: question.fire == FireOn::OnTrue && (fires || (self.latched && !armed_again)),
             cooldown_until: match runs && question.cooldown > TimeDelta::zero() {
                 true => Some(now + question.cooldown),
                 false => self.cooldown_until,
             },
             failing: None,
-            missing_told: self.missing_told,
+            missing_notified: self.missing_notified,
         };
-        let waits_for_hold = answers.holds && !ripe && !self.spent;
+        let waits_for_hold = answers.holds && !ripe && !self.latched;
         let grid = question.after(subject.id, now);
         ConditionStep {
             next_poll_at: if waits_for_hold { grid.min(now + (question.hold_for - held)) } else { grid },
             state,
             fire,
-            notice: self.failing.clone().filter(|failing| failing.told).map(ConditionNotice::Recovered),
+            notice: self.failing.clone().filter(|failing| failing.notified).map(ConditionNotice::Recovered),
         }
     }
 
     /// For how long it has been seen to be true. Between two good polls that follow each other it counts as true.
-    fn held_at(&self, question: &CompiledCondition, holds: bool, now: DateTime<Utc>) -> TimeDelta {
+    fn true_for_at(&self, question: &CompiledCondition, holds: bool, now: DateTime<Utc>) -> TimeDelta {
         if !holds || self.verdict != Some(true) {
             return TimeDelta::zero();
         }
         let unseen = question.every * 2 + question.time_limit;
         let since_last = self.last_good_at.map_or(TimeDelta::zero(), |last| now - last);
         let counts = self.failing.is_none() && since_last <= unseen;
-        self.held_for() + if counts { since_last.max(TimeDelta::zero()) } else { TimeDelta::zero() }
+        self.true_for() + if counts { since_last.max(TimeDelta::zero()) } else { TimeDelta::zero() }
     }
 
     fn fire(&self, question: &CompiledCondition, value: &Value, now: DateTime<Utc>) -> ConditionFire {
@@ -134,7 +134,7 @@ impl ConditionState {
         answers: &ConditionAnswers,
         now: DateTime<Utc>,
     ) -> Option<MissingField> {
-        let missed = answers.missed.as_ref().filter(|_| !self.missing_told)?;
+        let missed = answers.missed.as_ref().filter(|_| !self.missing_notified)?;
         Some(question.missing_field(missed, value, self.previous_value(value), subject, now))
     }
 
@@ -150,19 +150,19 @@ impl ConditionState {
         now: DateTime<Utc>,
         random: f64,
     ) -> ConditionStep {
-        let (since, before, told) = match &self.failing {
-            Some(failing) => (failing.since, failing.count, failing.told),
+        let (since, before, notified) = match &self.failing {
+            Some(failing) => (failing.since, failing.count, failing.notified),
             None => (now, 0, false),
         };
         let count = before.saturating_add(1);
         let wait = back_off(question.every, count, random).max(retry_after(&fault));
-        let tells = !told && count >= question.notice_after;
-        let failing = PollFailures { since, count, error: fault, told: told || tells };
+        let notifies = !notified && count >= question.notice_after;
+        let failing = PollFailures { since, count, error: fault, notified: notified || notifies };
         ConditionStep {
             state: ConditionState { failing: Some(failing.clone()), last_poll_at: Some(now), ..self.clone() },
             fire: None,
             next_poll_at: now + wait,
-            notice: tells.then_some(ConditionNotice::Failing(failing)),
+            notice: notifies.then_some(ConditionNotice::Failing(failing)),
         }
     }
 }
@@ -172,7 +172,7 @@ impl ConditionStep {
     fn with_notice(mut self, missing: Option<MissingField>) -> ConditionStep {
         if let (Some(missing), None) = (missing, &self.notice) {
             self.notice = Some(ConditionNotice::Missing(missing));
-            self.state.missing_told = true;
+            self.state.missing_notified = true;
         }
         self
     }
@@ -323,7 +323,11 @@ mod tests {
         let question = question(hold);
         let once = ConditionState::default().on_poll(&question, &subject(), seen(json!(1)), start(), 0.0).state;
         let paused = once.on_poll(&question, &subject(), seen(json!(1)), start() + TimeDelta::hours(5), 0.0);
-        assert_eq!((paused.fire, paused.state.held_ms), (None, 0), "five hours of pause are not five hours of truth");
+        assert_eq!(
+            (paused.fire, paused.state.true_for_ms),
+            (None, 0),
+            "five hours of pause are not five hours of truth"
+        );
     }
 
     #[test]

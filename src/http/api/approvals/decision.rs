@@ -219,7 +219,7 @@ pub fn sentence(refusal: DecisionRefusal, approval: &Approval) -> String {
         DecisionRefusal::OtherDigest => {
             "what is asked is not what was shown: look at the approval again, and decide on that".into()
         }
-        DecisionRefusal::Barred => "who asked for the call may not decide on it".into(),
+        DecisionRefusal::Excluded => "who asked for the call may not decide on it".into(),
         DecisionRefusal::NotOffered => {
             format!("this is not offered; the options are {}", json!(approval.proposal.options))
         }

@@ -208,7 +208,7 @@ fn of_polls(condition: &Condition, state: &ConditionState, explanation: &mut Rul
         failing.error.message.trim_end_matches('.'),
         failing.error.kind
     ));
-    explanation.say(match failing.told {
+    explanation.say(match failing.notified {
         true => "Its owner was told of it.".into(),
         false => format!(
             "Its owner is told after {} failing polls in a row (`failure_notice_after`).",
@@ -237,7 +237,7 @@ fn of_verdict(condition: &Condition, state: &ConditionState, explanation: &mut R
 /// It fires when the expression becomes true, and again after it was reset.
 fn of_edge(condition: &Condition, state: &ConditionState, explanation: &mut RuleExplanation) {
     let asks = asked(condition);
-    match (&condition.reset, state.spent) {
+    match (&condition.reset, state.latched) {
         (Some(reset), true) => explanation.need(format!(
             "A poll finds `{reset}` true and `{asks}` false: it has fired for this time (`reset`). Then `{asks}` becomes true again."
         )),
@@ -262,13 +262,13 @@ fn of_level(condition: &Condition, state: &ConditionState, explanation: &mut Rul
     let held = condition.hold_for.as_deref().and_then(|long| parse_length(long).ok());
     match (state.verdict == Some(true), &condition.hold_for) {
         (true, None) => {}
-        (true, Some(_)) if held.is_some_and(|long| state.held_ms >= long.num_milliseconds()) => {}
+        (true, Some(_)) if held.is_some_and(|long| state.true_for_ms >= long.num_milliseconds()) => {}
         (false, None) => explanation.need(format!("`{asks}` becomes true.")),
         (false, Some(long)) => {
             explanation.need(format!("`{asks}` becomes true, and stays true for {long} (`hold_for`)."))
         }
         (true, Some(long)) => explanation
-            .need(format!("It stays true for {long}; so far it was for {} s (`hold_for`).", state.held_ms / 1000)),
+            .need(format!("It stays true for {long}; so far it was for {} s (`hold_for`).", state.true_for_ms / 1000)),
     }
 }
 
@@ -434,7 +434,7 @@ mod tests {
     }
 
     /// A good poll that saw `value`.
-    fn polled(verdict: bool, spent: bool, value: Value) -> ConditionState {
+    fn polled(verdict: bool, latched: bool, value: Value) -> ConditionState {
         let at = Some(now());
         ConditionState {
             verdict: Some(verdict),
@@ -442,7 +442,7 @@ mod tests {
             value,
             last_poll_at: at,
             last_good_at: at,
-            spent,
+            latched,
             ..ConditionState::default()
         }
     }
@@ -459,7 +459,7 @@ mod tests {
 
         let wanted = condition();
         let failing =
-            PollFailures { since: now(), count: 1, error: PollFault::new("timeout", "too late"), told: false };
+            PollFailures { since: now(), count: 1, error: PollFault::new("timeout", "too late"), notified: false };
         let state = ConditionState { failing: Some(failing), ..polled(true, false, json!({"price": 400})) };
         let mut explanation = RuleExplanation::default();
         of_condition(&wanted, &state, TaskStatus::Active, now(), &mut explanation);
@@ -519,7 +519,7 @@ mod tests {
     #[test]
     fn level_that_has_held_long_enough_needs_nothing_more() {
         let level = Condition { fire: FireOn::EveryTime, reset: None, ..condition() };
-        let held = |minutes: i64| ConditionState { held_ms: minutes * 60_000, ..polled(true, false, json!({})) };
+        let held = |minutes: i64| ConditionState { true_for_ms: minutes * 60_000, ..polled(true, false, json!({})) };
         assert_eq!(needs(&level, &held(4)), ["It stays true for 10m; so far it was for 240 s (`hold_for`)."]);
         assert!(needs(&level, &held(10)).is_empty());
     }

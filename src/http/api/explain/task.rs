@@ -8,7 +8,6 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::base::token::Permission;
-use crate::domain::credential::parse_reason;
 use crate::domain::run::Run;
 use crate::domain::task::change::FaultyPart;
 use crate::domain::task::{LastRun, Task, TaskStatus};
@@ -205,7 +204,7 @@ fn status(task: &Task) -> String {
 fn advice(task: &Task) -> Vec<String> {
     match task.status {
         TaskStatus::Active => Vec::new(),
-        TaskStatus::Paused => vec![match task.status_reason.as_deref().and_then(parse_reason) {
+        TaskStatus::Paused => vec![match &task.awaited_credential {
             Some(credential) => format!("Its owner saves or connects the credential `{credential}`; it goes on then."),
             None => "Somebody resumes it.".into(),
         }],

@@ -4,8 +4,9 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 
+use crate::domain::actor::{Actor, SERVICE};
 use crate::domain::approval::matrix::{ApprovalLevel, Category, Consequence, approval_level};
-use crate::domain::approval::why::{RuleBy, Why};
+use crate::domain::approval::reason_code::{ReasonCode, RuleBy};
 use crate::domain::approval::{Approval, ApprovalStatus, POLICY, Proposal};
 use crate::http::pages::Row;
 use crate::http::pages::approve::approval_page::{ApprovalPage, is_expired, is_open};
@@ -164,25 +165,25 @@ impl<'a> Reasons<'a> {
         let mut sentences: Vec<(&str, &str)> = Vec::new();
         // what a rule alone has asked about is not made to look worse than it is
         let by_kind = approval_level(proposal.category, proposal.consequence, false) == ApprovalLevel::Confirm;
-        if asks && (by_kind || proposal.why.is_empty()) {
+        if asks && (by_kind || proposal.reason_codes.is_empty()) {
             sentences.push((of_category(proposal.category), ""));
         }
         if asks && proposal.consequence == Consequence::High {
             sentences.push(("why_high", ""));
         }
-        for why in &proposal.why {
-            let sentence = match why {
-                Why::Rule { by, gate: ApprovalLevel::Confirm } if asks => (rule_asks(*by), ""),
-                Why::Rule { by, gate: ApprovalLevel::Auto } if !asks => (rule_allows(*by), ""),
-                Why::Rule { .. } => continue,
-                Why::Credential { reference } if asks => ("why_credential", reference.as_str()),
-                Why::Credential { .. } => continue,
-                Why::Unjudged => ("why_unjudged", ""),
-                Why::Always => ("why_always", ""),
-                Why::ToolChanged => ("why_tool_changed", ""),
-                Why::CheckChanged => ("why_check_changed", ""),
-                Why::Grant => ("why_grant", ""),
-                Why::Held => continue,
+        for code in &proposal.reason_codes {
+            let sentence = match code {
+                ReasonCode::Rule { by, gate: ApprovalLevel::Confirm } if asks => (rule_asks(*by), ""),
+                ReasonCode::Rule { by, gate: ApprovalLevel::Auto } if !asks => (rule_allows(*by), ""),
+                ReasonCode::Rule { .. } => continue,
+                ReasonCode::Credential { reference } if asks => ("why_credential", reference.as_str()),
+                ReasonCode::Credential { .. } => continue,
+                ReasonCode::Unjudged => ("why_unjudged", ""),
+                ReasonCode::Always => ("why_always", ""),
+                ReasonCode::ToolChanged => ("why_tool_changed", ""),
+                ReasonCode::CheckChanged => ("why_check_changed", ""),
+                ReasonCode::Grant => ("why_grant", ""),
+                ReasonCode::UndoWindow => continue,
             };
             if !sentences.contains(&sentence) {
                 sentences.push(sentence);
@@ -302,12 +303,12 @@ impl<'a> ShownDecision<'a> {
 
 /// The person who decided, for a reader.
 fn name<'a>(approval: &'a Approval, scene: &'a ApprovalPage) -> &'a str {
-    let by = approval.decided_by.as_deref().unwrap_or("service");
-    let phrase = match by.split_once(':') {
+    let by = approval.decided_by.as_deref().unwrap_or(SERVICE);
+    let phrase = match Actor::parse(by) {
         _ if by == scene.reader => "you",
-        Some(("recipient", who)) => return who,
-        Some(("token", _)) => "by_api",
-        _ => "by_service",
+        Actor::Recipient(tenant) => return tenant,
+        Actor::Admin | Actor::Token(_) | Actor::Caller(_) => "by_api",
+        Actor::Service => "by_service",
     };
     scene.words.get(phrase)
 }

@@ -166,8 +166,8 @@ mod tests {
     use super::*;
     use crate::domain::approval::matrix::{ApprovalLevel, Category, Consequence};
     use crate::domain::approval::proposal::ProposalIdentity;
+    use crate::domain::approval::reason_code::{ReasonCode, RuleBy};
     use crate::domain::approval::voter::{Vote, VoterIdentities};
-    use crate::domain::approval::why::{RuleBy, Why};
     use crate::domain::approval::{Approval, ApprovalChoice, ApprovalStatus, CallOutcome, Proposal};
     use crate::http::pages::approve::form::SubmittedFields;
     use crate::http::pages::approve::item::FaultPlace;
@@ -198,10 +198,10 @@ mod tests {
             category: Category::SideEffect,
             consequence: Consequence::High,
             reasons: vec![text.into(), "a rule".into()],
-            why: vec![
-                Why::Rule { by: RuleBy::Tenant, gate: ApprovalLevel::Confirm },
-                Why::Credential { reference: text.into() },
-                Why::Always,
+            reason_codes: vec![
+                ReasonCode::Rule { by: RuleBy::Tenant, gate: ApprovalLevel::Confirm },
+                ReasonCode::Credential { reference: text.into() },
+                ReasonCode::Always,
             ],
             options: vec![ApprovalChoice::Approve, ApprovalChoice::Edit, ApprovalChoice::Cancel],
             allow_modification: true,
@@ -209,7 +209,7 @@ mod tests {
             delegation_chain: vec![text.into(), "helper".into()],
             on_expiry: Default::default(),
             approvers: 1,
-            barred: None,
+            excluded_approver: None,
             confirmation: None,
             undo_seconds: None,
             precheck: Some(json!({ text: [text] })),
@@ -318,7 +318,7 @@ mod tests {
         ];
         let of = ProposalIdentity { tenant: "ann", run_id: Uuid::from_u128(3), turn: 1, call_id: "c" };
         let ids = (Uuid::from_u128(1), Uuid::from_u128(2));
-        let granted = Proposal { why: vec![Why::Grant, Why::Held], ..proposal(text) };
+        let granted = Proposal { reason_codes: vec![ReasonCode::Grant, ReasonCode::UndoWindow], ..proposal(text) };
         let held = [Approval::new_hold(ids, of, None, granted, (TimeDelta::minutes(1), now()))];
         let changes = [
             ("0.f0", "3"),

@@ -108,7 +108,8 @@ mod tests {
 
     fn entry(turn: i64) -> TranscriptEntry {
         let call = ToolCall { id: "call_0".into(), name: "t".into(), arguments: json!({}) };
-        let message = TranscriptMessage::Assistant { text: Some("hello".into()), tool_calls: vec![call], echo: None };
+        let message =
+            TranscriptMessage::Assistant { text: Some("hello".into()), tool_calls: vec![call], provider_message: None };
         let at = chrono::DateTime::UNIX_EPOCH;
         TranscriptEntry { seq: turn, turn, at, message, usage: Usage::default(), duration_ms: None }
     }

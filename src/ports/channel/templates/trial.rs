@@ -86,7 +86,7 @@ pub(super) fn sample(purpose: Purpose) -> MessageContext {
     };
     let question = QuestionContext {
         things: "2 things".into(),
-        held: None,
+        undoable: None,
         items: vec!["Send a mail to ann".into(), "Pay 5 to bob".into()],
         more: 0,
         until: "2026-12-24 08:30 CET".into(),
@@ -109,7 +109,7 @@ pub(super) fn sample(purpose: Purpose) -> MessageContext {
         subject: Some("Morning mail".into()),
         text: "Two **mails**, none urgent.".into(),
         run: is(&["result", "failure"]).then_some(run),
-        question: is(&["ask", "held", "reminder"]).then_some(question),
+        question: is(&["ask", "undo_window", "reminder"]).then_some(question),
         credential: (purpose == Purpose::Notice(NoticeKind::Credential)).then_some(credential),
         digest: if is(&["digest"]) { vec![item.clone(), item] } else { vec![] },
         more: if is(&["digest"]) { 3 } else { 0 },

@@ -10,7 +10,7 @@ use sqlx::{ConnectOptions, Connection, PgConnection};
 use super::{OpenError, Settings};
 use crate::base::clock;
 use crate::store::db::Db;
-use crate::store::db::connections::Connections;
+use crate::store::db::connections::{Connections, LastLoss};
 use crate::store::db::listener::Listener;
 use crate::store::db::store_metrics::Waits;
 
@@ -77,10 +77,11 @@ async fn prepare_postgres(base: &PgConnectOptions, settings: &Settings) -> Resul
         ("enable_bitmapscan", "off"),
         ("enable_sort", "off"),
     ]);
-    let hot = Connections::open(planned_once.clone(), HOT_CONNECTIONS).await.map_err(refused)?;
+    let last_loss = LastLoss::default();
+    let hot = Connections::open(planned_once.clone(), HOT_CONNECTIONS, last_loss.clone()).await.map_err(refused)?;
     let rest = most - HOT_CONNECTIONS - 1;
-    let quick = Connections::open(planned_once, (rest / 3).max(1)).await.map_err(refused)?;
-    let pool = Connections::open(guarded.clone(), rest - (rest / 3).max(1)).await.map_err(refused)?;
+    let quick = Connections::open(planned_once, (rest / 3).max(1), last_loss.clone()).await.map_err(refused)?;
+    let pool = Connections::open(guarded.clone(), rest - (rest / 3).max(1), last_loss).await.map_err(refused)?;
     Ok(Db::Postgres { pool, hot, quick, listener: Listener::of(guarded), waits: Waits::default() })
 }
 

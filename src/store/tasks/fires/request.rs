@@ -22,12 +22,12 @@ pub struct FireDue {
     /// Most runs to claim ahead.
     pub room: usize,
     /// Of those, as many as there are places start at once if they are due, with leases until then.
-    pub start: Option<StartNow>,
+    pub start: Option<ImmediateStart>,
 }
 
 /// How due runs start with the commit that records them.
 #[derive(Debug, Clone)]
-pub struct StartNow {
+pub struct ImmediateStart {
     /// Free places for runs that start at once.
     pub places: usize,
     /// The end of their leases.

@@ -33,12 +33,12 @@ fn request() -> ModelRequest {
         TranscriptMessage::Assistant {
             text: Some("Let me look.".into()),
             tool_calls: vec![call("c1", "read", json!({ "box": "in" })), call("c2", "read", json!("{broken"))],
-            echo: None,
+            provider_message: None,
         },
         result("c1", "2 mails", false),
         result("c2", "Operation failed.", true),
         TranscriptMessage::user("Hurry."),
-        TranscriptMessage::Assistant { text: None, tool_calls: vec![], echo: None },
+        TranscriptMessage::Assistant { text: None, tool_calls: vec![], provider_message: None },
         TranscriptMessage::user("From whom?"),
     ];
     let parameters = json!({ "type": "object", "properties": { "box": { "type": "string" } } });
@@ -175,7 +175,7 @@ async fn request_goes_out_whole_and_its_answer_is_read_whole() {
             tool_calls: vec![call("d1", "read", json!({ "box": "out" }))],
             stop: StopReason::ToolCalls,
             tokens: ModelTokens { input: 82, output: 17 },
-            echo: answer.echo.clone(),
+            provider_message: answer.provider_message.clone(),
         }
     );
     let received = server.requests().remove(0);
@@ -200,7 +200,7 @@ async fn stream_is_put_together_however_it_is_cut() {
                 tool_calls: vec![call("d1", "read", json!({ "box": "ön" })), call("d2", "write", json!({}))],
                 stop: StopReason::ToolCalls,
                 tokens: ModelTokens { input: 82, output: 17 },
-                echo: answer.echo.clone(),
+                provider_message: answer.provider_message.clone(),
             },
             "pieces of {size}"
         );

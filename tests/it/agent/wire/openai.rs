@@ -32,13 +32,17 @@ fn conversation() -> Vec<TranscriptMessage> {
         TranscriptMessage::Assistant {
             text: Some("Let me look.".into()),
             tool_calls: vec![call("c1", "read", json!({ "box": "in" })), call("c2", "read", json!("{broken"))],
-            echo: None,
+            provider_message: None,
         },
         result("c1", "2 mails", false),
         result("c2", "Operation failed.", true),
-        TranscriptMessage::Assistant { text: None, tool_calls: vec![call("c3", "read", json!({}))], echo: None },
+        TranscriptMessage::Assistant {
+            text: None,
+            tool_calls: vec![call("c3", "read", json!({}))],
+            provider_message: None,
+        },
         result("c3", "none", false),
-        TranscriptMessage::Assistant { text: Some("Two.".into()), tool_calls: vec![], echo: None },
+        TranscriptMessage::Assistant { text: Some("Two.".into()), tool_calls: vec![], provider_message: None },
         TranscriptMessage::user("From whom?"),
     ]
 }
@@ -147,7 +151,7 @@ async fn request_goes_out_whole_and_its_answer_is_read_whole() {
             tool_calls: vec![call("d1", "read", json!({ "box": "out" })), call("d2", "read", json!({}))],
             stop: StopReason::ToolCalls,
             tokens: ModelTokens { input: 82, output: 17 },
-            echo: answer.echo.clone(),
+            provider_message: answer.provider_message.clone(),
         }
     );
     let received = server.requests().remove(0);
@@ -170,7 +174,7 @@ async fn stream_is_put_together_however_it_is_cut() {
                 tool_calls: vec![call("d1", "read", json!({ "box": "ön" })), call("d2", "write", json!({ "a": 1 }))],
                 stop: StopReason::ToolCalls,
                 tokens: ModelTokens { input: 82, output: 17 },
-                echo: answer.echo.clone(),
+                provider_message: answer.provider_message.clone(),
             },
             "pieces of {size}"
         );

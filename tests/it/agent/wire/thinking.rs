@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use reveille::agent::{Agent, AgentResponse};
 use reveille::domain::run::outcome::RunError;
-use reveille::domain::run::transcript::{Echo, TranscriptMessage};
+use reveille::domain::run::transcript::{ProviderMessage, TranscriptMessage};
 use reveille::ports::llm::{ModelSettings, Models, Settings};
 use reveille::ports::tool::UsedSecrets;
 use serde_json::{Value, json};
@@ -261,16 +261,16 @@ async fn message_with_a_secret_in_it_is_not_stored_as_it_was() {
     let mut incoming = stage.incoming("Go.");
     incoming.known = known;
     assert!(matches!(agent.handle_message(&incoming).await, Ok(AgentResponse::Answered(_))));
-    let echoes: Vec<Option<Arc<Echo>>> = stage
+    let kept: Vec<Option<Arc<ProviderMessage>>> = stage
         .store
         .messages()
         .into_iter()
         .filter_map(|message| match message {
-            TranscriptMessage::Assistant { echo, .. } => Some(echo),
+            TranscriptMessage::Assistant { provider_message, .. } => Some(provider_message),
             _ => None,
         })
         .collect();
-    assert_eq!((echoes[0].is_none(), echoes[1].is_some(), echoes.len()), (true, true, 2));
+    assert_eq!((kept[0].is_none(), kept[1].is_some(), kept.len()), (true, true, 2));
     assert!(!server.requests()[1].text.contains("wonder"));
 }
 
@@ -288,7 +288,11 @@ async fn message_that_is_too_large_to_keep_goes_back_in_our_own_words() {
     assert_eq!(server.requests()[1].body["messages"][2].get("reasoning_content"), None);
     assert_eq!(
         stage.store.messages()[2],
-        TranscriptMessage::Assistant { text: None, tool_calls: vec![call("c1", "echo", json!({}))], echo: None }
+        TranscriptMessage::Assistant {
+            text: None,
+            tool_calls: vec![call("c1", "echo", json!({}))],
+            provider_message: None
+        }
     );
 }
 

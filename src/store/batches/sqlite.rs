@@ -16,12 +16,12 @@ use uuid::Uuid;
 use crate::base::id::new_id;
 use crate::domain::notification::NewDelivery;
 use crate::store::StoreError;
-use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
-use crate::store::db::text::{document, optional, optional_document, text};
-use crate::store::hot::Hot;
-use crate::store::hot::sqlite::starting::{
+use crate::store::batches::BatchStatements;
+use crate::store::batches::sqlite::starting::{
     READY, READY_OF_TENANT, pick, restarted_rows, start_each, tenants_in_turn, with_leases,
 };
+use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
+use crate::store::db::text::{document, optional, optional_document, text};
 use crate::store::runs::global_limits::RunLimitsLeft;
 use crate::store::runs::lease::Beat;
 use crate::store::runs::lease::CLAIM_MARGIN;
@@ -38,7 +38,7 @@ use crate::store::runs::overlap::rule::BlockedRow;
 use crate::store::runs::shares::tenant_hash;
 use crate::store::tasks::fires::{AsRead, FireBatch, FireDue, WrittenRows, all_moved};
 
-impl Hot for SqliteConnection {
+impl BatchStatements for SqliteConnection {
     /// The one writer has them all.
     async fn due_as_read(&mut self, tasks: &[Uuid]) -> Result<Vec<AsRead>, StoreError> {
         let mut rows = Vec::with_capacity(tasks.len());

@@ -1,5 +1,5 @@
-//! The hot path, written once for each database: arrays through `unnest` on Postgres, so that a batch is one
-//! statement, or few; lists of values in one transaction on SQLite.
+//! Statements over batches, which each fire goes by, written once for each database: arrays through `unnest` on Postgres,
+//! so that a batch is one statement, or few; lists of values in one transaction on SQLite.
 //!
 //! Each method is a step inside a transaction that its caller opened and commits.
 
@@ -27,10 +27,10 @@ use crate::store::runs::overlap::rule::BlockedRow;
 use crate::store::tasks::fires::{AsRead, FireBatch, FireDue, WrittenRows};
 use crate::store::tx::Tx;
 
-pub(super) use events::{GuardedEvents, HotEvents};
+pub(super) use events::{EventStatements, GuardedEvents};
 pub(super) use run_now::{RunNowRows, run_now, run_now_committed};
 
-pub(super) trait Hot {
+pub(super) trait BatchStatements {
     /// Locks the due rows of these tasks, but for those that somebody else holds, and answers how they are now.
     async fn due_as_read(&mut self, tasks: &[Uuid]) -> Result<Vec<AsRead>, StoreError>;
 
@@ -81,7 +81,7 @@ pub(super) trait Hot {
 }
 
 /// Each step goes to the database that the connection is of.
-impl Hot for Tx<'_> {
+impl BatchStatements for Tx<'_> {
     async fn due_as_read(&mut self, tasks: &[Uuid]) -> Result<Vec<AsRead>, StoreError> {
         match self {
             Tx::Postgres(conn) => conn.due_as_read(tasks).await,

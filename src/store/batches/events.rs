@@ -6,12 +6,12 @@ use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, SqliteConnection};
 use uuid::Uuid;
 
+use crate::store::batches::sqlite::recording;
 use crate::store::db::text::{StoredJson, optional, optional_document};
 use crate::store::events::matches::EventBatch;
 use crate::store::events::matches::EventsWritten;
 use crate::store::events::matches::Locked;
 use crate::store::events::matches::MatchGuard;
-use crate::store::hot::sqlite::recording;
 use crate::store::runs::lease::Lease;
 use crate::store::runs::lease::RunClaim;
 use crate::store::runs::shares::tenant_hash;
@@ -19,7 +19,7 @@ use crate::store::runs::{NewRun, event_ids};
 use crate::store::tx::Tx;
 use crate::store::{Match, StoreError};
 
-pub(in crate::store) trait HotEvents {
+pub(in crate::store) trait EventStatements {
     /// The versions of these shards of the index of event tasks, in the order asked for; 0 where nothing was written.
     async fn versions(&mut self, shards: &[(i32, i64)]) -> Result<Vec<(i32, i64)>, StoreError>;
 
@@ -51,7 +51,7 @@ pub(in crate::store) trait GuardedEvents {
     ) -> Result<Option<EventsWritten>, StoreError>;
 }
 
-impl HotEvents for PgConnection {
+impl EventStatements for PgConnection {
     async fn versions(&mut self, shards: &[(i32, i64)]) -> Result<Vec<(i32, i64)>, StoreError> {
         let asked: Vec<i32> = shards.iter().map(|(shard, _)| *shard).collect();
         let known: Vec<(i32, i64)> = sqlx::query_as("select shard, version from event_index where shard = any($1)")
@@ -165,7 +165,7 @@ impl GuardedEvents for PgConnection {
     }
 }
 
-impl HotEvents for SqliteConnection {
+impl EventStatements for SqliteConnection {
     async fn versions(&mut self, shards: &[(i32, i64)]) -> Result<Vec<(i32, i64)>, StoreError> {
         let mut found = Vec::with_capacity(shards.len());
         for (shard, _) in shards {
@@ -197,7 +197,7 @@ impl HotEvents for SqliteConnection {
     }
 }
 
-impl HotEvents for Tx<'_> {
+impl EventStatements for Tx<'_> {
     async fn versions(&mut self, shards: &[(i32, i64)]) -> Result<Vec<(i32, i64)>, StoreError> {
         match self {
             Tx::Postgres(conn) => conn.versions(shards).await,

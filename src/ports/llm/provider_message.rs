@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::base::secret::Secret;
-use crate::domain::run::transcript::{Echo, TranscriptMessage};
+use crate::domain::run::transcript::{ProviderMessage, TranscriptMessage};
 
 /// Largest message that is kept, in bytes.
 pub const LIMIT: usize = 1024 * 1024;
@@ -17,20 +17,20 @@ pub const LIMIT: usize = 1024 * 1024;
 const SAID_ONCE: [&str; 5] = ["role", "id", "type", "name", "format"];
 
 /// A message that is to be kept; `None` where it can't be.
-pub fn new(wire: &str, model: &str, raw: String, key: Option<&Secret>) -> Option<Arc<Echo>> {
+pub fn new(wire: &str, model: &str, raw: String, key: Option<&Secret>) -> Option<Arc<ProviderMessage>> {
     let shows_key = key.is_some_and(|key| !key.expose().is_empty() && raw.contains(key.expose()));
     if shows_key || raw.len() > LIMIT {
         tracing::warn!(model, bytes = raw.len(), "a message of the model can't be kept as it was");
         return None;
     }
-    Some(Arc::new(Echo { wire: wire.to_owned(), model: model.to_owned(), raw }))
+    Some(Arc::new(ProviderMessage { wire: wire.to_owned(), model: model.to_owned(), raw }))
 }
 
 /// The message as this model wrote it; `None`: another wrote it, or it was not kept.
 pub fn message_of<'a>(message: &'a TranscriptMessage, wire: &str, model: &str) -> Option<&'a str> {
     match message {
-        TranscriptMessage::Assistant { echo: Some(echo), .. } => {
-            (echo.wire == wire && echo.model == model).then_some(echo.raw.as_str())
+        TranscriptMessage::Assistant { provider_message: Some(provider_message), .. } => {
+            (provider_message.wire == wire && provider_message.model == model).then_some(provider_message.raw.as_str())
         }
         _ => None,
     }
@@ -142,8 +142,8 @@ mod tests {
 
     #[test]
     fn message_goes_back_to_the_model_that_wrote_it_alone() {
-        let echo = new("w", "m", "{}".into(), None);
-        let message = TranscriptMessage::Assistant { text: None, tool_calls: vec![], echo };
+        let provider_message = new("w", "m", "{}".into(), None);
+        let message = TranscriptMessage::Assistant { text: None, tool_calls: vec![], provider_message };
         assert_eq!(message_of(&message, "w", "m"), Some("{}"));
         assert_eq!((message_of(&message, "w", "n"), message_of(&message, "v", "m")), (None, None));
     }

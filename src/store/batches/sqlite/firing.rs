@@ -7,10 +7,10 @@ use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
 use crate::store::StoreError;
+use crate::store::batches::sqlite::next_tokens;
+use crate::store::batches::sqlite::starting::take_slots;
 use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
 use crate::store::db::text::optional_document;
-use crate::store::hot::sqlite::next_tokens;
-use crate::store::hot::sqlite::starting::take_slots;
 use crate::store::runs::lease::Lease;
 use crate::store::runs::lease::RunClaim;
 use crate::store::runs::shares::tenant_hash;

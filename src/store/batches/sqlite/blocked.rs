@@ -7,8 +7,8 @@ use sqlx::{QueryBuilder, SqliteConnection};
 use uuid::Uuid;
 
 use crate::store::StoreError;
+use crate::store::batches::sqlite::starting::with_leases;
 use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
-use crate::store::hot::sqlite::starting::with_leases;
 use crate::store::runs::lease::Lease;
 use crate::store::runs::overlap::BLOCKED_ROW;
 use crate::store::runs::overlap::rule::BlockedRow;

@@ -139,14 +139,14 @@ pub(super) fn recording(ends: &[&Finish], now: DateTime<Utc>) -> Result<QueryBui
         errors.push(optional_document(end.error.as_ref())?);
     }
     let mut update = QueryBuilder::new(
-        "with ends (id, state, reason, output, error, turns, tool_calls, input_tokens, output_tokens, cost_micros, ran_ms,
+        "with ends (id, state, reason, output, error, turns, tool_calls, input_tokens, output_tokens, cost_micros, execution_ms,
                     attempts_back, finished_at, crashes, infra_retries) as (",
     );
     update.push_values(ends.iter().zip(errors), |mut row, (end, error)| {
         row.push_bind(end.lease.run_id).push_bind(end.state.as_str()).push_bind(optional(end.reason.as_deref()));
         row.push_bind(optional(end.output.as_deref())).push_bind(error);
         row.push_bind(end.usage.turns).push_bind(end.usage.tool_calls).push_bind(end.usage.input_tokens);
-        row.push_bind(end.usage.output_tokens).push_bind(end.usage.cost_micros).push_bind(end.ran_ms);
+        row.push_bind(end.usage.output_tokens).push_bind(end.usage.cost_micros).push_bind(end.execution_ms);
         row.push_bind(end.attempts_back()).push_bind(end.finished_at(now)).push_bind(i32::from(end.crashed));
         row.push_bind(i32::from(end.infra_retry));
     });
@@ -154,7 +154,7 @@ pub(super) fn recording(ends: &[&Finish], now: DateTime<Utc>) -> Result<QueryBui
         ") update runs
               set state = e.state, reason = e.reason, output = e.output, error = e.error, turns = e.turns,
                   tool_calls = e.tool_calls, input_tokens = e.input_tokens, output_tokens = e.output_tokens,
-                  cost_micros = e.cost_micros, ran_ms = runs.ran_ms + e.ran_ms,
+                  cost_micros = e.cost_micros, execution_ms = runs.execution_ms + e.execution_ms,
                   attempt = runs.attempt - e.attempts_back, finished_at = e.finished_at,
                   crashes = runs.crashes + e.crashes, infra_retries = runs.infra_retries + e.infra_retries
              from ends e where runs.id = e.id",

@@ -8,7 +8,7 @@ use crate::domain::approval::matrix::ApprovalLevel;
 /// One rule that had a part in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Why {
+pub enum ReasonCode {
     /// A rule that somebody has set for the tool.
     Rule {
         /// The author of the rule.
@@ -32,7 +32,7 @@ pub enum Why {
     /// A standing grant covers it.
     Grant,
     /// It is held, so that it may be stopped.
-    Held,
+    UndoWindow,
 }
 
 /// By whom a rule was set.

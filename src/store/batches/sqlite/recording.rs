@@ -7,6 +7,7 @@ use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
 use crate::store::StoreError;
+use crate::store::batches::sqlite::next_tokens;
 use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
 use crate::store::db::text::{StoredJson, optional_document};
 use crate::store::events::matches::EventBatch;
@@ -14,7 +15,6 @@ use crate::store::events::matches::EventRun;
 use crate::store::events::matches::EventsWritten;
 use crate::store::events::matches::LOCK_TASKS;
 use crate::store::events::matches::Locked;
-use crate::store::hot::sqlite::next_tokens;
 use crate::store::runs::lease::Lease;
 use crate::store::runs::lease::RunClaim;
 use crate::store::runs::shares::tenant_hash;
@@ -52,14 +52,14 @@ fn insert_statement(runs: &[&NewRun]) -> Result<QueryBuilder<Sqlite>, StoreError
         row.push_bind(run.trigger_type.clone()).push_bind(run.scheduled_for).push_bind(run.state.as_str());
         row.push_bind(run.reason.clone()).push_bind(missed).push_bind(run.retry_of).push_bind(input);
         row.push_bind(run.created_at).push_bind(run.finished_at()).push_bind(event_ids);
-        row.push_bind(run.cause.as_ref().map(StoredJson::json));
+        row.push_bind(run.cause.as_ref().map(StoredJson::json)).push_bind(run.origin.as_str());
     });
     insert.push(" on conflict (task_id, fire_key) do nothing");
     Ok(insert)
 }
 
 /// Records a batch and queues its runs.
-pub(in crate::store::hot) async fn record(
+pub(in crate::store::batches) async fn record(
     conn: &mut SqliteConnection,
     batch: &EventBatch,
     now: DateTime<Utc>,
@@ -134,7 +134,7 @@ fn count_statement(fires: &[(Uuid, i64)]) -> QueryBuilder<Sqlite> {
 }
 
 /// The `due` rows of these tasks.
-pub(in crate::store::hot) async fn lock_tasks(
+pub(in crate::store::batches) async fn lock_tasks(
     conn: &mut SqliteConnection,
     tasks: &[Uuid],
 ) -> Result<Vec<Locked>, StoreError> {
@@ -154,7 +154,7 @@ fn lock_statement(tasks: &[Uuid]) -> QueryBuilder<Sqlite> {
 }
 
 /// Those of these matches, by task and key of the event, that have a place in a window.
-pub(in crate::store::hot) async fn in_windows(
+pub(in crate::store::batches) async fn in_windows(
     conn: &mut SqliteConnection,
     matches: &[(Uuid, &str)],
 ) -> Result<Vec<(Uuid, String)>, StoreError> {

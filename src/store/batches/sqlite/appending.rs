@@ -6,8 +6,8 @@ use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
 use crate::domain::run::transcript::FORMAT;
 use crate::store::StoreError;
+use crate::store::batches::sqlite::starting::with_leases;
 use crate::store::db::sqlite_batch::{chunks, is_reusable};
-use crate::store::hot::sqlite::starting::with_leases;
 use crate::store::runs::lease::Lease;
 use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
 
@@ -63,7 +63,7 @@ fn inserting(entries: &[(Lease, &EntryColumns)]) -> QueryBuilder<Sqlite> {
         row.push_bind(lease.run_id).push_bind(entry.seq).push_bind(entry.turn).push_bind(FORMAT);
         row.push_bind(entry.body.clone()).push_bind(usage.turns).push_bind(usage.tool_calls);
         row.push_bind(usage.input_tokens).push_bind(usage.output_tokens).push_bind(usage.cost_micros);
-        row.push_bind(entry.duration_ms).push_bind(entry.at).push_bind(entry.echo.clone());
+        row.push_bind(entry.duration_ms).push_bind(entry.at).push_bind(entry.provider_message.clone());
     });
     insert.push(" on conflict (run_id, seq) do nothing");
     insert

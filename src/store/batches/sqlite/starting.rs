@@ -21,7 +21,7 @@ pub(super) const READY_OF_TENANT: &str = "
     select run_id, run_at, tenant_id from queue where state = 'ready' and run_at <= $1 and tenant_id = $2
      order by priority desc, run_at limit $3";
 
-pub(in crate::store::hot) async fn pick(
+pub(in crate::store::batches) async fn pick(
     conn: &mut SqliteConnection,
     statement: &'static str,
     take: &Take,
@@ -35,7 +35,7 @@ pub(in crate::store::hot) async fn pick(
 }
 
 /// Tenants that have ready runs, and may have more under way, by one look into the index each.
-pub(in crate::store::hot) async fn tenants_in_turn(
+pub(in crate::store::batches) async fn tenants_in_turn(
     conn: &mut SqliteConnection,
     after: &str,
     room: &RunLimitsLeft,
@@ -67,7 +67,7 @@ struct StartCandidate {
     tenant_id: String,
     overlap: String,
     timeout_seconds: i64,
-    ran_ms: i64,
+    execution_ms: i64,
     is_first: bool,
 }
 
@@ -75,12 +75,12 @@ impl StartCandidate {
     /// The rest of the time limit; one that no release can have written counts as the usual one.
     fn left_ms(&self) -> i64 {
         let seconds = if self.timeout_seconds < 1_000_000_000 { self.timeout_seconds } else { 600 };
-        (seconds * 1000 - self.ran_ms).max(0)
+        (seconds * 1000 - self.execution_ms).max(0)
     }
 }
 
 /// Starts those claims that still stand, were not cancelled, and have their task's slot.
-pub(in crate::store::hot) async fn start_each(
+pub(in crate::store::batches) async fn start_each(
     conn: &mut SqliteConnection,
     leases: &[Lease],
     now: DateTime<Utc>,
@@ -115,8 +115,8 @@ async fn start_candidates(conn: &mut SqliteConnection, leases: &[Lease]) -> Resu
                     coalesce(q.overlap, case when json_valid(t.spec) then t.spec -> 'trigger' ->> 'overlap' end, 'skip')
                         as overlap,
                     case when json_valid(t.spec) and t.spec -> 'timeout_seconds' glob '[0-9]*'
-                         then cast(t.spec ->> 'timeout_seconds' as integer) else 600 end as timeout_seconds, r.ran_ms,
-                    r.started_at is null as is_first
+                         then cast(t.spec ->> 'timeout_seconds' as integer) else 600 end as timeout_seconds,
+                    r.execution_ms, r.started_at is null as is_first
                from leases l cross join queue q
                  on q.run_id = l.run_id and q.lease_token = l.lease_token and q.state = 'claimed'
                     and q.cancel_reason is null
@@ -155,7 +155,7 @@ async fn mark_running(
 }
 
 /// Those that were started with these leases before, their time renewed.
-pub(in crate::store::hot) async fn restarted_rows(
+pub(in crate::store::batches) async fn restarted_rows(
     conn: &mut SqliteConnection,
     leases: &[Lease],
     lease_until: DateTime<Utc>,
@@ -187,7 +187,7 @@ pub(super) fn with_leases(leases: &[Lease]) -> QueryBuilder<Sqlite> {
 }
 
 /// Takes the slots of these tasks for these runs where they are free, the first of a task first; answers who has them.
-pub(in crate::store::hot) async fn take_slots(
+pub(in crate::store::batches) async fn take_slots(
     conn: &mut SqliteConnection,
     wanted: &[(Uuid, Uuid)],
 ) -> Result<HashMap<Uuid, Uuid>, StoreError> {

@@ -21,8 +21,8 @@ use crate::base::id::new_id;
 use crate::domain::notification::NewDelivery;
 use crate::domain::run::Run;
 use crate::store::StoreError;
+use crate::store::batches::BatchStatements;
 use crate::store::db::text::{document, optional, optional_document, text};
-use crate::store::hot::Hot;
 use crate::store::runs::global_limits::lock_takes;
 use crate::store::runs::lease::Beat;
 use crate::store::runs::lease::CLAIM_MARGIN;
@@ -71,7 +71,7 @@ impl TakenRow {
     }
 }
 
-impl Hot for PgConnection {
+impl BatchStatements for PgConnection {
     async fn due_as_read(&mut self, tasks: &[Uuid]) -> Result<Vec<AsRead>, StoreError> {
         let locked = sqlx::query_as(include_str!("../sql/due_as_read.postgres.sql"));
         Ok(locked.bind(tasks).fetch_all(self).await?)
@@ -238,7 +238,7 @@ impl Hot for PgConnection {
             .bind(ends.iter().map(|f| f.usage.input_tokens).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.usage.output_tokens).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.usage.cost_micros).collect::<Vec<_>>())
-            .bind(ends.iter().map(|f| f.ran_ms).collect::<Vec<_>>())
+            .bind(ends.iter().map(|f| f.execution_ms).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.keeps_slot()).collect::<Vec<_>>())
             .bind(now)
             .bind(ends.iter().map(optional_fields).collect::<Vec<_>>())

@@ -50,7 +50,7 @@ fn columns_of(entries: &[(Lease, &EntryColumns)]) -> Result<PgArguments, sqlx::E
     add(&mut arguments, columns().map(|entry| entry.usage.cost_micros))?;
     add(&mut arguments, columns().map(|entry| entry.duration_ms))?;
     add(&mut arguments, columns().map(|entry| entry.at))?;
-    add(&mut arguments, columns().map(|entry| entry.echo.as_deref()))?;
+    add(&mut arguments, columns().map(|entry| entry.provider_message.as_deref()))?;
     Ok(arguments)
 }
 
