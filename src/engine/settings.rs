@@ -113,4 +113,26 @@ mod tests {
         assert_eq!(settings.limits(), RunLimits { per_tenant: Some(3), total: Some(5), own: false });
         assert_eq!(Settings::default().limits(), RunLimits::default());
     }
+
+    #[test]
+    fn numbers_of_runs_hold_up_to_their_bounds_and_what_exceeds_them_is_told() {
+        let faults = |settings: Settings| {
+            let mut faults = ValidationErrors::new();
+            settings.check(&mut faults);
+            faults.0.into_iter().map(|fault| fault.pointer).collect::<Vec<_>>()
+        };
+        let most = MOST_AT_ONCE;
+        let all = |number: usize| Settings {
+            max_concurrent_runs: number,
+            max_waiting_runs: number,
+            prefetch: number,
+            ..Settings::default()
+        };
+        assert_eq!(faults(all(most)), [""; 0]);
+        assert_eq!(
+            faults(all(most + 1)),
+            ["/engine/max_concurrent_runs", "/engine/max_waiting_runs", "/engine/prefetch"]
+        );
+        assert_eq!(faults(all(0)), ["/engine/max_concurrent_runs"], "nobody need wait without a place, or be ahead");
+    }
 }
