@@ -138,6 +138,8 @@ async fn run_whose_answer_is_here_keeps_its_lease_and_its_time_limit_while_it_wa
     // the next one has its place once it is free
     let next = instance.run_now(&agent).await;
     world.journal.open_gate();
+    // else the run before it is the one that is under way
+    instance.until(holds, |run| run.state.is_final()).await;
     instance.settle(1).await;
     model.until_waiting("Answer", 1).await;
     model.answer(1);
