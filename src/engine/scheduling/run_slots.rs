@@ -194,18 +194,23 @@ impl RunSlots {
     pub fn end(&self, token: i64) {
         let mut state = self.lock();
         state.forget(token);
-        self.admit(&mut state);
+        self.left(&mut state);
     }
 
-    /// Lets runs go on whose answer is here, and tells of places that are left.
+    /// A run has left its place. Places that are given back are none of these: the worker asks for some each time that it wakes.
+    fn left(&self, state: &mut SlotState) {
+        self.admit(state);
+        if state.free(self.0.capacity) > 0 {
+            self.0.freed.notify_one();
+        }
+    }
+
+    /// Lets runs go on whose answer is here.
     fn admit(&self, state: &mut SlotState) {
         state.returning.requeue_skipped();
         while state.free(self.0.capacity) > 0 {
             let Some(token) = state.next_returning(self.0.capacity) else { break };
             state.enter(token);
-        }
-        if state.free(self.0.capacity) > 0 {
-            self.0.freed.notify_one();
         }
         self.tell(state);
     }
@@ -317,7 +322,7 @@ impl RunSlot for LeasedSlot {
         let computes = matches!(run.phase, Phase::Computing { .. });
         if computes && state.may_wait(run.tenant_hash, self.slots.0.waiting_capacity) {
             state.set_phase(self.token, Phase::Waiting);
-            self.slots.admit(&mut state);
+            self.slots.left(&mut state);
         }
     }
 
@@ -390,6 +395,21 @@ mod tests {
         slots.unreserve(1);
         slots.end(2);
         assert_eq!((slots.free(), slots.counts()), (2, SlotCounts::default()));
+    }
+
+    #[test]
+    fn places_that_are_given_back_wake_nobody_and_those_that_a_run_leaves_do() {
+        let slots = single_tenant(2, 5);
+        let run = slots.start(1, "a");
+        let freed = slots.freed();
+        let is_woken = || futures::FutureExt::now_or_never(freed.notified()).is_some();
+        let reserved = slots.reserve(1);
+        slots.unreserve(reserved);
+        assert!(!is_woken(), "the worker would wake itself again and again");
+        run.leave();
+        assert!(is_woken());
+        slots.end(1);
+        assert!(is_woken());
     }
 
     #[test]
