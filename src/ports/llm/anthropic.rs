@@ -53,7 +53,7 @@ impl Anthropic {
     }
 
     /// The answer with its blocks as they are to come back.
-    fn with_echo(&self, blocks: Vec<Box<RawValue>>, answer: ModelAnswer) -> ModelAnswer {
+    fn with_provider_message(&self, blocks: Vec<Box<RawValue>>, answer: ModelAnswer) -> ModelAnswer {
         let provider_message = provider_message::new(WIRE, &self.model, raw(&blocks).to_string(), self.key.as_ref());
         ModelAnswer { provider_message, ..answer }
     }
@@ -113,7 +113,7 @@ impl Format for Anthropic {
         gathered.stop_reason = body["stop_reason"].as_str().map(str::to_owned);
         let AnthropicAnswer { content } =
             serde_json::from_slice(text).map_err(|error| wire::transient(error.to_string()))?;
-        Ok(self.with_echo(content, gathered.answer()?))
+        Ok(self.with_provider_message(content, gathered.answer()?))
     }
 
     fn add(gathered: &mut AnthropicStream, event: &Value, on_delta: Option<OnDelta<'_>>) -> Progress {
@@ -122,7 +122,7 @@ impl Format for Anthropic {
 
     fn streamed(&self, gathered: AnthropicStream) -> Option<Result<ModelAnswer, LlmError>> {
         let written = gathered.written();
-        gathered.ended.then(|| Ok(self.with_echo(written, gathered.answer()?)))
+        gathered.ended.then(|| Ok(self.with_provider_message(written, gathered.answer()?)))
     }
 }
 
