@@ -174,7 +174,8 @@ impl Db {
     /// A transaction of a service that all tenants wait for, before all who wait for a turn.
     #[track_caller]
     pub(super) fn write_first(&self) -> impl Future<Output = Result<Transaction, sqlx::Error>> {
-        self.write_in_turn(QueueFlow::First(Location::caller().file()))
+        let caller = Location::caller();
+        self.write_in_turn(QueueFlow::First(caller.file(), caller.line()))
     }
 
     async fn write_in_turn(&self, flow: QueueFlow) -> Result<Transaction, sqlx::Error> {

@@ -9,8 +9,8 @@ use crate::base::fair_queue::{FairQueue, QueuePermit};
 pub(in crate::store) enum QueueFlow {
     /// Work for all tenants, by the file that does it.
     Engine(&'static str),
-    /// Work that all tenants wait for, by the file that does it: it waits for what is under way, and for no turn.
-    First(&'static str),
+    /// Work that all tenants wait for, by the file and line that does it: it waits for what is under way, and for no turn.
+    First(&'static str, u32),
     Tenant(String),
 }
 
@@ -27,7 +27,7 @@ impl QueueFlow {
     /// A place in the queue, once it is the flow's turn.
     pub(in crate::store) async fn acquire(&self, turns: &FairQueue<QueueFlow>) -> QueuePermit<QueueFlow> {
         match self {
-            QueueFlow::First(_) => turns.acquire_first(self).await,
+            QueueFlow::First(..) => turns.acquire_first(self).await,
             QueueFlow::Engine(_) | QueueFlow::Tenant(_) => turns.acquire(self).await,
         }
     }
