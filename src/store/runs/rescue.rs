@@ -112,9 +112,9 @@ impl Store {
         if rows.is_empty() {
             return Ok(HashMap::new());
         }
+        #[cfg(feature = "failpoints")]
         if failpoint!("rescue_without_token") {
-            // for as long as another rescuer and then a worker may need: two that pause alike would not be told apart
-            crate::base::clock::pause(Duration::from_millis(fastrand::u64(100..3000))).await;
+            self.wait_until_started_elsewhere(&rows[0]).await?;
         }
         let take_over =
             failpoint_text!("rescue_without_token", TAKE_OVER, "and lease_token = $2 and lease_until = $3" => "");
@@ -139,6 +139,21 @@ impl Store {
         }
         write.commit().await?;
         Ok(leases)
+    }
+
+    /// Part of the planted bug: this rescuer is so slow that another one was first and the run has begun again.
+    #[cfg(feature = "failpoints")]
+    async fn wait_until_started_elsewhere(&self, row: &StrandedRow) -> Result<(), StoreError> {
+        tracing::warn!(run_id = %row.run_id, "a planted fault: the rescuer waits until its runs have begun again");
+        for _ in 0..400 {
+            let started: Option<i64> =
+                self.db.read().await?.query(STARTED_AGAIN).bind(row.run_id).optional_scalar().await?;
+            if started.is_some_and(|token| token != row.lease_token) {
+                break;
+            }
+            crate::base::clock::pause(Duration::from_millis(50)).await;
+        }
+        Ok(())
     }
 
     /// Looks at tasks whose runs have long waited for a slot, and hands it on where it is free: the hand-over was
@@ -226,5 +241,9 @@ const HUNG: &str = "
 const TAKE_OVER: &str = "
     update queue set lease_token = $5, lease_until = $4, worker = null
      where run_id = $1 and lease_token = $2 and lease_until = $3 and state = 'started' returning lease_token";
+
+#[cfg(feature = "failpoints")]
+const STARTED_AGAIN: &str =
+    "select lease_token from queue where run_id = $1 and state = 'started' and worker is not null";
 
 const RECLAIM: Split = split!("reclaim");

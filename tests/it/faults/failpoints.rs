@@ -92,34 +92,36 @@ async fn end_without_a_fence_is_caught() {
 #[tokio::test]
 async fn rescue_without_a_token_is_caught() {
     let database = Database::empty().await;
-    let mut stage = three_instances(&database, "rescue_without_token").await;
+    let stage = FaultHarness::postgres(3, &database.url, &database.url).await;
+    // one of the two rescuers is as it should be, and is always first: the other waits for it
+    let mut stage = stage.with_of(1, "REVEILLE_FAILPOINT", "rescue_without_token");
     stage.effects.takes(Duration::from_secs(4));
-    // whether one of two rescuers comes after the other's runs were started again is a matter of chance, in each round
-    for _ in 0..5 {
-        leaves_runs_to_two_others(&mut stage).await;
-        pause(Duration::from_secs(8)).await;
-        if breaks(&stage.verdict().await, &["crashes", "fence"]) {
-            break;
-        }
-        stage.kill(1).await;
-        stage.kill(2).await;
-    }
+    leaves_runs(&mut stage).await;
+    stage.start(1).await;
+    says(&stage, "the rescuer waits until its runs have begun again").await;
+    stage.start(2).await;
     is_caught(&mut stage, "rescue_without_token", &["crashes", "fence"]).await;
 }
 
-/// The one instance that is there begins 20 runs and dies; the other two find what it leaves.
-async fn leaves_runs_to_two_others(stage: &mut FaultHarness) {
-    let before = stage.effects.journal().len();
+/// The one instance that is there begins 20 runs and dies.
+async fn leaves_runs(stage: &mut FaultHarness) {
     stage.start(0).await;
     at_once(stage, 20).await;
     let begun = Instant::now();
-    while stage.effects.journal().len() < before + 20 {
+    while stage.effects.journal().len() < 20 {
         assert!(begun.elapsed() < PATIENCE, "they did not begin\n{}", stage.logs());
         pause(Duration::from_millis(20)).await;
     }
     stage.kill(0).await;
-    stage.start(1).await;
-    stage.start(2).await;
+}
+
+/// Waits until an instance logs this.
+async fn says(stage: &FaultHarness, text: &str) {
+    let begun = Instant::now();
+    while !stage.logs().contains(text) {
+        assert!(begun.elapsed() < PATIENCE, "no instance said {text:?}\n{}", stage.logs());
+        pause(Duration::from_millis(50)).await;
+    }
 }
 
 /// So many runs that are due at one instant, in some seconds.
