@@ -48,8 +48,6 @@ pub struct Asked {
     pub admin_token: String,
     /// Where the API of its model begins; `None`: it has none.
     pub model: Option<String>,
-    /// Runs at once; `None`: as by default.
-    pub places: Option<usize>,
     /// Address and prefix; `None`: the embedded bus.
     pub redis: Option<(String, String)>,
 }

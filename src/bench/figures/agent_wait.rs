@@ -1,9 +1,6 @@
-//! `agent_wait_1000`: what a run of an agent takes in memory while it waits for its model's last answer, where a thousand are
-//! under way. The service has the default configuration but for its places, of which there are more than runs.
-//!
-//! A second service has its places by default, too: of a thousand runs that are asked for some sixty are under way, the
-//! others wait in the queue. What a process takes and gives back by itself is as much as so few runs, so that value is told
-//! and not judged.
+//! `agent_wait_1000`: runs of an agent that are due at one instant and wait for their model, by the service with its
+//! default configuration: the memory of each while it waits for the model's last answer, and how long it takes until the
+//! last of them is under way.
 //!
 //! The service is a process of its own, so that the model's memory does not count. Only few runs were made before, one
 //! after the other: what the first of many at once takes for good counts for the runs.
@@ -11,28 +8,37 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use chrono::{DateTime, TimeDelta, Utc};
+use futures::{StreamExt, TryStreamExt, stream};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::base::clock::pause;
+use crate::base::clock::{machine_now, pause, to_delta};
 use crate::bench::env::BenchEnv;
-use crate::bench::figure::BenchFigure;
+use crate::bench::figure::{BenchFigure, Samples};
 use crate::bench::figures::agent::agent_task;
+use crate::bench::figures::burst::next_second;
 use crate::bench::figures::rest::memory;
 use crate::bench::fixtures::tenant;
 use crate::bench::instance::{record, until_recorded};
 use crate::bench::process::service::{BenchService, BenchTenant};
+use crate::bench::scale::Scale;
 use crate::bench::servers::ModelServer;
 use crate::bench::session::Bench;
 
 const NAME: &str = "agent_wait_1000";
 const RUNS: usize = 1_000;
-/// Places for each run, where all are to be under way: tenants leave some to each other.
-const ROOM: usize = 2;
-/// Tenants that ask for them: one alone may not have all places.
+/// Tenants whose tasks they are: one alone may not have all places.
 const TENANTS: usize = 10;
 /// The most that one may take, in KiB.
 const MOST: f64 = 64.0;
+/// When the last has asked its model, in seconds after the instant.
+const MOST_LATE: f64 = 1.0;
+/// How long the making of the tasks may take before they are due, beyond the scheduler's horizon, and for each of them.
+const AHEAD: Duration = Duration::from_secs(4);
+const AHEAD_OF_EACH: TimeDelta = TimeDelta::milliseconds(5);
+/// Tasks that are made at once.
+const MADE_AT_ONCE: usize = 16;
 const KIBIBYTE: f64 = 1024.0;
 const MEBIBYTE: f64 = 1024.0 * KIBIBYTE;
 /// As many runs wait as can, once their number has not grown for so long.
@@ -51,6 +57,9 @@ struct Waiting {
     /// Resident, in bytes, before the runs and with them.
     before: f64,
     with_runs: f64,
+    /// Seconds from the instant until the first requests of half of the runs had come to the model, and of all.
+    half_after: f64,
+    last_after: f64,
 }
 
 impl Waiting {
@@ -65,49 +74,67 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         return Ok(());
     }
     let asked = bench.size.burst(RUNS);
-    bench.progress(&format!("{NAME}: {asked} runs of an agent whose model takes its time, all under way"));
-    let places = asked * ROOM;
-    let all = BenchEnv::with(bench.at, async |place| observe(bench, place, asked, Some(places)).await).await?;
-    bench.progress(&format!("{NAME}: the same with as many under way as there are by default"));
-    let few = BenchEnv::with(bench.at, async |place| observe(bench, place, asked, None).await).await?;
-    let what = format!("resident memory of a run that waits for its model's third answer, of {asked} asked for");
-    let figure = BenchFigure::new(NAME, what, "KiB", all.runs, all.each())
+    bench.progress(&format!("{NAME}: {asked} runs of an agent, due at one instant, whose model takes its time"));
+    let waiting = BenchEnv::with(bench.at, async |place| observe(bench, place, asked).await).await?;
+    let what =
+        format!("resident memory of a run that waits for its model's third answer, of {asked} due at one instant");
+    let figure = BenchFigure::new(NAME, what, "KiB", waiting.runs, waiting.each())
         .with_limit("what it may take", MOST)
         .at_most(1.0)
-        .with_part("runs under way", "", all.runs as f64)
-        .with_part("memory of the service before", "MiB", all.before / MEBIBYTE)
-        .with_part("and with them", "MiB", all.with_runs / MEBIBYTE)
-        .with_part("runs under way by default configuration", "", few.runs as f64)
-        .with_part("memory of each of these", "KiB", few.each());
+        .with_part_at_most("until the last had asked its model", "s", waiting.last_after, MOST_LATE)
+        .with_part("until half of them had", "s", waiting.half_after)
+        .with_part("runs under way", "", waiting.runs as f64)
+        .with_part("memory of the service before", "MiB", waiting.before / MEBIBYTE)
+        .with_part("and with them", "MiB", waiting.with_runs / MEBIBYTE);
     bench.figures.push(figure);
     Ok(())
 }
 
-/// `places` are those of runs under way, if they are not to be as many as by default.
-async fn observe(bench: &Bench<'_>, place: &BenchEnv, asked: usize, places: Option<usize>) -> anyhow::Result<Waiting> {
+async fn observe(bench: &Bench<'_>, place: &BenchEnv, asked: usize) -> anyhow::Result<Waiting> {
     let model = ModelServer::open().await?;
-    let service = BenchService::start_with(bench.at, place, Some(model.base_url()), places).await?;
+    let service = BenchService::start_with_model(bench.at, place, model.base_url()).await?;
     let id = service.id().context("the service has ended")?;
-    let mut tasks = Vec::new();
+    let mut tenants = Vec::new();
     for number in 0..TENANTS {
-        tasks.push(AgentTask::make(&service, &tenant(number)).await?);
-        tasks[number].ask().await?;
+        tenants.push(service.tenant(&tenant(number)).await?);
+        run_once(&tenants[number]).await?;
         until_recorded(place).await?;
     }
     let before = settled_memory(id).await?;
     let answered = CancellationToken::new();
     model.hold_answers(answered.clone());
-    for task in tasks.iter().cycle().take(asked) {
-        task.ask().await?;
-    }
+    let at = next_second(machine_now() + to_delta(AHEAD) + AHEAD_OF_EACH * asked as i32);
+    make_due(&tenants, asked, at).await?;
+    let scale = Scale::of(place).await?;
+    ensure!(machine_now() < at, "the tasks were made too late");
     let runs = until_steady(&model).await?;
+    ensure!(runs == asked, "of {asked} runs {runs} are under way");
     let with_runs = settled_memory(id).await?;
+    let begun = Samples::new(model.take_begun().into_iter().map(|begun| scale.late(begun, at) / 1000.0).collect());
+    ensure!(begun.percentile(0.0) >= 0.0, "a run was under way before its instant");
     answered.cancel();
     until_recorded(place).await?;
     service.stop().await?;
     let (record, all) = (record(place).await?, (TENANTS + asked) as i64);
     ensure!((record.runs, record.finished) == (all, all), "of {all} runs came {record:?}");
-    Ok(Waiting { runs, before, with_runs })
+    let (half_after, last_after) = (begun.percentile(0.5), begun.percentile(1.0));
+    Ok(Waiting { runs, before, with_runs, half_after, last_after })
+}
+
+/// One run of each tenant's agent, from its request on.
+async fn run_once(tenant: &BenchTenant) -> anyhow::Result<()> {
+    let made = tenant.post("/v1/tasks", &agent_task()).await?;
+    let id = made["id"].as_str().context("a task has an id")?;
+    tenant.post(&format!("/v1/tasks/{id}/run"), &json!({})).await?;
+    Ok(())
+}
+
+/// So many tasks of these tenants that are all due at this instant.
+async fn make_due(tenants: &[BenchTenant], count: usize, at: DateTime<Utc>) -> anyhow::Result<()> {
+    let mut task = agent_task();
+    task["trigger"] = json!({ "type": "schedule", "at": at });
+    let making = tenants.iter().cycle().take(count).map(|tenant| tenant.post("/v1/tasks", &task));
+    stream::iter(making).buffer_unordered(MADE_AT_ONCE).try_for_each(async |_: Value| Ok(())).await
 }
 
 /// Resident memory of a process, in bytes, once it has changed little for a while.
@@ -137,23 +164,4 @@ async fn until_steady(model: &ModelServer) -> anyhow::Result<usize> {
         }
     }
     Ok(most)
-}
-
-/// A task whose runs its tenant asks for.
-struct AgentTask {
-    tenant: BenchTenant,
-    run: String,
-}
-
-impl AgentTask {
-    async fn make(service: &BenchService, tenant: &str) -> anyhow::Result<AgentTask> {
-        let tenant = service.tenant(tenant).await?;
-        let made = tenant.post("/v1/tasks", &agent_task()).await?;
-        let id = made["id"].as_str().context("a task has an id")?;
-        Ok(AgentTask { run: format!("/v1/tasks/{id}/run"), tenant })
-    }
-
-    async fn ask(&self) -> anyhow::Result<Value> {
-        self.tenant.post(&self.run, &json!({})).await
-    }
 }

@@ -22,15 +22,12 @@ use crate::ports::egress;
 /// The longest that a call may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Becomes the service: as it is without configuration, but for who may call it, its model, and its places.
+/// Becomes the service: as it is without configuration, but for the admin's token and its model.
 pub async fn serve(asked: &Asked) -> anyhow::Result<App> {
     let mut config = env::default_config(SecretUrl::new(asked.url.clone()), Path::new(&asked.dir));
     config.server.admin_token = Some(Secret::new(asked.admin_token.clone()));
     if let Some(base_url) = &asked.model {
         set_model(&mut config, base_url.clone());
-    }
-    if let Some(places) = asked.places {
-        config.engine.max_concurrent_runs = places;
     }
     if let Some((url, prefix)) = &asked.redis {
         config.bus.url = SecretUrl::new(url.clone());
@@ -56,24 +53,21 @@ pub struct BenchTenant {
 impl BenchService {
     /// Starts it with the default configuration, without a model.
     pub async fn start(at: &Where, place: &BenchEnv) -> anyhow::Result<BenchService> {
-        BenchService::start_with(at, place, None, None).await
+        BenchService::start_as(at, place, None).await
     }
 
-    /// Starts it; `model` is where the API of its model begins, and `places` how many runs may be under way, if that is
-    /// not to be as by default.
-    pub async fn start_with(
-        at: &Where,
-        place: &BenchEnv,
-        model: Option<String>,
-        places: Option<usize>,
-    ) -> anyhow::Result<BenchService> {
+    /// Starts it with the default configuration, and a model whose API begins there.
+    pub async fn start_with_model(at: &Where, place: &BenchEnv, model: String) -> anyhow::Result<BenchService> {
+        BenchService::start_as(at, place, Some(model)).await
+    }
+
+    async fn start_as(at: &Where, place: &BenchEnv, model: Option<String>) -> anyhow::Result<BenchService> {
         let token = TokenText::new(TokenKind::Admin).expose().to_owned();
         let asked = Asked {
             url: place.config.database.url.expose().to_owned(),
             dir: place.dir.display().to_string(),
             admin_token: token.clone(),
             model,
-            places,
             redis: place.redis().map(|(url, prefix)| (url.to_owned(), prefix.to_owned())),
         };
         let mut process = PartProcess::start(at, &Part::Whole(asked)).await?;

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Response, header};
@@ -33,6 +34,8 @@ struct ModelState {
     /// Final answers wait for the token, where there is one.
     hold: Mutex<Option<CancellationToken>>,
     waiting: AtomicUsize,
+    /// When first requests of conversations came, since answers are held.
+    begun: Mutex<Vec<Duration>>,
 }
 
 impl ModelServer {
@@ -63,9 +66,14 @@ impl ModelServer {
         std::mem::take(&mut self.state.recorded.lock().expect("bench lock"))
     }
 
-    /// Lets final answers wait until the token is cancelled.
+    /// Lets final answers wait until the token is cancelled, and notes when conversations begin.
     pub fn hold_answers(&self, until: CancellationToken) {
         *self.state.hold.lock().expect("bench lock") = Some(until);
+    }
+
+    /// When the first requests of conversations came, by [`crate::base::clock::Clock::elapsed`].
+    pub fn take_begun(&self) -> Vec<Duration> {
+        std::mem::take(&mut *self.state.begun.lock().expect("bench lock"))
     }
 
     /// Requests that wait for their answer.
@@ -81,10 +89,15 @@ impl ModelState {
         }
         let turn = count(&call.body, RESULT);
         let hold = self.hold.lock().expect("bench lock").clone();
-        if let (Some(hold), true) = (hold, turn + 1 >= TURNS) {
-            self.waiting.fetch_add(1, Ordering::AcqRel);
-            hold.cancelled().await;
-            self.waiting.fetch_sub(1, Ordering::AcqRel);
+        if let Some(hold) = hold {
+            if turn == 0 {
+                self.begun.lock().expect("bench lock").push(call.at);
+            }
+            if turn + 1 >= TURNS {
+                self.waiting.fetch_add(1, Ordering::AcqRel);
+                hold.cancelled().await;
+                self.waiting.fetch_sub(1, Ordering::AcqRel);
+            }
         }
         let (message, reason) = message(turn);
         let (kind, body) = match count(&call.body, STREAMED) > 0 {
