@@ -28,6 +28,10 @@ use crate::ports::egress::rules::EgressRules;
 
 /// Longest wait for a connection, TLS included.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A connection of HTTP/2 with requests under way is asked so often whether the other side is there, and given up after
+/// so long without an answer.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest time for a request and its redirects, unless the caller says otherwise.
 pub const TOTAL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Largest response body, counted after decompression, unless the caller says otherwise.
@@ -220,17 +224,37 @@ pub fn retry_after(headers: &HeaderMap, now: DateTime<Utc>) -> Option<Duration> 
 
 /// A client for addresses from the operator's configuration (models, identity providers), which may be private. It
 /// takes no proxy from the environment and follows no redirect. `timeout` bounds a whole request, its body included.
-#[allow(clippy::disallowed_methods)] // the owner
 pub fn operator_client(timeout: Duration) -> reqwest::Client {
-    reqwest::Client::builder()
-        .user_agent(USER_AGENT)
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
-        .connect_timeout(CONNECT_TIMEOUT)
-        .timeout(timeout)
-        .tls_backend_preconfigured(tls())
-        .build()
-        .expect("nothing in this client comes from outside")
+    OperatorClients::new(timeout).client()
+}
+
+/// Clients of the kind of [`operator_client`], with connections of their own and root certificates that are read once.
+pub struct OperatorClients {
+    tls: rustls::ClientConfig,
+    timeout: Duration,
+}
+
+impl OperatorClients {
+    /// `timeout` bounds a whole request, its body included.
+    pub fn new(timeout: Duration) -> OperatorClients {
+        OperatorClients { tls: tls(), timeout }
+    }
+
+    /// One more.
+    #[allow(clippy::disallowed_methods)] // the owner
+    pub fn client(&self) -> reqwest::Client {
+        reqwest::Client::builder()
+            .user_agent(USER_AGENT)
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .timeout(self.timeout)
+            .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
+            .http2_keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
+            .tls_backend_preconfigured(self.tls.clone())
+            .build()
+            .expect("nothing in this client comes from outside")
+    }
 }
 
 /// TLS with the platform's root certificates. Where there are none, every https address fails its check, and plain

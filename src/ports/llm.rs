@@ -4,6 +4,7 @@
 //! a call is a function of its request. Nothing here survives a crash.
 
 pub mod anthropic;
+pub mod connections;
 pub mod fallback;
 pub mod openai;
 pub mod pricing;
@@ -13,6 +14,7 @@ pub mod settings;
 pub mod tokens;
 mod wire;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +27,7 @@ use crate::base::invalid::{FieldError, ValidationErrors, escape};
 use crate::base::secret::Secret;
 use crate::base::words::words;
 use crate::domain::run::transcript::{ProviderMessage, ToolCall, TranscriptMessage};
-use crate::ports::egress;
+use crate::ports::llm::connections::ModelConnections;
 use crate::ports::llm::fallback::{Chain, ChainLink, RetryWait};
 use crate::ports::llm::scripted::{Scenario, ScriptedModel};
 
@@ -167,8 +169,8 @@ pub struct ToolOffer<'a> {
     pub settings: &'a ModelSettings,
     /// Key for the provider.
     pub key: Option<&'a Secret>,
-    /// Client for requests.
-    pub client: &'a reqwest::Client,
+    /// Connections for requests.
+    pub connections: &'a Arc<ModelConnections>,
     /// Time of the service.
     pub clock: &'a Clock,
 }
@@ -210,8 +212,14 @@ impl Models {
         let mut faults = ValidationErrors::new();
         settings.check(&mut faults);
         let mut links = Vec::new();
+        let mut providers = HashMap::new();
         for (name, model) in &settings.models {
-            match link(name, model, clock) {
+            // models at one address share what is open there
+            let timeout = Duration::from_secs(model.timeout_seconds);
+            let connections = providers
+                .entry((model.provider.as_str(), model.base_url.as_deref(), timeout))
+                .or_insert_with(|| Arc::new(ModelConnections::new(timeout)));
+            match link(name, model, connections, clock) {
                 Ok(link) => links.push(link),
                 Err(fault) => faults.add(format!("/llm/models/{}{}", escape(name), fault.pointer), fault.message),
             }
@@ -240,11 +248,15 @@ impl Models {
     }
 }
 
-fn link(name: &str, settings: &ModelSettings, clock: &Clock) -> Result<ChainLink, FieldError> {
-    let client = egress::operator_client(Duration::from_secs(settings.timeout_seconds));
+fn link(
+    name: &str,
+    settings: &ModelSettings,
+    connections: &Arc<ModelConnections>,
+    clock: &Clock,
+) -> Result<ChainLink, FieldError> {
     let provider = PROVIDERS.iter().find(|provider| provider.name == settings.provider);
     let make = |key| match provider {
-        Some(provider) => (provider.make)(&ToolOffer { settings, key, client: &client, clock }).map(Some),
+        Some(provider) => (provider.make)(&ToolOffer { settings, key, connections, clock }).map(Some),
         None => Ok(None), // the settings' own check names it
     };
     let mut keys: Vec<Option<&Secret>> = settings.keys().map(Some).collect();

@@ -3,6 +3,7 @@
 mod appends;
 mod consent;
 pub mod harness;
+mod http2;
 mod looping;
 mod orchestrator;
 mod resume;

@@ -3,6 +3,7 @@
 //! Source of the shapes: <https://docs.anthropic.com/en/api/messages>.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::base::secret::Secret;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
+use crate::ports::llm::connections::ModelConnections;
 use crate::ports::llm::wire::{Format, Progress, RequestBody, raw};
 use crate::ports::llm::{
     LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OnDelta, StopReason, ToolOffer, provider_message, wire,
@@ -25,7 +27,7 @@ const DEFAULT_MAX_TOKENS: u32 = 8192;
 
 /// One model behind one key.
 pub struct Anthropic {
-    client: reqwest::Client,
+    connections: Arc<ModelConnections>,
     url: String,
     model: String,
     key: Option<Secret>,
@@ -42,7 +44,7 @@ impl Anthropic {
         // Anthropic's own clients leave the version out of the base address; both spellings are known
         let version = if base_url.ends_with("/v1") { "" } else { "/v1" };
         Anthropic {
-            client: offer.client.clone(),
+            connections: Arc::clone(offer.connections),
             url: format!("{base_url}{version}/messages"),
             model: settings.model.clone(),
             key: offer.key.cloned(),
@@ -62,8 +64,12 @@ impl Anthropic {
 impl Format for Anthropic {
     type Gathered = AnthropicStream;
 
-    fn post(&self) -> Result<reqwest::RequestBuilder, LlmError> {
-        let post = self.client.post(&self.url).header("anthropic-version", VERSION);
+    fn connections(&self) -> &ModelConnections {
+        &self.connections
+    }
+
+    fn post(&self, client: &reqwest::Client) -> Result<reqwest::RequestBuilder, LlmError> {
+        let post = client.post(&self.url).header("anthropic-version", VERSION);
         Ok(match &self.key {
             Some(key) => post.header("x-api-key", wire::key_header("", key)?),
             None => post,

@@ -2,6 +2,8 @@
 //!
 //! Source of the shapes: <https://platform.openai.com/docs/api-reference/chat>.
 
+use std::sync::Arc;
+
 use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -9,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::base::secret::Secret;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
+use crate::ports::llm::connections::ModelConnections;
 use crate::ports::llm::wire::{Format, Progress, RequestBody, raw};
 use crate::ports::llm::{
     LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OnDelta, StopReason, ToolOffer, ToolSchema,
@@ -21,7 +24,7 @@ const WIRE: &str = "openai";
 
 /// One model behind one key.
 pub struct OpenAi {
-    client: reqwest::Client,
+    connections: Arc<ModelConnections>,
     url: String,
     model: String,
     key: Option<Secret>,
@@ -36,7 +39,7 @@ impl OpenAi {
         let settings = offer.settings;
         let base_url = settings.base_url.as_deref().unwrap_or(DEFAULT_BASE_URL).trim_end_matches('/');
         OpenAi {
-            client: offer.client.clone(),
+            connections: Arc::clone(offer.connections),
             url: format!("{base_url}/chat/completions"),
             model: settings.model.clone(),
             key: offer.key.cloned(),
@@ -69,8 +72,12 @@ impl OpenAi {
 impl Format for OpenAi {
     type Gathered = ChatStream;
 
-    fn post(&self) -> Result<reqwest::RequestBuilder, LlmError> {
-        let post = self.client.post(&self.url);
+    fn connections(&self) -> &ModelConnections {
+        &self.connections
+    }
+
+    fn post(&self, client: &reqwest::Client) -> Result<reqwest::RequestBuilder, LlmError> {
+        let post = client.post(&self.url);
         Ok(match &self.key {
             Some(key) => post.header(http::header::AUTHORIZATION, wire::key_header("Bearer ", key)?),
             None => post,

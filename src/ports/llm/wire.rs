@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use sse_stream::SseStream;
 
 use crate::base::secret::{REDACTED, Secret};
+use crate::ports::llm::connections::ModelConnections;
 use crate::ports::llm::{LlmError, ModelAnswer, ModelRequest, OnDelta};
 
 /// Largest answer of a model in bytes, frames of a stream included.
@@ -24,8 +25,11 @@ pub trait Format: Sync {
     /// Each event of a stream, put together.
     type Gathered: Default + Send;
 
+    /// Connections to the provider.
+    fn connections(&self) -> &ModelConnections;
+
     /// The request with its address and the headers of the format, and the key, if one is needed.
-    fn post(&self) -> Result<reqwest::RequestBuilder, LlmError>;
+    fn post(&self, client: &reqwest::Client) -> Result<reqwest::RequestBuilder, LlmError>;
 
     /// The key with which the request goes.
     fn key(&self) -> Option<&Secret>;
@@ -60,7 +64,9 @@ pub async fn ask<F: Format>(
     on_delta: Option<OnDelta<'_>>,
 ) -> Result<ModelAnswer, LlmError> {
     let stream = format.streams() && on_delta.is_some();
-    let response = send(written(format, request, stream)?, format.key()).await?;
+    // until the answer is read
+    let place = format.connections().acquire();
+    let response = send(written(format, &place.client, request, stream)?, format.key()).await?;
     if stream && is_event_stream(&response) {
         return streamed(format, response, on_delta).await;
     }
@@ -73,8 +79,13 @@ pub async fn ask<F: Format>(
 }
 
 /// The request as text alone: what it is written from is not to be kept while the model thinks.
-fn written<F: Format>(format: &F, request: &ModelRequest, stream: bool) -> Result<reqwest::RequestBuilder, LlmError> {
-    Ok(format.post()?.json(&format.body(request, stream)))
+fn written<F: Format>(
+    format: &F,
+    client: &reqwest::Client,
+    request: &ModelRequest,
+    stream: bool,
+) -> Result<reqwest::RequestBuilder, LlmError> {
+    Ok(format.post(client)?.json(&format.body(request, stream)))
 }
 
 async fn streamed<F: Format>(

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use reveille::base::clock::Clock;
 use reveille::base::secret::Secret;
+use reveille::ports::llm::connections::ModelConnections;
 use reveille::ports::llm::{ModelSettings, ToolOffer};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -179,6 +180,6 @@ pub fn settings(server: &Server, change: impl FnOnce(&mut ModelSettings)) -> Mod
 
 /// The settings from which a provider makes its model.
 pub fn offer<T>(settings: &ModelSettings, make: impl FnOnce(&ToolOffer) -> T) -> T {
-    let client = reveille::ports::egress::operator_client(Duration::from_secs(settings.timeout_seconds));
-    make(&ToolOffer { settings, key: settings.api_key.as_ref(), client: &client, clock: &Clock::system() })
+    let connections = Arc::new(ModelConnections::new(Duration::from_secs(settings.timeout_seconds)));
+    make(&ToolOffer { settings, key: settings.api_key.as_ref(), connections: &connections, clock: &Clock::system() })
 }
