@@ -1,8 +1,8 @@
 //! The places in which runs of this instance compute (`engine.max_concurrent_runs`), and those in which they wait for an
 //! answer from elsewhere (`engine.max_waiting_runs`).
 //!
-//! A run that waits gives its place up, if it finds a waiting place: each tenant may have as many of these as the rule of
-//! [`Shares`](crate::store::Shares) leaves it. A run whose answer is here has a place again before runs that are yet to
+//! A run that waits gives its place up, as soon as it finds a waiting place: each tenant may have as many of these as the
+//! rule of [`Shares`](crate::store::Shares) leaves it, and tenants have those that become free in turn. A run whose answer is here has a place again before runs that are yet to
 //! start, tenants in turn, by the same rule; it leaves a quarter of its tenant's places to those.
 
 use std::collections::HashMap;
@@ -52,6 +52,8 @@ struct SlotState {
     single_tenant: bool,
     /// Runs whose answer is here and that have no place.
     returning: TenantQueues<i64>,
+    /// Runs that wait in their places, since they found no waiting place.
+    staying: TenantQueues<i64>,
 }
 
 struct SlotRun {
@@ -205,12 +207,16 @@ impl RunSlots {
         }
     }
 
-    /// Lets runs go on whose answer is here.
+    /// Lets runs go on whose answer is here, and those leave their places that found no waiting place before: each makes
+    /// room for the other.
     fn admit(&self, state: &mut SlotState) {
         state.returning.requeue_skipped();
-        while state.free(self.0.capacity) > 0 {
-            let Some(token) = state.next_returning(self.0.capacity) else { break };
-            state.enter(token);
+        let mut any_left = state.leave_staying(self.0.waiting_capacity);
+        while state.enter_returning(self.0.capacity) {
+            any_left |= state.leave_staying(self.0.waiting_capacity);
+        }
+        if any_left && state.free(self.0.capacity) > 0 {
+            self.0.freed.notify_one();
         }
         self.tell(state);
     }
@@ -253,6 +259,33 @@ impl SlotState {
         });
         self.returning = queues;
         next
+    }
+
+    /// Gives places to runs whose answer is here, as far as there are any.
+    fn enter_returning(&mut self, capacity: usize) -> bool {
+        let mut any = false;
+        while self.free(capacity) > 0 {
+            let Some(token) = self.next_returning(capacity) else { break };
+            self.enter(token);
+            any = true;
+        }
+        any
+    }
+
+    /// Gives waiting places to runs that wait in theirs, as far as there are any.
+    fn leave_staying(&mut self, waiting_capacity: usize) -> bool {
+        let mut queues = std::mem::take(&mut self.staying);
+        queues.requeue_skipped();
+        let mut any = false;
+        while self.waiting < waiting_capacity {
+            let Some(token) = queues.pop(&mut |tenant_hash| self.may_wait(tenant_hash, waiting_capacity)) else {
+                break;
+            };
+            self.set_phase(token, Phase::Waiting);
+            any = true;
+        }
+        self.staying = queues;
+        any
     }
 
     /// Whether one more run of the tenant may wait without a place.
@@ -298,8 +331,10 @@ impl SlotState {
 
     fn forget(&mut self, token: i64) {
         let Some(run) = self.runs.remove(&token) else { return };
-        if run.phase == Phase::Returning {
-            self.returning.retain(|waiting| *waiting != token);
+        match run.phase {
+            Phase::Returning => self.returning.retain(|waiting| *waiting != token),
+            Phase::Computing { .. } => self.staying.retain(|staying| *staying != token),
+            Phase::Waiting => {}
         }
         self.count(run.tenant_hash, run.phase, -1);
         let used = &self.tenants[&run.tenant_hash];
@@ -319,15 +354,21 @@ impl RunSlot for LeasedSlot {
     fn leave(&self) {
         let mut state = self.slots.lock();
         let Some(run) = state.runs.get(&self.token) else { return };
-        let computes = matches!(run.phase, Phase::Computing { .. });
-        if computes && state.may_wait(run.tenant_hash, self.slots.0.waiting_capacity) {
+        let tenant_hash = run.tenant_hash;
+        if !matches!(run.phase, Phase::Computing { .. }) {
+            return;
+        }
+        if state.may_wait(tenant_hash, self.slots.0.waiting_capacity) {
             state.set_phase(self.token, Phase::Waiting);
             self.slots.left(&mut state);
+        } else {
+            state.staying.push(tenant_hash, self.token);
         }
     }
 
     fn arrive(&self) -> Option<oneshot::Receiver<()>> {
         let mut state = self.slots.lock();
+        state.staying.retain(|staying| *staying != self.token);
         let run = state.runs.get_mut(&self.token).filter(|run| run.phase == Phase::Waiting)?;
         let (turn, receiver) = oneshot::channel();
         run.turn = Some(turn);
@@ -341,13 +382,14 @@ impl RunSlot for LeasedSlot {
     fn force(&self) {
         let mut state = self.slots.lock();
         let phase = state.runs.get(&self.token).map(|run| run.phase);
+        state.staying.retain(|staying| *staying != self.token);
         if phase == Some(Phase::Returning) {
             let token = self.token;
             state.returning.retain(|waiting| *waiting != token);
         }
         if matches!(phase, Some(Phase::Waiting | Phase::Returning)) {
             state.enter(self.token);
-            self.slots.tell(&state);
+            self.slots.admit(&mut state);
         }
     }
 }
@@ -436,6 +478,31 @@ mod tests {
         let run = none.start(1, "a");
         run.leave();
         assert_eq!((none.free(), none.counts()), (0, counts(1, 0, 0)));
+    }
+
+    #[test]
+    fn run_that_found_no_waiting_place_leaves_its_own_as_soon_as_one_is_free() {
+        let slots = single_tenant(2, 1);
+        let freed = slots.freed();
+        let runs = start(&slots, 0, 2, "a");
+        runs.iter().for_each(RunSlot::leave);
+        let _third = slots.start(3, "a");
+        assert_eq!((slots.free(), slots.counts()), (0, counts(2, 1, 0)));
+        // the first has its answer: it goes on in the place of the second, which takes the waiting place
+        let mut turn = runs[0].arrive();
+        assert!(!has_turn(&mut turn));
+        slots.end(3);
+        assert!(has_turn(&mut turn));
+        assert_eq!((slots.free(), slots.counts()), (1, counts(1, 1, 0)));
+        assert!(futures::FutureExt::now_or_never(freed.notified()).is_some(), "a place is free");
+        assert!(has_turn(&mut runs[1].arrive()));
+        // a run that has its answer, or has ended, does not leave its place any more
+        runs.iter().for_each(RunSlot::leave);
+        assert!(runs[1].arrive().is_none());
+        slots.end(1);
+        assert_eq!(slots.counts(), counts(1, 0, 0));
+        slots.end(2);
+        assert_eq!((slots.free(), slots.counts()), (2, SlotCounts::default()));
     }
 
     #[test]

@@ -13,10 +13,10 @@ const CALLS_OF_A_CONNECTION: usize = 100;
 /// Clients of one provider; each keeps one connection where the provider speaks HTTP/2, and one for each call otherwise.
 pub struct ModelConnections {
     clients: OperatorClients,
-    lanes: Mutex<Vec<Lane>>,
+    shared: Mutex<Vec<SharedClient>>,
 }
 
-struct Lane {
+struct SharedClient {
     client: reqwest::Client,
     /// Calls under way.
     calls: Arc<AtomicUsize>,
@@ -32,21 +32,21 @@ pub struct ConnectionPlace {
 impl ModelConnections {
     /// No connection is made before the first call. `timeout` bounds a whole call, its answer included.
     pub fn new(timeout: Duration) -> ModelConnections {
-        ModelConnections { clients: OperatorClients::new(timeout), lanes: Mutex::default() }
+        ModelConnections { clients: OperatorClients::new(timeout), shared: Mutex::default() }
     }
 
     /// A place for one call: on the first connection that has one, so that few are kept open.
     pub fn acquire(&self) -> ConnectionPlace {
-        let mut lanes = self.lanes.lock().expect("lanes lock");
-        let free = lanes.iter().position(|lane| lane.calls.load(Ordering::Acquire) < CALLS_OF_A_CONNECTION);
+        let mut shared = self.shared.lock().expect("clients lock");
+        let free = shared.iter().position(|client| client.calls.load(Ordering::Acquire) < CALLS_OF_A_CONNECTION);
         let index = free.unwrap_or_else(|| {
-            lanes.push(Lane { client: self.clients.client(), calls: Arc::default() });
-            lanes.len() - 1
+            shared.push(SharedClient { client: self.clients.client(), calls: Arc::default() });
+            shared.len() - 1
         });
-        let lane = &lanes[index];
+        let client = &shared[index];
         // under the lock, so that two do not take the last place
-        lane.calls.fetch_add(1, Ordering::AcqRel);
-        ConnectionPlace { client: lane.client.clone(), calls: Arc::clone(&lane.calls) }
+        client.calls.fetch_add(1, Ordering::AcqRel);
+        ConnectionPlace { client: client.client.clone(), calls: Arc::clone(&client.calls) }
     }
 }
 
@@ -63,15 +63,15 @@ mod tests {
     #[test]
     fn calls_fill_one_connection_before_the_next_and_give_their_places_back() {
         let connections = ModelConnections::new(Duration::from_secs(1));
-        let lanes = || connections.lanes.lock().unwrap().len();
+        let shared = || connections.shared.lock().unwrap().len();
         let mut places: Vec<ConnectionPlace> = (0..CALLS_OF_A_CONNECTION).map(|_| connections.acquire()).collect();
-        assert_eq!(lanes(), 1);
+        assert_eq!(shared(), 1);
         places.push(connections.acquire());
-        assert_eq!(lanes(), 2);
+        assert_eq!(shared(), 2);
         // one of the first connection ends: the next call takes its place
         places.remove(0);
         places.push(connections.acquire());
-        let calls = |index: usize| connections.lanes.lock().unwrap()[index].calls.load(Ordering::Acquire);
-        assert_eq!((lanes(), calls(0), calls(1)), (2, CALLS_OF_A_CONNECTION, 1));
+        let calls = |index: usize| connections.shared.lock().unwrap()[index].calls.load(Ordering::Acquire);
+        assert_eq!((shared(), calls(0), calls(1)), (2, CALLS_OF_A_CONNECTION, 1));
     }
 }
