@@ -120,6 +120,13 @@ pub struct MissedInstants {
     pub count: Option<u64>,
 }
 
+impl MissedInstants {
+    /// Whether it is a single instant.
+    pub fn is_one(&self) -> bool {
+        self.count == Some(1) || self.from == self.to
+    }
+}
+
 /// Usage of a run. Money is integer micro-dollars in here and in the database, dollars in the API.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {

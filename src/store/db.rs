@@ -59,7 +59,7 @@ pub(super) enum Db {
         pool: Connections,
         /// A few connections to the database that only the engine's batches go by: warm, and never waited for behind
         /// what callers ask.
-        hot: Connections,
+        engine: Connections,
         /// Connections for single statements that find their rows by a key, whoever asks: planned once, and not again.
         quick: Connections,
         /// Hears what other instances say, by a connection of its own.
@@ -186,11 +186,11 @@ impl Db {
     }
 
     /// A transaction that writes a batch of the engine; on SQLite in this turn.
-    pub(super) async fn write_hot(&self, flow: QueueFlow) -> Result<Transaction, sqlx::Error> {
+    pub(super) async fn write_for_engine(&self, flow: QueueFlow) -> Result<Transaction, sqlx::Error> {
         match self {
-            Db::Postgres { hot, waits, .. } => {
-                waits.record_acquire("hot", hot);
-                Transaction::begin(hot.acquire().await?).await
+            Db::Postgres { engine, waits, .. } => {
+                waits.record_acquire("engine", engine);
+                Transaction::begin(engine.acquire().await?).await
             }
             Db::Sqlite { writer, waits, .. } => Transaction::begin_sqlite(writer, waits, flow).await,
         }

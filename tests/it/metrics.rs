@@ -99,7 +99,7 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
         "pool_waits",
         &["pool"],
         "waits",
-        "Steadily more than one a second on `shared`, `hot` or `quick`: raise `[database] max_connections`. On `tenant_readers` (SQLite has one for each processor, and one more) tenants read much at once, and share them. On `writer` (SQLite has one) it is the load; past hundreds a second move to Postgres.",
+        "Steadily more than one a second on `shared`, `engine` or `quick`: raise `[database] max_connections`. On `tenant_readers` (SQLite has one for each processor, and one more) tenants read much at once, and share them. On `writer` (SQLite has one) it is the load; past hundreds a second move to Postgres.",
     ),
     ("polls", &[], "polls", "Nothing; the pace of condition tasks."),
     (
@@ -306,7 +306,7 @@ async fn starts_ends_and_what_was_missed_are_measured(world: World) {
     has(&instance.page("/metrics").await, r#"reveille_skips_total{reason="paused"} 1"#);
     has(&text, r#"reveille_queue_runs{state="ready"} 0"#);
     has(&text, "reveille_tasks_late 0");
-    let pool = if world.is_postgres() { "hot" } else { "writer" };
+    let pool = if world.is_postgres() { "engine" } else { "writer" };
     let most = if world.is_postgres() { 2 } else { 1 };
     has(&text, &format!(r#"reveille_pool_connections{{pool="{pool}",state="max"}} {most}"#));
     instance.finish(&world).await;

@@ -6,57 +6,81 @@
 mod run_capacity;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use chrono::{DateTime, Utc};
 
 use crate::engine::Wakeup;
+use crate::engine::scheduling::prefetch::run_capacity::{HeldClaims, ReservedCapacity, RunCapacity};
 use crate::engine::scheduling::run_slots::RunSlots;
 use crate::engine::scheduling::tenant_queues::TenantQueues;
-use crate::store::RunClaim;
-
-pub use run_capacity::PrefetchPermit;
+use crate::store::{RunClaim, Shares};
 
 /// Claims of this instance that are not started.
 pub struct PrefetchBuffer {
     claims: Mutex<Claims>,
-    prefetch: usize,
-    /// Where limits on runs are kept, a take alone leases.
-    limited: bool,
-    /// Tenants have limits of their own, as far as is known.
-    own_limits: AtomicBool,
-    slots: RunSlots,
     wakeup: Wakeup,
 }
 
-#[derive(Default)]
 struct Claims {
     /// By instant, then by token.
     waiting: BTreeMap<(DateTime<Utc>, i64), RunClaim>,
     due: TenantQueues<RunClaim>,
-    /// Runs that may be leased by all permits together.
-    reserved: usize,
-    /// Whether the worker found no slot because others hold permits for all of them.
-    starved: bool,
+    capacity: RunCapacity,
+}
+
+/// Capacity that is reserved while a database call is in flight. It is dropped after what was leased was
+/// [added](PrefetchBuffer::add) or has started.
+pub struct PrefetchPermit {
+    buffer: Arc<PrefetchBuffer>,
+    /// How many runs may be leased, those that start included.
+    pub prefetch: usize,
+    /// How many of them may start.
+    pub slots: usize,
+    /// The tenants that may have them.
+    pub shares: Shares,
 }
 
 impl PrefetchBuffer {
     /// A buffer of so many claims beside the places of this instance.
     pub fn new(prefetch: usize, slots: RunSlots) -> Arc<PrefetchBuffer> {
-        let (claims, own_limits, wakeup) = (Mutex::default(), AtomicBool::default(), Wakeup::default());
-        Arc::new(PrefetchBuffer { claims, prefetch, limited: false, own_limits, slots, wakeup })
+        PrefetchBuffer::with(RunCapacity::new(prefetch, false, slots))
     }
 
     /// Of an instance that keeps limits: nothing is leased but by a take.
     pub fn under_limits(slots: RunSlots) -> Arc<PrefetchBuffer> {
-        let (claims, own_limits, wakeup) = (Mutex::default(), AtomicBool::default(), Wakeup::default());
-        Arc::new(PrefetchBuffer { claims, prefetch: 0, limited: true, own_limits, slots, wakeup })
+        PrefetchBuffer::with(RunCapacity::new(0, true, slots))
+    }
+
+    fn with(capacity: RunCapacity) -> Arc<PrefetchBuffer> {
+        let claims = Claims { waiting: BTreeMap::new(), due: TenantQueues::default(), capacity };
+        Arc::new(PrefetchBuffer { claims: Mutex::new(claims), wakeup: Wakeup::default() })
+    }
+
+    /// From now on tenants have limits of their own, or have none: as long as they do, nothing is leased but by a take.
+    pub fn set_own_limits(&self, own: bool) {
+        self.lock().capacity.set_own_limits(own);
+    }
+
+    /// Whether tenants have limits of their own.
+    pub fn has_own_limits(&self) -> bool {
+        self.lock().capacity.has_own_limits()
+    }
+
+    /// From now on all tasks are of one tenant, or are not: then no tenant may have all places.
+    pub fn set_single_tenant(&self, single_tenant: bool) {
+        self.lock().capacity.set_single_tenant(single_tenant);
     }
 
     /// Whether claims whose instant has come wait until their tenants have fewer places.
     pub fn has_skipped(&self) -> bool {
-        self.claims.lock().expect("prefetch lock").due.has_skipped()
+        self.lock().due.has_skipped()
+    }
+
+    /// Whether a claim could start. Where others have all places just now, the worker is woken as soon as they know what they
+    /// need.
+    pub fn has_free_slot(&self) -> bool {
+        self.lock().capacity.has_free_slot()
     }
 
     /// Keeps claims until their instant, and wakes who starts them.
@@ -65,13 +89,13 @@ impl PrefetchBuffer {
             return;
         }
         let entries = claims.into_iter().map(|claim| ((claim.run_at, claim.lease.token), claim));
-        self.claims.lock().expect("prefetch lock").waiting.extend(entries);
+        self.lock().waiting.extend(entries);
         self.wakeup.notify_one();
     }
 
     /// Forgets claims that have run out: they are someone else's to take.
     pub fn forget_expired(&self, now: DateTime<Utc>) {
-        let mut claims = self.claims.lock().expect("prefetch lock");
+        let mut claims = self.lock();
         claims.due.retain(|claim| claim.until > now);
         // one runs out after its instant, so none that waits behind one that stands has
         while let Some(first) = claims.waiting.first_entry().filter(|first| first.get().until <= now) {
@@ -82,31 +106,81 @@ impl PrefetchBuffer {
     /// Takes up to `limit` claims whose instant has come and that find a place, a tenant's after another's; the places are
     /// theirs until they have started. A tenant that has all it may have is passed over.
     pub fn take_due(self: &Arc<PrefetchBuffer>, now: DateTime<Utc>, limit: usize) -> (Vec<RunClaim>, PrefetchPermit) {
-        let mut claims = self.claims.lock().expect("prefetch lock");
-        let Claims { waiting, due, .. } = &mut *claims;
+        let mut claims = self.lock();
+        let Claims { waiting, due, capacity } = &mut *claims;
         while let Some(first) = waiting.first_entry().filter(|first| first.key().0 <= now) {
             let claim = first.remove();
             due.push(claim.tenant_hash, claim);
         }
         due.requeue_skipped();
-        let mut shares = self.shares(self.slots.free());
-        let slots = self.slots.reserve(limit.min(due.len()));
+        let ReservedCapacity { slots, mut shares, .. } = capacity.reserve_for_due(limit.min(due.len()));
         let mut may = |tenant| shares.take_for_hash(tenant);
         let taken: Vec<RunClaim> = std::iter::from_fn(|| due.pop(&mut may)).take(slots).collect();
-        self.slots.unreserve(slots - taken.len());
-        let permit = self.permit(&mut claims, taken.len(), taken.len());
-        (taken, permit)
+        let (used, unused) = (taken.len(), slots - taken.len());
+        capacity.release(unused, unused);
+        (taken, self.permit(ReservedCapacity { prefetch: used, slots: used, shares: Shares::default() }))
     }
 
     /// The earliest instant that is waited for.
     pub fn next(&self) -> Option<DateTime<Utc>> {
-        let claims = self.claims.lock().expect("prefetch lock");
+        let claims = self.lock();
         claims.due.front().map(|claim| claim.run_at).or_else(|| claims.waiting.keys().next().map(|(run_at, _)| *run_at))
     }
 
     /// Wakes when claims were added.
     pub fn wakeup(&self) -> Wakeup {
         Arc::clone(&self.wakeup)
+    }
+
+    /// Room for up to `most` runs that are leased as they are recorded, of which those that are late may start at once:
+    /// beside all that is held, so that nothing that is on time waits for them. A caller that is not `behind` leaves
+    /// places to runs that become ready meanwhile.
+    pub fn acquire_for_recorded(self: &Arc<PrefetchBuffer>, most: usize, behind: bool) -> PrefetchPermit {
+        self.acquire(|capacity, held| capacity.reserve_for_recorded(held, most, behind))
+    }
+
+    /// Room for up to `most` runs that are leased as they are recorded, and none of which starts with it.
+    pub fn acquire_ahead(self: &Arc<PrefetchBuffer>, most: usize) -> PrefetchPermit {
+        self.acquire(|capacity, held| capacity.reserve_ahead(held, most))
+    }
+
+    /// Room for up to `most` runs that are ready, no more than could start. A caller that is not `behind` leaves places
+    /// to runs that become ready meanwhile. Where others have all of them just now, the worker is woken as soon as they
+    /// know what they need, and they get no more before it was asked for again.
+    pub fn acquire_for_ready(self: &Arc<PrefetchBuffer>, most: usize, behind: bool) -> PrefetchPermit {
+        self.acquire(|capacity, held| capacity.reserve_for_ready(held, most, behind))
+    }
+
+    fn acquire(
+        self: &Arc<PrefetchBuffer>,
+        reserve: impl FnOnce(&mut RunCapacity, HeldClaims) -> ReservedCapacity,
+    ) -> PrefetchPermit {
+        let mut claims = self.lock();
+        let held = claims.held();
+        self.permit(reserve(&mut claims.capacity, held))
+    }
+
+    fn permit(self: &Arc<PrefetchBuffer>, reserved: ReservedCapacity) -> PrefetchPermit {
+        let ReservedCapacity { prefetch, slots, shares } = reserved;
+        PrefetchPermit { buffer: Arc::clone(self), prefetch, slots, shares }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Claims> {
+        self.claims.lock().expect("prefetch lock")
+    }
+}
+
+impl Claims {
+    fn held(&self) -> HeldClaims {
+        HeldClaims { waiting: self.waiting.len(), due: self.due.len(), startable: self.due.startable() }
+    }
+}
+
+impl Drop for PrefetchPermit {
+    fn drop(&mut self) {
+        if self.buffer.lock().capacity.release(self.prefetch, self.slots) {
+            self.buffer.wakeup.notify_one();
+        }
     }
 }
 
@@ -157,7 +231,8 @@ mod tests {
 
     /// Room to lease, and places to start.
     fn available(buffer: &PrefetchBuffer) -> (usize, usize) {
-        buffer.available(&buffer.claims.lock().unwrap())
+        let claims = buffer.lock();
+        claims.capacity.available(claims.held())
     }
 
     #[test]

@@ -116,6 +116,8 @@ impl GuardedEvents for PgConnection {
         }
         let events = all.iter().map(|run| optional_document(event_ids(run))).collect::<Result<Vec<_>, _>>()?;
         let causes: Vec<_> = all.iter().map(|run| run.cause.as_ref().map(StoredJson::json)).collect();
+        let keys = batch.runs.iter().map(|ready| ready.arrival.as_ref().map(|arrival| arrival.key()));
+        let event_keys: Vec<Option<&str>> = keys.chain(batch.skipped.iter().map(|_| None)).collect();
         let until = EventsWritten::claim_until(now);
         let made: Vec<(Option<Uuid>, i64, String)> = sqlx::query_as(include_str!("../sql/fire_events.postgres.sql"))
             .bind(now)
@@ -138,6 +140,7 @@ impl GuardedEvents for PgConnection {
             .bind(guard.shards.iter().map(|(_, version)| *version).collect::<Vec<_>>())
             .bind(batch.runs.iter().map(|ready| ready.run.task_id).collect::<Vec<_>>())
             .bind(batch.runs.iter().map(|ready| ready.run.tenant_id.as_str()).collect::<Vec<_>>())
+            .bind(event_keys)
             .fetch_all(self)
             .await?;
         let claimed = batch.runs.iter().filter(|ready| ready.claimed);

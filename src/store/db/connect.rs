@@ -239,9 +239,9 @@ impl Store {
     pub async fn close(&self) {
         let closed = async {
             match &self.db {
-                Db::Postgres { pool, hot, quick, listener, .. } => {
+                Db::Postgres { pool, engine, quick, listener, .. } => {
                     listener.close().await;
-                    tokio::join!(hot.close(), quick.close(), pool.close());
+                    tokio::join!(engine.close(), quick.close(), pool.close());
                 }
                 Db::Sqlite { readers, tenant_readers, writer, .. } => {
                     tenant_readers.close().await;

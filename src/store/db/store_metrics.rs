@@ -86,7 +86,7 @@ impl Waits {
 /// The connections of one pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolUse {
-    /// `shared`, `hot` and `quick` on Postgres, `readers`, `tenant_readers` and `writer` on SQLite.
+    /// `shared`, `engine` and `quick` on Postgres, `readers`, `tenant_readers` and `writer` on SQLite.
     pub pool: &'static str,
     /// Connections in use.
     pub in_use: u32,
@@ -153,8 +153,8 @@ impl Store {
     /// How the connections are used now.
     pub fn pools(&self) -> Vec<PoolUse> {
         match &self.db {
-            Db::Postgres { pool, hot, quick, .. } => {
-                vec![pool.usage("shared"), hot.usage("hot"), quick.usage("quick")]
+            Db::Postgres { pool, engine, quick, .. } => {
+                vec![pool.usage("shared"), engine.usage("engine"), quick.usage("quick")]
             }
             Db::Sqlite { readers, tenant_readers, writer, .. } => {
                 vec![readers.usage("readers"), tenant_readers.pool().usage("tenant_readers"), writer.usage("writer")]

@@ -88,6 +88,8 @@ pub(in crate::store) struct EventRun {
     pub run: NewRun,
     pub epoch: i64,
     pub claimed: bool,
+    /// The event that it is of; none where it is of a window.
+    pub arrival: Option<Arc<Arrival>>,
 }
 
 /// Rows that the database took.

@@ -110,8 +110,8 @@ impl Store {
 
     async fn record_matches(&self, ask: &FireEvents<'_>) -> Result<EventsFired, StoreError> {
         match &self.db {
-            Db::Postgres { hot, waits, .. } if ask.matches.iter().all(Match::is_stateless) => {
-                let fired = self.fire_stateless(&mut *connection("hot", hot, waits).await?, ask).await?;
+            Db::Postgres { engine, waits, .. } if ask.matches.iter().all(Match::is_stateless) => {
+                let fired = self.fire_stateless(&mut *connection("engine", engine, waits).await?, ask).await?;
                 fault()?;
                 Ok(fired)
             }
@@ -140,7 +140,7 @@ impl Store {
     }
 
     async fn fire_by_rules(&self, ask: &FireEvents<'_>) -> Result<EventsFired, StoreError> {
-        let mut write = self.db.write_hot(ask.flow()).await?;
+        let mut write = self.db.write_for_engine(ask.flow()).await?;
         let tx = &mut write.tx();
         let began = Instant::now();
         if tx.versions(ask.shards).await? != ask.shards {

@@ -1,6 +1,7 @@
 //! A batch of events while it is decided: which match becomes a run, waits in a window, or is skipped and why.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
@@ -11,7 +12,7 @@ use crate::domain::run::RunState;
 use crate::domain::run::cause::Cause;
 use crate::domain::task::TaskStatus;
 use crate::domain::task::change::{REASON_MAX_RUNS, REASON_PAUSED};
-use crate::domain::trigger::event::{EventVerdict, reason};
+use crate::domain::trigger::event::{Arrival, EventVerdict, reason};
 use crate::store::StoreError;
 use crate::store::batches::EventStatements;
 use crate::store::db::text::StoredJson;
@@ -175,7 +176,7 @@ impl Recording {
     pub fn run_event(&mut self, matched: &Match) -> Result<(), StoreError> {
         let cause = StoredJson::from_raw(matched.arrival.cause())?;
         let run = NewRun { cause: Some(cause), ..self.of_event(matched) };
-        self.queue(matched.epoch, run);
+        self.queue(matched.epoch, run, Some(Arc::clone(&matched.arrival)));
         Ok(())
     }
 
@@ -190,7 +191,7 @@ impl Recording {
         let run = of_window(of, id, events, self.now)?;
         let spent = self.is_spent(of).then_some(REASON_MAX_RUNS);
         match why.or(spent) {
-            None => self.queue(of.epoch, run),
+            None => self.queue(of.epoch, run, None),
             Some(reason) => self.batch.skipped.push(NewRun {
                 state: RunState::Skipped,
                 reason: Some(reason.to_owned()),
@@ -201,10 +202,10 @@ impl Recording {
         Ok(())
     }
 
-    fn queue(&mut self, epoch: i64, run: NewRun) {
+    fn queue(&mut self, epoch: i64, run: NewRun, arrival: Option<Arc<Arrival>>) {
         let claimed = self.room > 0;
         self.room = self.room.saturating_sub(1);
-        self.batch.runs.push(EventRun { run, epoch, claimed });
+        self.batch.runs.push(EventRun { run, epoch, claimed, arrival });
     }
 
     fn skip(&mut self, matched: &Match, reason: &str) {

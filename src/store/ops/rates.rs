@@ -125,7 +125,7 @@ impl Store {
             return Ok(0);
         }
         let demand = fires_of(tenant, allowance.quotas.fires_per_minute, count);
-        Ok(self.take(&demand, self.db.write_hot(QueueFlow::of(None))).await? as usize)
+        Ok(self.take(&demand, self.db.write_for_engine(QueueFlow::of(None))).await? as usize)
     }
 
     /// Takes back fires that were counted and not recorded.

@@ -29,7 +29,7 @@ impl Store {
         if leases.is_empty() {
             return Ok(Vec::new());
         }
-        let mut write = self.db.write_hot(QueueFlow::of(None)).await?;
+        let mut write = self.db.write_for_engine(QueueFlow::of(None)).await?;
         let tx = &mut write.tx();
         let held = tx.beat(leases, lease_until).await?;
         write.commit().await?;
@@ -49,7 +49,7 @@ impl Store {
 
     /// Records ends in one batch; answers the runs whose lease was lost, of which nothing was written.
     pub async fn finish_runs(&self, ends: &[Finish]) -> Result<Vec<Uuid>, StoreError> {
-        let mut write = self.db.write_hot(QueueFlow::of(None)).await?;
+        let mut write = self.db.write_for_engine(QueueFlow::of(None)).await?;
         let tx = &mut write.tx();
         // asked once there is a connection: an end is not older than what others recorded while it waited for one
         let now = self.clock.now();

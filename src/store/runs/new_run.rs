@@ -124,7 +124,7 @@ pub(in crate::store) fn key_instant(instant: DateTime<Utc>) -> String {
 
 /// One instant has the key that its fire would have had, a range one of its own.
 pub(in crate::store) fn missed_key(missed: &MissedInstants) -> String {
-    if missed.count == Some(1) || missed.from == missed.to {
+    if missed.is_one() {
         format!("s:{}", key_instant(missed.from))
     } else {
         format!("r:{}/{}", key_instant(missed.from), key_instant(missed.to))

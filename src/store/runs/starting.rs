@@ -109,14 +109,14 @@ impl Store {
     pub async fn take_runs(&self, take: &Take) -> Result<Taking, StoreError> {
         let (taken, blocked) = match &self.db {
             // one statement, which is its own transaction; what it could not start it has claimed, as a start finds it
-            Db::Postgres { hot, waits, .. } if !take.limits.any() => {
-                let taken = with_timeout(connection("hot", hot, waits).await?.take(take)).await?;
+            Db::Postgres { engine, waits, .. } if !take.limits.any() => {
+                let taken = with_timeout(connection("engine", engine, waits).await?.take(take)).await?;
                 fault()?;
                 let blocked = self.resolve(&taken.stopped).await;
                 (taken, blocked)
             }
             _ => {
-                let mut write = self.db.write_hot(QueueFlow::of(None)).await?;
+                let mut write = self.db.write_for_engine(QueueFlow::of(None)).await?;
                 let tx = &mut write.tx();
                 let taken = tx.take(take).await?;
                 let blocked = resolve_blocked(tx, taken.stopped.clone(), take.now).await?;
@@ -135,7 +135,7 @@ impl Store {
             return Vec::new();
         }
         let resolved = async {
-            let mut write = self.db.write_hot(QueueFlow::of(None)).await?;
+            let mut write = self.db.write_for_engine(QueueFlow::of(None)).await?;
             let tx = &mut write.tx();
             let blocked = resolve_blocked(tx, claims.to_vec(), self.clock.now()).await?;
             write.commit().await?;
@@ -150,7 +150,7 @@ impl Store {
     /// Starts claims whose instant has come. Claims that an edit took back are silently left out; those that these
     /// leases have started already are answered again, so after an error the same call is safe.
     pub async fn start_runs(&self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Starts, StoreError> {
-        let mut write = self.db.write_hot(QueueFlow::of(None)).await?;
+        let mut write = self.db.write_for_engine(QueueFlow::of(None)).await?;
         let tx = &mut write.tx();
         let now = self.clock.now();
         let started = tx.start(leases, now, lease_until).await?;

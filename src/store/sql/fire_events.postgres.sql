@@ -18,12 +18,13 @@ with locked as materialized (
                       finished_at, event_ids, cause)
     select r.id, r.task_id, r.tenant_id, r.fire_key, 'event', $1, r.state, r.reason, $1,
            case when r.state = 'skipped' then $1 end, r.event_ids, r.cause
-      from unnest($2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[], $8::jsonb[], $9::jsonb[])
-           as r (id, task_id, tenant_id, fire_key, state, reason, event_ids, cause)
+      from unnest($2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[], $8::jsonb[], $9::jsonb[],
+                  $21::text[])
+           as r (id, task_id, tenant_id, fire_key, state, reason, event_ids, cause, event_key)
      where (select yes from fresh)
        and (cardinality($15) = 0
             or not exists (select from window_events w
-                            where w.task_id = any (array[r.task_id]) and w.event_key = substr(r.fire_key, 3)))
+                            where w.task_id = any (array[r.task_id]) and w.event_key = r.event_key))
     on conflict (task_id, fire_key) do nothing
     returning id, task_id, tenant_id, state
 ), counted as (

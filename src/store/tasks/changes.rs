@@ -8,12 +8,14 @@
 //! planned anew.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::base::id::{Scope, first_id};
 use crate::base::json::length::bytes_of;
 use crate::domain::credential::CredentialIssue;
 use crate::domain::notification::NewDelivery;
+use crate::domain::run::MissedInstants;
 use crate::domain::task::change::{Changed, FaultyPart, PlannedChange, TaskChange};
 use crate::domain::task::{Task, TaskStatus, named_by};
 use crate::domain::trigger::zone_database_version;
@@ -39,6 +41,9 @@ pub(in crate::store) const PLANS: usize = 20;
 /// Runs, each with the instant that it is scheduled for.
 type ChangedInstants = Vec<(Uuid, DateTime<Utc>)>;
 
+/// Instants that are recorded as skipped, each as one of its own or as many together.
+type SkippedInstants = Vec<(Uuid, DateTime<Utc>, Option<Json<MissedInstants>>)>;
+
 /// The instants of a task that are recorded ahead.
 pub(in crate::store) struct RecordedAhead {
     fires: ChangedInstants,
@@ -55,7 +60,10 @@ async fn recorded_ahead(
 ) -> Result<(RecordedAhead, Option<DateTime<Utc>>), StoreError> {
     let fires: ChangedInstants = tx.query(fires).bind(row.id).bind(now).all().await?;
     let since = first_id(now - RECORDED_LATELY);
-    let skips: ChangedInstants = tx.query(SKIPPED_AHEAD).bind(row.id).bind(now).bind(since).all().await?;
+    let skipped: SkippedInstants = tx.query(SKIPPED_AHEAD).bind(row.id).bind(now).bind(since).all().await?;
+    let is_of_one = |missed: Option<Json<MissedInstants>>| missed.is_none_or(|missed| missed.is_one());
+    let skips: ChangedInstants =
+        skipped.into_iter().filter_map(|(id, at, missed)| is_of_one(missed).then_some((id, at))).collect();
     let considered = row.nominal_at.filter(|_| row.spec.0.trigger.fires_by_the_clock());
     let unconsidered = fires.iter().chain(&skips).map(|(_, nominal)| *nominal).chain(considered).min();
     Ok((RecordedAhead { fires, skips }, unconsidered))
@@ -340,8 +348,9 @@ impl Store {
 /// Instants to come that are recorded as skipped already: a change takes them back, too. What was recorded longer ago
 /// than [`RECORDED_LATELY`] is not looked at, so that the history of a task is not walked.
 const SKIPPED_AHEAD: &str = "
-    select id, scheduled_for from runs
-     where task_id = $1 and scheduled_for > $2 and id >= $3 and state = 'skipped' and fire_key like 's:%'
+    select id, scheduled_for, missed from runs
+     where task_id = $1 and scheduled_for > $2 and id >= $3 and state = 'skipped' and origin = 'trigger'
+       and trigger_type = 'schedule'
      order by id";
 
 /// Longer than the horizon within which instants are recorded ahead, by more than clocks differ.

@@ -8,6 +8,7 @@
 //! before, for no task ever gets the id of another.
 
 use std::collections::{HashMap, HashSet};
+use std::slice;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -19,11 +20,10 @@ use crate::store::credentials::add_credentials;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::sqlite_batch;
 use crate::store::db::text::{document, optional, text};
-use crate::store::db::{Db, connection, fault, with_timeout};
+use crate::store::db::{Db, connection, with_timeout};
 use crate::store::events::event_index::{event_shard, index_event_task, is_indexed};
 use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
-use crate::store::sql::sql;
-use crate::store::tx::{Tx, TxQuery};
+use crate::store::tx::Tx;
 use crate::store::{Store, StoreError, Topic};
 
 /// Tasks of several callers that go in one statement, at most.
@@ -35,36 +35,8 @@ pub type NewTask = (Task, Option<DateTime<Utc>>);
 const INSERT: &str = "
     insert into tasks (id, tenant_id, key, name, trigger_type, spec, status, status_reason, epoch, version, anchor_at,
                        active_since, zone_database, created_at, updated_at)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $14) ";
-
-/// Leaves a task out whose key its tenant has.
-const INSERT_NEW: &str = sql!(INSERT, "on conflict (tenant_id, key) where key is not null do nothing");
-
-/// In a transaction: writes the rows of a task by one of the statements above; answers how many tasks that made, one or
-/// none.
-async fn insert_task(
-    tx: &mut Tx<'_>,
-    insert: &'static str,
-    task: &Task,
-    nominal_at: Option<DateTime<Utc>>,
-) -> Result<u64, StoreError> {
-    let made = with_columns(tx.query(insert), task)?.execute().await?;
-    if made == 1 {
-        tx.query(
-            "insert into due (task_id, tenant_id, kind, next_at, nominal_at, epoch) values ($1, $2, $3, $4, $5, $6)",
-        )
-        .bind(task.id)
-        .bind(&task.tenant_id)
-        .bind(task.spec.trigger.kind())
-        .bind(task.next_fire_at)
-        .bind(nominal_at)
-        .bind(task.epoch)
-        .execute()
-        .await?;
-        add_credentials(tx, task).await?;
-    }
-    Ok(made)
-}
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $14)
+    on conflict (tenant_id, key) where key is not null do nothing";
 
 impl Store {
     /// Stores a new task as `Task::new` made it, with the nominal instant of its first fire. [`StoreError::Conflict`]:
@@ -79,11 +51,11 @@ impl Store {
             return Err(taken(task));
         }
         self.admit_task(task, idempotency).await?;
-        let answer = match &self.db {
-            Db::Postgres { .. } if idempotency.is_none() && is_simple(task) => {
-                self.create_batched((task.clone(), nominal_at)).await.map(StoredAnswer::Done)
-            }
-            _ => self.create_in_transaction(task, nominal_at, idempotency).await,
+        let new = (task.clone(), nominal_at);
+        let answer = match (idempotency, &self.db) {
+            (Some(asked), _) => self.create_once(&new, asked).await,
+            (None, Db::Postgres { .. }) if is_simple(task) => self.create_batched(new).await.map(StoredAnswer::Done),
+            (None, _) => self.create_alone(&new).await.map(StoredAnswer::Done),
         };
         let answer = self.refusal(answer).map_err(|error| match error {
             StoreError::Conflict(_) if task.key.is_some() => taken(task),
@@ -93,8 +65,7 @@ impl Store {
         Ok(answer)
     }
 
-    /// Stores a task together with those that others store at the same time. Like an import, the statement holds rows of
-    /// several tenants, so that Postgres confines it to none of them: each row brings the tenant of its task.
+    /// Stores a task together with those that others store at the same time.
     async fn create_batched(&self, task: NewTask) -> Result<(), StoreError> {
         let store = self.clone();
         let answer = self.creating.submit(task, |tasks| async move { store.create_each(&tasks).await });
@@ -104,10 +75,13 @@ impl Store {
     /// Stores tasks that stand alone, in one statement as long as none of them is at fault.
     async fn create_each(&self, tasks: &[NewTask]) -> Vec<Result<(), StoreError>> {
         if tasks.len() > 1 {
-            match self.try_create_tasks(tasks).await {
+            match self.insert_tasks(tasks).await {
                 Ok(made) => {
-                    let taken = || StoreError::Conflict("the key is taken".into());
-                    return made.into_iter().map(|made| if made { Ok(()) } else { Err(taken()) }).collect();
+                    return tasks
+                        .iter()
+                        .zip(made)
+                        .map(|((task, _), made)| made.then_some(()).ok_or(taken(task)))
+                        .collect();
                 }
                 // the others are not to pay for a tenant that has all it may have
                 Err(StoreError::Quota(over)) if tasks.iter().any(|(task, _)| task.tenant_id != over.tenant) => {
@@ -121,8 +95,8 @@ impl Store {
             }
         }
         let mut answers = Vec::with_capacity(tasks.len());
-        for (task, nominal_at) in tasks {
-            answers.push(self.create_one(task, *nominal_at).await);
+        for task in tasks {
+            answers.push(self.create_alone(task).await);
         }
         answers
     }
@@ -132,43 +106,30 @@ impl Store {
         let others: Vec<NewTask> = tasks.iter().filter(|(task, _)| task.tenant_id != tenant).cloned().collect();
         let mut others = Box::pin(self.create_each(&others)).await.into_iter();
         let mut answers = Vec::with_capacity(tasks.len());
-        for (task, nominal_at) in tasks {
-            answers.push(match task.tenant_id == tenant {
-                true => self.create_one(task, *nominal_at).await,
+        for task in tasks {
+            answers.push(match task.0.tenant_id == tenant {
+                true => self.create_alone(task).await,
                 false => others.next().unwrap_or_else(|| Err(StoreError::Unavailable("no answer".into()))),
             });
         }
         answers
     }
 
-    /// By a statement that confines itself.
-    async fn create_one(&self, task: &Task, nominal_at: Option<DateTime<Utc>>) -> Result<(), StoreError> {
-        match &self.db {
-            Db::Postgres { quick, waits, .. } => {
-                with_timeout(insert_simple(&mut *connection("quick", quick, waits).await?, task, nominal_at)).await?;
-                fault()?;
-                Ok(())
-            }
-            Db::Sqlite { .. } => self.create_in_transaction(task, nominal_at, None).await.map(drop),
-        }
+    async fn create_alone(&self, task: &NewTask) -> Result<(), StoreError> {
+        let made = self.insert_tasks(slice::from_ref(task)).await?;
+        if made == [true] { Ok(()) } else { Err(taken(&task.0)) }
     }
 
-    async fn create_in_transaction(
-        &self,
-        task: &Task,
-        nominal_at: Option<DateTime<Utc>>,
-        idempotency: Option<&Idempotency>,
-    ) -> Result<StoredAnswer<()>, StoreError> {
-        let mut write = self.db.write_unconfined(Some(task.tenant_id.as_str())).await?;
+    /// Stores a task and the answer to the request for it.
+    async fn create_once(&self, task: &NewTask, asked: &Idempotency) -> Result<StoredAnswer<()>, StoreError> {
+        let (Task { tenant_id, created_at, .. }, _) = task;
+        let mut write = self.db.write_unconfined(Some(tenant_id)).await?;
         let tx = &mut write.tx();
-        if let Some(answer) = once(tx, idempotency, task.created_at).await? {
+        if let Some(answer) = once(tx, Some(asked), *created_at).await? {
             return Ok(answer);
         }
-        write.set_rls_tenant(Some(task.tenant_id.as_str())).await?;
-        let tx = &mut write.tx();
-        insert_task(tx, INSERT, task, nominal_at).await?;
-        if is_indexed(task) {
-            index_event_task(tx, task.id, &task.tenant_id, true, task.created_at).await?;
+        if insert_rows(tx, slice::from_ref(task)).await?.is_empty() {
+            return Err(taken(&task.0));
         }
         write.commit().await?;
         Ok(StoredAnswer::Done(()))
@@ -215,7 +176,7 @@ impl Store {
     async fn create_admitted_tasks(&self, tasks: &[NewTask]) -> Result<Vec<bool>, StoreError> {
         let tenant = tasks.first().map_or("", |(task, _)| task.tenant_id.as_str());
         let _turn = self.acquire_bulk(tenant, tasks.len()).await;
-        let made = self.refusal(self.try_create_tasks(tasks).await);
+        let made = self.refusal(self.insert_tasks(tasks).await);
         match (made, &self.db) {
             // SQLite counts row by row, so that its number has those of the batch in it that came first
             (Err(StoreError::Quota(mut over)), Db::Sqlite { .. }) => {
@@ -227,51 +188,20 @@ impl Store {
         }
     }
 
-    async fn try_create_tasks(&self, tasks: &[NewTask]) -> Result<Vec<bool>, StoreError> {
-        if tasks.is_empty() {
-            return Ok(Vec::new());
-        }
-        let made: HashSet<Uuid> = match &self.db {
-            Db::Postgres { pool, .. } if tasks.iter().any(|(task, _)| is_indexed(task)) => {
-                let mut write = pool.acquire_fair(flow_of(tasks)).await?.begin().await?;
-                fault()?;
-                let made = create_batch(&mut write, tasks).await?;
-                index_batch(&mut write, tasks, &made).await?;
-                write.commit().await?;
-                fault()?;
-                made
-            }
-            Db::Postgres { quick, waits, .. } => {
-                let made = with_timeout(create_batch(&mut *connection("quick", quick, waits).await?, tasks)).await?;
-                fault()?;
-                made
-            }
-            Db::Sqlite { writer, .. } => {
-                let mut write = writer.begin(flow_of(tasks)).await?;
-                fault()?;
-                let tx = &mut Tx::Sqlite(&mut write);
-                let mut made = HashSet::with_capacity(tasks.len());
-                for (task, nominal_at) in tasks {
-                    if insert_task(tx, INSERT_NEW, task, *nominal_at).await? == 1 {
-                        made.insert(task.id);
-                    }
-                }
-                for (task, _) in tasks.iter().filter(|(task, _)| made.contains(&task.id) && is_indexed(task)) {
-                    index_event_task(tx, task.id, &task.tenant_id, true, task.created_at).await?;
-                }
-                write.commit().await?;
-                fault()?;
-                made
-            }
+    /// Stores tasks whose tenants may have them; answers for each whether it was stored. One without a place in the index
+    /// of event tasks needs no transaction around its statement.
+    async fn insert_tasks(&self, tasks: &[NewTask]) -> Result<Vec<bool>, StoreError> {
+        let Some((first, _)) = tasks.first() else { return Ok(Vec::new()) };
+        let tenant = Some(first.tenant_id.as_str());
+        let mut write = match tasks.iter().any(|(task, _)| is_indexed(task)) {
+            true => self.db.write_unconfined(tenant).await?,
+            false => self.db.write_quick(QueueFlow::of(tenant)).await?,
         };
+        let made = insert_rows(&mut write.tx(), tasks).await?;
+        write.commit().await?;
         self.notify(Topic::Due);
         Ok(tasks.iter().map(|(task, _)| made.contains(&task.id)).collect())
     }
-}
-
-/// The tenant in whose turn these tasks are stored.
-fn flow_of(tasks: &[NewTask]) -> QueueFlow {
-    QueueFlow::of(tasks.first().map(|(task, _)| task.tenant_id.as_str()))
 }
 
 /// That the tenant has a task with the key of this one.
@@ -284,44 +214,71 @@ fn is_simple(task: &Task) -> bool {
     !is_indexed(task) && named_by(&task.spec).is_empty()
 }
 
-const CREATE_ALONE: &str = include_str!("../sql/create_task.postgres.sql");
-
-/// Gives a statement that stores a task the columns of its row, in their order.
-fn with_columns<'t>(insert: TxQuery<'t>, task: &Task) -> Result<TxQuery<'t>, StoreError> {
-    Ok(insert
-        .bind(task.id)
-        .bind(&task.tenant_id)
-        .bind(optional(task.key.as_deref()))
-        .bind(text(&task.name))
-        .bind(task.spec.trigger.kind())
-        .bind(document(&task.spec)?)
-        .bind(task.status.as_str())
-        .bind(optional(task.status_reason.as_deref()))
-        .bind(task.epoch)
-        .bind(task.version)
-        .bind(task.anchor_at)
-        .bind(task.active_since)
-        .bind(trigger::zone_database_version())
-        .bind(task.created_at))
+/// Writes the rows of tasks, each with all that belongs to it; answers the ids of those that are new. The index of event
+/// tasks comes last: until the transaction ends, others of the same shards wait.
+async fn insert_rows(tx: &mut Tx<'_>, tasks: &[NewTask]) -> Result<HashSet<Uuid>, StoreError> {
+    let made = match tx {
+        Tx::Postgres(conn) => with_timeout(insert_together(conn, tasks)).await?,
+        Tx::Sqlite(_) => insert_each(tx, tasks).await?,
+    };
+    let new = tasks.iter().map(|(task, _)| task).filter(|task| made.contains(&task.id) && is_indexed(task));
+    let indexed: Vec<&Task> = new.collect();
+    match tx {
+        Tx::Postgres(conn) => with_timeout(index_together(conn, &indexed)).await?,
+        Tx::Sqlite(_) => {
+            for task in indexed {
+                index_event_task(tx, task.id, &task.tenant_id, true, task.created_at).await?;
+            }
+        }
+    }
+    Ok(made)
 }
 
-async fn insert_simple(
-    conn: &mut PgConnection,
-    task: &Task,
-    nominal_at: Option<DateTime<Utc>>,
-) -> Result<(), StoreError> {
-    with_columns(Tx::Postgres(conn).into_query(CREATE_ALONE), task)?
+async fn insert_each(tx: &mut Tx<'_>, tasks: &[NewTask]) -> Result<HashSet<Uuid>, StoreError> {
+    let mut made = HashSet::with_capacity(tasks.len());
+    for (task, nominal_at) in tasks {
+        let insert = tx
+            .query(INSERT)
+            .bind(task.id)
+            .bind(&task.tenant_id)
+            .bind(optional(task.key.as_deref()))
+            .bind(text(&task.name))
+            .bind(task.spec.trigger.kind())
+            .bind(document(&task.spec)?)
+            .bind(task.status.as_str())
+            .bind(optional(task.status_reason.as_deref()))
+            .bind(task.epoch)
+            .bind(task.version)
+            .bind(task.anchor_at)
+            .bind(task.active_since)
+            .bind(trigger::zone_database_version())
+            .bind(task.created_at);
+        if insert.execute().await? == 0 {
+            continue;
+        }
+        tx.query(
+            "insert into due (task_id, tenant_id, kind, next_at, nominal_at, epoch) values ($1, $2, $3, $4, $5, $6)",
+        )
+        .bind(task.id)
+        .bind(&task.tenant_id)
+        .bind(task.spec.trigger.kind())
         .bind(task.next_fire_at)
-        .bind(nominal_at)
+        .bind(*nominal_at)
+        .bind(task.epoch)
         .execute()
         .await?;
-    Ok(())
+        add_credentials(tx, task).await?;
+        made.insert(task.id);
+    }
+    Ok(made)
 }
 
 /// Rows go in by tenant and key, so that two batches that share keys wait for each other in one order.
-async fn create_batch(conn: &mut PgConnection, tasks: &[NewTask]) -> Result<HashSet<Uuid>, StoreError> {
+async fn insert_together(conn: &mut PgConnection, tasks: &[NewTask]) -> Result<HashSet<Uuid>, StoreError> {
     let mut rows: Vec<&NewTask> = tasks.iter().collect();
     rows.sort_by(|(a, _), (b, _)| (&a.tenant_id, &a.key).cmp(&(&b.tenant_id, &b.key)));
+    let tenant = rows.first().map(|(task, _)| task.tenant_id.as_str());
+    let is_of_one = rows.last().map(|(task, _)| task.tenant_id.as_str()) == tenant;
     let specs = rows.iter().map(|(task, _)| document(&task.spec)).collect::<Result<Vec<_>, _>>()?;
     let mut named = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (task, _) in &rows {
@@ -353,19 +310,17 @@ async fn create_batch(conn: &mut PgConnection, tasks: &[NewTask]) -> Result<Hash
         .bind(named.1)
         .bind(named.2)
         .bind(named.3)
+        .bind(tenant.filter(|_| is_of_one))
         .fetch_all(conn)
         .await?;
     Ok(made.into_iter().collect())
 }
 
-/// The last statement of its transaction: until it ends, others of the same shards wait.
-async fn index_batch(conn: &mut PgConnection, tasks: &[NewTask], made: &HashSet<Uuid>) -> Result<(), StoreError> {
-    let indexed: Vec<&Task> =
-        tasks.iter().map(|(task, _)| task).filter(|task| made.contains(&task.id) && is_indexed(task)).collect();
-    let Some(newest) = indexed.iter().map(|task| task.created_at).max() else { return Ok(()) };
+async fn index_together(conn: &mut PgConnection, tasks: &[&Task]) -> Result<(), StoreError> {
+    let Some(newest) = tasks.iter().map(|task| task.created_at).max() else { return Ok(()) };
     sqlx::query(include_str!("../sql/index_tasks.postgres.sql"))
-        .bind(indexed.iter().map(|task| task.id).collect::<Vec<_>>())
-        .bind(indexed.iter().map(|task| event_shard(&task.tenant_id)).collect::<Vec<_>>())
+        .bind(tasks.iter().map(|task| task.id).collect::<Vec<_>>())
+        .bind(tasks.iter().map(|task| event_shard(&task.tenant_id)).collect::<Vec<_>>())
         .bind(newest)
         .execute(conn)
         .await?;

@@ -265,7 +265,7 @@ impl Store {
         let ids: Vec<Uuid> = batch.read.iter().map(|row| row.task_id).collect();
         let tenants = batch.fires();
         let allowances = self.allowances(&tenants.keys().map(String::as_str).collect::<Vec<_>>()).await?;
-        let mut write = self.db.write_hot(QueueFlow::of(None)).await?;
+        let mut write = self.db.write_for_engine(QueueFlow::of(None)).await?;
         let tx = &mut write.tx();
         let began = Instant::now();
         if let Some(zones) = zones

@@ -281,8 +281,9 @@ async fn end_that_waits_for_the_database_is_no_older_than_its_writing(world: &St
         world.plant("begin").await;
         world.plant("lock table queue in access exclusive mode").await;
         let lost = Lease { token: other.lease.token + 1000, ..other.lease };
-        let hot = || world.store.pools().into_iter().find(|pool| pool.pool == "hot").expect("connections for batches");
-        for _ in 0..hot().most {
+        let batches =
+            || world.store.pools().into_iter().find(|pool| pool.pool == "engine").expect("connections for batches");
+        for _ in 0..batches().most {
             let (store, end) = (world.store.clone(), [Finish { lease: lost, ..end_of(&other, RunState::Succeeded) }]);
             // a lock is not waited for without an end
             writers.push(tokio::spawn(async move {
@@ -294,7 +295,7 @@ async fn end_that_waits_for_the_database_is_no_older_than_its_writing(world: &St
                 }
             }));
         }
-        while hot().in_use < hot().most {
+        while batches().in_use < batches().most {
             reveille::base::clock::pause(Duration::from_millis(1)).await;
         }
     } else {

@@ -173,7 +173,7 @@ async fn waiting_runs_are_counted_by_their_place(world: &StoreHarness) {
     world.succeed(&running).await;
     let pools: Vec<_> = world.store.pools().into_iter().map(|pool| (pool.pool, pool.in_use <= pool.most)).collect();
     let names: &[_] =
-        if world.is_postgres() { &["shared", "hot", "quick"] } else { &["readers", "tenant_readers", "writer"] };
+        if world.is_postgres() { &["shared", "engine", "quick"] } else { &["readers", "tenant_readers", "writer"] };
     assert_eq!(pools, names.iter().map(|name| (*name, true)).collect::<Vec<_>>());
 }
 

@@ -33,6 +33,7 @@ on_both!(
     whenever_tasks_are_edited_every_instant_has_one_record,
     last_fire_can_be_paused_and_edited_until_its_instant_has_come,
     skip_that_is_recorded_ahead_is_taken_back_by_a_change,
+    skip_ahead_is_known_by_its_fields_and_not_by_its_key,
     disabled_task_is_the_operators_to_resume,
     edit_of_its_trigger_mends_a_disabled_task,
     completed_task_is_neither_paused_nor_resumed,
@@ -462,6 +463,29 @@ async fn skip_that_is_recorded_ahead_is_taken_back_by_a_change(world: &StoreHarn
     // what has had its instant stays
     pause(world, &renamed).await;
     assert_eq!(records(world, &renamed).await, ["+60 skipped excluded"]);
+}
+
+async fn skip_ahead_is_known_by_its_fields_and_not_by_its_key(world: &StoreHarness) {
+    let excluding = json!({"interval": "1m", "exclude": ["* * * * *"]});
+    let range = r#"missed = '{"from": "2026-03-01T08:01:00Z", "to": "2026-03-01T08:02:00Z", "count": 2}'"#;
+    let cases = [
+        ("a", "fire_key = 'of another form'", false),
+        ("b", "origin = 'backfill'", true),
+        ("c", "trigger_type = 'event'", true),
+        ("d", range, true),
+    ];
+    let mut tasks = Vec::new();
+    for (tenant, ..) in cases {
+        tasks.push(world.task_with(tenant, excluding.clone(), json!({})).await);
+    }
+    world.pass(59);
+    assert_eq!(world.store.fire_due(&world.ask(1, 9)).await.unwrap().skipped, 4);
+    for (task, (tenant, planted, stays)) in tasks.iter().zip(cases) {
+        world.plant(&format!("update runs set {planted} where tenant_id = '{tenant}'")).await;
+        change(world, task, edit(task, json!({"interval": "1h"}), json!({}))).await;
+        let expected: &[&str] = if stays { &["+60 skipped excluded"] } else { &[] };
+        assert_eq!(records(world, task).await, expected, "{planted}");
+    }
 }
 
 /// Puts another zone into every stored task, as a zone database that lacks one would.

@@ -16,7 +16,7 @@ use crate::store::db::store_metrics::Waits;
 
 /// Of the connections to Postgres, how many the engine's batches have for themselves. More gain nothing: each of them
 /// writes batches one after the other.
-const HOT_CONNECTIONS: u32 = 2;
+const ENGINE_CONNECTIONS: u32 = 2;
 /// Two for batches, one that hears, one for what is quick, and two for the rest.
 const LEAST_CONNECTIONS: u32 = 6;
 /// Row-level security, `on conflict` and the rest of our text work from here on.
@@ -78,11 +78,12 @@ async fn prepare_postgres(base: &PgConnectOptions, settings: &Settings) -> Resul
         ("enable_sort", "off"),
     ]);
     let last_loss = LastLoss::default();
-    let hot = Connections::open(planned_once.clone(), HOT_CONNECTIONS, last_loss.clone()).await.map_err(refused)?;
-    let rest = most - HOT_CONNECTIONS - 1;
+    let engine =
+        Connections::open(planned_once.clone(), ENGINE_CONNECTIONS, last_loss.clone()).await.map_err(refused)?;
+    let rest = most - ENGINE_CONNECTIONS - 1;
     let quick = Connections::open(planned_once, (rest / 3).max(1), last_loss.clone()).await.map_err(refused)?;
     let pool = Connections::open(guarded.clone(), rest - (rest / 3).max(1), last_loss).await.map_err(refused)?;
-    Ok(Db::Postgres { pool, hot, quick, listener: Listener::of(guarded), waits: Waits::default() })
+    Ok(Db::Postgres { pool, engine, quick, listener: Listener::of(guarded), waits: Waits::default() })
 }
 
 /// Whether it is worth looking again.
