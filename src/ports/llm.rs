@@ -29,6 +29,7 @@ use crate::ports::egress;
 use crate::ports::llm::fallback::{Chain, ChainLink, RetryWait};
 use crate::ports::llm::scripted::{Scenario, ScriptedModel};
 
+pub use crate::domain::run::transcript::ModelTokens;
 pub use crate::ports::llm::settings::{ModelSettings, Settings};
 
 /// A tool as a model sees it.
@@ -65,15 +66,6 @@ pub struct ModelRequest {
     pub max_tokens: Option<u32>,
     /// Randomness of the answer; `None`: the provider's default.
     pub temperature: Option<f64>,
-}
-
-/// Tokens of one call as the provider counted them; zero where it did not say.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ModelTokens {
-    /// Tokens that the model read.
-    pub input: i64,
-    /// Tokens that the model wrote.
-    pub output: i64,
 }
 
 /// Why the model stopped.
@@ -258,7 +250,8 @@ fn link(name: &str, settings: &ModelSettings, clock: &Clock) -> Result<ChainLink
         counter: tokens::TokenCounter::of(&settings.model),
         calls: settings.max_concurrent_calls.map(FairQueue::new),
         context_token_limit: settings.context_token_limit,
-        rates: pricing::TokenPrices::from_dollars(settings.price_per_million_input, settings.price_per_million_output),
+        rates: pricing::TokenPrices::from_dollars(settings.price_per_million_input, settings.price_per_million_output)
+            .with_cache(settings.price_per_million_cache_read, settings.price_per_million_cache_write),
     })
 }
 

@@ -229,6 +229,8 @@ pub struct AnthropicStream {
     blocks: BTreeMap<u64, Block>,
     stop_reason: Option<String>,
     tokens: ModelTokens,
+    /// Tokens of the input that no cache has had part in.
+    uncached: i64,
     /// The stream has said that it is all.
     ended: bool,
 }
@@ -329,16 +331,20 @@ impl AnthropicStream {
         }
     }
 
-    /// The counts are cumulative; what is read from a cache is input, too.
+    /// Takes the counts of an event. They are cumulative, and an event names those that it knows.
     fn usage(&mut self, usage: &Value) {
-        let count = |name: &str| usage[name].as_i64().map(|count| count.max(0));
-        if let Some(input) = count("input_tokens") {
-            let cached = ["cache_creation_input_tokens", "cache_read_input_tokens"].map(|n| count(n).unwrap_or(0));
-            self.tokens.input = input + cached.iter().sum::<i64>();
-        }
-        if let Some(output) = count("output_tokens") {
-            self.tokens.output = output;
-        }
+        let update = |place: &mut i64, pointer: &str| {
+            if let Some(count) = usage.pointer(pointer).and_then(Value::as_i64) {
+                *place = count.max(0);
+            }
+        };
+        update(&mut self.uncached, "/input_tokens");
+        update(&mut self.tokens.cache_write, "/cache_creation_input_tokens");
+        update(&mut self.tokens.cache_read, "/cache_read_input_tokens");
+        update(&mut self.tokens.output, "/output_tokens");
+        update(&mut self.tokens.reasoning, "/output_tokens_details/thinking_tokens");
+        // what the cache holds is input, too
+        self.tokens.input = self.uncached + self.tokens.cache_write + self.tokens.cache_read;
     }
 
     /// The blocks as they would have come in one piece.

@@ -251,7 +251,7 @@ mod tests {
                 text: Some(self.name.into()),
                 tool_calls: vec![],
                 stop: StopReason::Done,
-                tokens: ModelTokens { input: 1000, output: 10 },
+                tokens: ModelTokens::of(1000, 10),
                 provider_message: None,
             };
             let failure = self.failures.lock().unwrap().pop_front();

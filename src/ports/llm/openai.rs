@@ -314,8 +314,16 @@ impl ChatStream {
 }
 
 fn tokens(usage: &Value) -> ModelTokens {
-    let count = |name: &str| usage[name].as_i64().unwrap_or_default().max(0);
-    ModelTokens { input: count("prompt_tokens"), output: count("completion_tokens") }
+    let count = |pointer: &str| usage.pointer(pointer).and_then(Value::as_i64).map(|count| count.max(0));
+    // DeepSeek counts what its cache held beside the rest
+    let cache_read = count("/prompt_tokens_details/cached_tokens").or_else(|| count("/prompt_cache_hit_tokens"));
+    ModelTokens {
+        input: count("/prompt_tokens").unwrap_or_default(),
+        output: count("/completion_tokens").unwrap_or_default(),
+        cache_read: cache_read.unwrap_or_default(),
+        cache_write: count("/prompt_tokens_details/cache_write_tokens").unwrap_or_default(),
+        reasoning: count("/completion_tokens_details/reasoning_tokens").unwrap_or_default(),
+    }
 }
 
 /// The arguments as JSON; what is none stays text, which no tool's schema accepts, and the model is told so.

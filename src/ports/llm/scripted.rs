@@ -176,7 +176,7 @@ impl<'a> ScriptedScene<'a> {
         let message =
             TranscriptMessage::Assistant { text: text.clone(), tool_calls: tool_calls.clone(), provider_message: None };
         let count = TokenCounter::of("scripted");
-        let tokens = ModelTokens { input: count.request(request) as i64, output: count.message(&message) as i64 };
+        let tokens = ModelTokens::of(count.request(request) as i64, count.message(&message) as i64);
         let stop = if tool_calls.is_empty() { StopReason::Done } else { StopReason::ToolCalls };
         ModelAnswer { text, tool_calls, stop, tokens, provider_message: None }
     }

@@ -46,6 +46,10 @@ pub struct ModelSettings {
     pub price_per_million_input: f64,
     /// Price of a million written tokens, in dollars.
     pub price_per_million_output: f64,
+    /// Price of a million read tokens that the provider's cache held, in dollars; absent: as other input.
+    pub price_per_million_cache_read: Option<f64>,
+    /// Price of a million read tokens that the provider's cache keeps, in dollars; absent: as other input.
+    pub price_per_million_cache_write: Option<f64>,
     /// Longest answer in tokens; absent: the provider's own, 8192 where the provider wants a number.
     pub max_output_tokens: Option<u32>,
     /// Randomness of answers; absent: the provider's default.
@@ -78,6 +82,8 @@ impl Default for ModelSettings {
             context_token_limit: None,
             price_per_million_input: 0.0,
             price_per_million_output: 0.0,
+            price_per_million_cache_read: None,
+            price_per_million_cache_write: None,
             max_output_tokens: None,
             temperature: None,
             timeout_seconds: 120,
@@ -151,8 +157,15 @@ impl ModelSettings {
         if let Some(Err(why)) = self.base_url.as_deref().map(check_base_url) {
             faults.add(format!("{place}/base_url"), why);
         }
-        let prices = [("input", self.price_per_million_input), ("output", self.price_per_million_output)];
-        for (which, _) in prices.into_iter().filter(|(_, price)| !(0.0..=1e6).contains(price)) {
+        let prices = [
+            ("input", Some(self.price_per_million_input)),
+            ("output", Some(self.price_per_million_output)),
+            ("cache_read", self.price_per_million_cache_read),
+            ("cache_write", self.price_per_million_cache_write),
+        ];
+        for (which, _) in
+            prices.into_iter().filter(|(_, price)| price.is_some_and(|price| !(0.0..=1e6).contains(&price)))
+        {
             faults.add(format!("{place}/price_per_million_{which}"), "must be from 0 to 1000000 dollars");
         }
         if !(1..=3600).contains(&self.timeout_seconds) {

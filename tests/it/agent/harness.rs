@@ -245,7 +245,7 @@ pub fn says(text: &str) -> Result<ModelAnswer, LlmError> {
         text: Some(text.into()),
         tool_calls: vec![],
         stop: StopReason::Done,
-        tokens: ModelTokens { input: 100, output: 10 },
+        tokens: ModelTokens::of(100, 10),
         provider_message: None,
     })
 }
@@ -255,7 +255,7 @@ pub fn call(id: &str, name: &str, arguments: Value) -> ToolCall {
 }
 
 pub fn calls(tool_calls: Vec<ToolCall>) -> Result<ModelAnswer, LlmError> {
-    let tokens = ModelTokens { input: 100, output: 10 };
+    let tokens = ModelTokens::of(100, 10);
     Ok(ModelAnswer { text: None, tool_calls, stop: StopReason::ToolCalls, tokens, provider_message: None })
 }
 

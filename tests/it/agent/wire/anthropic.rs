@@ -174,7 +174,7 @@ async fn request_goes_out_whole_and_its_answer_is_read_whole() {
             text: Some("Looking.".into()),
             tool_calls: vec![call("d1", "read", json!({ "box": "out" }))],
             stop: StopReason::ToolCalls,
-            tokens: ModelTokens { input: 82, output: 17 },
+            tokens: ModelTokens::of(82, 17),
             provider_message: answer.provider_message.clone(),
         }
     );
@@ -199,7 +199,7 @@ async fn stream_is_put_together_however_it_is_cut() {
                 text: Some("Grüße, 早 😀".into()),
                 tool_calls: vec![call("d1", "read", json!({ "box": "ön" })), call("d2", "write", json!({}))],
                 stop: StopReason::ToolCalls,
-                tokens: ModelTokens { input: 82, output: 17 },
+                tokens: ModelTokens::of(82, 17),
                 provider_message: answer.provider_message.clone(),
             },
             "pieces of {size}"
