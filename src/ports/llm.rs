@@ -4,10 +4,12 @@
 //! a call is a function of its request. Nothing here survives a crash.
 
 pub mod anthropic;
+mod failure;
 pub mod fallback;
 pub mod openai;
 pub mod pricing;
 mod provider_message;
+pub mod responses;
 pub mod scripted;
 pub mod settings;
 pub mod tokens;
@@ -173,8 +175,9 @@ pub struct LlmProvider {
 }
 
 /// The providers that settings may name.
-pub const PROVIDERS: [LlmProvider; 3] = [
+pub const PROVIDERS: [LlmProvider; 4] = [
     LlmProvider { name: "openai", make: |offer| Ok(Arc::new(openai::OpenAi::new(offer))) },
+    LlmProvider { name: "openai-responses", make: |offer| Ok(Arc::new(responses::Responses::new(offer))) },
     LlmProvider { name: "anthropic", make: |offer| Ok(Arc::new(anthropic::Anthropic::new(offer))) },
     LlmProvider { name: "scripted", make: scripted },
 ];

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::base::secret::Secret;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
-use crate::ports::llm::wire::{Format, Progress, RequestBody, raw};
+use crate::ports::llm::wire::{Format, Progress, RequestBody, SseEvent, raw, system};
 use crate::ports::llm::{
     LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OnDelta, StopReason, ToolOffer, provider_message, wire,
 };
@@ -100,7 +100,7 @@ impl Format for Anthropic {
         if stream {
             body.insert("stream".into(), json!(true));
         }
-        RequestBody { messages: messages(&request.messages, &self.model), rest: body }
+        RequestBody { field: "messages", conversation: messages(&request.messages, &self.model), rest: body }
     }
 
     fn whole(&self, body: &Value, text: &[u8]) -> Result<ModelAnswer, LlmError> {
@@ -116,8 +116,8 @@ impl Format for Anthropic {
         Ok(self.with_provider_message(content, gathered.answer()?))
     }
 
-    fn add(gathered: &mut AnthropicStream, event: &Value, on_delta: Option<OnDelta<'_>>) -> Progress {
-        gathered.add(event, on_delta)
+    fn add(gathered: &mut AnthropicStream, event: &SseEvent, on_delta: Option<OnDelta<'_>>) -> Progress {
+        gathered.add(&event.data, on_delta)
     }
 
     fn streamed(&self, gathered: AnthropicStream) -> Option<Result<ModelAnswer, LlmError>> {
@@ -140,15 +140,6 @@ impl Model for Anthropic {
     ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>> {
         Box::pin(wire::ask(self, request, on_delta))
     }
-}
-
-/// All system messages; the API has one place for them.
-fn system(messages: &[TranscriptMessage]) -> Option<String> {
-    let texts = messages.iter().filter_map(|message| match message {
-        TranscriptMessage::System { text } => Some(text.as_str()),
-        _ => None,
-    });
-    Some(texts.collect::<Vec<_>>().join("\n\n")).filter(|text| !text.is_empty())
 }
 
 /// The rest, in blocks. Neighbours of one role are one message: results of one turn must stand together.

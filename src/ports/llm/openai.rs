@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::base::secret::Secret;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
-use crate::ports::llm::wire::{Format, Progress, RequestBody, raw};
+use crate::ports::llm::wire::{Format, Progress, RequestBody, SseEvent, arguments, raw, written_arguments};
 use crate::ports::llm::{
     LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OnDelta, StopReason, ToolOffer, ToolSchema,
     provider_message, wire,
@@ -70,11 +70,7 @@ impl Format for OpenAi {
     type Gathered = ChatStream;
 
     fn post(&self) -> Result<reqwest::RequestBuilder, LlmError> {
-        let post = self.client.post(&self.url);
-        Ok(match &self.key {
-            Some(key) => post.header(http::header::AUTHORIZATION, wire::key_header("Bearer ", key)?),
-            None => post,
-        })
+        wire::post_with_bearer(&self.client, &self.url, self.key.as_ref())
     }
 
     fn key(&self) -> Option<&Secret> {
@@ -103,15 +99,16 @@ impl Format for OpenAi {
             body.insert("stream_options".into(), json!({ "include_usage": true }));
         }
         let message_in = request.messages.iter().filter(|message| message.is_said());
-        RequestBody { messages: message_in.map(|message| self.message(message)).collect(), rest: body }
+        let conversation = message_in.map(|message| self.message(message)).collect();
+        RequestBody { field: "messages", conversation, rest: body }
     }
 
     fn whole(&self, body: &Value, text: &[u8]) -> Result<ModelAnswer, LlmError> {
         Ok(self.keeping(written(text), whole(body)?))
     }
 
-    fn add(gathered: &mut ChatStream, chunk: &Value, on_delta: Option<OnDelta<'_>>) -> Progress {
-        gathered.add(chunk, on_delta);
+    fn add(gathered: &mut ChatStream, chunk: &SseEvent, on_delta: Option<OnDelta<'_>>) -> Progress {
+        gathered.add(&chunk.data, on_delta);
         // the count of tokens comes behind the end of the answer
         Progress::GoesOn
     }
@@ -171,11 +168,7 @@ fn message(message: &TranscriptMessage) -> Value {
 }
 
 fn call(call: &ToolCall) -> Value {
-    // what the model wrote and was no JSON goes back as it was
-    let arguments = match &call.arguments {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
+    let arguments = written_arguments(&call.arguments);
     json!({ "id": call.id, "type": "function", "function": { "name": call.name, "arguments": arguments } })
 }
 
@@ -323,13 +316,5 @@ fn tokens(usage: &Value) -> ModelTokens {
         cache_read: cache_read.unwrap_or_default(),
         cache_write: count("/prompt_tokens_details/cache_write_tokens").unwrap_or_default(),
         reasoning: count("/completion_tokens_details/reasoning_tokens").unwrap_or_default(),
-    }
-}
-
-/// The arguments as JSON; what is none stays text, which no tool's schema accepts, and the model is told so.
-fn arguments(text: &str) -> Value {
-    match text.trim() {
-        "" => json!({}),
-        trimmed => serde_json::from_str(trimmed).unwrap_or_else(|_| Value::String(text.to_owned())),
     }
 }

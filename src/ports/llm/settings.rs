@@ -28,7 +28,8 @@ pub struct Settings {
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelSettings {
-    /// `openai` (and all that speak its chat completions), `anthropic` or `scripted`.
+    /// `openai` (and all that speak its chat completions), `openai-responses` (and all that speak Open Responses),
+    /// `anthropic` or `scripted`.
     pub provider: String,
     /// Where the API begins, version included; absent: the provider's own.
     pub base_url: Option<String>,
@@ -131,7 +132,7 @@ impl ModelSettings {
     /// Where the API begins, its version included, without a slash at the end; `None`: the provider asks nobody.
     pub fn endpoint(&self) -> Option<String> {
         let own = match self.provider.as_str() {
-            "openai" => openai::DEFAULT_BASE_URL,
+            "openai" | "openai-responses" => openai::DEFAULT_BASE_URL,
             "anthropic" => anthropic::DEFAULT_BASE_URL,
             _ => return None,
         };
