@@ -259,7 +259,7 @@ mod tests {
     }
 
     fn says(text: &str, calls: &[&str]) -> Added {
-        let call = |id: &&str| ToolCall { id: (*id).into(), name: "read".into(), arguments: json!({ "id": id }) };
+        let call = |id: &&str| ToolCall::new((*id), "read", json!({ "id": id }));
         let message = TranscriptMessage::Assistant {
             text: Some(text.into()),
             tool_calls: calls.iter().map(call).collect(),

@@ -12,6 +12,7 @@ mod provider_message;
 pub mod responses;
 pub mod scripted;
 pub mod settings;
+pub mod thinking;
 pub mod tokens;
 mod wire;
 
@@ -81,6 +82,8 @@ pub enum StopReason {
     Length,
     /// The provider withheld the answer.
     Refused,
+    /// The model has paused, and goes on when its answer is sent back. No call ends so.
+    Paused,
 }
 
 /// One answer of a model.

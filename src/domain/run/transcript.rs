@@ -11,6 +11,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::base::words::is_default;
 use crate::domain::run::Usage;
 use crate::domain::run::outcome::RunFault;
 
@@ -186,6 +187,20 @@ impl ModelTokens {
     }
 }
 
+impl std::ops::Add for ModelTokens {
+    type Output = ModelTokens;
+
+    fn add(self, more: ModelTokens) -> ModelTokens {
+        ModelTokens {
+            input: self.input + more.input,
+            output: self.output + more.output,
+            cache_read: self.cache_read + more.cache_read,
+            cache_write: self.cache_write + more.cache_write,
+            reasoning: self.reasoning + more.reasoning,
+        }
+    }
+}
+
 /// A call that the model asked for. The id is the model's, never made by us.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ToolCall {
@@ -195,6 +210,16 @@ pub struct ToolCall {
     pub name: String,
     /// Arguments, as the model wrote them.
     pub arguments: Value,
+    /// The answer ended in the middle of the call, at the longest length: it is refused, whatever it looks like.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub truncated: bool,
+}
+
+impl ToolCall {
+    /// A call that is whole.
+    pub fn new(id: impl Into<String>, name: impl Into<String>, arguments: Value) -> ToolCall {
+        ToolCall { id: id.into(), name: name.into(), arguments, truncated: false }
+    }
 }
 
 /// One stored row of the transcript.

@@ -11,27 +11,26 @@ use serde_json::{Map, Value, json};
 
 use crate::base::secret::Secret;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
+use crate::ports::llm::thinking::PromptCache;
 use crate::ports::llm::wire::{Format, Progress, RequestBody, SseEvent, raw, system};
 use crate::ports::llm::{
-    LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OnDelta, StopReason, ToolOffer, provider_message, wire,
+    LlmError, Model, ModelAnswer, ModelRequest, ModelSettings, ModelTokens, OnDelta, StopReason, ToolOffer,
+    provider_message, wire,
 };
 
 pub(super) const DEFAULT_BASE_URL: &str = "https://api.anthropic.com/v1";
 const VERSION: &str = "2023-06-01";
 /// Format of a kept message's raw text: the blocks of its content.
 const WIRE: &str = "anthropic";
-/// The API wants a number.
-const DEFAULT_MAX_TOKENS: u32 = 8192;
+/// As often in a row a model may pause in an answer.
+const PAUSES: usize = 10;
 
 /// One model behind one key.
 pub struct Anthropic {
     client: reqwest::Client,
     url: String,
-    model: String,
     key: Option<Secret>,
-    max_tokens: u32,
-    temperature: Option<f64>,
-    stream: bool,
+    settings: ModelSettings,
 }
 
 impl Anthropic {
@@ -44,17 +43,54 @@ impl Anthropic {
         Anthropic {
             client: offer.client.clone(),
             url: format!("{base_url}{version}/messages"),
-            model: settings.model.clone(),
             key: offer.key.cloned(),
-            max_tokens: settings.max_output_tokens.unwrap_or(DEFAULT_MAX_TOKENS),
-            temperature: settings.temperature,
-            stream: settings.stream,
+            settings: settings.clone(),
+        }
+    }
+
+    /// Asks, and lets the model go on as long as it pauses: what it has written until then goes back as it is.
+    async fn ask(&self, request: &ModelRequest, on_delta: Option<OnDelta<'_>>) -> Result<ModelAnswer, LlmError> {
+        let mut answer = wire::ask(self, request, on_delta).await?;
+        for _ in 0..PAUSES {
+            if answer.stop != StopReason::Paused {
+                return Ok(answer);
+            }
+            let mut request = request.clone();
+            request.messages.push(TranscriptMessage::Assistant {
+                text: answer.text.clone(),
+                tool_calls: answer.tool_calls.clone(),
+                provider_message: answer.provider_message.clone(),
+            });
+            let more = wire::ask(self, &request, on_delta).await?;
+            answer = self.joined(answer, more);
+        }
+        Err(wire::transient(format!("the model has paused {PAUSES} times and has not come to an end")))
+    }
+
+    /// One answer of what the model wrote before and after a pause.
+    fn joined(&self, before: ModelAnswer, after: ModelAnswer) -> ModelAnswer {
+        let kept = |answer: &ModelAnswer| -> Option<Vec<Box<RawValue>>> {
+            serde_json::from_str(&answer.provider_message.as_ref()?.raw).ok()
+        };
+        let blocks = kept(&before).zip(kept(&after)).map(|(before, after)| [before, after].concat());
+        let text = before.text.unwrap_or_default() + after.text.as_deref().unwrap_or_default();
+        let answer = ModelAnswer {
+            text: Some(text).filter(|text| !text.is_empty()),
+            tool_calls: [before.tool_calls, after.tool_calls].concat(),
+            stop: after.stop,
+            tokens: before.tokens + after.tokens,
+            provider_message: None,
+        };
+        match blocks {
+            Some(blocks) => self.with_provider_message(blocks, answer),
+            None => answer,
         }
     }
 
     /// The answer with its blocks as they are to come back.
     fn with_provider_message(&self, blocks: Vec<Box<RawValue>>, answer: ModelAnswer) -> ModelAnswer {
-        let provider_message = provider_message::new(WIRE, &self.model, raw(&blocks).to_string(), self.key.as_ref());
+        let provider_message =
+            provider_message::new(WIRE, &self.settings.model, raw(&blocks).to_string(), self.key.as_ref());
         ModelAnswer { provider_message, ..answer }
     }
 }
@@ -75,16 +111,19 @@ impl Format for Anthropic {
     }
 
     fn streams(&self) -> bool {
-        self.stream
+        self.settings.stream
     }
 
     fn body(&self, request: &ModelRequest, stream: bool) -> RequestBody {
         let mut body = Map::new();
-        body.insert("model".into(), json!(self.model));
-        body.insert("max_tokens".into(), json!(request.max_tokens.unwrap_or(self.max_tokens)));
-        if let Some(system) = system(&request.messages) {
-            body.insert("system".into(), json!(system));
-        }
+        body.insert("model".into(), json!(self.settings.model));
+        body.insert("max_tokens".into(), json!(request.max_tokens.unwrap_or(self.settings.most_output_tokens())));
+        let marker = cache_marker(self.settings.prompt_cache);
+        wire::insert(
+            &mut body,
+            "system",
+            system(&request.messages).map(|system| system_blocks(system, marker.as_ref())),
+        );
         if !request.tools.is_empty() {
             let tools: Vec<Value> = request
                 .tools
@@ -94,13 +133,15 @@ impl Format for Anthropic {
             body.insert("tools".into(), json!(tools));
             body.insert("tool_choice".into(), json!({ "type": request.tool_choice }));
         }
-        if let Some(temperature) = request.temperature.or(self.temperature) {
-            body.insert("temperature".into(), json!(temperature));
-        }
-        if stream {
-            body.insert("stream".into(), json!(true));
-        }
-        RequestBody { field: "messages", conversation: messages(&request.messages, &self.model), rest: body }
+        let settings = &self.settings;
+        wire::insert(&mut body, "temperature", request.temperature.or(settings.temperature));
+        wire::insert(&mut body, "top_p", settings.top_p);
+        wire::insert(&mut body, "top_k", settings.top_k);
+        wire::insert(&mut body, "thinking", settings.anthropic_thinking());
+        wire::insert(&mut body, "output_config", settings.effort.map(|effort| json!({ "effort": effort })));
+        wire::insert(&mut body, "stream", stream.then_some(true));
+        let conversation = messages(&request.messages, &settings.model, marker.as_ref());
+        RequestBody { field: "messages", conversation, rest: body }
     }
 
     fn whole(&self, body: &Value, text: &[u8]) -> Result<ModelAnswer, LlmError> {
@@ -138,12 +179,36 @@ impl Model for Anthropic {
         request: &'a ModelRequest,
         on_delta: Option<OnDelta<'a>>,
     ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>> {
-        Box::pin(wire::ask(self, request, on_delta))
+        Box::pin(self.ask(request, on_delta))
+    }
+}
+
+/// Up to the block that carries it, the provider keeps the conversation for the next call; `None`: it is not asked to.
+fn cache_marker(cache: PromptCache) -> Option<Value> {
+    (cache != PromptCache::Off).then(|| json!({ "type": "ephemeral", "ttl": cache }))
+}
+
+/// The system message, behind the tools: with them it is the same in all turns of a run.
+fn system_blocks(text: String, marker: Option<&Value>) -> Value {
+    match marker {
+        Some(marker) => json!([{ "type": "text", "text": text, "cache_control": marker }]),
+        None => json!(text),
+    }
+}
+
+/// Marks the last block of a conversation, which the next turn begins with. Blocks of a model's own go back as they
+/// were, without a mark.
+fn mark_last(merged: &mut [(&str, Vec<Box<RawValue>>)], marker: &Value) {
+    let Some((role, blocks)) = merged.last_mut() else { return };
+    let Some(last) = blocks.last_mut().filter(|_| *role == "user") else { return };
+    if let Ok(Value::Object(mut block)) = serde_json::from_str(last.get()) {
+        block.insert("cache_control".into(), marker.clone());
+        *last = raw(&block);
     }
 }
 
 /// The rest, in blocks. Neighbours of one role are one message: results of one turn must stand together.
-fn messages(messages: &[TranscriptMessage], model: &str) -> Vec<Box<RawValue>> {
+fn messages(messages: &[TranscriptMessage], model: &str, marker: Option<&Value>) -> Vec<Box<RawValue>> {
     let mut merged: Vec<(&str, Vec<Box<RawValue>>)> = Vec::new();
     let said = messages.iter().map(|message| blocks(message, model));
     for (role, blocks) in said.filter(|(_, blocks)| !blocks.is_empty()) {
@@ -151,6 +216,9 @@ fn messages(messages: &[TranscriptMessage], model: &str) -> Vec<Box<RawValue>> {
             Some((last, before)) if *last == role => before.extend(blocks),
             _ => merged.push((role, blocks)),
         }
+    }
+    if let Some(marker) = marker {
+        mark_last(&mut merged, marker);
     }
     merged.into_iter().map(|(role, content)| raw(&AnthropicMessage { role, content })).collect()
 }
@@ -273,7 +341,7 @@ impl Block {
     }
 
     fn call(&self) -> ToolCall {
-        ToolCall { id: self.text("id").to_owned(), name: self.text("name").to_owned(), arguments: self.input() }
+        ToolCall::new(self.text("id").to_owned(), self.text("name").to_owned(), self.input())
     }
 
     /// The block as it would have come in one piece.
@@ -347,21 +415,30 @@ impl AnthropicStream {
         if self.stop_reason.as_deref() == Some("model_context_window_exceeded") {
             return Err(LlmError::Overflow { message: "the answer did not fit into the context window".into() });
         }
-        let (mut text, mut tool_calls) = (String::new(), Vec::new());
-        for block in self.blocks.into_values() {
-            if block.is("text") {
-                text.push_str(block.text("text"));
-            } else if block.is("tool_use") {
-                tool_calls.push(block.call());
-            }
+        let text: String =
+            self.blocks.values().filter(|block| block.is("text")).map(|block| block.text("text")).collect();
+        let mut tool_calls: Vec<ToolCall> =
+            self.blocks.values().filter(|block| block.is("tool_use")).map(Block::call).collect();
+        let stop = stop_reason(self.stop_reason.as_deref(), !tool_calls.is_empty())?;
+        let ends_with_a_call = self.blocks.values().next_back().is_some_and(|last| last.is("tool_use"));
+        if let (StopReason::Length, true, Some(last)) = (stop, ends_with_a_call, tool_calls.last_mut()) {
+            last.truncated = true;
         }
-        let stop = match self.stop_reason.as_deref() {
-            Some("max_tokens") => StopReason::Length,
-            Some("refusal") => StopReason::Refused,
-            _ if !tool_calls.is_empty() => StopReason::ToolCalls,
-            _ => StopReason::Done,
-        };
         let text = Some(text).filter(|text| !text.is_empty());
         Ok(ModelAnswer { text, tool_calls, stop, tokens: self.tokens, provider_message: None })
+    }
+}
+
+/// Some servers that speak this format say `end_turn` though there are calls.
+fn stop_reason(reason: Option<&str>, has_calls: bool) -> Result<StopReason, LlmError> {
+    match reason {
+        Some("max_tokens") => Ok(StopReason::Length),
+        Some("refusal") => Ok(StopReason::Refused),
+        Some("pause_turn") => Ok(StopReason::Paused),
+        None | Some("end_turn" | "stop_sequence" | "tool_use") => match has_calls {
+            true => Ok(StopReason::ToolCalls),
+            false => Ok(StopReason::Done),
+        },
+        Some(other) => Err(wire::unknown_stop(other)),
     }
 }

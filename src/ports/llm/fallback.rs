@@ -371,11 +371,7 @@ mod tests {
     #[test]
     fn answer_whose_calls_can_t_be_told_apart_is_of_no_use() {
         let answer = |calls: &[(&str, &str)]| {
-            let call = |(id, name): &(&str, &str)| ToolCall {
-                id: (*id).into(),
-                name: (*name).into(),
-                arguments: serde_json::json!({}),
-            };
+            let call = |(id, name): &(&str, &str)| ToolCall::new(*id, *name, serde_json::json!({}));
             let tool_calls = calls.iter().map(call).collect();
             let tokens = ModelTokens::default();
             check_call_ids(ModelAnswer {

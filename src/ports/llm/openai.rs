@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::base::secret::Secret;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
+use crate::ports::llm::settings::{MaxTokensField, ModelSettings};
 use crate::ports::llm::wire::{Format, Progress, RequestBody, SseEvent, arguments, raw, written_arguments};
 use crate::ports::llm::{
     LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OnDelta, StopReason, ToolOffer, ToolSchema,
@@ -23,11 +24,8 @@ const WIRE: &str = "openai";
 pub struct OpenAi {
     client: reqwest::Client,
     url: String,
-    model: String,
     key: Option<Secret>,
-    max_tokens: Option<u32>,
-    temperature: Option<f64>,
-    stream: bool,
+    settings: ModelSettings,
 }
 
 impl OpenAi {
@@ -38,30 +36,31 @@ impl OpenAi {
         OpenAi {
             client: offer.client.clone(),
             url: format!("{base_url}/chat/completions"),
-            model: settings.model.clone(),
             key: offer.key.cloned(),
-            max_tokens: settings.max_output_tokens,
-            temperature: settings.temperature,
-            stream: settings.stream,
+            settings: settings.clone(),
         }
     }
 
     /// A message as it is sent. What this model wrote itself goes back as it was, foreign fields included: some models go
     /// on with their calls only when they get their thinking back.
     fn message(&self, message_in: &TranscriptMessage) -> Box<RawValue> {
-        let kept = provider_message::message_of(message_in, WIRE, &self.model)
+        let kept = provider_message::message_of(message_in, WIRE, &self.settings.model)
             .and_then(|kept| RawValue::from_string(kept.to_owned()).ok());
         kept.unwrap_or_else(|| raw(&message(message_in)))
     }
 
     /// OpenAI itself has renamed the limit and refuses the old name; the others know the old one.
-    fn limit_key(&self) -> &'static str {
-        if self.url.starts_with("https://api.openai.com/") { "max_completion_tokens" } else { "max_tokens" }
+    fn limit_key(&self) -> MaxTokensField {
+        self.settings.max_tokens_field.unwrap_or(match self.url.starts_with("https://api.openai.com/") {
+            true => MaxTokensField::MaxCompletionTokens,
+            false => MaxTokensField::MaxTokens,
+        })
     }
 
     /// The answer with its message as it is to come back.
     fn keeping(&self, written: Option<String>, answer: ModelAnswer) -> ModelAnswer {
-        let provider_message = written.and_then(|raw| provider_message::new(WIRE, &self.model, raw, self.key.as_ref()));
+        let provider_message =
+            written.and_then(|raw| provider_message::new(WIRE, &self.settings.model, raw, self.key.as_ref()));
         ModelAnswer { provider_message, ..answer }
     }
 }
@@ -78,26 +77,25 @@ impl Format for OpenAi {
     }
 
     fn streams(&self) -> bool {
-        self.stream
+        self.settings.stream
     }
 
     fn body(&self, request: &ModelRequest, stream: bool) -> RequestBody {
         let mut body = Map::new();
-        body.insert("model".into(), json!(self.model));
+        body.insert("model".into(), json!(self.settings.model));
         if !request.tools.is_empty() {
             body.insert("tools".into(), request.tools.iter().map(tool).collect());
             body.insert("tool_choice".into(), json!(request.tool_choice));
         }
-        if let Some(limit) = request.max_tokens.or(self.max_tokens) {
-            body.insert(self.limit_key().into(), json!(limit));
-        }
-        if let Some(temperature) = request.temperature.or(self.temperature) {
-            body.insert("temperature".into(), json!(temperature));
-        }
-        if stream {
-            body.insert("stream".into(), json!(true));
-            body.insert("stream_options".into(), json!({ "include_usage": true }));
-        }
+        let settings = &self.settings;
+        wire::insert(&mut body, self.limit_key().as_str(), request.max_tokens.or(settings.max_output_tokens));
+        wire::insert(&mut body, "temperature", request.temperature.or(settings.temperature));
+        wire::insert(&mut body, "top_p", settings.top_p);
+        wire::insert(&mut body, "reasoning_effort", settings.effort);
+        wire::insert(&mut body, "prompt_cache_key", settings.prompt_cache_key.as_ref());
+        wire::insert(&mut body, "stream", stream.then_some(true));
+        let usage = (stream && settings.stream_usage).then(|| json!({ "include_usage": true }));
+        wire::insert(&mut body, "stream_options", usage);
         let message_in = request.messages.iter().filter(|message| message.is_said());
         let conversation = message_in.map(|message| self.message(message)).collect();
         RequestBody { field: "messages", conversation, rest: body }
@@ -116,7 +114,7 @@ impl Format for OpenAi {
     fn streamed(&self, mut gathered: ChatStream) -> Option<Result<ModelAnswer, LlmError>> {
         gathered.finish_reason.as_ref()?;
         let written = gathered.written();
-        Some(Ok(self.keeping(written, gathered.answer())))
+        Some(gathered.answer().map(|answer| self.keeping(written, answer)))
     }
 }
 
@@ -190,7 +188,7 @@ fn whole(body: &Value) -> Result<ModelAnswer, LlmError> {
         gathered.calls.last_mut().expect("just pushed").add(call);
     }
     gathered.finish_reason = choice["finish_reason"].as_str().map(str::to_owned);
-    Ok(gathered.answer())
+    gathered.answer()
 }
 
 /// An answer, as far as it has come.
@@ -230,7 +228,7 @@ impl PartialCall {
     }
 
     fn whole(self) -> ToolCall {
-        ToolCall { id: self.id, name: self.name, arguments: arguments(&self.arguments) }
+        ToolCall::new(self.id, self.name, arguments(&self.arguments))
     }
 }
 
@@ -291,18 +289,33 @@ impl ChatStream {
         Some(Value::Object(message).to_string())
     }
 
-    fn answer(self) -> ModelAnswer {
-        let tool_calls: Vec<ToolCall> = self.calls.into_iter().map(PartialCall::whole).collect();
-        let stop = match self.finish_reason.as_deref() {
-            Some("content_filter") => StopReason::Refused,
-            _ if self.refused => StopReason::Refused,
-            Some("length") => StopReason::Length,
-            // some servers say `stop` though there are calls
-            _ if !tool_calls.is_empty() => StopReason::ToolCalls,
-            _ => StopReason::Done,
+    fn answer(self) -> Result<ModelAnswer, LlmError> {
+        let mut tool_calls: Vec<ToolCall> = self.calls.into_iter().map(PartialCall::whole).collect();
+        let stop = match self.refused {
+            true => StopReason::Refused,
+            false => stop_reason(self.finish_reason.as_deref(), !tool_calls.is_empty())?,
         };
+        if let (StopReason::Length, Some(last)) = (stop, tool_calls.last_mut()) {
+            last.truncated = true;
+        }
         let text = Some(self.text).filter(|text| !text.is_empty());
-        ModelAnswer { text, tool_calls, stop, tokens: self.tokens, provider_message: None }
+        Ok(ModelAnswer { text, tool_calls, stop, tokens: self.tokens, provider_message: None })
+    }
+}
+
+/// Servers that speak this format have words of their own for the end of an answer, and some say `stop` though there
+/// are calls.
+fn stop_reason(finish: Option<&str>, has_calls: bool) -> Result<StopReason, LlmError> {
+    const LENGTH: [&str; 3] = ["length", "max_tokens", "model_length"];
+    const ENDS: [&str; 9] =
+        ["", "stop", "tool_calls", "function_call", "tool_use", "end_turn", "stop_sequence", "eos", "complete"];
+    let finish = finish.unwrap_or_default();
+    match finish.to_lowercase().as_str() {
+        "content_filter" => Ok(StopReason::Refused),
+        word if LENGTH.contains(&word) => Ok(StopReason::Length),
+        word if ENDS.contains(&word) && has_calls => Ok(StopReason::ToolCalls),
+        word if ENDS.contains(&word) => Ok(StopReason::Done),
+        _ => Err(wire::unknown_stop(finish)),
     }
 }
 

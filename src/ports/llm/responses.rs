@@ -12,24 +12,24 @@ use serde_json::{Map, Value, json};
 
 use crate::base::secret::Secret;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
+use crate::ports::llm::thinking::ThinkingMode;
 use crate::ports::llm::wire::{Format, Progress, RequestBody, SseEvent, arguments, raw, system, written_arguments};
 use crate::ports::llm::{
-    LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OnDelta, StopReason, ToolOffer, ToolSchema, failure,
-    provider_message, wire,
+    LlmError, Model, ModelAnswer, ModelRequest, ModelSettings, ModelTokens, OnDelta, StopReason, ToolOffer, ToolSchema,
+    failure, provider_message, wire,
 };
 
 /// Format of a kept message's raw text: the items of an output.
 const WIRE: &str = "openai-responses";
+/// The least that the API takes as the longest answer, in tokens.
+const LEAST_OUTPUT: u32 = 16;
 
 /// One model behind one key.
 pub struct Responses {
     client: reqwest::Client,
     url: String,
-    model: String,
     key: Option<Secret>,
-    max_tokens: Option<u32>,
-    temperature: Option<f64>,
-    stream: bool,
+    settings: ModelSettings,
 }
 
 impl Responses {
@@ -39,18 +39,15 @@ impl Responses {
         Responses {
             client: offer.client.clone(),
             url: format!("{}/responses", settings.endpoint().unwrap_or_default()),
-            model: settings.model.clone(),
             key: offer.key.cloned(),
-            max_tokens: settings.max_output_tokens,
-            temperature: settings.temperature,
-            stream: settings.stream,
+            settings: settings.clone(),
         }
     }
 
     /// The items of a message. What this model wrote itself goes back as it was: its reasoning is encrypted, and stands
     /// before the calls that it led to.
     fn items(&self, message: &TranscriptMessage) -> Vec<Box<RawValue>> {
-        let kept = provider_message::message_of(message, WIRE, &self.model)
+        let kept = provider_message::message_of(message, WIRE, &self.settings.model)
             .and_then(|kept| serde_json::from_str::<Vec<Box<RawValue>>>(kept).ok());
         match kept {
             Some(kept) => kept.into_iter().filter(|item| !is_empty_reasoning(item)).collect(),
@@ -60,7 +57,8 @@ impl Responses {
 
     /// The answer with its items as they are to come back.
     fn with_provider_message(&self, items: &[Box<RawValue>], answer: ModelAnswer) -> ModelAnswer {
-        let provider_message = provider_message::new(WIRE, &self.model, raw(&items).to_string(), self.key.as_ref());
+        let provider_message =
+            provider_message::new(WIRE, &self.settings.model, raw(&items).to_string(), self.key.as_ref());
         ModelAnswer { provider_message, ..answer }
     }
 
@@ -87,14 +85,16 @@ impl Format for Responses {
     }
 
     fn streams(&self) -> bool {
-        self.stream
+        self.settings.stream
     }
 
     fn body(&self, request: &ModelRequest, stream: bool) -> RequestBody {
         let mut body = Map::new();
-        body.insert("model".into(), json!(self.model));
+        body.insert("model".into(), json!(self.settings.model));
         body.insert("store".into(), json!(false));
-        body.insert("include".into(), json!(["reasoning.encrypted_content"]));
+        if self.settings.thinking != Some(ThinkingMode::Disabled) {
+            body.insert("include".into(), json!(["reasoning.encrypted_content"]));
+        }
         if let Some(system) = system(&request.messages) {
             body.insert("instructions".into(), json!(system));
         }
@@ -102,15 +102,14 @@ impl Format for Responses {
             body.insert("tools".into(), request.tools.iter().map(tool).collect());
             body.insert("tool_choice".into(), json!(request.tool_choice));
         }
-        if let Some(limit) = request.max_tokens.or(self.max_tokens) {
-            body.insert("max_output_tokens".into(), json!(limit));
-        }
-        if let Some(temperature) = request.temperature.or(self.temperature) {
-            body.insert("temperature".into(), json!(temperature));
-        }
-        if stream {
-            body.insert("stream".into(), json!(true));
-        }
+        let settings = &self.settings;
+        let limit = request.max_tokens.or(settings.max_output_tokens).map(|limit| limit.max(LEAST_OUTPUT));
+        wire::insert(&mut body, "max_output_tokens", limit);
+        wire::insert(&mut body, "temperature", request.temperature.or(settings.temperature));
+        wire::insert(&mut body, "top_p", settings.top_p);
+        wire::insert(&mut body, "reasoning", settings.effort.map(|effort| json!({ "effort": effort })));
+        wire::insert(&mut body, "prompt_cache_key", settings.prompt_cache_key.as_ref());
+        wire::insert(&mut body, "stream", stream.then_some(true));
         let conversation = request.messages.iter().flat_map(|message| self.items(message)).collect();
         RequestBody { field: "input", conversation, rest: body }
     }
@@ -248,9 +247,14 @@ struct DoneItem {
 
 fn answer(response: &Value, items: &[Value]) -> Result<ModelAnswer, LlmError> {
     let of_type = |kind: &'static str| items.iter().filter(move |item| item["type"] == kind);
-    let tool_calls: Vec<ToolCall> = of_type("function_call").map(read_call).collect();
+    let mut tool_calls: Vec<ToolCall> = of_type("function_call").map(read_call).collect();
     let messages: Vec<&Value> = of_type("message").collect();
     let stop = stop_reason(response, &messages, !tool_calls.is_empty())?;
+    let ends_with_a_call =
+        items.last().is_some_and(|last| last["type"] == "function_call" && last["status"] != "completed");
+    if let (StopReason::Length, true, Some(last)) = (stop, ends_with_a_call, tool_calls.last_mut()) {
+        last.truncated = true;
+    }
     Ok(ModelAnswer {
         text: text(&messages),
         tool_calls,
@@ -262,7 +266,8 @@ fn answer(response: &Value, items: &[Value]) -> Result<ModelAnswer, LlmError> {
 
 fn read_call(item: &Value) -> ToolCall {
     let text = |name: &str| item[name].as_str().unwrap_or_default().to_owned();
-    ToolCall { id: text("call_id"), name: text("name"), arguments: arguments(&text("arguments")) }
+    let truncated = item["status"] == "incomplete";
+    ToolCall { truncated, ..ToolCall::new(text("call_id"), text("name"), arguments(&text("arguments"))) }
 }
 
 /// The parts of messages: texts, or refusals.

@@ -151,6 +151,13 @@ pub fn key_header(prefix: &str, key: &Secret) -> Result<HeaderValue, LlmError> {
     Ok(value)
 }
 
+/// Inserts a field that has a value.
+pub fn insert(body: &mut Map<String, Value>, name: &str, value: Option<impl Serialize>) {
+    if let Some(value) = value {
+        body.insert(name.to_owned(), serde_json::to_value(value).expect("what is sent is JSON"));
+    }
+}
+
 /// A request with the key as a bearer token, if there is one.
 pub fn post_with_bearer(
     client: &reqwest::Client,

@@ -251,7 +251,7 @@ pub fn says(text: &str) -> Result<ModelAnswer, LlmError> {
 }
 
 pub fn call(id: &str, name: &str, arguments: Value) -> ToolCall {
-    ToolCall { id: id.into(), name: name.into(), arguments }
+    ToolCall::new(id, name, arguments)
 }
 
 pub fn calls(tool_calls: Vec<ToolCall>) -> Result<ModelAnswer, LlmError> {

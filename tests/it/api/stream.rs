@@ -123,7 +123,7 @@ async fn finish(api: &Api, lease: Lease, state: RunState, error: Option<RunFault
 }
 
 fn asks_for_time() -> TranscriptMessage {
-    let call = ToolCall { id: "call_1".into(), name: "current_time".into(), arguments: json!({}) };
+    let call = ToolCall::new("call_1", "current_time", json!({}));
     TranscriptMessage::Assistant { text: Some("One moment".into()), tool_calls: vec![call], provider_message: None }
 }
 

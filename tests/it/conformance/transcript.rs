@@ -42,7 +42,7 @@ fn entry(seq: i64, message: TranscriptMessage) -> TranscriptEntry {
 }
 
 fn conversation() -> Vec<TranscriptEntry> {
-    let call = ToolCall { id: "call_1".into(), name: "current_time".into(), arguments: json!({"zone": "Asia/Tokyo"}) };
+    let call = ToolCall::new("call_1", "current_time", json!({"zone": "Asia/Tokyo"}));
     let told = TranscriptMessage::Tool {
         call_id: "call_1".into(),
         name: "current_time".into(),

@@ -111,7 +111,7 @@ mod tests {
     }
 
     fn entry(turn: i64) -> TranscriptEntry {
-        let call = ToolCall { id: "call_0".into(), name: "t".into(), arguments: json!({}) };
+        let call = ToolCall::new("call_0", "t", json!({}));
         let message =
             TranscriptMessage::Assistant { text: Some("hello".into()), tool_calls: vec![call], provider_message: None };
         let at = chrono::DateTime::UNIX_EPOCH;
