@@ -4,12 +4,14 @@
 //! a call is a function of its request. Nothing here survives a crash.
 
 pub mod anthropic;
+pub mod breaker;
 mod failure;
 pub mod fallback;
 pub mod openai;
 pub mod pricing;
 mod provider_message;
 pub mod responses;
+mod retry;
 pub mod scripted;
 pub mod settings;
 pub mod thinking;
@@ -29,6 +31,7 @@ use crate::base::secret::Secret;
 use crate::base::words::words;
 use crate::domain::run::transcript::{ProviderMessage, ToolCall, TranscriptMessage};
 use crate::ports::egress;
+use crate::ports::llm::breaker::ModelBreaker;
 use crate::ports::llm::fallback::{Chain, ChainLink, RetryWait};
 use crate::ports::llm::scripted::{Scenario, ScriptedModel};
 
@@ -240,25 +243,33 @@ impl Models {
 
 fn link(name: &str, settings: &ModelSettings, clock: &Clock) -> Result<ChainLink, FieldError> {
     let client = egress::operator_client(Duration::from_secs(settings.timeout_seconds));
-    let provider = PROVIDERS.iter().find(|provider| provider.name == settings.provider);
-    let make = |key| match provider {
-        Some(provider) => (provider.make)(&ToolOffer { settings, key, client: &client, clock }).map(Some),
-        None => Ok(None), // the settings' own check names it
-    };
-    let mut keys: Vec<Option<&Secret>> = settings.keys().map(Some).collect();
-    if keys.is_empty() {
-        keys.push(None);
-    }
-    let models = keys.into_iter().filter_map(|key| make(key).transpose()).collect::<Result<Vec<_>, _>>()?;
+    let lower = settings.effort.into_iter().flat_map(|effort| effort.lower(&settings.provider));
+    let lower = lower.map(|effort| each_key(&settings.with_effort(effort), &client, clock));
     Ok(ChainLink {
         name: name.to_owned(),
-        keys: models,
+        keys: each_key(settings, &client, clock)?,
+        lower: lower.collect::<Result<_, _>>()?,
+        breaker: ModelBreaker::default(),
         counter: tokens::TokenCounter::of(&settings.model),
         calls: settings.max_concurrent_calls.map(FairQueue::new),
         context_token_limit: settings.context_token_limit,
         rates: pricing::TokenPrices::from_dollars(settings.price_per_million_input, settings.price_per_million_output)
             .with_cache(settings.price_per_million_cache_read, settings.price_per_million_cache_write),
     })
+}
+
+/// The model, once for each key.
+fn each_key(
+    settings: &ModelSettings,
+    client: &reqwest::Client,
+    clock: &Clock,
+) -> Result<Vec<Arc<dyn Model>>, FieldError> {
+    let Some(provider) = PROVIDERS.iter().find(|provider| provider.name == settings.provider) else {
+        return Ok(vec![]); // the settings' own check names it
+    };
+    let make = |key| (provider.make)(&ToolOffer { settings, key, client, clock });
+    let models: Vec<_> = settings.keys().map(|key| make(Some(key))).collect::<Result<_, _>>()?;
+    if models.is_empty() { Ok(vec![make(None)?]) } else { Ok(models) }
 }
 
 #[cfg(test)]

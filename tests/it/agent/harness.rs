@@ -22,6 +22,7 @@ use reveille::domain::event::Event;
 use reveille::domain::run::outcome::RunError;
 use reveille::domain::run::stream::StreamEvent;
 use reveille::domain::run::transcript::{ToolCall, TranscriptEntry, TranscriptMessage};
+use reveille::ports::llm::breaker::ModelBreaker;
 use reveille::ports::llm::fallback::ChainLink;
 use reveille::ports::llm::pricing::TokenPrices;
 use reveille::ports::llm::tokens::TokenCounter;
@@ -401,6 +402,8 @@ pub fn models(models: Vec<(&str, Arc<FakeModel>)>, settings: &Settings, clock: &
     let link = |(name, model): &(&str, Arc<FakeModel>)| ChainLink {
         name: (*name).into(),
         keys: vec![model.clone() as Arc<dyn Model>],
+        lower: vec![],
+        breaker: ModelBreaker::default(),
         calls: None,
         counter: TokenCounter::of("gpt"),
         context_token_limit: None,
