@@ -68,6 +68,14 @@ pub enum AppendError {
     /// Asking again does not mend it.
     #[error("what is stored can't be read or written")]
     Corrupt,
+    /// A newer release wrote the transcript; it stays as it is.
+    #[error("the transcript has the format {found}, and this release reads up to {newest}")]
+    UnknownFormat {
+        /// The format that is stored.
+        found: i16,
+        /// The newest that is known.
+        newest: i16,
+    },
 }
 
 /// The transcript of one run, fenced by the lease under which it is executed.

@@ -129,6 +129,14 @@ pub enum StoreError {
     /// and one that asks for less is more likely to.
     #[error("the database took too long: {0}")]
     TimedOut(String),
+    /// A newer release wrote it in a form that this one does not know. It stays as it is.
+    #[error("it was stored by a newer release: its format is {found}, and this one reads up to {newest}")]
+    UnknownFormat {
+        /// The format that is stored.
+        found: i16,
+        /// The newest that is known.
+        newest: i16,
+    },
     /// A stored value can't be read; a person has to look.
     #[error("stored data can't be read: {0}")]
     Corrupt(String),

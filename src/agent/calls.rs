@@ -184,6 +184,9 @@ impl ToolRunner<'_> {
         asked: &EarlierQuestions,
         resumed: bool,
     ) -> Result<Attempt, RunError> {
+        if call.truncated {
+            return Ok(Attempt::failed(truncated_call_error()));
+        }
         let may = self.callable.contains(&call.name.as_str());
         let approval = asked.of(&call.id);
         let Some(tool) = self.tools.find(&call.name).filter(|tool| may || is_removed(tool)) else {
@@ -312,6 +315,12 @@ impl ToolRunner<'_> {
 
 fn is_removed(tool: &Registered) -> bool {
     tool.definition().status == ToolStatus::Removed
+}
+
+fn truncated_call_error() -> ToolError {
+    let message = "the answer reached its longest length in the middle of this call, which was not executed; call again, \
+                   with less before it or shorter arguments";
+    ToolError::for_model(ToolFailure::InvalidParameters, "truncated_call", message)
 }
 
 fn unknown_outcome_error() -> ToolError {

@@ -14,12 +14,14 @@ use crate::agent::{AgentStore, AppendError};
 use crate::base::clock::{Clock, pause};
 use crate::domain::run::Usage;
 use crate::domain::run::outcome::{RunError, RunFault};
-use crate::domain::run::transcript::{ToolCall, TranscriptEntry, TranscriptMessage};
+use crate::domain::run::transcript::{ModelCall, ToolCall, TranscriptEntry, TranscriptMessage};
 
 /// The fault's code when the store was away: a matter of the infrastructure, not of the run.
 pub const STORE_UNAVAILABLE: &str = "store_unavailable";
 /// The fault's code when the transcript can't be read or written, now or later.
 pub const STORE_CORRUPT: &str = "store_corrupt";
+/// The fault's code when a newer release wrote the transcript.
+pub const UNKNOWN_FORMAT: &str = "unknown_transcript_format";
 /// How long a store that is away is waited for, in milliseconds: together well within a lease.
 const STORE_WAITS: [u64; 6] = [100, 200, 400, 800, 1600, 3200];
 
@@ -40,12 +42,14 @@ pub struct Added {
     pub usage: Usage,
     /// Time that it took, in milliseconds.
     pub duration_ms: Option<i64>,
+    /// The call of a model that made it.
+    pub model_call: Option<ModelCall>,
 }
 
 impl Added {
     /// A message that cost nothing.
     pub fn plain(message: TranscriptMessage) -> Added {
-        Added { message, usage: Usage::default(), duration_ms: None }
+        Added { message, usage: Usage::default(), duration_ms: None, model_call: None }
     }
 }
 
@@ -82,13 +86,14 @@ impl Checkpoint {
     pub fn add(&mut self, turn: i64, added: Vec<Added>) {
         let first = self.entries.last().map_or(0, |entry| entry.seq + 1);
         let at = self.clock.now();
-        let entry = |(seq, Added { message, usage, duration_ms }): (i64, Added)| TranscriptEntry {
+        let entry = |(seq, Added { message, usage, duration_ms, model_call }): (i64, Added)| TranscriptEntry {
             seq,
             turn,
             at,
             message,
             usage,
             duration_ms,
+            model_call,
         };
         self.entries.extend((first..).zip(added).map(entry));
     }
@@ -213,6 +218,9 @@ pub fn run_error(error: AppendError) -> RunError {
             RunError::Infrastructure { fault: RunFault::new(STORE_UNAVAILABLE, "the store is unavailable") }
         }
         AppendError::Corrupt => RunError::fail(STORE_CORRUPT, "what is stored of the run can't be read"),
+        newer @ AppendError::UnknownFormat { .. } => {
+            RunError::fail(UNKNOWN_FORMAT, format!("{newer}; upgrade every instance, then retry the run"))
+        }
     }
 }
 
@@ -251,7 +259,7 @@ mod tests {
     }
 
     fn says(text: &str, calls: &[&str]) -> Added {
-        let call = |id: &&str| ToolCall { id: (*id).into(), name: "read".into(), arguments: json!({ "id": id }) };
+        let call = |id: &&str| ToolCall::new(*id, "read", json!({ "id": id }));
         let message = TranscriptMessage::Assistant {
             text: Some(text.into()),
             tool_calls: calls.iter().map(call).collect(),
@@ -259,7 +267,7 @@ mod tests {
         };
         let usage =
             Usage { turns: 1, tool_calls: calls.len() as i64, input_tokens: 10, output_tokens: 2, cost_micros: 5 };
-        Added { message, usage, duration_ms: Some(7) }
+        Added { message, usage, duration_ms: Some(7), model_call: None }
     }
 
     fn result(id: &str) -> Added {
@@ -270,7 +278,7 @@ mod tests {
             is_error: id == "b",
             reasons: vec![],
         };
-        Added { message, usage: Usage::default(), duration_ms: Some(3) }
+        Added { message, usage: Usage::default(), duration_ms: Some(3), model_call: None }
     }
 
     async fn empty(store: &Arc<Memory>) -> Checkpoint {
@@ -347,6 +355,9 @@ mod tests {
         *store.failures.lock().unwrap() = vec![AppendError::Corrupt];
         let unreadable = checkpoint.append(0, vec![Added::plain(TranscriptMessage::user("v"))]).await;
         assert!(matches!(unreadable, Err(RunError::Fail { fault }) if fault.code == STORE_CORRUPT));
+        *store.failures.lock().unwrap() = vec![AppendError::UnknownFormat { found: 3, newest: 2 }];
+        let newer = checkpoint.append(0, vec![Added::plain(TranscriptMessage::user("v"))]).await;
+        assert!(matches!(newer, Err(RunError::Fail { fault }) if fault.code == UNKNOWN_FORMAT));
         *store.failures.lock().unwrap() = vec![AppendError::Unavailable; STORE_WAITS.len() + 1];
         let away = checkpoint.append(0, vec![Added::plain(TranscriptMessage::user("v"))]).await;
         assert!(matches!(away, Err(RunError::Infrastructure { fault }) if fault.code == STORE_UNAVAILABLE));

@@ -131,7 +131,7 @@ mod tests {
     use crate::domain::run::transcript::ToolCall;
 
     fn assistant(text: &str, calls: &[&str]) -> TranscriptMessage {
-        let call = |id: &&str| ToolCall { id: (*id).into(), name: "read".into(), arguments: json!({}) };
+        let call = |id: &&str| ToolCall::new(*id, "read", json!({}));
         TranscriptMessage::Assistant {
             text: Some(text.into()),
             tool_calls: calls.iter().map(call).collect(),

@@ -22,7 +22,7 @@ use crate::base::id::new_id;
 use crate::domain::approval::Approval;
 use crate::domain::run::Usage;
 use crate::domain::run::outcome::{RunError, RunFault};
-use crate::domain::run::transcript::{ProviderMessage, ToolCall, TranscriptMessage};
+use crate::domain::run::transcript::{ModelCall, ProviderMessage, ToolCall, TranscriptMessage};
 use crate::ports::llm::fallback::{CallProgress, Chain, Completed};
 use crate::ports::llm::{LlmError, ModelRequest, StopReason as ModelStop, ToolChoice, ToolSchema};
 
@@ -143,14 +143,20 @@ impl ReactLoop<'_> {
         let provider_message = self.storable_provider_message(answer.provider_message).await;
         let message =
             TranscriptMessage::Assistant { text: answer.text, tool_calls: answer.tool_calls, provider_message };
-        let added = Added { message: message.clone(), usage, duration_ms: Some(duration_ms) };
+        let model_call = ModelCall { model, tokens: answer.tokens };
+        let added = Added {
+            message: message.clone(),
+            usage,
+            duration_ms: Some(duration_ms),
+            model_call: Some(model_call.clone()),
+        };
         self.checkpoint.add(turn, vec![added]);
         // an answer, and the intent of calls that have effects, are on the record before anything follows
         if calls.is_empty() || !self.caller.only_read(&calls) {
             self.checkpoint.flush().await?;
         }
         self.view.push(message);
-        self.teller.message_end(turn, &text);
+        self.teller.message_end(turn, &text, &model_call);
         Ok(calls)
     }
 
@@ -264,7 +270,7 @@ impl ReactLoop<'_> {
         self.teller.tool_result(&done.call, &content, done.is_error);
         let CompletedCall { call, is_error, duration_ms, reasons, .. } = done;
         let message = TranscriptMessage::Tool { call_id: call.id, name: call.name, content, is_error, reasons };
-        Added { message, usage: Usage::default(), duration_ms: Some(duration_ms) }
+        Added { message, usage: Usage::default(), duration_ms: Some(duration_ms), model_call: None }
     }
 
     fn result(&self, response: String, fresh: Vec<Measured>, took: Duration) -> ReactLoopResult {

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::agent::StreamSink;
 use crate::domain::run::stream::StreamEvent;
-use crate::domain::run::transcript::ToolCall;
+use crate::domain::run::transcript::{ModelCall, ToolCall};
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -26,8 +26,8 @@ impl StreamEmitter {
         (self.0)(StreamEvent::MessageChunk { turn, text: text.to_owned() });
     }
 
-    pub fn message_end(&self, turn: i64, text: &str) {
-        (self.0)(StreamEvent::MessageEnd { turn, text: text.to_owned() });
+    pub fn message_end(&self, turn: i64, text: &str, model_call: &ModelCall) {
+        (self.0)(StreamEvent::MessageEnd { turn, text: text.to_owned(), model_call: Some(model_call.clone()) });
     }
 
     pub fn tool_call(&self, call: &ToolCall) {

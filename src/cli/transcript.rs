@@ -20,11 +20,8 @@ pub fn print(entries: &[Value], screen: &mut Screen) -> io::Result<()> {
             "step_result" => print_outcome(entry, screen)?,
             "tool" => print_result(&entry["name"], &entry["content"], entry["is_error"] == true, screen)?,
             _ => {
-                print_said(&speaker, &text_of(&entry["text"]), screen)?;
-                if entry["text"].is_null() {
-                    screen.line("")?;
-                    screen.line(screen.tone(Tone::Strong, &speaker))?;
-                }
+                print_speaker(&speaker, &entry["model_call"], screen)?;
+                print_text(&text_of(&entry["text"]), screen)?;
                 for call in entry["tool_calls"].as_array().into_iter().flatten() {
                     print_call(&call["name"], &call["arguments"], screen)?;
                 }
@@ -71,11 +68,17 @@ impl LiveTranscript {
                 self.open = true;
                 return screen.piece(&text_of(&data["text"]).replace(|c: char| c.is_control() && c != '\n', " "));
             }
-            "message_end" if self.open => return self.close(screen),
+            "message_end" if self.open => {
+                self.close(screen)?;
+                return print_model_call(&data["model_call"], screen);
+            }
             _ => self.close(screen)?,
         }
         match name {
-            "message_end" => print_said("assistant", &text_of(&data["text"]), screen),
+            "message_end" => {
+                print_speaker("assistant", &data["model_call"], screen)?;
+                print_text(&text_of(&data["text"]), screen)
+            }
             "tool_call_start" => print_call(&data["tool"], &data["args"], screen),
             "tool_result" => print_result(&data["tool"], &data["result"], data["error"] == true, screen),
             "state_change" => screen.line(screen.tone(Tone::Faint, state_line(data))),
@@ -103,12 +106,31 @@ impl LiveTranscript {
     }
 }
 
-fn print_said(speaker: &str, text: &str, screen: &mut Screen) -> io::Result<()> {
-    if text.is_empty() {
-        return Ok(());
-    }
+/// The line above a message: the speaker, and of a model which one and its tokens.
+fn print_speaker(speaker: &str, model_call: &Value, screen: &mut Screen) -> io::Result<()> {
     screen.line("")?;
-    screen.line(screen.tone(Tone::Strong, speaker))?;
+    let call = model_call_text(model_call).map(|call| format!("  {}", screen.tone(Tone::Faint, call)));
+    screen.line(format!("{}{}", screen.tone(Tone::Strong, speaker), call.unwrap_or_default()))
+}
+
+fn print_model_call(model_call: &Value, screen: &mut Screen) -> io::Result<()> {
+    match model_call_text(model_call) {
+        Some(call) => screen.line(screen.tone(Tone::Faint, call)),
+        None => Ok(()),
+    }
+}
+
+/// `main, 400 (300 cached) + 24 (10 thinking) tokens`; `None`: the entry does not say.
+fn model_call_text(model_call: &Value) -> Option<String> {
+    let (model, tokens) = (model_call["model"].as_str()?, &model_call["tokens"]);
+    let count = |name: &str| tokens[name].as_i64().unwrap_or_default();
+    let part = |count: i64, what: &str| if count > 0 { format!(" ({count} {what})") } else { String::new() };
+    let input = format!("{}{}", count("input"), part(count("cache_read"), "cached"));
+    let output = format!("{}{}", count("output"), part(count("reasoning"), "thinking"));
+    Some(format!("{}, {input} + {output} tokens", on_one_line(model)))
+}
+
+fn print_text(text: &str, screen: &mut Screen) -> io::Result<()> {
     text.lines().try_for_each(|line| screen.line(format!("  {}", on_one_line(line)).trim_end()))
 }
 
@@ -127,5 +149,21 @@ fn state_line(data: &Value) -> String {
     match text_of(&data["reason"]) {
         reason if reason.is_empty() => format!("· {}", text_of(&data["state"])),
         reason => format!("· {} ({reason})", text_of(&data["state"])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn model_call_names_the_model_and_the_parts_of_its_tokens() {
+        let text = |tokens: Value| model_call_text(&json!({ "model": "main", "tokens": tokens })).unwrap();
+        assert_eq!(text(json!({ "input": 400, "output": 24 })), "main, 400 + 24 tokens");
+        let whole = json!({ "input": 400, "output": 24, "cache_read": 300, "cache_write": 50, "reasoning": 10 });
+        assert_eq!(text(whole), "main, 400 (300 cached) + 24 (10 thinking) tokens");
+        assert_eq!(model_call_text(&Value::Null), None, "an entry of format 1");
     }
 }

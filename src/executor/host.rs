@@ -215,6 +215,7 @@ fn host_error(error: StoreError) -> HostError {
     match error {
         StoreError::NotFound => HostError::NotFound,
         StoreError::Conflict(why) => HostError::Conflict(why),
+        newer @ StoreError::UnknownFormat { .. } => HostError::Conflict(newer.to_string()),
         StoreError::Quota(exceeded) => HostError::Conflict(exceeded.to_string()),
         StoreError::LeaseLost | StoreError::Unavailable(_) | StoreError::TimedOut(_) | StoreError::Corrupt(_) => {
             tracing::warn!(%error, "a tool's call to the store failed");

@@ -135,6 +135,7 @@ fn refused(error: StoreError) -> AppendError {
             tracing::warn!(why, "a transcript could not be read or written");
             AppendError::Unavailable
         }
+        StoreError::UnknownFormat { found, newest } => AppendError::UnknownFormat { found, newest },
         other => {
             tracing::error!(error = %other, "a transcript can't be read or written");
             AppendError::Corrupt

@@ -137,6 +137,7 @@ impl ApiError {
         match error {
             StoreError::NotFound => ApiError::NotFound(what),
             StoreError::Conflict(why) => ApiError::Conflict(why),
+            newer @ StoreError::UnknownFormat { .. } => ApiError::Conflict(newer.to_string()),
             StoreError::Quota(exceeded) => ApiError::QuotaExceeded(exceeded),
             StoreError::Unavailable(cause) | StoreError::TimedOut(cause) => {
                 tracing::warn!(cause, "the database is away");

@@ -4,13 +4,18 @@
 //! a call is a function of its request. Nothing here survives a crash.
 
 pub mod anthropic;
+pub mod breaker;
 pub mod connections;
+mod failure;
 pub mod fallback;
 pub mod openai;
 pub mod pricing;
 mod provider_message;
+pub mod responses;
+mod retry;
 pub mod scripted;
 pub mod settings;
+pub mod thinking;
 pub mod tokens;
 mod wire;
 
@@ -27,10 +32,12 @@ use crate::base::invalid::{FieldError, ValidationErrors, escape};
 use crate::base::secret::Secret;
 use crate::base::words::words;
 use crate::domain::run::transcript::{ProviderMessage, ToolCall, TranscriptMessage};
+use crate::ports::llm::breaker::ModelBreaker;
 use crate::ports::llm::connections::ModelConnections;
 use crate::ports::llm::fallback::{Chain, ChainLink, RetryWait};
 use crate::ports::llm::scripted::{Scenario, ScriptedModel};
 
+pub use crate::domain::run::transcript::ModelTokens;
 pub use crate::ports::llm::settings::{ModelSettings, Settings};
 
 /// A tool as a model sees it.
@@ -69,15 +76,6 @@ pub struct ModelRequest {
     pub temperature: Option<f64>,
 }
 
-/// Tokens of one call as the provider counted them; zero where it did not say.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ModelTokens {
-    /// Tokens that the model read.
-    pub input: i64,
-    /// Tokens that the model wrote.
-    pub output: i64,
-}
-
 /// Why the model stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopReason {
@@ -89,6 +87,8 @@ pub enum StopReason {
     Length,
     /// The provider withheld the answer.
     Refused,
+    /// The model has paused, and goes on when its answer is sent back. No call ends so.
+    Paused,
 }
 
 /// One answer of a model.
@@ -183,8 +183,9 @@ pub struct LlmProvider {
 }
 
 /// The providers that settings may name.
-pub const PROVIDERS: [LlmProvider; 3] = [
+pub const PROVIDERS: [LlmProvider; 4] = [
     LlmProvider { name: "openai", make: |offer| Ok(Arc::new(openai::OpenAi::new(offer))) },
+    LlmProvider { name: "openai-responses", make: |offer| Ok(Arc::new(responses::Responses::new(offer))) },
     LlmProvider { name: "anthropic", make: |offer| Ok(Arc::new(anthropic::Anthropic::new(offer))) },
     LlmProvider { name: "scripted", make: scripted },
 ];
@@ -254,24 +255,33 @@ fn link(
     connections: &Arc<ModelConnections>,
     clock: &Clock,
 ) -> Result<ChainLink, FieldError> {
-    let provider = PROVIDERS.iter().find(|provider| provider.name == settings.provider);
-    let make = |key| match provider {
-        Some(provider) => (provider.make)(&ToolOffer { settings, key, connections, clock }).map(Some),
-        None => Ok(None), // the settings' own check names it
-    };
-    let mut keys: Vec<Option<&Secret>> = settings.keys().map(Some).collect();
-    if keys.is_empty() {
-        keys.push(None);
-    }
-    let models = keys.into_iter().filter_map(|key| make(key).transpose()).collect::<Result<Vec<_>, _>>()?;
+    let lower = settings.effort.into_iter().flat_map(|effort| effort.lower(&settings.provider));
+    let lower = lower.map(|effort| each_key(&settings.with_effort(effort), connections, clock));
     Ok(ChainLink {
         name: name.to_owned(),
-        keys: models,
+        keys: each_key(settings, connections, clock)?,
+        lower: lower.collect::<Result<_, _>>()?,
+        breaker: ModelBreaker::default(),
         counter: tokens::TokenCounter::of(&settings.model),
         calls: settings.max_concurrent_calls.map(FairQueue::new),
         context_token_limit: settings.context_token_limit,
-        rates: pricing::TokenPrices::from_dollars(settings.price_per_million_input, settings.price_per_million_output),
+        rates: pricing::TokenPrices::from_dollars(settings.price_per_million_input, settings.price_per_million_output)
+            .with_cache(settings.price_per_million_cache_read, settings.price_per_million_cache_write),
     })
+}
+
+/// The model, once for each key.
+fn each_key(
+    settings: &ModelSettings,
+    connections: &Arc<ModelConnections>,
+    clock: &Clock,
+) -> Result<Vec<Arc<dyn Model>>, FieldError> {
+    let Some(provider) = PROVIDERS.iter().find(|provider| provider.name == settings.provider) else {
+        return Ok(vec![]); // the settings' own check names it
+    };
+    let make = |key| (provider.make)(&ToolOffer { settings, key, connections, clock });
+    let models: Vec<_> = settings.keys().map(|key| make(Some(key))).collect::<Result<_, _>>()?;
+    if models.is_empty() { Ok(vec![make(None)?]) } else { Ok(models) }
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::support::api::Api;
 use crate::support::binary::Service;
-use crate::support::model::{AnthropicFormat, ModelServer, OpenAiFormat, WireFormat};
+use crate::support::model::{AnthropicFormat, ModelServer, OpenAiFormat, ResponsesFormat, WireFormat};
 use crate::support::postgres::Database;
 use crate::support::smtp::MailServer;
 
@@ -111,6 +111,11 @@ async fn cron_task_calls_a_tool_over_anthropics_format_and_mails_its_answer() {
 }
 
 /// `kill -9` while the model is thinking about its second turn; after the restart the run goes on behind the first.
+#[tokio::test]
+async fn cron_task_calls_a_tool_over_the_responses_format_and_mails_its_answer() {
+    insta::assert_json_snapshot!(fires_calls_a_tool_and_mails::<ResponsesFormat>().await);
+}
+
 async fn survives_kill_9(mut service: Service, model: &ModelServer) {
     model.hold_answers_after_a_tool();
     service.start().await;

@@ -1,5 +1,6 @@
 //! `reveille check`: looks at the configuration and at everything it names, changes nothing, and says what is wrong.
 
+mod ask;
 mod channels;
 mod keys;
 mod model;
@@ -29,6 +30,9 @@ use crate::ports::bus::redis::Redis;
 pub struct Args {
     #[command(flatten)]
     config: ConfigArgs,
+    /// Put one question with a tool to each model, which costs a few tokens, and name what is refused
+    #[arg(long)]
+    ask: bool,
     /// Print as JSON
     #[arg(long)]
     json: bool,
@@ -89,7 +93,7 @@ impl Finding {
 
 pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let findings = match args.config.load(environment) {
-        Ok(loaded) => run_checks(&loaded).await,
+        Ok(loaded) => run_checks(&loaded, args.ask).await,
         Err(error) => vec![Finding::failed("configuration", error)],
     };
     if args.json {
@@ -105,7 +109,7 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
 }
 
 /// Looks at one thing after another, in the order in which a start needs them.
-async fn run_checks(loaded: &Loaded) -> Vec<Finding> {
+async fn run_checks(loaded: &Loaded, ask: bool) -> Vec<Finding> {
     let config = &loaded.config;
     let data_dir = Path::new(&config.server.data_dir);
     let mut findings = vec![Finding::ok("configuration", loaded.origin())];
@@ -121,6 +125,9 @@ async fn run_checks(loaded: &Loaded) -> Vec<Finding> {
     }
     if fine("llm") {
         findings.extend(model::all(loaded).await);
+        if ask {
+            findings.extend(ask::all(loaded).await);
+        }
     }
     if fine("bus") {
         findings.extend(bus(config).await);

@@ -173,7 +173,7 @@ async fn follow(
             spoken.print(stage, None)?;
         }
         match event {
-            StreamEvent::MessageEnd { turn, text } => spoken = Some(Spoken { at: machine_now(), turn, text }),
+            StreamEvent::MessageEnd { turn, text, .. } => spoken = Some(Spoken { at: machine_now(), turn, text }),
             StreamEvent::ToolCallStart { tool, args, .. } => {
                 stage.print_details(Tone::Notable, &cut(&format!("→ {tool} {args}"), LONGEST_TOOL_LINE))?;
             }

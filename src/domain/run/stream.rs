@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::domain::run::transcript::ModelCall;
+
 /// One event of a run's stream; the SSE event name is the tag.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -30,6 +32,9 @@ pub enum StreamEvent {
         turn: i64,
         /// The whole text.
         text: String,
+        /// Which model answered, with its tokens; absent in transcripts of an earlier format.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model_call: Option<ModelCall>,
     },
     /// The model calls a tool.
     ToolCallStart {

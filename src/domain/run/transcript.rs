@@ -4,17 +4,21 @@
 //! assistant message with tool calls is appended *before* the tools run (the intent), their results after; a call
 //! without a result after a crash has an unknown outcome.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::base::words::is_default;
 use crate::domain::run::Usage;
 use crate::domain::run::outcome::RunFault;
 
-/// The version of the stored form; older ones are read or migrated.
-pub const FORMAT: i16 = 1;
+/// The version of the stored form. Format 2 says which model was asked for a message, and counts its tokens by kind.
+pub const FORMAT: i16 = 2;
+/// The versions that are read. A row of any other was written by a newer release, and is left as it is.
+pub const FORMATS: RangeInclusive<i16> = 1..=FORMAT;
 
 /// One message between the orchestrator, the model and the tools.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -149,6 +153,54 @@ pub struct ProviderMessage {
     pub raw: String,
 }
 
+/// Which model answered, and what it counted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ModelCall {
+    /// Name of the model in the settings.
+    pub model: String,
+    /// Tokens of the call.
+    pub tokens: ModelTokens,
+}
+
+/// Tokens of one call as the provider counted them; zero where it did not say.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ModelTokens {
+    /// Tokens that the model read, those of a cache included.
+    pub input: i64,
+    /// Tokens that the model wrote, thinking included.
+    pub output: i64,
+    /// The part of `input` that came from the provider's cache.
+    #[serde(default)]
+    pub cache_read: i64,
+    /// The part of `input` that the provider's cache has kept for later calls.
+    #[serde(default)]
+    pub cache_write: i64,
+    /// The part of `output` that is thinking.
+    #[serde(default)]
+    pub reasoning: i64,
+}
+
+impl ModelTokens {
+    /// Tokens of which no part is counted apart.
+    pub fn of(input: i64, output: i64) -> ModelTokens {
+        ModelTokens { input, output, ..ModelTokens::default() }
+    }
+}
+
+impl std::ops::Add for ModelTokens {
+    type Output = ModelTokens;
+
+    fn add(self, more: ModelTokens) -> ModelTokens {
+        ModelTokens {
+            input: self.input + more.input,
+            output: self.output + more.output,
+            cache_read: self.cache_read + more.cache_read,
+            cache_write: self.cache_write + more.cache_write,
+            reasoning: self.reasoning + more.reasoning,
+        }
+    }
+}
+
 /// A call that the model asked for. The id is the model's, never made by us.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ToolCall {
@@ -158,6 +210,16 @@ pub struct ToolCall {
     pub name: String,
     /// Arguments, as the model wrote them.
     pub arguments: Value,
+    /// The answer ended in the middle of the call, at the longest length: it is refused, whatever it looks like.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub truncated: bool,
+}
+
+impl ToolCall {
+    /// A call that is whole.
+    pub fn new(id: impl Into<String>, name: impl Into<String>, arguments: Value) -> ToolCall {
+        ToolCall { id: id.into(), name: name.into(), arguments, truncated: false }
+    }
 }
 
 /// One stored row of the transcript.
@@ -178,4 +240,7 @@ pub struct TranscriptEntry {
     /// How long a tool or the model took, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<i64>,
+    /// The call of a model that made an assistant message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_call: Option<ModelCall>,
 }

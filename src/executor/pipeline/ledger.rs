@@ -131,7 +131,7 @@ impl Ledger {
         let standing = standing_of(&outcome);
         let StepPlace { position, step, index } = place;
         let message = TranscriptMessage::StepResult { name: step.to_owned(), index, outcome, ledger: LEDGER };
-        self.defer(position, Added { message, usage, duration_ms: Some(duration_ms) }).await?;
+        self.defer(position, Added { message, usage, duration_ms: Some(duration_ms), model_call: None }).await?;
         self.set(place, standing);
         Ok(())
     }

@@ -304,6 +304,7 @@ impl From<StoreError> for BusError {
         match error {
             StoreError::NotFound => BusError::NotFound,
             StoreError::Corrupt(why) => BusError::Corrupt { why },
+            newer @ StoreError::UnknownFormat { .. } => BusError::Corrupt { why: newer.to_string() },
             StoreError::Unavailable(why) | StoreError::TimedOut(why) => BusError::Unavailable { why },
             // nothing here is fenced by a lease, and each key that is unique may come again
             other @ (StoreError::Conflict(_) | StoreError::LeaseLost | StoreError::Quota(_)) => {

@@ -2,7 +2,8 @@
 //!
 //! Source of the shapes: <https://docs.anthropic.com/en/api/messages>.
 
-use std::collections::BTreeMap;
+mod answer;
+
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
@@ -12,28 +13,27 @@ use serde_json::{Map, Value, json};
 
 use crate::base::secret::Secret;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
+use crate::ports::llm::anthropic::answer::AnthropicStream;
 use crate::ports::llm::connections::ModelConnections;
-use crate::ports::llm::wire::{Format, Progress, RequestBody, raw};
+use crate::ports::llm::thinking::PromptCache;
+use crate::ports::llm::wire::{Format, Progress, RequestBody, SseEvent, raw, system};
 use crate::ports::llm::{
-    LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OnDelta, StopReason, ToolOffer, provider_message, wire,
+    LlmError, Model, ModelAnswer, ModelRequest, ModelSettings, OnDelta, StopReason, ToolOffer, provider_message, wire,
 };
 
 pub(super) const DEFAULT_BASE_URL: &str = "https://api.anthropic.com/v1";
 const VERSION: &str = "2023-06-01";
 /// Format of a kept message's raw text: the blocks of its content.
 const WIRE: &str = "anthropic";
-/// The API wants a number.
-const DEFAULT_MAX_TOKENS: u32 = 8192;
+/// As often in a row a model may pause in an answer.
+const PAUSES: usize = 10;
 
 /// One model behind one key.
 pub struct Anthropic {
     connections: Arc<ModelConnections>,
     url: String,
-    model: String,
     key: Option<Secret>,
-    max_tokens: u32,
-    temperature: Option<f64>,
-    stream: bool,
+    settings: ModelSettings,
 }
 
 impl Anthropic {
@@ -46,17 +46,54 @@ impl Anthropic {
         Anthropic {
             connections: Arc::clone(offer.connections),
             url: format!("{base_url}{version}/messages"),
-            model: settings.model.clone(),
             key: offer.key.cloned(),
-            max_tokens: settings.max_output_tokens.unwrap_or(DEFAULT_MAX_TOKENS),
-            temperature: settings.temperature,
-            stream: settings.stream,
+            settings: settings.clone(),
+        }
+    }
+
+    /// Asks, and lets the model go on as long as it pauses: what it has written until then goes back as it is.
+    async fn ask(&self, request: &ModelRequest, on_delta: Option<OnDelta<'_>>) -> Result<ModelAnswer, LlmError> {
+        let mut answer = wire::ask(self, request, on_delta).await?;
+        for _ in 0..PAUSES {
+            if answer.stop != StopReason::Paused {
+                return Ok(answer);
+            }
+            let mut request = request.clone();
+            request.messages.push(TranscriptMessage::Assistant {
+                text: answer.text.clone(),
+                tool_calls: answer.tool_calls.clone(),
+                provider_message: answer.provider_message.clone(),
+            });
+            let more = wire::ask(self, &request, on_delta).await?;
+            answer = self.joined(answer, more);
+        }
+        Err(wire::transient(format!("the model has paused {PAUSES} times and has not come to an end")))
+    }
+
+    /// One answer of what the model wrote before and after a pause.
+    fn joined(&self, before: ModelAnswer, after: ModelAnswer) -> ModelAnswer {
+        let kept = |answer: &ModelAnswer| -> Option<Vec<Box<RawValue>>> {
+            serde_json::from_str(&answer.provider_message.as_ref()?.raw).ok()
+        };
+        let blocks = kept(&before).zip(kept(&after)).map(|(before, after)| [before, after].concat());
+        let text = before.text.unwrap_or_default() + after.text.as_deref().unwrap_or_default();
+        let answer = ModelAnswer {
+            text: Some(text).filter(|text| !text.is_empty()),
+            tool_calls: [before.tool_calls, after.tool_calls].concat(),
+            stop: after.stop,
+            tokens: before.tokens + after.tokens,
+            provider_message: None,
+        };
+        match blocks {
+            Some(blocks) => self.with_provider_message(blocks, answer),
+            None => answer,
         }
     }
 
     /// The answer with its blocks as they are to come back.
     fn with_provider_message(&self, blocks: Vec<Box<RawValue>>, answer: ModelAnswer) -> ModelAnswer {
-        let provider_message = provider_message::new(WIRE, &self.model, raw(&blocks).to_string(), self.key.as_ref());
+        let provider_message =
+            provider_message::new(WIRE, &self.settings.model, raw(&blocks).to_string(), self.key.as_ref());
         ModelAnswer { provider_message, ..answer }
     }
 }
@@ -81,16 +118,19 @@ impl Format for Anthropic {
     }
 
     fn streams(&self) -> bool {
-        self.stream
+        self.settings.stream
     }
 
     fn body(&self, request: &ModelRequest, stream: bool) -> RequestBody {
         let mut body = Map::new();
-        body.insert("model".into(), json!(self.model));
-        body.insert("max_tokens".into(), json!(request.max_tokens.unwrap_or(self.max_tokens)));
-        if let Some(system) = system(&request.messages) {
-            body.insert("system".into(), json!(system));
-        }
+        body.insert("model".into(), json!(self.settings.model));
+        body.insert("max_tokens".into(), json!(request.max_tokens.unwrap_or(self.settings.most_output_tokens())));
+        let marker = cache_marker(self.settings.prompt_cache);
+        wire::insert(
+            &mut body,
+            "system",
+            system(&request.messages).map(|system| system_blocks(system, marker.as_ref())),
+        );
         if !request.tools.is_empty() {
             let tools: Vec<Value> = request
                 .tools
@@ -100,13 +140,15 @@ impl Format for Anthropic {
             body.insert("tools".into(), json!(tools));
             body.insert("tool_choice".into(), json!({ "type": request.tool_choice }));
         }
-        if let Some(temperature) = request.temperature.or(self.temperature) {
-            body.insert("temperature".into(), json!(temperature));
-        }
-        if stream {
-            body.insert("stream".into(), json!(true));
-        }
-        RequestBody { messages: messages(&request.messages, &self.model), rest: body }
+        let settings = &self.settings;
+        wire::insert(&mut body, "temperature", request.temperature.or(settings.temperature));
+        wire::insert(&mut body, "top_p", settings.top_p);
+        wire::insert(&mut body, "top_k", settings.top_k);
+        wire::insert(&mut body, "thinking", settings.anthropic_thinking());
+        wire::insert(&mut body, "output_config", settings.effort.map(|effort| json!({ "effort": effort })));
+        wire::insert(&mut body, "stream", stream.then_some(true));
+        let conversation = messages(&request.messages, &settings.model, marker.as_ref());
+        RequestBody { field: "messages", conversation, rest: body }
     }
 
     fn whole(&self, body: &Value, text: &[u8]) -> Result<ModelAnswer, LlmError> {
@@ -122,8 +164,8 @@ impl Format for Anthropic {
         Ok(self.with_provider_message(content, gathered.answer()?))
     }
 
-    fn add(gathered: &mut AnthropicStream, event: &Value, on_delta: Option<OnDelta<'_>>) -> Progress {
-        gathered.add(event, on_delta)
+    fn add(gathered: &mut AnthropicStream, event: &SseEvent, on_delta: Option<OnDelta<'_>>) -> Progress {
+        gathered.add(&event.data, on_delta)
     }
 
     fn streamed(&self, gathered: AnthropicStream) -> Option<Result<ModelAnswer, LlmError>> {
@@ -144,21 +186,36 @@ impl Model for Anthropic {
         request: &'a ModelRequest,
         on_delta: Option<OnDelta<'a>>,
     ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>> {
-        Box::pin(wire::ask(self, request, on_delta))
+        Box::pin(self.ask(request, on_delta))
     }
 }
 
-/// All system messages; the API has one place for them.
-fn system(messages: &[TranscriptMessage]) -> Option<String> {
-    let texts = messages.iter().filter_map(|message| match message {
-        TranscriptMessage::System { text } => Some(text.as_str()),
-        _ => None,
-    });
-    Some(texts.collect::<Vec<_>>().join("\n\n")).filter(|text| !text.is_empty())
+/// Up to the block that carries it, the provider keeps the conversation for the next call; `None`: it is not asked to.
+fn cache_marker(cache: PromptCache) -> Option<Value> {
+    (cache != PromptCache::Off).then(|| json!({ "type": "ephemeral", "ttl": cache }))
+}
+
+/// The system message, behind the tools: with them it is the same in all turns of a run.
+fn system_blocks(text: String, marker: Option<&Value>) -> Value {
+    match marker {
+        Some(marker) => json!([{ "type": "text", "text": text, "cache_control": marker }]),
+        None => json!(text),
+    }
+}
+
+/// Marks the last block of a conversation, which the next turn begins with. Blocks of a model's own go back as they
+/// were, without a mark.
+fn mark_last(merged: &mut [(&str, Vec<Box<RawValue>>)], marker: &Value) {
+    let Some((role, blocks)) = merged.last_mut() else { return };
+    let Some(last) = blocks.last_mut().filter(|_| *role == "user") else { return };
+    if let Ok(Value::Object(mut block)) = serde_json::from_str(last.get()) {
+        block.insert("cache_control".into(), marker.clone());
+        *last = raw(&block);
+    }
 }
 
 /// The rest, in blocks. Neighbours of one role are one message: results of one turn must stand together.
-fn messages(messages: &[TranscriptMessage], model: &str) -> Vec<Box<RawValue>> {
+fn messages(messages: &[TranscriptMessage], model: &str, marker: Option<&Value>) -> Vec<Box<RawValue>> {
     let mut merged: Vec<(&str, Vec<Box<RawValue>>)> = Vec::new();
     let said = messages.iter().map(|message| blocks(message, model));
     for (role, blocks) in said.filter(|(_, blocks)| !blocks.is_empty()) {
@@ -166,6 +223,9 @@ fn messages(messages: &[TranscriptMessage], model: &str) -> Vec<Box<RawValue>> {
             Some((last, before)) if *last == role => before.extend(blocks),
             _ => merged.push((role, blocks)),
         }
+    }
+    if let Some(marker) = marker {
+        mark_last(&mut merged, marker);
     }
     merged.into_iter().map(|(role, content)| raw(&AnthropicMessage { role, content })).collect()
 }
@@ -226,151 +286,5 @@ fn object(input: &Value) -> Value {
     match input {
         object @ Value::Object(_) => object.clone(),
         other => json!({ "not_an_object": other }),
-    }
-}
-
-/// An answer, as far as it has come.
-#[derive(Default)]
-pub struct AnthropicStream {
-    blocks: BTreeMap<u64, Block>,
-    stop_reason: Option<String>,
-    tokens: ModelTokens,
-    /// The stream has said that it is all.
-    ended: bool,
-}
-
-/// Text, a call, thinking, or what is yet to be invented.
-struct Block {
-    fields: Map<String, Value>,
-    /// The input of a call as it was streamed; empty: the input came whole.
-    written: String,
-}
-
-impl Block {
-    fn is(&self, kind: &str) -> bool {
-        self.fields.get("type").is_some_and(|value| value == kind)
-    }
-
-    fn text(&self, name: &str) -> &str {
-        self.fields.get(name).and_then(Value::as_str).unwrap_or_default()
-    }
-
-    /// Adds a piece: fields of texts go on, whichever they are; the two whose pieces have names of their own are known.
-    fn add(&mut self, delta: &Map<String, Value>) {
-        for (name, value) in delta {
-            match (name.as_str(), value) {
-                ("type", _) => {}
-                ("partial_json", piece) => self.written.push_str(piece.as_str().unwrap_or_default()),
-                ("citation", citation) => {
-                    let place = self.fields.entry("citations").or_insert(Value::Null);
-                    match place {
-                        Value::Array(citations) => citations.push(citation.clone()),
-                        place => *place = json!([citation]),
-                    }
-                }
-                (name, value) => match (self.fields.get_mut(name), value) {
-                    (Some(Value::String(text)), Value::String(piece)) => text.push_str(piece),
-                    _ => drop(self.fields.insert(name.to_owned(), value.clone())),
-                },
-            }
-        }
-    }
-
-    /// The arguments of a call; a text that is no JSON stays text, which no tool's schema accepts.
-    fn input(&self) -> Value {
-        let whole = || self.fields.get("input").filter(|input| !input.is_null()).cloned();
-        match self.written.trim() {
-            "" => whole().unwrap_or_else(|| json!({})),
-            json => serde_json::from_str(json).unwrap_or_else(|_| Value::String(self.written.clone())),
-        }
-    }
-
-    fn call(&self) -> ToolCall {
-        ToolCall { id: self.text("id").to_owned(), name: self.text("name").to_owned(), arguments: self.input() }
-    }
-
-    /// The block as it would have come in one piece.
-    fn whole(&self) -> Box<RawValue> {
-        let mut fields: BTreeMap<&str, Box<RawValue>> =
-            self.fields.iter().map(|(name, value)| (name.as_str(), raw(value))).collect();
-        if !self.written.trim().is_empty() {
-            let written = serde_json::from_str(&self.written).ok().filter(|_| self.input().is_object());
-            fields.insert("input", written.unwrap_or_else(|| raw(&object(&self.input()))));
-        }
-        raw(&fields)
-    }
-}
-
-impl AnthropicStream {
-    fn add(&mut self, event: &Value, on_delta: Option<OnDelta<'_>>) -> Progress {
-        let index = event["index"].as_u64().unwrap_or_default();
-        match event["type"].as_str().unwrap_or_default() {
-            "message_start" => self.usage(&event["message"]["usage"]),
-            "content_block_start" => self.begin(index, &event["content_block"]),
-            "content_block_delta" => self.extend(index, &event["delta"], on_delta),
-            "message_delta" => {
-                self.usage(&event["usage"]);
-                self.stop_reason = event["delta"]["stop_reason"].as_str().map(str::to_owned);
-            }
-            "message_stop" => {
-                self.ended = true;
-                return Progress::Ended;
-            }
-            _ => {} // ping, content_block_stop, and what is yet to be invented
-        }
-        Progress::GoesOn
-    }
-
-    fn begin(&mut self, index: u64, block: &Value) {
-        let fields = block.as_object().cloned().unwrap_or_default();
-        self.blocks.insert(index, Block { fields, written: String::new() });
-    }
-
-    fn extend(&mut self, index: u64, delta: &Value, on_delta: Option<OnDelta<'_>>) {
-        let (Some(block), Some(piece)) = (self.blocks.get_mut(&index), delta.as_object()) else { return };
-        block.add(piece);
-        let text = delta["text"].as_str().filter(|text| block.is("text") && !text.is_empty());
-        if let (Some(on_delta), Some(text)) = (on_delta, text) {
-            on_delta(text);
-        }
-    }
-
-    /// The counts are cumulative; what is read from a cache is input, too.
-    fn usage(&mut self, usage: &Value) {
-        let count = |name: &str| usage[name].as_i64().map(|count| count.max(0));
-        if let Some(input) = count("input_tokens") {
-            let cached = ["cache_creation_input_tokens", "cache_read_input_tokens"].map(|n| count(n).unwrap_or(0));
-            self.tokens.input = input + cached.iter().sum::<i64>();
-        }
-        if let Some(output) = count("output_tokens") {
-            self.tokens.output = output;
-        }
-    }
-
-    /// The blocks as they would have come in one piece.
-    fn written(&self) -> Vec<Box<RawValue>> {
-        self.blocks.values().map(Block::whole).collect()
-    }
-
-    fn answer(self) -> Result<ModelAnswer, LlmError> {
-        if self.stop_reason.as_deref() == Some("model_context_window_exceeded") {
-            return Err(LlmError::Overflow { message: "the answer did not fit into the context window".into() });
-        }
-        let (mut text, mut tool_calls) = (String::new(), Vec::new());
-        for block in self.blocks.into_values() {
-            if block.is("text") {
-                text.push_str(block.text("text"));
-            } else if block.is("tool_use") {
-                tool_calls.push(block.call());
-            }
-        }
-        let stop = match self.stop_reason.as_deref() {
-            Some("max_tokens") => StopReason::Length,
-            Some("refusal") => StopReason::Refused,
-            _ if !tool_calls.is_empty() => StopReason::ToolCalls,
-            _ => StopReason::Done,
-        };
-        let text = Some(text).filter(|text| !text.is_empty());
-        Ok(ModelAnswer { text, tool_calls, stop, tokens: self.tokens, provider_message: None })
     }
 }

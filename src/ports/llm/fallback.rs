@@ -1,30 +1,21 @@
-//! One call, whatever it takes: retry, then the next key of that model, then the next model, then the final error.
+//! One call, whatever it takes: retry, then the next key of that model, then less thinking, then the next model, then the
+//! final error.
 //!
-//! A rate limit or a failing provider is waited for, longer each time; a time-out is tried once more; a refused key
-//! is never tried again; a conversation that is too long is told at once, because another model does not shorten it.
+//! A refused key is never tried again; a conversation that is too long is told at once, because another model does not
+//! shorten it. A model that keeps failing is passed over for a while, where another one answers.
 
-use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::base::clock::Clock;
 use crate::base::fair_queue::{FairQueue, QueuePermit};
-use crate::domain::run::transcript::ToolCall;
+use crate::ports::llm::breaker::ModelBreaker;
 use crate::ports::llm::pricing::TokenPrices;
+use crate::ports::llm::retry::{KeyAttempts, check_answer};
 use crate::ports::llm::tokens::TokenCounter;
 use crate::ports::llm::{LlmError, Model, ModelAnswer, ModelRequest};
 
-/// The longest wait inside a call. A provider that asks for more is passed over, and the run as a whole waits.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
-
-/// How often and how soon one key of one model is asked again.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RetryWait {
-    /// Repetitions of a failed call with one key.
-    pub max_retries: u32,
-    /// The first wait; doubled each time.
-    pub base_delay: Duration,
-}
+pub use crate::ports::llm::retry::RetryWait;
 
 /// One model with all its keys.
 pub struct ChainLink {
@@ -32,6 +23,10 @@ pub struct ChainLink {
     pub name: String,
     /// The model, once for each key.
     pub keys: Vec<Arc<dyn Model>>,
+    /// The same with less thinking, level by level.
+    pub lower: Vec<Vec<Arc<dyn Model>>>,
+    /// Passes the model over while it keeps failing.
+    pub breaker: ModelBreaker,
     /// Places of the calls that are made at once, which tenants have in turn; `None`: there is no limit.
     pub calls: Option<FairQueue<String>>,
     /// Estimates tokens of requests.
@@ -44,7 +39,7 @@ pub struct ChainLink {
 
 /// The models that are asked in turn.
 pub struct Chain {
-    links: Vec<Arc<ChainLink>>,
+    links: Vec<LinkInUse>,
     tenant: String,
     retry: RetryWait,
     clock: Clock,
@@ -73,59 +68,105 @@ pub enum CallProgress<'a> {
 /// Hears how a call goes on.
 pub type OnProgress<'a> = &'a (dyn Fn(CallProgress) + Send + Sync);
 
-/// The attempts with one key.
-#[derive(Default)]
-struct KeyAttempts {
-    retries: u32,
-    timeouts: u32,
-}
-
 impl Chain {
     /// `links` has at least one.
     pub fn new(links: Vec<Arc<ChainLink>>, tenant: &str, retry: RetryWait, clock: Clock) -> Chain {
+        let links = links.into_iter().map(|link| LinkInUse { link, level: AtomicUsize::new(0) }).collect();
         Chain { links, tenant: tenant.to_owned(), retry, clock }
     }
 
     /// Names of the models, in the order in which they are tried.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.links.iter().map(|link| link.name.as_str())
+        self.links.iter().map(|used| used.link.name.as_str())
     }
 
     /// How the first model counts. The later ones are there for bad days.
     pub fn counter(&self) -> TokenCounter {
-        self.links.first().map_or_else(|| TokenCounter::of(""), |link| link.counter)
+        self.links.first().map_or_else(|| TokenCounter::of(""), |used| used.link.counter)
     }
 
     /// The first model's window in tokens, where its settings name one.
     pub fn context_token_limit(&self) -> Option<u64> {
-        self.links.first().and_then(|link| link.context_token_limit)
+        self.links.first().and_then(|used| used.link.context_token_limit)
     }
 
     /// Asks until there is an answer or nobody is left to ask. The error is the first that time may heal, else the
-    /// last.
+    /// last. A model whose breaker is open is asked once, when nobody else has answered.
     pub async fn complete(&self, request: &ModelRequest, on_progress: OnProgress<'_>) -> Result<Completed, LlmError> {
-        let mut healing: Option<LlmError> = None;
-        let mut last = LlmError::Rejected { message: "there is no model to ask".into() };
+        let mut call = ModelAttempts { request, on_progress, healing: None, last: None };
+        let mut passed_over = Vec::new();
         for link in &self.links {
-            for (index, model) in link.keys.iter().enumerate() {
-                match self.ask(link, model.as_ref(), request, on_progress).await {
-                    Ok(answer) => return Ok(link.completed(answer)),
-                    Err(overflow @ LlmError::Overflow { .. }) => return Err(overflow),
-                    Err(error) => {
-                        tracing::warn!(model = %link.name, key = index, %error, "model call failed");
-                        if error.is_transient() {
-                            healing.get_or_insert_with(|| error.clone());
-                        }
-                        let rejected = matches!(error, LlmError::Rejected { .. });
-                        last = error;
-                        if rejected {
-                            break; // another key of the same model says the same
-                        }
+            if !link.link.breaker.allows(self.clock.elapsed()) {
+                tracing::info!(model = %link.link.name, "the model keeps failing and is passed over");
+                passed_over.push(link);
+            } else if let Some(completed) = self.ask_model(link, Patience::Retries, &mut call).await? {
+                return Ok(completed);
+            }
+        }
+        for link in passed_over {
+            if let Some(completed) = self.ask_model(link, Patience::Once, &mut call).await? {
+                return Ok(completed);
+            }
+        }
+        Err(call.error())
+    }
+
+    /// Asks one model with all its keys, and again with less thinking where it can be asked for less. `None`: another
+    /// model may do.
+    async fn ask_model(
+        &self,
+        link: &LinkInUse,
+        patience: Patience,
+        call: &mut ModelAttempts<'_>,
+    ) -> Result<Option<Completed>, LlmError> {
+        let LinkInUse { link, level } = link;
+        let first = level.load(Ordering::Relaxed);
+        let mut fails_for_now = false;
+        for (index, keys) in link.levels().enumerate().skip(first) {
+            let patience = if index == first { patience } else { Patience::Once };
+            match self.ask_keys(link, keys, patience, call).await? {
+                KeysAnswer::Answered(answer) => {
+                    link.breaker.succeeded();
+                    // one thinking configuration from here on: what was too much once is not asked for in the next turn
+                    level.store(index, Ordering::Relaxed);
+                    return Ok(Some(link.completed(*answer)));
+                }
+                KeysAnswer::KeysRefused => break,
+                KeysAnswer::Failed { for_now } => fails_for_now |= for_now,
+            }
+        }
+        if fails_for_now {
+            link.breaker.failed(self.clock.elapsed());
+        }
+        Ok(None)
+    }
+
+    /// Asks one model at one level of thinking with one key after the other.
+    async fn ask_keys(
+        &self,
+        link: &ChainLink,
+        keys: &[Arc<dyn Model>],
+        patience: Patience,
+        call: &mut ModelAttempts<'_>,
+    ) -> Result<KeysAnswer, LlmError> {
+        let (mut for_now, mut refused) = (false, true);
+        for (index, model) in keys.iter().enumerate() {
+            match self.ask(link, model.as_ref(), patience, call).await {
+                Ok(answer) => return Ok(KeysAnswer::Answered(Box::new(answer))),
+                Err(overflow @ LlmError::Overflow { .. }) => return Err(overflow),
+                Err(error) => {
+                    tracing::warn!(model = %link.name, key = index, %error, "model call failed");
+                    for_now |= error.is_transient();
+                    refused &= matches!(error, LlmError::Auth { .. });
+                    let is_rejected = matches!(error, LlmError::Rejected { .. });
+                    call.note(error);
+                    if is_rejected {
+                        break; // another key of the same model says the same
                     }
                 }
             }
         }
-        Err(healing.unwrap_or(last))
+        Ok(if refused { KeysAnswer::KeysRefused } else { KeysAnswer::Failed { for_now } })
     }
 
     /// Asks one key of one model, again where that may help.
@@ -133,59 +174,89 @@ impl Chain {
         &self,
         link: &ChainLink,
         model: &dyn Model,
-        request: &ModelRequest,
-        on_progress: OnProgress<'_>,
+        patience: Patience,
+        call: &ModelAttempts<'_>,
     ) -> Result<ModelAnswer, LlmError> {
         let mut tried = KeyAttempts::default();
         loop {
-            on_progress(CallProgress::Asked);
-            let on_delta = |text: &str| on_progress(CallProgress::Text(text));
+            (call.on_progress)(CallProgress::Asked);
+            let on_delta = |text: &str| (call.on_progress)(CallProgress::Text(text));
             let answer = {
                 // no error and no reason to ask another model: the run's own time limit bounds the wait
                 let _turn = link.turn(&self.tenant).await;
-                model.complete(request, Some(&on_delta)).await
+                model.complete(call.request, Some(&on_delta)).await
             };
-            let error = match answer.and_then(check_call_ids) {
+            let error = match answer.and_then(check_answer) {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            match self.wait(&error, &mut tried) {
+            let wait = match patience {
+                Patience::Retries => tried.wait(&error, self.retry),
+                Patience::Once => None,
+            };
+            match wait {
                 Some(wait) => self.clock.sleep(wait).await,
                 None => return Err(error),
             }
         }
     }
-
-    /// How long to wait before the same key is asked again; `None`: it is not.
-    fn wait(&self, error: &LlmError, tried: &mut KeyAttempts) -> Option<Duration> {
-        match error {
-            LlmError::RateLimited { .. } | LlmError::Transient { .. } if tried.retries < self.retry.max_retries => {
-                let own = self.retry.base_delay.saturating_mul(2_u32.saturating_pow(tried.retries)).min(LONGEST_WAIT);
-                tried.retries += 1;
-                let wait = error.retry_after().map_or(own, |asked| asked.max(own));
-                (wait <= LONGEST_WAIT).then_some(wait)
-            }
-            LlmError::Timeout { .. } if tried.timeouts == 0 => {
-                tried.timeouts += 1;
-                Some(Duration::ZERO)
-            }
-            _ => None,
-        }
-    }
 }
 
-/// Results find their calls by id, and ids are the model's: without them an answer is of no use.
-fn check_call_ids(answer: ModelAnswer) -> Result<ModelAnswer, LlmError> {
-    let mut ids = HashSet::new();
-    let broken = |call: &ToolCall| call.id.is_empty() || call.name.is_empty();
-    if answer.tool_calls.iter().any(|call| broken(call) || !ids.insert(call.id.clone())) {
-        let message = "the answer has tool calls without a name or an id of their own".into();
-        return Err(LlmError::Transient { message });
+/// A model of a chain, with the level of thinking at which it has answered last.
+struct LinkInUse {
+    link: Arc<ChainLink>,
+    /// The place among the link's levels.
+    level: AtomicUsize,
+}
+
+/// How often one key is asked.
+#[derive(Clone, Copy)]
+enum Patience {
+    /// As often as the settings say.
+    Retries,
+    /// Once: this is an attempt behind others.
+    Once,
+}
+
+/// How the keys of a model have answered.
+enum KeysAnswer {
+    Answered(Box<ModelAnswer>),
+    /// Each of them is refused: no level of thinking mends that.
+    KeysRefused,
+    /// `for_now`: the same call may do later.
+    Failed {
+        for_now: bool,
+    },
+}
+
+/// One call, and the errors that it has met.
+struct ModelAttempts<'a> {
+    request: &'a ModelRequest,
+    on_progress: OnProgress<'a>,
+    healing: Option<LlmError>,
+    last: Option<LlmError>,
+}
+
+impl ModelAttempts<'_> {
+    fn note(&mut self, error: LlmError) {
+        if error.is_transient() {
+            self.healing.get_or_insert_with(|| error.clone());
+        }
+        self.last = Some(error);
     }
-    Ok(answer)
+
+    fn error(self) -> LlmError {
+        let nobody = || LlmError::Rejected { message: "there is no model to ask".into() };
+        self.healing.or(self.last).unwrap_or_else(nobody)
+    }
 }
 
 impl ChainLink {
+    /// The model with its keys at each level of thinking: as it is configured first, then with less and less.
+    fn levels(&self) -> impl Iterator<Item = &[Arc<dyn Model>]> {
+        std::iter::once(&self.keys).chain(&self.lower).map(Vec::as_slice)
+    }
+
     /// The place of one call, once it is the tenant's turn.
     async fn turn(&self, tenant: &str) -> Option<QueuePermit<String>> {
         match &self.calls {
@@ -199,28 +270,11 @@ impl ChainLink {
     }
 }
 
-impl LlmError {
-    /// Whether the same request may do later.
-    pub fn is_transient(&self) -> bool {
-        match self {
-            LlmError::RateLimited { .. } | LlmError::Timeout { .. } | LlmError::Transient { .. } => true,
-            LlmError::Overflow { .. } | LlmError::Auth { .. } | LlmError::Rejected { .. } => false,
-        }
-    }
-
-    /// How long the provider asked to be left alone.
-    pub fn retry_after(&self) -> Option<Duration> {
-        match self {
-            LlmError::RateLimited { retry_after, .. } => *retry_after,
-            _ => None,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
     use std::sync::Mutex;
+    use std::time::Duration;
 
     use chrono::{DateTime, TimeDelta};
     use futures::future::BoxFuture;
@@ -251,7 +305,7 @@ mod tests {
                 text: Some(self.name.into()),
                 tool_calls: vec![],
                 stop: StopReason::Done,
-                tokens: ModelTokens { input: 1000, output: 10 },
+                tokens: ModelTokens::of(1000, 10),
                 provider_message: None,
             };
             let failure = self.failures.lock().unwrap().pop_front();
@@ -272,6 +326,8 @@ mod tests {
             Arc::new(ChainLink {
                 name: "m".into(),
                 keys: keys.into_iter().map(key).collect(),
+                lower: vec![],
+                breaker: ModelBreaker::default(),
                 calls: None,
                 counter: TokenCounter::of("gpt"),
                 context_token_limit: None,
@@ -368,30 +424,6 @@ mod tests {
         assert_eq!(result, Err(rejected()));
     }
 
-    #[test]
-    fn answer_whose_calls_can_t_be_told_apart_is_of_no_use() {
-        let answer = |calls: &[(&str, &str)]| {
-            let call = |(id, name): &(&str, &str)| ToolCall {
-                id: (*id).into(),
-                name: (*name).into(),
-                arguments: serde_json::json!({}),
-            };
-            let tool_calls = calls.iter().map(call).collect();
-            let tokens = ModelTokens::default();
-            check_call_ids(ModelAnswer {
-                text: None,
-                tool_calls,
-                stop: StopReason::ToolCalls,
-                tokens,
-                provider_message: None,
-            })
-        };
-        assert!(answer(&[("1", "a"), ("2", "a")]).is_ok());
-        for odd in [&[("", "a")][..], &[("1", "")], &[("1", "a"), ("1", "b")]] {
-            assert!(matches!(answer(odd), Err(LlmError::Transient { .. })), "{odd:?}");
-        }
-    }
-
     /// Answers with its name once it may.
     struct Held(tokio::sync::watch::Receiver<bool>);
 
@@ -405,7 +437,8 @@ mod tests {
             Box::pin(async move {
                 let _ = may.wait_for(|may| *may).await;
                 let (tokens, stop) = (ModelTokens::default(), StopReason::Done);
-                Ok(ModelAnswer { text: None, tool_calls: vec![], stop, tokens, provider_message: None })
+                let text = Some("done".into());
+                Ok(ModelAnswer { text, tool_calls: vec![], stop, tokens, provider_message: None })
             })
         }
     }
@@ -417,7 +450,17 @@ mod tests {
             let keys = vec![Arc::new(Held(held.clone())) as Arc<dyn Model>];
             let counter = TokenCounter::of("");
             let rates = TokenPrices::from_dollars(0.0, 0.0);
-            Arc::new(ChainLink { name: name.into(), keys, calls, counter, context_token_limit: None, rates })
+            let (lower, breaker) = Default::default();
+            Arc::new(ChainLink {
+                name: name.into(),
+                keys,
+                lower,
+                breaker,
+                calls,
+                counter,
+                context_token_limit: None,
+                rates,
+            })
         };
         let links = vec![link("first", Some(FairQueue::new(1))), link("second", None)];
         let retry = RetryWait { max_retries: 0, base_delay: Duration::ZERO };
@@ -453,6 +496,8 @@ mod tests {
         let link = ChainLink {
             name: "m".into(),
             keys: vec![],
+            lower: vec![],
+            breaker: ModelBreaker::default(),
             calls: None,
             counter: TokenCounter::of(""),
             context_token_limit: None,

@@ -12,7 +12,8 @@ use serde_json::{Map, Value, json};
 use crate::base::secret::Secret;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
 use crate::ports::llm::connections::ModelConnections;
-use crate::ports::llm::wire::{Format, Progress, RequestBody, raw};
+use crate::ports::llm::settings::{MaxTokensField, ModelSettings};
+use crate::ports::llm::wire::{Format, Progress, RequestBody, SseEvent, arguments, raw, written_arguments};
 use crate::ports::llm::{
     LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OnDelta, StopReason, ToolOffer, ToolSchema,
     provider_message, wire,
@@ -26,11 +27,8 @@ const WIRE: &str = "openai";
 pub struct OpenAi {
     connections: Arc<ModelConnections>,
     url: String,
-    model: String,
     key: Option<Secret>,
-    max_tokens: Option<u32>,
-    temperature: Option<f64>,
-    stream: bool,
+    settings: ModelSettings,
 }
 
 impl OpenAi {
@@ -41,30 +39,31 @@ impl OpenAi {
         OpenAi {
             connections: Arc::clone(offer.connections),
             url: format!("{base_url}/chat/completions"),
-            model: settings.model.clone(),
             key: offer.key.cloned(),
-            max_tokens: settings.max_output_tokens,
-            temperature: settings.temperature,
-            stream: settings.stream,
+            settings: settings.clone(),
         }
     }
 
     /// A message as it is sent. What this model wrote itself goes back as it was, foreign fields included: some models go
     /// on with their calls only when they get their thinking back.
     fn message(&self, message_in: &TranscriptMessage) -> Box<RawValue> {
-        let kept = provider_message::message_of(message_in, WIRE, &self.model)
+        let kept = provider_message::message_of(message_in, WIRE, &self.settings.model)
             .and_then(|kept| RawValue::from_string(kept.to_owned()).ok());
         kept.unwrap_or_else(|| raw(&message(message_in)))
     }
 
     /// OpenAI itself has renamed the limit and refuses the old name; the others know the old one.
-    fn limit_key(&self) -> &'static str {
-        if self.url.starts_with("https://api.openai.com/") { "max_completion_tokens" } else { "max_tokens" }
+    fn limit_key(&self) -> MaxTokensField {
+        self.settings.max_tokens_field.unwrap_or(match self.url.starts_with("https://api.openai.com/") {
+            true => MaxTokensField::MaxCompletionTokens,
+            false => MaxTokensField::MaxTokens,
+        })
     }
 
     /// The answer with its message as it is to come back.
     fn keeping(&self, written: Option<String>, answer: ModelAnswer) -> ModelAnswer {
-        let provider_message = written.and_then(|raw| provider_message::new(WIRE, &self.model, raw, self.key.as_ref()));
+        let provider_message =
+            written.and_then(|raw| provider_message::new(WIRE, &self.settings.model, raw, self.key.as_ref()));
         ModelAnswer { provider_message, ..answer }
     }
 }
@@ -77,11 +76,7 @@ impl Format for OpenAi {
     }
 
     fn post(&self, client: &reqwest::Client) -> Result<reqwest::RequestBuilder, LlmError> {
-        let post = client.post(&self.url);
-        Ok(match &self.key {
-            Some(key) => post.header(http::header::AUTHORIZATION, wire::key_header("Bearer ", key)?),
-            None => post,
-        })
+        wire::post_with_bearer(client, &self.url, self.key.as_ref())
     }
 
     fn key(&self) -> Option<&Secret> {
@@ -89,36 +84,36 @@ impl Format for OpenAi {
     }
 
     fn streams(&self) -> bool {
-        self.stream
+        self.settings.stream
     }
 
     fn body(&self, request: &ModelRequest, stream: bool) -> RequestBody {
         let mut body = Map::new();
-        body.insert("model".into(), json!(self.model));
+        body.insert("model".into(), json!(self.settings.model));
         if !request.tools.is_empty() {
             body.insert("tools".into(), request.tools.iter().map(tool).collect());
             body.insert("tool_choice".into(), json!(request.tool_choice));
         }
-        if let Some(limit) = request.max_tokens.or(self.max_tokens) {
-            body.insert(self.limit_key().into(), json!(limit));
-        }
-        if let Some(temperature) = request.temperature.or(self.temperature) {
-            body.insert("temperature".into(), json!(temperature));
-        }
-        if stream {
-            body.insert("stream".into(), json!(true));
-            body.insert("stream_options".into(), json!({ "include_usage": true }));
-        }
+        let settings = &self.settings;
+        wire::insert(&mut body, self.limit_key().as_str(), request.max_tokens.or(settings.max_output_tokens));
+        wire::insert(&mut body, "temperature", request.temperature.or(settings.temperature));
+        wire::insert(&mut body, "top_p", settings.top_p);
+        wire::insert(&mut body, "reasoning_effort", settings.effort);
+        wire::insert(&mut body, "prompt_cache_key", settings.prompt_cache_key.as_ref());
+        wire::insert(&mut body, "stream", stream.then_some(true));
+        let usage = (stream && settings.stream_usage).then(|| json!({ "include_usage": true }));
+        wire::insert(&mut body, "stream_options", usage);
         let message_in = request.messages.iter().filter(|message| message.is_said());
-        RequestBody { messages: message_in.map(|message| self.message(message)).collect(), rest: body }
+        let conversation = message_in.map(|message| self.message(message)).collect();
+        RequestBody { field: "messages", conversation, rest: body }
     }
 
     fn whole(&self, body: &Value, text: &[u8]) -> Result<ModelAnswer, LlmError> {
         Ok(self.keeping(written(text), whole(body)?))
     }
 
-    fn add(gathered: &mut ChatStream, chunk: &Value, on_delta: Option<OnDelta<'_>>) -> Progress {
-        gathered.add(chunk, on_delta);
+    fn add(gathered: &mut ChatStream, chunk: &SseEvent, on_delta: Option<OnDelta<'_>>) -> Progress {
+        gathered.add(&chunk.data, on_delta);
         // the count of tokens comes behind the end of the answer
         Progress::GoesOn
     }
@@ -126,7 +121,7 @@ impl Format for OpenAi {
     fn streamed(&self, mut gathered: ChatStream) -> Option<Result<ModelAnswer, LlmError>> {
         gathered.finish_reason.as_ref()?;
         let written = gathered.written();
-        Some(Ok(self.keeping(written, gathered.answer())))
+        Some(gathered.answer().map(|answer| self.keeping(written, answer)))
     }
 }
 
@@ -178,11 +173,7 @@ fn message(message: &TranscriptMessage) -> Value {
 }
 
 fn call(call: &ToolCall) -> Value {
-    // what the model wrote and was no JSON goes back as it was
-    let arguments = match &call.arguments {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
+    let arguments = written_arguments(&call.arguments);
     json!({ "id": call.id, "type": "function", "function": { "name": call.name, "arguments": arguments } })
 }
 
@@ -204,7 +195,7 @@ fn whole(body: &Value) -> Result<ModelAnswer, LlmError> {
         gathered.calls.last_mut().expect("just pushed").add(call);
     }
     gathered.finish_reason = choice["finish_reason"].as_str().map(str::to_owned);
-    Ok(gathered.answer())
+    gathered.answer()
 }
 
 /// An answer, as far as it has come.
@@ -244,7 +235,7 @@ impl PartialCall {
     }
 
     fn whole(self) -> ToolCall {
-        ToolCall { id: self.id, name: self.name, arguments: arguments(&self.arguments) }
+        ToolCall::new(self.id, self.name, arguments(&self.arguments))
     }
 }
 
@@ -305,30 +296,45 @@ impl ChatStream {
         Some(Value::Object(message).to_string())
     }
 
-    fn answer(self) -> ModelAnswer {
-        let tool_calls: Vec<ToolCall> = self.calls.into_iter().map(PartialCall::whole).collect();
-        let stop = match self.finish_reason.as_deref() {
-            Some("content_filter") => StopReason::Refused,
-            _ if self.refused => StopReason::Refused,
-            Some("length") => StopReason::Length,
-            // some servers say `stop` though there are calls
-            _ if !tool_calls.is_empty() => StopReason::ToolCalls,
-            _ => StopReason::Done,
+    fn answer(self) -> Result<ModelAnswer, LlmError> {
+        let mut tool_calls: Vec<ToolCall> = self.calls.into_iter().map(PartialCall::whole).collect();
+        let stop = match self.refused {
+            true => StopReason::Refused,
+            false => stop_reason(self.finish_reason.as_deref(), !tool_calls.is_empty())?,
         };
+        if let (StopReason::Length, Some(last)) = (stop, tool_calls.last_mut()) {
+            last.truncated = true;
+        }
         let text = Some(self.text).filter(|text| !text.is_empty());
-        ModelAnswer { text, tool_calls, stop, tokens: self.tokens, provider_message: None }
+        Ok(ModelAnswer { text, tool_calls, stop, tokens: self.tokens, provider_message: None })
+    }
+}
+
+/// Servers that speak this format have words of their own for the end of an answer, and some say `stop` though there
+/// are calls.
+fn stop_reason(finish: Option<&str>, has_calls: bool) -> Result<StopReason, LlmError> {
+    const LENGTH: [&str; 3] = ["length", "max_tokens", "model_length"];
+    const ENDS: [&str; 9] =
+        ["", "stop", "tool_calls", "function_call", "tool_use", "end_turn", "stop_sequence", "eos", "complete"];
+    let finish = finish.unwrap_or_default();
+    match finish.to_lowercase().as_str() {
+        "content_filter" => Ok(StopReason::Refused),
+        word if LENGTH.contains(&word) => Ok(StopReason::Length),
+        word if ENDS.contains(&word) && has_calls => Ok(StopReason::ToolCalls),
+        word if ENDS.contains(&word) => Ok(StopReason::Done),
+        _ => Err(wire::unknown_stop(finish)),
     }
 }
 
 fn tokens(usage: &Value) -> ModelTokens {
-    let count = |name: &str| usage[name].as_i64().unwrap_or_default().max(0);
-    ModelTokens { input: count("prompt_tokens"), output: count("completion_tokens") }
-}
-
-/// The arguments as JSON; what is none stays text, which no tool's schema accepts, and the model is told so.
-fn arguments(text: &str) -> Value {
-    match text.trim() {
-        "" => json!({}),
-        trimmed => serde_json::from_str(trimmed).unwrap_or_else(|_| Value::String(text.to_owned())),
+    let count = |pointer: &str| usage.pointer(pointer).and_then(Value::as_i64).map(|count| count.max(0));
+    // DeepSeek counts what its cache held beside the rest
+    let cache_read = count("/prompt_tokens_details/cached_tokens").or_else(|| count("/prompt_cache_hit_tokens"));
+    ModelTokens {
+        input: count("/prompt_tokens").unwrap_or_default(),
+        output: count("/completion_tokens").unwrap_or_default(),
+        cache_read: cache_read.unwrap_or_default(),
+        cache_write: count("/prompt_tokens_details/cache_write_tokens").unwrap_or_default(),
+        reasoning: count("/completion_tokens_details/reasoning_tokens").unwrap_or_default(),
     }
 }

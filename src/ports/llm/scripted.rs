@@ -167,16 +167,15 @@ impl<'a> ScriptedScene<'a> {
     }
 
     fn answered(&self, request: &ModelRequest, text: Option<String>, calls: &[ScriptedCall]) -> ModelAnswer {
-        let call = |(index, call): (usize, &ScriptedCall)| ToolCall {
-            id: format!("call_{}_{}", self.turn, index + 1),
-            name: call.tool.clone(),
-            arguments: self.filled_value(&Value::Object(call.arguments.clone())),
+        let call = |(index, call): (usize, &ScriptedCall)| {
+            let arguments = self.filled_value(&Value::Object(call.arguments.clone()));
+            ToolCall::new(format!("call_{}_{}", self.turn, index + 1), call.tool.as_str(), arguments)
         };
         let tool_calls: Vec<ToolCall> = calls.iter().enumerate().map(call).collect();
         let message =
             TranscriptMessage::Assistant { text: text.clone(), tool_calls: tool_calls.clone(), provider_message: None };
         let count = TokenCounter::of("scripted");
-        let tokens = ModelTokens { input: count.request(request) as i64, output: count.message(&message) as i64 };
+        let tokens = ModelTokens::of(count.request(request) as i64, count.message(&message) as i64);
         let stop = if tool_calls.is_empty() { StopReason::Done } else { StopReason::ToolCalls };
         ModelAnswer { text, tool_calls, stop, tokens, provider_message: None }
     }
@@ -290,7 +289,7 @@ mod tests {
         let first = model().complete(&request(vec![TranscriptMessage::user("any mail?")]), None).await.unwrap();
         assert_eq!(first.text.as_deref(), Some("Let me look."));
         let arguments = json!({ "query": "from any mail?", "limit": 3 });
-        assert_eq!(first.tool_calls, [ToolCall { id: "call_1_1".into(), name: "inbox".into(), arguments }]);
+        assert_eq!(first.tool_calls, [ToolCall::new("call_1_1", "inbox", arguments)]);
         assert_eq!(first.stop, StopReason::ToolCalls);
 
         let message =

@@ -7,8 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::invalid::{ValidationErrors, did_you_mean, escape};
 use crate::base::secret::Secret;
+use crate::base::words::words;
+use crate::ports::llm::thinking::{Effort, PromptCache, ThinkingMode};
 use crate::ports::llm::{PROVIDERS, anthropic, openai};
 
+/// The longest answer where the provider wants a number and the settings name none.
+const DEFAULT_MAX_TOKENS: u32 = 8192;
+/// Longest key of a cache, in characters.
+const CACHE_KEY_LENGTH: usize = 64;
 /// Calls of a model that may be made at once.
 const MOST_CALLS: usize = 100_000;
 
@@ -24,11 +30,22 @@ pub struct Settings {
     pub models: BTreeMap<String, ModelSettings>,
 }
 
+words! {
+    /// Names of the longest answer in chat completions.
+    pub enum MaxTokensField {
+        /// As OpenAI has renamed it.
+        MaxCompletionTokens = "max_completion_tokens",
+        /// As most other servers know it.
+        MaxTokens = "max_tokens",
+    }
+}
+
 /// `[llm.models.<name>]`.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelSettings {
-    /// `openai` (and all that speak its chat completions), `anthropic` or `scripted`.
+    /// `openai` (and all that speak its chat completions), `openai-responses` (and all that speak Open Responses),
+    /// `anthropic` or `scripted`.
     pub provider: String,
     /// Where the API begins, version included; absent: the provider's own.
     pub base_url: Option<String>,
@@ -46,10 +63,32 @@ pub struct ModelSettings {
     pub price_per_million_input: f64,
     /// Price of a million written tokens, in dollars.
     pub price_per_million_output: f64,
+    /// Price of a million read tokens that the provider's cache held, in dollars; absent: as other input.
+    pub price_per_million_cache_read: Option<f64>,
+    /// Price of a million read tokens that the provider's cache keeps, in dollars; absent: as other input.
+    pub price_per_million_cache_write: Option<f64>,
     /// Longest answer in tokens; absent: the provider's own, 8192 where the provider wants a number.
     pub max_output_tokens: Option<u32>,
+    /// How much the model thinks; absent: as it has it.
+    pub effort: Option<Effort>,
+    /// Whether it thinks, for `anthropic`; absent: as it has it.
+    pub thinking: Option<ThinkingMode>,
+    /// Most tokens of thinking, for `thinking = "enabled"`.
+    pub thinking_budget_tokens: Option<u32>,
+    /// How long `anthropic` keeps the beginning of a conversation for the calls that follow.
+    pub prompt_cache: PromptCache,
+    /// Calls with the same key share what the provider keeps, for `openai` and `openai-responses`.
+    pub prompt_cache_key: Option<String>,
+    /// The name under which `openai` is told the longest answer; absent: the one that the server is known to take.
+    pub max_tokens_field: Option<MaxTokensField>,
+    /// `false` for servers that can't count the tokens of a stream.
+    pub stream_usage: bool,
     /// Randomness of answers; absent: the provider's default.
     pub temperature: Option<f64>,
+    /// The share of likely words that is picked from; absent: the provider's default.
+    pub top_p: Option<f64>,
+    /// The number of likely words that is picked from, for `anthropic`; absent: the provider's default.
+    pub top_k: Option<u32>,
     /// For the whole of one call, its answer included.
     pub timeout_seconds: u64,
     /// Calls that this instance makes at once; absent: as many as runs ask for.
@@ -78,8 +117,19 @@ impl Default for ModelSettings {
             context_token_limit: None,
             price_per_million_input: 0.0,
             price_per_million_output: 0.0,
+            price_per_million_cache_read: None,
+            price_per_million_cache_write: None,
             max_output_tokens: None,
+            effort: None,
+            thinking: None,
+            thinking_budget_tokens: None,
+            prompt_cache: PromptCache::default(),
+            prompt_cache_key: None,
+            max_tokens_field: None,
+            stream_usage: true,
             temperature: None,
+            top_p: None,
+            top_k: None,
             timeout_seconds: 120,
             max_concurrent_calls: None,
             stream: true,
@@ -125,7 +175,7 @@ impl ModelSettings {
     /// Where the API begins, its version included, without a slash at the end; `None`: the provider asks nobody.
     pub fn endpoint(&self) -> Option<String> {
         let own = match self.provider.as_str() {
-            "openai" => openai::DEFAULT_BASE_URL,
+            "openai" | "openai-responses" => openai::DEFAULT_BASE_URL,
             "anthropic" => anthropic::DEFAULT_BASE_URL,
             _ => return None,
         };
@@ -133,6 +183,11 @@ impl ModelSettings {
         // Anthropic's own clients leave the version out of the base address
         let version = if self.provider == "anthropic" && !base.ends_with("/v1") { "/v1" } else { "" };
         Some(format!("{base}{version}"))
+    }
+
+    /// The longest answer, for providers that want a number.
+    pub(super) fn most_output_tokens(&self) -> u32 {
+        self.max_output_tokens.unwrap_or(DEFAULT_MAX_TOKENS)
     }
 
     /// All keys in the order in which they are tried.
@@ -151,8 +206,15 @@ impl ModelSettings {
         if let Some(Err(why)) = self.base_url.as_deref().map(check_base_url) {
             faults.add(format!("{place}/base_url"), why);
         }
-        let prices = [("input", self.price_per_million_input), ("output", self.price_per_million_output)];
-        for (which, _) in prices.into_iter().filter(|(_, price)| !(0.0..=1e6).contains(price)) {
+        let prices = [
+            ("input", Some(self.price_per_million_input)),
+            ("output", Some(self.price_per_million_output)),
+            ("cache_read", self.price_per_million_cache_read),
+            ("cache_write", self.price_per_million_cache_write),
+        ];
+        for (which, _) in
+            prices.into_iter().filter(|(_, price)| price.is_some_and(|price| !(0.0..=1e6).contains(&price)))
+        {
             faults.add(format!("{place}/price_per_million_{which}"), "must be from 0 to 1000000 dollars");
         }
         if !(1..=3600).contains(&self.timeout_seconds) {
@@ -170,6 +232,16 @@ impl ModelSettings {
         if self.temperature.is_some_and(|temperature| !(0.0..=2.0).contains(&temperature)) {
             faults.add(format!("{place}/temperature"), "must be from 0 to 2");
         }
+        if self.top_p.is_some_and(|top_p| !(0.0..=1.0).contains(&top_p)) {
+            faults.add(format!("{place}/top_p"), "must be from 0 to 1");
+        }
+        if self.top_k.is_some() && self.provider != "anthropic" {
+            faults.add(format!("{place}/top_k"), "is for provider `anthropic`");
+        }
+        if self.prompt_cache_key.as_ref().is_some_and(|key| key.chars().count() > CACHE_KEY_LENGTH) {
+            faults.add(format!("{place}/prompt_cache_key"), format!("must be at most {CACHE_KEY_LENGTH} characters"));
+        }
+        self.check_thinking(place, faults);
     }
 }
 
@@ -218,7 +290,7 @@ mod tests {
         let settings = read(
             "default = 'mian'\nfallback = ['main', 'other']\n[models.main]\nprovider = 'opnai'\nbase_url = 'ftp://x'\n\
              price_per_million_input = -1.0\ntimeout_seconds = 0\ncontext_token_limit = 10\nmax_output_tokens = 0\n\
-             temperature = 9.0\nmax_concurrent_calls = 0",
+             temperature = 9.0\nmax_concurrent_calls = 0\ntop_p = 1.1\ntop_k = 5\nthinking = 'enabled'",
         );
         let mut faults = ValidationErrors::new();
         settings.check(&mut faults);
@@ -237,6 +309,9 @@ mod tests {
                 "/llm/models/main/context_token_limit",
                 "/llm/models/main/max_output_tokens",
                 "/llm/models/main/temperature",
+                "/llm/models/main/top_p",
+                "/llm/models/main/top_k",
+                "/llm/models/main/thinking",
             ]
         );
         assert_eq!(faults.0[0].message, "no model `mian` in [llm.models]; did you mean `main`?");

@@ -112,11 +112,7 @@ mod tests {
     #[test]
     fn request_counts_frames_calls_and_tools() {
         let gpt = TokenCounter::of("gpt");
-        let calls = vec![crate::domain::run::transcript::ToolCall {
-            id: "1".into(),
-            name: "abcd".into(),
-            arguments: serde_json::json!({}),
-        }];
+        let calls = vec![crate::domain::run::transcript::ToolCall::new("1", "abcd", serde_json::json!({}))];
         let assistant =
             TranscriptMessage::Assistant { text: Some("abcdefgh".into()), tool_calls: calls, provider_message: None };
         assert_eq!(gpt.message(&assistant), 4 + 2 + 4 + 1 + 1);

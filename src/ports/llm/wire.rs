@@ -1,24 +1,23 @@
-//! Parts that the providers over HTTP share: sending, reading within bounds, and telling failures apart.
-
-use std::time::Duration;
+//! Parts that the providers over HTTP share: sending, and reading within bounds.
 
 use futures::{Stream, StreamExt, TryStreamExt};
-use http::{HeaderMap, HeaderValue, StatusCode};
-use serde::Serialize;
+use http::HeaderValue;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 use sse_stream::SseStream;
 
-use crate::base::secret::{REDACTED, Secret};
+use crate::base::secret::Secret;
+use crate::domain::run::transcript::TranscriptMessage;
 use crate::ports::llm::connections::ModelConnections;
+use crate::ports::llm::failure::{self, redacted};
 use crate::ports::llm::{LlmError, ModelAnswer, ModelRequest, OnDelta};
 
 /// Largest answer of a model in bytes, frames of a stream included.
 const ANSWER_LIMIT: usize = 16 * 1024 * 1024;
 /// As much of an error body as is looked at, in bytes.
 const ERROR_LIMIT: usize = 64 * 1024;
-/// As much of a provider's error message as is passed on, in characters.
-const MESSAGE_LENGTH: usize = 300;
 
 /// A provider's wire format: how a question is written, and how its answer is read.
 pub trait Format: Sync {
@@ -44,10 +43,18 @@ pub trait Format: Sync {
     fn whole(&self, body: &Value, text: &[u8]) -> Result<ModelAnswer, LlmError>;
 
     /// Adds an event of a stream.
-    fn add(gathered: &mut Self::Gathered, event: &Value, on_delta: Option<OnDelta<'_>>) -> Progress;
+    fn add(gathered: &mut Self::Gathered, event: &SseEvent, on_delta: Option<OnDelta<'_>>) -> Progress;
 
     /// The answer that was streamed; `None`: it is not there to its end.
     fn streamed(&self, gathered: Self::Gathered) -> Option<Result<ModelAnswer, LlmError>>;
+}
+
+/// One event of a stream.
+pub struct SseEvent {
+    /// Its data.
+    pub data: Value,
+    /// Its data as it was written.
+    pub text: String,
 }
 
 /// Whether a stream goes on behind an event.
@@ -112,22 +119,34 @@ async fn send(request: reqwest::RequestBuilder, key: Option<&Secret>) -> Result<
     }
     let headers = response.headers().clone();
     let body = read(response, ERROR_LIMIT).await.unwrap_or_default();
-    Err(failure(status, &headers, &redacted(&String::from_utf8_lossy(&body), key)))
+    Err(failure::of_response(status, &headers, &redacted(&String::from_utf8_lossy(&body), key)))
 }
 
 /// The whole answer as JSON, and as it was written.
 async fn json(response: reqwest::Response, key: Option<&Secret>) -> Result<(Value, Vec<u8>), LlmError> {
     let body = read(response, ANSWER_LIMIT).await?;
     let answer = serde_json::from_slice(&body).map_err(|error| transient(format!("the answer is no JSON: {error}")))?;
-    Ok((without_error(answer, key)?, body))
+    Ok((failure::without_error(answer, key)?, body))
 }
 
-/// A request's body: the messages are JSON that is written already.
-#[derive(Debug, Serialize)]
+/// A request's body. The conversation is JSON that is written already.
+#[derive(Debug)]
 pub struct RequestBody {
-    pub messages: Vec<Box<RawValue>>,
-    #[serde(flatten)]
+    /// Name of the field that holds the conversation.
+    pub field: &'static str,
+    pub conversation: Vec<Box<RawValue>>,
     pub rest: Map<String, Value>,
+}
+
+impl Serialize for RequestBody {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut body = to.serialize_map(Some(self.rest.len() + 1))?;
+        body.serialize_entry(self.field, &self.conversation)?;
+        for (name, value) in &self.rest {
+            body.serialize_entry(name, value)?;
+        }
+        body.end()
+    }
 }
 
 /// A value as JSON text.
@@ -143,6 +162,51 @@ pub fn key_header(prefix: &str, key: &Secret) -> Result<HeaderValue, LlmError> {
     Ok(value)
 }
 
+/// Inserts a field that has a value.
+pub fn insert(body: &mut Map<String, Value>, name: &str, value: Option<impl Serialize>) {
+    if let Some(value) = value {
+        body.insert(name.to_owned(), serde_json::to_value(value).expect("what is sent is JSON"));
+    }
+}
+
+/// A request with the key as a bearer token, if there is one.
+pub fn post_with_bearer(
+    client: &reqwest::Client,
+    url: &str,
+    key: Option<&Secret>,
+) -> Result<reqwest::RequestBuilder, LlmError> {
+    let post = client.post(url);
+    Ok(match key {
+        Some(key) => post.header(http::header::AUTHORIZATION, key_header("Bearer ", key)?),
+        None => post,
+    })
+}
+
+/// All system messages, for APIs that have one place for them.
+pub fn system(messages: &[TranscriptMessage]) -> Option<String> {
+    let texts = messages.iter().filter_map(|message| match message {
+        TranscriptMessage::System { text } => Some(text.as_str()),
+        _ => None,
+    });
+    Some(texts.collect::<Vec<_>>().join("\n\n")).filter(|text| !text.is_empty())
+}
+
+/// The arguments of a call as JSON; what is none stays text, which no tool's schema accepts, and the model is told so.
+pub fn arguments(text: &str) -> Value {
+    match text.trim() {
+        "" => Value::Object(Map::new()),
+        trimmed => serde_json::from_str(trimmed).unwrap_or_else(|_| Value::String(text.to_owned())),
+    }
+}
+
+/// Arguments as a text of JSON; what the model wrote and was none goes back as it was.
+pub fn written_arguments(arguments: &Value) -> String {
+    match arguments {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
 /// Whether the server took the wish for a stream.
 fn is_event_stream(response: &reqwest::Response) -> bool {
     let kind = response.headers().get(http::header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
@@ -153,7 +217,7 @@ fn is_event_stream(response: &reqwest::Response) -> bool {
 fn events<'a>(
     response: reqwest::Response,
     key: Option<&'a Secret>,
-) -> impl Stream<Item = Result<Value, LlmError>> + Send + Unpin + 'a {
+) -> impl Stream<Item = Result<SseEvent, LlmError>> + Send + Unpin + 'a {
     let mut total = 0;
     let bounded = response.bytes_stream().map(move |piece| {
         let piece = piece.map_err(broken)?;
@@ -170,94 +234,12 @@ fn events<'a>(
         })
         .try_filter_map(|event| async move { Ok(event.data.filter(|data| !data.trim().is_empty())) })
         .try_take_while(|data| std::future::ready(Ok(data.trim() != "[DONE]")))
-        .and_then(move |data| {
-            let event = serde_json::from_str(&data).map_err(malformed);
-            std::future::ready(event.and_then(|event| without_error(event, key)))
+        .and_then(move |text| {
+            let data = serde_json::from_str(&text).map_err(malformed);
+            let data = data.and_then(|data| failure::without_error(data, key));
+            std::future::ready(data.map(|data| SseEvent { data, text }))
         })
         .boxed()
-}
-
-/// Some servers say `200 OK` and mean the `error` in the body or in the middle of a stream.
-fn without_error(body: Value, key: Option<&Secret>) -> Result<Value, LlmError> {
-    match body.get("error").filter(|error| !error.is_null()) {
-        None => Ok(body),
-        Some(_) => Err(failure(status_in(&body), &HeaderMap::new(), &redacted(&body.to_string(), key))),
-    }
-}
-
-/// The status that a failure in the middle of a stream would have had in its head.
-fn status_in(event: &Value) -> StatusCode {
-    let code = &event["error"]["code"];
-    let number = code.as_u64().or_else(|| code.as_str()?.parse().ok());
-    if let Some(status) = number.and_then(|code| StatusCode::from_u16(u16::try_from(code).ok()?).ok()) {
-        return status;
-    }
-    match event["error"]["type"].as_str().unwrap_or_default() {
-        "rate_limit_error" | "rate_limit_exceeded" | "overloaded_error" => StatusCode::TOO_MANY_REQUESTS,
-        "authentication_error" | "permission_error" => StatusCode::UNAUTHORIZED,
-        "invalid_request_error" | "not_found_error" => StatusCode::BAD_REQUEST,
-        "request_too_large" => StatusCode::PAYLOAD_TOO_LARGE,
-        "timeout_error" => StatusCode::REQUEST_TIMEOUT,
-        _ => StatusCode::INTERNAL_SERVER_ERROR,
-    }
-}
-
-/// Judges a response that is no success. `body` has passed the redactor.
-fn failure(status: StatusCode, headers: &HeaderMap, body: &str) -> LlmError {
-    let message = format!("{}: {}", status.as_u16(), message_in(body));
-    match status.as_u16() {
-        401 | 403 => LlmError::Auth { message },
-        // not a matter of waiting: this key has nothing left
-        402 => LlmError::Auth { message },
-        429 if body.contains("insufficient_quota") => LlmError::Auth { message },
-        429 | 529 => LlmError::RateLimited { retry_after: retry_after(headers), message },
-        413 => LlmError::Overflow { message },
-        400 | 422 if speaks_of_overflow(body) => LlmError::Overflow { message },
-        408 | 504 => LlmError::Timeout { message },
-        409 | 425 | 500..=599 => LlmError::Transient { message },
-        _ => LlmError::Rejected { message },
-    }
-}
-
-/// The words of OpenAI, Anthropic, vLLM, llama.cpp and OpenRouter for a conversation that is too long.
-fn speaks_of_overflow(body: &str) -> bool {
-    const WORDS: [&str; 6] = [
-        "context_length_exceeded",
-        "maximum context length",
-        "prompt is too long",
-        "exceed_context_size",
-        "exceeds the available context size",
-        "input length and `max_tokens` exceed context limit",
-    ];
-    let body = body.to_lowercase();
-    WORDS.iter().any(|words| body.contains(words))
-}
-
-/// Seconds, or milliseconds in OpenAI's own header. A date is not read: none of the providers sends one.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
-    let seconds = number("retry-after-ms").map(|millis| millis / 1000.0).or_else(|| number("retry-after"))?;
-    Duration::try_from_secs_f64(seconds).ok()
-}
-
-/// The provider's sentence, wherever it puts it, cut to a length for logs.
-fn message_in(body: &str) -> String {
-    let parsed: Value = serde_json::from_str(body).unwrap_or_default();
-    let places = [&parsed["error"]["message"], &parsed["message"], &parsed["detail"], &parsed["error"]];
-    let sentence = places.into_iter().find_map(Value::as_str).unwrap_or(body).trim();
-    match sentence.char_indices().nth(MESSAGE_LENGTH) {
-        Some((end, _)) => format!("{}…", &sentence[..end]),
-        None if sentence.is_empty() => "no reason given".into(),
-        None => sentence.into(),
-    }
-}
-
-/// Providers like to quote the key that they refuse.
-fn redacted(body: &str, key: Option<&Secret>) -> String {
-    match key.map(Secret::expose).filter(|key| !key.is_empty()) {
-        Some(key) => body.replace(key, REDACTED),
-        None => body.to_owned(),
-    }
 }
 
 async fn read(mut response: reqwest::Response, limit: usize) -> Result<Vec<u8>, LlmError> {
@@ -294,6 +276,11 @@ fn malformed(error: impl std::fmt::Display) -> LlmError {
     transient(format!("the stream is malformed: {error}"))
 }
 
+/// The model stopped, and nobody can tell whether it has said all.
+pub fn unknown_stop(reason: &str) -> LlmError {
+    transient(format!("the model stopped for a reason that is not known: `{reason}`"))
+}
+
 pub fn transient(message: impl Into<String>) -> LlmError {
     LlmError::Transient { message: message.into() }
 }
@@ -302,87 +289,11 @@ pub fn transient(message: impl Into<String>) -> LlmError {
 mod tests {
     use super::*;
 
-    fn told(status: u16, body: &str) -> LlmError {
-        failure(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), body)
-    }
-
-    #[test]
-    fn failure_is_told_apart_by_status_and_body() {
-        let mut table = String::new();
-        for (status, body) in [
-            (400, r#"{"error":{"message":"too long","code":"context_length_exceeded"}}"#),
-            (400, r#"{"error":{"message":"This model's maximum context length is 8192 tokens"}}"#),
-            (400, r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 9 > 8"}}"#),
-            (400, r#"{"error":{"message":"unknown field"}}"#),
-            (401, ""),
-            (402, r#"{"error":{"message":"no credits"}}"#),
-            (403, r#"{"error":"no access"}"#),
-            (404, r#"{"detail":"no such model"}"#),
-            (408, ""),
-            (413, r#"{"error":{"message":"request_too_large"}}"#),
-            (429, r#"{"error":{"message":"slow down"}}"#),
-            (429, r#"{"error":{"message":"no money","code":"insufficient_quota"}}"#),
-            (500, "<html>"),
-            (503, r#"{"message":"warming up"}"#),
-            (504, ""),
-            (529, r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#),
-        ] {
-            table.push_str(&format!("{}\n", told(status, body)));
-        }
-        insta::assert_snapshot!(table, @r"
-        the conversation is too long for the model: 400: too long
-        the conversation is too long for the model: 400: This model's maximum context length is 8192 tokens
-        the conversation is too long for the model: 400: prompt is too long: 9 > 8
-        refused: 400: unknown field
-        the key was refused: 401: no reason given
-        the key was refused: 402: no credits
-        the key was refused: 403: no access
-        refused: 404: no such model
-        no answer in time: 408: no reason given
-        the conversation is too long for the model: 413: request_too_large
-        rate limited: 429: slow down
-        the key was refused: 429: no money
-        unavailable: 500: <html>
-        unavailable: 503: warming up
-        no answer in time: 504: no reason given
-        rate limited: 529: Overloaded
-        ");
-    }
-
-    #[test]
-    fn wait_that_a_provider_asks_for_is_read_in_both_units() {
-        let wait = |name: &'static str, value: &str| {
-            retry_after(&HeaderMap::from_iter([(http::HeaderName::from_static(name), value.parse().unwrap())]))
-        };
-        assert_eq!(wait("retry-after", "7"), Some(Duration::from_secs(7)));
-        assert_eq!(wait("retry-after-ms", "250"), Some(Duration::from_millis(250)));
-        for odd in ["-1", "soon", "inf", "1e300"] {
-            assert_eq!(wait("retry-after", odd), None, "{odd}");
-        }
-    }
-
-    #[test]
-    fn key_that_the_provider_quotes_does_not_get_out() {
-        let key = Secret::new("sk-canary");
-        assert_eq!(redacted("bad key sk-canary!", Some(&key)), "bad key [redacted]!");
-        assert_eq!(redacted("bad key", Some(&Secret::new(""))), "bad key");
-    }
-
     #[test]
     fn key_that_no_header_can_carry_is_refused_without_being_shown() {
         let header = key_header("Bearer ", &Secret::new("sk-1")).unwrap();
         assert_eq!((header.to_str().unwrap(), header.is_sensitive()), ("Bearer sk-1", true));
         let error = key_header("", &Secret::new("canary\n")).unwrap_err();
         assert_eq!(error, LlmError::Auth { message: "the key has characters that no header can carry".into() });
-    }
-
-    #[test]
-    fn failure_in_the_middle_of_a_stream_is_told_apart_too() {
-        let read = |event: &str| without_error(serde_json::from_str(event).unwrap(), None);
-        let rate = read(r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#);
-        assert!(matches!(rate, Err(LlmError::RateLimited { .. })), "{rate:?}");
-        let down = read(r#"{"error":{"code":502,"message":"upstream"}}"#);
-        assert!(matches!(down, Err(LlmError::Transient { .. })), "{down:?}");
-        assert!(read(r#"{"error":null,"choices":[]}"#).is_ok());
     }
 }

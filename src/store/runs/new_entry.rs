@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use sqlx::types::{Json, JsonRawValue};
 
 use crate::domain::run::Usage;
-use crate::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
+use crate::domain::run::transcript::{ModelTokens, TranscriptEntry, TranscriptMessage};
 use crate::store::StoreError;
 use crate::store::db::text::document;
 use crate::store::runs::lease::Lease;
@@ -24,6 +24,10 @@ pub(in crate::store) struct EntryColumns {
     pub body: Json<Box<JsonRawValue>>,
     /// The provider's message: JSON in a column of text, where no database changes it.
     pub provider_message: Option<String>,
+    /// Name of the model that was asked.
+    pub model: Option<String>,
+    /// Tokens of its call; of `usage`, the parts that providers count apart.
+    pub tokens: ModelTokens,
     pub usage: Usage,
     pub duration_ms: Option<i64>,
     pub at: DateTime<Utc>,
@@ -36,6 +40,8 @@ impl EntryColumns {
             turn: entry.turn,
             body: document(&entry.message)?,
             provider_message: provider_message_text(&entry.message)?,
+            model: entry.model_call.as_ref().map(|call| call.model.clone()),
+            tokens: entry.model_call.as_ref().map(|call| call.tokens).unwrap_or_default(),
             usage: entry.usage,
             duration_ms: entry.duration_ms,
             at: entry.at,

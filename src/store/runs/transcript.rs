@@ -11,7 +11,9 @@ use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::domain::run::Usage;
-use crate::domain::run::transcript::{FORMAT, ProviderMessage, TranscriptEntry, TranscriptMessage};
+use crate::domain::run::transcript::{
+    FORMATS, ModelCall, ModelTokens, ProviderMessage, TranscriptEntry, TranscriptMessage,
+};
 use crate::store::batches::BatchStatements;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::listing::{PAGE_BYTES, PagedRow, RowPage, UNBOUNDED};
@@ -28,6 +30,10 @@ struct TurnRow {
     format: i16,
     body: Json<TranscriptMessage>,
     provider_message: Option<String>,
+    model: Option<String>,
+    cache_read_tokens: i64,
+    cache_write_tokens: i64,
+    reasoning_tokens: i64,
     turns: i64,
     tool_calls: i64,
     input_tokens: i64,
@@ -39,9 +45,10 @@ struct TurnRow {
 
 impl TurnRow {
     fn entry(self) -> Result<TranscriptEntry, StoreError> {
-        if self.format != FORMAT {
-            return Err(StoreError::Corrupt(format!("a transcript has the format {}, known is {FORMAT}", self.format)));
+        if !FORMATS.contains(&self.format) {
+            return Err(StoreError::UnknownFormat { found: self.format, newest: *FORMATS.end() });
         }
+        let model_call = self.model_call();
         let mut message = self.body.0;
         if let TranscriptMessage::Assistant { provider_message, .. } = &mut message {
             *provider_message = self.provider_message.as_deref().map(read_provider_message).transpose()?;
@@ -59,7 +66,20 @@ impl TurnRow {
                 cost_micros: self.cost_micros,
             },
             duration_ms: self.duration_ms,
+            model_call,
         })
+    }
+
+    /// `None`: no model was asked, or the row is of format 1, which does not say.
+    fn model_call(&self) -> Option<ModelCall> {
+        let tokens = ModelTokens {
+            input: self.input_tokens,
+            output: self.output_tokens,
+            cache_read: self.cache_read_tokens,
+            cache_write: self.cache_write_tokens,
+            reasoning: self.reasoning_tokens,
+        };
+        self.model.clone().map(|model| ModelCall { model, tokens })
     }
 }
 
@@ -182,7 +202,7 @@ impl Store {
 /// By its key alone, whatever the planner believes of the table: a run reads it once, and may stand still for it.
 const CHECKPOINT: &str = "
     select seq, turn, format, body, provider_message, turns, tool_calls, input_tokens, output_tokens, cost_micros,
-           duration_ms, created_at
+           duration_ms, created_at, model, cache_read_tokens, cache_write_tokens, reasoning_tokens
       from turns where run_id = $1 and seq >= $2 order by seq limit $3";
 
 const PAGE: &str = sql!(PAGE_WHERE; "{and}" = ""; "{run}" = "$1"; "{from}" = "$2"; "{limit}" = "$3"; "{bound}" = "$4");
@@ -198,7 +218,8 @@ const PAGE_WHERE: &str = "
          order by seq limit {limit}),
     fit as (select seq, sum(bytes) over (order by seq rows unbounded preceding) - bytes as before from page)
     select t.seq, t.turn, t.format, t.body, cast(null as text) as provider_message, t.turns, t.tool_calls,
-           t.input_tokens, t.output_tokens, t.cost_micros, t.duration_ms, t.created_at, (select count(*) from page) as found
+           t.input_tokens, t.output_tokens, t.cost_micros, t.duration_ms, t.created_at, t.model,
+           t.cache_read_tokens, t.cache_write_tokens, t.reasoning_tokens, (select count(*) from page) as found
       from turns t join fit on fit.seq = t.seq
      where t.run_id = {run} and fit.before < {bound}
      order by t.seq";

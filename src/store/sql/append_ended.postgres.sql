@@ -1,11 +1,14 @@
 -- Appends to the transcripts of runs whose end the transaction has written: it has taken their rows out of `queue`, or holds
 -- them locked, so nobody else appends.
 insert into turns (run_id, seq, turn, format, body, turns, tool_calls, input_tokens, output_tokens, cost_micros,
-                   duration_ms, created_at, provider_message)
+                   duration_ms, created_at, provider_message, model, cache_read_tokens, cache_write_tokens,
+                   reasoning_tokens)
 select e.run_id, e.seq, e.turn, $1, e.body, e.turns, e.tool_calls, e.input_tokens, e.output_tokens, e.cost_micros,
-       e.duration_ms, e.created_at, e.provider_message
+       e.duration_ms, e.created_at, e.provider_message, e.model, e.cache_read_tokens, e.cache_write_tokens,
+       e.reasoning_tokens
   from unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::jsonb[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[],
-              $10::bigint[], $11::bigint[], $12::timestamptz[], $13::text[])
+              $10::bigint[], $11::bigint[], $12::timestamptz[], $13::text[], $14::text[], $15::bigint[], $16::bigint[],
+              $17::bigint[])
          as e (run_id, seq, turn, body, turns, tool_calls, input_tokens, output_tokens, cost_micros, duration_ms,
-               created_at, provider_message)
+               created_at, provider_message, model, cache_read_tokens, cache_write_tokens, reasoning_tokens)
 on conflict (run_id, seq) do nothing

@@ -22,6 +22,7 @@ use reveille::domain::event::Event;
 use reveille::domain::run::outcome::RunError;
 use reveille::domain::run::stream::StreamEvent;
 use reveille::domain::run::transcript::{ToolCall, TranscriptEntry, TranscriptMessage};
+use reveille::ports::llm::breaker::ModelBreaker;
 use reveille::ports::llm::fallback::ChainLink;
 use reveille::ports::llm::pricing::TokenPrices;
 use reveille::ports::llm::tokens::TokenCounter;
@@ -245,17 +246,17 @@ pub fn says(text: &str) -> Result<ModelAnswer, LlmError> {
         text: Some(text.into()),
         tool_calls: vec![],
         stop: StopReason::Done,
-        tokens: ModelTokens { input: 100, output: 10 },
+        tokens: ModelTokens::of(100, 10),
         provider_message: None,
     })
 }
 
 pub fn call(id: &str, name: &str, arguments: Value) -> ToolCall {
-    ToolCall { id: id.into(), name: name.into(), arguments }
+    ToolCall::new(id, name, arguments)
 }
 
 pub fn calls(tool_calls: Vec<ToolCall>) -> Result<ModelAnswer, LlmError> {
-    let tokens = ModelTokens { input: 100, output: 10 };
+    let tokens = ModelTokens::of(100, 10);
     Ok(ModelAnswer { text: None, tool_calls, stop: StopReason::ToolCalls, tokens, provider_message: None })
 }
 
@@ -401,6 +402,8 @@ pub fn models(models: Vec<(&str, Arc<FakeModel>)>, settings: &Settings, clock: &
     let link = |(name, model): &(&str, Arc<FakeModel>)| ChainLink {
         name: (*name).into(),
         keys: vec![model.clone() as Arc<dyn Model>],
+        lower: vec![],
+        breaker: ModelBreaker::default(),
         calls: None,
         counter: TokenCounter::of("gpt"),
         context_token_limit: None,

@@ -8,7 +8,7 @@ use reveille::domain::approval::matrix::Category;
 use reveille::domain::run::Usage;
 use reveille::domain::run::outcome::{RunError, RunFault};
 use reveille::domain::run::stream::StreamEvent;
-use reveille::domain::run::transcript::TranscriptMessage;
+use reveille::domain::run::transcript::{ModelCall, TranscriptMessage};
 use reveille::ports::llm::{LlmError, ModelAnswer, ModelRequest, ModelTokens, Models, StopReason, ToolChoice};
 use reveille::ports::tool::{ToolContext, ToolError, ToolFailure, ToolOutput, ToolStatus};
 use serde_json::{Value, json};
@@ -45,7 +45,7 @@ async fn message_goes_through_the_loop_and_all_of_it_is_in_transcript_result_and
             text: Some("Let me look.".into()),
             tool_calls: vec![call("c1", "echo", json!({ "n": 1 }))],
             stop: StopReason::ToolCalls,
-            tokens: ModelTokens { input: 200, output: 30 },
+            tokens: ModelTokens::of(200, 30),
             provider_message: None,
         }),
         says("One."),
@@ -92,16 +92,19 @@ async fn message_goes_through_the_loop_and_all_of_it_is_in_transcript_result_and
     assert_eq!(requests[0].tools[0].name, "echo");
 
     let chunk = |turn, text: &str| StreamEvent::MessageChunk { turn, text: text.into() };
-    let end = |turn, text: &str| StreamEvent::MessageEnd { turn, text: text.into() };
+    let end = |turn, text: &str, (input, output)| {
+        let model_call = Some(ModelCall { model: "main".into(), tokens: ModelTokens::of(input, output) });
+        StreamEvent::MessageEnd { turn, text: text.into(), model_call }
+    };
     let told = [
         StreamEvent::MessageStart { turn: 1 },
         chunk(1, "Let me look."),
-        end(1, "Let me look."),
+        end(1, "Let me look.", (200, 30)),
         StreamEvent::ToolCallStart { tool: "echo".into(), args: json!({ "n": 1 }), id: "c1".into() },
         StreamEvent::ToolResult { tool: "echo".into(), id: "c1".into(), result: r#"{"n":1}"#.into(), error: false },
         StreamEvent::MessageStart { turn: 2 },
         chunk(2, "One."),
-        end(2, "One."),
+        end(2, "One.", (100, 10)),
     ];
     assert_eq!(*stage.told.lock().unwrap(), told);
 }

@@ -3,5 +3,6 @@
 
 mod anthropic;
 mod openai;
+mod responses;
 mod server;
 mod thinking;

@@ -110,7 +110,8 @@ async fn started(api: &Api) -> (Uuid, Lease) {
 
 async fn append(api: &Api, lease: Lease, seq: i64, turn: i64, message: TranscriptMessage) {
     let at = api.clock.now();
-    let entry = TranscriptEntry { seq, turn, at, message, usage: Usage::default(), duration_ms: None };
+    let entry =
+        TranscriptEntry { seq, turn, at, message, usage: Usage::default(), duration_ms: None, model_call: None };
     api.store.append("a", lease, &[entry]).await.unwrap();
 }
 
@@ -122,7 +123,7 @@ async fn finish(api: &Api, lease: Lease, state: RunState, error: Option<RunFault
 }
 
 fn asks_for_time() -> TranscriptMessage {
-    let call = ToolCall { id: "call_1".into(), name: "current_time".into(), arguments: json!({}) };
+    let call = ToolCall::new("call_1", "current_time", json!({}));
     TranscriptMessage::Assistant { text: Some("One moment".into()), tool_calls: vec![call], provider_message: None }
 }
 
@@ -223,7 +224,7 @@ async fn live_event_is_told_at_once_and_not_again_when_it_is_committed() {
         StreamEvent::MessageStart { turn: 1 },
         StreamEvent::MessageChunk { turn: 1, text: "Three ".into() },
         StreamEvent::MessageChunk { turn: 1, text: "mails".into() },
-        StreamEvent::MessageEnd { turn: 1, text: "Three mails".into() },
+        StreamEvent::MessageEnd { turn: 1, text: "Three mails".into(), model_call: None },
     ] {
         api.hub.publish(run, || event);
     }

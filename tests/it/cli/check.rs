@@ -7,12 +7,12 @@ use reveille::base::clock::Clock;
 use reveille::domain::event::Event;
 use reveille::store::{self, Store};
 use serde_json::{Value, json};
-use wiremock::matchers::path;
+use wiremock::matchers::{body_string_contains, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::Shell;
 use crate::support::binary::{Service, TempDir};
-use crate::support::model::{ModelServer, OpenAiFormat};
+use crate::support::model::{AnthropicFormat, ModelServer, OpenAiFormat, ResponsesFormat};
 use crate::support::postgres::Database;
 use crate::support::servers;
 use crate::support::smtp::MailServer;
@@ -85,6 +85,58 @@ async fn servers_that_answer_are_fine() {
     assert!(shell.ok(&["check"]).await.contains(&format!("{migrations} migrations are run by `reveille migrate`")));
     shell.ok(&["migrate"]).await;
     assert!(shell.ok(&["check"]).await.contains("its tables are up to date"));
+}
+
+/// A model of each wire, one of which refuses a setting, one all tools, and one does not call them.
+#[tokio::test]
+async fn question_to_each_model_names_what_is_refused() {
+    let dir = TempDir::new();
+    let chat = ModelServer::start::<OpenAiFormat>().await;
+    let responses = ModelServer::start::<ResponsesFormat>().await;
+    let anthropic = ModelServer::start::<AnthropicFormat>().await;
+    let odd = MockServer::start().await;
+    let refusal = |what: &str| {
+        let error = json!({ "error": { "message": format!("Unsupported parameter: {what}"), "type": "invalid_request_error" } });
+        ResponseTemplate::new(400).set_body_json(error)
+    };
+    let said =
+        json!({ "choices": [{ "message": { "role": "assistant", "content": "Noon." }, "finish_reason": "stop" }] });
+    let says = || ResponseTemplate::new(200).set_body_json(said.clone());
+    for (model, field, what) in [("cool", "\"temperature\"", "temperature"), ("bare", "\"tools\"", "tools")] {
+        let place = format!("/{model}/chat/completions");
+        Mock::given(path(&place)).and(body_string_contains(field)).respond_with(refusal(what)).mount(&odd).await;
+        Mock::given(path(&place)).respond_with(says()).mount(&odd).await;
+    }
+    let model = |name: &str, provider: &str, url: String, more: &str| {
+        format!("[llm.models.{name}]\nprovider = \"{provider}\"\nbase_url = \"{url}\"\nmodel = \"m\"\n{more}\n")
+    };
+    let config = [
+        model("main", "openai", chat.url(), ""),
+        model("second", "openai-responses", responses.url(), "effort = \"low\""),
+        model("third", "anthropic", anthropic.url(), "thinking = \"adaptive\""),
+        model("cool", "openai", format!("{}/cool", odd.uri()), "temperature = 0.1"),
+        model("bare", "openai", format!("{}/bare", odd.uri()), ""),
+    ]
+    .concat();
+    std::fs::write(dir.path().join("reveille.toml"), config).unwrap();
+    let shell = Shell::in_dir(&dir);
+    let silent = shell.json(&["check"]).await;
+    assert!(!silent.to_string().contains("answer main") && chat.requests().is_empty(), "nothing is asked unasked");
+    let done = shell.run(&["check", "--ask", "--json"]).await;
+    assert_eq!((done.code, done.err.as_str()), (1, "error: 2 things are wrong\n"), "{}", done.out);
+    let answer: Value = serde_json::from_str(&done.out).unwrap();
+    let of = |name: &str| {
+        let checks = answer["checks"].as_array().unwrap();
+        let found = checks.iter().find(|check| check["name"] == format!("answer {name}")).expect("a finding");
+        json!([found["verdict"], found["message"], found["hint"]])
+    };
+    for name in ["main", "second", "third"] {
+        assert_eq!(of(name), json!(["fine", "called the tool and went on; 220 + 15 tokens", null]), "{name}");
+    }
+    let hint = "`temperature` is refused: without it the model answers";
+    assert_eq!(of("cool"), json!(["wrong", "refused: 400: Unsupported parameter: temperature", hint]));
+    let hint = "tools are refused: without them the model answers; an agent needs one that calls tools";
+    assert_eq!(of("bare"), json!(["wrong", "refused: 400: Unsupported parameter: tools", hint]));
 }
 
 #[tokio::test]

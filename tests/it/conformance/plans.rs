@@ -308,6 +308,7 @@ async fn transcribe(world: &StoreHarness, started: &[StartedRun]) {
         message: TranscriptMessage::user("hello"),
         usage: Usage::default(),
         duration_ms: None,
+        model_call: None,
     };
     let appends = started.iter().take(4).map(|started| async move {
         let run = &started.run;

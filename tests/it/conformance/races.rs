@@ -299,8 +299,15 @@ fn beat() -> Act {
 fn append() -> Act {
     act("append", |store, scene| async move {
         let message = TranscriptMessage::user("hello");
-        let entry =
-            TranscriptEntry { seq: 0, turn: 0, at: START, message, usage: Default::default(), duration_ms: None };
+        let entry = TranscriptEntry {
+            seq: 0,
+            turn: 0,
+            at: START,
+            message,
+            usage: Default::default(),
+            duration_ms: None,
+            model_call: None,
+        };
         store.append("a", scene.running.lease, &[entry]).await
     })
 }

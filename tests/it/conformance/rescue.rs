@@ -99,6 +99,7 @@ async fn old_holder_can_not_write_any_more(world: &StoreHarness) {
         message: TranscriptMessage::user(text),
         usage: Usage::default(),
         duration_ms: None,
+        model_call: None,
     };
     let refused = world.store.append("a", started.lease, &[entry("stale")]).await;
     assert!(matches!(refused, Err(StoreError::LeaseLost)), "{refused:?}");

@@ -42,7 +42,15 @@ pub(super) fn message(run_id: Option<Uuid>, key: &str) -> NewDelivery {
 async fn ended(world: &StoreHarness, state: RunState) -> StartedRun {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     let (message, id) = (TranscriptMessage::user("hello"), started.run.id);
-    let entry = TranscriptEntry { seq: 0, turn: 0, at: START, message, usage: Usage::default(), duration_ms: None };
+    let entry = TranscriptEntry {
+        seq: 0,
+        turn: 0,
+        at: START,
+        message,
+        usage: Usage::default(),
+        duration_ms: None,
+        model_call: None,
+    };
     world.store.append("a", started.lease, &[entry]).await.unwrap();
     let deliveries = vec![self::message(Some(id), &id.to_string())];
     world.store.finish_runs(&[Finish { deliveries, ..end_of(&started, state) }]).await.unwrap();

@@ -25,7 +25,7 @@ const KEPT: &str = "a\u{FFFD}b\\u0000";
 async fn transcripts_outputs_and_errors_are_kept_without_nul(world: &StoreHarness) {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     let said = |text: &str| {
-        let call = ToolCall { id: text.into(), name: text.into(), arguments: json!({text: [text]}) };
+        let call = ToolCall::new(text, text, json!({text: [text]}));
         vec![
             TranscriptMessage::Assistant { text: Some(text.into()), tool_calls: vec![call], provider_message: None },
             TranscriptMessage::Tool {
@@ -46,6 +46,7 @@ async fn transcripts_outputs_and_errors_are_kept_without_nul(world: &StoreHarnes
             message,
             usage: Usage::default(),
             duration_ms: None,
+            model_call: None,
         })
         .collect();
     world.store.append("a", started.lease, &entries).await.unwrap();

@@ -4,9 +4,15 @@ use std::sync::Arc;
 
 use chrono::TimeDelta;
 use futures::future::join_all;
+use reveille::agent::checkpoint::Checkpoint;
+use reveille::base::clock::Clock;
 use reveille::base::id::Scope;
-use reveille::domain::run::transcript::{ProviderMessage, ToolCall, TranscriptEntry, TranscriptMessage};
+use reveille::domain::run::outcome::RunError;
+use reveille::domain::run::transcript::{
+    ModelCall, ModelTokens, ProviderMessage, ToolCall, TranscriptEntry, TranscriptMessage,
+};
 use reveille::domain::run::{RunState, Usage};
+use reveille::executor::leased_transcript::LeasedTranscript;
 use reveille::store::{Finish, Lease, PAGE_BYTES, StartedRun, StoreError};
 use serde_json::json;
 use uuid::Uuid;
@@ -24,16 +30,19 @@ on_both!(
     without_the_lease_nothing_is_appended,
     entries_that_waited_come_with_the_end_and_with_no_other,
     usage_of_turns_adds_up,
+    call_of_a_model_is_kept_with_its_message,
+    row_of_format_1_is_read_without_the_call_of_its_model,
     unknown_format_is_not_guessed_at,
 );
 
 fn entry(seq: i64, message: TranscriptMessage) -> TranscriptEntry {
     let usage = Usage { turns: 1, tool_calls: 2, input_tokens: seq, output_tokens: 3, cost_micros: 4 };
-    TranscriptEntry { seq, turn: seq, at: START + TimeDelta::milliseconds(seq), message, usage, duration_ms: Some(7) }
+    let at = START + TimeDelta::milliseconds(seq);
+    TranscriptEntry { seq, turn: seq, at, message, usage, duration_ms: Some(7), model_call: None }
 }
 
 fn conversation() -> Vec<TranscriptEntry> {
-    let call = ToolCall { id: "call_1".into(), name: "current_time".into(), arguments: json!({"zone": "Asia/Tokyo"}) };
+    let call = ToolCall::new("call_1", "current_time", json!({"zone": "Asia/Tokyo"}));
     let told = TranscriptMessage::Tool {
         call_id: "call_1".into(),
         name: "current_time".into(),
@@ -78,6 +87,31 @@ async fn provider_s_message_is_kept_byte_for_byte_for_the_run_alone(world: &Stor
     world.plant("update turns set provider_message = '{' where seq = 0").await;
     let unread = world.store.checkpoint(started.run.id, 0, 9).await;
     assert!(matches!(&unread, Err(StoreError::Corrupt(_))), "{unread:?}");
+}
+
+async fn call_of_a_model_is_kept_with_its_message(world: &StoreHarness) {
+    let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
+    let entries = [entry(0, TranscriptMessage::user("hello")), called(1), called(2)];
+    world.store.append("a", started.lease, &entries[..2]).await.unwrap();
+    let end = Finish { entries: entries[2..].to_vec(), ..end_of(&started, RunState::Succeeded) };
+    world.store.finish_runs(&[end]).await.unwrap();
+    assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 9).await.unwrap(), entries);
+    assert_eq!(world.store.checkpoint(started.run.id, 0, 9).await.unwrap(), entries);
+}
+
+/// An answer whose model has counted every kind of token.
+fn called(seq: i64) -> TranscriptEntry {
+    let said = TranscriptMessage::Assistant { text: Some("hi".into()), tool_calls: vec![], provider_message: None };
+    let tokens = ModelTokens { input: seq, output: 3, cache_read: 5, cache_write: 7, reasoning: 11 };
+    TranscriptEntry { model_call: Some(ModelCall { model: "main".into(), tokens }), ..entry(seq, said) }
+}
+
+async fn row_of_format_1_is_read_without_the_call_of_its_model(world: &StoreHarness) {
+    let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
+    world.store.append("a", started.lease, &[called(0), called(1)]).await.unwrap();
+    world.plant("update turns set format = 1, model = null, cache_read_tokens = 0 where seq = 0").await;
+    let read = world.store.checkpoint(started.run.id, 0, 9).await.unwrap();
+    assert_eq!(read, [TranscriptEntry { model_call: None, ..called(0) }, called(1)]);
 }
 
 async fn page_of_a_transcript_ends_at_a_bound_and_goes_on_behind_it(world: &StoreHarness) {
@@ -210,5 +244,16 @@ async fn unknown_format_is_not_guessed_at(world: &StoreHarness) {
     world.store.append("a", started.lease, &conversation()).await.unwrap();
     world.plant("update turns set format = 99 where seq = 1").await;
     let unread = world.store.transcript(&Scope::Every, started.run.id, 0, 9).await;
-    assert!(matches!(&unread, Err(StoreError::Corrupt(why)) if why.contains("99")), "{unread:?}");
+    assert!(matches!(unread, Err(StoreError::UnknownFormat { found: 99, newest: 2 })), "{unread:?}");
+    let unread = world.store.checkpoint(started.run.id, 0, 9).await;
+    assert!(matches!(unread, Err(StoreError::UnknownFormat { found: 99, newest: 2 })), "{unread:?}");
+    // the run that goes on from it ends, and says why; what is stored stays
+    let store = Arc::new(LeasedTranscript::new(world.store.clone(), started.lease, &started.run, false));
+    let Err(RunError::Fail { fault }) = Checkpoint::load(store, Clock::manual(START)).await else {
+        panic!("it went on")
+    };
+    assert_eq!(fault.code, "unknown_transcript_format");
+    assert!(fault.message.contains("the format 99, and this release reads up to 2"), "{}", fault.message);
+    world.plant("update turns set format = 2 where seq = 1").await;
+    assert_eq!(world.store.checkpoint(started.run.id, 0, 9).await.unwrap(), conversation());
 }

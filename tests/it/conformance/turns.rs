@@ -283,8 +283,15 @@ async fn transcript_of_a_quiet_tenant_waits_for_no_backlog_of_another(world: &St
         // of the large ones no two go together
         let text = if tenant == QUIET { "hello".into() } else { "x".repeat(700_000) };
         let message = TranscriptMessage::user(&text);
-        let entry =
-            TranscriptEntry { seq, turn: 0, at: world.now(), message, usage: Usage::default(), duration_ms: None };
+        let entry = TranscriptEntry {
+            seq,
+            turn: 0,
+            at: world.now(),
+            message,
+            usage: Usage::default(),
+            duration_ms: None,
+            model_call: None,
+        };
         async move { world.store.append(tenant, started.lease, &[entry]).await }.boxed()
     };
     let calls = |attempt| behind_others(|tenant, number| append(attempt, tenant, number));

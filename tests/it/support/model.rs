@@ -56,6 +56,43 @@ impl WireFormat for OpenAiFormat {
     }
 }
 
+pub struct ResponsesFormat;
+
+impl WireFormat for ResponsesFormat {
+    const PROVIDER: &'static str = "openai-responses";
+    const PATH: &'static str = "/v1/responses";
+    const BASE: &'static str = "/v1";
+
+    fn asks_for_the_time() -> String {
+        let call = json!({ "type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "current_time",
+            "arguments": "{}", "status": "completed" });
+        response(&[call], 100, 10)
+    }
+
+    fn answers() -> String {
+        let content = json!([{ "type": "output_text", "text": "It is late.", "annotations": [] }]);
+        let message = json!({ "type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
+            "content": content });
+        let delta = json!({ "type": "response.output_text.delta", "output_index": 0, "delta": "It is late." });
+        named_events(&[delta]) + &response(&[message], 120, 5)
+    }
+
+    fn ends_with_a_tool_result(body: &Value) -> bool {
+        let last = body["input"].as_array().and_then(|input| input.last());
+        last.is_some_and(|last| last["type"] == "function_call_output")
+    }
+}
+
+/// Items as they are told of, and the end of the stream.
+fn response(items: &[Value], input: u64, output: u64) -> String {
+    let usage = json!({ "input_tokens": input, "output_tokens": output, "total_tokens": input + output });
+    let done = |(index, item): (usize, &Value)| json!({ "type": "response.output_item.done", "output_index": index, "item": item });
+    let mut all: Vec<Value> = items.iter().enumerate().map(done).collect();
+    let response = json!({ "id": "resp_1", "status": "completed", "error": null, "output": items, "usage": usage });
+    all.push(json!({ "type": "response.completed", "response": response }));
+    named_events(&all)
+}
+
 pub struct AnthropicFormat;
 
 impl WireFormat for AnthropicFormat {

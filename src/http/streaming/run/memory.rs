@@ -65,7 +65,11 @@ fn events(entry: &TranscriptEntry) -> Vec<StreamEvent> {
             Vec::new()
         }
         TranscriptMessage::Assistant { text, tool_calls, .. } => {
-            let end = StreamEvent::MessageEnd { turn: entry.turn, text: text.clone().unwrap_or_default() };
+            let end = StreamEvent::MessageEnd {
+                turn: entry.turn,
+                text: text.clone().unwrap_or_default(),
+                model_call: entry.model_call.clone(),
+            };
             let calls = tool_calls.iter().map(|call| StreamEvent::ToolCallStart {
                 tool: call.name.clone(),
                 args: call.arguments.clone(),
@@ -95,7 +99,7 @@ mod tests {
     }
 
     fn end(turn: i64) -> StreamEvent {
-        StreamEvent::MessageEnd { turn, text: "hello".into() }
+        StreamEvent::MessageEnd { turn, text: "hello".into(), model_call: None }
     }
 
     fn chunk(turn: i64) -> StreamEvent {
@@ -107,11 +111,11 @@ mod tests {
     }
 
     fn entry(turn: i64) -> TranscriptEntry {
-        let call = ToolCall { id: "call_0".into(), name: "t".into(), arguments: json!({}) };
+        let call = ToolCall::new("call_0", "t", json!({}));
         let message =
             TranscriptMessage::Assistant { text: Some("hello".into()), tool_calls: vec![call], provider_message: None };
         let at = chrono::DateTime::UNIX_EPOCH;
-        TranscriptEntry { seq: turn, turn, at, message, usage: Usage::default(), duration_ms: None }
+        TranscriptEntry { seq: turn, turn, at, message, usage: Usage::default(), duration_ms: None, model_call: None }
     }
 
     #[test]

@@ -34,7 +34,7 @@ fn entries_of<'a>(appends: impl Iterator<Item = &'a TranscriptAppend>) -> Vec<(L
     appends.flat_map(|append| append.entries.iter().map(|entry| (append.lease, entry))).collect()
 }
 
-/// The values of `$1` to `$13`, which are the same in both statements.
+/// The values of `$1` to `$17`, which are the same in both statements.
 fn columns_of(entries: &[(Lease, &EntryColumns)]) -> Result<PgArguments, sqlx::Error> {
     let mut arguments = PgArguments::default();
     arguments.add(FORMAT).map_err(sqlx::Error::Encode)?;
@@ -51,6 +51,10 @@ fn columns_of(entries: &[(Lease, &EntryColumns)]) -> Result<PgArguments, sqlx::E
     add(&mut arguments, columns().map(|entry| entry.duration_ms))?;
     add(&mut arguments, columns().map(|entry| entry.at))?;
     add(&mut arguments, columns().map(|entry| entry.provider_message.as_deref()))?;
+    add(&mut arguments, columns().map(|entry| entry.model.as_deref()))?;
+    add(&mut arguments, columns().map(|entry| entry.tokens.cache_read))?;
+    add(&mut arguments, columns().map(|entry| entry.tokens.cache_write))?;
+    add(&mut arguments, columns().map(|entry| entry.tokens.reasoning))?;
     Ok(arguments)
 }
 

@@ -56,7 +56,8 @@ fn holding(leases: &[Lease]) -> QueryBuilder<Sqlite> {
 fn inserting(entries: &[(Lease, &EntryColumns)]) -> QueryBuilder<Sqlite> {
     let mut insert = QueryBuilder::new(
         "insert into turns (run_id, seq, turn, format, body, turns, tool_calls, input_tokens, output_tokens,
-                            cost_micros, duration_ms, created_at, provider_message) ",
+                            cost_micros, duration_ms, created_at, provider_message, model, cache_read_tokens,
+                            cache_write_tokens, reasoning_tokens) ",
     );
     insert.push_values(entries, |mut row, (lease, entry)| {
         let usage = entry.usage;
@@ -64,6 +65,8 @@ fn inserting(entries: &[(Lease, &EntryColumns)]) -> QueryBuilder<Sqlite> {
         row.push_bind(entry.body.clone()).push_bind(usage.turns).push_bind(usage.tool_calls);
         row.push_bind(usage.input_tokens).push_bind(usage.output_tokens).push_bind(usage.cost_micros);
         row.push_bind(entry.duration_ms).push_bind(entry.at).push_bind(entry.provider_message.clone());
+        row.push_bind(entry.model.clone()).push_bind(entry.tokens.cache_read).push_bind(entry.tokens.cache_write);
+        row.push_bind(entry.tokens.reasoning);
     });
     insert.push(" on conflict (run_id, seq) do nothing");
     insert

@@ -146,7 +146,7 @@ event: content_block_stop
 data: {"type":"content_block_stop","index":3}
 
 event: message_delta
-data: {"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},"usage":{"output_tokens":17}}
+data: {"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},"usage":{"output_tokens":17,"output_tokens_details":{"thinking_tokens":4}}}
 
 event: message_stop
 data: {"type":"message_stop"}
@@ -174,7 +174,7 @@ async fn request_goes_out_whole_and_its_answer_is_read_whole() {
             text: Some("Looking.".into()),
             tool_calls: vec![call("d1", "read", json!({ "box": "out" }))],
             stop: StopReason::ToolCalls,
-            tokens: ModelTokens { input: 82, output: 17 },
+            tokens: ModelTokens::of(82, 17),
             provider_message: answer.provider_message.clone(),
         }
     );
@@ -199,7 +199,7 @@ async fn stream_is_put_together_however_it_is_cut() {
                 text: Some("Grüße, 早 😀".into()),
                 tool_calls: vec![call("d1", "read", json!({ "box": "ön" })), call("d2", "write", json!({}))],
                 stop: StopReason::ToolCalls,
-                tokens: ModelTokens { input: 82, output: 17 },
+                tokens: ModelTokens { cache_read: 10, cache_write: 2, reasoning: 4, ..ModelTokens::of(82, 17) },
                 provider_message: answer.provider_message.clone(),
             },
             "pieces of {size}"

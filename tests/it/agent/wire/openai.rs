@@ -111,7 +111,10 @@ fn whole_answer() -> Value {
                 { "id": "d2", "type": "function", "function": { "name": "read", "arguments": "" } },
             ],
         } }],
-        "usage": { "prompt_tokens": 82, "completion_tokens": 17, "total_tokens": 99 },
+        "usage": {
+            "prompt_tokens": 82, "completion_tokens": 17, "total_tokens": 99,
+            "prompt_tokens_details": { "cached_tokens": 60 }, "completion_tokens_details": { "reasoning_tokens": 9 },
+        },
     })
 }
 
@@ -150,7 +153,7 @@ async fn request_goes_out_whole_and_its_answer_is_read_whole() {
             text: None,
             tool_calls: vec![call("d1", "read", json!({ "box": "out" })), call("d2", "read", json!({}))],
             stop: StopReason::ToolCalls,
-            tokens: ModelTokens { input: 82, output: 17 },
+            tokens: ModelTokens { cache_read: 60, reasoning: 9, ..ModelTokens::of(82, 17) },
             provider_message: answer.provider_message.clone(),
         }
     );
@@ -173,7 +176,7 @@ async fn stream_is_put_together_however_it_is_cut() {
                 text: Some("Grüße, 早 😀".into()),
                 tool_calls: vec![call("d1", "read", json!({ "box": "ön" })), call("d2", "write", json!({ "a": 1 }))],
                 stop: StopReason::ToolCalls,
-                tokens: ModelTokens { input: 82, output: 17 },
+                tokens: ModelTokens::of(82, 17),
                 provider_message: answer.provider_message.clone(),
             },
             "pieces of {size}"

@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 
-use reveille::agent::{Agent, AgentResponse};
+use chrono::TimeDelta;
+use reveille::agent::{Agent, AgentResponse, Asking};
+use reveille::domain::approval::ApprovalStatus;
+use reveille::domain::approval::matrix::Category;
 use reveille::domain::run::outcome::RunError;
 use reveille::domain::run::transcript::{ProviderMessage, TranscriptMessage};
 use reveille::ports::llm::{ModelSettings, Models, Settings};
 use reveille::ports::tool::UsedSecrets;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::server::{Reply, Server, settings};
@@ -114,12 +118,39 @@ fn deepseek() -> Vendor {
     Vendor { provider: "openai", whole, streamed, wanted: [&[DEEPSEEK], Box::leak(Box::new([wanted]))] }
 }
 
+const RESPONSES: &str = r#"{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"c2ln+/=="},{ "type":"message","role":"assistant","phase":"commentary","id":"msg_1","status":"completed","content":[{"type":"output_text","text":"Looking.","annotations":[]}] },{"type":"function_call","status":"completed","name":"echo","id":"fc_1","call_id":"c1","arguments":"{\"z\": 1.0e2}"}"#;
+
+fn openai_responses() -> Vendor {
+    let items: Vec<Box<RawValue>> = serde_json::from_str(&format!("[{RESPONSES}]")).unwrap();
+    let done = |(index, item): (usize, &Box<RawValue>)| {
+        format!("data: {{\"type\":\"response.output_item.done\",\"output_index\":{index},\"item\":{}}}\n\n", item.get())
+    };
+    let items: String = items.iter().enumerate().map(done).collect();
+    // what is said of the items at the end lacks the encrypted reasoning
+    let end = json!({ "type": "response.completed", "response": { "status": "completed", "output": [] } });
+    Vendor {
+        provider: "openai-responses",
+        whole: format!(r#"{{"status":"completed","error":null,"output":[{RESPONSES}]}}"#),
+        streamed: format!("{items}data: {end}\n\n"),
+        wanted: [&[RESPONSES], &[RESPONSES]],
+    }
+}
+
+fn vendors() -> [Vendor; 4] {
+    [anthropic(), gemini(), deepseek(), openai_responses()]
+}
+
 /// The last answer of a provider.
 fn done(provider: &str) -> Reply {
     Reply::json(
         200,
         &match provider {
             "anthropic" => json!({ "content": [{ "type": "text", "text": "Done." }], "stop_reason": "end_turn" }),
+            "openai-responses" => {
+                let content = json!([{ "type": "output_text", "text": "Done.", "annotations": [] }]);
+                let message = json!({ "type": "message", "role": "assistant", "content": content });
+                json!({ "status": "completed", "error": null, "output": [message] })
+            }
             _ => {
                 json!({ "choices": [{ "message": { "role": "assistant", "content": "Done." }, "finish_reason": "stop" }] })
             }
@@ -170,7 +201,7 @@ async fn answer(agent: &Agent, stage: &AgentHarness) -> Result<String, RunError>
 
 #[tokio::test]
 async fn thinking_model_gets_back_what_it_wrote_so_its_tool_loop_goes_on() {
-    for vendor in [anthropic(), gemini(), deepseek()] {
+    for vendor in vendors() {
         for stream in [false, true] {
             let server = strict(&vendor, stream, vec![first(&vendor, stream), done(vendor.provider)]).await;
             let stage = AgentHarness::new(vec![], vec![FakeTool::echo("echo")]);
@@ -186,7 +217,7 @@ async fn thinking_model_gets_back_what_it_wrote_so_its_tool_loop_goes_on() {
 
 #[tokio::test]
 async fn run_that_is_resumed_elsewhere_sends_the_same_back() {
-    for vendor in [anthropic(), gemini(), deepseek()] {
+    for vendor in vendors() {
         let server = strict(&vendor, true, vec![first(&vendor, true), done(vendor.provider)]).await;
         let stage = AgentHarness::new(vec![], vec![FakeTool::echo("echo")]);
         let model = one(&server, &vendor, true);
@@ -202,9 +233,38 @@ async fn run_that_is_resumed_elsewhere_sends_the_same_back() {
     }
 }
 
+/// A person takes a day to agree to the call, and another instance goes on: with the bytes of the first turn.
+#[tokio::test]
+async fn thinking_waits_for_an_approval_of_a_day_and_goes_back() {
+    for vendor in vendors() {
+        let writes = || FakeTool::echo("echo").with(|tool| tool.category = Category::SideEffect);
+        let server = strict(&vendor, true, vec![first(&vendor, true)]).await;
+        let stage = AgentHarness::new(vec![], vec![writes()]);
+        let model = one(&server, &vendor, true);
+        let mut incoming = stage.incoming("Go.");
+        incoming.asking = Some(Asking { task_id: None, source: "trigger", rules: None });
+        let waiting = agent(&stage, vec![("main", model.clone())]).handle_message(&incoming).await;
+        let Ok(AgentResponse::Suspended(suspension)) = waiting else { panic!("{waiting:?}") };
+        let (mut approval, _) = suspension.asks.into_iter().next().unwrap();
+        approval.status = ApprovalStatus::Approved;
+        approval.decided_digest = Some(approval.digest.clone());
+        stage.store.approvals.lock().unwrap().push(approval);
+
+        let server = strict(&vendor, true, vec![done(vendor.provider)]).await;
+        let other = AgentHarness { store: stage.store.clone(), ..AgentHarness::new(vec![], vec![writes()]) };
+        other.clock.advance(TimeDelta::days(1));
+        let model = ModelSettings { base_url: Some(format!("{}/v1", server.address)), ..model };
+        let mut incoming = other.incoming("Go.");
+        incoming.asking = Some(Asking { task_id: None, source: "trigger", rules: None });
+        let answered = agent(&other, vec![("main", model)]).handle_message(&incoming).await;
+        let Ok(AgentResponse::Answered(result)) = answered else { panic!("{answered:?}") };
+        assert_eq!((result.response.as_str(), server.requests().len()), ("Done.", 1), "{}", vendor.provider);
+    }
+}
+
 #[tokio::test]
 async fn thinking_is_no_answer_and_nobody_reads_it() {
-    for vendor in [anthropic(), deepseek()] {
+    for vendor in [anthropic(), deepseek(), openai_responses()] {
         for stream in [false, true] {
             let server = Server::start(vec![first(&vendor, stream), done(vendor.provider)]).await;
             let stage = AgentHarness::new(vec![], vec![FakeTool::echo("echo")]);
@@ -221,8 +281,8 @@ async fn thinking_is_no_answer_and_nobody_reads_it() {
 
 #[tokio::test]
 async fn echo_is_rewritten_for_another_model() {
-    let vendors = [anthropic(), deepseek()];
-    for (from, to) in [(0, 1), (1, 0)] {
+    let vendors = [anthropic(), deepseek(), openai_responses()];
+    for (from, to) in [(0, 1), (1, 0), (1, 2), (2, 0), (0, 2), (2, 1)] {
         let (first_vendor, next) = (&vendors[from], &vendors[to]);
         let down = Reply::json(401, &json!({ "error": { "message": "no" } }));
         let server = Server::start(vec![first(first_vendor, true), down]).await;
