@@ -122,10 +122,10 @@ const RESPONSES: &str = r#"{"type":"reasoning","id":"rs_1","summary":[],"encrypt
 
 fn openai_responses() -> Vendor {
     let items: Vec<Box<RawValue>> = serde_json::from_str(&format!("[{RESPONSES}]")).unwrap();
-    let done = |(index, item): (usize, &Box<RawValue>)| {
+    let done = |(index, item): (usize, &RawValue)| {
         format!("data: {{\"type\":\"response.output_item.done\",\"output_index\":{index},\"item\":{}}}\n\n", item.get())
     };
-    let items: String = items.iter().enumerate().map(done).collect();
+    let items: String = items.iter().map(AsRef::as_ref).enumerate().map(done).collect();
     // what is said of the items at the end lacks the encrypted reasoning
     let end = json!({ "type": "response.completed", "response": { "status": "completed", "output": [] } });
     Vendor {
