@@ -15,13 +15,12 @@ use crate::base::secret::Secret;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
 use crate::ports::llm::anthropic::answer::AnthropicStream;
 use crate::ports::llm::connections::ModelConnections;
-use crate::ports::llm::thinking::PromptCache;
+use crate::ports::llm::thinking::{PromptCache, ThinkingMode};
 use crate::ports::llm::wire::{Format, Progress, RequestBody, SseEvent, raw, system};
 use crate::ports::llm::{
     LlmError, Model, ModelAnswer, ModelRequest, ModelSettings, OnDelta, StopReason, ToolOffer, provider_message, wire,
 };
 
-pub(super) const DEFAULT_BASE_URL: &str = "https://api.anthropic.com/v1";
 const VERSION: &str = "2023-06-01";
 /// Format of a kept message's raw text: the blocks of its content.
 const WIRE: &str = "anthropic";
@@ -40,12 +39,9 @@ impl Anthropic {
     /// The model with its settings and its key.
     pub fn new(offer: &ToolOffer) -> Anthropic {
         let settings = offer.settings;
-        let base_url = settings.base_url.as_deref().unwrap_or(DEFAULT_BASE_URL).trim_end_matches('/');
-        // Anthropic's own clients leave the version out of the base address; both spellings are known
-        let version = if base_url.ends_with("/v1") { "" } else { "/v1" };
         Anthropic {
             connections: Arc::clone(offer.connections),
-            url: format!("{base_url}{version}/messages"),
+            url: format!("{}/messages", settings.endpoint().unwrap_or_default()),
             key: offer.key.cloned(),
             settings: settings.clone(),
         }
@@ -88,6 +84,18 @@ impl Anthropic {
             Some(blocks) => self.with_provider_message(blocks, answer),
             None => answer,
         }
+    }
+
+    /// How the model is to think. Not within a budget where it goes on behind calls of another model: it would be
+    /// refused, because its own thinking does not stand before them.
+    fn thinking(&self, messages: &[TranscriptMessage]) -> Option<Value> {
+        let last = messages.iter().rfind(|message| !matches!(message, TranscriptMessage::Tool { .. }));
+        let is_foreign = last.is_some_and(|message| {
+            matches!(message, TranscriptMessage::Assistant { .. })
+                && provider_message::message_of(message, WIRE, &self.settings.model).is_none()
+        });
+        let has_budget = self.settings.thinking == Some(ThinkingMode::Enabled);
+        self.settings.anthropic_thinking().filter(|_| !(has_budget && is_foreign))
     }
 
     /// The answer with its blocks as they are to come back.
@@ -144,7 +152,7 @@ impl Format for Anthropic {
         wire::insert(&mut body, "temperature", request.temperature.or(settings.temperature));
         wire::insert(&mut body, "top_p", settings.top_p);
         wire::insert(&mut body, "top_k", settings.top_k);
-        wire::insert(&mut body, "thinking", settings.anthropic_thinking());
+        wire::insert(&mut body, "thinking", self.thinking(&request.messages));
         wire::insert(&mut body, "output_config", settings.effort.map(|effort| json!({ "effort": effort })));
         wire::insert(&mut body, "stream", stream.then_some(true));
         let conversation = messages(&request.messages, &settings.model, marker.as_ref());

@@ -23,7 +23,7 @@ pub struct ChainLink {
     pub name: String,
     /// The model, once for each key.
     pub keys: Vec<Arc<dyn Model>>,
-    /// The same with less thinking, level by level.
+    /// Its keys with less thinking, level by level.
     pub lower: Vec<Vec<Arc<dyn Model>>>,
     /// Passes the model over while it keeps failing.
     pub breaker: ModelBreaker,

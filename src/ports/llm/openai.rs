@@ -19,7 +19,6 @@ use crate::ports::llm::{
     provider_message, wire,
 };
 
-pub(super) const DEFAULT_BASE_URL: &str = "https://api.openai.com/v1";
 /// Format of a kept message's raw text: the message of a choice.
 const WIRE: &str = "openai";
 
@@ -35,10 +34,9 @@ impl OpenAi {
     /// The model with its settings and its key.
     pub fn new(offer: &ToolOffer) -> OpenAi {
         let settings = offer.settings;
-        let base_url = settings.base_url.as_deref().unwrap_or(DEFAULT_BASE_URL).trim_end_matches('/');
         OpenAi {
             connections: Arc::clone(offer.connections),
-            url: format!("{base_url}/chat/completions"),
+            url: format!("{}/chat/completions", settings.endpoint().unwrap_or_default()),
             key: offer.key.cloned(),
             settings: settings.clone(),
         }

@@ -1,5 +1,7 @@
 //! `[llm]`: which models there are, which is the default, and which follow when one fails.
 
+mod thinking_settings;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -8,9 +10,12 @@ use serde::{Deserialize, Serialize};
 use crate::base::invalid::{ValidationErrors, did_you_mean, escape};
 use crate::base::secret::Secret;
 use crate::base::words::words;
-use crate::ports::llm::thinking::{Effort, PromptCache, ThinkingMode};
-use crate::ports::llm::{PROVIDERS, anthropic, openai};
+use crate::ports::llm::PROVIDERS;
+use crate::ports::llm::thinking::{PromptCache, ThinkingEffort, ThinkingMode};
 
+/// Where the APIs of the providers begin by themselves.
+const OPENAI_URL: &str = "https://api.openai.com/v1";
+const ANTHROPIC_URL: &str = "https://api.anthropic.com/v1";
 /// The longest answer where the provider wants a number and the settings name none.
 const DEFAULT_MAX_TOKENS: u32 = 8192;
 /// Longest key of a cache, in characters.
@@ -70,7 +75,7 @@ pub struct ModelSettings {
     /// Longest answer in tokens; absent: the provider's own, 8192 where the provider wants a number.
     pub max_output_tokens: Option<u32>,
     /// How much the model thinks; absent: as it has it.
-    pub effort: Option<Effort>,
+    pub effort: Option<ThinkingEffort>,
     /// Whether it thinks, for `anthropic`; absent: as it has it.
     pub thinking: Option<ThinkingMode>,
     /// Most tokens of thinking, for `thinking = "enabled"`.
@@ -175,12 +180,12 @@ impl ModelSettings {
     /// Where the API begins, its version included, without a slash at the end; `None`: the provider asks nobody.
     pub fn endpoint(&self) -> Option<String> {
         let own = match self.provider.as_str() {
-            "openai" | "openai-responses" => openai::DEFAULT_BASE_URL,
-            "anthropic" => anthropic::DEFAULT_BASE_URL,
+            "openai" | "openai-responses" => OPENAI_URL,
+            "anthropic" => ANTHROPIC_URL,
             _ => return None,
         };
         let base = self.base_url.as_deref().unwrap_or(own).trim_end_matches('/');
-        // Anthropic's own clients leave the version out of the base address
+        // Anthropic's own clients leave the version out of the base address; both spellings are known
         let version = if self.provider == "anthropic" && !base.ends_with("/v1") { "/v1" } else { "" };
         Some(format!("{base}{version}"))
     }

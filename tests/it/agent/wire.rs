@@ -2,7 +2,9 @@
 //! back, and every way to fail.
 
 mod anthropic;
+mod fakes;
 mod openai;
 mod responses;
+mod scenarios;
 mod server;
 mod thinking;

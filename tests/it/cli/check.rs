@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
 use reveille::base::clock::Clock;
 use reveille::domain::event::Event;
+use reveille::ports::llm::Models;
+use reveille::ports::llm::fallback::RetryWait;
 use reveille::store::{self, Store};
 use serde_json::{Value, json};
 use wiremock::matchers::{body_string_contains, path};
@@ -137,6 +140,22 @@ async fn question_to_each_model_names_what_is_refused() {
     assert_eq!(of("cool"), json!(["wrong", "refused: 400: Unsupported parameter: temperature", hint]));
     let hint = "tools are refused: without them the model answers; an agent needs one that calls tools";
     assert_eq!(of("bare"), json!(["wrong", "refused: 400: Unsupported parameter: tools", hint]));
+}
+
+#[tokio::test]
+async fn models_of_the_readme_can_be_asked() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let begin = page.find("[llm]\n").expect("the section about models");
+    let end = begin + page[begin..].find("```").expect("the end of its block");
+    let mut config: toml::Table = toml::from_str(&page[begin..end]).unwrap();
+    let mut settings: reveille::ports::llm::Settings = config.remove("llm").unwrap().try_into().unwrap();
+    settings.resolve_keys(|name| name.ends_with("_API_KEY").then(|| "sk-test".to_owned())).unwrap();
+    let retry = RetryWait { max_retries: 0, base_delay: Duration::ZERO };
+    let models = Models::build(&settings, retry, &Clock::system()).unwrap();
+    let chain = models.chain(None, "ann").unwrap();
+    assert_eq!(chain.names().collect::<Vec<_>>(), ["gpt", "claude", "local"]);
+    let wires: Vec<&str> = settings.models.values().map(|model| model.provider.as_str()).collect();
+    assert_eq!(wires, ["anthropic", "openai-responses", "openai"]);
 }
 
 #[tokio::test]

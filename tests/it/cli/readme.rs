@@ -56,6 +56,9 @@ async fn readme_is_what_its_commands_print() {
     reader.console("reveille run show").await;
     reader.console("reveille schedule preview").await;
 
+    // models
+    reader.pass_over("toml", "[llm]", "needs keys of providers; cli::check builds its models");
+
     // events and pipelines
     reader.save("json", "{", "order.json");
     reader.console("echo ").await;

@@ -194,10 +194,11 @@ impl ModelServer {
         format!("{}{}", self.server.uri(), self.base)
     }
 
-    /// The bodies of all requests, in order.
+    /// The bodies of all requests that have one, in order.
     pub fn requests(&self) -> Vec<Value> {
         let received = futures::executor::block_on(self.server.received_requests()).expect("requests are recorded");
-        received.iter().map(|request| request.body_json().expect("a JSON body")).collect()
+        let asked = received.iter().filter(|request| !request.body.is_empty());
+        asked.map(|request| request.body_json().expect("a JSON body")).collect()
     }
 
     /// How often it was asked without a tool's result: how often a first turn was begun.

@@ -19,7 +19,7 @@ use crate::ports::llm::{LlmError, ModelRequest, ModelSettings, Models, Settings,
 
 const TOOL: &str = "current_time";
 const QUESTION: &str = "Call the tool `current_time` once. Then say in one short sentence which time it tells.";
-/// What the tool tells.
+/// The tool's answer.
 const TIME: &str = "12:00";
 
 /// Settings of a model that it can do without: each with the model's settings without it, if it is set.

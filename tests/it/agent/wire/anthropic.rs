@@ -6,6 +6,7 @@ use std::time::Duration;
 use reveille::agent::{Agent, AgentResponse};
 use reveille::domain::run::transcript::TranscriptMessage;
 use reveille::ports::llm::anthropic::Anthropic;
+use reveille::ports::llm::thinking::{PromptCache, ThinkingMode};
 use reveille::ports::llm::{
     LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, Models, Settings, StopReason, ToolChoice, ToolSchema,
 };
@@ -55,15 +56,20 @@ fn request() -> ModelRequest {
     }
 }
 
+/// Marks the last block of a part of the request that the provider keeps.
+fn kept() -> Value {
+    json!({ "type": "ephemeral", "ttl": "5m" })
+}
+
 /// `request()` as it must go over the wire: system apart, results of a turn and what is said next in one message,
-/// nothing empty.
+/// nothing empty, and a mark behind the system message and at the end.
 fn body() -> Value {
     let text = |text: &str| json!({ "type": "text", "text": text });
     json!({
         "model": "model-7",
         "max_tokens": 500,
         "temperature": 0.5,
-        "system": "Be brief.\n\nBe kind.",
+        "system": [{ "type": "text", "text": "Be brief.\n\nBe kind.", "cache_control": kept() }],
         "messages": [
             { "role": "user", "content": [text("Any mail?")] },
             { "role": "assistant", "content": [
@@ -75,7 +81,7 @@ fn body() -> Value {
                 { "type": "tool_result", "tool_use_id": "c1", "content": "2 mails" },
                 { "type": "tool_result", "tool_use_id": "c2", "content": "Operation failed.", "is_error": true },
                 text("Hurry."),
-                text("From whom?"),
+                { "type": "text", "text": "From whom?", "cache_control": kept() },
             ] },
         ],
         "tools": [{
@@ -224,7 +230,7 @@ async fn forced_answer_names_the_tools_and_forbids_them_and_a_plain_one_names_no
     let mut expected = body();
     expected["tool_choice"] = json!({ "type": "none" });
     assert_eq!(server.requests()[0].body, expected);
-    let content = json!([{ "type": "text", "text": "hello" }]);
+    let content = json!([{ "type": "text", "text": "hello", "cache_control": kept() }]);
     assert_eq!(
         server.requests()[1].body,
         json!({ "model": "model-7", "max_tokens": 8192, "messages": [{ "role": "user", "content": content }] })
@@ -235,9 +241,53 @@ async fn forced_answer_names_the_tools_and_forbids_them_and_a_plain_one_names_no
 async fn base_address_may_leave_out_the_version() {
     let text = json!({ "content": [{ "type": "text", "text": "hi" }], "stop_reason": "end_turn" });
     let server = Server::start(vec![Reply::json(200, &text)]).await;
-    let bare = settings(&server, |settings| settings.base_url = Some(format!("{}/", server.address)));
+    let bare = settings(&server, |settings| {
+        settings.provider = "anthropic".into();
+        settings.base_url = Some(format!("{}/", server.address));
+    });
     offer(&bare, Anthropic::new).complete(&plain(), None).await.unwrap();
     assert_eq!(server.requests()[0].line, "POST /v1/messages HTTP/1.1");
+}
+
+#[tokio::test]
+async fn conversation_is_kept_as_long_as_the_settings_say_or_not_at_all() {
+    let text = json!({ "content": [{ "type": "text", "text": "hi" }], "stop_reason": "end_turn" });
+    let server = Server::start(vec![Reply::json(200, &text), Reply::json(200, &text)]).await;
+    for cache in [PromptCache::OneHour, PromptCache::Off] {
+        let settings = settings(&server, |settings| settings.prompt_cache = cache);
+        offer(&settings, Anthropic::new).complete(&request(), None).await.unwrap();
+    }
+    let requests = server.requests();
+    let hour = json!({ "type": "ephemeral", "ttl": "1h" });
+    let sent = &requests[0].body;
+    assert_eq!(
+        (&sent["system"][0]["cache_control"], &sent["messages"][2]["content"][3]["cache_control"]),
+        (&hour, &hour)
+    );
+    assert_eq!(sent.to_string().matches("cache_control").count(), 2);
+    assert_eq!(
+        (&requests[1].body["system"], requests[1].text.contains("cache_control")),
+        (&json!("Be brief.\n\nBe kind."), false)
+    );
+}
+
+#[tokio::test]
+async fn thinking_has_a_budget_where_it_is_enabled() {
+    let text = json!({ "content": [{ "type": "text", "text": "hi" }], "stop_reason": "end_turn" });
+    let server = Server::start(vec![Reply::json(200, &text), Reply::json(200, &text)]).await;
+    let settings = settings(&server, |settings| {
+        settings.thinking = Some(ThinkingMode::Enabled);
+        settings.thinking_budget_tokens = Some(2048);
+    });
+    offer(&settings, Anthropic::new).complete(&plain(), None).await.unwrap();
+    let sent = &server.requests()[0].body;
+    assert_eq!(sent["thinking"], json!({ "type": "enabled", "budget_tokens": 2048 }));
+    assert_eq!((sent.get("output_config"), sent.get("temperature")), (None, None));
+    // behind calls of another model, which its own thinking does not stand before, it would be refused
+    let mut behind = request();
+    behind.messages.truncate(6);
+    offer(&settings, Anthropic::new).complete(&behind, None).await.unwrap();
+    assert_eq!(server.requests()[1].body.get("thinking"), None);
 }
 
 async fn stopped(reason: &str) -> Result<ModelAnswer, LlmError> {
@@ -256,6 +306,8 @@ async fn reason_to_stop_is_understood() {
     assert_eq!(understood, [StopReason::Done, StopReason::Done, StopReason::Length, StopReason::Refused]);
     let message = "the answer did not fit into the context window".into();
     assert_eq!(stopped("model_context_window_exceeded").await, Err(LlmError::Overflow { message }));
+    let message = "the model stopped for a reason that is not known: `novel`".into();
+    assert_eq!(stopped("novel").await, Err(LlmError::Transient { message }));
 }
 
 async fn failed(reply: Reply) -> LlmError {
@@ -324,6 +376,9 @@ async fn message_goes_through_tools_and_back_over_the_wire() {
     let tools = json!([{ "name": "echo", "description": "the tool echo", "input_schema": { "type": "object" } }]);
     let mut messages = vec![json!({ "role": "user", "content": [{ "type": "text", "text": "Which number?" }] })];
     let body = |messages: &[Value]| {
+        let mut messages = messages.to_vec();
+        messages.last_mut().unwrap()["content"][0]["cache_control"] = kept();
+        let system = json!([{ "type": "text", "text": system, "cache_control": kept() }]);
         json!({
             "model": "model-7", "max_tokens": 8192, "system": system, "messages": messages,
             "tools": tools, "tool_choice": { "type": "auto" },

@@ -6,6 +6,8 @@ use std::time::Duration;
 use reveille::agent::{Agent, AgentResponse};
 use reveille::domain::run::transcript::TranscriptMessage;
 use reveille::ports::llm::openai::OpenAi;
+use reveille::ports::llm::settings::MaxTokensField;
+use reveille::ports::llm::thinking::ThinkingEffort;
 use reveille::ports::llm::{
     LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, Models, Settings, StopReason, ToolChoice, ToolSchema,
 };
@@ -230,6 +232,51 @@ async fn model_s_own_limits_go_along_and_a_model_without_key_sends_none() {
             "max_tokens": 64, "temperature": 0.0,
         })
     );
+}
+
+#[tokio::test]
+async fn settings_of_a_server_are_kept_to_the_letter() {
+    let reply =
+        || Reply::json(200, &json!({ "choices": [{ "message": { "content": "hi" }, "finish_reason": "stop" }] }));
+    let server = Server::start(vec![reply()]).await;
+    let settings = settings(&server, |settings| {
+        settings.max_output_tokens = Some(64);
+        settings.max_tokens_field = Some(MaxTokensField::MaxCompletionTokens);
+        settings.stream_usage = false;
+        settings.effort = Some(ThinkingEffort::Minimal);
+        settings.top_p = Some(0.25);
+        settings.prompt_cache_key = Some("ours".into());
+    });
+    offer(&settings, OpenAi::new).complete(&plain(), Some(&|_| {})).await.unwrap();
+    assert_eq!(
+        server.requests().remove(0).body,
+        json!({
+            "model": "model-7", "messages": [{ "role": "user", "content": "hello" }], "stream": true,
+            "max_completion_tokens": 64, "reasoning_effort": "minimal", "top_p": 0.25, "prompt_cache_key": "ours",
+        })
+    );
+}
+
+#[tokio::test]
+async fn reason_to_stop_is_understood_in_the_words_of_many_servers() {
+    let stopped = async |reason: &str| {
+        let message = json!({ "role": "assistant", "content": "hi" });
+        let reply = json!({ "choices": [{ "message": message, "finish_reason": reason }] });
+        let server = Server::start(vec![Reply::json(200, &reply)]).await;
+        model(&server).complete(&plain(), None).await.map(|answer| answer.stop)
+    };
+    for (reason, stop) in [
+        ("stop", StopReason::Done),
+        ("STOP", StopReason::Done),
+        ("eos", StopReason::Done),
+        ("length", StopReason::Length),
+        ("model_length", StopReason::Length),
+        ("content_filter", StopReason::Refused),
+    ] {
+        assert_eq!(stopped(reason).await, Ok(stop), "{reason}");
+    }
+    let message = "the model stopped for a reason that is not known: `MALFORMED_FUNCTION_CALL`".into();
+    assert_eq!(stopped("MALFORMED_FUNCTION_CALL").await, Err(LlmError::Transient { message }));
 }
 
 #[tokio::test]
