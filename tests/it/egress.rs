@@ -7,7 +7,7 @@ mod spellings;
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
@@ -63,9 +63,4 @@ fn denied<T: std::fmt::Debug>(answer: Result<T, EgressError>) -> String {
         Err(EgressError::Denied { why }) => why,
         other => panic!("expected a denial, got {other:?}"),
     }
-}
-
-/// An address of this machine where nothing listens: it was free a moment ago.
-async fn closed_port() -> SocketAddr {
-    tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }

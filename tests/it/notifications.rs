@@ -17,8 +17,6 @@ use reveille::domain::notification::rendered_message::RenderedMessage;
 use reveille::domain::notification::{Addresses, Recipient};
 use reveille::domain::task::Urgency;
 use reveille::ports::channel::{Channel, ChannelError, Confirmed, OutgoingMessage, Receipt};
-use tokio::io::AsyncReadExt;
-use tokio::net::TcpListener;
 use uuid::Uuid;
 use wiremock::matchers::method;
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
@@ -104,19 +102,4 @@ async fn only_request(server: &MockServer) -> Request {
 
 fn header<'a>(request: &'a Request, name: &str) -> &'a str {
     request.headers[name].to_str().unwrap()
-}
-
-/// Where no answer comes: a server that hears a request and says nothing, one that closes the connection on it, and
-/// nobody at all. The listener keeps the first one there.
-async fn bad_lines() -> [(&'static str, String, Option<TcpListener>); 3] {
-    let bind = async || TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = |listener: &TcpListener| format!("http://{}", listener.local_addr().unwrap());
-    let (hanging, closing, gone) = (bind().await, bind().await, bind().await);
-    let (hangs, closes, nobody) = (address(&hanging), address(&closing), address(&gone));
-    tokio::spawn(async move {
-        while let Ok((mut socket, _)) = closing.accept().await {
-            let _ = socket.read(&mut [0; 4096]).await;
-        }
-    });
-    [("hangs", hangs, Some(hanging)), ("closes", closes, None), ("nobody", nobody, None)]
 }

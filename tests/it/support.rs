@@ -5,6 +5,7 @@
 pub mod api;
 pub mod app;
 pub mod binary;
+pub mod broken_servers;
 pub mod checker;
 pub mod computing;
 pub mod effects;

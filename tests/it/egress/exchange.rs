@@ -11,7 +11,8 @@ use tokio::net::TcpListener;
 use wiremock::matchers::{body_string, header as has_header, method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use super::{Names, closed_port, denied, egress, settings};
+use super::{Names, denied, egress, settings};
+use crate::support::broken_servers::ClosedPort;
 
 fn get(url: impl Into<String>) -> EgressRequest {
     EgressRequest::new(Method::GET, url)
@@ -233,9 +234,10 @@ async fn server_that_breaks_off_is_told_from_one_that_is_not_there() {
         assert!(matches!(error, EgressError::Broken { .. }), "{error:?}");
         assert!(!error.to_string().contains("canary"), "{error}");
     }
-    let nobody = egress.fetch(get(format!("http://{}/?key=canary", closed_port().await))).await.unwrap_err();
-    assert!(matches!(nobody, EgressError::Connect { .. }), "{nobody:?}");
-    assert!(!nobody.to_string().contains("canary"), "{nobody}");
+    let closed = ClosedPort::bind();
+    let absent = egress.fetch(get(format!("http://{}/?key=canary", closed.address()))).await.unwrap_err();
+    assert!(matches!(absent, EgressError::Connect { .. }), "{absent:?}");
+    assert!(!absent.to_string().contains("canary"), "{absent}");
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 
 use super::{DELIVERY, created_at, deliver, deliver_words, outcome, recipient, words};
+use crate::support::broken_servers::ClosedPort;
 use crate::support::smtp::MailServer;
 
 fn settings(url: impl Into<String>) -> Settings {
@@ -292,8 +293,9 @@ async fn refused_login_is_the_operators_to_mend_and_the_password_is_not_repeated
 
 #[tokio::test]
 async fn refused_connection_is_retried() {
-    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    assert_eq!(outcome(deliver(&email(format!("smtp://{nobody}")), &ann()).await).0, "transient");
+    let closed = ClosedPort::bind();
+    let url = format!("smtp://{}", closed.address());
+    assert_eq!(outcome(deliver(&email(url), &ann()).await).0, "transient");
     assert_eq!(outcome(deliver(&email("smtp://mail.invalid:2525"), &ann()).await).0, "transient");
 }
 

@@ -11,12 +11,11 @@ use reveille::ports::channel::push::{PushChannel, Settings, Vapid, seal_auth};
 use reveille::ports::channel::{Channel, ChannelError, Confirmed, Receipt};
 use reveille::ports::egress::Egress;
 use reveille::ports::vault::{Vault, WithoutKeys};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
 use wiremock::matchers::method;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::{ANSWER_SECONDS, deliver, recipient};
+use crate::support::broken_servers::BrokenServers;
 
 /// The key pair of the server in RFC 8291, appendix A.
 const VAPID_PRIVATE: &str = "yfWPiYE-n46HLnH0KqZOF1fJJU3MYrct3AELtAQ-oRw";
@@ -80,32 +79,6 @@ fn delivered(provider_id: Option<&str>) -> Result<Receipt, ChannelError> {
     Ok(Receipt { provider_id: provider_id.map(str::to_owned), confirmed: Confirmed::Delivered })
 }
 
-/// Addresses of servers that hang, that close without an answer, and that are not there.
-struct Broken {
-    hangs: String,
-    closes: String,
-    nobody: String,
-    _listener: TcpListener,
-}
-
-impl Broken {
-    async fn new() -> Broken {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let closing = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        let url = |address: std::net::SocketAddr| format!("http://{address}/");
-        let (hangs, closes) = (url(listener.local_addr().unwrap()), url(closing.local_addr().unwrap()));
-        tokio::spawn(async move {
-            while let Ok((mut socket, _)) = closing.accept().await {
-                let mut head = [0; 512];
-                let _ = socket.read(&mut head).await;
-                let _ = socket.shutdown().await;
-            }
-        });
-        Broken { hangs, closes, nobody: url(nobody), _listener: listener }
-    }
-}
-
 fn rejected(why: &str) -> Result<Receipt, ChannelError> {
     Err(ChannelError::Rejected { why: why.into() })
 }
@@ -132,7 +105,7 @@ async fn every_address_is_sent_to_and_one_that_takes_it_is_enough() {
 #[tokio::test]
 async fn push_failure_lists_the_reasons_of_all_addresses() {
     let (gone, busy) = (answering(410, "").await, answering(503, "").await);
-    let broken = Broken::new().await;
+    let broken = BrokenServers::start().await;
     let gone = || browser(gone.uri());
     let why = "the push service answered 410 Gone: the subscription is gone; the page has to subscribe again";
     let channel = push(&with_vapid());
@@ -144,7 +117,7 @@ async fn push_failure_lists_the_reasons_of_all_addresses() {
         deliver(&channel, &ann(vec![gone(), browser(busy.uri())])).await,
         transient(&format!("address 1: {why}; address 2: the push service answered 503 Service Unavailable"), None)
     );
-    match deliver(&channel, &ann(vec![browser(busy.uri()), browser(&broken.hangs)])).await {
+    match deliver(&channel, &ann(vec![browser(busy.uri()), browser(&broken.hangs())])).await {
         Err(ChannelError::Unknown { why }) => {
             assert!(why.contains("address 2: the push service was sent the message: no complete"), "{why}")
         }

@@ -14,9 +14,9 @@ use wiremock::ResponseTemplate;
 
 use super::webhook::vault;
 use super::{
-    ANSWER_SECONDS, answering, bad_lines, created_at, deliver, deliver_words, header, only_request, outcome, recipient,
-    words,
+    ANSWER_SECONDS, answering, created_at, deliver, deliver_words, header, only_request, outcome, recipient, words,
 };
+use crate::support::broken_servers::BrokenServers;
 
 const TOKEN: &str = "xoxb-canary-of-the-token";
 const PLACE: &str = "/services/T0/B0/canary-of-the-webhook";
@@ -201,10 +201,11 @@ async fn busy_slack_is_asked_again_when_it_wants_to_be() {
 
 #[tokio::test]
 async fn unanswered_message_is_unknown_and_an_unsent_one_is_retried() {
-    for (line, base, _listener) in bad_lines().await {
+    let broken = BrokenServers::start().await;
+    for (line, base) in broken.each() {
         for ann in [member(), hooked(&format!("{base}{PLACE}"))] {
             let (word, why) = outcome(deliver(&slack(&base, Some(TOKEN)), &ann).await);
-            let expected = if line == "nobody" { "transient" } else { "unknown" };
+            let expected = if line == "absent" { "transient" } else { "unknown" };
             assert!(word == expected && !why.contains("canary"), "{line}: {word}: {why}");
         }
     }
@@ -259,7 +260,8 @@ async fn look_at_the_login_asks_whom_the_token_is_of() {
         let server = answering(answer).await;
         assert_eq!(login(&server.uri(), Some(TOKEN)).await, Some(Login::Wrong(why.into())));
     }
-    for (line, address, _kept) in bad_lines().await {
+    let broken = BrokenServers::start().await;
+    for (line, address) in broken.each() {
         let Some(Login::Wrong(why)) = login(&address, Some(TOKEN)).await else { panic!("{line} is not wrong") };
         assert!(why.starts_with("Slack ") && !why.contains("canary"), "{line}: {why}");
     }

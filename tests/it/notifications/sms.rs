@@ -17,9 +17,10 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::webhook::vault;
 use super::{
-    ANSWER_SECONDS, DELIVERY, answering, bad_lines, created_at, deliver, deliver_words, header, only_request, outcome,
-    recipient, words,
+    ANSWER_SECONDS, DELIVERY, answering, created_at, deliver, deliver_words, header, only_request, outcome, recipient,
+    words,
 };
+use crate::support::broken_servers::BrokenServers;
 
 const TOKEN: &str = "canary-of-the-token";
 
@@ -207,9 +208,10 @@ async fn busy_provider_is_asked_again_when_it_wants_to_be() {
 
 #[tokio::test]
 async fn unanswered_message_is_unknown_and_an_unsent_one_is_retried() {
-    for (line, base, _listener) in bad_lines().await {
+    let broken = BrokenServers::start().await;
+    for (line, base) in broken.each() {
         let (word, why) = outcome(deliver(&sms(&base), &ann()).await);
-        let expected = if line == "nobody" { "transient" } else { "unknown" };
+        let expected = if line == "absent" { "transient" } else { "unknown" };
         assert!(word == expected && !why.contains(TOKEN), "{line}: {word}: {why}");
     }
     let slow = MockServer::start().await;
@@ -276,9 +278,10 @@ async fn login_that_is_not_taken_and_an_account_that_is_closed_are_wrong() {
         Mock::given(method("GET")).respond_with(answer).mount(&server).await;
         assert_eq!(login(&settings(&server.uri())).await, Login::Wrong(why.into()));
     }
-    for (line, address, _kept) in bad_lines().await {
+    let broken = BrokenServers::start().await;
+    for (line, address) in broken.each() {
         let Login::Wrong(why) = login(&settings(&address)).await else { panic!("{line} is not wrong") };
-        let expected = if line == "nobody" { "Twilio can't be reached: " } else { "Twilio does not answer" };
+        let expected = if line == "absent" { "Twilio can't be reached: " } else { "Twilio does not answer" };
         assert!(why.starts_with(expected) && !why.contains("message"), "{line}: {why}");
     }
 }

@@ -15,9 +15,10 @@ use serde_json::{Value, json};
 use wiremock::ResponseTemplate;
 
 use super::{
-    ANSWER_SECONDS, DELIVERY, answering, bad_lines, created_at, deliver, deliver_words, header, only_request, outcome,
-    recipient, words,
+    ANSWER_SECONDS, DELIVERY, answering, created_at, deliver, deliver_words, header, only_request, outcome, recipient,
+    words,
 };
+use crate::support::broken_servers::BrokenServers;
 
 const TOKEN: &str = "123456:canary-of-the-token";
 
@@ -159,9 +160,10 @@ async fn telegram_retry_after_is_read_from_its_parameters() {
 
 #[tokio::test]
 async fn unanswered_message_is_unknown_and_an_unsent_one_is_retried() {
-    for (line, base, _listener) in bad_lines().await {
+    let broken = BrokenServers::start().await;
+    for (line, base) in broken.each() {
         let (word, why) = outcome(deliver(&telegram(&base), &ann()).await);
-        let expected = if line == "nobody" { "transient" } else { "unknown" };
+        let expected = if line == "absent" { "transient" } else { "unknown" };
         assert!(word == expected && !why.contains("canary"), "{line}: {word}: {why}");
     }
     assert!(!telegram("http://127.0.0.1:1").capabilities().deduplicates);
@@ -194,7 +196,8 @@ async fn token_is_in_no_log_though_it_is_in_the_address() {
     let server = answering(ok()).await;
     tracing::trace!("begin");
     deliver(&telegram(&server.uri()), &ann()).await.unwrap();
-    for (_, base, _listener) in bad_lines().await {
+    let broken = BrokenServers::start().await;
+    for (_, base) in broken.each() {
         let _ = deliver(&telegram(&base), &ann()).await;
     }
     drop(held);
@@ -220,7 +223,8 @@ async fn look_at_the_login_asks_who_the_bot_is() {
         let server = answering(answer).await;
         assert_eq!(telegram(&server.uri()).login().await, Login::Wrong(why.into()));
     }
-    for (line, address, _kept) in bad_lines().await {
+    let broken = BrokenServers::start().await;
+    for (line, address) in broken.each() {
         let Login::Wrong(why) = telegram(&address).login().await else { panic!("{line} is not wrong") };
         assert!(why.starts_with("Telegram ") && !why.contains("canary"), "{line}: {why}");
     }

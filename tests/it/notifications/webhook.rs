@@ -12,12 +12,11 @@ use reveille::ports::channel::webhook::{Settings, WebhookChannel, seal_secret};
 use reveille::ports::channel::{Channel, ChannelError, Confirmed, Receipt};
 use reveille::ports::egress::Egress;
 use reveille::ports::vault::{Vault, WithoutKeys};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
 use wiremock::matchers::{method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::{ANSWER_SECONDS, DELIVERY, created_at, deliver, deliver_at, recipient};
+use crate::support::broken_servers::BrokenServers;
 
 const NEW: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 const OLD: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -150,30 +149,18 @@ async fn redirect_is_not_followed_anywhere() {
 
 #[tokio::test]
 async fn hanging_receiver_leaves_the_outcome_unknown_and_an_absent_one_does_not() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let hangs = listener.local_addr().unwrap();
-    let closing = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let closes = closing.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((mut socket, _)) = closing.accept().await {
-            let mut head = [0; 512];
-            let _ = socket.read(&mut head).await;
-            let _ = socket.shutdown().await;
-        }
-    });
-    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let broken = BrokenServers::start().await;
     for (address, said, sent) in [
-        (hangs, &*format!("within {ANSWER_SECONDS} s"), true),
-        (closes, "broke off", true),
-        (nobody, "can't connect", false),
+        (broken.hangs(), &*format!("within {ANSWER_SECONDS} s"), true),
+        (broken.closes(), "broke off", true),
+        (broken.absent(), "can't connect", false),
     ] {
-        match (deliver(&local(), &ann(format!("http://{address}/"))).await, sent) {
+        match (deliver(&local(), &ann(format!("{address}/"))).await, sent) {
             (Err(ChannelError::Unknown { why }), true) if why.contains(said) => {}
             (Err(ChannelError::Transient { why, retry_after: None }), false) if why.contains(said) => {}
             (other, _) => panic!("{said}: {other:?}"),
         }
     }
-    drop(listener);
 }
 
 #[tokio::test]

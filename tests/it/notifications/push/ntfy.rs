@@ -12,10 +12,9 @@ use uuid::Uuid;
 use wiremock::matchers::method;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use super::{
-    Broken, ann, answering, deliver, delivered, misconfigured, opened, push, rejected, settings, topic, transient,
-};
+use super::{ann, answering, deliver, delivered, misconfigured, opened, push, rejected, settings, topic, transient};
 use crate::notifications::{DELIVERY, created_at, words};
+use crate::support::broken_servers::BrokenServers;
 
 async fn say(
     channel: &PushChannel,
@@ -174,8 +173,8 @@ async fn busy_server_is_asked_again_when_it_wants_to_be() {
 
 #[tokio::test]
 async fn hanging_receiver_leaves_the_outcome_unknown_and_an_absent_one_does_not() {
-    let broken = Broken::new().await;
-    for (url, operators_unknown) in [(&broken.hangs, true), (&broken.closes, true), (&broken.nobody, false)] {
+    let broken = BrokenServers::start().await;
+    for (url, operators_unknown) in [(&broken.hangs(), true), (&broken.closes(), true), (&broken.absent(), false)] {
         let channel = push(&settings(&format!("ntfy = {{ url = \"{url}\" }}")));
         for to in [topic("t", None), topic("t", Some(url))] {
             match (deliver(&channel, &ann(vec![to])).await, operators_unknown) {

@@ -18,10 +18,11 @@ use wiremock::matchers::method;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::{
-    AUTH, BROWSER_PRIVATE, Broken, P256DH, ann, answering, browser, deliver, delivered, misconfigured, opened, push,
-    rejected, settings, transient, vault, with_vapid,
+    AUTH, BROWSER_PRIVATE, P256DH, ann, answering, browser, deliver, delivered, misconfigured, opened, push, rejected,
+    settings, transient, vault, with_vapid,
 };
 use crate::notifications::{DELIVERY, created_at, words};
+use crate::support::broken_servers::BrokenServers;
 
 /// The part of the other side, by the words of RFC 8188, 8291 and 8292.
 const OTHER_SIDE: &str = r#"
@@ -169,8 +170,8 @@ async fn every_answer_of_a_push_service_has_its_meaning() {
 
 #[tokio::test]
 async fn hanging_receiver_leaves_the_outcome_unknown_and_an_absent_one_does_not() {
-    let (broken, channel) = (Broken::new().await, push(&with_vapid()));
-    for (endpoint, unknown) in [(&broken.hangs, true), (&broken.closes, true), (&broken.nobody, false)] {
+    let (broken, channel) = (BrokenServers::start().await, push(&with_vapid()));
+    for (endpoint, unknown) in [(&broken.hangs(), true), (&broken.closes(), true), (&broken.absent(), false)] {
         match (deliver(&channel, &ann(vec![browser(endpoint)])).await, unknown) {
             (Err(ChannelError::Unknown { .. }), true) => {}
             (Err(ChannelError::Transient { retry_after: None, .. }), false) => {}
