@@ -32,12 +32,21 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::base::clock::machine_now;
-use crate::bench::session::Bench;
 
+pub(crate) use env::{Bare, BenchEnv};
 pub use figure::{BenchFigure, FigureLimit};
+pub(crate) use figure::{Distribution, FigurePart, Point, Samples};
+pub(crate) use fixtures::{EndedRuns, Fixtures};
+pub(crate) use instance::{Instance, StartedInstance};
 pub use machine::Machine;
 pub use part::run as be_part;
+pub(crate) use probe::{ExecutorProbe, ProbedRun};
 pub use process::ARGUMENT as PART_ARGUMENT;
+pub(crate) use process::PartProcess;
+pub(crate) use protocol::{Asked, Part, Said};
+pub(crate) use rate::{Rate, Watch};
+pub(crate) use scale::Scale;
+pub(crate) use session::Bench;
 pub use site::Where;
 pub use size::BenchSize;
 

@@ -26,8 +26,15 @@ use futures::future::LocalBoxFuture;
 use crate::base::threads;
 use crate::config::{Config, Environment};
 use crate::domain::trigger::zone::Zones;
-use client::Client;
-use screen::Screen;
+
+pub(crate) use client::{Client, ServiceArgs};
+pub(crate) use confirm::YesArgs;
+pub(crate) use draft::{ConditionArgs, SpecArgs, TaskFile, TriggerArgs};
+pub(crate) use failure::CliFailure;
+pub(crate) use list::ListOptions;
+pub(crate) use screen::{Screen, Tone};
+pub(crate) use transcript::LiveTranscript;
+pub(crate) use typed::FieldFlags;
 
 /// Wakes AI agents: on time, once, and with a person's consent.
 #[derive(Debug, Parser)]

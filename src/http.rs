@@ -42,7 +42,7 @@ use crate::executor::ExecutorRegistry;
 use crate::executor::hub::Hub;
 use crate::executor::pipeline::Pipeline;
 use crate::http::error::ApiError;
-use crate::http::request::wrong_tokens::WrongTokens;
+use crate::http::request::WrongTokens;
 use crate::http::server::ServerLimits;
 use crate::http::server::proxies::{ForwardedHeader, TrustedProxies};
 use crate::http::streaming::limiter::StreamLimiter;

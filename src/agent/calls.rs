@@ -19,8 +19,7 @@ use crate::base::clock::Clock;
 use crate::base::compute::Compute;
 use crate::base::id::Tenant;
 use crate::domain::approval::{Approval, CallOutcome};
-use crate::domain::run::outcome::RunError;
-use crate::domain::run::transcript::ToolCall;
+use crate::domain::run::{RunError, ToolCall};
 use crate::ports::tool::registry::{Registered, unknown_tool};
 use crate::ports::tool::{
     CalledBy, ToolContext, ToolError, ToolFailure, ToolHost, ToolOutput, ToolRegistry, ToolStatus, UsedSecrets,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::base::invalid::{ValidationErrors, did_you_mean, escape};
-use crate::domain::approval::policy::PolicyRules;
+use crate::domain::approval::PolicyRules;
 use crate::domain::approval::settings::Override;
 
 /// One entry of `[[agents]]`.

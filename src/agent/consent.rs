@@ -20,16 +20,13 @@ use crate::base::clock::Clock;
 use crate::base::compute::Compute;
 use crate::base::id::new_id;
 use crate::domain::actor::Actor;
-use crate::domain::approval::matrix::{ApprovalLevel, Consequence};
-use crate::domain::approval::policy::{Policy, PolicyRules, Ruling};
 use crate::domain::approval::proposal::{canonical_hash, undo_window};
-use crate::domain::approval::reason_code::{ReasonCode, RuleBy};
 use crate::domain::approval::{
-    Approval, ApprovalChoice, ApprovalStatus, Begun, CANCELLED, EXPIRED, GrantAsk, Proposal, ProposalIdentity, digest,
+    Approval, ApprovalChoice, ApprovalLevel, ApprovalStatus, Begun, CANCELLED, Consequence, EXPIRED, GrantAsk, Policy,
+    PolicyRules, Proposal, ProposalIdentity, ReasonCode, RuleBy, Ruling, digest,
 };
 use crate::domain::credential::Reference;
-use crate::domain::run::outcome::RunError;
-use crate::domain::run::transcript::ToolCall;
+use crate::domain::run::{RunError, ToolCall};
 use crate::ports::tool::registry::Registered;
 use crate::ports::tool::{Definition, ToolError, ToolFailure};
 

@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 
 use crate::agent::settings::Settings;
-use crate::domain::run::transcript::TranscriptMessage;
+use crate::domain::run::TranscriptMessage;
 use crate::ports::llm::ToolSchema;
 use crate::ports::llm::tokens::{CHARS_PER_TOKEN, TokenCounter};
 
@@ -128,7 +128,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::domain::run::transcript::ToolCall;
+    use crate::domain::run::ToolCall;
 
     fn assistant(text: &str, calls: &[&str]) -> TranscriptMessage {
         let call = |id: &&str| ToolCall::new(*id, "read", json!({}));

@@ -44,7 +44,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::domain::approval::matrix::{Category, Consequence};
+    use crate::domain::approval::{Category, Consequence};
 
     fn tool() -> Definition {
         Definition {

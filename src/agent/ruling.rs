@@ -6,9 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::base::compute::Compute;
-use crate::domain::approval::matrix::ApprovalLevel;
-use crate::domain::approval::policy::{Policy, PolicyAct, PolicyRules, Ruling};
-use crate::domain::approval::reason_code::{ReasonCode, RuleBy};
+use crate::domain::approval::{ApprovalLevel, Policy, PolicyAct, PolicyRules, ReasonCode, RuleBy, Ruling};
 use crate::domain::credential::Reference;
 use crate::ports::tool::Definition;
 use crate::ports::tool::registry::Registered;

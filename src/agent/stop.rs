@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::run::outcome::RunError;
+use crate::domain::run::RunError;
 
 /// Why a run is to stop.
 #[derive(Debug, Clone, PartialEq, Eq)]

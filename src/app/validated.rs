@@ -10,7 +10,7 @@ use crate::app::faults_below;
 use crate::base::clock::Clock;
 use crate::base::invalid::ValidationErrors;
 use crate::config::Config;
-use crate::domain::approval::policy::Policy;
+use crate::domain::approval::Policy;
 use crate::engine::maintenance::housekeeping;
 use crate::ports::bus;
 use crate::ports::channel::ChannelRegistry;

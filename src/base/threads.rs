@@ -4,10 +4,9 @@
 //! threads a lower one; so the system runs a fire that is due first, and requests share what is left. Linux keeps a
 //! priority for each thread; elsewhere all threads of the process have the same.
 
-use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread;
+use std::{io, thread};
 
 use rustix::process::{getpriority_process, setpriority_process};
 use tokio::runtime::{Builder, Handle, Runtime};

@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::base::clock::{Clock, pause};
 use crate::base::id::new_id;
 use crate::base::secret::SecretUrl;
-use crate::bench::site::Where;
+use crate::bench::Where;
 use crate::config::Config;
 use crate::domain::quota::{MOST, Quotas};
 use crate::ports::bus;

@@ -9,7 +9,8 @@ use uuid::Uuid;
 
 use crate::base::id::{Scope, Tenant};
 use crate::base::invalid::ValidationErrors;
-use crate::bench::env::{Bare, BenchEnv, on_bare, random_id};
+use crate::bench::env::{on_bare, random_id};
+use crate::bench::{Bare, BenchEnv};
 use crate::domain::task::{Draft, Task, TaskValidator};
 use crate::store::{NewTask, Store};
 

@@ -8,10 +8,8 @@ use chrono::{DateTime, Utc};
 
 use crate::app::{self, AppEnd, Built, Extras};
 use crate::base::clock::{Clock, pause};
-use crate::bench::env::{BenchEnv, on_bare};
-use crate::bench::fixtures::Fixtures;
-use crate::bench::probe::ExecutorProbe;
-use crate::bench::rate::{Rate, Watch};
+use crate::bench::env::on_bare;
+use crate::bench::{BenchEnv, ExecutorProbe, Fixtures, Rate, Watch};
 use crate::config::Config;
 use crate::domain::task::TaskValidator;
 use crate::engine::{Engine, Running};

@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 use sqlx::{Connection, PgConnection};
 
-use crate::bench::site::Where;
+use crate::bench::Where;
 use crate::store;
 
 /// Facts about the machine that a reader of the figures needs.

@@ -12,11 +12,10 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 use crate::app::{self, App, AppEnd, Built, Extras};
 use crate::base::clock::Clock;
 use crate::base::secret::SecretUrl;
-use crate::bench::env;
 use crate::bench::limits::notify;
-use crate::bench::probe::ExecutorProbe;
 use crate::bench::process::service;
-use crate::bench::protocol::{GO, Part, RAN, STOP, Said};
+use crate::bench::protocol::{GO, RAN, STOP};
+use crate::bench::{ExecutorProbe, Part, Said, env};
 
 /// Is what it is told to be.
 ///

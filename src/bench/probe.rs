@@ -14,8 +14,7 @@ use uuid::Uuid;
 
 use crate::base::id::Tenant;
 use crate::base::invalid::ValidationErrors;
-use crate::domain::run::Usage;
-use crate::domain::run::outcome::{RunError, RunOutcome};
+use crate::domain::run::{RunError, RunOutcome, Usage};
 use crate::domain::task::Action;
 use crate::executor::{Executor, Job};
 

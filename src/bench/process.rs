@@ -10,8 +10,8 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
-use crate::bench::protocol::{GO, Part, RAN, STOP, Said};
-use crate::bench::site::Where;
+use crate::bench::protocol::{GO, RAN, STOP};
+use crate::bench::{Part, Said, Where};
 
 /// The argument of the executable that makes it one.
 pub const ARGUMENT: &str = "--as-part";

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::bench::env::BenchEnv;
+use crate::bench::BenchEnv;
 
 /// Told in the first line. It comes by a pipe, because it may hold the database's password.
 #[derive(Debug, Clone, Serialize, Deserialize)]

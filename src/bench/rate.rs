@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::bench::figure::BenchFigure;
+use crate::bench::BenchFigure;
 
 /// `/proc/stat` counts in ticks of so many milliseconds.
 const TICK: u64 = 10;

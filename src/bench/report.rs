@@ -3,11 +3,11 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use crate::bench::BenchReport;
 use crate::bench::env::{AT_ONCE, CONNECTIONS};
-use crate::bench::figure::{BenchFigure, Distribution, FigureLimit, FigurePart, number};
+use crate::bench::figure::number;
 use crate::bench::figures::neighbours;
 use crate::bench::plot::{Axis, Plot, PlotLine};
+use crate::bench::{BenchFigure, BenchReport, Distribution, FigureLimit, FigurePart};
 use crate::config::Config;
 use crate::domain::quota::MOST;
 
@@ -285,8 +285,7 @@ mod tests {
     use chrono::DateTime;
 
     use super::*;
-    use crate::bench::Machine;
-    use crate::bench::figure::{Point, Samples};
+    use crate::bench::{Machine, Point, Samples};
 
     fn report() -> BenchReport {
         let samples = |most: u32| Samples::new((1..=most).map(|n| f64::from(n) / 10.0).collect());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::base::clock::{Clock, machine_now, to_delta};
-use crate::bench::env::{Bare, BenchEnv};
+use crate::bench::{Bare, BenchEnv};
 
 /// Questions to the database; the one that was answered soonest counts.
 const QUESTIONS: usize = 100;

@@ -1,8 +1,7 @@
 //! A run of the measurements: where, how large, which, and the figures so far.
 
-use crate::bench::figure::{BenchFigure, FigureLimit};
-use crate::bench::site::Where;
 use crate::bench::size::BenchSize;
+use crate::bench::{BenchEnv, BenchFigure, FigureLimit, Where};
 
 /// A run of the measurements.
 pub struct Bench<'a> {
@@ -29,6 +28,26 @@ impl Bench<'_> {
     /// Whether one of these is asked for.
     pub fn includes_any(&self, names: &[&str]) -> bool {
         names.iter().any(|name| self.includes(name))
+    }
+
+    /// Measures once in each round, in a place of its own; answers both numbers of each.
+    ///
+    /// # Errors
+    /// A place can't be made, or the measurement fails.
+    pub async fn rounds<L, V>(
+        &self,
+        at: &Where,
+        doing: &str,
+        measure: impl AsyncFn(&BenchEnv) -> anyhow::Result<(L, V)>,
+    ) -> anyhow::Result<(Vec<L>, Vec<V>)> {
+        let (mut limits, mut values) = (Vec::new(), Vec::new());
+        for round in 1..=self.size.rounds {
+            self.progress(&format!("{doing}, round {round}"));
+            let (limit, value) = BenchEnv::with(at, &measure).await?;
+            limits.push(limit);
+            values.push(value);
+        }
+        Ok((limits, values))
     }
 
     /// Tells what is being done.

@@ -8,11 +8,11 @@ use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::try_join_all;
 use uuid::Uuid;
 
-use crate::bench::env::{BenchEnv, random_id};
-use crate::bench::figure::BenchFigure;
+use crate::bench::env::random_id;
 use crate::bench::fixtures::hourly;
-use crate::bench::instance::{Instance, record};
+use crate::bench::instance::record;
 use crate::bench::limits::rate;
+use crate::bench::{BenchEnv, BenchFigure, Instance};
 use crate::domain::run::RunState;
 use crate::store::{Finish, FireDue, ImmediateStart, RunLimits, Store, Take};
 

@@ -9,7 +9,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use crate::base::secret::Secret;
-use crate::cli::failure::CliFailure;
+use crate::cli::CliFailure;
 use crate::config::Environment;
 
 /// The profile that is used where none is named.

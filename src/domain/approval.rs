@@ -22,9 +22,13 @@ use uuid::Uuid;
 use crate::base::clock::to_delta;
 use crate::base::words::words;
 
+pub use arguments::{ArgumentPart, Misfit};
+pub use matrix::{ApprovalLevel, Category, Consequence};
+pub use policy::{Policy, PolicyAct, PolicyRules, Ruling, TaskRules};
 pub use proposal::{Proposal, ProposalIdentity, digest};
+pub use reason_code::{ReasonCode, RuleBy};
 pub use settings::Settings;
-use voter::Vote;
+pub use voter::{Vote, VoterIdentities};
 
 /// The result that the model gets for a call that a person refused.
 pub const CANCELLED: &str = "User cancelled this action.";

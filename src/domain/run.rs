@@ -11,8 +11,11 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::base::words::words;
-use crate::domain::run::cause::Cause;
-use crate::domain::run::outcome::RunFault;
+
+pub use cause::Cause;
+pub use outcome::{RunError, RunFault, RunOutcome};
+pub use stream::StreamEvent;
+pub use transcript::{ProviderMessage, StepOutcome, ToolCall, TranscriptEntry, TranscriptMessage};
 
 words! {
     /// Where a run stands. Succeeded, failed, cancelled, expired and skipped are final.

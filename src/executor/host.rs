@@ -100,7 +100,8 @@ impl StoreHost {
             // the recipient may have addresses of channels that are not configured here
             order.retain(|name| self.known.channels.contains(name));
         }
-        let Some((first, rest)) = order.split_first() else {
+        let Some(new) = NewDelivery::new(tenant.as_str(), &order, MessageKind::Message, notice.dedupe_key.clone())
+        else {
             return Err(HostError::Conflict("nobody can be told: the tenant has no recipient with an address".into()));
         };
         if let Some(unknown) = order.iter().find(|name| !self.known.channels.contains(name)) {
@@ -108,17 +109,11 @@ impl StoreHost {
             return Err(HostError::Conflict(format!("there is no channel `{unknown}` here; there are: {known}")));
         }
         let delivery = NewDelivery {
-            tenant_id: tenant.as_str().to_owned(),
-            recipient: tenant.as_str().to_owned(),
-            channel: first.clone(),
-            fallback: rest.to_vec(),
-            dedupe_key: notice.dedupe_key.clone(),
             run_id: Some(notice.run_id),
             subject_ref: notice.subject_ref,
-            kind: MessageKind::Message,
-            urgency: notice.urgency.unwrap_or(MessageKind::Message.urgency()),
             subject: Some(notice.subject),
             text: Some(notice.text),
+            ..new.with_urgency(notice.urgency)
         };
         with_timeout(self.store.post_delivery(&delivery)).await.map_err(host_error)?;
         let stored = with_timeout(self.store.find_delivery(&scope, tenant.as_str(), &notice.dedupe_key))

@@ -8,7 +8,7 @@ use tokio::sync::broadcast;
 use uuid::Uuid;
 
 use crate::agent::StreamSink;
-use crate::domain::run::stream::StreamEvent;
+use crate::domain::run::StreamEvent;
 
 /// Events that a slow watcher may lag behind before it misses some.
 const BACKLOG: usize = 1024;

@@ -9,8 +9,7 @@ use uuid::Uuid;
 
 use crate::agent::{AgentStore, AppendError};
 use crate::domain::approval::{Approval, Begun, CallOutcome, GrantAsk};
-use crate::domain::run::transcript::TranscriptEntry;
-use crate::domain::run::{Run, Usage};
+use crate::domain::run::{Run, TranscriptEntry, Usage};
 use crate::store::{GrantUse, Lease, Store, StoreError, with_timeout};
 
 /// Entries of a transcript that are read at once.

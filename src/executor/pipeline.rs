@@ -32,7 +32,7 @@ use crate::base::compute::steps_to_read;
 use crate::base::id::Tenant;
 use crate::base::invalid::ValidationErrors;
 use crate::base::template::Tree;
-use crate::domain::run::outcome::{RunError, RunFault, RunOutcome};
+use crate::domain::run::{RunError, RunFault, RunOutcome};
 use crate::domain::task::{Action, Task};
 use crate::executor::pipeline::attempt::{Attempts, error_value};
 use crate::executor::pipeline::context::StepContext;

@@ -11,8 +11,7 @@ pub mod signature;
 use std::collections::BTreeMap;
 
 use axum::Json;
-use axum::extract::FromRequestParts;
-use axum::extract::State;
+use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header::AUTHORIZATION};
 use axum::response::{IntoResponse, Response};
@@ -27,10 +26,7 @@ use crate::http::api::events::{EventIds, PostedEvents, publish};
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::hooks::settings::{Hook, TOKEN_HEADER};
 use crate::http::hooks::signature::{HookKey, Preset, verify};
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::JsonBody;
-use crate::http::request::path::Id;
-use crate::http::request::query::Query;
+use crate::http::request::{AuthenticatedCaller, Id, JsonBody, Query};
 
 pub use settings::{Settings, check};
 

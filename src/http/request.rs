@@ -9,3 +9,11 @@ pub mod page;
 pub mod path;
 pub mod query;
 pub mod wrong_tokens;
+
+pub use auth::{AuthenticatedCaller, Call};
+pub use body::JsonBody;
+pub use idempotency::{Early, RequestKey};
+pub use page::{Items, ListPage, NamePage, Onward};
+pub use path::{Id, Pair};
+pub use query::Query;
+pub use wrong_tokens::WrongTokens;

@@ -27,8 +27,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::base::invalid::ValidationErrors;
-use crate::domain::notification::rendered_message::RenderedMessage;
-use crate::domain::notification::{DeliveryReport, Recipient};
+use crate::domain::notification::{DeliveryReport, Recipient, RenderedMessage};
 use crate::domain::task::Urgency;
 use crate::ports::channel::templates::MessageTemplates;
 use crate::ports::egress::Egress;

@@ -23,7 +23,7 @@ use crate::base::clock::Clock;
 use crate::base::expr::MissingField;
 use crate::base::id::Tenant;
 use crate::base::invalid::ValidationErrors;
-use crate::domain::approval::matrix::{Category, Consequence};
+use crate::domain::approval::{Category, Consequence};
 use crate::domain::credential::Reference;
 use crate::domain::event::Event;
 use crate::domain::notification::SubjectRef;

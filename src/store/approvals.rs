@@ -106,7 +106,7 @@ pub enum Attended {
 }
 
 /// A link to a batch.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, sqlx_macros::FromRow)]
 pub struct ApprovalLink {
     /// The batch of questions behind the link.
     pub batch_id: Uuid,

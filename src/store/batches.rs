@@ -3,7 +3,6 @@
 //!
 //! Each method is a step inside a transaction that its caller opened and commits.
 
-mod events;
 mod postgres;
 mod run_now;
 mod sqlite;
@@ -14,167 +13,170 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::domain::notification::NewDelivery;
-use crate::store::StoreError;
-use crate::store::runs::lease::Beat;
-use crate::store::runs::lease::Finish;
-use crate::store::runs::lease::FinishedRow;
-use crate::store::runs::lease::Lease;
-use crate::store::runs::lease::StartedRow;
-use crate::store::runs::lease::Take;
-use crate::store::runs::lease::TakenRuns;
+use crate::store::events::matches::{EventBatch, EventsWritten, Locked};
+use crate::store::runs::lease::{Beat, Finish, FinishedRow, Lease, StartedRow, Take, TakenRuns};
 use crate::store::runs::new_entry::TranscriptAppend;
 use crate::store::runs::overlap::rule::BlockedRow;
 use crate::store::tasks::fires::{AsRead, FireBatch, FireDue, WrittenRows};
 use crate::store::tx::Tx;
+use crate::store::{Match, StoreError};
 
-pub(super) use events::{EventStatements, GuardedEvents};
+pub(super) use postgres::record_guarded;
 pub(super) use run_now::{RunNowRows, run_now, run_now_committed};
 
-pub(super) trait BatchStatements {
+/// Each step goes to the database that the connection is of.
+impl Tx<'_> {
     /// Locks the due rows of these tasks, but for those that somebody else holds, and answers how they are now.
-    async fn due_as_read(&mut self, tasks: &[Uuid]) -> Result<Vec<AsRead>, StoreError>;
+    pub(super) async fn due_as_read(&mut self, tasks: &[Uuid]) -> Result<Vec<AsRead>, StoreError> {
+        match self {
+            Tx::Postgres(conn) => postgres::due_as_read(conn, tasks).await,
+            Tx::Sqlite(conn) => sqlite::due_as_read(conn, tasks).await,
+        }
+    }
 
     /// Moves due rows on, records runs, queues them.
-    async fn fire(&mut self, batch: &FireBatch, ask: &FireDue) -> Result<WrittenRows, StoreError>;
+    pub(super) async fn fire(&mut self, batch: &FireBatch, ask: &FireDue) -> Result<WrittenRows, StoreError> {
+        match self {
+            Tx::Postgres(conn) => postgres::fire(conn, batch, ask).await,
+            Tx::Sqlite(conn) => sqlite::fire(conn, batch, ask).await,
+        }
+    }
 
     /// Leases ready runs, and starts those that are due and have, or get, their slot.
-    async fn take(&mut self, take: &Take) -> Result<TakenRuns, StoreError>;
+    pub(super) async fn take(&mut self, take: &Take) -> Result<TakenRuns, StoreError> {
+        match self {
+            Tx::Postgres(conn) => postgres::take(conn, take).await,
+            Tx::Sqlite(conn) => sqlite::take(conn, take).await,
+        }
+    }
 
     /// Starts those claims that still stand and have, or get, their slot. What was started with the same token before
     /// is answered again, so that a lost answer costs nothing.
-    async fn start(
-        &mut self,
-        leases: &[Lease],
-        now: DateTime<Utc>,
-        lease_until: DateTime<Utc>,
-    ) -> Result<Vec<StartedRow>, StoreError>;
-
-    /// Locks the claims among these, given in the order of their ids, that still stand: whoever took one may have done
-    /// so in a transaction before this one.
-    async fn standing(&mut self, leases: &[Lease]) -> Result<Vec<BlockedRow>, StoreError>;
-
-    /// Locks the slots of these tasks, given in the order of their ids; answers who has them.
-    async fn lock_slots(&mut self, tasks: &[Uuid]) -> Result<HashMap<Uuid, Uuid>, StoreError>;
-
-    /// Ends claims that are locked as skipped, each because of the other run, which has its task's slot.
-    async fn skip_blocked(&mut self, skipped: &[(Uuid, Uuid)], now: DateTime<Utc>) -> Result<(), StoreError>;
-
-    /// Renews leases that are still held; answers those, with what was asked of them.
-    async fn beat(&mut self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Vec<Beat>, StoreError>;
-
-    /// Appends to the transcripts of runs, given in the order of their ids, whose lease is still held; answers these
-    /// leases. What is there already stays as it is. On Postgres one statement, without a transaction.
-    async fn append(&mut self, appends: &[&TranscriptAppend]) -> Result<HashSet<Lease>, StoreError>;
-
-    /// Appends to the transcripts of runs whose end this transaction has written: nobody else writes to them. What is
-    /// there already stays as it is.
-    async fn append_ended(&mut self, appends: &[TranscriptAppend]) -> Result<(), StoreError>;
-
-    /// Writes ends, frees slots; answers the runs whose lease was still held.
-    async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<FinishedRow>, StoreError>;
-
-    /// Those of these tasks that have runs waiting for their slot, in the order of their ids.
-    async fn waited_for(&mut self, tasks: &[Uuid]) -> Result<Vec<Uuid>, StoreError>;
-
-    /// Puts messages into the outbox, each once.
-    async fn post(&mut self, deliveries: &[&NewDelivery], now: DateTime<Utc>) -> Result<(), StoreError>;
-}
-
-/// Each step goes to the database that the connection is of.
-impl BatchStatements for Tx<'_> {
-    async fn due_as_read(&mut self, tasks: &[Uuid]) -> Result<Vec<AsRead>, StoreError> {
-        match self {
-            Tx::Postgres(conn) => conn.due_as_read(tasks).await,
-            Tx::Sqlite(conn) => conn.due_as_read(tasks).await,
-        }
-    }
-
-    async fn fire(&mut self, batch: &FireBatch, ask: &FireDue) -> Result<WrittenRows, StoreError> {
-        match self {
-            Tx::Postgres(conn) => conn.fire(batch, ask).await,
-            Tx::Sqlite(conn) => conn.fire(batch, ask).await,
-        }
-    }
-
-    async fn take(&mut self, take: &Take) -> Result<TakenRuns, StoreError> {
-        match self {
-            Tx::Postgres(conn) => conn.take(take).await,
-            Tx::Sqlite(conn) => conn.take(take).await,
-        }
-    }
-
-    async fn start(
+    pub(super) async fn start(
         &mut self,
         leases: &[Lease],
         now: DateTime<Utc>,
         lease_until: DateTime<Utc>,
     ) -> Result<Vec<StartedRow>, StoreError> {
         match self {
-            Tx::Postgres(conn) => conn.start(leases, now, lease_until).await,
-            Tx::Sqlite(conn) => conn.start(leases, now, lease_until).await,
+            Tx::Postgres(conn) => postgres::start(conn, leases, now, lease_until).await,
+            Tx::Sqlite(conn) => sqlite::start(conn, leases, now, lease_until).await,
         }
     }
 
-    async fn standing(&mut self, leases: &[Lease]) -> Result<Vec<BlockedRow>, StoreError> {
+    /// Locks the claims among these, given in the order of their ids, that still stand: whoever took one may have done
+    /// so in a transaction before this one.
+    pub(super) async fn standing(&mut self, leases: &[Lease]) -> Result<Vec<BlockedRow>, StoreError> {
         match self {
-            Tx::Postgres(conn) => conn.standing(leases).await,
-            Tx::Sqlite(conn) => conn.standing(leases).await,
+            Tx::Postgres(conn) => postgres::standing(conn, leases).await,
+            Tx::Sqlite(conn) => sqlite::standing(conn, leases).await,
         }
     }
 
-    async fn lock_slots(&mut self, tasks: &[Uuid]) -> Result<HashMap<Uuid, Uuid>, StoreError> {
+    /// Locks the slots of these tasks, given in the order of their ids; answers who has them.
+    pub(super) async fn lock_slots(&mut self, tasks: &[Uuid]) -> Result<HashMap<Uuid, Uuid>, StoreError> {
         match self {
-            Tx::Postgres(conn) => conn.lock_slots(tasks).await,
-            Tx::Sqlite(conn) => conn.lock_slots(tasks).await,
+            Tx::Postgres(conn) => postgres::lock_slots(conn, tasks).await,
+            Tx::Sqlite(conn) => sqlite::lock_slots(conn, tasks).await,
         }
     }
 
-    async fn skip_blocked(&mut self, skipped: &[(Uuid, Uuid)], now: DateTime<Utc>) -> Result<(), StoreError> {
+    /// Ends claims that are locked as skipped, each because of the other run, which has its task's slot.
+    pub(super) async fn skip_blocked(
+        &mut self,
+        skipped: &[(Uuid, Uuid)],
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
         match self {
-            Tx::Postgres(conn) => conn.skip_blocked(skipped, now).await,
-            Tx::Sqlite(conn) => conn.skip_blocked(skipped, now).await,
+            Tx::Postgres(conn) => postgres::skip_blocked(conn, skipped, now).await,
+            Tx::Sqlite(conn) => sqlite::skip_blocked(conn, skipped, now).await,
         }
     }
 
-    async fn beat(&mut self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Vec<Beat>, StoreError> {
+    /// Renews leases that are still held; answers those, with what was asked of them.
+    pub(super) async fn beat(&mut self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Vec<Beat>, StoreError> {
         match self {
-            Tx::Postgres(conn) => conn.beat(leases, lease_until).await,
-            Tx::Sqlite(conn) => conn.beat(leases, lease_until).await,
+            Tx::Postgres(conn) => postgres::beat(conn, leases, lease_until).await,
+            Tx::Sqlite(conn) => sqlite::beat(conn, leases, lease_until).await,
         }
     }
 
-    async fn append(&mut self, appends: &[&TranscriptAppend]) -> Result<HashSet<Lease>, StoreError> {
+    /// Appends to the transcripts of runs, given in the order of their ids, whose lease is still held; answers these
+    /// leases. What is there already stays as it is. On Postgres one statement, without a transaction.
+    pub(super) async fn append(&mut self, appends: &[&TranscriptAppend]) -> Result<HashSet<Lease>, StoreError> {
         match self {
-            Tx::Postgres(conn) => conn.append(appends).await,
-            Tx::Sqlite(conn) => conn.append(appends).await,
+            Tx::Postgres(conn) => postgres::append(conn, appends).await,
+            Tx::Sqlite(conn) => sqlite::append(conn, appends).await,
         }
     }
 
-    async fn append_ended(&mut self, appends: &[TranscriptAppend]) -> Result<(), StoreError> {
+    /// Appends to the transcripts of runs whose end this transaction has written: nobody else writes to them. What is
+    /// there already stays as it is.
+    pub(super) async fn append_ended(&mut self, appends: &[TranscriptAppend]) -> Result<(), StoreError> {
         match self {
-            Tx::Postgres(conn) => conn.append_ended(appends).await,
-            Tx::Sqlite(conn) => conn.append_ended(appends).await,
+            Tx::Postgres(conn) => postgres::append_ended(conn, appends).await,
+            Tx::Sqlite(conn) => sqlite::append_ended(conn, appends).await,
         }
     }
 
-    async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<FinishedRow>, StoreError> {
+    /// Writes ends, frees slots; answers the runs whose lease was still held.
+    pub(super) async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<FinishedRow>, StoreError> {
         match self {
-            Tx::Postgres(conn) => conn.finish(ends, now).await,
-            Tx::Sqlite(conn) => conn.finish(ends, now).await,
+            Tx::Postgres(conn) => postgres::finish(conn, ends, now).await,
+            Tx::Sqlite(conn) => sqlite::finish(conn, ends, now).await,
         }
     }
 
-    async fn waited_for(&mut self, tasks: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
+    /// Those of these tasks that have runs waiting for their slot, in the order of their ids.
+    pub(super) async fn waited_for(&mut self, tasks: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
         match self {
-            Tx::Postgres(conn) => conn.waited_for(tasks).await,
-            Tx::Sqlite(conn) => conn.waited_for(tasks).await,
+            Tx::Postgres(conn) => postgres::waited_for(conn, tasks).await,
+            Tx::Sqlite(conn) => sqlite::waited_for(conn, tasks).await,
         }
     }
 
-    async fn post(&mut self, deliveries: &[&NewDelivery], now: DateTime<Utc>) -> Result<(), StoreError> {
+    /// Puts messages into the outbox, each once.
+    pub(super) async fn post(&mut self, deliveries: &[&NewDelivery], now: DateTime<Utc>) -> Result<(), StoreError> {
         match self {
-            Tx::Postgres(conn) => conn.post(deliveries, now).await,
-            Tx::Sqlite(conn) => conn.post(deliveries, now).await,
+            Tx::Postgres(conn) => postgres::post(conn, deliveries, now).await,
+            Tx::Sqlite(conn) => sqlite::post(conn, deliveries, now).await,
+        }
+    }
+
+    /// The versions of these shards of the index of event tasks, in the order asked for; 0 where nothing was written.
+    pub(super) async fn versions(&mut self, shards: &[(i32, i64)]) -> Result<Vec<(i32, i64)>, StoreError> {
+        match self {
+            Tx::Postgres(conn) => postgres::versions(conn, shards).await,
+            Tx::Sqlite(conn) => sqlite::versions(conn, shards).await,
+        }
+    }
+
+    /// Locks the `due` rows of tasks, given in the order of their ids.
+    pub(super) async fn lock_tasks(&mut self, tasks: &[Uuid]) -> Result<Vec<Locked>, StoreError> {
+        match self {
+            Tx::Postgres(conn) => postgres::lock_tasks(conn, tasks).await,
+            Tx::Sqlite(conn) => sqlite::lock_tasks(conn, tasks).await,
+        }
+    }
+
+    /// Those of these matches whose event has, or had, a place in a window of its task.
+    pub(super) async fn in_windows(&mut self, matches: &[&Match]) -> Result<Vec<(Uuid, String)>, StoreError> {
+        match self {
+            Tx::Postgres(conn) => postgres::in_windows(conn, matches).await,
+            Tx::Sqlite(conn) => sqlite::in_windows(conn, matches).await,
+        }
+    }
+
+    /// Records runs of events and queues them; their tasks are locked.
+    pub(super) async fn record_events(
+        &mut self,
+        batch: &EventBatch,
+        now: DateTime<Utc>,
+        worker: Uuid,
+    ) -> Result<EventsWritten, StoreError> {
+        match self {
+            Tx::Postgres(conn) => postgres::record_events(conn, batch, now, worker).await,
+            Tx::Sqlite(conn) => sqlite::record_events(conn, batch, now, worker).await,
         }
     }
 }

@@ -23,7 +23,6 @@ use crate::domain::notification::{
     Delivery, DeliveryEvent, DeliveryState, HoldReason, MessageKind, NewDelivery, SubjectRef,
 };
 use crate::domain::task::Urgency;
-use crate::store::batches::BatchStatements;
 use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::db::text::text;
 use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};

@@ -31,13 +31,10 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
-use crate::domain::run::cause::Cause;
-use crate::domain::run::outcome::RunFault;
-use crate::domain::run::{MissedInstants, Run, RunOrigin, RunState, Usage};
+use crate::domain::run::{Cause, MissedInstants, Run, RunFault, RunOrigin, RunState, Usage};
 use crate::store::db::flow::QueueFlow;
-use crate::store::db::sqlite_batch;
 use crate::store::db::text::{StoredJson, optional_document};
-use crate::store::db::{Db, connection};
+use crate::store::db::{Db, connection, sqlite_batch};
 use crate::store::sql::sql;
 use crate::store::tx::{Rows, Tx};
 use crate::store::{Store, StoreError};

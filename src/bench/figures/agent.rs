@@ -12,15 +12,12 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
-use crate::bench::env::{BenchEnv, random_id};
-use crate::bench::figure::{BenchFigure, FigureLimit, Samples};
-use crate::bench::instance::{Instance, StartedInstance, record};
+use crate::bench::env::random_id;
+use crate::bench::instance::record;
 use crate::bench::limits::model::{BareClient, BareTimes};
-use crate::bench::rate::{Rate, Watch};
 use crate::bench::servers::{ModelServer, TURNS, set_model};
-use crate::bench::session::Bench;
-use crate::domain::run::RunState;
-use crate::domain::run::stream::StreamEvent;
+use crate::bench::{Bench, BenchEnv, BenchFigure, FigureLimit, Instance, Rate, Samples, StartedInstance, Watch};
+use crate::domain::run::{RunState, StreamEvent};
 use crate::executor::hub::{Hub, RunSubscription, WatchedEvent};
 use crate::store::Store;
 
@@ -80,10 +77,9 @@ async fn one_by_one(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 async fn many_at_once(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let each = bench.size.agent_runs.div_ceil(AT_ONCE);
     let runs = each * AT_ONCE;
-    let (mut bare, mut ours) = (Vec::new(), Vec::new());
-    for round in 1..=bench.size.rounds {
-        bench.progress(&format!("agent_32: {runs} runs of {TURNS} turns, {AT_ONCE} at once, round {round}"));
-        let (limit, value) = BenchEnv::with(bench.at, async |place| {
+    let doing = format!("agent_32: {runs} runs of {TURNS} turns, {AT_ONCE} at once");
+    let (bare, ours) = bench
+        .rounds(bench.at, &doing, async |place| {
             let agent = AgentService::start(place).await?;
             let bare_client = agent.warm_up().await?;
             let limit = bare_client.rate(runs, AT_ONCE).await?;
@@ -96,9 +92,6 @@ async fn many_at_once(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             Ok((limit, value))
         })
         .await?;
-        bare.push(limit);
-        ours.push(value);
-    }
     let (limit, value) = (Rate::median(bare), Rate::median(ours));
     let words = "bare client: the same requests to the same model, 32 runs at once, no commit";
     bench.limits.push(FigureLimit::new("bare_agent_32", words, "runs/s", limit.value));

@@ -24,7 +24,7 @@ use crate::bench::instance::{record, until_recorded};
 use crate::bench::process::service::{BenchService, BenchTenant};
 use crate::bench::scale::Scale;
 use crate::bench::servers::ModelServer;
-use crate::bench::session::Bench;
+use crate::bench::{Bench, BenchEnv, BenchFigure};
 
 const NAME: &str = "agent_wait_1000";
 const RUNS: usize = 1_000;

@@ -10,14 +10,10 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::base::clock::to_delta;
-use crate::bench::env::BenchEnv;
-use crate::bench::figure::{BenchFigure, FigureLimit, Samples};
 use crate::bench::fixtures::{draft, hourly, hourly_with_a_slot, pipeline_draft};
-use crate::bench::instance::{Instance, PATIENCE, record, until_recorded};
+use crate::bench::instance::{PATIENCE, record, until_recorded};
 use crate::bench::limits::timer;
-use crate::bench::probe::ProbedRun;
-use crate::bench::scale::Scale;
-use crate::bench::session::Bench;
+use crate::bench::{Bench, BenchEnv, BenchFigure, FigureLimit, Instance, ProbedRun, Samples, Scale};
 use crate::config::Config;
 use crate::engine::maintenance::housekeeping::Housekeeping;
 use crate::store::Store;

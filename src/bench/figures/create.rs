@@ -6,14 +6,11 @@ use std::time::Instant;
 use futures::future::try_join_all;
 use serde_json::{Value, json};
 
-use crate::bench::env::BenchEnv;
-use crate::bench::figure::{BenchFigure, median};
+use crate::bench::figure::median;
 use crate::bench::figures::write::BODY;
 use crate::bench::fixtures::{draft, tenant};
-use crate::bench::instance::Instance;
 use crate::bench::limits::{commits, rate, rows};
-use crate::bench::rate::{Rate, Watch};
-use crate::bench::session::Bench;
+use crate::bench::{Bench, BenchEnv, BenchFigure, Instance, Rate, Watch};
 use crate::store::NewTask;
 
 const CLIENTS: usize = 16;
@@ -24,10 +21,9 @@ pub async fn single(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     }
     let (each, length) = (bench.size.creates.div_ceil(CLIENTS), bench.size.commit_time());
     let count = each * CLIENTS;
-    let (mut bare, mut ours) = (Vec::new(), Vec::new());
-    for round in 1..=bench.size.rounds {
-        bench.progress(&format!("create_single: {count} tasks by {CLIENTS} clients, round {round}"));
-        let (limit, value) = BenchEnv::with(bench.at, async |place| {
+    let doing = format!("create_single: {count} tasks by {CLIENTS} clients");
+    let (bare, ours) = bench
+        .rounds(bench.at, &doing, async |place| {
             let limit = commits::rate(&place.bare, CLIENTS, length).await?;
             let instance = Instance::build(place).await?;
             let fixtures = instance.fixtures(place);
@@ -46,9 +42,6 @@ pub async fn single(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             Ok((limit, value))
         })
         .await?;
-        bare.push(limit);
-        ours.push(value);
-    }
     let what = "tasks read, checked and stored one by one, by 16 clients at once";
     let (limit, value) = (Rate::median(bare), Rate::median(ours));
     let figure = BenchFigure::new("create_single", what, "tasks/s", count, value.value);
@@ -63,10 +56,9 @@ pub async fn batch(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     }
     let batches = bench.size.rows().div_ceil(rows::BATCH);
     let count = batches * rows::BATCH;
-    let (mut bare, mut ours) = (Vec::new(), Vec::new());
-    for round in 1..=bench.size.rounds {
-        bench.progress(&format!("create_batch: {count} tasks, {} at a time, round {round}", rows::BATCH));
-        let (limit, value) = BenchEnv::with(bench.at, async |place| {
+    let doing = format!("create_batch: {count} tasks, {} at a time", rows::BATCH);
+    let (bare, ours) = bench
+        .rounds(bench.at, &doing, async |place| {
             let limit = rows::rates(&place.bare, count, BODY).await?.inserted;
             let instance = Instance::build(place).await?;
             let fixtures = instance.fixtures(place);
@@ -83,9 +75,6 @@ pub async fn batch(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             Ok((limit, value))
         })
         .await?;
-        bare.push(limit);
-        ours.push(value);
-    }
     let what = "tasks read, checked and stored, 100 in a batch";
     let figure = BenchFigure::new("create_batch", what, "tasks/s", count, median(ours));
     bench.figures.push(figure.with_limit("100-row inserts", median(bare)).at_least(0.25));

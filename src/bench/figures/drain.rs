@@ -1,12 +1,8 @@
 //! `drain` and `drain_100k`: a backlog of queued runs is worked off, by one instance, on tables that were never analysed.
 
-use crate::bench::env::BenchEnv;
-use crate::bench::figure::{BenchFigure, FigureLimit, Point, median};
-use crate::bench::instance::Instance;
+use crate::bench::figure::median;
 use crate::bench::limits::drain;
-use crate::bench::rate::Rate;
-use crate::bench::session::Bench;
-use crate::bench::sql_baseline;
+use crate::bench::{Bench, BenchEnv, BenchFigure, FigureLimit, Instance, Point, Rate, sql_baseline};
 
 /// The longer backlog is so many times the other.
 const LONGER: usize = 5;

@@ -2,15 +2,10 @@
 
 use serde_json::Value;
 
-use crate::bench::env::BenchEnv;
-use crate::bench::figure::{BenchFigure, FigureLimit, median};
+use crate::bench::figure::median;
 use crate::bench::fixtures::{hourly, hourly_with_a_slot};
-use crate::bench::instance::Instance;
 use crate::bench::limits::{fire, rows};
-use crate::bench::rate::Rate;
-use crate::bench::session::Bench;
-use crate::bench::site::Where;
-use crate::bench::sql_baseline;
+use crate::bench::{Bench, BenchEnv, BenchFigure, FigureLimit, Instance, Rate, Where, sql_baseline};
 
 const WHAT: &str = "due → run recorded → executor that does nothing → finished, by one instance";
 

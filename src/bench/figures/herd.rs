@@ -6,15 +6,11 @@ use std::time::{Duration, Instant};
 use chrono::TimeDelta;
 
 use crate::base::clock::{pause, to_delta};
-use crate::bench::env::BenchEnv;
-use crate::bench::figure::{BenchFigure, Samples};
 use crate::bench::figures::burst::next_second;
 use crate::bench::fixtures::{draft, hourly};
-use crate::bench::instance::{Instance, PATIENCE, record, until_recorded};
+use crate::bench::instance::{PATIENCE, record, until_recorded};
 use crate::bench::limits::fire;
-use crate::bench::scale::Scale;
-use crate::bench::session::Bench;
-use crate::bench::sql_baseline;
+use crate::bench::{Bench, BenchEnv, BenchFigure, Instance, Samples, Scale, sql_baseline};
 
 /// Tenant of the lone task.
 const LONE: &str = "lone";

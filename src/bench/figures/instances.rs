@@ -7,13 +7,9 @@ use chrono::{DateTime, Utc};
 use futures::future::try_join_all;
 
 use crate::base::clock::pause;
-use crate::bench::env::BenchEnv;
-use crate::bench::figure::{BenchFigure, median};
-use crate::bench::instance::{Instance, PATIENCE, record};
-use crate::bench::process::PartProcess;
-use crate::bench::protocol::Part;
-use crate::bench::session::Bench;
-use crate::bench::site::Where;
+use crate::bench::figure::median;
+use crate::bench::instance::{PATIENCE, record};
+use crate::bench::{Bench, BenchEnv, BenchFigure, Instance, Part, PartProcess, Where};
 
 /// How often it is looked whether all is done.
 const LOOK: Duration = Duration::from_millis(250);

@@ -7,13 +7,10 @@ use anyhow::ensure;
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use uuid::Uuid;
 
-use crate::bench::env::BenchEnv;
-use crate::bench::figure::{BenchFigure, Samples};
-use crate::bench::fixtures::{ENDED_FAILED, ENDED_TASKS, EndedRuns};
-use crate::bench::instance::Instance;
+use crate::bench::fixtures::{ENDED_FAILED, ENDED_TASKS};
 use crate::bench::limits::millis;
 use crate::bench::process::service::{BenchService, BenchTenant};
-use crate::bench::session::Bench;
+use crate::bench::{Bench, BenchEnv, BenchFigure, EndedRuns, Instance, Samples};
 use crate::domain::run::RunState;
 
 const LIST: &str = "list_runs_1m";

@@ -13,11 +13,9 @@ mod sink;
 use std::time::Duration;
 
 use crate::base::clock::pause;
-use crate::bench::env::BenchEnv;
-use crate::bench::figure::{BenchFigure, Samples};
 use crate::bench::figures::rest::memory;
 use crate::bench::process::service::BenchService;
-use crate::bench::session::Bench;
+use crate::bench::{Bench, BenchEnv, BenchFigure, Samples};
 use hostile::{Hostile, HostileCounts};
 use quiet::{QuietTenant, QuietTimes};
 use sink::MessageSink;

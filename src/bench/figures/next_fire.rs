@@ -11,9 +11,9 @@ use serde_json::json;
 
 use crate::base::invalid::ValidationErrors;
 use crate::bench::env::random_id;
-use crate::bench::figure::{BenchFigure, median};
+use crate::bench::figure::median;
 use crate::bench::figures::rest::memory;
-use crate::bench::session::Bench;
+use crate::bench::{Bench, BenchFigure};
 use crate::domain::trigger::Trigger;
 use crate::engine::scheduling::prefetch::PrefetchBuffer;
 use crate::engine::scheduling::run_slots::RunSlots;

@@ -1,16 +1,12 @@
 //! `pipeline_fire` and `pipeline_fire_1000`: pipelines of one step that only computes, all due at once, by the service with
 //! its default configuration. The figures of `fire` and `burst_…` have room for all runs at once instead.
 
-use crate::bench::env::BenchEnv;
-use crate::bench::figure::{BenchFigure, FigureLimit, Samples};
 use crate::bench::figures::burst::{BurstPlan, BurstTimes, STEP_DONE, measure_bursts};
 use crate::bench::figures::fire::bare_fire;
 use crate::bench::figures::write::BODY;
 use crate::bench::fixtures::{hourly, pipeline_draft};
-use crate::bench::instance::Instance;
 use crate::bench::limits::{rows, timer};
-use crate::bench::rate::Rate;
-use crate::bench::session::Bench;
+use crate::bench::{Bench, BenchEnv, BenchFigure, FigureLimit, Instance, Rate, Samples};
 
 /// The name of the rate, and how many are due.
 const RATE: (&str, usize) = ("pipeline_fire", 10_000);

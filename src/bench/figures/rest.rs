@@ -6,14 +6,8 @@ use anyhow::Context;
 use chrono::TimeDelta;
 
 use crate::base::clock::pause;
-use crate::bench::env::BenchEnv;
-use crate::bench::figure::BenchFigure;
-use crate::bench::instance::Instance;
 use crate::bench::machine::{field, kilobytes};
-use crate::bench::process::PartProcess;
-use crate::bench::protocol::Part;
-use crate::bench::session::Bench;
-use crate::bench::site::Where;
+use crate::bench::{Bench, BenchEnv, BenchFigure, Instance, Part, PartProcess, Where};
 
 /// Of a core, in percent.
 const MOST_CPU: f64 = 0.1;

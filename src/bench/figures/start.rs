@@ -8,15 +8,10 @@ use tokio::time::timeout;
 
 use crate::base::clock::pause;
 use crate::base::id::Scope;
-use crate::bench::env::{BenchEnv, random_id};
-use crate::bench::figure::{BenchFigure, FigureLimit, Samples};
+use crate::bench::env::random_id;
 use crate::bench::fixtures::draft;
-use crate::bench::instance::Instance;
 use crate::bench::limits::{commits, notify};
-use crate::bench::process::PartProcess;
-use crate::bench::protocol::{Part, Said};
-use crate::bench::rate::Watch;
-use crate::bench::session::Bench;
+use crate::bench::{Bench, BenchEnv, BenchFigure, FigureLimit, Instance, Part, PartProcess, Said, Samples, Watch};
 
 /// The longest that one start may take.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -9,16 +9,13 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::base::clock::{pause, to_delta};
-use crate::bench::env::BenchEnv;
-use crate::bench::figure::{BenchFigure, FigureLimit, Samples};
 use crate::bench::figures::burst::next_second;
 use crate::bench::fixtures::hourly;
-use crate::bench::instance::{Instance, record, until_recorded};
+use crate::bench::instance::{record, until_recorded};
 use crate::bench::limits::timer;
 use crate::bench::process::service::SIGNING;
-use crate::bench::scale::Scale;
 use crate::bench::servers::WebhookServer;
-use crate::bench::session::Bench;
+use crate::bench::{Bench, BenchEnv, BenchFigure, FigureLimit, Instance, Samples, Scale};
 
 const NAME: &str = "webhook_fire";
 const TASKS: usize = 1_000;

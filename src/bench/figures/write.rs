@@ -3,13 +3,10 @@
 use serde_json::json;
 
 use crate::base::id::Scope;
-use crate::bench::env::{BenchEnv, random_id};
-use crate::bench::figure::{BenchFigure, FigureLimit};
+use crate::bench::env::random_id;
 use crate::bench::fixtures::draft;
-use crate::bench::instance::Instance;
 use crate::bench::limits::{commits, rows};
-use crate::bench::rate::{Rate, Watch};
-use crate::bench::session::Bench;
+use crate::bench::{Bench, BenchEnv, BenchFigure, FigureLimit, Instance, Rate, Watch};
 
 /// The body of a row of a limit: as long as a task's spec.
 pub const BODY: &str = r#"{"trigger": {"type": "schedule", "cron": "0 8 * * 1-5", "timezone": "Europe/Berlin", "catch_up": "latest", "overlap": "skip"}, "executor": "orchestrator", "action": {"instruction": "Sum up what came in since yesterday and say what is urgent.", "config": {}}, "max_runs": null, "timeout_seconds": 600, "retry": {"max_attempts": 1, "backoff_seconds": 30}, "pause_after_failures": null, "metadata": {}}"#;
@@ -40,10 +37,9 @@ pub async fn sqlite_enqueue(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     }
     let at = bench.at.on_sqlite();
     let (starts, length) = (bench.size.starts * 4, bench.size.commit_time());
-    let (mut bare, mut ours) = (Vec::new(), Vec::new());
-    for round in 1..=bench.size.rounds {
-        bench.progress(&format!("sqlite_enqueue: {starts} runs, round {round}"));
-        let (limit, value) = BenchEnv::with(&at, async |place| {
+    let doing = format!("sqlite_enqueue: {starts} runs");
+    let (bare, ours) = bench
+        .rounds(&at, &doing, async |place| {
             let limit = commits::rate(&place.bare, 1, length).await?;
             let instance = Instance::build(place).await?;
             let trigger = json!({ "type": "schedule", "interval": "1d", "overlap": "allow" });
@@ -60,9 +56,6 @@ pub async fn sqlite_enqueue(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             Ok((limit, value))
         })
         .await?;
-        bare.push(limit);
-        ours.push(value);
-    }
     let (limit, value) = (Rate::median(bare), Rate::median(ours));
     let words = "SQLite, synchronous = FULL: one-row commits";
     bench.limits.push(FigureLimit::new("sqlite_commits", words, "commits/s", limit.value));

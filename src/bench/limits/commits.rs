@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 use futures::future::try_join_all;
 
 use crate::base::clock::pause;
-use crate::bench::env::{Bare, on_bare, random_id};
-use crate::bench::figure::Samples;
+use crate::bench::env::{on_bare, random_id};
 use crate::bench::limits::millis;
-use crate::bench::rate::{Rate, Watch};
+use crate::bench::{Bare, Rate, Samples, Watch};
 
 pub const INSERT: &str = "insert into bare_commits (id, body) values ($1, $2)";
 /// As long as an order is that something is to be run.

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::bench::env::random_id;
 use crate::bench::limits::fire::{BATCH, CLIENTS};
-use crate::bench::rate::{Rate, Watch};
+use crate::bench::{Rate, Watch};
 
 const TABLES: [&str; 6] = [
     "drop table if exists bare_queue, bare_done",

@@ -12,7 +12,7 @@ use sqlx::PgPool;
 use uuid::Uuid;
 
 use crate::bench::env::random_id;
-use crate::bench::rate::{Rate, Watch};
+use crate::bench::{Rate, Watch};
 
 /// Rows of a statement.
 pub const BATCH: usize = 500;

@@ -8,10 +8,9 @@ use bytes::Bytes;
 use futures::future::try_join_all;
 use http::header;
 
-use crate::bench::env::{Bare, on_bare, random_id};
-use crate::bench::figure::Samples;
+use crate::bench::env::{on_bare, random_id};
 use crate::bench::limits::{commits, millis};
-use crate::bench::rate::{Rate, Watch};
+use crate::bench::{Bare, Rate, Samples, Watch};
 use crate::ports::egress;
 
 /// The longest that a request may take.

@@ -7,12 +7,8 @@ use sqlx::postgres::PgListener;
 use uuid::Uuid;
 
 use crate::base::clock::{Clock, pause};
-use crate::bench::env::{BenchEnv, random_id};
-use crate::bench::figure::Samples;
-use crate::bench::process::PartProcess;
-use crate::bench::protocol::{Part, Said};
-use crate::bench::rate::{Rate, Watch};
-use crate::bench::site::Where;
+use crate::bench::env::random_id;
+use crate::bench::{BenchEnv, Part, PartProcess, Rate, Said, Samples, Watch, Where};
 
 /// The channel, within the database: its name holds that of the schema.
 fn channel(place: &BenchEnv) -> String {

@@ -5,7 +5,8 @@ use std::time::Instant;
 use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
-use crate::bench::env::{Bare, random_id};
+use crate::bench::Bare;
+use crate::bench::env::random_id;
 use crate::bench::limits::rate;
 
 /// Rows of a statement.

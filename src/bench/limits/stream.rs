@@ -6,7 +6,8 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 use uuid::Uuid;
 
-use crate::bench::env::{Bare, random_id};
+use crate::bench::Bare;
+use crate::bench::env::random_id;
 use crate::bench::limits::rate;
 
 /// A stream of entries like ours, read and acknowledged by a plain loop.

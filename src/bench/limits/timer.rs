@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use tokio::time::{Instant, sleep_until};
 
-use crate::bench::figure::Samples;
+use crate::bench::Samples;
 
 /// How far ahead sleeps are begun.
 const AHEAD: Duration = Duration::from_millis(300);

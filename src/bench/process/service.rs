@@ -12,11 +12,10 @@ use tokio::time::timeout;
 use crate::app::{App, Extras};
 use crate::base::secret::{Secret, SecretUrl};
 use crate::base::token::{TokenKind, TokenText};
-use crate::bench::env::{self, BenchEnv};
+use crate::bench::env::{self};
 use crate::bench::process::PartProcess;
-use crate::bench::protocol::{Asked, Part, Said};
 use crate::bench::servers::set_model;
-use crate::bench::site::Where;
+use crate::bench::{Asked, BenchEnv, Part, Said, Where};
 use crate::ports::egress;
 
 /// The longest that a call may take.

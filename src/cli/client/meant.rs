@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::Client;
-use crate::cli::failure::CliFailure;
+use crate::cli::CliFailure;
 use crate::cli::screen::text_of;
 use crate::http::request::page::cursor_at;
 

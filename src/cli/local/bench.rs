@@ -9,11 +9,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::base::secret::SecretUrl;
-use crate::bench::Where;
 use crate::bench::figure::number;
 use crate::bench::report::relative_to;
-use crate::bench::{self, BenchFigure, BenchReport, BenchSize, NAMES};
-use crate::cli::screen::{Screen, Tone};
+use crate::bench::{self, BenchFigure, BenchReport, BenchSize, NAMES, Where};
+use crate::cli::{Screen, Tone};
 
 /// Event tasks that a tenant may have of one source by default.
 const MOST_CROWD: usize = 1_000;

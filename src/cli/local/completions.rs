@@ -3,8 +3,7 @@
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::cli::Cli;
-use crate::cli::screen::Screen;
+use crate::cli::{Cli, Screen};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {

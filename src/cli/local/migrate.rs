@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::setup::ConfigArgs;
 use crate::base::clock::Clock;
-use crate::cli::screen::Screen;
+use crate::cli::Screen;
 use crate::config::Environment;
 use crate::store::Store;
 

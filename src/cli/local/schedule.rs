@@ -8,9 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::base::clock;
 use crate::base::invalid::ValidationErrors;
-use crate::cli::failure::CliFailure;
-use crate::cli::screen::Screen;
-use crate::cli::typed;
+use crate::cli::{CliFailure, Screen, typed};
 use crate::domain::trigger::zone::{Wall, parse_instant, parse_zone, shown_in};
 use crate::domain::trigger::{DstFold, DstGap, InstantListing, Trigger};
 

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::setup::{ConfigArgs, with_config_place};
 use crate::app::{App, Extras};
 use crate::base::token::TokenText;
-use crate::cli::screen::{Screen, Tone};
+use crate::cli::{Screen, Tone};
 use crate::config::{Config, Environment};
 use crate::telemetry;
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::base::invalid::ValidationErrors;
-use crate::cli::failure::CliFailure;
+use crate::cli::CliFailure;
 use crate::config::{Config, ConfigError, Environment, Loaded};
 
 /// Where the configuration comes from.

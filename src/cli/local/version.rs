@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::cli::screen::Screen;
+use crate::cli::Screen;
 use crate::domain::trigger::zone;
 use crate::store;
 

@@ -11,12 +11,10 @@ use anyhow::Context;
 use serde_json::{Map, Value, json};
 
 use crate::base::unicode_safety::on_one_line;
-use crate::cli::Client;
-use crate::cli::client::{ServiceArgs, given_filters};
-use crate::cli::failure::CliFailure;
-use crate::cli::list::ListOptions;
-use crate::cli::screen::{Screen, cut, text_of, time_of};
-use crate::cli::typed::{self, FieldFlags};
+use crate::cli::client::given_filters;
+use crate::cli::screen::{cut, text_of, time_of};
+use crate::cli::typed::{self};
+use crate::cli::{CliFailure, Client, FieldFlags, ListOptions, Screen, ServiceArgs};
 use crate::config::Environment;
 
 #[derive(Debug, clap::Subcommand)]

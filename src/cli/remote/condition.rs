@@ -3,11 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use crate::base::expr::MissingField;
-use crate::cli::Client;
-use crate::cli::client::ServiceArgs;
-use crate::cli::draft::{self, ConditionArgs, TaskFile};
-use crate::cli::screen::{Screen, text_of, time_of};
-use crate::cli::typed::{self, FieldFlags};
+use crate::cli::draft::{self};
+use crate::cli::screen::{text_of, time_of};
+use crate::cli::typed::{self};
+use crate::cli::{Client, ConditionArgs, FieldFlags, Screen, ServiceArgs, TaskFile};
 use crate::config::Environment;
 
 #[derive(Debug, clap::Subcommand)]

@@ -11,12 +11,9 @@ use serde_json::{Map, Value, json};
 
 use crate::base::secret::erase;
 use crate::base::unicode_safety::on_one_line;
-use crate::cli::client::{ServiceArgs, given_filters};
-use crate::cli::confirm::YesArgs;
-use crate::cli::failure::CliFailure;
-use crate::cli::list::ListOptions;
-use crate::cli::screen::{Screen, text_of, time_of};
-use crate::cli::{Client, typed};
+use crate::cli::client::given_filters;
+use crate::cli::screen::{text_of, time_of};
+use crate::cli::{CliFailure, Client, ListOptions, Screen, ServiceArgs, YesArgs, typed};
 use crate::config::Environment;
 use crate::domain::credential::Reference;
 

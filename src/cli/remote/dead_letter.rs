@@ -2,11 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::cli::client::{ServiceArgs, given_filters};
-use crate::cli::confirm::YesArgs;
-use crate::cli::list::ListOptions;
-use crate::cli::screen::{Screen, cut, text_of, time_of};
-use crate::cli::{Client, typed};
+use crate::cli::client::given_filters;
+use crate::cli::screen::{cut, text_of, time_of};
+use crate::cli::{Client, ListOptions, Screen, ServiceArgs, YesArgs, typed};
 use crate::config::Environment;
 
 /// Most letters that the service replays or drops in one request.

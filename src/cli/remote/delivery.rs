@@ -2,10 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::cli::client::{ServiceArgs, given_filters};
-use crate::cli::list::ListOptions;
-use crate::cli::screen::{Screen, cut, text_of, time_of, tone_of};
-use crate::cli::{Client, typed};
+use crate::cli::client::given_filters;
+use crate::cli::screen::{cut, text_of, time_of, tone_of};
+use crate::cli::{Client, ListOptions, Screen, ServiceArgs, typed};
 use crate::config::Environment;
 
 #[derive(Debug, clap::Subcommand)]

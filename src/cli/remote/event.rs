@@ -8,11 +8,9 @@ use futures::StreamExt;
 use serde_json::{Map, Value, json};
 
 use super::run::sentences;
-use crate::cli::client::{ServiceArgs, given_filters};
-use crate::cli::failure::CliFailure;
-use crate::cli::list::ListOptions;
-use crate::cli::screen::{Screen, Tone, cut, text_of, time_of};
-use crate::cli::{Client, typed};
+use crate::cli::client::given_filters;
+use crate::cli::screen::{cut, text_of, time_of};
+use crate::cli::{CliFailure, Client, ListOptions, Screen, ServiceArgs, Tone, typed};
 use crate::config::Environment;
 
 #[derive(Debug, clap::Subcommand)]

@@ -5,10 +5,9 @@ use std::io::{BufRead, IsTerminal};
 use anyhow::Context;
 
 use crate::base::secret::Secret;
-use crate::cli::client::{Client, USUAL_URL};
-use crate::cli::failure::CliFailure;
+use crate::cli::client::USUAL_URL;
 use crate::cli::profiles::{self, USUAL_PROFILE};
-use crate::cli::screen::Screen;
+use crate::cli::{CliFailure, Client, Screen};
 use crate::config::Environment;
 
 #[derive(Debug, clap::Args)]

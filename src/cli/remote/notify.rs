@@ -6,10 +6,8 @@ use serde_json::{Value, json};
 
 use super::delivery::print_delivery;
 use crate::base::clock;
-use crate::cli::client::ServiceArgs;
-use crate::cli::failure::CliFailure;
-use crate::cli::screen::{Screen, text_of};
-use crate::cli::{Client, typed};
+use crate::cli::screen::text_of;
+use crate::cli::{CliFailure, Client, Screen, ServiceArgs, typed};
 use crate::config::Environment;
 
 /// How often is looked whether it has arrived, and how often at most.

@@ -5,12 +5,9 @@ use std::path::PathBuf;
 use serde_json::{Map, Value, json};
 
 use super::condition::missing_of;
-use crate::cli::Client;
-use crate::cli::client::ServiceArgs;
 use crate::cli::draft::read_file;
-use crate::cli::failure::CliFailure;
-use crate::cli::screen::{Screen, Tone, cut, text_of};
-use crate::cli::typed;
+use crate::cli::screen::{cut, text_of};
+use crate::cli::{CliFailure, Client, Screen, ServiceArgs, Tone, typed};
 use crate::config::Environment;
 
 /// Longest value of a step that is shown, in characters; `--json` has it whole.

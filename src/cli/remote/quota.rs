@@ -2,9 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::cli::client::ServiceArgs;
-use crate::cli::screen::{Screen, text_of};
-use crate::cli::{Client, typed};
+use crate::cli::screen::text_of;
+use crate::cli::{Client, Screen, ServiceArgs, typed};
 use crate::config::Environment;
 use crate::domain::quota::Quota;
 

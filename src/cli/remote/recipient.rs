@@ -5,14 +5,9 @@ use serde_json::{Map, Value, json};
 
 use super::delivery::print_delivery;
 use crate::base::unicode_safety::on_one_line;
-use crate::cli::client::ServiceArgs;
-use crate::cli::confirm::YesArgs;
-use crate::cli::failure::CliFailure;
 use crate::cli::flags::{FlagArgs, OfAddresses, ids, standard_input};
-use crate::cli::list::ListOptions;
-use crate::cli::screen::{Screen, text_of, time_of};
-use crate::cli::typed::FieldFlags;
-use crate::cli::{Client, typed};
+use crate::cli::screen::{text_of, time_of};
+use crate::cli::{CliFailure, Client, FieldFlags, ListOptions, Screen, ServiceArgs, YesArgs, typed};
 use crate::config::Environment;
 
 #[derive(Debug, clap::Subcommand)]

@@ -5,13 +5,11 @@ use serde_json::{Value, json};
 
 use crate::base::clock::machine_now;
 use crate::base::unicode_safety::on_one_line;
-use crate::cli::client::{ServiceArgs, given_filters};
-use crate::cli::failure::CliFailure;
-use crate::cli::list::ListOptions;
+use crate::cli::client::given_filters;
 use crate::cli::moment::parse_moment;
-use crate::cli::screen::{Screen, Tone, cut, text_of, time_of, tone_of};
-use crate::cli::transcript::{self, LiveTranscript};
-use crate::cli::{Client, typed};
+use crate::cli::screen::{cut, text_of, time_of, tone_of};
+use crate::cli::transcript::{self};
+use crate::cli::{CliFailure, Client, ListOptions, LiveTranscript, Screen, ServiceArgs, Tone, typed};
 use crate::config::Environment;
 use crate::domain::run::RunState;
 

@@ -11,13 +11,13 @@ use serde_json::{Map, Value, json};
 
 use super::run::{follow, print_run};
 use crate::base::unicode_safety::on_one_line;
-use crate::cli::Client;
-use crate::cli::client::{ServiceArgs, given_filters};
-use crate::cli::confirm::YesArgs;
-use crate::cli::draft::{self, ConditionArgs, SpecArgs, TaskFile, TriggerArgs};
-use crate::cli::list::ListOptions;
-use crate::cli::screen::{Screen, Tone, text_of, time_of};
-use crate::cli::typed::{self, FieldFlags};
+use crate::cli::client::given_filters;
+use crate::cli::draft::{self};
+use crate::cli::screen::{text_of, time_of};
+use crate::cli::typed::{self};
+use crate::cli::{
+    Client, ConditionArgs, FieldFlags, ListOptions, Screen, ServiceArgs, SpecArgs, TaskFile, Tone, TriggerArgs, YesArgs,
+};
 use crate::config::Environment;
 use shown::{print_task, print_whole, trigger_of};
 

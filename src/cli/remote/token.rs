@@ -3,11 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::grant::revoke;
-use crate::cli::client::ServiceArgs;
-use crate::cli::failure::CliFailure;
-use crate::cli::list::ListOptions;
-use crate::cli::screen::{Screen, Tone, text_of, time_of};
-use crate::cli::{Client, typed};
+use crate::cli::screen::{text_of, time_of};
+use crate::cli::{CliFailure, Client, ListOptions, Screen, ServiceArgs, Tone, typed};
 use crate::config::Environment;
 
 #[derive(Debug, clap::Subcommand)]

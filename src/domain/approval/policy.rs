@@ -13,10 +13,9 @@ use serde_json::{Value, json};
 
 use crate::base::expr::{Expression, Language, Variables};
 use crate::base::invalid::{ValidationErrors, escape};
-use crate::domain::approval::Settings;
-use crate::domain::approval::matrix::{ApprovalLevel, Category, Consequence, approval_level};
-use crate::domain::approval::reason_code::{ReasonCode, RuleBy};
+use crate::domain::approval::matrix::approval_level;
 use crate::domain::approval::settings::Override;
+use crate::domain::approval::{ApprovalLevel, Category, Consequence, ReasonCode, RuleBy, Settings};
 use crate::domain::credential::Reference;
 
 /// How long a task's own rules hold after it was last changed.

@@ -6,9 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::domain::approval::matrix::{Category, Consequence};
-use crate::domain::approval::reason_code::ReasonCode;
-use crate::domain::approval::{ApprovalChoice, OnExpiry};
+use crate::domain::approval::{ApprovalChoice, Category, Consequence, OnExpiry, ReasonCode};
 
 /// The longest undo window that a tool may declare, in seconds.
 pub const LONGEST_UNDO: u64 = 24 * 3600;

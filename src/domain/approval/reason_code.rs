@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::approval::matrix::ApprovalLevel;
+use crate::domain::approval::ApprovalLevel;
 
 /// One rule that had a part in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

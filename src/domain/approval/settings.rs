@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::base::invalid::{ValidationErrors, did_you_mean, escape};
-use crate::domain::approval::OnExpiry;
-use crate::domain::approval::matrix::{ApprovalLevel, Category, Consequence};
+use crate::domain::approval::{ApprovalLevel, Category, Consequence, OnExpiry};
 
 /// Longest time that a question may stay open, in minutes.
 const LONGEST_TIMEOUT: u64 = 7 * 24 * 60;

@@ -19,24 +19,14 @@ pub fn ended(
     why: Option<&str>,
 ) -> Option<NewDelivery> {
     let order = channels(&Output::default(), recipient);
-    let (first, fallback) = order.split_first()?;
     let (subject, text) = credential_ended(Recipient::language_of(recipient), &credential.reference(), why);
-    Some(NewDelivery {
-        tenant_id: credential.tenant_id.clone(),
-        recipient: credential.tenant_id.clone(),
-        channel: first.clone(),
-        fallback: fallback.to_vec(),
-        dedupe_key: dedupe::credential_ended(credential.id, generation),
-        run_id: None,
-        subject_ref: Some(SubjectRef::Credential {
-            credential: credential.reference(),
-            issue: CredentialIssueKind::NeedsConsent,
-            task_id: None,
-            credential_id: Some(credential.id),
-        }),
-        kind: MessageKind::Notice,
-        urgency: MessageKind::Notice.urgency(),
-        subject: Some(subject),
-        text: Some(text),
-    })
+    let subject_ref = SubjectRef::Credential {
+        credential: credential.reference(),
+        issue: CredentialIssueKind::NeedsConsent,
+        task_id: None,
+        credential_id: Some(credential.id),
+    };
+    let key = dedupe::credential_ended(credential.id, generation);
+    let new = NewDelivery::new(&credential.tenant_id, &order, MessageKind::Notice, key)?;
+    Some(NewDelivery { subject_ref: Some(subject_ref), subject: Some(subject), text: Some(text), ..new })
 }

@@ -7,8 +7,7 @@
 use serde::Serialize;
 
 use crate::domain::credential::{CredentialIssueKind, Reference};
-use crate::domain::notification::language::MessageLanguage;
-use crate::domain::notification::{Delivery, SubjectRef};
+use crate::domain::notification::{Delivery, MessageLanguage, SubjectRef};
 
 /// Of a credential that can't be used, as the templates see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

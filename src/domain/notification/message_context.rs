@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 
 use crate::base::secret::Secret;
 use crate::base::unicode_safety::on_one_line;
-use crate::domain::notification::credential_notice::CredentialContext;
-use crate::domain::notification::digest::{DigestItem, digest_data};
-use crate::domain::notification::language::MessageLanguage;
-use crate::domain::notification::question::QuestionContext;
+use crate::domain::notification::digest::digest_data;
 use crate::domain::notification::recipient::Reader;
-use crate::domain::notification::rendered_message::{References, answer, failure, ownership_code, run_data};
-use crate::domain::notification::text::{Link, cut, cut_in, instant, one_line, shortened};
-use crate::domain::notification::{Delivery, MessageKind, NoticeKind, SubjectRef};
+use crate::domain::notification::rendered_message::{answer, failure, ownership_code, run_data};
+use crate::domain::notification::text::{cut, cut_in, instant, one_line, shortened};
+use crate::domain::notification::{
+    CredentialContext, Delivery, DigestItem, Link, MessageKind, MessageLanguage, NoticeKind, QuestionContext,
+    References, SubjectRef,
+};
 
 /// Room that a message of a digest has at least for its text, in characters, so that few are told in words rather than
 /// many by name.

@@ -36,23 +36,30 @@ pub struct NewDelivery {
 }
 
 impl NewDelivery {
-    /// The message of a finished run through the first of `channels`, the others in reserve; `None` where there are
-    /// none.
-    pub fn of_run(tenant_id: &str, run_id: Uuid, kind: MessageKind, channels: Vec<String>) -> Option<NewDelivery> {
-        let (first, rest) = channels.split_first()?;
+    /// A message to a tenant's own recipient, through the first channel of `order`, the others in reserve; `None` where there
+    /// are none.
+    pub fn new(tenant_id: &str, order: &[String], kind: MessageKind, dedupe_key: String) -> Option<NewDelivery> {
+        let (first, rest) = order.split_first()?;
         Some(NewDelivery {
             tenant_id: tenant_id.to_owned(),
             recipient: tenant_id.to_owned(),
             channel: first.clone(),
             fallback: rest.to_vec(),
-            dedupe_key: dedupe::run_result(run_id),
-            run_id: Some(run_id),
+            dedupe_key,
+            run_id: None,
             subject_ref: None,
             kind,
             urgency: kind.urgency(),
             subject: None,
             text: None,
         })
+    }
+
+    /// The message of a finished run through the first of `channels`, the others in reserve; `None` where there are
+    /// none.
+    pub fn of_run(tenant_id: &str, run_id: Uuid, kind: MessageKind, channels: Vec<String>) -> Option<NewDelivery> {
+        let new = NewDelivery::new(tenant_id, &channels, kind, dedupe::run_result(run_id))?;
+        Some(NewDelivery { run_id: Some(run_id), ..new })
     }
 
     /// As urgent as somebody says, where somebody does.
@@ -74,21 +81,9 @@ impl NewDelivery {
             Some(n) => (MessageKind::Reminder, dedupe::reminder(batch_id, n)),
         };
         let (to, recipient) = to;
-        let order = channels_of_questions(output, recipient);
-        let (first, rest) = order.split_first()?;
-        Some(NewDelivery {
-            tenant_id: of.0.to_owned(),
-            recipient: to.to_owned(),
-            channel: first.clone(),
-            fallback: rest.to_vec(),
-            dedupe_key,
-            run_id: Some(of.1),
-            subject_ref: Some(SubjectRef::Questions { batch_id }),
-            kind,
-            urgency: kind.urgency(),
-            subject: None,
-            text: None,
-        })
+        let new = NewDelivery::new(of.0, &channels_of_questions(output, recipient), kind, dedupe_key)?;
+        let subject_ref = Some(SubjectRef::Questions { batch_id });
+        Some(NewDelivery { recipient: to.to_owned(), run_id: Some(of.1), subject_ref, ..new })
     }
 
     /// Something about a task that its owner is told, even where its results are told to nobody; `None` where there is
@@ -114,20 +109,8 @@ impl NewDelivery {
             Route::Nobody => channels(&Output::default(), recipient),
             _ => channels(output, recipient),
         };
-        let (first, rest) = order.split_first()?;
-        Some(NewDelivery {
-            tenant_id: tenant_id.to_owned(),
-            recipient: tenant_id.to_owned(),
-            channel: first.clone(),
-            fallback: rest.to_vec(),
-            dedupe_key,
-            run_id: None,
-            subject_ref: Some(subject_ref),
-            kind: MessageKind::Notice,
-            urgency: MessageKind::Notice.urgency(),
-            subject: Some(subject),
-            text: Some(text),
-        })
+        let new = NewDelivery::new(tenant_id, &order, MessageKind::Notice, dedupe_key)?;
+        Some(NewDelivery { subject_ref: Some(subject_ref), subject: Some(subject), text: Some(text), ..new })
     }
 }
 

@@ -4,8 +4,7 @@
 use chrono::{DateTime, Utc};
 
 use crate::base::expr::MissingField;
-use crate::domain::notification::language::MessageLanguage;
-use crate::domain::notification::{NoticeKind, SubjectRef};
+use crate::domain::notification::{MessageLanguage, NoticeKind, SubjectRef};
 use crate::domain::task::Task;
 use crate::domain::task::change::FaultyPart;
 use crate::domain::trigger::condition::{ConditionNotice, PollFailures};

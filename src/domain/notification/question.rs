@@ -11,9 +11,8 @@ use serde_json::{Value, json};
 use crate::base::secret::Secret;
 use crate::base::unicode_safety::on_one_line;
 use crate::domain::approval::{Approval, ApprovalStatus};
-use crate::domain::notification::MessageKind;
-use crate::domain::notification::language::MessageLanguage;
-use crate::domain::notification::text::{Link, instant};
+use crate::domain::notification::text::instant;
+use crate::domain::notification::{Link, MessageKind, MessageLanguage};
 
 /// Things that a message names; the page shows all.
 const NAMED: usize = 20;

@@ -31,10 +31,9 @@ pub use webhook::{WebhookAddress, WebhookDraft, signing_keys};
 
 use crate::base::field::{Flag, Form};
 use crate::base::invalid::ValidationErrors;
-use crate::domain::notification::address::{AddressKind, address_kinds};
-use crate::domain::notification::language::MessageLanguage;
-use crate::domain::notification::quiet::QuietRules;
+use crate::domain::notification::address::address_kinds;
 use crate::domain::notification::recipient::reading::{given, object, only, text, texts, unknown};
+use crate::domain::notification::{AddressKind, MessageLanguage, QuietRules};
 use crate::domain::trigger::zone::parse_zone;
 
 address_kinds! {

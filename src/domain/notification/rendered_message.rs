@@ -3,11 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::base::secret::Secret;
-use crate::domain::notification::credential_notice::CredentialContext;
-use crate::domain::notification::digest::DigestItem;
-use crate::domain::notification::language::MessageLanguage;
-use crate::domain::notification::question::ApprovalQuestion;
-use crate::domain::notification::text::{Link, cut};
+use crate::domain::notification::text::cut;
+use crate::domain::notification::{ApprovalQuestion, CredentialContext, DigestItem, Link, MessageLanguage};
 use crate::domain::run::{Run, RunState};
 
 /// A message in words for people and as data for programs.

@@ -10,9 +10,10 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::domain::notification::language::MessageLanguage;
 use crate::domain::notification::new_delivery::channels;
-use crate::domain::notification::{MessageKind, NewDelivery, NoticeKind, Recipient, SubjectRef, notices};
+use crate::domain::notification::{
+    MessageKind, MessageLanguage, NewDelivery, NoticeKind, Recipient, SubjectRef, notices,
+};
 use crate::domain::run::Run;
 use crate::domain::task::{Notify, Route, Task};
 

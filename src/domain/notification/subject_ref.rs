@@ -9,8 +9,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::domain::credential::{CredentialIssueKind, Reference};
-use crate::domain::notification::NoticeKind;
-use crate::domain::notification::dedupe;
+use crate::domain::notification::{NoticeKind, dedupe};
 
 /// The subject of a delivery, beside its run. A delivery without one tells of its run, or says what it says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 
-use crate::domain::notification::language::MessageLanguage;
+use crate::domain::notification::MessageLanguage;
 use crate::domain::trigger::zone::{abbreviation, shown_in};
 
 /// Longest subject, in characters.

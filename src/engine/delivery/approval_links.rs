@@ -9,9 +9,11 @@ use crate::base::id::Scope;
 use crate::base::secret::{REDACTED, Secret};
 use crate::base::token::TokenHash;
 use crate::domain::approval::link;
-use crate::domain::notification::question::{ApprovalQuestion, still_open};
-use crate::domain::notification::verification::{self, Proof};
-use crate::domain::notification::{Delivery, DeliveryClaim, Mark, MessageKind, Recipient, SubjectRef};
+use crate::domain::notification::question::still_open;
+use crate::domain::notification::verification::{self};
+use crate::domain::notification::{
+    ApprovalQuestion, Delivery, DeliveryClaim, Mark, MessageKind, Proof, Recipient, SubjectRef,
+};
 use crate::ports::channel::full_message_url;
 use crate::ports::vault::Vault;
 use crate::store::{ApprovalFilter, ApprovalLink, Store, StoreError};

@@ -10,8 +10,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::base::clock::Clock;
 use crate::domain::notification::delivery::retry_at;
-use crate::domain::notification::rendered_message::RenderedMessage;
-use crate::domain::notification::{Delivery, DeliveryClaim, Mark, Recipient};
+use crate::domain::notification::{Delivery, DeliveryClaim, Mark, Recipient, RenderedMessage};
 use crate::ports::channel::{
     ATTEMPT_LIMIT, Channel, ChannelError, ChannelRegistry, Confirmed, OutgoingMessage, Receipt,
 };
@@ -189,8 +188,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::domain::notification::rendered_message::References;
-    use crate::domain::notification::{Addresses, MessageKind};
+    use crate::domain::notification::{Addresses, MessageKind, References};
     use crate::ports::channel::Capabilities;
 
     /// Answers what it was told to, and keeps what it was given.

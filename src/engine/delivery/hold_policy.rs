@@ -6,9 +6,8 @@
 
 use chrono::{DateTime, Utc};
 
-use crate::domain::notification::question::ApprovalQuestion;
 use crate::domain::notification::quiet::{day, ignores_budget, interrupts};
-use crate::domain::notification::{DeliveryClaim, HoldReason, Mark, MessageKind, Recipient};
+use crate::domain::notification::{ApprovalQuestion, DeliveryClaim, HoldReason, Mark, MessageKind, Recipient};
 use crate::engine::delivery::attempt::abandoned;
 use crate::store::{Store, StoreError};
 

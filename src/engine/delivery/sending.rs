@@ -12,11 +12,10 @@ use crate::base::clock::to_delta;
 use crate::base::id::Scope;
 use crate::base::secret::Secret;
 use crate::domain::notification::delivery::BACKOFF;
-use crate::domain::notification::digest::DigestItem;
-use crate::domain::notification::question::ApprovalQuestion;
 use crate::domain::notification::recipient::Reader;
-use crate::domain::notification::rendered_message::{References, RenderedMessage};
-use crate::domain::notification::{Delivery, DeliveryClaim, Mark, MessageKind, Recipient};
+use crate::domain::notification::{
+    ApprovalQuestion, Delivery, DeliveryClaim, DigestItem, Mark, MessageKind, Recipient, References, RenderedMessage,
+};
 use crate::engine::delivery::approval_links::{Links, Unsent, redact_mark};
 use crate::engine::delivery::attempt::{Occasion, Signal, abandoned, attempt};
 use crate::engine::delivery::breaker::{Breakers, CircuitTarget, OpenCircuit};

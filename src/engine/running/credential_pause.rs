@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::base::backoff::full_jitter;
 use crate::base::clock;
 use crate::domain::credential::CredentialIssue;
-use crate::domain::run::outcome::{RunError, RunOutcome};
+use crate::domain::run::{RunError, RunOutcome};
 use crate::domain::task::Task;
 use crate::domain::task::change::FaultyPart;
 use crate::engine::running::finisher::BACK_OFF;

@@ -5,10 +5,8 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use crate::domain::notification::run_notification::{RunEnd, RunNotification};
-use crate::domain::notification::{NewDelivery, Recipient};
-use crate::domain::run::outcome::{RunError, RunFault, RunOutcome};
-use crate::domain::run::{IllegalRunTransition, Run, RunEvent, RunState, Usage};
+use crate::domain::notification::{NewDelivery, Recipient, RunEnd, RunNotification};
+use crate::domain::run::{IllegalRunTransition, Run, RunError, RunEvent, RunFault, RunOutcome, RunState, Usage};
 use crate::domain::task::Task;
 use crate::store::{Finish, Lease, Park, RequeuedRun};
 

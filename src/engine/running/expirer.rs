@@ -6,10 +6,8 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 
 use crate::base::id::Scope;
-use crate::domain::notification::report;
-use crate::domain::notification::run_notification::{RunEnd, RunNotification};
-use crate::domain::run::outcome::RunFault;
-use crate::domain::run::{Run, RunEvent};
+use crate::domain::notification::{RunEnd, RunNotification, report};
+use crate::domain::run::{Run, RunEvent, RunFault};
 use crate::domain::task::Task;
 use crate::engine::service::{IdlePolicy, NextTick, ServiceLoop, TickError};
 use crate::store::{RunCompletion, Store, StoreError};

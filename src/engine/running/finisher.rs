@@ -9,10 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::base::backoff::full_jitter;
 use crate::base::clock;
-use crate::domain::notification::run_notification::{NotifiedOutcome, RunNotification};
-use crate::domain::notification::{MessageKind, NewDelivery};
-use crate::domain::run::RunState;
-use crate::domain::run::outcome::RunFault;
+use crate::domain::notification::{MessageKind, NewDelivery, NotifiedOutcome, RunNotification};
+use crate::domain::run::{RunFault, RunState};
 use crate::store::{Finish, Store, StoreError, with_timeout};
 
 /// Ends written in one transaction.

@@ -10,8 +10,7 @@ use futures::future::BoxFuture;
 
 use crate::base::clock::to_delta;
 use crate::domain::notification::Recipient;
-use crate::domain::run::outcome::RunError;
-use crate::domain::run::{RunState, Usage};
+use crate::domain::run::{RunError, RunState, Usage};
 use crate::engine::running::ending::RunEnding;
 use crate::engine::service::{IdlePolicy, MAX_IDLE_WAIT, NOW, NextTick, ServiceLoop, TickError};
 use crate::store::{Finish, PendingWork, Store, StoreError, Stranded};

@@ -8,15 +8,12 @@ use futures::stream::FuturesUnordered;
 use serde_json::{Value, json};
 
 use crate::base::backoff::full_jitter;
-use crate::domain::run::Usage;
-use crate::domain::run::outcome::{RunError, RunFault};
-use crate::domain::run::transcript::StepOutcome;
+use crate::domain::run::{RunError, RunFault, StepOutcome, Usage};
 use crate::executor::pipeline::context::StepContext;
 use crate::executor::pipeline::kind::{Effect, RetryAdvice, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::ledger::{Ledger, StepPlace, StepStanding, VALUE_BYTES};
 use crate::executor::pipeline::scope::StepScope;
-use crate::executor::pipeline::spec::ForEach;
-use crate::executor::pipeline::spec::{OnError, StepSpec, StepWork};
+use crate::executor::pipeline::spec::{ForEach, OnError, StepSpec, StepWork};
 
 /// The longest wait within a run. A longer wait ends the attempt, and the run's next one asks again.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);

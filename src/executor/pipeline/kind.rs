@@ -9,8 +9,7 @@ use uuid::Uuid;
 
 use crate::base::expr::{Expression, ExpressionError, MissingField};
 use crate::base::template::TemplateError;
-use crate::domain::run::Usage;
-use crate::domain::run::outcome::{RunError, RunFault};
+use crate::domain::run::{RunError, RunFault, Usage};
 use crate::executor::pipeline::context::StepContext;
 use crate::executor::pipeline::reading::StepReader;
 use crate::executor::pipeline::scope::StepScope;

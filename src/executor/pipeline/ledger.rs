@@ -9,8 +9,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::pending;
-use std::sync::Arc;
-use std::sync::Mutex as Locked;
+use std::sync::{Arc, Mutex as Locked};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -20,9 +19,8 @@ use crate::agent::AgentStore;
 use crate::agent::checkpoint::{Added, Checkpoint};
 use crate::base::clock::Clock;
 use crate::base::json::length::bytes_of;
-use crate::domain::run::Usage;
-use crate::domain::run::outcome::{RunError, RunFault};
-use crate::domain::run::transcript::{LEDGER, StepOutcome, TranscriptEntry, TranscriptMessage};
+use crate::domain::run::transcript::LEDGER;
+use crate::domain::run::{RunError, RunFault, StepOutcome, TranscriptEntry, TranscriptMessage, Usage};
 
 /// Largest value of a step, in bytes of JSON.
 pub const VALUE_BYTES: usize = 256 * 1024;

@@ -6,8 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::base::expr::Variables;
 use crate::base::template::Values;
-use crate::domain::run::Run;
-use crate::domain::run::cause::Cause;
+use crate::domain::run::{Cause, Run};
 use crate::domain::task::Task;
 use crate::executor::pipeline::context::StepContext;
 

@@ -6,8 +6,7 @@ use utoipa::ToSchema;
 
 use crate::base::invalid::ValidationErrors;
 use crate::base::json::typed;
-use crate::domain::run::Usage;
-use crate::domain::run::outcome::{RunError, RunFault, RunOutcome};
+use crate::domain::run::{RunError, RunFault, RunOutcome, Usage};
 use crate::ports::vault::credentials::UsedSecrets;
 
 /// The code of a failure that names none.

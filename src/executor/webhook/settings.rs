@@ -13,7 +13,7 @@ use crate::base::invalid::{ValidationErrors, did_you_mean, escape, unknown_field
 use crate::base::secret::Secret;
 use crate::domain::credential::{Reference, SECRET_HEADERS};
 use crate::domain::notification::recipient::signing_keys;
-use crate::domain::run::outcome::RunError;
+use crate::domain::run::RunError;
 use crate::domain::task::Action;
 use crate::ports::egress::Egress;
 use crate::ports::vault::{SealedPlace, Vault};

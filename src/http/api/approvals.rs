@@ -7,7 +7,6 @@ mod view;
 
 use axum::Json;
 use axum::body::Body as Bytes;
-use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
@@ -19,15 +18,9 @@ use crate::base::invalid::ValidationErrors;
 use crate::base::json::typed;
 use crate::base::token::Permission;
 use crate::domain::approval::{Approval, ApprovalStatus, Via, arguments};
-use crate::http::HttpState;
 use crate::http::api::approvals::decision::{Decision, GrantWish, Who, missing, sentence};
 use crate::http::error::{ApiError, PROBLEM_JSON, ProblemDetails};
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::JsonBody;
-use crate::http::request::idempotency::Early;
-use crate::http::request::page::{Items, ListPage};
-use crate::http::request::path::Id;
-use crate::http::request::query::Query;
+use crate::http::request::{Call, Early, Id, Items, JsonBody, ListPage, Query};
 use crate::http::schema;
 use crate::store::{ApprovalFilter, Decided, Grant};
 
@@ -63,8 +56,7 @@ pub struct ApprovalProblem {
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<ApprovalView>)))]
 pub async fn list_approvals(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
+    Call(state, caller): Call,
     mut query: Query,
 ) -> Result<Json<Items<ApprovalView>>, ApiError> {
     caller.may(Permission::ApprovalsRead)?;
@@ -88,12 +80,7 @@ pub async fn list_approvals(
 /// Read an approval
 #[utoipa::path(get, path = "/v1/approvals/{id}", tag = "approvals", security(("bearer" = ["approvals:read"])),
     params(("id" = Uuid, Path)), responses((status = 200, body = ApprovalView)))]
-pub async fn get_approval(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    id: Id,
-    query: Query,
-) -> Result<Json<ApprovalView>, ApiError> {
+pub async fn get_approval(Call(state, caller): Call, id: Id, query: Query) -> Result<Json<ApprovalView>, ApiError> {
     caller.may(Permission::ApprovalsRead)?;
     query.done()?;
     let approval = state.store.get_approval(&caller.scope, id.of("approval")?).await.map_err(missing)?;
@@ -113,12 +100,7 @@ pub async fn get_approval(
     responses((status = 200, body = DecidedView, description = "Decided, or counted"),
         (status = 409, body = ApprovalProblem, content_type = "application/problem+json",
             description = "It is decided or expired already, or another digest is asked about")))]
-pub async fn decide_approval(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    id: Id,
-    body: JsonBody,
-) -> Result<Response, Early> {
+pub async fn decide_approval(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let id = body.key.begin(&state, &caller, Permission::ApprovalsDecide, id.of("approval")).await?;
     let approval = state.store.get_approval(&caller.scope, id).await.map_err(missing)?;
     let decision = parse(&body.json()?, &approval)?;

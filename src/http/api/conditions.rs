@@ -1,7 +1,6 @@
 //! Trying a condition before a task is made of it: one poll, and what each part of its expressions says.
 
 use axum::Json;
-use axum::extract::State;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -15,11 +14,9 @@ use crate::domain::trigger::Trigger;
 use crate::domain::trigger::condition::{
     CompiledCondition, Condition, ConditionSubject, FireOn, PollFault, PollResult,
 };
-use crate::http::HttpState;
 use crate::http::error::ApiError;
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::JsonBody;
-use crate::http::schema;
+use crate::http::request::{AuthenticatedCaller, Call, JsonBody};
+use crate::http::{HttpState, schema};
 use crate::ports::poll::{PollFailure, PollRequest};
 
 /// Name of the task of a trial in its expressions.
@@ -56,11 +53,7 @@ pub struct ConditionTrial {
 /// nothing is changed: polls only read.
 #[utoipa::path(post, path = "/v1/conditions/test", tag = "tasks", security(("bearer" = ["tasks:write"])),
     request_body = schema::ConditionTest, responses((status = 200, body = ConditionTrial)))]
-pub async fn test_condition(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    body: JsonBody,
-) -> Result<Json<ConditionTrial>, ApiError> {
+pub async fn test_condition(Call(state, caller): Call, body: JsonBody) -> Result<Json<ConditionTrial>, ApiError> {
     caller.may(Permission::TasksWrite)?;
     let value = body.json()?;
     let now = state.clock.now();

@@ -5,7 +5,6 @@
 mod keys;
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
@@ -16,11 +15,7 @@ use crate::base::token::Permission;
 use crate::domain::credential::{Credential, CredentialDraft, CredentialUse, Reference, check_name};
 use crate::domain::task::DependentTask;
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::JsonBody;
-use crate::http::request::page::{Items, ListPage};
-use crate::http::request::path::Pair;
-use crate::http::request::query::Query;
+use crate::http::request::{AuthenticatedCaller, Call, Items, JsonBody, ListPage, Pair, Query};
 use crate::http::{HttpState, schema};
 use crate::ports::vault::VaultError;
 use crate::ports::vault::credentials::replace;
@@ -65,8 +60,7 @@ fn is_none(count: &u64) -> bool {
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<Credential>)))]
 pub async fn list_credentials(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
+    Call(state, caller): Call,
     mut query: Query,
 ) -> Result<Json<Items<Credential>>, ApiError> {
     caller.may(Permission::CredentialsRead)?;
@@ -89,8 +83,7 @@ pub async fn list_credentials(
         ("tenant_id" = Option<String>, Query, description = "Tenant of the credential; needed with an admin token")),
     responses((status = 200, body = CredentialView)))]
 pub async fn get_credential(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
+    Call(state, caller): Call,
     name: Pair,
     query: Query,
 ) -> Result<Json<CredentialView>, ApiError> {
@@ -116,8 +109,7 @@ pub async fn get_credential(
         (status = 409, body = ProblemDetails, content_type = "application/problem+json",
             description = "It was written meanwhile")))]
 pub async fn put_credential(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
+    Call(state, caller): Call,
     name: Pair,
     query: Query,
     body: JsonBody,
@@ -143,12 +135,7 @@ pub async fn put_credential(
     params(("service" = String, Path), ("account_name" = String, Path),
         ("tenant_id" = Option<String>, Query, description = "Tenant of the credential; needed with an admin token")),
     responses((status = 204)))]
-pub async fn delete_credential(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    name: Pair,
-    query: Query,
-) -> Result<StatusCode, ApiError> {
+pub async fn delete_credential(Call(state, caller): Call, name: Pair, query: Query) -> Result<StatusCode, ApiError> {
     caller.may(Permission::CredentialsWrite)?;
     let (tenant, Reference { service, account }) = named(&caller, name, query)?;
     let by = caller.name();
@@ -168,8 +155,7 @@ pub async fn delete_credential(
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<CredentialUse>)))]
 pub async fn list_credential_uses(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
+    Call(state, caller): Call,
     name: Pair,
     mut query: Query,
 ) -> Result<Json<Items<CredentialUse>>, ApiError> {

@@ -1,7 +1,6 @@
 //! Dead letters over HTTP: what could not be handled, and whether it is tried again or given up.
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use chrono::{DateTime, Utc};
@@ -14,12 +13,9 @@ use crate::base::token::Permission;
 use crate::http::HttpState;
 use crate::http::api::events::{EVENTS_AT_ONCE, of_bus, of_position};
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{JsonBody, refuse_unknown_fields};
-use crate::http::request::idempotency::Early;
-use crate::http::request::page::{Items, limit};
-use crate::http::request::path::Id;
-use crate::http::request::query::Query;
+use crate::http::request::body::refuse_unknown_fields;
+use crate::http::request::page::limit;
+use crate::http::request::{AuthenticatedCaller, Call, Early, Id, Items, JsonBody, Query};
 use crate::http::schema::DeadLetterChoice;
 use crate::ports::bus::{self, BusError, DeadLetterFilter};
 use crate::store::PAGE_BYTES;
@@ -82,8 +78,7 @@ impl From<bus::BusDeadLetter> for DeadLetterView {
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<DeadLetterView>)))]
 pub async fn list_dead_letters(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
+    Call(state, caller): Call,
     mut query: Query,
 ) -> Result<Json<Items<DeadLetterView>>, ApiError> {
     caller.may(Permission::DeadLettersRead)?;
@@ -120,8 +115,7 @@ pub async fn list_dead_letters(
 #[utoipa::path(get, path = "/v1/dead-letters/{id}", tag = "events", security(("bearer" = ["dead_letters:read"])),
     params(("id" = String, Path)), responses((status = 200, body = DeadLetterView)))]
 pub async fn get_dead_letter(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
+    Call(state, caller): Call,
     Id(id): Id,
     query: Query,
 ) -> Result<Json<DeadLetterView>, ApiError> {
@@ -139,12 +133,7 @@ pub async fn get_dead_letter(
     params(("id" = String, Path), ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     responses((status = 202, body = AffectedCount), (status = 409, body = ProblemDetails,
         content_type = "application/problem+json", description = "It is no event")))]
-pub async fn replay_dead_letter(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    Id(id): Id,
-    body: JsonBody,
-) -> Result<Response, Early> {
+pub async fn replay_dead_letter(Call(state, caller): Call, Id(id): Id, body: JsonBody) -> Result<Response, Early> {
     caller.may(Permission::DeadLettersWrite)?;
     body.key.replay_if_repeated(&state, &caller).await?;
     refuse_unknown_fields(&body.json_or_empty()?, &[])?;
@@ -157,12 +146,7 @@ pub async fn replay_dead_letter(
 /// For good: its event is not handled any more.
 #[utoipa::path(delete, path = "/v1/dead-letters/{id}", tag = "events", security(("bearer" = ["dead_letters:write"])),
     params(("id" = String, Path)), responses((status = 204)))]
-pub async fn drop_dead_letter(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    Id(id): Id,
-    query: Query,
-) -> Result<StatusCode, ApiError> {
+pub async fn drop_dead_letter(Call(state, caller): Call, Id(id): Id, query: Query) -> Result<StatusCode, ApiError> {
     caller.may(Permission::DeadLettersWrite)?;
     query.done()?;
     state.bus.drop_dead_letter(&caller.scope, &id).await.map_err(missing)?;
@@ -175,11 +159,7 @@ pub async fn drop_dead_letter(
 #[utoipa::path(post, path = "/v1/dead-letters/replay", tag = "events", security(("bearer" = ["dead_letters:write"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = DeadLetterChoice, responses((status = 200, body = AffectedCount)))]
-pub async fn replay_dead_letters(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    body: JsonBody,
-) -> Result<Response, Early> {
+pub async fn replay_dead_letters(Call(state, caller): Call, body: JsonBody) -> Result<Response, Early> {
     bulk(state, caller, body, Deed::Replay).await
 }
 
@@ -189,11 +169,7 @@ pub async fn replay_dead_letters(
 #[utoipa::path(post, path = "/v1/dead-letters/drop", tag = "events", security(("bearer" = ["dead_letters:write"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = DeadLetterChoice, responses((status = 200, body = AffectedCount)))]
-pub async fn drop_dead_letters(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    body: JsonBody,
-) -> Result<Response, Early> {
+pub async fn drop_dead_letters(Call(state, caller): Call, body: JsonBody) -> Result<Response, Early> {
     bulk(state, caller, body, Deed::Drop).await
 }
 

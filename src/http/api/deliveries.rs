@@ -1,21 +1,16 @@
 //! Deliveries over HTTP: what was sent to whom, how it went, and once more.
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
 use crate::base::token::Permission;
 use crate::domain::notification::{Delivery, DeliveryState};
-use crate::http::HttpState;
 use crate::http::api::runs::response_not_serializable;
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{JsonBody, refuse_unknown_fields};
-use crate::http::request::idempotency::{Early, replayed_or};
-use crate::http::request::page::{Items, ListPage};
-use crate::http::request::path::Id;
-use crate::http::request::query::Query;
+use crate::http::request::body::refuse_unknown_fields;
+use crate::http::request::idempotency::replayed_or;
+use crate::http::request::{Call, Early, Id, Items, JsonBody, ListPage, Query};
 use crate::store::{DeliveryFilter, DeliverySummary, StoreError};
 
 /// List deliveries
@@ -30,8 +25,7 @@ use crate::store::{DeliveryFilter, DeliverySummary, StoreError};
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<DeliverySummary>)))]
 pub async fn list_deliveries(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
+    Call(state, caller): Call,
     mut query: Query,
 ) -> Result<Json<Items<DeliverySummary>>, ApiError> {
     caller.may(Permission::DeliveriesRead)?;
@@ -55,12 +49,7 @@ pub async fn list_deliveries(
 /// Read a delivery
 #[utoipa::path(get, path = "/v1/deliveries/{id}", tag = "notifications", security(("bearer" = ["deliveries:read"])),
     params(("id" = Uuid, Path)), responses((status = 200, body = Delivery)))]
-pub async fn get_delivery(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    id: Id,
-    query: Query,
-) -> Result<Json<Delivery>, ApiError> {
+pub async fn get_delivery(Call(state, caller): Call, id: Id, query: Query) -> Result<Json<Delivery>, ApiError> {
     caller.may(Permission::DeliveriesRead)?;
     query.done()?;
     let delivery = state.store.get_delivery(&caller.scope, id.of("delivery")?).await.map_err(missing)?;
@@ -76,12 +65,7 @@ pub async fn get_delivery(
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     responses((status = 202, body = Delivery), (status = 409, body = ProblemDetails,
         content_type = "application/problem+json", description = "It was delivered, or is on its way")))]
-pub async fn retry_delivery(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    id: Id,
-    body: JsonBody,
-) -> Result<Response, Early> {
+pub async fn retry_delivery(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let id = body.key.begin(&state, &caller, Permission::DeliveriesWrite, id.of("delivery")).await?;
     refuse_unknown_fields(&body.json_or_empty()?, &[])?;
     let delivery = state.store.get_delivery(&caller.scope, id).await.map_err(missing)?;

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
@@ -24,11 +23,9 @@ use crate::domain::event::{CloudEvent, Event};
 use crate::http::HttpState;
 use crate::http::api::events::form::EventReader;
 use crate::http::error::ApiError;
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::JsonBody;
 use crate::http::request::idempotency::REPLAYED;
-use crate::http::request::page::{Items, limit};
-use crate::http::request::query::Query;
+use crate::http::request::page::limit;
+use crate::http::request::{AuthenticatedCaller, Call, Items, JsonBody, Query};
 use crate::http::schema::NewEvents;
 use crate::ports::bus::{BusError, LogFilter};
 use crate::store::PAGE_BYTES;
@@ -94,8 +91,7 @@ impl PostedEvents {
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = NewEvents, responses((status = 202, body = EventIds)))]
 pub async fn publish_events(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
+    Call(state, caller): Call,
     headers: HeaderMap,
     body: JsonBody,
 ) -> Result<Response, ApiError> {
@@ -161,11 +157,7 @@ fn read(
         ("type" = Option<String>, Query, description = "Exact, or with a trailing `*`", example = "mail.*"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<CloudEvent<'static>>)))]
-pub async fn list_events(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    mut query: Query,
-) -> Result<Json<Items<Value>>, ApiError> {
+pub async fn list_events(Call(state, caller): Call, mut query: Query) -> Result<Json<Items<Value>>, ApiError> {
     caller.may(Permission::EventsRead)?;
     let tenant = query.text("tenant_id");
     let filter = LogFilter {

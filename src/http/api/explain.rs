@@ -13,7 +13,6 @@ pub mod unfinished_run;
 use std::collections::HashMap;
 
 use axum::Json;
-use axum::extract::State;
 use chrono::SecondsFormat;
 use serde::Serialize;
 use uuid::Uuid;
@@ -21,16 +20,12 @@ use uuid::Uuid;
 use crate::base::token::Permission;
 use crate::domain::approval::{Approval, ApprovalStatus};
 use crate::domain::notification::{Delivery, dedupe};
-use crate::domain::run::cause::Cause;
-use crate::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
-use crate::domain::run::{Run, RunOrigin, RunState};
+use crate::domain::run::{Cause, Run, RunOrigin, RunState, TranscriptEntry, TranscriptMessage};
 use crate::domain::task::{Notify, Route, Task};
 use crate::http::HttpState;
 use crate::http::api::runs::missing;
 use crate::http::error::ApiError;
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::path::Id;
-use crate::http::request::query::Query;
+use crate::http::request::{AuthenticatedCaller, Call, Id, Query};
 use crate::store::{ApprovalFilter, DeliveryFilter, RunLimits, StoreError};
 
 /// Entries of a transcript that are looked through for calls, and approvals that are read.
@@ -78,12 +73,7 @@ pub struct CallExplained {
 /// Why it ran, was skipped or waits and what would have to hold, and for each of its calls why people were asked about it.
 #[utoipa::path(get, path = "/v1/runs/{id}/explain", tag = "runs", security(("bearer" = ["runs:read"])),
     params(("id" = Uuid, Path)), responses((status = 200, body = Explanation)))]
-pub async fn explain_run(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    id: Id,
-    query: Query,
-) -> Result<Json<Explanation>, ApiError> {
+pub async fn explain_run(Call(state, caller): Call, id: Id, query: Query) -> Result<Json<Explanation>, ApiError> {
     caller.may(Permission::RunsRead)?;
     query.done()?;
     let run = state.store.get_run(&caller.scope, id.of("run")?).await.map_err(missing)?;

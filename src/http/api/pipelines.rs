@@ -1,15 +1,12 @@
 //! Trying a pipeline before a task is made of it.
 
 use axum::Json;
-use axum::extract::State;
 
 use crate::base::json::typed;
 use crate::base::token::Permission;
 use crate::executor::pipeline::{DryRun, Sample};
-use crate::http::HttpState;
 use crate::http::error::ApiError;
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::JsonBody;
+use crate::http::request::{Call, JsonBody};
 use crate::http::schema;
 
 /// Try a pipeline
@@ -19,11 +16,7 @@ use crate::http::schema;
 /// steps that are not executed. Nothing is saved.
 #[utoipa::path(post, path = "/v1/pipelines/dry-run", tag = "tasks", security(("bearer" = ["tasks:write"])),
     request_body = schema::DryRunRequest, responses((status = 200, body = DryRun)))]
-pub async fn dry_run_pipeline(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    body: JsonBody,
-) -> Result<Json<DryRun>, ApiError> {
+pub async fn dry_run_pipeline(Call(state, caller): Call, body: JsonBody) -> Result<Json<DryRun>, ApiError> {
     caller.may(Permission::TasksWrite)?;
     let value = body.json()?;
     let asked: schema::DryRunRequest = typed::body(&value)?;

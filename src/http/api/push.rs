@@ -1,14 +1,11 @@
 //! The key that browsers subscribe to.
 
 use axum::Json;
-use axum::extract::State;
 use serde::Serialize;
 
 use crate::base::token::Permission;
-use crate::http::HttpState;
 use crate::http::error::ApiError;
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::query::Query;
+use crate::http::request::{Call, Query};
 
 /// The key that a page needs to subscribe to Web Push.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
@@ -24,11 +21,7 @@ pub struct PushKey {
 /// the recipient.
 #[utoipa::path(get, path = "/v1/push/key", tag = "notifications", security(("bearer" = ["recipients:read"])),
     responses((status = 200, body = PushKey)))]
-pub async fn get_push_key(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    query: Query,
-) -> Result<Json<PushKey>, ApiError> {
+pub async fn get_push_key(Call(state, caller): Call, query: Query) -> Result<Json<PushKey>, ApiError> {
     caller.may(Permission::RecipientsRead)?;
     query.done()?;
     Ok(Json(PushKey { public_key: state.push_key.clone() }))

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Serialize;
 
@@ -11,12 +10,8 @@ use crate::base::id::{Scope, Tenant};
 use crate::base::invalid::ValidationErrors;
 use crate::base::token::Permission;
 use crate::domain::quota::{Overrides, Quota, QuotaStanding};
-use crate::http::HttpState;
 use crate::http::error::ApiError;
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::JsonBody;
-use crate::http::request::path::Id;
-use crate::http::request::query::Query;
+use crate::http::request::{AuthenticatedCaller, Call, Id, JsonBody, Query};
 use crate::store::QuotaUsage;
 
 /// The quotas of a tenant as they are answered.
@@ -42,12 +37,7 @@ impl QuotasView {
 /// `stored_bytes` what was stored until a few seconds ago. A limit that is null is none.
 #[utoipa::path(get, path = "/v1/tenants/{tenant_id}/quotas", tag = "operations", security(("bearer" = ["stats:read"])),
     params(("tenant_id" = String, Path)), responses((status = 200, body = QuotasView)))]
-pub async fn get_quotas(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    id: Id,
-    query: Query,
-) -> Result<Json<QuotasView>, ApiError> {
+pub async fn get_quotas(Call(state, caller): Call, id: Id, query: Query) -> Result<Json<QuotasView>, ApiError> {
     caller.may(Permission::StatsRead)?;
     query.done()?;
     let tenant = caller.sees(&id.0)?;
@@ -62,12 +52,7 @@ pub async fn get_quotas(
 #[utoipa::path(put, path = "/v1/tenants/{tenant_id}/quotas", tag = "operations", security(("bearer" = ["*"])),
     params(("tenant_id" = String, Path)), request_body = Overrides,
     responses((status = 200, body = QuotasView)))]
-pub async fn put_quotas(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    id: Id,
-    body: JsonBody,
-) -> Result<Json<QuotasView>, ApiError> {
+pub async fn put_quotas(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Json<QuotasView>, ApiError> {
     let tenant = of_an_admin(&caller, &id)?;
     let mut faults = ValidationErrors::new();
     let overrides: Overrides = faults.read(&body.json()?, "").unwrap_or_default();
@@ -82,11 +67,7 @@ pub async fn put_quotas(
 /// For an admin token. The overrides of this tenant are removed.
 #[utoipa::path(delete, path = "/v1/tenants/{tenant_id}/quotas", tag = "operations", security(("bearer" = ["*"])),
     params(("tenant_id" = String, Path)), responses((status = 204)))]
-pub async fn reset_quotas(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    id: Id,
-) -> Result<StatusCode, ApiError> {
+pub async fn reset_quotas(Call(state, caller): Call, id: Id) -> Result<StatusCode, ApiError> {
     let tenant = of_an_admin(&caller, &id)?;
     state.store.reset_quotas(tenant.as_str(), &caller.name()).await?;
     Ok(StatusCode::NO_CONTENT)

@@ -1,7 +1,6 @@
 //! Recipients over HTTP: where a tenant is reached. Secrets go in, and never come out.
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -11,16 +10,10 @@ use crate::base::id::new_id;
 use crate::base::invalid::ValidationErrors;
 use crate::base::secret::Secret;
 use crate::base::token::Permission;
-use crate::domain::notification::dedupe;
 use crate::domain::notification::recipient::{Seal, SecretPlace};
-use crate::domain::notification::{Delivery, MessageKind, NewDelivery, Recipient, RecipientDraft};
-use crate::http::HttpState;
+use crate::domain::notification::{Delivery, MessageKind, NewDelivery, Recipient, RecipientDraft, dedupe};
 use crate::http::error::ApiError;
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::JsonBody;
-use crate::http::request::page::{Items, NamePage};
-use crate::http::request::path::Id;
-use crate::http::request::query::Query;
+use crate::http::request::{Call, Id, Items, JsonBody, NamePage, Query};
 use crate::http::schema;
 use crate::ports::channel::{push, slack, webhook};
 use crate::ports::vault::{Vault, VaultError};
@@ -70,8 +63,7 @@ impl RecipientView {
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<schema::RecipientSchema>)))]
 pub async fn list_recipients(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
+    Call(state, caller): Call,
     mut query: Query,
 ) -> Result<Json<Items<RecipientView>>, ApiError> {
     caller.may(Permission::RecipientsRead)?;
@@ -91,12 +83,7 @@ pub async fn list_recipients(
 #[utoipa::path(get, path = "/v1/recipients/{tenant_id}", tag = "notifications",
     security(("bearer" = ["recipients:read"])), params(("tenant_id" = String, Path)),
     responses((status = 200, body = schema::RecipientSchema)))]
-pub async fn get_recipient(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    id: Id,
-    query: Query,
-) -> Result<Json<RecipientView>, ApiError> {
+pub async fn get_recipient(Call(state, caller): Call, id: Id, query: Query) -> Result<Json<RecipientView>, ApiError> {
     caller.may(Permission::RecipientsRead)?;
     query.done()?;
     let tenant = caller.sees(&id.0)?;
@@ -112,12 +99,7 @@ pub async fn get_recipient(
 #[utoipa::path(put, path = "/v1/recipients/{tenant_id}", tag = "notifications",
     security(("bearer" = ["recipients:write"])), params(("tenant_id" = String, Path)),
     request_body = schema::NewRecipient, responses((status = 200, body = schema::RecipientSchema)))]
-pub async fn put_recipient(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    id: Id,
-    body: JsonBody,
-) -> Result<Json<RecipientView>, ApiError> {
+pub async fn put_recipient(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Json<RecipientView>, ApiError> {
     caller.may(Permission::RecipientsWrite)?;
     let tenant = caller.makes_for(&id.0)?;
     let draft = RecipientDraft::parse(&body.json()?)?;
@@ -142,11 +124,7 @@ pub async fn put_recipient(
 /// is written again. The record of what was sent stays as long as runs are kept.
 #[utoipa::path(delete, path = "/v1/recipients/{tenant_id}", tag = "notifications",
     security(("bearer" = ["recipients:write"])), params(("tenant_id" = String, Path)), responses((status = 204)))]
-pub async fn delete_recipient(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    id: Id,
-) -> Result<StatusCode, ApiError> {
+pub async fn delete_recipient(Call(state, caller): Call, id: Id) -> Result<StatusCode, ApiError> {
     caller.may(Permission::RecipientsWrite)?;
     let tenant = caller.sees(&id.0)?;
     let deleted = state.store.delete_recipient(&caller.scope, tenant.as_str(), &caller.name()).await;
@@ -164,8 +142,7 @@ pub async fn delete_recipient(
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = schema::TestMessage, responses((status = 202, body = Delivery)))]
 pub async fn test_recipient(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
+    Call(state, caller): Call,
     id: Id,
     body: JsonBody,
 ) -> Result<(StatusCode, Json<Delivery>), ApiError> {

@@ -1,17 +1,13 @@
 //! Registered tools that a model may call, and executors that a task may name.
 
 use axum::Json;
-use axum::extract::State;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::base::token::Permission;
 use crate::domain::task::DEFAULT_EXECUTOR;
-use crate::http::HttpState;
 use crate::http::error::ApiError;
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::page::Items;
-use crate::http::request::query::Query;
+use crate::http::request::{Call, Items, Query};
 use crate::ports::tool::Definition;
 
 /// An executor.
@@ -30,11 +26,7 @@ pub struct ExecutorView {
 /// List tools
 #[utoipa::path(get, path = "/v1/tools", tag = "operations", security(("bearer" = ["tasks:read"])),
     responses((status = 200, body = Items<Definition>)))]
-pub async fn list_tools(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    query: Query,
-) -> Result<Json<Items<Definition>>, ApiError> {
+pub async fn list_tools(Call(state, caller): Call, query: Query) -> Result<Json<Items<Definition>>, ApiError> {
     caller.may(Permission::TasksRead)?;
     query.done()?;
     Ok(Json(Items::whole(state.tools.clone())))
@@ -45,11 +37,7 @@ pub async fn list_tools(
 /// Each with the JSON Schema of its settings, `action.config` of a task.
 #[utoipa::path(get, path = "/v1/executors", tag = "operations", security(("bearer" = ["tasks:read"])),
     responses((status = 200, body = Items<ExecutorView>)))]
-pub async fn list_executors(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    query: Query,
-) -> Result<Json<Items<ExecutorView>>, ApiError> {
+pub async fn list_executors(Call(state, caller): Call, query: Query) -> Result<Json<Items<ExecutorView>>, ApiError> {
     caller.may(Permission::TasksRead)?;
     query.done()?;
     let view = |(name, config_schema)| ExecutorView { name, default: name == DEFAULT_EXECUTOR, config_schema };

@@ -4,7 +4,6 @@
 mod summary;
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
@@ -14,18 +13,13 @@ use uuid::Uuid;
 
 use crate::base::id;
 use crate::base::token::Permission;
-use crate::domain::run::transcript::TranscriptEntry;
-use crate::domain::run::{Run, RunOrigin, RunState, Usage};
+use crate::domain::run::{Run, RunOrigin, RunState, TranscriptEntry, Usage};
 use crate::domain::task::Task;
-use crate::http::HttpState;
 use crate::http::api::approvals::ApprovalOfRun;
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{JsonBody, refuse_unknown_fields};
-use crate::http::request::idempotency::{Early, replayed_or};
-use crate::http::request::page::{Items, ListPage, Onward};
-use crate::http::request::path::Id;
-use crate::http::request::query::Query;
+use crate::http::request::body::refuse_unknown_fields;
+use crate::http::request::idempotency::replayed_or;
+use crate::http::request::{Call, Early, Id, Items, JsonBody, ListPage, Onward, Query};
 use crate::store::{ApprovalFilter, RunFilter, StoreError};
 
 pub use summary::RunSummary;
@@ -104,11 +98,7 @@ impl RunView {
         ("until" = Option<DateTime<Utc>>, Query, description = "Recorded before"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<RunSummary>)))]
-pub async fn list_runs(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    mut query: Query,
-) -> Result<Json<Items<RunSummary>>, ApiError> {
+pub async fn list_runs(Call(state, caller): Call, mut query: Query) -> Result<Json<Items<RunSummary>>, ApiError> {
     caller.may(Permission::RunsRead)?;
     let tenant = query.text("tenant_id");
     let page = ListPage::of(&mut query);
@@ -130,12 +120,7 @@ pub async fn list_runs(
 /// Read a run
 #[utoipa::path(get, path = "/v1/runs/{id}", tag = "runs", security(("bearer" = ["runs:read"])),
     params(("id" = Uuid, Path)), responses((status = 200, body = RunView)))]
-pub async fn get_run(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    id: Id,
-    query: Query,
-) -> Result<Json<RunView>, ApiError> {
+pub async fn get_run(Call(state, caller): Call, id: Id, query: Query) -> Result<Json<RunView>, ApiError> {
     caller.may(Permission::RunsRead)?;
     query.done()?;
     let run = state.store.get_run(&caller.scope, id.of("run")?).await.map_err(missing)?;
@@ -153,8 +138,7 @@ pub async fn get_run(
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<TranscriptEntry>)))]
 pub async fn get_transcript(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
+    Call(state, caller): Call,
     id: Id,
     mut query: Query,
 ) -> Result<Json<Items<TranscriptEntry>>, ApiError> {
@@ -179,12 +163,7 @@ pub async fn get_transcript(
     responses((status = 200, body = RunView, description = "It is cancelled"),
         (status = 202, body = RunView, description = "Its worker has been asked to end it"),
         (status = 409, body = ProblemDetails, content_type = "application/problem+json", description = "It is final already")))]
-pub async fn cancel_run(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    id: Id,
-    body: JsonBody,
-) -> Result<Response, Early> {
+pub async fn cancel_run(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let id = body.key.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
     refuse_unknown_fields(&body.json_or_empty()?, &[])?;
     let before = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
@@ -205,12 +184,7 @@ pub async fn cancel_run(
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     responses((status = 201, body = RunView),
         (status = 409, body = ProblemDetails, content_type = "application/problem+json", description = "It is not final yet")))]
-pub async fn retry_run(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    id: Id,
-    body: JsonBody,
-) -> Result<Response, Early> {
+pub async fn retry_run(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let id = body.key.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
     refuse_unknown_fields(&body.json_or_empty()?, &[])?;
     let now = state.clock.now();

@@ -1,7 +1,6 @@
 //! Trying a schedule before a task is made of it.
 
 use axum::Json;
-use axum::extract::State;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::Value;
@@ -10,10 +9,8 @@ use crate::base::invalid::ValidationErrors;
 use crate::base::json::typed;
 use crate::base::token::Permission;
 use crate::domain::trigger::{InstantListing, Trigger};
-use crate::http::HttpState;
 use crate::http::error::ApiError;
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::JsonBody;
+use crate::http::request::{Call, JsonBody};
 use crate::http::schema;
 
 /// When a trigger would fire.
@@ -30,11 +27,7 @@ pub struct Preview {
 /// The next instants after `from` (now, where it is left out) at which a task with this trigger would fire.
 #[utoipa::path(post, path = "/v1/schedules/preview", tag = "tasks", security(("bearer" = ["tasks:read"])),
     request_body = schema::PreviewRequest, responses((status = 200, body = Preview)))]
-pub async fn preview_schedule(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    body: JsonBody,
-) -> Result<Json<Preview>, ApiError> {
+pub async fn preview_schedule(Call(state, caller): Call, body: JsonBody) -> Result<Json<Preview>, ApiError> {
     caller.may(Permission::TasksRead)?;
     let (value, now) = (body.json()?, state.clock.now());
     let InstantListing { instants, truncated } =

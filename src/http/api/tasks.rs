@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
@@ -21,16 +20,11 @@ use crate::domain::task::change::TaskChange;
 use crate::domain::task::{Draft, LastRun, Task, TaskStatus, TaskView};
 use crate::domain::trigger;
 use crate::domain::trigger::condition::ConditionState;
-use crate::http::HttpState;
 use crate::http::api::runs::RunView;
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::JsonBody;
-use crate::http::request::idempotency::{Early, replayed_or};
-use crate::http::request::page::{Items, ListPage};
-use crate::http::request::path::Id;
-use crate::http::request::query::Query;
-use crate::http::schema;
+use crate::http::request::idempotency::replayed_or;
+use crate::http::request::{AuthenticatedCaller, Call, Early, Id, Items, JsonBody, ListPage, Query};
+use crate::http::{HttpState, schema};
 use crate::store::{NewTask, RunRequest, StoreError, TaskFilter};
 
 /// How often an edit without a version is tried against edits of others.
@@ -57,12 +51,7 @@ pub struct Backfill {
     responses((status = 201, body = TaskView), (status = 200, body = TaskView, description = "A dry run"),
         (status = 409, body = ProblemDetails, content_type = "application/problem+json",
             description = "The tenant has a task with this key")))]
-pub async fn create_task(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    mut query: Query,
-    body: JsonBody,
-) -> Result<Response, Early> {
+pub async fn create_task(Call(state, caller): Call, mut query: Query, body: JsonBody) -> Result<Response, Early> {
     caller.may(Permission::TasksWrite)?;
     let is_dry = dry_run(&mut query);
     query.done()?;
@@ -101,11 +90,7 @@ pub(in crate::http) fn read_new(
         ("q" = Option<String>, Query, description = "Part of the name, in any case"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<TaskView>)))]
-pub async fn list_tasks(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    mut query: Query,
-) -> Result<Json<Items<TaskView>>, ApiError> {
+pub async fn list_tasks(Call(state, caller): Call, mut query: Query) -> Result<Json<Items<TaskView>>, ApiError> {
     caller.may(Permission::TasksRead)?;
     let tenant = query.text("tenant_id");
     let words = TaskStatus::ALL.map(|status| (status.as_str(), status));
@@ -136,12 +121,7 @@ pub async fn list_tasks(
 /// Read a task
 #[utoipa::path(get, path = "/v1/tasks/{id}", tag = "tasks", security(("bearer" = ["tasks:read"])),
     params(("id" = Uuid, Path)), responses((status = 200, body = TaskView)))]
-pub async fn get_task(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    id: Id,
-    query: Query,
-) -> Result<Json<TaskView>, ApiError> {
+pub async fn get_task(Call(state, caller): Call, id: Id, query: Query) -> Result<Json<TaskView>, ApiError> {
     caller.may(Permission::TasksRead)?;
     query.done()?;
     let task = state.store.get_task(&caller.scope, id.of("task")?).await.map_err(missing)?;
@@ -159,8 +139,7 @@ pub async fn get_task(
     responses((status = 200, body = TaskView), (status = 409, body = ProblemDetails,
         content_type = "application/problem+json", description = "The task has another version")))]
 pub async fn update_task(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
+    Call(state, caller): Call,
     id: Id,
     mut query: Query,
     body: JsonBody,
@@ -199,11 +178,7 @@ pub async fn update_task(
 /// Its runs stay as a record; those that have not been started are taken back.
 #[utoipa::path(delete, path = "/v1/tasks/{id}", tag = "tasks", security(("bearer" = ["tasks:write"])),
     params(("id" = Uuid, Path)), responses((status = 204)))]
-pub async fn delete_task(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    id: Id,
-) -> Result<StatusCode, ApiError> {
+pub async fn delete_task(Call(state, caller): Call, id: Id) -> Result<StatusCode, ApiError> {
     caller.may(Permission::TasksWrite)?;
     state.store.delete_task(&caller.scope, id.of("task")?).await.map_err(missing)?;
     Ok(StatusCode::NO_CONTENT)
@@ -216,12 +191,7 @@ pub async fn delete_task(
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")), request_body = Option<schema::Pause>,
     responses((status = 200, body = TaskView)))]
-pub async fn pause_task(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    id: Id,
-    body: JsonBody,
-) -> Result<Response, Early> {
+pub async fn pause_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let id = body.key.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
     let schema::Pause { reason } = body.read_or_empty()?;
     let changed = state.store.change_task(&caller.scope, id, &TaskChange::Pause { reason }).await;
@@ -237,12 +207,7 @@ pub async fn pause_task(
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")), request_body = Option<schema::Resume>,
     responses((status = 200, body = TaskView)))]
-pub async fn resume_task(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    id: Id,
-    body: JsonBody,
-) -> Result<Response, Early> {
+pub async fn resume_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let id = body.key.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
     let schema::Resume { buffered_events } = body.read_or_empty()?;
     let change = match buffered_events.as_deref() {
@@ -261,12 +226,7 @@ pub async fn resume_task(
 #[utoipa::path(post, path = "/v1/tasks/{id}/run", tag = "tasks", security(("bearer" = ["tasks:write"])),
     params(("id" = Uuid, Path), ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = Option<schema::RunNow>, responses((status = 201, body = RunView)))]
-pub async fn run_task(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    id: Id,
-    body: JsonBody,
-) -> Result<Response, Early> {
+pub async fn run_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let id = body.key.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
     let schema::RunNow { input } = body.read_or_empty()?;
     let task = state.store.get_task(&caller.scope, id).await.map_err(missing)?;
@@ -286,12 +246,7 @@ pub async fn run_task(
 #[utoipa::path(post, path = "/v1/tasks/{id}/backfill", tag = "tasks", security(("bearer" = ["tasks:write"])),
     params(("id" = Uuid, Path), ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = schema::BackfillRange, responses((status = 202, body = Backfill)))]
-pub async fn backfill_task(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    id: Id,
-    body: JsonBody,
-) -> Result<Response, Early> {
+pub async fn backfill_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let task_id = body.key.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
     let now = state.clock.now();
     let (from, to) = range(body.read()?, now)?;

@@ -3,7 +3,6 @@
 //! Nobody can make a token that may do more, see more or live longer than the one it is made with.
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
@@ -15,14 +14,9 @@ use crate::base::id::{self, Tenant};
 use crate::base::invalid::{ValidationErrors, did_you_mean};
 use crate::base::json::typed;
 use crate::base::token::{Permission, TokenKind, TokenText};
-use crate::http::HttpState;
 use crate::http::error::ApiError;
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::JsonBody;
-use crate::http::request::idempotency::{Early, replayed_or};
-use crate::http::request::page::{Items, ListPage};
-use crate::http::request::path::Id;
-use crate::http::request::query::Query;
+use crate::http::request::idempotency::replayed_or;
+use crate::http::request::{AuthenticatedCaller, Call, Early, Id, Items, JsonBody, ListPage, Query};
 use crate::http::schema;
 use crate::store::StoredToken;
 
@@ -88,11 +82,7 @@ impl TokenView {
     params(("Idempotency-Key" = Option<String>, Header,
         description = "Makes a repetition safe; the text is not repeated")),
     request_body = schema::NewToken, responses((status = 201, body = MadeToken)))]
-pub async fn create_token(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    body: JsonBody,
-) -> Result<Response, Early> {
+pub async fn create_token(Call(state, caller): Call, body: JsonBody) -> Result<Response, Early> {
     caller.may(Permission::TokensWrite)?;
     body.key.replay_if_repeated(&state, &caller).await?;
     let now = state.clock.now();
@@ -123,11 +113,7 @@ pub async fn create_token(
         ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<TokenView>)))]
-pub async fn list_tokens(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    mut query: Query,
-) -> Result<Json<Items<TokenView>>, ApiError> {
+pub async fn list_tokens(Call(state, caller): Call, mut query: Query) -> Result<Json<Items<TokenView>>, ApiError> {
     caller.may(Permission::TokensRead)?;
     let tenant = query.text("tenant_id");
     let page = ListPage::of(&mut query);
@@ -142,11 +128,7 @@ pub async fn list_tokens(
 /// It is dead at once, everywhere. To revoke it again changes nothing.
 #[utoipa::path(delete, path = "/v1/tokens/{id}", tag = "operations", security(("bearer" = ["tokens:write"])),
     params(("id" = Uuid, Path)), responses((status = 204)))]
-pub async fn revoke_token(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    id: Id,
-) -> Result<StatusCode, ApiError> {
+pub async fn revoke_token(Call(state, caller): Call, id: Id) -> Result<StatusCode, ApiError> {
     caller.may(Permission::TokensWrite)?;
     let revoked = state.store.revoke_token(&caller.scope, id.of("token")?).await;
     revoked.map_err(|error| ApiError::of_store(error, "token"))?;

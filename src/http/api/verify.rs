@@ -1,7 +1,6 @@
 //! Proving an address over HTTP: a code is sent to it, and given back.
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use uuid::Uuid;
@@ -10,16 +9,12 @@ use crate::base::id::{Tenant, new_id};
 use crate::base::invalid::ValidationErrors;
 use crate::base::secret::Secret;
 use crate::base::token::Permission;
-use crate::domain::notification::verification::{PURPOSE, Proof, STORED, address_subject, code_subject, typed};
-use crate::domain::notification::{Addresses, Delivery, MessageKind, NewDelivery, Recipient};
-use crate::http::HttpState;
+use crate::domain::notification::verification::{PURPOSE, STORED, address_subject, code_subject, typed};
+use crate::domain::notification::{Addresses, Delivery, MessageKind, NewDelivery, Proof, Recipient};
 use crate::http::api::recipients::{RecipientView, WRITES};
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::JsonBody;
-use crate::http::request::idempotency::Early;
-use crate::http::request::path::Id;
-use crate::http::schema;
+use crate::http::request::{AuthenticatedCaller, Call, Early, Id, JsonBody};
+use crate::http::{HttpState, schema};
 use crate::ports::vault::Vault;
 use crate::store::{CodeCheck, StoreError, StoredRecipient, Verification};
 
@@ -38,12 +33,7 @@ use crate::store::{CodeCheck, StoreError, StoredRecipient, Verification};
         (status = 202, body = Delivery, description = "A code is on its way"),
         (status = 409, body = ProblemDetails, content_type = "application/problem+json",
             description = "A code was sent less than a minute ago, or ten within a day")))]
-pub async fn verify_recipient(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    id: Id,
-    body: JsonBody,
-) -> Result<Response, Early> {
+pub async fn verify_recipient(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     caller.may(Permission::RecipientsWrite)?;
     let tenant = caller.sees(&id.0)?;
     let schema::Verify { channel, code } = body.read()?;

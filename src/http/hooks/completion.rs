@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use uuid::Uuid;
@@ -11,17 +10,15 @@ use uuid::Uuid;
 use crate::base::clock::pause;
 use crate::base::id::Scope;
 use crate::base::token::Permission;
-use crate::domain::notification::run_notification::{RunEnd, RunNotification};
+use crate::domain::notification::{RunEnd, RunNotification};
 use crate::domain::run::{Run, RunEvent, RunState};
 use crate::domain::task::{Task, credentials_of};
 use crate::executor::webhook::{Completion, RuntimeReport};
 use crate::http::HttpState;
 use crate::http::api::runs::{RunView, missing};
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::JsonBody;
-use crate::http::request::idempotency::{Early, replayed_or};
-use crate::http::request::path::Id;
+use crate::http::request::idempotency::replayed_or;
+use crate::http::request::{Call, Early, Id, JsonBody};
 use crate::ports::vault::credentials::UsedSecrets;
 use crate::store::{RunCompletion, StoreError};
 
@@ -41,12 +38,7 @@ const LOOK: Duration = Duration::from_millis(50);
     responses((status = 200, body = RunView),
         (status = 409, body = ProblemDetails, content_type = "application/problem+json",
             description = "It does not wait for completion, or not any more")))]
-pub async fn complete_run(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    id: Id,
-    body: JsonBody,
-) -> Result<Response, Early> {
+pub async fn complete_run(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let id = body.key.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
     let report = RuntimeReport::parse(&body.json()?)?;
     let run = wait_for_run(&state, &caller.scope, id).await.map_err(missing)?;

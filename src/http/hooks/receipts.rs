@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::base::token::TokenHash;
 use crate::http::HttpState;
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::request::body::JsonBody;
+use crate::http::request::JsonBody;
 use crate::http::server::Peer;
 use crate::ports::channel::{Callback, CallbackError, Channel, report_url};
 

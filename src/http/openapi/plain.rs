@@ -7,8 +7,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::http::openapi::SCHEMAS;
-use crate::http::openapi::unions;
+use crate::http::openapi::{SCHEMAS, unions};
 
 /// How the derived name of a page of a list begins.
 const ITEMS: &str = "Items_";

@@ -16,13 +16,11 @@ use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::base::token::TokenHash;
-use crate::domain::notification::digest::DigestItem;
 use crate::domain::notification::recipient::Reader;
-use crate::domain::notification::rendered_message::References;
-use crate::domain::notification::{Delivery, MessageKind, Recipient};
+use crate::domain::notification::{Delivery, DigestItem, MessageKind, Recipient, References};
 use crate::http::HttpState;
 use crate::http::pages::{self, View, too_many, unavailable};
-use crate::http::request::path::Id;
+use crate::http::request::Id;
 use crate::http::server::Peer;
 use crate::ports::channel::full_message_url;
 use crate::ports::channel::templates::Page;

@@ -24,10 +24,8 @@ use crate::http::api::credentials::check;
 use crate::http::error::ApiError;
 use crate::http::pages::approve::origin::{is_form, is_own};
 use crate::http::pages::{self, failed};
-use crate::http::request::auth::{AuthenticatedCaller, still_may};
-use crate::http::request::body::JsonBody;
-use crate::http::request::path::Pair;
-use crate::http::request::query::Query;
+use crate::http::request::auth::still_may;
+use crate::http::request::{AuthenticatedCaller, Call, JsonBody, Pair, Query};
 use crate::ports::channel::templates::phrases::Phrases;
 use crate::ports::vault::oauth::{ConnectError, ConnectOffer, OAuthFlow};
 
@@ -55,8 +53,7 @@ pub struct ConnectionLink {
         ("tenant_id" = Option<String>, Query, description = "For whom; an admin token names the tenant")),
     responses((status = 200, body = ConnectionLink)))]
 pub async fn connect_credential(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
+    Call(state, caller): Call,
     name: Pair,
     mut query: Query,
 ) -> Result<Json<ConnectionLink>, ApiError> {

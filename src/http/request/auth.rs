@@ -51,6 +51,17 @@ impl FromRequestParts<HttpState> for AuthenticatedCaller {
     }
 }
 
+/// A request of a caller: the parts of the service that answer it, and the caller.
+pub struct Call(pub HttpState, pub AuthenticatedCaller);
+
+impl FromRequestParts<HttpState> for Call {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<Call, ApiError> {
+        Ok(Call(state.clone(), authenticated(parts, state).await?))
+    }
+}
+
 /// Each handler has the future of its extractors in its own. In a box this one is compiled once.
 fn authenticated<'a>(parts: &'a Parts, state: &'a HttpState) -> BoxFuture<'a, Result<AuthenticatedCaller, ApiError>> {
     Box::pin(async move {

@@ -15,8 +15,8 @@ use crate::base::invalid::{ValidationErrors, did_you_mean, escape, unknown_field
 use crate::base::json::typed;
 use crate::http::HttpState;
 use crate::http::error::ApiError;
+use crate::http::request::RequestKey;
 use crate::http::request::idempotency::OpenKey;
-use crate::http::request::idempotency::RequestKey;
 
 /// A request's body, whole and within the limits, not yet understood.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::base::token::Permission;
 use crate::http::HttpState;
 use crate::http::error::ApiError;
-use crate::http::request::auth::AuthenticatedCaller;
+use crate::http::request::AuthenticatedCaller;
 use crate::store::{Idempotency, StoredAnswer};
 
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");

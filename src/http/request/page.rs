@@ -8,7 +8,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::http::request::query::Query;
+use crate::http::request::Query;
 use crate::store::RowPage;
 
 /// Items on a page where no `limit` is given.

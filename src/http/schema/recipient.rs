@@ -9,7 +9,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::fields::{parts, with_fields};
 use crate::domain::notification;
-use crate::domain::notification::quiet::{DigestTimes, InterruptionBudget, QuietHours};
+use crate::domain::notification::{DigestTimes, InterruptionBudget, QuietHours};
 
 /// Where a tenant is reached. Fields that `GET` shows besides may be sent along and change nothing.
 #[derive(Serialize, ToSchema)]

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::State;
 use chrono::{DateTime, Utc};
 use lru::LruCache;
 use serde::Serialize;
@@ -18,8 +17,7 @@ use crate::base::token::Permission;
 use crate::domain::quota::{Quota, QuotaStanding};
 use crate::http::HttpState;
 use crate::http::error::ApiError;
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::query::Query;
+use crate::http::request::{Call, Query};
 
 /// How long figures are good.
 const GOOD_FOR: Duration = Duration::from_secs(5);
@@ -48,11 +46,7 @@ pub struct Stats {
 #[utoipa::path(get, path = "/v1/stats", tag = "operations", security(("bearer" = ["stats:read"])),
     params(("tenant_id" = Option<String>, Query, description = "This tenant's only")),
     responses((status = 200, body = Stats)))]
-pub async fn get_stats(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    mut query: Query,
-) -> Result<Json<Stats>, ApiError> {
+pub async fn get_stats(Call(state, caller): Call, mut query: Query) -> Result<Json<Stats>, ApiError> {
     caller.may(Permission::StatsRead)?;
     let tenant = query.text("tenant_id");
     query.done()?;

@@ -12,7 +12,7 @@ use crate::base::id::{Scope, Tenant};
 use crate::base::limiter::{self, ConcurrencyLimiter, Limit, LimitReached};
 use crate::http::HttpState;
 use crate::http::error::ApiError;
-use crate::http::request::auth::AuthenticatedCaller;
+use crate::http::request::AuthenticatedCaller;
 use crate::http::server::ServerLimits;
 use crate::http::server::connection_limiter::origin;
 

@@ -9,7 +9,6 @@ pub mod socket;
 
 use std::convert::Infallible;
 
-use axum::extract::State;
 use axum::http::{Extensions, HeaderMap};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -21,8 +20,7 @@ use crate::base::invalid::ValidationErrors;
 use crate::base::token::Permission;
 use crate::http::HttpState;
 use crate::http::error::ApiError;
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::query::Query;
+use crate::http::request::{AuthenticatedCaller, Call, Query};
 use crate::http::server::Hold;
 use crate::http::streaming::limiter;
 use crate::http::streaming::live::session::Session;
@@ -38,8 +36,7 @@ use crate::http::streaming::live::session::Session;
         ("Last-Event-ID" = Option<Uuid>, Header, description = "The last id that was seen")),
     responses((status = 200, body = String, content_type = "text/event-stream")))]
 pub async fn open_stream(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
+    Call(state, caller): Call,
     mut query: Query,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {

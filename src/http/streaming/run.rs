@@ -11,7 +11,6 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -22,16 +21,12 @@ use uuid::Uuid;
 
 use crate::base::clock;
 use crate::base::token::Permission;
-use crate::domain::run::Run;
-use crate::domain::run::stream::StreamEvent;
-use crate::domain::run::transcript::TranscriptEntry;
+use crate::domain::run::{Run, StreamEvent, TranscriptEntry};
 use crate::executor::hub::{RunSubscription, WatchedEvent};
 use crate::http::HttpState;
 use crate::http::api::runs::missing;
 use crate::http::error::ApiError;
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::path::Id;
-use crate::http::request::query::Query;
+use crate::http::request::{AuthenticatedCaller, Call, Id, Query};
 use crate::http::streaming::limiter;
 use crate::http::streaming::run::memory::StreamMemory;
 use crate::store::StoreError;
@@ -56,8 +51,7 @@ const ENTRIES: i64 = 100;
         ("Last-Event-ID" = Option<i64>, Header, description = "The last id that was seen")),
     responses((status = 200, body = String, content_type = "text/event-stream")))]
 pub async fn stream_run(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
+    Call(state, caller): Call,
     id: Id,
     query: Query,
     headers: HeaderMap,

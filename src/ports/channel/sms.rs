@@ -334,8 +334,7 @@ fn is_sender(from: &str) -> bool {
 mod tests {
     use super::*;
     use crate::domain::notification::recipient::Reader;
-    use crate::domain::notification::rendered_message::References;
-    use crate::domain::notification::{Delivery, MessageKind, Recipient};
+    use crate::domain::notification::{Delivery, MessageKind, Recipient, References};
     use crate::domain::task::Urgency;
     use crate::ports::channel::templates::MessageTemplates;
     use crate::ports::vault::WithoutKeys;

@@ -12,8 +12,7 @@ use serde_json::{Value, json};
 
 use crate::base::invalid::ValidationErrors;
 use crate::base::secret::Secret;
-use crate::domain::notification::rendered_message::RenderedMessage;
-use crate::domain::notification::text::Link;
+use crate::domain::notification::{Link, RenderedMessage};
 use crate::domain::task::Urgency;
 use crate::ports::channel::provider::{ProviderAnswer, ProviderApi, has_public_name};
 use crate::ports::channel::{Capabilities, Channel, ChannelError, Confirmed, Login, OutgoingMessage, Receipt};

@@ -17,13 +17,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::base::invalid::ValidationErrors;
-use crate::domain::notification::Delivery;
-use crate::domain::notification::digest::DigestItem;
-use crate::domain::notification::language::MessageLanguage;
-use crate::domain::notification::message_context::MessageContext;
 use crate::domain::notification::recipient::Reader;
-use crate::domain::notification::rendered_message::{References, RenderedMessage};
-use crate::domain::notification::text::{Link, cut, one_line};
+use crate::domain::notification::text::{cut, one_line};
+use crate::domain::notification::{
+    Delivery, DigestItem, Link, MessageContext, MessageLanguage, References, RenderedMessage,
+};
 use crate::ports::channel::Channel;
 use crate::ports::channel::templates::phrases::{Catalogue, Phrases};
 use crate::ports::channel::templates::set::{TemplateKind, TemplateSet};
@@ -292,16 +290,11 @@ mod tests {
     use crate::base::secret::Secret;
     use crate::domain::approval::{ApprovalStatus, test_question};
     use crate::domain::credential::{CredentialIssueKind, Reference};
-    use crate::domain::notification::credential_notice::{
-        CredentialContext, credential_ended, idle_issue_notice, issue_notice,
+    use crate::domain::notification::credential_notice::{credential_ended, idle_issue_notice, issue_notice};
+    use crate::domain::notification::{
+        ApprovalQuestion, CredentialContext, Link, MessageKind, MessageLanguage, NoticeKind, Purpose, SubjectRef,
     };
-    use crate::domain::notification::language::MessageLanguage;
-    use crate::domain::notification::message_context::Purpose;
-    use crate::domain::notification::question::ApprovalQuestion;
-    use crate::domain::notification::text::Link;
-    use crate::domain::notification::{MessageKind, NoticeKind, SubjectRef};
-    use crate::domain::run::outcome::RunFault;
-    use crate::domain::run::{Run, RunOrigin, RunState, Usage};
+    use crate::domain::run::{Run, RunFault, RunOrigin, RunState, Usage};
     use crate::ports::channel::{Capabilities, ChannelError, OutgoingMessage, Receipt};
 
     /// A channel of this name, with these formats and this room.

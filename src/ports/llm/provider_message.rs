@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::base::secret::Secret;
-use crate::domain::run::transcript::{ProviderMessage, TranscriptMessage};
+use crate::domain::run::{ProviderMessage, TranscriptMessage};
 
 /// Largest message that is kept, in bytes.
 pub const LIMIT: usize = 1024 * 1024;

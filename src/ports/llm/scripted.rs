@@ -30,7 +30,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::base::clock::Clock;
-use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
+use crate::domain::run::{ToolCall, TranscriptMessage};
 use crate::ports::llm::tokens::TokenCounter;
 use crate::ports::llm::{LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OnDelta, StopReason, ToolChoice};
 

@@ -2,7 +2,7 @@
 //!
 //! For the context guard only; accounts use what the provider counted.
 
-use crate::domain::run::transcript::TranscriptMessage;
+use crate::domain::run::TranscriptMessage;
 use crate::ports::llm::{ModelRequest, ToolSchema};
 
 /// Characters a token in alphabetic scripts.

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::domain::approval::matrix::{Category, Consequence};
+use crate::domain::approval::{Category, Consequence};
 use crate::ports::tool::{Definition, ToolStatus};
 
 impl Definition {

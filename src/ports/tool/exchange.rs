@@ -6,8 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
 use crate::domain::credential::{CredentialIssueKind, Reference, SECRET_HEADERS};
-use crate::domain::notification::language::MessageLanguage;
-use crate::domain::notification::{NoticeKind, SubjectRef, credential_notice, dedupe};
+use crate::domain::notification::{MessageLanguage, NoticeKind, SubjectRef, credential_notice, dedupe};
 use crate::ports::egress::{EgressError, EgressRequest, Response};
 use crate::ports::tool::{CalledBy, ToolContext, ToolError, ToolFailure, ToolNotice, ToolOutput};
 use crate::ports::vault::credentials::{CredentialError, CredentialFault, Credentials, FetchError, Use};

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::base::template::{Template, TemplateError, Tree, UrlTemplate, Values};
-use crate::domain::approval::matrix::{Category, Consequence};
+use crate::domain::approval::{Category, Consequence};
 use crate::domain::credential::Reference;
 use crate::ports::egress::EgressRequest;
 use crate::ports::tool::exchange::{answer, fetch};

@@ -112,7 +112,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::domain::approval::matrix::{Category, Consequence};
+    use crate::domain::approval::{Category, Consequence};
     use crate::ports::tool::{ToolContext, ToolOutput};
 
     struct NamedTool(Definition);

@@ -14,7 +14,6 @@ use crate::domain::run::{RunEvent, RunState};
 use crate::store::approvals::decide::{LOCK_PARKED, LOCK_RUN};
 use crate::store::approvals::row::{ApprovalRow, SELECT_APPROVAL};
 use crate::store::approvals::{Attend, Attended, WaitingRun, unpark};
-use crate::store::batches::BatchStatements;
 use crate::store::ops::audit::{AuditAction, write_audit};
 use crate::store::runs::due_parked::Awaited;
 use crate::store::runs::slots::{free, hand_over};

@@ -9,8 +9,8 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
-use crate::domain::approval::voter::{Vote, VoterIdentities, distinct_people};
-use crate::domain::approval::{Approval, ApprovalAnswer, ApprovalChoice, ApprovalStatus};
+use crate::domain::approval::voter::distinct_people;
+use crate::domain::approval::{Approval, ApprovalAnswer, ApprovalChoice, ApprovalStatus, Vote, VoterIdentities};
 use crate::store::approvals::grants::{end_grants, keep_grant};
 use crate::store::approvals::row::ApprovalRow;
 use crate::store::approvals::{Decided, DecisionRefusal, ONE, unpark};

@@ -1,8 +1,8 @@
 //! Standing grants: what a person allowed for good, narrowly. Each use is counted once, whatever is repeated.
 
 use chrono::{DateTime, Utc};
+use serde::Serialize;
 use serde_json::{Value, json};
-use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
@@ -14,34 +14,43 @@ use crate::store::sql::sql;
 use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError};
 
-/// "Always allow this": one tool of one task with these arguments.
-#[derive(Debug, Clone, PartialEq)]
+/// "Always allow this": one tool of one task, with these arguments.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema, sqlx_macros::FromRow)]
+#[schema(as = GrantView)]
 pub struct Grant {
-    /// Id of the grant, a UUIDv7.
+    /// Id of the grant.
     pub id: Uuid,
     /// The tenant that owns the task.
     pub tenant_id: String,
     /// The task for which it holds.
     pub task_id: Uuid,
     /// Name of the tool.
+    #[schema(example = "send_note")]
     pub tool: String,
     /// The epoch of the task for which it was given: an edit ends it.
+    #[serde(skip)]
     pub epoch: i64,
-    /// Arguments that a call must have with exactly these values; others are free.
+    /// Arguments that a call must have with exactly these values; its others are free.
+    #[sqlx(json)]
     pub arguments: Value,
     /// The hash of the tool's definition.
+    #[serde(skip)]
     pub definition: String,
-    /// `None`: as often as it likes.
+    /// How often it may still be used; `null`: as often as it likes.
+    #[schema(required)]
     pub uses_left: Option<i64>,
     /// The instant at which it was given.
     pub created_at: DateTime<Utc>,
     /// The person or token that gave it.
+    #[schema(example = "recipient:user_123")]
     pub created_by: String,
     /// The instant from which it does not hold.
     pub expires_at: DateTime<Utc>,
     /// The instant at which it was revoked.
+    #[schema(required)]
     pub revoked_at: Option<DateTime<Utc>>,
     /// The person or token that revoked it.
+    #[schema(required)]
     pub revoked_by: Option<String>,
 }
 
@@ -139,10 +148,9 @@ pub(in crate::store) async fn end_grants(
     by: &str,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    let ended: Vec<GrantRow> =
+    let ended: Vec<Grant> =
         tx.query(END).bind(task_id).bind(text(tool)).bind(text(tenant)).bind(now).bind(text(by)).all().await?;
-    for row in ended {
-        let grant = Grant::from(row);
+    for grant in ended {
         write_audit(tx, grant.act(by, "grant.revoked", grant.body()), now).await?;
     }
     Ok(())
@@ -153,43 +161,6 @@ pub(in crate::store) const END: &str = "
      where task_id = $1 and tool = $2 and tenant_id = $3 and revoked_at is null
     returning id, tenant_id, task_id, tool, epoch, arguments, definition, uses_left, created_at, created_by, expires_at,
               revoked_at, revoked_by";
-
-#[derive(sqlx_macros::FromRow)]
-pub(in crate::store) struct GrantRow {
-    id: Uuid,
-    tenant_id: String,
-    task_id: Uuid,
-    tool: String,
-    epoch: i64,
-    arguments: Json<Value>,
-    definition: String,
-    uses_left: Option<i64>,
-    created_at: DateTime<Utc>,
-    created_by: String,
-    expires_at: DateTime<Utc>,
-    revoked_at: Option<DateTime<Utc>>,
-    revoked_by: Option<String>,
-}
-
-impl From<GrantRow> for Grant {
-    fn from(row: GrantRow) -> Grant {
-        Grant {
-            id: row.id,
-            tenant_id: row.tenant_id,
-            task_id: row.task_id,
-            tool: row.tool,
-            epoch: row.epoch,
-            arguments: row.arguments.0,
-            definition: row.definition,
-            uses_left: row.uses_left,
-            created_at: row.created_at,
-            created_by: row.created_by,
-            expires_at: row.expires_at,
-            revoked_at: row.revoked_at,
-            revoked_by: row.revoked_by,
-        }
-    }
-}
 
 impl Grant {
     /// Whether it holds at this instant for a call of its tool, while its task has this epoch.
@@ -248,22 +219,22 @@ impl Store {
         }
         query.push(" order by ").push(order).push("g.id desc limit ").push_bind(limit).push(FIT).push(FITTING);
         query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
-        let rows: Vec<PagedRow<GrantRow>> = query.finish().all().await?;
+        let rows: Vec<PagedRow<Grant>> = query.finish().all().await?;
         read.end().await?;
-        RowPage::of(rows, |row| Ok(Grant::from(row)))
+        RowPage::of(rows, Ok)
     }
 
     /// One grant.
     pub async fn get_grant(&self, scope: &Scope, id: Uuid) -> Result<Grant, StoreError> {
         let mut read = self.db.read_in(scope).await?;
-        let row: Option<GrantRow> = read
+        let row: Option<Grant> = read
             .query(sql!(SELECT_GRANT, "where g.id = $1 and ($2 is null or g.tenant_id = $2)"))
             .bind(id)
             .bind(scope.tenant())
             .optional()
             .await?;
         read.end().await?;
-        row.map(Grant::from).ok_or(StoreError::NotFound)
+        row.ok_or(StoreError::NotFound)
     }
 
     /// Ends a grant; one that has ended stays as it is.
@@ -282,13 +253,13 @@ impl Store {
             .bind(scope.tenant())
             .execute()
             .await?;
-        let row: Option<GrantRow> = tx
+        let row: Option<Grant> = tx
             .query(sql!(SELECT_GRANT, "where g.id = $1 and ($2 is null or g.tenant_id = $2)"))
             .bind(id)
             .bind(scope.tenant())
             .optional()
             .await?;
-        let grant = Grant::from(row.ok_or(StoreError::NotFound)?);
+        let grant = row.ok_or(StoreError::NotFound)?;
         if revoked == 1 {
             write_audit(tx, grant.act(by, "grant.revoked", grant.body()), now).await?;
         }
@@ -324,8 +295,7 @@ impl Store {
             .await?;
         let covering = |grant: &Grant| epoch.is_some_and(|epoch| grant.covers(call.arguments, epoch, now));
         // one that can't be read covers nothing
-        let (grants, _) =
-            self.unreadable.partition_readable::<_, _, Uuid>("grants", &rows, |row: GrantRow| Ok(Grant::from(row)));
+        let (grants, _) = self.unreadable.partition_readable::<_, _, Uuid>("grants", &rows, Ok::<Grant, _>);
         let Some(grant) = grants.into_iter().find(covering) else { return Ok(None) };
         tx.query("update grants set uses_left = uses_left - 1 where id = $1 and uses_left is not null")
             .bind(grant.id)

@@ -1,7 +1,6 @@
 //! Links to a batch, by the hash of their token: the token itself is stored nowhere.
 
 use chrono::{DateTime, Utc};
-use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::domain::approval::Approval;
@@ -21,15 +20,6 @@ const OF_BATCH: Split = Split {
         "where a.batch_id = $1 and a.tenant_id = $2 and a.replaced_by is null order by a.id"
     ),
 };
-
-#[derive(sqlx_macros::FromRow)]
-struct LinkRow {
-    batch_id: Uuid,
-    tenant_id: String,
-    recipient: String,
-    channel: String,
-    expires_at: DateTime<Utc>,
-}
 
 impl Store {
     /// Keeps the hash of a link's token; once more is the same, with the time it is given then.
@@ -62,7 +52,7 @@ impl Store {
     ) -> Result<(ApprovalLink, Vec<Approval>), StoreError> {
         let mut read = self.db.read().await?;
         let tx = &mut read.tx();
-        let link: Option<LinkRow> = tx
+        let link: Option<ApprovalLink> = tx
             .query(
                 "select batch_id, tenant_id, recipient, channel, expires_at from approval_links
                   where token_hash = $1 and expires_at > $2",
@@ -72,11 +62,9 @@ impl Store {
             .optional()
             .await?;
         let link = link.ok_or(StoreError::NotFound)?;
-        let rows = tx.query(OF_BATCH).bind(link.batch_id).bind(&link.tenant_id).all().await?;
-        let (link, rows): (LinkRow, Vec<ApprovalRow>) = (link, rows);
+        let rows: Vec<ApprovalRow> = tx.query(OF_BATCH).bind(link.batch_id).bind(&link.tenant_id).all().await?;
         read.end().await?;
         let approvals = rows.into_iter().map(ApprovalRow::approval).collect::<Result<_, _>>()?;
-        let LinkRow { batch_id, tenant_id, recipient, channel, expires_at } = link;
-        Ok((ApprovalLink { batch_id, tenant_id, recipient, channel, expires_at }, approvals))
+        Ok((link, approvals))
     }
 }

@@ -5,9 +5,7 @@ use serde_json::Value;
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use crate::domain::approval::proposal::Proposal;
-use crate::domain::approval::voter::Vote;
-use crate::domain::approval::{Approval, ApprovalStatus, CallOutcome, Via};
+use crate::domain::approval::{Approval, ApprovalStatus, CallOutcome, Proposal, Via, Vote};
 use crate::store::sql::sql;
 use crate::store::{Split, StoreError};
 

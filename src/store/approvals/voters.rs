@@ -1,7 +1,7 @@
 //! By what a voter is known, read from tokens and recipients of every tenant.
 
 use crate::domain::actor::Actor;
-use crate::domain::approval::voter::VoterIdentities;
+use crate::domain::approval::VoterIdentities;
 use crate::store::{Store, StoreError};
 
 impl Store {

@@ -7,9 +7,10 @@
 //! that were found, else that index is walked.
 
 mod appending;
+mod events;
 mod firing;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
@@ -21,28 +22,22 @@ use crate::base::id::new_id;
 use crate::domain::notification::NewDelivery;
 use crate::domain::run::Run;
 use crate::store::StoreError;
-use crate::store::batches::BatchStatements;
 use crate::store::db::text::{document, optional, optional_document, text};
 use crate::store::runs::global_limits::lock_takes;
-use crate::store::runs::lease::Beat;
-use crate::store::runs::lease::CLAIM_MARGIN;
-use crate::store::runs::lease::ClaimCursor;
-use crate::store::runs::lease::Finish;
-use crate::store::runs::lease::FinishedRow;
-use crate::store::runs::lease::Lease;
-use crate::store::runs::lease::Park;
-use crate::store::runs::lease::RunClaim;
-use crate::store::runs::lease::StartedRow;
-use crate::store::runs::lease::TENANTS_AT_ONCE;
-use crate::store::runs::lease::Take;
-use crate::store::runs::lease::TakenRuns;
-use crate::store::runs::new_entry::TranscriptAppend;
+use crate::store::runs::lease::{
+    Beat, CLAIM_MARGIN, ClaimCursor, Finish, FinishedRow, Lease, Park, RunClaim, StartedRow, TENANTS_AT_ONCE, Take,
+    TakenRuns,
+};
 use crate::store::runs::overlap::BLOCKED_ROW;
 use crate::store::runs::overlap::rule::BlockedRow;
 use crate::store::runs::run_in;
 use crate::store::runs::shares::tenant_hash;
 use crate::store::sql::sql;
 use crate::store::tasks::fires::{AsRead, FireBatch, FireDue, WrittenRows};
+
+pub(super) use appending::{append, append_ended};
+pub(in crate::store) use events::record_guarded;
+pub(super) use events::{in_windows, lock_tasks, record_events, versions};
 
 /// A row that `take` answers, which holds the whole run where that has started; without a run: the last tenant whose
 /// turn it was, and how many there were.
@@ -71,214 +66,220 @@ impl TakenRow {
     }
 }
 
-impl BatchStatements for PgConnection {
-    async fn due_as_read(&mut self, tasks: &[Uuid]) -> Result<Vec<AsRead>, StoreError> {
-        let locked = sqlx::query_as(include_str!("../sql/due_as_read.postgres.sql"));
-        Ok(locked.bind(tasks).fetch_all(self).await?)
-    }
+pub(super) async fn due_as_read(conn: &mut PgConnection, tasks: &[Uuid]) -> Result<Vec<AsRead>, StoreError> {
+    let locked = sqlx::query_as(include_str!("../sql/due_as_read.postgres.sql"));
+    Ok(locked.bind(tasks).fetch_all(conn).await?)
+}
 
-    async fn fire(&mut self, batch: &FireBatch, ask: &FireDue) -> Result<WrittenRows, StoreError> {
-        let mut written = WrittenRows::default();
-        if batch.moves.is_empty() {
-            return Ok(written);
-        }
-        written.skipped = firing::record_skipped(self, &batch.skipped, ask.now).await?;
-        firing::record(self, batch, ask, &mut written).await?;
-        settle(self, &batch.completed, "completed", ask.now).await?;
-        settle(self, &batch.disabled, "disabled", ask.now).await?;
-        Ok(written)
+pub(super) async fn fire(conn: &mut PgConnection, batch: &FireBatch, ask: &FireDue) -> Result<WrittenRows, StoreError> {
+    let mut written = WrittenRows::default();
+    if batch.moves.is_empty() {
+        return Ok(written);
     }
+    written.skipped = firing::record_skipped(conn, &batch.skipped, ask.now).await?;
+    firing::record(conn, batch, ask, &mut written).await?;
+    settle(conn, &batch.completed, "completed", ask.now).await?;
+    settle(conn, &batch.disabled, "disabled", ask.now).await?;
+    Ok(written)
+}
 
-    async fn take(&mut self, take: &Take) -> Result<TakenRuns, StoreError> {
-        if take.limits.any() {
-            lock_takes(self).await?;
-        }
-        let less = take.shares.iter().flat_map(|shares| &shares.less);
-        let less_left: Vec<i64> = less.clone().map(|(_, left)| *left).collect();
-        let rows = sqlx::query(with_failpoints(include_str!("../sql/take.postgres.sql")))
-            .bind(take.now)
-            .bind(take.ahead)
-            .bind(take.limit)
-            .bind(take.lease_until)
-            .bind(take.worker)
-            .bind(take.fair.is_some())
-            .bind(take.fair.as_ref().map_or("", |turn| turn.0.as_str()))
-            .bind(TENANTS_AT_ONCE)
-            .bind(CLAIM_MARGIN.num_milliseconds())
-            .bind(take.limits.per_tenant)
-            .bind(take.limits.total)
-            .bind(less.map(|(tenant, _)| text(tenant)).collect::<Vec<_>>())
-            .bind(less_left)
-            .bind(take.shares.as_ref().map(|shares| shares.usual))
-            .bind(take.shares.as_ref().map(|shares| shares.free))
-            .bind(take.limits.own)
-            .fetch_all(self)
-            .await?;
-        let mut taken = TakenRuns::default();
-        let (mut served, mut last, mut tenants) = (None, String::new(), 0);
-        for whole in rows {
-            let row = TakenRow::from_row(&whole)?;
-            match row.id {
-                Some(run_id) => {
-                    served = served.max(row.tenant_id.clone());
-                    let run = row.deadline_at.and_then(|_| run_in(&whole));
-                    row.add_to(&mut taken, run_id, run, take.now);
-                }
-                None => (last, tenants) = (row.tenant_id.unwrap_or_default(), row.lease_token),
+pub(super) async fn take(conn: &mut PgConnection, take: &Take) -> Result<TakenRuns, StoreError> {
+    if take.limits.any() {
+        lock_takes(conn).await?;
+    }
+    let less = take.shares.iter().flat_map(|shares| &shares.less);
+    let less_left: Vec<i64> = less.clone().map(|(_, left)| *left).collect();
+    let rows = sqlx::query(with_failpoints(include_str!("../sql/take.postgres.sql")))
+        .bind(take.now)
+        .bind(take.ahead)
+        .bind(take.limit)
+        .bind(take.lease_until)
+        .bind(take.worker)
+        .bind(take.fair.is_some())
+        .bind(take.fair.as_ref().map_or("", |turn| turn.0.as_str()))
+        .bind(TENANTS_AT_ONCE)
+        .bind(CLAIM_MARGIN.num_milliseconds())
+        .bind(take.limits.per_tenant)
+        .bind(take.limits.total)
+        .bind(less.map(|(tenant, _)| text(tenant)).collect::<Vec<_>>())
+        .bind(less_left)
+        .bind(take.shares.as_ref().map(|shares| shares.usual))
+        .bind(take.shares.as_ref().map(|shares| shares.free))
+        .bind(take.limits.own)
+        .fetch_all(conn)
+        .await?;
+    let mut taken = TakenRuns::default();
+    let (mut served, mut last, mut tenants) = (None, String::new(), 0);
+    for whole in rows {
+        let row = TakenRow::from_row(&whole)?;
+        match row.id {
+            Some(run_id) => {
+                served = served.max(row.tenant_id.clone());
+                let run = row.deadline_at.and_then(|_| run_in(&whole));
+                row.add_to(&mut taken, run_id, run, take.now);
             }
+            None => (last, tenants) = (row.tenant_id.unwrap_or_default(), row.lease_token),
         }
-        if take.fair.is_some() {
-            taken.turn = ClaimCursor::after(served, &last, tenants);
-        }
-        Ok(taken)
     }
+    if take.fair.is_some() {
+        taken.turn = ClaimCursor::after(served, &last, tenants);
+    }
+    Ok(taken)
+}
 
-    async fn start(
-        &mut self,
-        leases: &[Lease],
-        now: DateTime<Utc>,
-        lease_until: DateTime<Utc>,
-    ) -> Result<Vec<StartedRow>, StoreError> {
-        let start = include_str!("../sql/start.postgres.sql");
-        Ok(sqlx::query_as(
-            failpoint_text!("no_slot", start, "where a.task_id is null or a.overlap = 'allow'" => "where true"),
-        )
+pub(super) async fn start(
+    conn: &mut PgConnection,
+    leases: &[Lease],
+    now: DateTime<Utc>,
+    lease_until: DateTime<Utc>,
+) -> Result<Vec<StartedRow>, StoreError> {
+    let start = include_str!("../sql/start.postgres.sql");
+    Ok(sqlx::query_as(
+        failpoint_text!("no_slot", start, "where a.task_id is null or a.overlap = 'allow'" => "where true"),
+    )
+    .bind(leases.iter().map(|lease| lease.run_id).collect::<Vec<_>>())
+    .bind(leases.iter().map(|lease| lease.token).collect::<Vec<_>>())
+    .bind(now)
+    .bind(lease_until)
+    .fetch_all(conn)
+    .await?)
+}
+
+pub(super) async fn standing(conn: &mut PgConnection, leases: &[Lease]) -> Result<Vec<BlockedRow>, StoreError> {
+    // the state is looked at behind the locks: an index on states would be read from its beginning to its end
+    let select = sql!(
+        "with listed as (
+             select q.run_id, q.task_id, q.tenant_id, q.cancel_reason, q.overlap, q.state
+               from unnest($1::uuid[], $2::bigint[]) as l (run_id, lease_token)
+               join queue q on q.run_id = any (array[l.run_id]) and q.lease_token = l.lease_token
+              order by l.run_id
+                for update of q
+         )
+         select ",
+        BLOCKED_ROW.postgres,
+        "  from listed q
+           left join tasks t on t.id = any (array[q.task_id])
+          where q.state = 'claimed'"
+    );
+    Ok(sqlx::query_as(select)
         .bind(leases.iter().map(|lease| lease.run_id).collect::<Vec<_>>())
         .bind(leases.iter().map(|lease| lease.token).collect::<Vec<_>>())
-        .bind(now)
-        .bind(lease_until)
-        .fetch_all(self)
+        .fetch_all(conn)
         .await?)
-    }
+}
 
-    async fn standing(&mut self, leases: &[Lease]) -> Result<Vec<BlockedRow>, StoreError> {
-        // the state is looked at behind the locks: an index on states would be read from its beginning to its end
-        let select = sql!(
-            "with listed as (
-                 select q.run_id, q.task_id, q.tenant_id, q.cancel_reason, q.overlap, q.state
-                   from unnest($1::uuid[], $2::bigint[]) as l (run_id, lease_token)
-                   join queue q on q.run_id = any (array[l.run_id]) and q.lease_token = l.lease_token
-                  order by l.run_id
-                    for update of q
-             )
-             select ",
-            BLOCKED_ROW.postgres,
-            "  from listed q
-               left join tasks t on t.id = any (array[q.task_id])
-              where q.state = 'claimed'"
-        );
-        Ok(sqlx::query_as(select)
-            .bind(leases.iter().map(|lease| lease.run_id).collect::<Vec<_>>())
-            .bind(leases.iter().map(|lease| lease.token).collect::<Vec<_>>())
-            .fetch_all(self)
-            .await?)
-    }
+pub(super) async fn lock_slots(conn: &mut PgConnection, tasks: &[Uuid]) -> Result<HashMap<Uuid, Uuid>, StoreError> {
+    let lock = "select s.task_id, s.run_id
+                  from unnest($1::uuid[]) as t (task_id)
+                  join slots s on s.task_id = any (array[t.task_id])
+                 order by t.task_id
+                   for update of s";
+    let held: Vec<(Uuid, Uuid)> = sqlx::query_as(lock).bind(tasks).fetch_all(conn).await?;
+    Ok(held.into_iter().collect())
+}
 
-    async fn lock_slots(&mut self, tasks: &[Uuid]) -> Result<HashMap<Uuid, Uuid>, StoreError> {
-        let lock = "select s.task_id, s.run_id
-                      from unnest($1::uuid[]) as t (task_id)
-                      join slots s on s.task_id = any (array[t.task_id])
-                     order by t.task_id
-                       for update of s";
-        let held: Vec<(Uuid, Uuid)> = sqlx::query_as(lock).bind(tasks).fetch_all(self).await?;
-        Ok(held.into_iter().collect())
+pub(super) async fn skip_blocked(
+    conn: &mut PgConnection,
+    skipped: &[(Uuid, Uuid)],
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    if skipped.is_empty() {
+        return Ok(());
     }
+    let skip = "with gone as (
+                    delete from queue q
+                     using unnest($1::uuid[]) as s (run_id)
+                     where q.run_id = any (array[s.run_id])
+                )
+                update runs r
+                   set state = 'skipped', reason = 'overlap', blocked_by = s.holder, finished_at = $3
+                  from unnest($1::uuid[], $2::uuid[]) as s (run_id, holder)
+                 where r.id = any (array[s.run_id]) and r.state = 'queued'";
+    sqlx::query(skip)
+        .bind(skipped.iter().map(|(run_id, _)| *run_id).collect::<Vec<_>>())
+        .bind(skipped.iter().map(|(_, holder)| *holder).collect::<Vec<_>>())
+        .bind(now)
+        .execute(conn)
+        .await?;
+    Ok(())
+}
 
-    async fn skip_blocked(&mut self, skipped: &[(Uuid, Uuid)], now: DateTime<Utc>) -> Result<(), StoreError> {
-        if skipped.is_empty() {
-            return Ok(());
-        }
-        let skip = "with gone as (
-                        delete from queue q
-                         using unnest($1::uuid[]) as s (run_id)
-                         where q.run_id = any (array[s.run_id])
-                    )
-                    update runs r
-                       set state = 'skipped', reason = 'overlap', blocked_by = s.holder, finished_at = $3
-                      from unnest($1::uuid[], $2::uuid[]) as s (run_id, holder)
-                     where r.id = any (array[s.run_id]) and r.state = 'queued'";
-        sqlx::query(skip)
-            .bind(skipped.iter().map(|(run_id, _)| *run_id).collect::<Vec<_>>())
-            .bind(skipped.iter().map(|(_, holder)| *holder).collect::<Vec<_>>())
-            .bind(now)
-            .execute(self)
-            .await?;
-        Ok(())
-    }
+pub(super) async fn beat(
+    conn: &mut PgConnection,
+    leases: &[Lease],
+    lease_until: DateTime<Utc>,
+) -> Result<Vec<Beat>, StoreError> {
+    Ok(sqlx::query_as(include_str!("../sql/beat.postgres.sql"))
+        .bind(leases.iter().map(|lease| lease.run_id).collect::<Vec<_>>())
+        .bind(leases.iter().map(|lease| lease.token).collect::<Vec<_>>())
+        .bind(lease_until)
+        .fetch_all(conn)
+        .await?)
+}
 
-    async fn beat(&mut self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Vec<Beat>, StoreError> {
-        Ok(sqlx::query_as(include_str!("../sql/beat.postgres.sql"))
-            .bind(leases.iter().map(|lease| lease.run_id).collect::<Vec<_>>())
-            .bind(leases.iter().map(|lease| lease.token).collect::<Vec<_>>())
-            .bind(lease_until)
-            .fetch_all(self)
-            .await?)
-    }
+pub(super) async fn finish(
+    conn: &mut PgConnection,
+    ends: &[Finish],
+    now: DateTime<Utc>,
+) -> Result<Vec<FinishedRow>, StoreError> {
+    let errors = ends.iter().map(|f| optional_document(f.error.as_ref())).collect::<Result<Vec<_>, _>>()?;
+    let finish = include_str!("../sql/finish.postgres.sql");
+    Ok(sqlx::query_as(failpoint_text!("no_fence", finish, "and q.lease_token = f.lease_token" => ""))
+        .bind(ends.iter().map(|f| f.lease.run_id).collect::<Vec<_>>())
+        .bind(ends.iter().map(|f| f.lease.token).collect::<Vec<_>>())
+        .bind(ends.iter().map(|f| f.state.as_str()).collect::<Vec<_>>())
+        .bind(ends.iter().map(|f| optional(f.reason.as_deref())).collect::<Vec<_>>())
+        .bind(ends.iter().map(|f| optional(f.output.as_deref())).collect::<Vec<_>>())
+        .bind(errors)
+        .bind(ends.iter().map(|f| f.usage.turns).collect::<Vec<_>>())
+        .bind(ends.iter().map(|f| f.usage.tool_calls).collect::<Vec<_>>())
+        .bind(ends.iter().map(|f| f.usage.input_tokens).collect::<Vec<_>>())
+        .bind(ends.iter().map(|f| f.usage.output_tokens).collect::<Vec<_>>())
+        .bind(ends.iter().map(|f| f.usage.cost_micros).collect::<Vec<_>>())
+        .bind(ends.iter().map(|f| f.execution_ms).collect::<Vec<_>>())
+        .bind(ends.iter().map(|f| f.keeps_slot()).collect::<Vec<_>>())
+        .bind(now)
+        .bind(ends.iter().map(optional_fields).collect::<Vec<_>>())
+        .fetch_all(conn)
+        .await?)
+}
 
-    async fn append(&mut self, appends: &[&TranscriptAppend]) -> Result<HashSet<Lease>, StoreError> {
-        appending::append(self, appends).await
+pub(super) async fn waited_for(conn: &mut PgConnection, tasks: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
+    if tasks.is_empty() {
+        return Ok(Vec::new());
     }
+    let waited_for = "select t.task_id
+           from unnest($1::uuid[]) as t (task_id)
+          where exists (select from parked p where p.task_id = any (array[t.task_id]) and p.reason = 'overlap')
+          order by t.task_id";
+    Ok(sqlx::query_scalar(waited_for).bind(tasks).fetch_all(conn).await?)
+}
 
-    async fn append_ended(&mut self, appends: &[TranscriptAppend]) -> Result<(), StoreError> {
-        appending::append_ended(self, appends).await
-    }
-
-    async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<FinishedRow>, StoreError> {
-        let errors = ends.iter().map(|f| optional_document(f.error.as_ref())).collect::<Result<Vec<_>, _>>()?;
-        let finish = include_str!("../sql/finish.postgres.sql");
-        Ok(sqlx::query_as(failpoint_text!("no_fence", finish, "and q.lease_token = f.lease_token" => ""))
-            .bind(ends.iter().map(|f| f.lease.run_id).collect::<Vec<_>>())
-            .bind(ends.iter().map(|f| f.lease.token).collect::<Vec<_>>())
-            .bind(ends.iter().map(|f| f.state.as_str()).collect::<Vec<_>>())
-            .bind(ends.iter().map(|f| optional(f.reason.as_deref())).collect::<Vec<_>>())
-            .bind(ends.iter().map(|f| optional(f.output.as_deref())).collect::<Vec<_>>())
-            .bind(errors)
-            .bind(ends.iter().map(|f| f.usage.turns).collect::<Vec<_>>())
-            .bind(ends.iter().map(|f| f.usage.tool_calls).collect::<Vec<_>>())
-            .bind(ends.iter().map(|f| f.usage.input_tokens).collect::<Vec<_>>())
-            .bind(ends.iter().map(|f| f.usage.output_tokens).collect::<Vec<_>>())
-            .bind(ends.iter().map(|f| f.usage.cost_micros).collect::<Vec<_>>())
-            .bind(ends.iter().map(|f| f.execution_ms).collect::<Vec<_>>())
-            .bind(ends.iter().map(|f| f.keeps_slot()).collect::<Vec<_>>())
-            .bind(now)
-            .bind(ends.iter().map(optional_fields).collect::<Vec<_>>())
-            .fetch_all(self)
-            .await?)
-    }
-
-    async fn waited_for(&mut self, tasks: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
-        if tasks.is_empty() {
-            return Ok(Vec::new());
-        }
-        let waited_for = "select t.task_id
-               from unnest($1::uuid[]) as t (task_id)
-              where exists (select from parked p where p.task_id = any (array[t.task_id]) and p.reason = 'overlap')
-              order by t.task_id";
-        Ok(sqlx::query_scalar(waited_for).bind(tasks).fetch_all(self).await?)
-    }
-
-    async fn post(&mut self, deliveries: &[&NewDelivery], now: DateTime<Utc>) -> Result<(), StoreError> {
-        let fallbacks = deliveries.iter().map(|d| document(&d.fallback)).collect::<Result<Vec<_>, _>>()?;
-        let subjects = deliveries.iter().map(|d| optional_document(d.subject_ref.as_ref()));
-        let subjects = subjects.collect::<Result<Vec<_>, _>>()?;
-        sqlx::query(include_str!("../sql/post.postgres.sql"))
-            .bind(deliveries.iter().map(|_| new_id(now)).collect::<Vec<_>>())
-            .bind(deliveries.iter().map(|d| d.tenant_id.as_str()).collect::<Vec<_>>())
-            .bind(deliveries.iter().map(|d| d.recipient.as_str()).collect::<Vec<_>>())
-            .bind(deliveries.iter().map(|d| text(&d.channel)).collect::<Vec<_>>())
-            .bind(deliveries.iter().map(|d| text(&d.dedupe_key)).collect::<Vec<_>>())
-            .bind(deliveries.iter().map(|d| d.run_id).collect::<Vec<_>>())
-            .bind(deliveries.iter().map(|d| d.kind.as_str()).collect::<Vec<_>>())
-            .bind(deliveries.iter().map(|d| optional(d.subject.as_deref())).collect::<Vec<_>>())
-            .bind(deliveries.iter().map(|d| optional(d.text.as_deref())).collect::<Vec<_>>())
-            .bind(fallbacks)
-            .bind(now)
-            .bind(deliveries.iter().map(|d| d.urgency.as_str()).collect::<Vec<_>>())
-            .bind(subjects)
-            .execute(self)
-            .await?;
-        Ok(())
-    }
+pub(super) async fn post(
+    conn: &mut PgConnection,
+    deliveries: &[&NewDelivery],
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let fallbacks = deliveries.iter().map(|d| document(&d.fallback)).collect::<Result<Vec<_>, _>>()?;
+    let subjects = deliveries.iter().map(|d| optional_document(d.subject_ref.as_ref()));
+    let subjects = subjects.collect::<Result<Vec<_>, _>>()?;
+    sqlx::query(include_str!("../sql/post.postgres.sql"))
+        .bind(deliveries.iter().map(|_| new_id(now)).collect::<Vec<_>>())
+        .bind(deliveries.iter().map(|d| d.tenant_id.as_str()).collect::<Vec<_>>())
+        .bind(deliveries.iter().map(|d| d.recipient.as_str()).collect::<Vec<_>>())
+        .bind(deliveries.iter().map(|d| text(&d.channel)).collect::<Vec<_>>())
+        .bind(deliveries.iter().map(|d| text(&d.dedupe_key)).collect::<Vec<_>>())
+        .bind(deliveries.iter().map(|d| d.run_id).collect::<Vec<_>>())
+        .bind(deliveries.iter().map(|d| d.kind.as_str()).collect::<Vec<_>>())
+        .bind(deliveries.iter().map(|d| optional(d.subject.as_deref())).collect::<Vec<_>>())
+        .bind(deliveries.iter().map(|d| optional(d.text.as_deref())).collect::<Vec<_>>())
+        .bind(fallbacks)
+        .bind(now)
+        .bind(deliveries.iter().map(|d| d.urgency.as_str()).collect::<Vec<_>>())
+        .bind(subjects)
+        .execute(conn)
+        .await?;
+    Ok(())
 }
 
 /// The fields that few ends have, as `finish` reads them.

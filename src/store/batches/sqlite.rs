@@ -4,7 +4,7 @@ mod appending;
 mod blocked;
 mod finishing;
 mod firing;
-pub(super) mod recording;
+mod recording;
 mod starting;
 
 use std::collections::{HashMap, HashSet};
@@ -16,183 +16,155 @@ use uuid::Uuid;
 use crate::base::id::new_id;
 use crate::domain::notification::NewDelivery;
 use crate::store::StoreError;
-use crate::store::batches::BatchStatements;
 use crate::store::batches::sqlite::starting::{
     READY, READY_OF_TENANT, pick, restarted_rows, start_each, tenants_in_turn, with_leases,
 };
 use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
 use crate::store::db::text::{document, optional, optional_document, text};
 use crate::store::runs::global_limits::RunLimitsLeft;
-use crate::store::runs::lease::Beat;
-use crate::store::runs::lease::CLAIM_MARGIN;
-use crate::store::runs::lease::ClaimCursor;
-use crate::store::runs::lease::Finish;
-use crate::store::runs::lease::FinishedRow;
-use crate::store::runs::lease::Lease;
-use crate::store::runs::lease::RunClaim;
-use crate::store::runs::lease::StartedRow;
-use crate::store::runs::lease::Take;
-use crate::store::runs::lease::TakenRuns;
-use crate::store::runs::new_entry::TranscriptAppend;
-use crate::store::runs::overlap::rule::BlockedRow;
+use crate::store::runs::lease::{Beat, CLAIM_MARGIN, ClaimCursor, Lease, RunClaim, StartedRow, Take, TakenRuns};
 use crate::store::runs::shares::tenant_hash;
 use crate::store::tasks::fires::{AsRead, FireBatch, FireDue, WrittenRows, all_moved};
 
-impl BatchStatements for SqliteConnection {
-    /// The one writer has them all.
-    async fn due_as_read(&mut self, tasks: &[Uuid]) -> Result<Vec<AsRead>, StoreError> {
-        let mut rows = Vec::with_capacity(tasks.len());
-        for tasks in chunks(tasks) {
-            let mut select = QueryBuilder::new(
-                "select d.task_id, d.epoch, d.next_at, d.nominal_at, d.fire_count, t.version
-                   from due d join tasks t on t.id = d.task_id where d.task_id in ",
-            );
-            list(&mut select, tasks.iter().copied());
-            let select = select.build_query_as().persistent(is_reusable(tasks.len()));
-            rows.extend(select.fetch_all(&mut *self).await?);
-        }
-        Ok(rows)
-    }
+pub(super) use appending::{append, append_ended};
+pub(super) use blocked::{lock_slots, skip_blocked, standing};
+pub(super) use finishing::finish;
+pub(super) use recording::{in_windows, lock_tasks, record_events, versions};
 
-    async fn fire(&mut self, batch: &FireBatch, ask: &FireDue) -> Result<WrittenRows, StoreError> {
-        let mut written = WrittenRows::default();
-        all_moved(firing::update_due(self, &batch.moves).await?, batch)?;
-        written.skipped = recording::insert_runs(self, &batch.skipped.iter().collect::<Vec<_>>()).await?.len();
-        firing::record(self, &batch.runs, ask, &mut written).await?;
-        settle(self, &batch.completed, "completed", ask.now).await?;
-        settle(self, &batch.disabled, "disabled", ask.now).await?;
-        Ok(written)
+/// The one writer has them all.
+pub(super) async fn due_as_read(conn: &mut SqliteConnection, tasks: &[Uuid]) -> Result<Vec<AsRead>, StoreError> {
+    let mut rows = Vec::with_capacity(tasks.len());
+    for tasks in chunks(tasks) {
+        let mut select = QueryBuilder::new(
+            "select d.task_id, d.epoch, d.next_at, d.nominal_at, d.fire_count, t.version
+               from due d join tasks t on t.id = d.task_id where d.task_id in ",
+        );
+        list(&mut select, tasks.iter().copied());
+        let select = select.build_query_as().persistent(is_reusable(tasks.len()));
+        rows.extend(select.fetch_all(&mut *conn).await?);
     }
+    Ok(rows)
+}
 
-    async fn take(&mut self, take: &Take) -> Result<TakenRuns, StoreError> {
-        let mut taken = TakenRuns::default();
-        let picked = match &take.fair {
-            None => pick(self, READY, take, None, take.limit).await?,
-            Some(after) => {
-                let room = RunLimitsLeft::of(self, take).await?;
-                let tenants = tenants_in_turn(self, &after.0, &room).await?;
-                let share = room.per_tenant(tenants.len() as i64);
-                let (mut picked, mut served) = (Vec::new(), None);
-                for tenant in &tenants {
-                    let left = (room.all - picked.len() as i64).min(room.of_tenant(tenant));
-                    let of_tenant = pick(self, READY_OF_TENANT, take, Some(tenant), share.min(left)).await?;
-                    served = if of_tenant.is_empty() { served } else { Some(tenant.clone()) };
-                    picked.extend(of_tenant);
-                }
-                taken.turn =
-                    ClaimCursor::after(served, tenants.last().map_or("", String::as_str), tenants.len() as i64);
-                picked
+pub(super) async fn fire(
+    conn: &mut SqliteConnection,
+    batch: &FireBatch,
+    ask: &FireDue,
+) -> Result<WrittenRows, StoreError> {
+    let mut written = WrittenRows::default();
+    all_moved(firing::update_due(conn, &batch.moves).await?, batch)?;
+    written.skipped = recording::insert_runs(conn, &batch.skipped.iter().collect::<Vec<_>>()).await?.len();
+    firing::record(conn, &batch.runs, ask, &mut written).await?;
+    settle(conn, &batch.completed, "completed", ask.now).await?;
+    settle(conn, &batch.disabled, "disabled", ask.now).await?;
+    Ok(written)
+}
+
+pub(super) async fn take(conn: &mut SqliteConnection, take: &Take) -> Result<TakenRuns, StoreError> {
+    let mut taken = TakenRuns::default();
+    let picked = match &take.fair {
+        None => pick(conn, READY, take, None, take.limit).await?,
+        Some(after) => {
+            let room = RunLimitsLeft::of(conn, take).await?;
+            let tenants = tenants_in_turn(conn, &after.0, &room).await?;
+            let share = room.per_tenant(tenants.len() as i64);
+            let (mut picked, mut served) = (Vec::new(), None);
+            for tenant in &tenants {
+                let left = (room.all - picked.len() as i64).min(room.of_tenant(tenant));
+                let of_tenant = pick(conn, READY_OF_TENANT, take, Some(tenant), share.min(left)).await?;
+                served = if of_tenant.is_empty() { served } else { Some(tenant.clone()) };
+                picked.extend(of_tenant);
             }
-        };
-        let mut token = next_tokens(self, picked.len()).await?;
-        let claims = picked.into_iter().map(|(run_id, run_at, tenant_id)| {
-            token += 1;
-            let lease = Lease { run_id, token };
-            RunClaim { lease, run_at, until: run_at.max(take.now) + CLAIM_MARGIN, tenant_hash: tenant_hash(&tenant_id) }
+            taken.turn = ClaimCursor::after(served, tenants.last().map_or("", String::as_str), tenants.len() as i64);
+            picked
+        }
+    };
+    let mut token = next_tokens(conn, picked.len()).await?;
+    let claims = picked.into_iter().map(|(run_id, run_at, tenant_id)| {
+        token += 1;
+        let lease = Lease { run_id, token };
+        RunClaim { lease, run_at, until: run_at.max(take.now) + CLAIM_MARGIN, tenant_hash: tenant_hash(&tenant_id) }
+    });
+    let claims: Vec<RunClaim> = claims.collect();
+    claim(conn, &claims, take.worker).await?;
+    let due: Vec<Lease> = claims.iter().filter(|claim| claim.run_at <= take.now).map(|claim| claim.lease).collect();
+    let started = start_each(conn, &due, take.now, take.lease_until).await?;
+    let mut started: HashMap<Uuid, StartedRow> =
+        started.into_iter().map(|started| (started.lease.run_id, started)).collect();
+    for claim in claims {
+        taken.add(claim, started.remove(&claim.lease.run_id), take.now);
+    }
+    Ok(taken)
+}
+
+pub(super) async fn start(
+    conn: &mut SqliteConnection,
+    leases: &[Lease],
+    now: DateTime<Utc>,
+    lease_until: DateTime<Utc>,
+) -> Result<Vec<StartedRow>, StoreError> {
+    let mut started = restarted_rows(conn, leases, lease_until).await?;
+    let before: HashSet<Uuid> = started.iter().map(|started| started.lease.run_id).collect();
+    let others: Vec<Lease> = leases.iter().filter(|lease| !before.contains(&lease.run_id)).copied().collect();
+    started.extend(start_each(conn, &others, now, lease_until).await?);
+    Ok(started)
+}
+
+pub(super) async fn beat(
+    conn: &mut SqliteConnection,
+    leases: &[Lease],
+    lease_until: DateTime<Utc>,
+) -> Result<Vec<Beat>, StoreError> {
+    let mut held = Vec::with_capacity(leases.len());
+    for leases in chunks(leases) {
+        let beats: Vec<Beat> = heartbeat_statement(leases, lease_until)
+            .build_query_as()
+            .persistent(is_reusable(leases.len()))
+            .fetch_all(&mut *conn)
+            .await?;
+        held.extend(beats);
+    }
+    Ok(held)
+}
+
+pub(super) async fn waited_for(conn: &mut SqliteConnection, tasks: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
+    let mut waited_for = Vec::new();
+    for tasks in chunks(tasks) {
+        let mut select =
+            QueryBuilder::new("select distinct task_id from parked where reason = 'overlap' and task_id in ");
+        list(&mut select, tasks.iter().copied());
+        select.push(" order by task_id");
+        let waited: Vec<Uuid> =
+            select.build_query_scalar().persistent(is_reusable(tasks.len())).fetch_all(&mut *conn).await?;
+        waited_for.extend(waited);
+    }
+    Ok(waited_for)
+}
+
+pub(super) async fn post(
+    conn: &mut SqliteConnection,
+    deliveries: &[&NewDelivery],
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    for deliveries in chunks(deliveries) {
+        let mut documents = Vec::with_capacity(deliveries.len());
+        for d in deliveries {
+            documents.push((document(&d.fallback)?, optional_document(d.subject_ref.as_ref())?));
+        }
+        let mut insert = QueryBuilder::new(
+            "insert into deliveries (id, tenant_id, recipient, channel, dedupe_key, run_id, kind, subject, body,
+                                     fallback, state, next_at, created_at, urgency, subject_ref) ",
+        );
+        insert.push_values(deliveries.iter().zip(documents), |mut row, (d, (fallback, subject_ref))| {
+            row.push_bind(new_id(now)).push_bind(&d.tenant_id).push_bind(&d.recipient).push_bind(text(&d.channel));
+            row.push_bind(text(&d.dedupe_key)).push_bind(d.run_id).push_bind(d.kind.as_str());
+            row.push_bind(optional(d.subject.as_deref())).push_bind(optional(d.text.as_deref())).push_bind(fallback);
+            row.push("'pending'").push_bind(now).push_bind(now).push_bind(d.urgency.as_str()).push_bind(subject_ref);
         });
-        let claims: Vec<RunClaim> = claims.collect();
-        claim(self, &claims, take.worker).await?;
-        let due: Vec<Lease> = claims.iter().filter(|claim| claim.run_at <= take.now).map(|claim| claim.lease).collect();
-        let started = start_each(self, &due, take.now, take.lease_until).await?;
-        let mut started: HashMap<Uuid, StartedRow> =
-            started.into_iter().map(|started| (started.lease.run_id, started)).collect();
-        for claim in claims {
-            taken.add(claim, started.remove(&claim.lease.run_id), take.now);
-        }
-        Ok(taken)
+        insert.push(" on conflict (tenant_id, recipient, channel, dedupe_key) do nothing");
+        insert.build().persistent(is_reusable(deliveries.len())).execute(&mut *conn).await?;
     }
-
-    async fn start(
-        &mut self,
-        leases: &[Lease],
-        now: DateTime<Utc>,
-        lease_until: DateTime<Utc>,
-    ) -> Result<Vec<StartedRow>, StoreError> {
-        let mut started = restarted_rows(self, leases, lease_until).await?;
-        let before: HashSet<Uuid> = started.iter().map(|started| started.lease.run_id).collect();
-        let others: Vec<Lease> = leases.iter().filter(|lease| !before.contains(&lease.run_id)).copied().collect();
-        started.extend(start_each(self, &others, now, lease_until).await?);
-        Ok(started)
-    }
-
-    async fn standing(&mut self, leases: &[Lease]) -> Result<Vec<BlockedRow>, StoreError> {
-        blocked::standing(self, leases).await
-    }
-
-    async fn lock_slots(&mut self, tasks: &[Uuid]) -> Result<HashMap<Uuid, Uuid>, StoreError> {
-        blocked::lock_slots(self, tasks).await
-    }
-
-    async fn skip_blocked(&mut self, skipped: &[(Uuid, Uuid)], now: DateTime<Utc>) -> Result<(), StoreError> {
-        blocked::skip(self, skipped, now).await
-    }
-
-    async fn beat(&mut self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Vec<Beat>, StoreError> {
-        let mut held = Vec::with_capacity(leases.len());
-        for leases in chunks(leases) {
-            let beats: Vec<Beat> = heartbeat_statement(leases, lease_until)
-                .build_query_as()
-                .persistent(is_reusable(leases.len()))
-                .fetch_all(&mut *self)
-                .await?;
-            held.extend(beats);
-        }
-        Ok(held)
-    }
-
-    async fn append(&mut self, appends: &[&TranscriptAppend]) -> Result<HashSet<Lease>, StoreError> {
-        appending::append(self, appends).await
-    }
-
-    async fn append_ended(&mut self, appends: &[TranscriptAppend]) -> Result<(), StoreError> {
-        appending::append_ended(self, appends).await
-    }
-
-    async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<FinishedRow>, StoreError> {
-        finishing::finish(self, ends, now).await
-    }
-
-    async fn waited_for(&mut self, tasks: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
-        let mut waited_for = Vec::new();
-        for tasks in chunks(tasks) {
-            let mut select =
-                QueryBuilder::new("select distinct task_id from parked where reason = 'overlap' and task_id in ");
-            list(&mut select, tasks.iter().copied());
-            select.push(" order by task_id");
-            let waited: Vec<Uuid> =
-                select.build_query_scalar().persistent(is_reusable(tasks.len())).fetch_all(&mut *self).await?;
-            waited_for.extend(waited);
-        }
-        Ok(waited_for)
-    }
-
-    async fn post(&mut self, deliveries: &[&NewDelivery], now: DateTime<Utc>) -> Result<(), StoreError> {
-        for deliveries in chunks(deliveries) {
-            let mut documents = Vec::with_capacity(deliveries.len());
-            for d in deliveries {
-                documents.push((document(&d.fallback)?, optional_document(d.subject_ref.as_ref())?));
-            }
-            let mut insert = QueryBuilder::new(
-                "insert into deliveries (id, tenant_id, recipient, channel, dedupe_key, run_id, kind, subject, body,
-                                         fallback, state, next_at, created_at, urgency, subject_ref) ",
-            );
-            insert.push_values(deliveries.iter().zip(documents), |mut row, (d, (fallback, subject_ref))| {
-                row.push_bind(new_id(now)).push_bind(&d.tenant_id).push_bind(&d.recipient).push_bind(text(&d.channel));
-                row.push_bind(text(&d.dedupe_key)).push_bind(d.run_id).push_bind(d.kind.as_str());
-                row.push_bind(optional(d.subject.as_deref()))
-                    .push_bind(optional(d.text.as_deref()))
-                    .push_bind(fallback);
-                row.push("'pending'")
-                    .push_bind(now)
-                    .push_bind(now)
-                    .push_bind(d.urgency.as_str())
-                    .push_bind(subject_ref);
-            });
-            insert.push(" on conflict (tenant_id, recipient, channel, dedupe_key) do nothing");
-            insert.build().persistent(is_reusable(deliveries.len())).execute(&mut *self).await?;
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// The statement that renews leases.
@@ -261,6 +233,7 @@ mod tests {
     use crate::domain::run::RunState;
     use crate::store::db::sqlite_batch::ROWS;
     use crate::store::db::sqlite_plan;
+    use crate::store::runs::lease::Finish;
     use crate::store::tasks::fires::DueUpdate;
 
     #[tokio::test]

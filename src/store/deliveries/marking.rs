@@ -6,7 +6,6 @@ use chrono::{DateTime, Utc};
 use super::members::{hand_over, settle_members};
 use crate::base::id::Scope;
 use crate::domain::notification::{DeliveryClaim, DeliveryState, HoldReason, Mark, MessageKind};
-use crate::store::batches::BatchStatements;
 use crate::store::db::text::optional;
 use crate::store::db::write_batcher::{WriteBatcher, together_or_alone};
 use crate::store::runs::alerts::reset_alert;

@@ -10,7 +10,6 @@ use super::DeliveryRow;
 use super::members::{hand_over, settle_members};
 use crate::base::id::Scope;
 use crate::domain::notification::{DeliveryReport, DeliveryState, MessageKind, ReportedFate};
-use crate::store::batches::BatchStatements;
 use crate::store::db::text::optional;
 use crate::store::deliveries::SELECT_DELIVERY;
 use crate::store::runs::alerts::reset_alert;

@@ -10,9 +10,8 @@ use uuid::Uuid;
 use crate::base::id::Scope;
 use crate::domain::notification::Recipient;
 use crate::store::db::listing::{PAGE_BYTES, PagedRow};
-use crate::store::db::sqlite_batch;
 use crate::store::db::text::{document, text};
-use crate::store::db::{Db, connection};
+use crate::store::db::{Db, connection, sqlite_batch};
 use crate::store::ops::audit::{AuditAction, write_audit};
 use crate::store::{RowPage, Store, StoreError};
 

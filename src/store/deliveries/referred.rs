@@ -3,9 +3,7 @@
 
 use crate::base::id::Scope;
 use crate::base::unicode_safety::on_one_line;
-use crate::domain::notification::credential_notice::CredentialContext;
-use crate::domain::notification::rendered_message::References;
-use crate::domain::notification::{Delivery, SubjectRef};
+use crate::domain::notification::{CredentialContext, Delivery, References, SubjectRef};
 use crate::domain::run::Run;
 use crate::domain::task::TaskStatus;
 use crate::store::{Store, StoreError};

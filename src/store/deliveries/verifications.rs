@@ -6,7 +6,6 @@ use crate::base::clock::to_delta;
 use crate::base::id::{Scope, first_id};
 use crate::domain::notification::verification::{BETWEEN, LIFETIME, PER_DAY, TRIES};
 use crate::domain::notification::{NewDelivery, Recipient};
-use crate::store::batches::BatchStatements;
 use crate::store::db::text::{document, text};
 use crate::store::{Split, Store, StoreError, StoredRecipient, Topic};
 

@@ -13,14 +13,12 @@ use uuid::Uuid;
 
 use crate::domain::quota::REASON_QUOTA;
 use crate::domain::trigger::event::EventVerdict;
-use crate::store::batches::{EventStatements, GuardedEvents};
+use crate::store::batches::record_guarded;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::{Db, connection, fault};
-use crate::store::events::matches::EventsRecorded;
-use crate::store::events::matches::Locked;
-use crate::store::events::matches::Match;
-use crate::store::events::matches::MatchGuard;
+use crate::store::events::matches::{EventsRecorded, Locked, Match, MatchGuard};
 use crate::store::events::recording::{Aside, Recording, write_recording};
+use crate::store::tx::Tx;
 use crate::store::{Store, StoreError, Topic};
 
 /// Matches to record.
@@ -121,7 +119,7 @@ impl Store {
 
     async fn fire_stateless(&self, conn: &mut PgConnection, ask: &FireEvents<'_>) -> Result<EventsFired, StoreError> {
         if ask.matches.is_empty() {
-            let holds = conn.versions(ask.shards).await? == ask.shards;
+            let holds = Tx::Postgres(conn).versions(ask.shards).await? == ask.shards;
             return Ok(if holds { EventsFired::Done(EventsRecorded::default()) } else { EventsFired::Stale });
         }
         let mut tasks: Vec<(Uuid, i64)> = ask.matches.iter().map(|matched| (matched.task_id, matched.epoch)).collect();
@@ -132,7 +130,7 @@ impl Store {
             recording.run_event(matched)?;
         }
         let guard = MatchGuard { tasks, shards: ask.shards };
-        let Some(written) = conn.record_guarded(&recording.batch, &guard, ask.now, ask.worker).await? else {
+        let Some(written) = record_guarded(conn, &recording.batch, &guard, ask.now, ask.worker).await? else {
             return Ok(EventsFired::Stale);
         };
         let (fired, aside) = recording.summary(written);

@@ -8,22 +8,16 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::base::id::new_id;
-use crate::domain::run::RunState;
-use crate::domain::run::cause::Cause;
+use crate::domain::run::{Cause, RunState};
 use crate::domain::task::TaskStatus;
 use crate::domain::task::change::{REASON_MAX_RUNS, REASON_PAUSED};
 use crate::domain::trigger::event::{Arrival, EventVerdict, reason};
 use crate::store::StoreError;
-use crate::store::batches::EventStatements;
 use crate::store::db::text::StoredJson;
 use crate::store::events::event_index::index_event_task;
-use crate::store::events::matches::EventBatch;
-use crate::store::events::matches::EventRun;
-use crate::store::events::matches::EventsRecorded;
-use crate::store::events::matches::EventsWritten;
-use crate::store::events::matches::Locked;
-use crate::store::events::matches::Match;
-use crate::store::events::matches::RecordedSubject;
+use crate::store::events::matches::{
+    EventBatch, EventRun, EventsRecorded, EventsWritten, Locked, Match, RecordedSubject,
+};
 use crate::store::events::windows::{self, Collected};
 use crate::store::runs::NewRun;
 use crate::store::tx::Tx;

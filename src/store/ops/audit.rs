@@ -4,8 +4,8 @@
 //! each other. The sealer gives places, alone, under the lock of the chain's end. Entries are never changed or removed.
 
 use chrono::{DateTime, Utc};
+use serde::Serialize;
 use serde_json::Value;
-use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::base::id::{Scope, new_id};
@@ -15,8 +15,9 @@ use crate::store::sql::sql;
 use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError};
 
-/// One act.
-#[derive(Debug, Clone, PartialEq)]
+/// One act, as it was recorded.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema, sqlx_macros::FromRow)]
+#[schema(as = AuditView)]
 pub struct AuditEntry {
     /// Id of the entry, a UUIDv7.
     pub id: Uuid,
@@ -24,21 +25,28 @@ pub struct AuditEntry {
     pub tenant_id: String,
     /// The instant of the act.
     pub at: DateTime<Utc>,
-    /// `recipient:<id>`, `token:<id>`, `service`, `policy`.
+    /// The actor: `recipient:<id>`, `token:<id>` or `service`.
+    #[schema(example = "recipient:user_123")]
     pub actor: String,
-    /// The way of the act: `link`, `api` or `service`.
+    /// By which way: `link`, `api` or `service`.
+    #[schema(example = "link")]
     pub via: String,
-    /// Such as `approval.approved`.
+    /// The act, such as `approval.decided`.
+    #[schema(example = "approval.approved")]
     pub action: String,
     /// Type of the thing that was changed.
+    #[schema(example = "approval")]
     pub subject_type: String,
     /// Id of the thing that was changed.
     pub subject_id: Uuid,
-    /// Facts of the act; secrets are never among them.
+    /// Hashes of the proposal that was shown and of the call that was decided.
+    #[sqlx(json)]
     pub body: Value,
-    /// Its place in the chain; `None` before it was sealed.
+    /// Its place in the chain; `null` until it is sealed, within seconds.
+    #[schema(required)]
     pub position: Option<i64>,
-    /// Hash of the chain, in hexadecimal; `None`: not sealed yet.
+    /// Of the entry and all before it.
+    #[schema(required)]
     pub hash: Option<String>,
 }
 
@@ -102,39 +110,6 @@ const SELECT_ENTRY: &str = "
     select audit.id, tenant_id, at, actor, via, action, subject_type, subject_id, body, position, hash
       from audit ";
 
-#[derive(sqlx_macros::FromRow)]
-struct EntryRow {
-    id: Uuid,
-    tenant_id: String,
-    at: DateTime<Utc>,
-    actor: String,
-    via: String,
-    action: String,
-    subject_type: String,
-    subject_id: Uuid,
-    body: Json<Value>,
-    position: Option<i64>,
-    hash: Option<String>,
-}
-
-impl From<EntryRow> for AuditEntry {
-    fn from(row: EntryRow) -> AuditEntry {
-        AuditEntry {
-            id: row.id,
-            tenant_id: row.tenant_id,
-            at: row.at,
-            actor: row.actor,
-            via: row.via,
-            action: row.action,
-            subject_type: row.subject_type,
-            subject_id: row.subject_id,
-            body: row.body.0,
-            position: row.position,
-            hash: row.hash,
-        }
-    }
-}
-
 /// Beginning of a page's statement: the rows that match are measured.
 const MEASURED: &str = "with page as materialized (
     select id, octet_length(cast(body as text)) as bytes from audit where true";
@@ -176,17 +151,17 @@ impl Store {
         }
         query.push(" order by ").push(order).push("id desc limit ").push_bind(filter.limit).push(FIT).push(FITTING);
         query.push(BOUND).push_bind(bound).push(IN_ORDER);
-        let rows: Vec<PagedRow<EntryRow>> = query.finish().all().await?;
+        let rows: Vec<PagedRow<AuditEntry>> = query.finish().all().await?;
         read.end().await?;
-        RowPage::of(rows, |row| Ok(row.into()))
+        RowPage::of(rows, Ok)
     }
 
     /// The first entries without a place that can be read: behind a page of others the search goes on.
-    async fn unsealed(&self, tx: &mut Tx<'_>, limit: i64) -> Result<Vec<EntryRow>, StoreError> {
+    async fn unsealed(&self, tx: &mut Tx<'_>, limit: i64) -> Result<Vec<AuditEntry>, StoreError> {
         let mut after = Uuid::nil();
         loop {
             let rows = tx.query(UNSEALED).bind(limit).bind(after).rows().await?;
-            let (readable, others) = self.unreadable.partition_readable("audit", &rows, |row: EntryRow| Ok(row));
+            let (readable, others) = self.unreadable.partition_readable("audit", &rows, Ok);
             match others.last() {
                 Some(last) if readable.is_empty() && rows.len() as i64 == limit => after = *last,
                 _ => return Ok(readable),
@@ -208,7 +183,7 @@ impl Store {
         let sealed = rows.len();
         for row in rows {
             position += 1;
-            let entry = AuditEntry { position: Some(position), ..row.into() };
+            let entry = AuditEntry { position: Some(position), ..row };
             last = hash(&last, &entry);
             tx.query("update audit set position = $2, hash = $3 where id = $1 and position is null")
                 .bind(entry.id)
@@ -230,7 +205,7 @@ impl Store {
 
     /// Entries of the chain behind a position, in its order.
     pub async fn audit_chain(&self, after: i64, limit: i64) -> Result<Vec<AuditEntry>, StoreError> {
-        let rows: Vec<EntryRow> = self
+        Ok(self
             .db
             .read()
             .await?
@@ -238,8 +213,7 @@ impl Store {
             .bind(after)
             .bind(limit)
             .all()
-            .await?;
-        Ok(rows.into_iter().map(AuditEntry::from).collect())
+            .await?)
     }
 
     /// The end of the chain, position and hash, and how many entries are not sealed yet.

@@ -1,7 +1,6 @@
 //! API tokens: only their hash is stored; each look-up asks the database, so that a revoked one is dead at once.
 
 use chrono::{DateTime, Utc};
-use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
@@ -13,7 +12,7 @@ use crate::store::sql::sql;
 use crate::store::{Store, StoreError};
 
 /// A token as it is stored, without its text.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, sqlx_macros::FromRow)]
 pub struct StoredToken {
     /// Id of the token, a UUIDv7.
     pub id: Uuid,
@@ -24,6 +23,7 @@ pub struct StoredToken {
     /// SHA-256 of the text.
     pub hash: Vec<u8>,
     /// Words of `token::Permission`.
+    #[sqlx(json)]
     pub scopes: Vec<String>,
     /// The instant of its creation.
     pub created_at: DateTime<Utc>,
@@ -34,35 +34,6 @@ pub struct StoredToken {
     /// The token that it descends from: the first of those that made one another, `token:<id>` or `token:admin`. `None`:
     /// no other token made it.
     pub root: Option<String>,
-}
-
-#[derive(sqlx_macros::FromRow)]
-struct TokenRow {
-    id: Uuid,
-    tenant_id: Option<String>,
-    name: String,
-    hash: Vec<u8>,
-    scopes: Json<Vec<String>>,
-    created_at: DateTime<Utc>,
-    expires_at: Option<DateTime<Utc>>,
-    revoked_at: Option<DateTime<Utc>>,
-    root: Option<String>,
-}
-
-impl TokenRow {
-    fn token(self) -> StoredToken {
-        StoredToken {
-            id: self.id,
-            tenant_id: self.tenant_id,
-            name: self.name,
-            hash: self.hash,
-            scopes: self.scopes.0,
-            created_at: self.created_at,
-            expires_at: self.expires_at,
-            revoked_at: self.revoked_at,
-            root: self.root,
-        }
-    }
 }
 
 const SELECT_TOKEN: &str = "
@@ -115,16 +86,12 @@ impl Store {
 
     /// The token with this hash, dead or alive; whether it may be used is the caller's to judge.
     pub async fn find_token(&self, hash: &[u8]) -> Result<Option<StoredToken>, StoreError> {
-        let row: Option<TokenRow> =
-            self.db.read_quick().await?.query(sql!(SELECT_TOKEN, "where t.hash = $1")).bind(hash).optional().await?;
-        Ok(row.map(TokenRow::token))
+        Ok(self.db.read_quick().await?.query(sql!(SELECT_TOKEN, "where t.hash = $1")).bind(hash).optional().await?)
     }
 
     /// The token with this id, dead or alive.
     pub async fn get_token(&self, id: Uuid) -> Result<Option<StoredToken>, StoreError> {
-        let row: Option<TokenRow> =
-            self.db.read_quick().await?.query(sql!(SELECT_TOKEN, "where t.id = $1")).bind(id).optional().await?;
-        Ok(row.map(TokenRow::token))
+        Ok(self.db.read_quick().await?.query(sql!(SELECT_TOKEN, "where t.id = $1")).bind(id).optional().await?)
     }
 
     /// Whether any admin token that is not revoked is stored.
@@ -157,9 +124,9 @@ impl Store {
         }
         query.push(" order by t.id desc limit ").push_bind(limit).push(FIT).push(FITTING);
         query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
-        let rows: Vec<PagedRow<TokenRow>> = query.finish().all().await?;
+        let rows: Vec<PagedRow<StoredToken>> = query.finish().all().await?;
         read.end().await?;
-        RowPage::of(rows, |row| Ok(row.token()))
+        RowPage::of(rows, Ok)
     }
 
     /// Ends a token for good. Revoking it again changes nothing.

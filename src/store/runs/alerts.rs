@@ -9,9 +9,7 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use crate::domain::notification::NewDelivery;
-use crate::domain::notification::run_notification::{Alert, AlertState, RunNotification};
-use crate::store::batches::BatchStatements;
+use crate::domain::notification::{Alert, AlertState, NewDelivery, RunNotification};
 use crate::store::db::text::optional_document;
 use crate::store::ops::unreadable::UnreadableRow;
 use crate::store::sql::sql;

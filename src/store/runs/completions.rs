@@ -5,11 +5,9 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::base::id::Scope;
-use crate::domain::notification::run_notification::RunNotification;
-use crate::domain::run::outcome::RunFault;
-use crate::domain::run::{Run, RunEvent, RunState};
+use crate::domain::notification::RunNotification;
+use crate::domain::run::{Run, RunEvent, RunFault, RunState};
 use crate::domain::task::Task;
-use crate::store::batches::BatchStatements;
 use crate::store::db::text::{optional, optional_document};
 use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
 use crate::store::runs::alerts::notifications_for;

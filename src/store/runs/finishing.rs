@@ -10,13 +10,9 @@ use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::domain::notification::NewDelivery;
-use crate::store::batches::BatchStatements;
 use crate::store::db::flow::QueueFlow;
 use crate::store::runs::alerts::notifications_for;
-use crate::store::runs::lease::Beat;
-use crate::store::runs::lease::Finish;
-use crate::store::runs::lease::FinishedRow;
-use crate::store::runs::lease::Lease;
+use crate::store::runs::lease::{Beat, Finish, FinishedRow, Lease};
 use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
 use crate::store::runs::settle_park::settle_park;
 use crate::store::runs::slots::hand_over;

@@ -11,8 +11,7 @@ use std::collections::HashMap;
 use sqlx::{PgConnection, SqliteConnection};
 
 use crate::store::StoreError;
-use crate::store::runs::lease::RunLimits;
-use crate::store::runs::lease::Take;
+use crate::store::runs::lease::{RunLimits, Take};
 use crate::store::runs::shares::TenantShares;
 
 /// One take at a time, so that each counts what those before it took. The lock goes with the transaction.

@@ -4,11 +4,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
 use crate::domain::approval::Approval;
-use crate::domain::notification::NewDelivery;
-use crate::domain::notification::run_notification::RunNotification;
-use crate::domain::run::outcome::RunFault;
-use crate::domain::run::transcript::TranscriptEntry;
-use crate::domain::run::{Run, RunState, Usage};
+use crate::domain::notification::{NewDelivery, RunNotification};
+use crate::domain::run::{Run, RunFault, RunState, TranscriptEntry, Usage};
 use crate::store::runs::shares::TenantShares;
 
 /// Time after its instant at which a claim that was made ahead and not started is given up.

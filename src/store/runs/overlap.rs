@@ -12,9 +12,7 @@ use uuid::Uuid;
 
 use crate::domain::run::RunState;
 use crate::domain::trigger::Overlap;
-use crate::store::batches::BatchStatements;
-use crate::store::runs::lease::Blocked;
-use crate::store::runs::lease::Lease;
+use crate::store::runs::lease::{Blocked, Lease};
 use crate::store::runs::overlap::previous::{SUPERSEDE, lock_previous, take_over};
 use crate::store::runs::overlap::rule::{BlockedRow, REASON_SUPERSEDED, skipped_at_once};
 use crate::store::runs::slots::{RECHECK_AFTER, close_unstarted, free, hand_over};

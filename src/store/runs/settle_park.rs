@@ -4,9 +4,7 @@
 use chrono::{DateTime, Utc};
 
 use crate::store::approvals::{ask, close_questions, unpark};
-use crate::store::runs::lease::Finish;
-use crate::store::runs::lease::FinishedRow;
-use crate::store::runs::lease::Park;
+use crate::store::runs::lease::{Finish, FinishedRow, Park};
 use crate::store::tx::Tx;
 use crate::store::{Store, StoreError};
 

@@ -15,16 +15,11 @@ use crate::base::clock::pause;
 use crate::domain::notification::Recipient;
 use crate::domain::run::Run;
 use crate::domain::task::Task;
-use crate::store::batches::BatchStatements;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::{Db, connection, fault, with_timeout};
-use crate::store::runs::lease::Blocked;
-use crate::store::runs::lease::ClaimCursor;
-use crate::store::runs::lease::Lease;
-use crate::store::runs::lease::RunClaim;
-use crate::store::runs::lease::StartedRow;
-use crate::store::runs::lease::Take;
+use crate::store::runs::lease::{Blocked, ClaimCursor, Lease, RunClaim, StartedRow, Take};
 use crate::store::runs::overlap::resolve_blocked;
+use crate::store::tx::Tx;
 use crate::store::{Store, StoreError, Topic};
 
 /// Result of a take.
@@ -110,7 +105,8 @@ impl Store {
         let (taken, blocked) = match &self.db {
             // one statement, which is its own transaction; what it could not start it has claimed, as a start finds it
             Db::Postgres { engine, waits, .. } if !take.limits.any() => {
-                let taken = with_timeout(connection("engine", engine, waits).await?.take(take)).await?;
+                let taken =
+                    with_timeout(Tx::Postgres(&mut *connection("engine", engine, waits).await?).take(take)).await?;
                 fault()?;
                 let blocked = self.resolve(&taken.stopped).await;
                 (taken, blocked)

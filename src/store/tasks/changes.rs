@@ -19,7 +19,6 @@ use crate::domain::run::MissedInstants;
 use crate::domain::task::change::{Changed, FaultyPart, PlannedChange, TaskChange};
 use crate::domain::task::{Task, TaskStatus, named_by};
 use crate::domain::trigger::zone_database_version;
-use crate::store::batches::BatchStatements;
 use crate::store::credentials::credential_status::is_resolved;
 use crate::store::credentials::{lock_reference, name_credentials};
 use crate::store::db::text::{document, optional, text};

@@ -18,7 +18,6 @@ use crate::domain::run::RunState;
 use crate::domain::task::change::{FaultyPart, REASON_ENDED, REASON_MAX_RUNS};
 use crate::domain::trigger::Trigger;
 use crate::domain::trigger::condition::{ConditionFire, ConditionState, ConditionStep, ConditionSubject};
-use crate::store::batches::BatchStatements;
 use crate::store::db::text::{StoredJson, document, text};
 use crate::store::runs::{NewRun, enqueue, insert_run};
 use crate::store::tx::Tx;

@@ -13,7 +13,6 @@ use crate::base::id::Scope;
 use crate::domain::notification::{NewDelivery, NoticeKind, Recipient, SubjectRef, notices};
 use crate::domain::task::Output;
 use crate::domain::task::change::FaultyPart;
-use crate::store::batches::BatchStatements;
 use crate::store::events::event_index::index_event_task;
 use crate::store::runs::requests::LOCK_DUE;
 use crate::store::sql::sql;

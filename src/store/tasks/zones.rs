@@ -12,7 +12,6 @@ use crate::domain::notification::NewDelivery;
 use crate::domain::task::{Task, TaskStatus};
 use crate::domain::trigger::NextFire;
 use crate::domain::trigger::zone::ZoneRelease;
-use crate::store::batches::BatchStatements;
 use crate::store::runs::requests::LOCK_DUE;
 use crate::store::sql::sql;
 use crate::store::tasks::SELECT_TASK;

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::base::clock::pause;
 use crate::base::threads::LowRuntime;
-use crate::bench::figure::BenchFigure;
+use crate::bench::BenchFigure;
 use crate::bench::figures::neighbours::sink::MessageSink;
 use crate::bench::process::service::{BenchService, BenchTenant};
 

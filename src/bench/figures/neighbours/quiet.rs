@@ -9,7 +9,7 @@ use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
 use crate::base::clock::{machine_now, pause};
-use crate::bench::figure::Samples;
+use crate::bench::Samples;
 use crate::bench::figures::neighbours::sink::{MARK, MessageSink};
 use crate::bench::process::service::{BenchService, BenchTenant};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use url::Url;
 
-use crate::cli::failure::CliFailure;
+use crate::cli::CliFailure;
 use crate::ports::egress;
 
 /// For one page.

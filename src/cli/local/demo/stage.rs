@@ -5,7 +5,7 @@ use std::io;
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 
-use crate::cli::screen::{Screen, Tone};
+use crate::cli::{Screen, Tone};
 use crate::domain::trigger::zone::shown_in;
 
 /// Columns of the time, and of what happens.

@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use crate::base::unicode_safety::on_one_line;
-use crate::cli::screen::{Screen, Tone, text_of, time_of, tone_of};
+use crate::cli::screen::{text_of, time_of, tone_of};
+use crate::cli::{Screen, Tone};
 
 /// Prints a question, and how it stands.
 pub fn print(approval: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Result<()> {

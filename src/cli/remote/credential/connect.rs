@@ -1,8 +1,8 @@
 //! `reveille credential connect`: a link for the owner of an account, who logs in and agrees there.
 
-use crate::cli::client::{ServiceArgs, given_filters};
-use crate::cli::screen::{Screen, text_of, time_of};
-use crate::cli::{Client, typed};
+use crate::cli::client::given_filters;
+use crate::cli::screen::{text_of, time_of};
+use crate::cli::{Client, Screen, ServiceArgs, typed};
 use crate::config::Environment;
 use crate::domain::credential::Reference;
 

@@ -7,7 +7,7 @@ use anyhow::Context;
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use crate::cli::failure::CliFailure;
+use crate::cli::CliFailure;
 
 /// The document in `file`, else on standard input.
 pub fn read(file: Option<&Path>) -> anyhow::Result<Value> {

@@ -3,10 +3,8 @@
 
 use serde_json::{Value, json};
 
-use crate::cli::Client;
-use crate::cli::client::ServiceArgs;
-use crate::cli::failure::CliFailure;
-use crate::cli::screen::{Screen, text_of};
+use crate::cli::screen::text_of;
+use crate::cli::{CliFailure, Client, Screen, ServiceArgs};
 use crate::config::Environment;
 
 const KINDS: [(&str, &str); 4] =

@@ -12,12 +12,9 @@ use reqwest::Method;
 use serde_json::{Map, Value};
 
 use super::plan::{self, ApplyPlan, LABEL, PlanStep};
-use crate::cli::Client;
-use crate::cli::client::{ServiceArgs, given_filters};
+use crate::cli::client::given_filters;
 use crate::cli::confirm::ask_yes_no;
-use crate::cli::draft;
-use crate::cli::failure::CliFailure;
-use crate::cli::screen::Screen;
+use crate::cli::{CliFailure, Client, Screen, ServiceArgs, draft};
 use crate::config::Environment;
 use crate::domain::task::exported_id;
 

@@ -2,11 +2,10 @@
 
 use serde_json::Value;
 
-use crate::cli::Client;
-use crate::cli::client::{ServiceArgs, given_filters};
+use crate::cli::client::given_filters;
 use crate::cli::remote::run::sentences;
-use crate::cli::screen::{Screen, text_of, time_of};
-use crate::cli::typed;
+use crate::cli::screen::{text_of, time_of};
+use crate::cli::{Client, Screen, ServiceArgs, typed};
 use crate::config::Environment;
 
 #[derive(Debug, clap::Args)]

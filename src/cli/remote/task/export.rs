@@ -8,9 +8,8 @@ use anyhow::Context;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use crate::cli::Client;
-use crate::cli::client::{ServiceArgs, given_filters};
-use crate::cli::screen::Screen;
+use crate::cli::client::given_filters;
+use crate::cli::{Client, Screen, ServiceArgs};
 use crate::config::Environment;
 use crate::domain::task::{DECIDED, exported_key};
 

@@ -7,10 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde_json::{Value, json};
 
-use crate::cli::Client;
-use crate::cli::client::ServiceArgs;
-use crate::cli::failure::CliFailure;
-use crate::cli::screen::Screen;
+use crate::cli::{CliFailure, Client, Screen, ServiceArgs};
 use crate::config::Environment;
 
 /// Most lines in one request: few enough to be stored well within the time that is waited for an answer.

@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::export::decided;
-use crate::cli::screen::{Screen, Tone, cut, text_of};
+use crate::cli::screen::{cut, text_of};
+use crate::cli::{Screen, Tone};
 use crate::domain::task::DECIDED;
 
 /// In a task's metadata: applied from a folder, under this label. Only such tasks are ever changed or deleted.

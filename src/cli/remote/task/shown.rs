@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value};
 
+use crate::cli::Screen;
 use crate::cli::remote::condition::state_of;
-use crate::cli::screen::{Screen, text_of, time_of, tone_of};
+use crate::cli::screen::{text_of, time_of, tone_of};
 use crate::domain::task::DECIDED;
 
 /// Fields that the summary of a task shows in full.

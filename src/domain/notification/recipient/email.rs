@@ -10,7 +10,7 @@ use super::secrets::Seal;
 use crate::base::field::{Flag, Takes};
 use crate::base::invalid::ValidationErrors;
 use crate::base::unicode_safety::is_traceless;
-use crate::domain::notification::address::AddressKind;
+use crate::domain::notification::AddressKind;
 
 /// The address of the channel `email`.
 pub struct Email;

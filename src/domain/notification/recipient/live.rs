@@ -8,7 +8,7 @@ use super::reading::flag;
 use super::secrets::Seal;
 use crate::base::field::{Flag, Takes};
 use crate::base::invalid::ValidationErrors;
-use crate::domain::notification::address::AddressKind;
+use crate::domain::notification::AddressKind;
 
 /// The address of the channel `live`.
 pub struct Live;

@@ -8,7 +8,7 @@ use super::reading::text;
 use super::secrets::Seal;
 use crate::base::field::{Flag, Takes};
 use crate::base::invalid::ValidationErrors;
-use crate::domain::notification::address::AddressKind;
+use crate::domain::notification::AddressKind;
 
 /// Digits of a number with its country code (E.164: at most 15; no country has numbers shorter than 7).
 const DIGITS: std::ops::RangeInclusive<usize> = 7..=15;

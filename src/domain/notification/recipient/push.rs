@@ -10,7 +10,7 @@ use super::secrets::{Seal, SecretPlace};
 use crate::base::field::{Flag, Takes};
 use crate::base::invalid::ValidationErrors;
 use crate::base::secret::Secret;
-use crate::domain::notification::address::AddressKind;
+use crate::domain::notification::AddressKind;
 
 /// Addresses of a recipient at most.
 const ADDRESSES: usize = 8;

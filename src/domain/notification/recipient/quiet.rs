@@ -3,11 +3,10 @@
 use serde_json::{Map, Value};
 
 use crate::base::invalid::ValidationErrors;
-use crate::domain::notification::Addresses;
-use crate::domain::notification::quiet::{
-    BreaksThrough, Day, DigestTimes, InterruptionBudget, QuietHours, QuietRules, WallTime,
-};
 use crate::domain::notification::recipient::reading::{given, list, number, object, only, texts, unknown, word};
+use crate::domain::notification::{
+    Addresses, BreaksThrough, Day, DigestTimes, InterruptionBudget, QuietHours, QuietRules, WallTime,
+};
 
 /// How many stretches of quiet hours, and times of a digest, a recipient may have.
 const QUIET_HOURS: usize = 32;

@@ -8,7 +8,7 @@ use super::secrets::{Seal, SecretPlace};
 use crate::base::field::{Flag, Takes};
 use crate::base::invalid::ValidationErrors;
 use crate::base::secret::Secret;
-use crate::domain::notification::address::AddressKind;
+use crate::domain::notification::AddressKind;
 
 /// Longest name of a channel (Slack's own limit).
 const NAME_LENGTH: usize = 80;

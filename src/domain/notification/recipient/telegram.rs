@@ -8,7 +8,7 @@ use super::reading::{given, text};
 use super::secrets::Seal;
 use crate::base::field::{Flag, Takes};
 use crate::base::invalid::ValidationErrors;
-use crate::domain::notification::address::AddressKind;
+use crate::domain::notification::AddressKind;
 
 /// Letters of a public name (Telegram's own limits), and digits of an id (52 bits).
 const NAME_LENGTH: std::ops::RangeInclusive<usize> = 4..=32;

@@ -9,7 +9,7 @@ use super::secrets::{Seal, SecretPlace};
 use crate::base::field::{Flag, Takes};
 use crate::base::invalid::ValidationErrors;
 use crate::base::secret::Secret;
-use crate::domain::notification::address::AddressKind;
+use crate::domain::notification::AddressKind;
 
 /// How many signing secrets a webhook may have at once, the newest first, so that they can be rotated.
 const SECRETS: usize = 4;

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::base::expr::MissingField;
 use crate::domain::credential::CredentialIssue;
-use crate::domain::run::cause::Cause;
+use crate::domain::run::Cause;
 
 /// The format in which states are written now.
 pub const FORMAT: u32 = 1;

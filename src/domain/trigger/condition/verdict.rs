@@ -13,7 +13,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 
 use crate::base::expr::{ExpressionError, MissingField};
-use crate::domain::run::cause::Cause;
+use crate::domain::run::Cause;
 use crate::domain::trigger::condition::FireOn;
 use crate::domain::trigger::condition::question::{CompiledCondition, ConditionAnswers, ConditionSubject};
 use crate::domain::trigger::condition::state::{

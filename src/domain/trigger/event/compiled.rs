@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::base::expr::{Evaluation, Expression, ExpressionError, Language, MissingField, Variables};
 use crate::base::words::words;
 use crate::domain::event::{Data, Event};
-use crate::domain::run::cause::Cause;
+use crate::domain::run::Cause;
 use crate::domain::trigger::event::{EventTrigger, VARIABLES, WINDOW_EVENTS};
 use crate::domain::trigger::interval::parse_length;
 

@@ -10,10 +10,9 @@ use serde_json::{Map, Value, json};
 use crate::agent::{AgentOverrides, AgentRequest, AgentResponse, AgentStore, AppendError, Configured};
 use crate::base::invalid::did_you_mean;
 use crate::base::template::Template;
-use crate::domain::approval::policy::PolicyRules;
+use crate::domain::approval::PolicyRules;
 use crate::domain::credential::references;
-use crate::domain::run::outcome::RunError;
-use crate::domain::run::transcript::TranscriptEntry;
+use crate::domain::run::{RunError, TranscriptEntry};
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::{StepReader, given};
 use crate::executor::pipeline::scope::StepScope;
@@ -193,7 +192,7 @@ impl AgentStore for StepTranscript {
 
 /// The entries since the step's first intent, numbered anew.
 fn own(all: &[TranscriptEntry], step: &str) -> Vec<TranscriptEntry> {
-    use crate::domain::run::transcript::TranscriptMessage;
+    use crate::domain::run::TranscriptMessage;
     let begins =
         |entry: &TranscriptEntry| matches!(&entry.message, TranscriptMessage::Step { name, .. } if name == step);
     let from = all.iter().position(begins).unwrap_or(all.len());

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::base::template::{Template, Tree, UrlTemplate};
 use crate::domain::credential::{Reference, SECRET_HEADERS};
-use crate::domain::run::outcome::RunFault;
+use crate::domain::run::RunFault;
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::{StepReader, given};
 use crate::executor::pipeline::scope::StepScope;

@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 
 use crate::base::id::{Scope, new_id};
 use crate::base::invalid::ValidationErrors;
-use crate::domain::approval::arguments::Misfit;
-use crate::domain::approval::matrix::{Category, Consequence};
-use crate::domain::approval::{Approval, ApprovalAnswer, ApprovalChoice, COMMENT_LENGTH, Via, arguments};
+use crate::domain::approval::{
+    Approval, ApprovalAnswer, ApprovalChoice, COMMENT_LENGTH, Category, Consequence, Misfit, Via, arguments,
+};
 use crate::http::HttpState;
 use crate::http::error::ApiError;
 use crate::store::{Decided, DecisionRefusal, Grant, StoreError};

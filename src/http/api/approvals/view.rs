@@ -5,8 +5,7 @@ use serde::Serialize;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::domain::approval::matrix::{Category, Consequence};
-use crate::domain::approval::{Approval, ApprovalChoice, ApprovalStatus, CallOutcome, Via};
+use crate::domain::approval::{Approval, ApprovalChoice, ApprovalStatus, CallOutcome, Category, Consequence, Via};
 
 /// A question to a person about one pending tool call.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]

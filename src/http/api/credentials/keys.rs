@@ -1,7 +1,6 @@
 //! Changing the master key over HTTP, in pieces that are each answered in time.
 
 use axum::Json;
-use axum::extract::State;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
@@ -9,10 +8,8 @@ use serde_json::json;
 
 use crate::base::id::Scope;
 use crate::base::token::Permission;
-use crate::http::HttpState;
 use crate::http::error::ApiError;
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::JsonBody;
+use crate::http::request::{Call, JsonBody};
 use crate::http::schema;
 use crate::ports::vault::rotation::{Cursor, Rotated, RotationCounts, RotationFailure, RotationKeys, rotate, survey};
 
@@ -57,11 +54,7 @@ pub struct KeyView {
 #[utoipa::path(post, path = "/v1/credentials/rotate-key", tag = "credentials",
     security(("bearer" = ["credentials:write"])), request_body = schema::RotateKey,
     responses((status = 200, body = RotationView)))]
-pub async fn rotate_key(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
-    body: JsonBody,
-) -> Result<Json<RotationView>, ApiError> {
+pub async fn rotate_key(Call(state, caller): Call, body: JsonBody) -> Result<Json<RotationView>, ApiError> {
     caller.may(Permission::CredentialsWrite)?;
     if caller.scope != Scope::Every {
         return Err(ApiError::AdminOnly);

@@ -13,8 +13,7 @@ use crate::base::id::Scope;
 use crate::base::invalid::{ValidationErrors, escape};
 use crate::domain::event::{Event, TENANT};
 use crate::http::error::ApiError;
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::JsonBody;
+use crate::http::request::{AuthenticatedCaller, JsonBody};
 
 /// Events that one request may carry.
 pub const MOST_EVENTS: usize = 500;

@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -20,8 +19,7 @@ use crate::base::token::Permission;
 use crate::http::HttpState;
 use crate::http::api::events::{EVENTS_AT_ONCE, of_bus};
 use crate::http::error::ApiError;
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::query::Query;
+use crate::http::request::{AuthenticatedCaller, Call, Query};
 use crate::http::streaming::limiter;
 use crate::ports::bus::{BusError, LogFilter};
 use crate::store::Topic;
@@ -41,8 +39,7 @@ const LOOK: Duration = Duration::from_millis(500);
         ("Last-Event-ID" = Option<String>, Header, description = "The last id that was seen")),
     responses((status = 200, body = String, content_type = "text/event-stream")))]
 pub async fn stream_events(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
+    Call(state, caller): Call,
     mut query: Query,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {

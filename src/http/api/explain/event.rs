@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Json;
-use axum::extract::State;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use uuid::Uuid;
@@ -25,9 +24,7 @@ use crate::http::HttpState;
 use crate::http::api::events::of_bus;
 use crate::http::api::explain::why;
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::path::Id;
-use crate::http::request::query::Query;
+use crate::http::request::{Call, Id, Query};
 use crate::store::EventTask;
 
 /// Event tasks that are looked at, and read at once.
@@ -105,8 +102,7 @@ type Records = HashMap<Uuid, (Uuid, RunState, Option<String>)>;
         (status = 409, body = ProblemDetails, content_type = "application/problem+json",
             description = "Several events have an id that begins so")))]
 pub async fn explain_event(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
+    Call(state, caller): Call,
     id: Id,
     mut query: Query,
 ) -> Result<Json<EventExplanation>, ApiError> {

@@ -1,7 +1,6 @@
 //! Why a task fires, or does not, and what would have to hold. [`explained`] is a function over what was read.
 
 use axum::Json;
-use axum::extract::State;
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 use serde::Serialize;
@@ -14,16 +13,12 @@ use crate::domain::task::{LastRun, Task, TaskStatus};
 use crate::domain::trigger::Trigger;
 use crate::domain::trigger::condition::ConditionState;
 use crate::http::HttpState;
-use crate::http::api::explain::instant::InstantExplanation;
-use crate::http::api::explain::instant::NextInstant;
-use crate::http::api::explain::instant::shown;
+use crate::http::api::explain::instant::{InstantExplanation, NextInstant, shown};
 use crate::http::api::explain::rules::{self, RuleExplanation};
 use crate::http::api::explain::{instant, unfinished_run, why};
 use crate::http::api::tasks::missing;
 use crate::http::error::ApiError;
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::path::Id;
-use crate::http::request::query::Query;
+use crate::http::request::{AuthenticatedCaller, Call, Id, Query};
 use crate::store::{Holder, RecordedAround, RunFilter};
 
 /// Instants that are told ahead.
@@ -80,8 +75,7 @@ pub struct TaskFacts {
             example = "2027-03-01T08:00:00")),
     responses((status = 200, body = TaskExplanation)))]
 pub async fn explain_task(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
+    Call(state, caller): Call,
     id: Id,
     mut query: Query,
 ) -> Result<Json<TaskExplanation>, ApiError> {

@@ -5,8 +5,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::domain::run::outcome::RunFault;
-use crate::domain::run::{MissedInstants, RunState, Usage};
+use crate::domain::run::{MissedInstants, RunFault, RunState, Usage};
 use crate::store;
 
 /// A run in short, as lists have it.

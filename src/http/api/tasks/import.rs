@@ -10,19 +10,16 @@ mod lines;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::State;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::base::invalid::{FieldError, ValidationErrors};
 use crate::base::token::Permission;
 use crate::domain::quota::{Exceeded, Quota};
-use crate::http::HttpState;
 use crate::http::api::tasks::read_new;
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::query::Query;
-use crate::http::schema;
+use crate::http::request::{AuthenticatedCaller, Call, Query};
+use crate::http::{HttpState, schema};
 use crate::store::{NewTask, StoreError};
 use lines::{BodyLine, BodyLines};
 
@@ -88,8 +85,7 @@ pub struct BadLine {
         content_type = "application/problem+json",
         description = "Too many requests, or a quota allows none of the tasks; see Retry-After")))]
 pub async fn import_tasks(
-    State(state): State<HttpState>,
-    caller: AuthenticatedCaller,
+    Call(state, caller): Call,
     query: Query,
     mut lines: BodyLines,
 ) -> Result<Json<Imported>, ApiError> {

@@ -5,8 +5,7 @@ use chrono_tz::Tz;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::domain::approval::voter::VoterIdentities;
-use crate::domain::approval::{Approval, ApprovalStatus};
+use crate::domain::approval::{Approval, ApprovalStatus, VoterIdentities};
 use crate::ports::channel::templates::phrases::Phrases;
 
 /// The reader of a page, and the way to it.

@@ -5,9 +5,10 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 use crate::domain::actor::{Actor, SERVICE};
-use crate::domain::approval::matrix::{ApprovalLevel, Category, Consequence, approval_level};
-use crate::domain::approval::reason_code::{ReasonCode, RuleBy};
-use crate::domain::approval::{Approval, ApprovalStatus, POLICY, Proposal};
+use crate::domain::approval::matrix::approval_level;
+use crate::domain::approval::{
+    Approval, ApprovalLevel, ApprovalStatus, Category, Consequence, POLICY, Proposal, ReasonCode, RuleBy,
+};
 use crate::http::pages::Row;
 use crate::http::pages::approve::approval_page::{ApprovalPage, is_expired, is_open};
 use crate::http::pages::approve::changes::{ArgumentChange, by_name, changes};

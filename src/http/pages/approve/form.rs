@@ -200,8 +200,7 @@ pub(super) mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::domain::approval::OnExpiry;
-    use crate::domain::approval::matrix::{Category, Consequence};
+    use crate::domain::approval::{Category, Consequence, OnExpiry};
 
     pub fn proposal(parameters: Value, arguments: Value) -> Proposal {
         Proposal {

@@ -6,8 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::base::invalid::escape;
-use crate::domain::approval::arguments::{ArgumentPart, Misfit};
-use crate::domain::approval::{Approval, ApprovalChoice};
+use crate::domain::approval::{Approval, ApprovalChoice, ArgumentPart, Misfit};
 use crate::http::api::approvals::decision::{Decision, GRANT_DAYS, GrantWish, ungrantable};
 use crate::http::pages::approve::form::{self, FormFault, FormField, SubmittedFields};
 use crate::ports::channel::templates::phrases::Phrases;
@@ -300,7 +299,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::domain::approval::proposal::ProposalIdentity;
+    use crate::domain::approval::ProposalIdentity;
     use crate::http::pages::approve::form::tests::proposal;
     use crate::ports::channel::templates::phrases::Catalogue;
 

@@ -164,11 +164,10 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::domain::approval::matrix::{ApprovalLevel, Category, Consequence};
-    use crate::domain::approval::proposal::ProposalIdentity;
-    use crate::domain::approval::reason_code::{ReasonCode, RuleBy};
-    use crate::domain::approval::voter::{Vote, VoterIdentities};
-    use crate::domain::approval::{Approval, ApprovalChoice, ApprovalStatus, CallOutcome, Proposal};
+    use crate::domain::approval::{
+        Approval, ApprovalChoice, ApprovalLevel, ApprovalStatus, CallOutcome, Category, Consequence, Proposal,
+        ProposalIdentity, ReasonCode, RuleBy, Vote, VoterIdentities,
+    };
     use crate::http::pages::approve::form::SubmittedFields;
     use crate::http::pages::approve::item::FaultPlace;
     use crate::http::pages::tests::{assert_inert, text_of};

@@ -195,8 +195,7 @@ mod tests {
 
     use super::*;
     use crate::domain::credential::Reference;
-    use crate::domain::task::DependentTask;
-    use crate::domain::task::TaskStatus;
+    use crate::domain::task::{DependentTask, TaskStatus};
     use crate::http::pages::tests::{assert_inert, text_of};
     use crate::ports::channel::templates::phrases::Catalogue;
 

@@ -15,7 +15,7 @@ use crate::base::id::Tenant;
 use crate::base::secret::Secret;
 use crate::base::token::Permission;
 use crate::http::HttpState;
-use crate::http::request::auth::AuthenticatedCaller;
+use crate::http::request::AuthenticatedCaller;
 use crate::http::streaming::limiter::StreamPermit;
 use crate::ports::channel::live;
 use crate::store::{StoreError, Topic};

@@ -2,8 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::domain::run::stream::StreamEvent;
-use crate::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
+use crate::domain::run::{StreamEvent, TranscriptEntry, TranscriptMessage};
 
 /// The memory of one stream. It grows with the turns of its run, and goes with its client.
 #[derive(Debug, Default)]
@@ -91,8 +90,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::domain::run::Usage;
-    use crate::domain::run::transcript::ToolCall;
+    use crate::domain::run::{ToolCall, Usage};
 
     fn start(turn: i64) -> StreamEvent {
         StreamEvent::MessageStart { turn }

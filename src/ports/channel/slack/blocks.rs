@@ -3,8 +3,7 @@
 use serde_json::{Value, json};
 use url::Url;
 
-use crate::domain::notification::rendered_message::RenderedMessage;
-use crate::domain::notification::text::Link;
+use crate::domain::notification::{Link, RenderedMessage};
 
 /// Longest text of a section, in characters.
 const SECTION_LENGTH: usize = 3000;

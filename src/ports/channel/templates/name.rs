@@ -3,9 +3,8 @@
 //! `PURPOSE[.LANGUAGE][.CHANNEL].FORMAT`: `result.txt`, `result.de.txt`, `result.sms.txt`, `result.de-AT.sms.txt`.
 
 use crate::base::invalid::did_you_mean;
-use crate::domain::notification::Addresses;
-use crate::domain::notification::message_context::Purpose;
 use crate::domain::notification::recipient::is_language;
+use crate::domain::notification::{Addresses, Purpose};
 use crate::ports::channel::templates::MessageFormat;
 
 /// Templates that others extend.

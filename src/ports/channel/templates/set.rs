@@ -9,7 +9,7 @@ use minijinja::value::{Serde, Value};
 use minijinja::{AutoEscape, Environment, Output, State, UndefinedBehavior};
 use serde::Serialize;
 
-use crate::domain::notification::message_context::MessageContext;
+use crate::domain::notification::MessageContext;
 use crate::ports::channel::templates::name::{TemplateName, looked_for};
 use crate::ports::channel::templates::{MessageFormat, markup};
 

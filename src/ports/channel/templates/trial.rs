@@ -6,12 +6,10 @@ use std::path::Path;
 use crate::base::invalid::ValidationErrors;
 use crate::base::secret::Secret;
 use crate::domain::credential::CredentialIssueKind;
-use crate::domain::notification::NoticeKind;
-use crate::domain::notification::credential_notice::CredentialContext;
-use crate::domain::notification::digest::DigestItem;
-use crate::domain::notification::language::MessageLanguage;
-use crate::domain::notification::message_context::{MessageContext, Purpose, RunContext, WholeMessageLink};
-use crate::domain::notification::question::QuestionContext;
+use crate::domain::notification::{
+    CredentialContext, DigestItem, MessageContext, MessageLanguage, NoticeKind, Purpose, QuestionContext, RunContext,
+    WholeMessageLink,
+};
 use crate::ports::channel::templates::MessageFormat;
 use crate::ports::channel::templates::name::{NOTICE, TemplateName};
 use crate::ports::channel::templates::set::{LANGUAGE, TemplateKind, TemplateSet};

@@ -5,7 +5,7 @@
 use http::Method;
 use serde_json::json;
 
-use crate::domain::approval::matrix::{Category, Consequence};
+use crate::domain::approval::{Category, Consequence};
 use crate::ports::egress::EgressRequest;
 use crate::ports::tool::builtin::definition;
 use crate::ports::tool::builtin::http::{Arguments, HttpTool};

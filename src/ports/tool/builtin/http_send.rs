@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, header};
 use serde_json::{Value, json};
 
-use crate::domain::approval::matrix::{Category, Consequence};
+use crate::domain::approval::{Category, Consequence};
 use crate::ports::egress::EgressRequest;
 use crate::ports::tool::builtin::definition;
 use crate::ports::tool::builtin::http::{Arguments, HttpTool};

@@ -4,7 +4,7 @@ use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::domain::approval::matrix::{Category, Consequence};
+use crate::domain::approval::{Category, Consequence};
 use crate::domain::task::Urgency;
 use crate::ports::tool::builtin::{definition, read};
 use crate::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolNotice, ToolOutput};

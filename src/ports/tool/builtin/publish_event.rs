@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::base::invalid::ValidationErrors;
-use crate::domain::approval::matrix::{Category, Consequence};
+use crate::domain::approval::{Category, Consequence};
 use crate::domain::event::Event;
 use crate::ports::tool::builtin::{definition, read};
 use crate::ports::tool::{Definition, HostError, Tool, ToolContext, ToolError, ToolOutput};

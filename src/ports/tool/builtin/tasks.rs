@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use crate::domain::approval::matrix::{Category, Consequence};
+use crate::domain::approval::{Category, Consequence};
 use crate::ports::tool::builtin::{definition, read};
 use crate::ports::tool::{Definition, TaskQuery, Tool, ToolContext, ToolError, ToolOutput};
 

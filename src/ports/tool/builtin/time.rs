@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::domain::approval::matrix::{Category, Consequence};
+use crate::domain::approval::{Category, Consequence};
 use crate::domain::trigger::zone::{parse_zone, shown_in};
 use crate::ports::tool::builtin::{definition, read};
 use crate::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput};

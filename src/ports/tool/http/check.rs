@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::base::invalid::{ValidationErrors, did_you_mean, escape};
 use crate::base::template::{Template, TemplateNames, TextTemplates, Tree, UrlTemplate};
-use crate::domain::approval::matrix::Category;
+use crate::domain::approval::Category;
 use crate::domain::credential::{Reference, SECRET_HEADERS};
 use crate::ports::egress::Egress;
 use crate::ports::tool::http::{ARGUMENTS, BodyTemplate, Declared, PreparedTool, ToolCallRequest};

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use crate::domain::credential::{CredentialIssue, CredentialIssueKind, Reference};
-use crate::domain::run::outcome::RunFault;
+use crate::domain::run::RunFault;
 use crate::ports::egress::EgressError;
 
 /// Why there is no response.

@@ -11,8 +11,7 @@ use zeroize::Zeroizing;
 use crate::base::redact::{Redactor, secrets_of};
 use crate::base::secret::REDACTED;
 use crate::ports::egress::{EgressError, Response};
-use crate::ports::vault::credentials::secret_document::READ_ASIDE;
-use crate::ports::vault::credentials::secret_document::SecretDocument;
+use crate::ports::vault::credentials::secret_document::{READ_ASIDE, SecretDocument};
 use crate::ports::vault::credentials::{FetchError, UsedSecrets};
 
 /// Takes the secrets of an exchange, and those that its run has used before, out of what comes back.

@@ -16,8 +16,7 @@ use crate::domain::credential::Reference;
 use crate::domain::run::Run;
 use crate::ports::vault::Vault;
 use crate::ports::vault::credentials::inject::parts;
-use crate::ports::vault::credentials::secret_document::READ_ASIDE;
-use crate::ports::vault::credentials::secret_document::SecretDocument;
+use crate::ports::vault::credentials::secret_document::{READ_ASIDE, SecretDocument};
 use crate::store::{Store, StoreError, with_timeout};
 
 /// By how much the clock that a use was recorded by may be behind the one that the run was.

@@ -10,7 +10,7 @@ use crate::store::StoreError;
 use crate::store::runs::lease::Lease;
 use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
 
-pub(super) async fn append(
+pub(in crate::store::batches) async fn append(
     conn: &mut PgConnection,
     appends: &[&TranscriptAppend],
 ) -> Result<HashSet<Lease>, StoreError> {
@@ -24,7 +24,10 @@ pub(super) async fn append(
     Ok(held.into_iter().collect())
 }
 
-pub(super) async fn append_ended(conn: &mut PgConnection, appends: &[TranscriptAppend]) -> Result<(), StoreError> {
+pub(in crate::store::batches) async fn append_ended(
+    conn: &mut PgConnection,
+    appends: &[TranscriptAppend],
+) -> Result<(), StoreError> {
     let arguments = columns_of(&entries_of(appends.iter()))?;
     sqlx::query_with(include_str!("../../sql/append_ended.postgres.sql"), arguments).execute(conn).await?;
     Ok(())

@@ -9,8 +9,7 @@ use uuid::Uuid;
 
 use crate::store::StoreError;
 use crate::store::runs::NewRun;
-use crate::store::runs::lease::Lease;
-use crate::store::runs::lease::RunClaim;
+use crate::store::runs::lease::{Lease, RunClaim};
 use crate::store::runs::shares::tenant_hash;
 use crate::store::tasks::fires::{FireBatch, FireDue, PlannedRun, WrittenRows, all_moved};
 

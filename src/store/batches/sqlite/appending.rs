@@ -11,7 +11,7 @@ use crate::store::db::sqlite_batch::{chunks, is_reusable};
 use crate::store::runs::lease::Lease;
 use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
 
-pub(super) async fn append(
+pub(in crate::store::batches) async fn append(
     conn: &mut SqliteConnection,
     appends: &[&TranscriptAppend],
 ) -> Result<HashSet<Lease>, StoreError> {
@@ -26,7 +26,10 @@ pub(super) async fn append(
     Ok(held)
 }
 
-pub(super) async fn append_ended(conn: &mut SqliteConnection, appends: &[TranscriptAppend]) -> Result<(), StoreError> {
+pub(in crate::store::batches) async fn append_ended(
+    conn: &mut SqliteConnection,
+    appends: &[TranscriptAppend],
+) -> Result<(), StoreError> {
     insert(conn, appends.iter()).await
 }
 

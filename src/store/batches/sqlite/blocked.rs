@@ -14,7 +14,10 @@ use crate::store::runs::overlap::BLOCKED_ROW;
 use crate::store::runs::overlap::rule::BlockedRow;
 use crate::store::sql::sql;
 
-pub(super) async fn standing(conn: &mut SqliteConnection, leases: &[Lease]) -> Result<Vec<BlockedRow>, StoreError> {
+pub(in crate::store::batches) async fn standing(
+    conn: &mut SqliteConnection,
+    leases: &[Lease],
+) -> Result<Vec<BlockedRow>, StoreError> {
     let mut standing = Vec::new();
     for leases in chunks(leases) {
         let mut select = with_leases(leases);
@@ -32,7 +35,10 @@ pub(super) async fn standing(conn: &mut SqliteConnection, leases: &[Lease]) -> R
     Ok(standing)
 }
 
-pub(super) async fn lock_slots(conn: &mut SqliteConnection, tasks: &[Uuid]) -> Result<HashMap<Uuid, Uuid>, StoreError> {
+pub(in crate::store::batches) async fn lock_slots(
+    conn: &mut SqliteConnection,
+    tasks: &[Uuid],
+) -> Result<HashMap<Uuid, Uuid>, StoreError> {
     let mut holders = HashMap::new();
     for tasks in chunks(tasks) {
         let mut select = QueryBuilder::new("select task_id, run_id from slots where task_id in ");
@@ -44,7 +50,7 @@ pub(super) async fn lock_slots(conn: &mut SqliteConnection, tasks: &[Uuid]) -> R
     Ok(holders)
 }
 
-pub(super) async fn skip(
+pub(in crate::store::batches) async fn skip_blocked(
     conn: &mut SqliteConnection,
     skipped: &[(Uuid, Uuid)],
     now: DateTime<Utc>,

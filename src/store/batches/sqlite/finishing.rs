@@ -11,9 +11,7 @@ use crate::store::StoreError;
 use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
 use crate::store::db::text::{optional, optional_document};
 use crate::store::runs::completions::PARK;
-use crate::store::runs::lease::Finish;
-use crate::store::runs::lease::FinishedRow;
-use crate::store::runs::lease::Lease;
+use crate::store::runs::lease::{Finish, FinishedRow, Lease};
 
 /// The queue row of a run whose lease still stands: run, token, task, reason to cancel, its own overlap.
 type FinishingColumns = (Uuid, i64, Option<Uuid>, Option<String>, Option<String>);
@@ -26,7 +24,7 @@ struct FinishingRow {
 }
 
 /// Writes ends; answers those whose lease was still held.
-pub(super) async fn finish(
+pub(in crate::store::batches) async fn finish(
     conn: &mut SqliteConnection,
     ends: &[Finish],
     now: DateTime<Utc>,

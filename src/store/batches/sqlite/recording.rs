@@ -6,19 +6,14 @@ use chrono::{DateTime, Utc};
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
-use crate::store::StoreError;
 use crate::store::batches::sqlite::next_tokens;
 use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
 use crate::store::db::text::{StoredJson, optional_document};
-use crate::store::events::matches::EventBatch;
-use crate::store::events::matches::EventRun;
-use crate::store::events::matches::EventsWritten;
-use crate::store::events::matches::LOCK_TASKS;
-use crate::store::events::matches::Locked;
-use crate::store::runs::lease::Lease;
-use crate::store::runs::lease::RunClaim;
+use crate::store::events::matches::{EventBatch, EventRun, EventsWritten, LOCK_TASKS, Locked};
+use crate::store::runs::lease::{Lease, RunClaim};
 use crate::store::runs::shares::tenant_hash;
 use crate::store::runs::{INTO_RUNS, NewRun, event_ids};
+use crate::store::{Match, StoreError};
 
 /// A run for the queue, and the token of its lease if it is leased.
 type RecordingEntry<'a> = (&'a EventRun, Option<i64>);
@@ -58,8 +53,7 @@ fn insert_statement(runs: &[&NewRun]) -> Result<QueryBuilder<Sqlite>, StoreError
     Ok(insert)
 }
 
-/// Records a batch and queues its runs.
-pub(in crate::store::batches) async fn record(
+pub(in crate::store::batches) async fn record_events(
     conn: &mut SqliteConnection,
     batch: &EventBatch,
     now: DateTime<Utc>,
@@ -133,7 +127,21 @@ fn count_statement(fires: &[(Uuid, i64)]) -> QueryBuilder<Sqlite> {
     update
 }
 
-/// The `due` rows of these tasks.
+pub(in crate::store::batches) async fn versions(
+    conn: &mut SqliteConnection,
+    shards: &[(i32, i64)],
+) -> Result<Vec<(i32, i64)>, StoreError> {
+    let mut found = Vec::with_capacity(shards.len());
+    for (shard, _) in shards {
+        let version: Option<i64> = sqlx::query_scalar("select version from event_index where shard = $1")
+            .bind(shard)
+            .fetch_optional(&mut *conn)
+            .await?;
+        found.push((*shard, version.unwrap_or(0)));
+    }
+    Ok(found)
+}
+
 pub(in crate::store::batches) async fn lock_tasks(
     conn: &mut SqliteConnection,
     tasks: &[Uuid],
@@ -153,13 +161,13 @@ fn lock_statement(tasks: &[Uuid]) -> QueryBuilder<Sqlite> {
     select
 }
 
-/// Those of these matches, by task and key of the event, that have a place in a window.
 pub(in crate::store::batches) async fn in_windows(
     conn: &mut SqliteConnection,
-    matches: &[(Uuid, &str)],
+    matches: &[&Match],
 ) -> Result<Vec<(Uuid, String)>, StoreError> {
+    let matches: Vec<(Uuid, &str)> = matches.iter().map(|matched| (matched.task_id, matched.arrival.key())).collect();
     let mut known = Vec::new();
-    for matches in chunks(matches) {
+    for matches in chunks(&matches) {
         let rows: Vec<(Uuid, String)> =
             windowed(matches).build_query_as().persistent(is_reusable(matches.len())).fetch_all(&mut *conn).await?;
         known.extend(rows);

@@ -9,10 +9,7 @@ use uuid::Uuid;
 use crate::store::StoreError;
 use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
 use crate::store::runs::global_limits::RunLimitsLeft;
-use crate::store::runs::lease::Lease;
-use crate::store::runs::lease::StartedRow;
-use crate::store::runs::lease::TENANTS_AT_ONCE;
-use crate::store::runs::lease::Take;
+use crate::store::runs::lease::{Lease, StartedRow, TENANTS_AT_ONCE, Take};
 
 pub(super) const READY: &str = "
     select run_id, run_at, tenant_id from queue where state = 'ready' and run_at <= $1 and $2 is null

@@ -15,10 +15,8 @@ use crate::domain::task::change::FaultyPart;
 use crate::domain::task::{Output, Task};
 use crate::store::StoreError;
 use crate::store::runs::NewRun;
-use crate::store::runs::lease::Lease;
-use crate::store::runs::lease::StartedRow;
-use crate::store::runs::shares::Shares;
-use crate::store::runs::shares::tenant_hash;
+use crate::store::runs::lease::{Lease, StartedRow};
+use crate::store::runs::shares::{Shares, tenant_hash};
 
 /// Everything that one call writes, decided before the first write.
 #[derive(Default)]
