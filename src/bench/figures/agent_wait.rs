@@ -14,8 +14,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::base::clock::{machine_now, pause, to_delta};
-use crate::bench::env::BenchEnv;
-use crate::bench::figure::{BenchFigure, Samples};
+use crate::bench::figure::Samples;
 use crate::bench::figures::agent::agent_task;
 use crate::bench::figures::burst::next_second;
 use crate::bench::figures::rest::memory;
