@@ -39,8 +39,8 @@ use crate::base::id::Tenant;
 use crate::domain::approval::{Approval, Begun, CallOutcome, GrantAsk, Policy, PolicyRules};
 use crate::domain::credential::Reference;
 use crate::domain::run::{RunError, StreamEvent, TranscriptEntry, TranscriptMessage, Usage};
+use crate::ports::llm::Models;
 use crate::ports::llm::fallback::Chain;
-use crate::ports::llm::{Models, ToolSchema};
 use crate::ports::tool::{ToolHost, ToolRegistry, UsedSecrets};
 
 pub use configured::Configured;
@@ -291,11 +291,6 @@ impl Agent {
         if checkpoint.is_empty() {
             checkpoint.add(incoming.first_turn, initial_entries(incoming, &system));
         }
-        let schemas = offered.iter().filter_map(|name| self.tools.find(name)).map(|tool| ToolSchema {
-            name: tool.definition().name.clone(),
-            description: tool.definition().description.clone(),
-            parameters: Arc::clone(&tool.parameters),
-        });
         let caller = ToolRunner {
             tools: &self.tools,
             callable: &callable,
@@ -325,7 +320,7 @@ impl Agent {
             chain,
             window,
             caller,
-            schemas: schemas.collect(),
+            offered: self.tools.offer(&offered),
             view: model_messages(&checkpoint, system),
             checkpoint,
             max_turns: incoming.first_turn + i64::from(incoming.wishes.max_turns.unwrap_or(self.settings.max_turns)),

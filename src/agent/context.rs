@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use crate::agent::settings::Settings;
 use crate::domain::run::TranscriptMessage;
-use crate::ports::llm::ToolSchema;
+use crate::ports::llm::OfferedTools;
 use crate::ports::llm::tokens::{CHARS_PER_TOKEN, TokenCounter};
 
 /// Messages that a forced trim keeps.
@@ -42,7 +42,7 @@ impl ContextWindow {
     }
 
     /// Before each turn: shortens what is too long. To the last messages first; if that is not enough, to very few.
-    pub fn guard(&self, messages: &mut Vec<TranscriptMessage>, tools: &[ToolSchema]) {
+    pub fn guard(&self, messages: &mut Vec<TranscriptMessage>, tools: &OfferedTools) {
         let tools = self.counter.tools(tools);
         let full = |messages: &[TranscriptMessage]| {
             (self.counter.messages(messages) + tools) as f64 > self.limit as f64 * self.trim_threshold
@@ -129,6 +129,7 @@ mod tests {
 
     use super::*;
     use crate::domain::run::ToolCall;
+    use crate::ports::llm::ToolSchema;
 
     fn assistant(text: &str, calls: &[&str]) -> TranscriptMessage {
         let call = |id: &&str| ToolCall::new(*id, "read", json!({}));
@@ -197,7 +198,7 @@ mod tests {
         let conversation = conversation(20, 400); // 62 messages, about 5000 tokens
         let guarded = |limit| {
             let mut messages = conversation.clone();
-            window(limit).guard(&mut messages, &[]);
+            window(limit).guard(&mut messages, &OfferedTools::default());
             messages.len()
         };
         let tokens = TokenCounter::of("gpt").messages(&conversation);
@@ -214,7 +215,7 @@ mod tests {
             parameters: json!({ "type": "object" }).into(),
         };
         let mut messages = conversation(20, 4);
-        window(10_000).guard(&mut messages, &[tool]);
+        window(10_000).guard(&mut messages, &vec![tool].into());
         assert_eq!(messages.len(), 8);
     }
 

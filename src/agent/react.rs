@@ -24,7 +24,7 @@ use crate::domain::run::Usage;
 use crate::domain::run::outcome::{RunError, RunFault};
 use crate::domain::run::transcript::{ModelCall, ProviderMessage, ToolCall, TranscriptMessage};
 use crate::ports::llm::fallback::{CallProgress, Chain, Completed};
-use crate::ports::llm::{LlmError, ModelRequest, StopReason as ModelStop, ToolChoice, ToolSchema};
+use crate::ports::llm::{LlmError, ModelRequest, OfferedTools, StopReason as ModelStop, ToolChoice};
 
 /// Calls that only read run for so long before their intent is stored: an answer that was paid for is not to hang on a
 /// slow tool.
@@ -43,7 +43,7 @@ pub struct ReactLoop<'a> {
     pub chain: Chain,
     pub window: ContextWindow,
     pub caller: ToolRunner<'a>,
-    pub schemas: Vec<ToolSchema>,
+    pub offered: OfferedTools,
     pub checkpoint: Checkpoint,
     /// The conversation as the model is shown it.
     pub view: Vec<TranscriptMessage>,
@@ -175,16 +175,16 @@ impl ReactLoop<'_> {
 
     /// Asks the chain, with a shorter conversation each time that it was too long.
     async fn complete(&mut self, turn: i64, forced: bool) -> Result<Completed, RunError> {
-        self.window.guard(&mut self.view, &self.schemas);
+        self.window.guard(&mut self.view, &self.offered);
         let (mut step, mut recoveries) = (Some(0), 0);
         loop {
-            // lent for the call: a run that waits for its model keeps both once
+            // lent for the call: a run that waits for its model keeps it once
             let spoken = self.view.len();
             let mut messages = std::mem::take(&mut self.view);
             messages.extend(forced.then(|| TranscriptMessage::user(CLOSING)));
             let request = ModelRequest {
                 messages,
-                tools: std::mem::take(&mut self.schemas),
+                tools: self.offered.clone(),
                 tool_choice: if forced { ToolChoice::None } else { ToolChoice::Auto },
                 max_tokens: None,
                 temperature: None,
@@ -195,7 +195,7 @@ impl ReactLoop<'_> {
             };
             let answer = wait_without_slot(self.slot, self.chain.complete(&request, &tell));
             let answer = self.stop.run_until_stopped(answer).await?;
-            (self.view, self.schemas) = (request.messages, request.tools);
+            self.view = request.messages;
             self.view.truncate(spoken);
             match answer {
                 Ok(completed) => return Ok(completed),

@@ -8,6 +8,7 @@ pub mod breaker;
 pub mod connections;
 mod failure;
 pub mod fallback;
+pub mod offered_tools;
 pub mod openai;
 pub mod pricing;
 mod provider_message;
@@ -24,7 +25,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use serde_json::Value;
 
 use crate::base::clock::Clock;
 use crate::base::fair_queue::FairQueue;
@@ -38,18 +38,8 @@ use crate::ports::llm::fallback::{Chain, ChainLink, RetryWait};
 use crate::ports::llm::scripted::{Scenario, ScriptedModel};
 
 pub use crate::domain::run::transcript::ModelTokens;
+pub use crate::ports::llm::offered_tools::{OfferedTools, ToolSchema};
 pub use crate::ports::llm::settings::{ModelSettings, Settings};
-
-/// A tool as a model sees it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ToolSchema {
-    /// Name of the tool, for the model.
-    pub name: String,
-    /// Its effect and when to use it, for the model.
-    pub description: String,
-    /// JSON Schema of the arguments, an object; all runs share it.
-    pub parameters: Arc<Value>,
-}
 
 words! {
     /// Whether the model may call tools in this answer; the words are those of both wires.
@@ -67,7 +57,7 @@ pub struct ModelRequest {
     /// The conversation, oldest message first.
     pub messages: Vec<TranscriptMessage>,
     /// Tools that the model may call.
-    pub tools: Vec<ToolSchema>,
+    pub tools: OfferedTools,
     /// Whether the model may, must or must not call a tool.
     pub tool_choice: ToolChoice,
     /// Longest answer in tokens; `None`: the model's own setting.
@@ -163,8 +153,8 @@ pub trait Model: Send + Sync {
     ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>>;
 }
 
-/// The settings from which a provider makes a model.
-pub struct ToolOffer<'a> {
+/// The parts from which a provider makes a model.
+pub struct ModelParts<'a> {
     /// Settings of the model.
     pub settings: &'a ModelSettings,
     /// Key for the provider.
@@ -179,7 +169,7 @@ pub struct ToolOffer<'a> {
 pub struct LlmProvider {
     /// Word in the settings.
     pub name: &'static str,
-    make: fn(&ToolOffer) -> Result<Arc<dyn Model>, FieldError>,
+    make: fn(&ModelParts) -> Result<Arc<dyn Model>, FieldError>,
 }
 
 /// The providers that settings may name.
@@ -190,11 +180,11 @@ pub const PROVIDERS: [LlmProvider; 4] = [
     LlmProvider { name: "scripted", make: scripted },
 ];
 
-fn scripted(offer: &ToolOffer) -> Result<Arc<dyn Model>, FieldError> {
+fn scripted(parts: &ModelParts) -> Result<Arc<dyn Model>, FieldError> {
     let fault = |message| FieldError { pointer: "/scenario".into(), message };
-    let path = offer.settings.scenario.as_deref().ok_or_else(|| fault("is missing: the scenario file".into()))?;
+    let path = parts.settings.scenario.as_deref().ok_or_else(|| fault("is missing: the scenario file".into()))?;
     let scenario = Scenario::load(path).map_err(fault)?;
-    Ok(Arc::new(ScriptedModel::new(scenario, offer.clock.clone())))
+    Ok(Arc::new(ScriptedModel::new(scenario, parts.clock.clone())))
 }
 
 /// The configured models. Cheap to clone.
@@ -279,7 +269,7 @@ fn each_key(
     let Some(provider) = PROVIDERS.iter().find(|provider| provider.name == settings.provider) else {
         return Ok(vec![]); // the settings' own check names it
     };
-    let make = |key| (provider.make)(&ToolOffer { settings, key, connections, clock });
+    let make = |key| (provider.make)(&ModelParts { settings, key, connections, clock });
     let models: Vec<_> = settings.keys().map(|key| make(Some(key))).collect::<Result<_, _>>()?;
     if models.is_empty() { Ok(vec![make(None)?]) } else { Ok(models) }
 }

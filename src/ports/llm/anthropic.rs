@@ -18,7 +18,8 @@ use crate::ports::llm::connections::ModelConnections;
 use crate::ports::llm::thinking::{PromptCache, ThinkingMode};
 use crate::ports::llm::wire::{Format, Progress, RequestBody, SseEvent, raw, system};
 use crate::ports::llm::{
-    LlmError, Model, ModelAnswer, ModelRequest, ModelSettings, OnDelta, StopReason, ToolOffer, provider_message, wire,
+    LlmError, Model, ModelAnswer, ModelParts, ModelRequest, ModelSettings, OnDelta, StopReason, ToolSchema,
+    provider_message, wire,
 };
 
 const VERSION: &str = "2023-06-01";
@@ -37,12 +38,12 @@ pub struct Anthropic {
 
 impl Anthropic {
     /// The model with its settings and its key.
-    pub fn new(offer: &ToolOffer) -> Anthropic {
-        let settings = offer.settings;
+    pub fn new(parts: &ModelParts) -> Anthropic {
+        let settings = parts.settings;
         Anthropic {
-            connections: Arc::clone(offer.connections),
+            connections: Arc::clone(parts.connections),
             url: format!("{}/messages", settings.endpoint().unwrap_or_default()),
-            key: offer.key.cloned(),
+            key: parts.key.cloned(),
             settings: settings.clone(),
         }
     }
@@ -139,15 +140,9 @@ impl Format for Anthropic {
             "system",
             system(&request.messages).map(|system| system_blocks(system, marker.as_ref())),
         );
-        if !request.tools.is_empty() {
-            let tools: Vec<Value> = request
-                .tools
-                .iter()
-                .map(|tool| json!({ "name": tool.name, "description": tool.description, "input_schema": *tool.parameters }))
-                .collect();
-            body.insert("tools".into(), json!(tools));
-            body.insert("tool_choice".into(), json!({ "type": request.tool_choice }));
-        }
+        let tools = request.tools.written(WIRE, tool);
+        let choice = tools.is_some().then(|| json!({ "type": request.tool_choice }));
+        wire::insert(&mut body, "tool_choice", choice);
         let settings = &self.settings;
         wire::insert(&mut body, "temperature", request.temperature.or(settings.temperature));
         wire::insert(&mut body, "top_p", settings.top_p);
@@ -156,7 +151,7 @@ impl Format for Anthropic {
         wire::insert(&mut body, "output_config", settings.effort.map(|effort| json!({ "effort": effort })));
         wire::insert(&mut body, "stream", stream.then_some(true));
         let conversation = messages(&request.messages, &settings.model, marker.as_ref());
-        RequestBody { field: "messages", conversation, rest: body }
+        RequestBody { field: "messages", conversation, tools, rest: body }
     }
 
     fn whole(&self, body: &Value, text: &[u8]) -> Result<ModelAnswer, LlmError> {
@@ -180,6 +175,10 @@ impl Format for Anthropic {
         let written = gathered.written();
         gathered.ended.then(|| Ok(self.with_provider_message(written, gathered.answer()?)))
     }
+}
+
+fn tool(tool: &ToolSchema) -> Value {
+    json!({ "name": tool.name, "description": tool.description, "input_schema": *tool.parameters })
 }
 
 /// The blocks of an answer, byte for byte.

@@ -280,7 +280,7 @@ mod tests {
     use futures::future::BoxFuture;
 
     use super::*;
-    use crate::ports::llm::{ModelTokens, OnDelta, StopReason, ToolChoice};
+    use crate::ports::llm::{ModelTokens, OfferedTools, OnDelta, StopReason, ToolChoice};
 
     /// Fails as it is told, then answers with its name; writes down when it was asked.
     struct FailureReport {
@@ -338,7 +338,7 @@ mod tests {
         let chain = Chain::new(models.into_iter().map(link).collect(), "a", retry, clock.clone());
         let request = ModelRequest {
             messages: vec![],
-            tools: vec![],
+            tools: OfferedTools::default(),
             tool_choice: ToolChoice::Auto,
             max_tokens: None,
             temperature: None,
@@ -466,7 +466,7 @@ mod tests {
         let retry = RetryWait { max_retries: 0, base_delay: Duration::ZERO };
         let chain = |tenant| Chain::new(links.clone(), tenant, retry, Clock::manual(DateTime::UNIX_EPOCH));
         let chains = [chain("a"), chain("a"), chain("b")];
-        let (messages, tools) = (vec![], vec![]);
+        let (messages, tools) = (vec![], OfferedTools::default());
         let request =
             ModelRequest { messages, tools, tool_choice: ToolChoice::Auto, max_tokens: None, temperature: None };
         let mut calls: Vec<_> = chains.iter().map(|chain| Box::pin(chain.complete(&request, &|_| {}))).collect();
@@ -509,7 +509,7 @@ mod tests {
         let chain = Chain::new(vec![link], "a", RetryWait { max_retries: 0, base_delay: Duration::ZERO }, clock);
         let request = ModelRequest {
             messages: vec![],
-            tools: vec![],
+            tools: OfferedTools::default(),
             tool_choice: ToolChoice::Auto,
             max_tokens: None,
             temperature: None,

@@ -15,7 +15,7 @@ use crate::ports::llm::connections::ModelConnections;
 use crate::ports::llm::settings::{MaxTokensField, ModelSettings};
 use crate::ports::llm::wire::{Format, Progress, RequestBody, SseEvent, arguments, raw, written_arguments};
 use crate::ports::llm::{
-    LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OnDelta, StopReason, ToolOffer, ToolSchema,
+    LlmError, Model, ModelAnswer, ModelParts, ModelRequest, ModelTokens, OnDelta, StopReason, ToolSchema,
     provider_message, wire,
 };
 
@@ -32,12 +32,12 @@ pub struct OpenAi {
 
 impl OpenAi {
     /// The model with its settings and its key.
-    pub fn new(offer: &ToolOffer) -> OpenAi {
-        let settings = offer.settings;
+    pub fn new(parts: &ModelParts) -> OpenAi {
+        let settings = parts.settings;
         OpenAi {
-            connections: Arc::clone(offer.connections),
+            connections: Arc::clone(parts.connections),
             url: format!("{}/chat/completions", settings.endpoint().unwrap_or_default()),
-            key: offer.key.cloned(),
+            key: parts.key.cloned(),
             settings: settings.clone(),
         }
     }
@@ -88,10 +88,8 @@ impl Format for OpenAi {
     fn body(&self, request: &ModelRequest, stream: bool) -> RequestBody {
         let mut body = Map::new();
         body.insert("model".into(), json!(self.settings.model));
-        if !request.tools.is_empty() {
-            body.insert("tools".into(), request.tools.iter().map(tool).collect());
-            body.insert("tool_choice".into(), json!(request.tool_choice));
-        }
+        let tools = request.tools.written(WIRE, tool);
+        wire::insert(&mut body, "tool_choice", tools.is_some().then_some(request.tool_choice));
         let settings = &self.settings;
         wire::insert(&mut body, self.limit_key().as_str(), request.max_tokens.or(settings.max_output_tokens));
         wire::insert(&mut body, "temperature", request.temperature.or(settings.temperature));
@@ -103,7 +101,7 @@ impl Format for OpenAi {
         wire::insert(&mut body, "stream_options", usage);
         let message_in = request.messages.iter().filter(|message| message.is_said());
         let conversation = message_in.map(|message| self.message(message)).collect();
-        RequestBody { field: "messages", conversation, rest: body }
+        RequestBody { field: "messages", conversation, tools, rest: body }
     }
 
     fn whole(&self, body: &Value, text: &[u8]) -> Result<ModelAnswer, LlmError> {

@@ -17,8 +17,8 @@ use crate::ports::llm::connections::ModelConnections;
 use crate::ports::llm::thinking::ThinkingMode;
 use crate::ports::llm::wire::{Format, Progress, RequestBody, SseEvent, arguments, raw, system, written_arguments};
 use crate::ports::llm::{
-    LlmError, Model, ModelAnswer, ModelRequest, ModelSettings, ModelTokens, OnDelta, StopReason, ToolOffer, ToolSchema,
-    failure, provider_message, wire,
+    LlmError, Model, ModelAnswer, ModelParts, ModelRequest, ModelSettings, ModelTokens, OnDelta, StopReason,
+    ToolSchema, failure, provider_message, wire,
 };
 
 /// Format of a kept message's raw text: the items of an output.
@@ -36,12 +36,12 @@ pub struct Responses {
 
 impl Responses {
     /// The model with its settings and its key.
-    pub fn new(offer: &ToolOffer) -> Responses {
-        let settings = offer.settings;
+    pub fn new(parts: &ModelParts) -> Responses {
+        let settings = parts.settings;
         Responses {
-            connections: Arc::clone(offer.connections),
+            connections: Arc::clone(parts.connections),
             url: format!("{}/responses", settings.endpoint().unwrap_or_default()),
-            key: offer.key.cloned(),
+            key: parts.key.cloned(),
             settings: settings.clone(),
         }
     }
@@ -104,10 +104,8 @@ impl Format for Responses {
         if let Some(system) = system(&request.messages) {
             body.insert("instructions".into(), json!(system));
         }
-        if !request.tools.is_empty() {
-            body.insert("tools".into(), request.tools.iter().map(tool).collect());
-            body.insert("tool_choice".into(), json!(request.tool_choice));
-        }
+        let tools = request.tools.written(WIRE, tool);
+        wire::insert(&mut body, "tool_choice", tools.is_some().then_some(request.tool_choice));
         let settings = &self.settings;
         let limit = request.max_tokens.or(settings.max_output_tokens).map(|limit| limit.max(LEAST_OUTPUT));
         wire::insert(&mut body, "max_output_tokens", limit);
@@ -117,7 +115,7 @@ impl Format for Responses {
         wire::insert(&mut body, "prompt_cache_key", settings.prompt_cache_key.as_ref());
         wire::insert(&mut body, "stream", stream.then_some(true));
         let conversation = request.messages.iter().flat_map(|message| self.items(message)).collect();
-        RequestBody { field: "input", conversation, rest: body }
+        RequestBody { field: "input", conversation, tools, rest: body }
     }
 
     fn whole(&self, body: &Value, text: &[u8]) -> Result<ModelAnswer, LlmError> {

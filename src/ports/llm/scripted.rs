@@ -244,6 +244,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::ports::llm::OfferedTools;
 
     const SCENARIO: &str = r#"
         [[steps]]
@@ -271,7 +272,13 @@ mod tests {
     }
 
     fn request(messages: Vec<TranscriptMessage>) -> ModelRequest {
-        ModelRequest { messages, tools: vec![], tool_choice: ToolChoice::Auto, max_tokens: None, temperature: None }
+        ModelRequest {
+            messages,
+            tools: OfferedTools::default(),
+            tool_choice: ToolChoice::Auto,
+            max_tokens: None,
+            temperature: None,
+        }
     }
 
     fn result(content: &str) -> TranscriptMessage {

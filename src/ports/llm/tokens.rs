@@ -3,7 +3,7 @@
 //! For the context guard only; accounts use what the provider counted.
 
 use crate::domain::run::TranscriptMessage;
-use crate::ports::llm::{ModelRequest, ToolSchema};
+use crate::ports::llm::{ModelRequest, OfferedTools};
 
 /// Characters a token in alphabetic scripts.
 pub const CHARS_PER_TOKEN: f64 = 4.0;
@@ -11,6 +11,25 @@ pub const CHARS_PER_TOKEN: f64 = 4.0;
 const CJK_CHARS_PER_TOKEN: f64 = 1.5;
 /// Tokens for the frame of a message or a tool, besides its text.
 const FRAME: u64 = 4;
+
+/// Characters of a text, by how many of them are a token.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TextSize {
+    /// Of Chinese, Japanese and Korean.
+    wide: u64,
+    narrow: u64,
+}
+
+impl TextSize {
+    /// Counts the characters of all these texts.
+    pub fn of<'a>(texts: impl IntoIterator<Item = &'a str>) -> TextSize {
+        let mut size = TextSize::default();
+        for c in texts.into_iter().flat_map(str::chars) {
+            if is_cjk(c) { size.wide += 1 } else { size.narrow += 1 }
+        }
+        size
+    }
+}
 
 /// Counts for one model family.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,11 +53,11 @@ impl TokenCounter {
 
     /// Tokens of a text.
     pub fn text(self, text: &str) -> u64 {
-        let (mut wide, mut narrow) = (0_u64, 0_u64);
-        for c in text.chars() {
-            if is_cjk(c) { wide += 1 } else { narrow += 1 }
-        }
-        let tokens = wide as f64 / CJK_CHARS_PER_TOKEN + narrow as f64 / CHARS_PER_TOKEN;
+        self.size(TextSize::of([text]))
+    }
+
+    fn size(self, size: TextSize) -> u64 {
+        let tokens = size.wide as f64 / CJK_CHARS_PER_TOKEN + size.narrow as f64 / CHARS_PER_TOKEN;
         (tokens * self.margin).ceil() as u64
     }
 
@@ -68,11 +87,8 @@ impl TokenCounter {
     }
 
     /// Tokens of the definitions of tools.
-    pub fn tools(self, tools: &[ToolSchema]) -> u64 {
-        let each = |tool: &ToolSchema| {
-            FRAME + self.text(&tool.name) + self.text(&tool.description) + self.text(&tool.parameters.to_string())
-        };
-        tools.iter().map(each).sum()
+    pub fn tools(self, tools: &OfferedTools) -> u64 {
+        FRAME * tools.len() as u64 + self.size(tools.size())
     }
 
     /// Tokens of a whole request.
@@ -116,8 +132,11 @@ mod tests {
         let assistant =
             TranscriptMessage::Assistant { text: Some("abcdefgh".into()), tool_calls: calls, provider_message: None };
         assert_eq!(gpt.message(&assistant), 4 + 2 + 4 + 1 + 1);
-        let tool =
-            ToolSchema { name: "abcd".into(), description: "abcd".into(), parameters: serde_json::json!({}).into() };
-        assert_eq!(gpt.tools(&[tool]), 4 + 1 + 1 + 1);
+        let tool = crate::ports::llm::ToolSchema {
+            name: "abcd".into(),
+            description: "abcd".into(),
+            parameters: serde_json::json!({}).into(),
+        };
+        assert_eq!(gpt.tools(&vec![tool].into()), 4 + 1 + 1 + 1);
     }
 }

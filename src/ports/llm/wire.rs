@@ -1,7 +1,11 @@
 //! Parts that the providers over HTTP share: sending, and reading within bounds.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
 use futures::{Stream, StreamExt, TryStreamExt};
 use http::HeaderValue;
+use http_body_util::Full;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::value::{RawValue, to_raw_value};
@@ -85,14 +89,16 @@ pub async fn ask<F: Format>(
     Ok(answer)
 }
 
-/// The request as text alone: what it is written from is not to be kept while the model thinks.
+/// The request as text alone, which is gone once it is sent: nothing of it is to be kept while the model thinks.
 fn written<F: Format>(
     format: &F,
     client: &reqwest::Client,
     request: &ModelRequest,
     stream: bool,
 ) -> Result<reqwest::RequestBuilder, LlmError> {
-    Ok(format.post(client)?.json(&format.body(request, stream)))
+    let text = serde_json::to_vec(&format.body(request, stream)).expect("what is sent is JSON");
+    let post = format.post(client)?.header(http::header::CONTENT_TYPE, "application/json");
+    Ok(post.body(reqwest::Body::wrap(Full::new(Bytes::from(text)))))
 }
 
 async fn streamed<F: Format>(
@@ -129,18 +135,22 @@ async fn json(response: reqwest::Response, key: Option<&Secret>) -> Result<(Valu
     Ok((failure::without_error(answer, key)?, body))
 }
 
-/// A request's body. The conversation is JSON that is written already.
+/// A request's body. Conversation and tools are JSON that is written already.
 #[derive(Debug)]
 pub struct RequestBody {
     /// Name of the field that holds the conversation.
     pub field: &'static str,
     pub conversation: Vec<Box<RawValue>>,
+    pub tools: Option<Arc<RawValue>>,
     pub rest: Map<String, Value>,
 }
 
 impl Serialize for RequestBody {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let mut body = to.serialize_map(Some(self.rest.len() + 1))?;
+        let mut body = to.serialize_map(None)?;
+        if let Some(tools) = &self.tools {
+            body.serialize_entry("tools", tools)?;
+        }
         body.serialize_entry(self.field, &self.conversation)?;
         for (name, value) in &self.rest {
             body.serialize_entry(name, value)?;

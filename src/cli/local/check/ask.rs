@@ -133,7 +133,7 @@ async fn complete(chain: &Chain, messages: &[TranscriptMessage], with_tool: bool
     };
     let request = ModelRequest {
         messages: messages.to_vec(),
-        tools: if with_tool { vec![tool] } else { vec![] },
+        tools: if with_tool { vec![tool] } else { vec![] }.into(),
         tool_choice: ToolChoice::Auto,
         max_tokens: None,
         temperature: None,

@@ -10,7 +10,7 @@ use crate::domain::run::{TranscriptMessage, Usage};
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::StepReader;
 use crate::executor::pipeline::scope::StepScope;
-use crate::ports::llm::{LlmError, ModelRequest, StopReason, ToolChoice};
+use crate::ports::llm::{LlmError, ModelRequest, OfferedTools, StopReason, ToolChoice};
 
 /// Longest answers that may be asked for, in tokens.
 const TOKENS: std::ops::RangeInclusive<u64> = 1..=100_000;
@@ -50,7 +50,7 @@ impl Llm {
         let prompt = TranscriptMessage::user(self.prompt.text(&scope.template)?);
         Ok(ModelRequest {
             messages: system.map(TranscriptMessage::system).into_iter().chain([prompt]).collect(),
-            tools: vec![],
+            tools: OfferedTools::default(),
             tool_choice: ToolChoice::None,
             max_tokens: self.max_tokens,
             temperature: None,

@@ -8,7 +8,8 @@ use reveille::domain::run::transcript::TranscriptMessage;
 use reveille::ports::llm::anthropic::Anthropic;
 use reveille::ports::llm::thinking::{PromptCache, ThinkingMode};
 use reveille::ports::llm::{
-    LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, Models, Settings, StopReason, ToolChoice, ToolSchema,
+    LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, Models, OfferedTools, Settings, StopReason, ToolChoice,
+    ToolSchema,
 };
 use serde_json::{Value, json};
 
@@ -49,7 +50,8 @@ fn request() -> ModelRequest {
             name: "read".into(),
             description: "Reads mail".into(),
             parameters: parameters.into(),
-        }],
+        }]
+        .into(),
         tool_choice: ToolChoice::Auto,
         max_tokens: Some(500),
         temperature: Some(0.5),
@@ -95,7 +97,7 @@ fn body() -> Value {
 fn plain() -> ModelRequest {
     ModelRequest {
         messages: vec![TranscriptMessage::user("hello")],
-        tools: vec![],
+        tools: OfferedTools::default(),
         tool_choice: ToolChoice::Auto,
         max_tokens: None,
         temperature: None,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use reveille::domain::run::transcript::TranscriptMessage;
 use reveille::ports::llm::responses::Responses;
 use reveille::ports::llm::{
-    LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, StopReason, ToolChoice, ToolSchema,
+    LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OfferedTools, StopReason, ToolChoice, ToolSchema,
 };
 use serde_json::{Value, json};
 
@@ -44,7 +44,8 @@ fn request() -> ModelRequest {
             name: "read".into(),
             description: "Reads mail".into(),
             parameters: parameters.into(),
-        }],
+        }]
+        .into(),
         tool_choice: ToolChoice::Auto,
         max_tokens: Some(500),
         temperature: Some(0.5),
@@ -76,7 +77,7 @@ fn body() -> Value {
 fn plain() -> ModelRequest {
     ModelRequest {
         messages: vec![TranscriptMessage::user("hello")],
-        tools: vec![],
+        tools: OfferedTools::default(),
         tool_choice: ToolChoice::Auto,
         max_tokens: None,
         temperature: None,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use reveille::base::clock::Clock;
 use reveille::base::secret::Secret;
 use reveille::ports::llm::connections::ModelConnections;
-use reveille::ports::llm::{ModelSettings, ToolOffer};
+use reveille::ports::llm::{ModelParts, ModelSettings};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -179,7 +179,7 @@ pub fn settings(server: &Server, change: impl FnOnce(&mut ModelSettings)) -> Mod
 }
 
 /// The settings from which a provider makes its model.
-pub fn offer<T>(settings: &ModelSettings, make: impl FnOnce(&ToolOffer) -> T) -> T {
+pub fn offer<T>(settings: &ModelSettings, make: impl FnOnce(&ModelParts) -> T) -> T {
     let connections = Arc::new(ModelConnections::new(Duration::from_secs(settings.timeout_seconds)));
-    make(&ToolOffer { settings, key: settings.api_key.as_ref(), connections: &connections, clock: &Clock::system() })
+    make(&ModelParts { settings, key: settings.api_key.as_ref(), connections: &connections, clock: &Clock::system() })
 }
