@@ -101,7 +101,7 @@ async fn run_with_a_checkpoint_of_another_release_ends_with_a_reason_and_holds_u
         pause(Duration::from_millis(50)).await;
     }
     stage.kill(0).await;
-    stage.source.damage("update turns set format = 0").await;
+    stage.source.damage("update turns set format = 99").await;
     stage.start(0).await;
     while stage.get(&path).await["items"][0]["state"] != "failed" {
         assert!(begun.elapsed() < PATIENCE, "it did not end: {:#}\n{}", stage.get(&path).await, stage.logs());
@@ -110,7 +110,7 @@ async fn run_with_a_checkpoint_of_another_release_ends_with_a_reason_and_holds_u
     // the others go on
     stage.ran(10).await;
     let run = stage.get(&path).await["items"][0].clone();
-    assert_eq!(run["error"]["code"], "store_corrupt", "{run:#}");
+    assert_eq!(run["error"]["code"], "unknown_transcript_format", "{run:#}");
     stage.source.damage(&format!("delete from tasks where id = x'{}'", hex_of(&agent))).await;
     let verdict = stage.must_hold("a checkpoint of another release").await;
     assert!(verdict.fires > 5, "{verdict}");
