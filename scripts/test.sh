@@ -93,7 +93,8 @@ from_npm() {
         fail "npm could not install what $dir/package-lock.json names" "it needs Node 20 or later, and the npm registry once"
 }
 # what they take from the Python Package Index, each at the version that is written down: what validates the OpenAPI
-# document, what makes a client of Python, and what checks its types
+# document and requests to models, what makes a client of Python and checks its types, and the clients of the providers
+# of models
 from_pip() {
     local dir=$1 venv=$1/.venv
     [ ! "$venv/.installed" -nt "$dir/requirements.txt" ] || return 0

@@ -17,6 +17,7 @@ pub mod settings;
 mod slot;
 pub mod stop;
 mod stream;
+pub mod tool_offers;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +34,7 @@ use crate::agent::context::ContextWindow;
 use crate::agent::prompt::Prompt;
 use crate::agent::react::{LoopEnd, ReactLoop};
 use crate::agent::stream::StreamEmitter;
+use crate::agent::tool_offers::ToolOffers;
 use crate::base::clock::Clock;
 use crate::base::compute::Compute;
 use crate::base::id::Tenant;
@@ -126,6 +128,8 @@ pub struct Agent {
     pub models: Models,
     /// Tools that may be called.
     pub tools: Arc<ToolRegistry>,
+    /// What was offered of them lately.
+    pub offers: ToolOffers,
     /// Settings of `[react]`.
     pub settings: Settings,
     /// Approval rules of the operator.
@@ -320,7 +324,7 @@ impl Agent {
             chain,
             window,
             caller,
-            offered: self.tools.offer(&offered),
+            offered: self.offers.select(&self.tools, &offered),
             view: model_messages(&checkpoint, system),
             checkpoint,
             max_turns: incoming.first_turn + i64::from(incoming.wishes.max_turns.unwrap_or(self.settings.max_turns)),

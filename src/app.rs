@@ -19,6 +19,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
+use crate::agent::tool_offers::ToolOffers;
 use crate::base::clock::Clock;
 use crate::base::id::new_id;
 use crate::base::invalid::ValidationErrors;
@@ -158,8 +159,14 @@ pub async fn build(
     let sources = Arc::new(
         Sources::new(&config.poll, &credentials, Arc::clone(&tools), data_dir).map_err(faults_below("/poll"))?,
     );
-    let agent =
-        Agent { models, tools: Arc::clone(&tools), settings: config.react.clone(), policy, compute: compute.clone() };
+    let agent = Agent {
+        models,
+        tools: Arc::clone(&tools),
+        offers: ToolOffers::default(),
+        settings: config.react.clone(),
+        policy,
+        compute: compute.clone(),
+    };
     let channels = channels.and(LiveChannel::new(&config.channels.live, store.clone(), vault.clone()));
     let pipeline = Pipeline::new(pipeline::StepParts {
         credentials: credentials.clone(),

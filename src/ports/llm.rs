@@ -16,6 +16,7 @@ pub mod responses;
 mod retry;
 pub mod scripted;
 pub mod settings;
+mod text_size;
 pub mod thinking;
 pub mod tokens;
 mod wire;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::ports::llm::tokens::TextSize;
+use crate::ports::llm::text_size::TextSize;
 
 /// A tool as a model sees it.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,7 +33,7 @@ struct Inner {
 
 impl OfferedTools {
     /// How much text names, descriptions and schemas are.
-    pub fn size(&self) -> TextSize {
+    pub(super) fn size(&self) -> TextSize {
         *self.0.size.get_or_init(|| {
             let schemas: Vec<String> = self.iter().map(|tool| tool.parameters.to_string()).collect();
             let names = self.iter().flat_map(|tool| [&*tool.name, &*tool.description]);

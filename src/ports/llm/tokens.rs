@@ -3,6 +3,7 @@
 //! For the context guard only; accounts use what the provider counted.
 
 use crate::domain::run::TranscriptMessage;
+use crate::ports::llm::text_size::TextSize;
 use crate::ports::llm::{ModelRequest, OfferedTools};
 
 /// Characters a token in alphabetic scripts.
@@ -11,25 +12,6 @@ pub const CHARS_PER_TOKEN: f64 = 4.0;
 const CJK_CHARS_PER_TOKEN: f64 = 1.5;
 /// Tokens for the frame of a message or a tool, besides its text.
 const FRAME: u64 = 4;
-
-/// Characters of a text, by how many of them are a token.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct TextSize {
-    /// Of Chinese, Japanese and Korean.
-    wide: u64,
-    narrow: u64,
-}
-
-impl TextSize {
-    /// Counts the characters of all these texts.
-    pub fn of<'a>(texts: impl IntoIterator<Item = &'a str>) -> TextSize {
-        let mut size = TextSize::default();
-        for c in texts.into_iter().flat_map(str::chars) {
-            if is_cjk(c) { size.wide += 1 } else { size.narrow += 1 }
-        }
-        size
-    }
-}
 
 /// Counts for one model family.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -95,13 +77,6 @@ impl TokenCounter {
     pub fn request(self, request: &ModelRequest) -> u64 {
         self.messages(&request.messages) + self.tools(&request.tools)
     }
-}
-
-/// Han, kana, hangul, and the full-width forms.
-fn is_cjk(c: char) -> bool {
-    matches!(c,
-        '\u{1100}'..='\u{11ff}' | '\u{2e80}'..='\u{9fff}' | '\u{a960}'..='\u{a97f}' | '\u{ac00}'..='\u{d7ff}'
-        | '\u{f900}'..='\u{faff}' | '\u{fe30}'..='\u{fe4f}' | '\u{ff00}'..='\u{ffef}' | '\u{20000}'..='\u{3ffff}')
 }
 
 #[cfg(test)]

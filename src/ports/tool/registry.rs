@@ -1,22 +1,16 @@
 //! The list of tools, and whether a call's arguments fit their schema.
 
-use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use lru::LruCache;
 use serde_json::Value;
 
 use crate::base::invalid::did_you_mean;
 use crate::base::json::schema::JsonSchema;
 use crate::domain::approval::proposal::LONGEST_UNDO;
-use crate::ports::llm::{OfferedTools, ToolSchema};
 use crate::ports::tool::{Definition, Tool, ToolError, ToolFailure, ToolStatus};
 
 /// At most this many faults of one call's arguments are told.
 const FAULTS_TOLD: usize = 5;
-
-/// Selections of tools that are kept; tasks that name their tools have ones of their own.
-const OFFERS: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
 
 /// A tool, its schema compiled.
 pub struct Registered {
@@ -28,11 +22,7 @@ pub struct Registered {
 }
 
 /// The tools that models may be offered, in the order in which they are offered.
-pub struct ToolRegistry {
-    tools: Vec<Arc<Registered>>,
-    /// The tools as they were offered lately, by their names.
-    offers: Mutex<LruCache<Vec<String>, OfferedTools>>,
-}
+pub struct ToolRegistry(Vec<Arc<Registered>>);
 
 impl ToolRegistry {
     /// Fails when two tools share a name, a schema is none, or an undo window is too long; the sentence names the tool.
@@ -52,12 +42,12 @@ impl ToolRegistry {
             let parameters = Arc::new(parameters.clone());
             registered.push(Arc::new(Registered { tool, parameters, schema }));
         }
-        Ok(ToolRegistry { tools: registered, offers: Mutex::new(LruCache::new(OFFERS)) })
+        Ok(ToolRegistry(registered))
     }
 
     /// Definitions of all tools, in order.
     pub fn definitions(&self) -> impl Iterator<Item = &Definition> {
-        self.tools.iter().map(|registered| registered.tool.definition())
+        self.0.iter().map(|registered| registered.tool.definition())
     }
 
     /// The names of the tools that are there, removed ones aside.
@@ -71,26 +61,9 @@ impl ToolRegistry {
         self.find(name).is_some_and(|tool| tool.definition().status == ToolStatus::Deprecated)
     }
 
-    /// The tools of these names, as models are shown them; names that are not there are left out.
-    pub fn offer(&self, names: &[&str]) -> OfferedTools {
-        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let mut offers = self.offers.lock().expect("offers lock");
-        offers.get_or_insert_ref(&names, || self.schemas(&names)).clone()
-    }
-
-    fn schemas(&self, names: &[String]) -> OfferedTools {
-        let found = names.iter().filter_map(|name| self.find(name));
-        let schema = |tool: &Arc<Registered>| ToolSchema {
-            name: tool.definition().name.clone(),
-            description: tool.definition().description.clone(),
-            parameters: Arc::clone(&tool.parameters),
-        };
-        found.map(schema).collect::<Vec<_>>().into()
-    }
-
     /// Whatever its status.
     pub fn find(&self, name: &str) -> Option<&Arc<Registered>> {
-        self.tools.iter().find(|registered| registered.tool.definition().name == name)
+        self.0.iter().find(|registered| registered.tool.definition().name == name)
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use reveille::agent::tool_offers::ToolOffers;
 use reveille::agent::{
     Agent, AgentOverrides, AgentRequest, AgentResponse, AgentStore, AppendError, Settings, StopSignal, UncountedSlot,
 };
@@ -341,7 +342,8 @@ impl AgentHarness {
         let tools: Vec<Arc<dyn Tool>> = tools.into_iter().map(|tool| Arc::new(tool) as Arc<dyn Tool>).collect();
         let policy = Policy::new(&approval::Settings::default()).unwrap();
         let compute = Compute::new(1);
-        let agent = Agent { models, tools: Arc::new(ToolRegistry::new(tools).unwrap()), settings, policy, compute };
+        let tools = Arc::new(ToolRegistry::new(tools).unwrap());
+        let agent = Agent { models, tools, offers: ToolOffers::default(), settings, policy, compute };
         let (store, host, stop, told) = Default::default();
         AgentHarness { clock, model, agent, store, host, stop, told }
     }

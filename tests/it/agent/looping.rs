@@ -535,6 +535,6 @@ async fn definitions_of_tools_are_in_memory_once_for_all_requests() {
     assert!(requests.iter().all(|request| Arc::ptr_eq(&request.tools[0].parameters, registered)));
     // another run's request has the text that the first one's wrote
     let written = requests[0].tools.written("wire", |tool| json!(tool.name));
-    let again = stage.agent.tools.offer(&["read"]).written("wire", |_| panic!("written twice"));
+    let again = stage.agent.offers.select(&stage.agent.tools, &["read"]).written("wire", |_| panic!("written twice"));
     assert_eq!(written.map(|text| text.get().to_owned()), again.map(|text| text.get().to_owned()));
 }

@@ -8,3 +8,4 @@ mod responses;
 mod scenarios;
 mod server;
 mod thinking;
+mod vendors;

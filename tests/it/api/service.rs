@@ -12,6 +12,7 @@ use axum::body::{Body, HttpBody};
 use axum::http::{HeaderMap, Request, StatusCode};
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
+use reveille::agent::tool_offers::ToolOffers;
 use reveille::agent::{self, Agent};
 use reveille::base::clock::Clock;
 use reveille::base::id::{Scope, Tenant, new_id};
@@ -214,6 +215,7 @@ impl Api {
         let agent = Agent {
             models: llm::Models::new(vec![], "main", vec![], retry, &clock),
             tools,
+            offers: ToolOffers::default(),
             settings: agent::Settings::default(),
             policy: Policy::new(&approval::Settings::default()).expect("the default"),
             compute: store.computing().clone(),

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 
 use super::fakes::Wire;
 use super::server::{Received, Reply, Server, settings};
+use super::vendors::{SentRequest, faults_of};
 use crate::agent::harness::{AgentHarness, FakeTool, start};
 
 /// Scenarios that are played at once.
@@ -97,23 +98,31 @@ impl Played {
     }
 }
 
-/// Plays each case over each wire, and tells of all that do not hold.
+/// Plays each case over each wire, and tells of all that do not hold or that send what the provider does not allow.
 pub async fn play(cases: &[Case]) {
     let combinations = Wire::ALL.into_iter().flat_map(|wire| [(wire, false), (wire, true)]);
     let all = combinations.flat_map(|(wire, stream)| cases.iter().map(move |case| (case, wire, stream)));
     let played = futures::stream::iter(all).map(|(case, wire, stream)| check(case, wire, stream));
-    let wrong: Vec<String> = played.buffer_unordered(AT_ONCE).filter_map(std::future::ready).collect().await;
+    let (complaints, sent): (Vec<_>, Vec<_>) = played.buffer_unordered(AT_ONCE).unzip().await;
+    let sent: Vec<SentRequest> = sent.into_iter().flatten().collect();
+    let wrong: Vec<String> = complaints.into_iter().flatten().chain(faults_of(&sent).await).collect();
     assert!(wrong.is_empty(), "{} scenarios do not hold:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// The complaint about a case, if it does not hold.
-async fn check(case: &Case, wire: Wire, stream: bool) -> Option<String> {
+/// The complaint about a case, if it does not hold, and what it sent.
+async fn check(case: &Case, wire: Wire, stream: bool) -> (Option<String>, Vec<SentRequest>) {
     let title = format!("{} ({wire:?}, {})", case.name, if stream { "streamed" } else { "in one piece" });
     let server = Server::start((case.replies)(wire, stream)).await;
+    let complaint = complaint_about(case, wire, stream, &server).await.map(|why| format!("{title}: {why}"));
+    let sent = server.requests().into_iter().map(|sent| SentRequest { title: title.clone(), wire, body: sent.body });
+    (complaint, sent.collect())
+}
+
+async fn complaint_about(case: &Case, wire: Wire, stream: bool, server: &Server) -> Option<String> {
     let mut react = ReactSettings { system_prompt: "Be brief.".into(), ..ReactSettings::default() };
     (case.react)(&mut react);
     let stage = AgentHarness::with_settings(vec![], tools(), react);
-    let model = settings(&server, |settings| {
+    let model = settings(server, |settings| {
         settings.provider = wire.provider().into();
         settings.stream = stream;
         (case.model)(settings);
@@ -121,9 +130,9 @@ async fn check(case: &Case, wire: Wire, stream: bool) -> Option<String> {
     let agent = with_models(&stage, vec![("main", model)]);
     let ended = patiently(&stage.clock, agent.handle_message(&stage.incoming("Go."))).await;
     let (end, error) = match ended {
-        None => return Some(format!("{title}: it hangs after {} requests", server.requests().len())),
+        None => return Some(format!("it hangs after {} requests", server.requests().len())),
         Some(Ok(AgentResponse::Answered(result))) => (Ok(result.response), None),
-        Some(Ok(other)) => return Some(format!("{title}: {other:?}")),
+        Some(Ok(other)) => return Some(format!("{other:?}")),
         Some(Err(error)) => (Err(code(&error)), Some(error)),
     };
     let played = Played {
@@ -137,12 +146,12 @@ async fn check(case: &Case, wire: Wire, stream: bool) -> Option<String> {
     };
     let expected = (case.end.map(str::to_owned).map_err(str::to_owned), case.asked);
     if (end.clone(), played.requests.len()) != expected {
-        return Some(format!("{title}: {end:?} after {} requests: {:?}", played.requests.len(), played.error));
+        return Some(format!("{end:?} after {} requests: {:?}", played.requests.len(), played.error));
     }
     let held = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (case.holds)(&played)));
     held.err().map(|panicked| {
         let text = panicked.downcast_ref::<String>().cloned();
-        format!("{title}: {}", text.unwrap_or_else(|| "what must hold does not".into()))
+        text.unwrap_or_else(|| "what must hold does not".into())
     })
 }
 

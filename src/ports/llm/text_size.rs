@@ -1,0 +1,28 @@
+//! How long texts are, as counts of tokens see it.
+
+/// Characters of a text, by how many of them are a token.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TextSize {
+    /// Of Chinese, Japanese and Korean.
+    pub wide: u64,
+    /// Of all other scripts.
+    pub narrow: u64,
+}
+
+impl TextSize {
+    /// Counts the characters of all these texts.
+    pub fn of<'a>(texts: impl IntoIterator<Item = &'a str>) -> TextSize {
+        let mut size = TextSize::default();
+        for c in texts.into_iter().flat_map(str::chars) {
+            if is_cjk(c) { size.wide += 1 } else { size.narrow += 1 }
+        }
+        size
+    }
+}
+
+/// Han, kana, hangul, and the full-width forms.
+fn is_cjk(c: char) -> bool {
+    matches!(c,
+        '\u{1100}'..='\u{11ff}' | '\u{2e80}'..='\u{9fff}' | '\u{a960}'..='\u{a97f}' | '\u{ac00}'..='\u{d7ff}'
+        | '\u{f900}'..='\u{faff}' | '\u{fe30}'..='\u{fe4f}' | '\u{ff00}'..='\u{ffef}' | '\u{20000}'..='\u{3ffff}')
+}
