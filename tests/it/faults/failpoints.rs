@@ -204,6 +204,13 @@ async fn intent_that_is_written_after_its_effect_is_caught() {
 }
 
 #[tokio::test]
+async fn agent_that_stores_the_intent_of_a_payment_late_is_caught() {
+    let stage = FaultHarness::sqlite().await.with("REVEILLE_FAILPOINT", "agent_intent_late");
+    let mut stage = payments::is_killed_while_an_agent_pays(stage).await;
+    is_caught(&mut stage, "agent_intent_late", &["paid_once"]).await;
+}
+
+#[tokio::test]
 async fn append_without_a_fence_is_caught() {
     let database = Database::empty().await;
     let stage = FaultHarness::postgres(2, &database.url, &database.url).await;
