@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::base::id::Scope;
 use crate::domain::event::Event;
 use crate::domain::run::{Run, RunState};
-use crate::store::runs::{RunRow, SELECT_RUN, key_instant};
+use crate::store::runs::{SELECT_RUN, key_instant};
 use crate::store::sql::sql;
 use crate::store::{Store, StoreError};
 
@@ -43,7 +43,7 @@ impl Store {
         let (key, next) = (format!("s:{}", key_instant(at)), at + TimeDelta::milliseconds(1));
         let range = format!("r:{}", key_instant(next));
         let mut read = self.db.read_unconfined(scope.tenant()).await?;
-        let mut found: [Option<RunRow>; 4] = [None, None, None, None];
+        let mut found: [Option<Run>; 4] = [None, None, None, None];
         let asked = [
             (
                 sql!(
@@ -86,11 +86,9 @@ impl Store {
         }
         read.end().await?;
         let [own, before, after, range] = found;
-        let run = |row: Option<RunRow>| row.map(RunRow::run).transpose();
         let covers = |run: &Run| run.missed.as_ref().is_some_and(|missed| missed.from <= at && at <= missed.to);
-        let (after, range) = (run(after)?, run(range)?);
         let covering = [&range, &after].into_iter().flatten().find(|run| covers(run)).cloned();
-        Ok(RecordedAround { at: run(own)?, covering, before: run(before)?, after })
+        Ok(RecordedAround { at: own, covering, before, after })
     }
 
     /// The run, or the record of the skip, that each of these tasks has of an event.
