@@ -221,17 +221,12 @@ impl Store {
 
     /// Forgets up to `limit` uses from before an instant; answers how many.
     pub async fn forget_credential_uses(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
-        let mut write = self.db.write(&Scope::Every).await?;
-        let done = write
-            .query(
-                "delete from credential_uses where id in (
-                    select id from credential_uses where id < $1 order by id limit $2)",
-            )
-            .bind(oldest_id(before.timestamp_millis()))
-            .bind(limit)
-            .execute()
-            .await?;
-        write.commit().await?;
-        Ok(done)
+        self.forget_by(
+            "delete from credential_uses where id in (
+                select id from credential_uses where id < $1 order by id limit $2)",
+            oldest_id(before.timestamp_millis()),
+            limit,
+        )
+        .await
     }
 }
