@@ -32,6 +32,20 @@ pub struct RecordedAround {
     pub after: Option<Run>,
 }
 
+/// A run of a task ($1) by its key ($2), and those next to it as far as a key ($4), in a scope ($3).
+const OWN: &str =
+    sql!(SELECT_RUN, "where r.task_id = $1 and r.fire_key = $2 and ($3 is null or r.tenant_id = $3) and $4 = $4");
+const BEFORE: &str = sql!(
+    SELECT_RUN,
+    "where r.task_id = $1 and r.fire_key < $2 and ($3 is null or r.tenant_id = $3) and r.fire_key >= $4
+     order by r.fire_key desc limit 1"
+);
+const AFTER: &str = sql!(
+    SELECT_RUN,
+    "where r.task_id = $1 and r.fire_key > $2 and ($3 is null or r.tenant_id = $3) and r.fire_key <= $4
+     order by r.fire_key limit 1"
+);
+
 impl Store {
     /// The records of a task around an instant of its schedule.
     pub async fn recorded_around(
@@ -45,41 +59,10 @@ impl Store {
         let mut read = self.db.read_unconfined(scope.tenant()).await?;
         let mut found: [Option<Run>; 4] = [None, None, None, None];
         let asked = [
-            (
-                sql!(
-                    SELECT_RUN,
-                    "where r.task_id = $1 and r.fire_key = $2 and ($3 is null or r.tenant_id = $3) and $4 = $4"
-                ),
-                key.as_str(),
-                "",
-            ),
-            (
-                sql!(
-                    SELECT_RUN,
-                    "where r.task_id = $1 and r.fire_key < $2 and ($3 is null or r.tenant_id = $3)
-                            and r.fire_key >= $4 order by r.fire_key desc limit 1"
-                ),
-                key.as_str(),
-                KEYS.0,
-            ),
-            (
-                sql!(
-                    SELECT_RUN,
-                    "where r.task_id = $1 and r.fire_key > $2 and ($3 is null or r.tenant_id = $3)
-                            and r.fire_key <= $4 order by r.fire_key limit 1"
-                ),
-                key.as_str(),
-                KEYS.1,
-            ),
-            (
-                sql!(
-                    SELECT_RUN,
-                    "where r.task_id = $1 and r.fire_key < $2 and ($3 is null or r.tenant_id = $3)
-                            and r.fire_key >= $4 order by r.fire_key desc limit 1"
-                ),
-                range.as_str(),
-                FIRST_RANGE,
-            ),
+            (OWN, key.as_str(), ""),
+            (BEFORE, key.as_str(), KEYS.0),
+            (AFTER, key.as_str(), KEYS.1),
+            (BEFORE, range.as_str(), FIRST_RANGE),
         ];
         for (found, (statement, key, end)) in found.iter_mut().zip(asked) {
             *found = read.query(statement).bind(task_id).bind(key).bind(scope.tenant()).bind(end).optional().await?;
