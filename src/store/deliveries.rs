@@ -13,7 +13,6 @@ pub(super) mod recipients;
 pub(super) mod referred;
 pub(super) mod verifications;
 
-use chrono::{DateTime, Utc};
 use serde::Serialize;
 use sqlx::FromRow;
 use uuid::Uuid;

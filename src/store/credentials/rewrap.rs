@@ -47,7 +47,8 @@ impl Store {
             let mut read = self.db.read().await?;
             let rows = read.query(NOT_UNDER).bind(key_id).bind(after).bind(left).rows().await?;
             let last: Option<Uuid> = rows.last_column("id")?;
-            let (stored, others) = self.unreadable.partition_readable::<_, _, Uuid>("credentials", &rows, Ok);
+            let (stored, others) =
+                self.unreadable.partition_readable::<StoredCredential, _, Uuid>("credentials", &rows, Ok);
             let others = others.len();
             read.end().await?;
             let is_all = (stored.len() + others) < left as usize;

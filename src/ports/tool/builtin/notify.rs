@@ -1,7 +1,7 @@
 //! `send_notification`: a message to the tenant's own recipient, by way of the outbox.
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::domain::approval::{Category, Consequence};
 use crate::domain::task::Urgency;
