@@ -8,6 +8,7 @@
 
 mod approvals;
 mod batches;
+mod columns;
 mod credentials;
 mod db;
 mod deliveries;

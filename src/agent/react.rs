@@ -152,7 +152,7 @@ impl ReactLoop<'_> {
         };
         self.checkpoint.add(turn, vec![added]);
         // an answer, and the intent of calls that have effects, are on the record before anything follows
-        if calls.is_empty() || !self.caller.only_read(&calls) {
+        if calls.is_empty() || !self.caller.only_read(&calls) && !failpoint!("agent_intent_late") {
             self.checkpoint.flush().await?;
         }
         self.view.push(message);
@@ -230,7 +230,7 @@ impl ReactLoop<'_> {
                 None => tokio::select! {
                     biased;
                     next = or_cancelled(self.stop, running.next()) => next?,
-                    () = &mut overdue, if !self.checkpoint.is_stored() => {
+                    () = &mut overdue, if !self.checkpoint.is_stored() && !failpoint!("agent_intent_late") => {
                         while_running(self.checkpoint.flush(), &mut running, &mut early).await?;
                         continue;
                     }

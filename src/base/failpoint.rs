@@ -74,6 +74,8 @@ mod enabled {
         "append_without_fence",
         // the intent of a pipeline's step, before its effect
         "intent_after_effect",
+        // the intent of an agent's calls, before a call that must not be made twice
+        "agent_intent_late",
         // the record of instants that do not run
         "silent_miss",
     ];

@@ -264,6 +264,46 @@ pub struct Run {
     pub usage: Usage,
 }
 
+impl Run {
+    /// A run that a task's trigger made just now: ready to be started.
+    pub fn queued(
+        task_id: Uuid,
+        id: Uuid,
+        tenant_id: impl Into<String>,
+        fire_key: impl Into<String>,
+        trigger_type: &str,
+        scheduled_for: DateTime<Utc>,
+        created_at: DateTime<Utc>,
+    ) -> Run {
+        Run {
+            id,
+            task_id: Some(task_id),
+            tenant_id: tenant_id.into(),
+            fire_key: fire_key.into(),
+            trigger_type: trigger_type.to_owned(),
+            origin: RunOrigin::Trigger,
+            scheduled_for,
+            state: RunState::Queued,
+            reason: None,
+            blocked_by: None,
+            attempt: 0,
+            crashes: 0,
+            infra_retries: 0,
+            missed: None,
+            retry_of: None,
+            event_ids: Vec::new(),
+            cause: None,
+            input: None,
+            created_at,
+            started_at: None,
+            finished_at: None,
+            output: None,
+            error: None,
+            usage: Usage::default(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

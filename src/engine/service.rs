@@ -30,6 +30,13 @@ pub enum NextTick {
     OnWake,
 }
 
+impl From<Option<DateTime<Utc>>> for NextTick {
+    /// At the next instant, if one is known.
+    fn from(next: Option<DateTime<Utc>>) -> NextTick {
+        next.map_or(NextTick::OnWake, NextTick::At)
+    }
+}
+
 /// Why a tick came to nothing. Nothing is lost: the next one does it.
 #[derive(Debug, thiserror::Error)]
 pub enum TickError {
@@ -70,8 +77,10 @@ pub trait ServiceLoop: Sized + Send + Sync + 'static {
     /// Does what there is to do now, a bounded part of it.
     fn tick(&self) -> impl Future<Output = Result<NextTick, TickError>> + Send;
 
-    /// Listens for wake-ups from now on; the answer returns at the first.
-    fn wakeup(&self) -> BoxFuture<'static, ()>;
+    /// Listens for wake-ups from now on; the answer returns at the first. None come where a service says nothing of it.
+    fn wakeup(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
 }
 
 /// The first and the longest wait after an error.

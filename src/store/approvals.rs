@@ -17,8 +17,8 @@ use crate::domain::approval::{Approval, ApprovalStatus, Begun, CallOutcome};
 use crate::domain::notification::NewDelivery;
 use crate::domain::run::Run;
 use crate::domain::task::Task;
-use crate::store::approvals::row::{ApprovalRow, SELECT_APPROVAL};
-use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, PagedRow, RowPage, UNBOUNDED};
+use crate::store::approvals::row::SELECT_APPROVAL;
+use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::db::text::{document, text};
 use crate::store::sql::sql;
 use crate::store::{Lease, Split, Store, StoreError};
@@ -134,9 +134,9 @@ impl Store {
     /// One question.
     pub async fn get_approval(&self, scope: &Scope, id: Uuid) -> Result<Approval, StoreError> {
         let mut read = self.db.read_in(scope).await?;
-        let row: Option<ApprovalRow> = read.query(ONE).bind(id).bind(scope.tenant()).optional().await?;
+        let found: Option<Approval> = read.query(ONE).bind(id).bind(scope.tenant()).optional().await?;
         read.end().await?;
-        row.ok_or(StoreError::NotFound)?.approval()
+        found.ok_or(StoreError::NotFound)
     }
 
     /// Approvals that match, newest first.
@@ -193,8 +193,8 @@ impl Store {
         let rows = query.finish().rows().await?;
         let found = match bound {
             // a decision about all of them must not miss one
-            UNBOUNDED => RowPage::of(rows.read::<PagedRow<ApprovalRow>>()?, ApprovalRow::approval)?,
-            _ => RowPage::from_rows(&self.unreadable, "approvals", &rows, filter.limit, ApprovalRow::approval),
+            UNBOUNDED => RowPage::of(rows.read()?, Ok)?,
+            _ => RowPage::from_rows(&self.unreadable, "approvals", &rows, filter.limit, Ok),
         };
         read.end().await?;
         Ok(found)
@@ -202,8 +202,7 @@ impl Store {
 
     /// The questions about calls of one turn in their order, those that were replaced aside.
     pub async fn approvals_of_turn(&self, run_id: Uuid, turn: i64) -> Result<Vec<Approval>, StoreError> {
-        let rows: Vec<ApprovalRow> = self.db.read().await?.query(OF_TURN).bind(run_id).bind(turn).all().await?;
-        rows.into_iter().map(ApprovalRow::approval).collect()
+        Ok(self.db.read().await?.query(OF_TURN).bind(run_id).bind(turn).all().await?)
     }
 
     /// Marks that an approved call is about to be executed, under the run's lease. A run whose end was asked for begins

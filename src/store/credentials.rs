@@ -21,7 +21,7 @@ use crate::domain::credential::{Credential, Inject, OAuth, Reference};
 use crate::domain::task::DependentTask;
 pub(super) use crate::store::credentials::credential_status::lock_reference;
 use crate::store::credentials::resuming::{Resumptions, resume_waiting};
-use crate::store::credentials::row::{CredentialRow, LISTED, MEASURED};
+use crate::store::credentials::row::{LISTED, MEASURED};
 use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, PagedRow, RowPage};
 use crate::store::db::text::{document, optional_document, text};
 use crate::store::ops::audit::{AuditAction, write_audit};
@@ -34,9 +34,10 @@ pub use uses::UseFilter;
 pub(super) use uses::{add_credentials, name_credentials};
 
 /// A credential as it is stored.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, sqlx_macros::FromRow)]
 pub struct StoredCredential {
     /// The credential, without its document.
+    #[sqlx(flatten)]
     pub credential: Credential,
     /// The document, as the vault sealed it for the field `document/{generation}`.
     pub sealed: String,
@@ -184,7 +185,7 @@ impl Store {
             Some(new) => (Some(&new.sealed), Some(new.generation), Some(&new.key_id), new.expires_at),
             None => (None, None, None, None),
         };
-        let row: Option<CredentialRow> = query
+        let stored: Option<StoredCredential> = query
             .bind(text(&new.tenant_id))
             .bind(text(&new.service))
             .bind(text(&new.account_name))
@@ -198,8 +199,7 @@ impl Store {
             .bind(expires_at)
             .optional()
             .await?;
-        let stored =
-            row.ok_or_else(|| StoreError::Conflict("the credential has changed meanwhile".into()))?.stored()?;
+        let stored = stored.ok_or_else(|| StoreError::Conflict("the credential has changed meanwhile".into()))?;
         // the tasks before the record, whose chain everybody waits for
         let went_on = match resume_waiting(self, tx, &stored.credential, scope, planned).await? {
             Ok(went_on) => went_on,
@@ -234,7 +234,7 @@ impl Store {
         account: &str,
     ) -> Result<Option<StoredCredential>, StoreError> {
         let mut read = self.db.read_in(scope).await?;
-        let row: Option<CredentialRow> = read
+        let found = read
             .query(SELECT_ONE)
             .bind(text(tenant))
             .bind(text(service))
@@ -243,7 +243,7 @@ impl Store {
             .optional()
             .await?;
         read.end().await?;
-        row.map(CredentialRow::stored).transpose()
+        Ok(found)
     }
 
     /// Credentials that match, newest first.
@@ -265,9 +265,9 @@ impl Store {
         }
         query.push(" order by c.id desc limit ").push_bind(filter.limit).push(FIT).push(LISTED);
         query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
-        let rows: Vec<PagedRow<CredentialRow>> = query.finish().all().await?;
+        let rows: Vec<PagedRow<Credential>> = query.finish().all().await?;
         read.end().await?;
-        RowPage::of(rows, |row: CredentialRow| Ok(row.stored()?.credential))
+        RowPage::of(rows, Ok)
     }
 
     /// Deletes a credential with its document. The record of its uses stays.
@@ -282,7 +282,7 @@ impl Store {
         let now = self.clock.now();
         let mut write = self.db.write(scope).await?;
         let tx = &mut write.tx();
-        let row: Option<CredentialRow> = tx
+        let deleted: Option<StoredCredential> = tx
             .query(DELETE)
             .bind(text(tenant))
             .bind(text(service))
@@ -290,7 +290,7 @@ impl Store {
             .bind(scope.tenant())
             .optional()
             .await?;
-        let deleted = row.ok_or(StoreError::NotFound)?.stored()?;
+        let deleted = deleted.ok_or(StoreError::NotFound)?;
         write_audit(tx, act(&deleted.credential, "credential.deleted", by, false), now).await?;
         write.commit().await?;
         Ok(())

@@ -13,16 +13,14 @@ pub(super) mod recipients;
 pub(super) mod referred;
 pub(super) mod verifications;
 
-use chrono::{DateTime, Utc};
 use serde::Serialize;
-use sqlx::types::Json;
+use sqlx::FromRow;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
-use crate::domain::notification::{
-    Delivery, DeliveryEvent, DeliveryState, HoldReason, MessageKind, NewDelivery, SubjectRef,
-};
+use crate::domain::notification::{Delivery, DeliveryEvent, DeliveryState, HoldReason, MessageKind, NewDelivery};
 use crate::domain::task::Urgency;
+use crate::store::columns::Columns;
 use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::db::text::text;
 use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
@@ -52,70 +50,33 @@ pub struct DeliveryFilter {
     pub limit: i64,
 }
 
-#[derive(sqlx_macros::FromRow)]
-pub(super) struct DeliveryRow {
-    id: Uuid,
-    tenant_id: String,
-    recipient: String,
-    channel: String,
-    dedupe_key: String,
-    run_id: Option<Uuid>,
-    kind: String,
-    subject: Option<String>,
-    body: Option<String>,
-    fallback: Json<Vec<String>>,
-    state: String,
-    attempts: i32,
-    next_at: Option<DateTime<Utc>>,
-    lease_token: i64,
-    last_error: Option<String>,
-    provider_id: Option<String>,
-    created_at: DateTime<Utc>,
-    sent_at: Option<DateTime<Utc>>,
-    delivered_at: Option<DateTime<Utc>>,
-    urgency: String,
-    hold_reason: Option<String>,
-    due_at: Option<DateTime<Utc>>,
-    digest_id: Option<Uuid>,
-    maybe_delivered: bool,
-    subject_ref: Option<Json<SubjectRef>>,
-}
-
-impl DeliveryRow {
-    pub(super) fn delivery(self) -> Result<Delivery, StoreError> {
-        let unreadable = |what: &str| StoreError::Corrupt(format!("delivery {} has the {what}", self.id));
-        let state = DeliveryState::parse(&self.state).ok_or_else(|| unreadable(&format!("state {}", self.state)))?;
-        let kind = MessageKind::parse(&self.kind).ok_or_else(|| unreadable(&format!("kind {}", self.kind)))?;
-        let urgency = Urgency::parse(&self.urgency).ok_or_else(|| unreadable(&format!("urgency {}", self.urgency)))?;
-        let hold_reason = self.hold_reason.as_deref();
-        let hold_reason = hold_reason
-            .map(|word| HoldReason::parse(word).ok_or_else(|| unreadable(&format!("reason {word} to be held"))));
-        let hold_reason = hold_reason.transpose()?;
+impl<'r, R: Columns> FromRow<'r, R> for Delivery {
+    fn from_row(row: &'r R) -> Result<Delivery, sqlx::Error> {
         Ok(Delivery {
-            id: self.id,
-            tenant_id: self.tenant_id,
-            recipient: self.recipient,
-            channel: self.channel,
-            fallback: self.fallback.0,
-            dedupe_key: self.dedupe_key,
-            run_id: self.run_id,
-            subject_ref: self.subject_ref.map(|read| read.0),
-            kind,
-            urgency,
-            subject: self.subject,
-            text: self.body,
-            state,
-            attempts: self.attempts,
-            next_at: self.next_at,
-            hold_reason,
-            due_at: self.due_at,
-            digest_id: self.digest_id,
-            maybe_delivered: self.maybe_delivered,
-            last_error: self.last_error,
-            provider_id: self.provider_id,
-            created_at: self.created_at,
-            sent_at: self.sent_at,
-            delivered_at: self.delivered_at,
+            id: row.value("id")?,
+            tenant_id: row.value("tenant_id")?,
+            recipient: row.value("recipient")?,
+            channel: row.value("channel")?,
+            fallback: row.document("fallback")?,
+            dedupe_key: row.value("dedupe_key")?,
+            run_id: row.value("run_id")?,
+            subject_ref: row.optional_document("subject_ref")?,
+            kind: row.word("kind", MessageKind::parse)?,
+            urgency: row.word("urgency", Urgency::parse)?,
+            subject: row.value("subject")?,
+            text: row.value("body")?,
+            state: row.word("state", DeliveryState::parse)?,
+            attempts: row.value("attempts")?,
+            next_at: row.value("next_at")?,
+            hold_reason: row.optional_word("hold_reason", HoldReason::parse)?,
+            due_at: row.value("due_at")?,
+            digest_id: row.value("digest_id")?,
+            maybe_delivered: row.value("maybe_delivered")?,
+            last_error: row.value("last_error")?,
+            provider_id: row.value("provider_id")?,
+            created_at: row.value("created_at")?,
+            sent_at: row.value("sent_at")?,
+            delivered_at: row.value("delivered_at")?,
         })
     }
 }
@@ -141,27 +102,15 @@ const BRIEF: &str = sql!(
 );
 
 /// A delivery as a list shows it: with the beginning of its text.
-#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema, sqlx_macros::FromRow)]
 pub struct DeliverySummary {
     /// The delivery, its long texts left out.
     #[serde(flatten)]
+    #[sqlx(flatten)]
     pub delivery: Delivery,
     /// How long the whole text is, in bytes of UTF-8; a list has its first 1,000 characters.
     #[schema(required)]
     pub text_bytes: Option<i64>,
-}
-
-#[derive(sqlx_macros::FromRow)]
-struct DeliverySummaryRow {
-    #[sqlx(flatten)]
-    delivery: DeliveryRow,
-    text_bytes: Option<i64>,
-}
-
-impl DeliverySummaryRow {
-    fn summary(self) -> Result<DeliverySummary, StoreError> {
-        Ok(DeliverySummary { delivery: self.delivery.delivery()?, text_bytes: self.text_bytes })
-    }
 }
 
 impl Store {
@@ -180,7 +129,7 @@ impl Store {
     /// The delivery of this key on any channel, if there is one: the first that was made.
     pub async fn find_delivery(&self, scope: &Scope, tenant: &str, key: &str) -> Result<Delivery, StoreError> {
         let mut read = self.db.read_in(scope).await?;
-        let row: Option<DeliveryRow> = read
+        let found: Option<Delivery> = read
             .query(sql!(
                 SELECT_DELIVERY,
                 "where d.tenant_id = $1 and d.recipient = $1 and d.dedupe_key = $2 and ($3 is null or d.tenant_id = $3)
@@ -192,7 +141,7 @@ impl Store {
             .optional()
             .await?;
         read.end().await?;
-        row.ok_or(StoreError::NotFound)?.delivery()
+        found.ok_or(StoreError::NotFound)
     }
 
     /// One delivery.
@@ -206,19 +155,19 @@ impl Store {
     /// One delivery, if it is there.
     pub async fn find_delivery_by_id(&self, scope: &Scope, id: Uuid) -> Result<Option<Delivery>, StoreError> {
         let mut read = self.db.read_in(scope).await?;
-        let row: Option<DeliveryRow> = read
+        let found = read
             .query(sql!(SELECT_DELIVERY, "where d.id = $1 and ($2 is null or d.tenant_id = $2)"))
             .bind(id)
             .bind(scope.tenant())
             .optional()
             .await?;
         read.end().await?;
-        row.map(DeliveryRow::delivery).transpose()
+        Ok(found)
     }
 
     /// Deliveries that match, newest first.
     pub async fn list_deliveries(&self, scope: &Scope, filter: &DeliveryFilter) -> Result<Vec<Delivery>, StoreError> {
-        Ok(self.page_of_deliveries(scope, filter, WHOLE, UNBOUNDED, DeliveryRow::delivery).await?.rows)
+        Ok(self.page_of_deliveries(scope, filter, WHOLE, UNBOUNDED).await?.rows)
     }
 
     /// A page of deliveries that match, newest first, as lists show them.
@@ -227,16 +176,15 @@ impl Store {
         scope: &Scope,
         filter: &DeliveryFilter,
     ) -> Result<RowPage<DeliverySummary>, StoreError> {
-        self.page_of_deliveries(scope, filter, BRIEF, PAGE_BYTES, DeliverySummaryRow::summary).await
+        self.page_of_deliveries(scope, filter, BRIEF, PAGE_BYTES).await
     }
 
-    async fn page_of_deliveries<R: SqlRecord, T>(
+    async fn page_of_deliveries<T: SqlRecord>(
         &self,
         scope: &Scope,
         filter: &DeliveryFilter,
         select: &'static str,
         bound: i64,
-        parse: impl Fn(R) -> Result<T, StoreError>,
     ) -> Result<RowPage<T>, StoreError> {
         let mut read = self.db.read_in(scope).await?;
         let (mut query, mut order) = (read.build(MEASURED), "");
@@ -264,7 +212,7 @@ impl Store {
         query.push(" order by ").push(order).push("d.id desc limit ").push_bind(filter.limit).push(FIT).push(select);
         query.push(BOUND).push_bind(bound).push(IN_ORDER);
         let rows = query.finish().rows().await?;
-        let found = RowPage::from_rows(&self.unreadable, "deliveries", &rows, filter.limit, parse);
+        let found = RowPage::from_rows(&self.unreadable, "deliveries", &rows, filter.limit, Ok);
         read.end().await?;
         Ok(found)
     }

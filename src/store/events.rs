@@ -303,20 +303,15 @@ impl Store {
 
     /// Deletes up to `limit` events that were published before `before` and acknowledged; answers how many.
     pub async fn forget_events(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
-        let mut write = self.db.write(&Scope::Every).await?;
-        let done = write
-            .query(
-                "delete from events where seq in (
-                    select e.seq from events e
-                     where e.created_at < $1 and not exists (select 1 from event_queue q where q.seq = e.seq)
-                     order by e.created_at limit $2)",
-            )
-            .bind(before)
-            .bind(limit)
-            .execute()
-            .await?;
-        write.commit().await?;
-        Ok(done)
+        self.forget_by(
+            "delete from events where seq in (
+                select e.seq from events e
+                 where e.created_at < $1 and not exists (select 1 from event_queue q where q.seq = e.seq)
+                 order by e.created_at limit $2)",
+            before,
+            limit,
+        )
+        .await
     }
 
     /// How many entries wait.

@@ -23,15 +23,13 @@ pub(super) mod transcript;
 
 use std::collections::HashMap;
 
-use chrono::{DateTime, Utc};
-use serde_json::Value;
 use sqlx::FromRow;
 use sqlx::postgres::PgRow;
-use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
-use crate::domain::run::{Cause, MissedInstants, Run, RunFault, RunOrigin, RunState, Usage};
+use crate::domain::run::{Run, RunOrigin, RunState, Usage};
+use crate::store::columns::Columns;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::text::{StoredJson, optional_document};
 use crate::store::db::{Db, connection, sqlite_batch};
@@ -80,86 +78,53 @@ pub(super) const INSERT_RUN: &str = sql!(
      on conflict (task_id, fire_key) do nothing"
 );
 
-#[derive(sqlx_macros::FromRow)]
-pub(super) struct RunRow {
-    id: Uuid,
-    task_id: Option<Uuid>,
-    tenant_id: String,
-    fire_key: String,
-    trigger_type: String,
-    origin: String,
-    scheduled_for: DateTime<Utc>,
-    state: String,
-    reason: Option<String>,
-    blocked_by: Option<Uuid>,
-    attempt: i32,
-    crashes: i32,
-    infra_retries: i32,
-    missed: Option<Json<MissedInstants>>,
-    retry_of: Option<Uuid>,
-    event_ids: Option<Json<Vec<String>>>,
-    /// Not in lists: it holds whole events.
-    #[sqlx(default)]
-    cause: Option<Json<Cause>>,
-    /// Not in lists.
-    #[sqlx(default)]
-    input: Option<Json<Value>>,
-    created_at: DateTime<Utc>,
-    started_at: Option<DateTime<Utc>>,
-    finished_at: Option<DateTime<Utc>>,
-    output: Option<String>,
-    error: Option<Json<RunFault>>,
-    turns: i64,
-    tool_calls: i64,
-    input_tokens: i64,
-    output_tokens: i64,
-    cost_micros: i64,
+impl<'r, R: Columns> FromRow<'r, R> for Run {
+    fn from_row(row: &'r R) -> Result<Run, sqlx::Error> {
+        Ok(Run {
+            id: row.value("id")?,
+            task_id: row.value("task_id")?,
+            tenant_id: row.value("tenant_id")?,
+            fire_key: row.value("fire_key")?,
+            trigger_type: row.value("trigger_type")?,
+            origin: row.word("origin", RunOrigin::parse)?,
+            scheduled_for: row.value("scheduled_for")?,
+            state: row.word("state", RunState::parse)?,
+            reason: row.value("reason")?,
+            blocked_by: row.value("blocked_by")?,
+            attempt: row.value("attempt")?,
+            crashes: row.value("crashes")?,
+            infra_retries: row.value("infra_retries")?,
+            missed: row.optional_document("missed")?,
+            retry_of: row.value("retry_of")?,
+            event_ids: row.optional_document("event_ids")?.unwrap_or_default(),
+            // lists have neither: a cause holds whole events
+            cause: row.document_if_read("cause")?,
+            input: row.document_if_read("input")?,
+            created_at: row.value("created_at")?,
+            started_at: row.value("started_at")?,
+            finished_at: row.value("finished_at")?,
+            output: row.value("output")?,
+            error: row.optional_document("error")?,
+            usage: Usage::from_row(row)?,
+        })
+    }
 }
 
-impl RunRow {
-    pub(super) fn run(self) -> Result<Run, StoreError> {
-        let state = RunState::parse(&self.state)
-            .ok_or_else(|| StoreError::Corrupt(format!("run {} has the state {}", self.id, self.state)))?;
-        let origin = RunOrigin::parse(&self.origin)
-            .ok_or_else(|| StoreError::Corrupt(format!("run {} has the origin {}", self.id, self.origin)))?;
-        Ok(Run {
-            id: self.id,
-            task_id: self.task_id,
-            tenant_id: self.tenant_id,
-            fire_key: self.fire_key,
-            trigger_type: self.trigger_type,
-            origin,
-            scheduled_for: self.scheduled_for,
-            state,
-            reason: self.reason,
-            blocked_by: self.blocked_by,
-            attempt: self.attempt,
-            crashes: self.crashes,
-            infra_retries: self.infra_retries,
-            missed: self.missed.map(|json| json.0),
-            retry_of: self.retry_of,
-            event_ids: self.event_ids.map(|json| json.0).unwrap_or_default(),
-            cause: self.cause.map(|json| json.0),
-            input: self.input.map(|json| json.0),
-            created_at: self.created_at,
-            started_at: self.started_at,
-            finished_at: self.finished_at,
-            output: self.output,
-            error: self.error.map(|json| json.0),
-            usage: Usage {
-                turns: self.turns,
-                tool_calls: self.tool_calls,
-                input_tokens: self.input_tokens,
-                output_tokens: self.output_tokens,
-                cost_micros: self.cost_micros,
-            },
+impl<'r, R: Columns> FromRow<'r, R> for Usage {
+    fn from_row(row: &'r R) -> Result<Usage, sqlx::Error> {
+        Ok(Usage {
+            turns: row.value("turns")?,
+            tool_calls: row.value("tool_calls")?,
+            input_tokens: row.value("input_tokens")?,
+            output_tokens: row.value("output_tokens")?,
+            cost_micros: row.value("cost_micros")?,
         })
     }
 }
 
 /// The run that a row holds with all its columns; `None` where it can't be read, which is said when it is read by itself.
 pub(super) fn run_in(row: &PgRow) -> Option<Run> {
-    RunRow::from_row(row).ok()?.run().ok()
+    Run::from_row(row).ok()
 }
 
 const COLUMNS: &str =
@@ -193,7 +158,7 @@ impl Store {
 
     /// One run, if it is there.
     pub async fn find_run(&self, scope: &Scope, id: Uuid) -> Result<Option<Run>, StoreError> {
-        let row: Option<RunRow> = self
+        Ok(self
             .db
             .read_unconfined(scope.tenant())
             .await?
@@ -201,8 +166,7 @@ impl Store {
             .bind(id)
             .bind(scope.tenant())
             .optional()
-            .await?;
-        row.map(RunRow::run).transpose()
+            .await?)
     }
 
     /// Runs by their ids; those that are gone or can't be read are left out: one must not keep the others from starting.
@@ -225,14 +189,14 @@ impl Store {
     }
 
     async fn all_runs_by_id(&self, ids: &[Uuid]) -> Result<HashMap<Uuid, Run>, StoreError> {
-        let rows: Vec<RunRow> = match &self.db {
+        let rows: Vec<Run> = match &self.db {
             Db::Postgres { quick, waits, .. } => {
                 let mut held = connection("quick", quick, waits).await?;
                 sqlx::query_as(sql!(SELECT_WHOLE, "where r.id = any($1)")).bind(ids).fetch_all(&mut *held).await?
             }
             Db::Sqlite { readers, .. } => sqlite_batch::read(readers, LISTED, ids).await?,
         };
-        rows.into_iter().map(|row| Ok((row.id, row.run()?))).collect()
+        Ok(rows.into_iter().map(|run| (run.id, run)).collect())
     }
 
     /// The newest run of each of these tasks, as far as the scope goes, in any order; without input, and with the
@@ -254,7 +218,7 @@ impl Store {
                 .bind(scope.tenant())
                 .fetch_all(&mut *held)
                 .await?;
-                self.unreadable.partition_readable::<_, _, Uuid>("runs", &Rows::Postgres(rows), RunRow::run).0
+                self.unreadable.partition_readable::<_, _, Uuid>("runs", &Rows::Postgres(rows), Ok).0
             }
             // no round trip to save: the database is in this process
             Db::Sqlite { readers, tenant_readers, waits, .. } => {
@@ -271,7 +235,7 @@ impl Store {
                     .await?;
                     rows.extend(last);
                 }
-                self.unreadable.partition_readable::<_, _, Uuid>("runs", &Rows::Sqlite(rows), RunRow::run).0
+                self.unreadable.partition_readable::<_, _, Uuid>("runs", &Rows::Sqlite(rows), Ok).0
             }
         })
     }

@@ -190,10 +190,7 @@ impl ServiceLoop for Notifier {
         if chosen.waits {
             return Ok(NextTick::OnWake);
         }
-        Ok(match store.next_delivery().await? {
-            Some(next) => NextTick::At(next),
-            None => NextTick::OnWake,
-        })
+        Ok(store.next_delivery().await?.into())
     }
 
     fn wakeup(&self) -> BoxFuture<'static, ()> {

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use futures::future::BoxFuture;
 
 use crate::base::clock::Clock;
 use crate::engine::service::{NextTick, ServiceLoop, TickError};
@@ -45,10 +44,5 @@ impl ServiceLoop for Forwarder {
             }
             Err(error) => Err(StoreError::Corrupt(error.to_string()).into()),
         }
-    }
-
-    /// Nothing tells that a bus is back.
-    fn wakeup(&self) -> BoxFuture<'static, ()> {
-        Box::pin(std::future::pending())
     }
 }

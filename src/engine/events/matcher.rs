@@ -25,7 +25,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::Mutex;
 use tokio::task::JoinError;
@@ -299,9 +298,5 @@ impl ServiceLoop for EventMatcher {
         }
         self.well.store(true, Ordering::Relaxed);
         Ok(NextTick::Now)
-    }
-
-    fn wakeup(&self) -> BoxFuture<'static, ()> {
-        Box::pin(std::future::pending())
     }
 }

@@ -213,10 +213,7 @@ impl ServiceLoop for Watcher {
         if chosen.more && any {
             return Ok(NextTick::Now);
         }
-        Ok(match self.work.store.next_poll().await? {
-            Some(next) => NextTick::At(next),
-            None => NextTick::OnWake,
-        })
+        Ok(self.work.store.next_poll().await?.into())
     }
 
     fn wakeup(&self) -> BoxFuture<'static, ()> {

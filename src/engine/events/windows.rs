@@ -165,7 +165,7 @@ impl ServiceLoop for WindowCloser {
         if closed? || released? {
             return Ok(NextTick::Now);
         }
-        Ok(self.store.next_window().await?.map_or(NextTick::OnWake, NextTick::At))
+        Ok(self.store.next_window().await?.into())
     }
 
     fn wakeup(&self) -> BoxFuture<'static, ()> {

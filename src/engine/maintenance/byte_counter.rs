@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use futures::future::BoxFuture;
 
 use crate::engine::service::{IdlePolicy, MAX_IDLE_WAIT, NOW, NextTick, ServiceLoop, TickError};
 use crate::store::Store;
@@ -47,9 +46,5 @@ impl ServiceLoop for ByteCounter {
             _ if is_more_older => NextTick::At(self.store.clock().now() + OLDER_ROWS_PAUSE),
             _ => NextTick::At(self.store.clock().now() + PAUSE),
         })
-    }
-
-    fn wakeup(&self) -> BoxFuture<'static, ()> {
-        Box::pin(std::future::pending())
     }
 }

@@ -8,7 +8,6 @@ pub mod chain;
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use futures::future::BoxFuture;
 
 use crate::engine::service::{IdlePolicy, NOW, NextTick, ServiceLoop, TickError};
 use crate::ports::vault::Vault;
@@ -49,9 +48,5 @@ impl ServiceLoop for Sealer {
             true => NextTick::Now,
             false => NextTick::At(self.store.clock().now() + PAUSE),
         })
-    }
-
-    fn wakeup(&self) -> BoxFuture<'static, ()> {
-        Box::pin(std::future::pending())
     }
 }

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use futures::future::BoxFuture;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
@@ -174,15 +173,7 @@ impl ServiceLoop for ApprovalReminder {
                 Ok(()) => {}
             }
         }
-        match (full, self.store.next_waiting_at().await?) {
-            (true, _) => Ok(NextTick::Now),
-            (false, Some(at)) => Ok(NextTick::At(at)),
-            (false, None) => Ok(NextTick::OnWake),
-        }
-    }
-
-    fn wakeup(&self) -> BoxFuture<'static, ()> {
-        Box::pin(std::future::pending())
+        Ok(if full { NextTick::Now } else { self.store.next_waiting_at().await?.into() })
     }
 }
 

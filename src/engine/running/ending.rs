@@ -132,7 +132,6 @@ mod tests {
     use super::*;
     use crate::base::id::Tenant;
     use crate::domain::notification::{MessageKind, SubjectRef};
-    use crate::domain::run::RunOrigin;
     use crate::domain::task::{Draft, RetryPolicy, Spec};
 
     fn now() -> DateTime<Utc> {
@@ -151,31 +150,14 @@ mod tests {
 
     /// A run in its `attempt`th attempt, after `crashes` crashes before this execution.
     fn run(attempt: i32, crashes: i32) -> Run {
+        let (task_id, id) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let key = "s:2027-03-01T08:00:00.000Z";
         Run {
-            id: Uuid::from_u128(2),
-            task_id: Some(Uuid::from_u128(1)),
-            tenant_id: "ann".into(),
-            fire_key: "s:2027-03-01T08:00:00.000Z".into(),
-            trigger_type: "schedule".into(),
-            origin: RunOrigin::Trigger,
-            scheduled_for: now(),
             state: RunState::Running,
-            reason: None,
-            blocked_by: None,
             attempt,
             crashes,
-            infra_retries: 0,
-            missed: None,
-            retry_of: None,
-            event_ids: vec![],
-            cause: None,
-            input: None,
-            created_at: now(),
             started_at: Some(now()),
-            finished_at: None,
-            output: None,
-            error: None,
-            usage: Usage::default(),
+            ..Run::queued(task_id, id, "ann", key, "schedule", now(), now())
         }
     }
 

@@ -3,8 +3,6 @@
 
 use std::time::Duration;
 
-use futures::future::BoxFuture;
-
 use crate::base::id::Scope;
 use crate::domain::notification::{RunEnd, RunNotification, report};
 use crate::domain::run::{Run, RunEvent, RunFault};
@@ -78,14 +76,6 @@ impl ServiceLoop for Expirer {
             tracing::warn!(deliveries = lost, "providers have not said whether messages arrived");
         }
         let full = full || lost == PAGE as u64;
-        match (full, self.store.next_overdue().await?) {
-            (true, _) => Ok(NextTick::Now),
-            (false, Some(at)) => Ok(NextTick::At(at)),
-            (false, None) => Ok(NextTick::OnWake),
-        }
-    }
-
-    fn wakeup(&self) -> BoxFuture<'static, ()> {
-        Box::pin(std::future::pending())
+        Ok(if full { NextTick::Now } else { self.store.next_overdue().await?.into() })
     }
 }

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::base::id;
 use crate::base::token::Permission;
-use crate::domain::run::{Run, RunOrigin, RunState, TranscriptEntry, Usage};
+use crate::domain::run::{Run, RunOrigin, RunState, TranscriptEntry};
 use crate::domain::task::Task;
 use crate::http::api::approvals::ApprovalOfRun;
 use crate::http::error::{ApiError, ProblemDetails};
@@ -57,30 +57,9 @@ impl RunView {
         input: Option<Value>,
     ) -> RunView {
         RunView::of(Run {
-            id,
-            task_id: Some(task.id),
-            tenant_id: task.tenant_id.clone(),
-            fire_key,
             origin: RunOrigin::Request,
-            trigger_type: task.spec.trigger.kind().to_owned(),
-            scheduled_for,
-            state: RunState::Queued,
-            reason: None,
-            blocked_by: None,
-            attempt: 0,
-            crashes: 0,
-            infra_retries: 0,
-            missed: None,
-            retry_of: None,
-            event_ids: Vec::new(),
-            cause: None,
             input,
-            created_at: now,
-            started_at: None,
-            finished_at: None,
-            output: None,
-            error: None,
-            usage: Usage::default(),
+            ..Run::queued(task.id, id, &task.tenant_id, fire_key, task.spec.trigger.kind(), scheduled_for, now)
         })
     }
 }

@@ -294,7 +294,7 @@ mod tests {
     use crate::domain::notification::{
         ApprovalQuestion, CredentialContext, Link, MessageKind, MessageLanguage, NoticeKind, Purpose, SubjectRef,
     };
-    use crate::domain::run::{Run, RunFault, RunOrigin, RunState, Usage};
+    use crate::domain::run::{Run, RunFault, RunState};
     use crate::ports::channel::{Capabilities, ChannelError, OutgoingMessage, Receipt};
 
     /// A channel of this name, with these formats and this room.
@@ -347,31 +347,15 @@ mod tests {
     }
 
     fn run(state: RunState, output: Option<&str>, error: Option<RunFault>) -> Run {
+        let (task_id, id, due) = (Uuid::from_u128(7), Uuid::from_u128(0x42), at("2026-12-24T07:00:00Z"));
         Run {
-            id: Uuid::from_u128(0x42),
-            task_id: Some(Uuid::from_u128(7)),
-            tenant_id: "ann".into(),
-            fire_key: "s:2026-12-24T07:00:00.000Z".into(),
-            trigger_type: "schedule".into(),
-            origin: RunOrigin::Trigger,
-            scheduled_for: at("2026-12-24T07:00:00Z"),
             state,
-            reason: None,
             attempt: 1,
-            crashes: 0,
-            infra_retries: 0,
-            missed: None,
-            retry_of: None,
-            blocked_by: None,
-            event_ids: vec![],
-            cause: None,
-            input: None,
-            created_at: at("2026-12-24T07:00:00Z"),
-            started_at: Some(at("2026-12-24T07:00:00Z")),
+            started_at: Some(due),
             finished_at: Some(at("2026-12-24T07:00:09Z")),
             output: output.map(str::to_owned),
             error,
-            usage: Usage::default(),
+            ..Run::queued(task_id, id, "ann", "s:2026-12-24T07:00:00.000Z", "schedule", due, due)
         }
     }
 

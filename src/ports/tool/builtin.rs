@@ -10,38 +10,42 @@ mod time;
 
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::domain::approval::{Category, Consequence};
-use crate::ports::tool::{Definition, Tool, ToolError};
+use crate::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput};
 use crate::ports::vault::credentials::Credentials;
 
 /// All of them.
 pub fn all(credentials: &Credentials) -> Vec<Arc<dyn Tool>> {
     vec![
-        Arc::new(time::CurrentTime::new()),
+        Arc::new(time::current_time()),
         Arc::new(http_request::tool(credentials.clone())),
         Arc::new(http_send::tool(credentials.clone())),
-        Arc::new(notify::SendNotification::new()),
-        Arc::new(publish_event::PublishEvent::new()),
-        Arc::new(tasks::CreateTask::new()),
-        Arc::new(tasks::ListTasks::new()),
-        Arc::new(tasks::PauseTask::new()),
-        Arc::new(tasks::DeleteTask::new()),
+        Arc::new(notify::send_notification()),
+        Arc::new(publish_event::publish_event()),
+        Arc::new(tasks::create_task()),
+        Arc::new(tasks::list_tasks()),
+        Arc::new(tasks::pause_task()),
+        Arc::new(tasks::delete_task()),
     ]
 }
 
-/// The definition of a built-in tool: active, of this release, and safe to repeat (it reads, or the host knows the
-/// idempotency key, or doing it twice is doing it once).
-fn definition(
-    name: &str,
-    description: &str,
-    parameters: Value,
-    category: Category,
-    consequence: Consequence,
-) -> Definition {
-    Definition::new(name, description, parameters, category, consequence)
+/// A tool that is a function over its arguments.
+struct BuiltinTool<A> {
+    definition: Definition,
+    act: for<'a> fn(&'a ToolContext, A) -> BoxFuture<'a, Result<Value, ToolError>>,
+}
+
+impl<A: DeserializeOwned + 'static> Tool for BuiltinTool<A> {
+    fn definition(&self) -> &Definition {
+        &self.definition
+    }
+
+    fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        Box::pin(async move { Ok(ToolOutput::json(&(self.act)(context, read(arguments)?).await?)) })
+    }
 }
 
 /// Arguments that have passed the schema, as the tool's own type.

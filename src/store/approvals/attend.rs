@@ -12,7 +12,7 @@ use crate::domain::approval::{Approval, ApprovalStatus, OnExpiry};
 use crate::domain::notification::NewDelivery;
 use crate::domain::run::{RunEvent, RunState};
 use crate::store::approvals::decide::{LOCK_PARKED, LOCK_RUN};
-use crate::store::approvals::row::{ApprovalRow, SELECT_APPROVAL};
+use crate::store::approvals::row::SELECT_APPROVAL;
 use crate::store::approvals::{Attend, Attended, WaitingRun, unpark};
 use crate::store::ops::audit::{AuditAction, write_audit};
 use crate::store::runs::due_parked::Awaited;
@@ -94,8 +94,7 @@ impl Store {
             };
             let mut read = self.db.read().await?;
             let rows = read.query(LATEST).bind(id).rows().await?;
-            let (approvals, others) =
-                self.unreadable.partition_readable::<_, _, Uuid>("approvals", &rows, ApprovalRow::approval);
+            let (approvals, others) = self.unreadable.partition_readable::<_, _, Uuid>("approvals", &rows, Ok);
             read.end().await?;
             if let Some(approval) = others.first() {
                 self.set_aside_parked(id, &format!("its question {approval} can't be read")).await?;
@@ -128,8 +127,7 @@ impl Store {
         let state: String = tx.query(LOCK_RUN).bind(run_id).scalar().await?;
         let state = RunState::parse(&state).ok_or_else(|| StoreError::Corrupt(format!("run {run_id}: {state}")))?;
         let now = self.settled_at(tx).await?;
-        let rows: Vec<ApprovalRow> = tx.query(LATEST).bind(run_id).all().await?;
-        let mut approvals = rows.into_iter().map(ApprovalRow::approval).collect::<Result<Vec<_>, _>>()?;
+        let mut approvals: Vec<Approval> = tx.query(LATEST).bind(run_id).all().await?;
         for approval in approvals.iter_mut().filter(|approval| approval.status == ApprovalStatus::Pending) {
             let overdue = tx.query(EXPIRE).bind(approval.id).bind(now).execute().await?;
             if overdue == 1 {

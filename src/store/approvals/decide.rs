@@ -12,7 +12,6 @@ use crate::base::id::Scope;
 use crate::domain::approval::voter::distinct_people;
 use crate::domain::approval::{Approval, ApprovalAnswer, ApprovalChoice, ApprovalStatus, Vote, VoterIdentities};
 use crate::store::approvals::grants::{end_grants, keep_grant};
-use crate::store::approvals::row::ApprovalRow;
 use crate::store::approvals::{Decided, DecisionRefusal, ONE, unpark};
 use crate::store::db::text::{document, optional, optional_document, text};
 use crate::store::ops::audit::{AuditAction, write_audit};
@@ -113,6 +112,13 @@ struct Voter {
     identities: VoterIdentities,
     /// It may be the one who asked, who may not answer.
     is_excluded: bool,
+}
+
+#[derive(sqlx_macros::FromRow)]
+struct AskedApproval {
+    #[sqlx(flatten)]
+    approval: Approval,
+    replaced_by: Option<Uuid>,
 }
 
 /// A vote as it is stored.
@@ -264,11 +270,9 @@ impl Store {
             return Ok(None);
         }
         let now = self.settled_at(tx).await?;
-        let row: Option<ApprovalRow> = tx.query(ONE).bind(id).bind(scope.tenant()).optional().await?;
-        let row = row.ok_or(StoreError::NotFound)?;
-        let replaced = row.replaced_by.is_some();
-        let approval = row.approval()?;
-        let (settled, goes_on, recorded) = match judge(&approval, replaced, answer, voter, now) {
+        let asked: Option<AskedApproval> = tx.query(ONE).bind(id).bind(scope.tenant()).optional().await?;
+        let AskedApproval { approval, replaced_by } = asked.ok_or(StoreError::NotFound)?;
+        let (settled, goes_on, recorded) = match judge(&approval, replaced_by.is_some(), answer, voter, now) {
             DecisionResult::Refused(refusal) => return Ok(Some((Decided::Refused(refusal, approval), false))),
             DecisionResult::Agrees { status, digest, modifications, hold_until } => {
                 let (fresh, enough) = count_vote(tx, &approval, &answer.by, &voter.identities, &digest, now).await?;
@@ -329,8 +333,7 @@ impl Store {
             write_audit(tx, act(&approval, answer, action, runs.as_deref()), now).await?;
         }
         let woken = goes_on && parked.is_some() && unpark(tx, run_id, now).await?;
-        let row: ApprovalRow = tx.query(ONE).bind(id).bind(scope.tenant()).one().await?;
-        let approval = row.approval()?;
+        let approval = tx.query(ONE).bind(id).bind(scope.tenant()).one().await?;
         write.commit().await?;
         Ok(Some((if settled { Decided::Done(approval) } else { Decided::Counted(approval) }, woken)))
     }

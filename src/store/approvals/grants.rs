@@ -224,19 +224,6 @@ impl Store {
         RowPage::of(rows, Ok)
     }
 
-    /// One grant.
-    pub async fn get_grant(&self, scope: &Scope, id: Uuid) -> Result<Grant, StoreError> {
-        let mut read = self.db.read_in(scope).await?;
-        let row: Option<Grant> = read
-            .query(sql!(SELECT_GRANT, "where g.id = $1 and ($2 is null or g.tenant_id = $2)"))
-            .bind(id)
-            .bind(scope.tenant())
-            .optional()
-            .await?;
-        read.end().await?;
-        row.ok_or(StoreError::NotFound)
-    }
-
     /// Ends a grant; one that has ended stays as it is.
     pub async fn revoke_grant(&self, scope: &Scope, id: Uuid, by: &str) -> Result<Grant, StoreError> {
         let now = self.clock.now();

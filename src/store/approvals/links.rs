@@ -5,7 +5,7 @@ use chrono::{DateTime, Utc};
 use crate::base::id::Scope;
 use crate::domain::approval::Approval;
 use crate::store::approvals::ApprovalLink;
-use crate::store::approvals::row::{ApprovalRow, SELECT_APPROVAL};
+use crate::store::approvals::row::SELECT_APPROVAL;
 use crate::store::db::text::text;
 use crate::store::sql::sql;
 use crate::store::{Split, Store, StoreError};
@@ -62,9 +62,8 @@ impl Store {
             .optional()
             .await?;
         let link = link.ok_or(StoreError::NotFound)?;
-        let rows: Vec<ApprovalRow> = tx.query(OF_BATCH).bind(link.batch_id).bind(&link.tenant_id).all().await?;
+        let approvals = tx.query(OF_BATCH).bind(link.batch_id).bind(&link.tenant_id).all().await?;
         read.end().await?;
-        let approvals = rows.into_iter().map(ApprovalRow::approval).collect::<Result<_, _>>()?;
         Ok((link, approvals))
     }
 }

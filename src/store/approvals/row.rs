@@ -1,13 +1,11 @@
 //! An approval as it is stored, and its way back.
 
-use chrono::{DateTime, Utc};
-use serde_json::Value;
-use sqlx::types::Json;
-use uuid::Uuid;
+use sqlx::FromRow;
 
-use crate::domain::approval::{Approval, ApprovalStatus, CallOutcome, Proposal, Via, Vote};
+use crate::domain::approval::{Approval, ApprovalStatus, Via};
+use crate::store::Split;
+use crate::store::columns::Columns;
 use crate::store::sql::sql;
-use crate::store::{Split, StoreError};
 
 /// Everything of an approval. Its votes are those for what was decided; before that, all.
 const SELECT: &str = "
@@ -28,64 +26,31 @@ const VOTES: Split = Split {
                               order by v.at, v.approver)",
 };
 
-#[derive(sqlx_macros::FromRow)]
-pub(super) struct ApprovalRow {
-    id: Uuid,
-    batch_id: Uuid,
-    run_id: Uuid,
-    task_id: Option<Uuid>,
-    tenant_id: String,
-    turn: i64,
-    call_id: String,
-    pub replaced_by: Option<Uuid>,
-    digest: String,
-    proposal: Json<Proposal>,
-    status: String,
-    created_at: DateTime<Utc>,
-    expires_at: DateTime<Utc>,
-    decided_at: Option<DateTime<Utc>>,
-    decided_by: Option<String>,
-    decided_via: Option<String>,
-    comment: Option<String>,
-    modifications: Option<Json<Value>>,
-    decided_digest: Option<String>,
-    hold_until: Option<DateTime<Utc>>,
-    execution_started_at: Option<DateTime<Utc>>,
-    outcome: Option<Json<CallOutcome>>,
-    votes: Json<Vec<Vote>>,
-}
-
-impl ApprovalRow {
-    pub fn approval(self) -> Result<Approval, StoreError> {
-        let unreadable = |what: &str, word: &str| StoreError::Corrupt(format!("approval {}: {what} {word}", self.id));
-        let status = ApprovalStatus::parse(&self.status).ok_or_else(|| unreadable("status", &self.status))?;
-        let decided_via = match self.decided_via.as_deref() {
-            None => None,
-            Some(word) => Some(Via::parse(word).ok_or_else(|| unreadable("decided_via", word))?),
-        };
+impl<'r, R: Columns> FromRow<'r, R> for Approval {
+    fn from_row(row: &'r R) -> Result<Approval, sqlx::Error> {
         Ok(Approval {
-            id: self.id,
-            batch_id: self.batch_id,
-            run_id: self.run_id,
-            task_id: self.task_id,
-            tenant_id: self.tenant_id,
-            turn: self.turn,
-            call_id: self.call_id,
-            digest: self.digest,
-            proposal: self.proposal.0,
-            status,
-            created_at: self.created_at,
-            expires_at: self.expires_at,
-            decided_at: self.decided_at,
-            decided_by: self.decided_by,
-            decided_via,
-            comment: self.comment,
-            modifications: self.modifications.map(|json| json.0),
-            decided_digest: self.decided_digest,
-            hold_until: self.hold_until,
-            execution_started_at: self.execution_started_at,
-            outcome: self.outcome.map(|json| json.0),
-            votes: self.votes.0,
+            id: row.value("id")?,
+            batch_id: row.value("batch_id")?,
+            run_id: row.value("run_id")?,
+            task_id: row.value("task_id")?,
+            tenant_id: row.value("tenant_id")?,
+            turn: row.value("turn")?,
+            call_id: row.value("call_id")?,
+            digest: row.value("digest")?,
+            proposal: row.document("proposal")?,
+            status: row.word("status", ApprovalStatus::parse)?,
+            created_at: row.value("created_at")?,
+            expires_at: row.value("expires_at")?,
+            decided_at: row.value("decided_at")?,
+            decided_by: row.value("decided_by")?,
+            decided_via: row.optional_word("decided_via", Via::parse)?,
+            comment: row.value("comment")?,
+            modifications: row.optional_document("modifications")?,
+            decided_digest: row.value("decided_digest")?,
+            hold_until: row.value("hold_until")?,
+            execution_started_at: row.value("execution_started_at")?,
+            outcome: row.optional_document("outcome")?,
+            votes: row.document("votes")?,
         })
     }
 }

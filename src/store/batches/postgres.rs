@@ -297,10 +297,10 @@ fn optional_fields(end: &Finish) -> Option<Json<Value>> {
     })
 }
 
-/// Where a bug is planted: takes runs without the lock that keeps others from them, and lingers over it; or without
-/// their tasks' slots.
+/// Where a bug is planted: takes runs without the lock that keeps others from them, and lingers between the look and the
+/// take for as long as somebody else holds an advisory lock; or takes them without their tasks' slots.
 fn with_failpoints(take: &'static str) -> &'static str {
-    let lingers = failpoint_text!("no_skip_locked", take, "left join tasks t on" => "cross join (select pg_sleep(0.03)) as late left join tasks t on");
+    let lingers = failpoint_text!("no_skip_locked", take, "left join tasks t on" => "cross join lateral (select pg_advisory_xact_lock_shared(length('no_skip_locked')) where q.run_id is not null) as late left join tasks t on");
     let unlocked = failpoint_text!("no_skip_locked", lingers, "for update skip locked" => "");
     failpoint_text!("no_slot", unlocked, "a.may_start and (a.task_id is null or a.overlap = 'allow')" => "a.may_start")
 }

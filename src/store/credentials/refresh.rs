@@ -9,7 +9,7 @@ use crate::domain::credential::Reference;
 use crate::store::credentials::TASKS_MOVE;
 use crate::store::credentials::credential_status::lock_reference;
 use crate::store::credentials::resuming::{Resumptions, WentOn, resume_waiting};
-use crate::store::credentials::row::{self, CredentialRow};
+use crate::store::credentials::row;
 use crate::store::db::text::text;
 use crate::store::sql::sql;
 use crate::store::tasks::changes::PLANS;
@@ -93,7 +93,7 @@ impl Store {
             let (tenant, service, account) = name.ok_or(StoreError::LeaseLost)?;
             lock_reference(tx, &tenant, &service, &account).await?;
         }
-        let row: Option<CredentialRow> = tx
+        let stored: Option<StoredCredential> = tx
             .query(STORE)
             .bind(id)
             .bind(lease)
@@ -104,7 +104,7 @@ impl Store {
             .bind(now)
             .optional()
             .await?;
-        let stored = row.ok_or(StoreError::LeaseLost)?.stored()?;
+        let stored = stored.ok_or(StoreError::LeaseLost)?;
         let went_on = match lease {
             Some(_) => Ok(WentOn::default()),
             None => resume_waiting(self, tx, &stored.credential, &Scope::Every, planned).await?,
@@ -122,10 +122,10 @@ impl Store {
     pub async fn mark_needs_consent(&self, id: Uuid, lease: i64, reason: &str) -> Result<StoredCredential, StoreError> {
         let now = self.clock.now();
         let mut write = self.db.write(&Scope::Every).await?;
-        let row: Option<CredentialRow> =
+        let stored: Option<StoredCredential> =
             write.query(MARK).bind(id).bind(lease).bind(text(reason)).bind(now).optional().await?;
         write.commit().await?;
-        row.ok_or(StoreError::LeaseLost)?.stored()
+        stored.ok_or(StoreError::LeaseLost)
     }
 
     /// Gives the lease back with nothing to show for it; one that is lost already stays lost.

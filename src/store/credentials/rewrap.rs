@@ -8,7 +8,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::base::id::{Scope, new_id};
-use crate::store::credentials::row::{self, CredentialRow};
+use crate::store::credentials::row;
 use crate::store::db::text::document;
 use crate::store::ops::audit::{AuditAction, write_audit};
 use crate::store::sql::sql;
@@ -48,7 +48,7 @@ impl Store {
             let rows = read.query(NOT_UNDER).bind(key_id).bind(after).bind(left).rows().await?;
             let last: Option<Uuid> = rows.last_column("id")?;
             let (stored, others) =
-                self.unreadable.partition_readable::<_, _, Uuid>("credentials", &rows, CredentialRow::stored);
+                self.unreadable.partition_readable::<StoredCredential, _, Uuid>("credentials", &rows, Ok);
             let others = others.len();
             read.end().await?;
             let is_all = (stored.len() + others) < left as usize;

@@ -2,11 +2,13 @@
 //! it once a minute at most, so that a busy one stays cold.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use sqlx::FromRow;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::domain::credential::{CredentialUse, Reference};
 use crate::domain::task::{DependentTask, Task, TaskStatus, kept_tool, named_by};
+use crate::store::columns::Columns;
 use crate::store::db::text::text;
 use crate::store::ops::retention::oldest_id;
 use crate::store::tx::Tx;
@@ -34,50 +36,31 @@ pub struct UseFilter {
     pub limit: i64,
 }
 
-#[derive(sqlx_macros::FromRow)]
-struct UseRow {
-    id: Uuid,
-    tenant_id: String,
-    service: String,
-    account: String,
-    at: DateTime<Utc>,
-    run_id: Option<Uuid>,
-    task_id: Option<Uuid>,
-    used_by: String,
-    host: String,
-    outcome: String,
-}
-
-impl From<UseRow> for CredentialUse {
-    fn from(row: UseRow) -> CredentialUse {
-        CredentialUse {
-            id: row.id,
-            tenant_id: row.tenant_id,
-            service: row.service,
-            account_name: row.account,
-            at: row.at,
-            run_id: row.run_id,
-            task_id: row.task_id,
-            used_by: row.used_by,
-            host: row.host,
-            outcome: row.outcome,
-        }
+impl<'r, R: Columns> FromRow<'r, R> for CredentialUse {
+    fn from_row(row: &'r R) -> Result<CredentialUse, sqlx::Error> {
+        Ok(CredentialUse {
+            id: row.value("id")?,
+            tenant_id: row.value("tenant_id")?,
+            service: row.value("service")?,
+            account_name: row.value("account")?,
+            at: row.value("at")?,
+            run_id: row.value("run_id")?,
+            task_id: row.value("task_id")?,
+            used_by: row.value("used_by")?,
+            host: row.value("host")?,
+            outcome: row.value("outcome")?,
+        })
     }
 }
 
-#[derive(sqlx_macros::FromRow)]
-struct DependentRow {
-    id: Uuid,
-    name: String,
-    status: String,
-    status_reason: Option<String>,
-}
-
-impl DependentRow {
-    fn task(self) -> Result<DependentTask, StoreError> {
-        let status = TaskStatus::parse(&self.status)
-            .ok_or_else(|| StoreError::Corrupt(format!("task {} has the status {}", self.id, self.status)))?;
-        Ok(DependentTask { id: self.id, name: self.name, status, status_reason: self.status_reason })
+impl<'r, R: Columns> FromRow<'r, R> for DependentTask {
+    fn from_row(row: &'r R) -> Result<DependentTask, sqlx::Error> {
+        Ok(DependentTask {
+            id: row.value("id")?,
+            name: row.value("name")?,
+            status: row.word("status", TaskStatus::parse)?,
+            status_reason: row.value("status_reason")?,
+        })
     }
 }
 
@@ -180,9 +163,9 @@ impl Store {
             query.push(" and id < ").push_bind(before);
         }
         query.push(" order by id desc limit ").push_bind(filter.limit);
-        let rows: Vec<UseRow> = query.finish().all().await?;
+        let found = query.finish().all().await?;
         read.end().await?;
-        Ok(rows.into_iter().map(CredentialUse::from).collect())
+        Ok(found)
     }
 
     /// The credentials that a run has used since an instant, a hundred at most.
@@ -231,24 +214,19 @@ impl Store {
             query.push(" or c.service = ").push_bind(kept_tool(tool));
         }
         query.push(") order by t.name, t.id limit ").push_bind(TASKS);
-        let rows: Vec<DependentRow> = query.finish().all().await?;
+        let found = query.finish().all().await?;
         read.end().await?;
-        rows.into_iter().map(DependentRow::task).collect()
+        Ok(found)
     }
 
     /// Forgets up to `limit` uses from before an instant; answers how many.
     pub async fn forget_credential_uses(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
-        let mut write = self.db.write(&Scope::Every).await?;
-        let done = write
-            .query(
-                "delete from credential_uses where id in (
-                    select id from credential_uses where id < $1 order by id limit $2)",
-            )
-            .bind(oldest_id(before.timestamp_millis()))
-            .bind(limit)
-            .execute()
-            .await?;
-        write.commit().await?;
-        Ok(done)
+        self.forget_by(
+            "delete from credential_uses where id in (
+                select id from credential_uses where id < $1 order by id limit $2)",
+            oldest_id(before.timestamp_millis()),
+            limit,
+        )
+        .await
     }
 }

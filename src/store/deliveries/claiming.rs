@@ -6,7 +6,7 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::{DeliveryRow, SELECT_DELIVERY};
+use super::SELECT_DELIVERY;
 use crate::domain::notification::{Delivery, DeliveryClaim};
 use crate::store::db::text::text;
 use crate::store::ops::unreadable::RETRY_AFTER;
@@ -24,6 +24,15 @@ pub struct InLine {
     pub tenant_id: String,
     /// The instant from which it is due.
     pub next_at: DateTime<Utc>,
+}
+
+/// A delivery whose attempt is about to begin.
+#[derive(sqlx_macros::FromRow)]
+struct DueDelivery {
+    #[sqlx(flatten)]
+    delivery: Delivery,
+    /// Of the attempt before it, which was not marked; 0 where there is none.
+    lease_token: i64,
 }
 
 /// Pending deliveries from one end of an index. SQLite, which has no statistics, would read all that is pending.
@@ -104,8 +113,8 @@ impl Store {
         due.push(" where d.state = 'pending' and d.next_at <= ").push_bind(now).push(" and d.id in (");
         due.list(ids.iter()).push(") order by d.next_at, d.id").push_split(LOCKED);
         let rows = due.finish().persistent(false).rows().await?;
-        let read = |row: DeliveryRow| Ok((row.lease_token, row.delivery()?));
-        let (rows, others) = self.unreadable.partition_readable::<_, _, Uuid>("deliveries", &rows, read);
+        let (rows, others) =
+            self.unreadable.partition_readable::<_, _, Uuid>("deliveries", &rows, Ok::<DueDelivery, _>);
         for id in others {
             tx.query("update deliveries set next_at = $2 where id = $1")
                 .bind(id)
@@ -121,9 +130,9 @@ impl Store {
                 let mut begin = tx.build("update deliveries set lease_token = ");
                 begin.push_bind(token).push(", next_at = ").push_bind(claimed_until);
                 begin.push(", attempts = attempts + 1 where id in (");
-                begin.list(rows.iter().map(|(_, delivery)| delivery.id)).push(")");
+                begin.list(rows.iter().map(|due| due.delivery.id)).push(")");
                 begin.finish().persistent(false).execute().await?;
-                let claim = |(before, mut delivery): (i64, Delivery)| {
+                let claim = |DueDelivery { mut delivery, lease_token: before }| {
                     delivery.attempts += 1;
                     DeliveryClaim { delivery, lease_token: token, interrupted: before != 0 }
                 };

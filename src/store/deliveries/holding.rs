@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::base::id::{Scope, new_id};
 use crate::domain::notification::{Delivery, DeliveryClaim, DeliveryState, HoldReason, NewDelivery};
 use crate::store::db::text::{document, optional_document, text};
-use crate::store::deliveries::{DeliveryRow, SELECT_DELIVERY};
+use crate::store::deliveries::SELECT_DELIVERY;
 use crate::store::sql::sql;
 use crate::store::{Split, Store, StoreError, Topic};
 
@@ -118,7 +118,7 @@ impl Store {
     ) -> Result<(Vec<Delivery>, i64), StoreError> {
         let mut read = self.db.read_in(scope).await?;
         let tx = &mut read.tx();
-        let rows: Vec<DeliveryRow> = tx
+        let found = tx
             .query(sql!(
                 SELECT_DELIVERY,
                 "where d.digest_id = $1 and d.state = 'pending' and ($2 is null or d.tenant_id = $2)
@@ -139,7 +139,7 @@ impl Store {
             .scalar()
             .await?;
         read.end().await?;
-        Ok((rows.into_iter().map(DeliveryRow::delivery).collect::<Result<_, _>>()?, count))
+        Ok((found, count))
     }
 
     /// Up to `limit` messages that a digest told or tells, on this channel or on one that it fell back to, the oldest
@@ -148,7 +148,7 @@ impl Store {
         let ways = std::iter::once(&digest.channel).chain(&digest.fallback);
         let mut read = self.db.read().await?;
         let tx = &mut read.tx();
-        let (mut rows, mut count): (Vec<DeliveryRow>, i64) = (Vec::new(), 0);
+        let (mut rows, mut count): (Vec<Delivery>, i64) = (Vec::new(), 0);
         for channel in ways {
             rows = tx
                 .query(TOLD_BY)
@@ -173,7 +173,7 @@ impl Store {
             break;
         }
         read.end().await?;
-        Ok((rows.into_iter().map(DeliveryRow::delivery).collect::<Result<_, _>>()?, count))
+        Ok((rows, count))
     }
 
     /// Counts one interruption of a recipient on a day of its calendar; `false`, and nothing counted, where there were

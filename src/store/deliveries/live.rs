@@ -164,17 +164,12 @@ impl Store {
 
     /// Deletes up to `limit` messages that were laid out before `before`; answers how many.
     pub async fn forget_live_messages(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
-        let mut write = self.db.write(&Scope::Every).await?;
-        let done = write
-            .query(
-                "delete from live_messages where id in (
-                    select id from live_messages where created_at < $1 order by created_at limit $2)",
-            )
-            .bind(before)
-            .bind(limit)
-            .execute()
-            .await?;
-        write.commit().await?;
-        Ok(done)
+        self.forget_by(
+            "delete from live_messages where id in (
+                select id from live_messages where created_at < $1 order by created_at limit $2)",
+            before,
+            limit,
+        )
+        .await
     }
 }

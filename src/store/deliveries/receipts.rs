@@ -6,10 +6,9 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::DeliveryRow;
 use super::members::{hand_over, settle_members};
 use crate::base::id::Scope;
-use crate::domain::notification::{DeliveryReport, DeliveryState, MessageKind, ReportedFate};
+use crate::domain::notification::{Delivery, DeliveryReport, DeliveryState, MessageKind, ReportedFate};
 use crate::store::db::text::optional;
 use crate::store::deliveries::SELECT_DELIVERY;
 use crate::store::runs::alerts::reset_alert;
@@ -49,8 +48,8 @@ impl Store {
         let now = self.clock.now();
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
-        let row: Option<DeliveryRow> = tx.query(LOCKED_DELIVERY).bind(id).bind(channel).optional().await?;
-        let delivery = row.ok_or(StoreError::NotFound)?.delivery()?;
+        let found: Option<Delivery> = tx.query(LOCKED_DELIVERY).bind(id).bind(channel).optional().await?;
+        let delivery = found.ok_or(StoreError::NotFound)?;
         let Some(state) = report.next_state(delivery.state, delivery.provider_id.as_deref()) else {
             return Ok(delivery.state);
         };

@@ -102,14 +102,6 @@ impl Store {
             .await?)
     }
 
-    /// Looks at a window again at `until`: it could not be closed, and must not keep the others from it.
-    pub async fn postpone_window(&self, id: Uuid, until: DateTime<Utc>) -> Result<(), StoreError> {
-        let mut write = self.db.write(&Scope::Every).await?;
-        write.query("update event_windows set closes_at = $2 where id = $1").bind(id).bind(until).execute().await?;
-        write.commit().await?;
-        Ok(())
-    }
-
     /// Closes windows that are due at `now`, all in one transaction: each becomes a run of all its events, or is
     /// recorded as skipped where its task does not fire any more.
     pub async fn close_windows(

@@ -9,7 +9,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::base::id::{Scope, new_id};
-use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, PagedRow, RowPage, UNBOUNDED};
+use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, PagedRow, RowPage};
 use crate::store::db::text::{document, text};
 use crate::store::sql::sql;
 use crate::store::tx::Tx;
@@ -117,22 +117,8 @@ const FITTING: &str = sql!(SELECT_ENTRY, "join fit on fit.id = audit.id");
 const UNSEALED: &str = sql!(SELECT_ENTRY, "where position is null and id > $2 order by id limit $1");
 
 impl Store {
-    /// Entries that match, newest first.
-    pub async fn list_audit(&self, scope: &Scope, filter: &AuditFilter) -> Result<Vec<AuditEntry>, StoreError> {
-        Ok(self.page_of_audit(scope, filter, UNBOUNDED).await?.rows)
-    }
-
     /// A page of audit entries that match, newest first.
     pub async fn audit_page(&self, scope: &Scope, filter: &AuditFilter) -> Result<RowPage<AuditEntry>, StoreError> {
-        self.page_of_audit(scope, filter, PAGE_BYTES).await
-    }
-
-    async fn page_of_audit(
-        &self,
-        scope: &Scope,
-        filter: &AuditFilter,
-        bound: i64,
-    ) -> Result<RowPage<AuditEntry>, StoreError> {
         let mut read = self.db.read_in(scope).await?;
         let (mut query, mut order) = (read.build(MEASURED), "");
         for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
@@ -150,7 +136,7 @@ impl Store {
             query.push(" and id < ").push_bind(before);
         }
         query.push(" order by ").push(order).push("id desc limit ").push_bind(filter.limit).push(FIT).push(FITTING);
-        query.push(BOUND).push_bind(bound).push(IN_ORDER);
+        query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
         let rows: Vec<PagedRow<AuditEntry>> = query.finish().all().await?;
         read.end().await?;
         RowPage::of(rows, Ok)

@@ -139,17 +139,12 @@ impl Store {
 
     /// Forgets up to `limit` answers that have expired; returns how many.
     pub async fn forget_answers(&self, now: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
-        let mut write = self.db.write(&Scope::Every).await?;
-        let done = write
-            .query(
-                "delete from idempotency where (tenant_id, key) in (
-                    select tenant_id, key from idempotency where expires_at <= $1 order by expires_at limit $2)",
-            )
-            .bind(now)
-            .bind(limit)
-            .execute()
-            .await?;
-        write.commit().await?;
-        Ok(done)
+        self.forget_by(
+            "delete from idempotency where (tenant_id, key) in (
+                select tenant_id, key from idempotency where expires_at <= $1 order by expires_at limit $2)",
+            now,
+            limit,
+        )
+        .await
     }
 }

@@ -11,6 +11,7 @@ use crate::base::id::Scope;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::{Db, fault};
 use crate::store::sql::sql;
+use crate::store::tx::SqlValue;
 use crate::store::{Store, StoreError};
 
 /// Rows that one batch deletes of transcripts, deliveries and runs together; a single run that has more goes alone.
@@ -53,40 +54,43 @@ impl Store {
         })
     }
 
-    /// Deletes up to `limit` links whose time was over before `before`; answers how many.
-    pub async fn forget_links(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
+    /// Deletes the rows that a statement picks by a bound ($1), and no more than a number of them ($2); answers how many.
+    pub(in crate::store) async fn forget_by<'v>(
+        &self,
+        statement: &'static str,
+        bound: impl SqlValue<'v> + Send,
+        limit: i64,
+    ) -> Result<u64, StoreError> {
         let mut write = self.db.write(&Scope::Every).await?;
-        let done = write
-            .query(
-                "delete from approval_links where token_hash in (
-                    select token_hash from approval_links where expires_at <= $1 order by expires_at limit $2)",
-            )
-            .bind(before)
-            .bind(limit)
-            .execute()
-            .await?;
+        let done = write.query(statement).bind(bound).bind(limit).execute().await?;
         write.commit().await?;
         Ok(done)
+    }
+
+    /// Deletes up to `limit` links whose time was over before `before`; answers how many.
+    pub async fn forget_links(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
+        self.forget_by(
+            "delete from approval_links where token_hash in (
+                select token_hash from approval_links where expires_at <= $1 order by expires_at limit $2)",
+            before,
+            limit,
+        )
+        .await
     }
 
     /// Deletes up to `limit` deliveries that were made before `before`, have ended, and belong to no run that is kept;
     /// answers how many.
     pub async fn forget_deliveries(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
-        let mut write = self.db.write(&Scope::Every).await?;
-        let done = write
-            .query(
-                "delete from deliveries where id in (
-                    select d.id from deliveries d
-                     where d.id < $1 and d.state in ('delivered', 'failed', 'unknown', 'sent')
-                       and not exists (select 1 from runs r where r.id = d.run_id)
-                     order by d.id limit $2)",
-            )
-            .bind(oldest_id(before.timestamp_millis()))
-            .bind(limit)
-            .execute()
-            .await?;
-        write.commit().await?;
-        Ok(done)
+        self.forget_by(
+            "delete from deliveries where id in (
+                select d.id from deliveries d
+                 where d.id < $1 and d.state in ('delivered', 'failed', 'unknown', 'sent')
+                   and not exists (select 1 from runs r where r.id = d.run_id)
+                 order by d.id limit $2)",
+            oldest_id(before.timestamp_millis()),
+            limit,
+        )
+        .await
     }
 }
 

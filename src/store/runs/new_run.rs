@@ -5,7 +5,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::base::id::new_id;
-use crate::domain::run::{MissedInstants, Run, RunOrigin, RunState, Usage};
+use crate::domain::run::{MissedInstants, Run, RunOrigin, RunState};
 use crate::domain::task::Task;
 use crate::store::StoreError;
 use crate::store::db::text::StoredJson;
@@ -85,30 +85,23 @@ impl NewRun {
     pub(in crate::store) fn running(&self, now: DateTime<Utc>) -> Run {
         let run = self.clone();
         Run {
-            id: run.id,
-            task_id: Some(run.task_id),
-            tenant_id: run.tenant_id,
-            fire_key: run.fire_key,
-            trigger_type: run.trigger_type,
             origin: run.origin,
-            scheduled_for: run.scheduled_for,
             state: RunState::Running,
-            reason: None,
-            blocked_by: None,
             attempt: 1,
-            crashes: 0,
-            infra_retries: 0,
             missed: run.missed,
             retry_of: run.retry_of,
             event_ids: run.event_ids,
-            cause: None,
             input: run.input,
-            created_at: run.created_at,
             started_at: Some(now),
-            finished_at: None,
-            output: None,
-            error: None,
-            usage: Usage::default(),
+            ..Run::queued(
+                run.task_id,
+                run.id,
+                run.tenant_id,
+                run.fire_key,
+                &run.trigger_type,
+                run.scheduled_for,
+                run.created_at,
+            )
         }
     }
 

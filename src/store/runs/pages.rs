@@ -12,7 +12,7 @@ use crate::domain::run::{Run, RunState};
 use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::db::text::text;
 use crate::store::ops::retention::oldest_id;
-use crate::store::runs::{RunRow, SELECT_BRIEF, SELECT_RUN};
+use crate::store::runs::{SELECT_BRIEF, SELECT_RUN};
 use crate::store::sql::sql;
 use crate::store::tx::{SqlRecord, StatementBuilder, Tx};
 use crate::store::{Split, Store, StoreError};
@@ -50,28 +50,15 @@ const WHOLE: &str = sql!(SELECT_RUN, "join fit on fit.id = r.id");
 const BRIEF: &str = sql!(SELECT_BRIEF, "join fit on fit.id = r.id");
 
 /// A run as a list shows it: without its input and cause, and with the beginning of its output.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, sqlx_macros::FromRow)]
 pub struct RunOverview {
     /// The run, its long values left out.
+    #[sqlx(flatten)]
     pub run: Run,
     /// Length of the input, in bytes.
     pub input_bytes: Option<i64>,
     /// Length of the output, in bytes.
     pub output_bytes: Option<i64>,
-}
-
-#[derive(sqlx_macros::FromRow)]
-struct RunSummaryRow {
-    #[sqlx(flatten)]
-    run: RunRow,
-    input_bytes: Option<i64>,
-    output_bytes: Option<i64>,
-}
-
-impl RunSummaryRow {
-    fn summary(self) -> Result<RunOverview, StoreError> {
-        Ok(RunOverview { run: self.run.run()?, input_bytes: self.input_bytes, output_bytes: self.output_bytes })
-    }
 }
 
 /// Where the runs of a page are looked for.
@@ -108,21 +95,20 @@ fn places_of(state: RunState) -> &'static [WaitingPlace] {
 impl Store {
     /// Runs that match, newest first.
     pub async fn list_runs(&self, scope: &Scope, filter: &RunFilter) -> Result<Vec<Run>, StoreError> {
-        Ok(self.page_of_runs(scope, filter, WHOLE, UNBOUNDED, RunRow::run).await?.rows)
+        Ok(self.page_of_runs(scope, filter, WHOLE, UNBOUNDED).await?.rows)
     }
 
     /// A page of runs that match, newest first, as lists show them.
     pub async fn run_summaries(&self, scope: &Scope, filter: &RunFilter) -> Result<RowPage<RunOverview>, StoreError> {
-        self.page_of_runs(scope, filter, BRIEF, PAGE_BYTES, RunSummaryRow::summary).await
+        self.page_of_runs(scope, filter, BRIEF, PAGE_BYTES).await
     }
 
-    async fn page_of_runs<R: SqlRecord, T>(
+    async fn page_of_runs<T: SqlRecord>(
         &self,
         scope: &Scope,
         filter: &RunFilter,
         select: &'static str,
         bound: i64,
-        parse: impl Fn(R) -> Result<T, StoreError>,
     ) -> Result<RowPage<T>, StoreError> {
         let mut read = self.db.read_unconfined(scope.tenant()).await?;
         let search = search(&mut read.tx(), scope, filter).await?;
@@ -143,7 +129,7 @@ impl Store {
         query.push(" order by ").push(order).push("r.id desc limit ").push_bind(filter.limit).push(FIT).push(select);
         query.push(BOUND).push_bind(bound).push(IN_ORDER);
         let rows = query.finish().rows().await?;
-        let mut found = RowPage::from_rows(&self.unreadable, "runs", &rows, filter.limit, parse);
+        let mut found = RowPage::from_rows(&self.unreadable, "runs", &rows, filter.limit, Ok);
         if let RunSearch::From(oldest) = search
             && (rows.len() as i64) < filter.limit
             && !found.is_cut

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::base::id::Scope;
 use crate::domain::event::Event;
 use crate::domain::run::{Run, RunState};
-use crate::store::runs::{RunRow, SELECT_RUN, key_instant};
+use crate::store::runs::{SELECT_RUN, key_instant};
 use crate::store::sql::sql;
 use crate::store::{Store, StoreError};
 
@@ -32,6 +32,20 @@ pub struct RecordedAround {
     pub after: Option<Run>,
 }
 
+/// A run of a task ($1) by its key ($2), and those next to it as far as a key ($4), in a scope ($3).
+const OWN: &str =
+    sql!(SELECT_RUN, "where r.task_id = $1 and r.fire_key = $2 and ($3 is null or r.tenant_id = $3) and $4 = $4");
+const BEFORE: &str = sql!(
+    SELECT_RUN,
+    "where r.task_id = $1 and r.fire_key < $2 and ($3 is null or r.tenant_id = $3) and r.fire_key >= $4
+     order by r.fire_key desc limit 1"
+);
+const AFTER: &str = sql!(
+    SELECT_RUN,
+    "where r.task_id = $1 and r.fire_key > $2 and ($3 is null or r.tenant_id = $3) and r.fire_key <= $4
+     order by r.fire_key limit 1"
+);
+
 impl Store {
     /// The records of a task around an instant of its schedule.
     pub async fn recorded_around(
@@ -43,54 +57,21 @@ impl Store {
         let (key, next) = (format!("s:{}", key_instant(at)), at + TimeDelta::milliseconds(1));
         let range = format!("r:{}", key_instant(next));
         let mut read = self.db.read_unconfined(scope.tenant()).await?;
-        let mut found: [Option<RunRow>; 4] = [None, None, None, None];
+        let mut found: [Option<Run>; 4] = [None, None, None, None];
         let asked = [
-            (
-                sql!(
-                    SELECT_RUN,
-                    "where r.task_id = $1 and r.fire_key = $2 and ($3 is null or r.tenant_id = $3) and $4 = $4"
-                ),
-                key.as_str(),
-                "",
-            ),
-            (
-                sql!(
-                    SELECT_RUN,
-                    "where r.task_id = $1 and r.fire_key < $2 and ($3 is null or r.tenant_id = $3)
-                            and r.fire_key >= $4 order by r.fire_key desc limit 1"
-                ),
-                key.as_str(),
-                KEYS.0,
-            ),
-            (
-                sql!(
-                    SELECT_RUN,
-                    "where r.task_id = $1 and r.fire_key > $2 and ($3 is null or r.tenant_id = $3)
-                            and r.fire_key <= $4 order by r.fire_key limit 1"
-                ),
-                key.as_str(),
-                KEYS.1,
-            ),
-            (
-                sql!(
-                    SELECT_RUN,
-                    "where r.task_id = $1 and r.fire_key < $2 and ($3 is null or r.tenant_id = $3)
-                            and r.fire_key >= $4 order by r.fire_key desc limit 1"
-                ),
-                range.as_str(),
-                FIRST_RANGE,
-            ),
+            (OWN, key.as_str(), ""),
+            (BEFORE, key.as_str(), KEYS.0),
+            (AFTER, key.as_str(), KEYS.1),
+            (BEFORE, range.as_str(), FIRST_RANGE),
         ];
         for (found, (statement, key, end)) in found.iter_mut().zip(asked) {
             *found = read.query(statement).bind(task_id).bind(key).bind(scope.tenant()).bind(end).optional().await?;
         }
         read.end().await?;
         let [own, before, after, range] = found;
-        let run = |row: Option<RunRow>| row.map(RunRow::run).transpose();
         let covers = |run: &Run| run.missed.as_ref().is_some_and(|missed| missed.from <= at && at <= missed.to);
-        let (after, range) = (run(after)?, run(range)?);
         let covering = [&range, &after].into_iter().flatten().find(|run| covers(run)).cloned();
-        Ok(RecordedAround { at: run(own)?, covering, before: run(before)?, after })
+        Ok(RecordedAround { at: own, covering, before, after })
     }
 
     /// The run, or the record of the skip, that each of these tasks has of an event.

@@ -33,11 +33,8 @@ struct TurnRow {
     cache_read_tokens: i64,
     cache_write_tokens: i64,
     reasoning_tokens: i64,
-    turns: i64,
-    tool_calls: i64,
-    input_tokens: i64,
-    output_tokens: i64,
-    cost_micros: i64,
+    #[sqlx(flatten)]
+    usage: Usage,
     duration_ms: Option<i64>,
     created_at: DateTime<Utc>,
 }
@@ -57,13 +54,7 @@ impl TurnRow {
             turn: self.turn,
             at: self.created_at,
             message,
-            usage: Usage {
-                turns: self.turns,
-                tool_calls: self.tool_calls,
-                input_tokens: self.input_tokens,
-                output_tokens: self.output_tokens,
-                cost_micros: self.cost_micros,
-            },
+            usage: self.usage,
             duration_ms: self.duration_ms,
             model_call,
         })
@@ -72,8 +63,8 @@ impl TurnRow {
     /// `None`: no model was asked, or the row is of format 1, which does not say.
     fn model_call(&self) -> Option<ModelCall> {
         let tokens = ModelTokens {
-            input: self.input_tokens,
-            output: self.output_tokens,
+            input: self.usage.input_tokens,
+            output: self.usage.output_tokens,
             cache_read: self.cache_read_tokens,
             cache_write: self.cache_write_tokens,
             reasoning: self.reasoning_tokens,
@@ -131,21 +122,21 @@ impl Store {
 
     /// Usage of all entries of a run together.
     pub async fn usage_of(&self, run_id: Uuid) -> Result<Usage, StoreError> {
-        let sums: (i64, i64, i64, i64, i64) = self
+        Ok(self
             .db
             .read_quick()
             .await?
             .query(
-                "select cast(coalesce(sum(turns), 0) as bigint), cast(coalesce(sum(tool_calls), 0) as bigint),
-                        cast(coalesce(sum(input_tokens), 0) as bigint), cast(coalesce(sum(output_tokens), 0) as bigint),
-                        cast(coalesce(sum(cost_micros), 0) as bigint)
+                "select cast(coalesce(sum(turns), 0) as bigint) as turns,
+                        cast(coalesce(sum(tool_calls), 0) as bigint) as tool_calls,
+                        cast(coalesce(sum(input_tokens), 0) as bigint) as input_tokens,
+                        cast(coalesce(sum(output_tokens), 0) as bigint) as output_tokens,
+                        cast(coalesce(sum(cost_micros), 0) as bigint) as cost_micros
                    from turns where run_id = $1",
             )
             .bind(run_id)
             .one()
-            .await?;
-        let (turns, tool_calls, input_tokens, output_tokens, cost_micros) = sums;
-        Ok(Usage { turns, tool_calls, input_tokens, output_tokens, cost_micros })
+            .await?)
     }
 
     /// The transcript from entry `from` on, at most `limit` entries, in order; nothing of a run outside the scope. Without

@@ -51,6 +51,18 @@ impl TaskRow {
     }
 
     pub(in crate::store) fn task(self) -> Result<Task, StoreError> {
+        self.task_with(|spec| spec.0)
+    }
+}
+
+impl<S> TaskRow<S> {
+    fn awaited_credential(&self) -> Option<Reference> {
+        let (service, account) = self.awaited_service.clone().zip(self.awaited_account.clone())?;
+        Some(Reference { service, account })
+    }
+
+    /// The task with the spec that is read of the row.
+    pub(in crate::store) fn task_with(self, read: impl FnOnce(S) -> Spec) -> Result<Task, StoreError> {
         let status = TaskStatus::parse(&self.status)
             .ok_or_else(|| StoreError::Corrupt(format!("task {} has the status {}", self.id, self.status)))?;
         let awaited_credential = self.awaited_credential();
@@ -59,7 +71,7 @@ impl TaskRow {
             tenant_id: self.tenant_id,
             key: self.key,
             name: self.name,
-            spec: self.spec.0,
+            spec: read(self.spec),
             status,
             status_reason: self.status_reason,
             faulty_part: self.faulty_part.as_deref().and_then(FaultyPart::parse),
@@ -75,38 +87,5 @@ impl TaskRow {
             created_at: self.created_at,
             updated_at: self.updated_at,
         })
-    }
-}
-
-impl<S> TaskRow<S> {
-    fn awaited_credential(&self) -> Option<Reference> {
-        let (service, account) = self.awaited_service.clone().zip(self.awaited_account.clone())?;
-        Some(Reference { service, account })
-    }
-
-    /// The row with the spec that was read of it.
-    pub(in crate::store) fn with<T>(self, spec: T) -> TaskRow<T> {
-        TaskRow {
-            id: self.id,
-            tenant_id: self.tenant_id,
-            key: self.key,
-            name: self.name,
-            spec,
-            status: self.status,
-            status_reason: self.status_reason,
-            faulty_part: self.faulty_part,
-            awaited_service: self.awaited_service,
-            awaited_account: self.awaited_account,
-            epoch: self.epoch,
-            version: self.version,
-            anchor_at: self.anchor_at,
-            active_since: self.active_since,
-            next_at: self.next_at,
-            nominal_at: self.nominal_at,
-            run_count: self.run_count,
-            fire_count: self.fire_count,
-            created_at: self.created_at,
-            updated_at: self.updated_at,
-        }
     }
 }

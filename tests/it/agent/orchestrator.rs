@@ -8,7 +8,7 @@ use reveille::base::invalid::{FieldError, ValidationErrors};
 use reveille::domain::run::cause::Cause;
 use reveille::domain::run::outcome::{RunError, RunOutcome};
 use reveille::domain::run::transcript::TranscriptMessage;
-use reveille::domain::run::{MissedInstants, Run, RunOrigin, RunState, Usage};
+use reveille::domain::run::{MissedInstants, Run, RunState, Usage};
 use reveille::domain::task::{Action, Spec, Task, TaskStatus};
 use reveille::executor::orchestrator::Orchestrator;
 use reveille::executor::{Executor, ExecutorRegistry, Job};
@@ -47,31 +47,12 @@ fn task(action: Action) -> Task {
 }
 
 fn run() -> Run {
+    let key = "s:2026-12-24T07:00:00.000Z";
     Run {
-        id: RUN,
-        task_id: Some(Uuid::from_u128(5)),
-        tenant_id: "ann".into(),
-        fire_key: "s:2026-12-24T07:00:00.000Z".into(),
-        trigger_type: "schedule".into(),
-        origin: RunOrigin::Trigger,
-        scheduled_for: start(),
         state: RunState::Running,
-        reason: None,
-        blocked_by: None,
         attempt: 1,
-        crashes: 0,
-        infra_retries: 0,
-        missed: None,
-        retry_of: None,
-        event_ids: vec![],
-        cause: None,
-        input: None,
-        created_at: start(),
         started_at: Some(start()),
-        finished_at: None,
-        output: None,
-        error: None,
-        usage: Usage::default(),
+        ..Run::queued(Uuid::from_u128(5), RUN, "ann", key, "schedule", start(), start())
     }
 }
 

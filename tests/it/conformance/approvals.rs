@@ -67,7 +67,7 @@ async fn state(world: &StoreHarness, started: &StartedRun) -> RunState {
 /// The acts on record about a subject, oldest first, as `actor: action`.
 async fn acts(world: &StoreHarness, subject: Uuid) -> Vec<String> {
     let filter = AuditFilter { subject_id: Some(subject), limit: 50, ..AuditFilter::default() };
-    let entries = world.store.list_audit(EVERY, &filter).await.unwrap();
+    let entries = world.store.audit_page(EVERY, &filter).await.unwrap().rows;
     entries.iter().rev().map(|entry| format!("{}: {}", entry.actor, entry.action)).collect()
 }
 

@@ -29,7 +29,7 @@ async fn act_is_on_record_as_it_was(world: &StoreHarness) {
     };
     world.store.decide_approval(&only("a"), asked[0].id, &no).await.unwrap();
     let filter = AuditFilter { limit: 9, ..AuditFilter::default() };
-    let entries = world.store.list_audit(&only("a"), &filter).await.unwrap();
+    let entries = world.store.audit_page(&only("a"), &filter).await.unwrap().rows;
     let expected = AuditEntry {
         id: entries[0].id,
         tenant_id: "a".into(),
@@ -50,7 +50,7 @@ async fn act_is_on_record_as_it_was(world: &StoreHarness) {
     assert_eq!(entries[0], expected);
     let page = world.store.audit_page(&only("a"), &filter).await.unwrap();
     assert_eq!((page.rows, page.is_cut), (entries.clone(), false));
-    let list = async |filter: AuditFilter| world.store.list_audit(&Scope::Every, &filter).await.unwrap().len();
+    let list = async |filter: AuditFilter| world.store.audit_page(&Scope::Every, &filter).await.unwrap().rows.len();
     assert_eq!(list(AuditFilter { limit: 1, ..filter.clone() }).await, 1);
     assert_eq!(list(AuditFilter { before: Some(entries[0].id), ..filter.clone() }).await, 1);
     assert_eq!(list(AuditFilter { action: Some("approval.asked".into()), ..filter.clone() }).await, 1);

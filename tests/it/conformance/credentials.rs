@@ -276,7 +276,7 @@ async fn changes_of_a_credential_are_on_record(world: &StoreHarness) {
     world.store.put_credential(EVERY, &new, 1).await.unwrap();
     world.store.delete_credential(EVERY, "a", "google", "work", "token:v").await.unwrap();
     let filter = AuditFilter { subject_id: Some(first.credential.id), limit: 9, ..AuditFilter::default() };
-    let acts = world.store.list_audit(&only("a"), &filter).await.unwrap();
+    let acts = world.store.audit_page(&only("a"), &filter).await.unwrap().rows;
     let acts: Vec<_> = acts.iter().map(|act| (act.action.as_str(), act.actor.as_str(), &act.body)).collect();
     let hosts = json!(["api.example.org", "*.example.net:8443"]);
     assert_eq!(
@@ -922,10 +922,10 @@ async fn tasks_with_secrets_are_found_and_written_over_what_was_read(world: &Sto
 async fn change_of_the_master_key_is_on_record_and_no_tenants_business(world: &StoreHarness) {
     world.store.note_rotation("token:t", json!({ "key": "new" })).await.unwrap();
     let filter = AuditFilter { action: Some("master_key.rotated".into()), limit: 9, ..AuditFilter::default() };
-    let acts = world.store.list_audit(EVERY, &filter).await.unwrap();
+    let acts = world.store.audit_page(EVERY, &filter).await.unwrap().rows;
     let acts: Vec<_> = acts.iter().map(|act| (act.actor.as_str(), &act.body)).collect();
     assert_eq!(acts, [("token:t", &json!({ "key": "new" }))]);
-    assert_eq!(world.store.list_audit(&only("a"), &filter).await.unwrap(), []);
+    assert_eq!(world.store.audit_page(&only("a"), &filter).await.unwrap().rows, []);
 }
 
 /// A vault with these keys, the first of which encrypts.

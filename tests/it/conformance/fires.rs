@@ -1,7 +1,7 @@
 //! Firing: each due instant has one record, and the task moves on.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::domain::run::{MissedInstants, Run, RunOrigin, RunState, Usage};
+use reveille::domain::run::{MissedInstants, Run, RunState};
 use reveille::domain::task::TaskStatus;
 use reveille::store::{CLAIM_MARGIN, FireDue, FireResult, ImmediateStart, PendingWork, RunClaim, StoreError};
 use serde_json::json;
@@ -60,35 +60,7 @@ async fn due_instant_becomes_one_leased_run_and_the_task_waits_for_the_next(worl
         }
     );
     assert_eq!(claim.lease.run_id, run.id);
-    assert_eq!(
-        run,
-        Run {
-            id: run.id,
-            task_id: Some(task.id),
-            tenant_id: "a".into(),
-            fire_key: "s:2026-03-01T08:01:00.000Z".into(),
-            trigger_type: "schedule".into(),
-            origin: RunOrigin::Trigger,
-            scheduled_for: at(60),
-            state: RunState::Queued,
-            reason: None,
-            blocked_by: None,
-            attempt: 0,
-            crashes: 0,
-            infra_retries: 0,
-            missed: None,
-            retry_of: None,
-            event_ids: vec![],
-            cause: None,
-            input: None,
-            created_at: at(60),
-            started_at: None,
-            finished_at: None,
-            output: None,
-            error: None,
-            usage: Usage::default(),
-        }
-    );
+    assert_eq!(run, Run::queued(task.id, run.id, "a", "s:2026-03-01T08:01:00.000Z", "schedule", at(60), at(60)));
     let after = world.get_task(task.id).await;
     assert_eq!((after.next_fire_at, after.fire_count, after.run_count, after.version), (Some(at(120)), 1, 1, 1));
     assert_eq!(world.store.next_due().await.unwrap(), Some(at(120)));

@@ -43,7 +43,7 @@ on_both!(
     batch_closes_when_it_is_full_or_its_time_is_over,
     window_that_would_grow_too_large_closes_first,
     window_of_a_task_that_was_paused_is_recorded_as_skipped,
-    window_that_is_postponed_is_due_later,
+    window_that_is_set_aside_is_due_an_hour_later,
     event_in_a_window_that_comes_again_is_not_counted_twice,
     held_event_waits_for_the_resume,
     held_events_can_be_dropped,
@@ -456,16 +456,16 @@ async fn window_of_a_task_that_was_paused_is_recorded_as_skipped(world: &StoreHa
     assert_eq!(run_outcomes(world, &task).await, pairs(&[("e1", "paused")]));
 }
 
-async fn window_that_is_postponed_is_due_later(world: &StoreHarness) {
+async fn window_that_is_set_aside_is_due_an_hour_later(world: &StoreHarness) {
     let task = task(world, json!({"debounce": {"quiet": "30s"}})).await;
     publish(world, vec![event("e1")]).await;
     world.pass(30);
     let [due] = <[_; 1]>::try_from(world.store.due_windows(world.now(), 9).await.unwrap()).unwrap();
-    world.store.postpone_window(due.id, at(90)).await.unwrap();
+    world.store.set_aside_window(due.id, &"it can't be closed").await.unwrap();
     assert_eq!(world.store.due_windows(world.now(), 9).await.unwrap(), []);
     let none = world.store.close_windows(&[due], world.now(), WORKER, 9).await.unwrap();
     assert_eq!(none, EventsRecorded::default(), "it is not due any more");
-    world.pass(60);
+    world.pass(3600);
     close(world).await;
     assert_eq!(run_outcomes(world, &task).await, pairs(&[("e1", "queued")]));
 }

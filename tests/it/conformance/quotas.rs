@@ -244,7 +244,7 @@ async fn overrides_are_on_the_audit_record(world: &StoreHarness) {
     // nothing was said any more
     world.store.reset_quotas("a", "token:3").await.unwrap();
     let filter = reveille::store::AuditFilter { limit: 10, ..Default::default() };
-    let entries = world.store.list_audit(&Scope::Every, &filter).await.unwrap();
+    let entries = world.store.audit_page(&Scope::Every, &filter).await.unwrap().rows;
     let told: Vec<_> = entries.iter().rev().map(|entry| (entry.action.as_str(), entry.actor.as_str())).collect();
     assert_eq!(told, [("quotas.set", "token:1"), ("quotas.reset", "token:2")]);
 }

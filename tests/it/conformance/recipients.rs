@@ -285,7 +285,7 @@ async fn deletion_is_for_the_own_scope_and_recorded(world: &StoreHarness) {
     world.store.delete_recipient(&only("b"), "b", "token:b").await.unwrap();
     assert_eq!(listed(world, &Scope::Every, None, 9).await.0, ["a"]);
     let filter = AuditFilter { limit: 9, ..AuditFilter::default() };
-    let acts = world.store.list_audit(&Scope::Every, &filter).await.unwrap();
+    let acts = world.store.audit_page(&Scope::Every, &filter).await.unwrap().rows;
     let told: Vec<_> =
         acts.iter().map(|act| (act.tenant_id.as_str(), act.action.as_str(), act.actor.as_str())).collect();
     assert_eq!(told, [("b", "recipient.deleted", "token:b")]);

@@ -178,7 +178,7 @@ async fn younger_run_takes_the_place_of_one_that_waits_for_people(world: &StoreH
         world.store.decide_approval(EVERY, asked.id, &answer(ApprovalChoice::Approve, &asked, "ann")).await.unwrap();
     assert!(matches!(late, Decided::Refused(DecisionRefusal::Settled, _)), "{late:?}");
     let filter = AuditFilter { subject_id: Some(asked.id), limit: 9, ..AuditFilter::default() };
-    let acts = world.store.list_audit(EVERY, &filter).await.unwrap();
+    let acts = world.store.audit_page(EVERY, &filter).await.unwrap().rows;
     assert_eq!(
         acts.iter().map(|act| act.action.as_str()).collect::<Vec<_>>(),
         ["approval.cancelled", "approval.asked"]

@@ -1,6 +1,9 @@
 //! Runs that wait for a model or a webhook leave their places to others, as far as there are places to wait in.
 
+use std::time::{Duration, Instant};
+
 use chrono::TimeDelta;
+use reveille::base::clock::pause;
 use reveille::domain::run::RunState;
 use reveille::domain::task::Task;
 use reveille::engine::scheduling::run_slots::SlotCounts;
@@ -18,7 +21,15 @@ on_both! {
     run_whose_answer_is_here_keeps_its_lease_and_its_time_limit_while_it_waits_for_a_place
     webhook_that_does_not_answer_takes_no_place
     calls_of_a_model_are_bounded_and_tenants_have_them_in_turn
+    worker_whose_waiting_places_are_taken_looks_once_a_second
+    worker_whose_tenant_has_its_limit_looks_once_a_second
+    worker_that_leaves_a_place_to_another_tenant_looks_once_a_second
 }
+
+/// How long anything may take on a loaded machine with two cores.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two looks at something that comes by itself.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// A world whose default model answers nobody yet.
 async fn slow(world: &mut World) -> SlowModel {
@@ -192,11 +203,87 @@ async fn calls_of_a_model_are_bounded_and_tenants_have_them_in_turn(mut world: W
     instance.finish(&world).await;
 }
 
+async fn worker_whose_waiting_places_are_taken_looks_once_a_second(mut world: World) {
+    let model = slow(&mut world).await;
+    (world.settings.max_concurrent_runs, world.settings.max_waiting_runs) = (2, 3);
+    let instance = world.instance();
+    let task = instance.task(agent("many")).await;
+    run_often(&instance, &task, 12).await;
+    looks_once_a_second(&world, instance, [7, 5], async || {
+        model.until_waiting("Answer", 5).await;
+        model.answer(12);
+    })
+    .await;
+}
+
+async fn worker_whose_tenant_has_its_limit_looks_once_a_second(mut world: World) {
+    world.settings.max_runs_per_tenant = 2;
+    let instance = world.instance();
+    let task = instance.task(waiting("many")).await;
+    run_often(&instance, &task, 6).await;
+    looks_once_a_second(&world, instance, [4, 2], async || world.journal.open_gate()).await;
+}
+
+async fn worker_that_leaves_a_place_to_another_tenant_looks_once_a_second(mut world: World) {
+    (world.settings.max_concurrent_runs, world.settings.prefetch) = (4, 4);
+    let instance = world.instance();
+    let task = instance.task(waiting("many")).await;
+    instance.task(waiting("few")).await;
+    run_often(&instance, &task, 9).await;
+    looks_once_a_second(&world, instance, [6, 3], async || world.journal.open_gate()).await;
+}
+
+/// A task whose runs wait for the gate.
+fn waiting(tenant: &str) -> Value {
+    json!({ "tenant": tenant, "acts": ["wait"], "max_runs": 1,
+            "trigger": { "type": "schedule", "interval": "1h", "overlap": "allow" } })
+}
+
+/// Loops the services of an instance that has as many ready runs, and as many started ones, as it can come to. Its worker
+/// looks for more as often as the clock says, and no more often. Then all of the runs come to their ends.
+async fn looks_once_a_second(world: &World, mut instance: Instance, runs: [i64; 2], let_them_end: impl AsyncFn()) {
+    const SECONDS: u64 = 10;
+    let [ready, started] = runs;
+    let running = instance.start().await;
+    let began = Instant::now();
+    while instance.queue().await != [("ready".to_owned(), ready), ("started".to_owned(), started)] {
+        assert!(began.elapsed() < PATIENCE, "{:?}", instance.queue().await);
+        pause(LOOK).await;
+    }
+    let first = looks(&instance);
+    for _ in 0..SECONDS {
+        // one that looks again and again does it now
+        pause(LOOK * 10).await;
+        let before = looks(&instance);
+        world.advance(1.0);
+        while looks(&instance) == before {
+            assert!(began.elapsed() < PATIENCE, "the worker does not look any more");
+            pause(LOOK).await;
+        }
+    }
+    let looked = looks(&instance) - first;
+    assert!(looked <= SECONDS + 5, "{looked} looks in {SECONDS} seconds");
+    let_them_end().await;
+    while world.number("select count(*) from runs where state = 'succeeded'").await < ready + started {
+        assert!(began.elapsed() < PATIENCE, "{:?}", instance.queue().await);
+        pause(LOOK).await;
+    }
+    instance.on(|_| async move { running.stop().await }).await;
+    instance.finish(world).await;
+}
+
+/// How often the worker has looked for runs that it could take.
+fn looks(instance: &Instance) -> u64 {
+    let ticks = "reveille_service_ticks_total{service=\"worker\",result=\"ok\"} ";
+    let text = instance.http().metrics.text();
+    text.lines().find_map(|line| line.strip_prefix(ticks)).map_or(0, |count| count.parse().expect("a number"))
+}
+
 /// Returns once so many runs are in each phase.
 async fn until(instance: &Instance, counts: SlotCounts) {
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     while instance.engine().slot_counts() != counts {
-        assert!(began.elapsed() < std::time::Duration::from_secs(30), "{:?}", instance.engine().slot_counts());
-        reveille::base::clock::pause(std::time::Duration::from_millis(2)).await;
+        assert!(began.elapsed() < PATIENCE, "{:?}", instance.engine().slot_counts());
+        pause(LOOK).await;
     }
 }

@@ -6,18 +6,14 @@ use std::time::{Duration, Instant};
 use chrono::TimeDelta;
 use reveille::base::clock::{machine_now, pause};
 use serde_json::json;
+use sqlx::{Executor, PgConnection};
 
 use super::harness::{FaultHarness, PATIENCE};
 use super::{payments, stopped};
-use crate::support::checker::Verdict;
+use crate::support::binary::signal;
 use crate::support::postgres::Database;
 use crate::support::redis::RedisServer;
 use crate::support::servers;
-
-/// Three instances on one Postgres, with this bug.
-async fn three_instances(database: &Database, bug: &str) -> FaultHarness {
-    FaultHarness::postgres(3, &database.url, &database.url).await.with("REVEILLE_FAILPOINT", bug)
-}
 
 /// Looks again and again until a rule is broken that this bug breaks.
 async fn is_caught(stage: &mut FaultHarness, bug: &str, rules: &[&str]) {
@@ -25,7 +21,7 @@ async fn is_caught(stage: &mut FaultHarness, bug: &str, rules: &[&str]) {
     loop {
         let verdict = stage.verdict().await;
         let broken = verdict.rules();
-        if breaks(&verdict, rules) {
+        if rules.iter().any(|rule| broken.contains_key(rule)) {
             println!("{bug} is caught: {broken:?}");
             return;
         }
@@ -34,16 +30,11 @@ async fn is_caught(stage: &mut FaultHarness, bug: &str, rules: &[&str]) {
     }
 }
 
-/// Whether one of these rules is broken.
-fn breaks(verdict: &Verdict, rules: &[&str]) -> bool {
-    let broken = verdict.rules();
-    rules.iter().any(|rule| broken.contains_key(rule))
-}
-
 #[tokio::test]
 async fn firing_without_a_lock_and_a_comparison_is_caught() {
     let database = Database::empty().await;
-    let mut stage = three_instances(&database, "no_compare_and_set").await;
+    let stage = FaultHarness::postgres(3, &database.url, &database.url).await;
+    let mut stage = stage.with("REVEILLE_FAILPOINT", "no_compare_and_set");
     stage.start_all().await;
     stage.busy().await;
     is_caught(&mut stage, "no_compare_and_set", &["counted"]).await;
@@ -52,21 +43,43 @@ async fn firing_without_a_lock_and_a_comparison_is_caught() {
 #[tokio::test]
 async fn claims_without_skip_locked_are_caught() {
     let database = Database::empty().await;
-    let stage = three_instances(&database, "no_skip_locked").await;
-    // so little room that most runs wait in the queue, and all instances want them
-    let mut stage = stage.with("REVEILLE_ENGINE__MAX_CONCURRENT_RUNS", "2").with("REVEILLE_ENGINE__PREFETCH", "0");
-    stage.effects.takes(Duration::from_millis(150));
+    let stage = FaultHarness::postgres(2, &database.url, &database.url).await;
+    let mut stage = stage.with_of(0, "REVEILLE_FAILPOINT", "no_skip_locked");
+    stage.effects.releases(0);
     stage.start_all().await;
-    stage.busy().await;
-    // whether two of them meet at a run is a matter of chance, in each round
-    for _ in 0..12 {
-        at_once(&mut stage, 40).await;
-        pause(Duration::from_secs(8)).await;
-        if breaks(&stage.verdict().await, &["place", "fence"]) {
-            break;
-        }
-    }
+    // the instance with the bug has seen the run and not taken it yet when the other one, which is as it should be, takes it
+    let other = stage.service(1).process_id();
+    signal("STOP", other).await;
+    let mut lock = database.connect().await;
+    lock.execute("select pg_advisory_lock(length('no_skip_locked'))").await.expect("a lock");
+    let task = stage.task(json!({ "type": "schedule", "cron": "@yearly", "overlap": "allow" })).await;
+    stage.post(&format!("/v1/tasks/{task}/run"), &json!({})).await;
+    until_awaited(&mut lock).await;
+    signal("CONT", other).await;
+    until_begun(&stage, 1).await;
+    lock.execute("select pg_advisory_unlock_all()").await.expect("unlocked");
     is_caught(&mut stage, "no_skip_locked", &["place", "fence"]).await;
+}
+
+/// Waits until somebody waits for an advisory lock of this database.
+async fn until_awaited(connection: &mut PgConnection) {
+    let waiting = "select count(*) from pg_locks
+                    where locktype = 'advisory' and not granted
+                      and database = (select oid from pg_database where datname = current_database())";
+    let begun = Instant::now();
+    while sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut *connection).await.expect("a count") == 0 {
+        assert!(begun.elapsed() < PATIENCE, "nobody waits for the lock");
+        pause(Duration::from_millis(20)).await;
+    }
+}
+
+/// Waits until so many runs have begun.
+async fn until_begun(stage: &FaultHarness, runs: usize) {
+    let begun = Instant::now();
+    while stage.effects.journal().len() < runs {
+        assert!(begun.elapsed() < PATIENCE, "they did not begin\n{}", stage.logs());
+        pause(Duration::from_millis(20)).await;
+    }
 }
 
 #[tokio::test]
@@ -107,11 +120,7 @@ async fn rescue_without_a_token_is_caught() {
 async fn leaves_runs(stage: &mut FaultHarness) {
     stage.start(0).await;
     at_once(stage, 20).await;
-    let begun = Instant::now();
-    while stage.effects.journal().len() < 20 {
-        assert!(begun.elapsed() < PATIENCE, "they did not begin\n{}", stage.logs());
-        pause(Duration::from_millis(20)).await;
-    }
+    until_begun(stage, 20).await;
     stage.kill(0).await;
 }
 
@@ -192,6 +201,13 @@ async fn intent_that_is_written_after_its_effect_is_caught() {
     let mut stage = FaultHarness::sqlite().await.with("REVEILLE_FAILPOINT", "intent_after_effect");
     payments::is_killed_while_it_pays(&mut stage).await;
     is_caught(&mut stage, "intent_after_effect", &["paid_once"]).await;
+}
+
+#[tokio::test]
+async fn agent_that_stores_the_intent_of_a_payment_late_is_caught() {
+    let stage = FaultHarness::sqlite().await.with("REVEILLE_FAILPOINT", "agent_intent_late");
+    let mut stage = payments::is_killed_while_an_agent_pays(stage).await;
+    is_caught(&mut stage, "agent_intent_late", &["paid_once"]).await;
 }
 
 #[tokio::test]

@@ -230,6 +230,12 @@ impl FaultHarness {
         made.unwrap_or_else(|why| panic!("the task was not made: {why}"))
     }
 
+    /// An agent that may use one tool: to send something.
+    pub async fn paying_by_agent(&mut self, trigger: Value) -> String {
+        let made = self.task_of("orchestrator", json!({ "tools": ["http_send"] }), trigger).await;
+        made.unwrap_or_else(|why| panic!("the task was not made: {why}"))
+    }
+
     /// A pipeline that reserves, which may be done twice, and pays.
     pub async fn reserving(&mut self, trigger: Value) -> String {
         let request = |method: &str, what: &str| json!({ "method": method, "url": self.effects.url(), "body": { what: "{{ run.id }}" } });

@@ -1,5 +1,5 @@
-//! `kill -9` while pipelines pay: a payment whose outcome nobody knows is not made again, and a run that ended has all of
-//! its ledger.
+//! `kill -9` while pipelines and agents pay: a payment whose outcome nobody knows is not made again, and a run that ended
+//! has all of its ledger.
 
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,8 @@ use crate::support::postgres::Database;
 
 /// How long a payment takes: kills meet some, and what waits for the end is not stored meanwhile.
 const PAYMENT: Duration = Duration::from_millis(600);
+/// How long the payment of an agent takes: the kill comes before its answer, however slow the machine is.
+const SLOW_PAYMENT: Duration = Duration::from_secs(20);
 /// How long a reservation takes: the instance that reserves is asleep before it has the answer.
 const RESERVATION: Duration = Duration::from_secs(3);
 /// Runs of an instance that sleeps.
@@ -44,6 +46,32 @@ pub async fn is_killed_while_it_pays(stage: &mut FaultHarness) {
         stage.kill(0).await;
         stage.start(0).await;
     }
+}
+
+/// An agent pays by a call that must not be made twice, and the one instance that is there is killed before the answer.
+/// Returns once the run has gone on: it has ended, or pays again.
+pub async fn is_killed_while_an_agent_pays(mut stage: FaultHarness) -> FaultHarness {
+    let scenario = stage.service(0).dir.path().join("scenario.json");
+    let pay = json!({ "method": "POST", "url": stage.effects.url(), "body": { "pays": "{{ user }}" } });
+    let steps = json!([
+        { "turn": 1, "text": "I pay.", "calls": [{ "tool": "http_send", "arguments": pay }] },
+        { "turn": 2, "text": "Whether it is paid: {{ http_send }}" },
+    ]);
+    std::fs::write(&scenario, json!({ "steps": steps }).to_string()).expect("a scenario");
+    stage = stage
+        .with("REVEILLE_LLM__MODELS__MAIN__PROVIDER", "scripted")
+        .with("REVEILLE_LLM__MODELS__MAIN__SCENARIO", &scenario.display().to_string())
+        .with("REVEILLE_APPROVALS__TOOLS__HTTP_SEND__GATE", "auto");
+    stage.effects.takes(SLOW_PAYMENT);
+    stage.start(0).await;
+    let at = (machine_now() + TimeDelta::seconds(2)).to_rfc3339();
+    stage.paying_by_agent(json!({ "type": "schedule", "at": at, "overlap": "allow" })).await;
+    until(&stage, "the agent pays", |effects| effects.payments().len() == 1).await;
+    stage.kill(0).await;
+    stage.effects.takes(Duration::ZERO);
+    stage.start(0).await;
+    stage.ran(1).await;
+    stage
 }
 
 /// The first instance sleeps while its pipelines reserve, until another one has taken them over and pays. When it wakes,
@@ -107,4 +135,25 @@ async fn on_postgres_a_pipeline_that_is_killed_while_it_pays_does_not_pay_again(
     let database = Database::empty().await;
     let stage = FaultHarness::postgres(1, &database.url, &database.url).await;
     pays_once(stage, "postgres, kills while pipelines pay").await;
+}
+
+async fn agent_pays_once(stage: FaultHarness, what: &str) {
+    let mut stage = is_killed_while_an_agent_pays(stage).await;
+    stage.must_hold(what).await;
+    assert_eq!(stage.effects.payments().len(), 1);
+    let run = stage.source.read().await.runs.remove(0);
+    let output = run.output.expect("the agent's answer");
+    assert!(output.contains("unknown"), "the model is told that nobody knows: {output}");
+}
+
+#[tokio::test]
+async fn on_sqlite_an_agent_that_is_killed_while_it_pays_does_not_pay_again() {
+    agent_pays_once(FaultHarness::sqlite().await, "sqlite, a kill while an agent pays").await;
+}
+
+#[tokio::test]
+async fn on_postgres_an_agent_that_is_killed_while_it_pays_does_not_pay_again() {
+    let database = Database::empty().await;
+    let stage = FaultHarness::postgres(1, &database.url, &database.url).await;
+    agent_pays_once(stage, "postgres, a kill while an agent pays").await;
 }

@@ -11,7 +11,7 @@ use reveille::base::invalid::ValidationErrors;
 use reveille::domain::run::cause::Cause;
 use reveille::domain::run::outcome::{RunError, RunOutcome};
 use reveille::domain::run::transcript::{StepOutcome, TranscriptEntry, TranscriptMessage};
-use reveille::domain::run::{Run, RunOrigin, RunState, Usage};
+use reveille::domain::run::{Run, RunOrigin, RunState};
 use reveille::domain::task::{Action, Draft, Task, TaskValidator};
 use reveille::executor::pipeline::{Pipeline, StepParts};
 use reveille::executor::{Executor, Job};
@@ -83,30 +83,13 @@ fn task(config: Value) -> Task {
 
 pub fn job(stage: &AgentHarness, store: Arc<dyn AgentStore>, config: Value, cause: Option<Cause>) -> Job {
     let run = Run {
-        id: RUN,
-        task_id: Some(TASK),
-        tenant_id: "ann".into(),
-        fire_key: "m:1".into(),
-        trigger_type: "schedule".into(),
         origin: RunOrigin::Request,
-        scheduled_for: start(),
         state: RunState::Running,
-        reason: None,
-        blocked_by: None,
         attempt: 1,
-        crashes: 0,
-        infra_retries: 0,
-        missed: None,
-        retry_of: None,
-        event_ids: vec![],
         cause,
         input: Some(json!({ "who": "Ann" })),
-        created_at: start(),
         started_at: Some(start()),
-        finished_at: None,
-        output: None,
-        error: None,
-        usage: Usage::default(),
+        ..Run::queued(TASK, RUN, "ann", "m:1", "schedule", start(), start())
     };
     Job {
         run: Arc::new(run),

@@ -1,6 +1,6 @@
 //! The other side of `webhook` tasks: takes runs as a foreign agent would, answers with the attempt's number, and writes
-//! down what arrived and when. It takes the payments of pipelines, too. It outlives the services of its test, so it sees
-//! both sides of a crash.
+//! down what arrived and when. It takes the payments of pipelines and agents, too. It outlives the services of its test,
+//! so it sees both sides of a crash.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +30,7 @@ pub struct Effect {
     pub at: DateTime<Utc>,
 }
 
-/// A request of a pipeline that must not be repeated.
+/// A request of a pipeline or an agent that must not be repeated.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Payment {
     pub run_id: Uuid,
@@ -108,7 +108,7 @@ impl Effects {
         let Ok(body) = serde_json::from_slice::<Value>(&body) else { return };
         let id = |value: &Value| value.as_str().expect("an id").parse().expect("an id");
         if body["pays"].is_string() {
-            self.payments.lock().unwrap().push(Payment { run_id: id(&body["pays"]), key });
+            self.payments.lock().unwrap().push(Payment { run_id: payer(&body["pays"]), key });
             return self.answer(&mut stream, "paid").await;
         }
         if body["reserves"].is_string() {
@@ -140,6 +140,12 @@ impl Effects {
         let body = serde_json::json!({ "output": output }).to_string();
         let _ = stream.write_all(format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes()).await;
     }
+}
+
+/// The run that pays: its id, or the first id in the message of an agent.
+fn payer(pays: &Value) -> Uuid {
+    let words = pays.as_str().expect("a text").split_whitespace();
+    words.flat_map(str::parse).next().expect("the id of a run")
 }
 
 /// The answer to an attempt; it becomes the output of its run.

@@ -1,18 +1,15 @@
 //! `send_notification`: a message to the tenant's own recipient, by way of the outbox.
 
-use futures::future::BoxFuture;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::domain::approval::{Category, Consequence};
 use crate::domain::task::Urgency;
-use crate::ports::tool::builtin::{definition, read};
-use crate::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolNotice, ToolOutput};
-
-pub struct SendNotification(Definition);
+use crate::ports::tool::builtin::BuiltinTool;
+use crate::ports::tool::{Definition, ToolError, ToolNotice};
 
 #[derive(Deserialize)]
-struct Arguments {
+pub(super) struct Arguments {
     text: String,
     #[serde(default)]
     subject: Option<String>,
@@ -22,58 +19,50 @@ struct Arguments {
     urgency: Option<Urgency>,
 }
 
-impl SendNotification {
-    pub fn new() -> SendNotification {
-        SendNotification(definition(
-            "send_notification",
-            "Send a message to the person you work for, and to nobody else. Your final answer reaches them anyway; \
+pub(super) fn send_notification() -> BuiltinTool<Arguments> {
+    let definition = Definition::new(
+        "send_notification",
+        "Send a message to the person you work for, and to nobody else. Your final answer reaches them anyway; \
              use this for what must reach them apart from it or earlier.",
-            json!({
-                "type": "object",
-                "properties": {
-                    "text": { "type": "string", "minLength": 1, "maxLength": 20_000 },
-                    "subject": { "type": "string", "minLength": 1, "maxLength": 200 },
-                    "channel": {
-                        "type": "string",
-                        "description": "`email`, `webhook`, …; absent: what the person prefers",
-                    },
-                    "urgency": {
-                        "type": "string", "enum": ["low", "normal", "high"],
-                        "description": "absent: `normal`; only what can't wait is `high`: it comes at night as well",
-                    },
+        json!({
+            "type": "object",
+            "properties": {
+                "text": { "type": "string", "minLength": 1, "maxLength": 20_000 },
+                "subject": { "type": "string", "minLength": 1, "maxLength": 200 },
+                "channel": {
+                    "type": "string",
+                    "description": "`email`, `webhook`, …; absent: what the person prefers",
                 },
-                "required": ["text"],
-                "additionalProperties": false,
-            }),
-            Category::Internal,
-            Consequence::Low,
-        ))
-    }
-}
-
-impl Tool for SendNotification {
-    fn definition(&self) -> &Definition {
-        &self.0
-    }
-
-    fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        Box::pin(async move {
-            let Arguments { text, subject, channel, urgency } = read(arguments)?;
-            if urgency == Some(Urgency::Urgent) {
-                return Err(ToolError::arguments("urgency: expected `low`, `normal` or `high`"));
-            }
-            let notice = ToolNotice {
-                run_id: context.run_id,
-                channel,
-                urgency,
-                subject: subject.unwrap_or_else(|| first_line(&text)),
-                text,
-                subject_ref: None,
-                dedupe_key: format!("call:{}:{}:{}", context.run_id, context.turn, context.call_id),
-            };
-            let answer = context.host.notify(&context.tenant, notice).await?;
-            Ok(ToolOutput::json(&answer))
-        })
+                "urgency": {
+                    "type": "string", "enum": ["low", "normal", "high"],
+                    "description": "absent: `normal`; only what can't wait is `high`: it comes at night as well",
+                },
+            },
+            "required": ["text"],
+            "additionalProperties": false,
+        }),
+        Category::Internal,
+        Consequence::Low,
+    );
+    BuiltinTool {
+        definition,
+        act: |context, Arguments { text, subject, channel, urgency }| {
+            Box::pin(async move {
+                if urgency == Some(Urgency::Urgent) {
+                    return Err(ToolError::arguments("urgency: expected `low`, `normal` or `high`"));
+                }
+                let notice = ToolNotice {
+                    run_id: context.run_id,
+                    channel,
+                    urgency,
+                    subject: subject.unwrap_or_else(|| first_line(&text)),
+                    text,
+                    subject_ref: None,
+                    dedupe_key: format!("call:{}:{}:{}", context.run_id, context.turn, context.call_id),
+                };
+                Ok(context.host.notify(&context.tenant, notice).await?)
+            })
+        },
     }
 }
 

@@ -1,24 +1,18 @@
 //! `create_task`, `list_tasks`, `pause_task`, `delete_task`: the tenant's own tasks, through the host.
 
-use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::domain::approval::{Category, Consequence};
-use crate::ports::tool::builtin::{definition, read};
-use crate::ports::tool::{Definition, TaskQuery, Tool, ToolContext, ToolError, ToolOutput};
+use crate::ports::tool::builtin::BuiltinTool;
+use crate::ports::tool::{Definition, TaskQuery};
 
 /// Tasks that `list_tasks` shows when it is not told how many.
 const LISTED: u32 = 20;
 
-pub struct CreateTask(Definition);
-pub struct ListTasks(Definition);
-pub struct PauseTask(Definition);
-pub struct DeleteTask(Definition);
-
 #[derive(Deserialize)]
-struct CreateArguments {
+pub(super) struct CreateArguments {
     name: String,
     instruction: String,
     cron: Option<String>,
@@ -30,58 +24,51 @@ struct CreateArguments {
 }
 
 #[derive(Deserialize)]
-struct ListArguments {
+pub(super) struct ListArguments {
     status: Option<String>,
     q: Option<String>,
     limit: Option<u32>,
 }
 
 #[derive(Deserialize)]
-struct NamedTask {
+pub(super) struct NamedTask {
     id: Uuid,
 }
 
-impl CreateTask {
-    pub fn new() -> CreateTask {
-        CreateTask(definition(
-            "create_task",
-            "Create a task that wakes you later with an instruction, once or again and again. \
+pub(super) fn create_task() -> BuiltinTool<CreateArguments> {
+    let definition = Definition::new(
+        "create_task",
+        "Create a task that wakes you later with an instruction, once or again and again. \
              Give exactly one of `cron`, `interval` and `at`.",
-            json!({
-                "type": "object",
-                "properties": {
-                    "name": { "type": "string", "minLength": 1, "maxLength": 200 },
-                    "instruction": {
-                        "type": "string", "minLength": 1, "maxLength": 65_536,
-                        "description": "Instruction that you will be given when the task fires; it must make sense by itself",
-                    },
-                    "cron": { "type": "string", "description": "Five fields, such as `0 8 * * *`" },
-                    "interval": { "type": "string", "description": "Such as `90m` or `P1D`" },
-                    "at": { "type": "string", "description": "One instant, such as `2026-12-24T15:00:00`" },
-                    "timezone": { "type": "string", "description": "IANA name; absent: the recipient's" },
-                    "max_runs": { "type": "integer", "minimum": 1 },
-                    "channel": { "type": "string", "description": "Where the result is told; absent: as preferred" },
+        json!({
+            "type": "object",
+            "properties": {
+                "name": { "type": "string", "minLength": 1, "maxLength": 200 },
+                "instruction": {
+                    "type": "string", "minLength": 1, "maxLength": 65_536,
+                    "description": "Instruction that you will be given when the task fires; it must make sense by itself",
                 },
-                "required": ["name", "instruction"],
-                "additionalProperties": false,
-            }),
-            Category::Internal,
-            Consequence::Medium,
-        ))
-    }
-}
-
-impl Tool for CreateTask {
-    fn definition(&self) -> &Definition {
-        &self.0
-    }
-
-    fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        Box::pin(async move {
-            let draft = draft(read(arguments)?, context.timezone.name());
-            let task = context.host.create_task(&context.tenant, draft, &context.idempotency_key).await?;
-            Ok(ToolOutput::json(&task))
-        })
+                "cron": { "type": "string", "description": "Five fields, such as `0 8 * * *`" },
+                "interval": { "type": "string", "description": "Such as `90m` or `P1D`" },
+                "at": { "type": "string", "description": "One instant, such as `2026-12-24T15:00:00`" },
+                "timezone": { "type": "string", "description": "IANA name; absent: the recipient's" },
+                "max_runs": { "type": "integer", "minimum": 1 },
+                "channel": { "type": "string", "description": "Where the result is told; absent: as preferred" },
+            },
+            "required": ["name", "instruction"],
+            "additionalProperties": false,
+        }),
+        Category::Internal,
+        Consequence::Medium,
+    );
+    BuiltinTool {
+        definition,
+        act: |context, new| {
+            Box::pin(async move {
+                let draft = draft(new, context.timezone.name());
+                Ok(context.host.create_task(&context.tenant, draft, &context.idempotency_key).await?)
+            })
+        },
     }
 }
 
@@ -105,37 +92,30 @@ fn draft(new: CreateArguments, recipient_zone: &str) -> Value {
     draft
 }
 
-impl ListTasks {
-    pub fn new() -> ListTasks {
-        ListTasks(definition(
-            "list_tasks",
-            "List the tasks of the person you work for, with their ids, states and next times.",
-            json!({
-                "type": "object",
-                "properties": {
-                    "status": { "enum": ["active", "paused", "disabled", "completed"] },
-                    "q": { "type": "string", "description": "Part of the name" },
-                    "limit": { "type": "integer", "minimum": 1, "maximum": 100 },
-                },
-                "additionalProperties": false,
-            }),
-            Category::Internal,
-            Consequence::Low,
-        ))
-    }
-}
-
-impl Tool for ListTasks {
-    fn definition(&self) -> &Definition {
-        &self.0
-    }
-
-    fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        Box::pin(async move {
-            let ListArguments { status, q, limit } = read(arguments)?;
-            let filter = TaskQuery { status, q, limit: limit.unwrap_or(LISTED) };
-            Ok(ToolOutput::json(&context.host.list_tasks(&context.tenant, filter).await?))
-        })
+pub(super) fn list_tasks() -> BuiltinTool<ListArguments> {
+    let definition = Definition::new(
+        "list_tasks",
+        "List the tasks of the person you work for, with their ids, states and next times.",
+        json!({
+            "type": "object",
+            "properties": {
+                "status": { "enum": ["active", "paused", "disabled", "completed"] },
+                "q": { "type": "string", "description": "Part of the name" },
+                "limit": { "type": "integer", "minimum": 1, "maximum": 100 },
+            },
+            "additionalProperties": false,
+        }),
+        Category::Internal,
+        Consequence::Low,
+    );
+    BuiltinTool {
+        definition,
+        act: |context, ListArguments { status, q, limit }| {
+            Box::pin(async move {
+                let filter = TaskQuery { status, q, limit: limit.unwrap_or(LISTED) };
+                Ok(context.host.list_tasks(&context.tenant, filter).await?)
+            })
+        },
     }
 }
 
@@ -149,43 +129,25 @@ fn one_task() -> Value {
     })
 }
 
-impl PauseTask {
-    pub fn new() -> PauseTask {
-        let description = "Pause a task: it keeps its place and does not fire until a person resumes it.";
-        PauseTask(definition("pause_task", description, one_task(), Category::Internal, Consequence::Low))
+pub(super) fn pause_task() -> BuiltinTool<NamedTask> {
+    let description = "Pause a task: it keeps its place and does not fire until a person resumes it.";
+    let definition = Definition::new("pause_task", description, one_task(), Category::Internal, Consequence::Low);
+    BuiltinTool {
+        definition,
+        act: |context, NamedTask { id }| {
+            Box::pin(async move { Ok(context.host.pause_task(&context.tenant, id).await?) })
+        },
     }
 }
 
-impl Tool for PauseTask {
-    fn definition(&self) -> &Definition {
-        &self.0
-    }
-
-    fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        Box::pin(async move {
-            let NamedTask { id } = read(arguments)?;
-            Ok(ToolOutput::json(&context.host.pause_task(&context.tenant, id).await?))
-        })
-    }
-}
-
-impl DeleteTask {
-    pub fn new() -> DeleteTask {
-        let description = "Delete a task for good. Only when the person asked for it; else use `pause_task`.";
-        DeleteTask(definition("delete_task", description, one_task(), Category::Internal, Consequence::Medium))
-    }
-}
-
-impl Tool for DeleteTask {
-    fn definition(&self) -> &Definition {
-        &self.0
-    }
-
-    fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        Box::pin(async move {
-            let NamedTask { id } = read(arguments)?;
-            Ok(ToolOutput::json(&context.host.delete_task(&context.tenant, id).await?))
-        })
+pub(super) fn delete_task() -> BuiltinTool<NamedTask> {
+    let description = "Delete a task for good. Only when the person asked for it; else use `pause_task`.";
+    let definition = Definition::new("delete_task", description, one_task(), Category::Internal, Consequence::Medium);
+    BuiltinTool {
+        definition,
+        act: |context, NamedTask { id }| {
+            Box::pin(async move { Ok(context.host.delete_task(&context.tenant, id).await?) })
+        },
     }
 }
 

@@ -2,52 +2,42 @@
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use chrono_tz::Tz;
-use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::domain::approval::{Category, Consequence};
 use crate::domain::trigger::zone::{parse_zone, shown_in};
-use crate::ports::tool::builtin::{definition, read};
-use crate::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput};
-
-pub struct CurrentTime(Definition);
+use crate::ports::tool::builtin::BuiltinTool;
+use crate::ports::tool::{Definition, ToolError};
 
 #[derive(Deserialize)]
-struct Arguments {
+pub(super) struct Arguments {
     timezone: Option<String>,
 }
 
-impl CurrentTime {
-    pub fn new() -> CurrentTime {
-        CurrentTime(definition(
-            "current_time",
-            "The present date, time and weekday, in the recipient's time zone or in another one.",
-            json!({
-                "type": "object",
-                "properties": { "timezone": {
-                    "type": "string",
-                    "description": "IANA name, such as `Europe/Berlin`; absent: the recipient's",
-                } },
-                "additionalProperties": false,
-            }),
-            Category::Read,
-            Consequence::Low,
-        ))
-    }
-}
-
-impl Tool for CurrentTime {
-    fn definition(&self) -> &Definition {
-        &self.0
-    }
-
-    fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        Box::pin(async move {
-            let arguments: Arguments = read(arguments)?;
-            let zone = arguments.timezone.as_deref().map_or(Ok(context.timezone), zone)?;
-            Ok(ToolOutput::json(&told(context.clock.now(), zone)))
-        })
+pub(super) fn current_time() -> BuiltinTool<Arguments> {
+    let definition = Definition::new(
+        "current_time",
+        "The present date, time and weekday, in the recipient's time zone or in another one.",
+        json!({
+            "type": "object",
+            "properties": { "timezone": {
+                "type": "string",
+                "description": "IANA name, such as `Europe/Berlin`; absent: the recipient's",
+            } },
+            "additionalProperties": false,
+        }),
+        Category::Read,
+        Consequence::Low,
+    );
+    BuiltinTool {
+        definition,
+        act: |context, arguments| {
+            Box::pin(async move {
+                let zone = arguments.timezone.as_deref().map_or(Ok(context.timezone), zone)?;
+                Ok(told(context.clock.now(), zone))
+            })
+        },
     }
 }
 

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use serde_json::Value;
-use sqlx::types::Json;
 
 use super::batch::{AsRead, DueUpdate, FireBatch, Left, PlannedRun, Unplannable};
 use super::request::FireDue;
@@ -159,10 +158,10 @@ impl DueRow {
 
     /// The task once its due row is where it goes.
     fn moved(self, spec: Spec, to: &DueUpdate) -> Option<Task> {
-        let mut task = self.task.with(Json(spec));
+        let mut task = self.task;
         (task.next_at, task.nominal_at) = (to.next_at, to.nominal_at);
         (task.fire_count, task.run_count) = (task.fire_count + to.fires, task.run_count + to.fires);
-        task.task().ok()
+        task.task_with(|_| spec).ok()
     }
 
     /// Adds the runs, the skipped instants and the next instant of a plan to the batch.
