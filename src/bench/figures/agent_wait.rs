@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::base::clock::{machine_now, pause, to_delta};
+use crate::bench::Bench;
 use crate::bench::env::BenchEnv;
 use crate::bench::figure::{BenchFigure, Samples};
 use crate::bench::figures::agent::agent_task;
@@ -24,7 +25,6 @@ use crate::bench::instance::{record, until_recorded};
 use crate::bench::process::service::{BenchService, BenchTenant};
 use crate::bench::scale::Scale;
 use crate::bench::servers::ModelServer;
-use crate::bench::{Bench, BenchEnv, BenchFigure};
 
 const NAME: &str = "agent_wait_1000";
 const RUNS: usize = 1_000;

@@ -14,7 +14,6 @@ use crate::domain::run::Usage;
 use crate::domain::run::transcript::{
     FORMATS, ModelCall, ModelTokens, ProviderMessage, TranscriptEntry, TranscriptMessage,
 };
-use crate::store::batches::BatchStatements;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::listing::{PAGE_BYTES, PagedRow, RowPage, UNBOUNDED};
 use crate::store::db::write_batcher::{BatchLimit, WriteBatcher, together_or_alone};
