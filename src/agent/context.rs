@@ -136,6 +136,7 @@ mod tests {
             text: Some(text.into()),
             tool_calls: calls.iter().map(call).collect(),
             provider_message: None,
+            finish: None,
         }
     }
 

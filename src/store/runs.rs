@@ -31,7 +31,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
-use crate::domain::run::{Cause, MissedInstants, Run, RunFault, RunOrigin, RunState, Usage};
+use crate::domain::run::{Cause, MissedInstants, Run, RunFault, RunFinish, RunOrigin, RunState, Usage};
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::text::{StoredJson, optional_document};
 use crate::store::db::{Db, connection, sqlite_batch};
@@ -108,6 +108,7 @@ pub(super) struct RunRow {
     started_at: Option<DateTime<Utc>>,
     finished_at: Option<DateTime<Utc>>,
     output: Option<String>,
+    finish: Option<String>,
     error: Option<Json<RunFault>>,
     turns: i64,
     tool_calls: i64,
@@ -122,6 +123,8 @@ impl RunRow {
             .ok_or_else(|| StoreError::Corrupt(format!("run {} has the state {}", self.id, self.state)))?;
         let origin = RunOrigin::parse(&self.origin)
             .ok_or_else(|| StoreError::Corrupt(format!("run {} has the origin {}", self.id, self.origin)))?;
+        let finish = self.finish.as_deref().map(|word| RunFinish::parse(word).ok_or(word)).transpose();
+        let finish = finish.map_err(|word| StoreError::Corrupt(format!("run {} has the finish {word}", self.id)))?;
         Ok(Run {
             id: self.id,
             task_id: self.task_id,
@@ -145,6 +148,7 @@ impl RunRow {
             started_at: self.started_at,
             finished_at: self.finished_at,
             output: self.output,
+            finish,
             error: self.error.map(|json| json.0),
             usage: Usage {
                 turns: self.turns,
@@ -165,7 +169,7 @@ pub(super) fn run_in(row: &PgRow) -> Option<Run> {
 const COLUMNS: &str =
     "select r.id, r.task_id, r.tenant_id, r.fire_key, r.trigger_type, r.origin, r.scheduled_for, r.state, r.reason,
             r.blocked_by, r.attempt, r.crashes, r.infra_retries, r.missed, r.retry_of, r.event_ids,
-            r.created_at, r.started_at, r.finished_at, r.error, r.turns, r.tool_calls,
+            r.created_at, r.started_at, r.finished_at, r.finish, r.error, r.turns, r.tool_calls,
             r.input_tokens, r.output_tokens, r.cost_micros";
 const FROM_RUNS: &str = " from runs r ";
 pub(super) const SELECT_RUN: &str = sql!(COLUMNS, ", r.input, r.output", FROM_RUNS);
@@ -289,7 +293,7 @@ mod tests {
         let answer = &take
             [take.find("\nselect id,").expect("its answer")..take.find("  from started").expect("runs that started")];
         let answered: Vec<&str> = answer.trim_start().trim_start_matches("select").split(',').map(str::trim).collect();
-        assert_eq!(columns.len(), 28);
+        assert_eq!(columns.len(), 29);
         for column in columns {
             let column = column.trim_start_matches("r.");
             assert!(answered.contains(&column), "{column} is not in {answered:?}");

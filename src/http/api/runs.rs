@@ -79,6 +79,7 @@ impl RunView {
             started_at: None,
             finished_at: None,
             output: None,
+            finish: None,
             error: None,
             usage: Usage::default(),
         })

@@ -107,6 +107,7 @@ impl NewRun {
             started_at: Some(now),
             finished_at: None,
             output: None,
+            finish: None,
             error: None,
             usage: Usage::default(),
         }

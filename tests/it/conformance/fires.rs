@@ -85,6 +85,7 @@ async fn due_instant_becomes_one_leased_run_and_the_task_waits_for_the_next(worl
             started_at: None,
             finished_at: None,
             output: None,
+            finish: None,
             error: None,
             usage: Usage::default(),
         }

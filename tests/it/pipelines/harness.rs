@@ -105,6 +105,7 @@ pub fn job(stage: &AgentHarness, store: Arc<dyn AgentStore>, config: Value, caus
         started_at: Some(start()),
         finished_at: None,
         output: None,
+        finish: None,
         error: None,
         usage: Usage::default(),
     };

@@ -57,6 +57,7 @@ fn run(seconds: f64) -> RunRow {
         started_at: Some(at(seconds + 0.01)),
         finished_at: Some(at(seconds + 0.02)),
         output: Some(answer_to(id, 1)),
+        finish: None,
         error: None,
     }
 }
