@@ -295,7 +295,10 @@ mod tests {
         turns.iter().for_each(|(call, result)| assert_eq!(next(&mut detector, &[(call, result)]), None));
         let (call, plain) = made("a:x");
         let notice = next(&mut detector, &[(&call, &plain)]).unwrap();
-        insta::assert_snapshot!(notice, @"");
+        let expected = "[Repetition] You have called `a` 3 times in a row with the same arguments, and the result was the same \
+                        each time. Repeating this does not help: go another way, or answer with what you have and say what \
+                        is missing. If it comes once more, the run ends.\n\n";
+        assert_eq!(notice, expected);
 
         // read from a transcript
         let mut again = LoopDetector::new(3);
@@ -303,7 +306,9 @@ mod tests {
         turns.iter().for_each(|(call, result)| assert_eq!(next(&mut again, &[(call, result)]), None));
         assert_eq!((next(&mut again, &[(&call, &told)]), again.check()), (None, Ok(())));
         assert_eq!(next(&mut again, &[(&call, &plain)]), None);
-        insta::assert_snapshot!(format!("{:?}", again.check().unwrap_err()), @"");
+        let message = "the agent called `a` again and again with the same arguments and the same result, also after it was \
+                       told so";
+        assert_eq!(again.check(), Err(RunError::fail(LOOP, message)));
     }
 
     #[test]

@@ -8,7 +8,6 @@ mod looping;
 mod orchestrator;
 mod repetition;
 mod resume;
-mod resume;
 mod tools;
 mod turns;
 mod wire;

@@ -9,7 +9,7 @@ use reveille::domain::run::Usage;
 use reveille::domain::run::outcome::{RunError, RunFault};
 use reveille::domain::run::stream::StreamEvent;
 use reveille::domain::run::transcript::{ModelCall, TranscriptMessage};
-use reveille::ports::llm::{LlmError, ModelAnswer, ModelRequest, ModelTokens, Models, StopReason, ToolChoice};
+use reveille::ports::llm::{LlmError, ModelAnswer, ModelTokens, Models, StopReason, ToolChoice};
 use reveille::ports::tool::{ToolContext, ToolError, ToolFailure, ToolOutput, ToolStatus};
 use serde_json::{Value, json};
 
