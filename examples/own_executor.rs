@@ -20,9 +20,9 @@ impl Executor for Greeter {
 
     fn execute(&self, job: Job) -> BoxFuture<'_, Result<RunOutcome, RunError>> {
         let name = job.task.map(|task| task.spec.action.instruction.clone()).unwrap_or_default();
-        Box::pin(
-            async move { Ok(RunOutcome::Succeeded { output: format!("Hello, {name}!"), usage: Usage::default() }) },
-        )
+        Box::pin(async move {
+            Ok(RunOutcome::Succeeded { output: format!("Hello, {name}!"), finish: None, usage: Usage::default() })
+        })
     }
 }
 

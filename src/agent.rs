@@ -3,15 +3,18 @@
 //! Owns the way of a message (prepare, judge, loop, account) and the ports it needs. Reaches storage only through
 //! [`AgentStore`] and [`crate::ports::tool::ToolHost`]. The transcript survives a crash: see `react.rs`.
 
+mod answer;
 mod calls;
 pub mod checkpoint;
 mod configured;
 mod consent;
 mod context;
+mod loops;
 mod policy;
 mod prompt;
 mod react;
 pub mod result;
+mod round;
 pub mod ruling;
 pub mod settings;
 mod slot;
@@ -31,6 +34,7 @@ use crate::agent::calls::ToolRunner;
 use crate::agent::checkpoint::{Added, Checkpoint};
 use crate::agent::consent::Consent;
 use crate::agent::context::ContextWindow;
+use crate::agent::loops::LoopDetector;
 use crate::agent::prompt::Prompt;
 use crate::agent::react::{LoopEnd, ReactLoop};
 use crate::agent::stream::StreamEmitter;
@@ -326,6 +330,7 @@ impl Agent {
             caller,
             offered: self.offers.select(&self.tools, &offered),
             view: model_messages(&checkpoint, system),
+            loops: LoopDetector::behind(self.settings.loop_repetitions, checkpoint.finished_turns()),
             checkpoint,
             max_turns: incoming.first_turn + i64::from(incoming.wishes.max_turns.unwrap_or(self.settings.max_turns)),
             max_recoveries: self.settings.max_overflow_recovery_attempts,

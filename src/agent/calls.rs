@@ -135,12 +135,12 @@ impl ToolRunner<'_> {
         asked: &EarlierQuestions,
         resumed: bool,
     ) -> Result<CallResult, RunError> {
-        self.teller.tool_call(call);
+        self.teller.tool_call(turn, call);
         let begun = self.clock.elapsed();
         let answered = match self.attempt(turn, call, asked, resumed).await? {
             Attempt::Open(open) => {
                 if let PendingCall::Ask(approval, _) = &open {
-                    self.announce_approval(call, approval);
+                    self.teller.approval_required(approval);
                 }
                 return Ok(CallResult::Open(open));
             }
@@ -238,17 +238,6 @@ impl ToolRunner<'_> {
         })
     }
 
-    /// Tells watchers why a call waits.
-    fn announce_approval(&self, call: &ToolCall, approval: &Approval) {
-        match approval.proposal.undo_window().filter(|_| approval.proposal.is_auto_approved()) {
-            None => self.teller.approval_required(call, &approval.proposal.summary),
-            Some(window) => {
-                let message = format!("held for {} s, and may be stopped until then", window.num_seconds());
-                self.teller.tool_warning(&call.name, message);
-            }
-        }
-    }
-
     async fn with_retries(&self, turn: i64, call: &ToolCall, tool: &Registered) -> Result<ToolOutput, ToolError> {
         let mut limit = tool.definition().timeout.unwrap_or(self.time_limit);
         for tries in 1.. {
@@ -330,5 +319,11 @@ fn unknown_outcome_error() -> ToolError {
 
 /// A failure as the model is told of it.
 fn observation(kind: ToolFailure, code: &str, message: &str, call_id: &str) -> String {
-    format!("Operation failed.\ntype: {}\ncode: {code}\nmessage: {message}\ncall: {call_id}", kind.as_str())
+    let line = call_line(call_id);
+    format!("Operation failed.\ntype: {}\ncode: {code}\nmessage: {message}{line}", kind.as_str())
+}
+
+/// The end of an observation, which names its call.
+pub fn call_line(call_id: &str) -> String {
+    format!("\ncall: {call_id}")
 }

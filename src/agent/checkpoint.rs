@@ -12,9 +12,9 @@ use std::time::Duration;
 use crate::agent::result::{ToolRecord, args_summary};
 use crate::agent::{AgentStore, AppendError};
 use crate::base::clock::{Clock, pause};
-use crate::domain::run::Usage;
 use crate::domain::run::outcome::{RunError, RunFault};
 use crate::domain::run::transcript::{ModelCall, ToolCall, TranscriptEntry, TranscriptMessage};
+use crate::domain::run::{RunFinish, Usage};
 
 /// The fault's code when the store was away: a matter of the infrastructure, not of the run.
 pub const STORE_UNAVAILABLE: &str = "store_unavailable";
@@ -145,27 +145,50 @@ impl Checkpoint {
         for entry in self.entries.iter().filter(|entry| !matches!(entry.message, TranscriptMessage::Tool { .. })) {
             messages.push(entry.message.clone());
             let results = calls_of(&entry.message).iter().filter_map(|call| self.result(entry.turn, &call.id));
-            messages.extend(results.map(|result| result.message.clone()));
+            messages.extend(results.cloned());
         }
         messages
     }
 
     /// The calls of the last turn that have no result: intended, perhaps begun, perhaps done.
     pub fn open_calls(&self) -> Vec<ToolCall> {
-        let last = self.entries.iter().rfind(|entry| matches!(entry.message, TranscriptMessage::Assistant { .. }));
-        let Some(last) = last else { return vec![] };
+        let Some(last) = self.assistant_entries().next_back() else { return vec![] };
         let open = |call: &&ToolCall| self.result(last.turn, &call.id).is_none();
         calls_of(&last.message).iter().filter(open).cloned().collect()
     }
 
-    /// The answer, if the conversation has come to one.
-    pub fn answer(&self) -> Option<&str> {
+    /// The calls of the last turn.
+    pub fn last_calls(&self) -> &[ToolCall] {
+        self.assistant_entries().next_back().map_or(&[], |last| calls_of(&last.message))
+    }
+
+    /// The calls of each turn with their results, in order; without a turn of which a call has none.
+    pub fn finished_turns(&self) -> impl Iterator<Item = (i64, Vec<(&ToolCall, &TranscriptMessage)>)> {
+        self.assistant_entries().filter_map(|entry| {
+            let calls = calls_of(&entry.message).iter().map(|call| Some((call, self.result(entry.turn, &call.id)?)));
+            Some((entry.turn, calls.collect::<Option<Vec<_>>>()?))
+        })
+    }
+
+    /// The answer, if the conversation has come to one, and how. At the limit of turns it may be empty: then it is the
+    /// last thing that the model said before.
+    pub fn answer(&self) -> Option<(&str, RunFinish)> {
         match &self.entries.last()?.message {
-            TranscriptMessage::Assistant { text, tool_calls, .. } if tool_calls.is_empty() => {
-                Some(text.as_deref().unwrap_or(""))
+            TranscriptMessage::Assistant { text, tool_calls, finish, .. } if tool_calls.is_empty() => {
+                let finish = finish.unwrap_or(RunFinish::Answer);
+                let before = || self.last_said().filter(|_| finish == RunFinish::MaxTurns);
+                Some((text.as_deref().or_else(before).unwrap_or(""), finish))
             }
             _ => None,
         }
+    }
+
+    /// The last text of the model.
+    pub fn last_said(&self) -> Option<&str> {
+        self.assistant_entries().rev().find_map(|entry| match &entry.message {
+            TranscriptMessage::Assistant { text, .. } => text.as_deref().filter(|text| !text.trim().is_empty()),
+            _ => None,
+        })
     }
 
     /// All calls that have come to a result, in the order of the conversation. `length`: how long a result was before
@@ -174,7 +197,7 @@ impl Checkpoint {
         let mut records = Vec::new();
         for entry in &self.entries {
             for call in calls_of(&entry.message) {
-                if let Some(result) = self.result(entry.turn, &call.id) {
+                if let Some(result) = self.result_entry(entry.turn, &call.id) {
                     records.push(record(call, result, length(entry.turn, &call.id)));
                 }
             }
@@ -182,7 +205,16 @@ impl Checkpoint {
         records
     }
 
-    fn result(&self, turn: i64, id: &str) -> Option<&TranscriptEntry> {
+    /// The result of a call.
+    pub fn result(&self, turn: i64, id: &str) -> Option<&TranscriptMessage> {
+        self.result_entry(turn, id).map(|entry| &entry.message)
+    }
+
+    fn assistant_entries(&self) -> impl DoubleEndedIterator<Item = &TranscriptEntry> {
+        self.entries.iter().filter(|entry| matches!(entry.message, TranscriptMessage::Assistant { .. }))
+    }
+
+    fn result_entry(&self, turn: i64, id: &str) -> Option<&TranscriptEntry> {
         let fits =
             |message: &TranscriptMessage| matches!(message, TranscriptMessage::Tool { call_id, .. } if call_id == id);
         self.entries.iter().find(|entry| entry.turn == turn && fits(&entry.message))
@@ -264,6 +296,7 @@ mod tests {
             text: Some(text.into()),
             tool_calls: calls.iter().map(call).collect(),
             provider_message: None,
+            finish: None,
         };
         let usage =
             Usage { turns: 1, tool_calls: calls.len() as i64, input_tokens: 10, output_tokens: 2, cost_micros: 5 };
@@ -309,7 +342,7 @@ mod tests {
         assert_eq!(ids(&checkpoint.open_calls()), ["a"]);
         checkpoint.append(2, vec![result("a")]).await.unwrap();
         checkpoint.append(3, vec![says("done", &[])]).await.unwrap();
-        assert_eq!((checkpoint.open_calls(), checkpoint.answer()), (vec![], Some("done")));
+        assert_eq!((checkpoint.open_calls(), checkpoint.answer()), (vec![], Some(("done", RunFinish::Answer))));
 
         let again = empty(&store).await;
         let seqs: Vec<i64> = again.entries.iter().map(|entry| entry.seq).collect();

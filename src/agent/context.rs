@@ -137,6 +137,7 @@ mod tests {
             text: Some(text.into()),
             tool_calls: calls.iter().map(call).collect(),
             provider_message: None,
+            finish: None,
         }
     }
 

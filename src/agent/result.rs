@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::domain::run::Usage;
+use crate::domain::run::{RunFinish, Usage};
 
 /// Longest value in a summary of arguments, in characters.
 const SUMMARY_LENGTH: usize = 100;
@@ -15,6 +15,8 @@ const SECRET_NAMES: [&str; 6] = ["password", "passwd", "secret", "token", "api_k
 pub struct ReactLoopResult {
     /// The answer.
     pub response: String,
+    /// How the model came to it.
+    pub finish: RunFinish,
     /// Turns of the model.
     pub turns: i64,
     /// Time of all executions, in milliseconds.
@@ -126,6 +128,7 @@ mod tests {
         };
         let result = ReactLoopResult {
             response: "done".into(),
+            finish: RunFinish::Answer,
             turns: 3,
             duration_ms: 812,
             token_usage: usage.into(),
@@ -135,7 +138,7 @@ mod tests {
         assert_eq!(
             serde_json::to_value(result).unwrap(),
             json!({
-                "response": "done", "turns": 3, "duration_ms": 812,
+                "response": "done", "finish": "answer", "turns": 3, "duration_ms": 812,
                 "token_usage": { "input_tokens": 20, "output_tokens": 4, "total": 24 },
                 "tool_calls": [{
                     "name": "current_time", "args_summary": {}, "duration_ms": 5, "success": true,

@@ -35,6 +35,8 @@ pub struct Settings {
     pub llm_retry_base_delay: f64,
     /// How often a conversation that is too long for the model is shortened.
     pub max_overflow_recovery_attempts: u32,
+    /// How often the same calls with the same results come in a row before the model is told so; 0: it never is.
+    pub loop_repetitions: u32,
 }
 
 impl Default for Settings {
@@ -55,6 +57,7 @@ impl Default for Settings {
             llm_max_retries: 2,
             llm_retry_base_delay: 1.0,
             max_overflow_recovery_attempts: 3,
+            loop_repetitions: 3,
         }
     }
 }
@@ -101,6 +104,8 @@ impl Settings {
         expect((0.0..=60.0).contains(&self.llm_retry_base_delay), "llm_retry_base_delay", "from 0 to 60 seconds");
         let recoveries = "max_overflow_recovery_attempts";
         expect(self.max_overflow_recovery_attempts <= 3, recoveries, "at most 3");
+        let repeats = self.loop_repetitions == 0 || (2..=100).contains(&self.loop_repetitions);
+        expect(repeats, "loop_repetitions", "0, or from 2 to 100");
     }
 }
 
@@ -131,9 +136,10 @@ mod tests {
             llm_max_retries: 11,
             llm_retry_base_delay: -1.0,
             max_overflow_recovery_attempts: 4,
+            loop_repetitions: 1,
         };
         odd.check(&mut faults);
         // every key but the text
-        assert_eq!(faults.0.len(), 11, "{faults}");
+        assert_eq!(faults.0.len(), 12, "{faults}");
     }
 }

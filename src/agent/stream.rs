@@ -2,11 +2,10 @@
 //!
 //! `session`, `state_change`, `error` and `execution_end` are not told here: they belong to whoever commits them.
 
-use serde_json::Value;
-
 use crate::agent::StreamSink;
+use crate::domain::approval::Approval;
 use crate::domain::run::stream::StreamEvent;
-use crate::domain::run::transcript::{ModelCall, ToolCall};
+use crate::domain::run::transcript::{ModelCall, ToolCall, TranscriptMessage};
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -30,23 +29,24 @@ impl StreamEmitter {
         (self.0)(StreamEvent::MessageEnd { turn, text: text.to_owned(), model_call: Some(model_call.clone()) });
     }
 
-    pub fn tool_call(&self, call: &ToolCall) {
-        let args: Value = call.arguments.clone();
-        (self.0)(StreamEvent::ToolCallStart { tool: call.name.clone(), args, id: call.id.clone() });
+    pub fn tool_call(&self, turn: i64, call: &ToolCall) {
+        (self.0)(StreamEvent::of_call(turn, call));
     }
 
     pub fn tool_warning(&self, tool: &str, message: impl Into<String>) {
         (self.0)(StreamEvent::ToolWarning { tool: tool.to_owned(), message: message.into() });
     }
 
-    /// A person is asked about a call.
-    pub fn approval_required(&self, call: &ToolCall, summary: &str) {
-        let (tool, id) = (call.name.clone(), call.id.clone());
-        (self.0)(StreamEvent::ApprovalRequired { tool, id, summary: summary.to_owned() });
+    /// A person is about to be asked. Watchers are told once it is recorded, and so of calls that are only held.
+    pub fn approval_required(&self, approval: &Approval) {
+        let event = StreamEvent::of_approval(approval);
+        if let StreamEvent::ApprovalRequired { .. } = event {
+            (self.0)(event);
+        }
     }
 
-    pub fn tool_result(&self, call: &ToolCall, result: &str, error: bool) {
-        let (tool, id) = (call.name.clone(), call.id.clone());
-        (self.0)(StreamEvent::ToolResult { tool, id, result: result.to_owned(), error });
+    /// A call has its result; of other messages nothing is told.
+    pub fn tool_result(&self, turn: i64, message: &TranscriptMessage) {
+        StreamEvent::of_message(turn, message, None).into_iter().for_each(&*self.0);
     }
 }

@@ -166,7 +166,9 @@ impl Executor for ExecutorProbe {
             Some(target) => Box::pin(self.0.execute(&**target, job)),
             None => {
                 self.0.count();
-                Box::pin(async { Ok(RunOutcome::Succeeded { output: String::new(), usage: Usage::default() }) })
+                Box::pin(async {
+                    Ok(RunOutcome::Succeeded { output: String::new(), finish: None, usage: Usage::default() })
+                })
             }
         }
     }

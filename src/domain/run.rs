@@ -5,6 +5,8 @@ pub mod outcome;
 pub mod stream;
 pub mod transcript;
 
+use std::collections::VecDeque;
+
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -71,6 +73,23 @@ pub enum RunEvent {
     Skip,
 }
 
+impl RunEvent {
+    /// Every event.
+    pub const ALL: [RunEvent; 11] = [
+        RunEvent::Start,
+        RunEvent::Requeue,
+        RunEvent::AskInput,
+        RunEvent::AskApproval,
+        RunEvent::AskCompletion,
+        RunEvent::Wake,
+        RunEvent::Succeed,
+        RunEvent::Fail,
+        RunEvent::Cancel,
+        RunEvent::Expire,
+        RunEvent::Skip,
+    ];
+}
+
 /// A transition that the table does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a run that is {} can't {event:?}", state.as_str())]
@@ -103,6 +122,27 @@ impl RunState {
             (WaitingForCompletion, Fail) => Failed,
             (state, event) => return Err(IllegalRunTransition { state, event }),
         })
+    }
+
+    /// The states through which a run gets from this one to another by the fewest events, at least one; the last is the
+    /// other. Where no way leads there, the other alone.
+    pub fn way_to(self, to: RunState) -> Vec<RunState> {
+        let mut ways = VecDeque::from([vec![self]]);
+        let mut seen = Vec::new();
+        while let Some(way) = ways.pop_front() {
+            let from = way[way.len() - 1];
+            for next in RunEvent::ALL.into_iter().filter_map(|event| from.on(event).ok()) {
+                let longer = [&way[..], &[next]].concat();
+                if next == to {
+                    return longer[1..].to_vec();
+                }
+                if !seen.contains(&next) {
+                    seen.push(next);
+                    ways.push_back(longer);
+                }
+            }
+        }
+        vec![to]
     }
 
     /// Nothing follows.
@@ -182,6 +222,17 @@ impl utoipa::PartialSchema for Usage {
 impl utoipa::ToSchema for Usage {}
 
 words! {
+    /// How an agent came to its answer.
+    #[derive(utoipa::ToSchema)]
+    pub enum RunFinish {
+        /// By itself.
+        Answer = "answer",
+        /// It was asked to answer because it had used up its turns.
+        MaxTurns = "max_turns",
+    }
+}
+
+words! {
     /// Why a run was recorded.
     pub enum RunOrigin {
         /// Its task's trigger fired.
@@ -257,6 +308,9 @@ pub struct Run {
     /// The answer.
     #[schema(required)]
     pub output: Option<String>,
+    /// How its agent came to the answer; `null` where no agent answered, or an earlier release recorded it.
+    #[schema(required)]
+    pub finish: Option<RunFinish>,
     /// The error, where it did not succeed.
     #[schema(required)]
     pub error: Option<RunFault>,
@@ -298,6 +352,7 @@ impl Run {
             started_at: None,
             finished_at: None,
             output: None,
+            finish: None,
             error: None,
             usage: Usage::default(),
         }
@@ -308,25 +363,11 @@ impl Run {
 mod tests {
     use super::*;
 
-    const EVENTS: [RunEvent; 11] = [
-        RunEvent::Start,
-        RunEvent::Requeue,
-        RunEvent::AskInput,
-        RunEvent::AskApproval,
-        RunEvent::AskCompletion,
-        RunEvent::Wake,
-        RunEvent::Succeed,
-        RunEvent::Fail,
-        RunEvent::Cancel,
-        RunEvent::Expire,
-        RunEvent::Skip,
-    ];
-
     #[test]
     fn table_of_transitions_is_the_one_that_is_written_down() {
         let mut table = String::new();
         for state in RunState::ALL {
-            for event in EVENTS {
+            for event in RunEvent::ALL {
                 if let Ok(next) = state.on(event) {
                     table.push_str(&format!("{} {event:?} {}\n", state.as_str(), next.as_str()));
                 }
@@ -359,9 +400,20 @@ mod tests {
     }
 
     #[test]
+    fn way_to_a_state_leads_through_those_that_a_run_has_to_pass() {
+        use RunState::*;
+        assert_eq!(PendingApproval.way_to(Running), [Queued, Running]);
+        assert_eq!(Queued.way_to(Succeeded), [Running, Succeeded]);
+        assert_eq!(Running.way_to(Running), [Queued, Running], "an attempt that failed, and the next");
+        assert_eq!(Queued.way_to(Queued), [Running, Queued]);
+        assert_eq!(Queued.way_to(Cancelled), [Cancelled]);
+        assert_eq!(Succeeded.way_to(Running), [Running], "no way leads there");
+    }
+
+    #[test]
     fn final_state_is_never_left() {
         for state in RunState::ALL.into_iter().filter(|s| s.is_final()) {
-            for event in EVENTS {
+            for event in RunEvent::ALL {
                 assert_eq!(state.on(event), Err(IllegalRunTransition { state, event }));
             }
         }

@@ -68,7 +68,7 @@ impl Orchestrator {
         };
         match self.agent.handle_message(&incoming).await? {
             AgentResponse::Answered(result) => {
-                Ok(RunOutcome::Succeeded { output: result.response, usage: result.usage })
+                Ok(RunOutcome::Succeeded { output: result.response, finish: Some(result.finish), usage: result.usage })
             }
             AgentResponse::Suspended(Suspension { asks, open, usage }) => Ok(RunOutcome::Asks { asks, open, usage }),
             AgentResponse::Refused { reason } => Ok(RunOutcome::Skipped { reason, usage: Usage::default() }),

@@ -163,7 +163,7 @@ async fn steps(spec: &PipelineSpec, attempts: &Attempts<'_>, mut scope: StepScop
     }
     let output = output(spec.output.as_ref(), attempts.world, &scope, last).await;
     let output = output.map_err(|why| RunError::fail("output", why))?;
-    Ok(RunOutcome::Succeeded { output: shown(output), usage: attempts.ledger.usage().await })
+    Ok(RunOutcome::Succeeded { output: shown(output), finish: None, usage: attempts.ledger.usage().await })
 }
 
 impl Attempts<'_> {

@@ -28,7 +28,7 @@ use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
-use crate::domain::run::{Run, RunOrigin, RunState, Usage};
+use crate::domain::run::{Run, RunFinish, RunOrigin, RunState, Usage};
 use crate::store::columns::Columns;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::text::{StoredJson, optional_document};
@@ -104,6 +104,7 @@ impl<'r, R: Columns> FromRow<'r, R> for Run {
             started_at: row.value("started_at")?,
             finished_at: row.value("finished_at")?,
             output: row.value("output")?,
+            finish: row.optional_word("finish", RunFinish::parse)?,
             error: row.optional_document("error")?,
             usage: Usage::from_row(row)?,
         })
@@ -130,7 +131,7 @@ pub(super) fn run_in(row: &PgRow) -> Option<Run> {
 const COLUMNS: &str =
     "select r.id, r.task_id, r.tenant_id, r.fire_key, r.trigger_type, r.origin, r.scheduled_for, r.state, r.reason,
             r.blocked_by, r.attempt, r.crashes, r.infra_retries, r.missed, r.retry_of, r.event_ids,
-            r.created_at, r.started_at, r.finished_at, r.error, r.turns, r.tool_calls,
+            r.created_at, r.started_at, r.finished_at, r.finish, r.error, r.turns, r.tool_calls,
             r.input_tokens, r.output_tokens, r.cost_micros";
 const FROM_RUNS: &str = " from runs r ";
 pub(super) const SELECT_RUN: &str = sql!(COLUMNS, ", r.input, r.output", FROM_RUNS);
@@ -253,7 +254,7 @@ mod tests {
         let answer = &take
             [take.find("\nselect id,").expect("its answer")..take.find("  from started").expect("runs that started")];
         let answered: Vec<&str> = answer.trim_start().trim_start_matches("select").split(',').map(str::trim).collect();
-        assert_eq!(columns.len(), 28);
+        assert_eq!(columns.len(), 29);
         for column in columns {
             let column = column.trim_start_matches("r.");
             assert!(answered.contains(&column), "{column} is not in {answered:?}");

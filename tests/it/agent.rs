@@ -6,6 +6,8 @@ pub mod harness;
 mod http2;
 mod looping;
 mod orchestrator;
+mod repetition;
 mod resume;
 mod tools;
+mod turns;
 mod wire;

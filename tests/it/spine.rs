@@ -76,6 +76,37 @@ async fn fires_calls_a_tool_and_mails<F: WireFormat>() -> Vec<Value> {
         .collect()
 }
 
+/// The one turn is used up by the call, and all who hear of the answer hear of that.
+#[tokio::test]
+async fn answer_at_the_limit_of_turns_is_told_as_one() {
+    let model = ModelServer::start::<OpenAiFormat>().await;
+    let mail = MailServer::start().await;
+    let mut service = service(&model, Some(&mail));
+    service.start().await;
+    let api = Api::of(&service);
+    let recipient = json!({ "timezone": "Europe/Berlin", "addresses": { "email": "ann@example.org" } });
+    api.put("/v1/recipients/ann", &recipient).await;
+    let mut task = every_second_once("Say what time it is.");
+    task["action"]["config"]["max_turns"] = json!(1);
+    let task = api.post("/v1/tasks", &task).await;
+    let run = api.until_run(task["id"].as_str().unwrap(), "succeeded", PATIENCE).await;
+    let id = run["id"].as_str().unwrap();
+    assert_eq!(run["finish"], "max_turns");
+    assert_eq!(api.get(&format!("/v1/runs/{id}")).await["finish"], "max_turns");
+    let transcript = api.get(&format!("/v1/runs/{id}/transcript")).await;
+    assert_eq!(transcript["items"].as_array().unwrap().last().unwrap()["finish"], "max_turns");
+    api.until_delivery(id, "delivered", PATIENCE).await;
+    let text = mail.messages()[0].text.replace("\r\n", "\n");
+    assert_eq!(text.trim(), "The agent was stopped at its limit of turns. This is as far as it came:\n\nIt is late.");
+    let token = service.admin_token().expect("the first start makes an admin token");
+    let mut show = service.command();
+    show.args(["run", "show", id]).env("REVEILLE_URL", service.url()).env("REVEILLE_TOKEN", token);
+    let shown = String::from_utf8(show.output().await.unwrap().stdout).unwrap();
+    let finish = shown.lines().find(|line| line.starts_with("finish")).unwrap_or_else(|| panic!("{shown}"));
+    assert!(finish.ends_with("max_turns"), "{finish}");
+    assert!(service.terminate().await.success());
+}
+
 /// The body with what differs from run to run replaced.
 fn steady(body: &Value, replace: &[(&str, &str)]) -> Value {
     match body {

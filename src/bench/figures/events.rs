@@ -292,6 +292,6 @@ impl Executor for StartedRuns {
             expected.1 = Some(now);
             self.0.bell.notify_waiters();
         }
-        Box::pin(async { Ok(RunOutcome::Succeeded { output: String::new(), usage: Usage::default() }) })
+        Box::pin(async { Ok(RunOutcome::Succeeded { output: String::new(), finish: None, usage: Usage::default() }) })
     }
 }

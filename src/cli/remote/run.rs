@@ -261,6 +261,7 @@ pub fn print_run(run: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Res
         ("retry of", text_of(&run["retry_of"])),
         ("usage", usage_of(&run["usage"])),
         ("error", error_of(run)),
+        ("finish", text_of(&run["finish"])),
         ("output", text_of(&run["output"])),
     ])?;
     Ok(())

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::base::secret::Secret;
 use crate::domain::notification::text::cut;
 use crate::domain::notification::{ApprovalQuestion, CredentialContext, DigestItem, Link, MessageLanguage};
-use crate::domain::run::{Run, RunState};
+use crate::domain::run::{Run, RunFinish, RunState};
 
 /// A message in words for people and as data for programs.
 #[derive(Debug, Clone, PartialEq)]
@@ -76,11 +76,20 @@ pub(super) fn ownership_code(language: MessageLanguage, code: &Secret) -> (Optio
     }
 }
 
-/// The answer of a run, or that it has none.
+/// The answer of a run, or that it has none. Where the agent was stopped at its limit of turns that comes first, because the
+/// end of a long text may be cut.
 pub(super) fn answer(language: MessageLanguage, run: &Run) -> String {
-    match run.output.as_deref().map(str::trim) {
-        None | Some("") => language.pick("Done, without an answer.", "Erledigt, ohne Antwort.").into(),
-        Some(output) => output.to_owned(),
+    let output = match run.output.as_deref().map(str::trim) {
+        None | Some("") => language.pick("Done, without an answer.", "Erledigt, ohne Antwort."),
+        Some(output) => output,
+    };
+    let stopped = language.pick(
+        "The agent was stopped at its limit of turns. This is as far as it came:",
+        "Der Agent wurde an seiner Grenze von Durchgängen angehalten. So weit ist er gekommen:",
+    );
+    match run.finish {
+        Some(RunFinish::MaxTurns) => format!("{stopped}\n\n{output}"),
+        Some(RunFinish::Answer) | None => output.to_owned(),
     }
 }
 

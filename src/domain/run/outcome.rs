@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::domain::approval::Approval;
 use crate::domain::credential::CredentialIssue;
-use crate::domain::run::Usage;
+use crate::domain::run::{RunFinish, Usage};
 
 /// An execution that came to an end by itself.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,6 +17,8 @@ pub enum RunOutcome {
     Succeeded {
         /// The answer.
         output: String,
+        /// How an agent came to it; `None`: it is no agent's.
+        finish: Option<RunFinish>,
         /// Usage of this execution.
         usage: Usage,
     },

@@ -2,8 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use uuid::Uuid;
 
-use crate::domain::run::transcript::ModelCall;
+use crate::domain::approval::Approval;
+use crate::domain::run::RunFinish;
+use crate::domain::run::transcript::{ModelCall, ToolCall, TranscriptMessage};
 
 /// One event of a run's stream; the SSE event name is the tag.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -38,6 +41,8 @@ pub enum StreamEvent {
     },
     /// The model calls a tool.
     ToolCallStart {
+        /// The model's turn.
+        turn: i64,
         /// Name of the tool.
         tool: String,
         /// Arguments of the call.
@@ -47,6 +52,8 @@ pub enum StreamEvent {
     },
     /// A tool has answered.
     ToolResult {
+        /// The model's turn.
+        turn: i64,
         /// Name of the tool.
         tool: String,
         /// The model's id of the call.
@@ -65,6 +72,10 @@ pub enum StreamEvent {
     },
     /// A call waits for a person.
     ApprovalRequired {
+        /// The approval, by which it is decided.
+        approval_id: Uuid,
+        /// The model's turn.
+        turn: i64,
         /// Name of the tool.
         tool: String,
         /// The model's id of the call.
@@ -92,10 +103,53 @@ pub enum StreamEvent {
         conversation_id: Option<String>,
         /// Usage of the execution.
         usage: Value,
+        /// How the run's agent came to its answer; absent where no agent answered.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        finish: Option<RunFinish>,
     },
 }
 
 impl StreamEvent {
+    /// The events of a message of the transcript, in order.
+    pub fn of_message(turn: i64, message: &TranscriptMessage, model_call: Option<&ModelCall>) -> Vec<StreamEvent> {
+        match message {
+            TranscriptMessage::Assistant { text, tool_calls, .. } => {
+                let (text, model_call) = (text.clone().unwrap_or_default(), model_call.cloned());
+                let end = StreamEvent::MessageEnd { turn, text, model_call };
+                let calls = tool_calls.iter().map(|call| StreamEvent::of_call(turn, call));
+                [StreamEvent::MessageStart { turn }, end].into_iter().chain(calls).collect()
+            }
+            TranscriptMessage::Tool { call_id, name, content, is_error, .. } => {
+                let (tool, id, result) = (name.clone(), call_id.clone(), content.clone());
+                vec![StreamEvent::ToolResult { turn, tool, id, result, error: *is_error }]
+            }
+            TranscriptMessage::System { .. }
+            | TranscriptMessage::User { .. }
+            | TranscriptMessage::Pipeline { .. }
+            | TranscriptMessage::Step { .. }
+            | TranscriptMessage::StepResult { .. } => Vec::new(),
+        }
+    }
+
+    /// The beginning of a call.
+    pub fn of_call(turn: i64, call: &ToolCall) -> StreamEvent {
+        let (tool, args, id) = (call.name.clone(), call.arguments.clone(), call.id.clone());
+        StreamEvent::ToolCallStart { turn, tool, args, id }
+    }
+
+    /// The question about a call; of one that nobody is asked about, that it is held for a while.
+    pub fn of_approval(approval: &Approval) -> StreamEvent {
+        let Approval { id: approval_id, turn, call_id, proposal, .. } = approval;
+        let (approval_id, turn, tool, id) = (*approval_id, *turn, proposal.tool.clone(), call_id.clone());
+        match proposal.undo_window().filter(|_| proposal.is_auto_approved()) {
+            None => StreamEvent::ApprovalRequired { approval_id, turn, tool, id, summary: proposal.summary.clone() },
+            Some(window) => {
+                let message = format!("held for {} s, and may be stopped until then", window.num_seconds());
+                StreamEvent::ToolWarning { tool, message }
+            }
+        }
+    }
+
     /// The SSE event name.
     pub fn name(&self) -> &'static str {
         match self {

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::base::words::is_default;
-use crate::domain::run::Usage;
 use crate::domain::run::outcome::RunFault;
+use crate::domain::run::{RunFinish, Usage};
 
 /// The version of the stored form. Format 2 says which model was asked for a message, and counts its tokens by kind.
 pub const FORMAT: i16 = 2;
@@ -48,6 +48,9 @@ pub enum TranscriptMessage {
         /// Kept beside the message, for its model alone: no answer of the API and no stream carries it.
         #[serde(skip)]
         provider_message: Option<Arc<ProviderMessage>>,
+        /// `max_turns`: the turns were used up, and it was asked to answer. Absent in all other messages.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        finish: Option<RunFinish>,
     },
     /// The result of a call.
     Tool {

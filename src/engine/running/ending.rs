@@ -41,9 +41,9 @@ impl RunEnding<'_> {
     /// The end to write; an error where nothing may be written (the lease is lost).
     pub fn finish(&self, result: Result<RunOutcome, RunError>) -> Result<Option<Finish>, IllegalRunTransition> {
         Ok(Some(match result {
-            Ok(RunOutcome::Succeeded { output, usage }) => {
+            Ok(RunOutcome::Succeeded { output, finish, usage }) => {
                 let tells = self.notification(RunEnd::Succeeded { output: Some(&output) });
-                Finish { output: Some(output), usage, tells, ..self.end(RunEvent::Succeed)? }
+                Finish { output: Some(output), finish, usage, tells, ..self.end(RunEvent::Succeed)? }
             }
             Ok(RunOutcome::Quiet { reason, usage }) => {
                 Finish { reason: Some(reason), usage, ..self.end(RunEvent::Succeed)? }

@@ -195,7 +195,7 @@ impl Shared {
 
     async fn record(&self, finish: Box<Finish>, started: &StartedRun, told: bool) {
         let run_id = started.run.id;
-        let (state, reason, usage) = (finish.state, finish.reason.clone(), finish.usage);
+        let (state, reason, usage, how) = (finish.state, finish.reason.clone(), finish.usage, finish.finish);
         let took = Duration::from_millis(finish.execution_ms.max(0) as u64);
         let error = finish.error.clone();
         if !self.finisher.finish(finish).await {
@@ -209,7 +209,11 @@ impl Shared {
         }
         self.publish_state(run_id, state, reason);
         if state.is_final() {
-            self.hub.publish(run_id, || StreamEvent::ExecutionEnd { conversation_id: None, usage: json!(usage) });
+            self.hub.publish(run_id, || StreamEvent::ExecutionEnd {
+                conversation_id: None,
+                usage: json!(usage),
+                finish: how,
+            });
         }
         if state == RunState::Failed && !told {
             Box::pin(self.pause_if_failing(started)).await;

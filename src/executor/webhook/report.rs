@@ -96,7 +96,9 @@ impl RuntimeReport {
     /// The outcome of the run that the report stands for.
     pub fn outcome(self) -> Result<RunOutcome, RunError> {
         match self {
-            RuntimeReport::Succeeded { output } => Ok(RunOutcome::Succeeded { output, usage: Usage::default() }),
+            RuntimeReport::Succeeded { output } => {
+                Ok(RunOutcome::Succeeded { output, finish: None, usage: Usage::default() })
+            }
             RuntimeReport::Failed { error } => Err(RunError::Fail { fault: error }),
         }
     }

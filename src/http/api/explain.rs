@@ -20,7 +20,7 @@ use uuid::Uuid;
 use crate::base::token::Permission;
 use crate::domain::approval::{Approval, ApprovalStatus};
 use crate::domain::notification::{Delivery, dedupe};
-use crate::domain::run::{Cause, Run, RunOrigin, RunState, TranscriptEntry, TranscriptMessage};
+use crate::domain::run::{Cause, Run, RunFinish, RunOrigin, RunState, TranscriptEntry, TranscriptMessage};
 use crate::domain::task::{Notify, Route, Task};
 use crate::http::HttpState;
 use crate::http::api::runs::missing;
@@ -202,6 +202,10 @@ fn state_sentence(run: &Run, approvals: &[Approval]) -> String {
             },
         },
         RunState::WaitingForCompletion => "It waits until a foreign runtime reports.".into(),
+        RunState::Succeeded if run.finish == Some(RunFinish::MaxTurns) => {
+            let at = ends(run.finished_at);
+            format!("It succeeded{at}, but its agent was stopped at its limit of turns and asked for what it had.")
+        }
         RunState::Succeeded => format!("It succeeded{}.", ends(run.finished_at)),
         RunState::Failed => format!("It failed{}, after {} attempts.", ends(run.finished_at), run.attempt),
         RunState::Cancelled => format!("It was cancelled{}.", ends(run.finished_at)),

@@ -1,11 +1,13 @@
 //! The live stream of one run: what is in its transcript first, then what happens, until it has ended.
 //!
-//! The transcript is the truth: committed entries carry its `seq` as event id, and a client that comes back with
-//! `Last-Event-ID` misses none. Live events of a run that this instance executes carry no id and are told as they
-//! come; what they led to is not told again when it is committed. A run that another instance executes is followed by
-//! its transcript alone. Entries of a pipeline are committed up to a second late, or with the end of the run.
+//! The record is the truth. Each event that is told once has the client's place behind it as its id; a client that comes
+//! back with `Last-Event-ID`, here or at another instance, is told the rest. Of a run that this instance executes,
+//! messages and calls are told as they come, and not again when they are committed. All else is read from the record: state,
+//! questions and errors, wherever the run is executed. Entries of a pipeline are committed up to a second late, or with
+//! the end of the run.
 
 mod memory;
+mod position;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -17,38 +19,42 @@ use axum::response::{IntoResponse, Response};
 use futures::future::{BoxFuture, ready};
 use futures::stream::unfold;
 use futures::{FutureExt, Stream};
+use serde_json::json;
 use uuid::Uuid;
 
 use crate::base::clock;
 use crate::base::token::Permission;
-use crate::domain::run::{Run, StreamEvent, TranscriptEntry};
+use crate::domain::approval::Approval;
+use crate::domain::run::{Run, RunState, StreamEvent, TranscriptEntry, TranscriptMessage};
 use crate::executor::hub::{RunSubscription, WatchedEvent};
 use crate::http::HttpState;
 use crate::http::api::runs::missing;
 use crate::http::error::ApiError;
 use crate::http::request::{AuthenticatedCaller, Call, Id, Query};
 use crate::http::streaming::limiter;
-use crate::http::streaming::run::memory::StreamMemory;
-use crate::store::StoreError;
+use crate::http::streaming::run::memory::{StreamMemory, ToldEvent};
+use crate::http::streaming::run::position::{StreamPosition, digest_of};
+use crate::store::{ApprovalFilter, StoreError};
 
 /// How often the transcript is looked at while nothing is heard.
 const LOOK: Duration = Duration::from_millis(500);
 /// How soon it is looked at after the executor has said that it is done: its last write is on the way.
 const LOOK_SOON: Duration = Duration::from_millis(50);
 
-/// No transcript has an entry of a larger number.
-const MOST_ENTRIES: i64 = 1 << 48;
 /// Entries that are read at once.
 const ENTRIES: i64 = 100;
+/// Approvals that are read at once, the newest.
+const APPROVALS: i64 = 200;
 
 /// Follow a run
 ///
 /// Server-sent events: `session`, `message_start`, `message_chunk`, `message_end`, `tool_call_start`, `tool_result`,
-/// `state_change`, `tool_warning`, `error`, and `execution_end` last. Committed entries come first; with
-/// `Last-Event-ID`, what came after it.
+/// `state_change`, `approval_required`, `tool_warning`, `error`, and `execution_end` last. What has happened comes first; with
+/// `Last-Event-ID`, what came after it, at any instance. `message_start`, `message_chunk` and `tool_warning` are told while
+/// they happen and have no id.
 #[utoipa::path(get, path = "/v1/runs/{id}/stream", tag = "runs", security(("bearer" = ["runs:read"])),
     params(("id" = Uuid, Path),
-        ("Last-Event-ID" = Option<i64>, Header, description = "The last id that was seen")),
+        ("Last-Event-ID" = Option<String>, Header, description = "The last id that was seen")),
     responses((status = 200, body = String, content_type = "text/event-stream")))]
 pub async fn stream_run(
     Call(state, caller): Call,
@@ -59,20 +65,22 @@ pub async fn stream_run(
     caller.may(Permission::RunsRead)?;
     query.done()?;
     let id = id.of("run")?;
-    let seen = last_event_id(&headers)?;
+    let position = last_event_id(&headers)?;
     let permit = limiter::acquire_stream(&state, &caller, &caller.scope).await?;
     // listen first, read after: what happens in between is heard, and told once
     let live = state.hub.subscribe(id);
-    let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
+    state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     let keep_alive = KeepAlive::new().interval(state.limits.keep_alive);
-    let follower = Follower::new(state, caller, run, live, seen);
+    let follower = Follower::new(state, caller, id, live, position);
     Ok(Sse::new(limiter::detached(permit, follower.events())).keep_alive(keep_alive).into_response())
 }
 
-fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
-    let Some(id) = headers.get("last-event-id").filter(|id| !id.is_empty()) else { return Ok(None) };
-    let seq = id.to_str().ok().and_then(|id| id.parse().ok()).filter(|seq| (0..=MOST_ENTRIES).contains(seq));
-    seq.map(Some).ok_or_else(|| ApiError::Malformed("Last-Event-ID must be an id of this stream".into()))
+fn last_event_id(headers: &HeaderMap) -> Result<StreamPosition, ApiError> {
+    let Some(id) = headers.get("last-event-id").filter(|id| !id.is_empty()) else {
+        return Ok(StreamPosition::default());
+    };
+    let position = id.to_str().ok().and_then(|id| id.parse().ok());
+    position.ok_or_else(|| ApiError::Malformed("Last-Event-ID must be an id of this stream".into()))
 }
 
 /// One client that follows one run.
@@ -82,12 +90,11 @@ struct Follower {
     id: Uuid,
     live: RunSubscription,
     memory: StreamMemory,
-    /// The next entry of the transcript.
-    next_seq: i64,
     /// Events to tell before anything else, in order.
     outbox: VecDeque<Event>,
-    last_state: String,
-    /// When the transcript is looked at next.
+    /// Approvals may be there that were not told.
+    asks: bool,
+    /// When the record is looked at next.
     look: BoxFuture<'static, ()>,
     ended: bool,
 }
@@ -96,20 +103,19 @@ impl Follower {
     fn new(
         state: HttpState,
         caller: AuthenticatedCaller,
-        run: Run,
+        id: Uuid,
         live: RunSubscription,
-        seen: Option<i64>,
+        position: StreamPosition,
     ) -> Follower {
-        let session = StreamEvent::Session { run_id: run.id.to_string() };
+        let session = ToldEvent::passing(StreamEvent::Session { run_id: id.to_string() });
         Follower {
             state,
             caller,
-            id: run.id,
+            id,
             live,
-            memory: StreamMemory::default(),
-            next_seq: seen.map_or(0, |seq| seq + 1),
-            outbox: [event(&session, None)].into(),
-            last_state: String::new(),
+            memory: StreamMemory::behind(position),
+            outbox: [sse(session)].into(),
+            asks: true,
             look: ready(()).boxed(),
             ended: false,
         }
@@ -129,11 +135,11 @@ impl Follower {
                 return None;
             }
             let stop = self.state.stop.clone();
-            // in this order: however much is heard, the transcript has its turn
+            // in this order: however much is heard, the record has its turn
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return None,
-                () = &mut self.look => self.read_committed().await,
+                () = &mut self.look => self.read_record().await,
                 heard = self.live.next() => self.on_live_event(heard),
             }
         }
@@ -141,19 +147,29 @@ impl Follower {
 
     fn on_live_event(&mut self, heard: WatchedEvent) {
         match heard {
-            // how it ended, and in which state it is, the record says
+            // it is recorded: what was committed before it comes before all that is heard after it
+            WatchedEvent::Event(StreamEvent::StateChange { .. }) => self.look = ready(()).boxed(),
             WatchedEvent::Event(
-                StreamEvent::ExecutionEnd { .. } | StreamEvent::Session { .. } | StreamEvent::StateChange { .. },
-            ) => self.look = clock::pause(LOOK_SOON).boxed(),
-            WatchedEvent::Event(heard) if self.memory.accept_live(&heard) => self.outbox.push_back(event(&heard, None)),
-            WatchedEvent::Event(_) => {}
+                StreamEvent::Session { .. }
+                | StreamEvent::ApprovalRequired { .. }
+                | StreamEvent::Error { .. }
+                | StreamEvent::ExecutionEnd { .. },
+            ) => self.look_soon(),
+            WatchedEvent::Event(heard) => self.outbox.extend(self.memory.accept_live(heard).map(sse)),
             // what is gone is in the transcript, or will be
-            WatchedEvent::Missed(_) => self.look = clock::pause(LOOK_SOON).boxed(),
+            WatchedEvent::Missed(_) => {
+                self.memory.miss();
+                self.look_soon();
+            }
         }
     }
 
-    /// Reads what was committed, as long as the token is good. A database that is away is asked again.
-    async fn read_committed(&mut self) {
+    fn look_soon(&mut self) {
+        self.look = clock::pause(LOOK_SOON).boxed();
+    }
+
+    /// Reads what was recorded, as long as the token is good. A database that is away is asked again.
+    async fn read_record(&mut self) {
         self.look = clock::pause(LOOK).boxed();
         let read = match self.caller.is_still_known(&self.state).await {
             Ok(true) => self.read().await,
@@ -168,79 +184,121 @@ impl Follower {
     }
 
     async fn read(&mut self) -> Result<(), StoreError> {
-        // the state first: a final run has no later entry
+        // approvals first: the state and the calls that they follow from are in what is read after them
+        let mut approvals = if self.asks { self.untold_approvals().await? } else { VecDeque::new() };
+        // then the run: a final one has no later entry
         let run = self.state.store.get_run(&self.caller.scope, self.id).await?;
-        let page = self.state.store.transcript_page(&self.caller.scope, self.id, self.next_seq, ENTRIES).await?;
-        for entry in &page.rows {
-            self.queue_entry(entry);
+        let next_seq = self.memory.position.seq.map_or(0, |seq| seq + 1);
+        let page = self.state.store.transcript_page(&self.caller.scope, self.id, next_seq, ENTRIES).await?;
+        let has_news = !page.rows.is_empty() || self.memory.position.state != Some((run.state, run.attempt));
+        if has_news && !self.asks {
+            self.asks = true;
+            self.look = ready(()).boxed();
+            return Ok(());
         }
+        for entry in &page.rows {
+            if let TranscriptMessage::Tool { .. } = entry.message {
+                self.tell_approvals(&mut approvals, entry.turn);
+            }
+            self.tell_entry(entry, &run);
+        }
+        self.tell_approvals(&mut approvals, self.memory.position.turn);
         if page.is_cut || page.rows.len() as i64 == ENTRIES {
             // more are there: they come before what is said of the run
             self.look = ready(()).boxed();
             return Ok(());
         }
-        let state = run.state.as_str();
-        if self.last_state != state {
-            self.last_state = state.to_owned();
-            let change = StreamEvent::StateChange { state: state.to_owned(), reason: run.reason.clone() };
-            self.outbox.push_back(event(&change, None));
-        }
+        self.asks = !approvals.is_empty();
+        self.pass(run.state, run.attempt, run.reason.as_deref());
+        self.tell_error(&run);
         if run.state.is_final() {
-            self.end(&run);
+            self.tell_end(&run);
         }
         Ok(())
     }
 
-    /// The events of an entry that were not told live; its id comes with the last of them, or alone.
-    fn queue_entry(&mut self, entry: &TranscriptEntry) {
-        let news = self.memory.accept_committed(entry);
-        let id = Some(entry.seq);
-        match news.split_last() {
-            Some((last, before)) => {
-                self.outbox.extend(before.iter().map(|news| event(news, None)));
-                self.outbox.push_back(event(last, id));
-            }
-            // an id without data moves the client's Last-Event-ID on and tells nothing
-            None => self.outbox.push_back(Event::default().id(entry.seq.to_string())),
-        }
-        self.next_seq = entry.seq + 1;
+    /// Approvals that were not told, oldest first.
+    async fn untold_approvals(&mut self) -> Result<VecDeque<Approval>, StoreError> {
+        let filter = ApprovalFilter { run_id: Some(self.id), limit: APPROVALS, ..ApprovalFilter::default() };
+        let newest = self.state.store.approvals_page(&self.caller.scope, &filter).await?.rows;
+        let told = self.memory.position.approval;
+        Ok(newest.into_iter().filter(|approval| Some(approval.id) > told).rev().collect())
     }
 
-    fn end(&mut self, run: &Run) {
-        if let Some(fault) = &run.error {
-            let error = StreamEvent::Error { code: fault.code.clone(), message: fault.message.clone() };
-            if self.memory.accept_live(&error) {
-                self.outbox.push_back(event(&error, None));
+    /// Tells the approvals of turns up to this one, whose calls were told. The run waited for them.
+    fn tell_approvals(&mut self, approvals: &mut VecDeque<Approval>, turn: i64) {
+        while let Some(approval) = approvals.pop_front_if(|approval| approval.turn <= turn) {
+            self.memory.position.approval = Some(approval.id);
+            self.tell(StreamEvent::of_approval(&approval));
+            if approvals.front().is_none_or(|next| next.batch_id != approval.batch_id)
+                && let Some((_, attempt)) = self.memory.position.state
+            {
+                self.pass(RunState::PendingApproval, attempt, None);
             }
         }
-        let usage = serde_json::to_value(run.usage).unwrap_or_default();
-        self.outbox.push_back(event(&StreamEvent::ExecutionEnd { conversation_id: None, usage }, None));
+    }
+
+    /// The events of an entry that were not told live. It was written while the run was executed.
+    fn tell_entry(&mut self, entry: &TranscriptEntry, run: &Run) {
+        if self.memory.position.state.is_some() {
+            self.pass(RunState::Running, run.attempt, None);
+        }
+        self.outbox.extend(self.memory.accept_committed(entry).into_iter().map(sse));
+    }
+
+    /// Tells that the run has come to a state, and through which ones since the last that was told.
+    fn pass(&mut self, state: RunState, attempt: i32, reason: Option<&str>) {
+        let way = match self.memory.position.state {
+            None => vec![state],
+            Some((from, before)) if from != state || attempt > before => from.way_to(state),
+            Some(_) => return,
+        };
+        let last = way.len().saturating_sub(1);
+        for (index, passed) in way.into_iter().enumerate() {
+            let reason = reason.filter(|_| index == last).map(str::to_owned);
+            self.memory.position.state = Some((passed, attempt));
+            self.tell(StreamEvent::StateChange { state: passed.as_str().to_owned(), reason });
+        }
+    }
+
+    /// Tells how an attempt ended that did not end well.
+    fn tell_error(&mut self, run: &Run) {
+        // while the run is executed again, the record still has the error of the attempt before
+        let has_ended = run.state == RunState::Queued || run.state.is_final();
+        let Some(fault) = run.error.as_ref().filter(|_| has_ended) else { return };
+        let error = Some(digest_of(&json!([run.attempt, fault.code, fault.message])));
+        if self.memory.position.error != error {
+            self.memory.position.error = error;
+            self.tell(StreamEvent::Error { code: fault.code.clone(), message: fault.message.clone() });
+        }
+    }
+
+    /// Ends the stream. A client that comes back after it is told the end again, and nothing else.
+    fn tell_end(&mut self, run: &Run) {
+        let (usage, finish) = (json!(run.usage), run.finish);
+        self.outbox.push_back(sse(ToldEvent::passing(StreamEvent::ExecutionEnd {
+            conversation_id: None,
+            usage,
+            finish,
+        })));
         self.ended = true;
     }
-}
 
-fn event(memory: &StreamEvent, id: Option<i64>) -> Event {
-    let data = serde_json::to_string(memory).expect("a stream event is JSON");
-    let event = Event::default().event(memory.name()).data(data);
-    match id {
-        Some(id) => event.id(id.to_string()),
-        None => event,
+    /// Tells an event once: the client's place is behind it already.
+    fn tell(&mut self, event: StreamEvent) {
+        let id = Some(self.memory.position.to_string());
+        self.outbox.push_back(sse(ToldEvent { event: Some(event), id }));
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_an_id_of_the_stream_is_gone_on_from() {
-        let of =
-            |id: &str| last_event_id(&HeaderMap::from_iter([("last-event-id".parse().unwrap(), id.parse().unwrap())]));
-        assert_eq!(of("7").unwrap(), Some(7));
-        assert_eq!(of("").unwrap(), None);
-        for bad in ["x", "-1", "9223372036854775807", "9223372036854775808", "1e3", "00000000000000000000000000001 "] {
-            assert!(of(bad).is_err(), "{bad}");
-        }
-        assert_eq!(of(&MOST_ENTRIES.to_string()).unwrap(), Some(MOST_ENTRIES));
+fn sse(ToldEvent { event: told, id }: ToldEvent) -> Event {
+    let mut event = Event::default();
+    if let Some(told) = told {
+        let data = serde_json::to_string(&told).expect("a stream event is JSON");
+        event = event.event(told.name()).data(data);
+    }
+    match id {
+        Some(id) => event.id(id),
+        None => event,
     }
 }

@@ -294,7 +294,7 @@ mod tests {
     use crate::domain::notification::{
         ApprovalQuestion, CredentialContext, Link, MessageKind, MessageLanguage, NoticeKind, Purpose, SubjectRef,
     };
-    use crate::domain::run::{Run, RunFault, RunState};
+    use crate::domain::run::{Run, RunFault, RunFinish, RunState};
     use crate::ports::channel::{Capabilities, ChannelError, OutgoingMessage, Receipt};
 
     /// A channel of this name, with these formats and this room.
@@ -696,6 +696,29 @@ mod tests {
                     assert!(html.contains(&format!("href=\"{WHOLE}\"")), "{html}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn answer_at_the_limit_of_turns_begins_with_that() {
+        let run = |finish| Run { finish, ..run(RunState::Succeeded, Some("Two mails so far."), None) };
+        let text = |run: &Run, locale| {
+            let about = References { run: Some(run), ..References::default() };
+            let reader = Reader { locale, ..read_in(Tz::UTC) };
+            let to = To("email", &["plain"], 1000);
+            MessageTemplates::embedded().words(&delivery(MessageKind::Result), about, reader, &to).unwrap().text
+        };
+        let stopped = run(Some(RunFinish::MaxTurns));
+        assert_eq!(
+            text(&stopped, "en"),
+            "The agent was stopped at its limit of turns. This is as far as it came:\n\nTwo mails so far."
+        );
+        assert_eq!(
+            text(&stopped, "de"),
+            "Der Agent wurde an seiner Grenze von Durchgängen angehalten. So weit ist er gekommen:\n\nTwo mails so far."
+        );
+        for finish in [None, Some(RunFinish::Answer)] {
+            assert_eq!(text(&run(finish), "en"), "Two mails so far.");
         }
     }
 

@@ -60,6 +60,7 @@ impl Anthropic {
                 text: answer.text.clone(),
                 tool_calls: answer.tool_calls.clone(),
                 provider_message: answer.provider_message.clone(),
+                finish: None,
             });
             let more = wire::ask(self, &request, on_delta).await?;
             answer = self.joined(answer, more);

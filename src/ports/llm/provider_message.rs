@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn message_goes_back_to_the_model_that_wrote_it_alone() {
         let provider_message = new("w", "m", "{}".into(), None);
-        let message = TranscriptMessage::Assistant { text: None, tool_calls: vec![], provider_message };
+        let message = TranscriptMessage::Assistant { text: None, tool_calls: vec![], provider_message, finish: None };
         assert_eq!(message_of(&message, "w", "m"), Some("{}"));
         assert_eq!((message_of(&message, "w", "n"), message_of(&message, "v", "m")), (None, None));
     }

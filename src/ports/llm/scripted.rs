@@ -172,8 +172,12 @@ impl<'a> ScriptedScene<'a> {
             ToolCall::new(format!("call_{}_{}", self.turn, index + 1), call.tool.as_str(), arguments)
         };
         let tool_calls: Vec<ToolCall> = calls.iter().enumerate().map(call).collect();
-        let message =
-            TranscriptMessage::Assistant { text: text.clone(), tool_calls: tool_calls.clone(), provider_message: None };
+        let message = TranscriptMessage::Assistant {
+            text: text.clone(),
+            tool_calls: tool_calls.clone(),
+            provider_message: None,
+            finish: None,
+        };
         let count = TokenCounter::of("scripted");
         let tokens = ModelTokens::of(count.request(request) as i64, count.message(&message) as i64);
         let stop = if tool_calls.is_empty() { StopReason::Done } else { StopReason::ToolCalls };
@@ -299,8 +303,12 @@ mod tests {
         assert_eq!(first.tool_calls, [ToolCall::new("call_1_1", "inbox", arguments)]);
         assert_eq!(first.stop, StopReason::ToolCalls);
 
-        let message =
-            TranscriptMessage::Assistant { text: first.text, tool_calls: first.tool_calls, provider_message: None };
+        let message = TranscriptMessage::Assistant {
+            text: first.text,
+            tool_calls: first.tool_calls,
+            provider_message: None,
+            finish: None,
+        };
         let inbox = r#"{"unread":2,"first":{"from":"Ann"}}"#;
         let second = model()
             .complete(&request(vec![TranscriptMessage::user("any mail?"), message, result(inbox)]), None)
@@ -323,8 +331,12 @@ mod tests {
     #[tokio::test]
     async fn service_text_behind_results_is_not_the_question() {
         let first = model().complete(&request(vec![TranscriptMessage::user("any mail?")]), None).await.unwrap();
-        let message =
-            TranscriptMessage::Assistant { text: first.text, tool_calls: first.tool_calls, provider_message: None };
+        let message = TranscriptMessage::Assistant {
+            text: first.text,
+            tool_calls: first.tool_calls,
+            provider_message: None,
+            finish: None,
+        };
         let inbox = r#"{"unread":2,"first":{"from":"Ann"}}"#;
         let closing = TranscriptMessage::user("Please provide a final answer.");
         let asked = request(vec![TranscriptMessage::user("any mail?"), message, result(inbox), closing]);

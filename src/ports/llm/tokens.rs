@@ -55,7 +55,7 @@ impl TokenCounter {
             TranscriptMessage::Assistant { provider_message: Some(provider_message), .. } => {
                 self.text(&provider_message.raw)
             }
-            TranscriptMessage::Assistant { text, tool_calls, provider_message: None } => {
+            TranscriptMessage::Assistant { text, tool_calls, provider_message: None, .. } => {
                 let calls = tool_calls.iter().map(|c| FRAME + self.text(&c.name) + self.text(&c.arguments.to_string()));
                 text.as_deref().map_or(0, |text| self.text(text)) + calls.sum::<u64>()
             }
@@ -104,8 +104,12 @@ mod tests {
     fn request_counts_frames_calls_and_tools() {
         let gpt = TokenCounter::of("gpt");
         let calls = vec![crate::domain::run::transcript::ToolCall::new("1", "abcd", serde_json::json!({}))];
-        let assistant =
-            TranscriptMessage::Assistant { text: Some("abcdefgh".into()), tool_calls: calls, provider_message: None };
+        let assistant = TranscriptMessage::Assistant {
+            text: Some("abcdefgh".into()),
+            tool_calls: calls,
+            provider_message: None,
+            finish: None,
+        };
         assert_eq!(gpt.message(&assistant), 4 + 2 + 4 + 1 + 1);
         let tool = crate::ports::llm::ToolSchema {
             name: "abcd".into(),

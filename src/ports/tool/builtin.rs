@@ -44,7 +44,8 @@ impl<A: DeserializeOwned + 'static> Tool for BuiltinTool<A> {
     }
 
     fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        Box::pin(async move { Ok(ToolOutput::json(&(self.act)(context, read(arguments)?).await?)) })
+        let act = read(arguments).map(|arguments| (self.act)(context, arguments));
+        Box::pin(async move { Ok(ToolOutput::json(&act?.await?)) })
     }
 }
 

@@ -284,13 +284,14 @@ pub(super) async fn post(
 
 /// The fields that few ends have, as `finish` reads them.
 fn optional_fields(end: &Finish) -> Option<Json<Value>> {
-    let few = end.again.is_some() || end.park.is_some() || end.crashed || end.infra_retry;
+    let few = end.again.is_some() || end.park.is_some() || end.crashed || end.infra_retry || end.finish.is_some();
     few.then(|| {
         Json(json!({
             "run_at": end.again.map(|again| again.run_at),
             "attempts_back": end.attempts_back(),
             "crashes": i32::from(end.crashed),
             "infra_retries": i32::from(end.infra_retry),
+            "finish": end.finish,
             "park_at": end.park.as_ref().map(Park::wake_at),
             "park_reason": end.park.as_ref().map(Park::reason),
         }))

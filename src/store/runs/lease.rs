@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use crate::domain::approval::Approval;
 use crate::domain::notification::{NewDelivery, RunNotification};
-use crate::domain::run::{Run, RunFault, RunState, TranscriptEntry, Usage};
+use crate::domain::run::{Run, RunFault, RunFinish, RunState, TranscriptEntry, Usage};
 use crate::store::runs::shares::TenantShares;
 
 /// Time after its instant at which a claim that was made ahead and not started is given up.
@@ -59,6 +59,8 @@ pub struct Finish {
     pub reason: Option<String>,
     /// The answer of the run.
     pub output: Option<String>,
+    /// How an agent came to the answer.
+    pub finish: Option<RunFinish>,
     /// The error of the run.
     pub error: Option<RunFault>,
     /// The run's whole usage, all attempts together.
@@ -92,6 +94,7 @@ impl Finish {
             state,
             reason: None,
             output: None,
+            finish: None,
             error: None,
             usage: Usage::default(),
             execution_ms: 0,

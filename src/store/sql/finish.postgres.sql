@@ -10,7 +10,7 @@ with mine as (
                  (f.rare ->> 'run_at')::timestamptz as run_at,
                  coalesce((f.rare ->> 'attempts_back')::int, 0) as attempts_back,
                  coalesce((f.rare ->> 'crashes')::int, 0) as crashes,
-                 coalesce((f.rare ->> 'infra_retries')::int, 0) as infra_retries,
+                 coalesce((f.rare ->> 'infra_retries')::int, 0) as infra_retries, f.rare ->> 'finish' as finish,
                  (f.rare ->> 'park_at')::timestamptz as park_at, f.rare ->> 'park_reason' as park_reason
             from unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::jsonb[], $7::bigint[],
                         $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bool[],
@@ -47,8 +47,8 @@ with mine as (
      where s.task_id = any (array[held.task_id])
 )
 update runs r
-   set state = f.state, reason = f.reason, output = f.output, error = f.error, turns = f.turns,
-       tool_calls = f.tool_calls, input_tokens = f.input_tokens, output_tokens = f.output_tokens,
+   set state = f.state, reason = f.reason, output = f.output, finish = f.finish, error = f.error,
+       turns = f.turns, tool_calls = f.tool_calls, input_tokens = f.input_tokens, output_tokens = f.output_tokens,
        cost_micros = f.cost_micros, execution_ms = r.execution_ms + f.execution_ms, attempt = r.attempt - f.attempts_back,
        crashes = r.crashes + f.crashes, infra_retries = r.infra_retries + f.infra_retries,
        finished_at = case when f.run_at is null and f.park_at is null then $14 end

@@ -100,16 +100,16 @@ with recursive held as materialized (
 )
 select id, task_id, tenant_id, run_at, lease_token, lease_until, deadline_at,
        fire_key, trigger_type, origin, scheduled_for, state, reason, blocked_by, attempt, crashes, infra_retries, missed,
-       retry_of, event_ids, cause, input, created_at, started_at, finished_at, output, error, turns, tool_calls,
-       input_tokens, output_tokens, cost_micros, is_first
+       retry_of, event_ids, cause, input, created_at, started_at, finished_at, output, finish, error, turns,
+       tool_calls, input_tokens, output_tokens, cost_micros, is_first
   from started
 union all
 select run_id, task_id, tenant_id, run_at, lease_token, lease_until, deadline_at,
        null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
-       null, null, null, null, null, null, null, false
+       null, null, null, null, null, null, null, null, false
   from claimed
 union all
 select null, null, max(tenant_id), null, count(*), null, null,
        null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
-       null, null, null, null, null, null, null, false
+       null, null, null, null, null, null, null, null, false
   from turn where $6

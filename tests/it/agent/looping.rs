@@ -9,7 +9,7 @@ use reveille::domain::run::Usage;
 use reveille::domain::run::outcome::{RunError, RunFault};
 use reveille::domain::run::stream::StreamEvent;
 use reveille::domain::run::transcript::{ModelCall, TranscriptMessage};
-use reveille::ports::llm::{LlmError, ModelAnswer, ModelRequest, ModelTokens, Models, StopReason, ToolChoice};
+use reveille::ports::llm::{LlmError, ModelAnswer, ModelTokens, Models, StopReason, ToolChoice};
 use reveille::ports::tool::{ToolContext, ToolError, ToolFailure, ToolOutput, ToolStatus};
 use serde_json::{Value, json};
 
@@ -55,7 +55,7 @@ async fn message_goes_through_the_loop_and_all_of_it_is_in_transcript_result_and
     assert_eq!(
         serde_json::to_value(&result).unwrap(),
         json!({
-            "response": "One.", "turns": 2, "duration_ms": 0,
+            "response": "One.", "finish": "answer", "turns": 2, "duration_ms": 0,
             "token_usage": { "input_tokens": 300, "output_tokens": 40, "total": 340 },
             "tool_calls": [{
                 "name": "echo", "args_summary": { "n": 1 }, "duration_ms": 0, "success": true,
@@ -75,6 +75,7 @@ async fn message_goes_through_the_loop_and_all_of_it_is_in_transcript_result_and
             text: Some("Let me look.".into()),
             tool_calls: vec![call("c1", "echo", json!({ "n": 1 }))],
             provider_message: None,
+            finish: None,
         },
         TranscriptMessage::Tool {
             call_id: "c1".into(),
@@ -83,7 +84,12 @@ async fn message_goes_through_the_loop_and_all_of_it_is_in_transcript_result_and
             is_error: false,
             reasons: vec!["the matrix says auto for read of low consequence".into()],
         },
-        TranscriptMessage::Assistant { text: Some("One.".into()), tool_calls: vec![], provider_message: None },
+        TranscriptMessage::Assistant {
+            text: Some("One.".into()),
+            tool_calls: vec![],
+            provider_message: None,
+            finish: None,
+        },
     ];
     assert_eq!(stage.store.messages(), conversation);
     let requests = stage.model.requests.lock().unwrap();
@@ -100,8 +106,14 @@ async fn message_goes_through_the_loop_and_all_of_it_is_in_transcript_result_and
         StreamEvent::MessageStart { turn: 1 },
         chunk(1, "Let me look."),
         end(1, "Let me look.", (200, 30)),
-        StreamEvent::ToolCallStart { tool: "echo".into(), args: json!({ "n": 1 }), id: "c1".into() },
-        StreamEvent::ToolResult { tool: "echo".into(), id: "c1".into(), result: r#"{"n":1}"#.into(), error: false },
+        StreamEvent::ToolCallStart { turn: 1, tool: "echo".into(), args: json!({ "n": 1 }), id: "c1".into() },
+        StreamEvent::ToolResult {
+            turn: 1,
+            tool: "echo".into(),
+            id: "c1".into(),
+            result: r#"{"n":1}"#.into(),
+            error: false,
+        },
         StreamEvent::MessageStart { turn: 2 },
         chunk(2, "One."),
         end(2, "One.", (100, 10)),
@@ -274,26 +286,6 @@ async fn deprecated_tool_is_offered_only_to_tasks_that_name_it_and_never_in_the_
 }
 
 #[tokio::test]
-async fn loop_forces_an_answer_without_tools_after_ten_turns() {
-    let mut answers: Vec<_> = (1..=10).map(|n| calls(vec![call(&n.to_string(), "echo", json!({}))])).collect();
-    let mut stubborn = calls(vec![call("11", "echo", json!({}))]).unwrap();
-    stubborn.text = Some("This far I came.".into());
-    answers.push(Ok(stubborn));
-    let stage = AgentHarness::new(answers, vec![FakeTool::echo("echo")]);
-    let result = stage.answer("count for ever").await;
-    assert_eq!((result.response.as_str(), result.turns, result.tool_calls.len()), ("This far I came.", 11, 10));
-    let requests = stage.model.requests.lock().unwrap();
-    let choices: Vec<ToolChoice> = requests.iter().map(|request| request.tool_choice).collect();
-    assert_eq!(choices, [vec![ToolChoice::Auto; 10], vec![ToolChoice::None]].concat());
-    let closing =
-        "You have executed enough steps. Please provide a final answer based on the information gathered so far.";
-    let closes = |request: &ModelRequest| request.messages.last() == Some(&TranscriptMessage::user(closing));
-    assert_eq!(requests.iter().filter(|request| closes(request)).count(), 1);
-    assert!(closes(&requests[10]));
-    assert!(!stage.store.messages().contains(&TranscriptMessage::user(closing)), "nobody said it");
-}
-
-#[tokio::test]
 async fn overflow_that_nothing_shortens_is_tried_once_more_and_then_given_up() {
     let overflow = || Err(LlmError::Overflow { message: "too long".into() });
     let stage = AgentHarness::new(vec![overflow(), says("done")], vec![]);
@@ -302,19 +294,18 @@ async fn overflow_that_nothing_shortens_is_tried_once_more_and_then_given_up() {
     let sentence = "Conversation too long, please start a new conversation";
     assert_eq!(stage.handle("go").await, Err(RunError::fail("context_overflow", sentence)));
     assert_eq!(stage.model.asked(), 2);
+    // the results are cut, and then there is nothing more to shorten
+    let long = || FakeTool::new("long", |_, _| async { output("x".repeat(5000)) });
+    let asked = || calls(vec![call("1", "long", json!({}))]);
+    let stage = AgentHarness::new(vec![asked(), overflow(), overflow(), says("done")], vec![long()]);
+    assert_eq!(stage.answer("go").await.response, "done");
+    let stage = AgentHarness::new(vec![asked(), overflow(), overflow(), overflow(), says("never")], vec![long()]);
+    assert_eq!(stage.handle("go").await, Err(RunError::fail("context_overflow", sentence)));
+    assert_eq!(stage.model.asked(), 4);
     let settings = Settings { max_overflow_recovery_attempts: 0, ..Settings::default() };
     let stage = AgentHarness::with_settings(vec![overflow(), says("never")], vec![], settings);
     assert_eq!(stage.handle("go").await, Err(RunError::fail("context_overflow", sentence)));
     assert_eq!(stage.model.asked(), 1);
-}
-
-#[tokio::test]
-async fn forced_answer_that_says_nothing_fails_the_run() {
-    let answers = vec![calls(vec![call("1", "echo", json!({}))]), calls(vec![call("2", "echo", json!({}))])];
-    let settings = Settings { max_turns: 1, ..Settings::default() };
-    let stage = AgentHarness::with_settings(answers, vec![FakeTool::echo("echo")], settings);
-    let failed = stage.handle("go").await;
-    assert_eq!(failed, Err(RunError::fail("no_answer", "the model gave no answer after 1 turns")));
 }
 
 #[tokio::test]
@@ -351,8 +342,9 @@ async fn long_result_is_cut_and_counted_whole() {
 #[tokio::test]
 async fn conversation_too_long_is_trimmed_then_its_results_cut_then_all_but_the_last_dropped_then_given_up() {
     let overflow = || Err(LlmError::Overflow { message: "too long".into() });
-    let mut answers: Vec<_> =
-        (0..15).map(|n| calls((0..2).map(|m| call(&format!("{n}{m}"), "long", json!({}))).collect())).collect();
+    let mut answers: Vec<_> = (0..15)
+        .map(|n| calls((0..2).map(|m| call(&format!("{n}{m}"), "long", json!({ "n": [n, m] }))).collect()))
+        .collect();
     answers.extend([overflow(), overflow(), overflow(), overflow()]);
     let settings = Settings { max_turns: 20, ..Settings::default() };
     let long = FakeTool::new("long", |_, _| async { output("x".repeat(5000)) });

@@ -8,7 +8,7 @@ use reveille::base::invalid::{FieldError, ValidationErrors};
 use reveille::domain::run::cause::Cause;
 use reveille::domain::run::outcome::{RunError, RunOutcome};
 use reveille::domain::run::transcript::TranscriptMessage;
-use reveille::domain::run::{MissedInstants, Run, RunState, Usage};
+use reveille::domain::run::{MissedInstants, Run, RunFinish, RunState, Usage};
 use reveille::domain::task::{Action, Spec, Task, TaskStatus};
 use reveille::executor::orchestrator::Orchestrator;
 use reveille::executor::{Executor, ExecutorRegistry, Job};
@@ -132,7 +132,10 @@ async fn run_succeeds_with_the_answer_and_the_transcript_says_which_fire_it_was(
     let job = job(&stage, run(), action("Summarise.", json!({ "max_turns": 3 })));
     let outcome = passing(&stage.clock, orchestrator.execute(job)).await;
     let usage = Usage { turns: 1, tool_calls: 0, input_tokens: 100, output_tokens: 10, cost_micros: 110 };
-    assert_eq!(outcome, Ok(RunOutcome::Succeeded { output: "Two mails.".into(), usage }));
+    assert_eq!(
+        outcome,
+        Ok(RunOutcome::Succeeded { output: "Two mails.".into(), finish: Some(RunFinish::Answer), usage })
+    );
     match &stage.store.messages()[1] {
         TranscriptMessage::User { metadata, .. } => assert_eq!(
             json!(metadata),

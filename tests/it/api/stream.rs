@@ -1,5 +1,7 @@
 //! Following a run: what was committed first, then what happens, each thing once, until the end.
 
+mod instances;
+
 use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream};
@@ -124,7 +126,12 @@ async fn finish(api: &Api, lease: Lease, state: RunState, error: Option<RunFault
 
 fn asks_for_time() -> TranscriptMessage {
     let call = ToolCall::new("call_1", "current_time", json!({}));
-    TranscriptMessage::Assistant { text: Some("One moment".into()), tool_calls: vec![call], provider_message: None }
+    TranscriptMessage::Assistant {
+        text: Some("One moment".into()),
+        tool_calls: vec![call],
+        provider_message: None,
+        finish: None,
+    }
 }
 
 fn time_result() -> TranscriptMessage {
@@ -138,7 +145,12 @@ fn time_result() -> TranscriptMessage {
 }
 
 fn answer() -> TranscriptMessage {
-    TranscriptMessage::Assistant { text: Some("Three mails".into()), tool_calls: Vec::new(), provider_message: None }
+    TranscriptMessage::Assistant {
+        text: Some("Three mails".into()),
+        tool_calls: Vec::new(),
+        provider_message: None,
+        finish: None,
+    }
 }
 
 #[tokio::test]
@@ -169,35 +181,32 @@ async fn run_that_has_ended_is_told_from_its_transcript() {
     let mut client = Client::follow(&api, run, None).await;
     let told = client.until("execution_end").await;
     assert_eq!(client.next().await, None, "the stream ends with the run");
-    let of = |name: &str, id: &str, data: Value| StreamSoFar { name: name.into(), id: id.into(), data };
-    assert_eq!(
-        told,
-        [
-            of("session", "", json!({ "type": "session", "run_id": run })),
-            of("", "0", Value::Null),
-            of("message_start", "", json!({ "type": "message_start", "turn": 1 })),
-            of("message_end", "", json!({ "type": "message_end", "turn": 1, "text": "One moment" })),
-            of(
-                "tool_call_start",
-                "1",
-                json!({ "type": "tool_call_start", "tool": "current_time", "args": {}, "id": "call_1" })
-            ),
-            of(
-                "tool_result",
-                "2",
-                json!({ "type": "tool_result", "tool": "current_time", "id": "call_1", "result": "noon", "error": false })
-            ),
-            of("message_start", "", json!({ "type": "message_start", "turn": 2 })),
-            of("message_end", "3", json!({ "type": "message_end", "turn": 2, "text": "Three mails" })),
-            of("state_change", "", json!({ "type": "state_change", "state": "succeeded", "reason": null })),
-            of(
-                "execution_end",
-                "",
-                json!({ "type": "execution_end", "conversation_id": null, "usage":
-                    { "turns": 2, "tool_calls": 1, "input_tokens": 30, "output_tokens": 4, "cost_usd": 0.0015 } })
-            ),
-        ]
-    );
+    let of = |name: &str, data: Value| (name.to_owned(), data);
+    let usage = json!({ "turns": 2, "tool_calls": 1, "input_tokens": 30, "output_tokens": 4, "cost_usd": 0.0015 });
+    let expected = [
+        of("session", json!({ "type": "session", "run_id": run })),
+        of("", Value::Null),
+        of("message_start", json!({ "type": "message_start", "turn": 1 })),
+        of("message_end", json!({ "type": "message_end", "turn": 1, "text": "One moment" })),
+        of(
+            "tool_call_start",
+            json!({ "type": "tool_call_start", "turn": 1, "tool": "current_time", "args": {}, "id": "call_1" }),
+        ),
+        of(
+            "tool_result",
+            json!({ "type": "tool_result", "turn": 1, "tool": "current_time", "id": "call_1", "result": "noon",
+                "error": false }),
+        ),
+        of("message_start", json!({ "type": "message_start", "turn": 2 })),
+        of("message_end", json!({ "type": "message_end", "turn": 2, "text": "Three mails" })),
+        of("state_change", json!({ "type": "state_change", "state": "succeeded", "reason": null })),
+        of("execution_end", json!({ "type": "execution_end", "conversation_id": null, "usage": usage })),
+    ];
+    assert_eq!(told.iter().map(|told| (told.name.clone(), told.data.clone())).collect::<Vec<_>>(), expected);
+    // of the entry's two events the first has an id of its own
+    let ids: Vec<&str> = told.iter().map(|told| told.id.split(".l").next().unwrap()).collect();
+    assert_eq!(ids, ["", "0", "", "0", "1.t1", "2.t1", "", "3.t2", "3.t2.ssucceeded-1", ""]);
+    assert!(told[3].id.starts_with("0.l1-"), "{}", told[3].id);
 }
 
 #[tokio::test]
@@ -210,7 +219,10 @@ async fn client_that_comes_back_misses_nothing_and_hears_nothing_twice() {
     finish(&api, lease, RunState::Succeeded, None).await;
     let told = Client::follow(&api, run, Some("1")).await.until("execution_end").await;
     assert_eq!(names(&told), ["session", "message_start", "message_end", "state_change", "execution_end"]);
-    assert_eq!(told[2].id, "2");
+    assert_eq!(told[2].id, "2.t2");
+    // the end is told again to who comes back behind it, and nothing else is
+    let told = Client::follow(&api, run, Some(&told[3].id)).await.until("execution_end").await;
+    assert_eq!(names(&told), ["session", "execution_end"]);
 }
 
 #[tokio::test]
@@ -232,9 +244,9 @@ async fn live_event_is_told_at_once_and_not_again_when_it_is_committed() {
     assert_eq!(names(&told), ["message_start", "message_chunk", "message_chunk", "message_end"]);
     append(&api, lease, 0, 1, answer()).await;
     let committed = client.next().await.unwrap();
-    assert_eq!((committed.name.as_str(), committed.id.as_str(), committed.data), ("", "0", Value::Null));
+    assert_eq!((committed.name.as_str(), committed.id.as_str(), committed.data), ("", "0.t1.srunning-1", Value::Null));
     assert_eq!(api.hub.watched(), 1);
-    api.hub.publish(run, || StreamEvent::ExecutionEnd { conversation_id: None, usage: json!({}) });
+    api.hub.publish(run, || StreamEvent::ExecutionEnd { conversation_id: None, usage: json!({}), finish: None });
     finish(&api, lease, RunState::Succeeded, None).await;
     let told = client.until("execution_end").await;
     assert_eq!(names(&told), ["state_change", "execution_end"]);
@@ -280,7 +292,7 @@ async fn failing_run_tells_its_error_once_to_who_listens() {
     let fault = RunFault::new("timeout", "took too long");
     finish(&api, lease, RunState::Failed, Some(fault.clone())).await;
     api.hub.publish(run, || StreamEvent::Error { code: fault.code, message: fault.message });
-    api.hub.publish(run, || StreamEvent::ExecutionEnd { conversation_id: None, usage: json!({}) });
+    api.hub.publish(run, || StreamEvent::ExecutionEnd { conversation_id: None, usage: json!({}), finish: None });
     let told = client.until("execution_end").await;
     assert_eq!(names(&told).iter().filter(|name| **name == "error").count(), 1, "{told:?}");
 }
@@ -295,7 +307,7 @@ async fn long_transcript_is_told_whole_before_the_end() {
     finish(&api, lease, RunState::Succeeded, None).await;
     let told = Client::follow(&api, run, None).await.until("execution_end").await;
     let ends: Vec<String> = told.iter().filter(|t| t.name == "message_end").map(|t| t.id.clone()).collect();
-    let expected: Vec<String> = (0..250).map(|seq| seq.to_string()).collect();
+    let expected: Vec<String> = (0..250).map(|seq| format!("{seq}.t{}", seq + 1)).collect();
     assert_eq!(ends, expected);
 }
 

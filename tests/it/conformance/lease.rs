@@ -6,7 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use reveille::base::id::Scope;
 use reveille::domain::notification::{MessageKind, NewDelivery};
 use reveille::domain::run::outcome::RunFault;
-use reveille::domain::run::{Run, RunState, Usage};
+use reveille::domain::run::{Run, RunFinish, RunState, Usage};
 use reveille::domain::task::change::TaskChange;
 use reveille::store::{
     Beat, Blocked, Cancelled, Finish, Lease, Park, RunLimits, StartedRun, Starts, StoreError, Take, Topic,
@@ -249,6 +249,7 @@ async fn end_is_written_whole_with_its_deliveries(world: &StoreHarness) {
     let end = Finish {
         reason: Some("why".into()),
         output: Some("good morning".into()),
+        finish: Some(RunFinish::MaxTurns),
         error: Some(fault.clone()),
         usage,
         execution_ms: 7000,
@@ -260,6 +261,7 @@ async fn end_is_written_whole_with_its_deliveries(world: &StoreHarness) {
         state: RunState::Failed,
         reason: Some("why".into()),
         output: Some("good morning".into()),
+        finish: Some(RunFinish::MaxTurns),
         error: Some(fault),
         usage,
         finished_at: Some(at(7)),
@@ -444,7 +446,7 @@ async fn ends_of_every_kind_go_in_one_batch(world: &StoreHarness) {
     let later = |milliseconds| world.now() + TimeDelta::milliseconds(milliseconds);
     let park = Some(Park::Completion { until: later(90_017) });
     let ends = [
-        end_of(&ended, RunState::Succeeded),
+        Finish { finish: Some(RunFinish::Answer), ..end_of(&ended, RunState::Succeeded) },
         again(&again_later, later(2_001), true),
         Finish { park, ..end_of(&parked, RunState::WaitingForCompletion) },
         Finish { crashed: true, ..again(&crashed, later(3_999), true) },
@@ -461,6 +463,7 @@ async fn ends_of_every_kind_go_in_one_batch(world: &StoreHarness) {
         let run = world.get_run(run.run.id).await;
         assert_eq!((run.state, (run.attempt, run.crashes, run.infra_retries)), (state, counts));
         assert_eq!(run.finished_at.is_some(), state == RunState::Succeeded);
+        assert_eq!(run.finish, (state == RunState::Succeeded).then_some(RunFinish::Answer));
     }
     assert_eq!(world.pending_work().await.parked, Some(later(90_017)));
     let mut instants = Vec::new();

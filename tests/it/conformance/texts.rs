@@ -27,7 +27,12 @@ async fn transcripts_outputs_and_errors_are_kept_without_nul(world: &StoreHarnes
     let said = |text: &str| {
         let call = ToolCall::new(text, text, json!({text: [text]}));
         vec![
-            TranscriptMessage::Assistant { text: Some(text.into()), tool_calls: vec![call], provider_message: None },
+            TranscriptMessage::Assistant {
+                text: Some(text.into()),
+                tool_calls: vec![call],
+                provider_message: None,
+                finish: None,
+            },
             TranscriptMessage::Tool {
                 call_id: text.into(),
                 name: text.into(),

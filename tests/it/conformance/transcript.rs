@@ -11,7 +11,7 @@ use reveille::domain::run::outcome::RunError;
 use reveille::domain::run::transcript::{
     ModelCall, ModelTokens, ProviderMessage, ToolCall, TranscriptEntry, TranscriptMessage,
 };
-use reveille::domain::run::{RunState, Usage};
+use reveille::domain::run::{RunFinish, RunState, Usage};
 use reveille::executor::leased_transcript::LeasedTranscript;
 use reveille::store::{Finish, Lease, PAGE_BYTES, StartedRun, StoreError};
 use serde_json::json;
@@ -53,7 +53,15 @@ fn conversation() -> Vec<TranscriptEntry> {
     vec![
         entry(0, TranscriptMessage::system("You are kind.")),
         entry(1, TranscriptMessage::user("[Scheduled Task] say hello")),
-        entry(2, TranscriptMessage::Assistant { text: None, tool_calls: vec![call], provider_message: None }),
+        entry(
+            2,
+            TranscriptMessage::Assistant {
+                text: None,
+                tool_calls: vec![call],
+                provider_message: None,
+                finish: Some(RunFinish::MaxTurns),
+            },
+        ),
         TranscriptEntry { duration_ms: None, usage: Usage::default(), ..entry(3, told) },
     ]
 }
@@ -78,6 +86,7 @@ async fn provider_s_message_is_kept_byte_for_byte_for_the_run_alone(world: &Stor
         text: Some("hi".into()),
         tool_calls: vec![],
         provider_message,
+        finish: None,
     };
     let entries = [entry(0, said(Some(Arc::new(provider_message)))), entry(1, said(None))];
     world.store.append("a", started.lease, &entries).await.unwrap();
@@ -101,7 +110,12 @@ async fn call_of_a_model_is_kept_with_its_message(world: &StoreHarness) {
 
 /// An answer whose model has counted every kind of token.
 fn called(seq: i64) -> TranscriptEntry {
-    let said = TranscriptMessage::Assistant { text: Some("hi".into()), tool_calls: vec![], provider_message: None };
+    let said = TranscriptMessage::Assistant {
+        text: Some("hi".into()),
+        tool_calls: vec![],
+        provider_message: None,
+        finish: None,
+    };
     let tokens = ModelTokens { input: seq, output: 3, cache_read: 5, cache_write: 7, reasoning: 11 };
     TranscriptEntry { model_call: Some(ModelCall { model: "main".into(), tokens }), ..entry(seq, said) }
 }

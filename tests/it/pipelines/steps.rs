@@ -105,7 +105,7 @@ async fn answer_of_a_run_is_its_output_or_the_last_value() {
     let steps = json!([{ "name": "one", "map": "{'a': 1}" }, { "name": "two", "map": "2" }]);
     assert_eq!(answer(&stage(), steps.clone(), None).await, "2");
     let whole = run(&stage(), json!({ "steps": steps, "output": { "a": "{{ steps.one.a }}" } }), None).await;
-    assert_eq!(whole, Ok(RunOutcome::Succeeded { output: r#"{"a":1}"#.into(), usage: Usage::default() }));
+    assert_eq!(whole, Ok(RunOutcome::Succeeded { output: r#"{"a":1}"#.into(), finish: None, usage: Usage::default() }));
 }
 
 #[tokio::test]
@@ -317,7 +317,7 @@ async fn one_completion_and_an_agent_are_steps_and_what_they_use_is_counted() {
         { "name": "look", "agent": { "name": "librarian", "instruction": "Look for {{ steps.short }}" } },
         { "name": "both", "map": "steps.short + '; ' + steps.look" },
     ] });
-    let Ok(RunOutcome::Succeeded { output, usage }) = run(&stage, config, None).await else { panic!("no answer") };
+    let Ok(RunOutcome::Succeeded { output, usage, .. }) = run(&stage, config, None).await else { panic!("no answer") };
     assert_eq!((output.as_str(), usage.turns), ("a short text; found it", 2));
     assert!(usage.input_tokens > 0 && usage.cost_micros > 0, "{usage:?}");
     let requests = stage.model.requests.lock().unwrap();

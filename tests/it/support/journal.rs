@@ -193,7 +193,7 @@ impl Scripted {
 }
 
 fn succeeded(text: &str) -> RunOutcome {
-    RunOutcome::Succeeded { output: text.to_owned(), usage: Usage::default() }
+    RunOutcome::Succeeded { output: text.to_owned(), finish: None, usage: Usage::default() }
 }
 
 /// A question about a call of the run's first turn.

@@ -108,7 +108,12 @@ async fn ask(settings: &ModelSettings, with_tool: bool) -> Result<ModelReply, Ll
     let calls = first.answer.tool_calls;
     let results: Vec<TranscriptMessage> = calls.iter().map(result).collect();
     let provider_message = first.answer.provider_message;
-    messages.push(TranscriptMessage::Assistant { text: first.answer.text, tool_calls: calls, provider_message });
+    messages.push(TranscriptMessage::Assistant {
+        text: first.answer.text,
+        tool_calls: calls,
+        provider_message,
+        finish: None,
+    });
     messages.extend(results);
     let second = complete(&chain, &messages, with_tool).await?;
     Ok(ModelReply { called: true, tokens: first.answer.tokens + second.answer.tokens })

@@ -5,7 +5,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::domain::run::{MissedInstants, RunFault, RunState, Usage};
+use crate::domain::run::{MissedInstants, RunFault, RunFinish, RunState, Usage};
 use crate::store;
 
 /// A run in short, as lists have it.
@@ -51,6 +51,9 @@ pub struct RunSummary {
     /// How long the whole answer is, in bytes of UTF-8.
     #[schema(required)]
     pub output_bytes: Option<i64>,
+    /// How its agent came to the answer; `null` where no agent answered, or an earlier release recorded it.
+    #[schema(required)]
+    pub finish: Option<RunFinish>,
     #[schema(required)]
     pub error: Option<RunFault>,
     pub usage: Usage,
@@ -79,6 +82,7 @@ impl RunSummary {
             finished_at: run.finished_at,
             output: run.output,
             output_bytes,
+            finish: run.finish,
             error: run.error,
             usage: run.usage,
         }

@@ -1,87 +1,124 @@
-//! Events that a client was told already, live or from the transcript, so that nothing is told twice.
+//! The events of a run's messages that a client was told already, live or from the transcript, so that nothing is told twice
+//! and nothing is left out.
 
 use std::collections::HashSet;
 
 use crate::domain::run::{StreamEvent, TranscriptEntry, TranscriptMessage};
+use crate::http::streaming::run::position::{EventKey, MOST_AHEAD, StreamPosition};
 
-/// The memory of one stream. It grows with the turns of its run, and goes with its client.
+/// The memory of one stream. It grows with the results of its run, and goes with its client; what another stream of the
+/// client has to know is its position.
 #[derive(Debug, Default)]
 pub struct StreamMemory {
-    /// The turn that tool events belong to, which do not say it themselves.
-    turn: i64,
-    begun: HashSet<i64>,
-    ended: HashSet<i64>,
-    /// By turn, because some models count their calls anew in each.
-    calls: HashSet<(i64, String)>,
-    results: HashSet<(i64, String)>,
-    /// The error that was told last: how an attempt ended, and perhaps the run.
-    error: Option<StreamEvent>,
+    /// The place to which everything was told.
+    pub position: StreamPosition,
+    /// The turn of the message that has begun live and not ended.
+    open: Option<i64>,
+    /// Results that were told from the transcript; they may still be heard.
+    results: HashSet<EventKey>,
+}
+
+/// An event for the client.
+#[derive(Debug, PartialEq)]
+pub struct ToldEvent {
+    /// `None`: nothing is told, but the client's place moves on.
+    pub event: Option<StreamEvent>,
+    /// The place behind it; absent with events that are not told again after a break.
+    pub id: Option<String>,
+}
+
+impl ToldEvent {
+    /// An event that does not move the client's place on.
+    pub fn passing(event: StreamEvent) -> ToldEvent {
+        ToldEvent { event: Some(event), id: None }
+    }
 }
 
 impl StreamMemory {
-    /// Whether a live event is news. A message may begin again, when a call of the model is tried again.
-    pub fn accept_live(&mut self, event: &StreamEvent) -> bool {
-        if let StreamEvent::MessageStart { turn } | StreamEvent::MessageEnd { turn, .. } = event {
-            self.turn = self.turn.max(*turn);
-        }
-        if matches!(event, StreamEvent::MessageStart { .. }) {
-            self.error = None; // another attempt: how it fails is news
-        }
-        self.is_news(self.turn, event)
+    /// The memory of a client that has the stream to this place.
+    pub fn behind(position: StreamPosition) -> StreamMemory {
+        StreamMemory { position, ..StreamMemory::default() }
     }
 
-    /// The events of a committed entry that are news.
-    pub fn accept_committed(&mut self, entry: &TranscriptEntry) -> Vec<StreamEvent> {
-        self.turn = self.turn.max(entry.turn);
-        let begun = self.begun.contains(&entry.turn);
-        let mut news = events(entry);
-        news.retain(|event| !(begun && matches!(event, StreamEvent::MessageStart { .. })));
-        news.retain(|event| self.is_news(entry.turn, event));
-        news
-    }
-
-    fn is_news(&mut self, turn: i64, event: &StreamEvent) -> bool {
+    /// A live event of a message or a call, if it is news. A message may begin again, when a call of the model is tried
+    /// again; its pieces are told to those who have heard it begin.
+    pub fn accept_live(&mut self, event: StreamEvent) -> Option<ToldEvent> {
         match event {
-            StreamEvent::MessageStart { turn } => {
-                self.begun.insert(*turn);
-                !self.ended.contains(turn)
+            StreamEvent::MessageStart { turn } if turn > self.position.turn => {
+                self.open = Some(turn);
+                Some(ToldEvent::passing(event))
             }
-            StreamEvent::MessageChunk { turn, .. } => !self.ended.contains(turn),
-            StreamEvent::MessageEnd { turn, .. } => self.ended.insert(*turn),
-            StreamEvent::ToolCallStart { id, .. } => self.calls.insert((turn, id.clone())),
-            StreamEvent::ToolResult { id, .. } => self.results.insert((turn, id.clone())),
-            StreamEvent::Error { .. } => self.error.replace(event.clone()).as_ref() != Some(event),
-            _ => true,
+            StreamEvent::MessageChunk { turn, .. } if self.open == Some(turn) => Some(ToldEvent::passing(event)),
+            StreamEvent::ToolWarning { .. } => Some(ToldEvent::passing(event)),
+            // the transcript's entry had them
+            StreamEvent::MessageEnd { turn, .. } | StreamEvent::ToolCallStart { turn, .. }
+                if turn <= self.position.turn =>
+            {
+                None
+            }
+            StreamEvent::MessageEnd { turn, .. }
+            | StreamEvent::ToolCallStart { turn, .. }
+            | StreamEvent::ToolResult { turn, .. } => {
+                let key = EventKey::of(turn, &event);
+                let is_news = !self.position.ahead.contains(&key) && !self.results.contains(&key);
+                (is_news && self.position.ahead.len() < MOST_AHEAD).then(|| self.tell_ahead(key, event))
+            }
+            _ => None,
         }
     }
-}
 
-/// The live events for an entry of the transcript.
-fn events(entry: &TranscriptEntry) -> Vec<StreamEvent> {
-    match &entry.message {
-        TranscriptMessage::System { .. } | TranscriptMessage::User { .. } => Vec::new(),
-        TranscriptMessage::Pipeline { .. } | TranscriptMessage::Step { .. } | TranscriptMessage::StepResult { .. } => {
-            Vec::new()
+    /// Live events are gone unheard: a message of which pieces are missing is told whole at its end.
+    pub fn miss(&mut self) {
+        self.open = None;
+    }
+
+    /// The events of a committed entry that are news, in order. The last one moves the client's place behind the entry.
+    pub fn accept_committed(&mut self, entry: &TranscriptEntry) -> Vec<ToldEvent> {
+        let turn = entry.turn;
+        let is_answer = matches!(entry.message, TranscriptMessage::Assistant { .. });
+        if is_answer {
+            // what was heard of earlier turns and is in no entry was lost with its process
+            self.position.ahead.retain(|key| key.turn >= turn);
         }
-        TranscriptMessage::Assistant { text, tool_calls, .. } => {
-            let end = StreamEvent::MessageEnd {
-                turn: entry.turn,
-                text: text.clone().unwrap_or_default(),
-                model_call: entry.model_call.clone(),
-            };
-            let calls = tool_calls.iter().map(|call| StreamEvent::ToolCallStart {
-                tool: call.name.clone(),
-                args: call.arguments.clone(),
-                id: call.id.clone(),
-            });
-            [StreamEvent::MessageStart { turn: entry.turn }, end].into_iter().chain(calls).collect()
+        let events = StreamEvent::of_message(turn, &entry.message, entry.model_call.as_ref());
+        let keys: Vec<EventKey> = events.iter().map(|event| EventKey::of(turn, event)).collect();
+        let mut told: Vec<ToldEvent> = Vec::new();
+        let mut starts = None;
+        for (event, key) in events.into_iter().zip(&keys) {
+            match event {
+                StreamEvent::MessageStart { .. } => starts = (self.open != Some(turn)).then_some(event),
+                _ if self.position.ahead.contains(key) => starts = None,
+                _ => {
+                    told.extend(starts.take().map(ToldEvent::passing));
+                    told.push(self.tell_ahead(*key, event));
+                }
+            }
         }
-        TranscriptMessage::Tool { call_id, name, content, is_error, .. } => vec![StreamEvent::ToolResult {
-            tool: name.clone(),
-            id: call_id.clone(),
-            result: content.clone(),
-            error: *is_error,
-        }],
+        self.position.ahead.retain(|key| !keys.contains(key));
+        self.position.seq = Some(entry.seq);
+        if is_answer {
+            self.position.turn = self.position.turn.max(turn);
+        } else {
+            self.results.extend(keys);
+        }
+        let id = Some(self.position.to_string());
+        match told.last_mut() {
+            Some(last) => last.id = id,
+            None => told.push(ToldEvent { event: None, id }),
+        }
+        told
+    }
+
+    /// Notes an event that is told before the whole of its entry is; beyond the most, it may be told again after a break.
+    fn tell_ahead(&mut self, key: EventKey, event: StreamEvent) -> ToldEvent {
+        if matches!(event, StreamEvent::MessageEnd { .. }) {
+            self.open = None;
+        }
+        if self.position.ahead.len() >= MOST_AHEAD {
+            return ToldEvent::passing(event);
+        }
+        self.position.ahead.push(key);
+        ToldEvent { event: Some(event), id: Some(self.position.to_string()) }
     }
 }
 
@@ -104,60 +141,112 @@ mod tests {
         StreamEvent::MessageChunk { turn, text: "he".into() }
     }
 
-    fn call() -> StreamEvent {
-        StreamEvent::ToolCallStart { tool: "t".into(), args: json!({}), id: "call_0".into() }
+    fn call(turn: i64) -> StreamEvent {
+        StreamEvent::ToolCallStart { turn, tool: "t".into(), args: json!({}), id: "call_0".into() }
     }
 
-    fn entry(turn: i64) -> TranscriptEntry {
-        let call = ToolCall::new("call_0", "t", json!({}));
-        let message =
-            TranscriptMessage::Assistant { text: Some("hello".into()), tool_calls: vec![call], provider_message: None };
+    fn result(turn: i64) -> StreamEvent {
+        StreamEvent::ToolResult { turn, tool: "t".into(), id: "call_0".into(), result: "r".into(), error: false }
+    }
+
+    fn entry(seq: i64, turn: i64, message: TranscriptMessage) -> TranscriptEntry {
         let at = chrono::DateTime::UNIX_EPOCH;
-        TranscriptEntry { seq: turn, turn, at, message, usage: Usage::default(), duration_ms: None, model_call: None }
+        TranscriptEntry { seq, turn, at, message, usage: Usage::default(), duration_ms: None, model_call: None }
+    }
+
+    /// An answer with one call.
+    fn answer(seq: i64, turn: i64) -> TranscriptEntry {
+        let tool_calls = vec![ToolCall::new("call_0", "t", json!({}))];
+        let text = Some("hello".into());
+        entry(seq, turn, TranscriptMessage::Assistant { text, tool_calls, provider_message: None, finish: None })
+    }
+
+    /// The result of that call.
+    fn tool(seq: i64, turn: i64) -> TranscriptEntry {
+        let (call_id, name, content) = ("call_0".into(), "t".into(), "r".into());
+        entry(seq, turn, TranscriptMessage::Tool { call_id, name, content, is_error: false, reasons: vec![] })
+    }
+
+    fn hear(memory: &mut StreamMemory, events: impl IntoIterator<Item = StreamEvent>) -> Vec<StreamEvent> {
+        events.into_iter().filter_map(|event| memory.accept_live(event)?.event).collect()
+    }
+
+    fn read(memory: &mut StreamMemory, entry: TranscriptEntry) -> Vec<StreamEvent> {
+        memory.accept_committed(&entry).into_iter().filter_map(|told| told.event).collect()
     }
 
     #[test]
     fn event_heard_live_is_not_read_again_nor_a_read_one_heard() {
         let mut memory = StreamMemory::default();
-        assert!(
-            memory.accept_live(&start(1))
-                && memory.accept_live(&chunk(1))
-                && memory.accept_live(&end(1))
-                && memory.accept_live(&call())
-        );
-        assert_eq!(memory.accept_committed(&entry(1)), []);
-        assert_eq!(memory.accept_committed(&entry(2)), [start(2), end(2), call()]);
-        assert!(![start(2), chunk(2), end(2), call()].iter().any(|late| memory.accept_live(late)));
+        let first = [start(1), chunk(1), end(1), call(1), result(1)];
+        assert_eq!(hear(&mut memory, first.clone()), first);
+        assert_eq!(read(&mut memory, answer(0, 1)), []);
+        assert_eq!(read(&mut memory, tool(1, 1)), []);
+        assert_eq!(read(&mut memory, answer(2, 2)), [start(2), end(2), call(2)]);
+        assert_eq!(read(&mut memory, tool(3, 2)), [result(2)]);
+        assert_eq!(hear(&mut memory, [start(2), chunk(2), end(2), call(2), result(2)]), []);
+        assert_eq!(memory.position, StreamPosition { seq: Some(3), turn: 2, ..Default::default() }, "nothing is ahead");
     }
 
     #[test]
     fn call_id_that_comes_again_in_another_turn_is_another_call() {
         let mut memory = StreamMemory::default();
-        assert!(memory.accept_live(&end(1)) && memory.accept_live(&call()) && !memory.accept_live(&call()));
-        assert!(memory.accept_live(&end(2)) && memory.accept_live(&call()));
-        assert_eq!(memory.accept_committed(&entry(1)), []);
-        assert_eq!(memory.accept_committed(&entry(3)), [start(3), end(3), call()]);
-    }
-
-    #[test]
-    fn error_is_told_once_live_and_at_the_end_and_again_where_a_later_attempt_has_it() {
-        let error = |message: &str| StreamEvent::Error { code: "llm_timeout".into(), message: message.into() };
-        let mut memory = StreamMemory::default();
-        assert!(memory.accept_live(&start(1)) && memory.accept_live(&error("late")));
-        assert!(!memory.accept_live(&error("late")), "the record's error is the one that was heard");
-        assert!(memory.accept_live(&error("too late")), "another one is news");
-        assert!(
-            memory.accept_live(&start(1)) && memory.accept_live(&error("too late")),
-            "the next attempt failed, too"
-        );
-        assert_eq!(memory.accept_committed(&entry(1)), [end(1), call()]);
-        assert!(!memory.accept_live(&error("too late")), "what is read of the transcript forgets nothing");
+        assert_eq!(hear(&mut memory, [end(1), call(1), call(1)]), [end(1), call(1)]);
+        assert_eq!(hear(&mut memory, [end(2), call(2)]), [end(2), call(2)]);
+        assert_eq!(read(&mut memory, answer(0, 1)), []);
+        assert_eq!(read(&mut memory, answer(1, 2)), []);
+        assert_eq!(read(&mut memory, answer(2, 3)), [start(3), end(3), call(3)]);
     }
 
     #[test]
     fn message_may_begin_again_live_but_is_read_as_begun_once() {
         let mut memory = StreamMemory::default();
-        assert!(memory.accept_live(&start(1)) && memory.accept_live(&chunk(1)) && memory.accept_live(&start(1)));
-        assert_eq!(memory.accept_committed(&entry(1)), [end(1), call()]);
+        assert_eq!(hear(&mut memory, [start(1), chunk(1), start(1)]), [start(1), chunk(1), start(1)]);
+        assert_eq!(read(&mut memory, answer(0, 1)), [end(1), call(1)]);
+    }
+
+    #[test]
+    fn pieces_of_a_message_are_told_to_those_who_heard_it_begin_and_missed_none() {
+        let mut memory = StreamMemory::default();
+        assert_eq!(hear(&mut memory, [chunk(1)]), []);
+        assert_eq!(hear(&mut memory, [start(1), chunk(1)]), [start(1), chunk(1)]);
+        memory.miss();
+        assert_eq!(hear(&mut memory, [chunk(1), end(1)]), [end(1)]);
+    }
+
+    #[test]
+    fn turn_that_another_instance_does_again_is_told_as_it_is_stored() {
+        let mut memory = StreamMemory::default();
+        let lost = StreamEvent::MessageEnd { turn: 1, text: "of a process that died".into(), model_call: None };
+        assert_eq!(hear(&mut memory, [start(1), lost.clone(), call(1)]), [start(1), lost, call(1)]);
+        assert_eq!(read(&mut memory, answer(0, 1)), [start(1), end(1)], "the call is the one that was heard");
+        assert_eq!(read(&mut memory, answer(1, 2)).len(), 3);
+        assert_eq!(memory.position.ahead, [], "the lost event is forgotten");
+    }
+
+    #[test]
+    fn client_that_comes_back_anywhere_is_told_the_rest() {
+        let whole = || [answer(0, 1), tool(1, 1), answer(2, 2)];
+        let durable = |told: &ToldEvent| told.id.is_some() && told.event.is_some();
+        let mut memory = StreamMemory::default();
+        let told: Vec<ToldEvent> =
+            whole().iter().flat_map(|entry| memory.accept_committed(entry)).filter(durable).collect();
+        assert_eq!(told.len(), 5);
+        for (cut, last) in told.iter().enumerate() {
+            let position: StreamPosition = last.id.as_ref().unwrap().parse().unwrap();
+            let mut memory = StreamMemory::behind(position);
+            let next = memory.position.seq.map_or(0, |seq| seq as usize + 1);
+            let rest: Vec<_> =
+                whole()[next..].iter().flat_map(|entry| memory.accept_committed(entry)).filter(durable).collect();
+            let events = |told: &[ToldEvent]| told.iter().map(|told| told.event.clone()).collect::<Vec<_>>();
+            assert_eq!(events(&rest), events(&told[cut + 1..]), "behind event {cut}");
+        }
+    }
+
+    #[test]
+    fn events_far_ahead_of_the_transcript_wait_for_it() {
+        let mut memory = StreamMemory::default();
+        let many = (0..MOST_AHEAD as i64 + 3).map(|turn| end(turn + 1));
+        assert_eq!(hear(&mut memory, many).len(), MOST_AHEAD);
     }
 }

@@ -154,6 +154,7 @@ pub(super) fn delete_task() -> BuiltinTool<NamedTask> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ports::tool::builtin::read;
 
     #[test]
     fn new_task_has_the_form_of_the_api_and_the_recipient_s_zone() {

@@ -7,6 +7,7 @@ use sqlx::types::Json;
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
+use crate::domain::run::RunFinish;
 use crate::store::StoreError;
 use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
 use crate::store::db::text::{optional, optional_document};
@@ -138,7 +139,7 @@ pub(super) fn recording(ends: &[&Finish], now: DateTime<Utc>) -> Result<QueryBui
     }
     let mut update = QueryBuilder::new(
         "with ends (id, state, reason, output, error, turns, tool_calls, input_tokens, output_tokens, cost_micros, execution_ms,
-                    attempts_back, finished_at, crashes, infra_retries) as (",
+                    attempts_back, finished_at, crashes, infra_retries, finish) as (",
     );
     update.push_values(ends.iter().zip(errors), |mut row, (end, error)| {
         row.push_bind(end.lease.run_id).push_bind(end.state.as_str()).push_bind(optional(end.reason.as_deref()));
@@ -146,7 +147,7 @@ pub(super) fn recording(ends: &[&Finish], now: DateTime<Utc>) -> Result<QueryBui
         row.push_bind(end.usage.turns).push_bind(end.usage.tool_calls).push_bind(end.usage.input_tokens);
         row.push_bind(end.usage.output_tokens).push_bind(end.usage.cost_micros).push_bind(end.execution_ms);
         row.push_bind(end.attempts_back()).push_bind(end.finished_at(now)).push_bind(i32::from(end.crashed));
-        row.push_bind(i32::from(end.infra_retry));
+        row.push_bind(i32::from(end.infra_retry)).push_bind(end.finish.map(RunFinish::as_str));
     });
     update.push(
         ") update runs
@@ -154,7 +155,8 @@ pub(super) fn recording(ends: &[&Finish], now: DateTime<Utc>) -> Result<QueryBui
                   tool_calls = e.tool_calls, input_tokens = e.input_tokens, output_tokens = e.output_tokens,
                   cost_micros = e.cost_micros, execution_ms = runs.execution_ms + e.execution_ms,
                   attempt = runs.attempt - e.attempts_back, finished_at = e.finished_at,
-                  crashes = runs.crashes + e.crashes, infra_retries = runs.infra_retries + e.infra_retries
+                  crashes = runs.crashes + e.crashes, infra_retries = runs.infra_retries + e.infra_retries,
+                  finish = e.finish
              from ends e where runs.id = e.id",
     );
     Ok(update)

@@ -36,11 +36,12 @@ fn request() -> ModelRequest {
             text: Some("Let me look.".into()),
             tool_calls: vec![call("c1", "read", json!({ "box": "in" })), call("c2", "read", json!("{broken"))],
             provider_message: None,
+            finish: None,
         },
         result("c1", "2 mails", false),
         result("c2", "Operation failed.", true),
         TranscriptMessage::user("Hurry."),
-        TranscriptMessage::Assistant { text: None, tool_calls: vec![], provider_message: None },
+        TranscriptMessage::Assistant { text: None, tool_calls: vec![], provider_message: None, finish: None },
         TranscriptMessage::user("From whom?"),
     ];
     let parameters = json!({ "type": "object", "properties": { "box": { "type": "string" } } });

@@ -36,6 +36,7 @@ fn conversation() -> Vec<TranscriptMessage> {
             text: Some("Let me look.".into()),
             tool_calls: vec![call("c1", "read", json!({ "box": "in" })), call("c2", "read", json!("{broken"))],
             provider_message: None,
+            finish: None,
         },
         result("c1", "2 mails", false),
         result("c2", "Operation failed.", true),
@@ -43,9 +44,15 @@ fn conversation() -> Vec<TranscriptMessage> {
             text: None,
             tool_calls: vec![call("c3", "read", json!({}))],
             provider_message: None,
+            finish: None,
         },
         result("c3", "none", false),
-        TranscriptMessage::Assistant { text: Some("Two.".into()), tool_calls: vec![], provider_message: None },
+        TranscriptMessage::Assistant {
+            text: Some("Two.".into()),
+            tool_calls: vec![],
+            provider_message: None,
+            finish: None,
+        },
         TranscriptMessage::user("From whom?"),
     ]
 }

@@ -32,6 +32,7 @@ fn request() -> ModelRequest {
             text: Some("Let me look.".into()),
             tool_calls: vec![call("c1", "read", json!({ "box": "in" })), call("c2", "read", json!("{broken"))],
             provider_message: None,
+            finish: None,
         },
         result("c1", "2 mails", false),
         result("c2", "Operation failed.", true),
@@ -201,6 +202,7 @@ async fn reasoning_that_the_provider_keeps_to_itself_does_not_go_back() {
         text: answer.text,
         tool_calls: vec![],
         provider_message: answer.provider_message,
+        finish: None,
     };
     let messages = vec![TranscriptMessage::user("hello"), message, TranscriptMessage::user("and?")];
     model(&server).complete(&ModelRequest { messages, ..plain() }, None).await.unwrap();

@@ -6,6 +6,7 @@
 mod answers;
 mod chain;
 mod failures;
+mod limits;
 
 use std::time::Duration;
 

@@ -351,7 +351,8 @@ async fn message_that_is_too_large_to_keep_goes_back_in_our_own_words() {
         TranscriptMessage::Assistant {
             text: None,
             tool_calls: vec![call("c1", "echo", json!({}))],
-            provider_message: None
+            provider_message: None,
+            finish: None
         }
     );
 }

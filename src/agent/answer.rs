@@ -1,0 +1,43 @@
+//! Whether the loop goes on with an answer of the model, and the error of a run that got none. Decided purely.
+
+use crate::domain::run::{RunError, RunFault};
+use crate::ports::llm::{LlmError, ModelAnswer, StopReason};
+
+/// The answer as the loop goes on with it; an error where it is none. `at_limit`: the model was asked to answer because
+/// it had used up its turns. With nothing to say then, the run ends with what it said before, if that is anything.
+pub fn accept(mut answer: ModelAnswer, at_limit: bool, has_spoken: bool) -> Result<ModelAnswer, RunError> {
+    answer.text = answer.text.filter(|text| !text.trim().is_empty());
+    if at_limit && !answer.tool_calls.is_empty() {
+        answer.tool_calls.clear(); // some servers let the model call all the same
+        answer.provider_message = None;
+    }
+    if answer.stop == StopReason::Refused {
+        return Err(RunError::fail("llm_refused", "the provider of the model withheld the answer"));
+    }
+    let says_nothing = answer.text.is_none() && answer.tool_calls.is_empty();
+    match says_nothing && !(at_limit && has_spoken) {
+        true if answer.stop == StopReason::Length => {
+            let message = "the model used up the length of its answer before it said anything";
+            Err(RunError::fail("llm_truncated", message))
+        }
+        true if at_limit => Err(RunError::fail("no_answer", "the model used up its turns and has not said anything")),
+        _ => Ok(answer),
+    }
+}
+
+/// The run error for a failed chain of models.
+pub fn no_answer(error: LlmError) -> RunError {
+    let code = match &error {
+        LlmError::RateLimited { .. } => "llm_rate_limited",
+        LlmError::Timeout { .. } => "llm_timeout",
+        LlmError::Transient { .. } => "llm_unavailable",
+        LlmError::Auth { .. } => "llm_auth",
+        LlmError::Rejected { .. } => "llm_rejected",
+        LlmError::Overflow { .. } => "context_overflow",
+    };
+    let fault = RunFault::new(code, format!("the model did not answer: {error}"));
+    match error.is_transient() {
+        true => RunError::Retry { fault, after: error.retry_after() },
+        false => RunError::Fail { fault },
+    }
+}

@@ -1,0 +1,186 @@
+//! The calls of one turn: carried out at once, each result stored when it has to be.
+//!
+//! Calls that only read run for [`INTENT_DELAY`] before their intent is stored. The result of one that can't be repeated
+//! is stored as soon as it is there, others with the last of the turn. After a crash the calls without a stored result
+//! are carried out again, or called unknown: see `calls.rs`.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+
+use crate::agent::calls::{CallResult, CompletedCall, PendingCall, ToolRunner};
+use crate::agent::checkpoint::{Added, Checkpoint};
+use crate::agent::consent::EarlierQuestions;
+use crate::agent::context::ContextWindow;
+use crate::agent::loops::LoopDetector;
+use crate::agent::stream::StreamEmitter;
+use crate::agent::{LoopStopReason, StopSignal};
+use crate::base::clock::Clock;
+use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
+use crate::domain::run::{RunError, Usage};
+
+/// Calls that only read run for so long before their intent is stored: an answer that was paid for is not to hang on a
+/// slow tool.
+const INTENT_DELAY: Duration = Duration::from_secs(1);
+
+/// The parts of the loop that calls need.
+pub struct CallRound<'a, 'c> {
+    pub checkpoint: &'a mut Checkpoint,
+    pub loops: &'a mut LoopDetector,
+    pub caller: &'a ToolRunner<'c>,
+    pub window: ContextWindow,
+    pub stop: &'a StopSignal,
+    pub clock: &'a Clock,
+    pub teller: &'a StreamEmitter,
+}
+
+/// Outcome of the calls of a turn.
+#[derive(Default)]
+pub struct CarriedCalls {
+    /// How long each result was before it was cut.
+    pub measured: Vec<ResultLength>,
+    /// Calls that wait for people.
+    pub open: Vec<PendingCall>,
+    /// The results as they are stored, in the order of the calls.
+    pub results: Vec<TranscriptMessage>,
+}
+
+/// The length of a result before it was cut, in characters.
+pub struct ResultLength {
+    pub turn: i64,
+    pub call_id: String,
+    pub chars: usize,
+}
+
+impl CallRound<'_, '_> {
+    /// Carries out calls of the last turn and stores their results.
+    pub async fn carry_out(mut self, calls: &[ToolCall], resumed: bool) -> Result<CarriedCalls, RunError> {
+        let turn = self.checkpoint.turn();
+        let caller = self.caller;
+        // of a turn that was just made nothing can have been asked
+        let asked = if resumed { caller.consent.asked(turn).await? } else { EarlierQuestions::default() };
+        let mut running = caller.start(turn, calls, &asked, resumed);
+        let mut carried = CarriedCalls::default();
+        let (mut waiting, mut done) = (Vec::new(), Vec::new());
+        let mut early = VecDeque::new();
+        let mut overdue = std::pin::pin!(self.clock.sleep(INTENT_DELAY));
+        loop {
+            let next = match early.pop_front() {
+                Some(completed) => Some(completed),
+                None => tokio::select! {
+                    biased;
+                    next = or_cancelled(self.stop, running.next()) => next?,
+                    () = &mut overdue, if !self.checkpoint.is_stored() && !failpoint!("agent_intent_late") => {
+                        while_running(self.checkpoint.flush(), &mut running, &mut early).await?;
+                        continue;
+                    }
+                },
+            };
+            let Some(next) = next else { break };
+            let completed = match next? {
+                CallResult::Done(done) => *done,
+                CallResult::Open(call) => {
+                    carried.open.push(call);
+                    continue;
+                }
+            };
+            let (index, urgent) = (completed.index, completed.unrepeatable);
+            let (call_id, chars) = (completed.call.id.clone(), completed.text.chars().count());
+            carried.measured.push(ResultLength { turn, call_id, chars });
+            let mut result = result_entry(self.window.cut_result(&completed.text), completed);
+            self.tell_of_repetition(turn, &waiting, &mut result);
+            self.teller.tool_result(turn, &result.message);
+            waiting.push((index, result));
+            // what can't be repeated is stored at once, not when its siblings are done
+            if urgent {
+                let stored = self.store(turn, &mut waiting, &mut done);
+                while_running(stored, &mut running, &mut early).await?;
+            }
+        }
+        drop(running);
+        self.store(turn, &mut waiting, &mut done).await?;
+        done.sort_by_key(|(index, _)| *index);
+        carried.results = done.into_iter().map(|(_, message)| message).collect();
+        Ok(carried)
+    }
+
+    /// Where this result completes a turn by which the model goes round in circles, it begins with a notice to the model.
+    fn tell_of_repetition(&mut self, turn: i64, waiting: &[(usize, Added)], result: &mut Added) {
+        let here = || waiting.iter().map(|(_, added)| &added.message).chain([&result.message]);
+        let result_of = |call: &ToolCall| {
+            let is_its = |message: &&TranscriptMessage| matches!(message, TranscriptMessage::Tool { call_id, .. } if *call_id == call.id);
+            self.checkpoint.result(turn, &call.id).or_else(|| here().find(is_its))
+        };
+        let calls = self.checkpoint.last_calls().iter();
+        let Some(finished) = calls.map(|call| Some((call, result_of(call)?))).collect::<Option<Vec<_>>>() else {
+            return;
+        };
+        let Some(notice) = self.loops.observe(turn, &finished) else { return };
+        self.loops.note_told();
+        if let TranscriptMessage::Tool { name, content, .. } = &mut result.message {
+            self.teller.tool_warning(name, "the model repeats itself, and was told so");
+            content.insert_str(0, &notice);
+        }
+    }
+
+    /// Stores results that have waited; they are `done` then.
+    async fn store(
+        &mut self,
+        turn: i64,
+        waiting: &mut Vec<(usize, Added)>,
+        done: &mut Vec<(usize, TranscriptMessage)>,
+    ) -> Result<(), RunError> {
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        waiting.sort_by_key(|(index, _)| *index);
+        done.extend(waiting.iter().map(|(index, added)| (*index, added.message.clone())));
+        let added = waiting.drain(..).map(|(_, added)| added).collect();
+        self.checkpoint.append(turn, added).await
+    }
+}
+
+/// A result as it enters transcript and conversation.
+fn result_entry(content: String, done: CompletedCall) -> Added {
+    let CompletedCall { call, is_error, duration_ms, reasons, .. } = done;
+    let message = TranscriptMessage::Tool { call_id: call.id, name: call.name, content, is_error, reasons };
+    Added { message, usage: Usage::default(), duration_ms: Some(duration_ms), model_call: None }
+}
+
+/// Does something while calls go on. One that stood still meanwhile might hold what this waits for: the one connection
+/// that writes to SQLite.
+async fn while_running<T, S: Stream + Unpin>(
+    work: impl Future<Output = T>,
+    running: &mut S,
+    completed: &mut VecDeque<S::Item>,
+) -> T {
+    let mut work = std::pin::pin!(work);
+    let mut more = true;
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut work => return done,
+            next = running.next(), if more => match next {
+                Some(next) => completed.push_back(next),
+                None => more = false,
+            },
+        }
+    }
+}
+
+/// Waits for running calls, unless the run is cancelled. A wish to hand the run back is heard when they are done:
+/// they have begun, and what they do should be known to whoever goes on.
+async fn or_cancelled<T>(stop: &StopSignal, work: impl Future<Output = T>) -> Result<T, RunError> {
+    let cancelled = async {
+        stop.requested().await;
+        if stop.reason() == Some(&LoopStopReason::HandBack) {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = cancelled => Err(stop.check().expect_err("only a wish ends this wait")),
+        done = work => Ok(done),
+    }
+}
