@@ -35,8 +35,9 @@ def responses(url: str, stream: bool) -> dict:
     client = openai.OpenAI(base_url=url, api_key="sk", max_retries=0)
     tools = [{"type": "function", "name": "echo", "parameters": TOOL, "strict": False}]
     if stream:
-        with client.responses.stream(model="model-7", input="Go.", tools=tools) as events:
-            answer = events.get_final_response()
+        events = client.responses.create(model="model-7", input="Go.", tools=tools, stream=True)
+        ends = ("response.completed", "response.incomplete")
+        answer = next(event.response for event in events if event.type in ends)
     else:
         answer = client.responses.create(model="model-7", input="Go.", tools=tools)
     calls = [(item.call_id, item.name, item.arguments) for item in answer.output if item.type == "function_call"]

@@ -225,16 +225,15 @@ impl Follower {
         Ok(newest.into_iter().filter(|approval| Some(approval.id) > told).rev().collect())
     }
 
-    /// Tells the approvals of turns up to this one, whose calls were told. The run waited for them.
+    /// Tells the approvals of turns up to this one, whose calls were told, each behind the state in which the run waited
+    /// for it: so a place between the two says which of them is still to be told.
     fn tell_approvals(&mut self, approvals: &mut VecDeque<Approval>, turn: i64) {
         while let Some(approval) = approvals.pop_front_if(|approval| approval.turn <= turn) {
-            self.memory.position.approval = Some(approval.id);
-            self.tell(StreamEvent::of_approval(&approval));
-            if approvals.front().is_none_or(|next| next.batch_id != approval.batch_id)
-                && let Some((_, attempt)) = self.memory.position.state
-            {
+            if let Some((_, attempt)) = self.memory.position.state {
                 self.pass(RunState::PendingApproval, attempt, None);
             }
+            self.memory.position.approval = Some(approval.id);
+            self.tell(StreamEvent::of_approval(&approval));
         }
     }
 

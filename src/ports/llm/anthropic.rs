@@ -100,8 +100,12 @@ impl Anthropic {
         self.settings.anthropic_thinking().filter(|_| !(has_budget && is_foreign))
     }
 
-    /// The answer with its blocks as they are to come back.
+    /// The answer with its blocks as they are to come back, unless the provider would refuse them: the arguments of a call
+    /// must be an object.
     fn with_provider_message(&self, blocks: Vec<Box<RawValue>>, answer: ModelAnswer) -> ModelAnswer {
+        if answer.tool_calls.iter().any(|call| !call.arguments.is_object()) {
+            return answer;
+        }
         let provider_message =
             provider_message::new(WIRE, &self.settings.model, raw(&blocks).to_string(), self.key.as_ref());
         ModelAnswer { provider_message, ..answer }
