@@ -117,7 +117,7 @@ async fn push_failure_lists_the_reasons_of_all_addresses() {
         deliver(&channel, &ann(vec![gone(), browser(busy.uri())])).await,
         transient(&format!("address 1: {why}; address 2: the push service answered 503 Service Unavailable"), None)
     );
-    match deliver(&channel, &ann(vec![browser(busy.uri()), browser(&broken.hangs())])).await {
+    match deliver(&channel, &ann(vec![browser(busy.uri()), browser(broken.hangs())])).await {
         Err(ChannelError::Unknown { why }) => {
             assert!(why.contains("address 2: the push service was sent the message: no complete"), "{why}")
         }
