@@ -132,7 +132,7 @@ pub struct Agent {
     pub models: Models,
     /// Tools that may be called.
     pub tools: Arc<ToolRegistry>,
-    /// What was offered of them lately.
+    /// The selections of them that were offered lately.
     pub offers: ToolOffers,
     /// Settings of `[react]`.
     pub settings: Settings,
@@ -246,6 +246,17 @@ struct PreparedRequest<'a> {
 }
 
 impl Agent {
+    /// An agent of these parts.
+    pub fn new(
+        models: Models,
+        tools: Arc<ToolRegistry>,
+        settings: Settings,
+        policy: Policy,
+        compute: Compute,
+    ) -> Agent {
+        Agent { models, tools, offers: ToolOffers::default(), settings, policy, compute }
+    }
+
     /// The way of every message, whoever sent it. Where the run has a transcript already, goes on behind it.
     pub async fn handle_message(&self, incoming: &AgentRequest) -> Result<AgentResponse, RunError> {
         let prepared = self.prepare_context(incoming).await?;

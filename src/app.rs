@@ -19,7 +19,6 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
-use crate::agent::tool_offers::ToolOffers;
 use crate::base::clock::Clock;
 use crate::base::id::new_id;
 use crate::base::invalid::ValidationErrors;
@@ -156,17 +155,9 @@ pub async fn build(
     tools.extend(declared.into_iter().map(|tool| tool.with(&credentials)));
     tools.extend(extras.tools);
     let tools = Arc::new(tool::ToolRegistry::new(tools).map_err(anyhow::Error::msg)?);
-    let sources = Arc::new(
-        Sources::new(&config.poll, &credentials, Arc::clone(&tools), data_dir).map_err(faults_below("/poll"))?,
-    );
-    let agent = Agent {
-        models,
-        tools: Arc::clone(&tools),
-        offers: ToolOffers::default(),
-        settings: config.react.clone(),
-        policy,
-        compute: compute.clone(),
-    };
+    let sources = Sources::new(&config.poll, &credentials, Arc::clone(&tools), data_dir);
+    let sources = Arc::new(sources.map_err(faults_below("/poll"))?);
+    let agent = Agent::new(models, Arc::clone(&tools), config.react.clone(), policy, compute.clone());
     let channels = channels.and(LiveChannel::new(&config.channels.live, store.clone(), vault.clone()));
     let pipeline = Pipeline::new(pipeline::StepParts {
         credentials: credentials.clone(),

@@ -217,7 +217,7 @@ mod tests {
         TranscriptMessage::Tool { call_id, name: "a".into(), content, is_error: false, reasons: vec![] }
     }
 
-    /// What comes of turns: `.` nothing, `T` the model is told, `E` the run ends.
+    /// The outcome of each turn: `.` nothing, `T` the model is told, `E` the run ends.
     fn course(repetitions: u32, turns: &[&str]) -> String {
         course_of(&mut LoopDetector::new(repetitions), turns)
     }

@@ -100,12 +100,8 @@ impl Anthropic {
         self.settings.anthropic_thinking().filter(|_| !(has_budget && is_foreign))
     }
 
-    /// The answer with its blocks as they are to come back, unless the provider would refuse them: the arguments of a call
-    /// must be an object.
+    /// The answer with its blocks as they are to come back.
     fn with_provider_message(&self, blocks: Vec<Box<RawValue>>, answer: ModelAnswer) -> ModelAnswer {
-        if answer.tool_calls.iter().any(|call| !call.arguments.is_object()) {
-            return answer;
-        }
         let provider_message =
             provider_message::new(WIRE, &self.settings.model, raw(&blocks).to_string(), self.key.as_ref());
         ModelAnswer { provider_message, ..answer }
@@ -169,7 +165,7 @@ impl Format for Anthropic {
         gathered.stop_reason = body["stop_reason"].as_str().map(str::to_owned);
         let AnthropicAnswer { content } =
             serde_json::from_slice(text).map_err(|error| wire::transient(error.to_string()))?;
-        Ok(self.with_provider_message(content, gathered.answer()?))
+        Ok(self.with_provider_message(content.into_iter().map(acceptable).collect(), gathered.answer()?))
     }
 
     fn add(gathered: &mut AnthropicStream, event: &SseEvent, on_delta: Option<OnDelta<'_>>) -> Progress {
@@ -291,6 +287,17 @@ fn own_blocks(message: &TranscriptMessage) -> (&'static str, Vec<Value>) {
 
 fn tool_use(call: &ToolCall) -> Value {
     json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": object(&call.arguments) })
+}
+
+/// A block of an answer as the provider takes it back.
+fn acceptable(block: Box<RawValue>) -> Box<RawValue> {
+    match serde_json::from_str::<Value>(block.get()) {
+        Ok(mut call) if call["type"] == "tool_use" && !call["input"].is_object() => {
+            call["input"] = object(&call["input"]);
+            raw(&call)
+        }
+        _ => block,
+    }
 }
 
 /// The API takes objects only; what the model wrote and was no JSON goes back inside one.

@@ -16,7 +16,7 @@ use super::harness::{AgentHarness, FakeTool, Memory, call, calls, says};
 const NOTICE: &str = "[Repetition] You have called `echo` 3 times in a row with the same arguments, and the result was the \
                       same each time.";
 
-/// The same call, the `n`th time.
+/// A call that is made again, the `n`th time.
 fn again(n: usize) -> Result<ModelAnswer, LlmError> {
     calls(vec![call(&format!("c{n}"), "echo", json!({ "id": 7 }))])
 }

@@ -8,7 +8,7 @@ use crate::agent::wire::server::Reply;
 
 const IDS: [&str; 4] = ["c1", "c2", "c3", "c4"];
 
-/// The same call so many times, each a turn of its own.
+/// One call so many times, each a turn of its own.
 fn same(times: usize, wire: Wire, stream: bool) -> Vec<Reply> {
     IDS[..times].iter().map(|id| calling(&[(*id, "echo", r#"{"n":7}"#)]).reply(wire, stream)).collect()
 }
