@@ -23,8 +23,8 @@ async fn run_by_hand_is_answered_as_it_is_read() {
             "id": id, "task_id": task, "tenant_id": "ann", "fire_key": format!("m:{id}"), "trigger_type": "schedule",
             "scheduled_for": "2026-11-21T00:00:00Z", "state": "queued", "reason": null, "blocked_by": null,
             "attempt": 0, "missed": null, "retry_of": null, "event_ids": [], "input": { "n": 7 },
-            "created_at": "2026-11-21T00:00:00Z", "started_at": null, "finished_at": null, "output": null, "error": null,
-            "usage": { "turns": 0, "tool_calls": 0, "input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0 },
+            "created_at": "2026-11-21T00:00:00Z", "started_at": null, "finished_at": null, "output": null, "finish": null,
+            "error": null, "usage": { "turns": 0, "tool_calls": 0, "input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0 },
             "approvals": [],
         })
     );
