@@ -102,7 +102,7 @@ async fn answer_at_the_limit_of_turns_is_told_as_one() {
     let mut show = service.command();
     show.args(["run", "show", id]).env("REVEILLE_URL", service.url()).env("REVEILLE_TOKEN", token);
     let shown = String::from_utf8(show.output().await.unwrap().stdout).unwrap();
-    let finish = shown.lines().find(|line| line.starts_with("finish")).unwrap_or_else(|| panic!("{shown}"));
+    let finish = shown.lines().find(|line| line.starts_with("finish ")).unwrap_or_else(|| panic!("{shown}"));
     assert!(finish.ends_with("max_turns"), "{finish}");
     assert!(service.terminate().await.success());
 }

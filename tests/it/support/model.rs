@@ -132,6 +132,11 @@ impl WireFormat for AnthropicFormat {
     }
 }
 
+/// Whether the request lets the model call tools.
+fn may_call(body: &Value) -> bool {
+    body["tool_choice"] != "none" && body["tool_choice"]["type"] != "none"
+}
+
 fn events(data: &[Value]) -> String {
     data.iter().map(|event| format!("data: {event}\n\n")).collect()
 }
@@ -164,7 +169,7 @@ impl<F: WireFormat> Respond for Brain<F> {
     fn respond(&self, request: &Request) -> ResponseTemplate {
         let body: Value = request.body_json().expect("a JSON body");
         let answer = ResponseTemplate::new(200);
-        if !F::ends_with_a_tool_result(&body) {
+        if may_call(&body) && !F::ends_with_a_tool_result(&body) {
             self.state.first_turns.fetch_add(1, Ordering::SeqCst);
             return answer.set_body_raw(F::asks_for_the_time(), "text/event-stream");
         }
