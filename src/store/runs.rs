@@ -25,9 +25,8 @@ use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
-use sqlx::FromRow;
-use sqlx::postgres::PgRow;
 use sqlx::types::Json;
+use sqlx::{FromRow, Row};
 use uuid::Uuid;
 
 use crate::base::id::Scope;
@@ -158,7 +157,10 @@ impl RunRow {
 }
 
 /// The run that a row holds with all its columns; `None` where it can't be read, which is said when it is read by itself.
-pub(super) fn run_in(row: &PgRow) -> Option<Run> {
+pub(super) fn run_in<'r, R: Row>(row: &'r R) -> Option<Run>
+where
+    RunRow: FromRow<'r, R>,
+{
     RunRow::from_row(row).ok()?.run().ok()
 }
 
@@ -282,17 +284,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn take_answers_every_column_that_a_run_is_read_with() {
+    fn take_and_start_answer_every_column_that_a_run_is_read_with() {
         let (columns, _) = LISTED.split_once(" from runs").expect("a select");
         let columns: Vec<&str> = columns.trim_start_matches("select").split(',').map(str::trim).collect();
-        let take = include_str!("sql/take.postgres.sql");
-        let answer = &take
-            [take.find("\nselect id,").expect("its answer")..take.find("  from started").expect("runs that started")];
-        let answered: Vec<&str> = answer.trim_start().trim_start_matches("select").split(',').map(str::trim).collect();
         assert_eq!(columns.len(), 28);
-        for column in columns {
-            let column = column.trim_start_matches("r.");
-            assert!(answered.contains(&column), "{column} is not in {answered:?}");
+        for statement in [include_str!("sql/take.postgres.sql"), include_str!("sql/start.postgres.sql")] {
+            let (_, answer) = statement.split_once("\nselect id").expect("its answer");
+            let (answer, _) = answer.split_once("  from started").expect("runs that started");
+            let answered: Vec<&str> = answer.split(',').map(str::trim).chain(["id"]).collect();
+            for column in &columns {
+                let column = column.trim_start_matches("r.");
+                assert!(answered.contains(&column), "{column} is not in {answered:?}");
+            }
         }
     }
 }

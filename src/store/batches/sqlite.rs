@@ -22,7 +22,9 @@ use crate::store::batches::sqlite::starting::{
 use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
 use crate::store::db::text::{document, optional, optional_document, text};
 use crate::store::runs::global_limits::RunLimitsLeft;
-use crate::store::runs::lease::{Beat, CLAIM_MARGIN, ClaimCursor, Lease, RunClaim, StartedRow, Take, TakenRuns};
+use crate::store::runs::lease::{
+    Beat, CLAIM_MARGIN, ClaimCursor, Lease, RunClaim, StartedRow, StartedRows, Take, TakenRuns,
+};
 use crate::store::runs::shares::tenant_hash;
 use crate::store::tasks::fires::{AsRead, FireBatch, FireDue, WrittenRows, all_moved};
 
@@ -102,12 +104,12 @@ pub(super) async fn start(
     leases: &[Lease],
     now: DateTime<Utc>,
     lease_until: DateTime<Utc>,
-) -> Result<Vec<StartedRow>, StoreError> {
+) -> Result<StartedRows, StoreError> {
     let mut started = restarted_rows(conn, leases, lease_until).await?;
     let before: HashSet<Uuid> = started.iter().map(|started| started.lease.run_id).collect();
     let others: Vec<Lease> = leases.iter().filter(|lease| !before.contains(&lease.run_id)).copied().collect();
     started.extend(start_each(conn, &others, now, lease_until).await?);
-    Ok(started)
+    Ok(StartedRows { rows: started, recipients: None })
 }
 
 pub(super) async fn beat(

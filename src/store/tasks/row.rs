@@ -85,18 +85,18 @@ impl<S> TaskRow<S> {
     }
 
     /// The row with the spec that was read of it.
-    pub(in crate::store) fn with<T>(self, spec: T) -> TaskRow<T> {
+    pub(in crate::store) fn with<T>(&self, spec: T) -> TaskRow<T> {
         TaskRow {
             id: self.id,
-            tenant_id: self.tenant_id,
-            key: self.key,
-            name: self.name,
+            tenant_id: self.tenant_id.clone(),
+            key: self.key.clone(),
+            name: self.name.clone(),
             spec,
-            status: self.status,
-            status_reason: self.status_reason,
-            faulty_part: self.faulty_part,
-            awaited_service: self.awaited_service,
-            awaited_account: self.awaited_account,
+            status: self.status.clone(),
+            status_reason: self.status_reason.clone(),
+            faulty_part: self.faulty_part.clone(),
+            awaited_service: self.awaited_service.clone(),
+            awaited_account: self.awaited_account.clone(),
             epoch: self.epoch,
             version: self.version,
             anchor_at: self.anchor_at,

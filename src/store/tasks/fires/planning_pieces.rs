@@ -35,9 +35,6 @@ impl PlanningPieces {
     /// Plans the next piece, one task at least; those that can't be planned are answered beside the batch.
     pub fn piece(&mut self) -> (FireBatch, Vec<Unplannable>) {
         let (mut batch, mut unplannable) = (FireBatch::default(), Vec::new());
-        if self.ask.start.is_some() {
-            batch.tasks.reserve(self.rows.len());
-        }
         let mut steps = 0;
         while steps < PIECE {
             let Some(row) = self.rows.pop_front() else { break };
