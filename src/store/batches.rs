@@ -23,6 +23,7 @@ use crate::store::{Match, StoreError};
 
 pub(super) use postgres::record_guarded;
 pub(super) use run_now::{RunNowRows, run_now, run_now_committed};
+pub(super) use sqlite::append_committed;
 
 /// Each step goes to the database that the connection is of.
 impl Tx<'_> {

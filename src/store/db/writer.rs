@@ -9,6 +9,7 @@
 mod shared_transaction;
 
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -35,6 +36,8 @@ pub(in crate::store) struct SqliteWriter {
     turns: FairQueue<QueueFlow>,
     /// A transaction that is left open for whoever has the next turn, to have part in it or to commit it.
     open: Arc<Mutex<Option<SharedTransaction>>>,
+    /// Whether a text that begins and commits by itself may have been left between the two.
+    is_text_open: Arc<AtomicBool>,
     /// Where a transaction is committed that was left open in vain.
     runtime: Handle,
 }
@@ -50,23 +53,30 @@ pub(in crate::store) struct Writing {
     _turn: QueuePermit<QueueFlow>,
 }
 
-/// The writer for a write that is a single statement if it is alone.
+/// The writer for a write that is a single text if it is alone.
 pub(in crate::store) enum StatementTurn {
-    /// Nobody else writes: it may begin and commit by itself.
+    /// Nobody else writes: the text begins and commits by itself, which is one way to the writer's thread.
     Alone(Statement),
     /// A part of what others write.
     Shared(Writing),
 }
 
-/// The writer for a single statement.
+/// The writer for a single text, which is rolled back by the next write unless it is [ended](Statement::end).
 pub(in crate::store) struct Statement {
     connection: PoolConnection<Sqlite>,
+    is_open: Arc<AtomicBool>,
     _turn: QueuePermit<QueueFlow>,
 }
 
 impl SqliteWriter {
     pub(in crate::store) fn new(pool: SqlitePool) -> SqliteWriter {
-        SqliteWriter { pool, turns: FairQueue::new(1), open: Arc::default(), runtime: Handle::current() }
+        SqliteWriter {
+            pool,
+            turns: FairQueue::new(1),
+            open: Arc::default(),
+            is_text_open: Arc::default(),
+            runtime: Handle::current(),
+        }
     }
 
     /// Begins a transaction of its own, in turn.
@@ -92,7 +102,7 @@ impl SqliteWriter {
         let has_open = self.open.lock().expect("writer lock").is_some();
         Ok(match has_open || self.is_wanted() {
             true => StatementTurn::Shared(self.begin_shared_in_turn(turn).await?),
-            false => StatementTurn::Alone(Statement { connection: self.pool.acquire().await?, _turn: turn }),
+            false => StatementTurn::Alone(self.statement_in_turn(turn).await?),
         })
     }
 
@@ -114,6 +124,7 @@ impl SqliteWriter {
     }
 
     async fn begin_in_turn(&self, turn: QueuePermit<QueueFlow>, may_share: bool) -> Result<Writing, sqlx::Error> {
+        self.undo_text().await?;
         let shared = Some(SharedTransaction::begin(&self.pool).await?);
         Ok(Writing { writer: self.clone(), shared, is_part: false, may_share, _turn: turn })
     }
@@ -123,7 +134,25 @@ impl SqliteWriter {
     pub(in crate::store) async fn acquire(&self, flow: QueueFlow) -> Result<Statement, sqlx::Error> {
         let turn = self.turn(flow).await?;
         self.commit_open().await;
-        Ok(Statement { connection: self.pool.acquire().await?, _turn: turn })
+        self.statement_in_turn(turn).await
+    }
+
+    async fn statement_in_turn(&self, turn: QueuePermit<QueueFlow>) -> Result<Statement, sqlx::Error> {
+        self.undo_text().await?;
+        let connection = self.pool.acquire().await?;
+        self.is_text_open.store(true, Ordering::Relaxed);
+        Ok(Statement { connection, is_open: Arc::clone(&self.is_text_open), _turn: turn })
+    }
+
+    /// Takes back what a text has written whose caller went away in the middle of it.
+    async fn undo_text(&self) -> Result<(), sqlx::Error> {
+        if self.is_text_open.load(Ordering::Relaxed) {
+            let mut connection = self.pool.acquire().await?;
+            // it fails where the text has come to its end
+            let _ = sqlx::query("rollback").execute(&mut *connection).await;
+            self.is_text_open.store(false, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     pub(in crate::store) async fn close(&self) {
@@ -239,6 +268,13 @@ impl DerefMut for Writing {
     }
 }
 
+impl Statement {
+    /// The text is known to have ended, well or not: no transaction is open.
+    pub(in crate::store) fn end(self) {
+        self.is_open.store(false, Ordering::Relaxed);
+    }
+}
+
 impl Deref for Statement {
     type Target = SqliteConnection;
 
@@ -312,13 +348,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn part_that_is_broken_off_takes_back_itself_alone() {
+    async fn part_that_fails_takes_back_itself_alone() {
         let scratch = scratch().await;
         let first = writing(&scratch, 1).await;
         let waits = asked(scratch.writer().begin_shared(flow()));
         let first = asked(first.commit());
         let mut second = waits.await.expect("a part");
         add(&mut second, 2).await;
+        sqlx::query("insert into nowhere values (2)").execute(&mut *second).await.expect_err("no such table");
         let waits = asked(scratch.writer().begin_shared(flow()));
         drop(second);
         let mut third = waits.await.expect("a part");
@@ -348,6 +385,35 @@ mod tests {
         drop(waits.await.expect("a part"));
         second.await.expect("committed");
         assert_eq!(committed(&scratch).await, [1, 2]);
+    }
+
+    #[tokio::test]
+    async fn part_whose_caller_goes_away_before_the_commit_is_committed_with_the_others() {
+        let scratch = scratch().await;
+        let first = writing(&scratch, 1).await;
+        let waits = asked(scratch.writer().begin_shared(flow()));
+        drop(asked(first.commit()));
+        let mut second = waits.await.expect("a part");
+        add(&mut second, 2).await;
+        second.commit().await.expect("committed");
+        assert_eq!(committed(&scratch).await, [1, 2]);
+    }
+
+    #[tokio::test]
+    async fn text_whose_caller_goes_away_is_done_as_a_whole_or_not_at_all() {
+        let scratch = scratch().await;
+        for text in [
+            "begin immediate; insert into numbers values (1)",
+            "begin immediate; insert into numbers values (2); commit",
+        ] {
+            let turn = scratch.writer().begin_shared_or_acquire(flow()).await.expect("a turn");
+            let StatementTurn::Alone(mut statement) = turn else { panic!("nobody else writes") };
+            sqlx::query(text).execute(&mut *statement).await.expect("written");
+            // it is never told that it has come so far
+            drop(statement);
+        }
+        writing(&scratch, 3).await.commit().await.expect("committed");
+        assert_eq!(committed(&scratch).await, [2, 3]);
     }
 
     #[tokio::test]

@@ -35,7 +35,11 @@ pub enum Cancelled {
 /// Records a run on SQLite: with one way to the writer where nobody else writes, and else with those who do.
 async fn run_now_in_turn(turn: StatementTurn, ask: &RunNowRows<'_>) -> Result<bool, StoreError> {
     match turn {
-        StatementTurn::Alone(mut connection) => run_now_committed(&mut connection, ask).await,
+        StatementTurn::Alone(mut statement) => {
+            let is_there = run_now_committed(&mut statement, ask).await;
+            statement.end();
+            is_there
+        }
         StatementTurn::Shared(mut writing) => {
             let is_there = run_now(&mut Tx::Sqlite(&mut writing), ask).await?;
             writing.commit().await?;

@@ -14,6 +14,8 @@ on_both!(
     edit_between_two_fires_is_seen_by_the_next,
     edit_between_two_takes_is_seen_by_the_next,
     known_task_is_not_read_again,
+    known_tasks_of_two_tenants_go_with_their_own_runs,
+    known_task_that_is_deleted_starts_nothing,
     recipient_is_as_it_was_written_last,
 );
 
@@ -118,6 +120,50 @@ async fn known_task_is_not_read_again(world: &StoreHarness) {
     world.plant("update tasks set version = version + 1").await;
     let started = fire(world).await;
     assert_eq!(brought(world, started).await, told("nobody reads this", "other", 2));
+}
+
+async fn known_tasks_of_two_tenants_go_with_their_own_runs(world: &StoreHarness) {
+    let tasks = ["a", "b"].map(|tenant| {
+        world.task_with(tenant, json!({"interval": "1m"}), json!({"action": {"instruction": format!("for {tenant}")}}))
+    });
+    let tasks = futures::future::join_all(tasks).await;
+    let recipient = Recipient { locale: "de".into(), ..Recipient::default() };
+    world.store.put_recipient(&Scope::Every, "b", &recipient, None).await.expect("written");
+    for _ in 0..3 {
+        for task in &tasks {
+            world.run_now(task).await;
+        }
+        let mut taken = take_ready(world).await;
+        taken.sort_by(|a, b| a.run.tenant_id.cmp(&b.run.tenant_id));
+        let brought: Vec<_> = taken
+            .iter()
+            .map(|started| {
+                let task = started.task.as_ref().expect("its task");
+                let locale = started.recipient.as_ref().map(|recipient| recipient.locale.as_str());
+                (started.run.tenant_id.as_str(), task.tenant_id.as_str(), task.spec.action.instruction.as_str(), locale)
+            })
+            .collect();
+        assert_eq!(brought, [("a", "a", "for a", None), ("b", "b", "for b", Some("de"))]);
+        for started in &taken {
+            world.succeed(started).await;
+        }
+    }
+}
+
+async fn known_task_that_is_deleted_starts_nothing(world: &StoreHarness) {
+    let task = world.task(json!({"interval": "1m"})).await;
+    for _ in 0..2 {
+        let started = fire(world).await;
+        world.succeed(&started).await;
+    }
+    world.pass(60);
+    let leases: Vec<_> = world.fire().await.claims.iter().map(|claim| claim.lease).collect();
+    assert_eq!(leases.len(), 1);
+    world.store.delete_task(&Scope::Every, task.id).await.expect("deleted");
+    assert_eq!(world.store.start_runs(&leases, world.now() + LEASE).await.expect("a start").started, []);
+    world.pass(60);
+    assert_eq!(world.fire().await.claims, []);
+    assert_eq!(take_ready(world).await, []);
 }
 
 async fn recipient_is_as_it_was_written_last(world: &StoreHarness) {

@@ -142,20 +142,18 @@ async fn mark_running(
 ) -> Result<HashMap<Uuid, Run>, StoreError> {
     let mut running = HashMap::with_capacity(started.len());
     for started in chunks(started) {
-        let mut queue = QueryBuilder::new("with going (run_id, deadline_at) as (");
-        queue.push_values(started, |mut row, started| {
+        // both on one way to the connection's thread
+        let mut text = QueryBuilder::new("with going (run_id, deadline_at) as (");
+        text.push_values(started, |mut row, started| {
             row.push_bind(started.lease.run_id).push_bind(started.deadline_at);
         });
-        queue.push(") update queue set state = 'started', lease_until = ").push_bind(lease_until);
-        queue.push(", deadline_at = g.deadline_at from going g where queue.run_id = g.run_id");
-        queue.build().persistent(is_reusable(started.len())).execute(&mut *conn).await?;
-        let mut runs = QueryBuilder::new(
-            "update runs set state = 'running', attempt = attempt + 1, started_at = coalesce(started_at, ",
-        );
-        runs.push_bind(now).push(") where id in ");
-        list(&mut runs, started.iter().map(|started| started.lease.run_id));
-        runs.push(" returning *");
-        let rows = runs.build().persistent(is_reusable(started.len())).fetch_all(&mut *conn).await?;
+        text.push(") update queue set state = 'started', lease_until = ").push_bind(lease_until);
+        text.push(", deadline_at = g.deadline_at from going g where queue.run_id = g.run_id;");
+        text.push("update runs set state = 'running', attempt = attempt + 1, started_at = coalesce(started_at, ");
+        text.push_bind(now).push(") where id in ");
+        list(&mut text, started.iter().map(|started| started.lease.run_id));
+        text.push(" returning *");
+        let rows = text.build().persistent(is_reusable(started.len())).fetch_all(&mut *conn).await?;
         running.extend(rows.iter().filter_map(run_in).map(|run| (run.id, run)));
     }
     Ok(running)
@@ -185,12 +183,18 @@ pub(in crate::store::batches) async fn restarted_rows(
 
 /// `with leases (run_id, lease_token) as (…) `
 pub(super) fn with_leases(leases: &[Lease]) -> QueryBuilder<Sqlite> {
-    let mut statement = QueryBuilder::new("with leases (run_id, lease_token) as (");
-    statement.push_values(leases, |mut row, lease| {
+    let mut statement = QueryBuilder::new("");
+    push_leases(&mut statement, leases);
+    statement
+}
+
+/// Adds `with leases (run_id, lease_token) as (…) ` to a text.
+pub(super) fn push_leases(text: &mut QueryBuilder<Sqlite>, leases: &[Lease]) {
+    text.push("with leases (run_id, lease_token) as (");
+    text.push_values(leases, |mut row, lease| {
         row.push_bind(lease.run_id).push_bind(lease.token);
     });
-    statement.push(") ");
-    statement
+    text.push(") ");
 }
 
 /// Takes the slots of these tasks for these runs where they are free, the first of a task first; answers who has them.
