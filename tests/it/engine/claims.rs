@@ -36,8 +36,10 @@ async fn backlog_of_short_runs_is_claimed_in_few_statements(mut world: World) {
         assert!(began.elapsed() < Duration::from_secs(60), "the queue has {:?}", instance.queue().await);
         pause(Duration::from_millis(20)).await;
     }
+    // a claim with less than half of the places under way fills the others; the rest go by time, two in a tick at most
+    let most = 2 * (RUNS as usize / 16 + 32 + began.elapsed().as_millis() as usize / 2);
     let claims = claims(&instance).await;
-    assert!(claims <= RUNS as usize / 4, "{RUNS} runs took {claims} claims");
+    assert!(claims <= most, "{RUNS} runs took {claims} claims, {most} at most");
     instance.on(|_| async move { running.stop().await }).await;
     instance.finish(&world).await;
 }
