@@ -318,6 +318,17 @@ mod tests {
         writing
     }
 
+    /// Whoever waits for the turn, once the part before it has ended and waits for the commit.
+    async fn follow<T, E: std::fmt::Debug>(
+        waits: impl Future<Output = Result<T, E>>,
+        before: impl Future<Output = Result<(), sqlx::Error>>,
+    ) -> T {
+        tokio::select! {
+            next = waits => next.expect("a turn"),
+            committed = before => panic!("nobody has shared it: {committed:?}"),
+        }
+    }
+
     /// The numbers that are committed.
     async fn committed(scratch: &Scratch) -> Vec<i64> {
         let mut read = scratch.store.db.read().await.expect("a reader");
@@ -333,8 +344,8 @@ mod tests {
         let mut second = waits.await.expect("a part");
         add(&mut second, 2).await;
         let waits = asked(scratch.writer().begin_shared_or_acquire(flow()));
-        let second = asked(second.commit());
-        let StatementTurn::Shared(mut third) = waits.await.expect("a part") else { panic!("others have written") };
+        let mut second = asked(second.commit());
+        let StatementTurn::Shared(mut third) = follow(waits, &mut second).await else { panic!("others have written") };
         add(&mut third, 3).await;
         assert!(futures::poll!(&mut first).is_pending());
         assert_eq!(committed(&scratch).await, [0_i64; 0]);
@@ -361,12 +372,12 @@ mod tests {
         let mut third = waits.await.expect("a part");
         add(&mut third, 3).await;
         let waits = asked(scratch.writer().begin(flow()));
-        let third = asked(third.commit());
-        let own = waits.await.expect("a transaction of its own, behind the commit of what is open");
+        // a transaction of its own begins behind the commit of what is open
+        let (own, third) = tokio::join!(waits, third.commit());
         assert_eq!(committed(&scratch).await, [1, 3]);
         drop(own);
-        for part in [first, third] {
-            part.await.expect("told");
+        for told in [first.await, third] {
+            told.expect("told");
         }
     }
 

@@ -149,17 +149,16 @@ mod tests {
     async fn batch_lets_others_write_between_its_pieces() {
         let scratch = Scratch::open().await;
         let ask = due(&scratch, COSTLY).await;
-        let (store, turns) = (&scratch.store, scratch.writer().queue());
+        let (store, writer, turns) = (&scratch.store, scratch.writer(), scratch.writer().queue());
         let writes = turns.acquire(&QueueFlow::of(Some("a"))).await;
         let seen = async {
             // the first piece is planned, and waits for the writer; this one waits behind it
             while turns.waiting() == 0 {
                 tokio::task::yield_now().await;
             }
-            let flow = QueueFlow::of(Some("b"));
-            let next = asked(turns.acquire(&flow));
+            let next = asked(writer.begin(QueueFlow::of(Some("b"))));
             drop(writes);
-            let writes = next.await;
+            let writes = next.await.expect("a turn");
             let seen = disabled(store).await;
             drop(writes);
             seen
