@@ -240,7 +240,7 @@ impl Writing {
     }
 }
 
-/// What is left is taken back before the next one writes: a part alone, or the whole.
+/// A write that has not ended is taken back before the next one: a part alone, or the whole.
 impl Drop for Writing {
     fn drop(&mut self) {
         let Some(mut shared) = self.shared.take() else { return };
@@ -318,7 +318,7 @@ mod tests {
         writing
     }
 
-    /// Whoever waits for the turn, once the part before it has ended and waits for the commit.
+    /// The next turn, once the part before it has ended and waits for the commit.
     async fn follow<T, E: std::fmt::Debug>(
         waits: impl Future<Output = Result<T, E>>,
         before: impl Future<Output = Result<(), sqlx::Error>>,
