@@ -106,6 +106,7 @@ pub struct Store {
     rates: ops::rates::RateCounters,
     bulk: ops::bulk::Bulk,
     paces: Arc<db::pace::Paces>,
+    task_cache: tasks::task_cache::TaskCache,
 }
 
 /// Why the store could not do what was asked, by what the caller can do about it.

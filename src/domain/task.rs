@@ -169,6 +169,11 @@ pub struct Task {
 }
 
 impl Task {
+    /// The definition of the task: without its counts and its next instant, which change with each fire.
+    pub fn into_definition(self) -> Task {
+        Task { next_fire_at: None, run_count: 0, fire_count: 0, ..self }
+    }
+
     /// A new task, active from `now` on, and the first instant that it waits for.
     pub fn new(id: Uuid, draft: Draft, now: DateTime<Utc>) -> Result<(Task, Option<NextFire>), FieldError> {
         let anchor_at = draft.spec.trigger.anchor(now)?;

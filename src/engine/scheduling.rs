@@ -1,6 +1,8 @@
 //! From instants to claimed runs: scheduler, prefetch, worker, leases.
 
 pub mod active;
+mod cancel_watch;
+mod claim_pace;
 pub mod heartbeat;
 pub(super) mod other_tenants;
 pub mod prefetch;

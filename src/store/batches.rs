@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::domain::notification::NewDelivery;
 use crate::store::events::matches::{EventBatch, EventsWritten, Locked};
-use crate::store::runs::lease::{Beat, Finish, FinishedRow, Lease, StartedRow, Take, TakenRuns};
+use crate::store::runs::lease::{Beat, Finish, FinishedRow, Lease, StartedRows, Take, TakenRuns};
 use crate::store::runs::new_entry::TranscriptAppend;
 use crate::store::runs::overlap::rule::BlockedRow;
 use crate::store::tasks::fires::{AsRead, FireBatch, FireDue, WrittenRows};
@@ -23,6 +23,7 @@ use crate::store::{Match, StoreError};
 
 pub(super) use postgres::record_guarded;
 pub(super) use run_now::{RunNowRows, run_now, run_now_committed};
+pub(super) use sqlite::append_committed;
 
 /// Each step goes to the database that the connection is of.
 impl Tx<'_> {
@@ -57,7 +58,7 @@ impl Tx<'_> {
         leases: &[Lease],
         now: DateTime<Utc>,
         lease_until: DateTime<Utc>,
-    ) -> Result<Vec<StartedRow>, StoreError> {
+    ) -> Result<StartedRows, StoreError> {
         match self {
             Tx::Postgres(conn) => postgres::start(conn, leases, now, lease_until).await,
             Tx::Sqlite(conn) => sqlite::start(conn, leases, now, lease_until).await,

@@ -185,23 +185,24 @@ impl Db {
         }
     }
 
-    /// A transaction that writes a batch of the engine; on SQLite in this turn.
+    /// A transaction that writes a batch of the engine; on SQLite in this turn, with a commit that it may share: what it answers
+    /// is answered after that.
     pub(super) async fn write_for_engine(&self, flow: QueueFlow) -> Result<Transaction, sqlx::Error> {
         match self {
             Db::Postgres { engine, waits, .. } => {
                 waits.record_acquire("engine", engine);
                 Transaction::begin(engine.acquire().await?).await
             }
-            Db::Sqlite { writer, waits, .. } => Transaction::begin_sqlite(writer, waits, flow).await,
+            Db::Sqlite { writer, waits, .. } => Transaction::begin_shared(writer, waits, flow).await,
         }
     }
 
     /// A write that finds its rows by keys: on Postgres one statement without a transaction around it, whose plan is made
-    /// once; on SQLite a transaction in this turn.
+    /// once; on SQLite as [`Db::write_for_engine`].
     pub(super) async fn write_quick(&self, flow: QueueFlow) -> Result<Transaction, sqlx::Error> {
         match self {
             Db::Postgres { quick, waits, .. } => Ok(Transaction::Statement(connection("quick", quick, waits).await?)),
-            Db::Sqlite { writer, waits, .. } => Transaction::begin_sqlite(writer, waits, flow).await,
+            Db::Sqlite { writer, waits, .. } => Transaction::begin_shared(writer, waits, flow).await,
         }
     }
 }
@@ -243,6 +244,13 @@ impl Transaction {
     async fn begin_sqlite(writer: &SqliteWriter, waits: &Waits, flow: QueueFlow) -> Result<Transaction, sqlx::Error> {
         waits.record_acquire("writer", writer);
         let writing = writer.begin(flow).await?;
+        fault()?;
+        Ok(Transaction::Sqlite(writing))
+    }
+
+    async fn begin_shared(writer: &SqliteWriter, waits: &Waits, flow: QueueFlow) -> Result<Transaction, sqlx::Error> {
+        waits.record_acquire("writer", writer);
+        let writing = writer.begin_shared(flow).await?;
         fault()?;
         Ok(Transaction::Sqlite(writing))
     }

@@ -24,7 +24,6 @@ pub(super) mod transcript;
 use std::collections::HashMap;
 
 use sqlx::FromRow;
-use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
@@ -124,7 +123,7 @@ impl<'r, R: Columns> FromRow<'r, R> for Usage {
 }
 
 /// The run that a row holds with all its columns; `None` where it can't be read, which is said when it is read by itself.
-pub(super) fn run_in(row: &PgRow) -> Option<Run> {
+pub(super) fn run_in<'r, R: Columns>(row: &'r R) -> Option<Run> {
     Run::from_row(row).ok()
 }
 
@@ -247,17 +246,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn take_answers_every_column_that_a_run_is_read_with() {
+    fn take_and_start_answer_every_column_that_a_run_is_read_with() {
         let (columns, _) = LISTED.split_once(" from runs").expect("a select");
         let columns: Vec<&str> = columns.trim_start_matches("select").split(',').map(str::trim).collect();
-        let take = include_str!("sql/take.postgres.sql");
-        let answer = &take
-            [take.find("\nselect id,").expect("its answer")..take.find("  from started").expect("runs that started")];
-        let answered: Vec<&str> = answer.trim_start().trim_start_matches("select").split(',').map(str::trim).collect();
         assert_eq!(columns.len(), 29);
-        for column in columns {
-            let column = column.trim_start_matches("r.");
-            assert!(answered.contains(&column), "{column} is not in {answered:?}");
+        for statement in [include_str!("sql/take.postgres.sql"), include_str!("sql/start.postgres.sql")] {
+            let (_, answer) = statement.split_once("\nselect id").expect("its answer");
+            let (answer, _) = answer.split_once("  from started").expect("runs that started");
+            let answered: Vec<&str> = answer.split(',').map(str::trim).chain(["id"]).collect();
+            for column in &columns {
+                let column = column.trim_start_matches("r.");
+                assert!(answered.contains(&column), "{column} is not in {answered:?}");
+            }
         }
     }
 }

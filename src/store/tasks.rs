@@ -7,6 +7,7 @@ pub(super) mod disabling;
 pub(super) mod failing;
 pub(super) mod fires;
 pub(super) mod row;
+pub(super) mod task_cache;
 pub(super) mod task_state;
 pub(super) mod tenant_turns;
 pub(super) mod zones;

@@ -43,6 +43,7 @@ mod events;
 mod fires;
 mod grants;
 mod idempotency;
+mod known_tasks;
 mod lease;
 mod limits;
 mod live;

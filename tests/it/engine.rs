@@ -2,6 +2,7 @@
 //! and twice for real.
 
 mod changes;
+mod claims;
 mod endings;
 mod explain;
 mod explain_at;

@@ -145,6 +145,12 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
         "seconds",
         "`failed`: `reveille run list --state failed`. `queued` is one that is tried again.",
     ),
+    (
+        "run_claims",
+        &[],
+        "statements",
+        "As many as `reveille_run_starts_total` under load: runs are claimed one by one.",
+    ),
     ("run_starts", &[], "runs", "Nothing; an instance that starts none while others do is worth a look."),
     (
         "service_last_success_seconds",

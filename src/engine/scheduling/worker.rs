@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use prometheus_client::metrics::counter::Counter;
@@ -13,6 +13,8 @@ use crate::base::clock::to_delta;
 use crate::base::metrics::Metrics;
 use crate::engine::running::execution::Executions;
 use crate::engine::scheduling::active::Active;
+use crate::engine::scheduling::cancel_watch::CancelWatch;
+use crate::engine::scheduling::claim_pace::{ClaimLoad, ClaimPace};
 use crate::engine::scheduling::other_tenants::Neighbours;
 use crate::engine::scheduling::prefetch::PrefetchBuffer;
 use crate::engine::scheduling::scheduler::HORIZON;
@@ -36,7 +38,10 @@ pub struct Worker {
     turn: Mutex<Option<ClaimCursor>>,
     limits: RunLimits,
     neighbours: Neighbours,
+    pace: Arc<ClaimPace>,
+    cancels: Mutex<CancelWatch>,
     started: Counter,
+    claims: Counter,
 }
 
 impl Worker {
@@ -50,9 +55,12 @@ impl Worker {
         limits: RunLimits,
         metrics: &Metrics,
     ) -> Worker {
-        let started = metrics.registered("run_starts", "Runs started by this instance", Counter::default());
+        let counted = |name: &str, help: &str| metrics.registered(name, help, Counter::default());
+        let started = counted("run_starts", "Runs started by this instance");
+        let claims = counted("run_claims", "Statements by which this instance claimed ready runs, or found none");
         let lease = executions.lease();
         let neighbours = Neighbours::new(store.clone(), Arc::clone(&prefetch));
+        let cancels = Mutex::new(CancelWatch::new(store.listen(Topic::Cancels)));
         Worker {
             store,
             prefetch,
@@ -64,7 +72,22 @@ impl Worker {
             turn: Mutex::default(),
             limits,
             neighbours,
+            pace: Arc::default(),
+            cancels,
             started,
+            claims,
+        }
+    }
+
+    /// Claims what is ready unless that is to wait for a moment; answers whether there may be more to claim at once.
+    async fn claim_in_pace(&self) -> Result<bool, TickError> {
+        let slots = self.active.slots();
+        let behind = self.turn.lock().expect("turn lock").is_some();
+        let fills_batch = behind && slots.free() >= BATCH.min(slots.capacity() / 4);
+        let load = ClaimLoad { under_way: self.active.len(), fills_batch };
+        match self.pace.may_claim(load, Instant::now()) {
+            true => self.claim().await,
+            false => Ok(false),
         }
     }
 
@@ -116,6 +139,7 @@ impl Worker {
 
     /// Answers whether as many were taken as were asked for.
     async fn claim_batch(&self, take: &Take) -> Result<bool, TickError> {
+        self.claims.inc();
         let taken = self.store.take_runs(take).await?;
         let full = taken.len() as i64 == take.limit;
         // who has more than can be taken must not keep the others waiting: from now on it goes in turn, until none is left
@@ -157,10 +181,12 @@ impl Worker {
     }
 
     async fn apply_cancels(&self) -> Result<(), TickError> {
-        if self.active.is_empty() {
+        let elapsed = self.store.clock().elapsed();
+        if self.active.is_empty() || !self.cancels.lock().expect("cancels lock").is_due(elapsed) {
             return Ok(());
         }
-        for beat in self.store.cancels_asked(self.id).await? {
+        let asked = self.store.cancels_asked(self.id).await;
+        for beat in asked.inspect_err(|_| self.cancels.lock().expect("cancels lock").look_failed())? {
             self.active.cancel(beat.run_id, beat.cancel_reason.as_deref().unwrap_or("cancelled"));
         }
         Ok(())
@@ -186,7 +212,7 @@ impl ServiceLoop for Worker {
         self.prefetch.forget_expired(self.store.clock().now());
         self.neighbours.refresh().await;
         let more_due = self.start_due().await?;
-        let more_ready = self.claim().await?;
+        let more_ready = self.claim_in_pace().await?;
         self.apply_cancels().await?;
         if self.prefetch.has_skipped() {
             self.short_of_room.store(true, Ordering::Relaxed);
@@ -210,7 +236,7 @@ impl ServiceLoop for Worker {
         let mut queue = self.store.listen(Topic::Queue);
         let mut cancels = self.store.listen(Topic::Cancels);
         let (prefetch, freed) = (self.prefetch.wakeup(), self.active.slots().freed());
-        let short_of_room = Arc::clone(&self.short_of_room);
+        let (short_of_room, pace) = (Arc::clone(&self.short_of_room), Arc::clone(&self.pace));
         Box::pin(async move {
             let room = async {
                 // it wakes for a place that was left before, too; what the last tick found decides whether it matters
@@ -224,6 +250,7 @@ impl ServiceLoop for Worker {
                 _ = cancels.changed() => {}
                 () = prefetch.notified() => {}
                 () = room => {}
+                () = pace.wakeup() => {}
             }
         })
     }

@@ -14,8 +14,9 @@ use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
+use sqlx::postgres::PgRow;
 use sqlx::types::Json;
-use sqlx::{FromRow, PgConnection};
+use sqlx::{FromRow, PgConnection, Row};
 use uuid::Uuid;
 
 use crate::base::id::new_id;
@@ -25,8 +26,8 @@ use crate::store::StoreError;
 use crate::store::db::text::{document, optional, optional_document, text};
 use crate::store::runs::global_limits::lock_takes;
 use crate::store::runs::lease::{
-    Beat, CLAIM_MARGIN, ClaimCursor, Finish, FinishedRow, Lease, Park, RunClaim, StartedRow, TENANTS_AT_ONCE, Take,
-    TakenRuns,
+    Beat, CLAIM_MARGIN, ClaimCursor, Finish, FinishedRow, Lease, Park, RunClaim, StartedRow, StartedRows,
+    TENANTS_AT_ONCE, Take, TakenRuns,
 };
 use crate::store::runs::overlap::BLOCKED_ROW;
 use crate::store::runs::overlap::rule::BlockedRow;
@@ -50,6 +51,7 @@ struct TakenRow {
     lease_token: i64,
     lease_until: Option<DateTime<Utc>>,
     deadline_at: Option<DateTime<Utc>>,
+    task_version: Option<i64>,
     is_first: bool,
 }
 
@@ -59,9 +61,17 @@ impl TakenRow {
         let tenant_id = self.tenant_id.unwrap_or_default();
         let (run_at, until) = (self.run_at.unwrap_or(now), self.lease_until.unwrap_or(now));
         let claim = RunClaim { lease, run_at, until, tenant_hash: tenant_hash(&tenant_id) };
-        let (task_id, is_first) = (self.task_id, self.is_first);
-        let started =
-            self.deadline_at.map(|deadline_at| StartedRow { lease, task_id, tenant_id, deadline_at, is_first, run });
+        let (task_id, task_version, is_first) = (self.task_id, self.task_version, self.is_first);
+        let started = self.deadline_at.map(|deadline_at| StartedRow {
+            lease,
+            task_id,
+            tenant_id,
+            deadline_at,
+            is_first,
+            task_version,
+            run,
+            task: None,
+        });
         taken.add(claim, started, now);
     }
 }
@@ -109,8 +119,12 @@ pub(super) async fn take(conn: &mut PgConnection, take: &Take) -> Result<TakenRu
         .fetch_all(conn)
         .await?;
     let mut taken = TakenRuns::default();
-    let (mut served, mut last, mut tenants) = (None, String::new(), 0);
+    let (mut served, mut last, mut tenants, mut recipients) = (None, String::new(), 0, Vec::new());
     for whole in rows {
+        if let Some(recipient) = recipient_in(&whole)? {
+            recipients.push(recipient);
+            continue;
+        }
         let row = TakenRow::from_row(&whole)?;
         match row.id {
             Some(run_id) => {
@@ -124,6 +138,7 @@ pub(super) async fn take(conn: &mut PgConnection, take: &Take) -> Result<TakenRu
     if take.fair.is_some() {
         taken.turn = ClaimCursor::after(served, &last, tenants);
     }
+    taken.started.recipients = Some(recipients);
     Ok(taken)
 }
 
@@ -132,9 +147,9 @@ pub(super) async fn start(
     leases: &[Lease],
     now: DateTime<Utc>,
     lease_until: DateTime<Utc>,
-) -> Result<Vec<StartedRow>, StoreError> {
+) -> Result<StartedRows, StoreError> {
     let start = include_str!("../sql/start.postgres.sql");
-    Ok(sqlx::query_as(
+    let rows = sqlx::query(
         failpoint_text!("no_slot", start, "where a.task_id is null or a.overlap = 'allow'" => "where true"),
     )
     .bind(leases.iter().map(|lease| lease.run_id).collect::<Vec<_>>())
@@ -142,7 +157,15 @@ pub(super) async fn start(
     .bind(now)
     .bind(lease_until)
     .fetch_all(conn)
-    .await?)
+    .await?;
+    let (mut started, mut recipients) = (Vec::with_capacity(rows.len()), Vec::new());
+    for whole in rows {
+        match recipient_in(&whole)? {
+            Some(recipient) => recipients.push(recipient),
+            None => started.push(StartedRow { run: run_in(&whole), ..StartedRow::from_row(&whole)? }),
+        }
+    }
+    Ok(StartedRows { rows: started, recipients: Some(recipients) })
 }
 
 pub(super) async fn standing(conn: &mut PgConnection, leases: &[Lease]) -> Result<Vec<BlockedRow>, StoreError> {
@@ -280,6 +303,12 @@ pub(super) async fn post(
         .execute(conn)
         .await?;
     Ok(())
+}
+
+/// The tenant and its recipient, where a row of `take` or `start` holds one.
+fn recipient_in(row: &PgRow) -> Result<Option<(String, String)>, StoreError> {
+    let recipient: Option<String> = row.try_get("recipient")?;
+    Ok(recipient.map(|recipient| Ok::<_, StoreError>((row.try_get("tenant_id")?, recipient))).transpose()?)
 }
 
 /// The fields that few ends have, as `finish` reads them.

@@ -22,10 +22,13 @@ use crate::store::batches::sqlite::starting::{
 use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
 use crate::store::db::text::{document, optional, optional_document, text};
 use crate::store::runs::global_limits::RunLimitsLeft;
-use crate::store::runs::lease::{Beat, CLAIM_MARGIN, ClaimCursor, Lease, RunClaim, StartedRow, Take, TakenRuns};
+use crate::store::runs::lease::{
+    Beat, CLAIM_MARGIN, ClaimCursor, Lease, RunClaim, StartedRow, StartedRows, Take, TakenRuns,
+};
 use crate::store::runs::shares::tenant_hash;
 use crate::store::tasks::fires::{AsRead, FireBatch, FireDue, WrittenRows, all_moved};
 
+pub(in crate::store) use appending::append_committed;
 pub(super) use appending::{append, append_ended};
 pub(super) use blocked::{lock_slots, skip_blocked, standing};
 pub(super) use finishing::finish;
@@ -102,12 +105,12 @@ pub(super) async fn start(
     leases: &[Lease],
     now: DateTime<Utc>,
     lease_until: DateTime<Utc>,
-) -> Result<Vec<StartedRow>, StoreError> {
+) -> Result<StartedRows, StoreError> {
     let mut started = restarted_rows(conn, leases, lease_until).await?;
     let before: HashSet<Uuid> = started.iter().map(|started| started.lease.run_id).collect();
     let others: Vec<Lease> = leases.iter().filter(|lease| !before.contains(&lease.run_id)).copied().collect();
     started.extend(start_each(conn, &others, now, lease_until).await?);
-    Ok(started)
+    Ok(StartedRows { rows: started, recipients: None })
 }
 
 pub(super) async fn beat(
@@ -230,11 +233,20 @@ async fn settle<S: AsRef<str>>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::run::RunState;
+    use crate::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
+    use crate::domain::run::{RunState, Usage};
     use crate::store::db::sqlite_batch::ROWS;
     use crate::store::db::sqlite_plan;
     use crate::store::runs::lease::Finish;
+    use crate::store::runs::new_entry::EntryColumns;
     use crate::store::tasks::fires::DueUpdate;
+
+    fn entry() -> EntryColumns {
+        let (at, message) = (DateTime::UNIX_EPOCH, TranscriptMessage::user("hello"));
+        let (usage, duration_ms, model_call) = (Usage::default(), None, None);
+        let entry = TranscriptEntry { seq: 0, turn: 0, at, message, usage, duration_ms, model_call };
+        EntryColumns::of(&entry).expect("an entry")
+    }
 
     #[tokio::test]
     async fn rows_that_are_listed_are_found_by_an_index() {
@@ -242,14 +254,19 @@ mod tests {
         let to = || DueUpdate { task_id: Uuid::nil(), epoch: 0, next_at: None, nominal_at: None, fires: 0 };
         let end = Finish::of(lease, None, RunState::Succeeded);
         let moves: Vec<DueUpdate> = (0..ROWS[0]).map(|_| to()).collect();
+        let mut ends = QueryBuilder::new("");
+        finishing::record(&mut ends, &vec![&end; ROWS[0]], DateTime::UNIX_EPOCH).expect("a statement");
+        let mut entries = QueryBuilder::new("");
+        appending::insert_held(&mut entries, &vec![(lease, &entry()); ROWS[0]]);
         let statements = [
             firing::due_statement(&moves),
-            finishing::recording(&vec![&end; ROWS[0]], DateTime::UNIX_EPOCH).expect("a statement"),
+            ends,
+            entries,
             heartbeat_statement(&vec![lease; ROWS[0]], DateTime::UNIX_EPOCH),
         ];
         for statement in statements {
             let plan = sqlite_plan(statement.sql().as_str()).await;
-            for table in ["due", "runs", "queue"] {
+            for table in ["due", "runs", "queue", "q"] {
                 assert!(!plan.iter().any(|step| step.starts_with(&format!("SCAN {table}"))), "{plan:?}");
             }
             assert!(plan.iter().any(|step| step.starts_with("SEARCH")), "{plan:?}");

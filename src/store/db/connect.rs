@@ -34,6 +34,7 @@ use crate::store::ops::unreadable::UnreadableRow;
 use crate::store::runs::transcript;
 use crate::store::tasks::creating;
 use crate::store::tasks::fires::Apart;
+use crate::store::tasks::task_cache::TaskCache;
 use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, deliveries};
 
@@ -191,6 +192,7 @@ impl Store {
             rates: RateCounters::default(),
             bulk: Bulk::default(),
             paces: Arc::default(),
+            task_cache: TaskCache::default(),
         };
         store.measure_clock().await.map_err(|error| OpenError::Refused(error.to_string()))?;
         Ok(store)

@@ -2,56 +2,157 @@
 //!
 //! A tenant that writes seldom waits for the write that is under way, and for nobody's backlog. A tenant that publishes
 //! thousands of events has its part of the writer's time, and other tenants and the engine's services have theirs.
+//!
+//! Writes of the engine's batches that wait for each other share a commit: the disk takes longer than their statements.
+//! A write that is alone begins and commits as ever.
+
+mod shared_transaction;
 
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
-use sqlx::{Sqlite, SqliteConnection, SqlitePool, Transaction};
+use sqlx::{Sqlite, SqliteConnection, SqlitePool};
+use tokio::runtime::Handle;
 use tokio::time::timeout;
 
+use crate::base::clock::pause;
 use crate::base::fair_queue::{FairQueue, QueuePermit};
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::store_metrics::{PoolUse, Pooled};
+use shared_transaction::SharedTransaction;
 
 /// A turn is waited for no longer.
 const WAIT: Duration = Duration::from_secs(30);
+/// A transaction that was left open for a write that did not come is committed after so long.
+const LEFT_OPEN: Duration = Duration::from_millis(20);
 
 #[derive(Clone)]
 pub(in crate::store) struct SqliteWriter {
     /// Of one connection.
     pool: SqlitePool,
     turns: FairQueue<QueueFlow>,
+    /// A transaction that is left open for whoever has the next turn, to have part in it or to commit it.
+    open: Arc<Mutex<Option<SharedTransaction>>>,
+    /// Whether a text that begins and commits by itself may have been left between the two.
+    is_text_open: Arc<AtomicBool>,
+    /// Where a transaction is committed that was left open in vain.
+    runtime: Handle,
 }
 
-/// A transaction of the writer. Nobody else writes until it is dropped.
+/// A transaction of the writer, or a part of one. Nobody else writes until it is dropped.
 pub(in crate::store) struct Writing {
-    // dropped first: what is left is rolled back before the next one writes
-    transaction: Transaction<'static, Sqlite>,
+    writer: SqliteWriter,
+    /// `None` once it has ended.
+    shared: Option<SharedTransaction>,
+    /// Whether it follows other parts, and has begun.
+    is_part: bool,
+    may_share: bool,
     _turn: QueuePermit<QueueFlow>,
 }
 
-/// The writer for a single statement.
+/// The writer for a write that is a single text if it is alone.
+pub(in crate::store) enum StatementTurn {
+    /// Nobody else writes: the text begins and commits by itself, which is one way to the writer's thread.
+    Alone(Statement),
+    /// A part of what others write.
+    Shared(Writing),
+}
+
+/// The writer for a single text, which is rolled back by the next write unless it is [ended](Statement::end).
 pub(in crate::store) struct Statement {
     connection: PoolConnection<Sqlite>,
+    is_open: Arc<AtomicBool>,
     _turn: QueuePermit<QueueFlow>,
 }
 
 impl SqliteWriter {
     pub(in crate::store) fn new(pool: SqlitePool) -> SqliteWriter {
-        SqliteWriter { pool, turns: FairQueue::new(1) }
+        SqliteWriter {
+            pool,
+            turns: FairQueue::new(1),
+            open: Arc::default(),
+            is_text_open: Arc::default(),
+            runtime: Handle::current(),
+        }
     }
 
-    /// Begins a transaction, in turn.
+    /// Begins a transaction of its own, in turn.
     pub(in crate::store) async fn begin(&self, flow: QueueFlow) -> Result<Writing, sqlx::Error> {
         let turn = self.turn(flow).await?;
-        Ok(Writing { transaction: self.pool.begin_with("begin immediate").await?, _turn: turn })
+        self.commit_open().await;
+        self.begin_in_turn(turn, false).await
     }
 
-    /// The connection for a single statement, in turn.
+    /// Begins a transaction, in turn, that may share its commit with those before and after it. It may see what they have
+    /// written, so whatever it answers must be answered after its own commit.
+    pub(in crate::store) async fn begin_shared(&self, flow: QueueFlow) -> Result<Writing, sqlx::Error> {
+        let turn = self.turn(flow).await?;
+        self.begin_shared_in_turn(turn).await
+    }
+
+    /// The writer in turn: a part of a transaction where others wait or have written theirs, and else the connection.
+    pub(in crate::store) async fn begin_shared_or_acquire(
+        &self,
+        flow: QueueFlow,
+    ) -> Result<StatementTurn, sqlx::Error> {
+        let turn = self.turn(flow).await?;
+        let has_open = self.open.lock().expect("writer lock").is_some();
+        Ok(match has_open || self.is_wanted() {
+            true => StatementTurn::Shared(self.begin_shared_in_turn(turn).await?),
+            false => StatementTurn::Alone(self.statement_in_turn(turn).await?),
+        })
+    }
+
+    async fn begin_shared_in_turn(&self, turn: QueuePermit<QueueFlow>) -> Result<Writing, sqlx::Error> {
+        let open = match self.take_open() {
+            Some(open) if open.has_room() => open,
+            open => {
+                self.commit_one(open).await;
+                return self.begin_in_turn(turn, true).await;
+            }
+        };
+        let mut writing =
+            Writing { writer: self.clone(), shared: Some(open), is_part: false, may_share: true, _turn: turn };
+        if let Some(shared) = &mut writing.shared {
+            shared.begin_part().await?;
+        }
+        writing.is_part = true;
+        Ok(writing)
+    }
+
+    async fn begin_in_turn(&self, turn: QueuePermit<QueueFlow>, may_share: bool) -> Result<Writing, sqlx::Error> {
+        self.undo_text().await?;
+        let shared = Some(SharedTransaction::begin(&self.pool).await?);
+        Ok(Writing { writer: self.clone(), shared, is_part: false, may_share, _turn: turn })
+    }
+
+    /// The connection, in turn.
+    #[cfg(test)]
     pub(in crate::store) async fn acquire(&self, flow: QueueFlow) -> Result<Statement, sqlx::Error> {
         let turn = self.turn(flow).await?;
-        Ok(Statement { connection: self.pool.acquire().await?, _turn: turn })
+        self.commit_open().await;
+        self.statement_in_turn(turn).await
+    }
+
+    async fn statement_in_turn(&self, turn: QueuePermit<QueueFlow>) -> Result<Statement, sqlx::Error> {
+        self.undo_text().await?;
+        let connection = self.pool.acquire().await?;
+        self.is_text_open.store(true, Ordering::Relaxed);
+        Ok(Statement { connection, is_open: Arc::clone(&self.is_text_open), _turn: turn })
+    }
+
+    /// Takes back what a text has written whose caller went away in the middle of it.
+    async fn undo_text(&self) -> Result<(), sqlx::Error> {
+        if self.is_text_open.load(Ordering::Relaxed) {
+            let mut connection = self.pool.acquire().await?;
+            // it fails where the text has come to its end
+            let _ = sqlx::query("rollback").execute(&mut *connection).await;
+            self.is_text_open.store(false, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     pub(in crate::store) async fn close(&self) {
@@ -71,6 +172,38 @@ impl SqliteWriter {
     async fn turn(&self, flow: QueueFlow) -> Result<QueuePermit<QueueFlow>, sqlx::Error> {
         timeout(WAIT, flow.acquire(&self.turns)).await.map_err(|_| sqlx::Error::PoolTimedOut)
     }
+
+    fn take_open(&self) -> Option<SharedTransaction> {
+        self.open.lock().expect("writer lock").take()
+    }
+
+    /// Commits what was left open, for the present turn. A failure is that of those who wait for it, and is told to them.
+    async fn commit_open(&self) {
+        self.commit_one(self.take_open()).await;
+    }
+
+    async fn commit_one(&self, open: Option<SharedTransaction>) {
+        if let Some(open) = open {
+            let _ = open.commit_on(&self.runtime).await;
+        }
+    }
+
+    /// Leaves a transaction to the next turn.
+    fn leave_open(&self, shared: SharedTransaction) {
+        *self.open.lock().expect("writer lock") = Some(shared);
+    }
+
+    /// Commits what is left open where nobody has taken the next turn: who waited for it may have gone away.
+    fn watch_open(&self) {
+        let writer = self.clone();
+        self.runtime.spawn(async move {
+            pause(LEFT_OPEN).await;
+            let is_open = writer.open.lock().expect("writer lock").is_some();
+            if is_open && let Ok(_turn) = writer.turn(QueueFlow::First(file!(), line!())).await {
+                writer.commit_open().await;
+            }
+        });
+    }
 }
 
 impl Pooled for SqliteWriter {
@@ -80,8 +213,44 @@ impl Pooled for SqliteWriter {
 }
 
 impl Writing {
-    pub(in crate::store) async fn commit(self) -> Result<(), sqlx::Error> {
-        self.transaction.commit().await
+    /// Returns once it is on the disk, with those who share the commit.
+    pub(in crate::store) async fn commit(mut self) -> Result<(), sqlx::Error> {
+        if std::mem::take(&mut self.is_part)
+            && let Some(shared) = &mut self.shared
+        {
+            shared.end_part().await?;
+        }
+        let Some(mut shared) = self.shared.take() else { return Ok(()) };
+        if self.may_share && self.writer.is_wanted() && shared.has_room() {
+            let commit = shared.await_commit();
+            // those that follow within a moment are watched with the first
+            if shared.has_one_part() {
+                self.writer.watch_open();
+            }
+            self.writer.leave_open(shared);
+            // the turn of the next one
+            drop(self);
+            return commit.answered().await;
+        }
+        shared.commit_on(&self.writer.runtime).await
+    }
+
+    fn shared(&self) -> &SharedTransaction {
+        self.shared.as_ref().expect("a transaction that has not ended")
+    }
+}
+
+/// A write that has not ended is taken back before the next one: a part alone, or the whole.
+impl Drop for Writing {
+    fn drop(&mut self) {
+        let Some(mut shared) = self.shared.take() else { return };
+        if self.is_part {
+            shared.break_part_off();
+        }
+        if shared.is_awaited() {
+            self.writer.watch_open();
+            self.writer.leave_open(shared);
+        }
     }
 }
 
@@ -89,13 +258,20 @@ impl Deref for Writing {
     type Target = SqliteConnection;
 
     fn deref(&self) -> &SqliteConnection {
-        &self.transaction
+        self.shared().as_connection()
     }
 }
 
 impl DerefMut for Writing {
     fn deref_mut(&mut self) -> &mut SqliteConnection {
-        &mut self.transaction
+        self.shared.as_mut().expect("a transaction that has not ended").connection()
+    }
+}
+
+impl Statement {
+    /// The text is known to have ended, well or not: no transaction is open.
+    pub(in crate::store) fn end(self) {
+        self.is_open.store(false, Ordering::Relaxed);
     }
 }
 
@@ -110,5 +286,159 @@ impl Deref for Statement {
 impl DerefMut for Statement {
     fn deref_mut(&mut self) -> &mut SqliteConnection {
         &mut self.connection
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::db::scratch::{Scratch, asked};
+
+    fn flow() -> QueueFlow {
+        QueueFlow::Engine("test")
+    }
+
+    /// A writer with a table of numbers.
+    async fn scratch() -> Scratch {
+        let scratch = Scratch::open().await;
+        let mut write = scratch.writer().begin(flow()).await.expect("a transaction");
+        sqlx::query("create table numbers (number integer)").execute(&mut *write).await.expect("a table");
+        write.commit().await.expect("committed");
+        scratch
+    }
+
+    async fn add(writing: &mut Writing, number: i64) {
+        sqlx::query("insert into numbers values ($1)").bind(number).execute(&mut **writing).await.expect("a row");
+    }
+
+    /// A write that shares, of a number.
+    async fn writing(scratch: &Scratch, number: i64) -> Writing {
+        let mut writing = scratch.writer().begin_shared(flow()).await.expect("a turn");
+        add(&mut writing, number).await;
+        writing
+    }
+
+    /// The next turn, once the part before it has ended and waits for the commit.
+    async fn follow<T, E: std::fmt::Debug>(
+        waits: impl Future<Output = Result<T, E>>,
+        before: impl Future<Output = Result<(), sqlx::Error>>,
+    ) -> T {
+        tokio::select! {
+            next = waits => next.expect("a turn"),
+            committed = before => panic!("nobody has shared it: {committed:?}"),
+        }
+    }
+
+    /// The numbers that are committed.
+    async fn committed(scratch: &Scratch) -> Vec<i64> {
+        let mut read = scratch.store.db.read().await.expect("a reader");
+        read.query("select number from numbers order by number").scalars().await.expect("numbers")
+    }
+
+    #[tokio::test]
+    async fn writes_that_wait_for_each_other_share_a_commit_and_none_is_answered_before_it() {
+        let scratch = scratch().await;
+        let first = writing(&scratch, 1).await;
+        let waits = asked(scratch.writer().begin_shared(flow()));
+        let mut first = asked(first.commit());
+        let mut second = waits.await.expect("a part");
+        add(&mut second, 2).await;
+        let waits = asked(scratch.writer().begin_shared_or_acquire(flow()));
+        let mut second = asked(second.commit());
+        let StatementTurn::Shared(mut third) = follow(waits, &mut second).await else { panic!("others have written") };
+        add(&mut third, 3).await;
+        assert!(futures::poll!(&mut first).is_pending());
+        assert_eq!(committed(&scratch).await, [0_i64; 0]);
+        third.commit().await.expect("all are committed");
+        assert_eq!(committed(&scratch).await, [1, 2, 3]);
+        for part in [first, second] {
+            part.await.expect("told");
+        }
+        let alone = scratch.writer().begin_shared_or_acquire(flow()).await.expect("a turn");
+        assert!(matches!(alone, StatementTurn::Alone(_)), "nobody else writes");
+    }
+
+    #[tokio::test]
+    async fn part_that_fails_takes_back_itself_alone() {
+        let scratch = scratch().await;
+        let first = writing(&scratch, 1).await;
+        let waits = asked(scratch.writer().begin_shared(flow()));
+        let first = asked(first.commit());
+        let mut second = waits.await.expect("a part");
+        add(&mut second, 2).await;
+        sqlx::query("insert into nowhere values (2)").execute(&mut *second).await.expect_err("no such table");
+        let waits = asked(scratch.writer().begin_shared(flow()));
+        drop(second);
+        let mut third = waits.await.expect("a part");
+        add(&mut third, 3).await;
+        let waits = asked(scratch.writer().begin(flow()));
+        // a transaction of its own begins behind the commit of what is open
+        let (own, third) = tokio::join!(waits, third.commit());
+        assert_eq!(committed(&scratch).await, [1, 3]);
+        drop(own);
+        for told in [first.await, third] {
+            told.expect("told");
+        }
+    }
+
+    #[tokio::test]
+    async fn transaction_that_nobody_goes_on_with_is_committed_a_little_later() {
+        let scratch = scratch().await;
+        let first = writing(&scratch, 1).await;
+        let waits = asked(scratch.writer().begin_shared(flow()));
+        let first = asked(first.commit());
+        // its turn has come, and it goes away
+        drop(waits);
+        first.await.expect("committed");
+        let second = writing(&scratch, 2).await;
+        let waits = asked(scratch.writer().begin_shared(flow()));
+        let second = asked(second.commit());
+        drop(waits.await.expect("a part"));
+        second.await.expect("committed");
+        assert_eq!(committed(&scratch).await, [1, 2]);
+    }
+
+    #[tokio::test]
+    async fn part_whose_caller_goes_away_before_the_commit_is_committed_with_the_others() {
+        let scratch = scratch().await;
+        let first = writing(&scratch, 1).await;
+        let waits = asked(scratch.writer().begin_shared(flow()));
+        drop(asked(first.commit()));
+        let mut second = waits.await.expect("a part");
+        add(&mut second, 2).await;
+        second.commit().await.expect("committed");
+        assert_eq!(committed(&scratch).await, [1, 2]);
+    }
+
+    #[tokio::test]
+    async fn text_whose_caller_goes_away_is_done_as_a_whole_or_not_at_all() {
+        let scratch = scratch().await;
+        for text in [
+            "begin immediate; insert into numbers values (1)",
+            "begin immediate; insert into numbers values (2); commit",
+        ] {
+            let turn = scratch.writer().begin_shared_or_acquire(flow()).await.expect("a turn");
+            let StatementTurn::Alone(mut statement) = turn else { panic!("nobody else writes") };
+            sqlx::query(text).execute(&mut *statement).await.expect("written");
+            // it is never told that it has come so far
+            drop(statement);
+        }
+        writing(&scratch, 3).await.commit().await.expect("committed");
+        assert_eq!(committed(&scratch).await, [2, 3]);
+    }
+
+    #[tokio::test]
+    async fn all_are_told_of_a_transaction_that_a_part_has_lost_and_the_next_one_writes() {
+        let scratch = scratch().await;
+        let first = writing(&scratch, 1).await;
+        let waits = asked(scratch.writer().begin_shared(flow()));
+        let first = asked(first.commit());
+        let mut second = waits.await.expect("a part");
+        // as a part would that the database ends with the whole
+        sqlx::query("release part; savepoint other").execute(&mut *second).await.expect("ended");
+        assert!(second.commit().await.is_err(), "it has no part any more");
+        assert!(first.await.is_err(), "it is not known to be written");
+        writing(&scratch, 3).await.commit().await.expect("committed");
+        assert_eq!(committed(&scratch).await, [3]);
     }
 }

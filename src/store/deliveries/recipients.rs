@@ -137,13 +137,18 @@ impl Store {
             }
             Db::Sqlite { readers, .. } => sqlite_batch::read(readers, LISTED, tenants).await?,
         };
+        Ok(self.readable_recipients(rows))
+    }
+
+    /// Recipients as they are stored, without those that are damaged.
+    pub(in crate::store) fn readable_recipients(&self, rows: Vec<(String, String)>) -> HashMap<String, Recipient> {
         let mut readable = HashMap::with_capacity(rows.len());
         for (tenant, body) in rows {
             if let Some(recipient) = self.readable(&tenant, serde_json::from_str(&body)) {
                 readable.insert(tenant, recipient);
             }
         }
-        Ok(readable)
+        readable
     }
 
     /// A recipient as it was read; one that is damaged is as good as none, and is told of once.

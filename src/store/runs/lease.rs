@@ -1,11 +1,14 @@
 //! The lease of a run, and the data that is passed under it: claims, beats, ends and started runs.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
 use crate::domain::approval::Approval;
 use crate::domain::notification::{NewDelivery, RunNotification};
 use crate::domain::run::{Run, RunFault, RunFinish, RunState, TranscriptEntry, Usage};
+use crate::domain::task::Task;
 use crate::store::runs::shares::TenantShares;
 
 /// Time after its instant at which a claim that was made ahead and not started is given up.
@@ -255,15 +258,29 @@ pub(in crate::store) struct StartedRow {
     pub deadline_at: DateTime<Utc>,
     /// Whether it has never been started before.
     pub is_first: bool,
+    /// Version of its task, where that was looked at.
+    #[sqlx(default)]
+    pub task_version: Option<i64>,
     /// Its record, where the statement that started it knew it or answered it along.
     #[sqlx(skip)]
     pub run: Option<Run>,
+    /// Its task, where that was known before it started.
+    #[sqlx(skip)]
+    pub task: Option<Arc<Task>>,
+}
+
+/// Runs that one statement started, and what it answered beside them.
+#[derive(Debug, Default)]
+pub(in crate::store) struct StartedRows {
+    pub rows: Vec<StartedRow>,
+    /// Recipients of their tenants, as they are stored; `None` where they are still to be read.
+    pub recipients: Option<Vec<(String, String)>>,
 }
 
 /// Result of taking ready runs.
 #[derive(Debug, Default)]
 pub(in crate::store) struct TakenRuns {
-    pub started: Vec<StartedRow>,
+    pub started: StartedRows,
     /// Due, and leased, but not to be started as it is.
     pub stopped: Vec<Lease>,
     /// Due later.
@@ -275,7 +292,7 @@ impl TakenRuns {
     /// Counts in a run that is leased now. `deadline_at` is there if it has started.
     pub(in crate::store) fn add(&mut self, claim: RunClaim, started: Option<StartedRow>, now: DateTime<Utc>) {
         match started {
-            Some(started) => self.started.push(started),
+            Some(started) => self.started.rows.push(started),
             None if claim.run_at <= now => self.stopped.push(claim.lease),
             None => self.claims.push(claim),
         }

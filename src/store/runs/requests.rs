@@ -14,6 +14,7 @@ use crate::store::approvals::close_questions;
 use crate::store::batches::{RunNowRows, run_now, run_now_committed};
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::text::{StoredJson, text};
+use crate::store::db::writer::StatementTurn;
 use crate::store::db::{Db, connection, fault, with_timeout};
 use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
 use crate::store::runs::overlap::rule::EACH_IN_TURN;
@@ -29,6 +30,22 @@ pub enum Cancelled {
     Now,
     /// It is running; its worker has been asked.
     Asked,
+}
+
+/// Records a run on SQLite: with one way to the writer where nobody else writes, and else with those who do.
+async fn run_now_in_turn(turn: StatementTurn, ask: &RunNowRows<'_>) -> Result<bool, StoreError> {
+    match turn {
+        StatementTurn::Alone(mut statement) => {
+            let is_there = run_now_committed(&mut statement, ask).await;
+            statement.end();
+            is_there
+        }
+        StatementTurn::Shared(mut writing) => {
+            let is_there = run_now(&mut Tx::Sqlite(&mut writing), ask).await?;
+            writing.commit().await?;
+            Ok(is_there)
+        }
+    }
 }
 
 /// Locks `due`, the first in the order, so that a task that is being deleted gets no run.
@@ -165,9 +182,9 @@ impl Store {
             Db::Sqlite { writer, waits, .. } if idempotency.is_none() => {
                 waits.record_acquire("writer", writer);
                 let flow = QueueFlow::of(scope.tenant());
-                let mut held = writer.acquire(flow).await?;
+                let turn = writer.begin_shared_or_acquire(flow).await?;
                 fault()?;
-                let is_there = run_now_committed(&mut held, &ask).await?;
+                let is_there = run_now_in_turn(turn, &ask).await?;
                 fault()?;
                 is_there
             }

@@ -17,8 +17,9 @@ use crate::domain::run::Run;
 use crate::domain::task::Task;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::{Db, connection, fault, with_timeout};
-use crate::store::runs::lease::{Blocked, ClaimCursor, Lease, RunClaim, StartedRow, Take};
+use crate::store::runs::lease::{Blocked, ClaimCursor, Lease, RunClaim, StartedRow, StartedRows, Take};
 use crate::store::runs::overlap::resolve_blocked;
+use crate::store::tasks::task_cache::CachedTask;
 use crate::store::tx::Tx;
 use crate::store::{Store, StoreError, Topic};
 
@@ -54,7 +55,7 @@ pub struct StartedRun {
     pub lease: Lease,
     /// The run as it was started.
     pub run: Arc<Run>,
-    /// `None` for a chat run.
+    /// The [definition](Task::into_definition()) of its task; `None` for a chat run.
     pub task: Option<Arc<Task>>,
     /// Where its tenant is reached, as of now.
     pub recipient: Option<Arc<Recipient>>,
@@ -108,7 +109,10 @@ impl Store {
                 let taken =
                     with_timeout(Tx::Postgres(&mut *connection("engine", engine, waits).await?).take(take)).await?;
                 fault()?;
-                let blocked = self.resolve(&taken.stopped).await;
+                let blocked = self.resolve(taken.stopped.clone()).await.unwrap_or_else(|error| {
+                    tracing::warn!(%error, "what becomes of runs that can't start is not known yet");
+                    Vec::new()
+                });
                 (taken, blocked)
             }
             _ => {
@@ -120,46 +124,52 @@ impl Store {
                 (taken, blocked)
             }
         };
-        let leased = taken.started.len() + taken.stopped.len() + taken.claims.len();
+        let leased = taken.started.rows.len() + taken.stopped.len() + taken.claims.len();
         let starts = self.starts(taken.started, blocked, take.lease_until).await?;
         Ok(Taking { starts, claims: taken.claims, turn: taken.turn, leased })
     }
 
     /// Decides about claims that were not started. Where that fails they run out, and are taken again.
-    async fn resolve(&self, claims: &[Lease]) -> Vec<(Uuid, Blocked)> {
+    async fn resolve(&self, claims: Vec<Lease>) -> Result<Vec<(Uuid, Blocked)>, StoreError> {
         if claims.is_empty() {
-            return Vec::new();
+            return Ok(Vec::new());
         }
-        let resolved = async {
-            let mut write = self.db.write_for_engine(QueueFlow::of(None)).await?;
-            let tx = &mut write.tx();
-            let blocked = resolve_blocked(tx, claims.to_vec(), self.clock.now()).await?;
-            write.commit().await?;
-            Ok::<_, StoreError>(blocked)
-        };
-        resolved.await.unwrap_or_else(|error| {
-            tracing::warn!(%error, runs = claims.len(), "what becomes of runs that can't start is not known yet");
-            Vec::new()
-        })
+        let mut write = self.db.write_for_engine(QueueFlow::of(None)).await?;
+        let tx = &mut write.tx();
+        let blocked = resolve_blocked(tx, claims, self.clock.now()).await?;
+        write.commit().await?;
+        Ok(blocked)
     }
 
     /// Starts claims whose instant has come. Claims that an edit took back are silently left out; those that these
     /// leases have started already are answered again, so after an error the same call is safe.
     pub async fn start_runs(&self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Starts, StoreError> {
-        let mut write = self.db.write_for_engine(QueueFlow::of(None)).await?;
-        let tx = &mut write.tx();
         let now = self.clock.now();
-        let started = tx.start(leases, now, lease_until).await?;
-        let gone: HashSet<Uuid> = started.iter().map(|g| g.lease.run_id).collect();
-        let left = leases.iter().filter(|lease| !gone.contains(&lease.run_id));
-        let blocked = resolve_blocked(tx, left.copied().collect(), now).await?;
-        write.commit().await?;
+        let (started, blocked) = match &self.db {
+            // one statement, which is its own transaction: what it left is judged in another one, by a call that may be repeated
+            Db::Postgres { engine, waits, .. } => {
+                let started = Tx::Postgres(&mut *connection("engine", engine, waits).await?)
+                    .start(leases, now, lease_until)
+                    .await?;
+                fault()?;
+                let blocked = self.resolve(left_of(leases, &started)).await?;
+                (started, blocked)
+            }
+            Db::Sqlite { .. } => {
+                let mut write = self.db.write_for_engine(QueueFlow::of(None)).await?;
+                let tx = &mut write.tx();
+                let started = tx.start(leases, now, lease_until).await?;
+                let blocked = resolve_blocked(tx, left_of(leases, &started), now).await?;
+                write.commit().await?;
+                (started, blocked)
+            }
+        };
         self.starts(started, blocked, lease_until).await
     }
 
     async fn starts(
         &self,
-        started: Vec<StartedRow>,
+        started: StartedRows,
         blocked: Vec<(Uuid, Blocked)>,
         lease_until: DateTime<Utc>,
     ) -> Result<Starts, StoreError> {
@@ -171,67 +181,76 @@ impl Store {
         if blocked.iter().any(|(_, fate)| matches!(fate, Blocked::Again | Blocked::Cancelled)) {
             self.notify(Topic::Queue);
         }
-        Ok(Starts { started: self.read_started(started, &mut HashMap::new(), lease_until).await?, blocked })
+        Ok(Starts { started: self.read_started(started, lease_until).await?, blocked })
     }
 
     /// Adds to runs that were just started their records, their tasks, and who is told of them. What is not known is read;
     /// tasks are known from then on.
     pub(in crate::store) async fn read_started(
         &self,
-        started: Vec<StartedRow>,
-        tasks: &mut HashMap<Uuid, Arc<Task>>,
+        started: StartedRows,
         lease_until: DateTime<Utc>,
     ) -> Result<Vec<StartedRun>, StoreError> {
+        let StartedRows { rows: started, recipients } = started;
         if started.is_empty() {
             return Ok(Vec::new());
         }
         let unread: Vec<Uuid> = started.iter().filter(|g| g.run.is_none()).map(|g| g.lease.run_id).collect();
-        let read = retry_unavailable(|| self.runs_by_id(&unread));
-        let (mut runs, around) = tokio::try_join!(read, self.load_context(&started, tasks))?;
-        let started = started.into_iter().filter_map(|mut started| {
+        let (mut runs, tasks, recipients) = tokio::try_join!(
+            retry_unavailable(|| self.runs_by_id(&unread)),
+            self.definitions(&started),
+            self.recipients_of(&started, recipients),
+        )?;
+        let started = started.into_iter().filter_map(|started| {
             // one that can't be read is told of, and left to its lease
-            let run = started.run.take().or_else(|| runs.remove(&started.lease.run_id))?;
-            Some(around.to_started_run(started, run, lease_until))
+            let run = started.run.or_else(|| runs.remove(&started.lease.run_id))?;
+            Some(StartedRun {
+                lease: started.lease,
+                task: started.task.or_else(|| tasks.get(&run.task_id?).cloned()),
+                recipient: recipients.get(&run.tenant_id).cloned(),
+                run: Arc::new(run),
+                lease_until,
+                deadline_at: started.deadline_at,
+                is_first: started.is_first,
+            })
         });
         Ok(started.collect())
     }
 
-    /// Reads the surroundings of runs, beside the tasks that are known.
-    async fn load_context<'a>(
+    /// The tasks of runs that bring none along; those that are not known in their version are read.
+    async fn definitions(&self, started: &[StartedRow]) -> Result<HashMap<Uuid, Arc<Task>>, StoreError> {
+        let without = started.iter().filter(|started| started.task.is_none());
+        let versions = without.clone().filter_map(|started| started.task_id.zip(started.task_version));
+        let mut tasks = self.task_cache.known(versions);
+        let unknown = without.filter_map(|started| started.task_id).filter(|id| !tasks.contains_key(id));
+        let unknown: Vec<Uuid> = unknown.collect::<BTreeSet<_>>().into_iter().collect();
+        let read = retry_unavailable(|| self.tasks_by_id(&unknown)).await?;
+        let read: Vec<CachedTask> = read.into_values().map(CachedTask::measured).collect();
+        tasks.extend(read.iter().map(|read| (read.task().id, Arc::clone(read.task()))));
+        self.task_cache.keep(read);
+        Ok(tasks)
+    }
+
+    /// The recipients of runs' tenants, by tenant; read where they were not `answered`.
+    async fn recipients_of(
         &self,
         started: &[StartedRow],
-        tasks: &'a mut HashMap<Uuid, Arc<Task>>,
-    ) -> Result<Around<'a>, StoreError> {
-        let unknown = started.iter().filter_map(|started| started.task_id).filter(|id| !tasks.contains_key(id));
-        let unknown: BTreeSet<Uuid> = unknown.collect();
-        let tenants: BTreeSet<&str> = started.iter().map(|started| started.tenant_id.as_str()).collect();
-        let (unknown, tenants): (Vec<_>, Vec<_>) = (unknown.into_iter().collect(), tenants.into_iter().collect());
-        let (read, recipients) = retry_unavailable(|| async {
-            tokio::try_join!(self.tasks_by_id(&unknown), self.recipients_by_tenant(&tenants))
-        })
-        .await?;
-        tasks.extend(read.into_iter().map(|(id, task)| (id, Arc::new(task))));
-        let recipients = recipients.into_iter().map(|(tenant, recipient)| (tenant, Arc::new(recipient))).collect();
-        Ok(Around { tasks, recipients })
+        answered: Option<Vec<(String, String)>>,
+    ) -> Result<HashMap<String, Arc<Recipient>>, StoreError> {
+        let recipients = match answered {
+            Some(answered) => self.readable_recipients(answered),
+            None => {
+                let tenants: BTreeSet<&str> = started.iter().map(|started| started.tenant_id.as_str()).collect();
+                let tenants: Vec<&str> = tenants.into_iter().collect();
+                retry_unavailable(|| self.recipients_by_tenant(&tenants)).await?
+            }
+        };
+        Ok(recipients.into_iter().map(|(tenant, recipient)| (tenant, Arc::new(recipient))).collect())
     }
 }
 
-/// The tasks of runs, and who is told of them, by tenant.
-struct Around<'a> {
-    tasks: &'a HashMap<Uuid, Arc<Task>>,
-    recipients: HashMap<String, Arc<Recipient>>,
-}
-
-impl Around<'_> {
-    fn to_started_run(&self, started: StartedRow, run: Run, lease_until: DateTime<Utc>) -> StartedRun {
-        StartedRun {
-            lease: started.lease,
-            task: run.task_id.and_then(|id| self.tasks.get(&id)).cloned(),
-            recipient: self.recipients.get(&run.tenant_id).cloned(),
-            run: Arc::new(run),
-            lease_until,
-            deadline_at: started.deadline_at,
-            is_first: started.is_first,
-        }
-    }
+/// Those of these claims that were not started.
+fn left_of(leases: &[Lease], started: &StartedRows) -> Vec<Lease> {
+    let started: HashSet<Uuid> = started.rows.iter().map(|started| started.lease.run_id).collect();
+    leases.iter().filter(|lease| !started.contains(&lease.run_id)).copied().collect()
 }

@@ -3,6 +3,7 @@
 //! Appends of all runs that wait for one are written together. An append locks the lease and does not renew it:
 //! heartbeats do that, for all runs of an instance in one statement.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
@@ -14,9 +15,12 @@ use crate::domain::run::Usage;
 use crate::domain::run::transcript::{
     FORMATS, ModelCall, ModelTokens, ProviderMessage, TranscriptEntry, TranscriptMessage,
 };
+use crate::store::batches::append_committed;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::listing::{PAGE_BYTES, PagedRow, RowPage, UNBOUNDED};
 use crate::store::db::write_batcher::{BatchLimit, WriteBatcher, together_or_alone};
+use crate::store::db::writer::StatementTurn;
+use crate::store::db::{Db, Transaction, fault};
 use crate::store::runs::lease::Lease;
 use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
 use crate::store::sql::sql;
@@ -102,15 +106,15 @@ impl Store {
         // rows are locked in the order of their ids, as everywhere
         let mut in_order: Vec<&TranscriptAppend> = appends.iter().collect();
         in_order.sort_by_key(|append| append.lease.run_id);
-        let mut write = self.db.write_quick(QueueFlow::of(None)).await?;
         let held = match failpoint!("append_without_fence") {
-            false => write.tx().append(&in_order).await?,
+            false => self.append_held(&in_order).await?,
             true => {
+                let mut write = self.db.write_quick(QueueFlow::of(None)).await?;
                 write.tx().append_ended(appends).await?;
+                write.commit().await?;
                 appends.iter().map(|append| append.lease).collect()
             }
         };
-        write.commit().await?;
         let lost = appends.iter().filter(|append| !held.contains(&append.lease)).count();
         self.counts.fenced("transcript", lost);
         let written = appends.iter().map(|append| match held.contains(&append.lease) {
@@ -118,6 +122,31 @@ impl Store {
             false => Err(StoreError::LeaseLost),
         });
         Ok(written.collect())
+    }
+
+    /// Appends where the lease is held; answers these leases. It takes one way to the database where nobody else writes to
+    /// SQLite.
+    async fn append_held(&self, appends: &[&TranscriptAppend]) -> Result<HashSet<Lease>, StoreError> {
+        let flow = QueueFlow::of(None);
+        let mut write = match &self.db {
+            Db::Sqlite { writer, waits, .. } => {
+                waits.record_acquire("writer", writer);
+                match writer.begin_shared_or_acquire(flow).await? {
+                    StatementTurn::Shared(writing) => Transaction::Sqlite(writing),
+                    StatementTurn::Alone(mut statement) => {
+                        fault()?;
+                        let held = append_committed(&mut statement, appends).await;
+                        statement.end();
+                        fault()?;
+                        return held;
+                    }
+                }
+            }
+            Db::Postgres { .. } => self.db.write_quick(flow).await?,
+        };
+        let held = write.tx().append(appends).await?;
+        write.commit().await?;
+        Ok(held)
     }
 
     /// Usage of all entries of a run together.

@@ -4,7 +4,8 @@
 -- others. How a tenant is compared leaves no other index.
 -- No row is locked: what a tenant wrote is computed before anything is. `due_as_read` sees that they are still as they were.
 -- Of a long specification the trigger alone is read, so that the rows are bounded in bytes: 600 of 64 KiB. What a task says
--- is read as text: one that can't be read must not keep the others from firing.
+-- is read as text: one that can't be read must not keep the others from firing. Where nothing of it is asked for ($7) it is not
+-- looked at.
 with earliest as materialized (
     select task_id, next_at, nominal_at, epoch, run_count, fire_count
       from due
@@ -31,8 +32,9 @@ select t.id, t.tenant_id, t.key, t.name, case when w.bytes <= 16384 then t.spec:
        t.epoch, t.version, t.anchor_at, t.active_since, d.next_at, d.nominal_at, d.run_count, d.fire_count, t.created_at,
        t.updated_at, t.trigger_type,
        case when w.bytes > 16384 and octet_length((t.spec -> 'trigger')::text) <= 65536 then (t.spec -> 'trigger')::text end as trigger,
-       (t.spec -> 'max_runs')::text as max_runs, (t.spec -> 'timeout_seconds')::text as timeout_seconds
+       case when $7 then (t.spec -> 'max_runs')::text end as max_runs,
+       case when $7 then (t.spec -> 'timeout_seconds')::text end as timeout_seconds
   from (select * from earliest union all select * from latest union all select * from turn) d
   join tasks t on t.id = any (array[d.task_id]) and t.epoch = d.epoch
- cross join lateral (select octet_length(t.spec::text) as bytes offset 0) w
+ cross join lateral (select case when $7 then octet_length(t.spec::text) end as bytes offset 0) w
  order by d.next_at

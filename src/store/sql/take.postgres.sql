@@ -2,7 +2,8 @@
 -- their task's slot, taken now or handed over. Those that fall due soon ($2), or found the slot taken, are claimed.
 -- Picked are the most urgent; or, where there are more than can be taken ($6), as many of each tenant: of those
 -- that follow the name $7, and then from the first again.
--- What has started is answered with its whole run, as this statement leaves it, so that it need not be read.
+-- What has started is answered with its whole run, as this statement leaves it, with the version of its task, and behind all
+-- runs once for each tenant with its recipient: so nothing more need be read of tasks that are known.
 -- Where so many may be under way at once of each tenant ($10) or of all ($11), what is leased is counted, and each gets
 -- what is left to it; takes come one after the other then. Where tenants have numbers of their own ($16), theirs are in the
 -- place of $10. What has no limit is null, and nothing is counted.
@@ -61,7 +62,8 @@ with recursive held as materialized (
 ), asked as materialized (
     select q.run_id, q.task_id, q.run_at <= $1 and q.cancel_reason is null as may_start,
            coalesce(q.overlap, t.spec -> 'trigger' ->> 'overlap', 'skip') as overlap,
-           coalesce(substring(t.spec ->> 'timeout_seconds' from '^[0-9]{1,9}$')::bigint, 600) as timeout_seconds
+           coalesce(substring(t.spec ->> 'timeout_seconds' from '^[0-9]{1,9}$')::bigint, 600) as timeout_seconds,
+           t.version as task_version
       from (select * from fair union all select * from urgent) q
       left join tasks t on t.id = any (array[q.task_id])
 ), slotted as (
@@ -71,7 +73,7 @@ with recursive held as materialized (
     on conflict (task_id) do nothing
     returning run_id
 ), going as (
-    select a.run_id, a.timeout_seconds, r.started_at is null as is_first
+    select a.run_id, a.timeout_seconds, a.task_version, r.started_at is null as is_first
       from asked a
       join runs r on r.id = any (array[a.run_id])
      where a.may_start and (a.task_id is null or a.overlap = 'allow')
@@ -82,7 +84,7 @@ with recursive held as materialized (
        set state = 'running', attempt = r.attempt + 1, started_at = coalesce(r.started_at, $1)
       from going g
      where r.id = any (array[g.run_id]) and r.state = 'queued'
-    returning r.*, greatest(g.timeout_seconds * 1000 - r.execution_ms, 0) as left_ms, g.is_first
+    returning r.*, greatest(g.timeout_seconds * 1000 - r.execution_ms, 0) as left_ms, g.task_version, g.is_first
 ), started as (
     update queue q
        set state = 'started', lease_token = nextval('lease_tokens'), lease_until = $4,
@@ -101,15 +103,21 @@ with recursive held as materialized (
 select id, task_id, tenant_id, run_at, lease_token, lease_until, deadline_at,
        fire_key, trigger_type, origin, scheduled_for, state, reason, blocked_by, attempt, crashes, infra_retries, missed,
        retry_of, event_ids, cause, input, created_at, started_at, finished_at, output, finish, error, turns,
-       tool_calls, input_tokens, output_tokens, cost_micros, is_first
+       tool_calls, input_tokens, output_tokens, cost_micros, task_version, null as recipient, is_first
   from started
 union all
 select run_id, task_id, tenant_id, run_at, lease_token, lease_until, deadline_at,
        null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
-       null, null, null, null, null, null, null, null, false
+       null, null, null, null, null, null, null, null, null, null, false
   from claimed
 union all
 select null, null, max(tenant_id), null, count(*), null, null,
        null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
-       null, null, null, null, null, null, null, null, false
+       null, null, null, null, null, null, null, null, null, null, false
   from turn where $6
+union all
+select null, null, r.tenant_id, null, 0, null, null,
+       null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
+       null, null, null, null, null, null, null, null, null, r.body::text, false
+  from (select distinct tenant_id from started) s
+  join recipients r on r.tenant_id = any (array[s.tenant_id])

@@ -15,8 +15,7 @@ mod planning_pieces;
 mod quota;
 mod request;
 
-use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use chrono::{DateTime, Utc};
@@ -25,13 +24,12 @@ use uuid::Uuid;
 use crate::base::clock::to_delta;
 use crate::base::compute::{Compute, ENGINE};
 use crate::base::id::Scope;
-use crate::domain::task::Task;
 use crate::domain::task::change::FaultyPart;
 use crate::domain::trigger::zone::{self, ZoneRelease};
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::text::document;
 use crate::store::ops::rates::take_fires;
-use crate::store::runs::lease::{RunClaim, StartedRow};
+use crate::store::runs::lease::{RunClaim, StartedRow, StartedRows};
 use crate::store::runs::requests::LOCK_DUE;
 use crate::store::runs::starting::StartedRun;
 use crate::store::sql::sql;
@@ -119,7 +117,7 @@ impl Store {
         let read = due.len();
         let zones = zone::current().release().clone();
         let mut pieces = PlanningPieces::new(due, ask.clone());
-        let (mut fired, mut started, mut tasks) = Recorded::default();
+        let (mut fired, mut started) = Recorded::default();
         let mut left = read;
         for _ in 0..PIECES {
             if left == 0 || fired.other_zones {
@@ -127,13 +125,12 @@ impl Store {
             }
             match self.fire_piece(pieces, ask, &zones).await {
                 // what was recorded before is good, and is to be answered
-                Ok((_, (piece, ..))) if piece.other_zones && fired.tasks > 0 => break,
+                Ok((_, (piece, _))) if piece.other_zones && fired.tasks > 0 => break,
                 Ok((rest, piece)) => {
                     left = rest.len();
                     pieces = rest;
                     fired.add(piece.0);
                     started.extend(piece.1);
-                    tasks.extend(piece.2);
                 }
                 Err(error) if fired.tasks > 0 => {
                     tracing::warn!(%error, "the rest of a batch was not recorded, it is read again");
@@ -148,7 +145,8 @@ impl Store {
             place.settle(read, fired.tasks + left);
         }
         if let Some(start) = &ask.start {
-            fired.started = self.read_started(started, &mut tasks, start.lease_until).await?;
+            let started = StartedRows { rows: started, recipients: None };
+            fired.started = self.read_started(started, start.lease_until).await?;
         }
         Ok(fired)
     }
@@ -175,13 +173,35 @@ impl Store {
         Ok(cursor.turn(looked, most.max(1) as usize))
     }
 
-    /// Reads the due rows as they are now, without keeping anybody from them.
+    /// Reads the due rows as they are now, without keeping anybody from them. What their tasks say is read along unless
+    /// it is known, as it was of the tasks before.
     async fn read_due(
         &self,
         until: DateTime<Utc>,
         limit: i64,
         offset: i64,
         tenants: &[String],
+    ) -> Result<Vec<DueRow>, StoreError> {
+        if self.task_cache.covers_due() {
+            let due = self.read_due_rows(until, limit, offset, tenants, false).await?;
+            if due.iter().all(DueRow::is_known) {
+                return Ok(due);
+            }
+        }
+        let due = self.read_due_rows(until, limit, offset, tenants, true).await?;
+        if !due.is_empty() {
+            self.task_cache.set_covers_due(due.iter().all(DueRow::is_known));
+        }
+        Ok(due)
+    }
+
+    async fn read_due_rows(
+        &self,
+        until: DateTime<Utc>,
+        limit: i64,
+        offset: i64,
+        tenants: &[String],
+        with_specs: bool,
     ) -> Result<Vec<DueRow>, StoreError> {
         let beside = limit / BESIDE;
         let mut read = self.db.read_quick().await?;
@@ -193,13 +213,16 @@ impl Store {
             .bind(offset)
             .bind(document(tenants)?)
             .bind(tenant_turns::rows_per_tenant(beside, tenants.len()))
+            .bind(with_specs)
             .rows()
             .await?;
-        let (due, others) = self.unreadable.partition_readable("tasks", &rows, |row: DueRow| Ok(row));
+        let (mut due, others) = self.unreadable.partition_readable("tasks", &rows, |row: DueRow| Ok(row));
         read.end().await?;
         if !others.is_empty() {
             self.disable_unreadable(&others, until).await?;
         }
+        let mut known = self.task_cache.known(due.iter().map(DueRow::version));
+        due.iter_mut().for_each(|row| row.set_known(known.remove(&row.version().0)));
         Ok(due)
     }
 
@@ -249,6 +272,7 @@ impl Store {
             let notice = |task: &Unplannable| Some((task.task_id, task.notice(recipients.get(&task.tenant_id))?));
             batch.notices = unplannable.iter().filter_map(notice).collect();
         }
+        self.task_cache.keep(std::mem::take(&mut batch.read_tasks));
         Ok((pieces, batch))
     }
 
@@ -269,7 +293,7 @@ impl Store {
         if let Some(zones) = zones
             && !may_plan(tx, zones).await?
         {
-            return Ok((FireResult { other_zones: true, ..FireResult::default() }, Vec::new(), HashMap::new()));
+            return Ok((FireResult { other_zones: true, ..FireResult::default() }, Vec::new()));
         }
         if !failpoint!("no_compare_and_set") {
             batch.keep(tx.due_as_read(&ids).await?);
@@ -281,7 +305,6 @@ impl Store {
         if !batch.notices.is_empty() {
             tx.post(&batch.notices.iter().map(|(_, notice)| notice).collect::<Vec<_>>(), ask.now).await?;
         }
-        let tasks = std::mem::take(&mut batch.tasks);
         let started = std::mem::take(&mut written.started);
         let missed: Vec<String> = batch.skipped.iter().filter_map(|run| run.reason.clone()).collect();
         self.learn(&self.paces.fires, batch.read.len(), began);
@@ -294,7 +317,7 @@ impl Store {
         if !fired.disabled.is_empty() {
             self.notify(Topic::Outbox);
         }
-        Ok((fired, started, tasks))
+        Ok((fired, started))
     }
 
     /// Computes what a tenant wrote, when it is its turn, away from the threads that serve others.
@@ -321,8 +344,8 @@ impl Store {
     }
 }
 
-/// The fires, the runs that start, and those of their tasks that are known.
-type Recorded = (FireResult, Vec<StartedRow>, HashMap<Uuid, Arc<Task>>);
+/// The fires, and the runs that start.
+type Recorded = (FireResult, Vec<StartedRow>);
 
 fn summary(batch: FireBatch, written: WrittenRows) -> FireResult {
     FireResult {

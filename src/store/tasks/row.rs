@@ -89,3 +89,31 @@ impl<S> TaskRow<S> {
         })
     }
 }
+
+impl<S> TaskRow<S> {
+    /// The row with the spec that was read of it.
+    pub(in crate::store) fn with<T>(&self, spec: T) -> TaskRow<T> {
+        TaskRow {
+            id: self.id,
+            tenant_id: self.tenant_id.clone(),
+            key: self.key.clone(),
+            name: self.name.clone(),
+            spec,
+            status: self.status.clone(),
+            status_reason: self.status_reason.clone(),
+            faulty_part: self.faulty_part.clone(),
+            awaited_service: self.awaited_service.clone(),
+            awaited_account: self.awaited_account.clone(),
+            epoch: self.epoch,
+            version: self.version,
+            anchor_at: self.anchor_at,
+            active_since: self.active_since,
+            next_at: self.next_at,
+            nominal_at: self.nominal_at,
+            run_count: self.run_count,
+            fire_count: self.fire_count,
+            created_at: self.created_at,
+            updated_at: self.updated_at,
+        }
+    }
+}

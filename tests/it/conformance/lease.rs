@@ -111,7 +111,7 @@ async fn started_run_is_running_on_the_record(world: &StoreHarness) {
     world.pass(1);
     let starts = world.store.start_runs(&[claim.lease], at(46)).await.unwrap();
     let run = Run { state: RunState::Running, attempt: 1, started_at: Some(at(1)), ..before };
-    let task = world.get_task(task.id).await;
+    let task = world.get_task(task.id).await.into_definition();
     let started = StartedRun {
         lease: claim.lease,
         run: run.clone().into(),

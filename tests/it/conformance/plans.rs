@@ -220,6 +220,9 @@ async fn store_much(world: &StoreHarness) {
                     case when state = 'started' then {now} + interval '1 hour' end
                from runs where state in ('ready', 'started')"
         ),
+        format!(
+            "insert into recipients (tenant_id, body, version, updated_at) select 'tenant-' || n, '{{}}', 1, {now} from {each}"
+        ),
         "insert into slots (task_id, run_id) select task_id, id from runs where state = 'started'".into(),
         format!(
             "insert into parked (run_id, task_id, tenant_id, reason, wake_at)
@@ -354,13 +357,10 @@ async fn ask(world: &StoreHarness) {
 async fn skip(world: &StoreHarness) {
     const TASKS: i64 = 4;
     for _ in 0..TASKS {
-        let task = world.task(json!({"interval": "1h"})).await;
-        world.run_now(&task).await;
-        world.run_now(&task).await;
+        ask(world).await;
     }
     let (now, lease_until, limits) = (world.now(), world.now() + LEASE, RunLimits::default());
-    // they are more urgent than what else is ready
-    let limit = 3 * TASKS;
+    let limit = 3 * TASKS; // they are more urgent than what else is ready
     let take = Take { worker: WORKER, now, ahead: now, lease_until, limit, fair: None, limits, shares: None };
     let starts = world.store.take_runs(&take).await.unwrap().starts;
     let skipped = starts.blocked.iter().filter(|(_, fate)| *fate == Blocked::Skipped).count() as i64;

@@ -55,7 +55,8 @@ async fn claims_that_were_not_started_in_time_are_ready_again(world: &StoreHarne
 }
 
 async fn run_whose_lease_ended_is_taken_over(world: &StoreHarness) {
-    let started = world.started(&world.task(allowing()).await).await;
+    let task = world.task(allowing()).await;
+    let started = world.started(&task).await;
     let now = at(45) + TimeDelta::milliseconds(1);
     assert_eq!(stranded(&world.store, at(45)).await, []);
     let found = stranded(&world.store, now).await;
@@ -66,7 +67,7 @@ async fn run_whose_lease_ended_is_taken_over(world: &StoreHarness) {
         Stranded {
             lease: Lease { run_id: started.run.id, token: one.lease.token },
             run: (*started.run).clone(),
-            task: started.task.as_deref().cloned(),
+            task: Some(world.get_task(task.id).await),
             crashed: true,
             ran: Duration::from_secs(45),
             cancel_reason: None,

@@ -58,7 +58,7 @@ async fn ready_runs_that_are_due_start_when_they_are_taken_and_later_ones_are_le
     assert_eq!((started.run.id, started.run.state, started.run.attempt), (now, RunState::Running, 1));
     assert_eq!(started.run.started_at, Some(START));
     assert_eq!((started.lease_until, started.deadline_at), (START + LEASE, START + TimeDelta::seconds(600)));
-    assert_eq!(started.task.as_deref(), Some(&world.get_task(task.id).await));
+    assert_eq!(started.task.as_deref(), Some(&world.get_task(task.id).await.into_definition()));
     assert_eq!(world.get_run(now).await, *started.run);
     let [claim] = taken.claims.as_slice() else { panic!("{taken:?}") };
     let at = START + TimeDelta::seconds(10);

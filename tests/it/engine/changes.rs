@@ -160,8 +160,9 @@ async fn success_or_a_cancellation_in_between_keeps_a_task_going(world: World) {
     let task = instance.task(json!({ "acts": ["fail"], "pause_after_failures": 2 })).await;
     // not by an edit, with which the count begins anew
     let minute = async |act: &str, minute: u32| {
-        let sqlite = format!("update tasks set spec = json_set(spec, '$.action.config.acts', json('[\"{act}\"]'))");
-        let postgres = format!("update tasks set spec = jsonb_set(spec, '{{action,config,acts}}', '[\"{act}\"]')");
+        let changed = "update tasks set version = version + 1, spec =";
+        let sqlite = format!("{changed} json_set(spec, '$.action.config.acts', json('[\"{act}\"]'))");
+        let postgres = format!("{changed} jsonb_set(spec, '{{action,config,acts}}', '[\"{act}\"]')");
         world.execute(&sqlite, &postgres).await;
         world.advance_to(&format!("08:0{minute}"));
         instance.fire().await;

@@ -4,6 +4,7 @@
 //! round trip, so that holding the n-th stops a transaction between two of its statements.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -30,6 +31,8 @@ struct Hold {
     /// So many requests pass before one is held.
     left: Mutex<Option<usize>>,
     held: watch::Sender<bool>,
+    /// Requests that have come.
+    requests: AtomicUsize,
 }
 
 impl Gate {
@@ -38,7 +41,8 @@ impl Gate {
         let url = url::Url::parse(url).expect("a URL");
         let target = format!("{}:{}", url.host_str().expect("a host"), url.port().unwrap_or(5432));
         let address = ([127, 0, 0, 1], servers::lasting_port()).into();
-        let hold = Arc::new(Hold { left: Mutex::new(None), held: watch::channel(false).0 });
+        let hold =
+            Arc::new(Hold { left: Mutex::new(None), held: watch::channel(false).0, requests: AtomicUsize::new(0) });
         Gate { address, target, hold, open: Mutex::new(None) }
     }
 
@@ -72,6 +76,11 @@ impl Gate {
         }
     }
 
+    /// How many requests have come: round trips of all connections together.
+    pub fn requests(&self) -> usize {
+        self.hold.requests.load(Ordering::Relaxed)
+    }
+
     /// Lets `pass` more requests through and holds the one after them.
     pub fn hold_after(&self, pass: usize) {
         *self.hold.left.lock().expect("gate lock") = Some(pass);
@@ -91,6 +100,7 @@ impl Gate {
 
 impl Hold {
     async fn pass(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
         if self.is_the_one() {
             self.held.send_replace(true);
             let _ = self.held.subscribe().wait_for(|held| !*held).await;

@@ -41,11 +41,11 @@ pub(in crate::store::batches) async fn finish(
         park(conn, end, held).await?;
     }
     let gives_back = over.iter().filter(|(end, held)| !(end.keeps_slot() && held.cancel_reason.is_none()));
-    let slots = gives_back.filter_map(|(end, held)| Some((held.task_id?, end.lease.run_id)));
-    free_slots(conn, &slots.collect::<Vec<_>>()).await?;
-    leave_queue(conn, &over.iter().map(|(end, _)| end.lease.run_id).collect::<Vec<_>>()).await?;
-    record(conn, &mine.iter().map(|(end, _)| *end).collect::<Vec<_>>(), now).await?;
-    let asked = with_questions(conn, &mine.iter().map(|(end, _)| end.lease.run_id).collect::<Vec<_>>(), now).await?;
+    let slots: Vec<(Uuid, Uuid)> =
+        gives_back.filter_map(|(end, held)| Some((held.task_id?, end.lease.run_id))).collect();
+    let over: Vec<Uuid> = over.iter().map(|(end, _)| end.lease.run_id).collect();
+    let ends: Vec<&Finish> = mine.iter().map(|(end, _)| *end).collect();
+    let asked = settle_and_record(conn, &slots, &over, &ends, now).await?;
     let taken = mine.into_iter().map(|(end, held)| {
         let run_id = end.lease.run_id;
         let cancel_reason = held.cancel_reason.filter(|_| end.again.is_none());
@@ -102,46 +102,56 @@ async fn park(conn: &mut SqliteConnection, end: &Finish, held: &FinishingRow) ->
     Ok(())
 }
 
-/// Frees the slots of these tasks where these runs have them; a run has none but its own task's.
-async fn free_slots(conn: &mut SqliteConnection, slots: &[(Uuid, Uuid)]) -> Result<(), StoreError> {
-    for slots in chunks(slots) {
-        let mut delete = QueryBuilder::new("delete from slots where task_id in ");
-        list(&mut delete, slots.iter().map(|(task, _)| *task));
-        delete.push(" and run_id in ");
-        list(&mut delete, slots.iter().map(|(_, run)| *run));
-        delete.build().persistent(is_reusable(slots.len())).execute(&mut *conn).await?;
+/// Frees slots, takes runs that are over out of the queue, and records ends, on one way to the connection's thread; answers
+/// of which of these runs people are asked something still.
+async fn settle_and_record(
+    conn: &mut SqliteConnection,
+    slots: &[(Uuid, Uuid)],
+    over: &[Uuid],
+    ends: &[&Finish],
+    now: DateTime<Utc>,
+) -> Result<HashSet<Uuid>, StoreError> {
+    if ends.is_empty() {
+        return Ok(HashSet::new());
     }
-    Ok(())
-}
-
-async fn leave_queue(conn: &mut SqliteConnection, runs: &[Uuid]) -> Result<(), StoreError> {
-    for runs in chunks(runs) {
-        let mut delete = QueryBuilder::new("delete from queue where run_id in ");
-        list(&mut delete, runs.iter().copied());
-        delete.build().persistent(is_reusable(runs.len())).execute(&mut *conn).await?;
-    }
-    Ok(())
-}
-
-/// The runs' own rows.
-async fn record(conn: &mut SqliteConnection, ends: &[&Finish], now: DateTime<Utc>) -> Result<(), StoreError> {
+    let mut text = QueryBuilder::new("");
+    chunks(slots).for_each(|slots| free_slots(&mut text, slots));
+    chunks(over).for_each(|over| leave_queue(&mut text, over));
     for ends in chunks(ends) {
-        recording(ends, now)?.build().persistent(is_reusable(ends.len())).execute(&mut *conn).await?;
+        record(&mut text, ends, now)?;
+        with_questions(&mut text, ends, now);
     }
-    Ok(())
+    let comes_again = [slots.len(), over.len(), ends.len()].into_iter().all(|rows| rows == 0 || is_reusable(rows));
+    let asked: Vec<Uuid> = text.build_query_scalar().persistent(comes_again).fetch_all(conn).await?;
+    Ok(asked.into_iter().collect())
 }
 
-/// The statement that records ends.
-pub(super) fn recording(ends: &[&Finish], now: DateTime<Utc>) -> Result<QueryBuilder<Sqlite>, StoreError> {
+/// Frees the slots of these tasks where these runs have them; a run has none but its own task's.
+fn free_slots(text: &mut QueryBuilder<Sqlite>, slots: &[(Uuid, Uuid)]) {
+    text.push("delete from slots where task_id in ");
+    list(text, slots.iter().map(|(task, _)| *task));
+    text.push(" and run_id in ");
+    list(text, slots.iter().map(|(_, run)| *run));
+    text.push(";");
+}
+
+fn leave_queue(text: &mut QueryBuilder<Sqlite>, runs: &[Uuid]) {
+    text.push("delete from queue where run_id in ");
+    list(text, runs.iter().copied());
+    text.push(";");
+}
+
+/// Adds the statement that records ends, in the runs' own rows.
+pub(super) fn record(text: &mut QueryBuilder<Sqlite>, ends: &[&Finish], now: DateTime<Utc>) -> Result<(), StoreError> {
     let mut errors = Vec::with_capacity(ends.len());
     for end in ends {
         errors.push(optional_document(end.error.as_ref())?);
     }
-    let mut update = QueryBuilder::new(
+    text.push(
         "with ends (id, state, reason, output, error, turns, tool_calls, input_tokens, output_tokens, cost_micros, execution_ms,
                     attempts_back, finished_at, crashes, infra_retries, finish) as (",
     );
-    update.push_values(ends.iter().zip(errors), |mut row, (end, error)| {
+    text.push_values(ends.iter().zip(errors), |mut row, (end, error)| {
         row.push_bind(end.lease.run_id).push_bind(end.state.as_str()).push_bind(optional(end.reason.as_deref()));
         row.push_bind(optional(end.output.as_deref())).push_bind(error);
         row.push_bind(end.usage.turns).push_bind(end.usage.tool_calls).push_bind(end.usage.input_tokens);
@@ -149,7 +159,7 @@ pub(super) fn recording(ends: &[&Finish], now: DateTime<Utc>) -> Result<QueryBui
         row.push_bind(end.attempts_back()).push_bind(end.finished_at(now)).push_bind(i32::from(end.crashed));
         row.push_bind(i32::from(end.infra_retry)).push_bind(end.finish.map(RunFinish::as_str));
     });
-    update.push(
+    text.push(
         ") update runs
               set state = e.state, reason = e.reason, output = e.output, error = e.error, turns = e.turns,
                   tool_calls = e.tool_calls, input_tokens = e.input_tokens, output_tokens = e.output_tokens,
@@ -157,29 +167,18 @@ pub(super) fn recording(ends: &[&Finish], now: DateTime<Utc>) -> Result<QueryBui
                   attempt = runs.attempt - e.attempts_back, finished_at = e.finished_at,
                   crashes = runs.crashes + e.crashes, infra_retries = runs.infra_retries + e.infra_retries,
                   finish = e.finish
-             from ends e where runs.id = e.id",
+             from ends e where runs.id = e.id;",
     );
-    Ok(update)
+    Ok(())
 }
 
-/// Those of which people are asked something still.
-async fn with_questions(
-    conn: &mut SqliteConnection,
-    runs: &[Uuid],
-    now: DateTime<Utc>,
-) -> Result<HashSet<Uuid>, StoreError> {
-    let mut asked = HashSet::new();
-    for runs in chunks(runs) {
-        let mut select = QueryBuilder::new("select run_id from approvals where run_id in ");
-        list(&mut select, runs.iter().copied());
-        select.push(
-            " and (status = 'pending'
-                   or (status in ('approved', 'edited') and replaced_by is null and execution_started_at is null and hold_until > ",
-        );
-        select.push_bind(now).push("))");
-        let ids: Vec<Uuid> =
-            select.build_query_scalar().persistent(is_reusable(runs.len())).fetch_all(&mut *conn).await?;
-        asked.extend(ids);
-    }
-    Ok(asked)
+/// Adds a statement that answers those of these runs of which people are asked something still.
+fn with_questions(text: &mut QueryBuilder<Sqlite>, ends: &[&Finish], now: DateTime<Utc>) {
+    text.push("select run_id from approvals where run_id in ");
+    list(text, ends.iter().map(|end| end.lease.run_id));
+    text.push(
+        " and (status = 'pending'
+               or (status in ('approved', 'edited') and replaced_by is null and execution_started_at is null and hold_until > ",
+    );
+    text.push_bind(now).push("));");
 }

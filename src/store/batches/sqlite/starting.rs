@@ -6,10 +6,12 @@ use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
+use crate::domain::run::Run;
 use crate::store::StoreError;
 use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
 use crate::store::runs::global_limits::RunLimitsLeft;
 use crate::store::runs::lease::{Lease, StartedRow, TENANTS_AT_ONCE, Take};
+use crate::store::runs::run_in;
 
 pub(super) const READY: &str = "
     select run_id, run_at, tenant_id from queue where state = 'ready' and run_at <= $1 and $2 is null
@@ -66,6 +68,7 @@ struct StartCandidate {
     timeout_seconds: i64,
     execution_ms: i64,
     is_first: bool,
+    task_version: Option<i64>,
 }
 
 impl StartCandidate {
@@ -96,10 +99,13 @@ pub(in crate::store::batches) async fn start_each(
         task_id: asked.task_id,
         tenant_id: asked.tenant_id,
         is_first: asked.is_first,
+        task_version: asked.task_version,
         run: None,
+        task: None,
     });
-    let started: Vec<StartedRow> = started.collect();
-    mark_running(conn, &started, now, lease_until).await?;
+    let mut started: Vec<StartedRow> = started.collect();
+    let mut runs = mark_running(conn, &started, now, lease_until).await?;
+    started.iter_mut().for_each(|started| started.run = runs.remove(&started.lease.run_id));
     Ok(started)
 }
 
@@ -113,7 +119,7 @@ async fn start_candidates(conn: &mut SqliteConnection, leases: &[Lease]) -> Resu
                         as overlap,
                     case when json_valid(t.spec) and t.spec -> 'timeout_seconds' glob '[0-9]*'
                          then cast(t.spec ->> 'timeout_seconds' as integer) else 600 end as timeout_seconds,
-                    r.execution_ms, r.started_at is null as is_first
+                    r.execution_ms, r.started_at is null as is_first, t.version as task_version
                from leases l cross join queue q
                  on q.run_id = l.run_id and q.lease_token = l.lease_token and q.state = 'claimed'
                     and q.cancel_reason is null
@@ -127,28 +133,30 @@ async fn start_candidates(conn: &mut SqliteConnection, leases: &[Lease]) -> Resu
     Ok(asked)
 }
 
+/// Answers the records as they are then; one that can't be read is left out.
 async fn mark_running(
     conn: &mut SqliteConnection,
     started: &[StartedRow],
     now: DateTime<Utc>,
     lease_until: DateTime<Utc>,
-) -> Result<(), StoreError> {
+) -> Result<HashMap<Uuid, Run>, StoreError> {
+    let mut running = HashMap::with_capacity(started.len());
     for started in chunks(started) {
-        let mut queue = QueryBuilder::new("with going (run_id, deadline_at) as (");
-        queue.push_values(started, |mut row, started| {
+        // both on one way to the connection's thread
+        let mut text = QueryBuilder::new("with going (run_id, deadline_at) as (");
+        text.push_values(started, |mut row, started| {
             row.push_bind(started.lease.run_id).push_bind(started.deadline_at);
         });
-        queue.push(") update queue set state = 'started', lease_until = ").push_bind(lease_until);
-        queue.push(", deadline_at = g.deadline_at from going g where queue.run_id = g.run_id");
-        queue.build().persistent(is_reusable(started.len())).execute(&mut *conn).await?;
-        let mut runs = QueryBuilder::new(
-            "update runs set state = 'running', attempt = attempt + 1, started_at = coalesce(started_at, ",
-        );
-        runs.push_bind(now).push(") where id in ");
-        list(&mut runs, started.iter().map(|started| started.lease.run_id));
-        runs.build().persistent(is_reusable(started.len())).execute(&mut *conn).await?;
+        text.push(") update queue set state = 'started', lease_until = ").push_bind(lease_until);
+        text.push(", deadline_at = g.deadline_at from going g where queue.run_id = g.run_id;");
+        text.push("update runs set state = 'running', attempt = attempt + 1, started_at = coalesce(started_at, ");
+        text.push_bind(now).push(") where id in ");
+        list(&mut text, started.iter().map(|started| started.lease.run_id));
+        text.push(" returning *");
+        let rows = text.build().persistent(is_reusable(started.len())).fetch_all(&mut *conn).await?;
+        running.extend(rows.iter().filter_map(run_in).map(|run| (run.id, run)));
     }
-    Ok(())
+    Ok(running)
 }
 
 /// Those that were started with these leases before, their time renewed.
@@ -175,12 +183,18 @@ pub(in crate::store::batches) async fn restarted_rows(
 
 /// `with leases (run_id, lease_token) as (…) `
 pub(super) fn with_leases(leases: &[Lease]) -> QueryBuilder<Sqlite> {
-    let mut statement = QueryBuilder::new("with leases (run_id, lease_token) as (");
-    statement.push_values(leases, |mut row, lease| {
+    let mut statement = QueryBuilder::new("");
+    push_leases(&mut statement, leases);
+    statement
+}
+
+/// Adds `with leases (run_id, lease_token) as (…) ` to a text.
+pub(super) fn push_leases(text: &mut QueryBuilder<Sqlite>, leases: &[Lease]) {
+    text.push("with leases (run_id, lease_token) as (");
+    text.push_values(leases, |mut row, lease| {
         row.push_bind(lease.run_id).push_bind(lease.token);
     });
-    statement.push(") ");
-    statement
+    text.push(") ");
 }
 
 /// Takes the slots of these tasks for these runs where they are free, the first of a task first; answers who has them.

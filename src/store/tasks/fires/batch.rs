@@ -17,6 +17,7 @@ use crate::store::StoreError;
 use crate::store::runs::NewRun;
 use crate::store::runs::lease::{Lease, StartedRow};
 use crate::store::runs::shares::{Shares, tenant_hash};
+use crate::store::tasks::task_cache::CachedTask;
 
 /// Everything that one call writes, decided before the first write.
 #[derive(Default)]
@@ -31,8 +32,8 @@ pub(in crate::store) struct FireBatch {
     pub disabled: Vec<(Uuid, String)>,
     /// Messages to the owners of those that are disabled, by the task.
     pub notices: Vec<(Uuid, NewDelivery)>,
-    /// Tasks that fire, as they will be: a worker that starts one need not read it again.
-    pub tasks: HashMap<Uuid, Arc<Task>>,
+    /// Tasks that were read as a whole, and were not known.
+    pub read_tasks: Vec<CachedTask>,
 }
 
 /// A due row and the version of its task.
@@ -104,6 +105,8 @@ pub(in crate::store) struct PlannedRun {
     pub starts: bool,
     pub needs_slot: bool,
     pub timeout_seconds: i64,
+    /// Of a run that starts, the task as far as it is known: a worker need not read it again.
+    pub task: Option<Arc<Task>>,
 }
 
 impl PlannedRun {
@@ -116,7 +119,16 @@ impl PlannedRun {
     pub fn started_row(&self, lease: Lease, at: DateTime<Utc>) -> StartedRow {
         let run = self.run.running(at);
         let (task_id, tenant_id) = (run.task_id, run.tenant_id.clone());
-        StartedRow { lease, task_id, tenant_id, deadline_at: self.deadline(at), is_first: true, run: Some(run) }
+        StartedRow {
+            lease,
+            task_id,
+            tenant_id,
+            deadline_at: self.deadline(at),
+            is_first: true,
+            task_version: None,
+            run: Some(run),
+            task: self.task.clone(),
+        }
     }
 }
 

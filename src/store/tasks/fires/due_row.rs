@@ -7,6 +7,8 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use serde_json::Value;
+use sqlx::types::Json;
+use uuid::Uuid;
 
 use super::batch::{AsRead, DueUpdate, FireBatch, Left, PlannedRun, Unplannable};
 use super::request::FireDue;
@@ -21,6 +23,7 @@ use crate::store::runs::lease::CLAIM_MARGIN;
 use crate::store::runs::overlap::rule::EACH_IN_TURN;
 use crate::store::runs::{NewRun, key_instant, missed_key};
 use crate::store::tasks::row::TaskRow;
+use crate::store::tasks::task_cache::CachedTask;
 
 #[derive(sqlx_macros::FromRow)]
 pub(super) struct DueRow {
@@ -34,6 +37,31 @@ pub(super) struct DueRow {
     /// As they are written.
     max_runs: Option<String>,
     timeout_seconds: Option<String>,
+    /// The task as it is known in the version of the row: then nothing else needs to be read.
+    #[sqlx(skip)]
+    known: Option<Arc<Task>>,
+}
+
+/// A task, as far as it could be read.
+enum ReadTask {
+    Whole(Arc<Task>),
+    Trigger(Box<Trigger>),
+}
+
+impl ReadTask {
+    fn trigger(&self) -> &Trigger {
+        match self {
+            ReadTask::Whole(task) => &task.spec.trigger,
+            ReadTask::Trigger(trigger) => trigger,
+        }
+    }
+
+    fn whole(&self) -> Option<&Arc<Task>> {
+        match self {
+            ReadTask::Whole(task) => Some(task),
+            ReadTask::Trigger(_) => None,
+        }
+    }
 }
 
 /// Bytes of a specification that are read in a step.
@@ -44,6 +72,20 @@ const USUAL_LIMIT: i64 = 600;
 impl DueRow {
     pub fn tenant(&self) -> &str {
         &self.task.tenant_id
+    }
+
+    /// The task and its version.
+    pub fn version(&self) -> (Uuid, i64) {
+        (self.task.id, self.task.version)
+    }
+
+    /// From now on the row goes by what is known of its task, if that is there.
+    pub fn set_known(&mut self, known: Option<Arc<Task>>) {
+        self.known = known;
+    }
+
+    pub fn is_known(&self) -> bool {
+        self.known.is_some()
     }
 
     /// Adds what is to be recorded of this task to the batch, or to those that can't be planned; answers how many steps
@@ -62,18 +104,13 @@ impl DueRow {
             return 0;
         };
         let mut steps = self.bytes() / READ_BYTES;
-        let planned = self.read().and_then(|(trigger, spec)| {
-            let (plan, taken) = self.plan(&trigger, nominal, ask);
+        let planned = self.read(&mut batch.read_tasks).and_then(|task| {
+            let (plan, taken) = self.plan(task.trigger(), nominal, ask);
             steps += taken;
-            Ok((plan?, trigger, spec))
+            Ok((plan?, task))
         });
         match planned {
-            Ok((plan, trigger, spec)) => {
-                self.record_plan(plan, &trigger, ask, left, batch);
-                if let (Some(spec), Some(to)) = (spec.filter(|_| ask.start.is_some()), batch.moves.last()) {
-                    batch.tasks.extend(self.moved(spec, to).map(|task| (task.id, Arc::new(task))));
-                }
-            }
+            Ok((plan, task)) => self.record_plan(plan, &task, ask, left, batch),
             Err(why) => {
                 batch.moves.push(self.unchanged_update());
                 batch.disabled.push((self.task.id, why.clone()));
@@ -85,31 +122,50 @@ impl DueRow {
 
     /// The bytes that there are to read of it.
     fn bytes(&self) -> u64 {
+        if self.is_known() {
+            return 0;
+        }
         self.task.spec.as_ref().or(self.trigger.as_ref()).map_or(0, |written| written.len() as u64)
     }
 
-    /// The trigger, and the whole if that can be read, too; or why not.
-    fn read(&self) -> Result<(Trigger, Option<Spec>), String> {
+    /// The whole task if it is known or can be read, and else its trigger; or why not. What was read as a whole is added to
+    /// `read`.
+    fn read(&self, read: &mut Vec<CachedTask>) -> Result<ReadTask, String> {
+        if let Some(known) = &self.known {
+            return Ok(ReadTask::Whole(Arc::clone(known)));
+        }
         let unreadable = |error| format!("the trigger can't be read: {error}");
+        let trigger = |trigger| ReadTask::Trigger(Box::new(trigger));
         let Some(written) = &self.task.spec else {
-            let Some(trigger) = &self.trigger else { return Err("the trigger is longer than 64 KiB".into()) };
-            return serde_json::from_str(trigger).map(|trigger| (trigger, None)).map_err(unreadable);
+            let Some(written) = &self.trigger else { return Err("the trigger is longer than 64 KiB".into()) };
+            return serde_json::from_str(written).map(trigger).map_err(unreadable);
         };
-        if let Ok(spec) = serde_json::from_str::<Spec>(written) {
-            return Ok((spec.trigger.clone(), Some(spec)));
+        if let Ok(spec) = serde_json::from_str::<Spec>(written)
+            && let Ok(task) = self.task.with(Json(spec)).task()
+        {
+            let task = CachedTask::new(task, written.len());
+            let whole = ReadTask::Whole(Arc::clone(task.task()));
+            read.push(task);
+            return Ok(whole);
         }
         let written: Value = serde_json::from_str(written).unwrap_or_default();
-        Trigger::deserialize(&written["trigger"]).map(|trigger| (trigger, None)).map_err(unreadable)
+        Trigger::deserialize(&written["trigger"]).map(trigger).map_err(unreadable)
     }
 
     /// How often it may run; unreadable it must not become as often as it likes.
     fn max_runs(&self) -> Result<Option<u64>, String> {
+        if let Some(known) = &self.known {
+            return Ok(known.spec.max_runs);
+        }
         let written = self.max_runs.as_deref().unwrap_or("null");
         serde_json::from_str(written).map_err(|error| format!("`max_runs` can't be read: {error}"))
     }
 
     /// Its time limit; one that can't be read is the usual one, as where a run starts.
     fn timeout_seconds(&self) -> i64 {
+        if let Some(known) = &self.known {
+            return i64::try_from(known.spec.timeout_seconds).unwrap_or(USUAL_LIMIT);
+        }
         let written = self.timeout_seconds.as_deref().and_then(|written| serde_json::from_str::<u32>(written).ok());
         written.map_or(USUAL_LIMIT, i64::from)
     }
@@ -128,8 +184,11 @@ impl DueRow {
 
     fn unplannable(self, why: String) -> Unplannable {
         let TaskRow { id: task_id, tenant_id, name, version, spec, .. } = self.task;
-        let written: Option<Value> = spec.and_then(|written| serde_json::from_str(&written).ok());
-        let output = written.and_then(|written| Output::deserialize(&written["output"]).ok()).unwrap_or_default();
+        let written = || -> Option<Output> {
+            let written: Value = serde_json::from_str(&spec?).ok()?;
+            Output::deserialize(&written["output"]).ok()
+        };
+        let output = self.known.map_or_else(|| written().unwrap_or_default(), |known| known.spec.output.clone());
         Unplannable { task_id, tenant_id, name, version, output, why }
     }
 
@@ -156,16 +215,9 @@ impl DueRow {
         }
     }
 
-    /// The task once its due row is where it goes.
-    fn moved(self, spec: Spec, to: &DueUpdate) -> Option<Task> {
-        let mut task = self.task;
-        (task.next_at, task.nominal_at) = (to.next_at, to.nominal_at);
-        (task.fire_count, task.run_count) = (task.fire_count + to.fires, task.run_count + to.fires);
-        task.task_with(|_| spec).ok()
-    }
-
     /// Adds the runs, the skipped instants and the next instant of a plan to the batch.
-    fn record_plan(&self, plan: FirePlan, trigger: &Trigger, ask: &FireDue, left: &mut Left, batch: &mut FireBatch) {
+    fn record_plan(&self, plan: FirePlan, task: &ReadTask, ask: &FireDue, left: &mut Left, batch: &mut FireBatch) {
+        let trigger = task.trigger();
         let fired = plan.fires.len() as i64;
         let last_ahead = last_instant(&plan).filter(|last| *last > ask.now);
         // what is caught up would be skipped or superseded by what is caught up with it
@@ -190,6 +242,7 @@ impl DueRow {
                 starts,
                 needs_slot: !failpoint!("no_slot") && (overlap.is_some() || !trigger.may_overlap()),
                 timeout_seconds: self.timeout_seconds(),
+                task: task.whole().filter(|_| starts).cloned(),
             });
         }
         for skip in plan.skips.into_iter().filter(|_| !failpoint!("silent_miss")) {

@@ -35,9 +35,6 @@ impl PlanningPieces {
     /// Plans the next piece, one task at least; those that can't be planned are answered beside the batch.
     pub fn piece(&mut self) -> (FireBatch, Vec<Unplannable>) {
         let (mut batch, mut unplannable) = (FireBatch::default(), Vec::new());
-        if self.ask.start.is_some() {
-            batch.tasks.reserve(self.rows.len());
-        }
         let mut steps = 0;
         while steps < PIECE {
             let Some(row) = self.rows.pop_front() else { break };
@@ -152,17 +149,16 @@ mod tests {
     async fn batch_lets_others_write_between_its_pieces() {
         let scratch = Scratch::open().await;
         let ask = due(&scratch, COSTLY).await;
-        let (store, turns) = (&scratch.store, scratch.writer().queue());
+        let (store, writer, turns) = (&scratch.store, scratch.writer(), scratch.writer().queue());
         let writes = turns.acquire(&QueueFlow::of(Some("a"))).await;
         let seen = async {
             // the first piece is planned, and waits for the writer; this one waits behind it
             while turns.waiting() == 0 {
                 tokio::task::yield_now().await;
             }
-            let flow = QueueFlow::of(Some("b"));
-            let next = asked(turns.acquire(&flow));
+            let next = asked(writer.begin(QueueFlow::of(Some("b"))));
             drop(writes);
-            let writes = next.await;
+            let writes = next.await.expect("a turn");
             let seen = disabled(store).await;
             drop(writes);
             seen

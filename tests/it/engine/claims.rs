@@ -1,0 +1,64 @@
+//! Claims of ready runs: a busy instance fills them, and a run alone does not wait for others.
+
+use std::time::{Duration, Instant};
+
+use reveille::base::clock::pause;
+use reveille::domain::run::RunState;
+use serde_json::json;
+
+use crate::support::app::Instance;
+use crate::support::world::{World, on_both};
+
+on_both! {
+    backlog_of_short_runs_is_claimed_in_few_statements
+    run_that_becomes_ready_alone_is_claimed_at_once
+}
+
+/// How many claims the instance has made.
+async fn claims(instance: &Instance) -> usize {
+    let page = instance.page("/metrics").await;
+    let counted = page.lines().find_map(|line| line.strip_prefix("reveille_run_claims_total "));
+    counted.expect("claims are counted").parse().expect("a number")
+}
+
+async fn backlog_of_short_runs_is_claimed_in_few_statements(mut world: World) {
+    const RUNS: i64 = 1_000;
+    // a place frees with each end, long before the next claim has its answer
+    (world.settings.max_concurrent_runs, world.settings.prefetch) = (32, 0);
+    let mut instance = world.instance();
+    let task = instance.task(json!({ "trigger": { "type": "schedule", "interval": "1h", "overlap": "allow" } })).await;
+    for _ in 0..RUNS {
+        instance.run_now(&task).await;
+    }
+    let began = Instant::now();
+    let running = instance.start().await;
+    while world.number("select count(*) from runs where state = 'succeeded'").await < RUNS {
+        assert!(began.elapsed() < Duration::from_secs(60), "the queue has {:?}", instance.queue().await);
+        pause(Duration::from_millis(20)).await;
+    }
+    // a claim with less than half of the places under way fills the others; the rest go by time, two in a tick at most
+    let most = 2 * (RUNS as usize / 16 + 32 + began.elapsed().as_millis() as usize / 2);
+    let claims = claims(&instance).await;
+    assert!(claims <= most, "{RUNS} runs took {claims} claims, {most} at most");
+    instance.on(|_| async move { running.stop().await }).await;
+    instance.finish(&world).await;
+}
+
+/// The clock stands still: a claim that waited for time to pass would never be made.
+async fn run_that_becomes_ready_alone_is_claimed_at_once(world: World) {
+    let mut instance = world.instance();
+    let slow = instance.task(json!({ "acts": ["wait"] })).await;
+    let quick = instance.task(json!({ "trigger": { "type": "schedule", "interval": "1h", "overlap": "allow" } })).await;
+    let running = instance.start().await;
+    instance.run_now(&slow).await;
+    for number in 1..=20 {
+        let before = claims(&instance).await;
+        let run = instance.run_now(&quick).await;
+        let run = instance.until(run, |run| run.state == RunState::Succeeded).await;
+        assert!(claims(&instance).await > before, "run {number}");
+        assert_eq!(run.started_at, Some(world.clock.now()));
+    }
+    world.journal.open_gate();
+    instance.on(|_| async move { running.stop().await }).await;
+    instance.finish(&world).await;
+}
