@@ -9,6 +9,7 @@ pub mod checkpoint;
 mod configured;
 mod consent;
 mod context;
+pub mod gate;
 mod loops;
 mod policy;
 mod prompt;
@@ -34,6 +35,7 @@ use crate::agent::calls::ToolRunner;
 use crate::agent::checkpoint::{Added, Checkpoint};
 use crate::agent::consent::Consent;
 use crate::agent::context::ContextWindow;
+use crate::agent::gate::{Gate, GateMessage, GateRefusal};
 use crate::agent::loops::LoopDetector;
 use crate::agent::prompt::Prompt;
 use crate::agent::react::{LoopEnd, ReactLoop};
@@ -140,6 +142,8 @@ pub struct Agent {
     pub policy: Policy,
     /// Computes what calls are judged by.
     pub compute: Compute,
+    /// Checks before the first model call of a run.
+    pub gate: Gate,
 }
 
 /// One message, and all that its answer needs.
@@ -253,15 +257,18 @@ impl Agent {
         settings: Settings,
         policy: Policy,
         compute: Compute,
+        gate: Gate,
     ) -> Agent {
-        Agent { models, tools, offers: ToolOffers::default(), settings, policy, compute }
+        Agent { models, tools, offers: ToolOffers::default(), settings, policy, compute, gate }
     }
 
     /// The way of every message, whoever sent it. Where the run has a transcript already, goes on behind it.
     pub async fn handle_message(&self, incoming: &AgentRequest) -> Result<AgentResponse, RunError> {
         let prepared = self.prepare_context(incoming).await?;
-        if let Err(reason) = should_process(&prepared) {
-            return Ok(AgentResponse::Refused { reason: reason.to_owned() });
+        match self.should_process(&prepared).await {
+            Ok(()) => {}
+            Err(GateRefusal::Skip(reason)) => return Ok(AgentResponse::Refused { reason }),
+            Err(GateRefusal::NotNow) => return Err(RunError::HandBack),
         }
         Ok(match self.react_loop(prepared).await? {
             LoopEnd::Answered(result) => {
@@ -295,6 +302,28 @@ impl Agent {
         let checkpoint = Checkpoint::load(incoming.store.clone(), incoming.clock.clone()).await?;
         let teller = StreamEmitter::new(incoming.sink.clone());
         Ok(PreparedRequest { incoming, chain, window, callable, offered, system, checkpoint, teller })
+    }
+
+    /// Whether the message may go to the model at all: one check after the other. A run that has begun goes on.
+    async fn should_process(&self, prepared: &PreparedRequest<'_>) -> Result<(), GateRefusal> {
+        let (incoming, text) = (prepared.incoming, &prepared.incoming.text);
+        if !prepared.checkpoint.is_empty() {
+            return Ok(());
+        }
+        if text.trim().is_empty() {
+            return Err(GateRefusal::Skip("empty_message".into()));
+        }
+        if prepared.window.overflows_with(text) {
+            return Err(GateRefusal::Skip("message_too_long".into()));
+        }
+        let message = GateMessage {
+            tenant: incoming.tenant.as_str(),
+            run_id: incoming.run_id,
+            task_id: incoming.asking.as_ref().and_then(|asking| asking.task_id),
+            source: incoming.asking.as_ref().map_or("step", |asking| asking.source),
+            text,
+        };
+        self.gate.admit(message).await
     }
 
     fn chain(&self, incoming: &AgentRequest) -> Result<Chain, RunError> {
@@ -364,17 +393,6 @@ fn initial_entries(incoming: &AgentRequest, system: &str) -> Vec<Added> {
 fn model_messages(checkpoint: &Checkpoint, system: String) -> Vec<TranscriptMessage> {
     let rest = checkpoint.messages().into_iter().filter(|message| !matches!(message, TranscriptMessage::System { .. }));
     std::iter::once(TranscriptMessage::System { text: system }).chain(rest).collect()
-}
-
-/// Whether the message may go to the model at all; the error is the reason why not. A run that has begun goes on.
-fn should_process(prepared: &PreparedRequest) -> Result<(), &'static str> {
-    let text = &prepared.incoming.text;
-    match () {
-        () if !prepared.checkpoint.is_empty() => Ok(()),
-        () if text.trim().is_empty() => Err("empty_message"),
-        () if prepared.window.overflows_with(text) => Err("message_too_long"),
-        () => Ok(()),
-    }
 }
 
 /// The account of an answer. Never delays or fails it.

@@ -4,6 +4,7 @@
 //! What is told only once (the first admin token) is made last, so that a start that fails or is broken off loses none.
 
 mod embedded;
+mod extras;
 mod foreign_keys;
 mod stranded;
 mod validated;
@@ -33,6 +34,7 @@ use crate::executor::host::StoreHost;
 use crate::executor::hub::Hub;
 use crate::executor::orchestrator::Orchestrator;
 use crate::executor::pipeline::{self, Pipeline};
+use crate::executor::post_process::PostProcessing;
 use crate::executor::webhook::WebhookExecutor;
 use crate::executor::{Executor, ExecutorRegistry};
 use crate::http::server::ServerLimits;
@@ -42,25 +44,17 @@ use crate::ports::bus::{self, Bus};
 use crate::ports::channel::ChannelRegistry;
 use crate::ports::channel::live::LiveChannel;
 use crate::ports::poll::{Poller, Sources};
-use crate::ports::tool::{self, Tool};
+use crate::ports::tool;
 use crate::ports::vault::credentials::Credentials;
 use crate::ports::vault::{Vault, WithoutKeys, oauth};
 use crate::store::{Store, StoredToken};
 
 pub use embedded::AppBuilder;
+pub use extras::Extras;
 pub(crate) use foreign_keys::foreign_keys;
 use foreign_keys::refuse_foreign_keys;
 pub(crate) use stranded::{WAY_BACK, stranded_events_warning};
 pub use validated::{Validated, validate};
-
-/// Additions of an embedder to the built-in executors, tools and channels.
-#[derive(Default)]
-pub struct Extras {
-    /// Executors besides the built-in ones.
-    pub executors: Vec<Arc<dyn Executor>>,
-    /// Tools besides the built-in and declared ones.
-    pub tools: Vec<Arc<dyn Tool>>,
-}
 
 /// Secrets and files that were made at the first start, to be shown once.
 #[derive(Debug, Default)]
@@ -157,7 +151,8 @@ pub async fn build(
     let tools = Arc::new(tool::ToolRegistry::new(tools).map_err(anyhow::Error::msg)?);
     let sources = Sources::new(&config.poll, &credentials, Arc::clone(&tools), data_dir);
     let sources = Arc::new(sources.map_err(faults_below("/poll"))?);
-    let agent = Agent::new(models, Arc::clone(&tools), config.react.clone(), policy, compute.clone());
+    let gate = extras::gate(config, &store, extras.gate_checks)?;
+    let agent = Agent::new(models, Arc::clone(&tools), config.react.clone(), policy, compute.clone(), gate);
     let channels = channels.and(LiveChannel::new(&config.channels.live, store.clone(), vault.clone()));
     let pipeline = Pipeline::new(pipeline::StepParts {
         credentials: credentials.clone(),
@@ -193,6 +188,7 @@ pub async fn build(
         poller: poller.clone(),
         polls_at_once: config.poll.max_concurrent,
         hub: hub.clone(),
+        post_processing: PostProcessing::new(extras.post_process),
         vault: vault.clone(),
         public_url: config.server.public_url(),
         approvals: config.approvals.clone(),

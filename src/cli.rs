@@ -107,6 +107,13 @@ enum Command {
     /// See what a tenant may have, and say it for one tenant
     #[command(subcommand)]
     Quota(remote::quota::Command),
+    /// Disable and enable a tenant
+    #[command(subcommand)]
+    Tenant(remote::tenant::Command),
+    /// Stop the work of all tenants, or of one, within a second
+    Stop(remote::tenant::StopArgs),
+    /// Start what `reveille stop` has stopped
+    Start(remote::tenant::StartArgs),
     /// Create, list and revoke API tokens
     #[command(subcommand)]
     Token(remote::token::Command),
@@ -188,6 +195,9 @@ fn dispatch<'a>(
         Command::Notify(command) => Box::pin(remote::notify::run(command, environment, screen)),
         Command::Credential(command) => Box::pin(remote::credential::run(*command, environment, screen)),
         Command::Quota(command) => Box::pin(remote::quota::run(command, environment, screen)),
+        Command::Tenant(command) => Box::pin(remote::tenant::run(command, environment, screen)),
+        Command::Stop(args) => Box::pin(remote::tenant::stop(args, environment, screen)),
+        Command::Start(args) => Box::pin(remote::tenant::start(args, environment, screen)),
         Command::Token(command) => Box::pin(remote::token::run(command, environment, screen)),
         Command::Login(args) => Box::pin(remote::login::run(args, environment, screen)),
         Command::Migrate(args) => Box::pin(local::migrate::run(args, environment, screen)),

@@ -46,6 +46,8 @@ pub struct Config {
     pub llm: llm::Settings,
     /// Settings of `[react]`.
     pub react: agent::Settings,
+    /// Settings of `[gate]`.
+    pub gate: agent::gate::safety::Settings,
     /// Declared tools, `[[tools]]`.
     pub tools: Vec<tool::http::Declared>,
     /// Configured agents, `[[agents]]`.
@@ -124,6 +126,7 @@ impl Config {
         }
         self.llm.check(&mut faults);
         self.react.check(&mut faults);
+        self.gate.compile(&mut faults);
         vault::oauth::check(&self.oauth, &mut faults);
         self.quotas.check(&mut faults);
         self.telemetry.check(&mut faults);

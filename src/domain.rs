@@ -4,6 +4,7 @@ pub mod actor;
 pub mod approval;
 pub mod credential;
 pub mod event;
+pub mod halt;
 pub mod notification;
 pub mod quota;
 pub mod run;

@@ -3,11 +3,12 @@
 //! Every instance runs all of them; row locks, unique keys and lease tokens do what an election would. Reading order:
 //! [`service`] is the loop, [`scheduling::scheduler`] fires, [`events::matcher`] and [`events::windows`] make runs of
 //! events, [`events::watcher`] polls, [`scheduling::worker`] starts, [`running::execution`] is one run from start to
-//! end, [`running::finisher`] writes ends in batches, [`scheduling::heartbeat`] keeps leases, [`scheduling::rescuer`]
-//! picks up what dead workers left, `running::approval_reminder` sees to runs that wait for people, [`delivery::notifier`] sends,
-//! [`maintenance::sealer`] chains the audit log, [`events::forwarder`] hands on events that were taken while the bus
-//! was away, [`maintenance::housekeeping`] forgets, [`maintenance::zones`] plans anew what a change of the rules of
-//! time zones concerns.
+//! end, [`running::finisher`] writes ends in batches, [`scheduling::heartbeat`] keeps leases, [`scheduling::halt_keeper`]
+//! asks back what the operator has halted, [`scheduling::rescuer`] picks up what dead workers left,
+//! `running::approval_reminder` sees to runs that wait for people, [`delivery::notifier`] sends, [`maintenance::sealer`]
+//! chains the audit log, [`events::forwarder`] hands on events that were taken while the bus was away,
+//! [`maintenance::housekeeping`] forgets, [`maintenance::zones`] plans anew what a change of the rules of time zones
+//! concerns.
 
 pub mod delivery;
 pub mod events;
@@ -51,6 +52,7 @@ use crate::engine::running::execution::Executions;
 use crate::engine::running::expirer::Expirer;
 use crate::engine::running::finisher::Finisher;
 use crate::engine::scheduling::active::Active;
+use crate::engine::scheduling::halt_keeper::HaltKeeper;
 use crate::engine::scheduling::heartbeat::Heartbeat;
 use crate::engine::scheduling::prefetch::PrefetchBuffer;
 use crate::engine::scheduling::rescuer::Rescuer;
@@ -61,6 +63,7 @@ use crate::engine::service::ServiceLoop;
 use crate::executor::ExecutorRegistry;
 use crate::executor::host::StoreHost;
 use crate::executor::hub::Hub;
+use crate::executor::post_process::PostProcessing;
 use crate::ports::bus::Bus;
 use crate::ports::channel::ChannelRegistry;
 use crate::ports::poll::Poller;
@@ -93,6 +96,8 @@ pub struct EngineParts {
     pub polls_at_once: usize,
     /// Watchers of runs.
     pub hub: Hub,
+    /// Steps behind an answer.
+    pub post_processing: PostProcessing,
     /// Makes the links of questions and the hashes of the audit log.
     pub vault: Vault,
     /// Where links lead.
@@ -123,6 +128,8 @@ pub struct Engine {
     pub worker: Arc<Worker>,
     /// Renews leases.
     pub heartbeat: Arc<Heartbeat>,
+    /// Asks runs of halted tenants back.
+    pub halt_keeper: Arc<HaltKeeper>,
     /// Takes back runs of dead workers.
     pub rescuer: Arc<Rescuer>,
     /// Ends waits that have lasted too long.
@@ -170,6 +177,7 @@ impl Engine {
             compute,
             polls_at_once,
             hub,
+            post_processing,
             vault,
             public_url,
             approvals,
@@ -198,6 +206,7 @@ impl Engine {
             finisher.clone(),
             active.clone(),
             measures.clone(),
+            post_processing,
             settings.lease(),
         );
         Engine {
@@ -231,6 +240,7 @@ impl Engine {
                 &metrics,
             )),
             heartbeat: Arc::new(Heartbeat::new(store.clone(), active.clone(), settings.lease())),
+            halt_keeper: Arc::new(HaltKeeper::new(store.clone(), active.clone())),
             rescuer: Arc::new(Rescuer::new(store.clone(), settings.lease())),
             expirer: Arc::new(Expirer::new(store.clone())),
             resumer: Arc::new(Resumer::new(store.clone())),
@@ -299,6 +309,7 @@ impl Engine {
         ];
         let keeping = vec![
             looped.spawn(Arc::clone(&self.heartbeat), stop_all.clone()),
+            looped.spawn(Arc::clone(&self.halt_keeper), stop_all.clone()),
             looped.spawn(Arc::clone(&self.notifier), stop_all.clone()),
             looped.spawn(Arc::clone(&self.forwarder), stop_all.clone()),
             looped.spawn(Arc::clone(&self.sealer), stop_all.clone()),

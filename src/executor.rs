@@ -3,11 +3,13 @@
 //! An executor owns nothing between calls: all that it needs comes with the job, all that must outlive it goes
 //! through the job's store.
 
+pub mod halt_check;
 pub mod host;
 pub mod hub;
 pub mod leased_transcript;
 pub mod orchestrator;
 pub mod pipeline;
+pub mod post_process;
 pub mod schema;
 pub mod webhook;
 

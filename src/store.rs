@@ -104,6 +104,7 @@ pub struct Store {
     attended: Arc<[TenantCursor; 2]>,
     quotas: ops::quotas::KnownAllowances,
     rates: ops::rates::RateCounters,
+    halts: ops::halts::SharedHalts,
     bulk: ops::bulk::Bulk,
     paces: Arc<db::pace::Paces>,
     task_cache: tasks::task_cache::TaskCache,

@@ -174,7 +174,7 @@ async fn while_running<T, S: Stream + Unpin>(
 async fn or_cancelled<T>(stop: &StopSignal, work: impl Future<Output = T>) -> Result<T, RunError> {
     let cancelled = async {
         stop.requested().await;
-        if stop.reason() == Some(&LoopStopReason::HandBack) {
+        if !matches!(stop.reason(), Some(LoopStopReason::Cancel(_))) {
             std::future::pending::<()>().await;
         }
     };

@@ -13,6 +13,9 @@ pub enum LoopStopReason {
     Cancel(String),
     /// The worker goes away: checkpoint, and let another one go on.
     HandBack,
+    /// The operator has halted the run's tenant: as for `HandBack`, but calls that are under way have the time that they
+    /// need, since nobody waits for the worker.
+    Halt,
 }
 
 /// Cheap to clone; all clones share one wish. The first wish counts.
@@ -38,6 +41,11 @@ impl StopSignal {
         self.request(LoopStopReason::HandBack);
     }
 
+    /// Asks for the run back once its calls under way are done; a model is not waited for.
+    pub fn halt(&self) {
+        self.request(LoopStopReason::Halt);
+    }
+
     fn request(&self, reason: LoopStopReason) {
         // the reason is set before the token wakes anybody who then reads it
         let _ = self.reason.set(reason);
@@ -58,8 +66,25 @@ impl StopSignal {
     pub fn check(&self) -> Result<(), RunError> {
         match self.reason() {
             None => Ok(()),
-            Some(LoopStopReason::HandBack) => Err(RunError::HandBack),
+            Some(LoopStopReason::HandBack | LoopStopReason::Halt) => Err(RunError::HandBack),
             Some(LoopStopReason::Cancel(reason)) => Err(RunError::Cancelled { reason: reason.clone() }),
+        }
+    }
+
+    /// Waits for a call with effects, but no longer than until something is asked for that does not wait for calls: what has
+    /// begun is to be known to whoever goes on.
+    pub async fn finish_unless_stopped<T>(&self, work: impl Future<Output = T>) -> Result<T, RunError> {
+        self.check()?;
+        let stopped = async {
+            self.requested().await;
+            if self.reason() == Some(&LoopStopReason::Halt) {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            done = work => Ok(done),
+            () = stopped => Err(self.check().expect_err("a reason is set before the token")),
         }
     }
 
@@ -99,5 +124,29 @@ mod tests {
         tokio::task::yield_now().await;
         stop.hand_back();
         assert_eq!(waiting.await.unwrap(), Err(RunError::HandBack));
+    }
+
+    #[tokio::test]
+    async fn halt_cuts_a_model_off_and_waits_for_a_call_with_effects() {
+        let stop = StopSignal::new();
+        let (done, result) = tokio::sync::oneshot::channel();
+        let call = tokio::spawn({
+            let stop = stop.clone();
+            async move { stop.finish_unless_stopped(result).await }
+        });
+        tokio::task::yield_now().await;
+        stop.halt();
+        tokio::task::yield_now().await;
+        assert_eq!(stop.run_until_stopped(std::future::pending::<()>()).await, Err(RunError::HandBack));
+        done.send(7).unwrap();
+        assert_eq!(call.await.unwrap(), Ok(Ok(7)));
+        assert_eq!(stop.finish_unless_stopped(async { 7 }).await, Err(RunError::HandBack), "nothing more begins");
+    }
+
+    #[tokio::test]
+    async fn call_with_effects_is_left_for_a_hand_back() {
+        let stop = StopSignal::new();
+        stop.hand_back();
+        assert_eq!(stop.finish_unless_stopped(std::future::pending::<()>()).await, Err(RunError::HandBack));
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use serde_json::Value;
 
+use crate::agent::gate::GateCheck;
 use crate::app::{App, Extras};
 use crate::base::clock::pause;
 use crate::base::id::{Scope, Tenant, new_id};
@@ -16,6 +17,7 @@ use crate::config::Config;
 use crate::domain::run::{Run, RunState};
 use crate::domain::task::{Draft, Task};
 use crate::executor::Executor;
+use crate::executor::post_process::PostProcess;
 use crate::ports::tool::Tool;
 
 /// Between two looks at a run.
@@ -54,6 +56,18 @@ impl AppBuilder {
     /// Adds a tool for agents, steps and conditions.
     pub fn tool(mut self, tool: impl Tool + 'static) -> AppBuilder {
         self.extras.tools.push(Arc::new(tool));
+        self
+    }
+
+    /// Adds a check of the gate, behind the built-in ones: it judges messages before a model is asked.
+    pub fn gate_check(mut self, check: impl GateCheck + 'static) -> AppBuilder {
+        self.extras.gate_checks.push(Arc::new(check));
+        self
+    }
+
+    /// Adds a step behind an answer, once the end of its run is on the record: it delays and fails nothing.
+    pub fn post_process(mut self, step: impl PostProcess + 'static) -> AppBuilder {
+        self.extras.post_process.push(Arc::new(step));
         self
     }
 

@@ -15,4 +15,5 @@ pub(super) mod quota;
 pub(super) mod recipient;
 pub(super) mod run;
 pub(super) mod task;
+pub(super) mod tenant;
 pub(super) mod token;

@@ -8,6 +8,7 @@ mod credentials;
 mod dependent;
 mod draft;
 mod exported;
+mod faulty_part;
 mod fields;
 mod output;
 mod reader;
@@ -58,7 +59,7 @@ words! {
         /// By a person, or after failures; resumable.
         Paused = "paused",
         /// Because it can't go on: its trigger can't be read any more. The operator may resume it; an edit of its trigger
-        /// makes it active again.
+        /// makes it active again. Or because the operator has disabled it, who alone enables it.
         Disabled = "disabled",
         /// Fired once, or its `max_runs` or `end_at` reached.
         Completed = "completed",
@@ -143,6 +144,8 @@ pub struct Task {
     pub status_reason: Option<String>,
     /// Of a disabled task, the part for which it is.
     pub faulty_part: Option<change::FaultyPart>,
+    /// Of a task that the operator has disabled, the operator's name on the record; nobody else puts it back.
+    pub disabled_by: Option<String>,
     /// Of a task that is paused for want of a credential, that credential: it goes on when it is saved.
     pub awaited_credential: Option<Reference>,
     /// Bumped by each change of trigger, policies or status: what was claimed before is void.
@@ -187,6 +190,7 @@ impl Task {
             status: TaskStatus::Active,
             status_reason: None,
             faulty_part: None,
+            disabled_by: None,
             awaited_credential: None,
             epoch: FIRST_EPOCH,
             version: 1,

@@ -3,6 +3,7 @@
 pub mod active;
 mod cancel_watch;
 mod claim_pace;
+pub mod halt_keeper;
 pub mod heartbeat;
 pub(super) mod other_tenants;
 pub mod prefetch;

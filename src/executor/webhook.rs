@@ -65,7 +65,7 @@ impl WebhookExecutor {
         let body: Bytes = self.body(&job, task, expires_at).to_string().into();
         let headers = self.headers(&job, &settings, now, &body)?;
         let answer = wait_without_slot(&*job.slot, self.post(&job, &settings, headers, body));
-        let answer = job.stop.run_until_stopped(answer).await?;
+        let answer = job.stop.finish_unless_stopped(answer).await?;
         judge(answer, expires_at, |hint| again(&job, hint), now)
     }
 

@@ -9,6 +9,7 @@ pub mod deliveries;
 pub mod events;
 pub mod explain;
 pub mod grants;
+pub mod halts;
 pub mod pipelines;
 pub mod push;
 pub mod quotas;

@@ -68,6 +68,8 @@ pub enum ApiError {
     },
     /// Use an admin token.
     AdminOnly,
+    /// Read, or ask the operator to enable the tenant.
+    TenantDisabled,
     /// Nothing of this kind is there for this caller.
     NotFound(&'static str),
     /// There is no such address at all.
@@ -176,6 +178,9 @@ impl ApiError {
             ApiError::Forbidden { .. } | ApiError::AdminOnly => {
                 ErrorKind(S::FORBIDDEN, "urn:reveille:problem:forbidden", "The token does not permit this")
             }
+            ApiError::TenantDisabled => {
+                ErrorKind(S::FORBIDDEN, "urn:reveille:problem:tenant_disabled", "The tenant is disabled")
+            }
             ApiError::NotFound(_) | ApiError::NoRoute { .. } => {
                 ErrorKind(S::NOT_FOUND, "urn:reveille:problem:not-found", "Nothing is here")
             }
@@ -239,6 +244,9 @@ impl ApiError {
             ApiError::Unauthorized(detail) => detail.to_owned(),
             ApiError::Forbidden { permission } => format!("this needs a token with `{permission}`"),
             ApiError::AdminOnly => "this needs an admin token: it concerns every tenant".to_owned(),
+            ApiError::TenantDisabled => {
+                "the operator has disabled this tenant: its tokens may read, and change nothing".to_owned()
+            }
             ApiError::NotFound(what) => format!("there is no such {what}"),
             ApiError::NoRoute { path } => format!("there is no address {path}; see /openapi.json"),
             ApiError::MethodNotAllowed { method } => format!("{method} is not allowed here; see the Allow header"),

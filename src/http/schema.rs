@@ -22,7 +22,7 @@ pub use event::{DeadLetterChoice, NewEvents};
 pub use pipeline::DryRunRequest;
 pub use recipient::{NewRecipient, RecipientSchema};
 pub use task::{
-    BackfillRange, ConditionTest, NewTaskSchema, Pause, PreviewRequest, Resume, RunNow, TaskLines, TaskPatch,
+    BackfillRange, ConditionTest, Disable, NewTaskSchema, Pause, PreviewRequest, Resume, RunNow, TaskLines, TaskPatch,
 };
 
 /// The test to make.

@@ -3,6 +3,7 @@
 pub(super) mod audit;
 pub(super) mod bulk;
 pub(super) mod depths;
+pub(super) mod halts;
 pub(super) mod idempotency;
 pub(super) mod pending_work;
 pub(super) mod quotas;

@@ -6,8 +6,10 @@ pub(super) mod creating;
 pub(super) mod disabling;
 pub(super) mod failing;
 pub(super) mod fires;
+mod orders;
 pub(super) mod row;
 pub(super) mod task_cache;
+mod task_order;
 pub(super) mod task_state;
 pub(super) mod tenant_turns;
 pub(super) mod zones;
@@ -52,7 +54,7 @@ pub struct TaskFilter {
 
 /// Tasks with their due rows; a condition follows.
 pub(super) const SELECT_TASK: &str = "
-    select t.id, t.tenant_id, t.key, t.name, t.spec, t.status, t.status_reason, t.faulty_part, t.awaited_service,
+    select t.id, t.tenant_id, t.key, t.name, t.spec, t.status, t.status_reason, t.faulty_part, t.disabled_by, t.awaited_service,
            t.awaited_account, t.epoch, t.version, t.anchor_at, t.active_since, d.next_at, d.nominal_at, d.run_count, d.fire_count, t.created_at, t.updated_at
       from tasks t join due d on d.task_id = t.id ";
 

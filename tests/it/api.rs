@@ -8,6 +8,7 @@ mod credentials;
 mod dead_letters;
 mod deliveries;
 mod events;
+mod halts;
 mod headers;
 mod hooks;
 mod import;

@@ -42,6 +42,7 @@ mod disabling;
 mod events;
 mod fires;
 mod grants;
+mod halts;
 mod idempotency;
 mod known_tasks;
 mod lease;

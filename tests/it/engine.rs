@@ -7,6 +7,8 @@ mod endings;
 mod explain;
 mod explain_at;
 mod firing;
+mod gate;
+mod halts;
 mod leases;
 mod limits;
 mod notifier;

@@ -85,6 +85,12 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
         "`missed_window` and `catch_up_limit`: the service was down or behind for longer than a task allows. `overlap`: a task takes longer than its interval. `reveille run explain` says it of one run.",
     ),
     ("fires_skipped", &[], "fires", "See `reveille_skips_total` for the reasons."),
+    (
+        "halts",
+        &["kind"],
+        "halts",
+        "`all` at 1: an operator has stopped everything; `reveille tenant list` has by whom and why, `reveille start --all` goes on.",
+    ),
     ("http_connections", &[], "connections", "Near the limit of the server: somebody holds connections open."),
     ("http_connections_refused", &[], "connections", "Any: clients are turned away; find who opens so many."),
     ("http_request_seconds", &["method", "route"], "seconds", "p99 grows: see the pools, then the database."),

@@ -6,14 +6,17 @@ use std::sync::{Arc, Mutex};
 use cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue};
 use cel::extractors::This;
 use cel::{Context, ExecutionError, Program};
-use regex::{Regex, RegexBuilder};
+use regex::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 use regex_syntax::hir::{Hir, HirKind};
 
 use crate::base::expr::ExpressionFault;
 use crate::base::expr::guard::position;
+use crate::base::invalid::ValidationErrors;
 
 /// The largest compiled pattern, in bytes.
 const PATTERN_BYTES: usize = 256 * 1024;
+/// The largest compiled set of patterns, in bytes.
+const SET_BYTES: usize = 4 * 1024 * 1024;
 /// Most positions of a pattern at which a search may be at once: its classes, each counted as often as it may be
 /// repeated, and of a written text as many as its beginnings that end alike. A search looks at each of them for each byte.
 pub const PATTERN_POSITIONS: u64 = 1_000;
@@ -91,6 +94,23 @@ fn made(pattern: &str) -> Result<Regex, String> {
     }
     checked(pattern, MADE_PATTERN_POSITIONS)?;
     compile(pattern, MADE_PATTERN_SIZE)
+}
+
+/// A set of patterns that are written out, each with its place; a text is searched for all of them at once. What is none
+/// is a fault at its place, and left out.
+pub fn pattern_set(written: &[(String, String)], faults: &mut ValidationErrors) -> RegexSet {
+    let mut sound = Vec::with_capacity(written.len());
+    for (place, pattern) in written {
+        match checked(pattern, PATTERN_POSITIONS).and_then(|_| compile(pattern, PATTERN_BYTES)) {
+            Ok(_) => sound.push(pattern),
+            Err(why) => faults.add(place.clone(), format!("invalid pattern: {why}")),
+        }
+    }
+    let set = RegexSetBuilder::new(sound).size_limit(SET_BYTES).dfa_size_limit(CACHE_BYTES).build();
+    set.unwrap_or_else(|_| {
+        faults.add("/gate", "the patterns together are too large");
+        RegexSet::empty()
+    })
 }
 
 /// The positions of a pattern that has at most so many.

@@ -37,6 +37,10 @@ pub enum Command {
     Pause(OneArgs),
     /// Fire again, from now on
     Resume(ResumeArgs),
+    /// Stop firing until an operator enables it; needs an admin token
+    Disable(DisableTaskArgs),
+    /// Let a disabled task fire again, from now on; needs an admin token
+    Enable(OneArgs),
     /// Run a task now, whatever its schedule says
     Run(RunArgs),
     /// Run a task for each instant of a past range
@@ -150,6 +154,15 @@ pub struct OneArgs {
 }
 
 #[derive(Debug, clap::Args)]
+pub struct DisableTaskArgs {
+    /// Reason, for the record and for the owner
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    #[command(flatten)]
+    one: OneArgs,
+}
+
+#[derive(Debug, clap::Args)]
 pub struct DeleteArgs {
     #[command(flatten)]
     one: OneArgs,
@@ -210,6 +223,8 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
         Command::Update(args) => update(args, environment, screen).await,
         Command::Pause(args) => pause(args, environment, screen).await,
         Command::Resume(args) => resume(args, environment, screen).await,
+        Command::Disable(args) => disable(args, environment, screen).await,
+        Command::Enable(args) => enable(args, environment, screen).await,
         Command::Run(args) => run_now(args, environment, screen).await,
         Command::Backfill(args) => backfill(args, environment, screen).await,
         Command::Explain(args) => explain::run(args, environment, screen).await,
@@ -312,6 +327,21 @@ async fn resume(args: ResumeArgs, environment: &Environment, screen: &mut Screen
     let id = client.id("tasks", &args.id).await?;
     let body = if args.drop_buffered { json!({ "buffered_events": "drop" }) } else { json!({}) };
     let task = client.post(&["v1", "tasks", &id, "resume"], &body).await?;
+    print_task(&task, args.service.json, screen)
+}
+
+async fn disable(args: DisableTaskArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let OneArgs { id, service } = args.one;
+    let client = Client::new(&service, environment)?;
+    let id = client.id("tasks", &id).await?;
+    let task = client.post(&["v1", "tasks", &id, "disable"], &json!({ "reason": args.reason })).await?;
+    print_task(&task, service.json, screen)
+}
+
+async fn enable(args: OneArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let client = Client::new(&args.service, environment)?;
+    let id = client.id("tasks", &args.id).await?;
+    let task = client.post(&["v1", "tasks", &id, "enable"], &json!({})).await?;
     print_task(&task, args.service.json, screen)
 }
 

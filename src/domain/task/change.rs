@@ -10,6 +10,8 @@ use crate::domain::task::{Spec, Task, TaskStatus};
 use crate::domain::trigger::catch_up::reason;
 use crate::domain::trigger::{NextFire, Skip};
 
+pub use crate::domain::task::faulty_part::FaultyPart;
+
 /// Why a completed task has ended.
 pub const REASON_ENDED: &str = "ended";
 /// Reason of a task whose `max_runs` is used up.
@@ -18,30 +20,6 @@ pub const REASON_MAX_RUNS: &str = reason::MAX_RUNS;
 pub const REASON_PAUSED: &str = "paused";
 /// Why an instant was skipped: it waited out its jitter when an edit took it out of the schedule.
 pub const REASON_EDITED: &str = "edited";
-
-/// The part of a task for which it is disabled; another one in its place mends the task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FaultyPart {
-    /// Its trigger can't be computed.
-    Trigger,
-    /// Its action can't be executed.
-    Action,
-}
-
-impl FaultyPart {
-    /// The word in the database.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            FaultyPart::Trigger => "trigger",
-            FaultyPart::Action => "action",
-        }
-    }
-
-    /// The part of this word; `None` where there is none.
-    pub fn parse(word: &str) -> Option<FaultyPart> {
-        [FaultyPart::Trigger, FaultyPart::Action].into_iter().find(|part| part.as_str() == word)
-    }
-}
 
 /// Changes to a task.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,6 +44,15 @@ pub enum TaskChange {
     Resume,
     /// Resumes; held events are recorded as skipped.
     ResumeDropping,
+    /// Stops firing until the operator enables it.
+    Disable {
+        /// Reason for the record and for the owner.
+        reason: Option<String>,
+        /// The operator's name on the record.
+        by: String,
+    },
+    /// Fires again from now on, and catches nothing up.
+    Enable,
 }
 
 /// A task after a change, and what its `due` row says then.
@@ -117,6 +104,9 @@ pub enum ChangeError {
     /// A disabled task does not allow the change, which the word names.
     #[error("the task is disabled, so it can't be {0}\nhint: edit its trigger, or ask the operator to resume it")]
     Disabled(&'static str),
+    /// The operator has disabled the task, and the change is not the operator's to undo that; the word names the change.
+    #[error("the operator has disabled the task, so it can't be {0}\nhint: ask the operator to enable it")]
+    DisabledByOperator(&'static str),
     /// The trigger of the edit can't be planned.
     #[error("{}: {}", .0.pointer, .0.message)]
     Trigger(FieldError),
@@ -207,6 +197,9 @@ impl Task {
             TaskChange::Pause { .. } | TaskChange::AwaitCredential(_) if self.status == TaskStatus::Completed => {
                 return Err(ChangeError::Completed("paused"));
             }
+            TaskChange::Pause { .. } | TaskChange::AwaitCredential(_) if self.disabled_by.is_some() => {
+                return Err(ChangeError::DisabledByOperator("paused"));
+            }
             TaskChange::Pause { .. } | TaskChange::AwaitCredential(_) if barred => {
                 return Err(ChangeError::Disabled("paused"));
             }
@@ -218,8 +211,20 @@ impl Task {
             TaskChange::Resume | TaskChange::ResumeDropping if self.status == TaskStatus::Completed => {
                 return Err(ChangeError::Completed("resumed"));
             }
+            TaskChange::Resume | TaskChange::ResumeDropping if self.disabled_by.is_some() => {
+                return Err(ChangeError::DisabledByOperator("resumed"));
+            }
             TaskChange::Resume | TaskChange::ResumeDropping if barred => return Err(ChangeError::Disabled("resumed")),
-            TaskChange::Resume | TaskChange::ResumeDropping => task.set_status(TaskStatus::Active, None),
+            TaskChange::Resume | TaskChange::ResumeDropping | TaskChange::Enable => {
+                task.set_status(TaskStatus::Active, None);
+            }
+            TaskChange::Disable { .. } if self.status == TaskStatus::Completed => {
+                return Err(ChangeError::Completed("disabled"));
+            }
+            TaskChange::Disable { reason, by } => {
+                task.set_status(TaskStatus::Disabled, reason.clone());
+                task.disabled_by = Some(by.clone());
+            }
         }
         if self.status == TaskStatus::Disabled && self.is_repaired_by(&task.spec) {
             task.set_status(TaskStatus::Active, None);
@@ -230,6 +235,7 @@ impl Task {
     /// Whether a spec is another in what could not be read.
     fn is_repaired_by(&self, spec: &Spec) -> bool {
         match self.faulty_part {
+            _ if self.disabled_by.is_some() => false,
             Some(FaultyPart::Action) => self.spec.action != spec.action,
             Some(FaultyPart::Trigger) | None => self.spec.trigger != spec.trigger,
         }
@@ -247,7 +253,7 @@ impl Task {
         let edited = self.spec.trigger != task.spec.trigger;
         let waited = matches!(self.status, TaskStatus::Paused | TaskStatus::Disabled);
         let resumed = waited && task.status == TaskStatus::Active;
-        let catches_up = resumed && !edited && task.spec.trigger.catches_up_on_resume();
+        let catches_up = resumed && !edited && self.disabled_by.is_none() && task.spec.trigger.catches_up_on_resume();
         let reopened = task.status == TaskStatus::Completed;
         Course { edited, waited, resumed, catches_up, reopened }
     }
@@ -371,6 +377,7 @@ impl Task {
         self.status = status;
         self.status_reason = reason;
         self.faulty_part = None;
+        self.disabled_by = None;
         self.awaited_credential = None;
     }
 }

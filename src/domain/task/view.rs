@@ -53,6 +53,10 @@ pub struct TaskView {
     /// Why it is paused, disabled or completed.
     #[schema(required)]
     pub status_reason: Option<String>,
+    /// Of a task that the operator has disabled, the operator's name on the record.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "token:admin")]
+    pub disabled_by: Option<String>,
     /// Null for a condition, which nobody can foresee; `condition` says when it is polled.
     #[schema(required)]
     pub next_fire_at: Option<DateTime<Utc>>,
@@ -103,6 +107,7 @@ impl Task {
             spec: Spec { action: self.spec.action.public(), ..self.spec.clone() },
             status: self.status,
             status_reason: self.status_reason.clone(),
+            disabled_by: self.disabled_by.clone(),
             next_fire_at: self.fires_at(),
             condition: self.spec.trigger.condition().map(|_| state.view(self.next_fire_at, now)),
             last_run,

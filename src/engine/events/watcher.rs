@@ -24,6 +24,7 @@ use crate::base::compute::{Compute, steps_to_read};
 use crate::base::expr::Language;
 use crate::base::id::{Scope, Tenant};
 use crate::base::metrics::Metrics;
+use crate::domain::halt::Halts;
 use crate::domain::notification::{NewDelivery, Recipient, notices};
 use crate::domain::trigger::Trigger;
 use crate::domain::trigger::condition::{
@@ -101,8 +102,8 @@ impl Watcher {
     }
 
     /// The due polls for which there is a place.
-    async fn select_due(&self, now: DateTime<Utc>) -> Result<PollBatch, StoreError> {
-        let mut chosen = PollBatch::default();
+    async fn select_due(&self, halts: Arc<Halts>, now: DateTime<Utc>) -> Result<PollBatch, StoreError> {
+        let mut chosen = PollBatch { halts, ..PollBatch::default() };
         let due = self.work.store.due_polls(now, LOOKED_AT as i64).await?;
         due.iter().for_each(|poll| chosen.acquire(&self.limiter, poll));
         chosen.more = due.len() == LOOKED_AT;
@@ -153,6 +154,8 @@ impl Watcher {
 /// Polls that a tick is about to make.
 #[derive(Default)]
 struct PollBatch {
+    /// Tenants of which nothing is polled.
+    halts: Arc<Halts>,
     permits: HashMap<Uuid, DeliveryPermit>,
     /// Something that is due has to wait for a place.
     waits: bool,
@@ -161,14 +164,18 @@ struct PollBatch {
 }
 
 impl PollBatch {
-    /// Takes a place for it, if there is one for its tenant.
+    /// Takes a place for it, if there is one for its tenant. A halted tenant has none.
     fn acquire(&mut self, limiter: &DeliveryLimiter, poll: &DuePoll) {
         if self.permits.contains_key(&poll.task_id) {
             return;
         }
-        match limiter.acquire_any(&poll.tenant_id) {
-            Ok(permit) => drop(self.permits.insert(poll.task_id, permit)),
-            Err(_) => self.waits = true,
+        let permit = match self.halts.halt_of(&poll.tenant_id) {
+            None => limiter.acquire_any(&poll.tenant_id).ok(),
+            Some(_) => None,
+        };
+        match permit {
+            Some(permit) => drop(self.permits.insert(poll.task_id, permit)),
+            None => self.waits = true,
         }
     }
 }
@@ -187,8 +194,12 @@ impl ServiceLoop for Watcher {
         if self.limiter.available() == 0 {
             return Ok(NextTick::OnWake);
         }
+        let halts = self.work.store.halts().await?;
+        if halts.all() {
+            return Ok(NextTick::OnWake);
+        }
         let now = clock.now();
-        let mut chosen = self.select_due(now).await?;
+        let mut chosen = self.select_due(halts, now).await?;
         let tasks: Vec<Uuid> = chosen.permits.keys().copied().collect();
         let claims = self.work.store.claim_polls(&tasks, now, now + to_delta(CLAIM)).await?;
         let any = !claims.is_empty();

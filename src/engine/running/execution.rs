@@ -13,7 +13,7 @@ use futures::FutureExt;
 use serde_json::json;
 use tokio::runtime::Handle;
 
-use crate::agent::{ChannelLimits, RunSlot, StopSignal};
+use crate::agent::{ChannelLimits, LoopStopReason, RunSlot, StopSignal};
 use crate::base::clock;
 use crate::base::id::Scope;
 use crate::domain::notification::Recipient;
@@ -28,6 +28,7 @@ use crate::engine::scheduling::active::{Active, RunGuard};
 use crate::executor::host::StoreHost;
 use crate::executor::hub::Hub;
 use crate::executor::leased_transcript::LeasedTranscript;
+use crate::executor::post_process::{AnsweredRun, PostProcessing};
 use crate::executor::{ExecutorRegistry, Job};
 use crate::ports::channel::ChannelRegistry;
 use crate::ports::vault::credentials::UsedSecrets;
@@ -35,6 +36,8 @@ use crate::store::{Finish, StartedRun, Store, StoreError, with_timeout};
 
 /// How long an executor may take to hand its run back once it was asked to.
 pub const HAND_BACK_LIMIT: Duration = Duration::from_secs(2);
+/// How long, where calls under way are waited for: longer than a call may take.
+const HALT_LIMIT: Duration = Duration::from_secs(330);
 /// For so long after the start, what was read of the recipient then is good for the end, too.
 const RECIPIENT_FRESH: Duration = Duration::from_secs(1);
 /// The wait between two questions to a store that is away.
@@ -55,6 +58,7 @@ struct Shared {
     finisher: Finisher,
     active: Active,
     measures: RunMetrics,
+    post_processing: PostProcessing,
     lease: Duration,
     margin: TimeDelta,
 }
@@ -71,6 +75,7 @@ impl Executions {
         finisher: Finisher,
         active: Active,
         measures: RunMetrics,
+        post_processing: PostProcessing,
         lease: Duration,
     ) -> Executions {
         // two instances may each be wrong by what a measurement may be wrong
@@ -85,6 +90,7 @@ impl Executions {
             finisher,
             active,
             measures,
+            post_processing,
             lease,
             margin,
         }))
@@ -198,9 +204,13 @@ impl Shared {
         let (state, reason, usage, how) = (finish.state, finish.reason.clone(), finish.usage, finish.finish);
         let took = Duration::from_millis(finish.execution_ms.max(0) as u64);
         let error = finish.error.clone();
+        let answer = finish.output.clone().filter(|_| state == RunState::Succeeded && !self.post_processing.is_empty());
         if !self.finisher.finish(finish).await {
             tracing::warn!(%run_id, "the end of the run could not be recorded, it goes on elsewhere");
             return;
+        }
+        if let Some(output) = answer {
+            self.post_processing.begin(AnsweredRun { run: Arc::clone(&started.run), output }, &self.runtime);
         }
         self.measures.ended(self.executor_of(started), state, took);
         log_end(started, state, took, error.as_ref());
@@ -343,7 +353,8 @@ fn log_lost(run_id: uuid::Uuid) {
 /// Returns when an end was asked for and the executor did not come to it by itself.
 async fn stop_ignored(stop: &StopSignal) -> RunError {
     stop.requested().await;
-    clock::pause(HAND_BACK_LIMIT).await;
+    let limit = if stop.reason() == Some(&LoopStopReason::Halt) { HALT_LIMIT } else { HAND_BACK_LIMIT };
+    clock::pause(limit).await;
     stop.check().err().unwrap_or(RunError::HandBack)
 }
 

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use crate::agent::StopSignal;
 use crate::base::clock::{Clock, to_delta};
+use crate::domain::halt::Halts;
 use crate::engine::Wakeup;
 use crate::engine::scheduling::run_slots::{LeasedSlot, RunSlots};
 use crate::store::Lease;
@@ -24,10 +25,13 @@ struct Shared {
     slots: RunSlots,
     /// Wakes when a run has ended.
     ended: Wakeup,
+    /// Wakes when a run has begun and there was none.
+    begun: Wakeup,
 }
 
 struct ActiveRun {
     lease: Lease,
+    tenant: Box<str>,
     stop: StopSignal,
     /// Moved on by heartbeats; set to the past when the lease is lost.
     valid_until: watch::Sender<DateTime<Utc>>,
@@ -48,7 +52,7 @@ pub struct RunGuard {
 impl Active {
     /// No runs yet; they compute in these places.
     pub fn new(slots: RunSlots) -> Active {
-        Active(Arc::new(Shared { runs: Mutex::default(), slots, ended: Wakeup::default() }))
+        Active(Arc::new(Shared { runs: Mutex::default(), slots, ended: Wakeup::default(), begun: Wakeup::default() }))
     }
 
     /// The places in which runs compute.
@@ -61,8 +65,14 @@ impl Active {
         let stop = StopSignal::new();
         let (sender, receiver) = watch::channel(valid_until);
         let slot = Arc::new(self.0.slots.start(lease.token, tenant));
-        let entry = ActiveRun { lease, stop: stop.clone(), valid_until: sender };
-        self.lock().insert(lease.run_id, entry);
+        let entry = ActiveRun { lease, tenant: tenant.into(), stop: stop.clone(), valid_until: sender };
+        let mut runs = self.lock();
+        let is_first = runs.is_empty();
+        runs.insert(lease.run_id, entry);
+        drop(runs);
+        if is_first {
+            self.0.begun.notify_one();
+        }
         RunGuard { active: self.clone(), lease, stop, slot, valid_until: receiver }
     }
 
@@ -105,6 +115,18 @@ impl Active {
         for entry in self.lock().values() {
             entry.stop.hand_back();
         }
+    }
+
+    /// Asks for the runs of halted tenants back.
+    pub fn halt(&self, halts: &Halts) {
+        for entry in self.lock().values().filter(|entry| halts.halt_of(&entry.tenant).is_some()) {
+            entry.stop.halt();
+        }
+    }
+
+    /// Wakes when a run has begun and there was none.
+    pub fn begun(&self) -> Wakeup {
+        Arc::clone(&self.0.begun)
     }
 
     /// Wakes when a run has ended.

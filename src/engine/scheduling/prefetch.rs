@@ -103,6 +103,14 @@ impl PrefetchBuffer {
         }
     }
 
+    /// Forgets claims of tenants with these hashes, which must not start: they run out, and a take looks at their tenants by
+    /// name.
+    pub fn forget_tenants(&self, halted: impl Fn(u32) -> bool) {
+        let mut claims = self.lock();
+        claims.due.retain(|claim| !halted(claim.tenant_hash));
+        claims.waiting.retain(|_, claim| !halted(claim.tenant_hash));
+    }
+
     /// Takes up to `limit` claims whose instant has come and that find a place, a tenant's after another's; the places are
     /// theirs until they have started. A tenant that has all it may have is passed over.
     pub fn take_due(self: &Arc<PrefetchBuffer>, now: DateTime<Utc>, limit: usize) -> (Vec<RunClaim>, PrefetchPermit) {

@@ -1,6 +1,7 @@
 //! The worker: takes ready runs, starts claimed ones at their instant in batches, and hears when one is to be cancelled.
 //! Each run is a task of its own, so a slow one delays no other.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use uuid::Uuid;
 
 use crate::base::clock::to_delta;
 use crate::base::metrics::Metrics;
+use crate::domain::halt::Halts;
 use crate::engine::running::execution::Executions;
 use crate::engine::scheduling::active::Active;
 use crate::engine::scheduling::cancel_watch::CancelWatch;
@@ -19,7 +21,7 @@ use crate::engine::scheduling::other_tenants::Neighbours;
 use crate::engine::scheduling::prefetch::PrefetchBuffer;
 use crate::engine::scheduling::scheduler::HORIZON;
 use crate::engine::service::{IdlePolicy, MAX_IDLE_WAIT, NOW, NextTick, ServiceLoop, TickError};
-use crate::store::{ClaimCursor, Lease, RunLimits, Starts, Store, Take, Topic, with_timeout};
+use crate::store::{ClaimCursor, Lease, RunLimits, Starts, Store, Take, Topic, tenant_hash, with_timeout};
 
 /// Runs taken or started in one transaction.
 const BATCH: usize = 500;
@@ -80,19 +82,22 @@ impl Worker {
     }
 
     /// Claims what is ready unless that is to wait for a moment; answers whether there may be more to claim at once.
-    async fn claim_in_pace(&self) -> Result<bool, TickError> {
+    async fn claim_in_pace(&self, halts: &Halts) -> Result<bool, TickError> {
         let slots = self.active.slots();
         let behind = self.turn.lock().expect("turn lock").is_some();
         let fills_batch = behind && slots.free() >= BATCH.min(slots.capacity() / 4);
         let load = ClaimLoad { under_way: self.active.len(), fills_batch };
         match self.pace.may_claim(load, Instant::now()) {
-            true => self.claim().await,
+            true => self.claim(halts).await,
             false => Ok(false),
         }
     }
 
     /// Leases what is ready, as far as there is room, and starts what is due of it; answers whether there may be more.
-    async fn claim(&self) -> Result<bool, TickError> {
+    async fn claim(&self, halts: &Halts) -> Result<bool, TickError> {
+        if halts.all() {
+            return Ok(false);
+        }
         // while the runs of one batch are read the next is taken; where limits are kept, takes come one after the other
         let in_turn = self.turn.lock().expect("turn lock").is_some();
         let limits = RunLimits { own: self.prefetch.has_own_limits(), ..self.limits };
@@ -105,7 +110,8 @@ impl Worker {
         let turn = self.turn.lock().expect("turn lock").take();
         // the most urgent may be anybody's: no more of them than is left to everybody, and else it goes in turn
         let urgent = permit.shares.available_to_any();
-        let fair = turn.or_else(|| (limits.any() || urgent == 0).then(ClaimCursor::default));
+        let only_in_turn = limits.any() || urgent == 0 || !halts.is_empty();
+        let fair = turn.or_else(|| only_in_turn.then(ClaimCursor::default));
         let now = self.store.clock().now();
         // who holds all that it can start leaves what is not due yet to the others
         let (room, ahead) = match permit.prefetch {
@@ -150,6 +156,15 @@ impl Worker {
         self.prefetch.add(taken.claims);
         self.spawn(taken.starts);
         Ok(full)
+    }
+
+    /// Forgets claims that must not start now; their runs stay in the queue.
+    fn forget_halted(&self, halts: &Halts) {
+        if halts.is_empty() {
+            return;
+        }
+        let halted: HashSet<u32> = halts.tenants().map(tenant_hash).collect();
+        self.prefetch.forget_tenants(|tenant_hash| halts.all() || halted.contains(&tenant_hash));
     }
 
     fn spawn(&self, starts: Starts) {
@@ -211,8 +226,10 @@ impl ServiceLoop for Worker {
         }
         self.prefetch.forget_expired(self.store.clock().now());
         self.neighbours.refresh().await;
+        let halts = self.store.halts().await?;
+        self.forget_halted(&halts);
         let more_due = self.start_due().await?;
-        let more_ready = self.claim_in_pace().await?;
+        let more_ready = self.claim_in_pace(&halts).await?;
         self.apply_cancels().await?;
         if self.prefetch.has_skipped() {
             self.short_of_room.store(true, Ordering::Relaxed);

@@ -152,7 +152,7 @@ fn sentences(run: &Run, approvals: &[Approval], course: Vec<String>) -> Vec<Stri
     }
     sentences.extend(course);
     sentences.push(state_sentence(run, approvals));
-    sentences.extend(run.reason.as_deref().map(why));
+    sentences.extend(run.reason.as_deref().map(|reason| why(run.state, reason)));
     if let Some(other) = run.blocked_by {
         sentences.push(format!("The run {other} was in the way."));
     }
@@ -220,9 +220,11 @@ fn held_until(approvals: &[Approval]) -> Option<chrono::DateTime<chrono::Utc>> {
     held.filter_map(|approval| approval.hold_until).min()
 }
 
-/// A recorded reason in a sentence.
-fn why(reason: &str) -> String {
+/// The recorded reason of a run in this state, in a sentence.
+fn why(state: RunState, reason: &str) -> String {
     let sentence = match reason {
+        "stopped" if state == RunState::Skipped => "the operator had stopped the work of its tenant, or of all",
+        "tenant_disabled" => "the operator had disabled its tenant",
         "overlap" => "another run of the task was being executed, and the task's overlap rule says to skip",
         "missed_window" => "it was due longer ago than the task's catch-up window allows",
         "catch_up_skip" => "it was missed, and the task says that what was missed is not caught up",

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::http::StatusCode;
 use serde::Serialize;
 
-use crate::base::id::{Scope, Tenant};
+use crate::base::id::Tenant;
 use crate::base::invalid::ValidationErrors;
 use crate::base::token::Permission;
 use crate::domain::quota::{Overrides, Quota, QuotaStanding};
@@ -77,8 +77,6 @@ pub async fn reset_quotas(Call(state, caller): Call, id: Id) -> Result<StatusCod
 fn of_an_admin(caller: &AuthenticatedCaller, id: &Id) -> Result<Tenant, ApiError> {
     caller.may(Permission::All)?;
     let tenant = caller.sees(&id.0)?;
-    match caller.scope {
-        Scope::Every => Ok(tenant),
-        Scope::Only(_) => Err(ApiError::AdminOnly),
-    }
+    caller.is_operator()?;
+    Ok(tenant)
 }

@@ -20,6 +20,7 @@ use crate::domain::task::change::TaskChange;
 use crate::domain::task::{Draft, LastRun, Task, TaskStatus, TaskView};
 use crate::domain::trigger;
 use crate::domain::trigger::condition::ConditionState;
+use crate::http::api::halts::reason_of;
 use crate::http::api::runs::RunView;
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::idempotency::replayed_or;
@@ -190,7 +191,8 @@ pub async fn delete_task(Call(state, caller): Call, id: Id) -> Result<StatusCode
 #[utoipa::path(post, path = "/v1/tasks/{id}/pause", tag = "tasks", security(("bearer" = ["tasks:write"])),
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")), request_body = Option<schema::Pause>,
-    responses((status = 200, body = TaskView)))]
+    responses((status = 200, body = TaskView), (status = 409, body = ProblemDetails,
+        content_type = "application/problem+json", description = "The task is completed, or disabled")))]
 pub async fn pause_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let id = body.key.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
     let schema::Pause { reason } = body.read_or_empty()?;
@@ -206,7 +208,8 @@ pub async fn pause_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Re
 #[utoipa::path(post, path = "/v1/tasks/{id}/resume", tag = "tasks", security(("bearer" = ["tasks:write"])),
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")), request_body = Option<schema::Resume>,
-    responses((status = 200, body = TaskView)))]
+    responses((status = 200, body = TaskView), (status = 409, body = ProblemDetails,
+        content_type = "application/problem+json", description = "The task is completed, or disabled")))]
 pub async fn resume_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let id = body.key.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
     let schema::Resume { buffered_events } = body.read_or_empty()?;
@@ -217,6 +220,41 @@ pub async fn resume_task(Call(state, caller): Call, id: Id, body: JsonBody) -> R
     };
     let changed = state.store.change_task(&caller.scope, id, &change).await;
     let Json(view) = shown(&state, &caller, &changed.map_err(missing)?).await?;
+    body.key.remember_answer(&state, &caller, StatusCode::OK, &view).await
+}
+
+/// Disable a task
+///
+/// For an admin token. Nothing of it fires until it is enabled; its owner can neither resume it nor mend it. A task that
+/// is disabled so stays as it is.
+#[utoipa::path(post, path = "/v1/tasks/{id}/disable", tag = "tasks", security(("bearer" = ["*"])),
+    params(("id" = Uuid, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")), request_body = Option<schema::Disable>,
+    responses((status = 200, body = TaskView), (status = 409, body = ProblemDetails,
+        content_type = "application/problem+json", description = "The task is completed")))]
+pub async fn disable_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
+    caller.is_operator()?;
+    let id = body.key.begin(&state, &caller, Permission::All, id.of("task")).await?;
+    let schema::Disable { reason } = body.read_or_empty()?;
+    let reason = reason_of(reason.as_deref())?.map(str::to_owned);
+    let disabled = state.store.disable_task_for(id, reason, &caller.name()).await;
+    let Json(view) = shown(&state, &caller, &disabled.map_err(missing)?).await?;
+    body.key.remember_answer(&state, &caller, StatusCode::OK, &view).await
+}
+
+/// Enable a task
+///
+/// For an admin token. A disabled task is active from now on, whoever disabled it, and catches nothing up. Another one stays as
+/// it is.
+#[utoipa::path(post, path = "/v1/tasks/{id}/enable", tag = "tasks", security(("bearer" = ["*"])),
+    params(("id" = Uuid, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
+    responses((status = 200, body = TaskView)))]
+pub async fn enable_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
+    caller.is_operator()?;
+    let id = body.key.begin(&state, &caller, Permission::All, id.of("task")).await?;
+    let enabled = state.store.enable_task(id, &caller.name()).await;
+    let Json(view) = shown(&state, &caller, &enabled.map_err(missing)?).await?;
     body.key.remember_answer(&state, &caller, StatusCode::OK, &view).await
 }
 

@@ -67,7 +67,13 @@ fn authenticated<'a>(parts: &'a Parts, state: &'a HttpState) -> BoxFuture<'a, Re
     Box::pin(async move {
         let text = bearer(parts)?;
         let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
-        identify_for(state, peer, &text, completed_by(&parts.uri, &text)).await
+        let completed = completed_by(&parts.uri, &text);
+        let caller = identify_for(state, peer, &text, completed).await?;
+        // what a run has come to elsewhere is recorded all the same
+        if !parts.method.is_safe() && completed.is_none() {
+            caller.may_write(state).await?;
+        }
+        Ok(caller)
     })
 }
 
@@ -129,6 +135,24 @@ impl AuthenticatedCaller {
         match self.holds(permission) {
             true => Ok(()),
             false => Err(ApiError::Forbidden { permission: permission.as_str() }),
+        }
+    }
+
+    /// Whether the caller is the operator: an admin who may do everything. A tenant has no say in it.
+    pub fn is_operator(&self) -> Result<(), ApiError> {
+        self.may(Permission::All)?;
+        match self.scope {
+            Scope::Every => Ok(()),
+            Scope::Only(_) => Err(ApiError::AdminOnly),
+        }
+    }
+
+    /// Whether the caller may change anything: not where the operator has disabled its tenant.
+    async fn may_write(&self, state: &HttpState) -> Result<(), ApiError> {
+        let Some(tenant) = self.scope.tenant() else { return Ok(()) };
+        match state.store.halts().await?.is_disabled(tenant) {
+            true => Err(ApiError::TenantDisabled),
+            false => Ok(()),
         }
     }
 

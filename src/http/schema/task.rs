@@ -111,6 +111,14 @@ pub struct Pause {
     pub reason: Option<String>,
 }
 
+/// Why a task or a tenant is disabled.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Disable {
+    #[schema(max_length = 500)]
+    pub reason: Option<String>,
+}
+
 /// Handling of events that a task with `buffer_while_paused` has buffered.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

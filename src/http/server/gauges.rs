@@ -30,6 +30,11 @@ struct InState {
     state: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfKind {
+    kind: &'static str,
+}
+
 /// The gauges, and when they were last counted.
 pub struct Gauges {
     connections: Family<InPool, Gauge>,
@@ -37,6 +42,7 @@ pub struct Gauges {
     due_late: Gauge,
     approvals: Gauge,
     deliveries: Gauge,
+    halts: Family<OfKind, Gauge>,
     counted: Mutex<Option<Duration>>,
 }
 
@@ -69,6 +75,11 @@ impl Gauges {
                 "Messages that are still to be sent; 10000 is that many or more",
                 Gauge::default(),
             ),
+            halts: metrics.registered(
+                "halts",
+                "Halts by the operator: of everything (all), of tenants that are stopped, and of tenants that are disabled",
+                Family::default(),
+            ),
             counted: Mutex::default(),
         }
     }
@@ -78,6 +89,11 @@ impl Gauges {
         for used in store.pools() {
             for (state, count) in [("in_use", used.in_use), ("idle", used.idle), ("max", used.most)] {
                 self.connections.get_or_create(&InPool { pool: used.pool, state }).set(count.into());
+            }
+        }
+        if let Ok(Ok(halts)) = timeout(PATIENCE, store.halts()).await {
+            for (kind, count) in halts.counts() {
+                self.halts.get_or_create(&OfKind { kind }).set(count);
             }
         }
         let now = store.clock().elapsed();

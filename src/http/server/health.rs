@@ -47,6 +47,8 @@ pub struct Readiness {
     pub late_services: Vec<LateService>,
     /// Set while the service is being stopped.
     pub stopping: bool,
+    /// Set while the operator has stopped the work of all tenants: requests are answered, and nothing begins.
+    pub work_stopped: bool,
 }
 
 /// A service that is behind.
@@ -88,7 +90,9 @@ pub async fn get_readiness(State(state): State<HttpState>) -> Response {
     let stopping = state.stopping.is_cancelled();
     let clock = state.clock.trusted();
     let ready = database && bus && clock && late_services.is_empty() && !stopping;
-    let readiness = Readiness { ready, database, bus, clock, warnings, late_services, stopping };
+    let halts = timeout(DATABASE_PATIENCE, state.store.halts()).await;
+    let work_stopped = matches!(halts, Ok(Ok(halts)) if halts.all());
+    let readiness = Readiness { ready, database, bus, clock, warnings, late_services, stopping, work_stopped };
     match ready {
         true => Json(readiness).into_response(),
         false => (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, ASK_AGAIN)], Json(readiness)).into_response(),

@@ -16,6 +16,7 @@ use crate::base::id::Scope;
 use crate::base::token::Permission;
 use crate::domain::quota::{Quota, QuotaStanding};
 use crate::http::HttpState;
+use crate::http::api::halts::HaltView;
 use crate::http::error::ApiError;
 use crate::http::request::{Call, Query};
 
@@ -37,6 +38,8 @@ pub struct Stats {
     pub runs: BTreeMap<String, i64>,
     /// Deliveries that are still to be sent.
     pub pending_deliveries: i64,
+    /// Halts of these tenants by the operator: of everything, and of tenants that are stopped or disabled; up to 200.
+    pub halts: Vec<HaltView>,
     /// Of one tenant: what it may have, and how much of that is used; `null` for all tenants.
     #[schema(required)]
     pub quotas: Option<BTreeMap<Quota, QuotaStanding>>,
@@ -97,6 +100,7 @@ async fn count(state: &HttpState, scope: &Scope) -> Result<Stats, ApiError> {
     Ok(Stats {
         as_of,
         quotas,
+        halts: state.store.list_halts(scope).await?.into_iter().map(HaltView::from).collect(),
         tasks: state.store.count_tasks(scope).await?.into_iter().collect(),
         runs: state.store.count_runs(scope).await?.into_iter().collect(),
         pending_deliveries: state.store.count_deliveries(scope).await?,

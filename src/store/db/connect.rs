@@ -27,6 +27,7 @@ use crate::store::db::write_batcher::WriteBatcher;
 use crate::store::db::writer::SqliteWriter;
 use crate::store::db::{Db, with_timeout};
 use crate::store::ops::bulk::Bulk;
+use crate::store::ops::halts::KnownHalts;
 use crate::store::ops::pending_work::LastPendingWork;
 use crate::store::ops::quotas::KnownAllowances;
 use crate::store::ops::rates::RateCounters;
@@ -177,6 +178,7 @@ impl Store {
         let store = Store {
             db,
             clock,
+            halts: KnownHalts::shared(&wakeups),
             wakeups,
             counts: StoreMetrics::default(),
             unreadable: UnreadableRow::default(),

@@ -29,7 +29,7 @@ pub enum Topic {
     Due,
     /// A run may be ready.
     Queue,
-    /// The end of a running run was asked for.
+    /// The end of a running run was asked for, or a tenant's work is halted.
     Cancels,
     /// A delivery may be ready.
     Outbox,
@@ -91,6 +91,11 @@ impl Wakeups {
             committing: AtomicBool::new(false),
             reading: watch::channel(true).0,
         }))
+    }
+
+    /// Wake-ups for one topic, from now on.
+    pub(in crate::store) fn subscribe(&self, topic: Topic) -> watch::Receiver<()> {
+        self.0.topics[topic as usize].subscribe()
     }
 
     fn queue_notification(&self, topics: u8) {
@@ -220,7 +225,7 @@ impl Store {
 
     /// The wake-ups of a topic from now on. Listen before asking the database, or one may be missed.
     pub fn listen(&self, topic: Topic) -> watch::Receiver<()> {
-        self.wakeups.0.topics[topic as usize].subscribe()
+        self.wakeups.subscribe(topic)
     }
 
     /// Wakes waiters after a commit: in this process, and on other instances if no service serves the topic here.

@@ -9,9 +9,10 @@ use uuid::Uuid;
 use crate::base::id::Scope;
 use crate::base::words::words;
 use crate::domain::event::Event;
+use crate::domain::halt::HaltKind;
 use crate::domain::task::TaskStatus;
 use crate::store::events::matches::{EventsRecorded, Locked, RecordedSubject};
-use crate::store::events::matching::{EventsFired, FireEvents};
+use crate::store::events::matching::{EventsFired, FireEvents, not_halted};
 use crate::store::events::recording::{Aside, Recording, write_recording};
 use crate::store::events::windows;
 use crate::store::{Store, StoreError};
@@ -103,7 +104,7 @@ impl Store {
     }
 
     /// Closes windows that are due at `now`, all in one transaction: each becomes a run of all its events, or is
-    /// recorded as skipped where its task does not fire any more.
+    /// recorded as skipped where its task does not fire any more, or its tenant is halted.
     pub async fn close_windows(
         &self,
         due: &[DueWindow],
@@ -117,6 +118,7 @@ impl Store {
         let mut tasks: Vec<Uuid> = due.iter().map(|window| window.task_id).collect();
         tasks.sort_unstable();
         tasks.dedup();
+        let halts = self.halts().await?;
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
         let locked: HashMap<Uuid, Locked> =
@@ -139,8 +141,9 @@ impl Store {
                 epoch: owner.epoch,
                 max_runs: owner.max_runs,
             };
-            let active = owner.status == TaskStatus::Active.as_str();
-            recording.close_window(of, window.id, events, (!active).then_some(owner.status.as_str()))?;
+            let inactive = (owner.status != TaskStatus::Active.as_str()).then_some(owner.status.as_str());
+            let halted = halts.halt_of(&window.tenant_id).map(HaltKind::as_str);
+            recording.close_window(of, window.id, events, inactive.or(halted))?;
         }
         let (recorded, opened) = write_recording(tx, recording, now, worker).await?;
         write.commit().await?;
@@ -206,6 +209,8 @@ impl Store {
         task_id: Uuid,
         ask: &FireEvents<'_>,
     ) -> Result<EventsFired, StoreError> {
+        let halts = self.halts().await?;
+        let matches = not_halted(ask.matches, &halts);
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
         let locked: HashMap<Uuid, Locked> =
@@ -217,10 +222,10 @@ impl Store {
                 .execute()
                 .await?;
             (EventsRecorded::default(), Aside::default())
-        } else if ask.matches.iter().any(|m| locked.get(&task_id).is_none_or(|at| at.epoch != m.epoch)) {
+        } else if matches.iter().any(|m| locked.get(&task_id).is_none_or(|at| at.epoch != m.epoch)) {
             return Ok(EventsFired::Stale);
         } else {
-            if ask.matches.is_empty() {
+            if matches.is_empty() {
                 tx.query(
                     "delete from event_windows where id = $1 and not exists (
                         select 1 from window_events where window_id = $1 and body is not null)",
@@ -231,7 +236,7 @@ impl Store {
             }
             let mut recording = Recording::new(ask.now, ask.room, locked);
             let mut left = 0;
-            for matched in ask.matches {
+            for matched in matches.iter() {
                 let taken = tx
                     .query("delete from window_events where task_id = $1 and event_key = $2 and window_id = $3")
                     .bind(task_id)

@@ -11,6 +11,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use crate::domain::halt::Halts;
 use crate::domain::quota::REASON_QUOTA;
 use crate::domain::trigger::event::EventVerdict;
 use crate::store::batches::record_guarded;
@@ -58,15 +59,31 @@ struct Fires {
     allowed: usize,
 }
 
+/// The matches, those of halted tenants as skipped. Nothing is copied where nothing is halted.
+pub(in crate::store) fn not_halted<'a>(matches: &'a [Match], halts: &Halts) -> Cow<'a, [Match]> {
+    if halts.is_empty() {
+        return Cow::Borrowed(matches);
+    }
+    let mut kept = matches.to_vec();
+    for matched in kept.iter_mut().filter(|matched| matched.is_fire()) {
+        if let Some(halt) = halts.halt_of(matched.arrival.event.tenant.as_str()) {
+            matched.verdict = EventVerdict::Skipped(halt.as_str().into());
+        }
+    }
+    Cow::Owned(kept)
+}
+
 impl Store {
     /// Records what became of a batch of events. On Postgres a batch whose events all [go straight](Match::is_stateless)
     /// takes one statement.
     ///
-    /// Matches beyond the fires that their tenant may have in this minute are recorded as skipped. An event counts for each
+    /// Matches of halted tenants, and those beyond the fires that their tenant may have in this minute, are recorded as skipped. An event counts for each
     /// task that it fires, also where a window collects it.
     pub async fn fire_events(&self, ask: &FireEvents<'_>) -> Result<EventsFired, StoreError> {
-        let counted = self.count_fires(ask.matches).await?;
-        let kept = self.within_quota(ask.matches, &counted);
+        let halts = self.halts().await?;
+        let matches = not_halted(ask.matches, &halts);
+        let counted = self.count_fires(&matches).await?;
+        let kept = self.within_quota(&matches, &counted);
         let fired = self.record_matches(&FireEvents { matches: &kept, ..*ask }).await;
         if !matches!(fired, Ok(EventsFired::Done(_))) {
             counted.iter().for_each(|(tenant, fires)| self.give_fires_back(tenant, fires.allowed));

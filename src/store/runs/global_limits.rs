@@ -6,7 +6,7 @@
 //! each counts what is leased, and nothing starts but by a take; so no moment, and no crash, sees more than the limit.
 //! Where none is set, none of this costs anything.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use sqlx::{PgConnection, SqliteConnection};
 
@@ -29,6 +29,8 @@ pub(in crate::store) struct RunLimitsLeft {
     held: HashMap<String, i64>,
     /// The numbers of tenants that have their own.
     own: HashMap<String, i64>,
+    /// Tenants of which nothing may begin; `*` stands for all.
+    halted: HashSet<String>,
     /// Runs at most.
     pub all: i64,
 }
@@ -36,9 +38,11 @@ pub(in crate::store) struct RunLimitsLeft {
 impl RunLimitsLeft {
     pub(in crate::store) async fn of(conn: &mut SqliteConnection, take: &Take) -> Result<RunLimitsLeft, StoreError> {
         let (limits, shares) = (take.limits, take.shares.clone());
+        let halted: Vec<String> = sqlx::query_scalar("select tenant_id from halts").fetch_all(&mut *conn).await?;
+        let halted = halted.into_iter().collect();
         if !limits.any() {
             let (held, own) = Default::default();
-            return Ok(RunLimitsLeft { limits, shares, held, own, all: take.limit });
+            return Ok(RunLimitsLeft { limits, shares, held, own, halted, all: take.limit });
         }
         let held: Vec<(String, i64)> = sqlx::query_as(
             "select tenant_id, count(*) from queue indexed by queue_leases where state <> 'ready' group by tenant_id",
@@ -52,7 +56,8 @@ impl RunLimitsLeft {
         .await?;
         let all = held.iter().map(|(_, runs)| runs).sum::<i64>();
         let all = limits.total.map_or(take.limit, |most| take.limit.min(most - all).max(0));
-        Ok(RunLimitsLeft { limits, shares, held: held.into_iter().collect(), own: own.into_iter().collect(), all })
+        let (held, own) = (held.into_iter().collect(), own.into_iter().collect());
+        Ok(RunLimitsLeft { limits, shares, held, own, halted, all })
     }
 
     /// Part of each of so many tenants.
@@ -63,6 +68,9 @@ impl RunLimitsLeft {
 
     /// Rest of a tenant.
     pub(in crate::store) fn of_tenant(&self, tenant: &str) -> i64 {
+        if self.halted.contains(tenant) || self.halted.contains("*") {
+            return 0;
+        }
         let held = self.held.get(tenant).copied().unwrap_or_default();
         let here = self.shares.as_ref().map_or(self.all, |shares| shares.of(tenant));
         let most = self.own.get(tenant).copied().or(self.limits.per_tenant);

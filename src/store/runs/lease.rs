@@ -186,7 +186,8 @@ pub struct Take {
     pub lease_until: DateTime<Utc>,
     /// Runs at most.
     pub limit: i64,
-    /// In turn: as many of each tenant. For when there is more than can be taken; else the most urgent are taken.
+    /// In turn: as many of each tenant that is not halted. For when there is more than can be taken, or any is halted; else the
+    /// most urgent are taken.
     pub fair: Option<ClaimCursor>,
     /// How many may be under way at once. Kept by takes in turn alone: where there are any, `fair` is there.
     pub limits: RunLimits,

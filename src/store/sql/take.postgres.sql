@@ -1,7 +1,7 @@
 -- Ready runs are leased. Those that are due ($1) start at once, as claims do in `start`: they are not cancelled and have
 -- their task's slot, taken now or handed over. Those that fall due soon ($2), or found the slot taken, are claimed.
 -- Picked are the most urgent; or, where there are more than can be taken ($6), as many of each tenant: of those
--- that follow the name $7, and then from the first again.
+-- that follow the name $7, and then from the first again. Tenants that are halted are passed over.
 -- What has started is answered with its whole run, as this statement leaves it, with the version of its task, and behind all
 -- runs once for each tenant with its recipient: so nothing more need be read of tasks that are known.
 -- Where so many may be under way at once of each tenant ($10) or of all ($11), what is leased is counted, and each gets
@@ -38,6 +38,7 @@ with recursive held as materialized (
                                 coalesce((select h.runs from held h where h.tenant_id = t.tenant_id), 0) as runs) here
      where (here.most is null or here.runs < here.most)
        and (here.places is null or here.places > 0)
+       and (select h.tenant_id from halts h where h.tenant_id in (t.tenant_id, '*') limit 1) is null
      limit $8
 ), fair as (
     select each.*

@@ -30,6 +30,7 @@ use crate::store::runs::{NewRun, enqueue, insert_run, key_instant};
 use crate::store::sql::sql;
 use crate::store::tasks::conditions::{asks_anew, begin_anew};
 use crate::store::tasks::row::TaskRow;
+use crate::store::tasks::task_order::TaskOrder;
 use crate::store::tasks::{SELECT_TASK, lock_task};
 use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic};
@@ -160,7 +161,7 @@ async fn write_task(tx: &mut Tx<'_>, task: &Task, now: DateTime<Utc>) -> Result<
     tx.query(
         "update tasks set name = $2, trigger_type = $3, spec = $4, status = $5, status_reason = $6, epoch = $7,
                 version = $8, anchor_at = $9, active_since = $10, zone_database = $11, updated_at = $12,
-                faulty_part = $13, awaited_service = $14, awaited_account = $15
+                faulty_part = $13, awaited_service = $14, awaited_account = $15, disabled_by = $16
           where id = $1",
     )
     .bind(task.id)
@@ -178,6 +179,7 @@ async fn write_task(tx: &mut Tx<'_>, task: &Task, now: DateTime<Utc>) -> Result<
     .bind(task.faulty_part.map(FaultyPart::as_str))
     .bind(optional(task.awaited_credential.as_ref().map(|credential| credential.service.as_str())))
     .bind(optional(task.awaited_credential.as_ref().map(|credential| credential.account.as_str())))
+    .bind(optional(task.disabled_by.as_deref()))
     .execute()
     .await?;
     Ok(())
@@ -218,6 +220,8 @@ pub(in crate::store) struct ChangeRequest<'a> {
     pub notice: Option<&'a NewDelivery>,
     /// The issue of the task's credential: where it is mended by now, nothing is changed.
     pub unless_mended: Option<(&'a str, &'a CredentialIssue)>,
+    /// An order of the operator, recorded in the same transaction.
+    pub order: Option<&'a TaskOrder<'a>>,
 }
 
 /// Result of one try.
@@ -244,7 +248,9 @@ impl Store {
             let tenant = self.tenant_of_task(scope, id).await?;
             self.admit_bytes(&tenant, bytes_of(spec)).await?;
         }
-        let changed = self.change_planned(scope, id, ChangeRequest { change, notice: None, unless_mended: None }).await;
+        let changed = self
+            .change_planned(scope, id, ChangeRequest { change, notice: None, unless_mended: None, order: None })
+            .await;
         let task = self.refusal(changed)?.ok_or(StoreError::NotFound)?;
         self.notify(Topic::Queue);
         self.notify(Topic::Windows);
@@ -337,6 +343,9 @@ impl Store {
         let (changed, missed) = change_locked(tx, (task, ahead), request.change, scope, planned).await?;
         if let Some(notice) = request.notice {
             tx.post(&[notice], planned.now).await?;
+        }
+        if let Some(order) = request.order {
+            order.record(tx, &changed, planned.now).await?;
         }
         write.commit().await?;
         self.counts.each_skipped(missed.as_slice());

@@ -119,9 +119,9 @@ impl Store {
         let task_id = claim.subject.id;
         let mut run = step.fire.as_ref().map(|fire| claim.run(fire, now)).transpose()?;
         let wants = run.as_ref().is_some_and(|run| run.state == RunState::Queued);
-        let over_quota = wants && self.take_fires(&claim.tenant_id, 1).await? == 0;
-        if let Some(run) = run.as_mut().filter(|_| over_quota) {
-            *run = NewRun { state: RunState::Skipped, reason: Some(REASON_QUOTA.into()), cause: None, ..run.clone() };
+        let refused = if wants { self.refuses_fire(&claim.tenant_id).await? } else { None };
+        if let Some((run, reason)) = run.as_mut().zip(refused) {
+            *run = NewRun { state: RunState::Skipped, reason: Some(reason.into()), cause: None, ..run.clone() };
         }
         let fires = run.as_ref().is_some_and(|run| run.state == RunState::Queued);
         let mut write = self.db.write_unconfined(Some(&claim.tenant_id)).await?;
@@ -184,7 +184,7 @@ impl Store {
         if notice.is_some() {
             self.notify(Topic::Outbox);
         }
-        let skipped = step.fire.as_ref().and_then(|fire| fire.skipped).or(over_quota.then_some(REASON_QUOTA));
+        let skipped = step.fire.as_ref().and_then(|fire| fire.skipped).or(refused);
         if let Some(reason) = skipped {
             self.counts.skipped(reason, 1);
         }
@@ -193,6 +193,14 @@ impl Store {
             Some(run) if fires => RecordedPoll::Fired(run.id),
             Some(run) => RecordedPoll::Skipped(run.id),
         })
+    }
+
+    /// Why a tenant may not have one more fire; `None`: it may, and the fire is counted.
+    async fn refuses_fire(&self, tenant: &str) -> Result<Option<&'static str>, StoreError> {
+        if let Some(halt) = self.halts().await?.halt_of(tenant) {
+            return Ok(Some(halt.as_str()));
+        }
+        Ok((self.take_fires(tenant, 1).await? == 0).then_some(REASON_QUOTA))
     }
 
     /// Gives a claim back unused, to be polled at `at`: there was no room for it. Answers whether it was still held.

@@ -107,7 +107,7 @@ impl Store {
     ) -> Result<PauseResult, StoreError> {
         let change = TaskChange::AwaitCredential(lack.credential.clone());
         let unless_mended = Some((task.tenant_id.as_str(), lack));
-        let request = ChangeRequest { change: &change, notice: notice.as_ref(), unless_mended };
+        let request = ChangeRequest { change: &change, notice: notice.as_ref(), unless_mended, order: None };
         Ok(match self.change_planned(&Scope::Every, task.id, request).await? {
             Some(_) => {
                 self.notify(Topic::Outbox);
@@ -144,7 +144,7 @@ impl Store {
 
     async fn pause(&self, task: &Task, reason: String, notice: Option<NewDelivery>) -> Result<(), StoreError> {
         let change = TaskChange::Pause { reason: Some(reason) };
-        let request = ChangeRequest { change: &change, notice: notice.as_ref(), unless_mended: None };
+        let request = ChangeRequest { change: &change, notice: notice.as_ref(), unless_mended: None, order: None };
         self.change_planned(&Scope::Every, task.id, request).await?;
         self.notify(Topic::Outbox);
         Ok(())

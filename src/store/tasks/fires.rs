@@ -10,7 +10,7 @@
 mod batch;
 mod batch_offsets;
 mod due_row;
-
+mod halted;
 mod planning_pieces;
 mod quota;
 mod request;
@@ -285,6 +285,8 @@ impl Store {
         zones: Option<&ZoneRelease>,
     ) -> Result<Recorded, StoreError> {
         let ids: Vec<Uuid> = batch.read.iter().map(|row| row.task_id).collect();
+        let halts = self.halts().await?;
+        batch.skip_halted(&halts);
         let tenants = batch.fires();
         let allowances = self.allowances(&tenants.keys().map(String::as_str).collect::<Vec<_>>()).await?;
         let mut write = self.db.write_for_engine(QueueFlow::of(None)).await?;

@@ -22,6 +22,8 @@ pub(in crate::store) struct TaskRow<S = Json<Spec>> {
     /// Not read where a task is read to be fired: it is not disabled then.
     #[sqlx(default)]
     faulty_part: Option<String>,
+    #[sqlx(default)]
+    disabled_by: Option<String>,
     /// Neither is this: it is not paused.
     #[sqlx(default)]
     awaited_service: Option<String>,
@@ -75,6 +77,7 @@ impl<S> TaskRow<S> {
             status,
             status_reason: self.status_reason,
             faulty_part: self.faulty_part.as_deref().and_then(FaultyPart::parse),
+            disabled_by: self.disabled_by,
             awaited_credential,
             epoch: self.epoch,
             version: self.version,
@@ -102,6 +105,7 @@ impl<S> TaskRow<S> {
             status: self.status.clone(),
             status_reason: self.status_reason.clone(),
             faulty_part: self.faulty_part.clone(),
+            disabled_by: self.disabled_by.clone(),
             awaited_service: self.awaited_service.clone(),
             awaited_account: self.awaited_account.clone(),
             epoch: self.epoch,

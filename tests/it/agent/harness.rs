@@ -343,7 +343,8 @@ impl AgentHarness {
         let policy = Policy::new(&approval::Settings::default()).unwrap();
         let compute = Compute::new(1);
         let tools = Arc::new(ToolRegistry::new(tools).unwrap());
-        let agent = Agent { models, tools, offers: ToolOffers::default(), settings, policy, compute };
+        let gate = Default::default();
+        let agent = Agent { models, tools, offers: ToolOffers::default(), settings, policy, compute, gate };
         let (store, host, stop, told) = Default::default();
         AgentHarness { clock, model, agent, store, host, stop, told }
     }

@@ -33,6 +33,7 @@ fn task(action: Action) -> Task {
         status: TaskStatus::Active,
         status_reason: None,
         faulty_part: None,
+        disabled_by: None,
         awaited_credential: None,
         epoch: 1,
         version: 1,

@@ -235,6 +235,10 @@ fn bases() -> Vec<Base> {
         base("backfill_task", json!({ "from": "2026-11-18T00:00:00Z", "to": "2026-11-19T00:00:00Z" })),
         base("pause_task", json!({ "reason": "later" })),
         base("resume_task", json!({ "buffered_events": "run" })),
+        base("disable_task", json!({ "reason": "it costs too much" })),
+        base("disable_tenant", json!({ "reason": "it has not paid" })),
+        base("stop_work", json!({ "tenant_id": "ann", "reason": "it runs wild" })),
+        base("start_work", json!({ "tenant_id": "ann", "reason": "it is mended" })),
         base("run_task", json!({ "input": { "a": 1 } })),
         base(
             "put_quotas",

@@ -117,6 +117,7 @@ async fn readiness_follows_the_services_and_the_stop() {
     let api = Api::new().await;
     let ready = json!({
         "ready": true, "database": true, "bus": true, "clock": true, "warnings": [], "late_services": [], "stopping": false,
+        "work_stopped": false,
     });
     assert_eq!(api.ask("GET", "/readyz", None, None).await.expect(200), ready);
     api.metrics.expect_ticks("scheduler", std::time::Duration::from_secs(10));

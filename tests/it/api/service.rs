@@ -219,6 +219,7 @@ impl Api {
             settings: agent::Settings::default(),
             policy: Policy::new(&approval::Settings::default()).expect("the default"),
             compute: store.computing().clone(),
+            gate: Default::default(),
         };
         let pipeline = Pipeline::new(pipeline::StepParts {
             credentials,

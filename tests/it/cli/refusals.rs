@@ -21,6 +21,8 @@ const REFUSALS: &[(&str, &str)] = &[
     ("[engine]\nhousekeeping = \"0 0 30 2 *\"", "engine.housekeeping"),
     ("[llm.models.main]\nmodel = \"m\"\nprovider = \"opnai\"", "llm.models.main.provider"),
     ("[react]\nmax_turns = 0", "react.max_turns"),
+    ("[gate]\npatterns = [\"ok\", \"(\"]", "gate.patterns.1"),
+    ("[gate]\nwords = [\" \"]", "gate.words.0"),
     ("[egress]\nallow = [\"10.0.0.0/99\"]", "egress.allow.0"),
     ("[channels]\ntemplates_dir = \"/nowhere/at/all\"", "channels.templates_dir"),
     ("[channels.email]\nurl = \"smtp://127.0.0.1:1\"", "channels.email.from"),

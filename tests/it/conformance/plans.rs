@@ -224,6 +224,11 @@ async fn store_much(world: &StoreHarness) {
             "insert into recipients (tenant_id, body, version, updated_at) select 'tenant-' || n, '{{}}', 1, {now} from {each}"
         ),
         "insert into slots (task_id, run_id) select task_id, id from runs where state = 'started'".into(),
+        // far fewer than of all else: an instance reads all of them when any has changed
+        format!(
+            "insert into halts (tenant_id, kind, halted_by, since)
+             select 'halted-' || n, 'stopped', 'token:admin', {now} from generate_series(1, 500) n"
+        ),
         format!(
             "insert into parked (run_id, task_id, tenant_id, reason, wake_at)
              select id, task_id, tenant_id, 'overlap', {now} + interval '1 hour' from runs where state = 'parked'"

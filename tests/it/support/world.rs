@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::agent::Configured;
+use reveille::agent::{Configured, gate};
 use reveille::app::Extras;
 use reveille::base::clock::Clock;
 use reveille::base::secret::{Secret, SecretUrl};
 use reveille::config::Config;
 use reveille::domain::approval;
 use reveille::engine;
+use reveille::executor::post_process::PostProcess;
 use reveille::ports::tool::Tool;
 use reveille::ports::tool::http::Declared;
 use reveille::ports::vault::{self, KeySource, Vault, WithoutKeys, oauth};
@@ -89,6 +90,9 @@ pub struct World {
     pub llm: llm::settings::Settings,
     pub agents: Vec<Configured>,
     pub tools: Vec<Arc<dyn Tool>>,
+    /// Steps behind an answer.
+    pub post_process: Vec<Arc<dyn PostProcess>>,
+    pub gate: gate::safety::Settings,
     pub declared: Vec<Declared>,
     /// Services that people can connect.
     pub oauth: oauth::Settings,
@@ -164,6 +168,8 @@ impl World {
             llm: llm::settings::Settings::default(),
             agents: Vec::new(),
             tools: Vec::new(),
+            post_process: Vec::new(),
+            gate: gate::safety::Settings::default(),
             declared: Vec::new(),
             oauth: oauth::Settings::default(),
             database,
@@ -240,7 +246,12 @@ impl World {
     /// A service on this world's database and clock, built and not running.
     pub fn instance(&self) -> Instance {
         let number = self.instances.fetch_add(1, Ordering::Relaxed);
-        let extras = Extras { executors: vec![self.journal.executor(number)], tools: self.tools.clone() };
+        let extras = Extras {
+            executors: vec![self.journal.executor(number)],
+            tools: self.tools.clone(),
+            post_process: self.post_process.clone(),
+            ..Extras::default()
+        };
         Instance::build(number, self.config(), self.clock.clone(), extras)
     }
 
@@ -256,6 +267,7 @@ impl World {
         config.approvals = self.approvals.clone();
         config.server.public_url = self.public_url.clone();
         config.llm = self.llm.clone();
+        config.gate = self.gate.clone();
         config.agents = self.agents.clone();
         config.tools = self.declared.clone();
         config.oauth = self.oauth.clone();

@@ -271,7 +271,8 @@ fn to_response(Candidate { task, parts }: Candidate, records: &Records) -> Exami
     let failed: Vec<&str> = parts.iter().filter(|part| !part.matched).map(|part| part.part.as_str()).collect();
     let sentence = match record {
         Some((run, RunState::Skipped, reason)) => {
-            let reason = reason.as_deref().map_or(String::new(), |reason| format!(" {}", why(reason)));
+            let reason =
+                reason.as_deref().map_or(String::new(), |reason| format!(" {}", why(RunState::Skipped, reason)));
             format!("It is recorded as skipped ({run}).{reason}")
         }
         Some((run, state, _)) => format!("It made the run {run}, which is {}.", state.as_str()),

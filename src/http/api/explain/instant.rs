@@ -163,7 +163,7 @@ pub fn explained(facts: &InstantFacts) -> InstantExplanation {
 }
 
 fn of_record(run: &Run, at: DateTime<Utc>) -> (InstantOutcome, String) {
-    let reason = run.reason.as_deref().map_or(String::new(), |reason| format!(" {}", why(reason)));
+    let reason = run.reason.as_deref().map_or(String::new(), |reason| format!(" {}", why(run.state, reason)));
     let range = run.missed.as_ref().filter(|missed| missed.from != missed.to);
     let whole = range.map_or(String::new(), |missed| {
         format!(", as one of those from {} to {}", instant(missed.from), instant(missed.to))
@@ -258,7 +258,7 @@ fn nearest(recorded: &RecordedAround, place: &TriggerInstant) -> Vec<String> {
     let beside = [(&recorded.before, place.before), (&recorded.after, place.after)];
     let known = beside.into_iter().filter_map(|(run, at)| {
         let run = run.as_ref().filter(|run| Some(run.scheduled_for) == at)?;
-        let reason = run.reason.as_deref().map_or(String::new(), |reason| format!(" {}", why(reason)));
+        let reason = run.reason.as_deref().map_or(String::new(), |reason| format!(" {}", why(run.state, reason)));
         Some(format!("For {} there is the run {}, which is {}.{reason}", instant(at?), run.id, run.state.as_str()))
     });
     known.collect()

@@ -7,6 +7,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::base::token::Permission;
+use crate::domain::halt::HaltKind;
 use crate::domain::run::Run;
 use crate::domain::task::change::FaultyPart;
 use crate::domain::task::{LastRun, Task, TaskStatus};
@@ -60,6 +61,8 @@ pub struct TaskFacts {
     pub last_run: Option<Run>,
     /// The next instants of its schedule, whether it is active or not.
     pub ahead: Vec<DateTime<Utc>>,
+    /// Why nothing of its tenant may begin.
+    pub halt: Option<HaltKind>,
     /// The present.
     pub now: DateTime<Utc>,
 }
@@ -97,7 +100,8 @@ pub async fn explain_task(
     };
     let now = state.clock.now();
     let ahead = next_instants(&state, &task, now).await;
-    let facts = TaskFacts { task, holder, condition, last_run, ahead, now };
+    let halt = store.halts().await?.halt_of(&task.tenant_id);
+    let facts = TaskFacts { task, holder, condition, last_run, ahead, halt, now };
     Ok(Json(TaskExplanation { instant, ..explained(&facts) }))
 }
 
@@ -150,6 +154,11 @@ pub fn explained(facts: &TaskFacts) -> TaskExplanation {
     }
     rules::of(task, facts.condition.as_ref(), facts.now, &mut rules);
     let RuleExplanation { mut sentences, mut needs } = rules;
+    if let Some(halt) = facts.halt {
+        let (sentence, need) = halted(halt);
+        sentences.push(sentence.into());
+        needs.push(need.into());
+    }
     if let Some(most) = task.spec.max_runs {
         sentences.push(format!("Of its {most} runs it has had {}.", task.fire_count));
     }
@@ -164,7 +173,7 @@ pub fn explained(facts: &TaskFacts) -> TaskExplanation {
         }
     }
     if let Some(run) = last_run {
-        let reason = run.reason.as_deref().map_or(String::new(), |reason| format!(" {}", why(reason)));
+        let reason = run.reason.as_deref().map_or(String::new(), |reason| format!(" {}", why(run.state, reason)));
         sentences.push(format!("Its last run, for {}, is {}.{reason}", instant(run.scheduled_for), run.state.as_str()));
     }
     let last_run = last_run.as_ref().map(LastRun::of);
@@ -186,6 +195,10 @@ fn status(task: &Task) -> String {
         (TaskStatus::Active, _) => format!("It is active since {}.", instant(task.active_since)),
         (TaskStatus::Paused, None) => "It is paused: somebody asked for it.".into(),
         (TaskStatus::Paused, Some(reason)) => format!("It is paused: {}.", reason.trim_end_matches('.')),
+        (TaskStatus::Disabled, None) if task.disabled_by.is_some() => "The operator has disabled it.".into(),
+        (TaskStatus::Disabled, Some(reason)) if task.disabled_by.is_some() => {
+            format!("The operator has disabled it: {}.", reason.trim_end_matches('.'))
+        }
         (TaskStatus::Disabled, reason) => {
             format!("It is disabled: {}.", reason.unwrap_or("no reason is recorded").trim_end_matches('.'))
         }
@@ -203,12 +216,27 @@ fn advice(task: &Task) -> Vec<String> {
             None => "Somebody resumes it.".into(),
         }],
         TaskStatus::Disabled => vec![match task.faulty_part {
+            _ if task.disabled_by.is_some() => "The operator enables it.".into(),
             Some(FaultyPart::Action) => "Its action is corrected; it is active again then.".into(),
             Some(FaultyPart::Trigger) | None => "Its trigger is corrected; it is active again then.".into(),
         }],
         TaskStatus::Completed => {
             vec!["Its `max_runs` is raised, or its trigger is given instants that lie ahead.".into()]
         }
+    }
+}
+
+/// A halt of the task's tenant, and its end.
+fn halted(halt: HaltKind) -> (&'static str, &'static str) {
+    match halt {
+        HaltKind::Stopped => (
+            "The operator has stopped the work of its tenant, or of all: what fires is recorded as skipped, and no run begins.",
+            "The operator starts it again.",
+        ),
+        HaltKind::TenantDisabled => (
+            "The operator has disabled its tenant: what fires is recorded as skipped, and no run begins.",
+            "The operator enables the tenant.",
+        ),
     }
 }
 

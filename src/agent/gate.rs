@@ -1,0 +1,64 @@
+//! The gate: an ordered list of checks before the first model call of a run, for triggers and chat alike. The first one
+//! that refuses is the reason on record; a run that has begun is not asked again.
+
+pub mod safety;
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use uuid::Uuid;
+
+/// A message that wants to get to a model.
+#[derive(Debug, Clone, Copy)]
+pub struct GateMessage<'a> {
+    /// The tenant that owns the run.
+    pub tenant: &'a str,
+    /// The run of the message.
+    pub run_id: Uuid,
+    /// The run's task; `None` where it has none.
+    pub task_id: Option<Uuid>,
+    /// `trigger`, `chat`, or `step` for an agent in a pipeline.
+    pub source: &'static str,
+    /// The message, whole.
+    pub text: &'a str,
+}
+
+/// Why a message does not get to a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GateRefusal {
+    /// Its run is recorded as skipped, with this word as the reason.
+    Skip(String),
+    /// Its run goes back into the queue: it may begin later.
+    NotNow,
+}
+
+/// One check of the gate.
+pub trait GateCheck: Send + Sync {
+    /// Name of the check, for the log.
+    fn name(&self) -> &'static str;
+
+    /// Lets the message pass, or says why not. Waits for no person and for no model.
+    fn check<'a>(&'a self, message: GateMessage<'a>) -> BoxFuture<'a, Result<(), GateRefusal>>;
+}
+
+/// The checks, in their order. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Gate(Arc<Vec<Arc<dyn GateCheck>>>);
+
+impl Gate {
+    /// A gate of these checks, the first one first.
+    pub fn new(checks: Vec<Arc<dyn GateCheck>>) -> Gate {
+        Gate(Arc::new(checks))
+    }
+
+    /// Asks one check after the other, until one refuses.
+    pub async fn admit(&self, message: GateMessage<'_>) -> Result<(), GateRefusal> {
+        for check in self.0.iter() {
+            if let Err(refusal) = check.check(message).await {
+                tracing::info!(run_id = %message.run_id, check = check.name(), ?refusal, "message refused by the gate");
+                return Err(refusal);
+            }
+        }
+        Ok(())
+    }
+}

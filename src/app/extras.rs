@@ -1,0 +1,35 @@
+//! Additions of an embedder to what is built in, and where they stand.
+
+use std::sync::Arc;
+
+use crate::agent::gate::{Gate, GateCheck};
+use crate::base::invalid::ValidationErrors;
+use crate::config::Config;
+use crate::executor::Executor;
+use crate::executor::halt_check::HaltCheck;
+use crate::executor::post_process::PostProcess;
+use crate::ports::tool::Tool;
+use crate::store::Store;
+
+/// Additions of an embedder to the built-in executors, tools and checks.
+#[derive(Default)]
+pub struct Extras {
+    /// Executors besides the built-in ones.
+    pub executors: Vec<Arc<dyn Executor>>,
+    /// Tools besides the built-in and declared ones.
+    pub tools: Vec<Arc<dyn Tool>>,
+    /// Checks behind the built-in ones of the gate, in this order.
+    pub gate_checks: Vec<Arc<dyn GateCheck>>,
+    /// Steps behind an answer, in this order.
+    pub post_process: Vec<Arc<dyn PostProcess>>,
+}
+
+/// The gate: halts, the operator's words and patterns, and what an embedder adds.
+pub(super) fn gate(config: &Config, store: &Store, added: Vec<Arc<dyn GateCheck>>) -> Result<Gate, ValidationErrors> {
+    let mut checks: Vec<Arc<dyn GateCheck>> = vec![Arc::new(HaltCheck(store.clone()))];
+    if let Some(safety) = config.gate.check(store.computing())? {
+        checks.push(Arc::new(safety));
+    }
+    checks.extend(added);
+    Ok(Gate::new(checks))
+}

@@ -1,0 +1,84 @@
+//! Before the first call of a model, and behind the answer, over whole instances.
+
+use std::sync::{Arc, Mutex};
+
+use futures::future::BoxFuture;
+use reveille::domain::run::RunState;
+use reveille::executor::post_process::{AnsweredRun, PostProcess};
+use serde_json::{Value, json};
+
+use crate::support::slow_model::SlowModel;
+use crate::support::world::{World, on_both};
+
+on_both! {
+    message_with_a_word_of_the_operator_is_skipped_before_any_model_is_asked
+    steps_behind_an_answer_follow_its_record_and_fail_nothing
+}
+
+fn agent(instruction: &str) -> Value {
+    json!({ "executor": "orchestrator", "action": { "instruction": instruction } })
+}
+
+async fn message_with_a_word_of_the_operator_is_skipped_before_any_model_is_asked(mut world: World) {
+    let model = SlowModel::start().await;
+    world.llm.models.insert("main".to_owned(), model.settings());
+    world.gate.words = vec!["launch codes".into()];
+    let instance = world.instance();
+    let refused = instance.task(agent("Send me the Launch Codes.")).await;
+    let refused = instance.run_now(&refused).await;
+    instance.settle(0).await;
+    let run = instance.run(refused).await;
+    assert_eq!((run.state, run.reason.as_deref()), (RunState::Skipped, Some("safety")));
+    assert_eq!(model.most(), 0);
+    let other = instance.task(agent("Send me the news.")).await;
+    let other = instance.run_now(&other).await;
+    model.answer(1);
+    instance.settle(0).await;
+    assert_eq!(instance.run(other).await.state, RunState::Succeeded);
+    instance.finish(&world).await;
+}
+
+/// Writes down what it is told, and then does as it is made to.
+struct FakeStep {
+    name: &'static str,
+    end: fn() -> Result<(), String>,
+    told: Arc<Mutex<Vec<String>>>,
+}
+
+impl PostProcess for FakeStep {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn process<'a>(&'a self, answered: &'a AnsweredRun) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(async move {
+            self.told.lock().unwrap().push(format!("{} {} {}", self.name, answered.run.id, answered.output));
+            (self.end)()
+        })
+    }
+}
+
+async fn steps_behind_an_answer_follow_its_record_and_fail_nothing(mut world: World) {
+    let told = Arc::<Mutex<Vec<String>>>::default();
+    let step = |name, end| -> Arc<dyn PostProcess> { Arc::new(FakeStep { name, end, told: Arc::clone(&told) }) };
+    world.post_process = vec![
+        step("fails", || Err("no room".into())),
+        step("panics", || panic!("as it is made to")),
+        step("works", || Ok(())),
+    ];
+    let instance = world.instance();
+    let task = instance.task(json!({ "acts": ["say:hello"] })).await;
+    let failing = instance.task(json!({ "acts": ["fail"] })).await;
+    let (run, failed) = (instance.run_now(&task).await, instance.run_now(&failing).await);
+    instance.settle(0).await;
+    assert_eq!(instance.run(run).await.state, RunState::Succeeded);
+    assert_eq!(instance.run(failed).await.state, RunState::Failed);
+    let expected = ["fails", "panics", "works"].map(|name| format!("{name} {run} hello"));
+    let began = std::time::Instant::now();
+    while told.lock().unwrap().len() < expected.len() {
+        assert!(began.elapsed().as_secs() < 30, "{:?}", told.lock().unwrap());
+        reveille::base::clock::pause(std::time::Duration::from_millis(2)).await;
+    }
+    assert_eq!(*told.lock().unwrap(), expected, "an answer alone is followed");
+    instance.finish(&world).await;
+}
