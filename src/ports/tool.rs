@@ -3,11 +3,13 @@
 //! Owns the port and the list of tools. Decides nothing about consent or repetition (that is the agent's), keeps
 //! nothing: what a call did is in the transcript and, where it matters, behind its idempotency key.
 
+pub mod access;
 pub mod builtin;
 mod definition;
 mod exchange;
 mod failure;
 pub mod http;
+pub mod policy;
 pub mod registry;
 
 use std::sync::Arc;
@@ -216,6 +218,17 @@ pub trait Tool: Send + Sync {
         None
     }
 
+    /// The state of the credential that a call with these arguments would use: a text that is another one when the
+    /// credential is, empty where it would use none. `None`: it can't be used, or nobody knows now. A result that was kept
+    /// is given again only while this is the same.
+    fn credential_state<'a>(
+        &'a self,
+        _context: &'a ToolContext,
+        _arguments: &'a Value,
+    ) -> BoxFuture<'a, Option<String>> {
+        Box::pin(std::future::ready(Some(String::new())))
+    }
+
     /// Looks at what a call would meet, changing nothing: asked when a person is, and once more before an approved call
     /// runs; a difference is shown to the person instead. `None`: the tool has no such look.
     fn precheck<'a>(
@@ -289,6 +302,26 @@ pub trait ToolHost: Send + Sync {
 
     /// Pauses a task; one that is paused already stays so. Answers the task.
     fn pause_task<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>>;
+
+    /// Resumes a task that an agent has paused; one that is active stays so. Answers the task.
+    fn resume_task<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>>;
+
+    /// Changes a task: `name`, `instruction`, `trigger`, `max_runs`, `output`, each if it is given. Answers the task.
+    fn update_task<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        id: Uuid,
+        changes: Value,
+    ) -> BoxFuture<'a, Result<Value, HostError>>;
+
+    /// Runs a task now; the same key answers the same run. Answers `{"run_id": id, "task_id": id}`.
+    fn run_task<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        id: Uuid,
+        input: Option<Value>,
+        idempotency_key: &'a str,
+    ) -> BoxFuture<'a, Result<Value, HostError>>;
 
     /// Deletes a task. Answers `{"deleted": id}`.
     fn delete_task<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>>;

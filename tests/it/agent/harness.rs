@@ -163,6 +163,29 @@ impl ToolHost for Ledger {
         self.note(json!({ "pause": id, "tenant": tenant }))
     }
 
+    fn resume_task<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
+        self.note(json!({ "resume": id, "tenant": tenant }))
+    }
+
+    fn update_task<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        id: Uuid,
+        changes: Value,
+    ) -> BoxFuture<'a, Result<Value, HostError>> {
+        self.note(json!({ "update": id, "changes": changes, "tenant": tenant }))
+    }
+
+    fn run_task<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        id: Uuid,
+        input: Option<Value>,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<Value, HostError>> {
+        self.note(json!({ "run": id, "input": input, "key": key, "tenant": tenant }))
+    }
+
     fn delete_task<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
         self.note(json!({ "delete": id, "tenant": tenant }))
     }
