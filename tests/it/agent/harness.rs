@@ -8,7 +8,6 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use reveille::agent::tool_offers::ToolOffers;
 use reveille::agent::{
     Agent, AgentOverrides, AgentRequest, AgentResponse, AgentStore, AppendError, Settings, StopSignal, UncountedSlot,
 };
@@ -367,7 +366,7 @@ impl AgentHarness {
         let compute = Compute::new(1);
         let tools = Arc::new(ToolRegistry::new(tools).unwrap());
         let gate = Default::default();
-        let agent = Agent { models, tools, offers: ToolOffers::default(), settings, policy, compute, gate };
+        let agent = Agent::new(models, tools, settings, policy, compute, gate);
         let (store, host, stop, told) = Default::default();
         AgentHarness { clock, model, agent, store, host, stop, told }
     }
