@@ -133,7 +133,7 @@ mod tests {
             CacheableCall::new(
                 "ann",
                 &Definition { name: "see".into(), ..tool("1") },
-                None,
+                "",
                 &json!({ "a": 1, "b": [2.0] }),
             ),
         ];
