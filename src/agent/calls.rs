@@ -2,6 +2,9 @@
 //!
 //! A call that fails is an observation for the model; only [`ToolError::Abort`] ends the run. Nothing is stored here.
 
+mod policy;
+pub mod result_cache;
+
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +15,9 @@ use futures::stream::{FuturesUnordered, Stream};
 use serde_json::Value;
 use uuid::Uuid;
 
+use crate::agent::calls::policy::{again, permit};
+use crate::agent::calls::result_cache::{CacheableCall, ResultCache};
 use crate::agent::consent::{Consent, ConsentVerdict, EarlierQuestions, REFUSED};
-use crate::agent::policy::{again, permit};
-use crate::agent::result_cache::{CacheableCall, ResultCache};
 use crate::agent::stream::StreamEmitter;
 use crate::base::clock::Clock;
 use crate::base::compute::Compute;
