@@ -21,7 +21,7 @@
 //! - [`base`], without I/O of the product: [`backoff`], [`clock`], [`collections`], [`compute`], [`expr`], [`failpoint`],
 //!   [`field`], [`id`], [`invalid`], [`json`], [`limiter`], [`metrics`], [`redact`], [`secret`], [`signature`],
 //!   [`template`], [`threads`], [`token`], [`unicode_safety`], [`words`].
-//! - [`domain`], data and transitions, no `await`: [`actor`], [`approval`], [`credential`], [`event`], [`notification`], [`quota`],
+//! - [`domain`], data and transitions, no `await`: [`actor`], [`approval`], [`credential`], [`event`], [`halt`], [`notification`], [`quota`],
 //!   [`run`], [`task`], [`trigger`].
 //! - [`store`]: the only place that knows a database.
 //! - [`ports`], a trait and a list each, one file per adapter: [`egress`], [`vault`]; then [`bus`], [`channel`], [`llm`],
@@ -63,6 +63,7 @@
 //! [`approval`]: domain::approval
 //! [`credential`]: domain::credential
 //! [`event`]: domain::event
+//! [`halt`]: domain::halt
 //! [`notification`]: domain::notification
 //! [`quota`]: domain::quota
 //! [`run`]: domain::run
