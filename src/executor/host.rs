@@ -78,6 +78,11 @@ impl StoreHost {
     }
 
     async fn pause(&self, tenant: &Tenant, id: Uuid) -> Result<Value, HostError> {
+        let task = self.own_task(tenant, id).await?;
+        // the reason of who paused it first stays, and with it who may resume it
+        if task.status == TaskStatus::Paused {
+            return Ok(brief(&task));
+        }
         let change = TaskChange::Pause { reason: Some(REASON_PAUSED.into()) };
         let task = with_timeout(self.store.change_task(&Scope::Only(tenant.clone()), id, &change))
             .await

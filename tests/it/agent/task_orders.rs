@@ -161,5 +161,6 @@ async fn run_of_an_agent_is_one_for_one_call(world: World) {
             .await,
         Err(HostError::NotFound)
     );
-    instance.finish(&world).await;
+    // the runs themselves are not what this is about
+    instance.crash();
 }
