@@ -19,7 +19,7 @@ const EDITS: usize = 3;
 const INSTANTS: [&str; 3] = ["cron", "interval", "at"];
 
 impl StoreHost {
-    async fn own_task(&self, tenant: &Tenant, id: Uuid) -> Result<Task, HostError> {
+    pub(super) async fn own_task(&self, tenant: &Tenant, id: Uuid) -> Result<Task, HostError> {
         let found = with_timeout(self.store.find_task(&Scope::Only(tenant.clone()), id)).await.map_err(host_error)?;
         found.ok_or(HostError::NotFound)
     }

@@ -15,7 +15,7 @@ pub struct ToolAccess {
     pub allow: Option<Vec<String>>,
     /// Tools that nobody may use.
     pub deny: Vec<String>,
-    /// The same for one tenant.
+    /// Narrower limits of single tenants.
     pub tenants: BTreeMap<String, TenantToolAccess>,
 }
 

@@ -16,7 +16,7 @@ use crate::ports::tool::{Definition, Tool, ToolError, ToolFailure, ToolStatus};
 /// At most this many faults of one call's arguments are told.
 const FAULTS_TOLD: usize = 5;
 /// Longest arguments of a call, in bytes as JSON.
-const MAX_INPUT: usize = 10 << 20;
+const MAX_INPUT: usize = 10 * 1_024 * 1_024;
 
 /// A tool, its schema compiled.
 pub struct Registered {
@@ -117,7 +117,7 @@ impl Registered {
             return Err(ToolError::arguments("the arguments must be a JSON object"));
         }
         if is_longer_than(arguments, MAX_INPUT) {
-            let message = format!("the arguments are longer than {} MiB", MAX_INPUT >> 20);
+            let message = format!("the arguments are longer than {} MiB", MAX_INPUT / (1_024 * 1_024));
             return Err(ToolError::for_model(ToolFailure::InvalidParameters, "arguments_too_long", message));
         }
         let fault_text = |error: jsonschema::ValidationError| {
