@@ -28,7 +28,7 @@ pub struct RateSettings {
 
 /// `[gate_rates.tiers.…]`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct Tier {
     /// Tenants that are in it.
     pub tenants: BTreeSet<String>,
