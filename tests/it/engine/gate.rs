@@ -8,6 +8,7 @@ use reveille::domain::run::RunState;
 use reveille::executor::post_process::{AnsweredRun, PostProcess};
 use serde_json::{Value, json};
 
+use crate::support::app::Instance;
 use crate::support::slow_model::SlowModel;
 use crate::support::world::{World, on_both};
 
@@ -44,7 +45,8 @@ async fn rate_of_a_tenant_holds_over_instances_until_the_next_minute(mut world: 
     world.follows(&json!({ "steps": [{ "text": "Done." }] }));
     let house = Tier { tenants: ["bob".to_owned()].into(), messages_per_minute: 1 };
     world.gate_rates = RateSettings { messages_per_minute: 3, tiers: [("house".to_owned(), house)].into() };
-    let instances = [world.instance(), world.instance()];
+    let count = if world.is_postgres() { 2 } else { 1 };
+    let instances: Vec<Instance> = (0..count).map(|_| world.instance()).collect();
     let ends = async |tenant: &str, count: usize| {
         let mut ends = Vec::new();
         for instance in instances.iter().cycle().take(count) {

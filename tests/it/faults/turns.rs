@@ -190,7 +190,7 @@ async fn dies_everywhere(stage: FaultHarness, what: &str) {
         let unknown = [false, false, is_unknown];
         let found: Vec<bool> = outputs.iter().map(|output| output.contains("outcome_unknown")).collect();
         assert_eq!(found, unknown, "{death:?}: {outputs:?}");
-        let done = outputs.iter().zip(TOOLS).filter(|(output, tool)| output.contains(&format!(r#""done":"{tool}""#)));
+        let done = outputs.iter().zip(TOOLS).filter(|(output, tool)| output.contains(&format!(r#""done": "{tool}""#)));
         assert_eq!(done.count(), 3 - usize::from(is_unknown), "{death:?}: {outputs:?}");
     }
     stage.must_hold(what).await;

@@ -48,7 +48,7 @@ struct CallDraft {
 enum IdKind {
     /// No other call has it.
     Unique,
-    /// The same in every turn.
+    /// Given again in every turn.
     EachTurn,
     /// With characters that only some providers take.
     Odd,
