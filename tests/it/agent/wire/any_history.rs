@@ -2,7 +2,7 @@
 //! its provider takes. A run is resumed with the transcript, and its conversation is trimmed to a window and by each step
 //! of the recovery from an overflow.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
@@ -84,17 +84,19 @@ fn any_history_that_is_cut_to_any_budget_is_a_request_that_its_provider_takes() 
     let config =
         Config { cases: CASES, rng_seed: RngSeed::Fixed(20_261_126), failure_persistence: None, ..Config::default() };
     let sample = RefCell::new(Vec::new());
-    let seen = RefCell::new(0);
+    let (seen, shortened) = (Cell::new(0), Cell::new(0));
     let held = TestRunner::new(config).run(&(histories(), budgets()), |(history, budget)| {
         for wire in Wire::ALL {
             let sent = runtime.block_on(requests(wire, &history, &budget)).map_err(TestCaseError::fail)?;
             prop_assert!(!sent.is_empty(), "{:?}: nothing was asked", wire);
+            let again = sent.windows(2).filter(|pair| pair[0].body != pair[1].body).count();
+            shortened.set(shortened.get() + again);
             for request in sent {
                 let broken = broken_rules(wire, &request.body);
                 prop_assert!(broken.is_empty(), "{:?}: {:?} in {}", wire, broken, request.body);
                 prop_assert!(request.body.to_string().contains(&history.task()), "{:?}: the task is gone", wire);
-                *seen.borrow_mut() += 1;
-                if *seen.borrow() % SAMPLE == 0 {
+                seen.set(seen.get() + 1);
+                if seen.get() % SAMPLE == 0 {
                     sample.borrow_mut().push(request);
                 }
             }
@@ -102,6 +104,7 @@ fn any_history_that_is_cut_to_any_budget_is_a_request_that_its_provider_takes() 
         Ok(())
     });
     held.unwrap_or_else(|broken| panic!("{broken}"));
+    assert!(shortened.get() > CASES as usize / 2, "{} of {} requests were shortened", shortened.get(), seen.get());
     let faults = runtime.block_on(faults_of(&sample.into_inner()));
     assert!(faults.is_empty(), "{} of the sample:\n{}", faults.len(), faults.join("\n"));
 }
