@@ -49,6 +49,8 @@ pub struct Config {
     pub react: agent::Settings,
     /// Settings of `[gate]`.
     pub gate: agent::gate::safety::Settings,
+    /// Settings of `[gate_rates]`.
+    pub gate_rates: agent::gate::rates::RateSettings,
     /// Declared tools, `[[tools]]`.
     pub tools: Vec<tool::http::Declared>,
     /// How calls of other tools are treated, `[tool_policies]`.
@@ -134,6 +136,7 @@ impl Config {
         self.llm.check(&mut faults);
         self.react.check(&mut faults);
         self.gate.compile(&mut faults);
+        self.gate_rates.check(&mut faults);
         vault::oauth::check(&self.oauth, &mut faults);
         self.quotas.check(&mut faults);
         self.telemetry.check(&mut faults);

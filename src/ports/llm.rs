@@ -10,6 +10,7 @@ mod failure;
 pub mod fallback;
 pub mod offered_tools;
 pub mod openai;
+mod portable_calls;
 pub mod pricing;
 mod provider_message;
 pub mod responses;

@@ -93,6 +93,7 @@ pub struct World {
     /// Steps behind an answer.
     pub post_process: Vec<Arc<dyn PostProcess>>,
     pub gate: gate::safety::Settings,
+    pub gate_rates: gate::rates::RateSettings,
     pub declared: Vec<Declared>,
     /// Services that people can connect.
     pub oauth: oauth::Settings,
@@ -170,6 +171,7 @@ impl World {
             tools: Vec::new(),
             post_process: Vec::new(),
             gate: gate::safety::Settings::default(),
+            gate_rates: gate::rates::RateSettings::default(),
             declared: Vec::new(),
             oauth: oauth::Settings::default(),
             database,
@@ -268,6 +270,7 @@ impl World {
         config.server.public_url = self.public_url.clone();
         config.llm = self.llm.clone();
         config.gate = self.gate.clone();
+        config.gate_rates = self.gate_rates.clone();
         config.agents = self.agents.clone();
         config.tools = self.declared.clone();
         config.oauth = self.oauth.clone();
