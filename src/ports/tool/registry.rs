@@ -58,7 +58,7 @@ impl ToolRegistry {
         Ok(ToolRegistry { tools: registered, access: ToolAccess::default() })
     }
 
-    /// The same tools under these policies, which name their tools, and with these limits of their use.
+    /// These tools under policies, which name their tools, and with these limits of their use.
     pub fn governed(mut self, policies: &BTreeMap<String, ToolPolicy>, access: &ToolAccess) -> ToolRegistry {
         for tool in &mut self.tools {
             if let (Some(policy), Some(registered)) = (policies.get(&tool.definition().name), Arc::get_mut(tool)) {
