@@ -11,7 +11,6 @@ mod consent;
 mod context;
 pub mod gate;
 mod loops;
-mod policy;
 mod prompt;
 mod react;
 pub mod result;
@@ -20,6 +19,7 @@ pub mod ruling;
 pub mod settings;
 mod slot;
 pub mod stop;
+mod store;
 mod stream;
 pub mod tool_offers;
 
@@ -27,11 +27,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono_tz::Tz;
-use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::agent::calls::ToolRunner;
+use crate::agent::calls::result_cache::ResultCache;
 use crate::agent::checkpoint::{Added, Checkpoint};
 use crate::agent::consent::Consent;
 use crate::agent::context::ContextWindow;
@@ -44,11 +44,12 @@ use crate::agent::tool_offers::ToolOffers;
 use crate::base::clock::Clock;
 use crate::base::compute::Compute;
 use crate::base::id::Tenant;
-use crate::domain::approval::{Approval, Begun, CallOutcome, GrantAsk, Policy, PolicyRules};
+use crate::domain::approval::{Approval, Policy, PolicyRules};
 use crate::domain::credential::Reference;
-use crate::domain::run::{RunError, StreamEvent, TranscriptEntry, TranscriptMessage, Usage};
+use crate::domain::run::{RunError, StreamEvent, TranscriptMessage, Usage};
 use crate::ports::llm::Models;
 use crate::ports::llm::fallback::Chain;
+use crate::ports::tool::access::passes;
 use crate::ports::tool::{ToolHost, ToolRegistry, UsedSecrets};
 
 pub use configured::Configured;
@@ -56,65 +57,10 @@ pub use result::ReactLoopResult;
 pub use settings::Settings;
 pub use slot::{RunSlot, UncountedSlot, wait_without_slot};
 pub use stop::{LoopStopReason, StopSignal};
+pub use store::{AgentStore, AppendError};
 
 /// Hears what happens in a run while it happens. Must not block.
 pub type StreamSink = Arc<dyn Fn(StreamEvent) + Send + Sync>;
-
-/// Why the transcript could not be read or written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum AppendError {
-    /// Another worker holds the run now: stop at once.
-    #[error("the lease is lost")]
-    LeaseLost,
-    /// The store is away; the entry may or may not have been written.
-    #[error("the store is unavailable")]
-    Unavailable,
-    /// Asking again does not mend it.
-    #[error("what is stored can't be read or written")]
-    Corrupt,
-    /// A newer release wrote the transcript; it stays as it is.
-    #[error("the transcript has the format {found}, and this release reads up to {newest}")]
-    UnknownFormat {
-        /// The format that is stored.
-        found: i16,
-        /// The newest that is known.
-        newest: i16,
-    },
-}
-
-/// The transcript of one run, fenced by the lease under which it is executed.
-pub trait AgentStore: Send + Sync {
-    /// All entries, in order.
-    fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>>;
-
-    /// Appends entries in one transaction. Once it has returned they are durable; when it failed with
-    /// `Unavailable` they may be durable or not. The same entries (by `seq`) appended again change nothing.
-    fn append(&self, entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>>;
-
-    /// Takes entries that may wait. They are stored with the next append, which brings them along, or with the record of
-    /// how the execution ended; until then they are lost with the process.
-    fn defer(&self, entries: Vec<TranscriptEntry>);
-
-    /// The questions that were put about calls of a turn of this run. Here and below: where nobody can be asked, none.
-    fn approvals(&self, _turn: i64) -> BoxFuture<'_, Result<Vec<Approval>, AppendError>> {
-        Box::pin(std::future::ready(Ok(Vec::new())))
-    }
-
-    /// Marks that an approved call, which has this digest now, is about to be executed.
-    fn begin<'a>(&'a self, _approval: Uuid, _digest: &'a str) -> BoxFuture<'a, Result<Begun, AppendError>> {
-        Box::pin(std::future::ready(Ok(Begun::Refused)))
-    }
-
-    /// The standing grant that covers a call; its use is counted, once for the same call.
-    fn use_grant<'a>(&'a self, _call: GrantAsk<'a>) -> BoxFuture<'a, Result<Option<Uuid>, AppendError>> {
-        Box::pin(std::future::ready(Ok(None)))
-    }
-
-    /// Notes what came of an approved call, for whoever approved it. Best effort.
-    fn note_outcome(&self, _approval: Uuid, _outcome: CallOutcome) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
-    }
-}
 
 /// Limits of the channel that will carry the answer; the model is told of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,6 +82,8 @@ pub struct Agent {
     pub tools: Arc<ToolRegistry>,
     /// The selections of them that were offered lately.
     pub offers: ToolOffers,
+    /// The results that are kept of them.
+    pub results: ResultCache,
     /// Settings of `[react]`.
     pub settings: Settings,
     /// Approval rules of the operator.
@@ -195,6 +143,8 @@ pub struct AgentOverrides {
     pub max_turns: Option<u32>,
     /// The only tools that may be used; `None`: all.
     pub tools: Option<Vec<String>>,
+    /// Tools that may not be used.
+    pub deny_tools: Vec<String>,
     /// The credentials that its calls may use without anybody being asked for them.
     pub credentials: Vec<Reference>,
 }
@@ -259,7 +209,16 @@ impl Agent {
         compute: Compute,
         gate: Gate,
     ) -> Agent {
-        Agent { models, tools, offers: ToolOffers::default(), settings, policy, compute, gate }
+        Agent {
+            models,
+            tools,
+            offers: ToolOffers::default(),
+            results: ResultCache::default(),
+            settings,
+            policy,
+            compute,
+            gate,
+        }
     }
 
     /// The way of every message, whoever sent it. Where the run has a transcript already, goes on behind it.
@@ -282,13 +241,14 @@ impl Agent {
     async fn prepare_context<'a>(&'a self, incoming: &'a AgentRequest) -> Result<PreparedRequest<'a>, RunError> {
         let chain = self.chain(incoming)?;
         let window = ContextWindow::new(&self.settings, chain.counter(), chain.context_token_limit());
-        let allowed = |name: &&str| match &incoming.wishes.tools {
-            Some(only) => only.iter().any(|tool| tool == name),
-            None => true,
+        let wishes = &incoming.wishes;
+        let allowed = |name: &&str| {
+            self.tools.allows(incoming.tenant.as_str(), name)
+                && passes(wishes.tools.as_deref(), &wishes.deny_tools, name)
         };
         let callable: Vec<&str> = self.tools.names().filter(allowed).collect();
         // a task that names a deprecated tool was written when it was none
-        let is_named = incoming.wishes.tools.is_some();
+        let is_named = wishes.tools.is_some();
         let offered: Vec<&str> =
             callable.iter().copied().filter(|name| is_named || !self.tools.is_deprecated(name)).collect();
         let prompt = Prompt {
@@ -350,6 +310,7 @@ impl Agent {
             clock: &incoming.clock,
             known: &incoming.known,
             time_limit: Duration::from_secs(self.settings.tool_execution_timeout),
+            results: &self.results,
             teller: &teller,
             compute: &self.compute,
             consent: Consent {

@@ -18,10 +18,10 @@
 //!
 //! # Layers, each importing only what stands above it
 //!
-//! - [`base`], without I/O of the product: [`backoff`], [`clock`], [`compute`], [`expr`], [`fair_queue`], [`failpoint`],
+//! - [`base`], without I/O of the product: [`backoff`], [`clock`], [`collections`], [`compute`], [`expr`], [`failpoint`],
 //!   [`field`], [`id`], [`invalid`], [`json`], [`limiter`], [`metrics`], [`redact`], [`secret`], [`signature`],
 //!   [`template`], [`threads`], [`token`], [`unicode_safety`], [`words`].
-//! - [`domain`], data and transitions, no `await`: [`actor`], [`approval`], [`credential`], [`event`], [`notification`], [`quota`],
+//! - [`domain`], data and transitions, no `await`: [`actor`], [`approval`], [`credential`], [`event`], [`halt`], [`notification`], [`quota`],
 //!   [`run`], [`task`], [`trigger`].
 //! - [`store`]: the only place that knows a database.
 //! - [`ports`], a trait and a list each, one file per adapter: [`egress`], [`vault`]; then [`bus`], [`channel`], [`llm`],
@@ -41,9 +41,9 @@
 //!
 //! [`backoff`]: base::backoff
 //! [`clock`]: base::clock
+//! [`collections`]: base::collections
 //! [`compute`]: base::compute
 //! [`expr`]: base::expr
-//! [`fair_queue`]: base::fair_queue
 //! [`failpoint`]: base::failpoint
 //! [`field`]: base::field
 //! [`id`]: base::id
@@ -63,6 +63,7 @@
 //! [`approval`]: domain::approval
 //! [`credential`]: domain::credential
 //! [`event`]: domain::event
+//! [`halt`]: domain::halt
 //! [`notification`]: domain::notification
 //! [`quota`]: domain::quota
 //! [`run`]: domain::run

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::base::clock::Clock;
-use crate::base::fair_queue::{FairQueue, QueuePermit};
+use crate::base::collections::fair_queue::{FairQueue, QueuePermit};
 use crate::ports::llm::breaker::ModelBreaker;
 use crate::ports::llm::pricing::TokenPrices;
 use crate::ports::llm::retry::{KeyAttempts, check_answer};

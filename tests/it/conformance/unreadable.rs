@@ -81,6 +81,8 @@ const FREE: &[(&str, &str)] = &[
     ("event_task_counts", "numbers, counted by triggers"),
     ("event_tasks", "numbers; the task stands in `tasks`"),
     ("grant_uses", "one is read, by its call"),
+    ("halt_version", "one number"),
+    ("halts", "texts; a kind that is not known is a stop, too"),
     ("idempotency", "one is read, by its key, for who repeats a request"),
     ("interruptions", "numbers, counted by recipient"),
     ("lease_tokens", "one number"),
