@@ -23,6 +23,7 @@ on_both!(
     overrides_are_on_the_audit_record,
     fires_of_schedules_beyond_the_minute_are_skipped_and_the_next_minute_has_its_own,
     fires_are_counted_over_instances,
+    messages_to_models_are_counted_over_instances,
     events_are_counted_over_instances_all_or_none,
     events_beyond_the_fires_of_a_minute_are_skipped,
 );
@@ -292,6 +293,23 @@ async fn fires_are_counted_over_instances(world: &StoreHarness) {
     }
     assert_eq!(allowed, 3);
     assert_eq!(other.take_fires("b", 5).await.unwrap(), 3);
+    if world.is_postgres() {
+        other.close().await;
+    }
+}
+
+async fn messages_to_models_are_counted_over_instances(world: &StoreHarness) {
+    let other = world.other_instance().await;
+    let mut allowed = 0;
+    for n in 0..6 {
+        let store = if n % 2 == 0 { &world.store } else { &other };
+        allowed += usize::from(store.take_model_message("a", 3).await.unwrap());
+    }
+    assert_eq!(allowed, 3);
+    assert!(other.take_model_message("b", 1).await.unwrap(), "another tenant has its own");
+    assert!(!other.take_model_message("b", 1).await.unwrap());
+    world.pass(60);
+    assert!(world.store.take_model_message("a", 3).await.unwrap());
     if world.is_postgres() {
         other.close().await;
     }
