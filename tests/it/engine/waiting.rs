@@ -262,7 +262,8 @@ async fn looks_once_a_second(world: &World, mut instance: Instance, runs: [i64; 
         }
     }
     let looked = looks(&instance) - first;
-    assert!(looked <= SECONDS + 5, "{looked} looks in {SECONDS} seconds");
+    // other services may wake it as time passes, too; one that looks again and again does so hundreds of times
+    assert!(looked <= SECONDS * 3, "{looked} looks in {SECONDS} seconds");
     let_them_end().await;
     while world.number("select count(*) from runs where state = 'succeeded'").await < ready + started {
         assert!(began.elapsed() < PATIENCE, "{:?}", instance.queue().await);
