@@ -49,7 +49,7 @@ use crate::domain::credential::Reference;
 use crate::domain::run::{RunError, StreamEvent, TranscriptMessage, Usage};
 use crate::ports::llm::Models;
 use crate::ports::llm::fallback::Chain;
-use crate::ports::tool::access::passes;
+use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::{ToolHost, ToolRegistry, UsedSecrets};
 
 pub use configured::Configured;
@@ -141,10 +141,8 @@ pub struct AgentOverrides {
     pub model: Option<String>,
     /// Turns with tools; `None`: the configured number.
     pub max_turns: Option<u32>,
-    /// The only tools that may be used; `None`: all.
-    pub tools: Option<Vec<String>>,
-    /// Tools that may not be used.
-    pub deny_tools: Vec<String>,
+    /// The tools that may be used.
+    pub tools: Arc<ToolLimits>,
     /// The credentials that its calls may use without anybody being asked for them.
     pub credentials: Vec<Reference>,
 }
@@ -242,13 +240,10 @@ impl Agent {
         let chain = self.chain(incoming)?;
         let window = ContextWindow::new(&self.settings, chain.counter(), chain.context_token_limit());
         let wishes = &incoming.wishes;
-        let allowed = |name: &&str| {
-            self.tools.allows(incoming.tenant.as_str(), name)
-                && passes(wishes.tools.as_deref(), &wishes.deny_tools, name)
-        };
+        let allowed = |name: &&str| self.tools.allows(incoming.tenant.as_str(), name) && wishes.tools.allows(name);
         let callable: Vec<&str> = self.tools.names().filter(allowed).collect();
         // a task that names a deprecated tool was written when it was none
-        let is_named = wishes.tools.is_some();
+        let is_named = wishes.tools.allow.is_some();
         let offered: Vec<&str> =
             callable.iter().copied().filter(|name| is_named || !self.tools.is_deprecated(name)).collect();
         let prompt = Prompt {
@@ -301,6 +296,7 @@ impl Agent {
         }
         let caller = ToolRunner {
             tools: &self.tools,
+            limits: &incoming.wishes.tools,
             callable: &callable,
             offered: &offered,
             tenant: &incoming.tenant,

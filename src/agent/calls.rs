@@ -24,6 +24,7 @@ use crate::base::compute::Compute;
 use crate::base::id::Tenant;
 use crate::domain::approval::{Approval, CallOutcome};
 use crate::domain::run::{RunError, ToolCall};
+use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::registry::{Registered, unknown_tool};
 use crate::ports::tool::{
     CalledBy, ToolContext, ToolError, ToolFailure, ToolHost, ToolOutput, ToolRegistry, ToolStatus, UsedSecrets,
@@ -32,6 +33,8 @@ use crate::ports::tool::{
 /// All that calls of one run have in common.
 pub struct ToolRunner<'a> {
     pub tools: &'a ToolRegistry,
+    /// The limits of the task and its agent, which what it makes inherits.
+    pub limits: &'a Arc<ToolLimits>,
     /// The names that may be called.
     pub callable: &'a [&'a str],
     /// The names that the model was offered.
@@ -268,7 +271,7 @@ impl ToolRunner<'_> {
         // where this can't be told, the call itself says why
         let credential = tool.tool.credential_state(&context, &call.arguments).await?;
         let (tenant, definition) = (self.tenant.as_str(), tool.definition());
-        Some(CacheableCall::new(tenant, definition, &credential, &call.arguments))
+        CacheableCall::new(tenant, definition, &credential, &call.arguments)
     }
 
     async fn with_retries(&self, turn: i64, call: &ToolCall, tool: &Registered) -> Result<ToolOutput, ToolError> {
@@ -327,6 +330,7 @@ impl ToolRunner<'_> {
             call_id: call.id.clone(),
             idempotency_key: ToolContext::key_of(self.run_id, turn, &call.id),
             delegation_chain: vec![],
+            limits: Arc::clone(self.limits),
             timezone: self.timezone,
             time_limit,
             host: self.host.clone(),

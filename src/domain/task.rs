@@ -4,6 +4,7 @@
 mod spec;
 
 pub mod change;
+mod change_error;
 mod credentials;
 mod dependent;
 mod draft;

@@ -18,6 +18,7 @@ use crate::domain::run::{Cause, MissedInstants, Run, RunError, RunOutcome, Usage
 use crate::domain::task::{Action, Task};
 use crate::domain::trigger::zone::shown_in;
 use crate::executor::{Executor, Job};
+use crate::ports::tool::access::ToolLimits;
 
 /// The keys of `action.config`.
 const KEYS: [&str; 7] = ["system_prompt", "model", "max_turns", "tools", "deny_tools", "credentials", "approvals"];
@@ -93,10 +94,12 @@ impl Orchestrator {
             system_prompt: given("system_prompt").and_then(|value| persona(value, faults)),
             model: given("model").and_then(|value| self.model(value, faults)),
             max_turns: given("max_turns").and_then(|value| max_turns(value, faults)),
-            tools: given("tools").and_then(|value| self.tool_names(value, "tools", faults)),
-            deny_tools: given("deny_tools")
-                .and_then(|value| self.tool_names(value, "deny_tools", faults))
-                .unwrap_or_default(),
+            tools: Arc::new(ToolLimits {
+                allow: given("tools").and_then(|value| self.tool_names(value, "tools", faults)),
+                deny: given("deny_tools")
+                    .and_then(|value| self.tool_names(value, "deny_tools", faults))
+                    .unwrap_or_default(),
+            }),
             credentials: given("credentials")
                 .map(|value| references(value, "/action/config/credentials", faults))
                 .unwrap_or_default(),

@@ -28,6 +28,8 @@ use crate::domain::approval::{Category, Consequence};
 use crate::domain::credential::Reference;
 use crate::ports::vault::credentials::{CredentialError, CredentialFault};
 
+use crate::ports::tool::access::ToolLimits;
+
 pub use crate::ports::tool::failure::ToolFailure;
 pub use crate::ports::tool::host::{HostError, MissedByStep, TaskQuery, ToolHost, ToolNotice};
 pub use crate::ports::tool::registry::ToolRegistry;
@@ -139,6 +141,8 @@ pub struct ToolContext {
     pub idempotency_key: String,
     /// The agents through which the call came, outermost first.
     pub delegation_chain: Vec<String>,
+    /// The tools of the caller: a task that it makes has no more.
+    pub limits: Arc<ToolLimits>,
     /// The recipient's time zone.
     pub timezone: Tz,
     /// How long this call may take.

@@ -9,7 +9,7 @@ mod looping;
 mod orchestrator;
 mod repetition;
 mod resume;
-mod task_orders;
+mod task_changes;
 mod tool_life;
 mod tools;
 mod turns;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::base::collections::bounded_cache::{BoundedCache, CacheLimit};
+use crate::base::json::length::is_longer_than;
 use crate::domain::approval::proposal::canonical_hash;
 use crate::ports::tool::Definition;
 
@@ -17,6 +18,8 @@ use crate::ports::tool::Definition;
 const LIFETIME: Duration = Duration::from_secs(3600);
 /// The most of all tenants.
 const LIMIT: CacheLimit = CacheLimit { entries: 10_000, bytes: 64 << 20 };
+/// Longest arguments of a call whose result is kept, in bytes as JSON: the call is known by their hash, which is made at once.
+const ARGUMENTS: usize = 65_536;
 /// The part of it that one tenant may fill.
 const TENANT_SHARE: usize = 4;
 
@@ -33,6 +36,9 @@ pub struct CacheableCall {
 
 struct CachedResults {
     tenants: HashMap<String, BoundedCache<String, CachedResult>>,
+    /// Of all tenants.
+    entries: usize,
+    bytes: usize,
     limit: CacheLimit,
 }
 
@@ -44,40 +50,41 @@ struct CachedResult {
 
 impl CacheableCall {
     /// A call with these arguments; `credential`: the state of the credential that it uses, empty where there is none.
-    pub fn new(tenant: &str, tool: &Definition, credential: &str, arguments: &Value) -> CacheableCall {
+    /// `None`: the arguments are too long.
+    pub fn new(tenant: &str, tool: &Definition, credential: &str, arguments: &Value) -> Option<CacheableCall> {
+        if is_longer_than(arguments, ARGUMENTS) {
+            return None;
+        }
         let hash = canonical_hash(&json!([tool.name, tool.version, credential, arguments]));
-        CacheableCall { tenant: tenant.to_owned(), hash }
+        Some(CacheableCall { tenant: tenant.to_owned(), hash })
     }
 }
 
 impl ResultCache {
     fn bounded(limit: CacheLimit) -> ResultCache {
-        ResultCache(Arc::new(Mutex::new(CachedResults { tenants: HashMap::new(), limit })))
+        ResultCache(Arc::new(Mutex::new(CachedResults { tenants: HashMap::new(), entries: 0, bytes: 0, limit })))
     }
 
     /// The result of the same call, unless it is too old.
     pub fn get(&self, call: &CacheableCall, now: Duration) -> Option<Arc<str>> {
         let mut results = self.0.lock().expect("results lock");
-        let own = results.tenants.get_mut(&call.tenant)?;
-        match own.get(&call.hash)? {
-            CachedResult { text, until } if now < *until => Some(Arc::clone(text)),
-            _ => {
-                own.remove(&call.hash);
-                None
-            }
+        let CachedResult { text, until } = results.tenants.get_mut(&call.tenant)?.get(&call.hash)?;
+        if now < *until {
+            return Some(Arc::clone(text));
         }
+        results.change(&call.tenant, |own| own.remove(&call.hash));
+        None
     }
 
     /// Keeps the result of a call.
     pub fn keep(&self, call: CacheableCall, text: &str, now: Duration) {
-        let mut results = self.0.lock().expect("results lock");
-        let CacheLimit { entries, bytes } = results.limit;
-        let share = CacheLimit { entries: entries / TENANT_SHARE, bytes: bytes / TENANT_SHARE };
-        let own = results.tenants.entry(call.tenant).or_insert_with(|| BoundedCache::new(share));
         let kept = CachedResult { text: text.into(), until: now + LIFETIME };
         let size = size_of::<CachedResult>() + call.hash.len() + text.len();
-        own.put(call.hash, kept, size);
-        results.shrink();
+        let mut results = self.0.lock().expect("results lock");
+        results.change(&call.tenant, |own| own.put(call.hash, kept, size));
+        while let Some(largest) = results.largest_beyond_the_limit() {
+            results.change(&largest, BoundedCache::pop_oldest);
+        }
     }
 }
 
@@ -88,18 +95,25 @@ impl Default for ResultCache {
 }
 
 impl CachedResults {
-    /// Forgets what is too much, of the tenants that have most.
-    fn shrink(&mut self) {
-        let total = |measure: fn(&BoundedCache<String, CachedResult>) -> usize, tenants: &HashMap<_, _>| {
-            tenants.values().map(measure).sum::<usize>()
-        };
-        while total(BoundedCache::bytes, &self.tenants) > self.limit.bytes
-            || total(BoundedCache::len, &self.tenants) > self.limit.entries
-        {
-            let Some(largest) = self.tenants.values_mut().max_by_key(|own| own.bytes()) else { return };
-            largest.pop_oldest();
+    /// Changes what is kept of a tenant.
+    fn change(&mut self, tenant: &str, change: impl FnOnce(&mut BoundedCache<String, CachedResult>)) {
+        let CacheLimit { entries, bytes } = self.limit;
+        let share = CacheLimit { entries: entries / TENANT_SHARE, bytes: bytes / TENANT_SHARE };
+        let own = self.tenants.entry(tenant.to_owned()).or_insert_with(|| BoundedCache::new(share));
+        let before = (own.len(), own.bytes());
+        change(own);
+        self.entries = self.entries - before.0 + own.len();
+        self.bytes = self.bytes - before.1 + own.bytes();
+        if own.is_empty() {
+            self.tenants.remove(tenant);
         }
-        self.tenants.retain(|_, own| !own.is_empty());
+    }
+
+    /// The tenant that has most, where there is too much.
+    fn largest_beyond_the_limit(&self) -> Option<String> {
+        let is_beyond = self.entries > self.limit.entries || self.bytes > self.limit.bytes;
+        let largest = self.tenants.iter().filter(|_| is_beyond).max_by_key(|(_, own)| own.bytes());
+        largest.map(|(tenant, _)| tenant.clone())
     }
 }
 
@@ -116,7 +130,7 @@ mod tests {
     }
 
     fn call(tenant: &str, arguments: Value) -> CacheableCall {
-        CacheableCall::new(tenant, &tool("1"), "", &arguments)
+        CacheableCall::new(tenant, &tool("1"), "", &arguments).unwrap()
     }
 
     #[test]
@@ -128,14 +142,15 @@ mod tests {
         let others = [
             call("bob", json!({ "a": 1, "b": [2.0] })),
             call("ann", json!({ "a": 1, "b": [2.0], "c": null })),
-            CacheableCall::new("ann", &tool("2"), "", &json!({ "a": 1, "b": [2.0] })),
-            CacheableCall::new("ann", &tool("1"), "key 1", &json!({ "a": 1, "b": [2.0] })),
+            CacheableCall::new("ann", &tool("2"), "", &json!({ "a": 1, "b": [2.0] })).unwrap(),
+            CacheableCall::new("ann", &tool("1"), "key 1", &json!({ "a": 1, "b": [2.0] })).unwrap(),
             CacheableCall::new(
                 "ann",
                 &Definition { name: "see".into(), ..tool("1") },
                 "",
                 &json!({ "a": 1, "b": [2.0] }),
-            ),
+            )
+            .unwrap(),
         ];
         for other in others {
             assert_eq!(cache.get(&other, NOW), None, "{other:?}");
@@ -143,6 +158,15 @@ mod tests {
         assert!(cache.get(&first, NOW + LIFETIME - Duration::from_millis(1)).is_some());
         assert_eq!(cache.get(&first, NOW + LIFETIME), None);
         assert_eq!(cache.get(&first, NOW), None, "it is gone");
+    }
+
+    #[test]
+    fn call_with_arguments_at_the_bound_is_kept_and_one_byte_beyond_it_is_not() {
+        let frame = json!({ "text": "" }).to_string().len();
+        let kept = |bytes: usize| {
+            CacheableCall::new("ann", &tool("1"), "", &json!({ "text": "x".repeat(bytes - frame) })).is_some()
+        };
+        assert_eq!([kept(ARGUMENTS), kept(ARGUMENTS + 1)], [true, false]);
     }
 
     #[test]
@@ -162,6 +186,7 @@ mod tests {
         let tight = ResultCache::bounded(CacheLimit { entries: 100, bytes: 4 * 200 });
         tight.keep(call("ann", json!({})), &"x".repeat(201), NOW);
         assert_eq!(tight.get(&call("ann", json!({})), NOW), None, "more than a tenant's share of the bytes");
-        assert!(tight.0.lock().unwrap().tenants.is_empty());
+        let results = tight.0.lock().unwrap();
+        assert_eq!((results.tenants.len(), results.entries, results.bytes), (0, 0, 0));
     }
 }

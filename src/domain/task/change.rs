@@ -10,6 +10,7 @@ use crate::domain::task::{Spec, Task, TaskStatus};
 use crate::domain::trigger::catch_up::reason;
 use crate::domain::trigger::{NextFire, Skip};
 
+pub use crate::domain::task::change_error::ChangeError;
 pub use crate::domain::task::faulty_part::FaultyPart;
 
 /// Why a completed task has ended.
@@ -20,6 +21,9 @@ pub const REASON_MAX_RUNS: &str = reason::MAX_RUNS;
 pub const REASON_PAUSED: &str = "paused";
 /// Why an instant was skipped: it waited out its jitter when an edit took it out of the schedule.
 pub const REASON_EDITED: &str = "edited";
+
+/// Why a task is paused that an agent of its tenant has paused.
+pub const REASON_PAUSED_BY_AGENT: &str = "paused_by_agent";
 
 /// Changes to a task.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,6 +42,10 @@ pub enum TaskChange {
         /// Reason for the record and for the owner.
         reason: Option<String>,
     },
+    /// Stops firing, for an agent of the tenant. One that is paused stays as it is, with its reason.
+    PauseByAgent,
+    /// Resumes what an agent has paused, for an agent of the tenant. One that is active stays so.
+    ResumeByAgent,
     /// Stops firing until this credential is saved.
     AwaitCredential(Reference),
     /// Resumes; held events run.
@@ -90,26 +98,6 @@ struct Course {
     resumed: bool,
     catches_up: bool,
     reopened: bool,
-}
-
-/// Why a change can't be made.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum ChangeError {
-    /// The task has this version instead of the expected one.
-    #[error("the task has version {0} by now")]
-    Version(i64),
-    /// A completed task does not allow the change, which the word names.
-    #[error("the task is completed, so it can't be {0}\nhint: edit its trigger, or create another task")]
-    Completed(&'static str),
-    /// A disabled task does not allow the change, which the word names.
-    #[error("the task is disabled, so it can't be {0}\nhint: edit its trigger, or ask the operator to resume it")]
-    Disabled(&'static str),
-    /// The operator has disabled the task, and the change is not the operator's to undo that; the word names the change.
-    #[error("the operator has disabled the task, so it can't be {0}\nhint: ask the operator to enable it")]
-    DisabledByOperator(&'static str),
-    /// The trigger of the edit can't be planned.
-    #[error("{}: {}", .0.pointer, .0.message)]
-    Trigger(FieldError),
 }
 
 /// A change of a task as it was read, with all that its triggers have to be asked for it. Asking takes time, so that it is
@@ -194,28 +182,44 @@ impl Task {
                 task.name.clone_from(name);
                 task.spec = (**spec).clone();
             }
-            TaskChange::Pause { .. } | TaskChange::AwaitCredential(_) if self.status == TaskStatus::Completed => {
+            TaskChange::Pause { .. } | TaskChange::PauseByAgent | TaskChange::AwaitCredential(_)
+                if self.status == TaskStatus::Completed =>
+            {
                 return Err(ChangeError::Completed("paused"));
             }
-            TaskChange::Pause { .. } | TaskChange::AwaitCredential(_) if self.disabled_by.is_some() => {
+            TaskChange::Pause { .. } | TaskChange::PauseByAgent | TaskChange::AwaitCredential(_)
+                if self.disabled_by.is_some() =>
+            {
                 return Err(ChangeError::DisabledByOperator("paused"));
             }
-            TaskChange::Pause { .. } | TaskChange::AwaitCredential(_) if barred => {
+            TaskChange::Pause { .. } | TaskChange::PauseByAgent | TaskChange::AwaitCredential(_) if barred => {
                 return Err(ChangeError::Disabled("paused"));
             }
+            TaskChange::PauseByAgent if self.status == TaskStatus::Paused => {}
+            TaskChange::PauseByAgent => task.set_status(TaskStatus::Paused, Some(REASON_PAUSED_BY_AGENT.into())),
             TaskChange::Pause { reason } => task.set_status(TaskStatus::Paused, reason.clone()),
             TaskChange::AwaitCredential(credential) => {
                 task.set_status(TaskStatus::Paused, Some(format!("credential:{credential}")));
                 task.awaited_credential = Some(credential.clone());
             }
-            TaskChange::Resume | TaskChange::ResumeDropping if self.status == TaskStatus::Completed => {
+            TaskChange::Resume | TaskChange::ResumeDropping | TaskChange::ResumeByAgent
+                if self.status == TaskStatus::Completed =>
+            {
                 return Err(ChangeError::Completed("resumed"));
             }
-            TaskChange::Resume | TaskChange::ResumeDropping if self.disabled_by.is_some() => {
+            TaskChange::Resume | TaskChange::ResumeDropping | TaskChange::ResumeByAgent
+                if self.disabled_by.is_some() =>
+            {
                 return Err(ChangeError::DisabledByOperator("resumed"));
             }
-            TaskChange::Resume | TaskChange::ResumeDropping if barred => return Err(ChangeError::Disabled("resumed")),
-            TaskChange::Resume | TaskChange::ResumeDropping | TaskChange::Enable => {
+            TaskChange::Resume | TaskChange::ResumeDropping | TaskChange::ResumeByAgent if barred => {
+                return Err(ChangeError::Disabled("resumed"));
+            }
+            TaskChange::ResumeByAgent if self.status == TaskStatus::Active => {}
+            TaskChange::ResumeByAgent if self.status_reason.as_deref() != Some(REASON_PAUSED_BY_AGENT) => {
+                return Err(ChangeError::PausedByPerson);
+            }
+            TaskChange::Resume | TaskChange::ResumeDropping | TaskChange::ResumeByAgent | TaskChange::Enable => {
                 task.set_status(TaskStatus::Active, None);
             }
             TaskChange::Disable { .. } if self.status == TaskStatus::Completed => {

@@ -28,6 +28,7 @@ use crate::executor::pipeline::ledger::VALUE_BYTES;
 use crate::executor::pipeline::scope::{FireScope, StepScope};
 use crate::executor::pipeline::spec::{ForEach, OnError, PipelineSpec, StepSpec, StepWork};
 use crate::executor::pipeline::{Pipeline, StepParts, output};
+use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::{HostError, MissedByStep, TaskQuery, ToolHost, ToolNotice};
 use crate::ports::vault::credentials::UsedSecrets;
 
@@ -333,7 +334,13 @@ impl ToolHost for Nobody {
         Nobody::refused()
     }
 
-    fn update_task<'a>(&'a self, _: &'a Tenant, _: Uuid, _: Value) -> BoxFuture<'a, Result<Value, HostError>> {
+    fn update_task<'a>(
+        &'a self,
+        _: &'a Tenant,
+        _: Uuid,
+        _: Value,
+        _: &'a ToolLimits,
+    ) -> BoxFuture<'a, Result<Value, HostError>> {
         Nobody::refused()
     }
 

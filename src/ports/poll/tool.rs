@@ -64,6 +64,7 @@ impl Tools {
             call_id: CALL.into(),
             idempotency_key: ToolContext::key_of(ask.id, clock.now().timestamp_millis(), CALL),
             delegation_chain: Vec::new(),
+            limits: Arc::default(),
             timezone: chrono_tz::Tz::UTC,
             time_limit: ask.time_limit,
             host: Arc::clone(host),

@@ -16,21 +16,43 @@ pub struct ToolAccess {
     /// Tools that nobody may use.
     pub deny: Vec<String>,
     /// Narrower limits of single tenants.
-    pub tenants: BTreeMap<String, TenantToolAccess>,
+    pub tenants: BTreeMap<String, ToolLimits>,
 }
 
-/// `[tool_access.tenants.<tenant>]`.
+/// The tools that one tenant, agent or task may use; `[tool_access.tenants.<tenant>]` has this form.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct TenantToolAccess {
-    /// The only tools that the tenant may use; absent: all.
+pub struct ToolLimits {
+    /// The only tools that may be used; absent: all.
     pub allow: Option<Vec<String>>,
-    /// Tools that the tenant may not use.
+    /// Tools that may not be used.
     pub deny: Vec<String>,
 }
 
+impl ToolLimits {
+    /// Whether every tool may be used.
+    pub fn is_empty(&self) -> bool {
+        self.allow.is_none() && self.deny.is_empty()
+    }
+
+    /// Whether the tool may be used.
+    pub fn allows(&self, tool: &str) -> bool {
+        passes(self.allow.as_deref(), &self.deny, tool)
+    }
+
+    /// These limits and those of another layer, together.
+    pub fn and(mut self, other: &ToolLimits) -> ToolLimits {
+        self.allow = match (self.allow, &other.allow) {
+            (Some(own), Some(only)) => Some(own.into_iter().filter(|tool| only.contains(tool)).collect()),
+            (own, only) => own.or_else(|| only.clone()),
+        };
+        self.deny.extend(other.deny.iter().filter(|tool| !self.deny.contains(tool)).cloned().collect::<Vec<_>>());
+        self
+    }
+}
+
 /// Whether a layer lets a tool through.
-pub fn passes(allow: Option<&[String]>, deny: &[String], tool: &str) -> bool {
+fn passes(allow: Option<&[String]>, deny: &[String], tool: &str) -> bool {
     allow.is_none_or(|only| only.iter().any(|name| name == tool)) && !deny.iter().any(|name| name == tool)
 }
 
@@ -43,7 +65,7 @@ impl ToolAccess {
     /// Whether the tenant may use the tool.
     pub fn allows(&self, tenant: &str, tool: &str) -> bool {
         let own = self.tenants.get(tenant);
-        self.allows_any(tool) && own.is_none_or(|own| passes(own.allow.as_deref(), &own.deny, tool))
+        self.allows_any(tool) && own.is_none_or(|own| own.allows(tool))
     }
 
     /// Adds names that no tool has; pointers begin with `/tool_access`.
@@ -76,7 +98,7 @@ mod tests {
 
     #[test]
     fn each_layer_narrows_the_one_before_and_none_widens_it() {
-        let ann = TenantToolAccess { allow: Some(names(&["send", "look"])), deny: names(&["look"]) };
+        let ann = ToolLimits { allow: Some(names(&["send", "look"])), deny: names(&["look"]) };
         let access = ToolAccess {
             allow: Some(names(&["look", "list", "drop"])),
             deny: names(&["drop"]),
@@ -91,8 +113,18 @@ mod tests {
     }
 
     #[test]
+    fn limits_of_two_layers_are_what_both_allow() {
+        let limits = |allow: Option<&[&str]>, deny: &[&str]| ToolLimits { allow: allow.map(names), deny: names(deny) };
+        let both = limits(Some(&["a", "b"]), &["x"]).and(&limits(Some(&["b", "c"]), &["x", "y"]));
+        assert_eq!(both, limits(Some(&["b"]), &["x", "y"]));
+        assert_eq!(limits(None, &[]).and(&limits(Some(&["a"]), &[])), limits(Some(&["a"]), &[]));
+        assert_eq!(limits(Some(&["a"]), &[]).and(&limits(None, &["a"])), limits(Some(&["a"]), &["a"]));
+        assert!(limits(None, &[]).is_empty() && !limits(Some(&[]), &[]).is_empty() && !limits(None, &["a"]).is_empty());
+    }
+
+    #[test]
     fn name_of_no_tool_is_refused_with_its_place_and_what_was_meant() {
-        let ann = TenantToolAccess { allow: Some(names(&["look"])), deny: names(&["lok"]) };
+        let ann = ToolLimits { allow: Some(names(&["look"])), deny: names(&["lok"]) };
         let access = ToolAccess {
             allow: Some(names(&["look", "lookk"])),
             deny: names(&["x"]),

@@ -10,6 +10,7 @@ use crate::base::invalid::ValidationErrors;
 use crate::domain::event::Event;
 use crate::domain::notification::SubjectRef;
 use crate::domain::task::Urgency;
+use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::{ToolError, ToolFailure};
 
 /// Which tasks `list_tasks` is to show.
@@ -78,12 +79,14 @@ pub trait ToolHost: Send + Sync {
     /// Resumes a task that an agent has paused; one that is active stays so. Answers the task.
     fn resume_task<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>>;
 
-    /// Changes a task: `name`, `instruction`, `trigger`, `max_runs`, `output`, each if it is given. Answers the task.
+    /// Changes a task: `name`, `instruction`, `trigger`, `max_runs`, `output`, each if it is given. Where another name or
+    /// instruction is given, its agent keeps no tool that `limits` do not allow. Answers the task.
     fn update_task<'a>(
         &'a self,
         tenant: &'a Tenant,
         id: Uuid,
         changes: Value,
+        limits: &'a ToolLimits,
     ) -> BoxFuture<'a, Result<Value, HostError>>;
 
     /// Runs a task now; the same key answers the same run. Answers `{"run_id": id, "task_id": id}`.

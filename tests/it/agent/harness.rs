@@ -27,6 +27,7 @@ use reveille::ports::llm::fallback::ChainLink;
 use reveille::ports::llm::pricing::TokenPrices;
 use reveille::ports::llm::tokens::TokenCounter;
 use reveille::ports::llm::{LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, Models, OnDelta, StopReason};
+use reveille::ports::tool::access::ToolLimits;
 use reveille::ports::tool::{
     Definition, HostError, MissedByStep, TaskQuery, Tool, ToolContext, ToolError, ToolHost, ToolNotice, ToolOutput,
     ToolRegistry, ToolStatus,
@@ -171,8 +172,9 @@ impl ToolHost for Ledger {
         tenant: &'a Tenant,
         id: Uuid,
         changes: Value,
+        limits: &'a ToolLimits,
     ) -> BoxFuture<'a, Result<Value, HostError>> {
-        self.note(json!({ "update": id, "changes": changes, "tenant": tenant }))
+        self.note(json!({ "update": id, "changes": changes, "limits": limits, "tenant": tenant }))
     }
 
     fn run_task<'a>(

@@ -10,6 +10,7 @@ use reveille::domain::run::outcome::{RunError, RunFault};
 use reveille::domain::run::stream::StreamEvent;
 use reveille::domain::run::transcript::{ModelCall, TranscriptMessage};
 use reveille::ports::llm::{LlmError, ModelAnswer, ModelTokens, Models, StopReason, ToolChoice};
+use reveille::ports::tool::access::ToolLimits;
 use reveille::ports::tool::{ToolContext, ToolError, ToolFailure, ToolOutput, ToolStatus};
 use serde_json::{Value, json};
 
@@ -280,7 +281,7 @@ async fn deprecated_tool_is_offered_only_to_tasks_that_name_it_and_never_in_the_
     assert_eq!(names(&stage), ["new"]);
     let stage = AgentHarness::new(vec![says("done")], vec![FakeTool::echo("new"), old()]);
     let mut incoming = stage.incoming("go");
-    incoming.wishes.tools = Some(vec!["old".into()]);
+    incoming.wishes.tools = Arc::new(ToolLimits { allow: Some(vec!["old".into()]), deny: vec![] });
     passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();
     assert_eq!(names(&stage), ["old"]);
 }
@@ -450,8 +451,7 @@ async fn task_s_own_persona_turns_and_tools_win_over_the_configuration() {
         system_prompt: Some("You are a poet.".into()),
         model: Some("main".into()),
         max_turns: Some(1),
-        tools: Some(vec!["a".into()]),
-        deny_tools: vec![],
+        tools: Arc::new(ToolLimits { allow: Some(vec!["a".into()]), deny: vec![] }),
         credentials: vec![],
     };
     passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();

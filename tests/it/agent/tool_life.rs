@@ -9,7 +9,7 @@ use reveille::agent::{Agent, AgentOverrides};
 use reveille::base::id::Tenant;
 use reveille::domain::run::transcript::TranscriptMessage;
 use reveille::ports::llm::{LlmError, ModelAnswer};
-use reveille::ports::tool::access::{TenantToolAccess, ToolAccess};
+use reveille::ports::tool::access::{ToolAccess, ToolLimits};
 use reveille::ports::tool::policy::ToolPolicy;
 use reveille::ports::tool::{Tool, ToolContext, ToolError, ToolFailure, ToolOutput, ToolRegistry};
 use serde_json::{Value, json};
@@ -129,7 +129,7 @@ async fn failure_and_a_result_with_a_secret_are_not_kept_nor_anything_where_noth
 async fn tool_that_any_layer_denies_is_neither_offered_nor_called() {
     let access = ToolAccess {
         deny: names(&["by_operator"]),
-        tenants: [("ann".to_owned(), TenantToolAccess { deny: names(&["by_tenant"]), ..Default::default() })].into(),
+        tenants: [("ann".to_owned(), ToolLimits { deny: names(&["by_tenant"]), ..Default::default() })].into(),
         ..ToolAccess::default()
     };
     let all = ["by_operator", "by_tenant", "by_task", "free"];
@@ -140,8 +140,8 @@ async fn tool_that_any_layer_denies_is_neither_offered_nor_called() {
         let mut incoming = stage.incoming("go");
         incoming.tenant = Tenant::new(tenant).unwrap();
         // a task that names a tool widens nothing
-        let (tools, deny_tools) = (Some(names(&all)), names(&["by_task"]));
-        incoming.wishes = AgentOverrides { tools, deny_tools, ..AgentOverrides::default() };
+        let tools = Arc::new(ToolLimits { allow: Some(names(&all)), deny: names(&["by_task"]) });
+        incoming.wishes = AgentOverrides { tools, ..AgentOverrides::default() };
         stage.agent.handle_message(&incoming).await.unwrap();
         let requests = stage.model.requests.lock().unwrap();
         let offered: Vec<String> = requests[0].tools.iter().map(|tool| tool.name.clone()).collect();

@@ -8,6 +8,7 @@ use reveille::domain::approval::policy::Policy;
 use reveille::domain::credential::Reference;
 use reveille::domain::run::transcript::ToolCall;
 use reveille::ports::egress::{self, Egress};
+use reveille::ports::tool::access::ToolLimits;
 use reveille::ports::tool::{HostError, ToolRegistry, builtin};
 use reveille::ports::vault::credentials::Credentials;
 use serde_json::{Value, json};
@@ -68,13 +69,36 @@ async fn tools_for_tasks_act_for_the_run_s_tenant_and_nobody_else() {
             json!({ "pause": id, "tenant": "ann" }),
             json!({ "delete": id, "tenant": "ann" }),
             json!({ "resume": id, "tenant": "ann" }),
-            json!({ "update": id, "changes": changes, "tenant": "ann" }),
+            json!({ "update": id, "changes": changes, "limits": { "allow": null, "deny": [] }, "tenant": "ann" }),
             json!({ "run": id, "input": [1], "key": key_of("c7"), "tenant": "ann" }),
         ]
     );
     let foreign = json!({ "name": "x", "instruction": "x", "cron": "* * * * *", "tenant_id": "bob" });
     let (text, is_error) = result("create_task", foreign).await;
     assert!(is_error && text.contains("'tenant_id' was unexpected"), "{text}");
+}
+
+#[tokio::test]
+async fn agent_with_few_tools_hands_its_limits_on_and_gives_no_input_to_others() {
+    let id = Uuid::from_u128(9);
+    let mut asked =
+        vec![call("c1", "create_task", json!({ "name": "Mail", "instruction": "Read it", "interval": "1h" }))];
+    asked.push(call("c2", "update_task", json!({ "id": id, "name": "Post" })));
+    asked.push(call("c3", "run_task", json!({ "id": id, "input": "Send it" })));
+    asked.push(call("c4", "run_task", json!({ "id": id })));
+    let stage = stage(asked, egress::Settings::default());
+    let mut incoming = stage.incoming("go");
+    let allow: Vec<String> = ["create_task", "update_task", "run_task"].map(str::to_owned).into();
+    let limits = ToolLimits { allow: Some(allow), deny: vec!["http_send".into()] };
+    incoming.wishes.tools = Arc::new(limits.clone());
+    stage.agent.handle_message(&incoming).await.unwrap();
+    let failed: Vec<bool> = stage.results().into_iter().map(|(.., is_error)| is_error).collect();
+    assert_eq!(failed, [false, false, true, false]);
+    let asked = stage.host.asked.lock().unwrap();
+    let config = json!({ "tools": limits.allow, "deny_tools": limits.deny });
+    assert_eq!(asked[0]["create"]["action"], json!({ "instruction": "Read it", "config": config }));
+    assert_eq!(asked[1]["limits"], json!(limits));
+    assert_eq!(asked[2]["input"], Value::Null);
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, 
 use crate::executor::pipeline::reading::{StepReader, given};
 use crate::executor::pipeline::scope::StepScope;
 use crate::executor::pipeline::steps::llm::model;
+use crate::ports::tool::access::ToolLimits;
 
 /// Turns that may be asked for.
 const TURNS: std::ops::RangeInclusive<u64> = 1..=100;
@@ -59,13 +60,15 @@ pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>
             .number(fields, "max_turns", TURNS)
             .map(|n| n as u32)
             .or(configured.and_then(|a| a.max_turns)),
-        tools: tools(fields, "tools", reading).or(configured.and_then(|agent| agent.tools.clone())),
-        deny_tools: configured
-            .map(|agent| agent.deny_tools.clone())
-            .into_iter()
-            .chain(tools(fields, "deny_tools", reading))
-            .flatten()
-            .collect(),
+        tools: Arc::new(ToolLimits {
+            allow: tools(fields, "tools", reading).or(configured.and_then(|agent| agent.tools.clone())),
+            deny: configured
+                .map(|agent| agent.deny_tools.clone())
+                .into_iter()
+                .chain(tools(fields, "deny_tools", reading))
+                .flatten()
+                .collect(),
+        }),
         credentials: given(fields, "credentials")
             .map(|list| references(list, &format!("{}/credentials", reading.pointer), reading.faults))
             .unwrap_or_default(),
@@ -146,7 +149,8 @@ impl StepKind for AgentExecution {
         let instruction = self.instruction.text(&scope.template)?;
         let AgentOverrides { model, max_turns, tools, .. } = &self.wishes;
         Ok(json!({
-            "name": self.name, "instruction": instruction, "model": model, "max_turns": max_turns, "tools": tools,
+            "name": self.name, "instruction": instruction, "model": model, "max_turns": max_turns, "tools": tools.allow,
+            "deny_tools": tools.deny,
         }))
     }
 

@@ -124,6 +124,7 @@ impl ToolExecution {
             call_id: act.place(),
             idempotency_key: act.key(),
             delegation_chain: vec![],
+            limits: Arc::default(),
             timezone: act.world.timezone,
             time_limit: act.time_limit,
             host: act.world.host.clone(),

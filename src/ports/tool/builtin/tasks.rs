@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::domain::approval::{Category, Consequence};
+use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::builtin::BuiltinTool;
 use crate::ports::tool::{Definition, TaskQuery, ToolError};
 
@@ -107,7 +108,7 @@ pub(super) fn create_task() -> BuiltinTool<CreateArguments> {
         definition,
         act: |context, new| {
             Box::pin(async move {
-                let draft = draft(new, context.timezone.name())?;
+                let draft = draft(new, context.timezone.name(), &context.limits)?;
                 Ok(context.host.create_task(&context.tenant, draft, &context.idempotency_key).await?)
             })
         },
@@ -138,10 +139,13 @@ impl TriggerArguments {
     }
 }
 
-/// The JSON form of the API.
-fn draft(new: CreateArguments, recipient_zone: &str) -> Result<Value, ToolError> {
+/// The JSON form of the API. The agent that it wakes has no more tools than the one that makes it.
+fn draft(new: CreateArguments, recipient_zone: &str, limits: &ToolLimits) -> Result<Value, ToolError> {
     let trigger = new.when.into_trigger(Some(recipient_zone))?;
     let mut draft = json!({ "name": new.name, "trigger": trigger, "action": { "instruction": new.instruction } });
+    if !limits.is_empty() {
+        draft["action"]["config"] = json!({ "tools": limits.allow, "deny_tools": limits.deny });
+    }
     if let Some(limit) = new.max_runs {
         draft["max_runs"] = json!(limit);
     }
@@ -171,7 +175,7 @@ pub(super) fn update_task() -> BuiltinTool<UpdateArguments> {
         act: |context, update| {
             Box::pin(async move {
                 let (id, changes) = changes(update)?;
-                Ok(context.host.update_task(&context.tenant, id, changes).await?)
+                Ok(context.host.update_task(&context.tenant, id, changes, &context.limits).await?)
             })
         },
     }
@@ -214,6 +218,10 @@ pub(super) fn run_task() -> BuiltinTool<RunArguments> {
                 // it would never end
                 if context.task_id == Some(id) {
                     return Err(ToolError::arguments("a run can't run its own task"));
+                }
+                // its agent may have tools that this one has not
+                if input.is_some() && !context.limits.is_empty() {
+                    return Err(ToolError::arguments("give no `input`: your own tools are limited"));
                 }
                 Ok(context.host.run_task(&context.tenant, id, input, &context.idempotency_key).await?)
             })
@@ -300,7 +308,7 @@ mod tests {
     fn new_task_has_the_form_of_the_api_and_the_recipient_s_zone() {
         let plain = read(json!({ "name": "Mail", "instruction": "Read it", "cron": "0 8 * * *" })).unwrap();
         assert_eq!(
-            draft(plain, "Asia/Shanghai").unwrap(),
+            draft(plain, "Asia/Shanghai", &ToolLimits::default()).unwrap(),
             json!({
                 "name": "Mail",
                 "trigger": { "type": "schedule", "cron": "0 8 * * *", "timezone": "Asia/Shanghai" },
@@ -313,7 +321,7 @@ mod tests {
         }))
         .unwrap();
         assert_eq!(
-            draft(full, "Asia/Shanghai").unwrap(),
+            draft(full, "Asia/Shanghai", &ToolLimits::default()).unwrap(),
             json!({
                 "name": "Mail",
                 "trigger": { "type": "schedule", "interval": "5m", "at": "2026-12-24T15:00:00", "timezone": "UTC" },
@@ -328,10 +336,10 @@ mod tests {
     fn trigger_in_the_form_of_the_api_takes_the_place_of_a_schedule_and_is_not_mixed_with_one() {
         let event = json!({ "type": "event", "event_type": "new_email" });
         let new = json!({ "name": "Mail", "instruction": "Read it", "trigger": event });
-        assert_eq!(draft(read(new.clone()).unwrap(), "UTC").unwrap()["trigger"], event);
+        assert_eq!(draft(read(new.clone()).unwrap(), "UTC", &ToolLimits::default()).unwrap()["trigger"], event);
         let mut mixed = new;
         mixed["cron"] = json!("* * * * *");
-        let error = draft(read(mixed).unwrap(), "UTC").unwrap_err();
+        let error = draft(read(mixed).unwrap(), "UTC", &ToolLimits::default()).unwrap_err();
         assert!(error.to_string().contains("either `trigger`"), "{error}");
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use reveille::base::id::{Scope, Tenant};
 use reveille::domain::task::{Task, TaskStatus};
 use reveille::executor::host::StoreHost;
+use reveille::ports::tool::access::ToolLimits;
 use reveille::ports::tool::{HostError, ToolHost};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -14,6 +15,7 @@ use crate::support::world::{ADMIN, World, on_both};
 
 on_both! {
     agent_changes_what_it_gives_and_the_rest_of_the_task_stays
+    agent_with_few_tools_gives_no_more_to_a_task_that_it_writes_for
     agent_does_not_touch_tasks_with_more_rights_than_its_own
     task_that_an_agent_paused_is_resumed_and_that_of_a_person_is_not
     run_of_an_agent_is_one_for_one_call
@@ -57,7 +59,10 @@ async fn agent_changes_what_it_gives_and_the_rest_of_the_task_stays(world: World
     let instance = world.instance();
     let id = made(&instance, json!({})).await;
     let changes = json!({ "instruction": "Sort it", "trigger": { "type": "schedule", "interval": "2h" } });
-    let brief = told(&instance, move |host| async move { host.update_task(&ann(), id, changes).await }).await.unwrap();
+    let brief =
+        told(&instance, move |host| async move { host.update_task(&ann(), id, changes, &ToolLimits::default()).await })
+            .await
+            .unwrap();
     assert_eq!((&brief["instruction"], &brief["name"]), (&json!("Sort it"), &json!("Mail")));
     let task = read(&instance, id).await;
     assert_eq!((task.version, task.spec.action.config["max_turns"].as_i64()), (2, Some(3)));
@@ -68,16 +73,22 @@ async fn agent_changes_what_it_gives_and_the_rest_of_the_task_stays(world: World
     );
     // another kind of trigger takes the place of the whole
     let event = json!({ "trigger": { "type": "event", "source": "email" } });
-    told(&instance, move |host| async move { host.update_task(&ann(), id, event).await }).await.unwrap();
+    told(&instance, move |host| async move { host.update_task(&ann(), id, event, &ToolLimits::default()).await })
+        .await
+        .unwrap();
     assert_eq!(read(&instance, id).await.spec.trigger.kind(), "event");
     let odd = json!({ "trigger": { "type": "schedule", "cron": "not one" } });
     assert!(matches!(
-        told(&instance, move |host| async move { host.update_task(&ann(), id, odd).await }).await,
+        told(&instance, move |host| async move { host.update_task(&ann(), id, odd, &ToolLimits::default()).await })
+            .await,
         Err(HostError::Invalid(_))
     ));
     let bob = Tenant::new("bob").unwrap();
     assert_eq!(
-        told(&instance, move |host| async move { host.update_task(&bob, id, json!({ "name": "x" })).await }).await,
+        told(&instance, move |host| async move {
+            host.update_task(&bob, id, json!({ "name": "x" }), &ToolLimits::default()).await
+        })
+        .await,
         Err(HostError::NotFound)
     );
     instance.finish(&world).await;
@@ -93,7 +104,7 @@ async fn agent_does_not_touch_tasks_with_more_rights_than_its_own(world: World) 
     ] {
         let id = made(&instance, fields.clone()).await;
         let refused = told(&instance, move |host| async move {
-            host.update_task(&ann(), id, json!({ "instruction": "Pay me" })).await
+            host.update_task(&ann(), id, json!({ "instruction": "Pay me" }), &ToolLimits::default()).await
         })
         .await;
         assert!(matches!(refused, Err(HostError::Invalid(_))), "{fields}: {refused:?}");
@@ -102,9 +113,10 @@ async fn agent_does_not_touch_tasks_with_more_rights_than_its_own(world: World) 
     let id = made(&instance, json!({})).await;
     let poll = json!({ "http": { "url": "https://example.org/", "method": "POST" } });
     let trigger = json!({ "type": "condition", "poll": poll, "interval": "1h", "expression": "value == 1" });
-    let refused =
-        told(&instance, move |host| async move { host.update_task(&ann(), id, json!({ "trigger": trigger })).await })
-            .await;
+    let refused = told(&instance, move |host| async move {
+        host.update_task(&ann(), id, json!({ "trigger": trigger }), &ToolLimits::default()).await
+    })
+    .await;
     assert!(matches!(refused, Err(HostError::Invalid(_))), "{refused:?}");
     instance.finish(&world).await;
 }
@@ -125,7 +137,7 @@ async fn task_that_an_agent_paused_is_resumed_and_that_of_a_person_is_not(world:
     else {
         panic!("it was resumed")
     };
-    assert_eq!(why, "the task is paused, and not by an agent: only a person may resume it");
+    assert_eq!(why, "the task was not paused by an agent, so only a person may resume it");
     // and by pausing it once more an agent does not make it its own
     told(&instance, move |host| async move { host.pause_task(&ann(), id).await }).await.unwrap();
     assert!(told(&instance, move |host| async move { host.resume_task(&ann(), id).await }).await.is_err());
@@ -163,4 +175,36 @@ async fn run_of_an_agent_is_one_for_one_call(world: World) {
     );
     // the runs themselves are not what this is about
     instance.crash();
+}
+
+async fn agent_with_few_tools_gives_no_more_to_a_task_that_it_writes_for(world: World) {
+    let instance = world.instance();
+    let limits = || ToolLimits {
+        allow: Some(vec!["current_time".into(), "send_notification".into()]),
+        deny: vec!["http_send".into()],
+    };
+    let of = |task: &Task| {
+        (task.spec.action.config.get("tools").cloned(), task.spec.action.config.get("deny_tools").cloned())
+    };
+    let own =
+        json!({ "action": { "instruction": "Read it", "config": { "tools": ["current_time", "http_request"] } } });
+    let id = made(&instance, own).await;
+    let update = async |id: Uuid, changes: Value, limits: ToolLimits| {
+        told(&instance, move |host| async move { host.update_task(&ann(), id, changes, &limits).await }).await.unwrap();
+        read(&instance, id).await
+    };
+    // when it fires is nothing that its agent is told
+    let task = update(id, json!({ "max_runs": 3 }), limits()).await;
+    assert_eq!(of(&task), (Some(json!(["current_time", "http_request"])), None));
+    let task = update(id, json!({ "instruction": "Sort it" }), ToolLimits::default()).await;
+    assert_eq!(of(&task), (Some(json!(["current_time", "http_request"])), None));
+    for changes in [json!({ "instruction": "Send it" }), json!({ "name": "Send it" })] {
+        let id = made(&instance, json!({})).await;
+        let task = update(id, changes, limits()).await;
+        assert_eq!(of(&task), (Some(json!(["current_time", "send_notification"])), Some(json!(["http_send"]))));
+        assert_eq!(task.spec.action.config["max_turns"], 3, "the rest stays");
+    }
+    let task = update(id, json!({ "instruction": "Send it" }), limits()).await;
+    assert_eq!(of(&task), (Some(json!(["current_time"])), Some(json!(["http_send"]))));
+    instance.finish(&world).await;
 }
