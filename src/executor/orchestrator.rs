@@ -18,7 +18,7 @@ use crate::domain::run::{Cause, MissedInstants, Run, RunError, RunOutcome, Usage
 use crate::domain::task::{Action, Task};
 use crate::domain::trigger::zone::shown_in;
 use crate::executor::{Executor, Job};
-use crate::ports::tool::access::ToolLimits;
+use crate::ports::tool::access::{ToolLimits, check_written};
 
 /// The keys of `action.config`.
 const KEYS: [&str; 7] = ["system_prompt", "model", "max_turns", "tools", "deny_tools", "credentials", "approvals"];
@@ -132,11 +132,7 @@ impl Orchestrator {
     fn tool_names(&self, value: &Value, key: &str, faults: &mut ValidationErrors) -> Option<Vec<String>> {
         let place = format!("/action/config/{key}");
         let names: Vec<String> = faults.read(value, &place)?;
-        let is_known = |tool: &str| self.agent.tools.names().any(|known| known == tool);
-        for (index, name) in names.iter().enumerate().filter(|(_, name)| !is_known(name)).take(NAMED) {
-            let hint = did_you_mean(name, self.agent.tools.names());
-            faults.add(format!("{place}/{index}"), format!("unknown tool `{name}`{hint}"));
-        }
+        check_written(&place, &names, self.agent.tools.names(), faults);
         Some(names)
     }
 }

@@ -47,21 +47,7 @@ mod tests {
     use crate::domain::approval::{Category, Consequence};
 
     fn tool() -> Definition {
-        Definition {
-            name: "send".into(),
-            description: String::new(),
-            parameters: json!({}),
-            category: Category::Read,
-            consequence: Consequence::Low,
-            requires_confirmation: false,
-            timeout: None,
-            version: "1.0.0".into(),
-            status: ToolStatus::Active,
-            idempotent: true,
-            summary: None,
-            undo_seconds: None,
-            request: None,
-        }
+        Definition::new("send", "", json!({}), Category::Read, Consequence::Low)
     }
 
     fn failed(kind: ToolFailure) -> ToolError {

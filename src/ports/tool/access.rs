@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::base::invalid::{ValidationErrors, did_you_mean, escape};
+use crate::base::invalid::{NAMED, ValidationErrors, did_you_mean, escape};
 
 /// `[tool_access]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -80,9 +80,27 @@ impl ToolAccess {
     }
 }
 
+/// Names in a list of a task or a step, at most: it is gone through for each tool at each run.
+const MOST_NAMES: usize = 256;
+
+/// Adds those of the names that no tool has, below `place`, and a list that is too long.
+pub fn check_written<'a>(
+    place: &str,
+    names: &[String],
+    tools: impl Iterator<Item = &'a str>,
+    faults: &mut ValidationErrors,
+) {
+    if names.len() > MOST_NAMES {
+        faults.add(place, format!("must have at most {MOST_NAMES} names"));
+        return;
+    }
+    check_names(place, names, &tools.collect::<Vec<_>>(), faults);
+}
+
 /// Adds those of the names that no tool has, below `place`.
 pub fn check_names(place: &str, names: &[String], tools: &[&str], faults: &mut ValidationErrors) {
-    for (index, name) in names.iter().enumerate().filter(|(_, name)| !tools.contains(&name.as_str())) {
+    let is_unknown = |(_, name): &(usize, &String)| !tools.contains(&name.as_str());
+    for (index, name) in names.iter().enumerate().filter(is_unknown).take(NAMED) {
         let near = did_you_mean(name, tools.iter().copied());
         faults.add(format!("{place}/{index}"), format!("unknown tool `{name}`{near}"));
     }
@@ -120,6 +138,17 @@ mod tests {
         assert_eq!(limits(None, &[]).and(&limits(Some(&["a"]), &[])), limits(Some(&["a"]), &[]));
         assert_eq!(limits(Some(&["a"]), &[]).and(&limits(None, &["a"])), limits(Some(&["a"]), &["a"]));
         assert!(limits(None, &[]).is_empty() && !limits(Some(&[]), &[]).is_empty() && !limits(None, &["a"]).is_empty());
+    }
+
+    #[test]
+    fn list_of_a_task_is_taken_at_its_longest_and_refused_one_name_beyond_it() {
+        let faults = |length: usize| {
+            let mut faults = ValidationErrors::new();
+            check_written("/tools", &vec!["look".to_owned(); length], ["look"].into_iter(), &mut faults);
+            faults.0.into_iter().map(|fault| fault.message).collect::<Vec<_>>()
+        };
+        assert_eq!(faults(MOST_NAMES), [""; 0]);
+        assert_eq!(faults(MOST_NAMES + 1), ["must have at most 256 names"]);
     }
 
     #[test]

@@ -166,19 +166,8 @@ mod tests {
 
     fn named(name: &str, status: ToolStatus, parameters: Value) -> Arc<dyn Tool> {
         Arc::new(NamedTool(Definition {
-            name: name.into(),
-            description: String::new(),
-            parameters,
-            category: Category::Read,
-            consequence: Consequence::Low,
-            requires_confirmation: false,
-            timeout: None,
-            version: "1.0.0".into(),
             status,
-            idempotent: true,
-            summary: None,
-            undo_seconds: None,
-            request: None,
+            ..Definition::new(name, "", parameters, Category::Read, Consequence::Low)
         }))
     }
 

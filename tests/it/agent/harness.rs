@@ -30,7 +30,7 @@ use reveille::ports::llm::{LlmError, Model, ModelAnswer, ModelRequest, ModelToke
 use reveille::ports::tool::access::ToolLimits;
 use reveille::ports::tool::{
     Definition, HostError, MissedByStep, TaskQuery, Tool, ToolContext, ToolError, ToolHost, ToolNotice, ToolOutput,
-    ToolRegistry, ToolStatus,
+    ToolRegistry,
 };
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -299,21 +299,13 @@ impl FakeTool {
     where
         F: Future<Output = Result<ToolOutput, ToolError>> + Send + 'static,
     {
-        let definition = Definition {
-            name: name.into(),
-            description: format!("the tool {name}"),
-            parameters: json!({ "type": "object" }),
-            category: Category::Read,
-            consequence: Consequence::Low,
-            requires_confirmation: false,
-            timeout: None,
-            version: "1.0.0".into(),
-            status: ToolStatus::Active,
-            idempotent: true,
-            summary: None,
-            undo_seconds: None,
-            request: None,
-        };
+        let definition = Definition::new(
+            name,
+            &format!("the tool {name}"),
+            json!({ "type": "object" }),
+            Category::Read,
+            Consequence::Low,
+        );
         FakeTool { definition, deed: Box::new(move |context, arguments| deed(context, arguments).boxed()) }
     }
 

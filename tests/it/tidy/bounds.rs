@@ -107,6 +107,10 @@ const TESTED: &[(&str, Tested)] = &[
     ("src/base/invalid.rs: POINTER_BYTES", By("fault_is_whole_up_to_each_bound_and_cut_one_beyond_it")),
     ("src/base/json/schema.rs: MOST_STEPS", By("check_is_refused_by_steps_before_it_is_done")),
     (
+        "src/ports/tool/access.rs: MOST_NAMES",
+        By("list_of_a_task_is_taken_at_its_longest_and_refused_one_name_beyond_it"),
+    ),
+    (
         "src/agent/calls/result_cache.rs: ARGUMENTS",
         By("call_with_arguments_at_the_bound_is_kept_and_one_byte_beyond_it_is_not"),
     ),

@@ -17,7 +17,7 @@ use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, 
 use crate::executor::pipeline::reading::{StepReader, given};
 use crate::executor::pipeline::scope::StepScope;
 use crate::executor::pipeline::steps::llm::model;
-use crate::ports::tool::access::ToolLimits;
+use crate::ports::tool::access::{ToolLimits, check_written};
 
 /// Turns that may be asked for.
 const TURNS: std::ops::RangeInclusive<u64> = 1..=100;
@@ -84,12 +84,7 @@ fn tools(fields: &Map<String, Value>, key: &str, reading: &mut StepReader) -> Op
     let place = format!("{}/{key}", reading.pointer);
     let names: Vec<String> = reading.faults.read(list, &place)?;
     let known = reading.parts.tools().clone();
-    for (index, name) in names.iter().enumerate() {
-        if !known.names().any(|known| known == name) {
-            let hint = did_you_mean(name, known.names());
-            reading.faults.add(format!("{place}/{index}"), format!("unknown tool `{name}`{hint}"));
-        }
-    }
+    check_written(&place, &names, known.names(), reading.faults);
     Some(names)
 }
 
