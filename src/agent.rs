@@ -4,6 +4,7 @@
 //! [`AgentStore`] and [`crate::ports::tool::ToolHost`]. The transcript survives a crash: see `react.rs`.
 
 mod answer;
+pub mod budget;
 mod calls;
 pub mod checkpoint;
 mod configured;
@@ -27,7 +28,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono_tz::Tz;
-use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
@@ -44,13 +44,15 @@ use crate::agent::tool_offers::ToolOffers;
 use crate::base::clock::Clock;
 use crate::base::compute::Compute;
 use crate::base::id::Tenant;
-use crate::domain::approval::{Approval, Begun, CallOutcome, GrantAsk, Policy, PolicyRules};
+use crate::domain::approval::{Approval, Policy, PolicyRules};
 use crate::domain::credential::Reference;
-use crate::domain::run::{RunError, StreamEvent, TranscriptEntry, TranscriptMessage, Usage};
+use crate::domain::run::outcome::REASON_BUDGET;
+use crate::domain::run::{RunError, StreamEvent, TranscriptMessage, Usage};
 use crate::ports::llm::Models;
 use crate::ports::llm::fallback::Chain;
 use crate::ports::tool::{ToolHost, ToolRegistry, UsedSecrets};
 
+pub use checkpoint::agent_store::{AgentStore, AppendError};
 pub use configured::Configured;
 pub use result::ReactLoopResult;
 pub use settings::Settings;
@@ -59,62 +61,6 @@ pub use stop::{LoopStopReason, StopSignal};
 
 /// Hears what happens in a run while it happens. Must not block.
 pub type StreamSink = Arc<dyn Fn(StreamEvent) + Send + Sync>;
-
-/// Why the transcript could not be read or written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum AppendError {
-    /// Another worker holds the run now: stop at once.
-    #[error("the lease is lost")]
-    LeaseLost,
-    /// The store is away; the entry may or may not have been written.
-    #[error("the store is unavailable")]
-    Unavailable,
-    /// Asking again does not mend it.
-    #[error("what is stored can't be read or written")]
-    Corrupt,
-    /// A newer release wrote the transcript; it stays as it is.
-    #[error("the transcript has the format {found}, and this release reads up to {newest}")]
-    UnknownFormat {
-        /// The format that is stored.
-        found: i16,
-        /// The newest that is known.
-        newest: i16,
-    },
-}
-
-/// The transcript of one run, fenced by the lease under which it is executed.
-pub trait AgentStore: Send + Sync {
-    /// All entries, in order.
-    fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>>;
-
-    /// Appends entries in one transaction. Once it has returned they are durable; when it failed with
-    /// `Unavailable` they may be durable or not. The same entries (by `seq`) appended again change nothing.
-    fn append(&self, entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>>;
-
-    /// Takes entries that may wait. They are stored with the next append, which brings them along, or with the record of
-    /// how the execution ended; until then they are lost with the process.
-    fn defer(&self, entries: Vec<TranscriptEntry>);
-
-    /// The questions that were put about calls of a turn of this run. Here and below: where nobody can be asked, none.
-    fn approvals(&self, _turn: i64) -> BoxFuture<'_, Result<Vec<Approval>, AppendError>> {
-        Box::pin(std::future::ready(Ok(Vec::new())))
-    }
-
-    /// Marks that an approved call, which has this digest now, is about to be executed.
-    fn begin<'a>(&'a self, _approval: Uuid, _digest: &'a str) -> BoxFuture<'a, Result<Begun, AppendError>> {
-        Box::pin(std::future::ready(Ok(Begun::Refused)))
-    }
-
-    /// The standing grant that covers a call; its use is counted, once for the same call.
-    fn use_grant<'a>(&'a self, _call: GrantAsk<'a>) -> BoxFuture<'a, Result<Option<Uuid>, AppendError>> {
-        Box::pin(std::future::ready(Ok(None)))
-    }
-
-    /// Notes what came of an approved call, for whoever approved it. Best effort.
-    fn note_outcome(&self, _approval: Uuid, _outcome: CallOutcome) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
-    }
-}
 
 /// Limits of the channel that will carry the answer; the model is told of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -276,6 +222,9 @@ impl Agent {
                 AgentResponse::Answered(result)
             }
             LoopEnd::Suspended(suspension) => AgentResponse::Suspended(suspension),
+            // a run of which nothing has happened is not begun; a step belongs to one that has
+            LoopEnd::Refused(_) if incoming.asking.is_some() => AgentResponse::Refused { reason: REASON_BUDGET.into() },
+            LoopEnd::Refused(fault) => return Err(RunError::Fail { fault }),
         })
     }
 
@@ -328,10 +277,11 @@ impl Agent {
 
     fn chain(&self, incoming: &AgentRequest) -> Result<Chain, RunError> {
         let model = incoming.wishes.model.as_deref();
-        self.models.chain(model, incoming.tenant.as_str()).ok_or_else(|| match model {
+        let chain = self.models.chain(model, incoming.tenant.as_str()).ok_or_else(|| match model {
             Some(name) => RunError::fail("unknown_model", format!("there is no model `{name}` in [llm.models]")),
             None => RunError::fail("llm_not_configured", "no model is configured; set [llm.models.main]"),
-        })
+        })?;
+        Ok(if incoming.store.is_budgeted() { chain.budgeted() } else { chain })
     }
 
     async fn react_loop(&self, prepared: PreparedRequest<'_>) -> Result<LoopEnd, RunError> {

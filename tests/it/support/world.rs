@@ -15,6 +15,7 @@ use reveille::base::clock::Clock;
 use reveille::base::secret::{Secret, SecretUrl};
 use reveille::config::Config;
 use reveille::domain::approval;
+use reveille::domain::budget;
 use reveille::engine;
 use reveille::executor::post_process::PostProcess;
 use reveille::ports::tool::Tool;
@@ -93,6 +94,7 @@ pub struct World {
     /// Steps behind an answer.
     pub post_process: Vec<Arc<dyn PostProcess>>,
     pub gate: gate::safety::Settings,
+    pub budgets: budget::Settings,
     pub declared: Vec<Declared>,
     /// Services that people can connect.
     pub oauth: oauth::Settings,
@@ -170,6 +172,7 @@ impl World {
             tools: Vec::new(),
             post_process: Vec::new(),
             gate: gate::safety::Settings::default(),
+            budgets: budget::Settings::default(),
             declared: Vec::new(),
             oauth: oauth::Settings::default(),
             database,
@@ -268,6 +271,7 @@ impl World {
         config.server.public_url = self.public_url.clone();
         config.llm = self.llm.clone();
         config.gate = self.gate.clone();
+        config.budgets = self.budgets;
         config.agents = self.agents.clone();
         config.tools = self.declared.clone();
         config.oauth = self.oauth.clone();

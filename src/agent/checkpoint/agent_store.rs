@@ -1,0 +1,75 @@
+//! The store of one run, as its agent sees it: the transcript, the questions to people, and the budgets.
+
+use futures::future::BoxFuture;
+use uuid::Uuid;
+
+use crate::domain::approval::{Approval, Begun, CallOutcome, GrantAsk};
+use crate::domain::budget::CallBound;
+use crate::domain::run::{RunError, TranscriptEntry};
+
+/// Why the transcript could not be read or written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AppendError {
+    /// Another worker holds the run now: stop at once.
+    #[error("the lease is lost")]
+    LeaseLost,
+    /// The store is away; the entry may or may not have been written.
+    #[error("the store is unavailable")]
+    Unavailable,
+    /// Asking again does not mend it.
+    #[error("what is stored can't be read or written")]
+    Corrupt,
+    /// A newer release wrote the transcript; it stays as it is.
+    #[error("the transcript has the format {found}, and this release reads up to {newest}")]
+    UnknownFormat {
+        /// The format that is stored.
+        found: i16,
+        /// The newest that is known.
+        newest: i16,
+    },
+}
+
+/// The transcript of one run, fenced by the lease under which it is executed.
+pub trait AgentStore: Send + Sync {
+    /// All entries, in order.
+    fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>>;
+
+    /// Appends entries in one transaction. Once it has returned they are durable; when it failed with
+    /// `Unavailable` they may be durable or not. The same entries (by `seq`) appended again change nothing.
+    fn append(&self, entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>>;
+
+    /// Takes entries that may wait. They are stored with the next append, which brings them along, or with the record of
+    /// how the execution ended; until then they are lost with the process.
+    fn defer(&self, entries: Vec<TranscriptEntry>);
+
+    /// Whether a budget holds for the run: then each call of a model is reserved before it is made.
+    fn is_budgeted(&self) -> bool {
+        false
+    }
+
+    /// Reserves what the call of this turn may come to at worst, until an entry of the turn says what it came to. Waits while
+    /// other calls under way have reserved what may be left. An error ends the run.
+    fn reserve(&self, _turn: i64, _bound: CallBound) -> BoxFuture<'_, Result<(), RunError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// The questions that were put about calls of a turn of this run. Here and below: where nobody can be asked, none.
+    fn approvals(&self, _turn: i64) -> BoxFuture<'_, Result<Vec<Approval>, AppendError>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    /// Marks that an approved call, which has this digest now, is about to be executed.
+    fn begin<'a>(&'a self, _approval: Uuid, _digest: &'a str) -> BoxFuture<'a, Result<Begun, AppendError>> {
+        Box::pin(std::future::ready(Ok(Begun::Refused)))
+    }
+
+    /// The standing grant that covers a call; its use is counted, once for the same call.
+    fn use_grant<'a>(&'a self, _call: GrantAsk<'a>) -> BoxFuture<'a, Result<Option<Uuid>, AppendError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    /// Notes what came of an approved call, for whoever approved it. Best effort.
+    fn note_outcome(&self, _approval: Uuid, _outcome: CallOutcome) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
