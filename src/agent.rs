@@ -12,7 +12,6 @@ mod consent;
 mod context;
 pub mod gate;
 mod loops;
-mod policy;
 mod prompt;
 mod react;
 pub mod result;
@@ -32,6 +31,7 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::agent::calls::ToolRunner;
+use crate::agent::calls::result_cache::ResultCache;
 use crate::agent::checkpoint::{Added, Checkpoint};
 use crate::agent::consent::Consent;
 use crate::agent::context::ContextWindow;
@@ -50,6 +50,7 @@ use crate::domain::run::outcome::REASON_BUDGET;
 use crate::domain::run::{RunError, StreamEvent, TranscriptMessage, Usage};
 use crate::ports::llm::Models;
 use crate::ports::llm::fallback::Chain;
+use crate::ports::tool::access::passes;
 use crate::ports::tool::{ToolHost, ToolRegistry, UsedSecrets};
 
 pub use checkpoint::agent_store::{AgentStore, AppendError};
@@ -82,6 +83,8 @@ pub struct Agent {
     pub tools: Arc<ToolRegistry>,
     /// The selections of them that were offered lately.
     pub offers: ToolOffers,
+    /// The results that are kept of them.
+    pub results: ResultCache,
     /// Settings of `[react]`.
     pub settings: Settings,
     /// Approval rules of the operator.
@@ -141,6 +144,8 @@ pub struct AgentOverrides {
     pub max_turns: Option<u32>,
     /// The only tools that may be used; `None`: all.
     pub tools: Option<Vec<String>>,
+    /// Tools that may not be used.
+    pub deny_tools: Vec<String>,
     /// The credentials that its calls may use without anybody being asked for them.
     pub credentials: Vec<Reference>,
 }
@@ -205,7 +210,16 @@ impl Agent {
         compute: Compute,
         gate: Gate,
     ) -> Agent {
-        Agent { models, tools, offers: ToolOffers::default(), settings, policy, compute, gate }
+        Agent {
+            models,
+            tools,
+            offers: ToolOffers::default(),
+            results: ResultCache::default(),
+            settings,
+            policy,
+            compute,
+            gate,
+        }
     }
 
     /// The way of every message, whoever sent it. Where the run has a transcript already, goes on behind it.
@@ -231,13 +245,14 @@ impl Agent {
     async fn prepare_context<'a>(&'a self, incoming: &'a AgentRequest) -> Result<PreparedRequest<'a>, RunError> {
         let chain = self.chain(incoming)?;
         let window = ContextWindow::new(&self.settings, chain.counter(), chain.context_token_limit());
-        let allowed = |name: &&str| match &incoming.wishes.tools {
-            Some(only) => only.iter().any(|tool| tool == name),
-            None => true,
+        let wishes = &incoming.wishes;
+        let allowed = |name: &&str| {
+            self.tools.allows(incoming.tenant.as_str(), name)
+                && passes(wishes.tools.as_deref(), &wishes.deny_tools, name)
         };
         let callable: Vec<&str> = self.tools.names().filter(allowed).collect();
         // a task that names a deprecated tool was written when it was none
-        let is_named = incoming.wishes.tools.is_some();
+        let is_named = wishes.tools.is_some();
         let offered: Vec<&str> =
             callable.iter().copied().filter(|name| is_named || !self.tools.is_deprecated(name)).collect();
         let prompt = Prompt {
@@ -300,6 +315,7 @@ impl Agent {
             clock: &incoming.clock,
             known: &incoming.known,
             time_limit: Duration::from_secs(self.settings.tool_execution_timeout),
+            results: &self.results,
             teller: &teller,
             compute: &self.compute,
             consent: Consent {

@@ -149,7 +149,8 @@ pub async fn build(
     let mut tools = tool::builtin::all(&credentials);
     tools.extend(declared.into_iter().map(|tool| tool.with(&credentials)));
     tools.extend(extras.tools);
-    let tools = Arc::new(tool::ToolRegistry::new(tools).map_err(anyhow::Error::msg)?);
+    let tools = tool::ToolRegistry::new(tools).map_err(anyhow::Error::msg)?;
+    let tools = Arc::new(tools.governed(&config.all_tool_policies(), &config.tool_access));
     let sources = Sources::new(&config.poll, &credentials, Arc::clone(&tools), data_dir);
     let sources = Arc::new(sources.map_err(faults_below("/poll"))?);
     let gate = extras::gate(config, &store, extras.gate_checks)?;

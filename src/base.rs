@@ -4,9 +4,9 @@
 pub mod failpoint;
 pub mod backoff;
 pub mod clock;
+pub mod collections;
 pub mod compute;
 pub mod expr;
-pub mod fair_queue;
 pub mod field;
 pub mod id;
 pub mod invalid;

@@ -8,6 +8,7 @@ mod environment;
 mod fault;
 pub mod keys;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -49,8 +50,14 @@ pub struct Config {
     pub react: agent::Settings,
     /// Settings of `[gate]`.
     pub gate: agent::gate::safety::Settings,
+    /// Settings of `[gate_rates]`.
+    pub gate_rates: agent::gate::rates::RateSettings,
     /// Declared tools, `[[tools]]`.
     pub tools: Vec<tool::http::Declared>,
+    /// How calls of other tools are treated, `[tool_policies]`.
+    pub tool_policies: BTreeMap<String, tool::policy::ToolPolicy>,
+    /// Settings of `[tool_access]`.
+    pub tool_access: tool::access::ToolAccess,
     /// Configured agents, `[[agents]]`.
     pub agents: Vec<agent::Configured>,
     /// Settings of `[approvals]`.
@@ -109,7 +116,9 @@ impl Config {
         let mut loaded =
             Loaded { config, name: name.to_owned(), text: text.to_owned(), environment: environment.clone() };
         let resolved = loaded.config.llm.resolve_keys(|variable| environment.get(variable).map(str::to_owned));
-        resolved.and_then(|()| loaded.config.check()).map_err(|faults| loaded.explain(&faults))?;
+        let variable = |name: &str| environment.get(name).map(str::to_owned);
+        let filled = tool::http::fill_variables(&mut loaded.config.tools, variable);
+        resolved.and(filled).and_then(|()| loaded.config.check()).map_err(|faults| loaded.explain(&faults))?;
         Ok(loaded)
     }
 
@@ -130,11 +139,18 @@ impl Config {
         self.llm.check(&mut faults);
         self.react.check(&mut faults);
         self.gate.compile(&mut faults);
+        self.gate_rates.check(&mut faults);
         vault::oauth::check(&self.oauth, &mut faults);
         self.quotas.check(&mut faults);
         self.budgets.check(&mut faults);
         self.telemetry.check(&mut faults);
         faults.into_result(())
+    }
+
+    /// How calls of each tool are treated for which anything is said.
+    pub fn all_tool_policies(&self) -> BTreeMap<String, tool::policy::ToolPolicy> {
+        let declared = self.tools.iter().map(|tool| (tool.name.clone(), tool.policy()));
+        self.tool_policies.clone().into_iter().chain(declared).collect()
     }
 
     /// The quotas of every tenant that has none of its own. Runs at once are a setting of the engine.

@@ -10,6 +10,7 @@ pub mod leased_transcript;
 pub mod orchestrator;
 pub mod pipeline;
 pub mod post_process;
+pub mod rate_check;
 pub mod run_spending;
 pub mod schema;
 pub mod webhook;

@@ -18,7 +18,7 @@
 //!
 //! # Layers, each importing only what stands above it
 //!
-//! - [`base`], without I/O of the product: [`backoff`], [`clock`], [`compute`], [`expr`], [`fair_queue`], [`failpoint`],
+//! - [`base`], without I/O of the product: [`backoff`], [`clock`], [`collections`], [`compute`], [`expr`], [`failpoint`],
 //!   [`field`], [`id`], [`invalid`], [`json`], [`limiter`], [`metrics`], [`redact`], [`secret`], [`signature`],
 //!   [`template`], [`threads`], [`token`], [`unicode_safety`], [`words`].
 //! - [`domain`], data and transitions, no `await`: [`actor`], [`approval`], [`budget`], [`credential`], [`event`], [`halt`],
@@ -41,9 +41,9 @@
 //!
 //! [`backoff`]: base::backoff
 //! [`clock`]: base::clock
+//! [`collections`]: base::collections
 //! [`compute`]: base::compute
 //! [`expr`]: base::expr
-//! [`fair_queue`]: base::fair_queue
 //! [`failpoint`]: base::failpoint
 //! [`field`]: base::field
 //! [`id`]: base::id

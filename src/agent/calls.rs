@@ -2,6 +2,9 @@
 //!
 //! A call that fails is an observation for the model; only [`ToolError::Abort`] ends the run. Nothing is stored here.
 
+mod policy;
+pub mod result_cache;
+
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +15,9 @@ use futures::stream::{FuturesUnordered, Stream};
 use serde_json::Value;
 use uuid::Uuid;
 
+use crate::agent::calls::policy::{again, permit};
+use crate::agent::calls::result_cache::{CacheableCall, ResultCache};
 use crate::agent::consent::{Consent, ConsentVerdict, EarlierQuestions, REFUSED};
-use crate::agent::policy::{again, permit};
 use crate::agent::stream::StreamEmitter;
 use crate::base::clock::Clock;
 use crate::base::compute::Compute;
@@ -40,6 +44,7 @@ pub struct ToolRunner<'a> {
     /// The secrets that the run has used so far.
     pub known: &'a UsedSecrets,
     pub time_limit: Duration,
+    pub results: &'a ResultCache,
     pub teller: &'a StreamEmitter,
     pub compute: &'a Compute,
     pub consent: Consent<'a>,
@@ -221,11 +226,11 @@ impl ToolRunner<'_> {
             self.teller.tool_warning(&call.name, "the tool is deprecated");
         }
         let Some(arguments) = edited else {
-            return Ok(Attempt::done(self.with_retries(turn, call, tool).await, approval, reasons));
+            return Ok(Attempt::done(self.known_or_called(turn, call, tool).await, approval, reasons));
         };
         let preface = format!("The user changed the arguments before approving: {arguments}\n\n");
         let call = ToolCall { arguments, ..call.clone() };
-        let result = self.with_retries(turn, &call, tool).await;
+        let result = self.known_or_called(turn, &call, tool).await;
         Ok(Attempt::Done(Answered { result, approval, reasons, preface }))
     }
 
@@ -238,6 +243,34 @@ impl ToolRunner<'_> {
         })
     }
 
+    /// The result that is known from the same call, else that of this one.
+    async fn known_or_called(&self, turn: i64, call: &ToolCall, tool: &Registered) -> Result<ToolOutput, ToolError> {
+        let cacheable = self.cacheable(turn, call, tool).await;
+        if let Some(text) = cacheable.as_ref().and_then(|call| self.results.get(call, self.clock.elapsed())) {
+            tracing::debug!(tool = call.name, "the result of the same call is known");
+            return Ok(ToolOutput { text: text.to_string() });
+        }
+        let output = self.with_retries(turn, call, tool).await?;
+        if let Some(cacheable) = cacheable
+            && !self.known.finds(&output.text).await
+        {
+            self.results.keep(cacheable, &output.text, self.clock.elapsed());
+        }
+        Ok(output)
+    }
+
+    /// `None`: the result of the call is not kept.
+    async fn cacheable(&self, turn: i64, call: &ToolCall, tool: &Registered) -> Option<CacheableCall> {
+        if !tool.policy.cache {
+            return None;
+        }
+        let context = self.context(turn, call, self.time_limit);
+        // where this can't be told, the call itself says why
+        let credential = tool.tool.credential_state(&context, &call.arguments).await?;
+        let (tenant, definition) = (self.tenant.as_str(), tool.definition());
+        Some(CacheableCall::new(tenant, definition, &credential, &call.arguments))
+    }
+
     async fn with_retries(&self, turn: i64, call: &ToolCall, tool: &Registered) -> Result<ToolOutput, ToolError> {
         let mut limit = tool.definition().timeout.unwrap_or(self.time_limit);
         for tries in 1.. {
@@ -245,7 +278,9 @@ impl ToolRunner<'_> {
                 Ok(output) => return Ok(output),
                 Err(error) => error,
             };
-            let Some(next) = again(tool.definition(), &error, tries, limit) else { return Err(error) };
+            let Some(next) = again(tool.definition(), &tool.policy.retry, &error, tries, limit) else {
+                return Err(error);
+            };
             self.teller.tool_warning(&call.name, format!("{error}; trying again"));
             self.clock.sleep(next.wait).await;
             limit = next.limit;

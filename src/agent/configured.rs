@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::invalid::{ValidationErrors, did_you_mean, escape};
 use crate::domain::approval::PolicyRules;
 use crate::domain::approval::settings::Override;
+use crate::ports::tool::access::check_names;
 
 /// One entry of `[[agents]]`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
@@ -22,6 +23,9 @@ pub struct Configured {
     /// The only tools that it may use; absent: all.
     #[serde(default)]
     pub tools: Option<Vec<String>>,
+    /// Tools that it may not use.
+    #[serde(default)]
+    pub deny_tools: Vec<String>,
     /// One of `[llm.models]`; absent: the default.
     #[serde(default)]
     pub model: Option<String>,
@@ -51,12 +55,8 @@ impl Configured {
             if agent.max_turns.is_some_and(|turns| !(1..=100).contains(&turns)) {
                 faults.add(format!("{place}/max_turns"), "must be from 1 to 100");
             }
-            for (at, tool) in agent.tools.iter().flatten().enumerate() {
-                if !tools.contains(&tool.as_str()) {
-                    let near = did_you_mean(tool, tools.iter().copied());
-                    faults.add(format!("{place}/tools/{at}"), format!("unknown tool `{tool}`{near}"));
-                }
-            }
+            check_names(&format!("{place}/tools"), agent.tools.as_deref().unwrap_or_default(), tools, faults);
+            check_names(&format!("{place}/deny_tools"), &agent.deny_tools, tools, faults);
             if let Some(model) = agent.model.as_deref().filter(|model| !models.contains(model)) {
                 let near = did_you_mean(model, models.iter().copied());
                 faults.add(format!("{place}/model"), format!("no model `{model}` in [llm.models]{near}"));
@@ -88,6 +88,7 @@ mod tests {
             description: String::new(),
             instruction,
             tools: None,
+            deny_tools: Vec::new(),
             model: None,
             max_turns: None,
             approvals: BTreeMap::new(),

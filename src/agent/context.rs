@@ -83,9 +83,9 @@ impl ContextWindow {
     }
 }
 
-/// The system messages, the message that is being answered, and the last `keep` others; a tool result never without
-/// its call, even where that keeps more. Without the message that is answered the agent would not know its task, and
-/// some providers refuse a conversation that a user did not begin.
+/// The system messages, the last `keep` others, and the user message that these follow; a tool result never without its
+/// call, even where that keeps more. Without the message that is answered the agent would not know its task, and some
+/// providers refuse a conversation that a user did not begin.
 fn trim(messages: &[TranscriptMessage], keep: usize) -> Vec<TranscriptMessage> {
     let spoken: Vec<usize> =
         (0..messages.len()).filter(|&i| !matches!(messages[i], TranscriptMessage::System { .. })).collect();
@@ -93,8 +93,10 @@ fn trim(messages: &[TranscriptMessage], keep: usize) -> Vec<TranscriptMessage> {
     while start > 0 && matches!(messages[spoken[start]], TranscriptMessage::Tool { .. }) {
         start -= 1;
     }
-    let answered = messages.iter().rposition(|message| matches!(message, TranscriptMessage::User { .. }));
-    let kept: HashSet<usize> = spoken[start..].iter().copied().chain(answered).collect();
+    let first = spoken.get(start).copied().unwrap_or_default();
+    let followed =
+        messages.iter().take(first + 1).rposition(|message| matches!(message, TranscriptMessage::User { .. }));
+    let kept: HashSet<usize> = spoken[start..].iter().copied().chain(followed).collect();
     let stays = |(index, message): (usize, &TranscriptMessage)| {
         (kept.contains(&index) || matches!(message, TranscriptMessage::System { .. })).then(|| message.clone())
     };
@@ -192,7 +194,7 @@ mod tests {
             chat.extend([TranscriptMessage::user("question"), assistant("answer", &[])]);
         }
         chat.push(TranscriptMessage::user("the last"));
-        assert_eq!(shape(&trim(&chat, 4)), "Sauau");
+        assert_eq!(shape(&trim(&chat, 4)), "Suauau", "the question before the first answer stays with it");
     }
 
     #[test]

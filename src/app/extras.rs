@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::executor::Executor;
 use crate::executor::halt_check::HaltCheck;
 use crate::executor::post_process::PostProcess;
+use crate::executor::rate_check::RateCheck;
 use crate::ports::tool::Tool;
 use crate::store::Store;
 
@@ -24,9 +25,12 @@ pub struct Extras {
     pub post_process: Vec<Arc<dyn PostProcess>>,
 }
 
-/// The gate: halts, the operator's words and patterns, and what an embedder adds.
+/// The gate: halts, rates, the operator's words and patterns, and what an embedder adds.
 pub(super) fn gate(config: &Config, store: &Store, added: Vec<Arc<dyn GateCheck>>) -> Result<Gate, ValidationErrors> {
     let mut checks: Vec<Arc<dyn GateCheck>> = vec![Arc::new(HaltCheck(store.clone()))];
+    if config.gate_rates.is_limited() {
+        checks.push(Arc::new(RateCheck { store: store.clone(), rates: config.gate_rates.clone() }));
+    }
     if let Some(safety) = config.gate.check(store.computing())? {
         checks.push(Arc::new(safety));
     }

@@ -88,6 +88,9 @@ fn with_tools(
 ) {
     let names: Vec<&str> = tools.names().collect();
     let mut found = ValidationErrors::new();
+    let declared: Vec<&str> = config.tools.iter().map(|tool| tool.name.as_str()).collect();
+    tool::policy::check_named(&config.tool_policies, &tools.definitions().collect::<Vec<_>>(), &declared, &mut found);
+    config.tool_access.check(&names, &mut found);
     config.approvals.check_tools(&names, &mut found);
     if let Some(models) = models {
         Configured::check(&config.agents, &names, &models.names().collect::<Vec<_>>(), &mut found);

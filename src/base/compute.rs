@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use crate::base::fair_queue::FairQueue;
+use crate::base::collections::fair_queue::FairQueue;
 use crate::base::threads::LowPool;
 
 /// Steps that a computation may take where it is asked for, instead of on a thread. A step is about a nanosecond of the

@@ -1,5 +1,7 @@
 //! The store, as tools see it: the tenant's own things through `ToolHost`.
 
+mod task_orders;
+
 use std::sync::Arc;
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -40,7 +42,7 @@ impl StoreHost {
         let (known, of) = (self.known.clone(), tenant.clone());
         let read = move || {
             let draft = Draft::parse(Ok(of), &draft, &known, now)?;
-            is_from_agent(&draft)?;
+            is_from_agent(&draft.spec)?;
             Task::new(new_id(now), draft, now).map_err(|fault| ValidationErrors(vec![fault]))
         };
         let read = self.store.compute(tenant.as_str(), read).await.map_err(host_error)?;
@@ -76,6 +78,11 @@ impl StoreHost {
     }
 
     async fn pause(&self, tenant: &Tenant, id: Uuid) -> Result<Value, HostError> {
+        let task = self.own_task(tenant, id).await?;
+        // the reason of who paused it first stays, and with it who may resume it
+        if task.status == TaskStatus::Paused {
+            return Ok(brief(&task));
+        }
         let change = TaskChange::Pause { reason: Some(REASON_PAUSED.into()) };
         let task = with_timeout(self.store.change_task(&Scope::Only(tenant.clone()), id, &change))
             .await
@@ -162,22 +169,22 @@ impl StoreHost {
     }
 }
 
-/// Refuses effects that nobody approved in a task that an agent makes. Such a task wakes an agent, which is asked for
-/// its approvals, and polls with GET alone.
-fn is_from_agent(draft: &Draft) -> Result<(), ValidationErrors> {
+/// Refuses effects that nobody approved in a task that an agent makes or changes. Such a task wakes an agent, which is
+/// asked for its approvals, and polls with GET alone.
+fn is_from_agent(spec: &Spec) -> Result<(), ValidationErrors> {
     let mut faults = ValidationErrors::new();
-    let Spec { executor, trigger, .. } = &draft.spec;
+    let Spec { executor, trigger, output, action, .. } = spec;
     if executor != DEFAULT_EXECUTOR {
         let message = format!("an agent may make tasks for `{DEFAULT_EXECUTOR}` only, not for `{executor}`");
         faults.add("/executor", message);
     }
-    if draft.spec.output.urgency == Some(Urgency::Urgent) {
+    if output.urgency == Some(Urgency::Urgent) {
         faults.add("/output/urgency", "an agent may ask for `high` at most; `urgent` is for the owner of a task");
     }
-    if draft.spec.action.config.get("approvals").is_some() {
+    if action.config.get("approvals").is_some() {
         faults.add("/action/config/approvals", "an agent may not decide about its own approvals");
     }
-    if draft.spec.action.config.get("credentials").is_some() {
+    if action.config.get("credentials").is_some() {
         let message =
             "an agent may not say which credentials nobody is asked about; the owner may, by changing the task";
         faults.add("/action/config/credentials", message);
@@ -241,6 +248,29 @@ impl ToolHost for StoreHost {
         Box::pin(self.pause(tenant, id))
     }
 
+    fn resume_task<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
+        Box::pin(self.resume(tenant, id))
+    }
+
+    fn update_task<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        id: Uuid,
+        changes: Value,
+    ) -> BoxFuture<'a, Result<Value, HostError>> {
+        Box::pin(self.update(tenant, id, changes))
+    }
+
+    fn run_task<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        id: Uuid,
+        input: Option<Value>,
+        idempotency_key: &'a str,
+    ) -> BoxFuture<'a, Result<Value, HostError>> {
+        Box::pin(self.run(tenant, id, input, idempotency_key))
+    }
+
     fn delete_task<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
         Box::pin(self.delete(tenant, id))
     }
@@ -299,7 +329,9 @@ mod tests {
     }
 
     fn places(fields: Value) -> Vec<String> {
-        is_from_agent(&draft(fields)).err().map_or(vec![], |faults| faults.0.into_iter().map(|f| f.pointer).collect())
+        is_from_agent(&draft(fields).spec)
+            .err()
+            .map_or(vec![], |faults| faults.0.into_iter().map(|f| f.pointer).collect())
     }
 
     #[test]

@@ -21,7 +21,16 @@ use crate::domain::trigger::zone::shown_in;
 use crate::executor::{Executor, Job};
 
 /// The keys of `action.config`.
-const KEYS: [&str; 7] = ["system_prompt", "model", "max_turns", "tools", "credentials", "approvals", budget::TASK_KEY];
+const KEYS: [&str; 8] = [
+    "system_prompt",
+    "model",
+    "max_turns",
+    "tools",
+    "deny_tools",
+    "credentials",
+    "approvals",
+    budget::TASK_KEY,
+];
 /// Longest persona of a task, in characters.
 const PERSONA_LENGTH: usize = 32_768;
 /// Most turns that a task may ask for.
@@ -94,7 +103,10 @@ impl Orchestrator {
             system_prompt: given("system_prompt").and_then(|value| persona(value, faults)),
             model: given("model").and_then(|value| self.model(value, faults)),
             max_turns: given("max_turns").and_then(|value| max_turns(value, faults)),
-            tools: given("tools").and_then(|value| self.allowed(value, faults)),
+            tools: given("tools").and_then(|value| self.tool_names(value, "tools", faults)),
+            deny_tools: given("deny_tools")
+                .and_then(|value| self.tool_names(value, "deny_tools", faults))
+                .unwrap_or_default(),
             credentials: given("credentials")
                 .map(|value| references(value, "/action/config/credentials", faults))
                 .unwrap_or_default(),
@@ -124,12 +136,13 @@ impl Orchestrator {
         Some(name)
     }
 
-    fn allowed(&self, value: &Value, faults: &mut ValidationErrors) -> Option<Vec<String>> {
-        let names: Vec<String> = faults.read(value, "/action/config/tools")?;
+    fn tool_names(&self, value: &Value, key: &str, faults: &mut ValidationErrors) -> Option<Vec<String>> {
+        let place = format!("/action/config/{key}");
+        let names: Vec<String> = faults.read(value, &place)?;
         let is_known = |tool: &str| self.agent.tools.names().any(|known| known == tool);
         for (index, name) in names.iter().enumerate().filter(|(_, name)| !is_known(name)).take(NAMED) {
             let hint = did_you_mean(name, self.agent.tools.names());
-            faults.add(format!("/action/config/tools/{index}"), format!("unknown tool `{name}`{hint}"));
+            faults.add(format!("{place}/{index}"), format!("unknown tool `{name}`{hint}"));
         }
         Some(names)
     }

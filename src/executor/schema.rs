@@ -68,6 +68,8 @@ pub struct OrchestratorConfig {
     pub max_turns: Option<u32>,
     /// The tools that the agent may call. Absent: all that it is offered.
     pub tools: Option<Vec<String>>,
+    /// Tools that the agent may not call.
+    pub deny_tools: Option<Vec<String>>,
     /// The tenant's credentials that it may use: `service`, or `service/account`.
     pub credentials: Option<Vec<String>>,
     /// By tool: the task's own say in what people are asked about.

@@ -10,6 +10,7 @@ mod failure;
 pub mod fallback;
 pub mod offered_tools;
 pub mod openai;
+mod portable_calls;
 pub mod pricing;
 mod provider_message;
 pub mod responses;
@@ -28,7 +29,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 
 use crate::base::clock::Clock;
-use crate::base::fair_queue::FairQueue;
+use crate::base::collections::fair_queue::FairQueue;
 use crate::base::invalid::{FieldError, ValidationErrors, escape};
 use crate::base::secret::Secret;
 use crate::base::words::words;

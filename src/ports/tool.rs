@@ -3,11 +3,14 @@
 //! Owns the port and the list of tools. Decides nothing about consent or repetition (that is the agent's), keeps
 //! nothing: what a call did is in the transcript and, where it matters, behind its idempotency key.
 
+pub mod access;
 pub mod builtin;
 mod definition;
 mod exchange;
 mod failure;
+mod host;
 pub mod http;
+pub mod policy;
 pub mod registry;
 
 use std::sync::Arc;
@@ -20,17 +23,13 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::base::clock::Clock;
-use crate::base::expr::MissingField;
 use crate::base::id::Tenant;
-use crate::base::invalid::ValidationErrors;
 use crate::domain::approval::{Category, Consequence};
 use crate::domain::credential::Reference;
-use crate::domain::event::Event;
-use crate::domain::notification::SubjectRef;
-use crate::domain::task::Urgency;
 use crate::ports::vault::credentials::{CredentialError, CredentialFault};
 
 pub use crate::ports::tool::failure::ToolFailure;
+pub use crate::ports::tool::host::{HostError, MissedByStep, TaskQuery, ToolHost, ToolNotice};
 pub use crate::ports::tool::registry::ToolRegistry;
 pub use crate::ports::vault::credentials::UsedSecrets;
 
@@ -216,6 +215,17 @@ pub trait Tool: Send + Sync {
         None
     }
 
+    /// The state of the credential that a call with these arguments would use: a text that is another one when the
+    /// credential is, empty where it would use none. `None`: it can't be used, or nobody knows now. A result that was kept
+    /// is given again only while this is the same.
+    fn credential_state<'a>(
+        &'a self,
+        _context: &'a ToolContext,
+        _arguments: &'a Value,
+    ) -> BoxFuture<'a, Option<String>> {
+        Box::pin(std::future::ready(Some(String::new())))
+    }
+
     /// Looks at what a call would meet, changing nothing: asked when a person is, and once more before an approved call
     /// runs; a difference is shown to the person instead. `None`: the tool has no such look.
     fn precheck<'a>(
@@ -225,108 +235,6 @@ pub trait Tool: Send + Sync {
     ) -> Option<BoxFuture<'a, Result<Value, ToolError>>> {
         None
     }
-}
-
-/// Which tasks `list_tasks` is to show.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TaskQuery {
-    /// A word of `TaskStatus`.
-    pub status: Option<String>,
-    /// Part of the name.
-    pub q: Option<String>,
-    /// Most tasks.
-    pub limit: u32,
-}
-
-/// A message to the tenant's own recipient.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToolNotice {
-    /// The run that sends it.
-    pub run_id: Uuid,
-    /// `None`: the recipient's own order.
-    pub channel: Option<String>,
-    /// `None`: as urgent as messages are.
-    pub urgency: Option<Urgency>,
-    /// Subject of the message.
-    pub subject: String,
-    /// Text of the message.
-    pub text: String,
-    /// The subject beside its run, where the host is to know it as data.
-    pub subject_ref: Option<SubjectRef>,
-    /// `call:<run>:<turn>:<call>`; a second notice with the same key is the first.
-    pub dedupe_key: String,
-}
-
-/// Why the host did not do what it was asked.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum HostError {
-    /// Not there, or another tenant's.
-    #[error("not found")]
-    NotFound,
-    /// The draft has faults.
-    #[error("{0}")]
-    Invalid(ValidationErrors),
-    /// It can't be done as things stand; the sentence says why.
-    #[error("{0}")]
-    Conflict(String),
-    /// The store or the bus is away; later may do.
-    #[error("the store is unavailable")]
-    Unavailable,
-}
-
-/// Effects of tools inside Reveille. The tenant comes from the context of the call, never from the model.
-pub trait ToolHost: Send + Sync {
-    /// Creates a task from the JSON form of the API; the same key answers the same task. Answers the task.
-    fn create_task<'a>(
-        &'a self,
-        tenant: &'a Tenant,
-        draft: Value,
-        idempotency_key: &'a str,
-    ) -> BoxFuture<'a, Result<Value, HostError>>;
-
-    /// Answers `{"items": [...]}`, newest first.
-    fn list_tasks<'a>(&'a self, tenant: &'a Tenant, filter: TaskQuery) -> BoxFuture<'a, Result<Value, HostError>>;
-
-    /// Pauses a task; one that is paused already stays so. Answers the task.
-    fn pause_task<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>>;
-
-    /// Deletes a task. Answers `{"deleted": id}`.
-    fn delete_task<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>>;
-
-    /// Puts a message into the outbox. Answers `{"delivery_id": id}`.
-    fn notify<'a>(&'a self, tenant: &'a Tenant, notice: ToolNotice) -> BoxFuture<'a, Result<Value, HostError>>;
-
-    /// Publishes an event of the tenant's own; one of another tenant is refused. Answers `{"event_id": id}`. The same
-    /// event again does nothing.
-    fn publish_event<'a>(&'a self, tenant: &'a Tenant, event: Event) -> BoxFuture<'a, Result<Value, HostError>>;
-
-    /// All that pipelines of a task have stored, by name.
-    fn task_state<'a>(&'a self, tenant: &'a Tenant, task_id: Uuid) -> BoxFuture<'a, Result<Value, HostError>>;
-
-    /// Stores a value under a name, or removes it where there is none.
-    fn put_task_state<'a>(
-        &'a self,
-        tenant: &'a Tenant,
-        task_id: Uuid,
-        name: &'a str,
-        value: Option<Value>,
-    ) -> BoxFuture<'a, Result<(), HostError>>;
-
-    /// Tells the owner of a task of a field that one of its steps misses; once for each version of the steps.
-    fn tell_missing<'a>(&'a self, tenant: &'a Tenant, missed: MissedByStep) -> BoxFuture<'a, Result<(), HostError>>;
-}
-
-/// A field that a step of a pipeline looked for and that is not there.
-#[derive(Debug, Clone, PartialEq)]
-pub struct MissedByStep {
-    /// The task of the pipeline.
-    pub task_id: Uuid,
-    /// The digest of all steps of the pipeline.
-    pub steps: String,
-    /// The step's name.
-    pub step: String,
-    /// The field that was looked for in vain.
-    pub field: MissingField,
 }
 
 impl ToolContext {
@@ -382,18 +290,6 @@ fn of_credential(error: &CredentialError) -> ToolFailure {
             ToolFailure::ExecutionError
         }
         CredentialFault::Busy => ToolFailure::ResourceError,
-    }
-}
-
-impl From<HostError> for ToolError {
-    fn from(error: HostError) -> ToolError {
-        let message = error.to_string();
-        match error {
-            HostError::NotFound => ToolError::for_model(ToolFailure::NotFound, "not_found", message),
-            HostError::Invalid(_) => ToolError::for_model(ToolFailure::ValidationError, "invalid", message),
-            HostError::Conflict(_) => ToolError::for_model(ToolFailure::ExecutionError, "conflict", message),
-            HostError::Unavailable => ToolError::for_model(ToolFailure::ResourceError, "store_unavailable", message),
-        }
     }
 }
 

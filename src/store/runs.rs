@@ -123,7 +123,7 @@ impl<'r, R: Columns> FromRow<'r, R> for Usage {
 }
 
 /// The run that a row holds with all its columns; `None` where it can't be read, which is said when it is read by itself.
-pub(super) fn run_in<'r, R: Columns>(row: &'r R) -> Option<Run> {
+pub(super) fn run_in<R: Columns>(row: &R) -> Option<Run> {
     Run::from_row(row).ok()
 }
 

@@ -9,6 +9,8 @@ mod looping;
 mod orchestrator;
 mod repetition;
 mod resume;
+mod task_orders;
+mod tool_life;
 mod tools;
 mod turns;
 mod wire;

@@ -12,4 +12,6 @@ mod poison;
 mod redis;
 mod shutdown;
 mod stopped;
+mod turn_server;
+mod turns;
 mod wires;

@@ -135,7 +135,7 @@ fn print(view: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Result<()>
     let halts = view["halts"].as_array().map(Vec::as_slice).unwrap_or_default();
     if halts.is_empty() {
         let whose = view["tenant_id"].as_str().unwrap_or("everybody");
-        return Ok(screen.line(screen.tone(Tone::Good, &format!("nothing of {whose} is stopped or disabled")))?);
+        return Ok(screen.line(screen.tone(Tone::Good, format!("nothing of {whose} is stopped or disabled")))?);
     }
     let row = |halt: &Value| {
         let whose = halt["tenant_id"].as_str().unwrap_or("everybody").to_owned();

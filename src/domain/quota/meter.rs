@@ -9,8 +9,6 @@ use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
 
-use crate::domain::quota::Quota;
-
 /// The share of a quota that an instance uses in a minute without asking: one in so many.
 pub const UNASKED: u64 = 32;
 /// Tenants that are counted at once; those who come then make room by being asked about.
@@ -20,7 +18,7 @@ const MOST: usize = 50_000;
 #[derive(Default)]
 pub struct Meter {
     minute: i64,
-    windows: HashMap<(String, Quota), MinuteWindow>,
+    windows: HashMap<(String, &'static str), MinuteWindow>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -40,8 +38,8 @@ struct MinuteWindow {
 pub struct Demand<'a> {
     /// The tenant that asks.
     pub tenant: &'a str,
-    /// The quota that is asked.
-    pub quota: Quota,
+    /// Name of the quota that is asked.
+    pub quota: &'static str,
     /// The limit of the tenant.
     pub limit: u64,
     /// So many.
@@ -120,7 +118,7 @@ impl Meter {
     }
 
     /// Gives back a count that was allowed and not used: it may be used again here.
-    pub fn give_back(&mut self, tenant: &str, quota: Quota, count: u64, now: DateTime<Utc>) {
+    pub fn give_back(&mut self, tenant: &str, quota: &'static str, count: u64, now: DateTime<Utc>) {
         if self.minute != minute_of(now) {
             return;
         }
@@ -133,7 +131,7 @@ impl Meter {
     }
 
     /// The count that was used here and is not in the database's number, and the count that is there and not used.
-    pub fn unsettled(&self, tenant: &str, quota: Quota, now: DateTime<Utc>) -> (u64, u64) {
+    pub fn unsettled(&self, tenant: &str, quota: &'static str, now: DateTime<Utc>) -> (u64, u64) {
         let window = self.windows.get(&(tenant.to_owned(), quota)).filter(|_| self.minute == minute_of(now));
         window.map_or((0, 0), |window| (window.untold, window.left))
     }
@@ -181,7 +179,7 @@ mod tests {
     const START: DateTime<Utc> = DateTime::from_timestamp_millis(1_772_352_000_000).unwrap();
 
     fn demand(limit: u64, count: u64, whole: bool) -> Demand<'static> {
-        Demand { tenant: "a", quota: Quota::EventsPerMinute, limit, count, whole }
+        Demand { tenant: "a", quota: "events_per_minute", limit, count, whole }
     }
 
     /// The database: what was told and granted, of all instances.
@@ -261,8 +259,8 @@ mod tests {
     fn unused_quota_is_given_back() {
         let (mut meter, mut shared) = (Meter::default(), Shared::default());
         assert_eq!(shared.take(&mut meter, demand(10, 10, true), START), 10);
-        meter.give_back("a", Quota::EventsPerMinute, 4, START);
-        assert_eq!(meter.unsettled("a", Quota::EventsPerMinute, START), (0, 4));
+        meter.give_back("a", "events_per_minute", 4, START);
+        assert_eq!(meter.unsettled("a", "events_per_minute", START), (0, 4));
         assert_eq!(shared.take(&mut meter, demand(10, 5, false), START), 4);
     }
 }

@@ -329,6 +329,24 @@ impl ToolHost for Nobody {
         Nobody::refused()
     }
 
+    fn resume_task<'a>(&'a self, _: &'a Tenant, _: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
+        Nobody::refused()
+    }
+
+    fn update_task<'a>(&'a self, _: &'a Tenant, _: Uuid, _: Value) -> BoxFuture<'a, Result<Value, HostError>> {
+        Nobody::refused()
+    }
+
+    fn run_task<'a>(
+        &'a self,
+        _: &'a Tenant,
+        _: Uuid,
+        _: Option<Value>,
+        _: &'a str,
+    ) -> BoxFuture<'a, Result<Value, HostError>> {
+        Nobody::refused()
+    }
+
     fn delete_task<'a>(&'a self, _: &'a Tenant, _: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
         Nobody::refused()
     }

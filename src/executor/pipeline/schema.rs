@@ -208,6 +208,8 @@ pub struct AgentStep {
     pub max_turns: Option<u32>,
     /// The tools that it may call. Absent: all that it is offered.
     pub tools: Option<Vec<String>>,
+    /// Tools that it may not call, beside those that its `[[agents]]` entry denies.
+    pub deny_tools: Option<Vec<String>>,
     /// The tenant's credentials that it may use.
     pub credentials: Option<Vec<String>>,
 }

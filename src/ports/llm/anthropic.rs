@@ -15,6 +15,7 @@ use crate::base::secret::Secret;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
 use crate::ports::llm::anthropic::answer::AnthropicStream;
 use crate::ports::llm::connections::ModelConnections;
+use crate::ports::llm::portable_calls::portable_calls;
 use crate::ports::llm::thinking::{PromptCache, ThinkingMode};
 use crate::ports::llm::wire::{Format, Progress, RequestBody, SseEvent, raw, system};
 use crate::ports::llm::{
@@ -151,7 +152,8 @@ impl Format for Anthropic {
         wire::insert(&mut body, "thinking", self.thinking(&request.messages));
         wire::insert(&mut body, "output_config", settings.effort.map(|effort| json!({ "effort": effort })));
         wire::insert(&mut body, "stream", stream.then_some(true));
-        let conversation = messages(&request.messages, &settings.model, marker.as_ref());
+        let portable = portable_calls(&request.messages, WIRE, &settings.model);
+        let conversation = messages(&portable, &settings.model, marker.as_ref());
         RequestBody { field: "messages", conversation, tools, rest: body }
     }
 

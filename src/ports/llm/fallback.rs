@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::base::clock::Clock;
-use crate::base::fair_queue::{FairQueue, QueuePermit};
+use crate::base::collections::fair_queue::{FairQueue, QueuePermit};
 use crate::domain::budget::CallBound;
 use crate::domain::run::Usage;
 use crate::ports::llm::breaker::ModelBreaker;

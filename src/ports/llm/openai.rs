@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::base::secret::Secret;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
 use crate::ports::llm::connections::ModelConnections;
+use crate::ports::llm::portable_calls::portable_calls;
 use crate::ports::llm::settings::{MaxTokensField, ModelSettings};
 use crate::ports::llm::wire::{Format, Progress, RequestBody, SseEvent, arguments, raw, written_arguments};
 use crate::ports::llm::{
@@ -99,8 +100,9 @@ impl Format for OpenAi {
         wire::insert(&mut body, "stream", stream.then_some(true));
         let usage = (stream && settings.stream_usage).then(|| json!({ "include_usage": true }));
         wire::insert(&mut body, "stream_options", usage);
-        let message_in = request.messages.iter().filter(|message| message.is_said());
-        let conversation = message_in.map(|message| self.message(message)).collect();
+        let messages = portable_calls(&request.messages, WIRE, &settings.model);
+        let said = messages.iter().filter(|message| message.is_said());
+        let conversation = said.map(|message| self.message(message)).collect();
         RequestBody { field: "messages", conversation, tools, rest: body }
     }
 

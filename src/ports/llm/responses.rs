@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use crate::base::secret::Secret;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
 use crate::ports::llm::connections::ModelConnections;
+use crate::ports::llm::portable_calls::portable_calls;
 use crate::ports::llm::thinking::ThinkingMode;
 use crate::ports::llm::wire::{Format, Progress, RequestBody, SseEvent, arguments, raw, system, written_arguments};
 use crate::ports::llm::{
@@ -114,7 +115,8 @@ impl Format for Responses {
         wire::insert(&mut body, "reasoning", settings.effort.map(|effort| json!({ "effort": effort })));
         wire::insert(&mut body, "prompt_cache_key", settings.prompt_cache_key.as_ref());
         wire::insert(&mut body, "stream", stream.then_some(true));
-        let conversation = request.messages.iter().flat_map(|message| self.items(message)).collect();
+        let messages = portable_calls(&request.messages, WIRE, &settings.model);
+        let conversation = messages.iter().flat_map(|message| self.items(message)).collect();
         RequestBody { field: "input", conversation, tools, rest: body }
     }
 

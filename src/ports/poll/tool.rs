@@ -50,6 +50,9 @@ impl Tools {
         compute: &Compute,
     ) -> Result<Value, PollFault> {
         let tool = self.find(&poll.name)?;
+        if !self.0.allows(ask.tenant.as_str(), &poll.name) {
+            return Err(PollFault::new("denied", denied(&poll.name)));
+        }
         let arguments = Value::Object(poll.args.clone());
         check(tool, &arguments, ask.tenant.as_str(), compute).await?;
         let context = ToolContext {
@@ -73,8 +76,10 @@ impl Tools {
     }
 
     fn find(&self, name: &str) -> Result<&Arc<Registered>, PollFault> {
-        let pollable = self.0.definitions().filter(|tool| is_pollable(tool)).map(|tool| tool.name.as_str());
+        let pollable = self.0.definitions().filter(|tool| is_pollable(tool) && self.0.allows_any(&tool.name));
+        let pollable = pollable.map(|tool| tool.name.as_str());
         match self.0.find(name) {
+            Some(_) if !self.0.allows_any(name) => Err(PollFault::new("denied", denied(name))),
             Some(tool) if is_pollable(tool.definition()) => Ok(tool),
             Some(_) => {
                 let names = pollable.collect::<Vec<_>>().join(", ");
@@ -98,6 +103,10 @@ fn is_pollable(tool: &Definition) -> bool {
     matches!(tool.category, Category::Read | Category::Analysis)
         && approval_level(tool.category, tool.consequence, tool.requires_confirmation) == ApprovalLevel::Auto
         && tool.status != ToolStatus::Removed
+}
+
+fn denied(tool: &str) -> String {
+    format!("the operator does not let you use `{tool}`")
 }
 
 fn of_tool(error: ToolError) -> PollFault {

@@ -27,7 +27,10 @@ pub fn all(credentials: &Credentials) -> Vec<Arc<dyn Tool>> {
         Arc::new(publish_event::publish_event()),
         Arc::new(tasks::create_task()),
         Arc::new(tasks::list_tasks()),
+        Arc::new(tasks::update_task()),
+        Arc::new(tasks::run_task()),
         Arc::new(tasks::pause_task()),
+        Arc::new(tasks::resume_task()),
         Arc::new(tasks::delete_task()),
     ]
 }

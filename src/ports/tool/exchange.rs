@@ -80,6 +80,19 @@ pub(super) async fn fetch(
     }
 }
 
+/// The state of a credential of the tenant, as a text that changes with it; empty: none is named. `None`: it can't be
+/// used, or nobody knows now.
+pub(super) async fn credential_state(
+    credentials: &Credentials,
+    credential: Option<&Reference>,
+    context: &ToolContext,
+) -> Option<String> {
+    match credential {
+        Some(credential) => credentials.state(&context.tenant, credential).await,
+        None => Some(String::new()),
+    }
+}
+
 async fn notify_owner(error: &CredentialError, context: &ToolContext) {
     // the notifier words it anew from its data, in the language of the reader
     let english = MessageLanguage::English;

@@ -4,6 +4,7 @@
 //! scheme, host or the credential's name. Keeps nothing.
 
 mod check;
+mod variables;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,11 +20,13 @@ use crate::base::template::{Template, TemplateError, Tree, UrlTemplate, Values};
 use crate::domain::approval::{Category, Consequence};
 use crate::domain::credential::Reference;
 use crate::ports::egress::EgressRequest;
-use crate::ports::tool::exchange::{answer, fetch};
+use crate::ports::tool::exchange::{answer, credential_state, fetch};
+use crate::ports::tool::policy::{ToolPolicy, ToolRetry};
 use crate::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput, ToolStatus};
 use crate::ports::vault::credentials::Credentials;
 
 pub use crate::ports::tool::http::check::read;
+pub use crate::ports::tool::http::variables::fill_variables;
 
 /// The name under which templates find the arguments.
 const ARGUMENTS: &str = "args";
@@ -61,6 +64,12 @@ pub struct Declared {
     /// Sentence about a call for the person who decides; `{name}` stands for the argument of that name.
     #[serde(default)]
     pub summary: Option<String>,
+    /// How calls that failed are repeated.
+    #[serde(default)]
+    pub retry: ToolRetry,
+    /// Whether results are kept for an hour; for tools that only read.
+    #[serde(default)]
+    pub cache: bool,
     /// The request that a call makes.
     pub http: ToolCallRequest,
 }
@@ -220,9 +229,22 @@ impl Tool for DeclaredHttpTool {
             answer(&fetch(&self.credentials, request, credential.as_ref(), &definition.name, context).await?)
         })
     }
+
+    fn credential_state<'a>(
+        &'a self,
+        context: &'a ToolContext,
+        _arguments: &'a Value,
+    ) -> BoxFuture<'a, Option<String>> {
+        Box::pin(credential_state(&self.credentials, self.prepared.credential.as_ref(), context))
+    }
 }
 
 impl Declared {
+    /// How its calls are treated.
+    pub fn policy(&self) -> ToolPolicy {
+        ToolPolicy { retry: self.retry.clone(), cache: self.cache }
+    }
+
     fn definition(&self) -> Definition {
         Definition {
             name: self.name.clone(),

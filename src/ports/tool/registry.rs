@@ -1,16 +1,22 @@
 //! The list of tools, and whether a call's arguments fit their schema.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use crate::base::invalid::did_you_mean;
+use crate::base::json::length::is_longer_than;
 use crate::base::json::schema::JsonSchema;
 use crate::domain::approval::proposal::LONGEST_UNDO;
+use crate::ports::tool::access::ToolAccess;
+use crate::ports::tool::policy::ToolPolicy;
 use crate::ports::tool::{Definition, Tool, ToolError, ToolFailure, ToolStatus};
 
 /// At most this many faults of one call's arguments are told.
 const FAULTS_TOLD: usize = 5;
+/// Longest arguments of a call, in bytes as JSON.
+const MAX_INPUT: usize = 10 * 1_024 * 1_024;
 
 /// A tool, its schema compiled.
 pub struct Registered {
@@ -18,13 +24,20 @@ pub struct Registered {
     pub tool: Arc<dyn Tool>,
     /// Its parameters, as every request to a model shows them.
     pub parameters: Arc<Value>,
+    /// How its calls are repeated, and whether results are kept.
+    pub policy: ToolPolicy,
     schema: JsonSchema,
 }
 
-/// The tools that models may be offered, in the order in which they are offered.
-pub struct ToolRegistry(Vec<Arc<Registered>>);
+/// The tools that models may be offered, in the order in which they are offered, and who may use them.
+pub struct ToolRegistry {
+    tools: Vec<Arc<Registered>>,
+    access: ToolAccess,
+}
 
 impl ToolRegistry {
+    /// All tools for everybody, with the policies that hold where nothing is said.
+    ///
     /// Fails when two tools share a name, a schema is none, or an undo window is too long; the sentence names the tool.
     pub fn new(tools: Vec<Arc<dyn Tool>>) -> Result<ToolRegistry, String> {
         let mut registered: Vec<Arc<Registered>> = Vec::with_capacity(tools.len());
@@ -40,14 +53,34 @@ impl ToolRegistry {
                 format!("the parameters of tool `{name}` are no JSON Schema that can be used: {error}")
             })?;
             let parameters = Arc::new(parameters.clone());
-            registered.push(Arc::new(Registered { tool, parameters, schema }));
+            registered.push(Arc::new(Registered { tool, parameters, policy: ToolPolicy::default(), schema }));
         }
-        Ok(ToolRegistry(registered))
+        Ok(ToolRegistry { tools: registered, access: ToolAccess::default() })
+    }
+
+    /// These tools under policies, which name their tools, and with these limits of their use.
+    pub fn governed(mut self, policies: &BTreeMap<String, ToolPolicy>, access: &ToolAccess) -> ToolRegistry {
+        for tool in &mut self.tools {
+            if let (Some(policy), Some(registered)) = (policies.get(&tool.definition().name), Arc::get_mut(tool)) {
+                registered.policy = policy.clone();
+            }
+        }
+        ToolRegistry { access: access.clone(), ..self }
+    }
+
+    /// Whether the operator lets the tenant use the tool.
+    pub fn allows(&self, tenant: &str, tool: &str) -> bool {
+        self.access.allows(tenant, tool)
+    }
+
+    /// Whether the operator lets anybody use the tool.
+    pub fn allows_any(&self, tool: &str) -> bool {
+        self.access.allows_any(tool)
     }
 
     /// Definitions of all tools, in order.
     pub fn definitions(&self) -> impl Iterator<Item = &Definition> {
-        self.0.iter().map(|registered| registered.tool.definition())
+        self.tools.iter().map(|registered| registered.tool.definition())
     }
 
     /// The names of the tools that are there, removed ones aside.
@@ -63,7 +96,7 @@ impl ToolRegistry {
 
     /// Whatever its status.
     pub fn find(&self, name: &str) -> Option<&Arc<Registered>> {
-        self.0.iter().find(|registered| registered.tool.definition().name == name)
+        self.tools.iter().find(|registered| registered.tool.definition().name == name)
     }
 }
 
@@ -82,6 +115,10 @@ impl Registered {
     pub fn check(&self, arguments: &Value) -> Result<(), ToolError> {
         if !arguments.is_object() {
             return Err(ToolError::arguments("the arguments must be a JSON object"));
+        }
+        if is_longer_than(arguments, MAX_INPUT) {
+            let message = format!("the arguments are longer than {} MiB", MAX_INPUT / (1_024 * 1_024));
+            return Err(ToolError::for_model(ToolFailure::InvalidParameters, "arguments_too_long", message));
         }
         let fault_text = |error: jsonschema::ValidationError| {
             let place = error.instance_path().to_string();
@@ -164,6 +201,17 @@ mod tests {
         insta::assert_snapshot!(fault_text(error), @r#"invalid_parameters: /items/1: the value is not of type "integer"; Additional properties are not allowed ('too' was unexpected); "to" is a required property"#);
         let error = send.check(&json!("{broken")).unwrap_err();
         assert_eq!(fault_text(error), "invalid_parameters: the arguments must be a JSON object");
+    }
+
+    #[test]
+    fn arguments_are_taken_at_their_longest_and_refused_one_byte_beyond_it() {
+        let registry = ToolRegistry::new(vec![named("send", ToolStatus::Active, json!({ "type": "object" }))]).unwrap();
+        let send = registry.find("send").unwrap();
+        let frame = json!({ "text": "" }).to_string().len();
+        let arguments = |bytes: usize| json!({ "text": "x".repeat(bytes - frame) });
+        assert_eq!(send.check(&arguments(MAX_INPUT)), Ok(()));
+        let refused = send.check(&arguments(MAX_INPUT + 1)).unwrap_err();
+        assert_eq!(fault_text(refused), "invalid_parameters: the arguments are longer than 10 MiB");
     }
 
     #[test]

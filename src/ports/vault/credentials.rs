@@ -109,6 +109,16 @@ impl Credentials {
         &self.egress
     }
 
+    /// The state of a credential, as a text that is another one after each change of it. `None`: there is no such
+    /// credential, it can't be used, or the store is away.
+    pub async fn state(&self, tenant: &Tenant, reference: &Reference) -> Option<String> {
+        let (store, Reference { service, account }) = (&self.shelf.as_ref()?.store, reference);
+        let scope = Scope::Only(tenant.clone());
+        let stored = with_timeout(store.find_credential(&scope, tenant.as_str(), service, account)).await.ok()??;
+        let Credential { id, version, status, .. } = stored.credential;
+        (status == CredentialStatus::Active).then(|| format!("{id} {version}"))
+    }
+
     /// Sends a request, with a credential where one is named. The answer holds none of its secrets, nor of those that
     /// are `known`, errors included, and says where the credential itself was refused (401).
     ///

@@ -308,7 +308,7 @@ pub(super) async fn post(
 /// The tenant and its recipient, where a row of `take` or `start` holds one.
 fn recipient_in(row: &PgRow) -> Result<Option<(String, String)>, StoreError> {
     let recipient: Option<String> = row.try_get("recipient")?;
-    Ok(recipient.map(|recipient| Ok::<_, StoreError>((row.try_get("tenant_id")?, recipient))).transpose()?)
+    recipient.map(|recipient| Ok::<_, StoreError>((row.try_get("tenant_id")?, recipient))).transpose()
 }
 
 /// The fields that few ends have, as `finish` reads them.

@@ -21,7 +21,7 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use crate::base::clock::pause;
-use crate::base::fair_queue::{FairQueue, QueuePermit};
+use crate::base::collections::fair_queue::{FairQueue, QueuePermit};
 use crate::store::db::flow::QueueFlow;
 
 /// A connection is waited for no longer, nor is its beginning.

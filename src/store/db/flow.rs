@@ -2,7 +2,7 @@
 
 use std::panic::Location;
 
-use crate::base::fair_queue::{FairQueue, QueuePermit};
+use crate::base::collections::fair_queue::{FairQueue, QueuePermit};
 
 /// One user of connections that are short; each has its part of their time.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

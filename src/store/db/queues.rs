@@ -10,7 +10,7 @@ use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::histogram::Histogram;
 
-use crate::base::fair_queue::FairQueue;
+use crate::base::collections::fair_queue::FairQueue;
 use crate::base::metrics::Metrics;
 use crate::store::Store;
 use crate::store::db::Db;

@@ -16,7 +16,7 @@ use sqlx::{Sqlite, SqliteConnection, SqlitePool};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::base::fair_queue::{FairQueue, QueuePermit};
+use crate::base::collections::fair_queue::{FairQueue, QueuePermit};
 use crate::base::threads::lower_priority;
 use crate::store::db::sqlite_pool::sqlite_pool;
 use crate::store::db::store_metrics::Waits;

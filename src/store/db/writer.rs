@@ -19,7 +19,7 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use crate::base::clock::pause;
-use crate::base::fair_queue::{FairQueue, QueuePermit};
+use crate::base::collections::fair_queue::{FairQueue, QueuePermit};
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::store_metrics::{PoolUse, Pooled};
 use shared_transaction::SharedTransaction;

@@ -5,7 +5,7 @@
 //! where events are published one transaction after the other, and where statements that run at the same time share the
 //! server's processors.
 
-use crate::base::fair_queue::{FairQueue, QueuePermit};
+use crate::base::collections::fair_queue::{FairQueue, QueuePermit};
 use crate::store::Store;
 
 /// Rows that are a short write.

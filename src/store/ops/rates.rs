@@ -36,12 +36,15 @@ pub(in crate::store) const REPORT: &str = "
            minute = case when quota_minutes.minute >= $3 then quota_minutes.minute else $3 end
     returning used";
 
+/// Name under which messages to models are counted.
+const MODEL_MESSAGES: &str = "model_messages";
+
 /// In a transaction: what of the question is granted, and what is left to all instances then.
 async fn grant(tx: &mut Tx<'_>, demand: &Demand<'_>, asked: MeterRequest) -> Result<(u64, u64), StoreError> {
     let used: i64 = tx
         .query(REPORT)
         .bind(text(demand.tenant))
-        .bind(demand.quota.as_str())
+        .bind(demand.quota)
         .bind(asked.minute)
         .bind(asked.report as i64)
         .scalar()
@@ -49,7 +52,7 @@ async fn grant(tx: &mut Tx<'_>, demand: &Demand<'_>, asked: MeterRequest) -> Res
     let (granted, remaining) = asked.answer(demand.limit, used.max(0) as u64);
     tx.query("update quota_minutes set used = used + $3, granted = $3 where tenant_id = $1 and quota = $2")
         .bind(text(demand.tenant))
-        .bind(demand.quota.as_str())
+        .bind(demand.quota)
         .bind(granted as i64)
         .execute()
         .await?;
@@ -87,7 +90,7 @@ pub(in crate::store) async fn take_fires(
 
 /// Fires that are about to be recorded: as many as there may be.
 pub(in crate::store) fn fires_of(tenant: &str, limit: u64, count: usize) -> Demand<'_> {
-    Demand { tenant, quota: Quota::FiresPerMinute, limit, count: count as u64, whole: false }
+    Demand { tenant, quota: Quota::FiresPerMinute.as_str(), limit, count: count as u64, whole: false }
 }
 
 impl Store {
@@ -95,16 +98,16 @@ impl Store {
     /// in this minute.
     pub async fn take_events(&self, tenant: &str, count: usize) -> Result<(), StoreError> {
         let limit = self.quotas_of(tenant).await?.events_per_minute;
-        let demand = Demand { tenant, quota: Quota::EventsPerMinute, limit, count: count as u64, whole: true };
+        let demand = Demand { tenant, quota: Quota::EventsPerMinute.as_str(), limit, count: count as u64, whole: true };
         // its own requests alone wait for each other
         if self.take(&demand, self.db.write_unconfined(Some(tenant))).await? == demand.count {
             return Ok(());
         }
         let now = self.clock.now();
-        let used = self.used_this_minute(tenant, demand.quota, now).await?;
+        let used = self.used_this_minute(tenant, Quota::EventsPerMinute, now).await?;
         let exceeded = Exceeded {
             tenant: tenant.to_owned(),
-            quota: demand.quota,
+            quota: Quota::EventsPerMinute,
             limit,
             usage: used.min(limit),
             retry_after: Duration::from_secs(60 - now.timestamp().rem_euclid(60) as u64),
@@ -114,7 +117,7 @@ impl Store {
 
     /// Takes back what was counted and not published.
     pub fn give_events_back(&self, tenant: &str, count: usize) {
-        self.rates.meter().give_back(tenant, Quota::EventsPerMinute, count as u64, self.clock.now());
+        self.rates.meter().give_back(tenant, Quota::EventsPerMinute.as_str(), count as u64, self.clock.now());
     }
 
     /// Counts fires that are about to be recorded, as many as the tenant may have in this minute; answers how many. None
@@ -128,9 +131,15 @@ impl Store {
         Ok(self.take(&demand, self.db.write_for_engine(QueueFlow::of(None))).await? as usize)
     }
 
+    /// Counts one message that is about to go to a model; whether the tenant may send it in this minute.
+    pub async fn take_model_message(&self, tenant: &str, limit: u64) -> Result<bool, StoreError> {
+        let demand = Demand { tenant, quota: MODEL_MESSAGES, limit, count: 1, whole: true };
+        Ok(self.take(&demand, self.db.write_for_engine(QueueFlow::of(None))).await? == 1)
+    }
+
     /// Takes back fires that were counted and not recorded.
     pub(in crate::store) fn give_fires_back(&self, tenant: &str, count: usize) {
-        self.rates.meter().give_back(tenant, Quota::FiresPerMinute, count as u64, self.clock.now());
+        self.rates.meter().give_back(tenant, Quota::FiresPerMinute.as_str(), count as u64, self.clock.now());
     }
 
     /// How much of a quota was used in this minute, as far as this instance knows of others.
@@ -150,7 +159,7 @@ impl Store {
             .bind(minute_of(now))
             .optional_scalar()
             .await?;
-        let (untold, left) = self.rates.meter().unsettled(tenant, quota, now);
+        let (untold, left) = self.rates.meter().unsettled(tenant, quota.as_str(), now);
         Ok((told.unwrap_or(0).max(0) as u64 + untold).saturating_sub(left))
     }
 

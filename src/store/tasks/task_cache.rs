@@ -7,35 +7,23 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use lru::LruCache;
 use uuid::Uuid;
 
+use crate::base::collections::bounded_cache::{BoundedCache, CacheLimit};
 use crate::base::json::length::bytes_of;
 use crate::domain::task::Task;
 
 /// The most that is kept.
-const LIMIT: CacheLimit = CacheLimit { tasks: 16_384, bytes: 32 << 20 };
+const LIMIT: CacheLimit = CacheLimit { entries: 16_384, bytes: 32 << 20 };
 /// Bytes that a specification takes in memory for each that it has as JSON, roughly.
 const BYTES_IN_MEMORY: usize = 4;
-
-#[derive(Clone, Copy)]
-struct CacheLimit {
-    tasks: usize,
-    bytes: usize,
-}
 
 /// Definitions that are known here, those that were used last.
 #[derive(Clone)]
 pub(in crate::store) struct TaskCache {
-    known: Arc<Mutex<KnownTasks>>,
+    known: Arc<Mutex<BoundedCache<Uuid, Arc<Task>>>>,
     /// Whether all tasks that fired last were known.
     covers_due: Arc<AtomicBool>,
-}
-
-struct KnownTasks {
-    by_id: LruCache<Uuid, CachedTask>,
-    bytes: usize,
-    limit: CacheLimit,
 }
 
 /// A definition, and how much it counts for.
@@ -70,16 +58,15 @@ impl Default for TaskCache {
 
 impl TaskCache {
     fn bounded(limit: CacheLimit) -> TaskCache {
-        let known = KnownTasks { by_id: LruCache::unbounded(), bytes: 0, limit };
-        TaskCache { known: Arc::new(Mutex::new(known)), covers_due: Arc::default() }
+        TaskCache { known: Arc::new(Mutex::new(BoundedCache::new(limit))), covers_due: Arc::default() }
     }
 
     /// Those of these tasks that are known in these versions.
     pub(in crate::store) fn known(&self, tasks: impl Iterator<Item = (Uuid, i64)>) -> HashMap<Uuid, Arc<Task>> {
         let mut known = self.known.lock().expect("task cache lock");
         let found = tasks.filter_map(|(id, version)| {
-            let cached = known.by_id.get(&id).filter(|cached| cached.task.version == version)?;
-            Some((id, Arc::clone(&cached.task)))
+            let task = known.get(&id).filter(|task| task.version == version)?;
+            Some((id, Arc::clone(task)))
         });
         found.collect()
     }
@@ -99,24 +86,10 @@ impl TaskCache {
             return;
         }
         let mut known = self.known.lock().expect("task cache lock");
-        for task in tasks {
-            known.keep(task);
-        }
-    }
-}
-
-impl KnownTasks {
-    fn keep(&mut self, cached: CachedTask) {
-        let id = cached.task.id;
-        if self.by_id.peek(&id).is_some_and(|known| known.task.version > cached.task.version) {
-            return;
-        }
-        self.bytes += cached.bytes;
-        let replaced = self.by_id.put(id, cached);
-        self.bytes -= replaced.map_or(0, |replaced| replaced.bytes);
-        while self.by_id.len() > self.limit.tasks || self.bytes > self.limit.bytes {
-            let Some((_, oldest)) = self.by_id.pop_lru() else { break };
-            self.bytes -= oldest.bytes;
+        for CachedTask { task, bytes } in tasks {
+            if known.peek(&task.id).is_none_or(|kept| kept.version <= task.version) {
+                known.put(task.id, task, bytes);
+            }
         }
     }
 }
@@ -161,24 +134,14 @@ mod tests {
     }
 
     #[test]
-    fn cache_holds_no_more_tasks_and_bytes_than_its_limit() {
-        let tasks: Vec<Task> = (0..10).map(|_| task(1)).collect();
-        let each = CachedTask::measured(tasks[0].clone()).bytes;
-        assert!(each > 4 * 200, "{each} bytes");
-        let by_number = TaskCache::bounded(CacheLimit { tasks: 3, bytes: usize::MAX });
-        let by_bytes = TaskCache::bounded(CacheLimit { tasks: 100, bytes: 3 * each + each / 2 });
-        for cache in [by_number, by_bytes] {
-            for task in &tasks {
-                cache.keep(vec![CachedTask::measured(task.clone())]);
-                assert!(knows(&cache, &tasks[0]), "it is used, so it stays");
-            }
-            assert_eq!(tasks.iter().filter(|task| knows(&cache, task)).count(), 3);
-            let known = cache.known.lock().expect("task cache lock");
-            assert_eq!((known.by_id.len(), known.bytes), (3, 3 * each));
+    fn definition_counts_for_its_bytes_in_memory() {
+        let task = task(1);
+        let bytes = CachedTask::measured(task.clone()).bytes;
+        assert!(bytes > 4 * 200, "{bytes} bytes");
+        for (limit, is_kept) in [(bytes, true), (bytes - 1, false)] {
+            let cache = TaskCache::bounded(CacheLimit { entries: 100, bytes: limit });
+            cache.keep(vec![CachedTask::measured(task.clone())]);
+            assert_eq!(knows(&cache, &task), is_kept, "{limit} bytes");
         }
-        let none = TaskCache::bounded(CacheLimit { tasks: 100, bytes: each - 1 });
-        none.keep(vec![CachedTask::measured(tasks[0].clone())]);
-        assert!(!knows(&none, &tasks[0]), "one that is larger than all that may be kept");
-        assert_eq!(none.known.lock().expect("task cache lock").bytes, 0);
     }
 }

@@ -8,7 +8,6 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use reveille::agent::tool_offers::ToolOffers;
 use reveille::agent::{
     Agent, AgentOverrides, AgentRequest, AgentResponse, AgentStore, AppendError, Settings, StopSignal, UncountedSlot,
 };
@@ -161,6 +160,29 @@ impl ToolHost for Ledger {
 
     fn pause_task<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
         self.note(json!({ "pause": id, "tenant": tenant }))
+    }
+
+    fn resume_task<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
+        self.note(json!({ "resume": id, "tenant": tenant }))
+    }
+
+    fn update_task<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        id: Uuid,
+        changes: Value,
+    ) -> BoxFuture<'a, Result<Value, HostError>> {
+        self.note(json!({ "update": id, "changes": changes, "tenant": tenant }))
+    }
+
+    fn run_task<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        id: Uuid,
+        input: Option<Value>,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<Value, HostError>> {
+        self.note(json!({ "run": id, "input": input, "key": key, "tenant": tenant }))
     }
 
     fn delete_task<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
@@ -344,7 +366,7 @@ impl AgentHarness {
         let compute = Compute::new(1);
         let tools = Arc::new(ToolRegistry::new(tools).unwrap());
         let gate = Default::default();
-        let agent = Agent { models, tools, offers: ToolOffers::default(), settings, policy, compute, gate };
+        let agent = Agent::new(models, tools, settings, policy, compute, gate);
         let (store, host, stop, told) = Default::default();
         AgentHarness { clock, model, agent, store, host, stop, told }
     }

@@ -452,6 +452,7 @@ async fn task_s_own_persona_turns_and_tools_win_over_the_configuration() {
         model: Some("main".into()),
         max_turns: Some(1),
         tools: Some(vec!["a".into()]),
+        deny_tools: vec![],
         credentials: vec![],
     };
     passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();

@@ -49,25 +49,42 @@ async fn tools_for_tasks_act_for_the_run_s_tenant_and_nobody_else() {
         call("c2", "list_tasks", json!({ "status": "active" })),
         call("c3", "pause_task", json!({ "id": id })),
         call("c4", "delete_task", json!({ "id": id })),
+        call("c5", "resume_task", json!({ "id": id })),
+        call("c6", "update_task", json!({ "id": id, "instruction": "Sort it", "at": "2027-01-01T08:00:00" })),
+        call("c7", "run_task", json!({ "id": id, "input": [1] })),
     ])
     .await;
     let draft = json!({
         "name": "Mail", "trigger": { "type": "schedule", "cron": "0 8 * * *", "timezone": "Europe/Berlin" },
         "action": { "instruction": "Read it" },
     });
-    let key = reveille::ports::tool::ToolContext::key_of(RUN, 1, "c1");
+    let key_of = |call: &str| reveille::ports::tool::ToolContext::key_of(RUN, 1, call);
+    let changes = json!({ "instruction": "Sort it", "trigger": { "type": "schedule", "at": "2027-01-01T08:00:00" } });
     assert_eq!(
         asked,
         [
-            json!({ "create": draft, "tenant": "ann", "key": key }),
+            json!({ "create": draft, "tenant": "ann", "key": key_of("c1") }),
             json!({ "list": ["active", null, 20], "tenant": "ann" }),
             json!({ "pause": id, "tenant": "ann" }),
             json!({ "delete": id, "tenant": "ann" }),
+            json!({ "resume": id, "tenant": "ann" }),
+            json!({ "update": id, "changes": changes, "tenant": "ann" }),
+            json!({ "run": id, "input": [1], "key": key_of("c7"), "tenant": "ann" }),
         ]
     );
     let foreign = json!({ "name": "x", "instruction": "x", "cron": "* * * * *", "tenant_id": "bob" });
     let (text, is_error) = result("create_task", foreign).await;
     assert!(is_error && text.contains("'tenant_id' was unexpected"), "{text}");
+}
+
+#[tokio::test]
+async fn change_of_nothing_and_a_mixed_trigger_are_arguments_at_fault() {
+    let id = Uuid::from_u128(9);
+    let (nothing, is_error) = result("update_task", json!({ "id": id })).await;
+    assert!(is_error && nothing.contains("less than 2 properties"), "{nothing}");
+    let mixed = json!({ "id": id, "cron": "* * * * *", "trigger": { "type": "event" } });
+    let (mixed, is_error) = result("update_task", mixed).await;
+    assert!(is_error && mixed.contains("either `trigger`"), "{mixed}");
 }
 
 #[tokio::test]

@@ -2,9 +2,12 @@
 //! back, and every way to fail.
 
 mod anthropic;
+mod any_history;
 mod fakes;
+mod histories;
 mod openai;
 mod responses;
+mod rules;
 mod scenarios;
 mod server;
 mod thinking;

@@ -12,7 +12,6 @@ use axum::body::{Body, HttpBody};
 use axum::http::{HeaderMap, Request, StatusCode};
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
-use reveille::agent::tool_offers::ToolOffers;
 use reveille::agent::{self, Agent};
 use reveille::base::clock::Clock;
 use reveille::base::id::{Scope, Tenant, new_id};
@@ -212,15 +211,10 @@ impl Api {
         let bus = bus::open(&bus::Settings::default(), &store).expect("a bus");
         let host = Arc::new(StoreHost::new(store.clone(), known.clone(), Arc::clone(&bus)));
         let retry = llm::fallback::RetryWait { max_retries: 0, base_delay: Duration::ZERO };
-        let agent = Agent {
-            models: llm::Models::new(vec![], "main", vec![], retry, &clock),
-            tools,
-            offers: ToolOffers::default(),
-            settings: agent::Settings::default(),
-            policy: Policy::new(&approval::Settings::default()).expect("the default"),
-            compute: store.computing().clone(),
-            gate: Default::default(),
-        };
+        let models = llm::Models::new(vec![], "main", vec![], retry, &clock);
+        let policy = Policy::new(&approval::Settings::default()).expect("the default");
+        let compute = store.computing().clone();
+        let agent = Agent::new(models, tools, agent::Settings::default(), policy, compute, Default::default());
         let pipeline = Pipeline::new(pipeline::StepParts {
             credentials,
             agent,

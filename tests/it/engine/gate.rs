@@ -3,15 +3,18 @@
 use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
+use reveille::agent::gate::rates::{RateSettings, Tier};
 use reveille::domain::run::RunState;
 use reveille::executor::post_process::{AnsweredRun, PostProcess};
 use serde_json::{Value, json};
 
+use crate::support::app::Instance;
 use crate::support::slow_model::SlowModel;
 use crate::support::world::{World, on_both};
 
 on_both! {
     message_with_a_word_of_the_operator_is_skipped_before_any_model_is_asked
+    rate_of_a_tenant_holds_over_instances_until_the_next_minute
     steps_behind_an_answer_follow_its_record_and_fail_nothing
 }
 
@@ -36,6 +39,38 @@ async fn message_with_a_word_of_the_operator_is_skipped_before_any_model_is_aske
     instance.settle(0).await;
     assert_eq!(instance.run(other).await.state, RunState::Succeeded);
     instance.finish(&world).await;
+}
+
+async fn rate_of_a_tenant_holds_over_instances_until_the_next_minute(mut world: World) {
+    world.follows(&json!({ "steps": [{ "text": "Done." }] }));
+    let house = Tier { tenants: ["bob".to_owned()].into(), messages_per_minute: 1 };
+    world.gate_rates = RateSettings { messages_per_minute: 3, tiers: [("house".to_owned(), house)].into() };
+    let count = if world.is_postgres() { 2 } else { 1 };
+    let instances: Vec<Instance> = (0..count).map(|_| world.instance()).collect();
+    let ends = async |tenant: &str, count: usize| {
+        let mut ends = Vec::new();
+        for instance in instances.iter().cycle().take(count) {
+            let mut task = agent("Go.");
+            task["tenant_id"] = json!(tenant);
+            let task = instance.task(task).await;
+            let run = instance.run_now(&task).await;
+            instance.settle(0).await;
+            let run = instance.run(run).await;
+            ends.push((run.state, run.reason.unwrap_or_default()));
+        }
+        ends
+    };
+    let (answered, skipped) =
+        ((RunState::Succeeded, String::new()), |reason: &str| (RunState::Skipped, reason.to_owned()));
+    let [one, two, three] = [answered.clone(), answered.clone(), answered.clone()];
+    assert_eq!(ends("ann", 5).await, [one, two, three, skipped("rate"), skipped("rate")]);
+    assert_eq!(ends("bob", 2).await, [answered.clone(), skipped("tier")]);
+    assert_eq!(ends("cal", 1).await.first(), Some(&answered));
+    world.advance(60.0);
+    assert_eq!(ends("ann", 1).await.first(), Some(&answered));
+    for instance in instances {
+        instance.finish(&world).await;
+    }
 }
 
 /// Writes down what it is told, and then does as it is made to.

@@ -93,6 +93,12 @@ impl FaultHarness {
         self
     }
 
+    /// The text of every instance's `reveille.toml`.
+    pub fn with_config(mut self, toml: &str) -> FaultHarness {
+        self.services = self.services.into_iter().map(|service| service.with_config(toml)).collect();
+        self
+    }
+
     /// Sets an environment variable while others use the stage: no service of it is running.
     pub fn set(&mut self, name: &str, value: &str) {
         let services = std::mem::take(&mut self.services);
@@ -232,7 +238,12 @@ impl FaultHarness {
 
     /// An agent that may use one tool: to send something.
     pub async fn paying_by_agent(&mut self, trigger: Value) -> String {
-        let made = self.task_of("orchestrator", json!({ "tools": ["http_send"] }), trigger).await;
+        self.agent_with("http_send", trigger).await
+    }
+
+    /// An agent that may use this tool.
+    pub async fn agent_with(&mut self, tool: &str, trigger: Value) -> String {
+        let made = self.task_of("orchestrator", json!({ "tools": [tool] }), trigger).await;
         made.unwrap_or_else(|why| panic!("the task was not made: {why}"))
     }
 
@@ -354,11 +365,23 @@ impl FaultHarness {
 
     /// Waits until so many runs have succeeded: what is recorded ahead of its instant has not been fired yet.
     pub async fn ran(&self, count: i64) {
+        self.until_number("select count(*) from runs where state = 'succeeded'", count).await;
+    }
+
+    /// Waits until a query counts so many.
+    pub async fn until_number(&self, query: &'static str, count: i64) {
         let begun = Instant::now();
-        while self.source.number("select count(*) from runs where state = 'succeeded'").await.unwrap() < count {
-            assert!(begun.elapsed() < PATIENCE, "fewer than {count} runs\n{}", self.logs());
+        while self.source.number(query).await.unwrap() < count {
+            assert!(begun.elapsed() < PATIENCE, "fewer than {count}: {query}\n{}", self.logs());
             pause(LOOK).await;
         }
+    }
+
+    /// The output of the last run of each of these tasks.
+    pub async fn last_outputs(&self, tasks: &[String]) -> Vec<String> {
+        let runs = self.source.read().await.runs;
+        let of = |task: &String| runs.iter().rfind(|run| run.task_id.is_some_and(|id| id.to_string() == *task));
+        tasks.iter().map(|task| of(task).and_then(|run| run.output.clone()).unwrap_or_default()).collect()
     }
 
     /// The last lines of every log.

@@ -36,6 +36,7 @@ pub fn pipeline(stage: &AgentHarness) -> Pipeline {
         description: String::new(),
         instruction: "You look things up.".into(),
         tools: None,
+        deny_tools: Vec::new(),
         model: None,
         max_turns: Some(2),
         approvals: Default::default(),

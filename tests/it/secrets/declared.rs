@@ -11,6 +11,7 @@ on_both! {
     declared_tool_is_asked_about_and_sent_once_with_its_credential
     with_another_credential_it_is_asked_about_again
     with_a_status_it_is_offered_warned_of_or_gone
+    result_is_kept_until_its_credential_changes
 }
 
 const SECRET: &str = "n0tes-key-4711";
@@ -164,5 +165,35 @@ async fn with_another_credential_it_is_asked_about_again(world: World) {
     instance.settle(0).await;
     instance.until(id, |run| run.state.is_final()).await;
     assert_eq!(received(&server).await.iter().map(sent).collect::<Vec<_>>(), [SECRET]);
+    instance.finish(&world).await;
+}
+
+async fn result_is_kept_until_its_credential_changes(world: World) {
+    let server = echo("").await;
+    let mut world = noting(world, &server.uri(), "notes");
+    let mut declared = serde_json::to_value(&world.declared).unwrap();
+    let changes = json!({ "category": "read", "consequence": "low", "requires_confirmation": false, "cache": true });
+    declared[0].as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+    declared[0]["http"]["method"] = json!("GET");
+    declared[0]["http"].as_object_mut().unwrap().remove("body");
+    world.declared = serde_json::from_value(declared).unwrap();
+    let instance = world.instance();
+    let put = async |key: &str| {
+        save(&world, &instance, "notes", json!({ "as": "bearer", "from": "/key" }), json!({ "key": key })).await;
+    };
+    let ask = async || {
+        let task = instance.task(agent()).await;
+        let id = instance.run_now(&task).await;
+        instance.settle(0).await;
+        let run = instance.until(id, |run| run.state.is_final()).await;
+        assert_eq!(run.output.as_deref(), Some("Told."), "{:?}", run.error);
+        let transcript = instance.page(&format!("/v1/runs/{id}/transcript")).await;
+        assert!(transcript.contains("\\\"status\\\":200"), "{transcript}");
+        received(&server).await.len()
+    };
+    put(SECRET).await;
+    assert_eq!([ask().await, ask().await], [1, 1], "the second run has the result of the first");
+    put("an0ther-key-4712").await;
+    assert_eq!([ask().await, ask().await], [2, 2]);
     instance.finish(&world).await;
 }

@@ -95,6 +95,7 @@ pub struct World {
     pub post_process: Vec<Arc<dyn PostProcess>>,
     pub gate: gate::safety::Settings,
     pub budgets: budget::Settings,
+    pub gate_rates: gate::rates::RateSettings,
     pub declared: Vec<Declared>,
     /// Services that people can connect.
     pub oauth: oauth::Settings,
@@ -173,6 +174,7 @@ impl World {
             post_process: Vec::new(),
             gate: gate::safety::Settings::default(),
             budgets: budget::Settings::default(),
+            gate_rates: gate::rates::RateSettings::default(),
             declared: Vec::new(),
             oauth: oauth::Settings::default(),
             database,
@@ -272,6 +274,7 @@ impl World {
         config.llm = self.llm.clone();
         config.gate = self.gate.clone();
         config.budgets = self.budgets;
+        config.gate_rates = self.gate_rates.clone();
         config.agents = self.agents.clone();
         config.tools = self.declared.clone();
         config.oauth = self.oauth.clone();

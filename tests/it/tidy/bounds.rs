@@ -106,6 +106,10 @@ const TESTED: &[(&str, Tested)] = &[
     ("src/base/invalid.rs: NAMED", By("unknown_fields_are_named_up_to_a_number")),
     ("src/base/invalid.rs: POINTER_BYTES", By("fault_is_whole_up_to_each_bound_and_cut_one_beyond_it")),
     ("src/base/json/schema.rs: MOST_STEPS", By("check_is_refused_by_steps_before_it_is_done")),
+    (
+        "src/ports/tool/registry.rs: MAX_INPUT",
+        By("arguments_are_taken_at_their_longest_and_refused_one_byte_beyond_it"),
+    ),
     ("src/base/json/schema.rs: SCHEMAS", By("schema_has_so_many_parts_and_levels_and_does_not_name_itself")),
     ("src/base/json/schema.rs: SCHEMA_DEPTH", By("schema_has_so_many_parts_and_levels_and_does_not_name_itself")),
     (

@@ -5,10 +5,10 @@ use super::source::Source;
 /// Time, ids and other things without I/O of the product.
 const L0: &[&str] = &[
     "clock",
+    "collections",
     "compute",
     "expr",
     "failpoint",
-    "fair_queue",
     "field",
     "id",
     "invalid",

@@ -34,10 +34,10 @@ struct AgentExecution {
     rules: Option<Arc<PolicyRules>>,
 }
 
-/// `{"instruction": …, "system_prompt"?, "model"?, "max_turns"?, "tools"?, "credentials"?}`, or the `name` of a
+/// `{"instruction": …, "system_prompt"?, "model"?, "max_turns"?, "tools"?, "deny_tools"?, "credentials"?}`, or the `name` of a
 /// configured one.
 pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>> {
-    let known = ["name", "instruction", "system_prompt", "model", "max_turns", "tools", "credentials"];
+    let known = ["name", "instruction", "system_prompt", "model", "max_turns", "tools", "deny_tools", "credentials"];
     let fields = reading.object(value, &known)?;
     let name = reading.text(fields, "name");
     let configured = match &name {
@@ -60,7 +60,13 @@ pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>
             .number(fields, "max_turns", TURNS)
             .map(|n| n as u32)
             .or(configured.and_then(|a| a.max_turns)),
-        tools: tools(fields, reading).or(configured.and_then(|agent| agent.tools.clone())),
+        tools: tools(fields, "tools", reading).or(configured.and_then(|agent| agent.tools.clone())),
+        deny_tools: configured
+            .map(|agent| agent.deny_tools.clone())
+            .into_iter()
+            .chain(tools(fields, "deny_tools", reading))
+            .flatten()
+            .collect(),
         credentials: given(fields, "credentials")
             .map(|list| references(list, &format!("{}/credentials", reading.pointer), reading.faults))
             .unwrap_or_default(),
@@ -71,9 +77,9 @@ pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>
     Some(Box::new(AgentExecution { instruction, wishes, name, rules }))
 }
 
-fn tools(fields: &Map<String, Value>, reading: &mut StepReader) -> Option<Vec<String>> {
-    let list = given(fields, "tools")?;
-    let place = format!("{}/tools", reading.pointer);
+fn tools(fields: &Map<String, Value>, key: &str, reading: &mut StepReader) -> Option<Vec<String>> {
+    let list = given(fields, key)?;
+    let place = format!("{}/{key}", reading.pointer);
     let names: Vec<String> = reading.faults.read(list, &place)?;
     let known = reading.parts.tools().clone();
     for (index, name) in names.iter().enumerate() {

@@ -36,7 +36,8 @@ pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>
         reading.below("name").fault(format!("unknown tool `{name}`{near}"));
         return None;
     };
-    if let Some(why) = refused(tool.definition(), &reading.parts.agent) {
+    let refused = refused(tool.definition(), &reading.parts.agent);
+    if let Some(why) = refused.or_else(|| (!tools.allows_any(&name)).then(|| denied(&name))) {
         reading.below("name").fault(why);
         return None;
     }
@@ -75,6 +76,10 @@ fn refused(tool: &Definition, agent: &Agent) -> Option<String> {
     (!may).then(|| needs_approval(name))
 }
 
+fn denied(tool: &str) -> String {
+    format!("the operator does not let you use `{tool}`")
+}
+
 fn needs_approval(tool: &str) -> String {
     format!("`{tool}` needs a person's approval, which a pipeline can't ask for; an agent can")
 }
@@ -95,6 +100,9 @@ impl ToolExecution {
         // the registry may be another one than when the task was saved
         if let Some(why) = refused(tool.definition(), &act.world.parts.agent) {
             return Err(StepFault::new("tool_refused", why));
+        }
+        if !tools.allows(act.world.tenant.as_str(), &self.name) {
+            return Err(StepFault::new("tool_denied", denied(&self.name)));
         }
         let (tree, steps) = (self.arguments.clone(), self.steps(act.scope));
         let arguments = act.compute(steps, move |scope| Ok(tree.value(&scope.template)?)).await?;

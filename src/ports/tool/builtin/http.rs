@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::domain::credential::Reference;
 use crate::ports::egress::EgressRequest;
 use crate::ports::tool::builtin::read;
-use crate::ports::tool::exchange::{answer, check_headers, fetch, reference};
+use crate::ports::tool::exchange::{answer, check_headers, credential_state, fetch, reference};
 use crate::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput};
 use crate::ports::vault::credentials::Credentials;
 
@@ -57,6 +57,13 @@ impl Tool for HttpTool {
             let request = (self.request)(arguments, context)?;
             let name = &self.definition.name;
             answer(&fetch(&self.credentials, request, credential.as_ref(), name, context).await?)
+        })
+    }
+
+    fn credential_state<'a>(&'a self, context: &'a ToolContext, arguments: &'a Value) -> BoxFuture<'a, Option<String>> {
+        Box::pin(async move {
+            let credential = reference(arguments.get("credential").and_then(Value::as_str)).ok()?;
+            credential_state(&self.credentials, credential.as_ref(), context).await
         })
     }
 }

@@ -1,4 +1,4 @@
-//! `create_task`, `list_tasks`, `pause_task`, `delete_task`: the tenant's own tasks, through the host.
+//! `create_task`, `list_tasks`, `update_task`, `run_task`, `pause_task`, `resume_task`, `delete_task`: the tenant's own tasks, through the host.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -6,21 +6,46 @@ use uuid::Uuid;
 
 use crate::domain::approval::{Category, Consequence};
 use crate::ports::tool::builtin::BuiltinTool;
-use crate::ports::tool::{Definition, TaskQuery};
+use crate::ports::tool::{Definition, TaskQuery, ToolError};
 
 /// Tasks that `list_tasks` shows when it is not told how many.
 const LISTED: u32 = 20;
+
+/// When a task fires: one of the four.
+#[derive(Default, Deserialize)]
+pub(super) struct TriggerArguments {
+    cron: Option<String>,
+    interval: Option<String>,
+    at: Option<String>,
+    timezone: Option<String>,
+    trigger: Option<Value>,
+}
 
 #[derive(Deserialize)]
 pub(super) struct CreateArguments {
     name: String,
     instruction: String,
-    cron: Option<String>,
-    interval: Option<String>,
-    at: Option<String>,
-    timezone: Option<String>,
+    #[serde(flatten)]
+    when: TriggerArguments,
     max_runs: Option<u64>,
     channel: Option<String>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct UpdateArguments {
+    id: Uuid,
+    name: Option<String>,
+    instruction: Option<String>,
+    #[serde(flatten)]
+    when: TriggerArguments,
+    max_runs: Option<u64>,
+    channel: Option<String>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct RunArguments {
+    id: Uuid,
+    input: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -35,26 +60,43 @@ pub(super) struct NamedTask {
     id: Uuid,
 }
 
+/// The fields that a task has for models, without those of `more`.
+fn task_fields(more: &[(&str, Value)]) -> Value {
+    let mut properties = json!({
+        "name": { "type": "string", "minLength": 1, "maxLength": 200 },
+        "instruction": {
+            "type": "string", "minLength": 1, "maxLength": 65_536,
+            "description": "Instruction that you will be given when the task fires; it must make sense by itself",
+        },
+        "cron": { "type": "string", "description": "Five fields, such as `0 8 * * *`" },
+        "interval": { "type": "string", "description": "Such as `90m` or `P1D`" },
+        "at": { "type": "string", "description": "One instant, such as `2026-12-24T15:00:00`" },
+        "timezone": { "type": "string", "description": "IANA name; absent: the recipient's" },
+        "trigger": {
+            "type": "object",
+            "description": "For events and conditions, in place of `cron`, `interval` and `at`. An event: \
+                            {\"type\": \"event\", \"source\": \"email\", \"event_type\": \"new_email\", \
+                            \"filter\": \"event.data.amount > 100\"}. A condition, looked at with GET again and again: \
+                            {\"type\": \"condition\", \"poll\": {\"http\": {\"url\": \"https://…\"}}, \
+                            \"interval\": \"30m\", \"expression\": \"value.price < 500\"}",
+            "properties": { "type": { "enum": ["event", "condition", "schedule"] } },
+            "required": ["type"],
+        },
+        "max_runs": { "type": "integer", "minimum": 1 },
+        "channel": { "type": "string", "description": "Where the result is told; absent: as preferred" },
+    });
+    more.iter().for_each(|(name, schema)| properties[*name] = schema.clone());
+    properties
+}
+
 pub(super) fn create_task() -> BuiltinTool<CreateArguments> {
     let definition = Definition::new(
         "create_task",
         "Create a task that wakes you later with an instruction, once or again and again. \
-             Give exactly one of `cron`, `interval` and `at`.",
+             Give exactly one of `cron`, `interval`, `at` and `trigger`.",
         json!({
             "type": "object",
-            "properties": {
-                "name": { "type": "string", "minLength": 1, "maxLength": 200 },
-                "instruction": {
-                    "type": "string", "minLength": 1, "maxLength": 65_536,
-                    "description": "Instruction that you will be given when the task fires; it must make sense by itself",
-                },
-                "cron": { "type": "string", "description": "Five fields, such as `0 8 * * *`" },
-                "interval": { "type": "string", "description": "Such as `90m` or `P1D`" },
-                "at": { "type": "string", "description": "One instant, such as `2026-12-24T15:00:00`" },
-                "timezone": { "type": "string", "description": "IANA name; absent: the recipient's" },
-                "max_runs": { "type": "integer", "minimum": 1 },
-                "channel": { "type": "string", "description": "Where the result is told; absent: as preferred" },
-            },
+            "properties": task_fields(&[]),
             "required": ["name", "instruction"],
             "additionalProperties": false,
         }),
@@ -65,23 +107,40 @@ pub(super) fn create_task() -> BuiltinTool<CreateArguments> {
         definition,
         act: |context, new| {
             Box::pin(async move {
-                let draft = draft(new, context.timezone.name());
+                let draft = draft(new, context.timezone.name())?;
                 Ok(context.host.create_task(&context.tenant, draft, &context.idempotency_key).await?)
             })
         },
     }
 }
 
-/// The JSON form of the API. Whether it makes sense is judged where all tasks are judged.
-fn draft(new: CreateArguments, recipient_zone: &str) -> Value {
-    let mut trigger = Map::new();
-    trigger.insert("type".into(), json!("schedule"));
-    for (key, value) in [("cron", new.cron), ("interval", new.interval), ("at", new.at)] {
-        if let Some(value) = value {
-            trigger.insert(key.into(), json!(value));
-        }
+impl TriggerArguments {
+    fn is_empty(&self) -> bool {
+        let TriggerArguments { cron, interval, at, timezone, trigger } = self;
+        [cron, interval, at, timezone].iter().all(|given| given.is_none()) && trigger.is_none()
     }
-    trigger.insert("timezone".into(), json!(new.timezone.as_deref().unwrap_or(recipient_zone)));
+
+    /// The trigger in the form of the API. Whether it makes sense is judged where all tasks are judged.
+    fn into_trigger(self, zone: Option<&str>) -> Result<Value, ToolError> {
+        let TriggerArguments { cron, interval, at, timezone, trigger } = self;
+        let schedule = [("cron", cron), ("interval", interval), ("at", at)];
+        if let Some(trigger) = trigger {
+            if timezone.is_some() || schedule.iter().any(|(_, given)| given.is_some()) {
+                let message = "give either `trigger`, or `cron`, `interval` or `at` with their `timezone`";
+                return Err(ToolError::arguments(message));
+            }
+            return Ok(trigger);
+        }
+        let mut made = Map::from_iter([("type".to_owned(), json!("schedule"))]);
+        made.extend(schedule.into_iter().filter_map(|(key, value)| Some((key.to_owned(), json!(value?)))));
+        made.extend(timezone.as_deref().or(zone).map(|zone| ("timezone".to_owned(), json!(zone))));
+        Ok(Value::Object(made))
+    }
+}
+
+/// The JSON form of the API.
+fn draft(new: CreateArguments, recipient_zone: &str) -> Result<Value, ToolError> {
+    let trigger = new.when.into_trigger(Some(recipient_zone))?;
     let mut draft = json!({ "name": new.name, "trigger": trigger, "action": { "instruction": new.instruction } });
     if let Some(limit) = new.max_runs {
         draft["max_runs"] = json!(limit);
@@ -89,7 +148,77 @@ fn draft(new: CreateArguments, recipient_zone: &str) -> Value {
     if let Some(channel) = new.channel {
         draft["output"] = json!({ "channel": channel });
     }
-    draft
+    Ok(draft)
+}
+
+pub(super) fn update_task() -> BuiltinTool<UpdateArguments> {
+    let id = json!({ "type": "string", "description": "The task's id, as `list_tasks` shows it" });
+    let definition = Definition::new(
+        "update_task",
+        "Change a task of the person you work for: the fields that you give, and nothing else.",
+        json!({
+            "type": "object",
+            "properties": task_fields(&[("id", id)]),
+            "required": ["id"],
+            "minProperties": 2,
+            "additionalProperties": false,
+        }),
+        Category::Internal,
+        Consequence::Medium,
+    );
+    BuiltinTool {
+        definition,
+        act: |context, update| {
+            Box::pin(async move {
+                let (id, changes) = changes(update)?;
+                Ok(context.host.update_task(&context.tenant, id, changes).await?)
+            })
+        },
+    }
+}
+
+/// The fields that change, in the form of the API.
+fn changes(update: UpdateArguments) -> Result<(Uuid, Value), ToolError> {
+    let UpdateArguments { id, name, instruction, when, max_runs, channel } = update;
+    let trigger = (!when.is_empty()).then(|| when.into_trigger(None)).transpose()?;
+    let fields = [
+        ("name", name.map(Value::from)),
+        ("instruction", instruction.map(Value::from)),
+        ("trigger", trigger),
+        ("max_runs", max_runs.map(Value::from)),
+        ("output", channel.map(|channel| json!({ "channel": channel }))),
+    ];
+    Ok((id, fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()))
+}
+
+pub(super) fn run_task() -> BuiltinTool<RunArguments> {
+    let definition = Definition::new(
+        "run_task",
+        "Run a task now, beside its own times. It runs by itself; its result goes to the person you work for.",
+        json!({
+            "type": "object",
+            "properties": {
+                "id": { "type": "string", "description": "The task's id, as `list_tasks` shows it" },
+                "input": { "description": "Any JSON; the task's agent is shown it" },
+            },
+            "required": ["id"],
+            "additionalProperties": false,
+        }),
+        Category::Internal,
+        Consequence::Medium,
+    );
+    BuiltinTool {
+        definition,
+        act: |context, RunArguments { id, input }| {
+            Box::pin(async move {
+                // it would never end
+                if context.task_id == Some(id) {
+                    return Err(ToolError::arguments("a run can't run its own task"));
+                }
+                Ok(context.host.run_task(&context.tenant, id, input, &context.idempotency_key).await?)
+            })
+        },
+    }
 }
 
 pub(super) fn list_tasks() -> BuiltinTool<ListArguments> {
@@ -130,12 +259,23 @@ fn one_task() -> Value {
 }
 
 pub(super) fn pause_task() -> BuiltinTool<NamedTask> {
-    let description = "Pause a task: it keeps its place and does not fire until a person resumes it.";
+    let description = "Pause a task: it keeps its place and does not fire until it is resumed.";
     let definition = Definition::new("pause_task", description, one_task(), Category::Internal, Consequence::Low);
     BuiltinTool {
         definition,
         act: |context, NamedTask { id }| {
             Box::pin(async move { Ok(context.host.pause_task(&context.tenant, id).await?) })
+        },
+    }
+}
+
+pub(super) fn resume_task() -> BuiltinTool<NamedTask> {
+    let description = "Resume a task that you have paused. One that a person has paused waits for a person.";
+    let definition = Definition::new("resume_task", description, one_task(), Category::Internal, Consequence::Low);
+    BuiltinTool {
+        definition,
+        act: |context, NamedTask { id }| {
+            Box::pin(async move { Ok(context.host.resume_task(&context.tenant, id).await?) })
         },
     }
 }
@@ -160,7 +300,7 @@ mod tests {
     fn new_task_has_the_form_of_the_api_and_the_recipient_s_zone() {
         let plain = read(json!({ "name": "Mail", "instruction": "Read it", "cron": "0 8 * * *" })).unwrap();
         assert_eq!(
-            draft(plain, "Asia/Shanghai"),
+            draft(plain, "Asia/Shanghai").unwrap(),
             json!({
                 "name": "Mail",
                 "trigger": { "type": "schedule", "cron": "0 8 * * *", "timezone": "Asia/Shanghai" },
@@ -173,7 +313,7 @@ mod tests {
         }))
         .unwrap();
         assert_eq!(
-            draft(full, "Asia/Shanghai"),
+            draft(full, "Asia/Shanghai").unwrap(),
             json!({
                 "name": "Mail",
                 "trigger": { "type": "schedule", "interval": "5m", "at": "2026-12-24T15:00:00", "timezone": "UTC" },
@@ -182,6 +322,30 @@ mod tests {
                 "output": { "channel": "email" },
             })
         );
+    }
+
+    #[test]
+    fn trigger_in_the_form_of_the_api_takes_the_place_of_a_schedule_and_is_not_mixed_with_one() {
+        let event = json!({ "type": "event", "event_type": "new_email" });
+        let new = json!({ "name": "Mail", "instruction": "Read it", "trigger": event });
+        assert_eq!(draft(read(new.clone()).unwrap(), "UTC").unwrap()["trigger"], event);
+        let mut mixed = new;
+        mixed["cron"] = json!("* * * * *");
+        let error = draft(read(mixed).unwrap(), "UTC").unwrap_err();
+        assert!(error.to_string().contains("either `trigger`"), "{error}");
+    }
+
+    #[test]
+    fn changes_are_the_fields_that_are_given() {
+        let id = Uuid::from_u128(7);
+        let all = json!({ "id": id, "name": "Post", "instruction": "Sort it", "cron": "0 9 * * *", "max_runs": 3, "channel": "sms" });
+        let trigger = json!({ "type": "schedule", "cron": "0 9 * * *" });
+        let fields = json!({
+            "name": "Post", "instruction": "Sort it", "trigger": trigger, "max_runs": 3, "output": { "channel": "sms" },
+        });
+        assert_eq!(changes(read(all).unwrap()).unwrap(), (id, fields));
+        let zone = changes(read(json!({ "id": id, "timezone": "UTC" })).unwrap()).unwrap();
+        assert_eq!(zone.1, json!({ "trigger": { "type": "schedule", "timezone": "UTC" } }));
     }
 
     #[test]

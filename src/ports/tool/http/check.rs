@@ -76,6 +76,8 @@ impl DeclarationReader<'_> {
         if timeout_seconds.is_some_and(|seconds| !TIMEOUTS.contains(&seconds)) {
             self.fault("/timeout_seconds", format!("must be from {} to {}", TIMEOUTS.start(), TIMEOUTS.end()));
         }
+        let place = self.place.clone();
+        self.tool.policy().check(&self.tool.definition(), &place, self.faults);
         if undo_seconds.is_some_and(|seconds| seconds > LONGEST_UNDO) {
             self.fault("/undo_seconds", format!("must be at most {LONGEST_UNDO}"));
         }

@@ -22,6 +22,8 @@ pub enum Ending {
     Length,
     /// The provider withholds it.
     Refusal,
+    /// The model declines, in words that are no answer.
+    Declined,
     /// For a reason that nobody knows.
     Novel,
     /// It goes on when it is sent back; Anthropic alone.
@@ -89,7 +91,8 @@ impl Said {
     }
 
     fn chat_message(&self) -> Value {
-        let mut message = json!({ "role": "assistant", "content": self.text, "refusal": null });
+        let (text, refusal) = self.text_or_refusal();
+        let mut message = json!({ "role": "assistant", "content": text, "refusal": refusal });
         if let Some(thinking) = self.thinking {
             message["reasoning_content"] = json!(thinking);
         }
@@ -99,13 +102,18 @@ impl Said {
         message
     }
 
+    /// The text, or the words in which the model declines.
+    fn text_or_refusal(&self) -> (Option<&'static str>, Option<&'static str>) {
+        if self.ending == Ending::Declined { (None, self.text) } else { (self.text, None) }
+    }
+
     fn chat_finish(&self) -> &'static str {
         match self.ending {
             Ending::Length => "length",
             Ending::Refusal => "content_filter",
             Ending::Novel => "novel_reason",
-            Ending::Whole | Ending::Pause if self.calls.is_empty() => "stop",
-            Ending::Whole | Ending::Pause => "tool_calls",
+            _ if self.calls.is_empty() => "stop",
+            Ending::Whole | Ending::Pause | Ending::Declined => "tool_calls",
         }
     }
 
@@ -113,7 +121,9 @@ impl Said {
         let delta = |delta: Value| chat_chunk(json!([{ "index": 0, "delta": delta, "finish_reason": null }]));
         let mut events = vec![delta(json!({ "role": "assistant", "content": null }))];
         events.extend(self.thinking.map(|thinking| delta(json!({ "reasoning_content": thinking }))));
-        events.extend(halves(self.text.unwrap_or_default()).into_iter().map(|text| delta(json!({ "content": text }))));
+        let (text, refusal) = self.text_or_refusal();
+        events.extend(halves(text.unwrap_or_default()).into_iter().map(|text| delta(json!({ "content": text }))));
+        events.extend(halves(refusal.unwrap_or_default()).into_iter().map(|text| delta(json!({ "refusal": text }))));
         for (index, call) in self.calls.iter().enumerate() {
             let mut begun = chat_call(call);
             begun["index"] = json!(index);
@@ -136,7 +146,10 @@ impl Said {
             .thinking
             .map(|thinking| json!({ "type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": thinking }));
         let message = self.text.map(|text| {
-            let content = json!([{ "type": "output_text", "text": text, "annotations": [], "logprobs": [] }]);
+            let content = match self.ending {
+                Ending::Declined => json!([{ "type": "refusal", "refusal": text }]),
+                _ => json!([{ "type": "output_text", "text": text, "annotations": [], "logprobs": [] }]),
+            };
             json!({ "type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": content })
         });
         let last = self.calls.len().saturating_sub(1);
@@ -153,7 +166,7 @@ impl Said {
             Ending::Length => Some("max_output_tokens"),
             Ending::Refusal => Some("content_filter"),
             Ending::Novel => Some("novel_reason"),
-            Ending::Whole | Ending::Pause => None,
+            Ending::Whole | Ending::Pause | Ending::Declined => None,
         };
         json!({
             "id": "resp_1", "object": "response", "created_at": 1, "model": "model-7", "error": null, "output": output,
@@ -170,7 +183,7 @@ impl Said {
         let mut events = vec![json!({ "type": "response.created", "response": self.response(&[]) })];
         for (index, item) in items.iter().enumerate() {
             events.push(json!({ "type": "response.output_item.added", "output_index": index, "item": item }));
-            if item["type"] == "message" {
+            if item["content"][0]["type"] == "output_text" {
                 events.extend(halves(self.text.unwrap_or_default()).into_iter().map(|text| {
                     json!({ "type": "response.output_text.delta", "item_id": "msg_1", "output_index": index,
                             "content_index": 0, "delta": text, "logprobs": [] })
@@ -201,7 +214,7 @@ impl Said {
     fn anthropic_stop(&self) -> &'static str {
         match self.ending {
             Ending::Length => "max_tokens",
-            Ending::Refusal => "refusal",
+            Ending::Refusal | Ending::Declined => "refusal",
             Ending::Novel => "novel_reason",
             Ending::Pause => "pause_turn",
             Ending::Whole if self.calls.is_empty() => "end_turn",
@@ -297,13 +310,13 @@ impl Wire {
     }
 
     /// A failure behind `200 OK`: in the middle of a stream, or as the answer.
-    pub fn failure_in_answer(self, stream: bool) -> Reply {
+    pub fn failure_in_answer(self, stream: bool, kind: &str, message: &str) -> Reply {
         let half = said("Half of").events(self);
         let begun = &half[..half.find("\n\n").unwrap() + 2];
-        let error = json!({ "type": "server_error", "message": "broken", "code": "server_error", "param": null });
+        let error = json!({ "type": kind, "message": message, "code": kind, "param": null });
         let event = match self {
             Wire::Chat => json!({ "error": error }),
-            Wire::Anthropic => json!({ "type": "error", "error": { "type": "api_error", "message": "broken" } }),
+            Wire::Anthropic => json!({ "type": "error", "error": { "type": kind, "message": message } }),
             Wire::Responses if stream => {
                 json!({ "type": "response.failed", "response": { "status": "failed", "error": error } })
             }

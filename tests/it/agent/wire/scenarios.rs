@@ -4,10 +4,14 @@
 //! must hold.
 
 mod answers;
+mod bodies;
 mod chain;
 mod failures;
 mod limits;
+mod streams;
+mod tool_loops;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -21,6 +25,7 @@ use reveille::ports::tool::{ToolError, ToolFailure, ToolOutput};
 use serde_json::{Value, json};
 
 use super::fakes::Wire;
+use super::rules::broken_rules;
 use super::server::{Received, Reply, Server, settings};
 use super::vendors::{SentRequest, faults_of};
 use crate::agent::harness::{AgentHarness, FakeTool, start};
@@ -45,6 +50,8 @@ pub struct Case {
     pub react: fn(&mut ReactSettings),
     /// Asserts whatever else must hold.
     pub holds: fn(&Played),
+    /// The rule of a provider that its own answers break, so that requests may break it, too.
+    pub allows: Option<&'static str>,
 }
 
 impl Case {
@@ -55,7 +62,7 @@ impl Case {
         end: Result<&'static str, &'static str>,
         asked: usize,
     ) -> Case {
-        Case { name, replies, end, asked, model: |_| {}, react: |_| {}, holds: |_| {} }
+        Case { name, replies, end, asked, model: |_| {}, react: |_| {}, holds: |_| {}, allows: None }
     }
 
     pub const fn model(self, model: fn(&mut ModelSettings)) -> Case {
@@ -68,6 +75,10 @@ impl Case {
 
     pub const fn holds(self, holds: fn(&Played)) -> Case {
         Case { holds, ..self }
+    }
+
+    pub const fn allows(self, rule: &'static str) -> Case {
+        Case { allows: Some(rule), ..self }
     }
 }
 
@@ -99,11 +110,15 @@ impl Played {
     }
 }
 
-/// Plays each case over each wire, and tells of all that do not hold or that send what the provider does not allow.
-pub async fn play(cases: &[Case]) {
+/// Each case over each wire, in one piece and streamed.
+fn plays(cases: &[Case]) -> impl Iterator<Item = (&Case, Wire, bool)> {
     let combinations = Wire::ALL.into_iter().flat_map(|wire| [(wire, false), (wire, true)]);
-    let all = combinations.flat_map(|(wire, stream)| cases.iter().map(move |case| (case, wire, stream)));
-    let played = futures::stream::iter(all).map(|(case, wire, stream)| check(case, wire, stream));
+    combinations.flat_map(move |(wire, stream)| cases.iter().map(move |case| (case, wire, stream)))
+}
+
+/// Plays each case over each wire, and tells of all that do not hold or that send what the provider does not allow.
+pub async fn play(cases: &'static [Case]) {
+    let played = futures::stream::iter(plays(cases)).map(|(case, wire, stream)| check(case, wire, stream));
     let (complaints, sent): (Vec<_>, Vec<_>) = played.buffer_unordered(AT_ONCE).unzip().await;
     let sent: Vec<SentRequest> = sent.into_iter().flatten().collect();
     let wrong: Vec<String> = complaints.into_iter().flatten().chain(faults_of(&sent).await).collect();
@@ -114,7 +129,13 @@ pub async fn play(cases: &[Case]) {
 async fn check(case: &Case, wire: Wire, stream: bool) -> (Option<String>, Vec<SentRequest>) {
     let title = format!("{} ({wire:?}, {})", case.name, if stream { "streamed" } else { "in one piece" });
     let server = Server::start((case.replies)(wire, stream)).await;
-    let complaint = complaint_about(case, wire, stream, &server).await.map(|why| format!("{title}: {why}"));
+    let complaint = complaint_about(case, wire, stream, &server).await.or_else(|| {
+        let requests = server.requests();
+        let broken = requests.iter().flat_map(|sent| broken_rules(wire, &sent.body));
+        let broken: Vec<String> = broken.filter(|rule| case.allows.is_none_or(|allowed| allowed != rule)).collect();
+        (!broken.is_empty()).then(|| broken.join(", "))
+    });
+    let complaint = complaint.map(|why| format!("{title}: {why}"));
     let sent = server.requests().into_iter().map(|sent| SentRequest { title: title.clone(), wire, body: sent.body });
     (complaint, sent.collect())
 }
@@ -195,13 +216,15 @@ fn tokens(stage: &AgentHarness) -> Vec<ModelTokens> {
     answers.map(|entry| entry.model_call.as_ref().expect("the call of a model").tokens).collect()
 }
 
-/// `echo` gives its arguments, `count` wants a whole number, `long` gives 9,000 letters, `fails`, `panics` and `hangs` do.
+/// `echo` gives its arguments, `count` wants a whole number, `long` gives 9,000 letters and `empty` none; `fails`, `panics`
+/// and `hangs` do.
 pub fn tools() -> Vec<FakeTool> {
     let schema = json!({ "type": "object", "properties": { "n": { "type": "integer" } }, "required": ["n"] });
     vec![
         FakeTool::echo("echo"),
         FakeTool::echo("count").with(|tool| tool.parameters = schema),
         FakeTool::new("long", |_, _| async { Ok(ToolOutput { text: "x".repeat(9000) }) }),
+        FakeTool::new("empty", |_, _| async { Ok(ToolOutput { text: String::new() }) }),
         FakeTool::new("fails", |_, _| async {
             Err(ToolError::for_model(ToolFailure::ExecutionError, "broken", "it is broken"))
         }),
@@ -232,4 +255,32 @@ pub fn keys(played: &Played) -> Vec<&str> {
 /// The body of a request.
 pub fn body(played: &Played, index: usize) -> &Value {
     &played.requests[index].body
+}
+
+/// Fewest scenarios of a wire, of each kind of answer.
+const LEAST: usize = 60;
+
+#[test]
+fn scenarios_of_each_wire_are_many_and_no_two_are_one() {
+    let cases: [&[Case]; 7] = [
+        &answers::CASES,
+        &bodies::CASES,
+        &chain::CASES,
+        &failures::CASES,
+        &limits::CASES,
+        &streams::CASES,
+        &tool_loops::CASES,
+    ];
+    let mut names: BTreeMap<(&str, bool), Vec<&str>> = BTreeMap::new();
+    for (case, wire, stream) in cases.into_iter().flat_map(plays) {
+        names.entry((wire.provider(), stream)).or_default().push(case.name);
+    }
+    assert_eq!(names.len(), 6, "three wires, streamed and in one piece");
+    for (of, mut names) in names {
+        let count = names.len();
+        assert!(count >= LEAST, "{of:?}: {count} scenarios");
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count, "{of:?}: a name is given twice");
+    }
 }

@@ -28,6 +28,10 @@ pub enum End {
     Broken,
     /// Nothing more comes, and the connection stays.
     Hangs,
+    /// The connection breaks before anything is said.
+    Dropped,
+    /// Nothing is ever said, and the connection stays.
+    Silent,
 }
 
 impl Reply {
@@ -101,8 +105,10 @@ impl Server {
                 let request = read(&mut connection).await;
                 let reply = judge(&request).unwrap_or(reply);
                 kept.lock().unwrap().push(request);
-                write(&mut connection, &reply).await;
-                if reply.end == End::Hangs {
+                if !matches!(reply.end, End::Dropped | End::Silent) {
+                    write(&mut connection, &reply).await;
+                }
+                if matches!(reply.end, End::Hangs | End::Silent) {
                     open.push(connection);
                 }
             }

@@ -64,7 +64,7 @@ fn end(wire: Wire, said: &Said) -> &'static str {
         (Wire::Responses, Ending::Length) => "max_output_tokens",
         (Wire::Anthropic, Ending::Length) => "max_tokens",
         (Wire::Chat | Wire::Responses, Ending::Refusal) => "content_filter",
-        (Wire::Anthropic, Ending::Refusal) => "refusal",
+        (Wire::Anthropic, Ending::Refusal | Ending::Declined) => "refusal",
         (Wire::Responses, _) => "completed",
         (Wire::Chat, _) if said.calls.is_empty() => "stop",
         (Wire::Chat, _) => "tool_calls",

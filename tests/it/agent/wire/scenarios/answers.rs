@@ -91,7 +91,7 @@ fn one_turn(react: &mut ReactSettings) {
     react.max_turns = 1;
 }
 
-const CASES: [Case; 36] = [
+pub static CASES: [Case; 36] = [
     Case::new("an answer at once", |w, s| turns(&[said("Grüße, 早 😀")], w, s), Ok("Grüße, 早 😀"), 1)
         .holds(sends_nothing_that_is_not_configured),
     Case::new("everything is configured", |w, s| calls(&[("c1", "echo", "{}")], w, s), Ok("Fine."), 2)
@@ -156,7 +156,8 @@ const CASES: [Case; 36] = [
         },
         Ok("Fine."),
         3,
-    ),
+    )
+    .allows("two calls have one id"),
     Case::new(
         "thinking goes back",
         |w, s| turns(&[calling(&[("c1", "echo", "{}")]).thinking("c2lnbmVk"), said("Fine.")], w, s),

@@ -8,7 +8,9 @@ use serde_json::json;
 use super::{Case, Played, keys, patiently, play, two_keys, with_models};
 use crate::agent::harness::AgentHarness;
 use crate::agent::wire::fakes::{Ending, Wire, calling, said};
+use crate::agent::wire::rules::broken_rules;
 use crate::agent::wire::server::{Reply, Server, settings};
+use crate::agent::wire::vendors::{SentRequest, faults_of};
 
 fn fine(wire: Wire, stream: bool) -> Reply {
     said("Fine.").reply(wire, stream)
@@ -42,7 +44,7 @@ fn second_key_answers(played: &Played) {
     assert_eq!(keys(played), ["sk-canary", "sk-second"]);
 }
 
-const CASES: [Case; 7] = [
+pub static CASES: [Case; 7] = [
     Case::new("the next key", |w, s| vec![refused(401, w), fine(w, s)], Ok("Fine."), 2)
         .model(two_keys)
         .holds(second_key_answers),
@@ -132,6 +134,32 @@ async fn next_model_goes_on_in_the_middle_of_a_tool_loop_without_the_echo() {
             assert_eq!(models, ["main", "spare"], "the transcript says which model answered");
         }
     }
+}
+
+/// Ids and names that only the first provider takes: the next one is sent others, and each result with that of its call.
+#[tokio::test]
+async fn next_model_gets_ids_that_its_provider_takes() {
+    const LONG: &str = "call_0123456789012345678901234567890123456789012345678901234";
+    let ids = [("functions.echo:0", "echo", r#"{"n":1}"#), (LONG, "my tool", "{}"), ("c3", "echo", r#"{"n":3}"#)];
+    let mut sent = Vec::new();
+    for to in Wire::ALL {
+        let turns = [calling(&ids).reply(Wire::Chat, true), calling(&ids).reply(Wire::Chat, true)];
+        let main = Server::start(turns.into_iter().chain([refused(400, Wire::Chat)]).collect()).await;
+        let spare = Server::start(vec![fine(to, true)]).await;
+        let stage = AgentHarness::new(vec![], super::tools());
+        let models =
+            vec![("main", model(&main, Wire::Chat, true, "model-7")), ("spare", model(&spare, to, true, "model-8"))];
+        assert_eq!(handle(&stage, models).await.as_deref(), Some("Fine."), "to {to:?}");
+        assert!(main.requests()[2].text.contains(LONG), "its own model gets its own back");
+        let body = spare.requests().remove(0).body;
+        assert_eq!(broken_rules(to, &body), [""; 0], "to {to:?}: {body}");
+        let results: Vec<String> = to.results(&body).into_iter().map(|(_, text)| text).collect();
+        assert_eq!((results[0].as_str(), results[5].as_str()), (r#"{"n":1}"#, r#"{"n":3}"#), "{results:?}");
+        let stored: Vec<String> = stage.results().into_iter().map(|(id, ..)| id).collect();
+        assert_eq!(stored, [ids.map(|(id, ..)| id), ids.map(|(id, ..)| id)].concat(), "the transcript keeps them");
+        sent.push(SentRequest { title: format!("to {to:?}"), wire: to, body });
+    }
+    assert_eq!(faults_of(&sent).await, [""; 0]);
 }
 
 /// After five failed calls a model is asked only when the others have failed, too; after half a minute one call tries it.

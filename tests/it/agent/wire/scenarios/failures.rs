@@ -66,7 +66,7 @@ fn keeps_the_key(played: &Played) {
     assert!(!played.error_message().contains("sk-canary"), "{}", played.error_message());
 }
 
-const CASES: [Case; 35] = [
+pub static CASES: [Case; 35] = [
     Case::new("a rate limit is waited for", |w, s| then_answer(vec![status(429, w)], w, s), Ok("Fine."), 2),
     Case::new("a rate limit twice", |w, s| then_answer(vec![status(429, w), status(429, w)], w, s), Ok("Fine."), 3),
     Case::new(
@@ -126,7 +126,12 @@ const CASES: [Case; 35] = [
     Case::new("malformed JSON", |w, s| then_answer(vec![garbled(s)], w, s), Ok("Fine."), 2),
     Case::new("malformed JSON for ever", |_, s| [(); 3].map(|()| garbled(s)).into(), Err("llm_unavailable"), 3),
     Case::new("HTML with 200", |w, s| then_answer(vec![html(200)], w, s), Ok("Fine."), 2),
-    Case::new("an error behind 200", |w, s| then_answer(vec![w.failure_in_answer(s)], w, s), Ok("Fine."), 2),
+    Case::new(
+        "an error behind 200",
+        |w, s| then_answer(vec![w.failure_in_answer(s, "server_error", "broken")], w, s),
+        Ok("Fine."),
+        2,
+    ),
     Case::new("an empty answer", |w, s| then_answer(vec![said("").reply(w, s)], w, s), Ok("Fine."), 2),
     Case::new(
         "empty answers for ever",

@@ -30,7 +30,7 @@ fn notices(played: &Played, expected: &[bool]) {
     assert!(played.sent_results().iter().all(|(_, text)| text.ends_with(r#"{"n":7}"#)), "the results are whole");
 }
 
-const CASES: [Case; 5] = [
+pub static CASES: [Case; 5] = [
     Case::new(
         "an answer at the limit of turns",
         |w, s| vec![calling(&[("c1", "echo", "{}")]).reply(w, s), said("This far.").reply(w, s)],

@@ -2,14 +2,8 @@
 
 use std::time::Duration;
 
+use crate::ports::tool::policy::ToolRetry;
 use crate::ports::tool::{Definition, ToolError, ToolFailure, ToolStatus};
-
-/// Repetitions of one call.
-const MAX_RETRIES: u32 = 3;
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-const WAIT_FACTOR: f64 = 1.5;
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
-const LONGEST_LIMIT: Duration = Duration::from_secs(300);
 
 /// Refuses what is gone.
 pub fn permit(tool: &Definition) -> Result<(), ToolError> {
@@ -30,13 +24,19 @@ pub struct CallRetry {
 
 /// Whether a call that failed `tries` times (at least once), the last time within `limit`, is tried again. Only what
 /// time may heal, and never a call that would have its effect twice: one that is not idempotent only where it had none.
-pub fn again(tool: &Definition, error: &ToolError, tries: u32, limit: Duration) -> Option<CallRetry> {
-    let (ToolFailure::Timeout | ToolFailure::ResourceError, ..) = error.model_message()? else { return None };
-    if !(tool.idempotent || error.is_unsent()) || tries > MAX_RETRIES {
+pub fn again(
+    tool: &Definition,
+    retry: &ToolRetry,
+    error: &ToolError,
+    tries: u32,
+    limit: Duration,
+) -> Option<CallRetry> {
+    let (kind, ..) = error.model_message()?;
+    let may_repeat = tool.idempotent || error.is_unsent();
+    if !may_repeat || !retry.on.contains(&kind) || tries > retry.max_retries {
         return None;
     }
-    let wait = FIRST_WAIT.mul_f64(WAIT_FACTOR.powi(tries as i32 - 1)).min(LONGEST_WAIT);
-    Some(CallRetry { wait, limit: (limit * 2).min(LONGEST_LIMIT).max(limit) })
+    Some(CallRetry { wait: retry.wait(tries), limit: retry.next_limit(limit) })
 }
 
 #[cfg(test)]
@@ -82,17 +82,13 @@ mod tests {
         let mut limit = Duration::from_secs(60);
         let mut delays = Vec::new();
         for tries in 1.. {
-            let Some(next) = again(&tool(), &failed(ToolFailure::Timeout), tries, limit) else { break };
+            let Some(next) = again(&tool(), &ToolRetry::default(), &failed(ToolFailure::Timeout), tries, limit) else {
+                break;
+            };
             delays.push((next.wait.as_millis(), next.limit.as_secs()));
             limit = next.limit;
         }
         assert_eq!(delays, [(1000, 120), (1500, 240), (2250, 300)]);
-    }
-
-    #[test]
-    fn limit_beyond_the_longest_is_not_shortened() {
-        let limit = Duration::from_secs(900);
-        assert_eq!(again(&tool(), &failed(ToolFailure::Timeout), 1, limit).unwrap().limit, limit);
     }
 
     #[test]
@@ -110,13 +106,16 @@ mod tests {
             ToolFailure::InternalError,
             ToolFailure::DependencyError,
         ];
-        let limit = Duration::from_secs(1);
+        let (limit, usual) = (Duration::from_secs(1), ToolRetry::default());
         let tried: Vec<ToolFailure> =
-            all.into_iter().filter(|kind| again(&tool(), &failed(*kind), 1, limit).is_some()).collect();
+            all.into_iter().filter(|kind| again(&tool(), &usual, &failed(*kind), 1, limit).is_some()).collect();
         assert_eq!(tried, [ToolFailure::Timeout, ToolFailure::ResourceError]);
+        let own = ToolRetry { on: vec![ToolFailure::RateLimit], max_retries: 1, ..ToolRetry::default() };
+        let tries = |kind| (1..=3).filter(|tries| again(&tool(), &own, &failed(kind), *tries, limit).is_some()).count();
+        assert_eq!((tries(ToolFailure::RateLimit), tries(ToolFailure::Timeout)), (1, 0));
         let once = Definition { idempotent: false, ..tool() };
-        assert!(all.into_iter().all(|kind| again(&once, &failed(kind), 1, limit).is_none()));
+        assert!(all.into_iter().all(|kind| again(&once, &usual, &failed(kind), 1, limit).is_none()));
         let abort = ToolError::Abort { code: "x".into(), message: "x".into() };
-        assert_eq!(again(&tool(), &abort, 1, limit), None);
+        assert_eq!(again(&tool(), &usual, &abort, 1, limit), None);
     }
 }

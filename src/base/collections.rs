@@ -1,0 +1,4 @@
+//! Collections with bounds and shares.
+
+pub mod bounded_cache;
+pub mod fair_queue;

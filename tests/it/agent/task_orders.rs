@@ -1,0 +1,166 @@
+//! Orders of an agent to tasks of its tenant, by the real store: what they change, and what they are refused.
+
+use std::sync::Arc;
+
+use reveille::base::id::{Scope, Tenant};
+use reveille::domain::task::{Task, TaskStatus};
+use reveille::executor::host::StoreHost;
+use reveille::ports::tool::{HostError, ToolHost};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::support::app::Instance;
+use crate::support::world::{ADMIN, World, on_both};
+
+on_both! {
+    agent_changes_what_it_gives_and_the_rest_of_the_task_stays
+    agent_does_not_touch_tasks_with_more_rights_than_its_own
+    task_that_an_agent_paused_is_resumed_and_that_of_a_person_is_not
+    run_of_an_agent_is_one_for_one_call
+}
+
+fn host(instance: &Instance) -> StoreHost {
+    let http = instance.http();
+    StoreHost::new(instance.store.clone(), http.known.clone(), Arc::clone(&http.bus))
+}
+
+/// The answer of the host, asked in the runtime of the instance.
+async fn told<F>(instance: &Instance, ask: impl FnOnce(StoreHost) -> F) -> Result<Value, HostError>
+where
+    F: Future<Output = Result<Value, HostError>> + Send + 'static,
+{
+    let host = host(instance);
+    instance.on(|_| ask(host)).await
+}
+
+fn ann() -> Tenant {
+    Tenant::new("ann").unwrap()
+}
+
+async fn made(instance: &Instance, fields: Value) -> Uuid {
+    let mut task = json!({
+        "tenant_id": "ann", "name": "Mail",
+        "trigger": { "type": "schedule", "cron": "0 8 * * *", "timezone": "Europe/Berlin", "overlap": "queue_one" },
+        "action": { "instruction": "Read it", "config": { "max_turns": 3 } },
+    });
+    task.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    let (status, made) = instance.ask("POST", "/v1/tasks", ADMIN, Some(task)).await;
+    assert_eq!(status, 201, "{made}");
+    made["id"].as_str().unwrap().parse().unwrap()
+}
+
+async fn read(instance: &Instance, id: Uuid) -> Task {
+    instance.on(move |store| async move { store.get_task(&Scope::Every, id).await }).await.unwrap()
+}
+
+async fn agent_changes_what_it_gives_and_the_rest_of_the_task_stays(world: World) {
+    let instance = world.instance();
+    let id = made(&instance, json!({})).await;
+    let changes = json!({ "instruction": "Sort it", "trigger": { "type": "schedule", "interval": "2h" } });
+    let brief = told(&instance, move |host| async move { host.update_task(&ann(), id, changes).await }).await.unwrap();
+    assert_eq!((&brief["instruction"], &brief["name"]), (&json!("Sort it"), &json!("Mail")));
+    let task = read(&instance, id).await;
+    assert_eq!((task.version, task.spec.action.config["max_turns"].as_i64()), (2, Some(3)));
+    let trigger = serde_json::to_value(&task.spec.trigger).unwrap();
+    assert_eq!(
+        (&trigger["interval"], &trigger["cron"], &trigger["overlap"]),
+        (&json!("2h"), &Value::Null, &json!("queue_one"))
+    );
+    // another kind of trigger takes the place of the whole
+    let event = json!({ "trigger": { "type": "event", "source": "email" } });
+    told(&instance, move |host| async move { host.update_task(&ann(), id, event).await }).await.unwrap();
+    assert_eq!(read(&instance, id).await.spec.trigger.kind(), "event");
+    let odd = json!({ "trigger": { "type": "schedule", "cron": "not one" } });
+    assert!(matches!(
+        told(&instance, move |host| async move { host.update_task(&ann(), id, odd).await }).await,
+        Err(HostError::Invalid(_))
+    ));
+    let bob = Tenant::new("bob").unwrap();
+    assert_eq!(
+        told(&instance, move |host| async move { host.update_task(&bob, id, json!({ "name": "x" })).await }).await,
+        Err(HostError::NotFound)
+    );
+    instance.finish(&world).await;
+}
+
+async fn agent_does_not_touch_tasks_with_more_rights_than_its_own(world: World) {
+    let instance = world.instance();
+    let with = |config: Value| json!({ "action": { "instruction": "Pay", "config": config } });
+    for fields in [
+        with(json!({ "credentials": ["bank"] })),
+        with(json!({ "approvals": { "send_notification": { "gate": "auto" } } })),
+        json!({ "output": { "urgency": "urgent" } }),
+    ] {
+        let id = made(&instance, fields.clone()).await;
+        let refused = told(&instance, move |host| async move {
+            host.update_task(&ann(), id, json!({ "instruction": "Pay me" })).await
+        })
+        .await;
+        assert!(matches!(refused, Err(HostError::Invalid(_))), "{fields}: {refused:?}");
+        assert_eq!(read(&instance, id).await.version, 1, "{fields}");
+    }
+    let id = made(&instance, json!({})).await;
+    let poll = json!({ "http": { "url": "https://example.org/", "method": "POST" } });
+    let trigger = json!({ "type": "condition", "poll": poll, "interval": "1h", "expression": "value == 1" });
+    let refused =
+        told(&instance, move |host| async move { host.update_task(&ann(), id, json!({ "trigger": trigger })).await })
+            .await;
+    assert!(matches!(refused, Err(HostError::Invalid(_))), "{refused:?}");
+    instance.finish(&world).await;
+}
+
+async fn task_that_an_agent_paused_is_resumed_and_that_of_a_person_is_not(world: World) {
+    let instance = world.instance();
+    let id = made(&instance, json!({})).await;
+    told(&instance, move |host| async move { host.pause_task(&ann(), id).await }).await.unwrap();
+    assert_eq!(read(&instance, id).await.status, TaskStatus::Paused);
+    for _ in 0..2 {
+        let brief = told(&instance, move |host| async move { host.resume_task(&ann(), id).await }).await.unwrap();
+        assert_eq!(brief["status"], "active");
+    }
+    let (status, answer) = instance.ask("POST", &format!("/v1/tasks/{id}/pause"), ADMIN, None).await;
+    assert_eq!(status, 200, "{answer}");
+    let Err(HostError::Conflict(why)) =
+        told(&instance, move |host| async move { host.resume_task(&ann(), id).await }).await
+    else {
+        panic!("it was resumed")
+    };
+    assert_eq!(why, "the task is paused, and not by an agent: only a person may resume it");
+    // and by pausing it once more an agent does not make it its own
+    told(&instance, move |host| async move { host.pause_task(&ann(), id).await }).await.unwrap();
+    assert!(told(&instance, move |host| async move { host.resume_task(&ann(), id).await }).await.is_err());
+    assert_eq!(read(&instance, id).await.status, TaskStatus::Paused);
+    instance.finish(&world).await;
+}
+
+async fn run_of_an_agent_is_one_for_one_call(world: World) {
+    let instance = world.instance();
+    let id = made(&instance, json!({})).await;
+    let first = told(&instance, move |host| async move { host.run_task(&ann(), id, Some(json!([1])), "k").await })
+        .await
+        .unwrap();
+    assert_eq!(first["task_id"], json!(id));
+    assert_eq!(
+        told(&instance, move |host| async move { host.run_task(&ann(), id, Some(json!([1])), "k").await })
+            .await
+            .unwrap(),
+        first
+    );
+    assert!(matches!(
+        told(&instance, move |host| async move { host.run_task(&ann(), id, Some(json!([2])), "k").await }).await,
+        Err(HostError::Conflict(_))
+    ));
+    assert_ne!(
+        told(&instance, move |host| async move { host.run_task(&ann(), id, None, "l").await }).await.unwrap(),
+        first
+    );
+    let (status, runs) = instance.ask("GET", &format!("/v1/runs?task_id={id}"), ADMIN, None).await;
+    assert_eq!((status, runs["items"].as_array().map(Vec::len)), (200, Some(2)), "{runs}");
+    assert_eq!(
+        told(&instance, move |host| async move { host.run_task(&Tenant::new("bob").unwrap(), id, None, "m").await })
+            .await,
+        Err(HostError::NotFound)
+    );
+    // the runs themselves are not what this is about
+    instance.crash();
+}

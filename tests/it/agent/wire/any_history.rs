@@ -1,0 +1,110 @@
+//! Property: whatever stands in a transcript, and however little of it the model can be shown, each request is one that
+//! its provider takes. A run is resumed with the transcript, and its conversation is trimmed to a window and by each step
+//! of the recovery from an overflow.
+
+use std::cell::{Cell, RefCell};
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngSeed, TestRunner};
+use reveille::agent::{AgentResponse, Settings as ReactSettings};
+
+use super::fakes::{Wire, said};
+use super::histories::{History, MODEL, histories};
+use super::rules::broken_rules;
+use super::scenarios::{code, patiently, tools, with_models};
+use super::server::{Reply, Server, settings};
+use super::vendors::{SentRequest, faults_of};
+use crate::agent::harness::{AgentHarness, Memory};
+
+/// Histories that are tried, each over every wire.
+const CASES: u32 = 96;
+/// Each so many-th request is held against the provider's document.
+const SAMPLE: usize = 5;
+
+/// How little of a history may be shown.
+#[derive(Debug, Clone)]
+struct Budget {
+    /// Of the window, in tokens.
+    tokens: u64,
+    history: usize,
+    /// How often the provider finds the conversation too long.
+    overflows: u32,
+    /// The turns are used up, and the model is asked for its answer.
+    is_last_turn: bool,
+    streams: bool,
+}
+
+fn budgets() -> impl Strategy<Value = Budget> {
+    let tokens = prop_oneof![1..3000_u64, 3000..60_000_u64, Just(1_000_000)];
+    (tokens, 5..41_usize, 0..4_u32, any::<bool>(), any::<bool>()).prop_map(
+        |(tokens, history, overflows, is_last_turn, streams)| Budget {
+            tokens,
+            history,
+            overflows,
+            is_last_turn,
+            streams,
+        },
+    )
+}
+
+/// The requests of a run that is resumed with this history.
+async fn requests(wire: Wire, history: &History, budget: &Budget) -> Result<Vec<SentRequest>, String> {
+    let too_long = || wire.failure(400, "context_length_exceeded: the prompt is too long");
+    let overflows = (0..budget.overflows).map(|_| too_long());
+    let replies: Vec<Reply> = overflows.chain([said("Fine.").reply(wire, budget.streams)]).collect();
+    let server = Server::start(replies).await;
+    let react = ReactSettings {
+        system_prompt: "Be brief.".into(),
+        context_token_limit: budget.tokens,
+        max_history_messages: budget.history,
+        max_turns: if budget.is_last_turn { 1 } else { 100 },
+        loop_repetitions: 0,
+        ..ReactSettings::default()
+    };
+    let stage =
+        AgentHarness { store: Memory::of(history.entries()), ..AgentHarness::with_settings(vec![], tools(), react) };
+    let model = settings(&server, |settings| {
+        settings.provider = wire.provider().into();
+        settings.model = MODEL.into();
+        settings.stream = budget.streams;
+    });
+    let agent = with_models(&stage, vec![("main", model)]);
+    let ended = patiently(&stage.clock, agent.handle_message(&stage.incoming("Go."))).await;
+    let sent = server.requests().into_iter().map(|sent| SentRequest { title: "history".into(), wire, body: sent.body });
+    match ended.ok_or("it hangs")? {
+        Ok(AgentResponse::Answered(result)) if result.response == "Fine." => Ok(sent.collect()),
+        Err(error) if code(&error) == "context_overflow" && budget.overflows > 0 => Ok(sent.collect()),
+        other => Err(format!("{other:?}")),
+    }
+}
+
+#[test]
+fn any_history_that_is_cut_to_any_budget_is_a_request_that_its_provider_takes() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let config =
+        Config { cases: CASES, rng_seed: RngSeed::Fixed(20_261_126), failure_persistence: None, ..Config::default() };
+    let sample = RefCell::new(Vec::new());
+    let (seen, shortened) = (Cell::new(0), Cell::new(0));
+    let held = TestRunner::new(config).run(&(histories(), budgets()), |(history, budget)| {
+        for wire in Wire::ALL {
+            let sent = runtime.block_on(requests(wire, &history, &budget)).map_err(TestCaseError::fail)?;
+            prop_assert!(!sent.is_empty(), "{:?}: nothing was asked", wire);
+            let again = sent.windows(2).filter(|pair| pair[0].body != pair[1].body).count();
+            shortened.set(shortened.get() + again);
+            for request in sent {
+                let broken = broken_rules(wire, &request.body);
+                prop_assert!(broken.is_empty(), "{:?}: {:?} in {}", wire, broken, request.body);
+                prop_assert!(request.body.to_string().contains(&history.task()), "{:?}: the task is gone", wire);
+                seen.set(seen.get() + 1);
+                if seen.get() % SAMPLE == 0 {
+                    sample.borrow_mut().push(request);
+                }
+            }
+        }
+        Ok(())
+    });
+    held.unwrap_or_else(|broken| panic!("{broken}"));
+    assert!(shortened.get() > CASES as usize / 2, "{} of {} requests were shortened", shortened.get(), seen.get());
+    let faults = runtime.block_on(faults_of(&sample.into_inner()));
+    assert!(faults.is_empty(), "{} of the sample:\n{}", faults.len(), faults.join("\n"));
+}
