@@ -21,16 +21,8 @@ use crate::domain::trigger::zone::shown_in;
 use crate::executor::{Executor, Job};
 
 /// The keys of `action.config`.
-const KEYS: [&str; 8] = [
-    "system_prompt",
-    "model",
-    "max_turns",
-    "tools",
-    "deny_tools",
-    "credentials",
-    "approvals",
-    budget::TASK_KEY,
-];
+const KEYS: [&str; 8] =
+    ["system_prompt", "model", "max_turns", "tools", "deny_tools", "credentials", "approvals", budget::TASK_KEY];
 /// Longest persona of a task, in characters.
 const PERSONA_LENGTH: usize = 32_768;
 /// Most turns that a task may ask for.
