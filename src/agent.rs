@@ -4,6 +4,7 @@
 //! [`AgentStore`] and [`crate::ports::tool::ToolHost`]. The transcript survives a crash: see `react.rs`.
 
 mod answer;
+pub mod budget;
 mod calls;
 pub mod checkpoint;
 mod configured;
@@ -19,7 +20,6 @@ pub mod ruling;
 pub mod settings;
 mod slot;
 pub mod stop;
-mod store;
 mod stream;
 pub mod tool_offers;
 
@@ -46,18 +46,19 @@ use crate::base::compute::Compute;
 use crate::base::id::Tenant;
 use crate::domain::approval::{Approval, Policy, PolicyRules};
 use crate::domain::credential::Reference;
+use crate::domain::run::outcome::REASON_BUDGET;
 use crate::domain::run::{RunError, StreamEvent, TranscriptMessage, Usage};
 use crate::ports::llm::Models;
 use crate::ports::llm::fallback::Chain;
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::{ToolHost, ToolRegistry, UsedSecrets};
 
+pub use checkpoint::agent_store::{AgentStore, AppendError};
 pub use configured::Configured;
 pub use result::ReactLoopResult;
 pub use settings::Settings;
 pub use slot::{RunSlot, UncountedSlot, wait_without_slot};
 pub use stop::{LoopStopReason, StopSignal};
-pub use store::{AgentStore, AppendError};
 
 /// Hears what happens in a run while it happens. Must not block.
 pub type StreamSink = Arc<dyn Fn(StreamEvent) + Send + Sync>;
@@ -233,6 +234,9 @@ impl Agent {
                 AgentResponse::Answered(result)
             }
             LoopEnd::Suspended(suspension) => AgentResponse::Suspended(suspension),
+            // a run of which nothing has happened is not begun; a step belongs to one that has
+            LoopEnd::Refused(_) if incoming.asking.is_some() => AgentResponse::Refused { reason: REASON_BUDGET.into() },
+            LoopEnd::Refused(fault) => return Err(RunError::Fail { fault }),
         })
     }
 
@@ -283,10 +287,11 @@ impl Agent {
 
     fn chain(&self, incoming: &AgentRequest) -> Result<Chain, RunError> {
         let model = incoming.wishes.model.as_deref();
-        self.models.chain(model, incoming.tenant.as_str()).ok_or_else(|| match model {
+        let chain = self.models.chain(model, incoming.tenant.as_str()).ok_or_else(|| match model {
             Some(name) => RunError::fail("unknown_model", format!("there is no model `{name}` in [llm.models]")),
             None => RunError::fail("llm_not_configured", "no model is configured; set [llm.models.main]"),
-        })
+        })?;
+        Ok(if incoming.store.is_budgeted() { chain.budgeted() } else { chain })
     }
 
     async fn react_loop(&self, prepared: PreparedRequest<'_>) -> Result<LoopEnd, RunError> {

@@ -142,6 +142,7 @@ pub async fn build(
     let compute = store.computing().clone();
     refuse_foreign_keys(config, &store, &vault).await?;
     store.set_default_quotas(&config.default_quotas()).await?;
+    store.set_default_budgets(config.budgets);
     store.show_counts(&metrics);
     let (refresher, connector) = oauth::open(&store, &vault, &egress, &config.oauth, &config.server.public_url());
     let credentials = Credentials::new(store.clone(), vault.clone(), egress.clone(), Some(Arc::new(refresher)));

@@ -107,6 +107,9 @@ enum Command {
     /// See what a tenant may have, and say it for one tenant
     #[command(subcommand)]
     Quota(remote::quota::Command),
+    /// See what a tenant's runs may spend on models, and say it for one tenant
+    #[command(subcommand)]
+    Budget(remote::budget::Command),
     /// Disable and enable a tenant
     #[command(subcommand)]
     Tenant(remote::tenant::Command),
@@ -194,6 +197,7 @@ fn dispatch<'a>(
         Command::Recipient(command) => Box::pin(remote::recipient::run(command, environment, screen)),
         Command::Notify(command) => Box::pin(remote::notify::run(command, environment, screen)),
         Command::Credential(command) => Box::pin(remote::credential::run(*command, environment, screen)),
+        Command::Budget(command) => Box::pin(remote::budget::run(command, environment, screen)),
         Command::Quota(command) => Box::pin(remote::quota::run(command, environment, screen)),
         Command::Tenant(command) => Box::pin(remote::tenant::run(command, environment, screen)),
         Command::Stop(args) => Box::pin(remote::tenant::stop(args, environment, screen)),

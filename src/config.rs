@@ -16,6 +16,7 @@ use toml::Table;
 
 use crate::base::invalid::ValidationErrors;
 use crate::domain::approval;
+use crate::domain::budget;
 use crate::domain::quota::Quotas;
 use crate::domain::trigger::zone;
 use crate::ports::{bus, channel, egress, llm, poll, tool, vault};
@@ -73,6 +74,8 @@ pub struct Config {
     pub poll: poll::Settings,
     /// Settings of `[quotas]`.
     pub quotas: Quotas,
+    /// Settings of `[budgets]`.
+    pub budgets: budget::Settings,
     /// Settings of `[time]`.
     pub time: zone::Settings,
     /// Settings of `[telemetry]`.
@@ -139,6 +142,7 @@ impl Config {
         self.gate_rates.check(&mut faults);
         vault::oauth::check(&self.oauth, &mut faults);
         self.quotas.check(&mut faults);
+        self.budgets.check(&mut faults);
         self.telemetry.check(&mut faults);
         faults.into_result(())
     }

@@ -2,6 +2,7 @@
 
 pub mod actor;
 pub mod approval;
+pub mod budget;
 pub mod credential;
 pub mod event;
 pub mod halt;

@@ -11,6 +11,7 @@ pub mod orchestrator;
 pub mod pipeline;
 pub mod post_process;
 pub mod rate_check;
+pub mod run_spending;
 pub mod schema;
 pub mod webhook;
 

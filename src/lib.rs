@@ -21,8 +21,8 @@
 //! - [`base`], without I/O of the product: [`backoff`], [`clock`], [`collections`], [`compute`], [`expr`], [`failpoint`],
 //!   [`field`], [`id`], [`invalid`], [`json`], [`limiter`], [`metrics`], [`redact`], [`secret`], [`signature`],
 //!   [`template`], [`threads`], [`token`], [`unicode_safety`], [`words`].
-//! - [`domain`], data and transitions, no `await`: [`actor`], [`approval`], [`credential`], [`event`], [`halt`], [`notification`], [`quota`],
-//!   [`run`], [`task`], [`trigger`].
+//! - [`domain`], data and transitions, no `await`: [`actor`], [`approval`], [`budget`], [`credential`], [`event`], [`halt`],
+//!   [`notification`], [`quota`], [`run`], [`task`], [`trigger`].
 //! - [`store`]: the only place that knows a database.
 //! - [`ports`], a trait and a list each, one file per adapter: [`egress`], [`vault`]; then [`bus`], [`channel`], [`llm`],
 //!   [`poll`], [`tool`].
@@ -61,6 +61,7 @@
 //! [`words`]: base::words
 //! [`actor`]: domain::actor
 //! [`approval`]: domain::approval
+//! [`budget`]: domain::budget
 //! [`credential`]: domain::credential
 //! [`event`]: domain::event
 //! [`halt`]: domain::halt

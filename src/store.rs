@@ -57,6 +57,9 @@ pub use events::matches::{EventsRecorded, Match};
 pub use events::matching::{EventsFired, FireEvents};
 pub use events::{EventBacklog, EventFilter, Leased, LeasedEvent};
 pub use ops::audit::{AuditEntry, AuditFilter};
+pub use ops::budgets::reservation::{Reservation, Reserved};
+pub use ops::budgets::settlement::{BudgetEnd, Settlement};
+pub use ops::budgets::{BudgetUsage, LedgerStanding};
 pub use ops::depths::{COUNTED_TO, Depths};
 pub use ops::idempotency::{Idempotency, StoredAnswer};
 pub use ops::pending_work::PendingWork;
@@ -103,6 +106,7 @@ pub struct Store {
     /// The tenants whose runs are looked after next, of those that wait for people, and for other systems.
     attended: Arc<[TenantCursor; 2]>,
     quotas: ops::quotas::KnownAllowances,
+    budgets: ops::budgets::KnownBudgets,
     rates: ops::rates::RateCounters,
     halts: ops::halts::SharedHalts,
     bulk: ops::bulk::Bulk,

@@ -6,11 +6,13 @@
 //! nothing has happened that must not happen twice may wait for the next append: a question for its first answer, the
 //! intent of calls that only read for their results.
 
+pub mod agent_store;
+
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::agent::checkpoint::agent_store::{AgentStore, AppendError};
 use crate::agent::result::{ToolRecord, args_summary};
-use crate::agent::{AgentStore, AppendError};
 use crate::base::clock::{Clock, pause};
 use crate::domain::run::outcome::{RunError, RunFault};
 use crate::domain::run::transcript::{ModelCall, ToolCall, TranscriptEntry, TranscriptMessage};
@@ -116,6 +118,16 @@ impl Checkpoint {
         stored
     }
 
+    /// The store of the entries.
+    pub fn store(&self) -> &dyn AgentStore {
+        &*self.store
+    }
+
+    /// Whether something was stored: until then nothing has happened.
+    pub fn has_begun(&self) -> bool {
+        self.stored > 0
+    }
+
     /// Whether every entry is stored.
     pub fn is_stored(&self) -> bool {
         self.stored == self.entries.len()
@@ -142,7 +154,9 @@ impl Checkpoint {
     /// The conversation. Results stand behind their call in the order of the calls, however they came in.
     pub fn messages(&self) -> Vec<TranscriptMessage> {
         let mut messages: Vec<TranscriptMessage> = Vec::with_capacity(self.entries.len());
-        for entry in self.entries.iter().filter(|entry| !matches!(entry.message, TranscriptMessage::Tool { .. })) {
+        let is_placed_by_its_call = |message: &TranscriptMessage| matches!(message, TranscriptMessage::Tool { .. });
+        let said = |entry: &&TranscriptEntry| entry.message.is_said() && !is_placed_by_its_call(&entry.message);
+        for entry in self.entries.iter().filter(said) {
             messages.push(entry.message.clone());
             let results = calls_of(&entry.message).iter().filter_map(|call| self.result(entry.turn, &call.id));
             messages.extend(results.cloned());

@@ -156,7 +156,8 @@ mod tests {
     /// One letter a message, for whole conversations at a glance: `S` system, `u` user, `a` assistant, `t` tool.
     fn shape(messages: &[TranscriptMessage]) -> String {
         let letter = |message: &TranscriptMessage| match message {
-            TranscriptMessage::Pipeline { .. }
+            TranscriptMessage::Unusable { .. }
+            | TranscriptMessage::Pipeline { .. }
             | TranscriptMessage::Step { .. }
             | TranscriptMessage::StepResult { .. } => 'p',
             TranscriptMessage::System { .. } => 'S',

@@ -12,12 +12,11 @@ use serde_json::json;
 
 use crate::agent::calls::call_line;
 use crate::domain::approval::proposal::canonical_hash;
+use crate::domain::run::outcome::LOOP;
 use crate::domain::run::{RunError, ToolCall, TranscriptMessage};
 
 /// Calls of the longest cycle that is looked for.
 const LONGEST: usize = 4;
-/// The fault's code of a run that ends because its model went round in circles.
-pub const LOOP: &str = "loop";
 /// Longest name of a tool in a sentence, in characters: models make names up.
 const NAME_LENGTH: usize = 60;
 /// The beginning of a notice. It ends with an empty line, behind which the result begins.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::agent::answer;
+use crate::agent::budget;
 use crate::agent::calls::{PendingCall, ToolRunner};
 use crate::agent::checkpoint::{Added, Checkpoint};
 use crate::agent::context::ContextWindow;
@@ -19,10 +20,11 @@ use crate::agent::{RunSlot, StopSignal, Suspension, wait_without_slot};
 use crate::base::clock::Clock;
 use crate::base::id::new_id;
 use crate::domain::approval::Approval;
+use crate::domain::run::outcome::REASON_BUDGET;
 use crate::domain::run::transcript::{ModelCall, ProviderMessage, ToolCall, TranscriptMessage};
-use crate::domain::run::{RunError, RunFinish, Usage};
+use crate::domain::run::{RunError, RunFault, RunFinish, Usage};
 use crate::ports::llm::fallback::{CallProgress, Chain, Completed};
-use crate::ports::llm::{LlmError, ModelRequest, OfferedTools, ToolChoice};
+use crate::ports::llm::{LlmError, ModelAnswer, ModelRequest, OfferedTools, ToolChoice};
 
 /// The error that people read when shortening did not help.
 const TOO_LONG: &str = "Conversation too long, please start a new conversation";
@@ -56,6 +58,11 @@ impl ReactLoop<'_> {
     pub async fn run(mut self) -> Result<LoopEnd, RunError> {
         let end = self.turns().await;
         match &end {
+            Err(RunError::Fail { fault })
+                if fault.end_reason() == Some(REASON_BUDGET) && !self.checkpoint.has_begun() =>
+            {
+                return Ok(LoopEnd::Refused(fault.clone()));
+            }
             // where the store is away or the lease lost, nothing can be stored
             Err(RunError::LeaseLost | RunError::Infrastructure { .. }) => {}
             // what was said is on the record of a run that fails, or goes on elsewhere, too
@@ -105,17 +112,11 @@ impl ReactLoop<'_> {
         let turn = self.checkpoint.turn() + 1;
         let forced = turn > self.max_turns;
         let begun = self.clock.elapsed();
-        let Completed { answer, model, cost_micros } = self.complete(turn, forced).await?;
-        let answer = answer::accept(answer, forced, self.checkpoint.last_said().is_some())?;
+        let completed = self.complete(turn, forced).await;
+        let AcceptedAnswer { answer, model, usage } = self.accept(turn, forced, completed)?;
         let duration_ms = self.clock.elapsed().saturating_sub(begun).as_millis() as i64;
         let calls = answer.tool_calls.clone();
-        let usage = Usage {
-            turns: 1,
-            tool_calls: calls.len() as i64,
-            input_tokens: answer.tokens.input,
-            output_tokens: answer.tokens.output,
-            cost_micros,
-        };
+        let usage = Usage { turns: 1, tool_calls: calls.len() as i64, ..usage };
         tracing::debug!(turn, %model, duration_ms, calls = calls.len(), "turn answered");
         let text = answer.text.clone().unwrap_or_default();
         let provider_message = self.storable_provider_message(answer.provider_message).await;
@@ -137,6 +138,30 @@ impl ReactLoop<'_> {
         self.view.push(message);
         self.teller.message_end(turn, &text, &model_call);
         Ok(calls)
+    }
+
+    /// The answer with which the loop goes on, and all that it has cost. Where there is none, the answers that could not be used
+    /// are on the record.
+    fn accept(
+        &mut self,
+        turn: i64,
+        forced: bool,
+        completed: Result<Completed, RunError>,
+    ) -> Result<AcceptedAnswer, RunError> {
+        let mut usage = self.chain.take_unusable();
+        let (error, model_call) = match completed {
+            Err(error) => (error, None),
+            Ok(Completed { answer, model, cost_micros }) => {
+                let tokens = answer.tokens;
+                usage += budget::usage_of(tokens, cost_micros);
+                match answer::accept(answer, forced, self.checkpoint.last_said().is_some()) {
+                    Ok(answer) => return Ok(AcceptedAnswer { answer, model, usage }),
+                    Err(error) => (error, Some(ModelCall { model, tokens })),
+                }
+            }
+        };
+        self.checkpoint.add(turn, budget::unusable_answer(usage, model_call, &error).into_iter().collect());
+        Err(error)
     }
 
     /// The provider's message, if it may be stored: with a secret in it, it may not, and without it, it would not be
@@ -168,6 +193,10 @@ impl ReactLoop<'_> {
                 max_tokens: None,
                 temperature: None,
             };
+            if recoveries == 0 {
+                let reserved = budget::reserve(self.checkpoint.store(), self.slot, &self.chain, turn, &request);
+                self.stop.run_until_stopped(reserved).await??;
+            }
             let tell = |progress: CallProgress| match progress {
                 CallProgress::Asked => self.teller.message_start(turn),
                 CallProgress::Text(text) => self.teller.message_chunk(turn, text),
@@ -234,4 +263,13 @@ impl ReactLoop<'_> {
 pub enum LoopEnd {
     Answered(ReactLoopResult),
     Suspended(Suspension),
+    /// No budget is left for the first call: nothing has happened.
+    Refused(RunFault),
+}
+
+/// An answer with which the loop goes on, and the usage of the call that it took.
+struct AcceptedAnswer {
+    answer: ModelAnswer,
+    model: String,
+    usage: Usage,
 }

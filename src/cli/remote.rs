@@ -2,6 +2,7 @@
 
 pub(super) mod approval;
 pub(super) mod audit;
+pub(super) mod budget;
 pub(super) mod condition;
 pub(super) mod credential;
 pub(super) mod dead_letter;

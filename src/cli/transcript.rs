@@ -18,6 +18,10 @@ pub fn print(entries: &[Value], screen: &mut Screen) -> io::Result<()> {
             "pipeline" => screen.line(screen.tone(Tone::Faint, "pipeline"))?,
             "step" => print_step(entry, "…", screen)?,
             "step_result" => print_outcome(entry, screen)?,
+            "unusable" => {
+                print_speaker("unusable answer", &entry["model_call"], screen)?;
+                print_text(&text_of(&entry["code"]), screen)?;
+            }
             "tool" => print_result(&entry["name"], &entry["content"], entry["is_error"] == true, screen)?,
             _ => {
                 print_speaker(&speaker, &entry["model_call"], screen)?;

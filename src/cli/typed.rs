@@ -107,6 +107,7 @@ pub const CREDENTIAL: FieldFlags = &[
 pub const CREDENTIAL_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("service", "--service"), ("limit", "--limit")];
 pub const TOKEN: FieldFlags =
     &[("tenant_id", "--tenant"), ("name", "--name"), ("scopes", "--scope"), ("expires_at", "--expires-at")];
+pub const BUDGET: FieldFlags = &[("tenant_id", "TENANT")];
 pub const QUOTA: FieldFlags = &[("tenant_id", "TENANT")];
 
 /// The flag for the field at `place` (`trigger.start_at`), and the place of the fault within it; the place itself where
@@ -165,7 +166,7 @@ mod tests {
 
     #[test]
     fn every_name_is_one_that_can_be_typed() {
-        let commands: [(&str, FieldFlags); 31] = [
+        let commands: [(&str, FieldFlags); 32] = [
             ("task create", &TASK),
             ("task create", TASK_IN_FILE),
             ("task list", TASK_LIST),
@@ -196,6 +197,7 @@ mod tests {
             ("credential set", CREDENTIAL),
             ("credential list", CREDENTIAL_LIST),
             ("token create", TOKEN),
+            ("budget set", BUDGET),
             ("quota set", QUOTA),
         ];
         let cli = crate::cli::Cli::command();

@@ -269,7 +269,7 @@ pub struct Run {
     pub scheduled_for: DateTime<Utc>,
     /// State of the run.
     pub state: RunState,
-    /// Why it was skipped, cancelled or expired.
+    /// Why it was skipped, cancelled or expired; of one that failed, `budget` or `loop` where that has ended it.
     #[schema(required)]
     pub reason: Option<String>,
     /// The run that was in the way, where `reason` is `overlap`.

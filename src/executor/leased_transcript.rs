@@ -9,8 +9,10 @@ use uuid::Uuid;
 
 use crate::agent::{AgentStore, AppendError};
 use crate::domain::approval::{Approval, Begun, CallOutcome, GrantAsk};
-use crate::domain::run::{Run, TranscriptEntry, Usage};
-use crate::store::{GrantUse, Lease, Store, StoreError, with_timeout};
+use crate::domain::budget::CallBound;
+use crate::domain::run::{Run, RunError, TranscriptEntry, Usage};
+use crate::executor::run_spending::RunSpending;
+use crate::store::{BudgetEnd, GrantUse, Lease, Store, StoreError, with_timeout};
 
 /// Entries of a transcript that are read at once.
 const PAGE: i64 = 500;
@@ -26,6 +28,8 @@ pub struct LeasedTranscript {
     is_empty: AtomicBool,
     /// Entries that the next append brings along, or the end.
     deferred: Mutex<Vec<TranscriptEntry>>,
+    /// `None`: no budget holds.
+    spending: Option<RunSpending>,
 }
 
 impl LeasedTranscript {
@@ -34,7 +38,20 @@ impl LeasedTranscript {
     pub fn new(store: Store, lease: Lease, run: &Run, is_empty: bool) -> LeasedTranscript {
         let owner = (run.task_id, run.tenant_id.clone());
         let is_empty = AtomicBool::new(is_empty);
-        LeasedTranscript { store, lease, owner, usage: Mutex::default(), is_empty, deferred: Mutex::default() }
+        LeasedTranscript {
+            store,
+            lease,
+            owner,
+            usage: Mutex::default(),
+            is_empty,
+            deferred: Mutex::default(),
+            spending: None,
+        }
+    }
+
+    /// As it is, under budgets.
+    pub fn spending(self, spending: Option<RunSpending>) -> LeasedTranscript {
+        LeasedTranscript { spending, ..self }
     }
 
     /// Usage of all entries that were read or written here, or wait.
@@ -44,9 +61,11 @@ impl LeasedTranscript {
         usage
     }
 
-    /// Takes the entries that still wait, to be stored with the end.
-    pub fn take_deferred(&self) -> Vec<TranscriptEntry> {
-        std::mem::take(&mut *self.deferred.lock().expect("entries lock"))
+    /// Takes the entries that still wait, to be stored with the end, and the reservations in budgets that end with it.
+    pub fn take_deferred(&self) -> (Vec<TranscriptEntry>, Option<BudgetEnd>) {
+        let entries = std::mem::take(&mut *self.deferred.lock().expect("entries lock"));
+        let budget = self.spending.as_ref().and_then(|spending| spending.end(&entries));
+        (entries, budget)
     }
 
     /// Notes that these entries are stored.
@@ -55,6 +74,10 @@ impl LeasedTranscript {
         // before they are counted: else they would count twice for a moment
         self.deferred.lock().expect("entries lock").retain(|entry| entry.seq > last);
         self.count(entries);
+        // after they are counted: a call counts twice for a moment, rather than not at all
+        if let Some(spending) = &self.spending {
+            spending.stored(entries);
+        }
     }
 
     fn count(&self, entries: &[TranscriptEntry]) {
@@ -86,7 +109,9 @@ impl AgentStore for LeasedTranscript {
         Box::pin(async move {
             // before it is stored: it may take effect without an answer
             self.is_empty.store(false, Ordering::Relaxed);
-            with_timeout(self.store.append(&self.owner.1, self.lease, &entries)).await.map_err(refused)?;
+            let settlements = self.spending.as_ref().map_or(Vec::new(), |spending| spending.settlements(&entries));
+            let append = self.store.append_and_settle(&self.owner.1, self.lease, &entries, settlements);
+            with_timeout(append).await.map_err(refused)?;
             self.stored(&entries);
             Ok(())
         })
@@ -94,6 +119,19 @@ impl AgentStore for LeasedTranscript {
 
     fn defer(&self, entries: Vec<TranscriptEntry>) {
         self.deferred.lock().expect("entries lock").extend(entries);
+    }
+
+    fn is_budgeted(&self) -> bool {
+        self.spending.is_some()
+    }
+
+    fn reserve(&self, turn: i64, bound: CallBound) -> BoxFuture<'_, Result<(), RunError>> {
+        Box::pin(async move {
+            match &self.spending {
+                Some(spending) => spending.reserve(self.usage(), turn, bound).await,
+                None => Ok(()),
+            }
+        })
     }
 
     fn approvals(&self, turn: i64) -> BoxFuture<'_, Result<Vec<Approval>, AppendError>> {

@@ -13,6 +13,7 @@ use crate::base::id::Tenant;
 use crate::base::invalid::{NAMED, ValidationErrors, did_you_mean, escape, unknown_fields};
 use crate::domain::approval::policy::task_rules_hold;
 use crate::domain::approval::{PolicyRules, TaskRules};
+use crate::domain::budget::{self, TaskBudget};
 use crate::domain::credential::references;
 use crate::domain::run::{Cause, MissedInstants, Run, RunError, RunOutcome, Usage};
 use crate::domain::task::{Action, Task};
@@ -21,7 +22,8 @@ use crate::executor::{Executor, Job};
 use crate::ports::tool::access::{ToolLimits, check_written};
 
 /// The keys of `action.config`.
-const KEYS: [&str; 7] = ["system_prompt", "model", "max_turns", "tools", "deny_tools", "credentials", "approvals"];
+const KEYS: [&str; 8] =
+    ["system_prompt", "model", "max_turns", "tools", "deny_tools", "credentials", "approvals", budget::TASK_KEY];
 /// Longest persona of a task, in characters.
 const PERSONA_LENGTH: usize = 32_768;
 /// Most turns that a task may ask for.
@@ -151,6 +153,7 @@ impl Executor for Orchestrator {
             faults.add("/action/instruction", "is missing: what the agent is to do, in plain words");
         }
         self.check_overrides(&action.config, faults);
+        TaskBudget::read(&action.config, "/action/config", faults);
         self.rules(&action.config, faults);
     }
 

@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 use utoipa::openapi::{RefOr, Schema};
 
 use crate::domain::approval::settings::Override;
+use crate::domain::budget::TaskBudget;
 
 const IN_REFERENCE: &str = "#/components/schemas/";
 const IN_SCHEMA: &str = "#/$defs/";
@@ -73,6 +74,8 @@ pub struct OrchestratorConfig {
     pub credentials: Option<Vec<String>>,
     /// By tool: the task's own say in what people are asked about.
     pub approvals: Option<BTreeMap<String, Override>>,
+    /// The task's own budget, below that of the operator.
+    pub budget: Option<TaskBudget>,
 }
 
 /// `action.config` of the executor `webhook`, which hands a run to a runtime of yours.

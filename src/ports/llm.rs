@@ -257,6 +257,7 @@ fn link(
         counter: tokens::TokenCounter::of(&settings.model),
         calls: settings.max_concurrent_calls.map(FairQueue::new),
         context_token_limit: settings.context_token_limit,
+        max_output_tokens: settings.max_output_tokens,
         rates: pricing::TokenPrices::from_dollars(settings.price_per_million_input, settings.price_per_million_output)
             .with_cache(settings.price_per_million_cache_read, settings.price_per_million_cache_write),
     })

@@ -1,6 +1,7 @@
 //! Operations: limits, tokens, the audit record, retention and figures.
 
 pub(super) mod audit;
+pub(super) mod budgets;
 pub(super) mod bulk;
 pub(super) mod depths;
 pub(super) mod halts;

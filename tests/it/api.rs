@@ -2,6 +2,7 @@
 
 mod bodies;
 mod bounds;
+mod budgets;
 mod computing;
 mod conditions;
 mod credentials;

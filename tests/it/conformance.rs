@@ -29,6 +29,7 @@ mod alerts;
 mod approvals;
 mod asked;
 mod audit;
+mod budgets;
 mod calls;
 mod changes;
 mod completions;

@@ -1,6 +1,7 @@
 //! The engine in the test's own process: each service ticked by hand on a clock that stands still, on both databases;
 //! and twice for real.
 
+mod budgets;
 mod changes;
 mod claims;
 mod endings;

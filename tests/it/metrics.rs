@@ -57,6 +57,14 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
         "entries",
         "Much more than is acknowledged: entries come again and again; look at the warnings of the matcher.",
     ),
+    ("budget_cost_micros", &[], "micro-dollars", "Nothing; what calls of models under budgets of a day cost."),
+    (
+        "budget_refusals",
+        &["scope", "quantity"],
+        "calls",
+        "Runs end by their budget: `reveille budget show` says whose day is used up; raise it, or leave it.",
+    ),
+    ("budget_tokens", &[], "tokens", "Nothing; what calls of models under budgets of a day take."),
     ("events_unread", &[], "entries", "Grows: the matcher does not keep up; add an instance, or look at `/readyz`."),
     ("fire_conflicts", &[], "fires", "Stays 0 unless an answer of the database was lost; nothing ran twice."),
     (

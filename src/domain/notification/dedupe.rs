@@ -3,7 +3,7 @@
 //! Keys are made and compared, and never read: what a message is about stands in its
 //! [`SubjectRef`](crate::domain::notification::SubjectRef).
 
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, NaiveDate, SecondsFormat, Utc};
 use uuid::Uuid;
 
 use crate::domain::notification::NoticeKind;
@@ -36,6 +36,11 @@ pub fn reminder(batch: Uuid, n: usize) -> String {
 /// The `n`th notice of a kind about one thing.
 pub fn notice(kind: NoticeKind, id: impl std::fmt::Display, n: i64) -> String {
     format!("notice:{}:{id}:{n}", kind.as_str())
+}
+
+/// That most of a budget of a day is used, or all of it; `whose` is the task, or the tenant.
+pub fn budget(kind: NoticeKind, whose: impl std::fmt::Display, day: NaiveDate) -> String {
+    format!("notice:{}:{whose}:{day}", kind.as_str())
 }
 
 /// A message that somebody asked for to see that a channel works.

@@ -85,6 +85,10 @@ words! {
         ZoneRules = "zone_rules",
         /// An expression of the task looks for a field that is not there.
         MissingField = "missing_field",
+        /// Of a budget of the day, most is used.
+        BudgetWarning = "budget_warning",
+        /// A budget of the day is used up.
+        BudgetUsedUp = "budget_used_up",
     }
 }
 

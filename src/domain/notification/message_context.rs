@@ -44,8 +44,8 @@ impl Purpose {
 
     /// The kinds of notices: a credential can't be used; a task fails as before, was paused, works again; what a condition
     /// polls fails, answers again; a task fires at other instants because the rules of its time zone have changed; an
-    /// expression of a task looks for a field that is not there.
-    pub const NOTICES: [&str; 8] = [
+    /// expression of a task looks for a field that is not there; of a budget of the day most is used, or all.
+    pub const NOTICES: [&str; 10] = [
         "credential",
         "failing",
         "paused",
@@ -54,6 +54,8 @@ impl Purpose {
         "poll_recovered",
         "zone_rules",
         "missing_field",
+        "budget_warning",
+        "budget_used_up",
     ];
 
     /// The names that its templates may have, the most exact first.

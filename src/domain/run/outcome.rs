@@ -10,6 +10,13 @@ use crate::domain::approval::Approval;
 use crate::domain::credential::CredentialIssue;
 use crate::domain::run::{RunFinish, Usage};
 
+/// The fault's code, and the reason, of a run that ends because its model went round in circles.
+pub const LOOP: &str = "loop";
+/// Why a run is skipped, or has failed, for which no budget was left.
+pub const REASON_BUDGET: &str = "budget";
+/// The beginning of the codes of runs that a budget has ended.
+pub const BUDGET_CODES: &str = "budget_";
+
 /// An execution that came to an end by itself.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RunOutcome {
@@ -116,5 +123,14 @@ impl RunFault {
     /// A fault with a stable code for programs and a sentence for people.
     pub fn new(code: impl Into<String>, message: impl Into<String>) -> RunFault {
         RunFault { code: code.into(), message: message.into(), credential_issue: None }
+    }
+
+    /// The word for why a run failed that something of ours ended: its budget, or the detector of loops.
+    pub fn end_reason(&self) -> Option<&'static str> {
+        match self.code.as_str() {
+            LOOP => Some(LOOP),
+            code if code.starts_with(BUDGET_CODES) => Some(REASON_BUDGET),
+            _ => None,
+        }
     }
 }

@@ -125,6 +125,7 @@ impl StreamEvent {
             }
             TranscriptMessage::System { .. }
             | TranscriptMessage::User { .. }
+            | TranscriptMessage::Unusable { .. }
             | TranscriptMessage::Pipeline { .. }
             | TranscriptMessage::Step { .. }
             | TranscriptMessage::StepResult { .. } => Vec::new(),

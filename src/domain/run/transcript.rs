@@ -67,6 +67,11 @@ pub enum TranscriptMessage {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         reasons: Vec<String>,
     },
+    /// An answer of the model that could not be used: it was paid for, and the model is never shown it.
+    Unusable {
+        /// The code of the error that was made of it.
+        code: String,
+    },
     /// A pipeline begins: all that its steps read and that may be different later.
     Pipeline {
         /// SHA-256 of the steps, in hexadecimal: other steps can't go on with this ledger.
@@ -130,11 +135,14 @@ impl TranscriptMessage {
         TranscriptMessage::System { text: text.into() }
     }
 
-    /// Whether it is part of a conversation, not of the ledger of a pipeline.
+    /// Whether it is part of a conversation, not of the ledger of a pipeline, and no answer that could not be used.
     pub fn is_said(&self) -> bool {
         !matches!(
             self,
-            TranscriptMessage::Pipeline { .. } | TranscriptMessage::Step { .. } | TranscriptMessage::StepResult { .. }
+            TranscriptMessage::Pipeline { .. }
+                | TranscriptMessage::Step { .. }
+                | TranscriptMessage::StepResult { .. }
+                | TranscriptMessage::Unusable { .. }
         )
     }
 

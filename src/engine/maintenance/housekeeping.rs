@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::base::clock::pause;
+use crate::domain::budget::day_of;
 use crate::domain::trigger::schedule::{Schedule, When};
 use crate::domain::trigger::timetable::Timetable;
 use crate::engine::Settings;
@@ -49,9 +50,11 @@ enum HousekeepingJob {
     EventRules,
     LiveMessages,
     EventTasks,
+    BudgetDays,
+    BudgetReservations,
 }
 
-const KINDS: [HousekeepingJob; 9] = [
+const KINDS: [HousekeepingJob; 11] = [
     HousekeepingJob::Runs,
     HousekeepingJob::Links,
     HousekeepingJob::Deliveries,
@@ -61,6 +64,8 @@ const KINDS: [HousekeepingJob; 9] = [
     HousekeepingJob::EventRules,
     HousekeepingJob::LiveMessages,
     HousekeepingJob::EventTasks,
+    HousekeepingJob::BudgetDays,
+    HousekeepingJob::BudgetReservations,
 ];
 
 /// Deletes rows after their retention.
@@ -194,5 +199,9 @@ async fn delete_batch(store: &Store, kind: HousekeepingJob, retention: TimeDelta
         HousekeepingJob::EventRules => store.forget_event_rules(now, old, BATCH).await,
         HousekeepingJob::LiveMessages => store.forget_live_messages(now - LIVE_MEMORY, BATCH).await,
         HousekeepingJob::EventTasks => store.forget_event_tasks(now - INDEX_MEMORY, BATCH).await,
+        HousekeepingJob::BudgetDays => store.forget_budget_days(day_of(old), BATCH).await,
+        HousekeepingJob::BudgetReservations => {
+            store.release_stale_reservations(None, BATCH).await.map(|taken| taken as u64)
+        }
     }
 }

@@ -99,7 +99,8 @@ impl RunEnding<'_> {
 
     fn failed(&self, fault: RunFault) -> Result<Finish, IllegalRunTransition> {
         let tells = if self.told { None } else { self.notification(RunEnd::Failed { code: &fault.code }) };
-        Ok(Finish { error: Some(fault), tells, ..self.end(RunEvent::Fail)? })
+        let reason = fault.end_reason().map(str::to_owned);
+        Ok(Finish { reason, error: Some(fault), tells, ..self.end(RunEvent::Fail)? })
     }
 
     fn notification(&self, end: RunEnd) -> Option<RunNotification> {
@@ -202,6 +203,19 @@ mod tests {
         assert_eq!(next_attempt(4, 1.0, Some(30)), Some(80));
         assert_eq!(next_attempt(1, 1.0, Some(7_200)), Some(7_200));
         assert_eq!(next_attempt(1, 1.0, Some(90_000)), Some(86_400));
+    }
+
+    #[test]
+    fn run_that_a_budget_or_the_loop_detector_ends_says_so_as_its_reason() {
+        let reason = |code: &str| {
+            let failed = ending(1, 0, 1.0, |ending| ending.finish(Err(RunError::fail(code, ""))));
+            let finish = failed.unwrap().unwrap();
+            assert_eq!(finish.state, RunState::Failed);
+            finish.reason
+        };
+        assert_eq!(reason("budget_task_tokens").as_deref(), Some("budget"));
+        assert_eq!(reason("loop").as_deref(), Some("loop"));
+        assert_eq!(reason("timeout"), None);
     }
 
     #[test]

@@ -23,6 +23,7 @@ use crate::domain::task::Output;
 use crate::engine::run_metrics::RunMetrics;
 use crate::engine::running::credential_pause;
 use crate::engine::running::ending::RunEnding;
+use crate::engine::running::execution_budget::{ExecutionBudget, NO_TIME_LEFT, time_is_used_up};
 use crate::engine::running::finisher::Finisher;
 use crate::engine::scheduling::active::{Active, RunGuard};
 use crate::executor::host::StoreHost;
@@ -126,12 +127,13 @@ impl Shared {
         let run_id = started.run.id;
         self.publish_state(run_id, RunState::Running, None);
         let began = self.store.clock().elapsed();
-        let transcript =
-            Arc::new(LeasedTranscript::new(self.store.clone(), started.lease, &started.run, started.is_first));
+        let budget = Box::pin(ExecutionBudget::of(&self.store, &started)).await;
+        let transcript = LeasedTranscript::new(self.store.clone(), started.lease, &started.run, started.is_first);
+        let transcript = Arc::new(transcript.spending(budget.spending));
         let result = tokio::select! {
             biased;
             () = self.lease_expired(&guard), if looks_at_lease() => return log_lost(run_id),
-            result = self.run_to_end(&started, &guard, Arc::clone(&transcript)) => result,
+            result = self.run_to_end(&started, &guard, Arc::clone(&transcript), budget.until) => result,
             () = self.lease_lost(&guard), if looks_at_lease() => return log_lost(run_id),
         };
         // Nothing has effects from here on, and what is written is fenced by the token: so an end is offered to a store
@@ -160,7 +162,8 @@ impl Shared {
         };
         match ending.finish(result) {
             Ok(Some(finish)) => {
-                let finish = Finish { entries: transcript.take_deferred(), ..finish };
+                let (entries, budget) = transcript.take_deferred();
+                let finish = Finish { entries, budget, ..finish };
                 self.record(Box::new(finish), &started, told).await;
             }
             Ok(None) => tracing::warn!(%run_id, "the run was taken over while it was executed"),
@@ -174,7 +177,9 @@ impl Shared {
         started: &StartedRun,
         guard: &RunGuard,
         transcript: Arc<LeasedTranscript>,
+        until: Result<Option<DateTime<Utc>>, RunError>,
     ) -> Result<RunOutcome, RunError> {
+        let until = until?;
         if let (Some(task_id), None) = (started.run.task_id, &started.task) {
             return Err(RunError::fail("no_task", format!("the task {task_id} is gone, or can't be read")));
         }
@@ -188,6 +193,7 @@ impl Shared {
         let ended = tokio::select! {
             ended = work => ended.unwrap_or_else(|_| Err(RunError::fail("panicked", "the executor panicked"))),
             () = self.store.clock().sleep_until(started.deadline_at) => Err(too_long(started)),
+            () = time_is_used_up(self.store.clock(), until) => Err(RunError::Fail { fault: NO_TIME_LEFT.fault() }),
             asked = stop_ignored(stop) => Err(asked),
         };
         match (ended, stop.check()) {
@@ -359,6 +365,6 @@ async fn stop_ignored(stop: &StopSignal) -> RunError {
 }
 
 fn too_long(started: &StartedRun) -> RunError {
-    let limit = started.task.as_ref().map_or(600, |task| task.spec.timeout_seconds);
+    let limit = started.time_limit().as_secs();
     RunError::fail("timeout", format!("the run took longer than its limit of {limit} s"))
 }

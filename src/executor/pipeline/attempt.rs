@@ -141,18 +141,17 @@ impl Attempts<'_> {
                 Err(fault) => match wait(unit, &fault, tries) {
                     NextAttempt::Wait(wait) => (fault, wait),
                     NextAttempt::LaterAttempt(after) => {
-                        self.record(unit, StepOutcome::Again { error: fault.fault.clone() }, Usage::default(), 0)
-                            .await?;
+                        self.record(unit, StepOutcome::Again { error: fault.fault.clone() }, fault.usage, 0).await?;
                         return Err(RunError::Retry { fault: fault.fault, after });
                     }
                     NextAttempt::Never => {
                         let outcome = StepOutcome::Failed { error: fault.fault.clone() };
-                        self.record(unit, outcome, Usage::default(), 0).await?;
+                        self.record(unit, outcome, fault.usage, 0).await?;
                         return Ok(Err(fault.fault));
                     }
                 },
             };
-            self.record(unit, StepOutcome::Again { error: fault.fault }, Usage::default(), 0).await?;
+            self.record(unit, StepOutcome::Again { error: fault.fault }, fault.usage, 0).await?;
             self.world.stop.run_until_stopped(self.world.clock.sleep(wait)).await?;
         }
         unreachable!("tries are counted, and limited by the step")
@@ -173,7 +172,7 @@ impl Attempts<'_> {
             Err(StepError::Fault(fault)) => return Ok(Err(fault)),
         };
         if value.to_string().len() > VALUE_BYTES {
-            return Ok(Err(StepFault { fault: too_large("the step's value"), again: RetryAdvice::No }));
+            return Ok(Err(StepFault { fault: too_large("the step's value"), again: RetryAdvice::No, usage }));
         }
         let duration_ms = self.world.clock.elapsed().saturating_sub(begun).as_millis() as i64;
         self.record(unit, StepOutcome::Done { value: value.clone() }, usage, duration_ms).await?;

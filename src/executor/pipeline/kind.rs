@@ -99,6 +99,8 @@ pub enum StepError {
 pub struct StepFault {
     pub fault: RunFault,
     pub again: RetryAdvice,
+    /// Usage all the same.
+    pub usage: Usage,
 }
 
 /// Whether a step that failed may be executed again.
@@ -206,25 +208,36 @@ impl StepResult {
 
 impl StepFault {
     pub fn new(code: impl Into<String>, message: impl Into<String>) -> StepFault {
-        StepFault { fault: RunFault::new(code, message), again: RetryAdvice::No }
+        StepFault { fault: RunFault::new(code, message), again: RetryAdvice::No, usage: Usage::default() }
     }
 
     /// A fault that time may heal.
     pub fn passing(code: impl Into<String>, message: impl Into<String>, after: Option<Duration>) -> StepFault {
-        StepFault { fault: RunFault::new(code, message), again: RetryAdvice::After(after.unwrap_or_default()) }
+        StepFault { again: RetryAdvice::After(after.unwrap_or_default()), ..StepFault::new(code, message) }
     }
 
     /// A credential was not used, or was refused: the step had no effect.
     pub fn credential(error: &CredentialError) -> StepFault {
         match error.trouble {
             CredentialFault::Busy => StepFault::passing(error.code(), error.to_string(), None),
-            _ => StepFault { fault: error.fault(), again: RetryAdvice::No },
+            _ => StepFault { fault: error.fault(), again: RetryAdvice::No, usage: Usage::default() },
         }
     }
 
     /// Nobody knows whether it had its effect, so it is not repeated.
     pub fn unknown(message: impl Into<String>) -> StepFault {
         StepFault::new("outcome_unknown", message)
+    }
+}
+
+/// A run that fails is a step that fails: what the pipeline does then, its `on_error` says.
+impl From<RunError> for StepError {
+    fn from(error: RunError) -> StepError {
+        match error {
+            RunError::Fail { fault } => StepFault::new(fault.code, fault.message).into(),
+            RunError::Retry { fault, after } => StepFault::passing(fault.code, fault.message, after).into(),
+            other => StepError::Run(other),
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use crate::domain::budget::TaskBudget;
 use crate::domain::task::Urgency;
 use crate::executor::pipeline::spec::OnError;
 
@@ -29,6 +30,8 @@ pub struct PipelineConfig {
     /// A template of any form: what the run answers. Absent: the value of the last step.
     #[schema(required = false)]
     pub output: Value,
+    /// The task's own budget, below that of the operator.
+    pub budget: Option<TaskBudget>,
 }
 
 /// A step: its name, exactly one kind, and what holds for all kinds.

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use crate::base::expr::Expression;
 use crate::base::invalid::{NAMED, ValidationErrors, did_you_mean};
 use crate::base::template::Tree;
+use crate::domain::budget::{TASK_KEY, TaskBudget};
 use crate::executor::pipeline::kind::StepKind;
 use crate::executor::pipeline::kinds::KINDS;
 use crate::executor::pipeline::parts::StepParts;
@@ -106,7 +107,8 @@ impl PipelineSpec {
         let mut reading =
             StepReader { parts, faults, pointer: pointer.to_owned(), steps: &[], in_each: false, unreadable };
         let whole = Value::Object(config.clone());
-        reading.object(&whole, &["steps", "output"])?;
+        reading.object(&whole, &["steps", "output", TASK_KEY])?;
+        TaskBudget::read(config, pointer, reading.faults);
         let written = match reading.need(config, "steps")?.as_array() {
             Some(steps) if (1..=STEPS).contains(&steps.len()) => steps,
             _ => {

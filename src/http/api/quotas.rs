@@ -1,5 +1,7 @@
 //! Quotas over HTTP: what a tenant may have and has, and what an admin says for one tenant.
 
+pub mod budgets;
+
 use std::collections::BTreeMap;
 
 use axum::Json;

@@ -269,6 +269,7 @@ fn own_blocks(message: &TranscriptMessage) -> (&'static str, Vec<Value>) {
     let text = |text: &str| (!text.is_empty()).then(|| json!({ "type": "text", "text": text }));
     match message {
         TranscriptMessage::System { .. }
+        | TranscriptMessage::Unusable { .. }
         | TranscriptMessage::Pipeline { .. }
         | TranscriptMessage::Step { .. }
         | TranscriptMessage::StepResult { .. } => ("user", vec![]),

@@ -4,14 +4,18 @@
 //! A refused key is never tried again; a conversation that is too long is told at once, because another model does not
 //! shorten it. A model that keeps failing is passed over for a while, where another one answers.
 
-use std::sync::Arc;
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use crate::base::clock::Clock;
 use crate::base::collections::fair_queue::{FairQueue, QueuePermit};
+use crate::domain::budget::CallBound;
+use crate::domain::run::Usage;
 use crate::ports::llm::breaker::ModelBreaker;
 use crate::ports::llm::pricing::TokenPrices;
 use crate::ports::llm::retry::{KeyAttempts, check_answer};
+use crate::ports::llm::settings::DEFAULT_MAX_TOKENS;
 use crate::ports::llm::tokens::TokenCounter;
 use crate::ports::llm::{LlmError, Model, ModelAnswer, ModelRequest};
 
@@ -33,6 +37,8 @@ pub struct ChainLink {
     pub counter: TokenCounter,
     /// Most tokens of a request; `None`: there is no limit.
     pub context_token_limit: Option<u64>,
+    /// Longest answer in tokens; `None`: the provider's own.
+    pub max_output_tokens: Option<u32>,
     /// Prices of the model.
     pub rates: TokenPrices,
 }
@@ -43,6 +49,10 @@ pub struct Chain {
     tenant: String,
     retry: RetryWait,
     clock: Clock,
+    /// A budget holds for the calls.
+    is_budgeted: bool,
+    /// Usage of answers that could not be used and were not taken yet.
+    unusable: Mutex<Usage>,
 }
 
 /// An answer, and what is known of how it came.
@@ -72,7 +82,33 @@ impl Chain {
     /// `links` has at least one.
     pub fn new(links: Vec<Arc<ChainLink>>, tenant: &str, retry: RetryWait, clock: Clock) -> Chain {
         let links = links.into_iter().map(|link| LinkInUse { link, level: AtomicUsize::new(0) }).collect();
-        Chain { links, tenant: tenant.to_owned(), retry, clock }
+        let tenant = tenant.to_owned();
+        Chain { links, tenant, retry, clock, is_budgeted: false, unusable: Mutex::default() }
+    }
+
+    /// For calls that are paid from a budget: each has a longest answer, and none follows one that was paid for, because no
+    /// more than one was reserved.
+    pub fn budgeted(self) -> Chain {
+        Chain { is_budgeted: true, ..self }
+    }
+
+    /// The most that one call may come to, whichever model answers.
+    pub fn worst_case(&self, request: &ModelRequest) -> CallBound {
+        let mut bound = CallBound::default();
+        for link in self.links.iter().map(|used| &used.link) {
+            let (input, output) = (link.counter.request(request) as i64, i64::from(link.longest_answer(request)));
+            bound.most.tokens = bound.most.tokens.max(input + output);
+            bound.most.cost_micros = bound.most.cost_micros.max(link.rates.most_micros(input, output));
+            if link.rates.is_unknown() {
+                bound.unpriced.get_or_insert_with(|| link.name.clone());
+            }
+        }
+        bound
+    }
+
+    /// Takes the usage of the answers since the last time that could not be used, whatever came after them.
+    pub fn take_unusable(&self) -> Usage {
+        std::mem::take(&mut self.unusable.lock().expect("usage lock"))
     }
 
     /// Names of the models, in the order in which they are tried.
@@ -154,6 +190,7 @@ impl Chain {
             match self.ask(link, model.as_ref(), patience, call).await {
                 Ok(answer) => return Ok(KeysAnswer::Answered(Box::new(answer))),
                 Err(overflow @ LlmError::Overflow { .. }) => return Err(overflow),
+                Err(error) if self.is_budgeted && self.has_paid() => return Err(error),
                 Err(error) => {
                     tracing::warn!(model = %link.name, key = index, %error, "model call failed");
                     for_now |= error.is_transient();
@@ -178,19 +215,21 @@ impl Chain {
         call: &ModelAttempts<'_>,
     ) -> Result<ModelAnswer, LlmError> {
         let mut tried = KeyAttempts::default();
+        let request = self.bounded(link, call.request);
         loop {
             (call.on_progress)(CallProgress::Asked);
             let on_delta = |text: &str| (call.on_progress)(CallProgress::Text(text));
             let answer = {
                 // no error and no reason to ask another model: the run's own time limit bounds the wait
                 let _turn = link.turn(&self.tenant).await;
-                model.complete(call.request, Some(&on_delta)).await
+                model.complete(&request, Some(&on_delta)).await
             };
-            let error = match answer.and_then(check_answer) {
+            let error = match answer.and_then(|answer| self.check(link, answer)) {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
             let wait = match patience {
+                _ if self.is_budgeted && self.has_paid() => None,
                 Patience::Retries => tried.wait(&error, self.retry),
                 Patience::Once => None,
             };
@@ -199,6 +238,36 @@ impl Chain {
                 None => return Err(error),
             }
         }
+    }
+}
+
+impl Chain {
+    /// The request as this model is asked it: under a budget it has a longest answer.
+    fn bounded<'r>(&self, link: &ChainLink, request: &'r ModelRequest) -> Cow<'r, ModelRequest> {
+        match self.is_budgeted && request.max_tokens.or(link.max_output_tokens).is_none() {
+            false => Cow::Borrowed(request),
+            true => Cow::Owned(ModelRequest { max_tokens: Some(DEFAULT_MAX_TOKENS), ..request.clone() }),
+        }
+    }
+
+    /// Passes on an answer that can be used, and notes what any other has cost.
+    fn check(&self, link: &ChainLink, answer: ModelAnswer) -> Result<ModelAnswer, LlmError> {
+        let tokens = answer.tokens;
+        check_answer(answer).inspect_err(|_| {
+            let mut unusable = self.unusable.lock().expect("usage lock");
+            *unusable += Usage {
+                turns: 1,
+                tool_calls: 0,
+                input_tokens: tokens.input,
+                output_tokens: tokens.output,
+                cost_micros: link.rates.cost_micros(tokens),
+            };
+        })
+    }
+
+    /// Whether an answer that could not be used was paid for in this call.
+    fn has_paid(&self) -> bool {
+        *self.unusable.lock().expect("usage lock") != Usage::default()
     }
 }
 
@@ -257,6 +326,11 @@ impl ChainLink {
         std::iter::once(&self.keys).chain(&self.lower).map(Vec::as_slice)
     }
 
+    /// Most tokens of an answer.
+    fn longest_answer(&self, request: &ModelRequest) -> u32 {
+        request.max_tokens.or(self.max_output_tokens).unwrap_or(DEFAULT_MAX_TOKENS)
+    }
+
     /// The place of one call, once it is the tenant's turn.
     async fn turn(&self, tenant: &str) -> Option<QueuePermit<String>> {
         match &self.calls {
@@ -280,6 +354,7 @@ mod tests {
     use futures::future::BoxFuture;
 
     use super::*;
+    use crate::domain::budget::Spend;
     use crate::ports::llm::{ModelTokens, OfferedTools, OnDelta, StopReason, ToolChoice};
 
     /// Fails as it is told, then answers with its name; writes down when it was asked.
@@ -331,6 +406,7 @@ mod tests {
                 calls: None,
                 counter: TokenCounter::of("gpt"),
                 context_token_limit: None,
+                max_output_tokens: None,
                 rates: TokenPrices::from_dollars(1.0, 1.0),
             })
         };
@@ -459,6 +535,7 @@ mod tests {
                 calls,
                 counter,
                 context_token_limit: None,
+                max_output_tokens: None,
                 rates,
             })
         };
@@ -501,6 +578,7 @@ mod tests {
             calls: None,
             counter: TokenCounter::of(""),
             context_token_limit: None,
+            max_output_tokens: None,
             rates: TokenPrices::from_dollars(2.0, 10.0),
         };
         let model =
@@ -518,5 +596,62 @@ mod tests {
         let completed = chain.complete(&request, &|p| heard.lock().unwrap().push(format!("{p:?}"))).await.unwrap();
         assert_eq!((completed.model.as_str(), completed.cost_micros), ("m", 2100));
         assert_eq!(*heard.lock().unwrap(), ["Asked", "Text(\"a\")"]);
+    }
+
+    /// Answers nothing at first, then with its name; writes down the longest answers that it was asked for.
+    struct EmptyFirst {
+        limits: Mutex<Vec<Option<u32>>>,
+    }
+
+    impl Model for EmptyFirst {
+        fn complete<'a>(
+            &'a self,
+            request: &'a ModelRequest,
+            _: Option<OnDelta<'a>>,
+        ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>> {
+            let mut limits = self.limits.lock().unwrap();
+            limits.push(request.max_tokens);
+            let text = (limits.len() > 1).then(|| "done".to_owned());
+            let (tokens, stop) = (ModelTokens::of(1000, 10), StopReason::Done);
+            Box::pin(async move { Ok(ModelAnswer { text, tool_calls: vec![], stop, tokens, provider_message: None }) })
+        }
+    }
+
+    #[tokio::test]
+    async fn answer_that_could_not_be_used_is_counted_and_under_a_budget_nobody_is_asked_after_it() {
+        let clock = Clock::manual(DateTime::UNIX_EPOCH);
+        let request = ModelRequest {
+            messages: vec![],
+            tools: OfferedTools::default(),
+            tool_choice: ToolChoice::Auto,
+            max_tokens: None,
+            temperature: None,
+        };
+        let asked = async |is_budgeted: bool| {
+            let model = Arc::new(EmptyFirst { limits: Mutex::default() });
+            let link = Arc::new(ChainLink {
+                name: "m".into(),
+                keys: vec![Arc::clone(&model) as Arc<dyn Model>],
+                lower: vec![],
+                breaker: ModelBreaker::default(),
+                calls: None,
+                counter: TokenCounter::of(""),
+                context_token_limit: None,
+                max_output_tokens: None,
+                rates: TokenPrices::from_dollars(2.0, 10.0),
+            });
+            let retry = RetryWait { max_retries: 2, base_delay: Duration::ZERO };
+            let chain = Chain::new(vec![link], "a", retry, clock.clone());
+            let chain = if is_budgeted { chain.budgeted() } else { chain };
+            let has_answered = chain.complete(&request, &|_| {}).await.is_ok();
+            let usage = chain.take_unusable();
+            assert_eq!(chain.take_unusable(), Usage::default(), "taken once");
+            let bound = chain.worst_case(&request);
+            assert_eq!(bound.most, Spend { tokens: 8192, cost_micros: 81_920 });
+            let limits = model.limits.lock().unwrap().clone();
+            (has_answered, limits, (usage.turns, usage.input_tokens, usage.cost_micros))
+        };
+        assert_eq!(asked(false).await, (true, vec![None, None], (1, 1000, 2100)));
+        assert_eq!(asked(true).await, (false, vec![Some(8192)], (1, 1000, 2100)));
     }
 }

@@ -164,9 +164,10 @@ fn message(message: &TranscriptMessage) -> Value {
             json!({ "role": "tool", "tool_call_id": call_id, "content": content })
         }
         // no part of a conversation: left out before
-        TranscriptMessage::Pipeline { .. } | TranscriptMessage::Step { .. } | TranscriptMessage::StepResult { .. } => {
-            Value::Null
-        }
+        TranscriptMessage::Pipeline { .. }
+        | TranscriptMessage::Step { .. }
+        | TranscriptMessage::StepResult { .. }
+        | TranscriptMessage::Unusable { .. } => Value::Null,
     }
 }
 

@@ -24,6 +24,19 @@ impl TokenPrices {
         TokenPrices { cache_read: read.map(micros), cache_write: write.map(micros), ..self }
     }
 
+    /// Whether no price is known, of input or of output.
+    pub fn is_unknown(self) -> bool {
+        self.input == 0 && self.output == 0
+    }
+
+    /// The most that a call of so many tokens may cost, whatever the provider's cache does, rounded up to a micro-dollar.
+    pub fn most_micros(self, input: i64, output: i64) -> i64 {
+        let dearest = self.input.max(self.cache_read.unwrap_or(0)).max(self.cache_write.unwrap_or(0));
+        let part = |tokens: i64, rate: u64| tokens.max(0) as u128 * rate as u128;
+        let exact = part(input, dearest) + part(output, self.output);
+        i64::try_from(exact.div_ceil(1_000_000)).unwrap_or(i64::MAX)
+    }
+
     /// The cost of a call, rounded to the nearest micro-dollar.
     pub fn cost_micros(self, tokens: ModelTokens) -> i64 {
         let part = |tokens: i64, rate: u64| tokens.max(0) as u128 * rate as u128;
@@ -60,6 +73,15 @@ mod tests {
         assert_eq!(rates.cost_micros(tokens), 10_000);
         assert_eq!(rates.with_cache(Some(1.0), Some(12.5)).cost_micros(tokens), 1000 + 600 + 3750);
         assert_eq!(rates.with_cache(Some(0.0), None).cost_micros(tokens), 4000);
+    }
+
+    #[test]
+    fn worst_case_takes_the_dearest_price_of_input_and_rounds_up() {
+        let rates = TokenPrices::from_dollars(10.0, 20.0);
+        assert_eq!(rates.most_micros(100, 10), 1000 + 200);
+        assert_eq!(rates.with_cache(Some(1.0), Some(12.5)).most_micros(100, 10), 1250 + 200);
+        assert_eq!(TokenPrices::from_dollars(2.1, 0.0).most_micros(1, 0), 3);
+        assert_eq!([rates.is_unknown(), TokenPrices::from_dollars(0.0, 0.0).is_unknown()], [false, true]);
     }
 
     #[test]

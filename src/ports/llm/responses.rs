@@ -182,6 +182,7 @@ fn own_items(message: &TranscriptMessage) -> Vec<Value> {
             vec![json!({ "type": "function_call_output", "call_id": call_id, "output": content })]
         }
         TranscriptMessage::System { .. }
+        | TranscriptMessage::Unusable { .. }
         | TranscriptMessage::Pipeline { .. }
         | TranscriptMessage::Step { .. }
         | TranscriptMessage::StepResult { .. } => vec![],

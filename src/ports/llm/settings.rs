@@ -17,7 +17,7 @@ use crate::ports::llm::thinking::{PromptCache, ThinkingEffort, ThinkingMode};
 const OPENAI_URL: &str = "https://api.openai.com/v1";
 const ANTHROPIC_URL: &str = "https://api.anthropic.com/v1";
 /// The longest answer where the provider wants a number and the settings name none.
-const DEFAULT_MAX_TOKENS: u32 = 8192;
+pub const DEFAULT_MAX_TOKENS: u32 = 8192;
 /// Longest key of a cache, in characters.
 const CACHE_KEY_LENGTH: usize = 64;
 /// Calls of a model that may be made at once.

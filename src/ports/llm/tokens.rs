@@ -47,7 +47,8 @@ impl TokenCounter {
     pub fn message(self, message: &TranscriptMessage) -> u64 {
         let words = match message {
             TranscriptMessage::System { text } | TranscriptMessage::User { text, .. } => self.text(text),
-            TranscriptMessage::Pipeline { .. }
+            TranscriptMessage::Unusable { .. }
+            | TranscriptMessage::Pipeline { .. }
             | TranscriptMessage::Step { .. }
             | TranscriptMessage::StepResult { .. } => 0,
             TranscriptMessage::Tool { content, name, .. } => self.text(content) + self.text(name),

@@ -26,6 +26,7 @@ use crate::store::db::wakeup::Wakeups;
 use crate::store::db::write_batcher::WriteBatcher;
 use crate::store::db::writer::SqliteWriter;
 use crate::store::db::{Db, with_timeout};
+use crate::store::ops::budgets::KnownBudgets;
 use crate::store::ops::bulk::Bulk;
 use crate::store::ops::halts::KnownHalts;
 use crate::store::ops::pending_work::LastPendingWork;
@@ -191,6 +192,7 @@ impl Store {
             apart: Arc::<Apart>::default(),
             attended: Arc::default(),
             quotas: KnownAllowances::default(),
+            budgets: KnownBudgets::default(),
             rates: RateCounters::default(),
             bulk: Bulk::default(),
             paces: Arc::default(),

@@ -11,6 +11,7 @@ use prometheus_client::metrics::family::Family;
 use sqlx::{Pool, Sqlite};
 
 use crate::base::metrics::Metrics;
+use crate::domain::budget::{BudgetRefusal, Spend};
 use crate::domain::quota::Quota;
 use crate::store::Store;
 use crate::store::db::Db;
@@ -32,6 +33,12 @@ struct RefusedCount {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BudgetLabels {
+    scope: &'static str,
+    quantity: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct NamedPool {
     pool: &'static str,
 }
@@ -42,6 +49,9 @@ pub(in crate::store) struct StoreMetrics {
     skipped: Family<Reason, Counter>,
     fenced: Family<Write, Counter>,
     refused: Family<RefusedCount, Counter>,
+    budget_refused: Family<BudgetLabels, Counter>,
+    budget_tokens: Counter,
+    budget_cost: Counter,
 }
 
 impl StoreMetrics {
@@ -60,6 +70,19 @@ impl StoreMetrics {
     /// Something was refused because its tenant has as much as it may have.
     pub(in crate::store) fn refused(&self, quota: Quota) {
         self.refused.get_or_create(&RefusedCount { quota: quota.as_str() }).inc();
+    }
+
+    /// A call of a model was not made, because a budget has not as much left.
+    pub(in crate::store) fn budget_refused(&self, refusal: BudgetRefusal) {
+        let BudgetRefusal { scope, quantity } = refusal;
+        let labels = BudgetLabels { scope: scope.as_str(), quantity: quantity.as_str() };
+        self.budget_refused.get_or_create(&labels).inc();
+    }
+
+    /// A call of a model came to so much, and a budget of a day has paid it.
+    pub(in crate::store) fn budget_spent(&self, spent: Spend) {
+        self.budget_tokens.inc_by(spent.tokens.max(0) as u64);
+        self.budget_cost.inc_by(spent.cost_micros.max(0) as u64);
     }
 
     /// Writes of this kind changed nothing, because somebody else had the lease by then.
@@ -141,6 +164,17 @@ impl Store {
             "quota_refusals",
             "Requests that were refused because their tenant has as much as it may have, by quota",
             self.counts.refused.clone(),
+        );
+        metrics.register(
+            "budget_refusals",
+            "Calls of models that were not made because a budget has not as much left, by whose and of what",
+            self.counts.budget_refused.clone(),
+        );
+        metrics.register("budget_tokens", "Tokens that budgets of a day have paid", self.counts.budget_tokens.clone());
+        metrics.register(
+            "budget_cost_micros",
+            "Micro-dollars that budgets of a day have paid",
+            self.counts.budget_cost.clone(),
         );
         self.unreadable.register(metrics);
         let waits = match &self.db {

@@ -34,6 +34,8 @@ pub(in crate::store) type SharedHalts = Arc<Mutex<KnownHalts>>;
 pub(in crate::store) struct KnownHalts {
     halts: Arc<Halts>,
     version: Option<i64>,
+    /// The version of what is said about budgets of tenants, which is looked at on the same way.
+    budget_version: i64,
     /// When the version was looked at, by the clock's running time.
     looked_at: Option<Duration>,
     /// Wakes when another instance, or this one, has changed them.
@@ -44,7 +46,13 @@ impl KnownHalts {
     /// Nothing is known yet.
     pub(in crate::store) fn shared(wakeups: &Wakeups) -> SharedHalts {
         let changes = wakeups.subscribe(Topic::Cancels);
-        Arc::new(Mutex::new(KnownHalts { halts: Arc::default(), version: None, looked_at: None, changes }))
+        Arc::new(Mutex::new(KnownHalts {
+            halts: Arc::default(),
+            version: None,
+            budget_version: 0,
+            looked_at: None,
+            changes,
+        }))
     }
 
     fn is_fresh(&self, now: Duration) -> bool {
@@ -82,26 +90,32 @@ fn named(tenant: String) -> Option<String> {
 impl Store {
     /// The halts that hold, as of some moment within the last half second. Concurrent callers share one look.
     pub async fn halts(&self) -> Result<Arc<Halts>, StoreError> {
+        Ok(self.halts_and_budget_version().await?.0)
+    }
+
+    /// As [`Store::halts`], with the version of what is said about budgets.
+    pub(in crate::store) async fn halts_and_budget_version(&self) -> Result<(Arc<Halts>, i64), StoreError> {
         let mut known = self.halts.lock().await;
         let now = self.clock.elapsed();
         if known.is_fresh(now) {
-            return Ok(Arc::clone(&known.halts));
+            return Ok((Arc::clone(&known.halts), known.budget_version));
         }
         // before the look, so that a change during it is looked at again
         known.changes.mark_unchanged();
-        let version = with_timeout(self.halt_version()).await?;
+        let (version, budget_version) = with_timeout(self.halt_version()).await?;
         if known.version != Some(version) {
             // rows that are younger than the version are read again with the next one
             known.halts = Arc::new(with_timeout(self.read_halts()).await?);
             known.version = Some(version);
         }
+        known.budget_version = budget_version;
         known.looked_at = Some(now);
-        Ok(Arc::clone(&known.halts))
+        Ok((Arc::clone(&known.halts), budget_version))
     }
 
-    async fn halt_version(&self) -> Result<i64, StoreError> {
+    async fn halt_version(&self) -> Result<(i64, i64), StoreError> {
         let mut read = self.db.read_quick().await?;
-        Ok(read.query("select version from halt_version where id = 1").scalar().await?)
+        Ok(read.query("select version, budget_version from halt_version where id = 1").one().await?)
     }
 
     async fn read_halts(&self) -> Result<Halts, StoreError> {

@@ -11,6 +11,7 @@ use uuid::Uuid;
 use crate::base::id::Scope;
 use crate::domain::notification::NewDelivery;
 use crate::store::db::flow::QueueFlow;
+use crate::store::ops::budgets::ledgers::{release_runs, settle};
 use crate::store::runs::alerts::notifications_for;
 use crate::store::runs::lease::{Beat, Finish, FinishedRow, Lease};
 use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
@@ -74,11 +75,12 @@ impl Store {
         if !deliveries.is_empty() {
             tx.post(&deliveries, now).await?;
         }
+        let warned = end_budgets(self, tx, &ended, now).await?;
         write.commit().await?;
         if queued {
             self.notify(Topic::Queue);
         }
-        if ends.iter().any(|end| !end.deliveries.is_empty() || end.tells.is_some()) {
+        if warned || ends.iter().any(|end| !end.deliveries.is_empty() || end.tells.is_some()) {
             self.notify(Topic::Outbox);
         }
         let written: HashSet<Uuid> = taken.iter().map(|taken| taken.run_id).collect();
@@ -105,13 +107,31 @@ async fn append_deferred(tx: &mut Tx<'_>, ended: &[(&Finish, &FinishedRow)]) -> 
     let waited = ended.iter().map(|(end, _)| *end).filter(|end| !end.entries.is_empty());
     let append = |end: &Finish| {
         let entries = end.entries.iter().map(EntryColumns::of).collect::<Result<_, _>>()?;
-        Ok(TranscriptAppend { lease: end.lease, entries })
+        Ok(TranscriptAppend { lease: end.lease, entries, settlements: Vec::new() })
     };
     let appends = waited.map(append).collect::<Result<Vec<_>, StoreError>>()?;
     match appends.is_empty() {
         true => Ok(()),
         false => tx.append_ended(&appends).await,
     }
+}
+
+/// Settles the calls whose entries came with these ends, and takes back what their runs have reserved besides. Answers whether
+/// somebody is told something.
+async fn end_budgets(
+    store: &Store,
+    tx: &mut Tx<'_>,
+    ended: &[(&Finish, &FinishedRow)],
+    now: DateTime<Utc>,
+) -> Result<bool, StoreError> {
+    let budgets = || ended.iter().filter_map(|(end, _)| Some((end.lease.run_id, end.budget.as_ref()?)));
+    let runs: Vec<Uuid> = budgets().map(|(run, _)| run).collect();
+    if runs.is_empty() {
+        return Ok(false);
+    }
+    let warned = settle(store, tx, budgets().flat_map(|(_, end)| &end.settlements), now).await?;
+    release_runs(tx, runs, now).await?;
+    Ok(warned)
 }
 
 const RELEASE: Split = split!("release");

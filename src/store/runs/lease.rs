@@ -1,6 +1,7 @@
 //! The lease of a run, and the data that is passed under it: claims, beats, ends and started runs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
@@ -9,6 +10,7 @@ use crate::domain::approval::Approval;
 use crate::domain::notification::{NewDelivery, RunNotification};
 use crate::domain::run::{Run, RunFault, RunFinish, RunState, TranscriptEntry, Usage};
 use crate::domain::task::Task;
+use crate::store::BudgetEnd;
 use crate::store::runs::shares::TenantShares;
 
 /// Time after its instant at which a claim that was made ahead and not started is given up.
@@ -16,6 +18,14 @@ pub const CLAIM_MARGIN: TimeDelta = TimeDelta::seconds(5);
 
 /// Tenants that get their share at once; the others have their turn next.
 pub(in crate::store) const TENANTS_AT_ONCE: i64 = 256;
+
+/// The running time that a run without a task may take.
+const CHAT_LIMIT: Duration = Duration::from_secs(600);
+
+/// The running time that a run of this task may take, all executions together.
+pub(in crate::store) fn time_limit(task: Option<&Task>) -> Duration {
+    task.map_or(CHAT_LIMIT, |task| Duration::from_secs(task.spec.timeout_seconds))
+}
 
 /// The right to write for a run, until someone else is given it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, sqlx_macros::FromRow)]
@@ -74,6 +84,8 @@ pub struct Finish {
     pub again: Option<RequeuedRun>,
     /// Entries of its transcript that waited for the end.
     pub entries: Vec<TranscriptEntry>,
+    /// Reservations in budgets of a day that are done with it; `None`: none of them pays for the run.
+    pub budget: Option<BudgetEnd>,
     /// Messages that go out because of it.
     pub deliveries: Vec<NewDelivery>,
     /// Its end, to be told with measure.
@@ -103,6 +115,7 @@ impl Finish {
             execution_ms: 0,
             again: None,
             entries: Vec::new(),
+            budget: None,
             deliveries: Vec::new(),
             tells: None,
             crashed: false,

@@ -5,15 +5,17 @@ use sqlx::types::{Json, JsonRawValue};
 
 use crate::domain::run::Usage;
 use crate::domain::run::transcript::{ModelTokens, TranscriptEntry, TranscriptMessage};
-use crate::store::StoreError;
 use crate::store::db::text::document;
 use crate::store::runs::lease::Lease;
+use crate::store::{Settlement, StoreError};
 
 /// Entries for the transcript of one run.
 #[derive(Clone)]
 pub(in crate::store) struct TranscriptAppend {
     pub lease: Lease,
     pub entries: Vec<EntryColumns>,
+    /// Calls of models that the entries tell of, where a budget of a day pays for them.
+    pub settlements: Vec<Settlement>,
 }
 
 /// Columns of an entry.

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::base::id::Scope;
 use crate::domain::run::Run;
 use crate::domain::task::Task;
-use crate::store::runs::lease::Lease;
+use crate::store::runs::lease::{Lease, time_limit};
 use crate::store::runs::slots::{RECHECK_AFTER, hand_over};
 use crate::store::{NEXT_TOKEN, Split, Store, StoreError, Topic, split};
 
@@ -40,15 +40,11 @@ struct StrandedRow {
     execution_ms: i64,
 }
 
-/// The running time that a run without a task may take.
-const CHAT_LIMIT_SECONDS: u64 = 600;
-
 impl StrandedRow {
     /// Its time limit, less what it had used before and what was left when its lease ended.
     fn execution_time(&self, task: Option<&Task>) -> Duration {
-        let limit = task.map_or(CHAT_LIMIT_SECONDS, |task| task.spec.timeout_seconds);
         let left = self.deadline_at - self.lease_until.min(self.deadline_at);
-        let execution_ms = (limit as i64 * 1000 - self.execution_ms - left.num_milliseconds()).max(0);
+        let execution_ms = (time_limit(task).as_millis() as i64 - self.execution_ms - left.num_milliseconds()).max(0);
         Duration::from_millis(execution_ms as u64)
     }
 }

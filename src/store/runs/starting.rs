@@ -17,7 +17,7 @@ use crate::domain::run::Run;
 use crate::domain::task::Task;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::{Db, connection, fault, with_timeout};
-use crate::store::runs::lease::{Blocked, ClaimCursor, Lease, RunClaim, StartedRow, StartedRows, Take};
+use crate::store::runs::lease::{Blocked, ClaimCursor, Lease, RunClaim, StartedRow, StartedRows, Take, time_limit};
 use crate::store::runs::overlap::resolve_blocked;
 use crate::store::tasks::task_cache::CachedTask;
 use crate::store::tx::Tx;
@@ -65,6 +65,13 @@ pub struct StartedRun {
     pub deadline_at: DateTime<Utc>,
     /// Whether it has never been started before: then nothing is in its transcript.
     pub is_first: bool,
+}
+
+impl StartedRun {
+    /// The running time that it may take, all executions together.
+    pub fn time_limit(&self) -> Duration {
+        time_limit(self.task.as_deref())
+    }
 }
 
 /// Result of a start with a batch of claims.

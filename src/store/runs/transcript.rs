@@ -21,10 +21,11 @@ use crate::store::db::listing::{PAGE_BYTES, PagedRow, RowPage, UNBOUNDED};
 use crate::store::db::write_batcher::{BatchLimit, WriteBatcher, together_or_alone};
 use crate::store::db::writer::StatementTurn;
 use crate::store::db::{Db, Transaction, fault};
+use crate::store::ops::budgets::ledgers::settle;
 use crate::store::runs::lease::Lease;
 use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
 use crate::store::sql::sql;
-use crate::store::{Store, StoreError};
+use crate::store::{Settlement, Store, StoreError, Topic};
 
 #[derive(sqlx_macros::FromRow)]
 struct TurnRow {
@@ -92,9 +93,20 @@ impl Store {
     /// Appends to the transcript of a run of this tenant, all or nothing. Appending the same entries again (because the
     /// answer was lost) does nothing.
     pub async fn append(&self, tenant: &str, lease: Lease, entries: &[TranscriptEntry]) -> Result<(), StoreError> {
+        self.append_and_settle(tenant, lease, entries, Vec::new()).await
+    }
+
+    /// As [`Store::append`]; in the same transaction the ledgers of budgets get what the calls have come to.
+    pub async fn append_and_settle(
+        &self,
+        tenant: &str,
+        lease: Lease,
+        entries: &[TranscriptEntry],
+        settlements: Vec<Settlement>,
+    ) -> Result<(), StoreError> {
         let entries = entries.iter().map(EntryColumns::of).collect::<Result<Vec<_>, _>>()?;
         let bytes = entries.iter().map(EntryColumns::bytes).sum();
-        let (store, append) = (self.clone(), TranscriptAppend { lease, entries });
+        let (store, append) = (self.clone(), TranscriptAppend { lease, entries, settlements });
         let work = |appends: Vec<_>| async move {
             together_or_alone(&store, &appends, |store, appends| Box::pin(store.append_together(appends))).await
         };
@@ -128,6 +140,9 @@ impl Store {
     /// SQLite.
     async fn append_held(&self, appends: &[&TranscriptAppend]) -> Result<HashSet<Lease>, StoreError> {
         let flow = QueueFlow::of(None);
+        if appends.iter().any(|append| !append.settlements.is_empty()) {
+            return self.append_and_settle_held(appends).await;
+        }
         let mut write = match &self.db {
             Db::Sqlite { writer, waits, .. } => {
                 waits.record_acquire("writer", writer);
@@ -146,6 +161,20 @@ impl Store {
         };
         let held = write.tx().append(appends).await?;
         write.commit().await?;
+        Ok(held)
+    }
+
+    /// As [`Store::append_held`], where budgets of a day pay for calls among these.
+    async fn append_and_settle_held(&self, appends: &[&TranscriptAppend]) -> Result<HashSet<Lease>, StoreError> {
+        let mut write = self.db.write_for_engine(QueueFlow::of(None)).await?;
+        let tx = &mut write.tx();
+        let held = tx.append(appends).await?;
+        let written = appends.iter().filter(|append| held.contains(&append.lease));
+        let told = settle(self, tx, written.flat_map(|append| &append.settlements), self.clock.now()).await?;
+        write.commit().await?;
+        if told {
+            self.notify(Topic::Outbox);
+        }
         Ok(held)
     }
 

@@ -426,6 +426,7 @@ pub fn models(models: Vec<(&str, Arc<FakeModel>)>, settings: &Settings, clock: &
         calls: None,
         counter: TokenCounter::of("gpt"),
         context_token_limit: None,
+        max_output_tokens: None,
         rates: TokenPrices::from_dollars(1.0, 1.0),
     };
     let fallback = models.iter().skip(1).map(|(name, _)| (*name).to_owned()).collect();

@@ -202,20 +202,21 @@ async fn every_fault_of_an_action_is_named_at_its_place() {
         .collect();
     insta::assert_snapshot!(table, @r"
     /action/instruction: is missing: what the agent is to do, in plain words
-    /action/config/a~1b: unknown key `a/b`; known: system_prompt, model, max_turns, tools, deny_tools, credentials, approvals
-    /action/config/system_promt: unknown key `system_promt`; did you mean `system_prompt`?; known: system_prompt, model, max_turns, tools, deny_tools, credentials, approvals
+    /action/config/a~1b: unknown key `a/b`; known: system_prompt, model, max_turns, tools, deny_tools, credentials, approvals, budget
+    /action/config/system_promt: unknown key `system_promt`; did you mean `system_prompt`?; known: system_prompt, model, max_turns, tools, deny_tools, credentials, approvals, budget
     /action/config/model: unknown model `mian`; did you mean `main`?
     /action/config/max_turns: must be a whole number from 1 to 100
     /action/config/tools/1: unknown tool `http_requst`; did you mean `http_request`?
     ");
-    let wrong_types =
-        json!({ "system_prompt": 7, "model": [], "max_turns": "3", "tools": [1], "credentials": ["shop", "a b"] });
+    let wrong_types = json!({ "system_prompt": 7, "model": [], "max_turns": "3", "tools": [1], "credentials": ["shop", "a b"],
+                "budget": { "turns": 0 } });
     let places: Vec<String> =
         validated("orchestrator", action("go", wrong_types)).into_iter().map(|fault| fault.pointer).collect();
     let config = "/action/config";
     assert_eq!(
         places,
-        ["system_prompt", "model", "max_turns", "tools/0", "credentials/1"].map(|key| format!("{config}/{key}"))
+        ["system_prompt", "model", "max_turns", "tools/0", "credentials/1", "budget/turns"]
+            .map(|key| format!("{config}/{key}"))
     );
 }
 

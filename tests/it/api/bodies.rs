@@ -123,7 +123,10 @@ fn every_kind() -> Value {
         step["name"] = json!(format!("step_{number}"));
         step.as_object_mut().unwrap().extend(all.as_object().unwrap().clone());
     }
-    json!({ "steps": steps, "output": "{{ input }}" })
+    let budget = json!({
+        "turns": 9, "wall_time": 600, "tokens": 9_000, "cost_usd": 0.5, "tokens_per_day": 9_000, "cost_usd_per_day": 0.5,
+    });
+    json!({ "steps": steps, "output": "{{ input }}", "budget": budget })
 }
 
 /// Results of the steps of [`every_kind`], so that none is executed.
@@ -240,6 +243,14 @@ fn bases() -> Vec<Base> {
         base("stop_work", json!({ "tenant_id": "ann", "reason": "it runs wild" })),
         base("start_work", json!({ "tenant_id": "ann", "reason": "it is mended" })),
         base("run_task", json!({ "input": { "a": 1 } })),
+        base(
+            "put_budgets",
+            json!({
+                "run": { "turns": 50, "wall_time": 600, "tokens": 200_000, "cost_usd": 0.5 },
+                "task": { "tokens_per_day": 1_000_000, "cost_usd_per_day": 2.5 },
+                "tenant": { "tokens_per_day": 5_000_000, "cost_usd_per_day": 10.0 },
+            }),
+        ),
         base(
             "put_quotas",
             json!({

@@ -139,6 +139,10 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("get_quotas", line(P::StatsRead, Here, 200, None)),
         ("put_quotas", line(P::All, Here, 403, Some(json!({ "tasks": 5 })))),
         ("reset_quotas", line(P::All, Here, 403, None)),
+        // and so with its budgets
+        ("get_budgets", line(P::StatsRead, InQuery, 200, None)),
+        ("put_budgets", line(P::All, Here, 403, Some(json!({ "run": { "turns": 5 } })))),
+        ("reset_budgets", line(P::All, Here, 403, None)),
         // a tenant sees whether it is halted, and has no say in it, nor in whether its tasks are disabled
         ("get_tenant", line(P::StatsRead, Here, 200, None)),
         ("disable_tenant", line(P::All, Nothing, 403, None)),

@@ -58,6 +58,11 @@ async fn readme_is_what_its_commands_print() {
 
     // models
     reader.pass_over("toml", "[llm]", "needs keys of providers; cli::check builds its models");
+    reader.pass_over(
+        "toml",
+        "[budgets.run]",
+        "the model of this page has no price; engine::budgets has runs with budgets",
+    );
 
     // events and pipelines
     reader.save("json", "{", "order.json");

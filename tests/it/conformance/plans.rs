@@ -8,11 +8,13 @@ use chrono::TimeDelta;
 use futures::future::join_all;
 use reveille::base::clock::pause;
 use reveille::base::id::{Scope, new_id};
+use reveille::domain::budget::{DayLimits, Spend, day_of};
 use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
 use reveille::domain::run::{RunState, Usage};
 use reveille::domain::task::Task;
 use reveille::store::{
-    Blocked, ClaimCursor, Finish, FireDue, ImmediateStart, Park, RequeuedRun, RunClaim, RunLimits, StartedRun, Take,
+    Blocked, BudgetEnd, ClaimCursor, Finish, FireDue, ImmediateStart, Park, RequeuedRun, Reservation, Reserved,
+    RunClaim, RunLimits, Settlement, StartedRun, Take,
 };
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -224,6 +226,15 @@ async fn store_much(world: &StoreHarness) {
             "insert into recipients (tenant_id, body, version, updated_at) select 'tenant-' || n, '{{}}', 1, {now} from {each}"
         ),
         "insert into slots (task_id, run_id) select task_id, id from runs where state = 'started'".into(),
+        format!(
+            "insert into budget_days (tenant_id, task_id, day, tokens, cost_micros, reserved_tokens, reserved_cost_micros)
+             select 'tenant-' || n, gen_random_uuid(), '2026-03-01', 1, 1, 1, 1 from {each}"
+        ),
+        format!(
+            "insert into budget_reservations (id, run_id, lease_token, tenant_id, task_id, day, tokens, cost_micros)
+             select gen_random_uuid(), gen_random_uuid(), n, 'tenant-' || n, gen_random_uuid(), '2026-03-01', 1, 1
+               from {each}"
+        ),
         // far fewer than of all else: an instance reads all of them when any has changed
         format!(
             "insert into halts (tenant_id, kind, halted_by, since)
@@ -325,11 +336,37 @@ async fn transcribe(world: &StoreHarness, started: &[StartedRun]) {
         assert_eq!(world.store.checkpoint(run.id, 1, 100).await.unwrap().len(), 1);
     });
     join_all(appends).await;
+    spend(world, started).await;
     if let Some(StartedRun { run, .. }) = started.first() {
         assert_eq!(world.store.usage_of(run.id).await.unwrap(), Usage::default());
         for scope in [Scope::Every, only(&run.tenant_id)] {
             assert_eq!(world.store.transcript(&scope, run.id, 0, 9).await.unwrap().len(), 2);
         }
+    }
+}
+
+/// Calls of models under a budget of the day: one is settled with its turn, one is left to the end of its run.
+async fn spend(world: &StoreHarness, started: &[StartedRun]) {
+    for started in started.iter().take(4) {
+        let call = |run_tokens| Reservation {
+            id: new_id(world.now()),
+            lease: started.lease,
+            tenant: started.run.tenant_id.clone(),
+            task_id: started.run.task_id,
+            day: day_of(world.now()),
+            most: Spend { tokens: run_tokens, cost_micros: 1 },
+            tenant_limits: DayLimits { tokens: Some(1_000_000), cost_micros: None },
+            task_limits: DayLimits::default(),
+            notice: None,
+        };
+        let calls = [call(100), call(200)];
+        for call in &calls {
+            assert_eq!(world.store.reserve_budget(call).await.unwrap(), Reserved::Granted);
+        }
+        let spent = Spend { tokens: 50, cost_micros: 1 };
+        let settlement = Settlement { id: calls[0].id, spent, notice: None };
+        let (tenant, settled) = (&started.run.tenant_id, vec![settlement]);
+        world.store.append_and_settle(tenant, started.lease, &[], settled).await.unwrap();
     }
 }
 
@@ -347,6 +384,7 @@ async fn end(world: &StoreHarness, started: Vec<StartedRun>) {
         1 => {
             Finish { park: Some(Park::Completion { until: later }), ..end_of(started, RunState::WaitingForCompletion) }
         }
+        2 | 3 => Finish { budget: Some(BudgetEnd::default()), ..end_of(started, RunState::Succeeded) },
         _ => end_of(started, RunState::Succeeded),
     });
     assert_eq!(world.store.finish_runs(&ends.collect::<Vec<_>>()).await.unwrap(), Vec::<Uuid>::new());

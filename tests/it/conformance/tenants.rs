@@ -229,7 +229,7 @@ async fn lookups_answer_the_tenants_own_and_nothing_of_another(world: &StoreHarn
 }
 
 /// The tables that only row-level security keeps apart when a predicate is forgotten.
-const WALLED: [&str; 27] = [
+const WALLED: [&str; 30] = [
     "tasks",
     "recipients",
     "deliveries",
@@ -257,6 +257,9 @@ const WALLED: [&str; 27] = [
     "stored_byte_changes",
     "resumptions",
     "halts",
+    "tenant_budgets",
+    "budget_days",
+    "budget_reservations",
 ];
 
 /// Walled as well, but for the row of `*`, which everybody may read.
@@ -300,7 +303,12 @@ async fn on_postgres_row_level_security_alone_keeps_tenants_apart() {
         "insert into resumptions (task_id, tenant_id, service, account) values (gen_random_uuid(), 'a', 's', 'p')",
         "insert into task_credentials (task_id, tenant_id, service, account) values (gen_random_uuid(), 'a', 's', 'p')",
         "insert into quota_minutes (tenant_id, quota, minute, used, granted) values ('a', 'fires_per_minute', 1, 1, 1)",
-        "insert into halts (tenant_id, kind, halted_by, since) values ('a', 'stopped', 'ops', now())",
+        "insert into halts (tenant_id, kind, halted_by, since) values ('a', 'stopped', 'token:admin', now())",
+        "insert into tenant_budgets (tenant_id, limits, updated_at) values ('a', '{}', now())",
+        "insert into budget_days (tenant_id, task_id, day, tokens, cost_micros, reserved_tokens, reserved_cost_micros)
+         values ('a', gen_random_uuid(), '2026-03-01', 1, 1, 1, 1)",
+        "insert into budget_reservations (id, run_id, lease_token, tenant_id, task_id, day, tokens, cost_micros)
+         values (gen_random_uuid(), gen_random_uuid(), 1, 'a', gen_random_uuid(), '2026-03-01', 1, 1)",
         "insert into tenant_quotas (tenant_id, tasks, updated_at) values ('a', 9, now())",
     ] {
         world.plant(planted).await;

@@ -9,6 +9,7 @@ use chrono::TimeDelta;
 use reveille::base::id::Scope;
 use reveille::base::metrics::Metrics;
 use reveille::domain::approval::ApprovalChoice;
+use reveille::domain::budget::{Budgets, RunBudget};
 use reveille::domain::credential::{CredentialIssue, CredentialIssueKind, Reference};
 use reveille::domain::event::Event;
 use reveille::domain::notification::run_notification::NotifiedOutcome;
@@ -64,6 +65,7 @@ planted_in!(
     "tasks" => unreadable_task_that_waits_for_a_credential_keeps_no_other_from_going_on,
     "tasks" => unreadable_event_task_is_out_of_the_index_and_the_others_of_its_shard_are_in_it,
     "tasks" => unreadable_zone_of_a_task_leaves_the_others_to_be_planned_anew,
+    "tenant_budgets" => unreadable_budget_is_the_usual_one,
     "tenant_quotas" => unreadable_quota_is_the_usual_one,
     "window_events" => unreadable_held_event_is_set_aside_and_the_others_are_released,
 );
@@ -73,6 +75,8 @@ const FREE: &[(&str, &str)] = &[
     ("approval_links", "one is read, by its hash, for who follows it"),
     ("approval_votes", "votes are counted where one question is answered"),
     ("audit_chain", "positions and hashes; `check` says where they do not fit"),
+    ("budget_days", "numbers, counted by tenant and task"),
+    ("budget_reservations", "ids and numbers"),
     ("credential_uses", "written, counted and listed"),
     ("dead_letters", "texts as they were found, for a person"),
     ("dedups", "keys and instants, looked at by key"),
@@ -404,6 +408,17 @@ async fn unreadable_quota_is_the_usual_one(world: &StoreHarness) {
     world.pass(3600);
     assert_eq!(world.fire().await.recorded, 2);
     assert_eq!(world.store.quotas_of("b").await.unwrap().fires_per_minute, 7);
+}
+
+async fn unreadable_budget_is_the_usual_one(world: &StoreHarness) {
+    let said = Budgets { run: RunBudget { turns: Some(7), ..RunBudget::default() }, ..Budgets::default() };
+    for tenant in ["a", "b"] {
+        world.store.put_budgets(tenant, &said, "token:admin").await.unwrap();
+    }
+    world.plant("update tenant_budgets set limits = '{\"run\": 7}' where tenant_id = 'a'").await;
+    world.pass(1);
+    assert_eq!(world.store.budgets_of("a").await.unwrap(), Budgets::default());
+    assert_eq!(world.store.budgets_of("b").await.unwrap(), said);
 }
 
 fn event(id: &str) -> Event {

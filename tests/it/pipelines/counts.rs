@@ -70,8 +70,8 @@ async fn counted(world: &StoreHarness, steps: &Value) -> (usize, usize) {
     let config = json!({ "steps": steps });
     let job = Job { run: started.run.clone(), ..job(&stage, store.clone(), config, None) };
     pipeline(&stage).execute(job).await.expect("it succeeds");
-    let entries = store.transcript.take_deferred();
-    let end = Finish { entries, ..end_of(&started, RunState::Succeeded) };
+    let (entries, budget) = store.transcript.take_deferred();
+    let end = Finish { entries, budget, ..end_of(&started, RunState::Succeeded) };
     assert!(world.store.finish_runs(&[end]).await.expect("recorded").is_empty());
     let stored = world.store.transcript(&Scope::Every, started.run.id, 0, 100).await.expect("a transcript");
     assert!(stored.iter().zip(0..).all(|(entry, seq)| entry.seq == seq), "{stored:?}");

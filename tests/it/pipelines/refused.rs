@@ -187,5 +187,7 @@ fn pipeline_has_steps_not_too_many_and_one_llm() {
     assert_eq!(told(json!({ "steps": [llm("a"), llm("b")] })), ["/action/config/steps/1/llm"]);
     assert_eq!(told(json!({ "steps": [llm("a")], "outptu": 1 })), ["/action/config/outptu"]);
     assert_eq!(told(json!({ "steps": [llm("a")], "output": "{{ steps.b }}" })), ["/action/config/output"]);
+    let budget = json!({ "turns": 0 });
+    assert_eq!(told(json!({ "steps": [llm("a")], "budget": budget })), ["/action/config/budget/turns"]);
     assert_eq!(told(json!({ "steps": ["x"] })), ["/action/config/steps/0"]);
 }

@@ -15,6 +15,7 @@ use reveille::base::clock::Clock;
 use reveille::base::secret::{Secret, SecretUrl};
 use reveille::config::Config;
 use reveille::domain::approval;
+use reveille::domain::budget;
 use reveille::engine;
 use reveille::executor::post_process::PostProcess;
 use reveille::ports::tool::Tool;
@@ -93,6 +94,7 @@ pub struct World {
     /// Steps behind an answer.
     pub post_process: Vec<Arc<dyn PostProcess>>,
     pub gate: gate::safety::Settings,
+    pub budgets: budget::Settings,
     pub gate_rates: gate::rates::RateSettings,
     pub declared: Vec<Declared>,
     /// Services that people can connect.
@@ -171,6 +173,7 @@ impl World {
             tools: Vec::new(),
             post_process: Vec::new(),
             gate: gate::safety::Settings::default(),
+            budgets: budget::Settings::default(),
             gate_rates: gate::rates::RateSettings::default(),
             declared: Vec::new(),
             oauth: oauth::Settings::default(),
@@ -270,6 +273,7 @@ impl World {
         config.server.public_url = self.public_url.clone();
         config.llm = self.llm.clone();
         config.gate = self.gate.clone();
+        config.budgets = self.budgets;
         config.gate_rates = self.gate_rates.clone();
         config.agents = self.agents.clone();
         config.tools = self.declared.clone();

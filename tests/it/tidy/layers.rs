@@ -27,7 +27,7 @@ const L0: &[&str] = &[
 ];
 /// The domain: data and transitions.
 const L1: &[&str] =
-    &["actor", "approval", "credential", "event", "notification", "halt", "quota", "run", "task", "trigger"];
+    &["actor", "approval", "budget", "credential", "event", "notification", "halt", "quota", "run", "task", "trigger"];
 const L2: &[&str] = &["store"];
 const L3A: &[&str] = &["egress", "vault"];
 const L3B: &[&str] = &["bus", "channel", "llm", "poll", "tool"];

@@ -11,6 +11,7 @@ use crate::agent::{AgentOverrides, AgentRequest, AgentResponse, AgentStore, Appe
 use crate::base::invalid::did_you_mean;
 use crate::base::template::Template;
 use crate::domain::approval::PolicyRules;
+use crate::domain::budget::CallBound;
 use crate::domain::credential::references;
 use crate::domain::run::{RunError, TranscriptEntry};
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
@@ -124,9 +125,7 @@ impl AgentExecution {
             Ok(AgentResponse::Answered(result)) => Ok(StepResult::plain(json!(result.response))),
             Ok(AgentResponse::Refused { reason }) => Err(StepFault::new("refused", reason).into()),
             Ok(AgentResponse::Suspended(_)) => unreachable!("nobody can be asked here"),
-            Err(RunError::Fail { fault }) => Err(StepFault::new(fault.code, fault.message).into()),
-            Err(RunError::Retry { fault, after }) => Err(StepFault::passing(fault.code, fault.message, after).into()),
-            Err(other) => Err(StepError::Run(other)),
+            Err(error) => Err(error.into()),
         }
     }
 }
@@ -192,6 +191,14 @@ impl AgentStore for StepTranscript {
 
     fn defer(&self, entries: Vec<TranscriptEntry>) {
         self.store.defer(self.numbered_in_run(entries));
+    }
+
+    fn is_budgeted(&self) -> bool {
+        self.store.is_budgeted()
+    }
+
+    fn reserve(&self, turn: i64, bound: CallBound) -> BoxFuture<'_, Result<(), RunError>> {
+        self.store.reserve(turn, bound)
     }
 }
 

@@ -3,7 +3,7 @@
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
-use crate::agent::wait_without_slot;
+use crate::agent::{budget, wait_without_slot};
 use crate::base::invalid::did_you_mean;
 use crate::base::template::Template;
 use crate::domain::run::{TranscriptMessage, Usage};
@@ -57,23 +57,26 @@ impl Llm {
         })
     }
 
-    async fn ask(&self, act: &StepAction<'_>) -> Result<StepResult, StepFault> {
+    async fn ask(&self, act: &StepAction<'_>) -> Result<StepResult, StepError> {
         let (this, steps) = (self.clone(), self.steps(act.scope));
         let request = act.compute(steps, move |scope| this.request(scope)).await?;
         let chain = act.world.parts.agent.models.chain(self.model.as_deref(), act.world.tenant.as_str());
         let chain = chain.ok_or_else(|| StepFault::new("unknown_model", "there is no such model in [llm.models]"))?;
-        let completed = wait_without_slot(&*act.world.slot, chain.complete(&request, &|_| {})).await.map_err(failed)?;
-        if completed.answer.stop == StopReason::Refused {
-            return Err(StepFault::new("llm_refused", "the provider of the model withheld the answer"));
-        }
-        let tokens = completed.answer.tokens;
-        let usage = Usage {
-            turns: 1,
-            tool_calls: 0,
-            input_tokens: tokens.input,
-            output_tokens: tokens.output,
-            cost_micros: completed.cost_micros,
+        let (store, slot) = (&*act.world.store, &*act.world.slot);
+        let chain = if store.is_budgeted() { chain.budgeted() } else { chain };
+        budget::reserve(store, slot, &chain, act.position, &request).await?;
+        let completed = wait_without_slot(slot, chain.complete(&request, &|_| {})).await;
+        let mut usage = chain.take_unusable();
+        let completed = match completed {
+            Ok(completed) => completed,
+            Err(error) => return Err(StepFault { usage, ..failed(error) }.into()),
         };
+        usage += budget::usage_of(completed.answer.tokens, completed.cost_micros);
+        if completed.answer.stop == StopReason::Refused {
+            let refused = StepFault::new("llm_refused", "the provider of the model withheld the answer");
+            return Err(StepFault { usage, ..refused }.into());
+        }
+        let usage = Usage { turns: 1, ..usage };
         Ok(StepResult { value: json!(completed.answer.text.unwrap_or_default()), usage })
     }
 }
@@ -109,6 +112,6 @@ impl StepKind for Llm {
     }
 
     fn perform<'a>(&'a self, act: &'a StepAction<'a>) -> BoxFuture<'a, Result<StepResult, StepError>> {
-        Box::pin(async move { Ok(self.ask(act).await?) })
+        Box::pin(self.ask(act))
     }
 }

@@ -215,7 +215,7 @@ mod tests {
         let failed = |trouble| {
             let reference = Reference::parse("shop").unwrap();
             let error = CredentialError { trouble, reference, why: String::new(), last_used: 0, sent_at: None };
-            let StepFault { fault, again } = send.failed(ToolError::Credential(error));
+            let StepFault { fault, again, .. } = send.failed(ToolError::Credential(error));
             (fault.code, again == RetryAdvice::No, fault.credential_issue.is_some())
         };
         assert_eq!(failed(CredentialFault::Busy), ("credential_busy".into(), false, false));

@@ -1,10 +1,11 @@
-//! The transcript of a run and the questions to people about it, as the loop sees them.
+//! The store of one run, as its agent sees it: the transcript, the questions to people, and the budgets.
 
 use futures::future::BoxFuture;
 use uuid::Uuid;
 
 use crate::domain::approval::{Approval, Begun, CallOutcome, GrantAsk};
-use crate::domain::run::TranscriptEntry;
+use crate::domain::budget::CallBound;
+use crate::domain::run::{RunError, TranscriptEntry};
 
 /// Why the transcript could not be read or written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -40,6 +41,17 @@ pub trait AgentStore: Send + Sync {
     /// Takes entries that may wait. They are stored with the next append, which brings them along, or with the record of
     /// how the execution ended; until then they are lost with the process.
     fn defer(&self, entries: Vec<TranscriptEntry>);
+
+    /// Whether a budget holds for the run: then each call of a model is reserved before it is made.
+    fn is_budgeted(&self) -> bool {
+        false
+    }
+
+    /// Reserves what the call of this turn may come to at worst, until an entry of the turn says what it came to. Waits while
+    /// other calls under way have reserved what may be left. An error ends the run.
+    fn reserve(&self, _turn: i64, _bound: CallBound) -> BoxFuture<'_, Result<(), RunError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 
     /// The questions that were put about calls of a turn of this run. Here and below: where nobody can be asked, none.
     fn approvals(&self, _turn: i64) -> BoxFuture<'_, Result<Vec<Approval>, AppendError>> {

@@ -1,0 +1,42 @@
+//! Budgets in the loop: what a call may come to is reserved before it is made, and what an answer has cost is on the record also
+//! where it can't be used. Decides nothing: the store of the run knows the limits.
+
+use crate::agent::checkpoint::Added;
+use crate::agent::{AgentStore, RunSlot, wait_without_slot};
+use crate::domain::run::transcript::{ModelCall, ModelTokens};
+use crate::domain::run::{RunError, TranscriptMessage, Usage};
+use crate::ports::llm::ModelRequest;
+use crate::ports::llm::fallback::Chain;
+
+/// Reserves what the call of a turn may come to, whichever model of the chain answers. Where no budget holds, nothing is worked
+/// out and nobody is asked.
+pub async fn reserve(
+    store: &dyn AgentStore,
+    slot: &dyn RunSlot,
+    chain: &Chain,
+    turn: i64,
+    request: &ModelRequest,
+) -> Result<(), RunError> {
+    match store.is_budgeted() {
+        true => wait_without_slot(slot, store.reserve(turn, chain.worst_case(request))).await,
+        false => Ok(()),
+    }
+}
+
+/// Usage of one answer of a model.
+pub fn usage_of(tokens: ModelTokens, cost_micros: i64) -> Usage {
+    Usage { turns: 1, tool_calls: 0, input_tokens: tokens.input, output_tokens: tokens.output, cost_micros }
+}
+
+/// The entry of an answer that could not be used; `None` where nothing was paid.
+pub fn unusable_answer(usage: Usage, model_call: Option<ModelCall>, error: &RunError) -> Option<Added> {
+    if usage == Usage::default() {
+        return None;
+    }
+    let code = match error {
+        RunError::Retry { fault, .. } | RunError::Fail { fault } | RunError::Infrastructure { fault } => &fault.code,
+        RunError::HandBack | RunError::Cancelled { .. } | RunError::LeaseLost => "stopped",
+    };
+    let message = TranscriptMessage::Unusable { code: code.to_owned() };
+    Some(Added { message, usage, duration_ms: None, model_call })
+}

@@ -1,0 +1,122 @@
+//! The notices about budgets of a day: that most of one is used, and that one is used up. Each is told once a day, whatever runs
+//! and instances see it.
+
+use std::sync::Arc;
+
+use chrono::NaiveDate;
+use uuid::Uuid;
+
+use crate::domain::budget::{BudgetQuantity, BudgetScope, WARNED_AT_PERCENT};
+use crate::domain::notification::{MessageLanguage, NewDelivery, NoticeKind, Recipient, SubjectRef, dedupe};
+use crate::domain::task::{Output, Task};
+
+/// Whom a run's owner is, for notices about the budgets that it spends.
+#[derive(Debug, Clone)]
+pub struct BudgetNotice {
+    tenant_id: String,
+    task_id: Uuid,
+    task_name: String,
+    output: Output,
+    recipient: Option<Arc<Recipient>>,
+}
+
+impl BudgetNotice {
+    /// For the runs of a task.
+    pub fn new(task: &Task, recipient: Option<Arc<Recipient>>) -> BudgetNotice {
+        BudgetNotice {
+            tenant_id: task.tenant_id.clone(),
+            task_id: task.id,
+            task_name: task.name.clone(),
+            output: task.spec.output.clone(),
+            recipient,
+        }
+    }
+
+    /// The notice about one ledger; `None` where nobody can be told. That of a tenant goes by its recipient's order, as it is
+    /// about no single task.
+    pub fn delivery(
+        &self,
+        (scope, quantity): (BudgetScope, BudgetQuantity),
+        kind: NoticeKind,
+        day: NaiveDate,
+    ) -> Option<NewDelivery> {
+        let language = Recipient::language_of(self.recipient.as_deref());
+        let of_task = scope == BudgetScope::Task;
+        let key = match of_task {
+            true => dedupe::budget(kind, self.task_id, day),
+            false => dedupe::budget(kind, &self.tenant_id, day),
+        };
+        let words = words(language, of_task.then_some(self.task_name.as_str()), quantity, kind);
+        let about = (SubjectRef::Notice { notice: kind, task_id: self.task_id }, key);
+        let output = if of_task { &self.output } else { &Output::default() };
+        NewDelivery::notice_of(&self.tenant_id, output, self.recipient.as_deref(), about, words)
+    }
+}
+
+/// Subject and text; without a task they are about all tasks of the tenant.
+fn words(
+    language: MessageLanguage,
+    task: Option<&str>,
+    quantity: BudgetQuantity,
+    kind: NoticeKind,
+) -> (String, String) {
+    let used_up = kind == NoticeKind::BudgetUsedUp;
+    match language {
+        MessageLanguage::English => {
+            let whose = task.map_or("all tasks together".to_owned(), |name| format!("the task \"{name}\""));
+            let of = if quantity == BudgetQuantity::Cost { "money" } else { "tokens" };
+            match used_up {
+                false => (
+                    format!("Budget at {WARNED_AT_PERCENT} %: {}", task.unwrap_or("all tasks")),
+                    format!(
+                        "Of the budget of {of} that {whose} may spend on models today, {WARNED_AT_PERCENT} % is used. Once it is \
+                         used up, runs end without an answer until the next day (UTC) begins."
+                    ),
+                ),
+                true => (
+                    format!("Budget used up: {}", task.unwrap_or("all tasks")),
+                    format!(
+                        "The budget of {of} that {whose} may spend on models today is used up. Runs end without an answer, or \
+                         are skipped, until the next day (UTC) begins or the budget is raised."
+                    ),
+                ),
+            }
+        }
+        MessageLanguage::German => {
+            let whose = task.map_or("alle Aufgaben zusammen".to_owned(), |name| format!("die Aufgabe „{name}“"));
+            let of = if quantity == BudgetQuantity::Cost { "Geld" } else { "Token" };
+            match used_up {
+                false => (
+                    format!("Budget zu {WARNED_AT_PERCENT} % verbraucht: {}", task.unwrap_or("alle Aufgaben")),
+                    format!(
+                        "Vom heutigen Budget ({of}) für Modelle sind {WARNED_AT_PERCENT} % verbraucht; es gilt für {whose}. Wenn \
+                         alles verbraucht ist, enden Läufe ohne Antwort, bis der nächste Tag (UTC) beginnt."
+                    ),
+                ),
+                true => (
+                    format!("Budget verbraucht: {}", task.unwrap_or("alle Aufgaben")),
+                    format!(
+                        "Das heutige Budget ({of}) für Modelle ist verbraucht; es gilt für {whose}. Läufe enden ohne Antwort oder \
+                         werden ausgelassen, bis der nächste Tag (UTC) beginnt oder das Budget erhöht wird."
+                    ),
+                ),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notice_is_about_a_task_or_all_of_them_in_the_language_of_its_reader() {
+        for kind in [NoticeKind::BudgetWarning, NoticeKind::BudgetUsedUp] {
+            let (subject, text) = words(MessageLanguage::English, Some("Post"), BudgetQuantity::Tokens, kind);
+            assert!(subject.ends_with(": Post") && text.contains("of tokens that the task \"Post\""), "{text}");
+            let (subject, text) = words(MessageLanguage::German, None, BudgetQuantity::Cost, kind);
+            assert!(subject.ends_with(": alle Aufgaben") && text.contains("(Geld)"), "{text}");
+            assert!(!text.contains(" the "), "{text}");
+        }
+    }
+}

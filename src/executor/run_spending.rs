@@ -1,0 +1,182 @@
+//! Spending of one execution under budgets: each call of a model is reserved before it is made, and settled by the entry of the
+//! transcript that says what it came to.
+//!
+//! The run's own budget is judged here, from the usage on its record; the days of its task and tenant are ledgers in the store.
+//! A crash loses what is in memory here; the store takes the reservations back, as the lease is held no more.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::agent::AppendError;
+use crate::agent::checkpoint::run_error;
+use crate::base::backoff::full_jitter;
+use crate::base::clock::pause;
+use crate::base::id::new_id;
+use crate::domain::budget::notice::BudgetNotice;
+use crate::domain::budget::{Budgets, CallBound, Spend, day_of};
+use crate::domain::run::{Run, RunError, TranscriptEntry, Usage};
+use crate::store::{BudgetEnd, Lease, Reservation, Reserved, Settlement, Store, StoreError, with_timeout};
+
+/// The first wait for calls of others that have reserved what may be left; doubled each time.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+/// The longest such wait. How long in all, the run's own time limit says.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// The code of a run whose model may not be used under a budget of money.
+const UNPRICED_MODEL: &str = "unpriced_model";
+
+/// The budgets of one run that is executed here.
+pub struct RunSpending {
+    store: Store,
+    lease: Lease,
+    tenant: String,
+    task_id: Option<Uuid>,
+    budgets: Budgets,
+    notice: Option<Arc<BudgetNotice>>,
+    calls: Mutex<Vec<OpenCall>>,
+}
+
+/// A call that was reserved and is not on the record yet.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct OpenCall {
+    id: Uuid,
+    turn: i64,
+    most: Spend,
+}
+
+impl RunSpending {
+    /// The budgets of a run under a lease.
+    pub fn new(store: Store, lease: Lease, run: &Run, budgets: Budgets, notice: Option<BudgetNotice>) -> RunSpending {
+        RunSpending {
+            store,
+            lease,
+            tenant: run.tenant_id.clone(),
+            task_id: run.task_id,
+            budgets,
+            notice: notice.map(Arc::new),
+            calls: Mutex::default(),
+        }
+    }
+
+    /// Reserves what a call may come to at worst. `used`: the run's usage so far.
+    pub async fn reserve(&self, used: Usage, turn: i64, bound: CallBound) -> Result<(), RunError> {
+        self.refuse_unpriced(&bound)?;
+        let call = self.open(used, turn, bound.most)?;
+        let reserved = match self.budgets.has_days() {
+            true => self.reserve_days(call).await,
+            false => Ok(()),
+        };
+        if reserved.is_err() {
+            self.calls.lock().expect("calls lock").retain(|open| open.id != call.id);
+        }
+        reserved
+    }
+
+    fn refuse_unpriced(&self, bound: &CallBound) -> Result<(), RunError> {
+        match &bound.unpriced {
+            Some(model) if self.budgets.has_money() && !self.store.allows_unpriced_models() => {
+                let message = format!(
+                    "the model `{model}` has no price, and the run has a budget of money; set its `price_per_million_input` and \
+                     `price_per_million_output`, or `budgets.allow_unpriced_models`"
+                );
+                Err(RunError::fail(UNPRICED_MODEL, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes the call, if the run's own budget has as much left.
+    fn open(&self, used: Usage, turn: i64, most: Spend) -> Result<OpenCall, RunError> {
+        let mut calls = self.calls.lock().expect("calls lock");
+        let open: Vec<Spend> = calls.iter().map(|call| call.most).collect();
+        self.budgets.run.admit(used, &open, most).map_err(|refusal| {
+            self.store.count_budget_refusal(refusal);
+            RunError::Fail { fault: refusal.fault() }
+        })?;
+        let call = OpenCall { id: new_id(self.now()), turn, most };
+        calls.push(call);
+        Ok(call)
+    }
+
+    /// Reserves in the ledgers of the day, as soon as others have not reserved what may be left.
+    async fn reserve_days(&self, call: OpenCall) -> Result<(), RunError> {
+        for tries in 1.. {
+            let asked = Reservation {
+                id: call.id,
+                lease: self.lease,
+                tenant: self.tenant.clone(),
+                task_id: self.task_id,
+                day: day_of(self.now()),
+                most: call.most,
+                tenant_limits: self.budgets.tenant.limits(),
+                task_limits: self.budgets.task.limits(),
+                notice: self.notice.clone(),
+            };
+            let reserved = with_timeout(self.store.reserve_budget(&asked)).await;
+            match reserved.map_err(unreserved)? {
+                Reserved::Granted => return Ok(()),
+                Reserved::Refused(refusal) => return Err(RunError::Fail { fault: refusal.fault() }),
+                Reserved::NotNow => {
+                    let wait = full_jitter(FIRST_WAIT, tries, LONGEST_WAIT, fastrand::f64()).max(FIRST_WAIT);
+                    pause(wait).await;
+                }
+            }
+        }
+        unreachable!("it is tried until it is decided")
+    }
+
+    /// Settlements of the calls that these entries tell of. A provider that counts no tokens is charged the worst.
+    pub fn settlements(&self, entries: &[TranscriptEntry]) -> Vec<Settlement> {
+        let told = self.told_of(entries);
+        let settlement = |(call, spent): (OpenCall, Spend)| Settlement {
+            id: call.id,
+            spent: if spent.tokens > 0 { spent } else { call.most },
+            notice: self.notice.clone(),
+        };
+        match self.budgets.has_days() {
+            true => told.into_iter().map(settlement).collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// Notes that these entries are on the record, and count there.
+    pub fn stored(&self, entries: &[TranscriptEntry]) {
+        let told = self.told_of(entries);
+        self.calls.lock().expect("calls lock").retain(|open| !told.iter().any(|(call, _)| call.id == open.id));
+    }
+
+    /// Reservations that end with the execution; these entries come with its end.
+    pub fn end(&self, entries: &[TranscriptEntry]) -> Option<BudgetEnd> {
+        self.budgets.has_days().then(|| BudgetEnd { settlements: self.settlements(entries) })
+    }
+
+    /// The calls of these entries, each with what it has come to: calls of one turn in the order in which they were reserved.
+    fn told_of(&self, entries: &[TranscriptEntry]) -> Vec<(OpenCall, Spend)> {
+        let calls = self.calls.lock().expect("calls lock");
+        let mut told: Vec<(OpenCall, Spend)> = Vec::new();
+        for entry in entries.iter().filter(|entry| entry.usage.turns > 0) {
+            let is_told = |call: &OpenCall| told.iter().any(|(other, _)| other.id == call.id);
+            if let Some(call) = calls.iter().find(|call| call.turn == entry.turn && !is_told(call)) {
+                told.push((*call, Spend::of(entry.usage)));
+            }
+        }
+        told
+    }
+
+    fn now(&self) -> DateTime<Utc> {
+        self.store.clock().now()
+    }
+}
+
+/// The error of a run whose reservation could not be written.
+fn unreserved(error: StoreError) -> RunError {
+    match error {
+        StoreError::Unavailable(_) | StoreError::TimedOut(_) => run_error(AppendError::Unavailable),
+        other => {
+            tracing::error!(error = %other, "a budget can't be read or written");
+            run_error(AppendError::Corrupt)
+        }
+    }
+}

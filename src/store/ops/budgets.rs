@@ -1,0 +1,211 @@
+//! Budgets: those of `[budgets]`, what an admin says for a tenant in their place, and what a tenant has spent in a day.
+//!
+//! Rows of tenants hold over restarts. An instance looks at their version as often as at that of halts, by one statement.
+
+pub(in crate::store) mod ledgers;
+pub(in crate::store) mod reservation;
+pub(in crate::store) mod settlement;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use chrono::{DateTime, NaiveDate, Utc};
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::base::id::Scope;
+use crate::domain::budget::{Budgets, Settings, Spend};
+use crate::store::db::text::{document, text};
+use crate::store::ops::audit::{AuditAction, write_audit};
+use crate::store::tx::Tx;
+use crate::store::{Store, StoreError, Topic, with_timeout};
+
+/// Tenants whose budgets are kept in memory.
+const KEPT: usize = 10_000;
+/// Ledgers of tasks that are listed at once.
+const LISTED: i64 = 200;
+
+/// The budgets as one process knows them. Cheap to clone.
+#[derive(Clone, Default)]
+pub(in crate::store) struct KnownBudgets(Arc<Known>);
+
+#[derive(Default)]
+struct Known {
+    settings: OnceLock<Settings>,
+    said: Mutex<SaidBudgets>,
+}
+
+/// Of tenants, those that were read since the version changed.
+#[derive(Default)]
+struct SaidBudgets {
+    version: i64,
+    tenants: HashMap<String, Budgets>,
+}
+
+/// Standing of a ledger.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LedgerStanding {
+    /// Spent so far.
+    pub used: Spend,
+    /// Reserved for calls under way.
+    pub reserved: Spend,
+}
+
+/// Limits and ledgers of a tenant.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct BudgetUsage {
+    /// Limits of its runs, before what their tasks say.
+    pub limits: Budgets,
+    /// Limits that an admin has said for it.
+    pub overrides: Budgets,
+    /// The tenant's day.
+    pub tenant: LedgerStanding,
+    /// Days of its tasks that have spent anything.
+    pub tasks: BTreeMap<Uuid, LedgerStanding>,
+}
+
+impl Store {
+    /// The budgets of `[budgets]`, from now on.
+    pub fn set_default_budgets(&self, settings: Settings) {
+        let _ = self.budgets.0.settings.set(settings);
+    }
+
+    /// Whether a model without a price may be used under a budget of money.
+    pub fn allows_unpriced_models(&self) -> bool {
+        self.budgets.0.settings.get().is_some_and(|settings| settings.allow_unpriced_models)
+    }
+
+    fn default_budgets(&self) -> Budgets {
+        self.budgets.0.settings.get().map(Settings::budgets).unwrap_or_default()
+    }
+
+    /// The budgets of a tenant's runs, before what their tasks say. As long as no tenant has its own, the database is not asked.
+    pub async fn budgets_of(&self, tenant: &str) -> Result<Budgets, StoreError> {
+        let (_, version) = self.halts_and_budget_version().await?;
+        if version == 0 {
+            return Ok(self.default_budgets());
+        }
+        let known = {
+            let mut said = self.budgets.0.said.lock().expect("budgets lock");
+            if said.version != version || said.tenants.len() >= KEPT {
+                *said = SaidBudgets { version, tenants: HashMap::new() };
+            }
+            said.tenants.get(tenant).copied()
+        };
+        let own = match known {
+            Some(own) => own,
+            None => {
+                // few come to this, and its future is large
+                let own = Box::pin(with_timeout(self.said_budgets(tenant))).await?;
+                let mut said = self.budgets.0.said.lock().expect("budgets lock");
+                if said.version == version {
+                    said.tenants.insert(tenant.to_owned(), own);
+                }
+                own
+            }
+        };
+        Ok(self.default_budgets().with(&own))
+    }
+
+    async fn said_budgets(&self, tenant: &str) -> Result<Budgets, StoreError> {
+        let mut read = self.db.read().await?;
+        let said: Option<String> = read
+            .query("select cast(limits as text) from tenant_budgets where tenant_id = $1")
+            .bind(text(tenant))
+            .optional_scalar()
+            .await?;
+        // a tenant whose row can't be read has what everybody has
+        let said = said.map(|said| serde_json::from_str(&said)).transpose();
+        let said = said.inspect_err(|error| self.unreadable.report("tenant_budgets", tenant, error));
+        Ok(said.ok().flatten().unwrap_or_default())
+    }
+
+    /// Says the budgets of one tenant, in place of those that were said before.
+    pub async fn put_budgets(&self, tenant: &str, said: &Budgets, by: &str) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        tx.query(
+            "insert into tenant_budgets (tenant_id, limits, updated_at) values ($1, $2, $3)
+             on conflict (tenant_id) do update set limits = excluded.limits, updated_at = excluded.updated_at",
+        )
+        .bind(text(tenant))
+        .bind(document(said)?)
+        .bind(now)
+        .execute()
+        .await?;
+        record(tx, tenant, by, ("budgets.set", json!(said)), now).await?;
+        write.commit().await?;
+        self.notify(Topic::Cancels);
+        Ok(())
+    }
+
+    /// Forgets the budgets that were said for a tenant. Nothing happens where none were.
+    pub async fn reset_budgets(&self, tenant: &str, by: &str) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let gone = tx.query("delete from tenant_budgets where tenant_id = $1").bind(text(tenant)).execute().await?;
+        if gone == 1 {
+            record(tx, tenant, by, ("budgets.reset", json!({})), now).await?;
+        }
+        write.commit().await?;
+        self.notify(Topic::Cancels);
+        Ok(())
+    }
+
+    /// Budgets of a tenant as they are now, and what it has spent on a day.
+    pub async fn budget_usage(&self, tenant: &str, day: NaiveDate) -> Result<BudgetUsage, StoreError> {
+        let overrides = self.said_budgets(tenant).await?;
+        let mut read = self.db.read_in(&Scope::Every).await?;
+        let rows: Vec<(Uuid, i64, i64, i64, i64)> = read
+            .query(
+                "select task_id, tokens, cost_micros, reserved_tokens, reserved_cost_micros
+                   from budget_days where tenant_id = $1 and day = $2 order by task_id limit $3",
+            )
+            .bind(text(tenant))
+            .bind(day)
+            .bind(LISTED + 1)
+            .all()
+            .await?;
+        read.end().await?;
+        let mut usage =
+            BudgetUsage { limits: self.default_budgets().with(&overrides), overrides, ..BudgetUsage::default() };
+        for (task_id, tokens, cost_micros, reserved_tokens, reserved_cost_micros) in rows {
+            let standing = LedgerStanding {
+                used: Spend { tokens, cost_micros },
+                reserved: Spend { tokens: reserved_tokens, cost_micros: reserved_cost_micros },
+            };
+            match task_id.is_nil() {
+                true => usage.tenant = standing,
+                false => drop(usage.tasks.insert(task_id, standing)),
+            }
+        }
+        Ok(usage)
+    }
+
+    /// Deletes up to `limit` ledgers of days before `before`; answers how many.
+    pub async fn forget_budget_days(&self, before: NaiveDate, limit: i64) -> Result<u64, StoreError> {
+        self.forget_by(
+            "delete from budget_days where (tenant_id, task_id, day) in (
+                select tenant_id, task_id, day from budget_days where day < $1 order by day limit $2)",
+            before,
+            limit,
+        )
+        .await
+    }
+}
+
+/// In the transaction of a change: instances see another version, and the record has who made it.
+async fn record(
+    tx: &mut Tx<'_>,
+    tenant: &str,
+    by: &str,
+    (action, body): (&str, serde_json::Value),
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    tx.query("update halt_version set budget_version = budget_version + 1 where id = 1").execute().await?;
+    let act =
+        AuditAction { tenant, actor: by, via: "api", action, subject_type: "tenant", subject_id: Uuid::nil(), body };
+    write_audit(tx, act, now).await
+}

@@ -1,0 +1,179 @@
+//! Ledgers of budgets: what is reserved at once, settled once, and taken back.
+
+use chrono::TimeDelta;
+use reveille::base::id::new_id;
+use reveille::domain::budget::{
+    BudgetQuantity, BudgetRefusal, BudgetScope, Budgets, DayBudget, DayLimits, RunBudget, Spend, day_of,
+};
+use reveille::domain::run::{RunState, TranscriptEntry, TranscriptMessage, Usage};
+use reveille::store::{BudgetEnd, LedgerStanding, Reservation, Reserved, Settlement, StartedRun, Store};
+use serde_json::json;
+
+use super::world::{StoreHarness, end_of};
+
+on_both!(
+    calls_at_once_reserve_no_more_than_the_day_has,
+    call_is_refused_by_the_ledger_that_has_too_little_and_takes_nothing_of_the_other,
+    settling_twice_counts_once_and_what_a_run_has_left_is_taken_back_with_its_end,
+    reservation_whose_lease_is_lost_is_taken_back_by_who_comes_to_the_limit,
+    ledgers_are_forgotten_after_their_day,
+    budgets_of_a_tenant_are_seen_by_every_instance_within_a_second,
+);
+
+const TOKENS: fn(i64) -> Spend = |tokens| Spend { tokens, cost_micros: tokens * 2 };
+
+async fn started(world: &StoreHarness) -> StartedRun {
+    let task = world.task_with("a", json!({"interval": "1h", "overlap": "allow"}), json!({})).await;
+    world.started(&task).await
+}
+
+fn call(world: &StoreHarness, run: &StartedRun, tokens: i64, tenant: Option<i64>, task: Option<i64>) -> Reservation {
+    let limits = |tokens| DayLimits { tokens, cost_micros: None };
+    Reservation {
+        id: new_id(world.now()),
+        lease: run.lease,
+        tenant: "a".into(),
+        task_id: run.run.task_id,
+        day: day_of(world.now()),
+        most: TOKENS(tokens),
+        tenant_limits: limits(tenant),
+        task_limits: limits(task),
+        notice: None,
+    }
+}
+
+async fn standings(world: &StoreHarness, run: &StartedRun) -> (LedgerStanding, LedgerStanding) {
+    let usage = world.store.budget_usage("a", day_of(world.now())).await.unwrap();
+    let task = run.run.task_id.and_then(|id| usage.tasks.get(&id).copied()).unwrap_or_default();
+    (usage.tenant, task)
+}
+
+fn standing(used: i64, reserved: i64) -> LedgerStanding {
+    LedgerStanding { used: TOKENS(used), reserved: TOKENS(reserved) }
+}
+
+async fn calls_at_once_reserve_no_more_than_the_day_has(world: &StoreHarness) {
+    let run = started(world).await;
+    let stores: [Store; 2] = match world.is_postgres() {
+        true => [world.store.clone(), world.other_instance().await],
+        false => [world.store.clone(), world.store.clone()],
+    };
+    let asks = (0..40).map(|n| {
+        let (store, call) = (stores[n % 2].clone(), call(world, &run, 100, Some(750), None));
+        tokio::spawn(async move { store.reserve_budget(&call).await.expect("an answer") })
+    });
+    let mut granted = 0;
+    for ask in asks.collect::<Vec<_>>() {
+        match ask.await.unwrap() {
+            Reserved::Granted => granted += 1,
+            other => assert_eq!(other, Reserved::NotNow, "calls under way have it"),
+        }
+    }
+    assert_eq!(granted, 7);
+    assert_eq!(standings(world, &run).await, (standing(0, 700), standing(0, 700)));
+    world.store.finish_runs(&[BudgetEnd::default()].map(|end| finish(&run, end))).await.unwrap();
+    assert_eq!(standings(world, &run).await, (standing(0, 0), standing(0, 0)));
+}
+
+fn finish(run: &StartedRun, budget: BudgetEnd) -> reveille::store::Finish {
+    reveille::store::Finish { budget: Some(budget), ..end_of(run, RunState::Succeeded) }
+}
+
+async fn call_is_refused_by_the_ledger_that_has_too_little_and_takes_nothing_of_the_other(world: &StoreHarness) {
+    let run = started(world).await;
+    let refused = |scope, quantity| Reserved::Refused(BudgetRefusal { scope, quantity });
+    let short = call(world, &run, 100, Some(500), Some(99));
+    assert_eq!(world.store.reserve_budget(&short).await.unwrap(), refused(BudgetScope::Task, BudgetQuantity::Tokens));
+    assert_eq!(standings(world, &run).await.0, standing(0, 0));
+    let dear = Reservation {
+        tenant_limits: DayLimits { tokens: Some(500), cost_micros: Some(199) },
+        ..call(world, &run, 100, None, None)
+    };
+    assert_eq!(world.store.reserve_budget(&dear).await.unwrap(), refused(BudgetScope::Tenant, BudgetQuantity::Cost));
+    assert_eq!(world.store.reserve_budget(&call(world, &run, 100, Some(100), None)).await.unwrap(), Reserved::Granted);
+    world.store.finish_runs(&[finish(&run, BudgetEnd::default())]).await.unwrap();
+}
+
+async fn settling_twice_counts_once_and_what_a_run_has_left_is_taken_back_with_its_end(world: &StoreHarness) {
+    let run = started(world).await;
+    let calls = [call(world, &run, 100, Some(500), None), call(world, &run, 200, Some(500), None)];
+    for call in &calls {
+        assert_eq!(world.store.reserve_budget(call).await.unwrap(), Reserved::Granted);
+    }
+    let entry = TranscriptEntry {
+        seq: 0,
+        turn: 1,
+        at: world.now(),
+        message: TranscriptMessage::user("hello"),
+        usage: Usage::default(),
+        duration_ms: None,
+        model_call: None,
+    };
+    let settlement = || vec![Settlement { id: calls[0].id, spent: TOKENS(30), notice: None }];
+    for _ in 0..2 {
+        world.store.append_and_settle("a", run.lease, &[entry.clone()], settlement()).await.unwrap();
+    }
+    assert_eq!(standings(world, &run).await, (standing(30, 200), standing(30, 200)));
+    // a worker that has lost its lease settles nothing
+    let stale = reveille::store::Lease { token: run.lease.token + 1, ..run.lease };
+    let late = vec![Settlement { id: calls[1].id, spent: TOKENS(50), notice: None }];
+    assert!(world.store.append_and_settle("a", stale, &[entry], late).await.is_err());
+    assert_eq!(standings(world, &run).await.0, standing(30, 200));
+    world.store.finish_runs(&[finish(&run, BudgetEnd::default())]).await.unwrap();
+    assert_eq!(standings(world, &run).await, (standing(30, 0), standing(30, 0)));
+}
+
+async fn reservation_whose_lease_is_lost_is_taken_back_by_who_comes_to_the_limit(world: &StoreHarness) {
+    let (lost, other) = (started(world).await, started(world).await);
+    let held = call(world, &lost, 100, Some(150), None);
+    assert_eq!(world.store.reserve_budget(&held).await.unwrap(), Reserved::Granted);
+    assert_eq!(
+        world.store.reserve_budget(&call(world, &other, 100, Some(150), None)).await.unwrap(),
+        Reserved::NotNow,
+        "its call is under way"
+    );
+    // as a crash leaves it: the run is in the queue again, and knows nothing of what was reserved
+    world
+        .plant(&format!("update queue set state = 'ready', lease_token = 0 where run_id = {}", world.id(lost.run.id)))
+        .await;
+    let next = call(world, &other, 100, Some(150), None);
+    assert_eq!(world.store.reserve_budget(&next).await.unwrap(), Reserved::Granted);
+    assert_eq!(standings(world, &other).await.0, standing(0, 100));
+    assert_eq!(world.store.release_stale_reservations(None, 10).await.unwrap(), 0, "nothing is left of it");
+    let (id, token) = (world.id(lost.run.id), lost.lease.token);
+    world.plant(&format!("update queue set state = 'started', lease_token = {token} where run_id = {id}")).await;
+    world.store.finish_runs(&[&lost, &other].map(|run| finish(run, BudgetEnd::default()))).await.unwrap();
+}
+
+async fn ledgers_are_forgotten_after_their_day(world: &StoreHarness) {
+    let run = started(world).await;
+    let call = call(world, &run, 100, Some(500), None);
+    world.store.reserve_budget(&call).await.unwrap();
+    let day = day_of(world.now());
+    assert_eq!(world.store.forget_budget_days(day, 10).await.unwrap(), 0);
+    assert_eq!(world.store.forget_budget_days(day + TimeDelta::days(1), 10).await.unwrap(), 2);
+    // a reservation that comes back to a ledger that is gone is taken back all the same
+    world.store.finish_runs(&[finish(&run, BudgetEnd::default())]).await.unwrap();
+    assert_eq!(world.count("select count(*) from budget_reservations").await, 0);
+}
+
+async fn budgets_of_a_tenant_are_seen_by_every_instance_within_a_second(world: &StoreHarness) {
+    let other = world.other_instance().await;
+    let said = Budgets {
+        run: RunBudget { turns: Some(5), ..RunBudget::default() },
+        tenant: DayBudget { cost_usd_per_day: Some(2.5), ..DayBudget::default() },
+        ..Budgets::default()
+    };
+    assert_eq!(other.budgets_of("a").await.unwrap(), Budgets::default());
+    world.store.put_budgets("a", &said, "token:admin").await.unwrap();
+    world.clock.advance(TimeDelta::milliseconds(500));
+    for store in [&world.store, &other] {
+        assert_eq!(store.budgets_of("a").await.unwrap(), said);
+        assert_eq!(store.budgets_of("b").await.unwrap(), Budgets::default());
+    }
+    world.store.reset_budgets("a", "token:admin").await.unwrap();
+    world.clock.advance(TimeDelta::milliseconds(500));
+    for store in [&world.store, &other] {
+        assert_eq!(store.budgets_of("a").await.unwrap(), Budgets::default());
+    }
+}
