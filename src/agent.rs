@@ -22,6 +22,7 @@ mod slot;
 pub mod stop;
 mod stream;
 pub mod tool_offers;
+pub mod verify;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +42,7 @@ use crate::agent::prompt::Prompt;
 use crate::agent::react::{LoopEnd, ReactLoop};
 use crate::agent::stream::StreamEmitter;
 use crate::agent::tool_offers::ToolOffers;
+use crate::agent::verify::{AnswerVerification, Verifiers};
 use crate::base::clock::Clock;
 use crate::base::compute::Compute;
 use crate::base::id::Tenant;
@@ -93,6 +95,8 @@ pub struct Agent {
     pub compute: Compute,
     /// Checks before the first model call of a run.
     pub gate: Gate,
+    /// Checks of an answer before anybody is told of it.
+    pub verifiers: Verifiers,
 }
 
 /// One message, and all that its answer needs.
@@ -217,6 +221,7 @@ impl Agent {
             policy,
             compute,
             gate,
+            verifiers: Verifiers::default(),
         }
     }
 
@@ -338,6 +343,12 @@ impl Agent {
             max_recoveries: self.settings.max_overflow_recovery_attempts,
             stop: &incoming.stop,
             slot: &*incoming.slot,
+            verification: AnswerVerification {
+                verifiers: &self.verifiers,
+                compute: &self.compute,
+                tenant: incoming.tenant.as_str(),
+                channel: incoming.channel.as_ref(),
+            },
             clock: &incoming.clock,
             teller: &teller,
         };

@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
+use crate::agent::verify::Verifiers;
 use crate::base::clock::Clock;
 use crate::base::id::new_id;
 use crate::base::invalid::ValidationErrors;
@@ -154,7 +155,9 @@ pub async fn build(
     let sources = Sources::new(&config.poll, &credentials, Arc::clone(&tools), data_dir);
     let sources = Arc::new(sources.map_err(faults_below("/poll"))?);
     let gate = extras::gate(config, &store, extras.gate_checks)?;
+    let verifiers = Verifiers::new(&config.verifiers, extras.verifiers);
     let agent = Agent::new(models, Arc::clone(&tools), config.react.clone(), policy, compute.clone(), gate);
+    let agent = Agent { verifiers, ..agent };
     let channels = channels.and(LiveChannel::new(&config.channels.live, store.clone(), vault.clone()));
     let pipeline = Pipeline::new(pipeline::StepParts {
         credentials: credentials.clone(),

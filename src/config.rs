@@ -52,6 +52,8 @@ pub struct Config {
     pub gate: agent::gate::safety::Settings,
     /// Settings of `[gate_rates]`.
     pub gate_rates: agent::gate::rates::RateSettings,
+    /// Settings of `[verifiers]`.
+    pub verifiers: agent::verify::settings::VerifierSettings,
     /// Declared tools, `[[tools]]`.
     pub tools: Vec<tool::http::Declared>,
     /// How calls of other tools are treated, `[tool_policies]`.
@@ -139,6 +141,7 @@ impl Config {
         self.llm.check(&mut faults);
         self.react.check(&mut faults);
         self.gate.compile(&mut faults);
+        self.verifiers.check(&mut faults);
         self.gate_rates.check(&mut faults);
         vault::oauth::check(&self.oauth, &mut faults);
         self.quotas.check(&mut faults);

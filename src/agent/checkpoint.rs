@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use crate::agent::checkpoint::agent_store::{AgentStore, AppendError};
 use crate::agent::result::{ToolRecord, args_summary};
+use crate::agent::verify::{ToolEvidence, is_asked_again};
 use crate::base::clock::{Clock, pause};
 use crate::domain::run::outcome::{RunError, RunFault};
 use crate::domain::run::transcript::{ModelCall, ToolCall, TranscriptEntry, TranscriptMessage};
@@ -187,7 +188,8 @@ impl Checkpoint {
     /// The answer, if the conversation has come to one, and how. At the limit of turns it may be empty: then it is the
     /// last thing that the model said before.
     pub fn answer(&self) -> Option<(&str, RunFinish)> {
-        match &self.entries.last()?.message {
+        let is_verdict = |entry: &&TranscriptEntry| matches!(entry.message, TranscriptMessage::Verdict { .. });
+        match &self.entries.iter().rev().find(|entry| !is_verdict(entry))?.message {
             TranscriptMessage::Assistant { text, tool_calls, finish, .. } if tool_calls.is_empty() => {
                 let finish = finish.unwrap_or(RunFinish::Answer);
                 let before = || self.last_said().filter(|_| finish == RunFinish::MaxTurns);
@@ -195,6 +197,27 @@ impl Checkpoint {
             }
             _ => None,
         }
+    }
+
+    /// The findings about the answer, where it was verified.
+    pub fn verdict(&self) -> Option<&TranscriptMessage> {
+        let last = &self.entries.last()?.message;
+        matches!(last, TranscriptMessage::Verdict { .. }).then_some(last)
+    }
+
+    /// Whether the model was asked for another answer.
+    pub fn was_asked_again(&self) -> bool {
+        self.entries.iter().any(|entry| is_asked_again(&entry.message))
+    }
+
+    /// The results of all calls, in order, as the model has read them.
+    pub fn evidence(&self) -> impl Iterator<Item = ToolEvidence> {
+        self.entries.iter().filter_map(|entry| match &entry.message {
+            TranscriptMessage::Tool { name, content, is_error, .. } => {
+                Some(ToolEvidence { tool: name.clone(), is_error: *is_error, content: content.clone() })
+            }
+            _ => None,
+        })
     }
 
     /// The last text of the model.

@@ -157,6 +157,7 @@ mod tests {
     fn shape(messages: &[TranscriptMessage]) -> String {
         let letter = |message: &TranscriptMessage| match message {
             TranscriptMessage::Unusable { .. }
+            | TranscriptMessage::Verdict { .. }
             | TranscriptMessage::Pipeline { .. }
             | TranscriptMessage::Step { .. }
             | TranscriptMessage::StepResult { .. } => 'p',

@@ -16,6 +16,7 @@ use crate::agent::loops::LoopDetector;
 use crate::agent::result::ReactLoopResult;
 use crate::agent::round::{CallRound, ResultLength};
 use crate::agent::stream::StreamEmitter;
+use crate::agent::verify::{AnswerVerification, Verdict, asked_again};
 use crate::agent::{RunSlot, StopSignal, Suspension, wait_without_slot};
 use crate::base::clock::Clock;
 use crate::base::id::new_id;
@@ -49,6 +50,7 @@ pub struct ReactLoop<'a> {
     pub loops: LoopDetector,
     pub stop: &'a StopSignal,
     pub slot: &'a dyn RunSlot,
+    pub verification: AnswerVerification<'a>,
     pub clock: &'a Clock,
     pub teller: &'a StreamEmitter,
 }
@@ -82,7 +84,9 @@ impl ReactLoop<'_> {
                     return Ok(LoopEnd::Suspended(self.suspension(open)));
                 }
             }
-            if let Some((response, finish)) = self.checkpoint.answer() {
+            if self.verify().await?
+                && let Some((response, finish)) = self.checkpoint.answer()
+            {
                 let took = self.clock.elapsed().saturating_sub(begun);
                 return Ok(LoopEnd::Answered(self.result(response.to_owned(), finish, fresh, took)));
             }
@@ -90,6 +94,34 @@ impl ReactLoop<'_> {
             self.loops.check()?;
             (calls, resumed) = (self.model_turn().await?, false);
         }
+    }
+
+    /// Whether there is an answer, and it may go out. With one that may not, the model is told why; the second one ends the run.
+    async fn verify(&mut self) -> Result<bool, RunError> {
+        let Some((response, _)) = self.checkpoint.answer() else { return Ok(false) };
+        if self.checkpoint.verdict().is_none() {
+            let Verdict { warnings, flags } = self.verification.judge(response, self.checkpoint.evidence()).await;
+            if warnings.is_empty() && flags.is_empty() {
+                return Ok(true);
+            }
+            for finding in warnings.iter().chain(&flags) {
+                let (verifier, text) = finding.split_once(": ").unwrap_or(("", finding));
+                self.teller.tool_warning(verifier, text);
+            }
+            let verdict = TranscriptMessage::Verdict { warnings, flags };
+            self.checkpoint.add(self.checkpoint.turn(), vec![Added::plain(verdict)]);
+        }
+        let Some(TranscriptMessage::Verdict { flags, .. }) = self.checkpoint.verdict() else { return Ok(true) };
+        if flags.is_empty() {
+            return Ok(true);
+        }
+        if self.checkpoint.was_asked_again() {
+            return Err(RunError::fail("answer_flagged", flags.join("; ")));
+        }
+        let notice = asked_again(flags);
+        self.checkpoint.add(self.checkpoint.turn(), vec![Added::plain(notice.clone())]);
+        self.view.push(notice);
+        Ok(false)
     }
 
     /// The suspension for these calls: the open ones as one batch, with those that were asked before.

@@ -10,6 +10,7 @@ use anyhow::Context;
 use serde_json::Value;
 
 use crate::agent::gate::GateCheck;
+use crate::agent::verify::Verifier;
 use crate::app::{App, Extras};
 use crate::base::clock::pause;
 use crate::base::id::{Scope, Tenant, new_id};
@@ -62,6 +63,12 @@ impl AppBuilder {
     /// Adds a check of the gate, behind the built-in ones: it judges messages before a model is asked.
     pub fn gate_check(mut self, check: impl GateCheck + 'static) -> AppBuilder {
         self.extras.gate_checks.push(Arc::new(check));
+        self
+    }
+
+    /// Adds a verifier: it judges answers before anybody is told of them.
+    pub fn verifier(mut self, verifier: impl Verifier + 'static) -> AppBuilder {
+        self.extras.verifiers.push(Arc::new(verifier));
         self
     }
 

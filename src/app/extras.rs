@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::agent::gate::{Gate, GateCheck};
+use crate::agent::verify::Verifier;
 use crate::base::invalid::ValidationErrors;
 use crate::config::Config;
 use crate::executor::Executor;
@@ -21,6 +22,8 @@ pub struct Extras {
     pub tools: Vec<Arc<dyn Tool>>,
     /// Checks behind the built-in ones of the gate, in this order.
     pub gate_checks: Vec<Arc<dyn GateCheck>>,
+    /// Verifiers of answers besides the built-in ones and the rules of the operator.
+    pub verifiers: Vec<Arc<dyn Verifier>>,
     /// Steps behind an answer, in this order.
     pub post_process: Vec<Arc<dyn PostProcess>>,
 }

@@ -22,6 +22,12 @@ pub fn print(entries: &[Value], screen: &mut Screen) -> io::Result<()> {
                 print_speaker("unusable answer", &entry["model_call"], screen)?;
                 print_text(&text_of(&entry["code"]), screen)?;
             }
+            "verdict" => {
+                let findings =
+                    ["warnings", "flags"].into_iter().flat_map(|kind| entry[kind].as_array().into_iter().flatten());
+                print_speaker("verdict", &Value::Null, screen)?;
+                findings.map(text_of).try_for_each(|finding| print_text(&finding, screen))?;
+            }
             "tool" => print_result(&entry["name"], &entry["content"], entry["is_error"] == true, screen)?,
             _ => {
                 print_speaker(&speaker, &entry["model_call"], screen)?;

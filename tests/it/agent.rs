@@ -13,4 +13,5 @@ mod task_changes;
 mod tool_life;
 mod tools;
 mod turns;
+mod verifiers;
 mod wire;

@@ -126,6 +126,7 @@ impl StreamEvent {
             TranscriptMessage::System { .. }
             | TranscriptMessage::User { .. }
             | TranscriptMessage::Unusable { .. }
+            | TranscriptMessage::Verdict { .. }
             | TranscriptMessage::Pipeline { .. }
             | TranscriptMessage::Step { .. }
             | TranscriptMessage::StepResult { .. } => Vec::new(),

@@ -72,6 +72,15 @@ pub enum TranscriptMessage {
         /// The code of the error that was made of it.
         code: String,
     },
+    /// What verifiers have found in the answer before it. The model is never shown it.
+    Verdict {
+        /// Findings that are noted, each behind the name of its verifier.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        warnings: Vec<String>,
+        /// Findings for which the answer does not go out.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        flags: Vec<String>,
+    },
     /// A pipeline begins: all that its steps read and that may be different later.
     Pipeline {
         /// SHA-256 of the steps, in hexadecimal: other steps can't go on with this ledger.
@@ -143,6 +152,7 @@ impl TranscriptMessage {
                 | TranscriptMessage::Step { .. }
                 | TranscriptMessage::StepResult { .. }
                 | TranscriptMessage::Unusable { .. }
+                | TranscriptMessage::Verdict { .. }
         )
     }
 

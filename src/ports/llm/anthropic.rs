@@ -270,6 +270,7 @@ fn own_blocks(message: &TranscriptMessage) -> (&'static str, Vec<Value>) {
     match message {
         TranscriptMessage::System { .. }
         | TranscriptMessage::Unusable { .. }
+        | TranscriptMessage::Verdict { .. }
         | TranscriptMessage::Pipeline { .. }
         | TranscriptMessage::Step { .. }
         | TranscriptMessage::StepResult { .. } => ("user", vec![]),

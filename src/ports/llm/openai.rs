@@ -167,7 +167,8 @@ fn message(message: &TranscriptMessage) -> Value {
         TranscriptMessage::Pipeline { .. }
         | TranscriptMessage::Step { .. }
         | TranscriptMessage::StepResult { .. }
-        | TranscriptMessage::Unusable { .. } => Value::Null,
+        | TranscriptMessage::Unusable { .. }
+        | TranscriptMessage::Verdict { .. } => Value::Null,
     }
 }
 

@@ -183,6 +183,7 @@ fn own_items(message: &TranscriptMessage) -> Vec<Value> {
         }
         TranscriptMessage::System { .. }
         | TranscriptMessage::Unusable { .. }
+        | TranscriptMessage::Verdict { .. }
         | TranscriptMessage::Pipeline { .. }
         | TranscriptMessage::Step { .. }
         | TranscriptMessage::StepResult { .. } => vec![],

@@ -48,6 +48,7 @@ impl TokenCounter {
         let words = match message {
             TranscriptMessage::System { text } | TranscriptMessage::User { text, .. } => self.text(text),
             TranscriptMessage::Unusable { .. }
+            | TranscriptMessage::Verdict { .. }
             | TranscriptMessage::Pipeline { .. }
             | TranscriptMessage::Step { .. }
             | TranscriptMessage::StepResult { .. } => 0,

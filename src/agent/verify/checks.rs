@@ -1,0 +1,245 @@
+//! The built-in verifiers. Each is a function over an answer; none of them asks a model.
+
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
+use regex::{Regex, RegexSet};
+
+use crate::agent::verify::severity::Severity;
+use crate::agent::verify::{AnswerToVerify, ToolEvidence};
+
+/// A built-in verifier.
+#[derive(Clone, Copy)]
+pub(super) struct AnswerCheck {
+    pub name: &'static str,
+    /// The severity where nothing is said.
+    pub severity: Severity,
+    pub find: fn(&AnswerToVerify) -> Option<String>,
+}
+
+/// All of them, in the order of their names.
+pub(super) fn all() -> [AnswerCheck; 6] {
+    [
+        AnswerCheck { name: "A-0001", severity: Severity::Off, find: uncited },
+        AnswerCheck { name: "I-0001", severity: Severity::Warning, find: too_long },
+        AnswerCheck { name: "I-0002", severity: Severity::Warning, find: marked_up },
+        AnswerCheck { name: "R-0001", severity: Severity::Flag, find: secret },
+        AnswerCheck { name: "R-0002", severity: Severity::Off, find: personal_data },
+        AnswerCheck { name: "U-0001", severity: Severity::Warning, find: unhedged },
+    ]
+}
+
+/// Formats that carry the marks of Markdown.
+const MARKED: [&str; 2] = ["markdown", "html"];
+
+/// A pattern of this file.
+fn pattern(text: &str) -> Regex {
+    Regex::new(text).expect("a pattern")
+}
+
+/// Sources were read, and the answer names none of them.
+fn uncited(answer: &AnswerToVerify) -> Option<String> {
+    static HOST: LazyLock<Regex> = LazyLock::new(|| pattern(r"https?://([A-Za-z0-9.-]+)"));
+    let read = answer.results.iter().filter(|result| !result.is_error);
+    let hosts: BTreeSet<&str> = read
+        .flat_map(|result| HOST.captures_iter(&result.content))
+        .filter_map(|found| found.get(1))
+        .map(|host| host.as_str().trim_start_matches("www."))
+        .collect();
+    let named = hosts.iter().any(|host| answer.text.contains(host));
+    (!hosts.is_empty() && !named)
+        .then(|| "the answer uses what tools have read, and names none of the sources".to_owned())
+}
+
+/// The answer is longer than its channel carries.
+fn too_long(answer: &AnswerToVerify) -> Option<String> {
+    let (channel, most) = answer.channel.as_ref().and_then(|channel| Some((channel, channel.max_response_length?)))?;
+    let length = answer.text.chars().count();
+    (length > most).then(|| format!("the answer has {length} characters, and {} carries {most}", channel.name))
+}
+
+/// The answer has marks that its channel shows as they stand.
+fn marked_up(answer: &AnswerToVerify) -> Option<String> {
+    static MARKS: LazyLock<Regex> = LazyLock::new(|| {
+        pattern(r"(?m)^\s{0,3}(?:#{1,6} |```|\|.*\|\s*$)|\*\*[^*\s][^*]*\*\*|\[[^\]\n]+\]\(https?://")
+    });
+    let channel = answer.channel.as_ref().filter(|channel| !channel.supported_formats.is_empty())?;
+    let carries = channel.supported_formats.iter().any(|format| MARKED.contains(&format.as_str()));
+    (!carries && MARKS.is_match(&answer.text))
+        .then(|| format!("the answer has the marks of Markdown, and {} shows them as they stand", channel.name))
+}
+
+/// The answer has what looks like a secret. Those that the run has used are taken out of it in any case.
+fn secret(answer: &AnswerToVerify) -> Option<String> {
+    static SECRETS: LazyLock<RegexSet> = LazyLock::new(|| {
+        let patterns = [
+            r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----",
+            r"\bAKIA[0-9A-Z]{16}\b",
+            r"\bgh[pousr]_[A-Za-z0-9]{36,}\b",
+            r"\bsk-(?:ant-|proj-)?[A-Za-z0-9_-]{32,}\b",
+            r"\bxox[abprs]-[A-Za-z0-9-]{20,}\b",
+            r"\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\b",
+        ];
+        RegexSet::new(patterns).expect("patterns")
+    });
+    SECRETS.is_match(&answer.text).then(|| "the answer has what looks like a secret".to_owned())
+}
+
+/// The answer has numbers of cards or accounts, or addresses that no tool has given.
+fn personal_data(answer: &AnswerToVerify) -> Option<String> {
+    static EMAIL: LazyLock<Regex> = LazyLock::new(|| pattern(r"\b[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}\b"));
+    static CARD: LazyLock<Regex> = LazyLock::new(|| pattern(r"\b(?:[0-9][ -]?){12,18}[0-9]\b"));
+    static IBAN: LazyLock<Regex> =
+        LazyLock::new(|| pattern(r"\b[A-Z]{2}[0-9]{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?\b"));
+    let mut kinds = Vec::new();
+    if EMAIL.is_match(&answer.text) {
+        kinds.push("an email address");
+    }
+    if CARD.find_iter(&answer.text).any(|found| is_card_number(found.as_str())) {
+        kinds.push("the number of a card");
+    }
+    if IBAN.find_iter(&answer.text).any(|found| is_iban(found.as_str())) {
+        kinds.push("the number of an account");
+    }
+    (!kinds.is_empty()).then(|| format!("the answer has {}", kinds.join(" and ")))
+}
+
+/// The check digit of ISO/IEC 7812-1, annex B.
+fn is_card_number(text: &str) -> bool {
+    let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(10)).collect();
+    let weighted = digits.iter().rev().enumerate().map(|(at, digit)| match at % 2 {
+        0 => *digit,
+        _ => digit * 2 / 10 + digit * 2 % 10,
+    });
+    (13..=19).contains(&digits.len()) && weighted.sum::<u32>() % 10 == 0
+}
+
+/// The check digits of ISO 13616: the number modulo 97 is 1.
+fn is_iban(text: &str) -> bool {
+    let signs: Vec<char> = text.chars().filter(|c| !c.is_whitespace()).collect();
+    let value = |c: &char| c.to_digit(36).map(u64::from);
+    let rest = signs.iter().skip(4).chain(signs.iter().take(4)).try_fold(0, |rest, sign| {
+        let value = value(sign)?;
+        Some((rest * if value > 9 { 100 } else { 10 } + value) % 97)
+    });
+    (15..=34).contains(&signs.len()) && rest == Some(1)
+}
+
+/// A tool failed at last, and the answer says nothing of something that did not work.
+fn unhedged(answer: &AnswerToVerify) -> Option<String> {
+    static HEDGES: LazyLock<Regex> = LazyLock::new(|| {
+        pattern(
+            r"(?i)\b(?:not|no|unable|fail\w*|could\s?n['’]?t|can\s?n?['’]?t|cannot|error\w*|unavailable|unknown|without|\
+              however|nicht|kein\w*|fehl\w*|leider|unbekannt|ohne|konnte\w*)\b",
+        )
+    });
+    let last = |tool: &str| answer.results.iter().rfind(|result| result.tool == tool);
+    let failed: BTreeSet<&str> = answer
+        .results
+        .iter()
+        .map(|result| result.tool.as_str())
+        .filter(|tool| last(tool).is_some_and(|ToolEvidence { is_error, .. }| *is_error))
+        .collect();
+    let tools = failed.iter().map(|tool| format!("`{tool}`")).collect::<Vec<_>>().join(", ");
+    (!failed.is_empty() && !HEDGES.is_match(&answer.text))
+        .then(|| format!("{tools} failed, and the answer does not say that anything is uncertain"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::ChannelLimits;
+
+    fn answer(text: &str) -> AnswerToVerify {
+        AnswerToVerify { tenant: "ann".into(), text: text.into(), channel: None, results: vec![] }
+    }
+
+    fn result(tool: &str, is_error: bool, content: &str) -> ToolEvidence {
+        ToolEvidence { tool: tool.into(), is_error, content: content.into() }
+    }
+
+    fn sms() -> Option<ChannelLimits> {
+        let supported_formats = vec!["plain".into()];
+        Some(ChannelLimits { name: "sms".into(), supported_formats, max_response_length: Some(10) })
+    }
+
+    #[test]
+    fn names_are_in_order() {
+        assert!(all().is_sorted_by_key(|check| check.name));
+    }
+
+    #[test]
+    fn source_that_was_read_is_to_be_named() {
+        let read = vec![result("http_request", false, r#"{"url":"https://www.example.org/a","body":"8"}"#)];
+        let found = |text: &str, results: &[ToolEvidence]| {
+            uncited(&AnswerToVerify { results: results.to_vec(), ..answer(text) }).is_some()
+        };
+        assert!(found("It is 8.", &read));
+        assert!(!found("It is 8, says example.org.", &read));
+        assert!(!found("It is 8.", &[result("http_request", true, "https://example.org failed")]));
+        assert!(!found("It is 8.", &[]));
+    }
+
+    #[test]
+    fn answer_at_the_length_of_its_channel_is_sound_and_one_character_beyond_it_is_not() {
+        let at = |text: &str| too_long(&AnswerToVerify { channel: sms(), ..answer(text) });
+        assert_eq!(at("äöü4567890"), None);
+        assert_eq!(at("äöü45678901").unwrap(), "the answer has 11 characters, and sms carries 10");
+        assert_eq!(too_long(&answer("äöü45678901")), None, "no channel");
+    }
+
+    #[test]
+    fn marks_are_found_where_the_channel_does_not_carry_them() {
+        let at = |text: &str, formats: &[&str]| {
+            let supported_formats = formats.iter().map(|format| format.to_string()).collect();
+            let channel = Some(ChannelLimits { name: "x".into(), supported_formats, max_response_length: None });
+            marked_up(&AnswerToVerify { channel, ..answer(text) }).is_some()
+        };
+        for marked in ["# Mail\nNone.", "It is **late**.", "See [here](https://a.b).", "```\nx\n```", "| a | b |"] {
+            assert!(at(marked, &["plain"]), "{marked}");
+            assert!(!at(marked, &["plain", "markdown"]) && !at(marked, &[]), "{marked}");
+        }
+        for plain in ["2 ** 3 ** 4", "#1 of 3", "[1] a", "a | b"] {
+            assert!(!at(plain, &["plain"]), "{plain}");
+        }
+    }
+
+    #[test]
+    fn what_looks_like_a_secret_is_found_and_words_are_not() {
+        let key = format!("sk-proj-{}", "a1".repeat(20));
+        let token = format!("ghp_{}", "A1".repeat(18));
+        for text in ["-----BEGIN RSA PRIVATE KEY-----", "AKIAIOSFODNN7EXAMPLE", &key, &token] {
+            assert!(secret(&answer(&format!("it is {text}, keep it"))).is_some(), "{text}");
+        }
+        for text in ["sk-1", "the private key is in the vault", "ghp_short", "AKIA"] {
+            assert!(secret(&answer(text)).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_judged_by_their_check_digits() {
+        let found = |text: &str| personal_data(&answer(text));
+        assert_eq!(found("pay with 4111 1111 1111 1111").unwrap(), "the answer has the number of a card");
+        assert_eq!(found("pay with 4111 1111 1111 1112"), None);
+        assert_eq!(found("to DE89 3704 0044 0532 0130 00").unwrap(), "the answer has the number of an account");
+        assert_eq!(found("to DE88 3704 0044 0532 0130 00"), None);
+        assert_eq!(found("ask ann@example.org").unwrap(), "the answer has an email address");
+        assert_eq!(found("at 2026-12-24T15:00:00Z, run 42"), None);
+    }
+
+    #[test]
+    fn failure_of_a_tool_is_to_be_heard_in_the_answer_unless_it_worked_at_last() {
+        let found = |text: &str, results: &[ToolEvidence]| {
+            unhedged(&AnswerToVerify { results: results.to_vec(), ..answer(text) })
+        };
+        let failed = [result("look", false, ""), result("look", true, "")];
+        assert_eq!(
+            found("It is 8.", &failed).unwrap(),
+            "`look` failed, and the answer does not say that anything is uncertain"
+        );
+        for hedged in ["I could not look.", "Das ging leider nicht.", "It is 8, but look failed."] {
+            assert_eq!(found(hedged, &failed), None, "{hedged}");
+        }
+        assert_eq!(found("It is 8.", &[result("look", true, ""), result("look", false, "8")]), None);
+    }
+}

@@ -1,0 +1,114 @@
+//! Verifiers in the loop: a warning is noted, a flag asks once more, and a second flag ends the run with nothing said.
+
+use reveille::agent::verify::Verifiers;
+use reveille::agent::{Agent, AgentResponse, ChannelLimits};
+use reveille::domain::run::outcome::RunError;
+use reveille::domain::run::stream::StreamEvent;
+use reveille::domain::run::transcript::TranscriptMessage;
+use reveille::ports::llm::{LlmError, ModelAnswer};
+use serde_json::{Value, json};
+
+use super::harness::{AgentHarness, FakeTool, Memory, call, calls, says};
+
+type Answers = Vec<Result<ModelAnswer, LlmError>>;
+
+const KEY: &str = "-----BEGIN PRIVATE KEY-----";
+
+fn verified(answers: Answers, settings: Value) -> AgentHarness {
+    let mut stage = AgentHarness::new(answers, vec![FakeTool::echo("echo")]);
+    let verifiers = Verifiers::new(&serde_json::from_value(settings).unwrap(), vec![]);
+    stage.agent = Agent { verifiers, ..stage.agent };
+    stage
+}
+
+fn verdicts(stage: &AgentHarness) -> Vec<(Vec<String>, Vec<String>)> {
+    let verdict = |message| match message {
+        TranscriptMessage::Verdict { warnings, flags } => Some((warnings, flags)),
+        _ => None,
+    };
+    stage.store.messages().into_iter().filter_map(verdict).collect()
+}
+
+fn warned(stage: &AgentHarness) -> Vec<String> {
+    let warning = |event: &StreamEvent| match event {
+        StreamEvent::ToolWarning { tool, message } => Some(format!("{tool}: {message}")),
+        _ => None,
+    };
+    stage.told.lock().unwrap().iter().filter_map(warning).collect()
+}
+
+#[tokio::test]
+async fn sound_answer_leaves_no_verdict() {
+    let stage = verified(vec![says("It is late.")], json!({}));
+    assert_eq!(stage.answer("go").await.response, "It is late.");
+    stage.store.end();
+    assert_eq!((verdicts(&stage), warned(&stage)), (vec![], vec![]));
+}
+
+#[tokio::test]
+async fn warning_is_on_the_record_and_in_the_stream_and_the_answer_goes_out() {
+    let stage = verified(vec![says("It is very late.")], json!({}));
+    let mut incoming = stage.incoming("go");
+    let supported_formats = vec!["plain".to_owned()];
+    incoming.channel = Some(ChannelLimits { name: "sms".into(), supported_formats, max_response_length: Some(10) });
+    let response = stage.agent.handle_message(&incoming).await.unwrap();
+    let AgentResponse::Answered(result) = response else { panic!("{response:?}") };
+    assert_eq!(result.response, "It is very late.");
+    stage.store.end();
+    let warning = "I-0001: the answer has 16 characters, and sms carries 10";
+    assert_eq!(verdicts(&stage), [(vec![warning.to_owned()], vec![])]);
+    assert_eq!(warned(&stage), [warning]);
+}
+
+#[tokio::test]
+async fn flagged_answer_is_asked_for_once_more_and_the_model_is_told_why() {
+    let look = calls(vec![call("c1", "echo", json!({}))]);
+    let stage = verified(vec![says(KEY), look, says("It is late.")], json!({}));
+    let result = stage.answer("go").await;
+    assert_eq!((result.response.as_str(), result.turns), ("It is late.", 3));
+    stage.store.end();
+    let flag = "R-0001: the answer has what looks like a secret";
+    assert_eq!(verdicts(&stage), [(vec![], vec![flag.to_owned()])]);
+    let requests = stage.model.requests.lock().unwrap();
+    let Some(TranscriptMessage::User { text, .. }) = requests[1].messages.last() else { panic!("not told") };
+    assert!(text.contains(flag) && text.ends_with("Answer again without it."), "{text}");
+    let shown = |message: &TranscriptMessage| matches!(message, TranscriptMessage::Verdict { .. });
+    assert!(!requests.iter().any(|request| request.messages.iter().any(shown)), "a verdict is no message");
+}
+
+#[tokio::test]
+async fn second_flag_ends_the_run_whether_or_not_a_crash_lies_between() {
+    let rule = json!({ "rules": { "C-0100": { "when": "answer.contains('surely')", "message": "Promise nothing." } } });
+    let check = |end: Result<AgentResponse, RunError>| match end {
+        Err(RunError::Fail { fault }) => {
+            assert_eq!((fault.code.as_str(), fault.message.as_str()), ("answer_flagged", "C-0100: Promise nothing."));
+        }
+        other => panic!("{other:?}"),
+    };
+    let stage = verified(vec![says("surely"), says("most surely")], rule.clone());
+    check(stage.handle("go").await);
+    assert_eq!((stage.model.asked(), verdicts(&stage).len()), (2, 2));
+
+    // whatever was stored last, the next execution comes to the same end and asks no more often
+    let entries = stage.store.entries.lock().unwrap().clone();
+    for stored in 3..=entries.len() {
+        let left = entries[stored..].iter().filter_map(|entry| match &entry.message {
+            TranscriptMessage::Assistant { text, .. } => Some(says(text.as_deref().unwrap())),
+            _ => None,
+        });
+        let mut next = verified(left.collect(), rule.clone());
+        next.store = Memory::of(entries[..stored].to_vec());
+        check(next.handle("go").await);
+        assert!(next.model.answers.lock().unwrap().is_empty(), "{stored} entries");
+    }
+}
+
+#[tokio::test]
+async fn severity_of_a_built_in_verifier_is_the_operator_s() {
+    let stage = verified(vec![says(KEY)], json!({ "severity": { "R-0001": "off" } }));
+    assert_eq!(stage.answer("go").await.response, KEY);
+    let settings = json!({ "severity": { "U-0001": "flag" } });
+    let failing = calls(vec![call("c1", "none", json!({}))]);
+    let stage = verified(vec![failing, says("Done."), says("It did not work.")], settings);
+    assert_eq!(stage.answer("go").await.response, "It did not work.");
+}
