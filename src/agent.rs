@@ -56,7 +56,7 @@ use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::{ToolHost, ToolRegistry, UsedSecrets};
 
 pub use checkpoint::agent_store::{AgentStore, AppendError};
-pub use configured::Configured;
+pub use configured::{CallingAgent, Configured};
 pub use result::ReactLoopResult;
 pub use settings::Settings;
 pub use slot::{RunSlot, UncountedSlot, wait_without_slot};
@@ -117,8 +117,8 @@ pub struct AgentRequest {
     pub timezone: Tz,
     /// Limits of the channel that carries the answer.
     pub channel: Option<ChannelLimits>,
-    /// Approval rules of a configured agent for its own calls: see [`Configured::approvals`].
-    pub rules: Option<Arc<PolicyRules>>,
+    /// The configured agent that answers; `None`: none of them.
+    pub agent: Option<CallingAgent>,
     /// `None`: nobody can be asked, and what needs consent is refused.
     pub asking: Option<Asking>,
     /// The host of tools.
@@ -321,7 +321,7 @@ impl Agent {
             compute: &self.compute,
             consent: Consent {
                 policy: &self.policy,
-                agent: incoming.rules.as_ref(),
+                agent: incoming.agent.as_ref(),
                 credentials: &incoming.wishes.credentials,
                 asking: incoming.asking.as_ref(),
                 store: &*incoming.store,

@@ -83,6 +83,9 @@ enum Command {
     /// List and revoke what people have allowed for good
     #[command(subcommand)]
     Grant(remote::grant::Command),
+    /// Say for a while whether a tool asks a person first
+    #[command(subcommand)]
+    Override(Box<remote::overrides::Command>),
     /// See who did what, and check that the record is whole
     #[command(subcommand)]
     Audit(remote::audit::Command),
@@ -190,6 +193,7 @@ fn dispatch<'a>(
         Command::Run(command) => Box::pin(remote::run::run(command, environment, screen)),
         Command::Approval(command) => Box::pin(remote::approval::run(*command, environment, screen)),
         Command::Grant(command) => Box::pin(remote::grant::run(command, environment, screen)),
+        Command::Override(command) => Box::pin(remote::overrides::run(*command, environment, screen)),
         Command::Audit(command) => Box::pin(remote::audit::run(command, environment, screen)),
         Command::Event(command) => Box::pin(remote::event::run(*command, environment, screen)),
         Command::DeadLetter(command) => Box::pin(remote::dead_letter::run(command, environment, screen)),

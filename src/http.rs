@@ -296,6 +296,11 @@ fn operations() -> OpenApiRouter<HttpState> {
         .routes(routes!(api::approvals::get_approval))
         .routes(routes!(api::approvals::decide_approval))
         .routes(routes!(pages::oauth::connect_credential))
+        .routes(routes!(
+            api::approvals::overrides::set_approval_override,
+            api::approvals::overrides::list_approval_overrides
+        ))
+        .routes(routes!(api::approvals::overrides::remove_approval_override))
         .routes(routes!(api::grants::list_grants))
         .routes(routes!(api::grants::revoke_grant))
         .routes(routes!(api::audit::list_audit_entries))

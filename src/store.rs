@@ -34,6 +34,7 @@ use crate::store::ops::unreadable::UnreadableRow;
 use crate::store::tasks::tenant_turns::TenantCursor;
 
 pub use approvals::grants::{Grant, GrantUse};
+pub use approvals::overrides::OverrideFilter;
 pub use approvals::{ApprovalFilter, ApprovalLink, Attend, Attended, Decided, DecisionRefusal, WaitingRun};
 pub use credentials::{
     CredentialFilter, CredentialRowDraft, SavedCredential, SealedDocument, SealedRow, StoredCredential, UseFilter,
@@ -112,6 +113,7 @@ pub struct Store {
     bulk: ops::bulk::Bulk,
     paces: Arc<db::pace::Paces>,
     task_cache: tasks::task_cache::TaskCache,
+    without_overrides: approvals::overrides::TenantsWithout,
 }
 
 /// Why the store could not do what was asked, by what the caller can do about it.

@@ -1,6 +1,7 @@
 //! `[[agents]]`: agents that steps of pipelines name instead of describing them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +39,15 @@ pub struct Configured {
     pub approvals: BTreeMap<String, Override>,
 }
 
+/// A configured agent as its calls are judged. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct CallingAgent {
+    /// Name of the agent.
+    pub name: Arc<str>,
+    /// Its say in what people are asked about; `None`: it has none.
+    pub rules: Option<Arc<PolicyRules>>,
+}
+
 impl Configured {
     /// Adds what is wrong with these; pointers begin with `/agents`.
     pub fn check(agents: &[Configured], tools: &[&str], models: &[&str], faults: &mut ValidationErrors) {
@@ -69,11 +79,11 @@ impl Configured {
         }
     }
 
-    /// Its say in what people are asked about; `None`: it has none. What [`Configured::check`] found fault with says
-    /// nothing.
-    pub fn rules(&self) -> Option<PolicyRules> {
-        let written = (!self.approvals.is_empty()).then_some(&self.approvals)?;
-        Some(PolicyRules::compile(written, "/approvals", &mut ValidationErrors::new()))
+    /// The agent as its calls are judged. Rules that [`Configured::check`] found fault with say nothing.
+    pub fn calling(&self) -> CallingAgent {
+        let written = (!self.approvals.is_empty()).then_some(&self.approvals);
+        let compile = |written| PolicyRules::compile(written, "/approvals", &mut ValidationErrors::new());
+        CallingAgent { name: self.name.as_str().into(), rules: written.map(compile).map(Arc::new) }
     }
 }
 

@@ -13,8 +13,9 @@ use std::sync::Arc;
 use serde_json::Value;
 use uuid::Uuid;
 
+use crate::agent::CallingAgent;
 use crate::agent::checkpoint::run_error;
-use crate::agent::ruling::RulingRequest;
+use crate::agent::ruling::{RulingRequest, rules_in_order};
 use crate::agent::{AgentStore, Asking};
 use crate::base::clock::Clock;
 use crate::base::compute::Compute;
@@ -23,7 +24,7 @@ use crate::domain::actor::Actor;
 use crate::domain::approval::proposal::{canonical_hash, undo_window};
 use crate::domain::approval::{
     Approval, ApprovalChoice, ApprovalLevel, ApprovalStatus, Begun, CANCELLED, Consequence, EXPIRED, GrantAsk, Policy,
-    PolicyRules, Proposal, ProposalIdentity, ReasonCode, RuleBy, Ruling, digest,
+    Proposal, ProposalIdentity, ReasonCode, Ruling, digest,
 };
 use crate::domain::credential::Reference;
 use crate::domain::run::{RunError, ToolCall};
@@ -36,8 +37,8 @@ pub const REFUSED: &str = "refused_by_a_person";
 /// The recipient and the rules by which a run asks for consent.
 pub struct Consent<'a> {
     pub policy: &'a Policy,
-    /// The agent's own rules.
-    pub agent: Option<&'a Arc<PolicyRules>>,
+    /// The configured agent that calls; `None`: none of them.
+    pub agent: Option<&'a CallingAgent>,
     /// The credentials that the task names: its calls may use them.
     pub credentials: &'a [Reference],
     /// `None`: nobody can be asked.
@@ -119,14 +120,15 @@ impl Consent<'_> {
         let Definition { name, undo_seconds, .. } = tool.definition();
         let chosen = tool.tool.credential_chosen(&call.arguments);
         let task = self.asking.and_then(|asking| asking.rules.as_ref());
-        let more = [self.agent.map(|rules| (RuleBy::Agent, rules)), task.map(|rules| (RuleBy::Task, rules))];
+        let overrides = self.store.overrides(self.agent.map(|agent| &*agent.name), name).await.map_err(run_error)?;
+        let agent = self.agent.and_then(|agent| agent.rules.as_ref());
         let request = RulingRequest {
             policy: self.policy.clone(),
             tool: Arc::clone(tool),
             arguments: call.arguments.clone(),
             tenant: self.tenant.to_owned(),
             credential: chosen.filter(|chosen| !self.credentials.contains(chosen)),
-            more: more.into_iter().flatten().map(|(by, rules)| (by, Arc::clone(rules))).collect(),
+            more: rules_in_order(&overrides, agent, task),
         };
         let mut ruling = request.judge(self.compute).await;
         if ruling.gate == ApprovalLevel::Confirm {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::base::compute::Compute;
-use crate::domain::approval::{ApprovalLevel, Policy, PolicyAct, PolicyRules, ReasonCode, RuleBy, Ruling};
+use crate::domain::approval::{
+    ApprovalLevel, ApprovalOverride, Policy, PolicyAct, PolicyRules, ReasonCode, RuleBy, Ruling,
+};
 use crate::domain::credential::Reference;
 use crate::ports::tool::Definition;
 use crate::ports::tool::registry::Registered;
@@ -57,4 +59,20 @@ impl RulingRequest {
             credential: self.credential.as_ref(),
         }
     }
+}
+
+/// All who have a say besides the operator, the weightiest last. Of a tenant, an agent and a task each, the override that was
+/// set outweighs the configured rules.
+pub fn rules_in_order(
+    overrides: &[ApprovalOverride],
+    agent: Option<&Arc<PolicyRules>>,
+    task: Option<&Arc<PolicyRules>>,
+) -> Vec<(RuleBy, Arc<PolicyRules>)> {
+    let mut rules = Vec::new();
+    for (by, configured) in [(RuleBy::Tenant, None), (RuleBy::Agent, agent), (RuleBy::Task, task)] {
+        rules.extend(configured.map(|configured| (by, Arc::clone(configured))));
+        let set = overrides.iter().filter(|stored| stored.by() == by);
+        rules.extend(set.map(|stored| (by, Arc::new(stored.rules()))));
+    }
+    rules
 }

@@ -11,6 +11,7 @@ pub(super) mod event;
 pub(super) mod grant;
 pub(super) mod login;
 pub(super) mod notify;
+pub(super) mod overrides;
 pub(super) mod pipeline;
 pub(super) mod quota;
 pub(super) mod recipient;

@@ -65,6 +65,14 @@ pub const DECISION: FieldFlags = &[
 pub const DECISION_IN_FILE: FieldFlags =
     &[("modifications", "--file"), ("comment", "--comment"), ("digest", "--digest")];
 pub const GRANT_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("task_id", "--task"), ("*", "--*")];
+pub const OVERRIDE: FieldFlags = &[
+    ("tenant_id", "--tenant"),
+    ("task_id", "--task"),
+    ("expires_at", "--for"),
+    ("tool", "TOOL"),
+    ("gate", "GATE"),
+    ("*", "--*"),
+];
 pub const AUDIT_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("subject_id", "--subject"), ("*", "--*")];
 /// An event, or which events are meant.
 pub const EVENT: FieldFlags = &[("tenant_id", "--tenant"), ("data", "--data"), ("cursor", "--after"), ("*", "--*")];
@@ -166,7 +174,7 @@ mod tests {
 
     #[test]
     fn every_name_is_one_that_can_be_typed() {
-        let commands: [(&str, FieldFlags); 32] = [
+        let commands: [(&str, FieldFlags); 34] = [
             ("task create", &TASK),
             ("task create", TASK_IN_FILE),
             ("task list", TASK_LIST),
@@ -183,6 +191,8 @@ mod tests {
             ("approval edit", &[("modifications", "--set"), ("comment", "--comment"), ("digest", "--digest")]),
             ("approval edit", DECISION_IN_FILE),
             ("grant list", GRANT_LIST),
+            ("override set", OVERRIDE),
+            ("override list", GRANT_LIST),
             ("audit list", AUDIT_LIST),
             ("event publish", &[("tenant_id", "--tenant"), ("data", "--data")]),
             ("event tail", &[("cursor", "--after")]),

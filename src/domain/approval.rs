@@ -10,6 +10,7 @@ pub mod policy;
 pub mod proposal;
 pub mod reason_code;
 pub mod settings;
+pub mod stored_override;
 pub mod voter;
 
 use std::time::Duration;
@@ -28,6 +29,7 @@ pub use policy::{Policy, PolicyAct, PolicyRules, Ruling, TaskRules};
 pub use proposal::{Proposal, ProposalIdentity, digest};
 pub use reason_code::{ReasonCode, RuleBy};
 pub use settings::Settings;
+pub use stored_override::ApprovalOverride;
 pub use voter::{Vote, VoterIdentities};
 
 /// The result that the model gets for a call that a person refused.

@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use uuid::Uuid;
 
 use crate::agent::{AgentStore, AppendError};
-use crate::domain::approval::{Approval, Begun, CallOutcome, GrantAsk};
+use crate::domain::approval::{Approval, ApprovalOverride, Begun, CallOutcome, GrantAsk};
 use crate::domain::budget::CallBound;
 use crate::domain::run::{Run, RunError, TranscriptEntry, Usage};
 use crate::executor::run_spending::RunSpending;
@@ -143,6 +143,17 @@ impl AgentStore for LeasedTranscript {
     fn begin<'a>(&'a self, approval: Uuid, digest: &'a str) -> BoxFuture<'a, Result<Begun, AppendError>> {
         Box::pin(async move {
             with_timeout(self.store.mark_execution_started(self.lease, approval, digest)).await.map_err(refused)
+        })
+    }
+
+    fn overrides<'a>(
+        &'a self,
+        agent: Option<&'a str>,
+        tool: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<ApprovalOverride>, AppendError>> {
+        Box::pin(async move {
+            let (task_id, tenant) = &self.owner;
+            with_timeout(self.store.approval_overrides_of_call(tenant, agent, *task_id, tool)).await.map_err(refused)
         })
     }
 

@@ -59,7 +59,7 @@ impl Orchestrator {
             first_turn: 0,
             timezone: job.timezone,
             channel: job.channel,
-            rules: None,
+            agent: None,
             asking: Some(asking),
             host: job.host,
             store: job.store,

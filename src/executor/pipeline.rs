@@ -59,6 +59,11 @@ const CONFIG: &str = "/action/config";
 pub struct Pipeline(Arc<StepParts>);
 
 impl Pipeline {
+    /// Names of the configured agents.
+    pub fn agents(&self) -> impl Iterator<Item = &str> {
+        self.0.agents.iter().map(|agent| agent.name.as_str())
+    }
+
     /// The executor with its parts.
     pub fn new(parts: StepParts) -> Pipeline {
         Pipeline(Arc::new(parts))

@@ -16,7 +16,7 @@ use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-pub use approval::{NewDecision, NewGrant};
+pub use approval::{NewApprovalOverride, NewDecision, NewGrant};
 pub use credential::{NewCredential, RotateKey};
 pub use event::{DeadLetterChoice, NewEvents};
 pub use pipeline::DryRunRequest;

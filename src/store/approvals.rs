@@ -6,6 +6,7 @@ mod attend;
 mod decide;
 pub(super) mod grants;
 mod links;
+pub(super) mod overrides;
 mod row;
 mod voters;
 

@@ -241,6 +241,7 @@ impl Store {
             "delete from task_alerts where task_id = $1",
             "delete from resumptions where task_id = $1",
             "delete from task_credentials where task_id = $1",
+            "delete from approval_overrides where task_id = $1",
             "delete from tasks where id = $1",
         ] {
             tx.query(statement).bind(id).execute().await?;

@@ -1,7 +1,7 @@
 //! The agent: what goes over the wire to models, and how the loop behaves when models, tools and processes do not.
 
 mod appends;
-mod consent;
+pub mod consent;
 mod gate;
 pub mod harness;
 mod http2;

@@ -17,6 +17,7 @@ mod limits;
 mod lists;
 mod live;
 mod matrix;
+mod overrides;
 mod problems;
 mod quotas;
 mod receipts;

@@ -51,6 +51,7 @@ mod limits;
 mod live;
 mod matching;
 mod outbox;
+mod overrides;
 mod pages;
 mod pending_work;
 mod plans;

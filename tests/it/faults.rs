@@ -1,6 +1,7 @@
 //! Faults of processes, wires, servers, clocks, disks. After each fault the checker judges from the database alone, and
 //! by what the other side has seen. `scripts/chaos.sh` runs the same for longer.
 
+mod approved;
 mod clock;
 mod disk;
 #[cfg(feature = "failpoints")]

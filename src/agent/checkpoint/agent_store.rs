@@ -3,7 +3,7 @@
 use futures::future::BoxFuture;
 use uuid::Uuid;
 
-use crate::domain::approval::{Approval, Begun, CallOutcome, GrantAsk};
+use crate::domain::approval::{Approval, ApprovalOverride, Begun, CallOutcome, GrantAsk};
 use crate::domain::budget::CallBound;
 use crate::domain::run::{RunError, TranscriptEntry};
 
@@ -61,6 +61,15 @@ pub trait AgentStore: Send + Sync {
     /// Marks that an approved call, which has this digest now, is about to be executed.
     fn begin<'a>(&'a self, _approval: Uuid, _digest: &'a str) -> BoxFuture<'a, Result<Begun, AppendError>> {
         Box::pin(std::future::ready(Ok(Begun::Refused)))
+    }
+
+    /// The overrides of the matrix that hold for calls of this tool by the run, and by this configured agent in it.
+    fn overrides<'a>(
+        &'a self,
+        _agent: Option<&'a str>,
+        _tool: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<ApprovalOverride>, AppendError>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
     }
 
     /// The standing grant that covers a call; its use is counted, once for the same call.

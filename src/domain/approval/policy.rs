@@ -23,7 +23,7 @@ pub const TASK_RULES: TimeDelta = TimeDelta::days(30);
 /// Arguments that are converted where they are asked for: their values, and sixteenths of their texts, together.
 const SMALL: usize = 1_000;
 /// The variables of `when`.
-const VARIABLES: [&str; 3] = ["args", "tool", "tenant"];
+pub const VARIABLES: [&str; 3] = ["args", "tool", "tenant"];
 
 /// The call that rules decide about.
 pub struct PolicyAct<'a> {

@@ -1,10 +1,12 @@
 //! The shapes of decisions.
 
+use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
+use uuid::Uuid;
 
-use crate::domain::approval::ApprovalChoice;
+use crate::domain::approval::{ApprovalChoice, ApprovalLevel};
 use crate::http::api::approvals::decision::GRANT_DAYS;
 
 /// An answer to a question.
@@ -46,4 +48,28 @@ pub struct NewGrant {
 
 fn grant_days() -> i64 {
     GRANT_DAYS
+}
+
+/// An override to be set.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"tenant_id": "user_123", "tool": "send_note", "gate": "confirm"}))]
+pub struct NewApprovalOverride {
+    /// The tenant for whose runs it holds; a tenant's own token leaves it out.
+    pub tenant_id: Option<String>,
+    /// Name of the tool.
+    #[schema(min_length = 1, max_length = 200)]
+    pub tool: String,
+    /// The degree of approval in place of the matrix's.
+    pub gate: ApprovalLevel,
+    /// CEL over `args`, `tool`, `tenant`: it holds only where this does. Absent: always.
+    #[schema(example = "args.amount < 100")]
+    pub when: Option<String>,
+    /// For this task alone.
+    pub task_id: Option<Uuid>,
+    /// For this configured agent alone.
+    #[schema(min_length = 1, max_length = 200)]
+    pub agent: Option<String>,
+    /// The instant from which it does not hold; at most 365 days from now. Absent: 30 days from now.
+    pub expires_at: Option<DateTime<Utc>>,
 }

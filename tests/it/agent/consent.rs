@@ -4,17 +4,21 @@ use std::sync::{Arc, Mutex};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use reveille::agent::{Agent, AgentResponse, Asking, Suspension};
+
+use reveille::agent::{Agent, AgentResponse, Asking, CallingAgent, Suspension};
 use reveille::base::invalid::ValidationErrors;
 use reveille::domain::approval::matrix::Category;
 use reveille::domain::approval::policy::{Policy, PolicyRules};
-use reveille::domain::approval::{Approval, ApprovalChoice, ApprovalStatus, CallOutcome};
+use reveille::domain::approval::{
+    Approval, ApprovalChoice, ApprovalLevel, ApprovalOverride, ApprovalStatus, CallOutcome,
+};
 use reveille::domain::run::stream::StreamEvent;
 use reveille::domain::run::transcript::TranscriptMessage;
 use reveille::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput, ToolRegistry};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
-use super::harness::{AgentHarness, FakeTool, call, calls, passing, says};
+use super::harness::{AgentHarness, FakeTool, call, calls, passing, says, start};
 use crate::support::computing::{HeldThreads, until_waiting};
 
 type Deeds = Arc<Mutex<Vec<(String, Value)>>>;
@@ -451,7 +455,8 @@ async fn agent_s_own_rules_outweigh_the_operator_s_and_a_task_s_outweigh_them() 
     let policy = Policy::new(&serde_json::from_value(operator).unwrap()).unwrap();
     let stage = AgentHarness { agent: Agent { policy, ..stage.agent }, ..stage };
     let mut incoming = stage.incoming("go");
-    incoming.rules = rules(json!({ "mail": { "gate": "auto" }, "pay": { "gate": "auto" } }));
+    let own = rules(json!({ "mail": { "gate": "auto" }, "pay": { "gate": "auto" } }));
+    incoming.agent = Some(CallingAgent { name: "booker".into(), rules: own });
     let task = rules(json!({ "pay": { "gate": "confirm", "when": "args.amount > 1" } }));
     incoming.asking = Some(Asking { task_id: None, source: "trigger", rules: task });
     let AgentResponse::Suspended(suspension) =
@@ -477,7 +482,7 @@ async fn agent_s_own_rules_never_lower_what_the_tool_demands() {
     let pay = recording_tool("pay", &deeds).with(|tool| tool.requires_confirmation = true);
     let stage = AgentHarness::new(vec![calls(vec![call("p", "pay", json!({}))]), says("no")], vec![pay]);
     let mut incoming = stage.incoming("go");
-    incoming.rules = rules(json!({ "pay": { "gate": "auto" } }));
+    incoming.agent = Some(CallingAgent { name: "booker".into(), rules: rules(json!({ "pay": { "gate": "auto" } })) });
     passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();
     assert_eq!(recorded_calls(&deeds), []);
     let reasons = stage.store.messages().into_iter().find_map(|message| match message {
@@ -548,4 +553,44 @@ impl Tool for Odd {
     fn precheck<'a>(&'a self, _: &'a ToolContext, _: &'a Value) -> Option<BoxFuture<'a, Result<Value, ToolError>>> {
         Some(async { Ok(json!({ "name": "b\0b" })) }.boxed())
     }
+}
+
+/// An override that was set for the tenant, or for one of its agents.
+pub fn override_of(tool: &str, gate: ApprovalLevel, agent: Option<&str>) -> ApprovalOverride {
+    ApprovalOverride {
+        id: Uuid::from_u128(5),
+        tenant_id: "ann".into(),
+        task_id: None,
+        agent: agent.map(str::to_owned),
+        tool: tool.into(),
+        gate,
+        when: None,
+        created_at: start(),
+        created_by: "token:t".into(),
+        expires_at: start(),
+    }
+}
+
+#[tokio::test]
+async fn override_that_was_set_outweighs_the_rules_of_those_for_whom_it_holds() {
+    let deeds = Deeds::default();
+    let stage = stage(&deeds);
+    *stage.store.overrides.lock().unwrap() = vec![
+        override_of("mail", ApprovalLevel::Auto, None),
+        override_of("pay", ApprovalLevel::Auto, Some("booker")),
+        override_of("pay", ApprovalLevel::Confirm, Some("other")),
+    ];
+    let mut incoming = stage.incoming("go");
+    let own = rules(json!({ "pay": { "gate": "confirm" } }));
+    incoming.agent = Some(CallingAgent { name: "booker".into(), rules: own });
+    let task = rules(json!({ "mail": { "gate": "confirm" } }));
+    incoming.asking = Some(Asking { task_id: None, source: "trigger", rules: task });
+    let AgentResponse::Suspended(suspension) =
+        passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap()
+    else {
+        panic!("it went on")
+    };
+    assert_eq!(recorded_calls(&deeds), [("pay".to_owned(), json!({ "to": "bob", "amount": 5 }))]);
+    let reasons = &suspension.asks[0].0.proposal.reasons;
+    assert_eq!(reasons[1..], ["the tenant says auto for `mail`", "the task says confirm for `mail`"], "{reasons:?}");
 }

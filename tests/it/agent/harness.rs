@@ -17,7 +17,7 @@ use reveille::base::id::Tenant;
 use reveille::domain::approval;
 use reveille::domain::approval::matrix::{Category, Consequence};
 use reveille::domain::approval::policy::Policy;
-use reveille::domain::approval::{Approval, Begun, CallOutcome, GrantAsk};
+use reveille::domain::approval::{Approval, ApprovalOverride, Begun, CallOutcome, GrantAsk};
 use reveille::domain::event::Event;
 use reveille::domain::run::outcome::RunError;
 use reveille::domain::run::stream::StreamEvent;
@@ -55,6 +55,8 @@ pub struct Memory {
     pub approvals: Mutex<Vec<Approval>>,
     /// Tools that a standing grant covers.
     pub granted: Mutex<Vec<String>>,
+    /// Overrides of the matrix.
+    pub overrides: Mutex<Vec<ApprovalOverride>>,
 }
 
 impl Memory {
@@ -113,6 +115,17 @@ impl AgentStore for Memory {
         };
         found.execution_started_at.get_or_insert(start());
         Box::pin(std::future::ready(Ok(begun)))
+    }
+
+    fn overrides<'a>(
+        &'a self,
+        agent: Option<&'a str>,
+        tool: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<ApprovalOverride>, AppendError>> {
+        let applies =
+            |set: &&ApprovalOverride| set.tool == tool && (set.agent.is_none() || set.agent.as_deref() == agent);
+        let found = self.overrides.lock().unwrap().iter().filter(applies).cloned().collect();
+        Box::pin(std::future::ready(Ok(found)))
     }
 
     fn use_grant<'a>(&'a self, call: GrantAsk<'a>) -> BoxFuture<'a, Result<Option<Uuid>, AppendError>> {
@@ -376,7 +389,7 @@ impl AgentHarness {
             wishes: AgentOverrides::default(),
             timezone: chrono_tz::Europe::Berlin,
             channel: None,
-            rules: None,
+            agent: None,
             asking: None,
             host: self.host.clone(),
             store: self.store.clone(),

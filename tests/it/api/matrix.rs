@@ -90,6 +90,12 @@ fn table() -> BTreeMap<&'static str, Line> {
         // whoever is sent back by a provider may open it; a state that is none is not known, and credentials/ has the rest
         ("show_connection", Line { permission: None, body: None, other: Nothing, done: 404 }),
         ("make_connection", Line { permission: None, body: None, other: Nothing, done: 403 }),
+        (
+            "set_approval_override",
+            line(P::ApprovalsDecide, InBody, 201, Some(json!({ "tool": "notify", "gate": "confirm" }))),
+        ),
+        ("list_approval_overrides", line(P::ApprovalsRead, InQuery, 200, None)),
+        ("remove_approval_override", line(P::ApprovalsDecide, Here, 204, None)),
         ("list_grants", line(P::ApprovalsRead, InQuery, 200, None)),
         ("revoke_grant", line(P::ApprovalsDecide, Here, 204, None)),
         ("list_audit_entries", line(P::AuditRead, InQuery, 200, None)),
@@ -180,6 +186,8 @@ struct Things {
     /// Digest of the approval's question.
     digest: String,
     grant: String,
+    /// An override of the approval matrix.
+    stored: String,
     token: String,
 }
 
@@ -228,8 +236,10 @@ async fn things_of(api: &Api, tenant: &str) -> Things {
         revoked_by: None,
     };
     api.store.create_grant(&only(tenant), &grant).await.unwrap();
+    let wanted = json!({ "tenant_id": tenant, "tool": "current_time", "gate": "confirm" });
+    let stored = text(&api.admin("POST", "/v1/approval-overrides", Some(wanted)).await.expect(201));
     let (approval, digest) = (asked.approvals[0].id.to_string(), asked.approvals[0].digest.clone());
-    Things { task, run, delivery, letter, approval, digest, grant: grant.id.to_string(), token }
+    Things { task, run, delivery, letter, approval, digest, grant: grant.id.to_string(), stored, token }
 }
 
 /// The body about these things.
@@ -250,6 +260,7 @@ fn url_of(template: &str, tenant: &str, things: &Things) -> String {
         "tokens" => &things.token,
         "approvals" => &things.approval,
         "grants" => &things.grant,
+        "approval-overrides" => &things.stored,
         _ => "none",
     };
     template
@@ -343,6 +354,7 @@ async fn another_tenant_s_things_are_not_there(api: Api) {
         approval: no(),
         digest: no(),
         grant: no(),
+        stored: no(),
         token: no(),
     };
     let before = api.written().await;

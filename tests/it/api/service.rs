@@ -12,7 +12,7 @@ use axum::body::{Body, HttpBody};
 use axum::http::{HeaderMap, Request, StatusCode};
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
-use reveille::agent::{self, Agent};
+use reveille::agent::{self, Agent, Configured};
 use reveille::base::clock::Clock;
 use reveille::base::id::{Scope, Tenant, new_id};
 use reveille::base::invalid::ValidationErrors;
@@ -199,6 +199,7 @@ impl Api {
         let egress = egress.expect("an egress");
         let credentials = Credentials::none(egress.clone());
         let tools = Arc::new(tool::ToolRegistry::new(tool::builtin::all(&credentials)).expect("tools"));
+        let definitions = tools.definitions().cloned().collect();
         let sources = Sources::new(&poll::Settings::default(), &credentials, Arc::clone(&tools), dir.path());
         let sources = Arc::new(sources.expect("sources"));
         let pollable = Arc::clone(&sources);
@@ -218,7 +219,7 @@ impl Api {
         let pipeline = Pipeline::new(pipeline::StepParts {
             credentials,
             agent,
-            agents: vec![],
+            agents: vec![booker()],
             channels: vec!["email".into(), "webhook".into()],
             compute: store.computing().clone(),
             expressions: Default::default(),
@@ -231,7 +232,7 @@ impl Api {
             compute: store.computing().clone(),
             executors,
             pipeline,
-            tools: Vec::new(),
+            tools: definitions,
             bus,
             known,
             connector: oauth::open(&store, &vault, &egress, &providers, public_url).1,
@@ -517,4 +518,18 @@ async fn sums_on_sqlite(file: &Path) -> Vec<(String, String)> {
         sums.push((table, rows.join("\n")));
     }
     sums
+}
+
+/// The one configured agent.
+fn booker() -> Configured {
+    Configured {
+        name: "booker".into(),
+        description: String::new(),
+        instruction: "You book tables.".into(),
+        tools: None,
+        deny_tools: Vec::new(),
+        model: None,
+        max_turns: None,
+        approvals: Default::default(),
+    }
 }

@@ -229,7 +229,7 @@ async fn lookups_answer_the_tenants_own_and_nothing_of_another(world: &StoreHarn
 }
 
 /// The tables that only row-level security keeps apart when a predicate is forgotten.
-const WALLED: [&str; 30] = [
+const WALLED: [&str; 31] = [
     "tasks",
     "recipients",
     "deliveries",
@@ -243,6 +243,7 @@ const WALLED: [&str; 30] = [
     "approvals",
     "approval_links",
     "grants",
+    "approval_overrides",
     "audit",
     "credentials",
     "credential_uses",
@@ -303,6 +304,8 @@ async fn on_postgres_row_level_security_alone_keeps_tenants_apart() {
         "insert into resumptions (task_id, tenant_id, service, account) values (gen_random_uuid(), 'a', 's', 'p')",
         "insert into task_credentials (task_id, tenant_id, service, account) values (gen_random_uuid(), 'a', 's', 'p')",
         "insert into quota_minutes (tenant_id, quota, minute, used, granted) values ('a', 'fires_per_minute', 1, 1, 1)",
+        "insert into approval_overrides (id, tenant_id, subject, tool, gate, created_at, created_by, expires_at)
+         values (gen_random_uuid(), 'a', '', 't', 'auto', now(), 't', now())",
         "insert into halts (tenant_id, kind, halted_by, since) values ('a', 'stopped', 'token:admin', now())",
         "insert into tenant_budgets (tenant_id, limits, updated_at) values ('a', '{}', now())",
         "insert into budget_days (tenant_id, task_id, day, tokens, cost_micros, reserved_tokens, reserved_cost_micros)

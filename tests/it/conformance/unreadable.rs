@@ -73,6 +73,7 @@ planted_in!(
 /// Tables in which no service could meet a row that it can't read.
 const FREE: &[(&str, &str)] = &[
     ("approval_links", "one is read, by its hash, for who follows it"),
+    ("approval_overrides", "a degree or a condition that is not known asks a person"),
     ("approval_votes", "votes are counted where one question is answered"),
     ("audit_chain", "positions and hashes; `check` says where they do not fit"),
     ("budget_days", "numbers, counted by tenant and task"),

@@ -1,10 +1,12 @@
 //! Refusals when a task is saved, each fault at its place, and effects that an agent can't give itself by making tasks.
 
+use reveille::domain::approval::ApprovalLevel;
 use reveille::domain::approval::matrix::Category;
 use reveille::domain::approval::policy::Policy;
 use serde_json::{Value, json};
 
 use super::harness::{answer, failure, faults, run};
+use crate::agent::consent::override_of;
 use crate::agent::harness::{AgentHarness, FakeTool};
 
 fn stage() -> AgentHarness {
@@ -55,6 +57,14 @@ async fn tool_step_is_refused_where_the_rules_ask_for_what_the_matrix_lets_throu
     let at_times = ruled(json!({ "tools": { "echo": { "gate": "confirm", "when": "args.n > 0" } } }));
     assert_eq!(faults(&at_times, steps.clone()), []);
     assert_eq!(failure(run(&at_times, steps, None).await), "fail tool_refused");
+}
+
+#[tokio::test]
+async fn tool_step_is_refused_where_an_override_asks() {
+    let steps = json!({ "steps": [{ "name": "s", "tool": { "name": "echo", "args": { "n": 1 } } }] });
+    let stage = stage();
+    *stage.store.overrides.lock().unwrap() = vec![override_of("echo", ApprovalLevel::Confirm, None)];
+    assert_eq!(failure(run(&stage, steps, None).await), "fail tool_refused");
 }
 
 #[test]

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
-use crate::agent::{AgentOverrides, AgentRequest, AgentResponse, AgentStore, AppendError, Configured};
+use crate::agent::{AgentOverrides, AgentRequest, AgentResponse, AgentStore, AppendError, CallingAgent, Configured};
 use crate::base::invalid::did_you_mean;
 use crate::base::template::Template;
-use crate::domain::approval::PolicyRules;
+use crate::domain::approval::ApprovalOverride;
 use crate::domain::budget::CallBound;
 use crate::domain::credential::references;
 use crate::domain::run::{RunError, TranscriptEntry};
@@ -32,7 +32,7 @@ struct AgentExecution {
     name: Option<String>,
     /// Its say in what needs consent. Nobody can be asked in a step, so what it lets through runs, and what it does not
     /// is refused.
-    rules: Option<Arc<PolicyRules>>,
+    agent: Option<CallingAgent>,
 }
 
 /// `{"instruction": …, "system_prompt"?, "model"?, "max_turns"?, "tools"?, "deny_tools"?, "credentials"?}`, or the `name` of a
@@ -76,8 +76,8 @@ pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>
     };
     reading.need(fields, "instruction")?;
     let instruction = reading.template(fields, "instruction")?;
-    let rules = configured.and_then(Configured::rules).map(Arc::new);
-    Some(Box::new(AgentExecution { instruction, wishes, name, rules }))
+    let agent = configured.map(Configured::calling);
+    Some(Box::new(AgentExecution { instruction, wishes, name, agent }))
 }
 
 fn tools(fields: &Map<String, Value>, key: &str, reading: &mut StepReader) -> Option<Vec<String>> {
@@ -110,7 +110,7 @@ impl AgentExecution {
             first_turn: act.position * TURNS_OF_A_STEP,
             timezone: world.timezone,
             channel: world.channel.clone(),
-            rules: self.rules.clone(),
+            agent: self.agent.clone(),
             asking: None,
             host: world.host.clone(),
             store: Arc::new(transcript),
@@ -199,6 +199,14 @@ impl AgentStore for StepTranscript {
 
     fn reserve(&self, turn: i64, bound: CallBound) -> BoxFuture<'_, Result<(), RunError>> {
         self.store.reserve(turn, bound)
+    }
+
+    fn overrides<'a>(
+        &'a self,
+        agent: Option<&'a str>,
+        tool: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<ApprovalOverride>, AppendError>> {
+        self.store.overrides(agent, tool)
     }
 }
 

@@ -7,7 +7,8 @@ use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
 use crate::agent::Agent;
-use crate::agent::ruling::RulingRequest;
+use crate::agent::checkpoint::run_error;
+use crate::agent::ruling::{RulingRequest, rules_in_order};
 use crate::base::template::Tree;
 use crate::domain::approval::proposal::undo_window;
 use crate::domain::approval::{ApprovalLevel, Category};
@@ -92,17 +93,17 @@ fn message(error: &ToolError) -> String {
 }
 
 impl ToolExecution {
-    async fn call(&self, act: &StepAction<'_>) -> Result<StepResult, StepFault> {
+    async fn call(&self, act: &StepAction<'_>) -> Result<StepResult, StepError> {
         let tools = act.world.parts.tools();
         let Some(tool) = tools.find(&self.name) else {
-            return Err(StepFault::new("unknown_tool", message(&unknown_tool(&self.name, tools.names()))));
+            return Err(StepFault::new("unknown_tool", message(&unknown_tool(&self.name, tools.names()))).into());
         };
         // the registry may be another one than when the task was saved
         if let Some(why) = refused(tool.definition(), &act.world.parts.agent) {
-            return Err(StepFault::new("tool_refused", why));
+            return Err(StepFault::new("tool_refused", why).into());
         }
         if !tools.allows(act.world.tenant.as_str(), &self.name) {
-            return Err(StepFault::new("tool_denied", denied(&self.name)));
+            return Err(StepFault::new("tool_denied", denied(&self.name)).into());
         }
         let (tree, steps) = (self.arguments.clone(), self.steps(act.scope));
         let arguments = act.compute(steps, move |scope| Ok(tree.value(&scope.template)?)).await?;
@@ -136,27 +137,28 @@ impl ToolExecution {
             Ok(output) => {
                 Ok(StepResult::plain(serde_json::from_str(&output.text).unwrap_or(Value::String(output.text))))
             }
-            Err(error) => Err(self.failed(error)),
+            Err(error) => Err(self.failed(error).into()),
         }
     }
 
     /// Whether the rules let this call through, for this tenant and with these arguments.
-    async fn permit(&self, act: &StepAction<'_>, tool: &Arc<Registered>, arguments: &Value) -> Result<(), StepFault> {
+    async fn permit(&self, act: &StepAction<'_>, tool: &Arc<Registered>, arguments: &Value) -> Result<(), StepError> {
         let chosen = tool.tool.credential_chosen(arguments);
+        let overrides = act.world.store.overrides(None, &self.name).await.map_err(run_error)?;
         let request = RulingRequest {
             policy: act.world.parts.agent.policy.clone(),
             tool: Arc::clone(tool),
             arguments: arguments.clone(),
             tenant: act.world.tenant.as_str().to_owned(),
             credential: chosen.filter(|chosen| self.credential.as_ref() != Some(chosen)),
-            more: Vec::new(),
+            more: rules_in_order(&overrides, None, None),
         };
         let ruling = request.judge(&act.world.parts.compute).await;
         match (ruling.gate, ruling.reasons.last()) {
             (ApprovalLevel::Auto, _) => Ok(()),
             (ApprovalLevel::Confirm, why) => {
                 let why = why.map_or(String::new(), |why| format!(": {why}"));
-                Err(StepFault::new("tool_refused", needs_approval(&tool.definition().name) + &why))
+                Err(StepFault::new("tool_refused", needs_approval(&tool.definition().name) + &why).into())
             }
         }
     }
@@ -193,7 +195,7 @@ impl StepKind for ToolExecution {
     }
 
     fn perform<'a>(&'a self, act: &'a StepAction<'a>) -> BoxFuture<'a, Result<StepResult, StepError>> {
-        Box::pin(async move { Ok(self.call(act).await?) })
+        Box::pin(self.call(act))
     }
 }
 

@@ -1,0 +1,274 @@
+//! Overrides of the approval matrix: set, listed, taken back, and asked for before each call of a tool.
+//!
+//! Nearly no tenant has any, so an instance remembers for [`MEMORY`] who has none, and reads those of the others for each call:
+//! one that is taken back covers no call from its commit on. The first of a tenant may take so long to reach an instance.
+
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use lru::LruCache;
+use serde_json::json;
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use crate::base::id::Scope;
+use crate::domain::actor::Actor;
+use crate::domain::approval::stored_override::MOST_OVERRIDES;
+use crate::domain::approval::{ApprovalLevel, ApprovalOverride};
+use crate::store::columns::Columns;
+use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage};
+use crate::store::db::text::{optional, text};
+use crate::store::ops::audit::{AuditAction, write_audit};
+use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
+use crate::store::sql::sql;
+use crate::store::tx::Tx;
+use crate::store::{Store, StoreError};
+
+/// How long it is remembered that a tenant has none.
+const MEMORY: TimeDelta = TimeDelta::seconds(5);
+/// Tenants that are remembered, at most.
+const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
+
+/// Tenants that had no override a moment ago, and when that was.
+#[derive(Clone)]
+pub(in crate::store) struct TenantsWithout(Arc<Mutex<LruCache<String, DateTime<Utc>>>>);
+
+impl Default for TenantsWithout {
+    fn default() -> TenantsWithout {
+        TenantsWithout(Arc::new(Mutex::new(LruCache::new(REMEMBERED))))
+    }
+}
+
+impl TenantsWithout {
+    fn knows(&self, tenant: &str, now: DateTime<Utc>) -> bool {
+        self.lock().get(tenant).is_some_and(|at| (now - *at).abs() < MEMORY)
+    }
+
+    fn remember(&self, tenant: &str, now: DateTime<Utc>) {
+        self.lock().put(tenant.to_owned(), now);
+    }
+
+    fn forget(&self, tenant: &str) {
+        self.lock().pop(tenant);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, LruCache<String, DateTime<Utc>>> {
+        self.0.lock().expect("overrides lock")
+    }
+}
+
+/// The overrides to list. Newest first, after the override `before`.
+#[derive(Debug, Clone, Default)]
+pub struct OverrideFilter {
+    /// Only of this task.
+    pub task_id: Option<Uuid>,
+    /// Only of this agent.
+    pub agent: Option<String>,
+    /// Only ids before this one, for the next page.
+    pub before: Option<Uuid>,
+    /// Most rows of the page.
+    pub limit: i64,
+}
+
+const SELECT: &str = "
+    select o.id, o.tenant_id, o.task_id, o.agent, o.tool, o.gate, o.condition, o.created_at, o.created_by, o.expires_at
+      from approval_overrides o ";
+/// Beginning of a page's statement: an override is as long as its condition.
+const MEASURED: &str = "with page as materialized (
+    select o.id, octet_length(o.tool) + coalesce(octet_length(o.condition), 0) + coalesce(octet_length(o.agent), 0)
+                 + octet_length(o.created_by) as bytes
+      from approval_overrides o where o.expires_at > ";
+const FITTING: &str = sql!(SELECT, "join fit on fit.id = o.id");
+/// Those for one call: at most one each of the tenant, the agent and the task.
+pub(in crate::store) const OF_CALL: &str = sql!(
+    SELECT,
+    "where o.tenant_id = $1 and o.subject in ('', $2, $3) and o.tool = $4 and o.expires_at > $5 order by o.subject"
+);
+pub(in crate::store) const HAS_ANY: &str = "select exists (select 1 from approval_overrides where tenant_id = $1)";
+
+impl<'r, R: Columns> FromRow<'r, R> for ApprovalOverride {
+    fn from_row(row: &'r R) -> Result<ApprovalOverride, sqlx::Error> {
+        let gate: String = row.value("gate")?;
+        Ok(ApprovalOverride {
+            id: row.value("id")?,
+            tenant_id: row.value("tenant_id")?,
+            task_id: row.value("task_id")?,
+            agent: row.value("agent")?,
+            tool: row.value("tool")?,
+            // a degree that this release does not know asks a person
+            gate: ApprovalLevel::parse(&gate).unwrap_or(ApprovalLevel::Confirm),
+            when: row.value("condition")?,
+            created_at: row.value("created_at")?,
+            created_by: row.value("created_by")?,
+            expires_at: row.value("expires_at")?,
+        })
+    }
+}
+
+impl Store {
+    /// Sets an override, in the place of the one that its tenant, agent or task has for the tool.
+    ///
+    /// # Errors
+    /// `NotFound`: the tenant has no such task. `Conflict`: it has as many overrides as it may have.
+    pub async fn set_approval_override(
+        &self,
+        wanted: &ApprovalOverride,
+        idempotency: Option<&Idempotency>,
+    ) -> Result<StoredAnswer<()>, StoreError> {
+        let mut write = self.db.write_unconfined(Some(&wanted.tenant_id)).await?;
+        let tx = &mut write.tx();
+        if let Some(answer) = once(tx, idempotency, wanted.created_at).await? {
+            return Ok(answer);
+        }
+        write.set_rls_tenant(Some(&wanted.tenant_id)).await?;
+        let tx = &mut write.tx();
+        if let Some(task_id) = wanted.task_id {
+            let found: Option<i64> = tx
+                .query("select 1 from tasks where id = $1 and tenant_id = $2")
+                .bind(task_id)
+                .bind(text(&wanted.tenant_id))
+                .optional_scalar()
+                .await?;
+            found.ok_or(StoreError::NotFound)?;
+        }
+        tx.query(
+            "delete from approval_overrides where tenant_id = $1 and (expires_at <= $2 or subject = $3 and tool = $4)",
+        )
+        .bind(text(&wanted.tenant_id))
+        .bind(wanted.created_at)
+        .bind(subject(wanted.agent.as_deref(), wanted.task_id))
+        .bind(text(&wanted.tool))
+        .execute()
+        .await?;
+        let count: i64 = tx
+            .query("select count(*) from approval_overrides where tenant_id = $1")
+            .bind(text(&wanted.tenant_id))
+            .scalar()
+            .await?;
+        if count >= MOST_OVERRIDES {
+            let sentence =
+                format!("the tenant has {MOST_OVERRIDES} overrides, the most there may be; remove some first");
+            return Err(StoreError::Conflict(sentence));
+        }
+        insert(tx, wanted).await?;
+        write_audit(tx, act(wanted, &wanted.created_by, "override.set"), wanted.created_at).await?;
+        write.commit().await?;
+        self.without_overrides.forget(&wanted.tenant_id);
+        Ok(StoredAnswer::Done(()))
+    }
+
+    /// A page of overrides that hold, newest first.
+    pub async fn list_approval_overrides(
+        &self,
+        scope: &Scope,
+        filter: &OverrideFilter,
+    ) -> Result<RowPage<ApprovalOverride>, StoreError> {
+        let mut read = self.db.read_in(scope).await?;
+        let (mut query, mut order) = (read.build(MEASURED), "");
+        query.push_bind(self.clock.now());
+        if let Some(tenant) = scope.tenant() {
+            query.push_key("o.tenant_id", text(tenant).into_owned());
+            order = "o.tenant_id desc, ";
+        }
+        if let Some(task_id) = filter.task_id {
+            query.push(" and o.task_id = ").push_bind(task_id);
+        }
+        if let Some(agent) = &filter.agent {
+            query.push(" and o.agent = ").push_bind(text(agent).into_owned());
+        }
+        if let Some(before) = filter.before {
+            query.push(" and o.id < ").push_bind(before);
+        }
+        query.push(" order by ").push(order).push("o.id desc limit ").push_bind(filter.limit).push(FIT).push(FITTING);
+        query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
+        let rows = query.finish().rows().await?;
+        read.end().await?;
+        Ok(RowPage::from_rows(&self.unreadable, "approval_overrides", &rows, filter.limit, Ok))
+    }
+
+    /// Takes an override back.
+    pub async fn remove_approval_override(&self, scope: &Scope, id: Uuid, by: &str) -> Result<(), StoreError> {
+        let mut write = self.db.write(scope).await?;
+        let tx = &mut write.tx();
+        let found: Option<ApprovalOverride> = tx
+            .query(sql!(SELECT, "where o.id = $1 and ($2 is null or o.tenant_id = $2)"))
+            .bind(id)
+            .bind(scope.tenant())
+            .optional()
+            .await?;
+        let removed = found.ok_or(StoreError::NotFound)?;
+        tx.query("delete from approval_overrides where id = $1").bind(id).execute().await?;
+        write_audit(tx, act(&removed, by, "override.removed"), self.clock.now()).await?;
+        write.commit().await?;
+        Ok(())
+    }
+
+    /// The overrides that hold for the calls of a tool by a run: of its tenant, of the agent and of the task.
+    pub async fn approval_overrides_of_call(
+        &self,
+        tenant: &str,
+        agent: Option<&str>,
+        task_id: Option<Uuid>,
+        tool: &str,
+    ) -> Result<Vec<ApprovalOverride>, StoreError> {
+        let now = self.clock.now();
+        if self.without_overrides.knows(tenant, now) {
+            return Ok(Vec::new());
+        }
+        let mut read = self.db.read().await?;
+        let found: Vec<ApprovalOverride> = read
+            .query(OF_CALL)
+            .bind(text(tenant))
+            .bind(subject(agent, None))
+            .bind(subject(None, task_id))
+            .bind(text(tool))
+            .bind(now)
+            .all()
+            .await?;
+        if found.is_empty() && !read.query(HAS_ANY).bind(text(tenant)).scalar::<bool>().await? {
+            self.without_overrides.remember(tenant, now);
+        }
+        Ok(found)
+    }
+}
+
+/// The name of those for whom an override holds.
+fn subject(agent: Option<&str>, task_id: Option<Uuid>) -> String {
+    match (task_id, agent) {
+        (Some(task_id), _) => format!("task:{task_id}"),
+        (None, Some(agent)) => format!("agent:{}", text(agent)),
+        (None, None) => String::new(),
+    }
+}
+
+async fn insert(tx: &mut Tx<'_>, wanted: &ApprovalOverride) -> Result<(), StoreError> {
+    tx.query(
+        "insert into approval_overrides (id, tenant_id, task_id, agent, subject, tool, gate, condition, created_at,
+                                         created_by, expires_at)
+         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+    )
+    .bind(wanted.id)
+    .bind(text(&wanted.tenant_id))
+    .bind(wanted.task_id)
+    .bind(optional(wanted.agent.as_deref()))
+    .bind(subject(wanted.agent.as_deref(), wanted.task_id))
+    .bind(text(&wanted.tool))
+    .bind(wanted.gate.as_str())
+    .bind(optional(wanted.when.as_deref()))
+    .bind(wanted.created_at)
+    .bind(text(&wanted.created_by))
+    .bind(wanted.expires_at)
+    .execute()
+    .await?;
+    Ok(())
+}
+
+fn act<'a>(of: &'a ApprovalOverride, actor: &'a str, action: &'a str) -> AuditAction<'a> {
+    let body = json!({
+        "tool": of.tool, "gate": of.gate, "when": of.when, "task_id": of.task_id, "agent": of.agent,
+        "expires_at": of.expires_at,
+    });
+    let via = Actor::parse(actor).via().as_str();
+    AuditAction { tenant: &of.tenant_id, actor, via, action, subject_type: "override", subject_id: of.id, body }
+}
