@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_like_a_secret_is_found_and_words_are_not() {
+    fn text_like_a_secret_is_found_and_words_are_not() {
         let key = format!("sk-proj-{}", "a1".repeat(20));
         let token = format!("ghp_{}", "A1".repeat(18));
         for text in ["-----BEGIN RSA PRIVATE KEY-----", "AKIAIOSFODNN7EXAMPLE", &key, &token] {

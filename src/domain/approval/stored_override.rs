@@ -49,7 +49,7 @@ pub struct ApprovalOverride {
 }
 
 impl ApprovalOverride {
-    /// Whose rule it is.
+    /// The one whose rule it is.
     pub fn by(&self) -> RuleBy {
         match (&self.task_id, &self.agent) {
             (Some(_), _) => RuleBy::Task,

@@ -72,7 +72,7 @@ pub enum TranscriptMessage {
         /// The code of the error that was made of it.
         code: String,
     },
-    /// What verifiers have found in the answer before it. The model is never shown it.
+    /// Findings of verifiers about the answer before it. The model is never shown them.
     Verdict {
         /// Findings that are noted, each behind the name of its verifier.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -164,6 +164,8 @@ impl Shared {
             Ok(Some(finish)) => {
                 let (entries, budget) = transcript.take_deferred();
                 let finish = Finish { entries, budget, ..finish };
+                // what is left to do is the store's: others compute meanwhile
+                guard.slot.leave();
                 self.record(Box::new(finish), &started, told).await;
             }
             Ok(None) => tracing::warn!(%run_id, "the run was taken over while it was executed"),

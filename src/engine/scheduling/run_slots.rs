@@ -1,5 +1,5 @@
 //! The places in which runs of this instance compute (`engine.max_concurrent_runs`), and those in which they wait for an
-//! answer from elsewhere (`engine.max_waiting_runs`).
+//! answer from elsewhere, or for the record of their end (`engine.max_waiting_runs`).
 //!
 //! A run that waits gives its place up, as soon as it finds a waiting place: each tenant may have as many of these as the
 //! rule of [`Shares`](crate::store::Shares) leaves it, and tenants have those that become free in turn. A run whose answer is here has a place again before runs that are yet to
@@ -104,8 +104,8 @@ impl RunSlots {
 
     /// Has these metrics tell how many runs are in each phase.
     pub fn register(&self, metrics: &Metrics) {
-        let help = "Runs that this instance executes: they have a place (computing), wait for an answer without one \
-                    (waiting), or have it and wait for a place (returning)";
+        let help = "Runs that this instance executes: they have a place (computing), wait without one for an answer or for \
+                    the record of their end (waiting), or have it and wait for a place (returning)";
         metrics.registered("runs_under_way", help, self.0.gauges.clone());
         self.tell(&self.lock());
     }

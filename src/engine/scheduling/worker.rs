@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
 use prometheus_client::metrics::counter::Counter;
 use uuid::Uuid;
@@ -23,6 +24,8 @@ use crate::engine::scheduling::scheduler::HORIZON;
 use crate::engine::service::{IdlePolicy, MAX_IDLE_WAIT, NOW, NextTick, ServiceLoop, TickError};
 use crate::store::{ClaimCursor, Lease, RunLimits, Starts, Store, Take, Topic, tenant_hash, with_timeout};
 
+/// How long before an instant halts are looked at: within the time that a look is good for.
+const LOOK_AHEAD: TimeDelta = TimeDelta::milliseconds(200);
 /// Runs taken or started in one transaction.
 const BATCH: usize = 500;
 
@@ -195,6 +198,12 @@ impl Worker {
         }
     }
 
+    /// When to wake for an instant: a moment before it, so that halts are known by then, or at it where that moment has come.
+    fn look_before(&self, next: DateTime<Utc>) -> DateTime<Utc> {
+        let look = next - LOOK_AHEAD;
+        if look > self.store.clock().now() { look } else { next }
+    }
+
     async fn apply_cancels(&self) -> Result<(), TickError> {
         let elapsed = self.store.clock().elapsed();
         if self.active.is_empty() || !self.cancels.lock().expect("cancels lock").is_due(elapsed) {
@@ -225,10 +234,11 @@ impl ServiceLoop for Worker {
             return Err(TickError::ClockUnknown);
         }
         self.prefetch.forget_expired(self.store.clock().now());
-        self.neighbours.refresh().await;
         let halts = self.store.halts().await?;
         self.forget_halted(&halts);
         let more_due = self.start_due().await?;
+        // after the starts, which wait for nothing that may be known already
+        self.neighbours.refresh().await;
         let more_ready = self.claim_in_pace(&halts).await?;
         self.apply_cancels().await?;
         if self.prefetch.has_skipped() {
@@ -236,7 +246,7 @@ impl ServiceLoop for Worker {
         }
         let next = match (more_due || more_ready, self.prefetch.next()) {
             (true, _) if self.prefetch.has_free_slot() => NextTick::Now,
-            (false, Some(next)) if self.prefetch.has_free_slot() => NextTick::At(next),
+            (false, Some(next)) if self.prefetch.has_free_slot() => NextTick::At(self.look_before(next)),
             (false, None) => NextTick::OnWake,
             _ => {
                 self.short_of_room.store(true, Ordering::Relaxed);

@@ -124,13 +124,13 @@ impl Store {
         write.set_rls_tenant(Some(&wanted.tenant_id)).await?;
         let tx = &mut write.tx();
         if let Some(task_id) = wanted.task_id {
-            let found: Option<i64> = tx
-                .query("select 1 from tasks where id = $1 and tenant_id = $2")
+            let is_there: bool = tx
+                .query("select exists (select 1 from tasks where id = $1 and tenant_id = $2)")
                 .bind(task_id)
                 .bind(text(&wanted.tenant_id))
-                .optional_scalar()
+                .scalar()
                 .await?;
-            found.ok_or(StoreError::NotFound)?;
+            is_there.then_some(()).ok_or(StoreError::NotFound)?;
         }
         tx.query(
             "delete from approval_overrides where tenant_id = $1 and (expires_at <= $2 or subject = $3 and tool = $4)",

@@ -259,6 +259,13 @@ fn bases() -> Vec<Base> {
             }),
         ),
         base(
+            "set_approval_override",
+            json!({
+                "tenant_id": "ann", "tool": "http_request", "gate": "auto", "when": "args.method == 'GET'",
+                "agent": "booker", "expires_at": "2026-12-01T00:00:00Z",
+            }),
+        ),
+        base(
             "create_token",
             json!({
                 "name": "x", "scopes": ["tasks:read"], "tenant_id": "ann", "expires_at": "2027-01-01T00:00:00Z",

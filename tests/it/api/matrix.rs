@@ -92,7 +92,7 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("make_connection", Line { permission: None, body: None, other: Nothing, done: 403 }),
         (
             "set_approval_override",
-            line(P::ApprovalsDecide, InBody, 201, Some(json!({ "tool": "notify", "gate": "confirm" }))),
+            line(P::ApprovalsDecide, InBody, 201, Some(json!({ "tool": "http_request", "gate": "confirm" }))),
         ),
         ("list_approval_overrides", line(P::ApprovalsRead, InQuery, 200, None)),
         ("remove_approval_override", line(P::ApprovalsDecide, Here, 204, None)),

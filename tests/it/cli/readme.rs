@@ -58,6 +58,7 @@ async fn readme_is_what_its_commands_print() {
 
     // models
     reader.pass_over("toml", "[llm]", "needs keys of providers; cli::check builds its models");
+    reader.pass_over("toml", "[verifiers.rules.C-0100]", "agent::verifiers has answers that break such rules");
     reader.pass_over(
         "toml",
         "[budgets.run]",
@@ -98,6 +99,13 @@ async fn readme_is_what_its_commands_print() {
 
     // approvals
     reader.configure("[approvals.tools.http_send]").await;
+    reader.pass_over("sh", "reveille override set", "sets what the block before it says; the next lines type it");
+    let when = "args.url == 'https://notes.example.org/office'";
+    reader.quietly(&format!("reveille override set http_send auto --tenant ann --for 7d --when \"{when}\"")).await;
+    reader.until("reveille override list --tenant ann", "http_send").await;
+    reader
+        .quietly("reveille override remove $(reveille override list --json | grep -o '[0-9a-f-]\\{36\\}' | head -1)")
+        .await;
     reader.console("reveille task create --tenant ann --name Office").await;
     reader.console("reveille audit verify").await;
 

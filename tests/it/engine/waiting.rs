@@ -87,6 +87,28 @@ async fn agents_of_one_instant_are_all_under_way_by_default_and_a_pipeline_besid
     instance.finish(&world).await;
 }
 
+/// A lock of its own keeps the store from recording an end, and from nothing else.
+#[tokio::test]
+async fn runs_whose_ends_are_being_recorded_take_no_place() {
+    let mut world = World::postgres().await;
+    world.settings.max_concurrent_runs = 1;
+    let instance = world.instance();
+    let task = instance.task(pipeline("ann", json!([{ "name": "one", "map": "1" }]))).await;
+    let lock = world.begin("lock table turns in exclusive mode").await;
+    run_often(&instance, &task, 3).await;
+    instance.settle(3).await;
+    let begun = Instant::now();
+    while instance.engine().slot_counts() != (SlotCounts { computing: 0, waiting: 3, returning: 0 }) {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", instance.engine().slot_counts());
+        pause(LOOK).await;
+    }
+    drop(lock);
+    instance.settle(0).await;
+    assert_eq!(world.number("select count(*) from runs where state = 'succeeded'").await, 3);
+    assert_eq!(instance.engine().slot_counts(), SlotCounts::default());
+    instance.finish(&world).await;
+}
+
 async fn runs_beyond_the_waiting_places_keep_their_places_and_nothing_is_lost(mut world: World) {
     let model = slow(&mut world).await;
     (world.settings.max_concurrent_runs, world.settings.max_waiting_runs) = (2, 3);
