@@ -21,7 +21,7 @@ use crate::agent::consent::{Consent, ConsentVerdict, EarlierQuestions, REFUSED};
 use crate::agent::stream::StreamEmitter;
 use crate::base::clock::Clock;
 use crate::base::compute::Compute;
-use crate::base::id::Tenant;
+use crate::base::id::{Tenant, new_id};
 use crate::domain::approval::{Approval, CallOutcome};
 use crate::domain::run::{RunError, ToolCall};
 use crate::ports::tool::access::ToolLimits;
@@ -123,9 +123,12 @@ impl ToolRunner<'_> {
         asked: &'a EarlierQuestions,
         resumed: bool,
     ) -> impl Stream<Item = Result<CallResult, RunError>> + Unpin + 'a {
-        let mut order: Vec<(usize, &ToolCall)> = calls.iter().enumerate().collect();
-        order.sort_by_key(|(index, call)| (asked.of(&call.id).and_then(|approval| approval.decided_at), *index));
-        let each = |(index, call)| self.one(turn, index, call, asked, resumed).boxed();
+        // questions are in the order of their ids: it is that of the calls, whichever is judged first
+        let id = || new_id(self.clock.now());
+        let mut order: Vec<(usize, &ToolCall, Uuid)> =
+            calls.iter().enumerate().map(|(index, call)| (index, call, id())).collect();
+        order.sort_by_key(|(index, call, _)| (asked.of(&call.id).and_then(|approval| approval.decided_at), *index));
+        let each = |(index, call, question)| self.one(turn, (index, question), call, asked, resumed).boxed();
         order.into_iter().map(each).collect::<FuturesUnordered<_>>()
     }
 
@@ -138,14 +141,14 @@ impl ToolRunner<'_> {
     async fn one(
         &self,
         turn: i64,
-        index: usize,
+        (index, question): (usize, Uuid),
         call: &ToolCall,
         asked: &EarlierQuestions,
         resumed: bool,
     ) -> Result<CallResult, RunError> {
         self.teller.tool_call(turn, call);
         let begun = self.clock.elapsed();
-        let answered = match self.attempt(turn, call, asked, resumed).await? {
+        let answered = match self.attempt((turn, question), call, asked, resumed).await? {
             Attempt::Open(open) => {
                 if let PendingCall::Ask(approval, _) = &open {
                     self.teller.approval_required(approval);
@@ -186,7 +189,7 @@ impl ToolRunner<'_> {
     /// Everything that may stand in the way of a call, then the call.
     async fn attempt(
         &self,
-        turn: i64,
+        (turn, question): (i64, Uuid),
         call: &ToolCall,
         asked: &EarlierQuestions,
         resumed: bool,
@@ -215,12 +218,15 @@ impl ToolRunner<'_> {
             },
             _ => None,
         };
-        let (edited, approval, again, reasons) = match self.consent.of(turn, call, tool, approval, precheck).await? {
-            ConsentVerdict::Ask(question, replaces) => return Ok(Attempt::Open(PendingCall::Ask(question, replaces))),
-            ConsentVerdict::Wait(approval) => return Ok(Attempt::Open(PendingCall::Put(approval))),
-            ConsentVerdict::Refused(observed, reasons) => return Ok(Attempt::done(Err(observed), None, reasons)),
-            ConsentVerdict::Run { arguments, approval, again, reasons } => (arguments, approval, again, reasons),
-        };
+        let (edited, approval, again, reasons) =
+            match self.consent.of((turn, question), call, tool, approval, precheck).await? {
+                ConsentVerdict::Ask(question, replaces) => {
+                    return Ok(Attempt::Open(PendingCall::Ask(question, replaces)));
+                }
+                ConsentVerdict::Wait(approval) => return Ok(Attempt::Open(PendingCall::Put(approval))),
+                ConsentVerdict::Refused(observed, reasons) => return Ok(Attempt::done(Err(observed), None, reasons)),
+                ConsentVerdict::Run { arguments, approval, again, reasons } => (arguments, approval, again, reasons),
+            };
         let begun_before = again || (resumed && approval.is_none());
         if begun_before && !tool.definition().idempotent {
             return Ok(Attempt::done(Err(unknown_outcome_error()), approval, reasons));

@@ -19,7 +19,6 @@ use crate::agent::ruling::{RulingRequest, rules_in_order};
 use crate::agent::{AgentStore, Asking};
 use crate::base::clock::Clock;
 use crate::base::compute::Compute;
-use crate::base::id::new_id;
 use crate::domain::actor::Actor;
 use crate::domain::approval::proposal::{canonical_hash, undo_window};
 use crate::domain::approval::{
@@ -73,6 +72,7 @@ pub enum ConsentVerdict {
 
 /// Facts that a question shows besides the tool.
 struct ShownQuestion<'a> {
+    id: Uuid,
     arguments: &'a Value,
     ruling: Ruling,
     precheck: Option<Value>,
@@ -95,24 +95,25 @@ impl Consent<'_> {
         Ok(EarlierQuestions(asked))
     }
 
-    /// Decides about one call. `precheck` is what the tool's own look has found now, where it has one.
+    /// Decides about one call; a question about it has this id. `precheck` is what the tool's own look has found now, where it
+    /// has one.
     pub async fn of(
         &self,
-        turn: i64,
+        (turn, id): (i64, Uuid),
         call: &ToolCall,
         tool: &Arc<Registered>,
         asked: Option<&Approval>,
         precheck: Option<Value>,
     ) -> Result<ConsentVerdict, RunError> {
         match asked {
-            Some(approval) => self.decided_call(turn, call, tool, approval, precheck).await,
-            None => self.first(turn, call, tool, precheck).await,
+            Some(approval) => self.decided_call((turn, id), call, tool, approval, precheck).await,
+            None => self.first((turn, id), call, tool, precheck).await,
         }
     }
 
     async fn first(
         &self,
-        turn: i64,
+        (turn, id): (i64, Uuid),
         call: &ToolCall,
         tool: &Arc<Registered>,
         precheck: Option<Value>,
@@ -139,7 +140,7 @@ impl Consent<'_> {
             let (call_id, arguments) = (call.id.as_str(), &call.arguments);
             let ask = GrantAsk { turn, call_id, tool: name, definition: &definition, arguments };
             if self.store.use_grant(ask).await.map_err(run_error)?.is_none() {
-                let shown = ShownQuestion { arguments, ruling, precheck };
+                let shown = ShownQuestion { id, arguments, ruling, precheck };
                 return Ok(ConsentVerdict::Ask(Box::new(self.question(asking, turn, call, tool, shown)), None));
             }
             ruling.reasons.push("a standing grant covers it".to_owned());
@@ -154,7 +155,7 @@ impl Consent<'_> {
         let seconds = window.num_seconds();
         ruling.reasons.push(format!("`{name}` is held for {seconds} s before it runs, so that it may be stopped"));
         ruling.reason_codes.push(ReasonCode::UndoWindow);
-        let shown = ShownQuestion { arguments: &call.arguments, ruling, precheck };
+        let shown = ShownQuestion { id, arguments: &call.arguments, ruling, precheck };
         let Approval { id, batch_id, proposal, .. } = self.question(asking, turn, call, tool, shown);
         let of = self.identity(turn, call);
         let proposal = Proposal { excluded_approver: None, confirmation: None, ..proposal };
@@ -169,7 +170,7 @@ impl Consent<'_> {
     /// A call that was asked about.
     async fn decided_call(
         &self,
-        turn: i64,
+        (turn, id): (i64, Uuid),
         call: &ToolCall,
         tool: &Registered,
         approval: &Approval,
@@ -208,7 +209,7 @@ impl Consent<'_> {
             let Some(asking) = self.asking else {
                 return Ok(ConsentVerdict::Refused(no_approver_error(tool.definition()), ruling.reasons));
             };
-            let question = self.question(asking, turn, call, tool, ShownQuestion { arguments, ruling, precheck });
+            let question = self.question(asking, turn, call, tool, ShownQuestion { id, arguments, ruling, precheck });
             return Ok(ConsentVerdict::Ask(Box::new(question), Some(approval.id)));
         }
         let edited = (approval.status == ApprovalStatus::Edited).then(|| arguments.clone());
@@ -233,7 +234,7 @@ impl Consent<'_> {
         tool: &Registered,
         shown: ShownQuestion,
     ) -> Approval {
-        let ShownQuestion { arguments, ruling, precheck } = shown;
+        let ShownQuestion { id, arguments, ruling, precheck } = shown;
         let definition = tool.definition();
         let settings = self.policy.settings();
         let now = self.clock.now();
@@ -263,7 +264,7 @@ impl Consent<'_> {
             timeout_seconds: settings.timeout_minutes * 60,
         };
         // the batch is given to all questions of one turn together
-        Approval::asked((new_id(now), Uuid::nil()), self.identity(turn, call), asking.task_id, proposal, now)
+        Approval::asked((id, Uuid::nil()), self.identity(turn, call), asking.task_id, proposal, now)
     }
 }
 

@@ -58,7 +58,6 @@ pub struct NewApprovalOverride {
     /// The tenant for whose runs it holds; a tenant's own token leaves it out.
     pub tenant_id: Option<String>,
     /// Name of the tool.
-    #[schema(min_length = 1, max_length = 200)]
     pub tool: String,
     /// The degree of approval in place of the matrix's.
     pub gate: ApprovalLevel,
@@ -68,7 +67,6 @@ pub struct NewApprovalOverride {
     /// For this task alone.
     pub task_id: Option<Uuid>,
     /// For this configured agent alone.
-    #[schema(min_length = 1, max_length = 200)]
     pub agent: Option<String>,
     /// The instant from which it does not hold; at most 365 days from now. Absent: 30 days from now.
     pub expires_at: Option<DateTime<Utc>>,

@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use crate::base::id::Tenant;
 use crate::base::invalid::ValidationErrors;
+use crate::base::json::typed;
 use crate::base::token::Permission;
 use crate::domain::budget::{Budgets, day_of};
 use crate::http::HttpState;
@@ -96,7 +97,7 @@ pub async fn put_budgets(Call(state, caller): Call, id: Id, body: JsonBody) -> R
     if let Some(fields) = body.as_object_mut() {
         fields.retain(|_, value| !value.is_null());
     }
-    let said: Budgets = faults.read(&body, "").unwrap_or_default();
+    let said: Budgets = typed::read(&body, "", &mut faults).unwrap_or_default();
     said.check("", &mut faults);
     faults.into_result(())?;
     state.store.put_budgets(tenant.as_str(), &said, &caller.name()).await?;
