@@ -103,9 +103,8 @@ async fn readme_is_what_its_commands_print() {
     let when = "args.url == 'https://notes.example.org/office'";
     reader.quietly(&format!("reveille override set http_send auto --tenant ann --for 7d --when \"{when}\"")).await;
     reader.until("reveille override list --tenant ann", "http_send").await;
-    reader
-        .quietly("reveille override remove $(reveille override list --json | grep -o '[0-9a-f-]\\{36\\}' | head -1)")
-        .await;
+    let id = r#"$(reveille override list --json | grep -o '"id": *"[0-9a-f-]*' | grep -o '[0-9a-f-]*$')"#;
+    reader.quietly(&format!("reveille override remove {id}")).await;
     reader.console("reveille task create --tenant ann --name Office").await;
     reader.console("reveille audit verify").await;
 
