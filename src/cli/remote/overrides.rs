@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use chrono::{SecondsFormat, Utc};
+use chrono::SecondsFormat;
 use serde_json::{Map, Value, json};
 
 use super::grant::revoke;
-use crate::base::clock::to_delta;
+use crate::base::clock::{machine_now, to_delta};
 use crate::base::unicode_safety::on_one_line;
 use crate::cli::client::given_filters;
 use crate::cli::screen::{cut, text_of, time_of};
-use crate::cli::{Client, ListOptions, Screen, ServiceArgs, typed};
+use crate::cli::{CliFailure, Client, ListOptions, Screen, ServiceArgs, typed};
 use crate::config::Environment;
 
 #[derive(Debug, clap::Subcommand)]
@@ -96,7 +96,10 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 async fn set(args: SetArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let client = Client::new(&args.service, environment)?.with_flag_names(typed::OVERRIDE);
     let task = client.optional_id("tasks", args.task.as_deref()).await?;
-    let expires_at = (Utc::now() + to_delta(args.time)).to_rfc3339_opts(SecondsFormat::Millis, true);
+    let Some(expires_at) = machine_now().checked_add_signed(to_delta(args.time)) else {
+        return Err(CliFailure::new("`--for` reaches too far ahead").hint("such as 7d or 30d").into());
+    };
+    let expires_at = expires_at.to_rfc3339_opts(SecondsFormat::Millis, true);
     let mut body = Map::from_iter([
         ("tool".to_owned(), json!(args.tool)),
         ("gate".to_owned(), json!(args.gate)),

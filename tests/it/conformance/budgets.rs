@@ -111,7 +111,7 @@ async fn settling_twice_counts_once_and_what_a_run_has_left_is_taken_back_with_i
     };
     let settlement = || vec![Settlement { id: calls[0].id, spent: TOKENS(30), notice: None }];
     for _ in 0..2 {
-        world.store.append_and_settle("a", run.lease, &[entry.clone()], settlement()).await.unwrap();
+        world.store.append_and_settle("a", run.lease, std::slice::from_ref(&entry), settlement()).await.unwrap();
     }
     assert_eq!(standings(world, &run).await, (standing(30, 200), standing(30, 200)));
     // a worker that has lost its lease settles nothing
