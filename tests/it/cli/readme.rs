@@ -99,14 +99,14 @@ async fn readme_is_what_its_commands_print() {
 
     // approvals
     reader.configure("[approvals.tools.http_send]").await;
-    reader.pass_over("sh", "reveille override set", "sets what the block before it says; the next lines type it");
+    reader.pass_over("sh", "reveille override set", "sets what the block before it says; it is typed once the record is counted");
+    reader.console("reveille task create --tenant ann --name Office").await;
+    reader.console("reveille audit verify").await;
     let when = "args.url == 'https://notes.example.org/office'";
     reader.quietly(&format!("reveille override set http_send auto --tenant ann --for 7d --when \"{when}\"")).await;
     reader.until("reveille override list --tenant ann", "http_send").await;
     let id = r#"$(reveille override list --json | grep -o '"id": *"[0-9a-f-]*' | grep -o '[0-9a-f-]*$')"#;
     reader.quietly(&format!("reveille override remove {id}")).await;
-    reader.console("reveille task create --tenant ann --name Office").await;
-    reader.console("reveille audit verify").await;
 
     // credentials
     reader.console("pass show shop").await;
