@@ -99,7 +99,11 @@ async fn readme_is_what_its_commands_print() {
 
     // approvals
     reader.configure("[approvals.tools.http_send]").await;
-    reader.pass_over("sh", "reveille override set", "sets what the block before it says; it is typed once the record is counted");
+    reader.pass_over(
+        "sh",
+        "reveille override set",
+        "sets what the block before it says; it is typed once the record is counted",
+    );
     reader.console("reveille task create --tenant ann --name Office").await;
     reader.console("reveille audit verify").await;
     let when = "args.url == 'https://notes.example.org/office'";
