@@ -113,7 +113,7 @@ pub struct Store {
     bulk: ops::bulk::Bulk,
     paces: Arc<db::pace::Paces>,
     task_cache: tasks::task_cache::TaskCache,
-    without_overrides: approvals::overrides::TenantsWithout,
+    without_overrides: approvals::overrides::TenantsWithoutOverrides,
 }
 
 /// Why the store could not do what was asked, by what the caller can do about it.

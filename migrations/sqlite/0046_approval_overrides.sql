@@ -9,6 +9,8 @@ create table approval_overrides (
     agent       text,
     -- one row for each tool of a task, an agent or the tenant: their name, written and compared alone
     subject     text not null,
+    -- of the task, when it was set: an edit ends one that lets calls through
+    epoch       integer,
     tool        text not null,
     gate        text not null,
     condition   text,

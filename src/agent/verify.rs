@@ -120,7 +120,7 @@ impl Verifiers {
     /// The findings of the checks and the rules of the operator; what takes long is computed on a thread of its own.
     async fn computed(&self, answer: &Arc<AnswerToVerify>, compute: &Compute) -> Vec<(String, Verdict)> {
         let bytes = answer.text.len() + answer.results.iter().map(|result| result.content.len()).sum::<usize>();
-        let steps = bytes as u64 * STEPS_PER_BYTE + self.0.rules.steps(answer);
+        let steps = (bytes as u64 * STEPS_PER_BYTE).saturating_add(self.0.rules.steps(answer));
         let (all, judged) = (self.clone(), Arc::clone(answer));
         let judge = move || {
             let checks = all.0.checks.iter().map(|(check, severity)| {

@@ -277,6 +277,11 @@ impl TaskBudget {
     pub fn read(config: &Map<String, Value>, pointer: &str, faults: &mut ValidationErrors) -> Option<TaskBudget> {
         let place = format!("{pointer}/{TASK_KEY}");
         let value = config.get(TASK_KEY).filter(|value| !value.is_null())?;
+        // a list would be read as its fields in their order
+        if !value.is_object() {
+            faults.add(place, "must be an object");
+            return None;
+        }
         let budget: TaskBudget = faults.read(value, &place)?;
         for (key, number) in [
             ("turns", budget.turns),
@@ -430,5 +435,6 @@ mod tests {
         assert_eq!(read(json!({ "turns": 0 })).1, ["/action/config/budget/turns"]);
         assert_eq!(read(json!({ "cost_usd": -1.0 })).1, ["/action/config/budget/cost_usd"]);
         assert_eq!(read(json!({ "money": 1 })).1.len(), 1);
+        assert_eq!(read(json!([5])), (None, vec!["/action/config/budget".to_owned()]));
     }
 }

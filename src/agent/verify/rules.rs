@@ -28,6 +28,8 @@ fn flag() -> Severity {
     Severity::Flag
 }
 
+/// Answers that are converted where they are asked for: sixteenths of their bytes, and their results, together.
+const SMALL: usize = 1_000;
 /// The names that a rule may use.
 const VARIABLES: [&str; 4] = ["answer", "channel", "tenant", "tools"];
 
@@ -65,10 +67,13 @@ impl VerifierRules {
         self.0.is_empty()
     }
 
-    /// The steps that judging an answer takes at most.
+    /// The steps that judging an answer takes at most. What takes long to convert counts as taking any number.
     pub(super) fn steps(&self, answer: &AnswerToVerify) -> u64 {
         if self.is_empty() {
             return 0;
+        }
+        if answer.text.len() / 16 + answer.results.len() > SMALL {
+            return u64::MAX;
         }
         let variables = variables(answer);
         self.0.iter().map(|rule| rule.when.cost(&variables)).sum()
@@ -133,5 +138,20 @@ mod tests {
         assert_eq!(judged("true", Severity::Off), Verdict::default());
         let odd = judged("answer + 1 == 2", Severity::Flag);
         assert!(odd.flags[0].starts_with("the rule can't be judged: "), "{odd:?}");
+    }
+
+    #[test]
+    fn long_answer_is_converted_on_a_computing_thread_alone() {
+        let rule = VerifierRule { when: "answer == 'x'".into(), message: "is x".into(), severity: Severity::Flag };
+        let rules = BTreeMap::from([("C-0100".to_owned(), rule)]);
+        let rules = VerifierRules::compile(&rules, &mut ValidationErrors::new());
+        let steps = |text: String, results: usize| {
+            let result = ToolEvidence { tool: "look".into(), is_error: false, content: String::new() };
+            let results = vec![result; results];
+            rules.steps(&AnswerToVerify { tenant: "ann".into(), text, channel: None, results })
+        };
+        assert!(steps("x".repeat(1_000), 10) < u64::MAX);
+        assert_eq!(steps("x".repeat(20_000), 0), u64::MAX);
+        assert_eq!(steps("x".into(), 2_000), u64::MAX);
     }
 }

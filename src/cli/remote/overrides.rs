@@ -51,9 +51,9 @@ pub struct SetArgs {
     /// It holds only where this is true: CEL over `args`, `tool`, `tenant`
     #[arg(long, value_name = "CEL")]
     when: Option<String>,
-    /// How long it holds
-    #[arg(long = "for", value_name = "TIME", default_value = "30d", value_parser = humantime::parse_duration)]
-    time: Duration,
+    /// How long it holds [default: 30 days]
+    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+    time: Option<Duration>,
     #[command(flatten)]
     service: ServiceArgs,
 }
@@ -96,16 +96,15 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 async fn set(args: SetArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let client = Client::new(&args.service, environment)?.with_flag_names(typed::OVERRIDE);
     let task = client.optional_id("tasks", args.task.as_deref()).await?;
-    let Some(expires_at) = machine_now().checked_add_signed(to_delta(args.time)) else {
-        return Err(CliFailure::new("`--for` reaches too far ahead").hint("such as 7d or 30d").into());
-    };
-    let expires_at = expires_at.to_rfc3339_opts(SecondsFormat::Millis, true);
-    let mut body = Map::from_iter([
-        ("tool".to_owned(), json!(args.tool)),
-        ("gate".to_owned(), json!(args.gate)),
-        ("expires_at".to_owned(), json!(expires_at)),
-    ]);
-    let texts = [("tenant_id", args.tenant), ("task_id", task), ("agent", args.agent), ("when", args.when)];
+    let expires_at = args.time.map(expiry).transpose()?;
+    let mut body = Map::from_iter([("tool".to_owned(), json!(args.tool)), ("gate".to_owned(), json!(args.gate))]);
+    let texts = [
+        ("tenant_id", args.tenant),
+        ("task_id", task),
+        ("agent", args.agent),
+        ("when", args.when),
+        ("expires_at", expires_at),
+    ];
     body.extend(texts.into_iter().filter_map(|(key, value)| Some((key.to_owned(), json!(value?)))));
     let set = client.post(&["v1", "approval-overrides"], &Value::Object(body)).await?;
     if args.service.json {
@@ -140,6 +139,14 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
     };
     let heading = ["id", "tenant", "for", "tool", "gate", "when", "expires"];
     args.page.print(&client, &["v1", "approval-overrides"], &filters, (heading, row), screen).await
+}
+
+/// The instant so long from now.
+fn expiry(time: Duration) -> anyhow::Result<String> {
+    let Some(at) = machine_now().checked_add_signed(to_delta(time)) else {
+        return Err(CliFailure::new("`--for` reaches too far ahead").hint("such as 7d or 30d").into());
+    };
+    Ok(at.to_rfc3339_opts(SecondsFormat::Millis, true))
 }
 
 /// Those for whom it holds.

@@ -2,6 +2,9 @@
 //!
 //! Nearly no tenant has any, so an instance remembers for [`MEMORY`] who has none, and reads those of the others for each call:
 //! one that is taken back covers no call from its commit on. The first of a tenant may take so long to reach an instance.
+//!
+//! One that lets the calls of a task through ends with an edit of the task, as a grant does: whoever edits it, an agent too, would
+//! else say what runs without anybody being asked.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,6 +19,7 @@ use crate::base::id::Scope;
 use crate::domain::actor::Actor;
 use crate::domain::approval::stored_override::MOST_OVERRIDES;
 use crate::domain::approval::{ApprovalLevel, ApprovalOverride};
+use crate::store::approvals::grants::EPOCH;
 use crate::store::columns::Columns;
 use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage};
 use crate::store::db::text::{optional, text};
@@ -32,15 +36,15 @@ const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
 /// Tenants that had no override a moment ago, and when that was.
 #[derive(Clone)]
-pub(in crate::store) struct TenantsWithout(Arc<Mutex<LruCache<String, DateTime<Utc>>>>);
+pub(in crate::store) struct TenantsWithoutOverrides(Arc<Mutex<LruCache<String, DateTime<Utc>>>>);
 
-impl Default for TenantsWithout {
-    fn default() -> TenantsWithout {
-        TenantsWithout(Arc::new(Mutex::new(LruCache::new(REMEMBERED))))
+impl Default for TenantsWithoutOverrides {
+    fn default() -> TenantsWithoutOverrides {
+        TenantsWithoutOverrides(Arc::new(Mutex::new(LruCache::new(REMEMBERED))))
     }
 }
 
-impl TenantsWithout {
+impl TenantsWithoutOverrides {
     fn knows(&self, tenant: &str, now: DateTime<Utc>) -> bool {
         self.lock().get(tenant).is_some_and(|at| (now - *at).abs() < MEMORY)
     }
@@ -78,14 +82,20 @@ const SELECT: &str = "
 const MEASURED: &str = "with page as materialized (
     select o.id, octet_length(o.tool) + coalesce(octet_length(o.condition), 0) + coalesce(octet_length(o.agent), 0)
                  + octet_length(o.created_by) as bytes
-      from approval_overrides o where o.expires_at > ";
+      from approval_overrides o where ";
+/// It holds at an instant, which follows.
+const HOLDS: &str = "
+    (o.task_id is null or o.gate = 'confirm' or o.epoch = (select t.epoch from tasks t where t.id = o.task_id))
+    and o.expires_at > ";
 const FITTING: &str = sql!(SELECT, "join fit on fit.id = o.id");
 /// Those for one call: at most one each of the tenant, the agent and the task.
-pub(in crate::store) const OF_CALL: &str = sql!(
+const OF_CALL: &str = sql!(
     SELECT,
-    "where o.tenant_id = $1 and o.subject in ('', $2, $3) and o.tool = $4 and o.expires_at > $5 order by o.subject"
+    "where o.tenant_id = $1 and o.subject in ('', $2, $3) and o.tool = $4 and",
+    HOLDS,
+    "$5 order by o.subject"
 );
-pub(in crate::store) const HAS_ANY: &str = "select exists (select 1 from approval_overrides where tenant_id = $1)";
+const HAS_ANY: &str = "select exists (select 1 from approval_overrides where tenant_id = $1)";
 
 impl<'r, R: Columns> FromRow<'r, R> for ApprovalOverride {
     fn from_row(row: &'r R) -> Result<ApprovalOverride, sqlx::Error> {
@@ -123,15 +133,13 @@ impl Store {
         }
         write.set_rls_tenant(Some(&wanted.tenant_id)).await?;
         let tx = &mut write.tx();
-        if let Some(task_id) = wanted.task_id {
-            let is_there: bool = tx
-                .query("select exists (select 1 from tasks where id = $1 and tenant_id = $2)")
-                .bind(task_id)
-                .bind(text(&wanted.tenant_id))
-                .scalar()
-                .await?;
-            is_there.then_some(()).ok_or(StoreError::NotFound)?;
-        }
+        let epoch: Option<i64> = match wanted.task_id {
+            None => None,
+            Some(task_id) => {
+                let found = tx.query(EPOCH).bind(task_id).bind(text(&wanted.tenant_id)).bind(None::<&str>);
+                Some(found.optional_scalar().await?.ok_or(StoreError::NotFound)?)
+            }
+        };
         tx.query(
             "delete from approval_overrides where tenant_id = $1 and (expires_at <= $2 or subject = $3 and tool = $4)",
         )
@@ -151,7 +159,7 @@ impl Store {
                 format!("the tenant has {MOST_OVERRIDES} overrides, the most there may be; remove some first");
             return Err(StoreError::Conflict(sentence));
         }
-        insert(tx, wanted).await?;
+        insert(tx, wanted, epoch).await?;
         write_audit(tx, act(wanted, &wanted.created_by, "override.set"), wanted.created_at).await?;
         write.commit().await?;
         self.without_overrides.forget(&wanted.tenant_id);
@@ -166,7 +174,7 @@ impl Store {
     ) -> Result<RowPage<ApprovalOverride>, StoreError> {
         let mut read = self.db.read_in(scope).await?;
         let (mut query, mut order) = (read.build(MEASURED), "");
-        query.push_bind(self.clock.now());
+        query.push(HOLDS).push_bind(self.clock.now());
         if let Some(tenant) = scope.tenant() {
             query.push_key("o.tenant_id", text(tenant).into_owned());
             order = "o.tenant_id desc, ";
@@ -242,11 +250,11 @@ fn subject(agent: Option<&str>, task_id: Option<Uuid>) -> String {
     }
 }
 
-async fn insert(tx: &mut Tx<'_>, wanted: &ApprovalOverride) -> Result<(), StoreError> {
+async fn insert(tx: &mut Tx<'_>, wanted: &ApprovalOverride, epoch: Option<i64>) -> Result<(), StoreError> {
     tx.query(
         "insert into approval_overrides (id, tenant_id, task_id, agent, subject, tool, gate, condition, created_at,
-                                         created_by, expires_at)
-         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+                                         created_by, expires_at, epoch)
+         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
     )
     .bind(wanted.id)
     .bind(text(&wanted.tenant_id))
@@ -259,6 +267,7 @@ async fn insert(tx: &mut Tx<'_>, wanted: &ApprovalOverride) -> Result<(), StoreE
     .bind(wanted.created_at)
     .bind(text(&wanted.created_by))
     .bind(wanted.expires_at)
+    .bind(epoch)
     .execute()
     .await?;
     Ok(())

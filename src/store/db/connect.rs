@@ -19,7 +19,7 @@ use crate::base::clock::Clock;
 use crate::base::compute::Compute;
 use crate::base::invalid::ValidationErrors;
 use crate::base::secret::SecretUrl;
-use crate::store::approvals::overrides::TenantsWithout;
+use crate::store::approvals::overrides::TenantsWithoutOverrides;
 use crate::store::db::sqlite_pool::sqlite_pool;
 use crate::store::db::store_metrics::{StoreMetrics, Waits};
 use crate::store::db::tenant_readers::TenantReaders;
@@ -198,7 +198,7 @@ impl Store {
             bulk: Bulk::default(),
             paces: Arc::default(),
             task_cache: TaskCache::default(),
-            without_overrides: TenantsWithout::default(),
+            without_overrides: TenantsWithoutOverrides::default(),
         };
         store.measure_clock().await.map_err(|error| OpenError::Refused(error.to_string()))?;
         Ok(store)

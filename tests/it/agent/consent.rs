@@ -594,3 +594,16 @@ async fn override_that_was_set_outweighs_the_rules_of_those_for_whom_it_holds() 
     let reasons = &suspension.asks[0].0.proposal.reasons;
     assert_eq!(reasons[1..], ["the tenant says auto for `mail`", "the task says confirm for `mail`"], "{reasons:?}");
 }
+
+#[tokio::test]
+async fn questions_of_a_turn_stand_in_the_order_of_its_calls_whichever_is_judged_first() {
+    let deeds = Deeds::default();
+    let stage = stage(&deeds);
+    *stage.store.answered_last.lock().unwrap() = Some("mail".into());
+    let mut asks = suspend(&stage).await.asks;
+    let judged: Vec<String> = asks.iter().map(|(approval, _)| approval.proposal.tool.clone()).collect();
+    assert_eq!(judged, ["pay", "mail"], "the mail is judged last");
+    asks.sort_by_key(|(approval, _)| approval.id);
+    let shown: Vec<&str> = asks.iter().map(|(approval, _)| approval.proposal.tool.as_str()).collect();
+    assert_eq!(shown, ["mail", "pay"]);
+}

@@ -57,6 +57,8 @@ pub struct Memory {
     pub granted: Mutex<Vec<String>>,
     /// Overrides of the matrix.
     pub overrides: Mutex<Vec<ApprovalOverride>>,
+    /// A tool whose overrides are answered after those of the others.
+    pub answered_last: Mutex<Option<String>>,
 }
 
 impl Memory {
@@ -125,7 +127,13 @@ impl AgentStore for Memory {
         let applies =
             |set: &&ApprovalOverride| set.tool == tool && (set.agent.is_none() || set.agent.as_deref() == agent);
         let found = self.overrides.lock().unwrap().iter().filter(applies).cloned().collect();
-        Box::pin(std::future::ready(Ok(found)))
+        let waits = self.answered_last.lock().unwrap().as_deref() == Some(tool);
+        Box::pin(async move {
+            for _ in 0..if waits { 100 } else { 0 } {
+                tokio::task::yield_now().await;
+            }
+            Ok(found)
+        })
     }
 
     fn use_grant<'a>(&'a self, call: GrantAsk<'a>) -> BoxFuture<'a, Result<Option<Uuid>, AppendError>> {

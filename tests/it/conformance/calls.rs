@@ -26,6 +26,10 @@ pub async fn calls(world: &StoreHarness) {
     store.count_tasks(&of_a).await.unwrap();
     store.last_event(&of_a).await.unwrap();
     store.read_events(&of_a, &EventFilter { limit: PAGE, ..EventFilter::default() }).await.unwrap();
+    // of a tenant that has none, and of one that has many
+    for tenant in ["a", "tenant-7"] {
+        store.approval_overrides_of_call(tenant, Some("booker"), Some(task.id), "t").await.unwrap();
+    }
     store.requeue_expired_claims(world.now()).await.unwrap();
     store.publish_events(&[event(&new_id(world.now()).to_string())]).await.unwrap();
     let leased = store.lease_events(WORKER, world.now() + LEASE, 2, "", &[]).await.unwrap();

@@ -4,16 +4,18 @@ use chrono::TimeDelta;
 use reveille::base::id::{Scope, new_id};
 use reveille::domain::approval::stored_override::MOST_OVERRIDES;
 use reveille::domain::approval::{ApprovalLevel, ApprovalOverride};
+use reveille::domain::task::change::TaskChange;
 use reveille::store::{AuditFilter, OverrideFilter, StoreError, StoredAnswer};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::world::{START, StoreHarness, only};
+use super::world::{START, StoreHarness, only, spec};
 
 on_both!(
     override_holds_for_its_tenant_agent_or_task_and_nobody_else,
     override_takes_the_place_of_the_one_before,
     override_ends_by_itself_when_taken_back_and_with_its_task,
+    edit_of_a_task_ends_what_lets_its_calls_through_and_nothing_else,
     overrides_are_listed_by_task_agent_and_tenant,
     override_of_a_task_that_is_not_there_is_refused,
     overrides_of_a_tenant_are_bounded,
@@ -109,6 +111,27 @@ async fn override_ends_by_itself_when_taken_back_and_with_its_task(world: &Store
     let entries = world.store.audit_page(EVERY, &filter).await.unwrap().rows;
     let acts: Vec<String> = entries.iter().rev().map(|entry| format!("{}: {}", entry.actor, entry.action)).collect();
     assert_eq!(acts, ["token:t: override.set", "token:u: override.removed"]);
+}
+
+async fn edit_of_a_task_ends_what_lets_its_calls_through_and_nothing_else(world: &StoreHarness) {
+    let task = world.task(json!({ "interval": "1h" })).await;
+    let lets = ApprovalOverride { task_id: Some(task.id), ..sample(world, "a") };
+    let asks = ApprovalOverride {
+        tool: "pay".into(),
+        gate: ApprovalLevel::Confirm,
+        task_id: Some(task.id),
+        ..sample(world, "a")
+    };
+    let tenant = sample(world, "a");
+    for wanted in [&lets, &asks, &tenant] {
+        set(world, wanted).await;
+    }
+    let spec = Box::new(spec(json!({ "interval": "2h" }), json!({})));
+    let edit = TaskChange::Edit { version: task.version, name: "n".into(), spec };
+    world.store.change_task(EVERY, task.id, &edit).await.unwrap();
+    assert_eq!(of_call(world, "a", None, Some(task.id), "mail").await, [tenant.id]);
+    assert_eq!(of_call(world, "a", None, Some(task.id), "pay").await, [asks.id]);
+    assert_eq!(listed(world, EVERY, OverrideFilter::default()).await, [tenant.id, asks.id]);
 }
 
 async fn overrides_are_listed_by_task_agent_and_tenant(world: &StoreHarness) {

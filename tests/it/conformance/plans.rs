@@ -235,6 +235,11 @@ async fn store_much(world: &StoreHarness) {
              select gen_random_uuid(), gen_random_uuid(), n, 'tenant-' || n, gen_random_uuid(), '2026-03-01', 1, 1
                from {each}"
         ),
+        format!(
+            "insert into approval_overrides (id, tenant_id, subject, tool, gate, created_at, created_by, expires_at)
+             select gen_random_uuid(), 'tenant-' || n % 100, 'agent:' || n, 't', 'auto', {now}, 't', {now} + interval '1 day'
+               from {each}"
+        ),
         // far fewer than of all else: an instance reads all of them when any has changed
         format!(
             "insert into halts (tenant_id, kind, halted_by, since)

@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use chrono::TimeDelta;
 use reveille::base::clock::pause;
 use reveille::domain::run::RunState;
+use reveille::engine::service::NextTick;
 use serde_json::json;
 
 use crate::support::app::Instance;
@@ -12,6 +14,7 @@ use crate::support::world::{World, on_both};
 on_both! {
     backlog_of_short_runs_is_claimed_in_few_statements
     run_that_becomes_ready_alone_is_claimed_at_once
+    worker_that_holds_a_claim_looks_at_halts_a_moment_before_its_instant
 }
 
 /// How many claims the instance has made.
@@ -60,5 +63,23 @@ async fn run_that_becomes_ready_alone_is_claimed_at_once(world: World) {
     }
     world.journal.open_gate();
     instance.on(|_| async move { running.stop().await }).await;
+    instance.finish(&world).await;
+}
+
+/// At the instant the look is fresh, so that nothing stands before the start.
+async fn worker_that_holds_a_claim_looks_at_halts_a_moment_before_its_instant(world: World) {
+    let instance = world.instance();
+    let due = world.clock.now() + TimeDelta::milliseconds(900);
+    let task = instance.task(json!({ "trigger": { "type": "schedule", "at": due.to_rfc3339() } })).await;
+    instance.fire().await;
+    let next = async || instance.tick(&instance.engine().worker).await.expect("a tick");
+    let look = due - TimeDelta::milliseconds(200);
+    assert!(matches!(next().await, NextTick::At(instant) if instant == look));
+    world.advance(0.7);
+    assert!(matches!(next().await, NextTick::At(instant) if instant == due));
+    assert_eq!(instance.runs(&task).await[0].state, RunState::Queued);
+    world.advance(0.2);
+    instance.settle(0).await;
+    assert_eq!(instance.runs(&task).await[0].started_at, Some(due));
     instance.finish(&world).await;
 }

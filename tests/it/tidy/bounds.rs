@@ -58,6 +58,7 @@ const TESTED: &[(&str, Tested)] = &[
     ),
     ("src/executor/pipeline/ledger.rs: DEFERRED_BYTES", By("results_that_are_large_do_not_wait")),
     ("src/http/streaming/run/position.rs: MOST_AHEAD", By("events_far_ahead_of_the_transcript_wait_for_it")),
+    ("src/domain/approval/stored_override.rs: MOST_OVERRIDES", By("overrides_of_a_tenant_are_bounded")),
     ("src/store/runs/pages.rs: SCANNED", By("page_by_a_rare_state_goes_on_behind_the_rows_that_it_has_read")),
     ("src/executor/pipeline/spec.rs: STEPS", By("steps_of_a_pipeline_are_fifty_at_most")),
     (

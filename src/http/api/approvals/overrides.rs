@@ -25,8 +25,8 @@ use crate::store::{OverrideFilter, StoreError};
 ///
 /// Says for the calls of a tool whether a person is asked first, in place of the matrix: for all runs of a tenant, for one
 /// configured agent or for one task. It outweighs the configuration of the same tenant, agent or task, and it takes the place of
-/// the override that they have for the tool. It holds for 30 days where nothing else is said. A tool that always asks does so
-/// all the same.
+/// the override that they have for the tool. It holds for 30 days where nothing else is said. An edit of the task ends one that
+/// lets its calls through. A tool that always asks does so all the same.
 #[utoipa::path(post, path = "/v1/approval-overrides", tag = "approvals", security(("bearer" = ["approvals:decide"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = schema::NewApprovalOverride, responses((status = 201, body = ApprovalOverride)))]
