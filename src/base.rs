@@ -20,4 +20,5 @@ pub mod template;
 pub mod threads;
 pub mod token;
 pub mod unicode_safety;
+pub mod untrusted;
 pub mod words;

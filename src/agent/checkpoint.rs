@@ -344,6 +344,7 @@ mod tests {
         let message = TranscriptMessage::Tool {
             call_id: id.into(),
             name: "read".into(),
+            notice: None,
             content: format!("of {id}"),
             is_error: id == "b",
             reasons: vec![],

@@ -147,6 +147,7 @@ mod tests {
         TranscriptMessage::Tool {
             call_id: id.into(),
             name: "read".into(),
+            notice: None,
             content: content.into(),
             is_error: false,
             reasons: vec![],

@@ -58,7 +58,10 @@ pub enum TranscriptMessage {
         call_id: String,
         /// Name of the tool.
         name: String,
-        /// The result, as the model reads it.
+        /// Words of the service that the model reads before the result.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        notice: Option<String>,
+        /// The result. The model reads it as data from outside.
         content: String,
         /// The call failed.
         #[serde(default)]

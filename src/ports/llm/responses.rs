@@ -178,7 +178,8 @@ fn own_items(message: &TranscriptMessage) -> Vec<Value> {
             });
             said.into_iter().chain(tool_calls.iter().map(call)).collect()
         }
-        TranscriptMessage::Tool { call_id, content, .. } => {
+        TranscriptMessage::Tool { call_id, notice, content, .. } => {
+            let content = wire::result_text(notice.as_deref(), content);
             vec![json!({ "type": "function_call_output", "call_id": call_id, "output": content })]
         }
         TranscriptMessage::System { .. }

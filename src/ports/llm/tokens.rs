@@ -12,6 +12,8 @@ pub const CHARS_PER_TOKEN: f64 = 4.0;
 const CJK_CHARS_PER_TOKEN: f64 = 1.5;
 /// Tokens for the frame of a message or a tool, besides its text.
 const FRAME: u64 = 4;
+/// Tokens of the tags around a result of a tool.
+const TAGS: u64 = 16;
 
 /// Counts for one model family.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,7 +54,10 @@ impl TokenCounter {
             | TranscriptMessage::Pipeline { .. }
             | TranscriptMessage::Step { .. }
             | TranscriptMessage::StepResult { .. } => 0,
-            TranscriptMessage::Tool { content, name, .. } => self.text(content) + self.text(name),
+            TranscriptMessage::Tool { content, name, notice, .. } => {
+                let notice = notice.as_deref().map_or(0, |notice| self.text(notice));
+                TAGS + notice + self.text(content) + self.text(name)
+            }
             // what is sent is the provider's message, thinking included
             TranscriptMessage::Assistant { provider_message: Some(provider_message), .. } => {
                 self.text(&provider_message.raw)

@@ -14,6 +14,7 @@ use reveille::agent::{
 use reveille::base::clock::Clock;
 use reveille::base::compute::Compute;
 use reveille::base::id::Tenant;
+use reveille::base::untrusted::RULE;
 use reveille::domain::approval;
 use reveille::domain::approval::matrix::{Category, Consequence};
 use reveille::domain::approval::policy::Policy;
@@ -36,6 +37,14 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 pub const RUN: Uuid = Uuid::from_u128(7);
+
+/// The system message of an agent with these tools whose answer no channel carries.
+pub fn system_message(tools: &str) -> String {
+    format!(
+        "Be brief.\n\nCurrent time: Thursday, 2026-12-24T08:00:00+01:00 (2026-12-24T07:00:00Z).\n\
+         The recipient's time zone: Europe/Berlin.\nYour tools: {tools}.\n{RULE}\n"
+    )
+}
 
 pub fn start() -> DateTime<Utc> {
     "2026-12-24T07:00:00Z".parse().unwrap()

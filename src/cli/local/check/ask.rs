@@ -150,6 +150,7 @@ fn result(call: &ToolCall) -> TranscriptMessage {
     TranscriptMessage::Tool {
         call_id: call.id.clone(),
         name: call.name.clone(),
+        notice: None,
         content: TIME.into(),
         is_error: false,
         reasons: vec![],

@@ -16,7 +16,7 @@ use crate::domain::credential::references;
 use crate::domain::run::{RunError, TranscriptEntry};
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::{StepReader, given};
-use crate::executor::pipeline::scope::StepScope;
+use crate::executor::pipeline::scope::{OWN_NAMES, StepScope};
 use crate::executor::pipeline::steps::llm::model;
 use crate::ports::tool::access::{ToolLimits, check_written};
 
@@ -92,7 +92,7 @@ fn tools(fields: &Map<String, Value>, key: &str, reading: &mut StepReader) -> Op
 impl AgentExecution {
     async fn run(&self, act: &StepAction<'_>) -> Result<StepResult, StepError> {
         let (instruction, steps) = (self.instruction.clone(), self.steps(act.scope));
-        let text = act.compute(steps, move |scope| Ok(instruction.text(&scope.template)?)).await?;
+        let text = act.compute(steps, move |scope| Ok(instruction.prompt(&scope.template, &OWN_NAMES)?)).await?;
         let world = act.world;
         let metadata = [
             ("source", json!("pipeline")),
@@ -140,7 +140,7 @@ impl StepKind for AgentExecution {
     }
 
     fn shown(&self, scope: &StepScope) -> Result<Value, StepFault> {
-        let instruction = self.instruction.text(&scope.template)?;
+        let instruction = self.instruction.prompt(&scope.template, &OWN_NAMES)?;
         let AgentOverrides { model, max_turns, tools, .. } = &self.wishes;
         Ok(json!({
             "name": self.name, "instruction": instruction, "model": model, "max_turns": max_turns, "tools": tools.allow,

@@ -156,6 +156,7 @@ impl Entries {
             self.add(TranscriptMessage::Tool {
                 call_id: call.id.clone(),
                 name: call.name.clone(),
+                notice: None,
                 content: draft.result.clone(),
                 is_error: draft.is_error,
                 reasons: vec![],
