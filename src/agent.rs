@@ -62,6 +62,9 @@ pub use settings::Settings;
 pub use slot::{RunSlot, UncountedSlot, wait_without_slot};
 pub use stop::{LoopStopReason, StopSignal};
 
+/// The source of messages that a person writes in a chat.
+pub const CHAT: &str = "chat";
+
 /// Hears what happens in a run while it happens. Must not block.
 pub type StreamSink = Arc<dyn Fn(StreamEvent) + Send + Sync>;
 
@@ -74,6 +77,13 @@ pub struct ChannelLimits {
     pub supported_formats: Vec<String>,
     /// In characters.
     pub max_response_length: Option<usize>,
+}
+
+impl ChannelLimits {
+    /// Those of a chat, whose answer goes back to who asks.
+    pub fn chat() -> ChannelLimits {
+        ChannelLimits { name: "chat".into(), supported_formats: vec!["markdown".into()], max_response_length: None }
+    }
 }
 
 /// Models, tools and measures of the agent, shared by all runs. Cheap to clone.
@@ -157,7 +167,7 @@ pub struct AgentOverrides {
 pub struct Asking {
     /// The run's task, for standing grants.
     pub task_id: Option<Uuid>,
-    /// `trigger` or `chat`.
+    /// `trigger` or [`CHAT`].
     pub source: &'static str,
     /// The task's own rules.
     pub rules: Option<Arc<PolicyRules>>,
@@ -255,12 +265,14 @@ impl Agent {
         let is_named = wishes.tools.allow.is_some();
         let offered: Vec<&str> =
             callable.iter().copied().filter(|name| is_named || !self.tools.is_deprecated(name)).collect();
+        let is_chat = incoming.asking.as_ref().is_some_and(|asking| asking.source == CHAT);
+        let chat = is_chat.then(ChannelLimits::chat);
         let prompt = Prompt {
             persona: incoming.wishes.system_prompt.as_deref().unwrap_or(&self.settings.system_prompt),
             now: incoming.clock.now(),
             timezone: incoming.timezone,
             tools: &offered,
-            channel: incoming.channel.as_ref(),
+            channel: incoming.channel.as_ref().or(chat.as_ref()),
         };
         let system = prompt.text();
         let checkpoint = Checkpoint::load(incoming.store.clone(), incoming.clock.clone()).await?;

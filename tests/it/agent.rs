@@ -2,6 +2,7 @@
 
 mod appends;
 mod consent;
+mod context;
 mod gate;
 pub mod harness;
 mod http2;

@@ -42,7 +42,8 @@ pub const RUN: Uuid = Uuid::from_u128(7);
 pub fn system_message(tools: &str) -> String {
     format!(
         "Be brief.\n\nCurrent time: Thursday, 2026-12-24T08:00:00+01:00 (2026-12-24T07:00:00Z).\n\
-         The recipient's time zone: Europe/Berlin.\nYour tools: {tools}.\n{RULE}\n"
+         The recipient's time zone: Europe/Berlin.\nYour tools: {tools}.\n\
+         Your answer stays on the record of the run; no channel carries it.\n{RULE}\n"
     )
 }
 
