@@ -46,6 +46,8 @@ pub struct Config {
     pub bus: bus::Settings,
     /// Settings of `[llm]`.
     pub llm: llm::Settings,
+    /// Settings of `[encoders]`.
+    pub encoders: llm::tokens::encoders::Encoders,
     /// Settings of `[react]`.
     pub react: agent::Settings,
     /// Settings of `[gate]`.
@@ -139,6 +141,7 @@ impl Config {
             faults.add("/bus/retention", "must be shorter than `engine.retention_days`: an event is known by its run");
         }
         self.llm.check(&mut faults);
+        self.encoders.check(&mut faults);
         self.react.check(&mut faults);
         self.gate.compile(&mut faults);
         self.verifiers.check(&mut faults);

@@ -435,6 +435,7 @@ pub fn models(models: Vec<(&str, Arc<FakeModel>)>, settings: &Settings, clock: &
         breaker: ModelBreaker::default(),
         calls: None,
         counter: TokenCounter::of("gpt"),
+        calibration: Default::default(),
         context_token_limit: None,
         max_output_tokens: None,
         rates: TokenPrices::from_dollars(1.0, 1.0),

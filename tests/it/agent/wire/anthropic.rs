@@ -8,6 +8,7 @@ use reveille::base::untrusted::fenced;
 use reveille::domain::run::transcript::TranscriptMessage;
 use reveille::ports::llm::anthropic::Anthropic;
 use reveille::ports::llm::thinking::{PromptCache, ThinkingMode};
+use reveille::ports::llm::tokens::encoders::Encoders;
 use reveille::ports::llm::{
     LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, Models, OfferedTools, Settings, StopReason, ToolChoice,
     ToolSchema,
@@ -368,7 +369,7 @@ async fn message_goes_through_tools_and_back_over_the_wire() {
         settings.stream = false;
     });
     let settings = Settings { models: [("main".into(), unable)].into(), ..Settings::default() };
-    let models = Models::build(&settings, stage.agent.settings.retry(), &stage.clock).unwrap();
+    let models = Models::build(&settings, &Encoders::default(), stage.agent.settings.retry(), &stage.clock).unwrap();
     let agent = Agent { models, ..stage.agent.clone() };
     match agent.handle_message(&stage.incoming("Which number?")).await.unwrap() {
         AgentResponse::Answered(result) => {

@@ -9,6 +9,7 @@ use reveille::domain::run::transcript::TranscriptMessage;
 use reveille::ports::llm::openai::OpenAi;
 use reveille::ports::llm::settings::MaxTokensField;
 use reveille::ports::llm::thinking::ThinkingEffort;
+use reveille::ports::llm::tokens::encoders::Encoders;
 use reveille::ports::llm::{
     LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, Models, OfferedTools, Settings, StopReason, ToolChoice,
     ToolSchema,
@@ -385,7 +386,7 @@ data: [DONE]
     let server = Server::start(vec![Reply::events(first, 13), Reply::events(second, 13)]).await;
     let stage = AgentHarness::new(vec![], vec![FakeTool::echo("echo")]);
     let settings = Settings { models: [("main".into(), settings(&server, |_| {}))].into(), ..Settings::default() };
-    let models = Models::build(&settings, stage.agent.settings.retry(), &stage.clock).unwrap();
+    let models = Models::build(&settings, &Encoders::default(), stage.agent.settings.retry(), &stage.clock).unwrap();
     let agent = Agent { models, ..stage.agent.clone() };
     match agent.handle_message(&stage.incoming("Which number?")).await.unwrap() {
         AgentResponse::Answered(result) => {
