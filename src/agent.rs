@@ -9,7 +9,7 @@ mod calls;
 pub mod checkpoint;
 mod configured;
 mod consent;
-mod context;
+pub mod context;
 pub mod gate;
 mod loops;
 mod prompt;
@@ -36,6 +36,8 @@ use crate::agent::calls::result_cache::ResultCache;
 use crate::agent::checkpoint::{Added, Checkpoint};
 use crate::agent::consent::Consent;
 use crate::agent::context::ContextWindow;
+use crate::agent::context::settings::ContextSettings;
+use crate::agent::context::view::ModelView;
 use crate::agent::gate::{Gate, GateMessage, GateRefusal};
 use crate::agent::loops::LoopDetector;
 use crate::agent::prompt::Prompt;
@@ -99,6 +101,8 @@ pub struct Agent {
     pub results: ResultCache,
     /// Settings of `[react]`.
     pub settings: Settings,
+    /// Settings of `[context]`.
+    pub context: ContextSettings,
     /// Approval rules of the operator.
     pub policy: Policy,
     /// Computes what calls are judged by.
@@ -228,6 +232,7 @@ impl Agent {
             offers: ToolOffers::default(),
             results: ResultCache::default(),
             settings,
+            context: ContextSettings::default(),
             policy,
             compute,
             gate,
@@ -257,7 +262,7 @@ impl Agent {
 
     async fn prepare_context<'a>(&'a self, incoming: &'a AgentRequest) -> Result<PreparedRequest<'a>, RunError> {
         let chain = self.chain(incoming)?;
-        let window = ContextWindow::new(&self.settings, chain.counter(), chain.context_token_limit());
+        let window = ContextWindow::new(&self.settings, &self.context, chain.counter(), chain.context_token_limit());
         let wishes = &incoming.wishes;
         let allowed = |name: &&str| self.tools.allows(incoming.tenant.as_str(), name) && wishes.tools.allows(name);
         let callable: Vec<&str> = self.tools.names().filter(allowed).collect();
@@ -345,10 +350,10 @@ impl Agent {
         };
         let react = ReactLoop {
             chain,
-            window,
             caller,
             offered: self.offers.select(&self.tools, &offered),
-            view: model_messages(&checkpoint, system),
+            view: ModelView::new(window, system, &checkpoint),
+            refocus_every: self.context.refocus_every_rounds,
             loops: LoopDetector::behind(self.settings.loop_repetitions, checkpoint.finished_turns()),
             checkpoint,
             max_turns: incoming.first_turn + i64::from(incoming.wishes.max_turns.unwrap_or(self.settings.max_turns)),
@@ -372,12 +377,6 @@ impl Agent {
 fn initial_entries(incoming: &AgentRequest, system: &str) -> Vec<Added> {
     let user = TranscriptMessage::User { text: incoming.text.clone(), metadata: incoming.metadata.clone() };
     [TranscriptMessage::system(system), user].map(Added::plain).into()
-}
-
-/// The conversation as the model is shown it: with the system message of today, not that of a first attempt.
-fn model_messages(checkpoint: &Checkpoint, system: String) -> Vec<TranscriptMessage> {
-    let rest = checkpoint.messages().into_iter().filter(|message| !matches!(message, TranscriptMessage::System { .. }));
-    std::iter::once(TranscriptMessage::System { text: system }).chain(rest).collect()
 }
 
 /// The account of an answer. Never delays or fails it.

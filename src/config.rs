@@ -50,6 +50,8 @@ pub struct Config {
     pub encoders: llm::tokens::encoders::Encoders,
     /// Settings of `[react]`.
     pub react: agent::Settings,
+    /// Settings of `[context]`.
+    pub context: agent::context::settings::ContextSettings,
     /// Settings of `[gate]`.
     pub gate: agent::gate::safety::Settings,
     /// Settings of `[gate_rates]`.
@@ -143,6 +145,7 @@ impl Config {
         self.llm.check(&mut faults);
         self.encoders.check(&mut faults);
         self.react.check(&mut faults);
+        self.context.check(&mut faults);
         self.gate.compile(&mut faults);
         self.verifiers.check(&mut faults);
         self.gate_rates.check(&mut faults);

@@ -271,6 +271,7 @@ fn own_blocks(message: &TranscriptMessage) -> (&'static str, Vec<Value>) {
         TranscriptMessage::System { .. }
         | TranscriptMessage::Unusable { .. }
         | TranscriptMessage::Verdict { .. }
+        | TranscriptMessage::Compaction(_)
         | TranscriptMessage::Pipeline { .. }
         | TranscriptMessage::Step { .. }
         | TranscriptMessage::StepResult { .. } => ("user", vec![]),

@@ -169,7 +169,8 @@ fn message(message: &TranscriptMessage) -> Value {
         | TranscriptMessage::Step { .. }
         | TranscriptMessage::StepResult { .. }
         | TranscriptMessage::Unusable { .. }
-        | TranscriptMessage::Verdict { .. } => Value::Null,
+        | TranscriptMessage::Verdict { .. }
+        | TranscriptMessage::Compaction(_) => Value::Null,
     }
 }
 

@@ -185,6 +185,7 @@ fn own_items(message: &TranscriptMessage) -> Vec<Value> {
         TranscriptMessage::System { .. }
         | TranscriptMessage::Unusable { .. }
         | TranscriptMessage::Verdict { .. }
+        | TranscriptMessage::Compaction(_)
         | TranscriptMessage::Pipeline { .. }
         | TranscriptMessage::Step { .. }
         | TranscriptMessage::StepResult { .. } => vec![],

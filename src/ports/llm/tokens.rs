@@ -60,6 +60,7 @@ impl TokenCounter {
             TranscriptMessage::System { text } | TranscriptMessage::User { text, .. } => self.text(text),
             TranscriptMessage::Unusable { .. }
             | TranscriptMessage::Verdict { .. }
+            | TranscriptMessage::Compaction(_)
             | TranscriptMessage::Pipeline { .. }
             | TranscriptMessage::Step { .. }
             | TranscriptMessage::StepResult { .. } => 0,

@@ -1,0 +1,118 @@
+//! The conversation as a model is shown it: what was said, and less of it where compactions say so.
+//!
+//! A function of the transcript alone. A run that goes on after a crash or a suspension, wherever, has the same conversation.
+
+use serde_json::{Map, json};
+
+use crate::agent::context::cut::cut_short;
+use crate::agent::context::importance::extract;
+use crate::agent::verify::is_asked_again;
+use crate::base::untrusted::fenced;
+use crate::domain::run::TranscriptMessage;
+use crate::domain::run::transcript::{Compaction, CompactionKind};
+
+/// The source of messages that take the place of others.
+const SOURCE: &str = "compaction";
+/// The words before what was extracted.
+const EXTRACT: &str =
+    "[Earlier in this conversation] Your turns so far in short, with the results of your calls as they were:\n";
+
+/// One message of the conversation, and the entry of the transcript from which it comes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShownMessage {
+    /// Of what takes the place of several entries, the last one.
+    pub seq: i64,
+    pub content: ShownContent,
+}
+
+/// What a message has in it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ShownContent {
+    Said(TranscriptMessage),
+    /// Several messages in short, one after the other.
+    Extract(Vec<String>),
+}
+
+impl ShownMessage {
+    pub fn said(seq: i64, message: TranscriptMessage) -> ShownMessage {
+        ShownMessage { seq, content: ShownContent::Said(message) }
+    }
+
+    pub fn is_system(&self) -> bool {
+        matches!(self.content, ShownContent::Said(TranscriptMessage::System { .. }))
+    }
+
+    pub fn is_result(&self) -> bool {
+        matches!(self.content, ShownContent::Said(TranscriptMessage::Tool { .. }))
+    }
+
+    /// Whether it is a message of the model.
+    pub fn is_answer(&self) -> bool {
+        matches!(self.content, ShownContent::Said(TranscriptMessage::Assistant { .. }))
+    }
+
+    /// Whether it is what the model has to answer: of a person, or of the service in a person's place.
+    pub fn is_question(&self) -> bool {
+        match &self.content {
+            ShownContent::Said(message) => {
+                matches!(message, TranscriptMessage::User { .. }) && !is_asked_again(message)
+            }
+            ShownContent::Extract(_) => false,
+        }
+    }
+
+    /// The message as it is sent.
+    pub fn into_message(self) -> TranscriptMessage {
+        match self.content {
+            ShownContent::Said(message) => message,
+            ShownContent::Extract(parts) => TranscriptMessage::User {
+                text: EXTRACT.to_owned() + &fenced("conversation", &parts.join("\n")),
+                metadata: metadata(),
+            },
+        }
+    }
+
+    /// The same, with long results cut.
+    fn cut(mut self) -> ShownMessage {
+        match &mut self.content {
+            ShownContent::Said(TranscriptMessage::Tool { content, .. }) => cut_in_place(content),
+            ShownContent::Extract(parts) => parts.iter_mut().for_each(cut_in_place),
+            ShownContent::Said(_) => {}
+        }
+        self
+    }
+
+    fn parts(&self) -> Vec<String> {
+        match &self.content {
+            ShownContent::Said(message) => extract(message).into_iter().collect(),
+            ShownContent::Extract(parts) => parts.clone(),
+        }
+    }
+}
+
+/// The conversation behind a compaction.
+pub fn compacted(shown: Vec<ShownMessage>, compaction: &Compaction) -> Vec<ShownMessage> {
+    let Compaction { from, to, pinned, by } = compaction;
+    let is_in = |message: &ShownMessage| (*from..=*to).contains(&message.seq) && !message.is_system();
+    if *by == CompactionKind::Cut {
+        return shown.into_iter().map(|message| if is_in(&message) { message.cut() } else { message }).collect();
+    }
+    let at = shown.iter().position(is_in).unwrap_or(shown.len());
+    let (inside, mut kept): (Vec<_>, Vec<_>) = shown.into_iter().partition(is_in);
+    let (put_back, replaced): (Vec<_>, Vec<_>) = inside.into_iter().partition(|message| pinned.contains(&message.seq));
+    let extract = (*by == CompactionKind::Extracted)
+        .then(|| ShownContent::Extract(replaced.iter().flat_map(ShownMessage::parts).collect()));
+    let in_their_place = extract.map(|content| ShownMessage { seq: *to, content });
+    kept.splice(at..at, put_back.into_iter().chain(in_their_place));
+    kept
+}
+
+fn cut_in_place(text: &mut String) {
+    if let Some(short) = cut_short(text) {
+        *text = short;
+    }
+}
+
+fn metadata() -> Map<String, serde_json::Value> {
+    Map::from_iter([("source".to_owned(), json!(SOURCE))])
+}
