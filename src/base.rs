@@ -20,5 +20,4 @@ pub mod template;
 pub mod threads;
 pub mod token;
 pub mod unicode_safety;
-pub mod untrusted;
 pub mod words;

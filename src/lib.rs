@@ -20,7 +20,7 @@
 //!
 //! - [`base`], without I/O of the product: [`backoff`], [`clock`], [`collections`], [`compute`], [`expr`], [`failpoint`],
 //!   [`field`], [`id`], [`invalid`], [`json`], [`limiter`], [`metrics`], [`redact`], [`secret`], [`signature`],
-//!   [`template`], [`threads`], [`token`], [`unicode_safety`], [`untrusted`], [`words`].
+//!   [`template`], [`threads`], [`token`], [`unicode_safety`], [`words`].
 //! - [`domain`], data and transitions, no `await`: [`actor`], [`approval`], [`budget`], [`credential`], [`event`], [`halt`],
 //!   [`notification`], [`quota`], [`run`], [`task`], [`trigger`].
 //! - [`store`]: the only place that knows a database.
@@ -58,7 +58,6 @@
 //! [`threads`]: base::threads
 //! [`token`]: base::token
 //! [`unicode_safety`]: base::unicode_safety
-//! [`untrusted`]: base::untrusted
 //! [`words`]: base::words
 //! [`actor`]: domain::actor
 //! [`approval`]: domain::approval

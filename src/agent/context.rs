@@ -75,7 +75,7 @@ impl ContextWindow {
         }
     }
 
-    /// The same window, counted as is known of the model by now.
+    /// This window, counted as is known of the model by now.
     pub fn counted_by(self, counter: TokenCounter) -> ContextWindow {
         ContextWindow { counter, ..self }
     }

@@ -5,7 +5,7 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use chrono_tz::Tz;
 
 use crate::agent::ChannelLimits;
-use crate::base::untrusted::RULE;
+use crate::base::template::untrusted::RULE;
 use crate::domain::trigger::zone::shown_in;
 
 /// The parts of the system message.

@@ -9,6 +9,7 @@ mod insert;
 mod limits;
 mod meter;
 mod tree;
+pub mod untrusted;
 mod url;
 mod work;
 
@@ -203,7 +204,7 @@ impl Template {
         }
     }
 
-    /// The text for a model: texts, lists and objects that it inserts are labelled as data, see [`crate::base::untrusted`]. A template
+    /// The text for a model: texts, lists and objects that it inserts are labelled as data, see [`crate::base::template::untrusted`]. A template
     /// that uses no other variables than `own`, which nobody outside has written, gives its text as it is.
     pub fn prompt(&self, values: &Values, own: &[&str]) -> Result<String, TemplateError> {
         match self.variables.iter().all(|name| own.contains(&name.as_str())) {
@@ -309,8 +310,8 @@ mod tests {
     #[test]
     fn prompt_labels_what_it_inserts_unless_nobody_outside_has_written_it() {
         let prompt = |template: &str, own: &[&str]| read(template).unwrap().prompt(&values(), own).unwrap();
-        let name = crate::base::untrusted::fenced("value", "Ann");
-        let tags = crate::base::untrusted::fenced("value", r#"["a","b"]"#);
+        let name = crate::base::template::untrusted::fenced("value", "Ann");
+        let tags = crate::base::template::untrusted::fenced("value", r#"["a","b"]"#);
         assert_eq!(prompt("Hello {{ event.name }}!", &["input"]), format!("Hello {name}!"));
         assert_eq!(prompt("{{ event.name }}", &[]), name);
         assert_eq!(prompt("{{ event.tags }} {{ event.id }} {{ event.price }}", &[]), format!("{tags} 7 2.6"));

@@ -11,7 +11,7 @@ use tracing::Instrument;
 use crate::agent::{Agent, AgentOverrides, AgentRequest, AgentResponse, Asking, Suspension};
 use crate::base::id::Tenant;
 use crate::base::invalid::{NAMED, ValidationErrors, did_you_mean, escape, unknown_fields};
-use crate::base::untrusted::fenced;
+use crate::base::template::untrusted::fenced;
 use crate::domain::approval::policy::task_rules_hold;
 use crate::domain::approval::{PolicyRules, TaskRules};
 use crate::domain::budget::{self, TaskBudget};

@@ -3,7 +3,7 @@
 
 use crate::agent::context::cut::beginning;
 use crate::agent::verify::is_asked_again;
-use crate::base::untrusted::fenced;
+use crate::base::template::untrusted::fenced;
 use crate::domain::run::{TranscriptEntry, TranscriptMessage};
 
 /// Decisions and results that it names, the last ones.

@@ -9,7 +9,7 @@ use crate::base::words::words;
 const MOST_ROUNDS: u32 = 100;
 
 words! {
-    /// What is done first with a conversation that fills its window.
+    /// The first step with a conversation that fills its window.
     pub enum Strategy {
         /// Earlier turns are shown in short, with questions, results and errors whole.
         Extract = "extract",
@@ -22,7 +22,7 @@ words! {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ContextSettings {
-    /// What is done first with a conversation that fills its window.
+    /// The first step with a conversation that fills its window.
     pub strategy: Strategy,
     /// After so many rounds of calls the model is reminded of its task and of what came of it so far; 0: never.
     pub refocus_every_rounds: u32,

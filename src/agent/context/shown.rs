@@ -7,7 +7,7 @@ use serde_json::{Map, json};
 use crate::agent::context::cut::cut_short;
 use crate::agent::context::importance::extract;
 use crate::agent::verify::is_asked_again;
-use crate::base::untrusted::fenced;
+use crate::base::template::untrusted::fenced;
 use crate::domain::run::TranscriptMessage;
 use crate::domain::run::transcript::{Compaction, CompactionKind};
 
@@ -22,26 +22,31 @@ const EXTRACT: &str =
 pub struct ShownMessage {
     /// Of what takes the place of several entries, the last one.
     pub seq: i64,
+    /// Its words.
     pub content: ShownContent,
 }
 
-/// What a message has in it.
+/// The words of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ShownContent {
+    /// As it was said.
     Said(TranscriptMessage),
     /// Several messages in short, one after the other.
     Extract(Vec<String>),
 }
 
 impl ShownMessage {
+    /// A message as it was said.
     pub fn said(seq: i64, message: TranscriptMessage) -> ShownMessage {
         ShownMessage { seq, content: ShownContent::Said(message) }
     }
 
+    /// Whether it is an instruction.
     pub fn is_system(&self) -> bool {
         matches!(self.content, ShownContent::Said(TranscriptMessage::System { .. }))
     }
 
+    /// Whether it is the result of a call.
     pub fn is_result(&self) -> bool {
         matches!(self.content, ShownContent::Said(TranscriptMessage::Tool { .. }))
     }
@@ -72,7 +77,7 @@ impl ShownMessage {
         }
     }
 
-    /// The same, with long results cut.
+    /// The message with long results cut.
     fn cut(mut self) -> ShownMessage {
         match &mut self.content {
             ShownContent::Said(TranscriptMessage::Tool { content, .. }) => cut_in_place(content),

@@ -13,6 +13,7 @@ use crate::ports::llm::tokens::TokenCounter;
 
 /// The messages that a request brings.
 pub struct ModelView {
+    /// Measures of the conversation.
     pub window: ContextWindow,
     system: TranscriptMessage,
     messages: Vec<TranscriptMessage>,

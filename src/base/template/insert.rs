@@ -9,7 +9,7 @@ use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior, Value, 
 
 use crate::base::template::limits::{FUEL, OUTPUT_BYTES};
 use crate::base::template::meter;
-use crate::base::untrusted::fenced;
+use crate::base::template::untrusted::fenced;
 
 /// The filters that there are.
 pub const FILTERS: [&str; 16] = [

@@ -75,7 +75,7 @@ pub enum TranscriptMessage {
         /// The code of the error that was made of it.
         code: String,
     },
-    /// What verifiers have found in the answer before it. The model is never shown it.
+    /// Findings of verifiers in the answer before it. The model is never shown it.
     Verdict {
         /// Findings that are noted, each behind the name of its verifier.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -129,11 +129,11 @@ pub struct Compaction {
     /// Entries between these that the model is shown all the same: questions, and earlier summaries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pinned: Vec<i64>,
-    /// What takes their place.
+    /// Their substitute.
     pub by: CompactionKind,
 }
 
-/// What a model is shown in place of entries.
+/// Words that a model is shown in place of entries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum CompactionKind {

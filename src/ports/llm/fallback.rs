@@ -36,7 +36,7 @@ pub struct ChainLink {
     pub calls: Option<FairQueue<String>>,
     /// Estimates tokens of requests before anything is known of the model.
     pub counter: TokenCounter,
-    /// What the provider has counted of them.
+    /// The provider's own counts of them.
     pub calibration: TokenCalibration,
     /// Most tokens of a request; `None`: there is no limit.
     pub context_token_limit: Option<u64>,

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use sse_stream::SseStream;
 
 use crate::base::secret::Secret;
-use crate::base::untrusted::fenced;
+use crate::base::template::untrusted::fenced;
 use crate::domain::run::transcript::TranscriptMessage;
 use crate::ports::llm::connections::ModelConnections;
 use crate::ports::llm::failure::{self, redacted};

@@ -14,7 +14,7 @@ use reveille::agent::{
 use reveille::base::clock::Clock;
 use reveille::base::compute::Compute;
 use reveille::base::id::Tenant;
-use reveille::base::untrusted::RULE;
+use reveille::base::template::untrusted::RULE;
 use reveille::domain::approval;
 use reveille::domain::approval::matrix::{Category, Consequence};
 use reveille::domain::approval::policy::Policy;

@@ -350,7 +350,8 @@ async fn conversation_too_long_is_trimmed_then_its_results_cut_then_all_but_the_
     answers.extend([overflow(), overflow(), overflow(), overflow()]);
     let settings = Settings { max_turns: 20, ..Settings::default() };
     let long = FakeTool::new("long", |_, _| async { output("x".repeat(5000)) });
-    let stage = AgentHarness::with_settings(answers, vec![long], settings);
+    let mut stage = AgentHarness::with_settings(answers, vec![long], settings);
+    stage.agent.context.refocus_every_rounds = 0;
     let failed = stage.handle("go").await;
     let sentence = "Conversation too long, please start a new conversation";
     assert_eq!(failed, Err(RunError::fail("context_overflow", sentence)));

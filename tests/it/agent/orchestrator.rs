@@ -5,7 +5,7 @@ use std::sync::Arc;
 use chrono::TimeDelta;
 use reveille::agent::UncountedSlot;
 use reveille::base::invalid::{FieldError, ValidationErrors};
-use reveille::base::untrusted::fenced;
+use reveille::base::template::untrusted::fenced;
 use reveille::domain::run::cause::Cause;
 use reveille::domain::run::outcome::{RunError, RunOutcome};
 use reveille::domain::run::transcript::TranscriptMessage;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reveille::base::untrusted::{RULE, fenced};
+use reveille::base::template::untrusted::{RULE, fenced};
 use reveille::domain::run::outcome::{RunError, RunOutcome};
 use reveille::domain::run::{TranscriptMessage, Usage};
 use reveille::ports::tool::{HostError, ToolError, ToolFailure};

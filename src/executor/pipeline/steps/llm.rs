@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::agent::{budget, wait_without_slot};
 use crate::base::invalid::did_you_mean;
 use crate::base::template::Template;
-use crate::base::untrusted::RULE;
+use crate::base::template::untrusted::RULE;
 use crate::domain::run::{TranscriptMessage, Usage};
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::StepReader;

@@ -12,7 +12,7 @@ use reveille::domain::run::TranscriptEntry;
 use reveille::domain::run::transcript::{CompactionKind, TranscriptMessage};
 
 use super::fakes::{Wire, said};
-use super::histories::{History, MODEL, histories};
+use super::histories::{MODEL, histories};
 use super::rules::broken_rules;
 use super::scenarios::{code, patiently, tools, with_models};
 use super::server::{Reply, Server, settings};
@@ -56,7 +56,7 @@ fn budgets() -> impl Strategy<Value = Budget> {
     )
 }
 
-/// What a run has sent, and its transcript.
+/// The requests of a run, and its transcript.
 struct PlayedRun {
     sent: Vec<SentRequest>,
     entries: Vec<TranscriptEntry>,

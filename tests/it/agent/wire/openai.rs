@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use reveille::agent::{Agent, AgentResponse};
-use reveille::base::untrusted::fenced;
+use reveille::base::template::untrusted::fenced;
 use reveille::domain::run::transcript::TranscriptMessage;
 use reveille::ports::llm::openai::OpenAi;
 use reveille::ports::llm::settings::MaxTokensField;

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use reveille::base::untrusted::fenced;
+use reveille::base::template::untrusted::fenced;
 use reveille::domain::run::transcript::TranscriptMessage;
 use reveille::ports::llm::responses::Responses;
 use reveille::ports::llm::{

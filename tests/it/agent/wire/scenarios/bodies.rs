@@ -1,7 +1,7 @@
 //! Whole request bodies of tool loops: each request of a loop, to its last field, as the documents of the providers say
 //! that it is written.
 
-use reveille::base::untrusted::fenced;
+use reveille::base::template::untrusted::fenced;
 use serde_json::{Value, json};
 
 use super::{Case, Played, play};
