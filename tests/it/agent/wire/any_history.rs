@@ -41,7 +41,7 @@ struct Budget {
 }
 
 fn budgets() -> impl Strategy<Value = Budget> {
-    let tokens = prop_oneof![1..3000_u64, 3000..60_000_u64, Just(1_000_000)];
+    let tokens = prop_oneof![2 => 1..3000_u64, 1 => 3000..60_000_u64, 1 => Just(1_000_000)];
     let strategy = prop::sample::select(ContextStrategy::ALL.to_vec());
     (tokens, 5..41_usize, 0..4_u32, any::<bool>(), any::<bool>(), strategy, 0..4_u32).prop_map(
         |(tokens, history, overflows, is_last_turn, streams, strategy, refocus)| Budget {

@@ -64,11 +64,12 @@ enum IdKind {
 }
 
 pub fn histories() -> impl Strategy<Value = History> {
-    let of = |turns| {
-        let answered = vec(vec(turn(), 0..4), 0..3);
-        (answered, turns, 0..4_usize).prop_map(|(answered, turns, open)| History { answered, turns, open })
-    };
-    prop_oneof![of(vec(turn(), 0..9).boxed()), of(vec(talkative_turn(), 6..14).boxed())]
+    prop_oneof![histories_of(turn().boxed(), 0..9), histories_of(talkative_turn().boxed(), 6..14)]
+}
+
+fn histories_of(turn: BoxedStrategy<TurnDraft>, turns: std::ops::Range<usize>) -> impl Strategy<Value = History> {
+    let answered = vec(vec(turn.clone(), 0..4), 0..3);
+    (answered, vec(turn, turns), 0..4_usize).prop_map(|(answered, turns, open)| History { answered, turns, open })
 }
 
 /// A turn of which an extract leaves little.
