@@ -37,6 +37,7 @@ use crate::agent::checkpoint::{Added, Checkpoint};
 use crate::agent::consent::Consent;
 use crate::agent::context::ContextWindow;
 use crate::agent::context::settings::ContextSettings;
+use crate::agent::context::summary::{SummaryCache, SummaryWriter};
 use crate::agent::context::view::ModelView;
 use crate::agent::gate::{Gate, GateMessage, GateRefusal};
 use crate::agent::loops::LoopDetector;
@@ -57,7 +58,7 @@ use crate::ports::llm::fallback::Chain;
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::{ToolHost, ToolRegistry, UsedSecrets};
 
-pub use checkpoint::agent_store::{AgentStore, AppendError};
+pub use checkpoint::agent_store::{AgentStore, AppendError, SummaryCost};
 pub use configured::Configured;
 pub use result::ReactLoopResult;
 pub use settings::Settings;
@@ -103,6 +104,8 @@ pub struct Agent {
     pub settings: Settings,
     /// Settings of `[context]`.
     pub context: ContextSettings,
+    /// Summaries of conversations that were written lately.
+    pub summaries: SummaryCache,
     /// Approval rules of the operator.
     pub policy: Policy,
     /// Computes what calls are judged by.
@@ -233,6 +236,7 @@ impl Agent {
             results: ResultCache::default(),
             settings,
             context: ContextSettings::default(),
+            summaries: SummaryCache::default(),
             policy,
             compute,
             gate,
@@ -316,6 +320,21 @@ impl Agent {
         Ok(if incoming.store.is_budgeted() { chain.budgeted() } else { chain })
     }
 
+    fn summary_writer(&self, incoming: &AgentRequest) -> SummaryWriter {
+        let model = self.context.summary_model.as_deref().or(incoming.wishes.model.as_deref());
+        let chain = self.models.chain(model, incoming.tenant.as_str());
+        SummaryWriter {
+            settings: self.context.clone(),
+            cache: self.summaries.clone(),
+            chain: chain.map(Chain::budgeted).map(Arc::new),
+            store: incoming.store.clone(),
+            clock: incoming.clock.clone(),
+            tenant: incoming.tenant.as_str().to_owned(),
+            under_way: None,
+            has_failed: false,
+        }
+    }
+
     async fn react_loop(&self, prepared: PreparedRequest<'_>) -> Result<LoopEnd, RunError> {
         let PreparedRequest { incoming, chain, window, callable, offered, system, mut checkpoint, teller } = prepared;
         if checkpoint.is_empty() {
@@ -353,6 +372,7 @@ impl Agent {
             caller,
             offered: self.offers.select(&self.tools, &offered),
             view: ModelView::new(window, system, &checkpoint),
+            summaries: self.summary_writer(incoming),
             refocus_every: self.context.refocus_every_rounds,
             loops: LoopDetector::behind(self.settings.loop_repetitions, checkpoint.finished_turns()),
             checkpoint,

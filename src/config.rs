@@ -145,7 +145,8 @@ impl Config {
         self.llm.check(&mut faults);
         self.encoders.check(&mut faults);
         self.react.check(&mut faults);
-        self.context.check(&mut faults);
+        let models: Vec<&str> = self.llm.models.keys().map(String::as_str).collect();
+        self.context.check(&models, &mut faults);
         self.gate.compile(&mut faults);
         self.verifiers.check(&mut faults);
         self.gate_rates.check(&mut faults);

@@ -7,6 +7,7 @@ pub mod importance;
 pub mod refocus;
 pub mod settings;
 pub mod shown;
+pub mod summary;
 pub mod view;
 
 use crate::agent::context::cut::{LEAST_RESULT, cut};
@@ -42,6 +43,13 @@ enum Shortening {
 const GUARD: [Shortening; 3] = [Shortening::Extract, Shortening::Trim, Shortening::TrimHard];
 /// The ways that are gone once a model has found a conversation too long.
 const RECOVERY: [Shortening; 3] = [Shortening::Trim, Shortening::Cut, Shortening::TrimHard];
+
+/// What a trim does with summaries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Summaries {
+    Stay,
+    Go,
+}
 
 /// The measures of one conversation with one model.
 #[derive(Debug, Clone, Copy)]
@@ -123,9 +131,9 @@ impl ContextWindow {
     fn shorten(&self, shown: &[ShownMessage], way: Shortening) -> Option<Compaction> {
         match way {
             Shortening::Extract => self.extract(shown),
-            Shortening::Trim => trim(shown, self.history),
+            Shortening::Trim => trim(shown, self.history, Summaries::Stay),
             Shortening::Cut => cut_results(shown),
-            Shortening::TrimHard => trim(shown, FORCED),
+            Shortening::TrimHard => trim(shown, FORCED, Summaries::Go),
         }
     }
 
@@ -136,7 +144,7 @@ impl ContextWindow {
         }
         let turns: Vec<usize> = (0..shown.len()).filter(|&index| shown[index].is_answer()).collect();
         let start = *turns.get(turns.len().checked_sub(RECENT_TURNS)?)?;
-        let is_pinned = |index: usize| shown[index].is_question();
+        let is_pinned = |index: usize| shown[index].is_question() || shown[index].is_summary();
         let compaction = compaction_before(shown, start, is_pinned, CompactionKind::Extracted)?;
         let tokens = |shown: &[ShownMessage]| self.counter.messages(&messages_of(shown)) as f64;
         let is_worth_it = tokens(&compacted(shown.to_vec(), &compaction)) < WORTH * tokens(shown);
@@ -147,7 +155,7 @@ impl ContextWindow {
 /// The system messages, the last `keep` others, and the question that these follow; a tool result never without its
 /// call, even where that keeps more. Without the message that is answered the agent would not know its task, and some
 /// providers refuse a conversation that a user did not begin.
-fn trim(shown: &[ShownMessage], keep: usize) -> Option<Compaction> {
+fn trim(shown: &[ShownMessage], keep: usize, summaries: Summaries) -> Option<Compaction> {
     let spoken: Vec<usize> = (0..shown.len()).filter(|&index| !shown[index].is_system()).collect();
     let mut start = spoken.len().saturating_sub(keep);
     while start > 0 && shown[spoken[start]].is_result() {
@@ -155,7 +163,8 @@ fn trim(shown: &[ShownMessage], keep: usize) -> Option<Compaction> {
     }
     let start = *spoken.get(start)?;
     let followed = shown.iter().take(start + 1).rposition(ShownMessage::is_question);
-    compaction_before(shown, start, |index| Some(index) == followed, CompactionKind::Dropped)
+    let stays = |index: usize| summaries == Summaries::Stay && shown[index].is_summary();
+    compaction_before(shown, start, |index| Some(index) == followed || stays(index), CompactionKind::Dropped)
 }
 
 fn cut_results(shown: &[ShownMessage]) -> Option<Compaction> {
@@ -252,7 +261,7 @@ mod tests {
     }
 
     fn trimmed(shown: &[ShownMessage], keep: usize) -> String {
-        shape(&after(shown, trim(shown, keep).as_slice()))
+        shape(&after(shown, trim(shown, keep, Summaries::Stay).as_slice()))
     }
 
     #[test]
@@ -260,7 +269,7 @@ mod tests {
         // the fifth from the end is a result: its call and its sibling stay, too
         assert_eq!(trimmed(&conversation(4, 1), 5), "Suattatt");
         assert_eq!(trimmed(&conversation(4, 1), 3), "Suatt");
-        assert_eq!(trim(&conversation(4, 1), 40), None);
+        assert_eq!(trim(&conversation(4, 1), 40, Summaries::Stay), None);
         let mut chat = vec![TranscriptMessage::system("s")];
         for _ in 0..5 {
             chat.extend([TranscriptMessage::user("question"), assistant("answer", &[])]);
@@ -318,9 +327,24 @@ mod tests {
         }
         assert!(!text.contains("result 3") && text.chars().count() < 1200, "{text}");
         // full again: what was extracted goes in one piece
-        assert_eq!(shape(&after(&shorter, trim(&shorter, 5).as_slice())), "Suatatat");
+        assert_eq!(shape(&after(&shorter, trim(&shorter, 5, Summaries::Stay).as_slice())), "Suatatat");
         let truncating = ContextWindow { strategy: Strategy::Truncate, ..window(1000) };
         assert_eq!(shape(&guarded(truncating)), "Suatatat", "as it is configured");
+    }
+
+    #[test]
+    fn summary_outlives_a_trim_and_an_extract_but_not_a_hard_trim() {
+        let conversation = conversation(12, 4); // S, u, and three messages a turn
+        let by = CompactionKind::Summarised { summary: "Two pages were read.".into() };
+        let summarised = compacted(conversation, &Compaction { from: 2, to: 7, pinned: vec![], by });
+        assert_eq!(shape(&summarised)[..9], *"Sueattatt");
+        let trimmed = after(&summarised, trim(&summarised, 6, Summaries::Stay).as_slice());
+        assert_eq!(shape(&trimmed), "Sueattatt");
+        assert!(trimmed[2].is_summary());
+        let extracted = after(&summarised, window(1000).extract(&summarised).as_slice());
+        assert_eq!(shape(&extracted), "Sueeattattattattatt");
+        let hard = after(&trimmed, trim(&trimmed, 3, Summaries::Go).as_slice());
+        assert_eq!(shape(&hard), "Suatt");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::agent::budget;
 use crate::agent::calls::{PendingCall, ToolRunner};
 use crate::agent::checkpoint::{Added, Checkpoint};
 use crate::agent::context::refocus;
+use crate::agent::context::summary::SummaryWriter;
 use crate::agent::context::view::ModelView;
 use crate::agent::loops::LoopDetector;
 use crate::agent::result::ReactLoopResult;
@@ -43,6 +44,7 @@ pub struct ReactLoop<'a> {
     pub offered: OfferedTools,
     pub checkpoint: Checkpoint,
     pub view: ModelView,
+    pub summaries: SummaryWriter,
     /// The model is reminded of its task after so many rounds of calls; 0: never.
     pub refocus_every: u32,
     /// Turns with tools.
@@ -212,6 +214,9 @@ impl ReactLoop<'_> {
 
     /// Asks the chain, with a shorter conversation each time that it was too long.
     async fn complete(&mut self, turn: i64, forced: bool) -> Result<Completed, RunError> {
+        if let Some(summary) = self.summaries.take() {
+            self.view.summarise(&mut self.checkpoint, summary);
+        }
         self.view.fit(&mut self.checkpoint, self.chain.counter(), &self.offered);
         let (mut step, mut recoveries) = (Some(0), 0);
         loop {
@@ -227,6 +232,8 @@ impl ReactLoop<'_> {
             if recoveries == 0 {
                 let reserved = budget::reserve(self.checkpoint.store(), self.slot, &self.chain, turn, &request);
                 self.stop.run_until_stopped(reserved).await??;
+                let turn_cost = || self.chain.worst_case(&request).most;
+                self.summaries.begin(request.messages.len(), &self.checkpoint, turn_cost);
             }
             let tell = |progress: CallProgress| match progress {
                 CallProgress::Asked => self.teller.message_start(turn),

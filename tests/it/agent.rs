@@ -10,6 +10,7 @@ mod looping;
 mod orchestrator;
 mod repetition;
 mod resume;
+mod summaries;
 mod task_changes;
 mod tool_life;
 mod tools;

@@ -13,6 +13,8 @@ use crate::domain::run::transcript::{Compaction, CompactionKind};
 
 /// The source of messages that take the place of others.
 const SOURCE: &str = "compaction";
+/// The words before a summary.
+const SUMMARY: &str = "[Earlier in this conversation] A summary of your turns so far, and the errors among them:\n";
 /// The words before what was extracted.
 const EXTRACT: &str =
     "[Earlier in this conversation] Your turns so far in short, with the results of your calls as they were:\n";
@@ -33,6 +35,8 @@ pub enum ShownContent {
     Said(TranscriptMessage),
     /// Several messages in short, one after the other.
     Extract(Vec<String>),
+    /// A summary of several messages.
+    Summary(String),
 }
 
 impl ShownMessage {
@@ -62,7 +66,19 @@ impl ShownMessage {
             ShownContent::Said(message) => {
                 matches!(message, TranscriptMessage::User { .. }) && !is_asked_again(message)
             }
-            ShownContent::Extract(_) => false,
+            ShownContent::Extract(_) | ShownContent::Summary(_) => false,
+        }
+    }
+
+    pub fn is_summary(&self) -> bool {
+        matches!(self.content, ShownContent::Summary(_))
+    }
+
+    /// The error of a call, in words.
+    pub fn error(&self) -> Option<String> {
+        match &self.content {
+            ShownContent::Said(message @ TranscriptMessage::Tool { is_error: true, .. }) => extract(message),
+            _ => None,
         }
     }
 
@@ -70,10 +86,8 @@ impl ShownMessage {
     pub fn into_message(self) -> TranscriptMessage {
         match self.content {
             ShownContent::Said(message) => message,
-            ShownContent::Extract(parts) => TranscriptMessage::User {
-                text: EXTRACT.to_owned() + &fenced("conversation", &parts.join("\n")),
-                metadata: metadata(),
-            },
+            ShownContent::Extract(parts) => in_place(EXTRACT, &parts.join("\n")),
+            ShownContent::Summary(text) => in_place(SUMMARY, &text),
         }
     }
 
@@ -82,15 +96,17 @@ impl ShownMessage {
         match &mut self.content {
             ShownContent::Said(TranscriptMessage::Tool { content, .. }) => cut_in_place(content),
             ShownContent::Extract(parts) => parts.iter_mut().for_each(cut_in_place),
-            ShownContent::Said(_) => {}
+            ShownContent::Said(_) | ShownContent::Summary(_) => {}
         }
         self
     }
 
-    fn parts(&self) -> Vec<String> {
+    /// Its words, where it is shown no more by itself.
+    pub fn parts(&self) -> Vec<String> {
         match &self.content {
             ShownContent::Said(message) => extract(message).into_iter().collect(),
             ShownContent::Extract(parts) => parts.clone(),
+            ShownContent::Summary(text) => vec![text.clone()],
         }
     }
 }
@@ -105,9 +121,14 @@ pub fn compacted(shown: Vec<ShownMessage>, compaction: &Compaction) -> Vec<Shown
     let at = shown.iter().position(is_in).unwrap_or(shown.len());
     let (inside, mut kept): (Vec<_>, Vec<_>) = shown.into_iter().partition(is_in);
     let (put_back, replaced): (Vec<_>, Vec<_>) = inside.into_iter().partition(|message| pinned.contains(&message.seq));
-    let extract = (*by == CompactionKind::Extracted)
-        .then(|| ShownContent::Extract(replaced.iter().flat_map(ShownMessage::parts).collect()));
-    let in_their_place = extract.map(|content| ShownMessage { seq: *to, content });
+    let content = match by {
+        CompactionKind::Dropped | CompactionKind::Cut => None,
+        CompactionKind::Extracted => {
+            Some(ShownContent::Extract(replaced.iter().flat_map(ShownMessage::parts).collect()))
+        }
+        CompactionKind::Summarised { summary } => Some(ShownContent::Summary(summary.clone())),
+    };
+    let in_their_place = content.map(|content| ShownMessage { seq: *to, content });
     kept.splice(at..at, put_back.into_iter().chain(in_their_place));
     kept
 }
@@ -118,6 +139,8 @@ fn cut_in_place(text: &mut String) {
     }
 }
 
-fn metadata() -> Map<String, serde_json::Value> {
-    Map::from_iter([("source".to_owned(), json!(SOURCE))])
+/// The message that stands in the place of others.
+fn in_place(words: &str, text: &str) -> TranscriptMessage {
+    let metadata = Map::from_iter([("source".to_owned(), json!(SOURCE))]);
+    TranscriptMessage::User { text: words.to_owned() + &fenced("conversation", text), metadata }
 }

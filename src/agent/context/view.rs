@@ -63,6 +63,12 @@ impl ModelView {
         self.messages = messages;
     }
 
+    /// Shows a summary from here on, or counts what one has cost.
+    pub fn summarise(&mut self, checkpoint: &mut Checkpoint, entry: Added) {
+        checkpoint.add(checkpoint.turn(), vec![entry]);
+        self.read(checkpoint);
+    }
+
     fn compact(&mut self, checkpoint: &mut Checkpoint, compactions: Vec<Compaction>) {
         if compactions.is_empty() {
             return;

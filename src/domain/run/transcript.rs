@@ -143,7 +143,15 @@ pub enum CompactionKind {
     Extracted,
     /// The entries, with long results cut.
     Cut,
+    /// A summary, which a model wrote beside the turns. The entry counts what that took.
+    Summarised {
+        /// The summary, and the errors that it stands for.
+        summary: String,
+    },
 }
+
+/// The code of a summary that was paid for and is not shown.
+pub const SUMMARY_UNUSABLE: &str = "summary_unusable";
 
 /// The version of the entries of pipelines.
 pub const LEDGER: u8 = 1;
@@ -184,6 +192,15 @@ impl TranscriptMessage {
                     | TranscriptMessage::Verdict { .. }
                     | TranscriptMessage::Compaction(_)
             )
+    }
+
+    /// Whether its usage is that of a summary, a call beside the turns.
+    pub fn is_of_summary(&self) -> bool {
+        match self {
+            TranscriptMessage::Compaction(compaction) => matches!(compaction.by, CompactionKind::Summarised { .. }),
+            TranscriptMessage::Unusable { code } => code == SUMMARY_UNUSABLE,
+            _ => false,
+        }
     }
 
     /// Whether it is part of the ledger of a pipeline, and of no agent's transcript.

@@ -9,7 +9,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use reveille::agent::{
-    Agent, AgentOverrides, AgentRequest, AgentResponse, AgentStore, AppendError, Settings, StopSignal, UncountedSlot,
+    Agent, AgentOverrides, AgentRequest, AgentResponse, AgentStore, AppendError, Settings, StopSignal, SummaryCost,
+    UncountedSlot,
 };
 use reveille::base::clock::Clock;
 use reveille::base::compute::Compute;
@@ -65,6 +66,12 @@ pub struct Memory {
     pub approvals: Mutex<Vec<Approval>>,
     /// Tools that a standing grant covers.
     pub granted: Mutex<Vec<String>>,
+    /// Costs for which summaries have asked.
+    pub summaries: Mutex<Vec<SummaryCost>>,
+    /// What summaries have given back, in micro-dollars.
+    pub given_back: Mutex<Vec<i64>>,
+    /// Nothing is left for summaries.
+    pub refuses_summaries: bool,
 }
 
 impl Memory {
@@ -111,6 +118,16 @@ impl AgentStore for Memory {
         let of_turn = |approval: &&Approval| approval.turn == turn;
         let found = self.approvals.lock().unwrap().iter().filter(of_turn).cloned().collect();
         Box::pin(std::future::ready(Ok(found)))
+    }
+
+    fn reserve_summary(&self, cost: SummaryCost) -> BoxFuture<'_, bool> {
+        self.summaries.lock().unwrap().push(cost);
+        Box::pin(std::future::ready(!self.refuses_summaries))
+    }
+
+    fn give_summary_back(&self, micros: i64) -> BoxFuture<'_, ()> {
+        self.given_back.lock().unwrap().push(micros);
+        Box::pin(std::future::ready(()))
     }
 
     fn begin<'a>(&'a self, approval: Uuid, digest: &'a str) -> BoxFuture<'a, Result<Begun, AppendError>> {

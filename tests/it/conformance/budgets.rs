@@ -14,6 +14,7 @@ use super::world::{StoreHarness, end_of};
 on_both!(
     calls_at_once_reserve_no_more_than_the_day_has,
     call_is_refused_by_the_ledger_that_has_too_little_and_takes_nothing_of_the_other,
+    call_that_nobody_waits_for_is_reserved_if_that_is_left_and_nobody_is_told,
     settling_twice_counts_once_and_what_a_run_has_left_is_taken_back_with_its_end,
     reservation_whose_lease_is_lost_is_taken_back_by_who_comes_to_the_limit,
     ledgers_are_forgotten_after_their_day,
@@ -92,6 +93,15 @@ async fn call_is_refused_by_the_ledger_that_has_too_little_and_takes_nothing_of_
     assert_eq!(world.store.reserve_budget(&dear).await.unwrap(), refused(BudgetScope::Tenant, BudgetQuantity::Cost));
     assert_eq!(world.store.reserve_budget(&call(world, &run, 100, Some(100), None)).await.unwrap(), Reserved::Granted);
     world.store.finish_runs(&[finish(&run, BudgetEnd::default())]).await.unwrap();
+}
+
+async fn call_that_nobody_waits_for_is_reserved_if_that_is_left_and_nobody_is_told(world: &StoreHarness) {
+    let run = started(world).await;
+    assert!(world.store.reserve_budget_if_left(&call(world, &run, 60, Some(100), None)).await.unwrap());
+    assert!(!world.store.reserve_budget_if_left(&call(world, &run, 41, Some(100), None)).await.unwrap());
+    assert_eq!(standings(world, &run).await, (standing(0, 60), standing(0, 60)));
+    world.store.finish_runs(&[finish(&run, BudgetEnd::default())]).await.unwrap();
+    assert_eq!(standings(world, &run).await.0, standing(0, 0));
 }
 
 async fn settling_twice_counts_once_and_what_a_run_has_left_is_taken_back_with_its_end(world: &StoreHarness) {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
-use crate::agent::{AgentOverrides, AgentRequest, AgentResponse, AgentStore, AppendError, Configured};
+use crate::agent::{AgentOverrides, AgentRequest, AgentResponse, AgentStore, AppendError, Configured, SummaryCost};
 use crate::base::invalid::did_you_mean;
 use crate::base::template::Template;
 use crate::domain::approval::PolicyRules;
@@ -218,6 +218,14 @@ impl AgentStore for StepTranscript {
 
     fn reserve(&self, turn: i64, bound: CallBound) -> BoxFuture<'_, Result<(), RunError>> {
         self.store.reserve(turn, bound)
+    }
+
+    fn reserve_summary(&self, cost: SummaryCost) -> BoxFuture<'_, bool> {
+        self.store.reserve_summary(cost)
+    }
+
+    fn give_summary_back(&self, micros: i64) -> BoxFuture<'_, ()> {
+        self.store.give_summary_back(micros)
     }
 }
 

@@ -9,7 +9,7 @@ use proptest::test_runner::{Config, RngSeed, TestRunner};
 use reveille::agent::context::settings::{ContextSettings, Strategy as ContextStrategy};
 use reveille::agent::{Agent, AgentResponse, Settings as ReactSettings};
 use reveille::domain::run::TranscriptEntry;
-use reveille::domain::run::transcript::{CompactionKind, TranscriptMessage};
+use reveille::domain::run::transcript::{Compaction, CompactionKind, TranscriptMessage};
 
 use super::fakes::{Wire, said};
 use super::histories::{MODEL, histories};
@@ -38,13 +38,15 @@ struct Budget {
     strategy: ContextStrategy,
     /// Rounds between two reminders.
     refocus: u32,
+    /// The turn of the model up to which the history was summarised before.
+    summarised: Option<usize>,
 }
 
 fn budgets() -> impl Strategy<Value = Budget> {
     let tokens = prop_oneof![2 => 1..3000_u64, 1 => 3000..60_000_u64, 1 => Just(1_000_000)];
     let strategy = prop::sample::select(ContextStrategy::ALL.to_vec());
-    (tokens, 5..41_usize, 0..4_u32, any::<bool>(), any::<bool>(), strategy, 0..4_u32).prop_map(
-        |(tokens, history, overflows, is_last_turn, streams, strategy, refocus)| Budget {
+    (tokens, 5..41_usize, 0..4_u32, any::<bool>(), any::<bool>(), strategy, 0..4_u32, prop::option::of(1..12_usize))
+        .prop_map(|(tokens, history, overflows, is_last_turn, streams, strategy, refocus, summarised)| Budget {
             tokens,
             history,
             overflows,
@@ -52,8 +54,8 @@ fn budgets() -> impl Strategy<Value = Budget> {
             streams,
             strategy,
             refocus,
-        },
-    )
+            summarised,
+        })
 }
 
 /// The requests of a run, and its transcript.
@@ -82,7 +84,12 @@ async fn resumed(
         ..ReactSettings::default()
     };
     let mut stage = AgentHarness { store: Memory::of(entries), ..AgentHarness::with_settings(vec![], tools(), react) };
-    let context = ContextSettings { strategy: budget.strategy, refocus_every_rounds: budget.refocus };
+    let context = ContextSettings {
+        strategy: budget.strategy,
+        refocus_every_rounds: budget.refocus,
+        summarise_from_messages: 0,
+        ..ContextSettings::default()
+    };
     stage.agent = Agent { context, ..stage.agent };
     let model = settings(&server, |settings| {
         settings.provider = wire.provider().into();
@@ -99,6 +106,21 @@ async fn resumed(
     };
     let entries = stage.store.entries.lock().unwrap().clone();
     has_ended.then(|| PlayedRun { sent: sent.collect(), entries }).ok_or_else(|| "no answer".to_owned())
+}
+
+/// The history with a summary in the place of its first turns, but for questions.
+fn with_summary(mut entries: Vec<TranscriptEntry>, turns: Option<usize>) -> Vec<TranscriptEntry> {
+    let is_turn = |entry: &&TranscriptEntry| matches!(entry.message, TranscriptMessage::Assistant { .. });
+    let first_kept = turns.and_then(|turns| entries.iter().filter(is_turn).nth(turns));
+    if let (Some(first_kept), Some(last)) = (first_kept, entries.last()) {
+        let (from, to) = (1, first_kept.seq - 1);
+        let is_question = |entry: &&TranscriptEntry| matches!(entry.message, TranscriptMessage::User { .. });
+        let pinned = entries[1..=to as usize].iter().filter(is_question).map(|entry| entry.seq).collect();
+        let by = CompactionKind::Summarised { summary: "It was looked for, and not found.".into() };
+        let message = TranscriptMessage::Compaction(Compaction { from, to, pinned, by });
+        entries.push(TranscriptEntry { seq: last.seq + 1, message, ..last.clone() });
+    }
+    entries
 }
 
 /// The entries that stand before the last answer of the model, and what the run sent to get it: a crash may have lost the answer.
@@ -129,7 +151,8 @@ fn any_history_that_is_cut_to_any_budget_is_a_request_that_its_provider_takes() 
     let held = TestRunner::new(config).run(&(histories(), budgets()), |(history, budget)| {
         for wire in Wire::ALL {
             let play = |entries, overflows| runtime.block_on(resumed(wire, entries, &budget, overflows));
-            let run = play(history.entries(), budget.overflows).map_err(TestCaseError::fail)?;
+            let run = play(with_summary(history.entries(), budget.summarised), budget.overflows)
+                .map_err(TestCaseError::fail)?;
             prop_assert!(!run.sent.is_empty(), "{:?}: nothing was asked", wire);
             extracted.set(extracted.get() + extracts(&run));
             if let Some((entries, last)) = before_the_answer(&run) {
