@@ -70,6 +70,7 @@ impl ShownMessage {
         }
     }
 
+    /// Whether it is a summary of others.
     pub fn is_summary(&self) -> bool {
         matches!(self.content, ShownContent::Summary(_))
     }

@@ -73,13 +73,19 @@ impl SummaryCache {
 
 /// The summaries of one execution.
 pub struct SummaryWriter {
+    /// Settings of `[context]`.
     pub settings: ContextSettings,
+    /// Summaries that are known.
     pub cache: SummaryCache,
     /// `None`: there is no model for them.
     pub chain: Option<Arc<Chain>>,
+    /// The store of the run, which knows its budgets.
     pub store: Arc<dyn AgentStore>,
+    /// Time of the engine.
     pub clock: Clock,
+    /// The tenant that owns the run.
     pub tenant: String,
+    /// The summary that is being written.
     pub under_way: Option<SummaryUnderWay>,
     /// One has failed, and none is tried again.
     pub has_failed: bool,
