@@ -60,6 +60,7 @@ use crate::ports::tool::{ToolHost, ToolRegistry, UsedSecrets};
 
 pub use checkpoint::agent_store::{AgentStore, AppendError, SummaryCost};
 pub use configured::Configured;
+pub use prompt::channel_limits::ChannelLimits;
 pub use result::ReactLoopResult;
 pub use settings::Settings;
 pub use slot::{RunSlot, UncountedSlot, wait_without_slot};
@@ -70,24 +71,6 @@ pub const CHAT: &str = "chat";
 
 /// Hears what happens in a run while it happens. Must not block.
 pub type StreamSink = Arc<dyn Fn(StreamEvent) + Send + Sync>;
-
-/// Limits of the channel that will carry the answer; the model is told of them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChannelLimits {
-    /// Name of the channel, such as `sms`.
-    pub name: String,
-    /// `plain`, `markdown`, `html`, …
-    pub supported_formats: Vec<String>,
-    /// In characters.
-    pub max_response_length: Option<usize>,
-}
-
-impl ChannelLimits {
-    /// Those of a chat, whose answer goes back to who asks.
-    pub fn chat() -> ChannelLimits {
-        ChannelLimits { name: "chat".into(), supported_formats: vec!["markdown".into()], max_response_length: None }
-    }
-}
 
 /// Models, tools and measures of the agent, shared by all runs. Cheap to clone.
 #[derive(Clone)]

@@ -1,10 +1,12 @@
 //! The system message: persona, time, zone, tools, channel, and the rule for text from outside. Made anew at each start of the
 //! loop, because time passes.
 
+pub mod channel_limits;
+
 use chrono::{DateTime, SecondsFormat, Utc};
 use chrono_tz::Tz;
 
-use crate::agent::ChannelLimits;
+use crate::agent::prompt::channel_limits::ChannelLimits;
 use crate::base::template::untrusted::RULE;
 use crate::domain::trigger::zone::shown_in;
 
