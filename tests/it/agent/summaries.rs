@@ -12,12 +12,16 @@ use serde_json::json;
 use super::harness::{AgentHarness, FakeModel, FakeTool, Memory, call, calls, models, says};
 
 /// Rounds of calls before the answer.
-const ROUNDS: usize = 10;
+const ROUNDS: usize = 11;
 
 /// A run of so many rounds, whose summaries the model `small` writes.
 fn stage(summaries: Vec<Result<ModelAnswer, LlmError>>) -> (AgentHarness, Arc<FakeModel>) {
     let rounds = (0..ROUNDS).map(|n| calls(vec![call(&format!("c{n}"), "look", json!({ "page": n }))]));
     let look = FakeTool::new("look", |_, arguments| async move {
+        // a tool takes its time, in which others go on
+        for _ in 0..30 {
+            tokio::task::yield_now().await;
+        }
         match arguments["page"].as_u64() {
             Some(1) => {
                 Err(ToolError::for_model(reveille::ports::tool::ToolFailure::NotFound, "no_page", "page 1 is torn"))
@@ -30,7 +34,7 @@ fn stage(summaries: Vec<Result<ModelAnswer, LlmError>>) -> (AgentHarness, Arc<Fa
     let small = FakeModel::of(summaries);
     stage.agent.models = models(vec![("main", stage.model.clone()), ("small", small.clone())], &settings, &stage.clock);
     stage.agent.context.summary_model = Some("small".into());
-    stage.agent.context.summarise_from_messages = 16;
+    stage.agent.context.summarise_from_messages = 20;
     stage.agent.context.refocus_every_rounds = 0;
     (stage, small)
 }
@@ -44,20 +48,20 @@ fn with_summary(stage: &AgentHarness) -> Vec<usize> {
 
 #[tokio::test]
 async fn summary_is_written_beside_the_turns_and_shown_from_the_next_one_on() {
-    let (stage, small) = stage(vec![says("Pages 0 to 2 were read.")]);
+    let (stage, small) = stage(vec![says("Pages 0 to 3 were read.")]);
     let result = stage.answer("Find the number.").await;
-    // system, question and two messages a round: the eighth request has sixteen
-    assert_eq!(with_summary(&stage), (8..=ROUNDS).collect::<Vec<_>>());
+    // system, question and two messages a round: the tenth request has twenty
+    assert_eq!(with_summary(&stage), (10..=ROUNDS).collect::<Vec<_>>());
     let stored = stage.store.messages();
     let compaction = stored.iter().find_map(|message| match message {
         TranscriptMessage::Compaction(compaction) => Some(compaction.clone()),
         _ => None,
     });
     let compaction = compaction.expect("an entry");
-    assert_eq!((compaction.from, compaction.to), (2, 5), "all rounds but the last five");
+    assert_eq!((compaction.from, compaction.to), (2, 9), "all rounds but the last five");
     let CompactionKind::Summarised { summary } = compaction.by else { panic!("{:?}", compaction.by) };
     let (text, error) = summary.split_once('\n').unwrap();
-    assert_eq!(text, "Pages 0 to 2 were read.");
+    assert_eq!(text, "Pages 0 to 3 were read.");
     assert!(error.starts_with("Error of look: ") && error.contains("page 1 is torn"), "errors are never lost: {error}");
 
     let asked = small.requests.lock().unwrap();
@@ -73,7 +77,7 @@ async fn summary_is_written_beside_the_turns_and_shown_from_the_next_one_on() {
 
 #[tokio::test]
 async fn run_that_goes_on_behind_a_summary_asks_for_none_again() {
-    let (whole, _) = stage(vec![says("Pages 0 to 2 were read.")]);
+    let (whole, _) = stage(vec![says("Pages 0 to 3 were read.")]);
     whole.answer("Find the number.").await;
     let entries = whole.store.entries.lock().unwrap().clone();
     let is_answer = |message: &TranscriptMessage| matches!(message, TranscriptMessage::Assistant { .. });
@@ -124,7 +128,7 @@ async fn summary_is_asked_for_only_where_its_cost_is_left_and_it_is_wanted() {
 
 #[tokio::test]
 async fn summary_that_is_kept_serves_the_same_conversation_without_a_model() {
-    let (first, small) = stage(vec![says("Pages 0 to 2 were read.")]);
+    let (first, small) = stage(vec![says("Pages 0 to 3 were read.")]);
     first.answer("Find the number.").await;
     let (mut second, unused) = stage(vec![]);
     second.agent.summaries = first.agent.summaries.clone();
