@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn summary_outlives_a_trim_and_an_extract_but_not_a_hard_trim() {
-        let conversation = conversation(12, 4); // S, u, and three messages a turn
+        let conversation = conversation(30, 4); // S, u, and three messages a turn
         let by = CompactionKind::Summarised { summary: "Two pages were read.".into() };
         let summarised = compacted(conversation, &Compaction { from: 2, to: 7, pinned: vec![], by });
         assert_eq!(shape(&summarised)[..9], *"Sueattatt");
