@@ -214,10 +214,7 @@ impl ReactLoop<'_> {
 
     /// Asks the chain, with a shorter conversation each time that it was too long.
     async fn complete(&mut self, turn: i64, forced: bool) -> Result<Completed, RunError> {
-        if let Some(summary) = self.summaries.take() {
-            self.view.summarise(&mut self.checkpoint, summary);
-        }
-        self.view.fit(&mut self.checkpoint, self.chain.counter(), &self.offered);
+        self.prepare_view();
         let (mut step, mut recoveries) = (Some(0), 0);
         loop {
             let aside = self.aside(forced);
@@ -255,6 +252,14 @@ impl ReactLoop<'_> {
                 Err(error) => return Err(answer::no_answer(error)),
             }
         }
+    }
+
+    /// Prepares the conversation that the model is shown: with a summary that is done by now, and no more than fits.
+    fn prepare_view(&mut self) {
+        if let Some(summary) = self.summaries.take() {
+            self.view.summarise(&mut self.checkpoint, summary);
+        }
+        self.view.fit(&mut self.checkpoint, self.chain.counter(), &self.offered);
     }
 
     /// The message that stands in the next request alone.
