@@ -44,7 +44,7 @@ const GUARD: [Shortening; 3] = [Shortening::Extract, Shortening::Trim, Shortenin
 /// The ways that are gone once a model has found a conversation too long.
 const RECOVERY: [Shortening; 3] = [Shortening::Trim, Shortening::Cut, Shortening::TrimHard];
 
-/// What a trim does with summaries.
+/// The part of summaries in a trim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Summaries {
     Stay,

@@ -68,7 +68,7 @@ pub struct Memory {
     pub granted: Mutex<Vec<String>>,
     /// Costs for which summaries have asked.
     pub summaries: Mutex<Vec<SummaryCost>>,
-    /// What summaries have given back, in micro-dollars.
+    /// Amounts that summaries have given back, in micro-dollars.
     pub given_back: Mutex<Vec<i64>>,
     /// Nothing is left for summaries.
     pub refuses_summaries: bool,
