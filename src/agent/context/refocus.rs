@@ -85,7 +85,7 @@ mod tests {
     fn rounds(count: usize) -> Vec<TranscriptMessage> {
         let round = |n: usize| {
             let said = TranscriptMessage::Assistant {
-                text: (n % 2 == 0).then(|| format!("I look at {n}.")),
+                text: n.is_multiple_of(2).then(|| format!("I look at {n}.")),
                 tool_calls: vec![ToolCall::new("c", "read", json!({}))],
                 provider_message: None,
                 finish: None,
