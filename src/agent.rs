@@ -9,7 +9,7 @@ mod calls;
 pub mod checkpoint;
 mod configured;
 mod consent;
-mod context;
+pub mod context;
 pub mod gate;
 mod loops;
 mod prompt;
@@ -36,6 +36,9 @@ use crate::agent::calls::result_cache::ResultCache;
 use crate::agent::checkpoint::{Added, Checkpoint};
 use crate::agent::consent::Consent;
 use crate::agent::context::ContextWindow;
+use crate::agent::context::settings::ContextSettings;
+use crate::agent::context::summary::{SummaryCache, SummaryWriter};
+use crate::agent::context::view::ModelView;
 use crate::agent::gate::{Gate, GateMessage, GateRefusal};
 use crate::agent::loops::LoopDetector;
 use crate::agent::prompt::Prompt;
@@ -55,26 +58,19 @@ use crate::ports::llm::fallback::Chain;
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::{ToolHost, ToolRegistry, UsedSecrets};
 
-pub use checkpoint::agent_store::{AgentStore, AppendError};
+pub use checkpoint::agent_store::{AgentStore, AppendError, SummaryCost};
 pub use configured::{CallingAgent, Configured};
+pub use prompt::channel_limits::ChannelLimits;
 pub use result::ReactLoopResult;
 pub use settings::Settings;
 pub use slot::{RunSlot, UncountedSlot, wait_without_slot};
 pub use stop::{LoopStopReason, StopSignal};
 
+/// The source of messages that a person writes in a chat.
+pub const CHAT: &str = "chat";
+
 /// Hears what happens in a run while it happens. Must not block.
 pub type StreamSink = Arc<dyn Fn(StreamEvent) + Send + Sync>;
-
-/// Limits of the channel that will carry the answer; the model is told of them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChannelLimits {
-    /// Name of the channel, such as `sms`.
-    pub name: String,
-    /// `plain`, `markdown`, `html`, …
-    pub supported_formats: Vec<String>,
-    /// In characters.
-    pub max_response_length: Option<usize>,
-}
 
 /// Models, tools and measures of the agent, shared by all runs. Cheap to clone.
 #[derive(Clone)]
@@ -89,6 +85,10 @@ pub struct Agent {
     pub results: ResultCache,
     /// Settings of `[react]`.
     pub settings: Settings,
+    /// Settings of `[context]`.
+    pub context: ContextSettings,
+    /// Summaries of conversations that were written lately.
+    pub summaries: SummaryCache,
     /// Approval rules of the operator.
     pub policy: Policy,
     /// Computes what calls are judged by.
@@ -157,7 +157,7 @@ pub struct AgentOverrides {
 pub struct Asking {
     /// The run's task, for standing grants.
     pub task_id: Option<Uuid>,
-    /// `trigger` or `chat`.
+    /// `trigger` or [`CHAT`].
     pub source: &'static str,
     /// The task's own rules.
     pub rules: Option<Arc<PolicyRules>>,
@@ -218,6 +218,8 @@ impl Agent {
             offers: ToolOffers::default(),
             results: ResultCache::default(),
             settings,
+            context: ContextSettings::default(),
+            summaries: SummaryCache::default(),
             policy,
             compute,
             gate,
@@ -247,7 +249,7 @@ impl Agent {
 
     async fn prepare_context<'a>(&'a self, incoming: &'a AgentRequest) -> Result<PreparedRequest<'a>, RunError> {
         let chain = self.chain(incoming)?;
-        let window = ContextWindow::new(&self.settings, chain.counter(), chain.context_token_limit());
+        let window = ContextWindow::new(&self.settings, &self.context, chain.counter(), chain.context_token_limit());
         let wishes = &incoming.wishes;
         let allowed = |name: &&str| self.tools.allows(incoming.tenant.as_str(), name) && wishes.tools.allows(name);
         let callable: Vec<&str> = self.tools.names().filter(allowed).collect();
@@ -255,12 +257,14 @@ impl Agent {
         let is_named = wishes.tools.allow.is_some();
         let offered: Vec<&str> =
             callable.iter().copied().filter(|name| is_named || !self.tools.is_deprecated(name)).collect();
+        let is_chat = incoming.asking.as_ref().is_some_and(|asking| asking.source == CHAT);
+        let chat = is_chat.then(ChannelLimits::chat);
         let prompt = Prompt {
             persona: incoming.wishes.system_prompt.as_deref().unwrap_or(&self.settings.system_prompt),
             now: incoming.clock.now(),
             timezone: incoming.timezone,
             tools: &offered,
-            channel: incoming.channel.as_ref(),
+            channel: incoming.channel.as_ref().or(chat.as_ref()),
         };
         let system = prompt.text();
         let checkpoint = Checkpoint::load(incoming.store.clone(), incoming.clock.clone()).await?;
@@ -299,6 +303,21 @@ impl Agent {
         Ok(if incoming.store.is_budgeted() { chain.budgeted() } else { chain })
     }
 
+    fn summary_writer(&self, incoming: &AgentRequest) -> SummaryWriter {
+        let model = self.context.summary_model.as_deref().or(incoming.wishes.model.as_deref());
+        let chain = self.models.chain(model, incoming.tenant.as_str());
+        SummaryWriter {
+            settings: self.context.clone(),
+            cache: self.summaries.clone(),
+            chain: chain.map(Chain::budgeted).map(Arc::new),
+            store: incoming.store.clone(),
+            clock: incoming.clock.clone(),
+            tenant: incoming.tenant.as_str().to_owned(),
+            under_way: None,
+            has_failed: false,
+        }
+    }
+
     async fn react_loop(&self, prepared: PreparedRequest<'_>) -> Result<LoopEnd, RunError> {
         let PreparedRequest { incoming, chain, window, callable, offered, system, mut checkpoint, teller } = prepared;
         if checkpoint.is_empty() {
@@ -333,10 +352,11 @@ impl Agent {
         };
         let react = ReactLoop {
             chain,
-            window,
             caller,
             offered: self.offers.select(&self.tools, &offered),
-            view: model_messages(&checkpoint, system),
+            view: ModelView::new(window, system, &checkpoint),
+            summaries: self.summary_writer(incoming),
+            refocus_every: self.context.refocus_every_rounds,
             loops: LoopDetector::behind(self.settings.loop_repetitions, checkpoint.finished_turns()),
             checkpoint,
             max_turns: incoming.first_turn + i64::from(incoming.wishes.max_turns.unwrap_or(self.settings.max_turns)),
@@ -360,12 +380,6 @@ impl Agent {
 fn initial_entries(incoming: &AgentRequest, system: &str) -> Vec<Added> {
     let user = TranscriptMessage::User { text: incoming.text.clone(), metadata: incoming.metadata.clone() };
     [TranscriptMessage::system(system), user].map(Added::plain).into()
-}
-
-/// The conversation as the model is shown it: with the system message of today, not that of a first attempt.
-fn model_messages(checkpoint: &Checkpoint, system: String) -> Vec<TranscriptMessage> {
-    let rest = checkpoint.messages().into_iter().filter(|message| !matches!(message, TranscriptMessage::System { .. }));
-    std::iter::once(TranscriptMessage::System { text: system }).chain(rest).collect()
 }
 
 /// The account of an answer. Never delays or fails it.

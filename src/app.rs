@@ -157,7 +157,7 @@ pub async fn build(
     let gate = extras::gate(config, &store, extras.gate_checks)?;
     let verifiers = Verifiers::new(&config.verifiers, extras.verifiers);
     let agent = Agent::new(models, Arc::clone(&tools), config.react.clone(), policy, compute.clone(), gate);
-    let agent = Agent { verifiers, ..agent };
+    let agent = Agent { verifiers, context: config.context.clone(), ..agent };
     let channels = channels.and(LiveChannel::new(&config.channels.live, store.clone(), vault.clone()));
     let pipeline = Pipeline::new(pipeline::StepParts {
         credentials: credentials.clone(),

@@ -46,8 +46,12 @@ pub struct Config {
     pub bus: bus::Settings,
     /// Settings of `[llm]`.
     pub llm: llm::Settings,
+    /// Settings of `[encoders]`.
+    pub encoders: llm::tokens::encoders::Encoders,
     /// Settings of `[react]`.
     pub react: agent::Settings,
+    /// Settings of `[context]`.
+    pub context: agent::context::settings::ContextSettings,
     /// Settings of `[gate]`.
     pub gate: agent::gate::safety::Settings,
     /// Settings of `[gate_rates]`.
@@ -139,7 +143,10 @@ impl Config {
             faults.add("/bus/retention", "must be shorter than `engine.retention_days`: an event is known by its run");
         }
         self.llm.check(&mut faults);
+        self.encoders.check(&mut faults);
         self.react.check(&mut faults);
+        let models: Vec<&str> = self.llm.models.keys().map(String::as_str).collect();
+        self.context.check(&models, &mut faults);
         self.gate.compile(&mut faults);
         self.verifiers.check(&mut faults);
         self.gate_rates.check(&mut faults);

@@ -61,6 +61,8 @@ pub struct CompletedCall {
     /// Its place among the calls of the turn.
     pub index: usize,
     pub call: ToolCall,
+    /// Words to the model that go before the result.
+    pub notice: Option<String>,
     /// As the tool gave it, not cut.
     pub text: String,
     pub is_error: bool,
@@ -98,13 +100,13 @@ struct Answered {
     approval: Option<Uuid>,
     /// Why nobody was asked.
     reasons: Vec<String>,
-    /// A note before the result that tells the model that a person changed the call.
-    preface: String,
+    /// Words before the result that tell the model that a person changed the call.
+    notice: Option<String>,
 }
 
 impl Attempt {
     fn done(result: Result<ToolOutput, ToolError>, approval: Option<Uuid>, reasons: Vec<String>) -> Attempt {
-        Attempt::Done(Answered { result, approval, reasons, preface: String::new() })
+        Attempt::Done(Answered { result, approval, reasons, notice: None })
     }
 
     /// It was not executed.
@@ -159,10 +161,10 @@ impl ToolRunner<'_> {
         };
         let duration_ms = self.clock.elapsed().saturating_sub(begun).as_millis() as i64;
         let unrepeatable = self.tools.find(&call.name).is_some_and(|tool| !tool.definition().idempotent);
-        let Answered { result, approval, reasons, preface } = answered;
+        let Answered { result, approval, reasons, notice } = answered;
         // in words for a person, and for the model
         let (outcome, text, is_error) = match result {
-            Ok(output) => (output.text.clone(), preface + &output.text, false),
+            Ok(output) => (output.text.clone(), output.text, false),
             Err(ToolError::Abort { code, message }) => return Err(RunError::fail(code, message)),
             Err(ToolError::Tell { code, message, .. }) if code == REFUSED => (message.clone(), message, true),
             Err(error) => {
@@ -178,6 +180,7 @@ impl ToolRunner<'_> {
         Ok(CallResult::Done(Box::new(CompletedCall {
             index,
             call: call.clone(),
+            notice,
             text,
             is_error,
             duration_ms,
@@ -237,10 +240,10 @@ impl ToolRunner<'_> {
         let Some(arguments) = edited else {
             return Ok(Attempt::done(self.known_or_called(turn, call, tool).await, approval, reasons));
         };
-        let preface = format!("The user changed the arguments before approving: {arguments}\n\n");
+        let notice = Some(format!("The user changed the arguments before approving: {arguments}\n\n"));
         let call = ToolCall { arguments, ..call.clone() };
         let result = self.known_or_called(turn, &call, tool).await;
-        Ok(Attempt::Done(Answered { result, approval, reasons, preface }))
+        Ok(Attempt::Done(Answered { result, approval, reasons, notice }))
     }
 
     /// Holds arguments against the schema of their tool; what takes long is computed on a thread of its own.

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::agent::checkpoint::agent_store::{AgentStore, AppendError};
+use crate::agent::context::shown::{ShownMessage, compacted};
 use crate::agent::result::{ToolRecord, args_summary};
 use crate::agent::verify::{ToolEvidence, is_asked_again};
 use crate::base::clock::{Clock, pause};
@@ -152,17 +153,23 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// The conversation. Results stand behind their call in the order of the calls, however they came in.
-    pub fn messages(&self) -> Vec<TranscriptMessage> {
-        let mut messages: Vec<TranscriptMessage> = Vec::with_capacity(self.entries.len());
+    /// The conversation as a model is shown it, compactions applied. Results stand behind their call in the order of the
+    /// calls, however they came in.
+    pub fn shown(&self) -> Vec<ShownMessage> {
+        let mut said: Vec<&TranscriptEntry> = Vec::with_capacity(self.entries.len());
         let is_placed_by_its_call = |message: &TranscriptMessage| matches!(message, TranscriptMessage::Tool { .. });
-        let said = |entry: &&TranscriptEntry| entry.message.is_said() && !is_placed_by_its_call(&entry.message);
-        for entry in self.entries.iter().filter(said) {
-            messages.push(entry.message.clone());
-            let results = calls_of(&entry.message).iter().filter_map(|call| self.result(entry.turn, &call.id));
-            messages.extend(results.cloned());
+        let is_said = |entry: &&TranscriptEntry| entry.message.is_said() && !is_placed_by_its_call(&entry.message);
+        for entry in self.entries.iter().filter(is_said) {
+            said.push(entry);
+            let results = calls_of(&entry.message).iter().filter_map(|call| self.result_entry(entry.turn, &call.id));
+            said.extend(results);
         }
-        messages
+        let whole = said.into_iter().map(|entry| ShownMessage::said(entry.seq, entry.message.clone())).collect();
+        let compactions = self.entries.iter().filter_map(|entry| match &entry.message {
+            TranscriptMessage::Compaction(compaction) => Some(compaction),
+            _ => None,
+        });
+        compactions.fold(whole, compacted)
     }
 
     /// The calls of the last turn that have no result: intended, perhaps begun, perhaps done.
@@ -344,6 +351,7 @@ mod tests {
         let message = TranscriptMessage::Tool {
             call_id: id.into(),
             name: "read".into(),
+            notice: None,
             content: format!("of {id}"),
             is_error: id == "b",
             reasons: vec![],
@@ -353,6 +361,10 @@ mod tests {
 
     async fn empty(store: &Arc<Memory>) -> Checkpoint {
         Checkpoint::load(store.clone(), Clock::manual(DateTime::UNIX_EPOCH)).await.unwrap()
+    }
+
+    fn messages(checkpoint: &Checkpoint) -> Vec<TranscriptMessage> {
+        checkpoint.shown().into_iter().map(ShownMessage::into_message).collect()
     }
 
     fn ids(calls: &[ToolCall]) -> Vec<&str> {
@@ -404,7 +416,7 @@ mod tests {
             result("a").message,
             result("b").message,
         ];
-        assert_eq!(checkpoint.messages(), expected);
+        assert_eq!(messages(&checkpoint), expected);
         let records = checkpoint.records(|_, id| (id == "a").then_some(900));
         let told: Vec<_> =
             records.iter().map(|r| (&r.args_summary["id"], r.success, r.result_chars, r.duration_ms)).collect();
@@ -431,6 +443,6 @@ mod tests {
         *store.failures.lock().unwrap() = vec![AppendError::Unavailable; STORE_WAITS.len() + 1];
         let away = checkpoint.append(0, vec![Added::plain(TranscriptMessage::user("v"))]).await;
         assert!(matches!(away, Err(RunError::Infrastructure { fault }) if fault.code == STORE_UNAVAILABLE));
-        assert_eq!(checkpoint.messages(), [TranscriptMessage::user("u")]);
+        assert_eq!(messages(&checkpoint), [TranscriptMessage::user("u")]);
     }
 }

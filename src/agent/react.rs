@@ -11,7 +11,9 @@ use crate::agent::answer;
 use crate::agent::budget;
 use crate::agent::calls::{PendingCall, ToolRunner};
 use crate::agent::checkpoint::{Added, Checkpoint};
-use crate::agent::context::ContextWindow;
+use crate::agent::context::refocus;
+use crate::agent::context::summary::SummaryWriter;
+use crate::agent::context::view::ModelView;
 use crate::agent::loops::LoopDetector;
 use crate::agent::result::ReactLoopResult;
 use crate::agent::round::{CallRound, ResultLength};
@@ -38,12 +40,13 @@ pub const CLOSING: &str = "You have executed enough steps. Please provide a fina
 /// One message on its way through the loop.
 pub struct ReactLoop<'a> {
     pub chain: Chain,
-    pub window: ContextWindow,
     pub caller: ToolRunner<'a>,
     pub offered: OfferedTools,
     pub checkpoint: Checkpoint,
-    /// The conversation as the model is shown it.
-    pub view: Vec<TranscriptMessage>,
+    pub view: ModelView,
+    pub summaries: SummaryWriter,
+    /// The model is reminded of its task after so many rounds of calls; 0: never.
+    pub refocus_every: u32,
     /// Turns with tools.
     pub max_turns: i64,
     pub max_recoveries: u32,
@@ -120,7 +123,7 @@ impl ReactLoop<'_> {
         }
         let notice = asked_again(flags);
         self.checkpoint.add(self.checkpoint.turn(), vec![Added::plain(notice.clone())]);
-        self.view.push(notice);
+        self.view.extend([notice]);
         Ok(false)
     }
 
@@ -167,7 +170,7 @@ impl ReactLoop<'_> {
         if calls.is_empty() || !self.caller.only_read(&calls) && !failpoint!("agent_intent_late") {
             self.checkpoint.flush().await?;
         }
-        self.view.push(message);
+        self.view.extend([message]);
         self.teller.message_end(turn, &text, &model_call);
         Ok(calls)
     }
@@ -211,15 +214,13 @@ impl ReactLoop<'_> {
 
     /// Asks the chain, with a shorter conversation each time that it was too long.
     async fn complete(&mut self, turn: i64, forced: bool) -> Result<Completed, RunError> {
-        self.window.guard(&mut self.view, &self.offered);
+        self.prepare_view();
         let (mut step, mut recoveries) = (Some(0), 0);
         loop {
-            // lent for the call: a run that waits for its model keeps it once
-            let spoken = self.view.len();
-            let mut messages = std::mem::take(&mut self.view);
-            messages.extend(forced.then(|| TranscriptMessage::user(CLOSING)));
+            let aside = self.aside(forced);
+            let has_aside = aside.is_some();
             let request = ModelRequest {
-                messages,
+                messages: self.view.lend(aside),
                 tools: self.offered.clone(),
                 tool_choice: if forced { ToolChoice::None } else { ToolChoice::Auto },
                 max_tokens: None,
@@ -228,6 +229,8 @@ impl ReactLoop<'_> {
             if recoveries == 0 {
                 let reserved = budget::reserve(self.checkpoint.store(), self.slot, &self.chain, turn, &request);
                 self.stop.run_until_stopped(reserved).await??;
+                let turn_cost = || self.chain.worst_case(&request).most;
+                self.summaries.begin(request.messages.len(), &self.checkpoint, turn_cost);
             }
             let tell = |progress: CallProgress| match progress {
                 CallProgress::Asked => self.teller.message_start(turn),
@@ -235,8 +238,7 @@ impl ReactLoop<'_> {
             };
             let answer = wait_without_slot(self.slot, self.chain.complete(&request, &tell));
             let answer = self.stop.run_until_stopped(answer).await?;
-            self.view = request.messages;
-            self.view.truncate(spoken);
+            self.view.take_back(request.messages, has_aside);
             match answer {
                 Ok(completed) => return Ok(completed),
                 Err(LlmError::Overflow { message }) => {
@@ -244,11 +246,27 @@ impl ReactLoop<'_> {
                     let next = step.filter(|_| recoveries < self.max_recoveries);
                     let Some(from) = next else { return Err(RunError::fail("context_overflow", TOO_LONG)) };
                     // what nothing shortens is asked once more as it is: it may have been the answer that did not fit
-                    step = self.window.recover(&mut self.view, from);
+                    step = self.view.recover(&mut self.checkpoint, from);
                     recoveries += 1;
                 }
                 Err(error) => return Err(answer::no_answer(error)),
             }
+        }
+    }
+
+    /// Prepares the conversation that the model is shown: with a summary that is done by now, and no more than fits.
+    fn prepare_view(&mut self) {
+        if let Some(summary) = self.summaries.take() {
+            self.view.summarise(&mut self.checkpoint, summary);
+        }
+        self.view.fit(&mut self.checkpoint, self.chain.counter(), &self.offered);
+    }
+
+    /// The message that stands in the next request alone.
+    fn aside(&self, forced: bool) -> Option<TranscriptMessage> {
+        match forced {
+            true => Some(TranscriptMessage::user(CLOSING)),
+            false => refocus::reminder(self.checkpoint.entries(), self.refocus_every),
         }
     }
 
@@ -263,7 +281,7 @@ impl ReactLoop<'_> {
             checkpoint: &mut self.checkpoint,
             loops: &mut self.loops,
             caller: &self.caller,
-            window: self.window,
+            window: self.view.window,
             stop: self.stop,
             clock: self.clock,
             teller: self.teller,

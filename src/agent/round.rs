@@ -105,7 +105,7 @@ impl CallRound<'_, '_> {
         Ok(carried)
     }
 
-    /// Where this result completes a turn by which the model goes round in circles, it begins with a notice to the model.
+    /// Where this result completes a turn by which the model goes round in circles, a notice to the model goes before it.
     fn tell_of_repetition(&mut self, turn: i64, waiting: &[(usize, Added)], result: &mut Added) {
         let here = || waiting.iter().map(|(_, added)| &added.message).chain([&result.message]);
         let result_of = |call: &ToolCall| {
@@ -118,9 +118,9 @@ impl CallRound<'_, '_> {
         };
         let Some(notice) = self.loops.observe(turn, &finished) else { return };
         self.loops.note_told();
-        if let TranscriptMessage::Tool { name, content, .. } = &mut result.message {
+        if let TranscriptMessage::Tool { name, notice: place, .. } = &mut result.message {
             self.teller.tool_warning(name, "the model repeats itself, and was told so");
-            content.insert_str(0, &notice);
+            place.get_or_insert_default().insert_str(0, &notice);
         }
     }
 
@@ -143,8 +143,8 @@ impl CallRound<'_, '_> {
 
 /// A result as it enters transcript and conversation.
 fn result_entry(content: String, done: CompletedCall) -> Added {
-    let CompletedCall { call, is_error, duration_ms, reasons, .. } = done;
-    let message = TranscriptMessage::Tool { call_id: call.id, name: call.name, content, is_error, reasons };
+    let CompletedCall { call, notice, is_error, duration_ms, reasons, .. } = done;
+    let message = TranscriptMessage::Tool { call_id: call.id, name: call.name, notice, content, is_error, reasons };
     Added { message, usage: Usage::default(), duration_ms: Some(duration_ms), model_call: None }
 }
 

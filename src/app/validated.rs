@@ -48,7 +48,9 @@ pub fn validate(
     let mut faults = ValidationErrors::new();
     let mut part = |place: &'static str, found: ValidationErrors| faults.0.extend(faults_below(place)(found).0);
     let egress = Egress::new(&config.egress).map_err(|found| part("/egress", found)).ok();
-    let models = Models::build(&config.llm, config.react.retry(), clock).map_err(|found| part("/llm", found)).ok();
+    let models = Models::build(&config.llm, &config.encoders, config.react.retry(), clock)
+        .map_err(|found| part("/llm", found))
+        .ok();
     let policy = Policy::new(&config.approvals).map_err(|found| part("/approvals", found)).ok();
     if let Err(why) = bus::check_address(&config.bus, clock) {
         part("/bus", ValidationErrors::one("/url", why));

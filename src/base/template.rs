@@ -9,6 +9,7 @@ mod insert;
 mod limits;
 mod meter;
 mod tree;
+pub mod untrusted;
 mod url;
 mod work;
 
@@ -35,6 +36,7 @@ pub struct TextTemplates(Arc<Engines>);
 
 struct Engines {
     text: Environment<'static>,
+    data: Environment<'static>,
     path: Environment<'static>,
     query: Environment<'static>,
 }
@@ -76,6 +78,8 @@ pub struct Values {
 pub struct Template {
     text: Arc<str>,
     form: TemplateForm,
+    /// The variables that it uses.
+    variables: Arc<HashSet<String>>,
     work: TemplateWork,
     engines: Arc<Engines>,
 }
@@ -94,6 +98,7 @@ impl Default for TextTemplates {
         let engine = insert::engine;
         TextTemplates(Arc::new(Engines {
             text: engine(Insert::Text),
+            data: engine(Insert::Data),
             path: engine(Insert::Path),
             query: engine(Insert::Query),
         }))
@@ -104,21 +109,25 @@ impl TextTemplates {
     /// Reads a template that may use these names.
     pub fn read(&self, text: &str, names: TemplateNames) -> Result<Template, TemplateFault> {
         guard::before_parsing(text)?;
-        let form = match guard::inserts(text) {
-            false => TemplateForm::Literal,
+        let (form, variables) = match guard::inserts(text) {
+            false => (TemplateForm::Literal, HashSet::new()),
             true => self.judge(text, names)?,
         };
-        Ok(Template { text: text.into(), form, work: TemplateWork::of(text), engines: Arc::clone(&self.0) })
+        let (variables, engines) = (Arc::new(variables), Arc::clone(&self.0));
+        Ok(Template { text: text.into(), form, variables, work: TemplateWork::of(text), engines })
     }
 
-    fn judge(&self, text: &str, names: TemplateNames) -> Result<TemplateForm, TemplateFault> {
+    /// The form of a template, and the variables that it uses.
+    fn judge(&self, text: &str, names: TemplateNames) -> Result<(TemplateForm, HashSet<String>), TemplateFault> {
         let read = self.0.text.template_from_str(text).map_err(|error| fault(&error))?;
         names.judge(read.undeclared_variables(true))?;
+        let variables = read.undeclared_variables(false);
         let lone = text.trim().strip_prefix("{{").and_then(|rest| rest.strip_suffix("}}"));
-        Ok(match lone.filter(|inner| self.0.text.compile_expression_owned((*inner).to_owned()).is_ok()) {
+        let form = match lone.filter(|inner| self.0.text.compile_expression_owned((*inner).to_owned()).is_ok()) {
             Some(inner) => TemplateForm::Lone(inner.into()),
             None => TemplateForm::Mixed,
-        })
+        };
+        Ok((form, variables))
     }
 }
 
@@ -192,6 +201,15 @@ impl Template {
         match &self.form {
             TemplateForm::Literal => Ok(self.text.to_string()),
             TemplateForm::Lone(_) | TemplateForm::Mixed => render(&self.engines.text, self, values),
+        }
+    }
+
+    /// The text for a model: texts, lists and objects that it inserts are labelled as data, see [`crate::base::template::untrusted`]. A template
+    /// that uses no other variables than `own`, which nobody outside has written, gives its text as it is.
+    pub fn prompt(&self, values: &Values, own: &[&str]) -> Result<String, TemplateError> {
+        match self.variables.iter().all(|name| own.contains(&name.as_str())) {
+            true => self.text(values),
+            false => render(&self.engines.data, self, values),
         }
     }
 
@@ -287,6 +305,21 @@ mod tests {
 
     fn text(template: &str) -> String {
         read(template).unwrap().text(&values()).unwrap_or_else(|error| format!("error: {error}"))
+    }
+
+    #[test]
+    fn prompt_labels_what_it_inserts_unless_nobody_outside_has_written_it() {
+        let prompt = |template: &str, own: &[&str]| read(template).unwrap().prompt(&values(), own).unwrap();
+        let name = crate::base::template::untrusted::fenced("value", "Ann");
+        let tags = crate::base::template::untrusted::fenced("value", r#"["a","b"]"#);
+        assert_eq!(prompt("Hello {{ event.name }}!", &["input"]), format!("Hello {name}!"));
+        assert_eq!(prompt("{{ event.name }}", &[]), name);
+        assert_eq!(prompt("{{ event.tags }} {{ event.id }} {{ event.price }}", &[]), format!("{tags} 7 2.6"));
+        assert_eq!(prompt("{{ event.none }} {{ event.id > 3 }}", &[]), "null true");
+        let each = prompt("{% for tag in event.tags %}{{ tag }}{% endfor %}", &["input", "steps"]);
+        assert_eq!(each.matches("from=\"value\"").count(), 2, "{each}");
+        assert_eq!(prompt("Hello {{ event.name }}!", &["event"]), "Hello Ann!");
+        assert_eq!(prompt("Nothing.", &[]), "Nothing.");
     }
 
     #[test]

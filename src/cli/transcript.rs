@@ -28,7 +28,15 @@ pub fn print(entries: &[Value], screen: &mut Screen) -> io::Result<()> {
                 print_speaker("verdict", &Value::Null, screen)?;
                 findings.map(text_of).try_for_each(|finding| print_text(&finding, screen))?;
             }
-            "tool" => print_result(&entry["name"], &entry["content"], entry["is_error"] == true, screen)?,
+            "compaction" => {
+                print_speaker("compaction", &Value::Null, screen)?;
+                let (from, to, by) = (&entry["from"], &entry["to"], text_of(&entry["by"]["kind"]));
+                print_text(&format!("entries {from} to {to}: {by}"), screen)?;
+            }
+            "tool" => {
+                print_result(&entry["name"], &entry["content"], entry["is_error"] == true, screen)?;
+                print_text(&text_of(&entry["notice"]), screen)?;
+            }
             _ => {
                 print_speaker(&speaker, &entry["model_call"], screen)?;
                 print_text(&text_of(&entry["text"]), screen)?;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures::future::BoxFuture;
 use uuid::Uuid;
 
-use crate::agent::{AgentStore, AppendError};
+use crate::agent::{AgentStore, AppendError, SummaryCost};
 use crate::domain::approval::{Approval, ApprovalOverride, Begun, CallOutcome, GrantAsk};
 use crate::domain::budget::CallBound;
 use crate::domain::run::{Run, RunError, TranscriptEntry, Usage};
@@ -130,6 +130,32 @@ impl AgentStore for LeasedTranscript {
             match &self.spending {
                 Some(spending) => spending.reserve(self.usage(), turn, bound).await,
                 None => Ok(()),
+            }
+        })
+    }
+
+    fn reserve_summary(&self, cost: SummaryCost) -> BoxFuture<'_, bool> {
+        Box::pin(async move {
+            let (tenant, most) = (&self.owner.1, cost.bound.most.cost_micros);
+            let taken = with_timeout(self.store.take_summary_money(tenant, most, cost.hourly_micros)).await;
+            if !taken.unwrap_or(false) {
+                return false;
+            }
+            let is_reserved = match &self.spending {
+                Some(spending) => spending.reserve_summary(self.usage(), &cost).await,
+                None => true,
+            };
+            if !is_reserved {
+                self.give_summary_back(most).await;
+            }
+            is_reserved
+        })
+    }
+
+    fn give_summary_back(&self, micros: i64) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            if let Err(error) = with_timeout(self.store.give_summary_money_back(&self.owner.1, micros)).await {
+                tracing::warn!(%error, "money for summaries could not be given back");
             }
         })
     }

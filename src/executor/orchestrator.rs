@@ -11,6 +11,7 @@ use tracing::Instrument;
 use crate::agent::{Agent, AgentOverrides, AgentRequest, AgentResponse, Asking, Suspension};
 use crate::base::id::Tenant;
 use crate::base::invalid::{NAMED, ValidationErrors, did_you_mean, escape, unknown_fields};
+use crate::base::template::untrusted::fenced;
 use crate::domain::approval::policy::task_rules_hold;
 use crate::domain::approval::{PolicyRules, TaskRules};
 use crate::domain::budget::{self, TaskBudget};
@@ -26,6 +27,8 @@ const KEYS: [&str; 8] =
     ["system_prompt", "model", "max_turns", "tools", "deny_tools", "credentials", "approvals", budget::TASK_KEY];
 /// Longest persona of a task, in characters.
 const PERSONA_LENGTH: usize = 32_768;
+/// Longest type of an event that is named outside of the event, in characters.
+const LONGEST_KIND: usize = 100;
 /// Most turns that a task may ask for.
 const MOST_TURNS: u64 = 100;
 
@@ -198,20 +201,26 @@ fn metadata(run: &Run) -> Map<String, Value> {
     fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// The trigger message: cause and instruction, then which run this is.
+/// The trigger message: cause and instruction, then which run this is. Words from outside are labelled as data.
 fn message(job: &Job, task: &Task) -> String {
     let instruction = &task.spec.action.instruction;
     let mut text = match &job.run.cause {
         None => format!("[Scheduled Task] {instruction}"),
         Some(Cause::Event { event, events }) => {
-            let kind = event["type"].as_str().unwrap_or("event");
+            let kind = event["type"].as_str().filter(|kind| is_word(kind)).unwrap_or("event");
             match events.as_slice() {
-                [] | [_] => format!("[Event Trigger] {kind}: {event}\n\n{instruction}"),
-                all => format!("[Event Trigger] {kind}, {} events: {}\n\n{instruction}", all.len(), json!(all)),
+                [] | [_] => {
+                    format!("[Event Trigger] {kind}:\n{}\n\n{instruction}", fenced("event", &event.to_string()))
+                }
+                all => {
+                    let events = fenced("events", &json!(all).to_string());
+                    format!("[Event Trigger] {kind}, {} events:\n{events}\n\n{instruction}", all.len())
+                }
             }
         }
         Some(Cause::Condition { expression, value, .. }) => {
-            format!("[Condition Trigger] Condition met: {expression}\nValue: {value}\n\n{instruction}")
+            let value = fenced("value", &value.to_string());
+            format!("[Condition Trigger] Condition met: {expression}\nValue:\n{value}\n\n{instruction}")
         }
     };
     let due = shown_in(job.run.scheduled_for, job.timezone).to_rfc3339_opts(SecondsFormat::Secs, false);
@@ -220,9 +229,15 @@ fn message(job: &Job, task: &Task) -> String {
         text.push_str(&format!(" {}", missed_text(missed, job)));
     }
     if let Some(input) = &job.run.input {
-        text.push_str(&format!("\nInput: {input}"));
+        text.push_str(&format!("\nInput:\n{}", fenced("input", &input.to_string())));
     }
     text
+}
+
+/// Whether the type of an event can stand among our own words: it comes from outside, too.
+fn is_word(kind: &str) -> bool {
+    let fits = |letter: char| letter.is_alphanumeric() || "._-:/".contains(letter);
+    kind.chars().count() <= LONGEST_KIND && kind.chars().all(fits)
 }
 
 fn missed_text(missed: &MissedInstants, job: &Job) -> String {

@@ -10,8 +10,8 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use crate::agent::AppendError;
 use crate::agent::checkpoint::run_error;
+use crate::agent::{AppendError, SummaryCost};
 use crate::base::backoff::full_jitter;
 use crate::base::clock::pause;
 use crate::base::id::new_id;
@@ -42,8 +42,19 @@ pub struct RunSpending {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct OpenCall {
     id: Uuid,
-    turn: i64,
+    /// `None`: it is a summary, beside the turns.
+    turn: Option<i64>,
     most: Spend,
+}
+
+impl OpenCall {
+    /// Whether the usage of this entry may be that of the call.
+    fn fits(&self, entry: &TranscriptEntry) -> bool {
+        match self.turn {
+            Some(turn) => turn == entry.turn && entry.usage.turns > 0,
+            None => entry.message.is_of_summary(),
+        }
+    }
 }
 
 impl RunSpending {
@@ -69,9 +80,41 @@ impl RunSpending {
             false => Ok(()),
         };
         if reserved.is_err() {
-            self.calls.lock().expect("calls lock").retain(|open| open.id != call.id);
+            self.forget(call);
         }
         reserved
+    }
+
+    /// Reserves what a summary may come to, if the run has it left beside another turn, and the ledgers have it left now.
+    /// Nobody is told that it is not.
+    pub async fn reserve_summary(&self, used: Usage, cost: &SummaryCost) -> bool {
+        let call = OpenCall { id: new_id(self.now()), turn: None, most: cost.bound.most };
+        if self.refuse_unpriced(&cost.bound).is_err() || !self.note_beside_a_turn(used, call, cost.turn) {
+            return false;
+        }
+        let is_reserved = match self.budgets.has_days() {
+            true => with_timeout(self.store.reserve_budget_if_left(&self.reservation(call))).await.unwrap_or(false),
+            false => true,
+        };
+        if !is_reserved {
+            self.forget(call);
+        }
+        is_reserved
+    }
+
+    /// Notes a call, if the run's own budget has as much left and as much as a turn may come to.
+    fn note_beside_a_turn(&self, used: Usage, call: OpenCall, turn: Spend) -> bool {
+        let mut calls = self.calls.lock().expect("calls lock");
+        let open: Vec<Spend> = calls.iter().map(|call| call.most).chain([turn]).collect();
+        let is_left = self.budgets.run.admit(used, &open, call.most).is_ok();
+        if is_left {
+            calls.push(call);
+        }
+        is_left
+    }
+
+    fn forget(&self, call: OpenCall) {
+        self.calls.lock().expect("calls lock").retain(|open| open.id != call.id);
     }
 
     fn refuse_unpriced(&self, bound: &CallBound) -> Result<(), RunError> {
@@ -95,7 +138,7 @@ impl RunSpending {
             self.store.count_budget_refusal(refusal);
             RunError::Fail { fault: refusal.fault() }
         })?;
-        let call = OpenCall { id: new_id(self.now()), turn, most };
+        let call = OpenCall { id: new_id(self.now()), turn: Some(turn), most };
         calls.push(call);
         Ok(call)
     }
@@ -103,18 +146,7 @@ impl RunSpending {
     /// Reserves in the ledgers of the day, as soon as others have not reserved what may be left.
     async fn reserve_days(&self, call: OpenCall) -> Result<(), RunError> {
         for tries in 1.. {
-            let asked = Reservation {
-                id: call.id,
-                lease: self.lease,
-                tenant: self.tenant.clone(),
-                task_id: self.task_id,
-                day: day_of(self.now()),
-                most: call.most,
-                tenant_limits: self.budgets.tenant.limits(),
-                task_limits: self.budgets.task.limits(),
-                notice: self.notice.clone(),
-            };
-            let reserved = with_timeout(self.store.reserve_budget(&asked)).await;
+            let reserved = with_timeout(self.store.reserve_budget(&self.reservation(call))).await;
             match reserved.map_err(unreserved)? {
                 Reserved::Granted => return Ok(()),
                 Reserved::Refused(refusal) => return Err(RunError::Fail { fault: refusal.fault() }),
@@ -125,6 +157,21 @@ impl RunSpending {
             }
         }
         unreachable!("it is tried until it is decided")
+    }
+
+    /// The reservation of a call in the ledgers of today.
+    fn reservation(&self, call: OpenCall) -> Reservation {
+        Reservation {
+            id: call.id,
+            lease: self.lease,
+            tenant: self.tenant.clone(),
+            task_id: self.task_id,
+            day: day_of(self.now()),
+            most: call.most,
+            tenant_limits: self.budgets.tenant.limits(),
+            task_limits: self.budgets.task.limits(),
+            notice: self.notice.clone(),
+        }
     }
 
     /// Settlements of the calls that these entries tell of. A provider that counts no tokens is charged the worst.
@@ -147,18 +194,31 @@ impl RunSpending {
         self.calls.lock().expect("calls lock").retain(|open| !told.iter().any(|(call, _)| call.id == open.id));
     }
 
-    /// Reservations that end with the execution; these entries come with its end.
+    /// Reservations that end with the execution; these entries come with its end. A summary that is under way is charged the
+    /// worst: its model may have been paid.
     pub fn end(&self, entries: &[TranscriptEntry]) -> Option<BudgetEnd> {
-        self.budgets.has_days().then(|| BudgetEnd { settlements: self.settlements(entries) })
+        if !self.budgets.has_days() {
+            return None;
+        }
+        let mut settlements = self.settlements(entries);
+        let is_told = |call: &OpenCall| settlements.iter().any(|settlement| settlement.id == call.id);
+        let calls = self.calls.lock().expect("calls lock");
+        let under_way: Vec<Settlement> = calls
+            .iter()
+            .filter(|call| call.turn.is_none() && !is_told(call))
+            .map(|call| Settlement { id: call.id, spent: call.most, notice: self.notice.clone() })
+            .collect();
+        settlements.extend(under_way);
+        Some(BudgetEnd { settlements })
     }
 
     /// The calls of these entries, each with what it has come to: calls of one turn in the order in which they were reserved.
     fn told_of(&self, entries: &[TranscriptEntry]) -> Vec<(OpenCall, Spend)> {
         let calls = self.calls.lock().expect("calls lock");
         let mut told: Vec<(OpenCall, Spend)> = Vec::new();
-        for entry in entries.iter().filter(|entry| entry.usage.turns > 0) {
+        for entry in entries {
             let is_told = |call: &OpenCall| told.iter().any(|(other, _)| other.id == call.id);
-            if let Some(call) = calls.iter().find(|call| call.turn == entry.turn && !is_told(call)) {
+            if let Some(call) = calls.iter().find(|call| call.fits(entry) && !is_told(call)) {
                 told.push((*call, Spend::of(entry.usage)));
             }
         }

@@ -38,6 +38,8 @@ use crate::ports::llm::breaker::ModelBreaker;
 use crate::ports::llm::connections::ModelConnections;
 use crate::ports::llm::fallback::{Chain, ChainLink, RetryWait};
 use crate::ports::llm::scripted::{Scenario, ScriptedModel};
+use crate::ports::llm::tokens::calibration::TokenCalibration;
+use crate::ports::llm::tokens::encoders::Encoders;
 
 pub use crate::domain::run::transcript::ModelTokens;
 pub use crate::ports::llm::offered_tools::{OfferedTools, ToolSchema};
@@ -201,7 +203,12 @@ pub struct Models {
 
 impl Models {
     /// Makes the models of the settings; all faults at once, with pointers below `/llm`.
-    pub fn build(settings: &Settings, retry: RetryWait, clock: &Clock) -> Result<Models, ValidationErrors> {
+    pub fn build(
+        settings: &Settings,
+        encoders: &Encoders,
+        retry: RetryWait,
+        clock: &Clock,
+    ) -> Result<Models, ValidationErrors> {
         let mut faults = ValidationErrors::new();
         settings.check(&mut faults);
         let mut links = Vec::new();
@@ -212,7 +219,7 @@ impl Models {
             let connections = providers
                 .entry((model.provider.as_str(), model.base_url.as_deref(), timeout))
                 .or_insert_with(|| Arc::new(ModelConnections::new(timeout)));
-            match link(name, model, connections, clock) {
+            match link(name, model, encoders, connections, clock) {
                 Ok(link) => links.push(link),
                 Err(fault) => faults.add(format!("/llm/models/{}{}", escape(name), fault.pointer), fault.message),
             }
@@ -244,6 +251,7 @@ impl Models {
 fn link(
     name: &str,
     settings: &ModelSettings,
+    encoders: &Encoders,
     connections: &Arc<ModelConnections>,
     clock: &Clock,
 ) -> Result<ChainLink, FieldError> {
@@ -254,7 +262,8 @@ fn link(
         keys: each_key(settings, connections, clock)?,
         lower: lower.collect::<Result<_, _>>()?,
         breaker: ModelBreaker::default(),
-        counter: tokens::TokenCounter::of(&settings.model),
+        counter: encoders.counter(&settings.model),
+        calibration: TokenCalibration::default(),
         calls: settings.max_concurrent_calls.map(FairQueue::new),
         context_token_limit: settings.context_token_limit,
         max_output_tokens: settings.max_output_tokens,
@@ -283,7 +292,7 @@ mod tests {
 
     fn build(text: &str) -> Result<Models, ValidationErrors> {
         let retry = RetryWait { max_retries: 2, base_delay: Duration::from_secs(1) };
-        Models::build(&toml::from_str(text).unwrap(), retry, &Clock::system())
+        Models::build(&toml::from_str(text).unwrap(), &Encoders::default(), retry, &Clock::system())
     }
 
     #[test]

@@ -11,5 +11,6 @@ pub(super) mod quotas;
 pub(super) mod rates;
 pub(super) mod retention;
 pub(super) mod stored_bytes;
+pub(super) mod summaries;
 pub(super) mod tokens;
 pub(super) mod unreadable;

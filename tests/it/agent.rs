@@ -2,6 +2,7 @@
 
 mod appends;
 pub mod consent;
+mod context;
 mod gate;
 pub mod harness;
 mod http2;
@@ -9,6 +10,7 @@ mod looping;
 mod orchestrator;
 mod repetition;
 mod resume;
+mod summaries;
 mod task_changes;
 mod tool_life;
 mod tools;

@@ -116,6 +116,9 @@ fn steady(body: &Value, replace: &[(&str, &str)]) -> Value {
                 let told = ["Current time", "  \"local\"", "  \"utc\"", "  \"weekday\""];
                 match told.iter().find(|name| line.starts_with(**name)) {
                     Some(name) => format!("{name}: <now>"),
+                    // the tags around a result go by what it says
+                    None if line.starts_with("<untrusted-") => "<untrusted-… from=\"tool\">".into(),
+                    None if line.starts_with("</untrusted-") => "</untrusted-…>".into(),
                     None => line.to_owned(),
                 }
             });

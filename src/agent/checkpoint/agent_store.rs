@@ -4,7 +4,7 @@ use futures::future::BoxFuture;
 use uuid::Uuid;
 
 use crate::domain::approval::{Approval, ApprovalOverride, Begun, CallOutcome, GrantAsk};
-use crate::domain::budget::CallBound;
+use crate::domain::budget::{CallBound, Spend};
 use crate::domain::run::{RunError, TranscriptEntry};
 
 /// Why the transcript could not be read or written.
@@ -29,6 +29,17 @@ pub enum AppendError {
     },
 }
 
+/// The cost that a summary may come to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SummaryCost {
+    /// At worst.
+    pub bound: CallBound,
+    /// Cost of the turn at which it is begun at worst, and so about that of the next one.
+    pub turn: Spend,
+    /// Most that the tenant may spend on summaries within an hour, in micro-dollars.
+    pub hourly_micros: i64,
+}
+
 /// The transcript of one run, fenced by the lease under which it is executed.
 pub trait AgentStore: Send + Sync {
     /// All entries, in order.
@@ -51,6 +62,17 @@ pub trait AgentStore: Send + Sync {
     /// other calls under way have reserved what may be left. An error ends the run.
     fn reserve(&self, _turn: i64, _bound: CallBound) -> BoxFuture<'_, Result<(), RunError>> {
         Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Reserves what a summary may come to at worst, until an entry says what it came to. Waits for nobody; whether that was
+    /// left, for the run and for its tenant in this hour, and leaves enough for another turn.
+    fn reserve_summary(&self, _cost: SummaryCost) -> BoxFuture<'_, bool> {
+        Box::pin(std::future::ready(true))
+    }
+
+    /// Gives back what a summary did not come to, in micro-dollars, to the tenant for this hour. Best effort.
+    fn give_summary_back(&self, _micros: i64) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
     }
 
     /// The questions that were put about calls of a turn of this run. Here and below: where nobody can be asked, none.

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use minijinja::value::{Enumerator, Kwargs, Object, ObjectExt, ObjectRepr};
+use minijinja::value::{Enumerator, Kwargs, Object, ObjectExt, ObjectRepr, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior, Value, filters, tests};
 
 use crate::base::template::limits::{FUEL, OUTPUT_BYTES};
 use crate::base::template::meter;
+use crate::base::template::untrusted::fenced;
 
 /// The filters that there are.
 pub const FILTERS: [&str; 16] = [
@@ -35,6 +36,8 @@ pub const FILTERS: [&str; 16] = [
 pub enum Insert {
     /// Texts as they are, all else as JSON.
     Text,
+    /// As text, between tags that label it as data from outside; numbers and truths as they are.
+    Data,
     /// Percent-encoded, so that it stays within its segment; never empty.
     Path,
     /// Percent-encoded, so that it stays within its value.
@@ -86,7 +89,8 @@ pub fn engine(insert: Insert) -> Environment<'static> {
     engine.set_formatter(move |out, _, value| {
         let text = shown(value)?;
         match insert {
-            Insert::Text => out.write_str(&text)?,
+            Insert::Data if may_have_words(value) => out.write_str(&fenced("value", &text))?,
+            Insert::Text | Insert::Data => out.write_str(&text)?,
             Insert::Path if text.is_empty() => {
                 let why = "a value in the path of a URL is empty";
                 return Err(Error::new(ErrorKind::InvalidOperation, why));
@@ -176,6 +180,10 @@ fn shown(value: &Value) -> Result<String, Error> {
         Some(text) => meter::spend(text.len()).map(|()| text.to_owned()),
         None => tojson(value),
     }
+}
+
+fn may_have_words(value: &Value) -> bool {
+    !matches!(value.kind(), ValueKind::Undefined | ValueKind::None | ValueKind::Bool | ValueKind::Number)
 }
 
 /// The bytes of a text; of anything else nothing, its parts are counted where they are looked at.

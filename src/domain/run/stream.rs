@@ -127,6 +127,7 @@ impl StreamEvent {
             | TranscriptMessage::User { .. }
             | TranscriptMessage::Unusable { .. }
             | TranscriptMessage::Verdict { .. }
+            | TranscriptMessage::Compaction(_)
             | TranscriptMessage::Pipeline { .. }
             | TranscriptMessage::Step { .. }
             | TranscriptMessage::StepResult { .. } => Vec::new(),

@@ -58,7 +58,10 @@ pub enum TranscriptMessage {
         call_id: String,
         /// Name of the tool.
         name: String,
-        /// The result, as the model reads it.
+        /// Words of the service that the model reads before the result.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        notice: Option<String>,
+        /// The result. The model reads it as data from outside.
         content: String,
         /// The call failed.
         #[serde(default)]
@@ -81,6 +84,8 @@ pub enum TranscriptMessage {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         flags: Vec<String>,
     },
+    /// From here on the model is shown less of what was said before. Nothing of it is rewritten.
+    Compaction(Compaction),
     /// A pipeline begins: all that its steps read and that may be different later.
     Pipeline {
         /// SHA-256 of the steps, in hexadecimal: other steps can't go on with this ledger.
@@ -114,6 +119,40 @@ pub enum TranscriptMessage {
     },
 }
 
+/// The entries of a run that its model is shown no more as they are, and what it is shown in their place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Compaction {
+    /// The first entry that it replaces, by `seq`.
+    pub from: i64,
+    /// The last one.
+    pub to: i64,
+    /// Entries between these that the model is shown all the same: questions, and earlier summaries.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pinned: Vec<i64>,
+    /// Their substitute.
+    pub by: CompactionKind,
+}
+
+/// Words that a model is shown in place of entries.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum CompactionKind {
+    /// Nothing.
+    Dropped,
+    /// One text that has questions, results and errors whole, and the beginnings of all else.
+    Extracted,
+    /// The entries, with long results cut.
+    Cut,
+    /// A summary, which a model wrote beside the turns. The entry counts what that took.
+    Summarised {
+        /// The summary, and the errors that it stands for.
+        summary: String,
+    },
+}
+
+/// The code of a summary that was paid for and is not shown.
+pub const SUMMARY_UNUSABLE: &str = "summary_unusable";
+
 /// The version of the entries of pipelines.
 pub const LEDGER: u8 = 1;
 
@@ -144,16 +183,40 @@ impl TranscriptMessage {
         TranscriptMessage::System { text: text.into() }
     }
 
-    /// Whether it is part of a conversation, not of the ledger of a pipeline, and no answer that could not be used.
+    /// Whether it is part of a conversation that a model may be shown.
     pub fn is_said(&self) -> bool {
-        !matches!(
+        !self.is_of_ledger()
+            && !matches!(
+                self,
+                TranscriptMessage::Unusable { .. }
+                    | TranscriptMessage::Verdict { .. }
+                    | TranscriptMessage::Compaction(_)
+            )
+    }
+
+    /// Whether its usage is that of a summary, a call beside the turns.
+    pub fn is_of_summary(&self) -> bool {
+        match self {
+            TranscriptMessage::Compaction(compaction) => matches!(compaction.by, CompactionKind::Summarised { .. }),
+            TranscriptMessage::Unusable { code } => code == SUMMARY_UNUSABLE,
+            _ => false,
+        }
+    }
+
+    /// Whether it is part of the ledger of a pipeline, and of no agent's transcript.
+    pub fn is_of_ledger(&self) -> bool {
+        matches!(
             self,
-            TranscriptMessage::Pipeline { .. }
-                | TranscriptMessage::Step { .. }
-                | TranscriptMessage::StepResult { .. }
-                | TranscriptMessage::Unusable { .. }
-                | TranscriptMessage::Verdict { .. }
+            TranscriptMessage::Pipeline { .. } | TranscriptMessage::Step { .. } | TranscriptMessage::StepResult { .. }
         )
+    }
+
+    /// The message where entries have other numbers: a compaction names them by those.
+    pub fn renumbered(mut self, number: impl Fn(i64) -> i64) -> TranscriptMessage {
+        if let TranscriptMessage::Compaction(Compaction { from, to, pinned, .. }) = &mut self {
+            [from, to].into_iter().chain(pinned).for_each(|seq| *seq = number(*seq));
+        }
+        self
     }
 
     /// The message of a person, or of the service in a person's place.

@@ -197,7 +197,8 @@ pub struct StoreStep {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"instruction": "Find out why {{ event.data.service }} is down.", "tools": ["http_request"]}))]
 pub struct AgentStep {
-    /// A template.
+    /// A template. What it inserts is labelled as data, in which a model follows no instructions; values of `task` and
+    /// `run` are not.
     pub instruction: String,
     /// One of `[[agents]]`: what is not said here, it says.
     pub name: Option<String>,
@@ -219,9 +220,10 @@ pub struct AgentStep {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"prompt": "Summarize in one sentence: {{ event.data.text }}", "max_tokens": 200}))]
 pub struct LlmStep {
-    /// A template.
+    /// A template. What it inserts is labelled as data, in which a model follows no instructions; values of `task` and
+    /// `run` are not.
     pub prompt: String,
-    /// A template.
+    /// A template, as `prompt`.
     pub system: Option<String>,
     /// One of `[llm.models]`. Absent: the default.
     pub model: Option<String>,

@@ -19,6 +19,9 @@ pub const NAMES: [&str; 9] = ["event", "events", "value", "previous", "input", "
 pub const NAMES_OF_EACH: [&str; 11] =
     ["event", "events", "value", "previous", "input", "run", "task", "steps", "state", "item", "index"];
 
+/// The names whose values nobody outside has written: a prompt may say them in its own words.
+pub const OWN_NAMES: [&str; 3] = ["task", "run", "index"];
+
 /// Members of `run`, see [`run_value`].
 pub const RUN_MEMBERS: [&str; 8] =
     ["id", "task_id", "tenant_id", "fire_key", "trigger_type", "scheduled_for", "missed", "event_ids"];

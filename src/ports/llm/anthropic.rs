@@ -271,6 +271,7 @@ fn own_blocks(message: &TranscriptMessage) -> (&'static str, Vec<Value>) {
         TranscriptMessage::System { .. }
         | TranscriptMessage::Unusable { .. }
         | TranscriptMessage::Verdict { .. }
+        | TranscriptMessage::Compaction(_)
         | TranscriptMessage::Pipeline { .. }
         | TranscriptMessage::Step { .. }
         | TranscriptMessage::StepResult { .. } => ("user", vec![]),
@@ -279,7 +280,8 @@ fn own_blocks(message: &TranscriptMessage) -> (&'static str, Vec<Value>) {
             let said = said.as_deref().and_then(text);
             ("assistant", said.into_iter().chain(tool_calls.iter().map(tool_use)).collect())
         }
-        TranscriptMessage::Tool { call_id, content, is_error, .. } => {
+        TranscriptMessage::Tool { call_id, notice, content, is_error, .. } => {
+            let content = wire::result_text(notice.as_deref(), content);
             let mut block = json!({ "type": "tool_result", "tool_use_id": call_id, "content": content });
             if *is_error {
                 block["is_error"] = json!(true);

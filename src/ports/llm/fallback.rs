@@ -17,6 +17,7 @@ use crate::ports::llm::pricing::TokenPrices;
 use crate::ports::llm::retry::{KeyAttempts, check_answer};
 use crate::ports::llm::settings::DEFAULT_MAX_TOKENS;
 use crate::ports::llm::tokens::TokenCounter;
+use crate::ports::llm::tokens::calibration::TokenCalibration;
 use crate::ports::llm::{LlmError, Model, ModelAnswer, ModelRequest};
 
 pub use crate::ports::llm::retry::RetryWait;
@@ -33,8 +34,10 @@ pub struct ChainLink {
     pub breaker: ModelBreaker,
     /// Places of the calls that are made at once, which tenants have in turn; `None`: there is no limit.
     pub calls: Option<FairQueue<String>>,
-    /// Estimates tokens of requests.
+    /// Estimates tokens of requests before anything is known of the model.
     pub counter: TokenCounter,
+    /// The provider's own counts of them.
+    pub calibration: TokenCalibration,
     /// Most tokens of a request; `None`: there is no limit.
     pub context_token_limit: Option<u64>,
     /// Longest answer in tokens; `None`: the provider's own.
@@ -96,7 +99,8 @@ impl Chain {
     pub fn worst_case(&self, request: &ModelRequest) -> CallBound {
         let mut bound = CallBound::default();
         for link in self.links.iter().map(|used| &used.link) {
-            let (input, output) = (link.counter.request(request) as i64, i64::from(link.longest_answer(request)));
+            let (input, output) =
+                (link.careful_counter().request(request) as i64, i64::from(link.longest_answer(request)));
             bound.most.tokens = bound.most.tokens.max(input + output);
             bound.most.cost_micros = bound.most.cost_micros.max(link.rates.most_micros(input, output));
             if link.rates.is_unknown() {
@@ -116,9 +120,9 @@ impl Chain {
         self.links.iter().map(|used| used.link.name.as_str())
     }
 
-    /// How the first model counts. The later ones are there for bad days.
+    /// How the first model counts, as far as that is known by now. The later ones are there for bad days.
     pub fn counter(&self) -> TokenCounter {
-        self.links.first().map_or_else(|| TokenCounter::of(""), |used| used.link.counter)
+        self.links.first().map_or_else(|| TokenCounter::of(""), |used| used.link.calibrated_counter())
     }
 
     /// The first model's window in tokens, where its settings name one.
@@ -165,6 +169,7 @@ impl Chain {
                     link.breaker.succeeded();
                     // one thinking configuration from here on: what was too much once is not asked for in the next turn
                     level.store(index, Ordering::Relaxed);
+                    link.calibration.observe(link.counter, call.request, answer.tokens.input);
                     return Ok(Some(link.completed(*answer)));
                 }
                 KeysAnswer::KeysRefused => break,
@@ -331,6 +336,16 @@ impl ChainLink {
         request.max_tokens.or(self.max_output_tokens).unwrap_or(DEFAULT_MAX_TOKENS)
     }
 
+    fn calibrated_counter(&self) -> TokenCounter {
+        self.calibration.applied_to(self.counter)
+    }
+
+    /// Never estimates less than what is expected of a model of which nothing is known: what is reserved must do.
+    fn careful_counter(&self) -> TokenCounter {
+        let calibrated = self.calibrated_counter();
+        TokenCounter { margin: calibrated.margin.max(self.counter.margin), ..calibrated }
+    }
+
     /// The place of one call, once it is the tenant's turn.
     async fn turn(&self, tenant: &str) -> Option<QueuePermit<String>> {
         match &self.calls {
@@ -405,6 +420,7 @@ mod tests {
                 breaker: ModelBreaker::default(),
                 calls: None,
                 counter: TokenCounter::of("gpt"),
+                calibration: TokenCalibration::default(),
                 context_token_limit: None,
                 max_output_tokens: None,
                 rates: TokenPrices::from_dollars(1.0, 1.0),
@@ -526,7 +542,7 @@ mod tests {
             let keys = vec![Arc::new(Held(held.clone())) as Arc<dyn Model>];
             let counter = TokenCounter::of("");
             let rates = TokenPrices::from_dollars(0.0, 0.0);
-            let (lower, breaker) = Default::default();
+            let (lower, breaker, calibration) = Default::default();
             Arc::new(ChainLink {
                 name: name.into(),
                 keys,
@@ -534,6 +550,7 @@ mod tests {
                 breaker,
                 calls,
                 counter,
+                calibration,
                 context_token_limit: None,
                 max_output_tokens: None,
                 rates,
@@ -568,6 +585,41 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn counter_follows_what_the_provider_counts_and_a_reservation_never_falls_below_the_margin() {
+        let clock = Clock::manual(DateTime::UNIX_EPOCH);
+        // it says 1,000 tokens, whatever it is sent
+        let model =
+            FailureReport { name: "m", failures: Mutex::default(), asked: Arc::default(), clock: clock.clone() };
+        let link = Arc::new(ChainLink {
+            name: "m".into(),
+            keys: vec![Arc::new(model) as Arc<dyn Model>],
+            lower: vec![],
+            breaker: ModelBreaker::default(),
+            calls: None,
+            counter: TokenCounter::of(""),
+            calibration: TokenCalibration::default(),
+            context_token_limit: None,
+            max_output_tokens: Some(10),
+            rates: TokenPrices::default(),
+        });
+        let retry = RetryWait { max_retries: 0, base_delay: Duration::ZERO };
+        let chain = || Chain::new(vec![link.clone()], "a", retry, clock.clone());
+        let text = "x".repeat(40_000);
+        let request = ModelRequest {
+            messages: vec![crate::domain::run::TranscriptMessage::user(text.clone())],
+            tools: OfferedTools::default(),
+            tool_choice: ToolChoice::Auto,
+            max_tokens: None,
+            temperature: None,
+        };
+        let reserved = chain().worst_case(&request);
+        assert_eq!((chain().counter().text(&text), reserved.most.tokens), (12_000, 12_014));
+        chain().complete(&request, &|_| {}).await.unwrap();
+        assert_eq!(chain().counter().text(&text), 9_000, "another run counts by it, within bounds");
+        assert_eq!(chain().worst_case(&request), reserved);
+    }
+
+    #[tokio::test]
     async fn answer_has_its_price() {
         let clock = Clock::manual(DateTime::UNIX_EPOCH);
         let link = ChainLink {
@@ -577,6 +629,7 @@ mod tests {
             breaker: ModelBreaker::default(),
             calls: None,
             counter: TokenCounter::of(""),
+            calibration: TokenCalibration::default(),
             context_token_limit: None,
             max_output_tokens: None,
             rates: TokenPrices::from_dollars(2.0, 10.0),
@@ -636,6 +689,7 @@ mod tests {
                 breaker: ModelBreaker::default(),
                 calls: None,
                 counter: TokenCounter::of(""),
+                calibration: TokenCalibration::default(),
                 context_token_limit: None,
                 max_output_tokens: None,
                 rates: TokenPrices::from_dollars(2.0, 10.0),

@@ -160,7 +160,8 @@ fn message(message: &TranscriptMessage) -> Value {
             let calls: Vec<Value> = tool_calls.iter().map(call).collect();
             json!({ "role": "assistant", "content": text, "tool_calls": calls })
         }
-        TranscriptMessage::Tool { call_id, content, .. } => {
+        TranscriptMessage::Tool { call_id, notice, content, .. } => {
+            let content = wire::result_text(notice.as_deref(), content);
             json!({ "role": "tool", "tool_call_id": call_id, "content": content })
         }
         // no part of a conversation: left out before
@@ -168,7 +169,8 @@ fn message(message: &TranscriptMessage) -> Value {
         | TranscriptMessage::Step { .. }
         | TranscriptMessage::StepResult { .. }
         | TranscriptMessage::Unusable { .. }
-        | TranscriptMessage::Verdict { .. } => Value::Null,
+        | TranscriptMessage::Verdict { .. }
+        | TranscriptMessage::Compaction(_) => Value::Null,
     }
 }
 

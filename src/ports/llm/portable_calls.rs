@@ -149,6 +149,7 @@ mod tests {
         let result = |(id, name): &(&str, &str)| TranscriptMessage::Tool {
             call_id: (*id).into(),
             name: (*name).into(),
+            notice: None,
             content: "read".into(),
             is_error: false,
             reasons: vec![],

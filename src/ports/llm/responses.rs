@@ -178,12 +178,14 @@ fn own_items(message: &TranscriptMessage) -> Vec<Value> {
             });
             said.into_iter().chain(tool_calls.iter().map(call)).collect()
         }
-        TranscriptMessage::Tool { call_id, content, .. } => {
+        TranscriptMessage::Tool { call_id, notice, content, .. } => {
+            let content = wire::result_text(notice.as_deref(), content);
             vec![json!({ "type": "function_call_output", "call_id": call_id, "output": content })]
         }
         TranscriptMessage::System { .. }
         | TranscriptMessage::Unusable { .. }
         | TranscriptMessage::Verdict { .. }
+        | TranscriptMessage::Compaction(_)
         | TranscriptMessage::Pipeline { .. }
         | TranscriptMessage::Step { .. }
         | TranscriptMessage::StepResult { .. } => vec![],

@@ -289,6 +289,7 @@ mod tests {
         TranscriptMessage::Tool {
             call_id: "call_1_1".into(),
             name: "inbox".into(),
+            notice: None,
             content: content.into(),
             is_error: false,
             reasons: vec![],

@@ -1,6 +1,10 @@
 //! How many tokens a conversation is, estimated without a provider's table and on the safe side.
 //!
-//! For the context guard only; accounts use what the provider counted.
+//! For the context guard, and for what is reserved in budgets; accounts use what the provider counted. What providers count
+//! corrects the estimate of their models: see [`calibration`].
+
+pub mod calibration;
+pub mod encoders;
 
 use crate::domain::run::TranscriptMessage;
 use crate::ports::llm::text_size::TextSize;
@@ -9,14 +13,21 @@ use crate::ports::llm::{ModelRequest, OfferedTools};
 /// Characters a token in alphabetic scripts.
 pub const CHARS_PER_TOKEN: f64 = 4.0;
 /// Characters a token in Chinese, Japanese and Korean.
-const CJK_CHARS_PER_TOKEN: f64 = 1.5;
+pub const CJK_CHARS_PER_TOKEN: f64 = 1.5;
 /// Tokens for the frame of a message or a tool, besides its text.
 const FRAME: u64 = 4;
+/// Tokens of the tags around a result of a tool.
+const TAGS: u64 = 16;
 
-/// Counts for one model family.
+/// Counts for one model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TokenCounter {
-    margin: f64,
+    /// The estimate is multiplied by it.
+    pub margin: f64,
+    /// Characters of a token in alphabetic scripts.
+    pub chars_per_token: f64,
+    /// Characters of a token in Chinese, Japanese and Korean.
+    pub cjk_chars_per_token: f64,
 }
 
 impl TokenCounter {
@@ -30,7 +41,7 @@ impl TokenCounter {
             () if name.contains("glm") => 1.25,
             () => 1.2, // gemini, qwen and all others
         };
-        TokenCounter { margin }
+        TokenCounter { margin, chars_per_token: CHARS_PER_TOKEN, cjk_chars_per_token: CJK_CHARS_PER_TOKEN }
     }
 
     /// Tokens of a text.
@@ -39,7 +50,7 @@ impl TokenCounter {
     }
 
     fn size(self, size: TextSize) -> u64 {
-        let tokens = size.wide as f64 / CJK_CHARS_PER_TOKEN + size.narrow as f64 / CHARS_PER_TOKEN;
+        let tokens = size.wide as f64 / self.cjk_chars_per_token + size.narrow as f64 / self.chars_per_token;
         (tokens * self.margin).ceil() as u64
     }
 
@@ -49,10 +60,14 @@ impl TokenCounter {
             TranscriptMessage::System { text } | TranscriptMessage::User { text, .. } => self.text(text),
             TranscriptMessage::Unusable { .. }
             | TranscriptMessage::Verdict { .. }
+            | TranscriptMessage::Compaction(_)
             | TranscriptMessage::Pipeline { .. }
             | TranscriptMessage::Step { .. }
             | TranscriptMessage::StepResult { .. } => 0,
-            TranscriptMessage::Tool { content, name, .. } => self.text(content) + self.text(name),
+            TranscriptMessage::Tool { content, name, notice, .. } => {
+                let notice = notice.as_deref().map_or(0, |notice| self.text(notice));
+                TAGS + notice + self.text(content) + self.text(name)
+            }
             // what is sent is the provider's message, thinking included
             TranscriptMessage::Assistant { provider_message: Some(provider_message), .. } => {
                 self.text(&provider_message.raw)

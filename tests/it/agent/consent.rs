@@ -165,8 +165,13 @@ async fn model_is_told_what_people_made_of_its_calls() {
     assert_eq!(recorded_calls(&deeds), [("mail".to_owned(), json!({ "to": "carl" }))]);
     let told = stage.results();
     let of = |id: &str| told.iter().find(|(call, ..)| call == id).map(|(_, text, error)| (text.as_str(), *error));
-    let edited = "The user changed the arguments before approving: {\"to\":\"carl\"}\n\nmail is done";
-    assert_eq!(of("m"), Some((edited, false)));
+    assert_eq!(of("m"), Some(("mail is done", false)));
+    let notice = stage.store.messages().into_iter().find_map(|message| match message {
+        TranscriptMessage::Tool { call_id, notice, .. } if call_id == "m" => notice,
+        _ => None,
+    });
+    let edited = "The user changed the arguments before approving: {\"to\":\"carl\"}\n\n";
+    assert_eq!(notice.as_deref(), Some(edited));
     // the page says what came of it, and not what the model is told
     let outcomes: Vec<CallOutcome> =
         stage.store.approvals.lock().unwrap().iter().filter_map(|approval| approval.outcome.clone()).collect();

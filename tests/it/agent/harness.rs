@@ -9,11 +9,13 @@ use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use reveille::agent::{
-    Agent, AgentOverrides, AgentRequest, AgentResponse, AgentStore, AppendError, Settings, StopSignal, UncountedSlot,
+    Agent, AgentOverrides, AgentRequest, AgentResponse, AgentStore, AppendError, Settings, StopSignal, SummaryCost,
+    UncountedSlot,
 };
 use reveille::base::clock::Clock;
 use reveille::base::compute::Compute;
 use reveille::base::id::Tenant;
+use reveille::base::template::untrusted::RULE;
 use reveille::domain::approval;
 use reveille::domain::approval::matrix::{Category, Consequence};
 use reveille::domain::approval::policy::Policy;
@@ -37,6 +39,15 @@ use uuid::Uuid;
 
 pub const RUN: Uuid = Uuid::from_u128(7);
 
+/// The system message of an agent with these tools whose answer no channel carries.
+pub fn system_message(tools: &str) -> String {
+    format!(
+        "Be brief.\n\nCurrent time: Thursday, 2026-12-24T08:00:00+01:00 (2026-12-24T07:00:00Z).\n\
+         The recipient's time zone: Europe/Berlin.\nYour tools: {tools}.\n\
+         Your answer stays on the record of the run; no channel carries it.\n{RULE}\n"
+    )
+}
+
 pub fn start() -> DateTime<Utc> {
     "2026-12-24T07:00:00Z".parse().unwrap()
 }
@@ -59,6 +70,12 @@ pub struct Memory {
     pub overrides: Mutex<Vec<ApprovalOverride>>,
     /// A tool whose overrides are answered after those of the others.
     pub answered_last: Mutex<Option<String>>,
+    /// Costs for which summaries have asked.
+    pub summaries: Mutex<Vec<SummaryCost>>,
+    /// Amounts that summaries have given back, in micro-dollars.
+    pub given_back: Mutex<Vec<i64>>,
+    /// Nothing is left for summaries.
+    pub refuses_summaries: bool,
 }
 
 impl Memory {
@@ -105,6 +122,16 @@ impl AgentStore for Memory {
         let of_turn = |approval: &&Approval| approval.turn == turn;
         let found = self.approvals.lock().unwrap().iter().filter(of_turn).cloned().collect();
         Box::pin(std::future::ready(Ok(found)))
+    }
+
+    fn reserve_summary(&self, cost: SummaryCost) -> BoxFuture<'_, bool> {
+        self.summaries.lock().unwrap().push(cost);
+        Box::pin(std::future::ready(!self.refuses_summaries))
+    }
+
+    fn give_summary_back(&self, micros: i64) -> BoxFuture<'_, ()> {
+        self.given_back.lock().unwrap().push(micros);
+        Box::pin(std::future::ready(()))
     }
 
     fn begin<'a>(&'a self, approval: Uuid, digest: &'a str) -> BoxFuture<'a, Result<Begun, AppendError>> {
@@ -446,6 +473,7 @@ pub fn models(models: Vec<(&str, Arc<FakeModel>)>, settings: &Settings, clock: &
         breaker: ModelBreaker::default(),
         calls: None,
         counter: TokenCounter::of("gpt"),
+        calibration: Default::default(),
         context_token_limit: None,
         max_output_tokens: None,
         rates: TokenPrices::from_dollars(1.0, 1.0),

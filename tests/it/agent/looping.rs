@@ -14,7 +14,7 @@ use reveille::ports::tool::access::ToolLimits;
 use reveille::ports::tool::{ToolContext, ToolError, ToolFailure, ToolOutput, ToolStatus};
 use serde_json::{Value, json};
 
-use super::harness::{AgentHarness, FakeModel, FakeTool, call, calls, models, passing, says, seconds};
+use super::harness::{AgentHarness, FakeModel, FakeTool, call, calls, models, passing, says, seconds, system_message};
 
 fn output(text: impl Into<String>) -> Result<ToolOutput, ToolError> {
     Ok(ToolOutput { text: text.into() })
@@ -67,8 +67,7 @@ async fn message_goes_through_the_loop_and_all_of_it_is_in_transcript_result_and
     let usage = Usage { turns: 2, tool_calls: 1, input_tokens: 300, output_tokens: 40, cost_micros: 340 };
     assert_eq!(result.usage, usage);
 
-    let system = "Be brief.\n\nCurrent time: Thursday, 2026-12-24T08:00:00+01:00 (2026-12-24T07:00:00Z).\n\
-                  The recipient's time zone: Europe/Berlin.\nYour tools: echo.\n";
+    let system = system_message("echo");
     let conversation = vec![
         TranscriptMessage::system(system),
         TranscriptMessage::user("Which number?"),
@@ -81,6 +80,7 @@ async fn message_goes_through_the_loop_and_all_of_it_is_in_transcript_result_and
         TranscriptMessage::Tool {
             call_id: "c1".into(),
             name: "echo".into(),
+            notice: None,
             content: r#"{"n":1}"#.into(),
             is_error: false,
             reasons: vec!["the matrix says auto for read of low consequence".into()],
@@ -350,7 +350,8 @@ async fn conversation_too_long_is_trimmed_then_its_results_cut_then_all_but_the_
     answers.extend([overflow(), overflow(), overflow(), overflow()]);
     let settings = Settings { max_turns: 20, ..Settings::default() };
     let long = FakeTool::new("long", |_, _| async { output("x".repeat(5000)) });
-    let stage = AgentHarness::with_settings(answers, vec![long], settings);
+    let mut stage = AgentHarness::with_settings(answers, vec![long], settings);
+    stage.agent.context.refocus_every_rounds = 0;
     let failed = stage.handle("go").await;
     let sentence = "Conversation too long, please start a new conversation";
     assert_eq!(failed, Err(RunError::fail("context_overflow", sentence)));

@@ -28,10 +28,12 @@ fn fault(error: Result<AgentResponse, RunError>) -> (String, String) {
     }
 }
 
-/// Which results begin with the notice.
+/// Which results have the notice.
 fn told(entries: &[TranscriptEntry]) -> Vec<bool> {
     let results = entries.iter().filter_map(|entry| match &entry.message {
-        TranscriptMessage::Tool { content, .. } => Some(content.starts_with(NOTICE)),
+        TranscriptMessage::Tool { notice, .. } => {
+            Some(notice.as_ref().is_some_and(|notice| notice.starts_with(NOTICE)))
+        }
         _ => None,
     });
     results.collect()
@@ -51,9 +53,9 @@ async fn model_is_told_of_the_third_equal_call_and_the_fourth_ends_the_run() {
     // the model reads it with the result, and the result whole
     let requests = stage.model.requests.lock().unwrap();
     match requests[3].messages.last() {
-        Some(TranscriptMessage::Tool { content, call_id, .. }) => {
-            assert!(content.starts_with(NOTICE) && content.ends_with("\n\n{\"id\":7}"), "{content}");
-            assert_eq!(call_id, "c3");
+        Some(TranscriptMessage::Tool { notice: Some(notice), content, call_id, .. }) => {
+            assert!(notice.starts_with(NOTICE), "{notice}");
+            assert_eq!((content.as_str(), call_id.as_str()), ("{\"id\":7}", "c3"));
         }
         other => panic!("{other:?}"),
     }
@@ -105,7 +107,11 @@ async fn cycle_of_calls_to_several_tools_is_found() {
     let (code, message) = fault(stage.handle("go").await);
     assert_eq!((code.as_str(), stage.model.asked()), ("loop", 8));
     assert!(message.starts_with("the agent made the same 2 calls (`list`, `read`) again and again"), "{message}");
-    let notices = stage.results().iter().filter(|(_, content, _)| content.contains("(`list`, `read`) 3 times")).count();
+    let is_told = |message: &TranscriptMessage| {
+        let TranscriptMessage::Tool { notice, .. } = message else { return false };
+        notice.as_ref().is_some_and(|notice| notice.contains("(`list`, `read`) 3 times"))
+    };
+    let notices = stage.store.messages().iter().filter(|message| is_told(message)).count();
     assert_eq!(notices, 1);
 }
 
@@ -162,12 +168,13 @@ async fn result_that_is_cut_keeps_its_notice() {
     let answers = (1..=3).map(again).chain([says("Done.")]).collect();
     let stage = AgentHarness::with_settings(answers, vec![long], settings);
     stage.answer("go").await;
-    let results = stage.results();
-    assert!(results[2].1.starts_with(NOTICE) && results[2].1.ends_with("[...truncated]"), "{}", results[2].1);
+    let has_notice = |message: &TranscriptMessage| match message {
+        TranscriptMessage::Tool { notice: Some(notice), content, .. } => {
+            notice.starts_with(NOTICE) && content.ends_with("[...truncated]")
+        }
+        _ => false,
+    };
+    assert!(stage.store.messages().iter().any(has_notice));
     let requests = stage.model.requests.lock().unwrap();
-    let shown = requests[3]
-        .messages
-        .iter()
-        .any(|message| matches!(message, TranscriptMessage::Tool { content, .. } if content.starts_with(NOTICE)));
-    assert!(shown, "the trimmed conversation has it, too");
+    assert!(requests[3].messages.iter().any(has_notice), "the trimmed conversation has it, too");
 }

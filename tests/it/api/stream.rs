@@ -138,6 +138,7 @@ fn time_result() -> TranscriptMessage {
     TranscriptMessage::Tool {
         call_id: "call_1".into(),
         name: "current_time".into(),
+        notice: None,
         content: "noon".into(),
         is_error: false,
         reasons: vec![],

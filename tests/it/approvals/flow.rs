@@ -130,9 +130,9 @@ async fn one_call_is_edited_one_is_cancelled_and_the_run_goes_on_with_both_answe
         .unwrap()
         .iter()
         .filter(|entry| entry["role"] == "tool")
-        .map(|entry| entry["content"].as_str().unwrap())
+        .flat_map(|entry| [&entry["notice"], &entry["content"]].into_iter().filter_map(Value::as_str))
         .collect();
-    assert_eq!(told.len(), 2);
+    assert_eq!(told.len(), 3);
     assert!(told.iter().any(|text| text.starts_with("The user changed the arguments before approving: ")), "{told:?}");
     assert!(told.contains(&"User cancelled this action.\nTheir comment: not that room"), "{told:?}");
     assert!(service.terminate().await.success());

@@ -8,6 +8,7 @@ use reveille::base::clock::Clock;
 use reveille::domain::event::Event;
 use reveille::ports::llm::Models;
 use reveille::ports::llm::fallback::RetryWait;
+use reveille::ports::llm::tokens::encoders::Encoders;
 use reveille::store::{self, Store};
 use serde_json::{Value, json};
 use wiremock::matchers::{body_string_contains, path};
@@ -151,7 +152,7 @@ async fn models_of_the_readme_can_be_asked() {
     let mut settings: reveille::ports::llm::Settings = config.remove("llm").unwrap().try_into().unwrap();
     settings.resolve_keys(|name| name.ends_with("_API_KEY").then(|| "sk-test".to_owned())).unwrap();
     let retry = RetryWait { max_retries: 0, base_delay: Duration::ZERO };
-    let models = Models::build(&settings, retry, &Clock::system()).unwrap();
+    let models = Models::build(&settings, &Encoders::default(), retry, &Clock::system()).unwrap();
     let chain = models.chain(None, "ann").unwrap();
     assert_eq!(chain.names().collect::<Vec<_>>(), ["gpt", "claude", "local"]);
     let wires: Vec<&str> = settings.models.values().map(|model| model.provider.as_str()).collect();

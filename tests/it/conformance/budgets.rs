@@ -1,11 +1,15 @@
 //! Ledgers of budgets: what is reserved at once, settled once, and taken back.
 
 use chrono::TimeDelta;
+use reveille::agent::{AgentStore, SummaryCost};
 use reveille::base::id::new_id;
 use reveille::domain::budget::{
-    BudgetQuantity, BudgetRefusal, BudgetScope, Budgets, DayBudget, DayLimits, RunBudget, Spend, day_of,
+    BudgetQuantity, BudgetRefusal, BudgetScope, Budgets, CallBound, DayBudget, DayLimits, RunBudget, Spend, day_of,
 };
+use reveille::domain::run::transcript::{Compaction, CompactionKind};
 use reveille::domain::run::{RunState, TranscriptEntry, TranscriptMessage, Usage};
+use reveille::executor::leased_transcript::LeasedTranscript;
+use reveille::executor::run_spending::RunSpending;
 use reveille::store::{BudgetEnd, LedgerStanding, Reservation, Reserved, Settlement, StartedRun, Store};
 use serde_json::json;
 
@@ -14,6 +18,8 @@ use super::world::{StoreHarness, end_of};
 on_both!(
     calls_at_once_reserve_no_more_than_the_day_has,
     call_is_refused_by_the_ledger_that_has_too_little_and_takes_nothing_of_the_other,
+    call_that_nobody_waits_for_is_reserved_if_that_is_left_and_nobody_is_told,
+    summary_beside_a_turn_is_settled_by_its_own_entry_or_charged_the_worst_at_the_end,
     settling_twice_counts_once_and_what_a_run_has_left_is_taken_back_with_its_end,
     reservation_whose_lease_is_lost_is_taken_back_by_who_comes_to_the_limit,
     ledgers_are_forgotten_after_their_day,
@@ -92,6 +98,60 @@ async fn call_is_refused_by_the_ledger_that_has_too_little_and_takes_nothing_of_
     assert_eq!(world.store.reserve_budget(&dear).await.unwrap(), refused(BudgetScope::Tenant, BudgetQuantity::Cost));
     assert_eq!(world.store.reserve_budget(&call(world, &run, 100, Some(100), None)).await.unwrap(), Reserved::Granted);
     world.store.finish_runs(&[finish(&run, BudgetEnd::default())]).await.unwrap();
+}
+
+async fn call_that_nobody_waits_for_is_reserved_if_that_is_left_and_nobody_is_told(world: &StoreHarness) {
+    let run = started(world).await;
+    assert!(world.store.reserve_budget_if_left(&call(world, &run, 60, Some(100), None)).await.unwrap());
+    assert!(!world.store.reserve_budget_if_left(&call(world, &run, 41, Some(100), None)).await.unwrap());
+    assert_eq!(standings(world, &run).await, (standing(0, 60), standing(0, 60)));
+    world.store.finish_runs(&[finish(&run, BudgetEnd::default())]).await.unwrap();
+    assert_eq!(standings(world, &run).await.0, standing(0, 0));
+}
+
+async fn summary_beside_a_turn_is_settled_by_its_own_entry_or_charged_the_worst_at_the_end(world: &StoreHarness) {
+    let run = started(world).await;
+    let budgets = Budgets {
+        run: RunBudget { tokens: Some(1_000), ..RunBudget::default() },
+        tenant: DayBudget { tokens_per_day: Some(10_000), ..DayBudget::default() },
+        ..Budgets::default()
+    };
+    let spending = RunSpending::new(world.store.clone(), run.lease, &run.run, budgets, None);
+    let transcript = LeasedTranscript::new(world.store.clone(), run.lease, &run.run, true).spending(Some(spending));
+    let bound = |tokens| CallBound { most: TOKENS(tokens), unpriced: None };
+    let cost = |tokens| SummaryCost { bound: bound(tokens), turn: TOKENS(300), hourly_micros: 1_000 };
+    transcript.reserve(1, bound(300)).await.unwrap();
+    assert!(!transcript.reserve_summary(cost(401)).await, "another turn would not be left");
+    assert!(!transcript.reserve_summary(SummaryCost { hourly_micros: 199, ..cost(100) }).await);
+    assert!(transcript.reserve_summary(cost(100)).await);
+    assert_eq!(standings(world, &run).await.0, standing(0, 400));
+
+    let entry = |seq, message, turns, tokens| TranscriptEntry {
+        seq,
+        turn: 1,
+        at: world.now(),
+        message,
+        usage: Usage { turns, input_tokens: tokens, cost_micros: 2 * tokens, ..Usage::default() },
+        duration_ms: None,
+        model_call: None,
+    };
+    let answer = TranscriptMessage::Assistant {
+        text: Some("hm".into()),
+        tool_calls: vec![],
+        provider_message: None,
+        finish: None,
+    };
+    transcript.append(vec![entry(0, answer, 1, 250)]).await.unwrap();
+    assert_eq!(standings(world, &run).await.0, standing(250, 100), "the answer settles its turn alone");
+    let by = CompactionKind::Summarised { summary: "s".into() };
+    let summary = TranscriptMessage::Compaction(Compaction { from: 0, to: 0, pinned: vec![], by });
+    transcript.append(vec![entry(1, summary, 0, 40)]).await.unwrap();
+    assert_eq!(standings(world, &run).await.0, standing(290, 0));
+
+    assert!(transcript.reserve_summary(cost(50)).await);
+    let (_, end) = transcript.take_deferred();
+    world.store.finish_runs(&[finish(&run, end.expect("ledgers"))]).await.unwrap();
+    assert_eq!(standings(world, &run).await.0, standing(340, 0), "its model may have been paid");
 }
 
 async fn settling_twice_counts_once_and_what_a_run_has_left_is_taken_back_with_its_end(world: &StoreHarness) {

@@ -24,6 +24,7 @@ on_both!(
     fires_of_schedules_beyond_the_minute_are_skipped_and_the_next_minute_has_its_own,
     fires_are_counted_over_instances,
     messages_to_models_are_counted_over_instances,
+    summaries_of_an_hour_cost_no_more_than_the_limit_over_instances,
     events_are_counted_over_instances_all_or_none,
     events_beyond_the_fires_of_a_minute_are_skipped,
 );
@@ -310,6 +311,28 @@ async fn messages_to_models_are_counted_over_instances(world: &StoreHarness) {
     assert!(!other.take_model_message("b", 1).await.unwrap());
     world.pass(60);
     assert!(world.store.take_model_message("a", 3).await.unwrap());
+    if world.is_postgres() {
+        other.close().await;
+    }
+}
+
+async fn summaries_of_an_hour_cost_no_more_than_the_limit_over_instances(world: &StoreHarness) {
+    let other = world.other_instance().await;
+    assert!(!world.store.take_summary_money("a", 101, 100).await.unwrap(), "more than there ever is");
+    assert!(world.store.take_summary_money("a", 60, 100).await.unwrap());
+    assert!(!other.take_summary_money("a", 41, 100).await.unwrap());
+    assert!(other.take_summary_money("a", 40, 100).await.unwrap());
+    assert!(other.take_summary_money("b", 100, 100).await.unwrap(), "another tenant has its own");
+    world.store.give_summary_money_back("a", 50).await.unwrap();
+    assert!(!world.store.take_summary_money("a", 51, 100).await.unwrap());
+    assert!(world.store.take_summary_money("a", 50, 100).await.unwrap());
+    world.pass(3600);
+    world.store.give_summary_money_back("a", 50).await.unwrap();
+    assert!(
+        world.store.take_summary_money("a", 100, 100).await.unwrap(),
+        "an hour later there is all of it, and no more"
+    );
+    assert!(!world.store.take_summary_money("a", 1, 100).await.unwrap());
     if world.is_postgres() {
         other.close().await;
     }

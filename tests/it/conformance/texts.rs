@@ -36,6 +36,7 @@ async fn transcripts_outputs_and_errors_are_kept_without_nul(world: &StoreHarnes
             TranscriptMessage::Tool {
                 call_id: text.into(),
                 name: text.into(),
+                notice: None,
                 content: text.into(),
                 is_error: true,
                 reasons: vec![text.into()],

@@ -46,6 +46,7 @@ fn conversation() -> Vec<TranscriptEntry> {
     let told = TranscriptMessage::Tool {
         call_id: "call_1".into(),
         name: "current_time".into(),
+        notice: None,
         content: "🕗".into(),
         is_error: false,
         reasons: vec!["why 🕗".into()],

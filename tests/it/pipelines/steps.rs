@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use reveille::domain::run::Usage;
+use reveille::base::template::untrusted::{RULE, fenced};
 use reveille::domain::run::outcome::{RunError, RunOutcome};
+use reveille::domain::run::{TranscriptMessage, Usage};
 use reveille::ports::tool::{HostError, ToolError, ToolFailure};
 use serde_json::{Value, json};
 use wiremock::matchers::{body_json, header, method, path, query_param};
@@ -321,7 +322,11 @@ async fn one_completion_and_an_agent_are_steps_and_what_they_use_is_counted() {
     assert_eq!((output.as_str(), usage.turns), ("a short text; found it", 2));
     assert!(usage.input_tokens > 0 && usage.cost_micros > 0, "{usage:?}");
     let requests = stage.model.requests.lock().unwrap();
-    assert!(format!("{:?}", requests[1].messages).contains("Look for a short text"));
+    let system = TranscriptMessage::system(format!("Be brief.\n\n{RULE}"));
+    let prompt = TranscriptMessage::user(format!("Summarise: {}", fenced("value", "Ann")));
+    assert_eq!(requests[0].messages, [system, prompt], "a value is labelled as data");
+    let TranscriptMessage::User { text, .. } = &requests[1].messages[1] else { panic!("no prompt") };
+    assert_eq!(*text, format!("Look for {}", fenced("value", "a short text")));
     assert!(format!("{:?}", requests[1].messages).contains("You look things up."));
     assert_eq!(requests[1].messages.len(), 2, "the ledger is no part of the conversation");
 }

@@ -15,6 +15,7 @@ use crate::config::Loaded;
 use crate::domain::run::transcript::{ModelTokens, ToolCall, TranscriptMessage};
 use crate::ports::llm::fallback::{Chain, Completed, RetryWait};
 use crate::ports::llm::thinking::PromptCache;
+use crate::ports::llm::tokens::encoders::Encoders;
 use crate::ports::llm::{LlmError, ModelRequest, ModelSettings, Models, Settings, ToolChoice, ToolSchema};
 
 const TOOL: &str = "current_time";
@@ -126,7 +127,8 @@ fn chain_of(settings: &ModelSettings) -> Result<Chain, LlmError> {
     let alone = Settings { default: name, fallback: vec![], models };
     let retry = RetryWait { max_retries: 0, base_delay: Duration::ZERO };
     let rejected = |message| LlmError::Rejected { message };
-    let models = Models::build(&alone, retry, &Clock::system()).map_err(|faults| rejected(faults.to_string()))?;
+    let models = Models::build(&alone, &Encoders::default(), retry, &Clock::system())
+        .map_err(|faults| rejected(faults.to_string()))?;
     models.chain(None, "").ok_or_else(|| rejected("there is no such model".into()))
 }
 
@@ -150,6 +152,7 @@ fn result(call: &ToolCall) -> TranscriptMessage {
     TranscriptMessage::Tool {
         call_id: call.id.clone(),
         name: call.name.clone(),
+        notice: None,
         content: TIME.into(),
         is_error: false,
         reasons: vec![],

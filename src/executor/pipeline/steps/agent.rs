@@ -1,22 +1,23 @@
 //! `agent`: the loop of an agent as one step. Its conversation is in the run's transcript between the step's intent and
 //! its result, so a crash goes on at its last finished turn.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
-use crate::agent::{AgentOverrides, AgentRequest, AgentResponse, AgentStore, AppendError, CallingAgent, Configured};
+use crate::agent::{
+    AgentOverrides, AgentRequest, AgentResponse, AgentStore, AppendError, CallingAgent, Configured, SummaryCost,
+};
 use crate::base::invalid::did_you_mean;
 use crate::base::template::Template;
 use crate::domain::approval::ApprovalOverride;
 use crate::domain::budget::CallBound;
 use crate::domain::credential::references;
-use crate::domain::run::{RunError, TranscriptEntry};
+use crate::domain::run::{RunError, TranscriptEntry, TranscriptMessage};
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::{StepReader, given};
-use crate::executor::pipeline::scope::StepScope;
+use crate::executor::pipeline::scope::{OWN_NAMES, StepScope};
 use crate::executor::pipeline::steps::llm::model;
 use crate::ports::tool::access::{ToolLimits, check_written};
 
@@ -92,7 +93,7 @@ fn tools(fields: &Map<String, Value>, key: &str, reading: &mut StepReader) -> Op
 impl AgentExecution {
     async fn run(&self, act: &StepAction<'_>) -> Result<StepResult, StepError> {
         let (instruction, steps) = (self.instruction.clone(), self.steps(act.scope));
-        let text = act.compute(steps, move |scope| Ok(instruction.text(&scope.template)?)).await?;
+        let text = act.compute(steps, move |scope| Ok(instruction.prompt(&scope.template, &OWN_NAMES)?)).await?;
         let world = act.world;
         let metadata = [
             ("source", json!("pipeline")),
@@ -140,7 +141,7 @@ impl StepKind for AgentExecution {
     }
 
     fn shown(&self, scope: &StepScope) -> Result<Value, StepFault> {
-        let instruction = self.instruction.text(&scope.template)?;
+        let instruction = self.instruction.prompt(&scope.template, &OWN_NAMES)?;
         let AgentOverrides { model, max_turns, tools, .. } = &self.wishes;
         Ok(json!({
             "name": self.name, "instruction": instruction, "model": model, "max_turns": max_turns, "tools": tools.allow,
@@ -158,20 +159,38 @@ impl StepKind for AgentExecution {
 struct StepTranscript {
     store: Arc<dyn AgentStore>,
     step: String,
-    /// Where the next entry of the run comes, less where the agent believes it does.
-    ahead: AtomicI64,
+    numbers: Mutex<EntryNumbers>,
+}
+
+/// The numbers in the run of an agent's entries.
+#[derive(Debug, Clone, Default)]
+struct EntryNumbers {
+    /// Of the entries that were there when the transcript was read.
+    read: Vec<i64>,
+    /// Of the next one; those behind it follow without a gap.
+    next: i64,
 }
 
 impl StepTranscript {
     fn new(store: Arc<dyn AgentStore>, step: &str) -> StepTranscript {
-        StepTranscript { store, step: step.to_owned(), ahead: AtomicI64::new(0) }
+        StepTranscript { store, step: step.to_owned(), numbers: Mutex::default() }
     }
 
     /// The entries with their numbers in the run.
-    fn numbered_in_run(&self, mut entries: Vec<TranscriptEntry>) -> Vec<TranscriptEntry> {
-        let ahead = self.ahead.load(Ordering::SeqCst);
-        entries.iter_mut().for_each(|entry| entry.seq += ahead);
-        entries
+    fn numbered_in_run(&self, entries: Vec<TranscriptEntry>) -> Vec<TranscriptEntry> {
+        let numbers = self.numbers.lock().expect("numbers lock").clone();
+        entries.into_iter().map(|entry| renumbered(entry, |own| numbers.in_run(own))).collect()
+    }
+}
+
+impl EntryNumbers {
+    fn in_run(&self, own: i64) -> i64 {
+        let index = usize::try_from(own).unwrap_or_default();
+        self.read.get(index).copied().unwrap_or(self.next + own - self.read.len() as i64)
+    }
+
+    fn of_own(&self, in_run: i64) -> i64 {
+        self.read.partition_point(|number| *number < in_run) as i64
     }
 }
 
@@ -180,8 +199,10 @@ impl AgentStore for StepTranscript {
         Box::pin(async {
             let all = self.store.load().await?;
             let own = own(&all, &self.step);
-            self.ahead.store(all.len() as i64 - own.len() as i64, Ordering::SeqCst);
-            Ok(own)
+            let read = own.iter().map(|entry| entry.seq).collect();
+            let numbers = EntryNumbers { read, next: all.last().map_or(0, |last| last.seq + 1) };
+            *self.numbers.lock().expect("numbers lock") = numbers.clone();
+            Ok(own.into_iter().map(|entry| renumbered(entry, |number| numbers.of_own(number))).collect())
         })
     }
 
@@ -208,14 +229,77 @@ impl AgentStore for StepTranscript {
     ) -> BoxFuture<'a, Result<Vec<ApprovalOverride>, AppendError>> {
         self.store.overrides(agent, tool)
     }
+
+    fn reserve_summary(&self, cost: SummaryCost) -> BoxFuture<'_, bool> {
+        self.store.reserve_summary(cost)
+    }
+
+    fn give_summary_back(&self, micros: i64) -> BoxFuture<'_, ()> {
+        self.store.give_summary_back(micros)
+    }
 }
 
-/// The entries since the step's first intent, numbered anew.
+fn renumbered(entry: TranscriptEntry, number: impl Fn(i64) -> i64) -> TranscriptEntry {
+    TranscriptEntry { seq: number(entry.seq), message: entry.message.renumbered(number), ..entry }
+}
+
+/// The agent's entries since the step's first intent.
 fn own(all: &[TranscriptEntry], step: &str) -> Vec<TranscriptEntry> {
-    use crate::domain::run::TranscriptMessage;
     let begins =
         |entry: &TranscriptEntry| matches!(&entry.message, TranscriptMessage::Step { name, .. } if name == step);
     let from = all.iter().position(begins).unwrap_or(all.len());
-    let said = all[from..].iter().filter(|entry| entry.message.is_said());
-    said.zip(0..).map(|(entry, seq)| TranscriptEntry { seq, ..entry.clone() }).collect()
+    all[from..].iter().filter(|entry| !entry.message.is_of_ledger()).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::DateTime;
+
+    use super::*;
+    use crate::domain::run::Usage;
+    use crate::domain::run::transcript::{Compaction, CompactionKind, LEDGER};
+
+    fn entry(seq: i64, message: TranscriptMessage) -> TranscriptEntry {
+        let (at, usage) = (DateTime::UNIX_EPOCH, Usage::default());
+        TranscriptEntry { seq, turn: 0, at, message, usage, duration_ms: None, model_call: None }
+    }
+
+    fn compaction(from: i64, to: i64, pinned: &[i64]) -> TranscriptMessage {
+        TranscriptMessage::Compaction(Compaction { from, to, pinned: pinned.to_vec(), by: CompactionKind::Dropped })
+    }
+
+    #[derive(Default)]
+    struct Entries(Mutex<Vec<TranscriptEntry>>);
+
+    impl AgentStore for Entries {
+        fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>> {
+            Box::pin(async { Ok(self.0.lock().unwrap().clone()) })
+        }
+
+        fn append(&self, entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>> {
+            self.0.lock().unwrap().extend(entries);
+            Box::pin(std::future::ready(Ok(())))
+        }
+
+        fn defer(&self, _: Vec<TranscriptEntry>) {}
+    }
+
+    #[tokio::test]
+    async fn compaction_names_entries_of_the_run_there_and_the_agent_s_own_to_the_agent() {
+        let intent = || TranscriptMessage::Step { name: "ask".into(), index: None, ledger: LEDGER };
+        let said = TranscriptMessage::user;
+        let other = TranscriptMessage::Step { name: "other".into(), index: None, ledger: LEDGER };
+        let messages = [other, intent(), said("a"), said("b"), intent(), said("c")];
+        let entries = (0..).zip(messages).map(|(seq, message)| entry(seq, message)).collect();
+        let store = Arc::new(Entries(Mutex::new(entries)));
+        let transcript = StepTranscript::new(store.clone(), "ask");
+        let seqs = |entries: &[TranscriptEntry]| entries.iter().map(|entry| entry.seq).collect::<Vec<_>>();
+        assert_eq!(seqs(&transcript.load().await.unwrap()), [0, 1, 2]);
+
+        transcript.append(vec![entry(3, said("d")), entry(4, compaction(1, 3, &[2]))]).await.unwrap();
+        let stored = store.0.lock().unwrap()[6..].to_vec();
+        assert_eq!(stored, [entry(6, said("d")), entry(7, compaction(3, 6, &[5]))]);
+        let again = StepTranscript::new(store, "ask").load().await.unwrap();
+        assert_eq!(again[3..], [entry(3, said("d")), entry(4, compaction(1, 3, &[2]))]);
+    }
 }

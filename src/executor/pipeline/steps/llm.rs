@@ -6,10 +6,11 @@ use serde_json::{Map, Value, json};
 use crate::agent::{budget, wait_without_slot};
 use crate::base::invalid::did_you_mean;
 use crate::base::template::Template;
+use crate::base::template::untrusted::RULE;
 use crate::domain::run::{TranscriptMessage, Usage};
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::StepReader;
-use crate::executor::pipeline::scope::StepScope;
+use crate::executor::pipeline::scope::{OWN_NAMES, StepScope};
 use crate::ports::llm::{LlmError, ModelRequest, OfferedTools, StopReason, ToolChoice};
 
 /// Longest answers that may be asked for, in tokens.
@@ -45,11 +46,21 @@ pub fn model(fields: &Map<String, Value>, reading: &mut StepReader) -> Option<St
 }
 
 impl Llm {
+    /// The system message and the prompt. What they insert from outside is labelled as data, and the model is told so.
+    fn texts(&self, scope: &StepScope) -> Result<(Option<String>, String), StepFault> {
+        let own = self.system.as_ref().map(|system| system.prompt(&scope.template, &OWN_NAMES)).transpose()?;
+        let prompt = self.prompt.prompt(&scope.template, &OWN_NAMES)?;
+        let inserts = !self.prompt.is_literal() || self.system.as_ref().is_some_and(|system| !system.is_literal());
+        let rule = inserts.then(|| RULE.to_owned());
+        let parts: Vec<String> = own.into_iter().chain(rule).collect();
+        Ok(((!parts.is_empty()).then(|| parts.join("\n\n")), prompt))
+    }
+
     fn request(&self, scope: &StepScope) -> Result<ModelRequest, StepFault> {
-        let system = self.system.as_ref().map(|system| system.text(&scope.template)).transpose()?;
-        let prompt = TranscriptMessage::user(self.prompt.text(&scope.template)?);
+        let (system, prompt) = self.texts(scope)?;
+        let system = system.map(TranscriptMessage::system);
         Ok(ModelRequest {
-            messages: system.map(TranscriptMessage::system).into_iter().chain([prompt]).collect(),
+            messages: system.into_iter().chain([TranscriptMessage::user(prompt)]).collect(),
             tools: OfferedTools::default(),
             tool_choice: ToolChoice::None,
             max_tokens: self.max_tokens,
@@ -106,8 +117,7 @@ impl StepKind for Llm {
     }
 
     fn shown(&self, scope: &StepScope) -> Result<Value, StepFault> {
-        let system = self.system.as_ref().map(|system| system.text(&scope.template)).transpose()?;
-        let prompt = self.prompt.text(&scope.template)?;
+        let (system, prompt) = self.texts(scope)?;
         Ok(json!({ "model": self.model, "system": system, "prompt": prompt, "max_tokens": self.max_tokens }))
     }
 

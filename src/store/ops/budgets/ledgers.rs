@@ -157,6 +157,12 @@ impl Store {
         Ok(Reserved::Refused(refusal))
     }
 
+    /// As [`Store::reserve_budget`], for a call that nobody waits for: whether it is reserved. Nobody is told of a limit that is
+    /// met.
+    pub async fn reserve_budget_if_left(&self, call: &Reservation) -> Result<bool, StoreError> {
+        Ok(self.try_reserve(call).await?.is_ok())
+    }
+
     /// `Err`: the limit that is met, and whether what is spent alone meets it.
     async fn try_reserve(&self, call: &Reservation) -> Result<Result<(), (BudgetRefusal, bool)>, StoreError> {
         let mut write = self.db.write_for_engine(QueueFlow::of(Some(&call.tenant))).await?;

@@ -4,9 +4,11 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use reveille::agent::{Agent, AgentResponse};
+use reveille::base::template::untrusted::fenced;
 use reveille::domain::run::transcript::TranscriptMessage;
 use reveille::ports::llm::anthropic::Anthropic;
 use reveille::ports::llm::thinking::{PromptCache, ThinkingMode};
+use reveille::ports::llm::tokens::encoders::Encoders;
 use reveille::ports::llm::{
     LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, Models, OfferedTools, Settings, StopReason, ToolChoice,
     ToolSchema,
@@ -14,7 +16,7 @@ use reveille::ports::llm::{
 use serde_json::{Value, json};
 
 use super::server::{End, Reply, Server, offer, settings};
-use crate::agent::harness::{AgentHarness, FakeTool, call};
+use crate::agent::harness::{AgentHarness, FakeTool, call, system_message};
 
 fn model(server: &Server) -> Anthropic {
     offer(&settings(server, |_| {}), Anthropic::new)
@@ -24,6 +26,7 @@ fn request() -> ModelRequest {
     let result = |id: &str, content: &str, is_error| TranscriptMessage::Tool {
         call_id: id.into(),
         name: "read".into(),
+        notice: None,
         content: content.into(),
         is_error,
         reasons: vec![],
@@ -81,8 +84,8 @@ fn body() -> Value {
                 { "type": "tool_use", "id": "c2", "name": "read", "input": { "not_an_object": "{broken" } },
             ] },
             { "role": "user", "content": [
-                { "type": "tool_result", "tool_use_id": "c1", "content": "2 mails" },
-                { "type": "tool_result", "tool_use_id": "c2", "content": "Operation failed.", "is_error": true },
+                { "type": "tool_result", "tool_use_id": "c1", "content": fenced("tool", "2 mails") },
+                { "type": "tool_result", "tool_use_id": "c2", "content": fenced("tool", "Operation failed."), "is_error": true },
                 text("Hurry."),
                 { "type": "text", "text": "From whom?", "cache_control": kept() },
             ] },
@@ -366,7 +369,7 @@ async fn message_goes_through_tools_and_back_over_the_wire() {
         settings.stream = false;
     });
     let settings = Settings { models: [("main".into(), unable)].into(), ..Settings::default() };
-    let models = Models::build(&settings, stage.agent.settings.retry(), &stage.clock).unwrap();
+    let models = Models::build(&settings, &Encoders::default(), stage.agent.settings.retry(), &stage.clock).unwrap();
     let agent = Agent { models, ..stage.agent.clone() };
     match agent.handle_message(&stage.incoming("Which number?")).await.unwrap() {
         AgentResponse::Answered(result) => {
@@ -374,8 +377,7 @@ async fn message_goes_through_tools_and_back_over_the_wire() {
         }
         other => panic!("{other:?}"),
     }
-    let system = "Be brief.\n\nCurrent time: Thursday, 2026-12-24T08:00:00+01:00 (2026-12-24T07:00:00Z).\n\
-                  The recipient's time zone: Europe/Berlin.\nYour tools: echo.\n";
+    let system = system_message("echo");
     let tools = json!([{ "name": "echo", "description": "the tool echo", "input_schema": { "type": "object" } }]);
     let mut messages = vec![json!({ "role": "user", "content": [{ "type": "text", "text": "Which number?" }] })];
     let body = |messages: &[Value]| {
@@ -393,7 +395,7 @@ async fn message_goes_through_tools_and_back_over_the_wire() {
         "role": "assistant", "content": [{ "type": "tool_use", "id": "c1", "name": "echo", "input": { "n": 1 } }],
     }));
     messages.push(json!({
-        "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "c1", "content": "{\"n\":1}" }],
+        "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "c1", "content": fenced("tool", "{\"n\":1}") }],
     }));
     assert_eq!(requests[1].body, body(&messages));
 }

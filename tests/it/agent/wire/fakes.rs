@@ -328,7 +328,7 @@ impl Wire {
         }
     }
 
-    /// The results of tools that a request brings, in order.
+    /// The results of tools that a request brings, in order, without the tags that label them as data.
     pub fn results(self, body: &Value) -> Vec<(String, String)> {
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
         let (field, kind, id, content) = match self {
@@ -341,7 +341,11 @@ impl Wire {
             Wire::Chat | Wire::Responses => list(&body[field]),
         };
         let text = |item: &Value, name: &str| item[name].as_str().unwrap_or_default().to_owned();
-        items.iter().filter(|item| item[kind.0] == kind.1).map(|item| (text(item, id), text(item, content))).collect()
+        items
+            .iter()
+            .filter(|item| item[kind.0] == kind.1)
+            .map(|item| (text(item, id), without_tags(&text(item, content))))
+            .collect()
     }
 
     /// How much thinking a request asks for.
@@ -366,4 +370,14 @@ impl Wire {
         let fields: &Map<String, Value> = body.as_object().expect("an object");
         fields.keys().filter(|name| !always.contains(&name.as_str())).cloned().collect()
     }
+}
+
+/// A result of a tool without its tags; one that has none fails the test.
+fn without_tags(text: &str) -> String {
+    let inside = text.split_once("<untrusted-").and_then(|(notice, rest)| {
+        let (tag, rest) = rest.split_once(" from=\"tool\">\n")?;
+        let result = rest.strip_suffix(&format!("\n</untrusted-{tag}>"))?;
+        Some(format!("{notice}{result}"))
+    });
+    inside.unwrap_or_else(|| panic!("not labelled: {text}"))
 }

@@ -12,6 +12,13 @@ use serde_json::{Value, json};
 use super::fakes::Wire;
 use crate::agent::harness::start;
 
+/// A long thought.
+const THOUGHT: &str = "The page before this one had no number on it, and the one before that had a number which is none of those that \
+    were asked for. It may stand on the next page, or the list goes on elsewhere, so the whole of it has to be read again from its \
+    beginning. Where nothing is found there, the archive is left, of which each year has a list of its own; the oldest of them were \
+    written by hand, and nobody has ever put them in order. What was found so far is not enough to say anything of use, and an answer \
+    that guesses would be worse than none. So the next page comes first, then the archive, year by year, and the answer last of all.";
+
 /// The model that is asked.
 pub const MODEL: &str = "model-7";
 
@@ -57,8 +64,22 @@ enum IdKind {
 }
 
 pub fn histories() -> impl Strategy<Value = History> {
-    let answered = vec(vec(turn(), 0..4), 0..3);
-    (answered, vec(turn(), 0..9), 0..4_usize).prop_map(|(answered, turns, open)| History { answered, turns, open })
+    prop_oneof![histories_of(turn().boxed(), 0..9), histories_of(talkative_turn().boxed(), 6..14)]
+}
+
+fn histories_of(turn: BoxedStrategy<TurnDraft>, turns: std::ops::Range<usize>) -> impl Strategy<Value = History> {
+    let answered = vec(vec(turn.clone(), 0..4), 0..3);
+    (answered, vec(turn, turns), 0..4_usize).prop_map(|(answered, turns, open)| History { answered, turns, open })
+}
+
+/// A turn of which an extract leaves little.
+fn talkative_turn() -> impl Strategy<Value = TurnDraft> {
+    turn().prop_map(|turn| TurnDraft {
+        kept: None,
+        says: Some(THOUGHT),
+        calls: turn.calls.into_iter().map(|call| CallDraft { result: "done".into(), ..call }).collect(),
+        ..turn
+    })
 }
 
 fn turn() -> impl Strategy<Value = TurnDraft> {
@@ -156,6 +177,7 @@ impl Entries {
             self.add(TranscriptMessage::Tool {
                 call_id: call.id.clone(),
                 name: call.name.clone(),
+                notice: None,
                 content: draft.result.clone(),
                 is_error: draft.is_error,
                 reasons: vec![],

@@ -4,10 +4,12 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use reveille::agent::{Agent, AgentResponse};
+use reveille::base::template::untrusted::fenced;
 use reveille::domain::run::transcript::TranscriptMessage;
 use reveille::ports::llm::openai::OpenAi;
 use reveille::ports::llm::settings::MaxTokensField;
 use reveille::ports::llm::thinking::ThinkingEffort;
+use reveille::ports::llm::tokens::encoders::Encoders;
 use reveille::ports::llm::{
     LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, Models, OfferedTools, Settings, StopReason, ToolChoice,
     ToolSchema,
@@ -15,7 +17,7 @@ use reveille::ports::llm::{
 use serde_json::{Value, json};
 
 use super::server::{End, Reply, Server, offer, settings};
-use crate::agent::harness::{AgentHarness, FakeTool, call};
+use crate::agent::harness::{AgentHarness, FakeTool, call, system_message};
 
 fn model(server: &Server) -> OpenAi {
     offer(&settings(server, |_| {}), OpenAi::new)
@@ -25,6 +27,7 @@ fn conversation() -> Vec<TranscriptMessage> {
     let result = |id: &str, content: &str, is_error| TranscriptMessage::Tool {
         call_id: id.into(),
         name: "read".into(),
+        notice: None,
         content: content.into(),
         is_error,
         reasons: vec![],
@@ -84,12 +87,12 @@ fn body() -> Value {
                 { "id": "c1", "type": "function", "function": { "name": "read", "arguments": "{\"box\":\"in\"}" } },
                 { "id": "c2", "type": "function", "function": { "name": "read", "arguments": "{broken" } },
             ] },
-            { "role": "tool", "tool_call_id": "c1", "content": "2 mails" },
-            { "role": "tool", "tool_call_id": "c2", "content": "Operation failed." },
+            { "role": "tool", "tool_call_id": "c1", "content": fenced("tool", "2 mails") },
+            { "role": "tool", "tool_call_id": "c2", "content": fenced("tool", "Operation failed.") },
             { "role": "assistant", "content": null, "tool_calls": [
                 { "id": "c3", "type": "function", "function": { "name": "read", "arguments": "{}" } },
             ] },
-            { "role": "tool", "tool_call_id": "c3", "content": "none" },
+            { "role": "tool", "tool_call_id": "c3", "content": fenced("tool", "none") },
             { "role": "assistant", "content": "Two." },
             { "role": "user", "content": "From whom?" },
         ],
@@ -383,7 +386,7 @@ data: [DONE]
     let server = Server::start(vec![Reply::events(first, 13), Reply::events(second, 13)]).await;
     let stage = AgentHarness::new(vec![], vec![FakeTool::echo("echo")]);
     let settings = Settings { models: [("main".into(), settings(&server, |_| {}))].into(), ..Settings::default() };
-    let models = Models::build(&settings, stage.agent.settings.retry(), &stage.clock).unwrap();
+    let models = Models::build(&settings, &Encoders::default(), stage.agent.settings.retry(), &stage.clock).unwrap();
     let agent = Agent { models, ..stage.agent.clone() };
     match agent.handle_message(&stage.incoming("Which number?")).await.unwrap() {
         AgentResponse::Answered(result) => {
@@ -391,8 +394,7 @@ data: [DONE]
         }
         other => panic!("{other:?}"),
     }
-    let system = "Be brief.\n\nCurrent time: Thursday, 2026-12-24T08:00:00+01:00 (2026-12-24T07:00:00Z).\n\
-                  The recipient's time zone: Europe/Berlin.\nYour tools: echo.\n";
+    let system = system_message("echo");
     let tools = json!([{ "type": "function", "function": {
         "name": "echo", "description": "the tool echo", "parameters": { "type": "object" },
     } }]);
@@ -410,6 +412,6 @@ data: [DONE]
     messages.push(json!({
         "role": "assistant", "content": null, "tool_calls": [{ "id": "c1", "type": "function", "function": function }],
     }));
-    messages.push(json!({ "role": "tool", "tool_call_id": "c1", "content": "{\"n\":1}" }));
+    messages.push(json!({ "role": "tool", "tool_call_id": "c1", "content": fenced("tool", "{\"n\":1}") }));
     assert_eq!(requests[1].body, body(&messages));
 }

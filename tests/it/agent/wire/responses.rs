@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use reveille::base::template::untrusted::fenced;
 use reveille::domain::run::transcript::TranscriptMessage;
 use reveille::ports::llm::responses::Responses;
 use reveille::ports::llm::{
@@ -21,6 +22,7 @@ fn request() -> ModelRequest {
     let result = |id: &str, content: &str, is_error| TranscriptMessage::Tool {
         call_id: id.into(),
         name: "read".into(),
+        notice: None,
         content: content.into(),
         is_error,
         reasons: vec![],
@@ -63,8 +65,8 @@ fn body() -> Value {
             { "type": "message", "role": "assistant", "content": output("Let me look.") },
             { "type": "function_call", "call_id": "c1", "name": "read", "arguments": "{\"box\":\"in\"}" },
             { "type": "function_call", "call_id": "c2", "name": "read", "arguments": "{broken" },
-            { "type": "function_call_output", "call_id": "c1", "output": "2 mails" },
-            { "type": "function_call_output", "call_id": "c2", "output": "Operation failed." },
+            { "type": "function_call_output", "call_id": "c1", "output": fenced("tool", "2 mails") },
+            { "type": "function_call_output", "call_id": "c2", "output": fenced("tool", "Operation failed.") },
             { "type": "message", "role": "user", "content": "From whom?" },
         ],
         "tools": [{

@@ -20,6 +20,7 @@ use reveille::base::clock::{Clock, pause};
 use reveille::base::secret::Secret;
 use reveille::domain::run::outcome::RunError;
 use reveille::domain::run::transcript::{ModelTokens, TranscriptMessage};
+use reveille::ports::llm::tokens::encoders::Encoders;
 use reveille::ports::llm::{ModelSettings, Models, Settings};
 use reveille::ports::tool::{ToolError, ToolFailure, ToolOutput};
 use serde_json::{Value, json};
@@ -183,7 +184,8 @@ pub fn with_models(stage: &AgentHarness, models: Vec<(&str, ModelSettings)>) -> 
     let default = models[0].0.to_owned();
     let models = models.into_iter().map(|(name, model)| (name.to_owned(), model)).collect();
     let settings = Settings { models, default, fallback };
-    let models = Models::build(&settings, stage.agent.settings.retry(), &stage.clock).expect("sound settings");
+    let models = Models::build(&settings, &Encoders::default(), stage.agent.settings.retry(), &stage.clock)
+        .expect("sound settings");
     Agent { models, ..stage.agent.clone() }
 }
 

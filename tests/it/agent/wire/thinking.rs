@@ -8,6 +8,7 @@ use reveille::domain::approval::ApprovalStatus;
 use reveille::domain::approval::matrix::Category;
 use reveille::domain::run::outcome::RunError;
 use reveille::domain::run::transcript::{ProviderMessage, TranscriptMessage};
+use reveille::ports::llm::tokens::encoders::Encoders;
 use reveille::ports::llm::{ModelSettings, Models, Settings};
 use reveille::ports::tool::UsedSecrets;
 use serde_json::value::RawValue;
@@ -188,7 +189,7 @@ fn agent(stage: &AgentHarness, models: Vec<(&str, ModelSettings)>) -> Agent {
     let default = models[0].0.to_owned();
     let models = models.into_iter().map(|(name, model)| (name.to_owned(), model)).collect();
     let settings = Settings { models, default, fallback };
-    let models = Models::build(&settings, stage.agent.settings.retry(), &stage.clock).unwrap();
+    let models = Models::build(&settings, &Encoders::default(), stage.agent.settings.retry(), &stage.clock).unwrap();
     Agent { models, ..stage.agent.clone() }
 }
 

@@ -1,18 +1,18 @@
 //! Whole request bodies of tool loops: each request of a loop, to its last field, as the documents of the providers say
 //! that it is written.
 
+use reveille::base::template::untrusted::fenced;
 use serde_json::{Value, json};
 
 use super::{Case, Played, play};
+use crate::agent::harness::system_message;
 use crate::agent::wire::fakes::{Said, Wire, calling, said};
 use crate::agent::wire::server::Reply;
 
 /// A turn: the answer of the model, and the results of its calls, each with whether it is an error.
 type Turn = (Said, &'static [(&'static str, &'static str, bool)]);
 
-const SYSTEM: &str = "Be brief.\n\nCurrent time: Thursday, 2026-12-24T08:00:00+01:00 (2026-12-24T07:00:00Z).\nThe \
-                      recipient's time zone: Europe/Berlin.\nYour tools: echo, count, long, empty, fails, panics, \
-                      hangs.\n";
+const TOOLS: &str = "echo, count, long, empty, fails, panics, hangs";
 const CLOSING: &str = "You have executed enough steps. Please provide a final answer based on the information gathered so \
                        far.";
 const BROKEN: &str = "Operation failed.\ntype: execution_error\ncode: broken\nmessage: it is broken\ncall: c2";
@@ -28,11 +28,11 @@ fn body(wire: Wire, stream: bool, turns: &[Turn], closes: bool) -> Value {
             json!({ "model": "model-7", "messages": conversation, "tools": tools(wire), "tool_choice": choice })
         }
         Wire::Responses => json!({
-            "model": "model-7", "store": false, "include": ["reasoning.encrypted_content"], "instructions": SYSTEM,
+            "model": "model-7", "store": false, "include": ["reasoning.encrypted_content"], "instructions": system_message(TOOLS),
             "input": conversation, "tools": tools(wire), "tool_choice": choice,
         }),
         Wire::Anthropic => json!({
-            "model": "model-7", "max_tokens": 8192, "system": [{ "type": "text", "text": SYSTEM, "cache_control": marker() }],
+            "model": "model-7", "max_tokens": 8192, "system": [{ "type": "text", "text": system_message(TOOLS), "cache_control": marker() }],
             "messages": conversation, "tools": tools(wire), "tool_choice": { "type": choice },
         }),
     };
@@ -72,12 +72,13 @@ fn tools(wire: Wire) -> Vec<Value> {
 fn conversation(wire: Wire, turns: &[Turn], closes: bool) -> Vec<Value> {
     match wire {
         Wire::Chat => {
-            let mut messages =
-                vec![json!({ "role": "system", "content": SYSTEM }), json!({ "role": "user", "content": "Go." })];
+            let mut messages = vec![
+                json!({ "role": "system", "content": system_message(TOOLS) }),
+                json!({ "role": "user", "content": "Go." }),
+            ];
             for (said, results) in turns {
                 messages.push(said.whole(wire)["choices"][0]["message"].clone());
-                let result =
-                    |(id, text, _): &(&str, &str, bool)| json!({ "role": "tool", "tool_call_id": id, "content": text });
+                let result = |(id, text, _): &(&str, &str, bool)| json!({ "role": "tool", "tool_call_id": id, "content": fenced("tool", text) });
                 messages.extend(results.iter().map(result));
             }
             messages.extend(closes.then(|| json!({ "role": "user", "content": CLOSING })));
@@ -88,7 +89,7 @@ fn conversation(wire: Wire, turns: &[Turn], closes: bool) -> Vec<Value> {
             let mut items = vec![user("Go.")];
             for (said, results) in turns {
                 items.extend(said.whole(wire)["output"].as_array().cloned().expect("items"));
-                let result = |(id, text, _): &(&str, &str, bool)| json!({ "type": "function_call_output", "call_id": id, "output": text });
+                let result = |(id, text, _): &(&str, &str, bool)| json!({ "type": "function_call_output", "call_id": id, "output": fenced("tool", text) });
                 items.extend(results.iter().map(result));
             }
             items.extend(closes.then(|| user(CLOSING)));
@@ -100,7 +101,8 @@ fn conversation(wire: Wire, turns: &[Turn], closes: bool) -> Vec<Value> {
             for (said, results) in turns {
                 messages.push(json!({ "role": "assistant", "content": said.whole(wire)["content"] }));
                 let result = |(id, text, is_error): &(&str, &str, bool)| {
-                    let mut block = json!({ "type": "tool_result", "tool_use_id": id, "content": text });
+                    let mut block =
+                        json!({ "type": "tool_result", "tool_use_id": id, "content": fenced("tool", text) });
                     if *is_error {
                         block["is_error"] = json!(true);
                     }

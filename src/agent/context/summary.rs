@@ -1,0 +1,263 @@
+//! Summaries of long conversations, which a model writes beside the turns. The next turn is shown one that is done.
+//!
+//! Delays no turn, and what it fails at changes nothing: a conversation is extracted and trimmed as without it. Its cost is bounded for
+//! each tenant and hour, and counts in the budgets of the run. Summaries are kept by the text that they are of, and lost with
+//! the process; one that is under way ends with the execution.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::FutureExt;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::agent::checkpoint::{Added, Checkpoint};
+use crate::agent::context::compaction_before;
+use crate::agent::context::cut::{beginning, cut_short};
+use crate::agent::context::settings::{ContextSettings, Strategy};
+use crate::agent::context::shown::ShownMessage;
+use crate::agent::{AgentStore, SummaryCost};
+use crate::base::clock::Clock;
+use crate::base::collections::bounded_cache::{BoundedCache, CacheLimit};
+use crate::base::template::untrusted::{RULE, fenced};
+use crate::domain::approval::proposal::canonical_hash;
+use crate::domain::budget::Spend;
+use crate::domain::run::transcript::{Compaction, CompactionKind, ModelCall, SUMMARY_UNUSABLE};
+use crate::domain::run::{TranscriptMessage, Usage};
+use crate::ports::llm::fallback::{Chain, Completed};
+use crate::ports::llm::{ModelRequest, OfferedTools, StopReason, ToolChoice};
+
+/// Turns of the model that are not summarised.
+const RECENT_TURNS: usize = 5;
+/// Longest text that is summarised, in characters: of a longer one the end.
+const LONGEST: usize = 60_000;
+/// Errors that a summary names, the last ones, and how long each is, in characters.
+const ERRORS: usize = 10;
+const ERROR: usize = 300;
+/// Summaries of all tenants that are kept.
+const KEPT: CacheLimit = CacheLimit { entries: 1_000, bytes: 4 << 20 };
+
+/// The instruction to the model that writes a summary.
+const INSTRUCTION: &str = "You summarise the earlier part of a conversation between a user, an assistant and its tools, for the assistant who goes on with it. \
+     Write at most 300 words of plain text: what the user wants, which tools were called and what came of it (names, ids, numbers and \
+     places of data exactly as they are), what was decided and why, and what is still to be done. Leave out greetings and thoughts. Add \
+     nothing of your own.";
+
+/// Summaries that were written lately. Cheap to clone; all clones share them.
+#[derive(Clone)]
+pub struct SummaryCache(Arc<Mutex<BoundedCache<String, CachedSummary>>>);
+
+struct CachedSummary {
+    text: Arc<str>,
+    /// On the clock of the engine.
+    until: Duration,
+}
+
+impl Default for SummaryCache {
+    fn default() -> SummaryCache {
+        SummaryCache(Arc::new(Mutex::new(BoundedCache::new(KEPT))))
+    }
+}
+
+impl SummaryCache {
+    fn get(&self, key: &String, now: Duration) -> Option<String> {
+        let mut cache = self.0.lock().expect("summaries lock");
+        cache.get(key).filter(|kept| now < kept.until).map(|kept| kept.text.to_string())
+    }
+
+    fn keep(&self, key: String, text: &str, until: Duration) {
+        let bytes = size_of::<CachedSummary>() + key.len() + text.len();
+        self.0.lock().expect("summaries lock").put(key, CachedSummary { text: text.into(), until }, bytes);
+    }
+}
+
+/// The summaries of one execution.
+pub struct SummaryWriter {
+    /// Settings of `[context]`.
+    pub settings: ContextSettings,
+    /// Summaries that are known.
+    pub cache: SummaryCache,
+    /// `None`: there is no model for them.
+    pub chain: Option<Arc<Chain>>,
+    /// The store of the run, which knows its budgets.
+    pub store: Arc<dyn AgentStore>,
+    /// Time of the engine.
+    pub clock: Clock,
+    /// The tenant that owns the run.
+    pub tenant: String,
+    /// The summary that is being written.
+    pub under_way: Option<SummaryUnderWay>,
+    /// One has failed, and none is tried again.
+    pub has_failed: bool,
+}
+
+/// A summary that is being written. It is broken off as this is dropped.
+pub struct SummaryUnderWay {
+    /// The entries that it stands for.
+    replaces: Compaction,
+    /// Errors among them.
+    errors: Vec<String>,
+    task: JoinSet<WrittenSummary>,
+}
+
+/// The outcome of a summary.
+enum WrittenSummary {
+    Done {
+        text: String,
+        usage: Usage,
+        model_call: Option<ModelCall>,
+    },
+    /// It has cost so much, and is not used.
+    Unusable(Usage),
+    /// Nothing was asked.
+    Refused,
+}
+
+impl SummaryWriter {
+    /// Begins a summary of a conversation of so many messages, where one is due. `turn`: what a turn may come to.
+    pub fn begin(&mut self, messages: usize, checkpoint: &Checkpoint, turn: impl FnOnce() -> Spend) {
+        if !self.is_due(messages) {
+            return;
+        }
+        let (Some(chain), Some(part)) = (self.chain.clone(), EarlierPart::of(&checkpoint.shown())) else { return };
+        let key = canonical_hash(&json!([self.tenant, part.text]));
+        let kept = self.cache.get(&key, self.clock.elapsed());
+        let work = SummaryWork {
+            request: self.request(&part.text),
+            chain,
+            turn: if self.store.is_budgeted() { turn() } else { Spend::default() },
+            store: Arc::clone(&self.store),
+            clock: self.clock.clone(),
+            cache: self.cache.clone(),
+            key,
+            settings: self.settings.clone(),
+        };
+        let mut task = JoinSet::new();
+        match kept {
+            Some(text) => {
+                task.spawn(async { WrittenSummary::Done { text, usage: Usage::default(), model_call: None } })
+            }
+            None => task.spawn(work.write()),
+        };
+        self.under_way = Some(SummaryUnderWay { replaces: part.replaces, errors: part.errors, task });
+    }
+
+    /// The entry of a summary that is done; `None`: none is, or it came to nothing.
+    pub fn take(&mut self) -> Option<Added> {
+        let written = self.under_way.as_mut()?.task.join_next().now_or_never()?;
+        let SummaryUnderWay { replaces, errors, .. } = self.under_way.take()?;
+        let (message, usage, model_call) = match written {
+            Some(Ok(WrittenSummary::Done { text, usage, model_call })) => {
+                let summary = std::iter::once(text).chain(errors).collect::<Vec<_>>().join("\n");
+                let by = CompactionKind::Summarised { summary };
+                (TranscriptMessage::Compaction(Compaction { by, ..replaces }), usage, model_call)
+            }
+            Some(Ok(WrittenSummary::Unusable(usage))) => {
+                self.has_failed = true;
+                (TranscriptMessage::Unusable { code: SUMMARY_UNUSABLE.into() }, usage, None)
+            }
+            Some(Ok(WrittenSummary::Refused)) | Some(Err(_)) | None => {
+                self.has_failed = true;
+                return None;
+            }
+        };
+        Some(Added { message, usage, duration_ms: None, model_call })
+    }
+
+    fn is_due(&self, messages: usize) -> bool {
+        let from = self.settings.summarise_from_messages;
+        let wanted = from > 0 && messages >= from && self.settings.strategy == Strategy::Extract;
+        wanted && self.under_way.is_none() && !self.has_failed
+    }
+
+    fn request(&self, text: &str) -> ModelRequest {
+        let instruction = TranscriptMessage::system(format!("{INSTRUCTION}\n\n{RULE}"));
+        ModelRequest {
+            messages: vec![instruction, TranscriptMessage::user(fenced("conversation", text))],
+            tools: OfferedTools::default(),
+            tool_choice: ToolChoice::None,
+            max_tokens: Some(self.settings.summary_max_tokens),
+            temperature: None,
+        }
+    }
+}
+
+/// The part of a conversation that is summarised.
+struct EarlierPart {
+    replaces: Compaction,
+    text: String,
+    errors: Vec<String>,
+}
+
+impl EarlierPart {
+    /// All but questions and the last turns. `None`: there is nothing else.
+    fn of(shown: &[ShownMessage]) -> Option<EarlierPart> {
+        let turns: Vec<usize> = (0..shown.len()).filter(|&index| shown[index].is_answer()).collect();
+        let start = *turns.get(turns.len().checked_sub(RECENT_TURNS)?)?;
+        let by = CompactionKind::Summarised { summary: String::new() };
+        let replaces = compaction_before(shown, start, |index| shown[index].is_question(), by)?;
+        let before = || shown[..start].iter().filter(|message| !message.is_system());
+        let parts = before().flat_map(ShownMessage::parts).map(|part| cut_short(&part).unwrap_or(part));
+        let text = last(&parts.collect::<Vec<_>>().join("\n"), LONGEST);
+        let errors: Vec<String> = before().filter_map(ShownMessage::error).collect();
+        let errors = errors[errors.len().saturating_sub(ERRORS)..].iter();
+        Some(EarlierPart { replaces, text, errors: errors.map(|error| beginning(error, ERROR)).collect() })
+    }
+}
+
+/// The end of a text.
+fn last(text: &str, limit: usize) -> String {
+    let over = text.chars().count().saturating_sub(limit);
+    text.chars().skip(over).collect()
+}
+
+/// One summary that is to be written, without anybody who waits for it.
+struct SummaryWork {
+    request: ModelRequest,
+    chain: Arc<Chain>,
+    turn: Spend,
+    store: Arc<dyn AgentStore>,
+    clock: Clock,
+    cache: SummaryCache,
+    key: String,
+    settings: ContextSettings,
+}
+
+impl SummaryWork {
+    /// Reserves, asks within the time limit, settles.
+    async fn write(self) -> WrittenSummary {
+        let bound = self.chain.worst_case(&self.request);
+        let most = bound.most.cost_micros;
+        let cost = SummaryCost { bound, turn: self.turn, hourly_micros: self.settings.hourly_micros() };
+        if !self.store.reserve_summary(cost).await {
+            return WrittenSummary::Refused;
+        }
+        let limit = Duration::from_secs(self.settings.summary_timeout_seconds);
+        let completed = tokio::select! {
+            biased;
+            completed = self.chain.complete(&self.request, &|_| {}) => completed.ok(),
+            () = self.clock.sleep(limit) => None,
+        };
+        let Some(Completed { answer, model, cost_micros }) = completed else {
+            tracing::info!("no summary in time, the conversation is shortened without it");
+            // whether the model was paid is not known, so what was reserved stays spent
+            return WrittenSummary::Unusable(self.chain.take_unusable());
+        };
+        self.store.give_summary_back((most - cost_micros).max(0)).await;
+        let usage = Usage {
+            turns: 0,
+            tool_calls: 0,
+            input_tokens: answer.tokens.input,
+            output_tokens: answer.tokens.output,
+            cost_micros,
+        };
+        match answer.text.filter(|text| answer.stop == StopReason::Done && !text.trim().is_empty()) {
+            Some(text) => {
+                let kept_until = self.clock.elapsed() + self.settings.summary_lifetime();
+                self.cache.keep(self.key, &text, kept_until);
+                WrittenSummary::Done { text, usage, model_call: Some(ModelCall { model, tokens: answer.tokens }) }
+            }
+            None => WrittenSummary::Unusable(usage),
+        }
+    }
+}

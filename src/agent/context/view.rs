@@ -1,0 +1,93 @@
+//! The conversation of one execution as its model is shown it, kept from turn to turn.
+//!
+//! Begins with the system message of today, not that of a first attempt. Each shortening is a compaction in the transcript, so
+//! that another execution begins with the same conversation.
+
+use crate::agent::checkpoint::{Added, Checkpoint};
+use crate::agent::context::ContextWindow;
+use crate::agent::context::shown::ShownMessage;
+use crate::domain::run::TranscriptMessage;
+use crate::domain::run::transcript::Compaction;
+use crate::ports::llm::OfferedTools;
+use crate::ports::llm::tokens::TokenCounter;
+
+/// The messages that a request brings.
+pub struct ModelView {
+    /// Measures of the conversation.
+    pub window: ContextWindow,
+    system: TranscriptMessage,
+    messages: Vec<TranscriptMessage>,
+}
+
+impl ModelView {
+    /// The conversation behind this system message, as far as it has come.
+    pub fn new(window: ContextWindow, system: String, checkpoint: &Checkpoint) -> ModelView {
+        let mut view = ModelView { window, system: TranscriptMessage::System { text: system }, messages: Vec::new() };
+        view.read(checkpoint);
+        view
+    }
+
+    /// Adds what was said last.
+    pub fn extend(&mut self, messages: impl IntoIterator<Item = TranscriptMessage>) {
+        self.messages.extend(messages);
+    }
+
+    /// Before a call: shortens the conversation until it fits, as it is counted by now.
+    pub fn fit(&mut self, checkpoint: &mut Checkpoint, counter: TokenCounter, tools: &OfferedTools) {
+        self.window = self.window.counted_by(counter);
+        if !self.window.is_full(&self.messages, tools) {
+            return;
+        }
+        let compactions = self.window.guard(self.shown(checkpoint), tools);
+        self.compact(checkpoint, compactions);
+    }
+
+    /// Shortens a conversation that the model found too long, from this step on. Answers the step to go on with; `None`:
+    /// nothing is left to do.
+    pub fn recover(&mut self, checkpoint: &mut Checkpoint, step: u32) -> Option<u32> {
+        let (compaction, next) = self.window.recover(&self.shown(checkpoint), step)?;
+        self.compact(checkpoint, vec![compaction]);
+        Some(next)
+    }
+
+    /// Lends the messages to one request, with one that stands in it alone: a run that waits for its model keeps them once.
+    pub fn lend(&mut self, aside: Option<TranscriptMessage>) -> Vec<TranscriptMessage> {
+        let mut messages = std::mem::take(&mut self.messages);
+        messages.extend(aside);
+        messages
+    }
+
+    /// Takes back what was lent.
+    pub fn take_back(&mut self, mut messages: Vec<TranscriptMessage>, had_aside: bool) {
+        messages.truncate(messages.len() - usize::from(had_aside));
+        self.messages = messages;
+    }
+
+    /// Shows a summary from here on, or counts what one has cost.
+    pub fn summarise(&mut self, checkpoint: &mut Checkpoint, entry: Added) {
+        checkpoint.add(checkpoint.turn(), vec![entry]);
+        self.read(checkpoint);
+    }
+
+    fn compact(&mut self, checkpoint: &mut Checkpoint, compactions: Vec<Compaction>) {
+        if compactions.is_empty() {
+            return;
+        }
+        for compaction in &compactions {
+            tracing::info!(from = compaction.from, to = compaction.to, by = ?compaction.by, "conversation shortened");
+        }
+        let entries = compactions.into_iter().map(TranscriptMessage::Compaction).map(Added::plain).collect();
+        checkpoint.add(checkpoint.turn(), entries);
+        self.read(checkpoint);
+    }
+
+    fn read(&mut self, checkpoint: &Checkpoint) {
+        self.messages = self.shown(checkpoint).into_iter().map(ShownMessage::into_message).collect();
+    }
+
+    /// The conversation, with the number of the entry that each message comes from.
+    fn shown(&self, checkpoint: &Checkpoint) -> Vec<ShownMessage> {
+        let said = checkpoint.shown().into_iter().filter(|message| !message.is_system());
+        std::iter::once(ShownMessage::said(0, self.system.clone())).chain(said).collect()
+    }
+}

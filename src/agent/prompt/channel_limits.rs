@@ -1,0 +1,19 @@
+//! Limits of what carries an answer.
+
+/// Limits of the channel that will carry the answer; the model is told of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChannelLimits {
+    /// Name of the channel, such as `sms`.
+    pub name: String,
+    /// `plain`, `markdown`, `html`, …
+    pub supported_formats: Vec<String>,
+    /// In characters.
+    pub max_response_length: Option<usize>,
+}
+
+impl ChannelLimits {
+    /// Those of a chat, whose answer goes back to who asks.
+    pub fn chat() -> ChannelLimits {
+        ChannelLimits { name: "chat".into(), supported_formats: vec!["markdown".into()], max_response_length: None }
+    }
+}

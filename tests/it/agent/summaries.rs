@@ -1,0 +1,139 @@
+//! Summaries of long conversations: written beside the turns, shown from the next one on, and missed by nobody.
+
+use std::sync::Arc;
+
+use reveille::agent::Settings;
+use reveille::domain::run::TranscriptMessage;
+use reveille::domain::run::transcript::{CompactionKind, SUMMARY_UNUSABLE};
+use reveille::ports::llm::{LlmError, ModelAnswer, ModelRequest, ModelTokens, StopReason};
+use reveille::ports::tool::ToolError;
+use serde_json::json;
+
+use super::harness::{AgentHarness, FakeModel, FakeTool, Memory, call, calls, models, says};
+
+/// Rounds of calls before the answer.
+const ROUNDS: usize = 11;
+
+/// A run of so many rounds, whose summaries the model `small` writes.
+fn stage(summaries: Vec<Result<ModelAnswer, LlmError>>) -> (AgentHarness, Arc<FakeModel>) {
+    let rounds = (0..ROUNDS).map(|n| calls(vec![call(&format!("c{n}"), "look", json!({ "page": n }))]));
+    let look = FakeTool::new("look", |_, arguments| async move {
+        // a tool takes its time, in which others go on
+        for _ in 0..30 {
+            tokio::task::yield_now().await;
+        }
+        match arguments["page"].as_u64() {
+            Some(1) => {
+                Err(ToolError::for_model(reveille::ports::tool::ToolFailure::NotFound, "no_page", "page 1 is torn"))
+            }
+            _ => Ok(reveille::ports::tool::ToolOutput { text: arguments.to_string() }),
+        }
+    });
+    let settings = Settings { system_prompt: "Be brief.".into(), max_turns: 50, ..Settings::default() };
+    let mut stage = AgentHarness::with_settings(rounds.chain([says("done")]).collect(), vec![look], settings.clone());
+    let small = FakeModel::of(summaries);
+    stage.agent.models = models(vec![("main", stage.model.clone()), ("small", small.clone())], &settings, &stage.clock);
+    stage.agent.context.summary_model = Some("small".into());
+    stage.agent.context.summarise_from_messages = 20;
+    stage.agent.context.refocus_every_rounds = 0;
+    (stage, small)
+}
+
+/// Which requests bring a summary.
+fn with_summary(stage: &AgentHarness) -> Vec<usize> {
+    let requests = stage.model.requests.lock().unwrap();
+    let has = |request: &ModelRequest| format!("{:?}", request.messages).contains("A summary of your turns");
+    (0..requests.len()).filter(|index| has(&requests[*index])).collect()
+}
+
+#[tokio::test]
+async fn summary_is_written_beside_the_turns_and_shown_from_the_next_one_on() {
+    let (stage, small) = stage(vec![says("Pages 0 to 3 were read.")]);
+    let result = stage.answer("Find the number.").await;
+    // system, question and two messages a round: the tenth request has twenty
+    assert_eq!(with_summary(&stage), (10..=ROUNDS).collect::<Vec<_>>());
+    let stored = stage.store.messages();
+    let compaction = stored.iter().find_map(|message| match message {
+        TranscriptMessage::Compaction(compaction) => Some(compaction.clone()),
+        _ => None,
+    });
+    let compaction = compaction.expect("an entry");
+    assert_eq!((compaction.from, compaction.to), (2, 9), "all rounds but the last five");
+    let CompactionKind::Summarised { summary } = compaction.by else { panic!("{:?}", compaction.by) };
+    let (text, error) = summary.split_once('\n').unwrap();
+    assert_eq!(text, "Pages 0 to 3 were read.");
+    assert!(error.starts_with("Error of look: ") && error.contains("page 1 is torn"), "errors are never lost: {error}");
+
+    let asked = small.requests.lock().unwrap();
+    assert_eq!((asked.len(), asked[0].max_tokens), (1, Some(500)));
+    assert!(format!("{:?}", asked[0].messages).contains("You called look with"), "{:?}", asked[0].messages);
+    let usage = result.usage;
+    let turns = ROUNDS as i64 + 1;
+    assert_eq!((usage.turns, usage.input_tokens, usage.cost_micros), (turns, 100 * (turns + 1), 110 * (turns + 1)));
+    let cost = stage.store.summaries.lock().unwrap()[0].clone();
+    assert_eq!(cost.hourly_micros, 100_000);
+    assert_eq!(*stage.store.given_back.lock().unwrap(), [cost.bound.most.cost_micros - 110]);
+}
+
+#[tokio::test]
+async fn run_that_goes_on_behind_a_summary_asks_for_none_again() {
+    let (whole, _) = stage(vec![says("Pages 0 to 3 were read.")]);
+    whole.answer("Find the number.").await;
+    let entries = whole.store.entries.lock().unwrap().clone();
+    let is_answer = |message: &TranscriptMessage| matches!(message, TranscriptMessage::Assistant { .. });
+    let last = entries.iter().rposition(|entry| is_answer(&entry.message)).unwrap();
+    let (mut next, small) = stage(vec![]);
+    next.store = Memory::of(entries[..last].to_vec());
+    *next.model.answers.lock().unwrap() = [says("done")].into();
+    next.answer("Find the number.").await;
+    let (sent, again) = (whole.model.requests.lock().unwrap(), next.model.requests.lock().unwrap());
+    assert_eq!(again[0].messages, sent.last().unwrap().messages);
+    assert_eq!(small.asked(), 0);
+}
+
+#[tokio::test]
+async fn summary_that_is_not_to_be_had_changes_nothing() {
+    let empty = || {
+        let (tokens, stop) = (ModelTokens::of(100, 10), StopReason::Length);
+        Ok(ModelAnswer { text: Some("Half a".into()), tool_calls: vec![], stop, tokens, provider_message: None })
+    };
+    let refused = || Err(LlmError::Rejected { message: "no".into() });
+    // without an answer the model hangs
+    for (summaries, asked) in [(vec![], 1), (vec![refused()], 1), (vec![empty()], 1)] {
+        let (stage, small) = stage(summaries);
+        let began = stage.elapsed();
+        assert_eq!(stage.answer("Find the number.").await.response, "done");
+        assert!(stage.elapsed() - began < 10_000, "no turn waits for it");
+        assert_eq!((small.asked(), with_summary(&stage)), (asked, vec![]));
+        let stored = stage.store.messages();
+        assert!(!stored.iter().any(|message| matches!(message, TranscriptMessage::Compaction(_))), "{stored:?}");
+    }
+    let (paid, _) = stage(vec![empty()]);
+    paid.answer("Find the number.").await;
+    let unusable = TranscriptMessage::Unusable { code: SUMMARY_UNUSABLE.into() };
+    assert_eq!(paid.store.messages().iter().filter(|message| **message == unusable).count(), 1, "it was paid for");
+}
+
+#[tokio::test]
+async fn summary_is_asked_for_only_where_its_cost_is_left_and_it_is_wanted() {
+    let (mut refused, small) = stage(vec![says("never")]);
+    refused.store = Arc::new(Memory { refuses_summaries: true, ..Memory::default() });
+    refused.answer("Find the number.").await;
+    assert_eq!((small.asked(), refused.store.summaries.lock().unwrap().len()), (0, 1), "and not asked again");
+    let (mut off, small) = stage(vec![says("never")]);
+    off.agent.context.summarise_from_messages = 0;
+    off.answer("Find the number.").await;
+    assert_eq!((small.asked(), off.store.summaries.lock().unwrap().len()), (0, 0));
+}
+
+#[tokio::test]
+async fn summary_that_is_kept_serves_the_same_conversation_without_a_model() {
+    let (first, small) = stage(vec![says("Pages 0 to 3 were read.")]);
+    first.answer("Find the number.").await;
+    let (mut second, unused) = stage(vec![]);
+    second.agent.summaries = first.agent.summaries.clone();
+    second.answer("Find the number.").await;
+    assert_eq!((small.asked(), unused.asked()), (1, 0));
+    assert_eq!(with_summary(&second), with_summary(&first));
+    assert!(second.store.summaries.lock().unwrap().is_empty(), "it costs nothing");
+}
