@@ -13,6 +13,8 @@ use crate::ports::llm::tokens::{CHARS_PER_TOKEN, TokenCounter};
 const FORCED: usize = 5;
 /// A tool result is never cut shorter than this, in characters.
 const LEAST_RESULT: usize = 2000;
+/// The part of the window from which on results are brief, where neither the call nor its tool has a level.
+const FULL: f64 = 0.8;
 /// The end of a result that was cut.
 const CUT_MARK: &str = "\n[...truncated]";
 
@@ -54,6 +56,11 @@ impl ContextWindow {
         }
     }
 
+    /// Whether so much is in the window that results are brief.
+    pub fn is_full(&self, messages: &[TranscriptMessage], tools: &OfferedTools) -> bool {
+        (self.counter.messages(messages) + self.counter.tools(tools)) as f64 > self.limit as f64 * FULL
+    }
+
     /// Whether a text alone leaves the model no room.
     pub fn overflows_with(&self, text: &str) -> bool {
         self.counter.text(text) > self.limit
@@ -61,8 +68,18 @@ impl ContextWindow {
 
     /// A tool result as it enters the conversation.
     pub fn cut_result(&self, text: &str) -> String {
+        cut(text, self.longest_result())
+    }
+
+    /// Whether a tool result is longer than what enters the conversation.
+    pub fn cuts(&self, text: &str) -> bool {
+        text.char_indices().nth(self.longest_result()).is_some()
+    }
+
+    /// In characters.
+    fn longest_result(&self) -> usize {
         let share = (self.result_share * self.limit as f64 * CHARS_PER_TOKEN) as usize;
-        cut(text, share.min(self.result_chars).max(LEAST_RESULT))
+        share.min(self.result_chars).max(LEAST_RESULT)
     }
 
     /// Makes a conversation shorter that the model found too long, by one step of three: the first that still
@@ -150,6 +167,7 @@ mod tests {
             content: content.into(),
             is_error: false,
             reasons: vec![],
+            fetched_at: None,
         }
     }
 
@@ -210,6 +228,15 @@ mod tests {
         assert_eq!(guarded(tokens * 10 / 8 + 10), 62, "just under 80 %");
         assert_eq!(guarded(tokens * 10 / 8 - 10), 2 + 42, "40, and the call that the first result belongs to");
         assert_eq!(guarded(1000), 2 + 6, "not enough: the last 5, pairs whole");
+    }
+
+    #[test]
+    fn window_is_full_beyond_eighty_hundredths_and_a_result_is_cut_beyond_its_length() {
+        let conversation = conversation(20, 400);
+        let tokens = TokenCounter::of("gpt").messages(&conversation);
+        let full = |limit| window(limit).is_full(&conversation, &OfferedTools::default());
+        assert!(!full(tokens * 10 / 8 + 10) && full(tokens * 10 / 8 - 10));
+        assert_eq!([2000, 2001].map(|length| window(1000).cuts(&"x".repeat(length))), [false, true]);
     }
 
     #[test]

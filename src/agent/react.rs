@@ -259,7 +259,9 @@ impl ReactLoop<'_> {
         resumed: bool,
         fresh: &mut Vec<ResultLength>,
     ) -> Result<Vec<PendingCall>, RunError> {
+        let is_context_full = self.caller.goes_by_context(calls) && self.window.is_full(&self.view, &self.offered);
         let round = CallRound {
+            is_context_full,
             checkpoint: &mut self.checkpoint,
             loops: &mut self.loops,
             caller: &self.caller,

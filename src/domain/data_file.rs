@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::base::invalid::ValidationErrors;
 
 /// Longest data file, in bytes.
-pub const FILE_BYTES: usize = 16 << 20;
+pub const FILE_BYTES: usize = 16 * 1_024 * 1_024;
 /// Largest number of bytes in the settings; every JSON reader holds it exactly.
 const MOST_BYTES: u64 = 1_000_000_000_000_000;
 /// Longest `max_age_hours`: a year.
@@ -147,13 +147,13 @@ mod tests {
         assert_eq!(faults(DataFileSettings::default()), [""; 0]);
         let none = DataFileSettings { max_age_hours: 0, max_bytes: 0, tenant_bytes: 0 };
         assert_eq!(faults(none), ["/data_files/max_age_hours", "/data_files/max_bytes", "/data_files/tenant_bytes"]);
-        let much = DataFileSettings {
-            max_age_hours: MOST_HOURS + 1,
-            max_bytes: MOST_BYTES + 1,
-            tenant_bytes: MOST_BYTES + 1,
-        };
+        let much =
+            DataFileSettings { max_age_hours: MOST_HOURS + 1, max_bytes: MOST_BYTES + 1, tenant_bytes: MOST_BYTES + 1 };
         assert_eq!(faults(much).len(), 3);
-        assert_eq!(faults(DataFileSettings { max_age_hours: MOST_HOURS, max_bytes: MOST_BYTES, tenant_bytes: 1 }), [""; 0]);
+        assert_eq!(
+            faults(DataFileSettings { max_age_hours: MOST_HOURS, max_bytes: MOST_BYTES, tenant_bytes: 1 }),
+            [""; 0]
+        );
     }
 
     #[test]

@@ -32,10 +32,8 @@ const OWN_EVICTION: &str = "
     returning bytes";
 
 /// Postgres would leave a column that is `=` a value out of the order, and go through everybody's files.
-const EVICT_OWN: Split = Split {
-    postgres: sql!(OWN_EVICTION; "{own}" = "= any (array[$1])"),
-    sqlite: sql!(OWN_EVICTION; "{own}" = "= $1"),
-};
+const EVICT_OWN: Split =
+    Split { postgres: sql!(OWN_EVICTION; "{own}" = "= any (array[$1])"), sqlite: sql!(OWN_EVICTION; "{own}" = "= $1") };
 
 /// The oldest of all, as few as have so many bytes.
 const EVICT: &str = "

@@ -2,11 +2,13 @@
 
 mod appends;
 mod consent;
+mod data_files;
 mod gate;
 pub mod harness;
 mod http2;
 mod looping;
 mod orchestrator;
+mod output_levels;
 mod repetition;
 mod resume;
 mod task_changes;

@@ -20,7 +20,8 @@ pub fn value_at<'t>(text: &'t str, pointer: &str) -> Result<Option<&'t str>, Str
     if !pointer.is_empty() && !pointer.starts_with('/') {
         return Err("a pointer is empty, or begins with `/`".into());
     }
-    let parts: Vec<String> = pointer.split('/').skip(1).map(|part| part.replace("~1", "/").replace("~0", "~")).collect();
+    let parts: Vec<String> =
+        pointer.split('/').skip(1).map(|part| part.replace("~1", "/").replace("~0", "~")).collect();
     let mut reader = serde_json::Deserializer::from_str(text);
     let found = Descent(&parts).deserialize(&mut reader).map_err(|error| format!("the file is no JSON: {error}"))?;
     Ok(found.map(RawValue::get))
@@ -110,8 +111,22 @@ mod tests {
     fn value_is_found_as_serde_json_finds_it() {
         let value: serde_json::Value = serde_json::from_str(TEXT).unwrap();
         let pointers = [
-            "", "/", "/a", "/a/0", "/a/1", "/a/1/b~1c", "/a/1/~0d", "/a/2/0", "/e/f", "/a/3", "/a/-", "/a/01", "/x", "/a/0/x",
-            "/a/1/b~1c/x", "/e/f/g",
+            "",
+            "/",
+            "/a",
+            "/a/0",
+            "/a/1",
+            "/a/1/b~1c",
+            "/a/1/~0d",
+            "/a/2/0",
+            "/e/f",
+            "/a/3",
+            "/a/-",
+            "/a/01",
+            "/x",
+            "/a/0/x",
+            "/a/1/b~1c/x",
+            "/e/f/g",
         ];
         for pointer in pointers {
             let found = value_at(TEXT, pointer).unwrap().map(|text| serde_json::from_str(text).unwrap());

@@ -14,6 +14,7 @@ use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
 use crate::ports::llm::connections::ModelConnections;
 use crate::ports::llm::portable_calls::portable_calls;
 use crate::ports::llm::settings::{MaxTokensField, ModelSettings};
+use crate::ports::llm::shown_result::shown_result;
 use crate::ports::llm::wire::{Format, Progress, RequestBody, SseEvent, arguments, raw, written_arguments};
 use crate::ports::llm::{
     LlmError, Model, ModelAnswer, ModelParts, ModelRequest, ModelTokens, OnDelta, StopReason, ToolSchema,
@@ -160,7 +161,8 @@ fn message(message: &TranscriptMessage) -> Value {
             let calls: Vec<Value> = tool_calls.iter().map(call).collect();
             json!({ "role": "assistant", "content": text, "tool_calls": calls })
         }
-        TranscriptMessage::Tool { call_id, content, .. } => {
+        TranscriptMessage::Tool { call_id, name, content, is_error, fetched_at, .. } => {
+            let content = shown_result(name, *fetched_at, content, *is_error);
             json!({ "role": "tool", "tool_call_id": call_id, "content": content })
         }
         // no part of a conversation: left out before

@@ -141,6 +141,7 @@ fn time_result() -> TranscriptMessage {
         content: "noon".into(),
         is_error: false,
         reasons: vec![],
+        fetched_at: None,
     }
 }
 

@@ -41,10 +41,7 @@ async fn keep(world: &StoreHarness, tenant: &str, call: &str, bytes: usize, limi
 
 /// How many files and chunks there are.
 async fn kept(world: &StoreHarness) -> (i64, i64) {
-    (
-        world.count("select count(*) from data_files").await,
-        world.count("select count(*) from data_file_chunks").await,
-    )
+    (world.count("select count(*) from data_files").await, world.count("select count(*) from data_file_chunks").await)
 }
 
 /// Whether each of these files of a tenant is there; looking at it does not use it.

@@ -164,7 +164,11 @@ mod tests {
     /// The result of that call.
     fn tool(seq: i64, turn: i64) -> TranscriptEntry {
         let (call_id, name, content) = ("call_0".into(), "t".into(), "r".into());
-        entry(seq, turn, TranscriptMessage::Tool { call_id, name, content, is_error: false, reasons: vec![] })
+        entry(
+            seq,
+            turn,
+            TranscriptMessage::Tool { call_id, name, content, is_error: false, reasons: vec![], fetched_at: None },
+        )
     }
 
     fn hear(memory: &mut StreamMemory, events: impl IntoIterator<Item = StreamEvent>) -> Vec<StreamEvent> {

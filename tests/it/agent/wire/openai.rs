@@ -28,6 +28,7 @@ fn conversation() -> Vec<TranscriptMessage> {
         content: content.into(),
         is_error,
         reasons: vec![],
+        fetched_at: None,
     };
     vec![
         TranscriptMessage::system("Be brief."),
