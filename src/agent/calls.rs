@@ -58,7 +58,7 @@ pub struct ToolRunner<'a> {
     pub known: &'a UsedSecrets,
     pub time_limit: Duration,
     pub results: &'a ResultCache,
-    /// How much of a result is shown.
+    /// The measures of the conversation, by which results are shown and cut.
     pub window: ContextWindow,
     /// The level where neither the call nor its tool has one.
     pub usual_level: OutputLevel,
@@ -165,7 +165,7 @@ impl ToolRunner<'_> {
         }
     }
 
-    /// Whether how much is in the context says how much of a result is shown.
+    /// Whether any of these calls is shown more or less by how full the context is.
     pub fn goes_by_context(&self, calls: &[ToolCall]) -> bool {
         let is_auto = |call: &ToolCall| {
             self.tools.find(&call.name).is_some_and(|tool| tool.output_level() == Some(DefaultLevel::Auto))

@@ -43,7 +43,7 @@ impl FetchedOutput {
         serde_json::to_string(self).expect("a result is JSON")
     }
 
-    /// What was kept.
+    /// The result that was kept; `None`: it can't be read.
     pub fn read(written: &str) -> Option<FetchedOutput> {
         serde_json::from_str(written).ok()
     }

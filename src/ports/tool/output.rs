@@ -29,10 +29,10 @@ const ITEMS: usize = 3;
 const FIELDS: usize = 10;
 
 words! {
-    /// How much of a result the model is shown.
+    /// The part of a result that the model is shown.
     #[derive(Default)]
     pub enum OutputLevel {
-        /// How many there are, or the status.
+        /// A count, or the status.
         Brief = "brief",
         /// The first items, or the beginning.
         #[default]
@@ -60,9 +60,9 @@ words! {
 /// The answer of a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolOutput {
-    /// What was found or done.
+    /// The data that the call found, or made.
     pub data: Value,
-    /// The same in the tool's own words, for the model; `None`: the data speak for themselves.
+    /// The data in the tool's own words, for the model; `None`: they speak for themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
 }
@@ -158,7 +158,7 @@ impl ToolOutput {
         }
     }
 
-    /// What a data file of it holds, and its media type: the data, whatever the tool's own words for them are.
+    /// The content of a data file of it, and its media type: the data, whatever the tool's own words for them are.
     pub fn content(&self) -> (Cow<'_, str>, &'static str) {
         match &self.data {
             Value::String(text) => (Cow::Borrowed(text), "text/plain"),

@@ -411,6 +411,9 @@ data: [DONE]
     messages.push(json!({
         "role": "assistant", "content": null, "tool_calls": [{ "id": "c1", "type": "function", "function": function }],
     }));
-    messages.push(json!({ "role": "tool", "tool_call_id": "c1", "content": "{\"n\":1}" }));
+    messages.push(json!({
+        "role": "tool", "tool_call_id": "c1",
+        "content": "{\"tool\":\"echo\",\"fetched_at\":\"2026-12-24T07:00:00Z\",\"data\":{\"n\":1}}",
+    }));
     assert_eq!(requests[1].body, body(&messages));
 }
