@@ -178,8 +178,7 @@ pub async fn build(
     let bus = bus::open(&config.bus, &store).map_err(|why| faults_below("/bus")(ValidationErrors::one("/url", why)))?;
     let bus: Arc<dyn Bus> = Arc::new(CountedBus::new(bus, &metrics));
     let known = task_validator(&executors, &channels, &sources);
-    let host = StoreHost::new(store.clone(), known.clone(), Arc::clone(&bus));
-    let host = Arc::new(host.with_data_files(config.data_files.clone()));
+    let host = Arc::new(StoreHost::new(store.clone(), known.clone(), Arc::clone(&bus)));
     let poller = Poller::new(sources, host.clone(), clock.clone(), store.computing().clone());
     let hub = Hub::new();
     let engine = Engine::new(engine::EngineParts {

@@ -19,6 +19,9 @@ create unique index data_files_by_call on data_files (call_key);
 create index data_files_by_use on data_files (last_used_at, id) include (bytes);
 create index data_files_by_tenant on data_files (tenant_id, last_used_at, id) include (bytes);
 
+-- How many bytes the files of a tenant may have; null: as everybody's.
+alter table tenant_quotas add column data_file_bytes bigint;
+
 -- The content of a file, in pieces of one size; the last one may be shorter.
 create table data_file_chunks (
     file_id   uuid not null references data_files (id) on delete cascade,

@@ -30,13 +30,11 @@ pub struct DataFileSettings {
     pub max_age_hours: u32,
     /// Bytes of all files.
     pub max_bytes: u64,
-    /// Bytes of the files of one tenant.
-    pub tenant_bytes: u64,
 }
 
 impl Default for DataFileSettings {
     fn default() -> DataFileSettings {
-        DataFileSettings { max_age_hours: 24, max_bytes: 10 << 30, tenant_bytes: 1 << 30 }
+        DataFileSettings { max_age_hours: 24, max_bytes: 10 << 30 }
     }
 }
 
@@ -59,10 +57,8 @@ impl DataFileSettings {
         if !(1..=MOST_HOURS).contains(&self.max_age_hours) {
             faults.add("/data_files/max_age_hours", format!("must be from 1 to {MOST_HOURS} hours"));
         }
-        for (key, bytes) in [("max_bytes", self.max_bytes), ("tenant_bytes", self.tenant_bytes)] {
-            if !(1..=MOST_BYTES).contains(&bytes) {
-                faults.add(format!("/data_files/{key}"), format!("must be from 1 to {MOST_BYTES} bytes"));
-            }
+        if !(1..=MOST_BYTES).contains(&self.max_bytes) {
+            faults.add("/data_files/max_bytes", format!("must be from 1 to {MOST_BYTES} bytes"));
         }
     }
 }
@@ -145,15 +141,11 @@ mod tests {
             faults.0.into_iter().map(|fault| fault.pointer).collect::<Vec<_>>()
         };
         assert_eq!(faults(DataFileSettings::default()), [""; 0]);
-        let none = DataFileSettings { max_age_hours: 0, max_bytes: 0, tenant_bytes: 0 };
-        assert_eq!(faults(none), ["/data_files/max_age_hours", "/data_files/max_bytes", "/data_files/tenant_bytes"]);
-        let much =
-            DataFileSettings { max_age_hours: MOST_HOURS + 1, max_bytes: MOST_BYTES + 1, tenant_bytes: MOST_BYTES + 1 };
-        assert_eq!(faults(much).len(), 3);
-        assert_eq!(
-            faults(DataFileSettings { max_age_hours: MOST_HOURS, max_bytes: MOST_BYTES, tenant_bytes: 1 }),
-            [""; 0]
-        );
+        let none = DataFileSettings { max_age_hours: 0, max_bytes: 0 };
+        assert_eq!(faults(none), ["/data_files/max_age_hours", "/data_files/max_bytes"]);
+        let much = DataFileSettings { max_age_hours: MOST_HOURS + 1, max_bytes: MOST_BYTES + 1 };
+        assert_eq!(faults(much).len(), 2);
+        assert_eq!(faults(DataFileSettings { max_age_hours: MOST_HOURS, max_bytes: MOST_BYTES }), [""; 0]);
     }
 
     #[test]

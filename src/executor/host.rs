@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::base::id::{Scope, Tenant};
 use crate::base::invalid::ValidationErrors;
-use crate::domain::data_file::{DataFilePart, DataFileSettings, NewDataFile};
+use crate::domain::data_file::{DataFilePart, NewDataFile};
 use crate::domain::event::Event;
 use crate::domain::notification::new_delivery::channels as order_of;
 use crate::domain::notification::{MessageKind, NewDelivery, Recipient, SubjectRef, notices};
@@ -27,18 +27,12 @@ pub struct StoreHost {
     store: Store,
     known: TaskValidator,
     bus: Arc<dyn Bus>,
-    data_files: DataFileSettings,
 }
 
 impl StoreHost {
     /// A host over this store; drafts are checked against `known`.
     pub fn new(store: Store, known: TaskValidator, bus: Arc<dyn Bus>) -> StoreHost {
-        StoreHost { store, known, bus, data_files: DataFileSettings::default() }
-    }
-
-    /// As it is, with these bounds of data files.
-    pub fn with_data_files(self, data_files: DataFileSettings) -> StoreHost {
-        StoreHost { data_files, ..self }
+        StoreHost { store, known, bus }
     }
 
     async fn post(&self, tenant: &Tenant, notice: ToolNotice) -> Result<Value, HostError> {

@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use crate::base::id::{Scope, Tenant, new_id};
 use crate::domain::data_file::{DataFile, NewDataFile};
+use crate::domain::quota::{Exceeded, Quota};
 use crate::store::db::text::text;
 use crate::store::sql::sql;
 use crate::store::tx::Tx;
@@ -68,8 +69,8 @@ impl DataFileRow {
 
 impl Store {
     /// Keeps a file of a tenant, whose files have at most `limit` bytes: as many of them are given up as make room for it,
-    /// the one that was not used for the longest time first. Answers its id. [`StoreError::Conflict`]: there is no room
-    /// for it; then nothing is changed.
+    /// the one that was not used for the longest time first. Answers its id. [`StoreError::Quota`]: there is no room for
+    /// it; then nothing is changed.
     pub async fn keep_data_file(&self, tenant: &Tenant, file: &NewDataFile, limit: u64) -> Result<Uuid, StoreError> {
         let (scope, now) = (Scope::Only(tenant.clone()), self.clock.now());
         let (id, bytes) = (new_id(now), file.content.len() as i64);
@@ -80,7 +81,7 @@ impl Store {
             .bind(tenant.as_str())
             .execute()
             .await?;
-        make_room(tx, tenant, bytes, limit).await?;
+        self.refusal(make_room(tx, tenant, bytes, limit).await)?;
         tx.query(
             "insert into data_files (id, tenant_id, run_id, call_key, tool, media_type, bytes, summary, created_at,
                                      last_used_at)
@@ -182,13 +183,17 @@ impl Store {
 /// In a transaction: gives files of a tenant up until there is room for so many bytes more.
 async fn make_room(tx: &mut Tx<'_>, tenant: &Tenant, bytes: i64, limit: u64) -> Result<(), StoreError> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let no_room = || {
-        StoreError::Conflict(format!(
-            "the tenant's data files may have {limit} bytes together, and those that can be given up leave no room"
-        ))
+    let no_room = |usage: i64| {
+        StoreError::Quota(Box::new(Exceeded {
+            tenant: tenant.as_str().to_owned(),
+            quota: Quota::DataFileBytes,
+            limit: limit as u64,
+            usage: usage.max(0) as u64,
+            retry_after: Exceeded::AMOUNT,
+        }))
     };
     if bytes > limit {
-        return Err(no_room());
+        return Err(no_room(0));
     }
     let stored: i64 = tx
         .query("select cast(coalesce(sum(bytes), 0) as bigint) from data_files where tenant_id = $1")
@@ -199,7 +204,7 @@ async fn make_room(tx: &mut Tx<'_>, tenant: &Tenant, bytes: i64, limit: u64) -> 
     while excess > 0 {
         let freed: Vec<i64> = tx.query(EVICT_OWN).bind(tenant.as_str()).bind(excess).bind(AT_ONCE).scalars().await?;
         if freed.is_empty() {
-            return Err(no_room());
+            return Err(no_room(stored));
         }
         excess -= freed.iter().sum::<i64>();
     }

@@ -21,7 +21,8 @@ const SEARCHED: u64 = 8 * 1_024 * 1_024;
 
 impl StoreHost {
     pub(super) async fn keep_file(&self, tenant: &Tenant, file: &NewDataFile) -> Result<Uuid, HostError> {
-        let kept = self.store.keep_data_file(tenant, file, self.data_files.tenant_bytes);
+        let quotas = with_timeout(self.store.quotas_of(tenant.as_str())).await.map_err(host_error)?;
+        let kept = self.store.keep_data_file(tenant, file, quotas.data_file_bytes);
         with_timeout(kept).await.map_err(host_error)
     }
 

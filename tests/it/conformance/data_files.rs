@@ -2,6 +2,7 @@
 
 use chrono::TimeDelta;
 use reveille::domain::data_file::{DataFile, NewDataFile};
+use reveille::domain::quota::{Overrides, Quota};
 use reveille::domain::run::RunState;
 use reveille::store::{CHUNK_BYTES, Finish, Park, StoreError};
 use serde_json::json;
@@ -76,6 +77,12 @@ async fn file_is_read_by_its_tenant_chunk_by_chunk(world: &StoreHarness) {
     assert_eq!([first, second].concat(), content.as_bytes());
     assert_eq!(world.store.data_file_chunk(&a, id, 2).await.unwrap(), None);
     assert_eq!(world.store.data_file_bytes().await.unwrap(), content.len() as u64);
+    let overrides = Overrides { data_file_bytes: Some(7), ..Overrides::default() };
+    world.store.put_quotas("a", &overrides, "token:admin").await.unwrap();
+    let standing = world.store.quota_usage("a").await.unwrap().standings[&Quota::DataFileBytes];
+    assert_eq!((standing.limit, standing.usage), (Some(7), Some(content.len() as u64)));
+    assert_eq!(world.store.quotas_of("a").await.unwrap().data_file_bytes, 7);
+    assert_eq!(world.store.quotas_of("b").await.unwrap().data_file_bytes, 1 << 30);
 
     assert_eq!(world.store.use_data_file(&b, id).await.unwrap(), None, "another tenant's");
     assert_eq!(world.store.data_file_chunk(&b, id, 0).await.unwrap(), None, "another tenant's");
@@ -125,9 +132,9 @@ async fn full_tenant_gives_up_its_own_oldest_files_and_nobody_elses(world: &Stor
 async fn file_that_finds_no_room_changes_nothing(world: &StoreHarness) {
     let own = keep(world, "a", "a1", 60, 100).await.unwrap();
     let too_large = keep(world, "a", "a2", 101, 100).await;
-    assert!(matches!(too_large, Err(StoreError::Conflict(_))), "{too_large:?}");
+    assert!(matches!(too_large, Err(StoreError::Quota(_))), "{too_large:?}");
     let same_call = keep(world, "a", "a1", 101, 100).await;
-    assert!(matches!(same_call, Err(StoreError::Conflict(_))), "{same_call:?}");
+    assert!(matches!(same_call, Err(StoreError::Quota(_))), "{same_call:?}");
     assert_eq!(there(world, &[own]).await, [true]);
 }
 
@@ -182,6 +189,6 @@ async fn file_of_a_run_that_is_suspended_or_under_way_is_kept(world: &StoreHarne
     assert!(new.is_ok(), "{new:?}");
     assert_eq!(there(world, &ids).await, [true, false, false]);
     let more = world.store.keep_data_file(&a, &file(Uuid::from_u128(9), "more", "x".repeat(11)), 20).await;
-    assert!(matches!(more, Err(StoreError::Conflict(_))), "{more:?}");
+    assert!(matches!(more, Err(StoreError::Quota(_))), "{more:?}");
     assert_eq!(there(world, &ids).await, [true, false, false]);
 }
