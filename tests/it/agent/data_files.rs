@@ -77,6 +77,7 @@ async fn file_is_read_by_pages_across_its_chunks(world: World) {
     assert_eq!((&last["text"], &last["next_offset"]), (&json!("é".repeat(5)), &Value::Null));
     let behind = page(u64::MAX, 100).await.unwrap();
     assert_eq!((&behind["text"], &behind["next_offset"]), (&json!(""), &Value::Null));
+    instance.crash();
 }
 
 async fn lines_that_match_are_found_and_a_search_goes_on_where_one_has_ended(world: World) {
@@ -108,6 +109,7 @@ async fn lines_that_match_are_found_and_a_search_goes_on_where_one_has_ended(wor
     assert_eq!(found, expected);
     let odd = grep("(", 0).await;
     assert!(matches!(odd, Err(HostError::Invalid(_))), "{odd:?}");
+    instance.crash();
 }
 
 async fn value_of_json_is_found_by_its_pointer(world: World) {
@@ -132,6 +134,7 @@ async fn value_of_json_is_found_by_its_pointer(world: World) {
     assert_eq!(none, Err(HostError::Conflict("the file has no value at `/rows/20000`".into())));
     let odd = value("rows", 0).await;
     assert!(matches!(odd, Err(HostError::Invalid(_))), "{odd:?}");
+    instance.crash();
 }
 
 async fn file_of_another_tenant_and_one_that_is_gone_are_the_same_answer(world: World) {
@@ -141,6 +144,7 @@ async fn file_of_another_tenant_and_one_that_is_gone_are_the_same_answer(world: 
     assert_eq!(read(&instance, "bob", id, page()).await, Err(HostError::NotFound));
     assert_eq!(read(&instance, "ann", Uuid::from_u128(7), page()).await, Err(HostError::NotFound));
     assert_eq!(read(&instance, "ann", id, page()).await.unwrap()["text"], "text");
+    instance.crash();
 }
 
 /// Rounds of a cleaner until it rests.
@@ -171,4 +175,5 @@ async fn cleaner_gives_up_what_is_old_and_then_what_is_too_much(world: World) {
     world.advance(25.0 * 3600.0);
     instance.on(move |store| async move { clean(store, settings).await }).await;
     assert_eq!(instance.on(|store| async move { store.data_file_bytes().await }).await.unwrap(), 0);
+    instance.crash();
 }
