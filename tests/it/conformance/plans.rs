@@ -315,7 +315,7 @@ async fn keep_files(world: &StoreHarness) {
         assert!(world.store.data_file_chunk(&tenant, id, 0).await.unwrap().is_some());
     }
     assert_eq!(world.store.forget_data_files(world.now() - TimeDelta::days(1), BATCH).await.unwrap(), 0);
-    assert_eq!(world.store.evict_data_files(1, BATCH).await.unwrap(), 1);
+    assert!(world.store.evict_data_files(1, BATCH).await.unwrap() > 0);
 }
 
 /// A few that are due before all others, of which one fires for the last time and one can't be read any more.
