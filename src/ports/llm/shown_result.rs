@@ -10,16 +10,16 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 #[derive(Serialize)]
-struct ShownResult<'r> {
+struct SentResult<'r> {
     tool: &'r str,
     fetched_at: String,
     #[serde(flatten)]
-    outcome: ShownOutcome<'r>,
+    outcome: SentOutcome<'r>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "lowercase")]
-enum ShownOutcome<'r> {
+enum SentOutcome<'r> {
     Data(ShownData<'r>),
     Error(&'r str),
 }
@@ -40,11 +40,11 @@ pub fn shown_result<'r>(
 ) -> Cow<'r, str> {
     let Some(fetched_at) = fetched_at else { return Cow::Borrowed(content) };
     let outcome = match is_error {
-        true => ShownOutcome::Error(content),
-        false => ShownOutcome::Data(data(content)),
+        true => SentOutcome::Error(content),
+        false => SentOutcome::Data(data(content)),
     };
     let fetched_at = fetched_at.to_rfc3339_opts(SecondsFormat::Secs, true);
-    let shown = serde_json::to_string(&ShownResult { tool, fetched_at, outcome });
+    let shown = serde_json::to_string(&SentResult { tool, fetched_at, outcome });
     shown.map_or(Cow::Borrowed(content), Cow::Owned)
 }
 
