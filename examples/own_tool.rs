@@ -15,7 +15,7 @@ impl Tool for Length {
 
     fn call<'a>(&'a self, _: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         let letters = arguments["word"].as_str().unwrap_or_default().chars().count();
-        Box::pin(async move { Ok(ToolOutput { text: letters.to_string() }) })
+        Box::pin(async move { Ok(ToolOutput::text(letters.to_string())) })
     }
 }
 

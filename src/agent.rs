@@ -336,6 +336,8 @@ impl Agent {
             known: &incoming.known,
             time_limit: Duration::from_secs(self.settings.tool_execution_timeout),
             results: &self.results,
+            window,
+            usual_level: self.settings.output_level,
             teller: &teller,
             compute: &self.compute,
             consent: Consent {

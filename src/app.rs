@@ -199,6 +199,7 @@ pub async fn build(
         approvals: config.approvals.clone(),
         metrics: metrics.clone(),
         settings: config.engine.clone(),
+        data_files: config.data_files.clone(),
         time: config.time.clone(),
     });
     let http = http::HttpState::new(http::HttpParts {

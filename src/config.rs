@@ -17,6 +17,7 @@ use toml::Table;
 use crate::base::invalid::ValidationErrors;
 use crate::domain::approval;
 use crate::domain::budget;
+use crate::domain::data_file::DataFileSettings;
 use crate::domain::quota::Quotas;
 use crate::domain::trigger::zone;
 use crate::ports::{bus, channel, egress, llm, poll, tool, vault};
@@ -78,6 +79,8 @@ pub struct Config {
     pub egress: egress::Settings,
     /// Settings of `[poll]`.
     pub poll: poll::Settings,
+    /// Settings of `[data_files]`.
+    pub data_files: DataFileSettings,
     /// Settings of `[quotas]`.
     pub quotas: Quotas,
     /// Settings of `[budgets]`.
@@ -151,6 +154,7 @@ impl Config {
         self.verifiers.check(&mut faults);
         self.gate_rates.check(&mut faults);
         vault::oauth::check(&self.oauth, &mut faults);
+        self.data_files.check(&mut faults);
         self.quotas.check(&mut faults);
         self.budgets.check(&mut faults);
         self.telemetry.check(&mut faults);

@@ -4,6 +4,7 @@ pub mod actor;
 pub mod approval;
 pub mod budget;
 pub mod credential;
+pub mod data_file;
 pub mod event;
 pub mod halt;
 pub mod notification;

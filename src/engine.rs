@@ -32,6 +32,7 @@ use crate::base::compute::Compute;
 use crate::base::id::new_id;
 use crate::base::metrics::Metrics;
 use crate::domain::approval;
+use crate::domain::data_file::DataFileSettings;
 use crate::domain::trigger::zone::{self, Zones};
 use crate::engine::delivery::approval_links::Links;
 use crate::engine::delivery::breaker::Breakers;
@@ -42,6 +43,7 @@ use crate::engine::events::matcher::EventMatcher;
 use crate::engine::events::watcher::Watcher;
 use crate::engine::events::windows::WindowCloser;
 use crate::engine::maintenance::byte_counter::ByteCounter;
+use crate::engine::maintenance::file_cleaner::FileCleaner;
 use crate::engine::maintenance::housekeeping::Housekeeping;
 use crate::engine::maintenance::resumer::Resumer;
 use crate::engine::maintenance::sealer::Sealer;
@@ -108,6 +110,8 @@ pub struct EngineParts {
     pub metrics: Metrics,
     /// Settings of `[engine]`.
     pub settings: Settings,
+    /// Settings of `[data_files]`.
+    pub data_files: DataFileSettings,
     /// Where the rules of time zones are looked for.
     pub time: zone::Settings,
 }
@@ -142,6 +146,8 @@ pub struct Engine {
     pub sealer: Arc<Sealer>,
     /// Counts rows from before the quota of stored bytes.
     pub byte_counter: Arc<ByteCounter>,
+    /// Gives data files up.
+    pub file_cleaner: Arc<FileCleaner>,
     /// Sends messages.
     pub notifier: Arc<Notifier>,
     /// Forwards events that were kept while the bus was away.
@@ -183,6 +189,7 @@ impl Engine {
             approvals,
             metrics,
             settings,
+            data_files,
             time,
         } = parts;
         let zones = Arc::new(ZoneKeeper::new(store.clone(), time, Zones::of_process(), metrics.clone()));
@@ -247,6 +254,7 @@ impl Engine {
             approval_reminder: Arc::new(ApprovalReminder::new(store.clone(), approvals)),
             sealer: Arc::new(Sealer::new(store.clone(), vault)),
             byte_counter: Arc::new(ByteCounter::new(store.clone())),
+            file_cleaner: Arc::new(FileCleaner::new(store.clone(), data_files)),
             notifier: Arc::new(Notifier::new(Sending {
                 store: store.clone(),
                 channels,
@@ -314,6 +322,7 @@ impl Engine {
             looped.spawn(Arc::clone(&self.forwarder), stop_all.clone()),
             looped.spawn(Arc::clone(&self.sealer), stop_all.clone()),
             looped.spawn(Arc::clone(&self.byte_counter), stop_all.clone()),
+            looped.spawn(Arc::clone(&self.file_cleaner), stop_all.clone()),
             finisher,
         ];
         self.store.begin_reads();

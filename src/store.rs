@@ -10,6 +10,7 @@ mod approvals;
 mod batches;
 mod columns;
 mod credentials;
+mod data_files;
 mod db;
 mod deliveries;
 mod events;
@@ -40,6 +41,7 @@ pub use credentials::{
     CredentialFilter, CredentialRowDraft, SavedCredential, SealedDocument, SealedRow, StoredCredential, UseFilter,
     next_generation,
 };
+pub use data_files::CHUNK_BYTES;
 pub use db::connect::{OpenError, ServerFacts, Settings};
 pub use db::examine::{Examined, SqliteFile, examine, sqlite_version};
 pub use db::listing::{PAGE_BYTES, RowPage, SUMMARY_LENGTH};

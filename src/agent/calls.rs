@@ -2,22 +2,30 @@
 //!
 //! A call that fails is an observation for the model; only [`ToolError::Abort`] ends the run. Nothing is stored here.
 
+pub mod call_turn;
+pub mod observation;
 mod policy;
 pub mod result_cache;
+pub mod shown;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 use futures::FutureExt;
 use futures::stream::{FuturesUnordered, Stream};
 use serde_json::Value;
 use uuid::Uuid;
 
+use crate::agent::calls::call_turn::CallTurn;
+use crate::agent::calls::observation::{observation, truncated_call_error, unknown_outcome_error};
 use crate::agent::calls::policy::{again, permit};
 use crate::agent::calls::result_cache::{CacheableCall, ResultCache};
+use crate::agent::calls::shown::{FetchedOutput, ResultView};
 use crate::agent::consent::{Consent, ConsentVerdict, EarlierQuestions, REFUSED};
+use crate::agent::context::ContextWindow;
 use crate::agent::stream::StreamEmitter;
 use crate::base::clock::Clock;
 use crate::base::compute::Compute;
@@ -25,6 +33,8 @@ use crate::base::id::{Tenant, new_id};
 use crate::domain::approval::{Approval, CallOutcome};
 use crate::domain::run::{RunError, ToolCall};
 use crate::ports::tool::access::ToolLimits;
+use crate::ports::tool::builtin::read_data_file::READ_DATA_FILE;
+use crate::ports::tool::output::{DefaultLevel, OutputLevel};
 use crate::ports::tool::registry::{Registered, unknown_tool};
 use crate::ports::tool::{
     CalledBy, ToolContext, ToolError, ToolFailure, ToolHost, ToolOutput, ToolRegistry, ToolStatus, UsedSecrets,
@@ -48,6 +58,10 @@ pub struct ToolRunner<'a> {
     pub known: &'a UsedSecrets,
     pub time_limit: Duration,
     pub results: &'a ResultCache,
+    /// The measures of the conversation, by which results are shown and cut.
+    pub window: ContextWindow,
+    /// The level where neither the call nor its tool has one.
+    pub usual_level: OutputLevel,
     pub teller: &'a StreamEmitter,
     pub compute: &'a Compute,
     pub consent: Consent<'a>,
@@ -63,9 +77,13 @@ pub struct CompletedCall {
     pub call: ToolCall,
     /// Words to the model that go before the result.
     pub notice: Option<String>,
-    /// As the tool gave it, not cut.
+    /// As the model is to be shown it, but not cut.
     pub text: String,
+    /// Length of the result as the tool gave it, in characters.
+    pub chars: usize,
     pub is_error: bool,
+    /// When the result came from its tool.
+    pub fetched_at: DateTime<Utc>,
     pub duration_ms: i64,
     /// Whether it must be stored before anything else happens.
     pub unrepeatable: bool,
@@ -96,7 +114,7 @@ enum Attempt {
 
 /// A result, and under which approval it came.
 struct Answered {
-    result: Result<ToolOutput, ToolError>,
+    result: Result<FetchedOutput, ToolError>,
     approval: Option<Uuid>,
     /// Why nobody was asked.
     reasons: Vec<String>,
@@ -105,7 +123,7 @@ struct Answered {
 }
 
 impl Attempt {
-    fn done(result: Result<ToolOutput, ToolError>, approval: Option<Uuid>, reasons: Vec<String>) -> Attempt {
+    fn done(result: Result<FetchedOutput, ToolError>, approval: Option<Uuid>, reasons: Vec<String>) -> Attempt {
         Attempt::Done(Answered { result, approval, reasons, notice: None })
     }
 
@@ -116,21 +134,20 @@ impl Attempt {
 }
 
 impl ToolRunner<'_> {
-    /// Starts all calls; they come out as they are done. `resumed`: they may have been begun before a restart. Those
-    /// that people have approved begin in the order in which they did.
+    /// Starts all calls; they come out as they are done. Those that people have approved begin in the order in which they
+    /// did.
     pub fn start<'a>(
         &'a self,
-        turn: i64,
+        turn: CallTurn,
         calls: &'a [ToolCall],
         asked: &'a EarlierQuestions,
-        resumed: bool,
     ) -> impl Stream<Item = Result<CallResult, RunError>> + Unpin + 'a {
         // questions are in the order of their ids: it is that of the calls, whichever is judged first
         let id = || new_id(self.clock.now());
         let mut order: Vec<(usize, &ToolCall, Uuid)> =
             calls.iter().enumerate().map(|(index, call)| (index, call, id())).collect();
         order.sort_by_key(|(index, call, _)| (asked.of(&call.id).and_then(|approval| approval.decided_at), *index));
-        let each = |(index, call, question)| self.one(turn, (index, question), call, asked, resumed).boxed();
+        let each = |(index, call, question)| self.one(turn, (index, question), call, asked).boxed();
         order.into_iter().map(each).collect::<FuturesUnordered<_>>()
     }
 
@@ -140,17 +157,37 @@ impl ToolRunner<'_> {
         calls.iter().all(reads)
     }
 
+    fn view(&self, turn: CallTurn) -> ResultView<'_> {
+        ResultView {
+            window: self.window,
+            usual_level: self.usual_level,
+            is_context_full: turn.is_context_full,
+            may_keep: self.callable.contains(&READ_DATA_FILE),
+            tenant: self.tenant,
+            run_id: self.run_id,
+            host: self.host,
+            known: self.known,
+        }
+    }
+
+    /// Whether any of these calls is shown more or less by how full the context is.
+    pub fn goes_by_context(&self, calls: &[ToolCall]) -> bool {
+        let is_auto = |call: &ToolCall| {
+            self.tools.find(&call.name).is_some_and(|tool| tool.output_level() == Some(DefaultLevel::Auto))
+        };
+        calls.iter().any(is_auto)
+    }
+
     async fn one(
         &self,
-        turn: i64,
+        turn: CallTurn,
         (index, question): (usize, Uuid),
         call: &ToolCall,
         asked: &EarlierQuestions,
-        resumed: bool,
     ) -> Result<CallResult, RunError> {
-        self.teller.tool_call(turn, call);
+        self.teller.tool_call(turn.number, call);
         let begun = self.clock.elapsed();
-        let answered = match self.attempt((turn, question), call, asked, resumed).await? {
+        let answered = match self.attempt(turn, question, call, asked).await? {
             Attempt::Open(open) => {
                 if let PendingCall::Ask(approval, _) = &open {
                     self.teller.approval_required(approval);
@@ -160,11 +197,21 @@ impl ToolRunner<'_> {
             Attempt::Done(answered) => answered,
         };
         let duration_ms = self.clock.elapsed().saturating_sub(begun).as_millis() as i64;
-        let unrepeatable = self.tools.find(&call.name).is_some_and(|tool| !tool.definition().idempotent);
+        let tool = self.tools.find(&call.name);
+        let unrepeatable = tool.is_some_and(|tool| !tool.definition().idempotent);
         let Answered { result, approval, reasons, notice } = answered;
+        let fetched_at = result.as_ref().map_or_else(|_| self.clock.now(), |fetched| fetched.at);
+        let length = result.as_ref().ok().map(|fetched| fetched.output.whole().chars().count());
         // in words for a person, and for the model
         let (outcome, text, is_error) = match result {
-            Ok(output) => (output.text.clone(), output.text, false),
+            Ok(fetched) => {
+                let outcome = fetched.output.whole().chars().take(OUTCOME_SHOWN).collect();
+                let shown = match tool {
+                    Some(tool) => self.view(turn).show(turn.number, call, tool, fetched).await,
+                    None => fetched.output.whole().into_owned(),
+                };
+                (outcome, shown, false)
+            }
             Err(ToolError::Abort { code, message }) => return Err(RunError::fail(code, message)),
             Err(ToolError::Tell { code, message, .. }) if code == REFUSED => (message.clone(), message, true),
             Err(error) => {
@@ -181,8 +228,10 @@ impl ToolRunner<'_> {
             index,
             call: call.clone(),
             notice,
+            chars: length.unwrap_or_else(|| text.chars().count()),
             text,
             is_error,
+            fetched_at,
             duration_ms,
             unrepeatable,
             reasons,
@@ -192,10 +241,10 @@ impl ToolRunner<'_> {
     /// Everything that may stand in the way of a call, then the call.
     async fn attempt(
         &self,
-        (turn, question): (i64, Uuid),
+        CallTurn { number: turn, resumed, .. }: CallTurn,
+        question: Uuid,
         call: &ToolCall,
         asked: &EarlierQuestions,
-        resumed: bool,
     ) -> Result<Attempt, RunError> {
         if call.truncated {
             return Ok(Attempt::failed(truncated_call_error()));
@@ -255,20 +304,24 @@ impl ToolRunner<'_> {
         })
     }
 
-    /// The result that is known from the same call, else that of this one.
-    async fn known_or_called(&self, turn: i64, call: &ToolCall, tool: &Registered) -> Result<ToolOutput, ToolError> {
-        let cacheable = self.cacheable(turn, call, tool).await;
-        if let Some(text) = cacheable.as_ref().and_then(|call| self.results.get(call, self.clock.elapsed())) {
+    /// The result that is known from the same call, else that of this one. The level of the call is no matter of its tool.
+    async fn known_or_called(&self, turn: i64, call: &ToolCall, tool: &Registered) -> Result<FetchedOutput, ToolError> {
+        let mut call = call.clone();
+        let level = tool.output_level().and_then(|_| OutputLevel::take_from(&mut call.arguments));
+        let cacheable = self.cacheable(turn, &call, tool).await;
+        let known = cacheable.as_ref().and_then(|call| self.results.get(call, self.clock.elapsed()));
+        if let Some(fetched) = known.and_then(|text| FetchedOutput::read(&text)) {
             tracing::debug!(tool = call.name, "the result of the same call is known");
-            return Ok(ToolOutput { text: text.to_string() });
+            return Ok(FetchedOutput { level, ..fetched });
         }
-        let output = self.with_retries(turn, call, tool).await?;
+        let output = self.with_retries(turn, &call, tool).await?;
+        let fetched = FetchedOutput { output, at: self.clock.now(), level };
         if let Some(cacheable) = cacheable
-            && !self.known.finds(&output.text).await
+            && !self.known.finds(&fetched.output.whole()).await
         {
-            self.results.keep(cacheable, &output.text, self.clock.elapsed());
+            self.results.keep(cacheable, &fetched.written(), self.clock.elapsed());
         }
-        Ok(output)
+        Ok(fetched)
     }
 
     /// `None`: the result of the call is not kept.
@@ -351,27 +404,4 @@ impl ToolRunner<'_> {
 
 fn is_removed(tool: &Registered) -> bool {
     tool.definition().status == ToolStatus::Removed
-}
-
-fn truncated_call_error() -> ToolError {
-    let message = "the answer reached its longest length in the middle of this call, which was not executed; call again, \
-                   with less before it or shorter arguments";
-    ToolError::for_model(ToolFailure::InvalidParameters, "truncated_call", message)
-}
-
-fn unknown_outcome_error() -> ToolError {
-    let message = "the service was restarted during this call; whether it had its effect is unknown, and it was not \
-                   repeated";
-    ToolError::for_model(ToolFailure::ExecutionError, "outcome_unknown", message)
-}
-
-/// A failure as the model is told of it.
-fn observation(kind: ToolFailure, code: &str, message: &str, call_id: &str) -> String {
-    let line = call_line(call_id);
-    format!("Operation failed.\ntype: {}\ncode: {code}\nmessage: {message}{line}", kind.as_str())
-}
-
-/// The end of an observation, which names its call.
-pub fn call_line(call_id: &str) -> String {
-    format!("\ncall: {call_id}")
 }

@@ -355,6 +355,7 @@ mod tests {
             content: format!("of {id}"),
             is_error: id == "b",
             reasons: vec![],
+            fetched_at: None,
         };
         Added { message, usage: Usage::default(), duration_ms: Some(3), model_call: None }
     }

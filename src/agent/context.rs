@@ -21,6 +21,8 @@ use crate::ports::llm::tokens::{CHARS_PER_TOKEN, TokenCounter};
 
 /// Messages that a forced trim keeps.
 const FORCED: usize = 5;
+/// The part of the window from which on results are brief, where neither the call nor its tool has a level.
+const BRIEF_FROM: f64 = 0.8;
 /// Turns of the model that are not extracted.
 const RECENT_TURNS: usize = 5;
 /// An extract that leaves more of a conversation than this is not worth it.
@@ -90,8 +92,16 @@ impl ContextWindow {
 
     /// Whether the conversation fills the part of the window from which on it is shortened.
     pub fn is_full(&self, messages: &[TranscriptMessage], tools: &OfferedTools) -> bool {
-        let tokens = self.counter.messages(messages) + self.counter.tools(tools);
-        tokens as f64 > self.limit as f64 * self.trim_threshold
+        self.is_filled(self.trim_threshold, messages, tools)
+    }
+
+    /// Whether so much is in the window that results are brief.
+    pub fn shows_briefly(&self, messages: &[TranscriptMessage], tools: &OfferedTools) -> bool {
+        self.is_filled(BRIEF_FROM, messages, tools)
+    }
+
+    fn is_filled(&self, share: f64, messages: &[TranscriptMessage], tools: &OfferedTools) -> bool {
+        (self.counter.messages(messages) + self.counter.tools(tools)) as f64 > self.limit as f64 * share
     }
 
     /// Before a call: the compactions after which the conversation fits, as far as there are any.
@@ -123,8 +133,18 @@ impl ContextWindow {
 
     /// A tool result as it enters the conversation.
     pub fn cut_result(&self, text: &str) -> String {
+        cut(text, self.longest_result())
+    }
+
+    /// Whether a tool result is longer than what enters the conversation.
+    pub fn cuts(&self, text: &str) -> bool {
+        text.char_indices().nth(self.longest_result()).is_some()
+    }
+
+    /// In characters.
+    fn longest_result(&self) -> usize {
         let share = (self.result_share * self.limit as f64 * CHARS_PER_TOKEN) as usize;
-        cut(text, share.min(self.result_chars).max(LEAST_RESULT))
+        share.min(self.result_chars).max(LEAST_RESULT)
     }
 
     /// The compaction by which a conversation gets shorter in this way; `None`: it does not.
@@ -220,6 +240,7 @@ mod tests {
             content: content.into(),
             is_error: false,
             reasons: vec![],
+            fetched_at: None,
         }
     }
 
@@ -289,6 +310,15 @@ mod tests {
         assert_eq!(guarded(tokens * 10 / 8 + 10), 62, "just under 80 %");
         assert_eq!(guarded(tokens * 10 / 8 - 10), 2 + 42, "40, and the call that the first result belongs to");
         assert_eq!(guarded(1000), 2 + 6, "not enough: the last 5, pairs whole");
+    }
+
+    #[test]
+    fn results_are_brief_beyond_eighty_hundredths_and_a_result_is_cut_beyond_its_length() {
+        let conversation = messages_of(&conversation(20, 400));
+        let tokens = TokenCounter::of("gpt").messages(&conversation);
+        let full = |limit| window(limit).shows_briefly(&conversation, &OfferedTools::default());
+        assert!(!full(tokens * 10 / 8 + 10) && full(tokens * 10 / 8 - 10));
+        assert_eq!([2000, 2001].map(|length| window(1000).cuts(&"x".repeat(length))), [false, true]);
     }
 
     #[test]

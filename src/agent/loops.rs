@@ -10,7 +10,8 @@
 
 use serde_json::json;
 
-use crate::agent::calls::call_line;
+use crate::agent::calls::observation::call_line;
+use crate::agent::calls::shown::without_reference;
 use crate::domain::approval::proposal::canonical_hash;
 use crate::domain::run::outcome::LOOP;
 use crate::domain::run::{RunError, ToolCall, TranscriptMessage};
@@ -171,7 +172,7 @@ impl RepeatedCall {
         };
         // an error names its call, which has another id each time
         let line = call_line(&call.id);
-        let content = content.strip_suffix(line.as_str()).unwrap_or(content);
+        let content = without_reference(content.strip_suffix(line.as_str()).unwrap_or(content));
         let hash = canonical_hash(&json!([call.name, call.arguments, call.truncated, content, is_error]));
         RepeatedCall { tool: call.name.chars().take(NAME_LENGTH).collect(), hash }
     }
@@ -210,7 +211,15 @@ mod tests {
 
     fn result(call_id: &str, content: &str) -> TranscriptMessage {
         let (call_id, content) = (call_id.into(), content.into());
-        TranscriptMessage::Tool { call_id, name: "a".into(), notice: None, content, is_error: false, reasons: vec![] }
+        TranscriptMessage::Tool {
+            call_id,
+            name: "a".into(),
+            notice: None,
+            content,
+            is_error: false,
+            reasons: vec![],
+            fetched_at: None,
+        }
     }
 
     /// The outcome of each turn: `.` nothing, `T` the model is told, `E` the run ends.

@@ -277,7 +277,9 @@ impl ReactLoop<'_> {
         resumed: bool,
         fresh: &mut Vec<ResultLength>,
     ) -> Result<Vec<PendingCall>, RunError> {
+        let is_context_full = self.caller.goes_by_context(calls) && self.view.shows_briefly(&self.offered);
         let round = CallRound {
+            is_context_full,
             checkpoint: &mut self.checkpoint,
             loops: &mut self.loops,
             caller: &self.caller,

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 
+use crate::agent::calls::call_turn::CallTurn;
 use crate::agent::calls::{CallResult, CompletedCall, PendingCall, ToolRunner};
 use crate::agent::checkpoint::{Added, Checkpoint};
 use crate::agent::consent::EarlierQuestions;
@@ -30,6 +31,8 @@ pub struct CallRound<'a, 'c> {
     pub loops: &'a mut LoopDetector,
     pub caller: &'a ToolRunner<'c>,
     pub window: ContextWindow,
+    /// So much is in the context that results are brief.
+    pub is_context_full: bool,
     pub stop: &'a StopSignal,
     pub clock: &'a Clock,
     pub teller: &'a StreamEmitter,
@@ -60,7 +63,8 @@ impl CallRound<'_, '_> {
         let caller = self.caller;
         // of a turn that was just made nothing can have been asked
         let asked = if resumed { caller.consent.asked(turn).await? } else { EarlierQuestions::default() };
-        let mut running = caller.start(turn, calls, &asked, resumed);
+        let mut running =
+            caller.start(CallTurn { number: turn, resumed, is_context_full: self.is_context_full }, calls, &asked);
         let mut carried = CarriedCalls::default();
         let (mut waiting, mut done) = (Vec::new(), Vec::new());
         let mut early = VecDeque::new();
@@ -86,7 +90,7 @@ impl CallRound<'_, '_> {
                 }
             };
             let (index, urgent) = (completed.index, completed.unrepeatable);
-            let (call_id, chars) = (completed.call.id.clone(), completed.text.chars().count());
+            let (call_id, chars) = (completed.call.id.clone(), completed.chars);
             carried.measured.push(ResultLength { turn, call_id, chars });
             let mut result = result_entry(self.window.cut_result(&completed.text), completed);
             self.tell_of_repetition(turn, &waiting, &mut result);
@@ -143,8 +147,10 @@ impl CallRound<'_, '_> {
 
 /// A result as it enters transcript and conversation.
 fn result_entry(content: String, done: CompletedCall) -> Added {
-    let CompletedCall { call, notice, is_error, duration_ms, reasons, .. } = done;
-    let message = TranscriptMessage::Tool { call_id: call.id, name: call.name, notice, content, is_error, reasons };
+    let CompletedCall { call, notice, is_error, duration_ms, reasons, fetched_at, .. } = done;
+    let fetched_at = Some(fetched_at);
+    let message =
+        TranscriptMessage::Tool { call_id: call.id, name: call.name, notice, content, is_error, reasons, fetched_at };
     Added { message, usage: Usage::default(), duration_ms: Some(duration_ms), model_call: None }
 }
 

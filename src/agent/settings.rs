@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::invalid::ValidationErrors;
 use crate::ports::llm::fallback::RetryWait;
+use crate::ports::tool::output::OutputLevel;
 
 /// `[react]`. Times in seconds.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
@@ -23,6 +24,8 @@ pub struct Settings {
     pub max_tool_result_share: f64,
     /// In characters, however large the window is.
     pub max_tool_result_chars: usize,
+    /// How much of a result the model is shown where neither the call nor its tool says so; of tools that have levels.
+    pub output_level: OutputLevel,
     /// The window of models that name none, in tokens.
     pub context_token_limit: u64,
     /// The part of the window from which on the conversation is trimmed.
@@ -51,6 +54,7 @@ impl Default for Settings {
             agent_tool_execution_timeout: 120,
             max_tool_result_share: 0.3,
             max_tool_result_chars: 400_000,
+            output_level: OutputLevel::Standard,
             context_token_limit: 128_000,
             context_trim_threshold: 0.8,
             max_history_messages: 40,
@@ -130,6 +134,7 @@ mod tests {
             agent_tool_execution_timeout: 0,
             max_tool_result_share: f64::NAN,
             max_tool_result_chars: 0,
+            output_level: OutputLevel::Brief,
             context_token_limit: 0,
             context_trim_threshold: 1.1,
             max_history_messages: 0,
@@ -139,7 +144,7 @@ mod tests {
             loop_repetitions: 1,
         };
         odd.check(&mut faults);
-        // every key but the text
+        // every key but the text and the word
         assert_eq!(faults.0.len(), 12, "{faults}");
     }
 }

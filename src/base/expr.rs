@@ -35,7 +35,7 @@ pub use cost::MOST_STEPS;
 pub use fields::NamedMember;
 pub use missing::{Evaluation, MissingField};
 pub use parts::ExpressionPart;
-pub use pattern::pattern_set;
+pub use pattern::{pattern_of_data, pattern_set};
 
 /// A compiled expression. Cheap to clone; equal when the texts are.
 #[derive(Clone)]

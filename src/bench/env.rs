@@ -36,6 +36,7 @@ const OPEN: Quotas = Quotas {
     stored_bytes: MOST,
     streams: MOST,
     concurrent_runs: None,
+    data_file_bytes: MOST,
 };
 /// How often it is tried to remove a schema in which statements that were cut off are still at work.
 const REMOVALS: usize = 5;

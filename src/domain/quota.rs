@@ -39,6 +39,8 @@ words! {
         Streams = "streams",
         /// Runs that are under way at once, over all instances.
         ConcurrentRuns = "concurrent_runs",
+        /// Bytes of the data files into which large results of tools are put.
+        DataFileBytes = "data_file_bytes",
     }
 }
 
@@ -59,6 +61,7 @@ impl Quota {
             }
             Quota::Streams => "close streams that nobody reads, or ask the operator for more",
             Quota::ConcurrentRuns => "wait until runs have ended, or ask the operator for more",
+            Quota::DataFileBytes => "ask for less at once, or ask the operator for more",
         }
     }
 }
@@ -84,6 +87,8 @@ pub struct Quotas {
     /// `None`: as many as there are places. It is set by `engine.max_runs_per_tenant`.
     #[serde(skip)]
     pub concurrent_runs: Option<u64>,
+    /// Bytes of data files: a new one takes the place of the oldest.
+    pub data_file_bytes: u64,
 }
 
 impl Default for Quotas {
@@ -97,6 +102,7 @@ impl Default for Quotas {
             stored_bytes: 10 << 30,
             streams: 50,
             concurrent_runs: None,
+            data_file_bytes: 1 << 30,
         }
     }
 }
@@ -113,6 +119,7 @@ impl Quotas {
             Quota::StoredBytes => Some(self.stored_bytes),
             Quota::Streams => Some(self.streams),
             Quota::ConcurrentRuns => self.concurrent_runs,
+            Quota::DataFileBytes => Some(self.data_file_bytes),
         }
     }
 
@@ -128,6 +135,7 @@ impl Quotas {
             stored_bytes: or(overrides.stored_bytes, self.stored_bytes),
             streams: or(overrides.streams, self.streams),
             concurrent_runs: overrides.concurrent_runs.or(self.concurrent_runs),
+            data_file_bytes: or(overrides.data_file_bytes, self.data_file_bytes),
         }
     }
 
@@ -167,6 +175,9 @@ pub struct Overrides {
     /// Runs under way at once.
     #[schema(minimum = 1)]
     pub concurrent_runs: Option<u64>,
+    /// Override of `data_file_bytes`; absent or null: the configured one.
+    #[schema(minimum = 1)]
+    pub data_file_bytes: Option<u64>,
 }
 
 impl Overrides {
@@ -181,6 +192,7 @@ impl Overrides {
             Quota::StoredBytes => self.stored_bytes,
             Quota::Streams => self.streams,
             Quota::ConcurrentRuns => self.concurrent_runs,
+            Quota::DataFileBytes => self.data_file_bytes,
         }
     }
 

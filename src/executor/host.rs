@@ -1,5 +1,6 @@
 //! The store, as tools see it: the tenant's own things through `ToolHost`.
 
+mod data_files;
 mod tasks;
 
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use uuid::Uuid;
 
 use crate::base::id::{Scope, Tenant};
 use crate::base::invalid::ValidationErrors;
+use crate::domain::data_file::{DataFilePart, NewDataFile};
 use crate::domain::event::Event;
 use crate::domain::notification::new_delivery::channels as order_of;
 use crate::domain::notification::{MessageKind, NewDelivery, Recipient, SubjectRef, notices};
@@ -198,6 +200,19 @@ impl ToolHost for StoreHost {
             };
             done.map_err(host_error)
         })
+    }
+
+    fn keep_data_file<'a>(&'a self, tenant: &'a Tenant, file: NewDataFile) -> BoxFuture<'a, Result<Uuid, HostError>> {
+        Box::pin(async move { self.keep_file(tenant, &file).await })
+    }
+
+    fn read_data_file<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        id: Uuid,
+        part: DataFilePart,
+    ) -> BoxFuture<'a, Result<Value, HostError>> {
+        Box::pin(self.read_file(tenant, id, part))
     }
 
     fn tell_missing<'a>(&'a self, tenant: &'a Tenant, missed: MissedByStep) -> BoxFuture<'a, Result<(), HostError>> {

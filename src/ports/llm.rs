@@ -17,6 +17,7 @@ pub mod responses;
 mod retry;
 pub mod scripted;
 pub mod settings;
+mod shown_result;
 mod text_size;
 pub mod thinking;
 pub mod tokens;

@@ -10,6 +10,7 @@ mod exchange;
 mod failure;
 mod host;
 pub mod http;
+pub mod output;
 pub mod policy;
 pub mod registry;
 
@@ -29,9 +30,11 @@ use crate::domain::credential::Reference;
 use crate::ports::vault::credentials::{CredentialError, CredentialFault};
 
 use crate::ports::tool::access::ToolLimits;
+use crate::ports::tool::output::DefaultLevel;
 
 pub use crate::ports::tool::failure::ToolFailure;
 pub use crate::ports::tool::host::{HostError, MissedByStep, TaskQuery, ToolHost, ToolNotice};
+pub use crate::ports::tool::output::ToolOutput;
 pub use crate::ports::tool::registry::ToolRegistry;
 pub use crate::ports::vault::credentials::UsedSecrets;
 
@@ -81,6 +84,10 @@ pub struct Definition {
     /// approved, or where nobody has to agree, after the model asked for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub undo_seconds: Option<u64>,
+    /// The level at which the model is shown results of a call that names none; `None`: they are shown whole, and a call can't
+    /// name one. For tools that only read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_level: Option<DefaultLevel>,
     /// Of a declared tool: its request as it is configured, the credential's name included. Part of the definition, so
     /// that what was agreed to is no other request.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -166,13 +173,6 @@ pub enum CalledBy {
     Poll,
 }
 
-/// The answer of a call to the model.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToolOutput {
-    /// The text that the model reads.
-    pub text: String,
-}
-
 /// How a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ToolError {
@@ -230,6 +230,11 @@ pub trait Tool: Send + Sync {
         Box::pin(std::future::ready(Some(String::new())))
     }
 
+    /// Whether results are parts of a data file, and so are never put into one.
+    fn reads_data_files(&self) -> bool {
+        false
+    }
+
     /// Looks at what a call would meet, changing nothing: asked when a person is, and once more before an approved call
     /// runs; a difference is shown to the person instead. `None`: the tool has no such look.
     fn precheck<'a>(
@@ -246,13 +251,6 @@ impl ToolContext {
     pub fn key_of(run_id: Uuid, turn: i64, call_id: &str) -> String {
         let identity = format!("{run_id}|{turn}|{call_id}");
         hex::encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, identity.as_bytes()))
-    }
-}
-
-impl ToolOutput {
-    /// Readable JSON: a model reads it better with its line breaks, and it is cut at one.
-    pub fn json(value: &Value) -> ToolOutput {
-        ToolOutput { text: format!("{value:#}") }
     }
 }
 

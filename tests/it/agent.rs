@@ -3,11 +3,13 @@
 mod appends;
 pub mod consent;
 mod context;
+mod data_files;
 mod gate;
 pub mod harness;
 mod http2;
 mod looping;
 mod orchestrator;
+mod output_levels;
 mod repetition;
 mod resume;
 mod summaries;

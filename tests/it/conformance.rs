@@ -38,6 +38,7 @@ mod connect;
 mod coverage;
 mod creating;
 pub mod credentials;
+mod data_files;
 mod deliveries;
 mod disabling;
 mod events;

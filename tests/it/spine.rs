@@ -107,13 +107,16 @@ async fn answer_at_the_limit_of_turns_is_told_as_one() {
     assert!(service.terminate().await.success());
 }
 
+/// The beginning of a result as it is sent.
+const SHAPE: &str = "{\"tool\":\"current_time\",\"fetched_at\"";
+
 /// The body with what differs from run to run replaced.
 fn steady(body: &Value, replace: &[(&str, &str)]) -> Value {
     match body {
         Value::String(text) => {
             let text = replace.iter().fold(text.clone(), |text, (from, to)| text.replace(from, to));
             let lines = text.split('\n').map(|line| {
-                let told = ["Current time", "  \"local\"", "  \"utc\"", "  \"weekday\""];
+                let told = [SHAPE, "Current time", "  \"local\"", "  \"utc\"", "  \"weekday\""];
                 match told.iter().find(|name| line.starts_with(**name)) {
                     Some(name) => format!("{name}: <now>"),
                     // the tags around a result go by what it says

@@ -54,6 +54,7 @@ mod tests {
             content: long.clone(),
             is_error,
             reasons: vec![],
+            fetched_at: None,
         };
         assert_eq!(extract(&TranscriptMessage::user(long.clone())).unwrap(), format!("Message: {long}"));
         assert_eq!(extract(&result(false)).unwrap(), format!("Changed.\n\nResult of read: {long}"));

@@ -97,6 +97,7 @@ mod tests {
                 content: format!("page\n{n}"),
                 is_error: n == 3,
                 reasons: vec![],
+                fetched_at: None,
             };
             [said, result]
         };

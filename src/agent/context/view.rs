@@ -32,6 +32,11 @@ impl ModelView {
         self.messages.extend(messages);
     }
 
+    /// Whether so much is in the window that results are brief.
+    pub fn shows_briefly(&self, tools: &OfferedTools) -> bool {
+        self.window.shows_briefly(&self.messages, tools)
+    }
+
     /// Before a call: shortens the conversation until it fits, as it is counted by now.
     pub fn fit(&mut self, checkpoint: &mut Checkpoint, counter: TokenCounter, tools: &OfferedTools) {
         self.window = self.window.counted_by(counter);

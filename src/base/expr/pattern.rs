@@ -75,7 +75,7 @@ impl PatternCache {
             if let Some(regex) = kept {
                 return Ok(regex.is_match(&text));
             }
-            let regex = made(&pattern).map_err(|why| ExecutionError::function_error("matches", why))?;
+            let regex = pattern_of_data(&pattern).map_err(|why| ExecutionError::function_error("matches", why))?;
             let matched = regex.is_match(&text);
             let mut compiled = patterns.compiled.lock().expect("pattern lock");
             if compiled.len() < patterns.positions.len() + KEPT {
@@ -87,8 +87,11 @@ impl PatternCache {
     }
 }
 
-/// A pattern that comes from data.
-fn made(pattern: &str) -> Result<Regex, String> {
+/// A pattern that comes from data: its length and its size are bounded.
+///
+/// # Errors
+/// It is none, or too large; a sentence says why.
+pub fn pattern_of_data(pattern: &str) -> Result<Regex, String> {
     if pattern.len() > MADE_PATTERN_BYTES {
         return Err(format!("a pattern that is not written out has at most {MADE_PATTERN_BYTES} bytes"));
     }

@@ -69,6 +69,10 @@ pub enum TranscriptMessage {
         /// Why nobody was asked about the call, each rule that had a part in it; empty where somebody was.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         reasons: Vec<String>,
+        /// When the result came from its tool; earlier than the entry where the result of the same call was kept. Absent in
+        /// entries of older releases.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        fetched_at: Option<DateTime<Utc>>,
     },
     /// An answer of the model that could not be used: it was paid for, and the model is never shown it.
     Unusable {

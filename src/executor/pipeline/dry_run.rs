@@ -4,32 +4,31 @@
 //! that refuses everything. All else is shown with everything put in, and skipped; `mocks` say what it would have
 //! given.
 
+mod nobody;
+
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use crate::agent::{AgentStore, AppendError, StopSignal, UncountedSlot};
+use crate::agent::{StopSignal, UncountedSlot};
 use crate::base::clock::Clock;
 use crate::base::compute::steps_to_read;
 use crate::base::expr::MissingField;
 use crate::base::id::Tenant;
 use crate::base::invalid::ValidationErrors;
-use crate::domain::event::Event;
-use crate::domain::run::{RunFault, TranscriptEntry};
+use crate::domain::run::RunFault;
 use crate::executor::pipeline::attempt::{error_value, too_large};
 use crate::executor::pipeline::context::StepContext;
+use crate::executor::pipeline::dry_run::nobody::Nobody;
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind};
 use crate::executor::pipeline::ledger::VALUE_BYTES;
 use crate::executor::pipeline::scope::{FireScope, StepScope};
 use crate::executor::pipeline::spec::{ForEach, OnError, PipelineSpec, StepSpec, StepWork};
 use crate::executor::pipeline::{Pipeline, StepParts, output};
-use crate::ports::tool::access::ToolLimits;
-use crate::ports::tool::{HostError, MissedByStep, TaskQuery, ToolHost, ToolNotice};
 use crate::ports::vault::credentials::UsedSecrets;
 
 /// Items of a `for_each` that are shown.
@@ -306,93 +305,4 @@ impl TrialState {
             false => StepTrial::Skipped(json!({ "items": items.len(), "first": requests, "values": values })),
         })
     }
-}
-
-/// The host and the transcript of a trial: nothing is there, and nothing can be done.
-struct Nobody;
-
-impl Nobody {
-    fn refused<'a, T: Send + 'a>() -> BoxFuture<'a, Result<T, HostError>> {
-        Box::pin(async { Err(HostError::Conflict("a dry run changes nothing".into())) })
-    }
-}
-
-impl ToolHost for Nobody {
-    fn create_task<'a>(&'a self, _: &'a Tenant, _: Value, _: &'a str) -> BoxFuture<'a, Result<Value, HostError>> {
-        Nobody::refused()
-    }
-
-    fn list_tasks<'a>(&'a self, _: &'a Tenant, _: TaskQuery) -> BoxFuture<'a, Result<Value, HostError>> {
-        Nobody::refused()
-    }
-
-    fn pause_task<'a>(&'a self, _: &'a Tenant, _: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
-        Nobody::refused()
-    }
-
-    fn resume_task<'a>(&'a self, _: &'a Tenant, _: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
-        Nobody::refused()
-    }
-
-    fn update_task<'a>(
-        &'a self,
-        _: &'a Tenant,
-        _: Uuid,
-        _: Value,
-        _: &'a ToolLimits,
-    ) -> BoxFuture<'a, Result<Value, HostError>> {
-        Nobody::refused()
-    }
-
-    fn run_task<'a>(
-        &'a self,
-        _: &'a Tenant,
-        _: Uuid,
-        _: Option<Value>,
-        _: &'a str,
-    ) -> BoxFuture<'a, Result<Value, HostError>> {
-        Nobody::refused()
-    }
-
-    fn delete_task<'a>(&'a self, _: &'a Tenant, _: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
-        Nobody::refused()
-    }
-
-    fn notify<'a>(&'a self, _: &'a Tenant, _: ToolNotice) -> BoxFuture<'a, Result<Value, HostError>> {
-        Nobody::refused()
-    }
-
-    fn publish_event<'a>(&'a self, _: &'a Tenant, _: Event) -> BoxFuture<'a, Result<Value, HostError>> {
-        Nobody::refused()
-    }
-
-    fn task_state<'a>(&'a self, _: &'a Tenant, _: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
-        Nobody::refused()
-    }
-
-    fn put_task_state<'a>(
-        &'a self,
-        _: &'a Tenant,
-        _: Uuid,
-        _: &'a str,
-        _: Option<Value>,
-    ) -> BoxFuture<'a, Result<(), HostError>> {
-        Nobody::refused()
-    }
-
-    fn tell_missing<'a>(&'a self, _: &'a Tenant, _: MissedByStep) -> BoxFuture<'a, Result<(), HostError>> {
-        Nobody::refused()
-    }
-}
-
-impl AgentStore for Nobody {
-    fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>> {
-        Box::pin(async { Ok(vec![]) })
-    }
-
-    fn append(&self, _: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>> {
-        Box::pin(async { Err(AppendError::Unavailable) })
-    }
-
-    fn defer(&self, _: Vec<TranscriptEntry>) {}
 }

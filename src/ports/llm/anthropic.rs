@@ -16,6 +16,7 @@ use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
 use crate::ports::llm::anthropic::answer::AnthropicStream;
 use crate::ports::llm::connections::ModelConnections;
 use crate::ports::llm::portable_calls::portable_calls;
+use crate::ports::llm::shown_result::result_text;
 use crate::ports::llm::thinking::{PromptCache, ThinkingMode};
 use crate::ports::llm::wire::{Format, Progress, RequestBody, SseEvent, raw, system};
 use crate::ports::llm::{
@@ -280,8 +281,8 @@ fn own_blocks(message: &TranscriptMessage) -> (&'static str, Vec<Value>) {
             let said = said.as_deref().and_then(text);
             ("assistant", said.into_iter().chain(tool_calls.iter().map(tool_use)).collect())
         }
-        TranscriptMessage::Tool { call_id, notice, content, is_error, .. } => {
-            let content = wire::result_text(notice.as_deref(), content);
+        TranscriptMessage::Tool { call_id, name, notice, content, is_error, fetched_at, .. } => {
+            let content = result_text(notice.as_deref(), name, *fetched_at, content, *is_error);
             let mut block = json!({ "type": "tool_result", "tool_use_id": call_id, "content": content });
             if *is_error {
                 block["is_error"] = json!(true);

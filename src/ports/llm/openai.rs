@@ -14,6 +14,7 @@ use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
 use crate::ports::llm::connections::ModelConnections;
 use crate::ports::llm::portable_calls::portable_calls;
 use crate::ports::llm::settings::{MaxTokensField, ModelSettings};
+use crate::ports::llm::shown_result::result_text;
 use crate::ports::llm::wire::{Format, Progress, RequestBody, SseEvent, arguments, raw, written_arguments};
 use crate::ports::llm::{
     LlmError, Model, ModelAnswer, ModelParts, ModelRequest, ModelTokens, OnDelta, StopReason, ToolSchema,
@@ -160,8 +161,8 @@ fn message(message: &TranscriptMessage) -> Value {
             let calls: Vec<Value> = tool_calls.iter().map(call).collect();
             json!({ "role": "assistant", "content": text, "tool_calls": calls })
         }
-        TranscriptMessage::Tool { call_id, notice, content, .. } => {
-            let content = wire::result_text(notice.as_deref(), content);
+        TranscriptMessage::Tool { call_id, name, notice, content, is_error, fetched_at, .. } => {
+            let content = result_text(notice.as_deref(), name, *fetched_at, content, *is_error);
             json!({ "role": "tool", "tool_call_id": call_id, "content": content })
         }
         // no part of a conversation: left out before

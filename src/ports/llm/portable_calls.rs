@@ -153,6 +153,7 @@ mod tests {
             content: "read".into(),
             is_error: false,
             reasons: vec![],
+            fetched_at: None,
         };
         std::iter::once(said).chain(calls.iter().map(result)).collect()
     }

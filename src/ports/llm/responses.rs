@@ -15,6 +15,7 @@ use crate::base::secret::Secret;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
 use crate::ports::llm::connections::ModelConnections;
 use crate::ports::llm::portable_calls::portable_calls;
+use crate::ports::llm::shown_result::result_text;
 use crate::ports::llm::thinking::ThinkingMode;
 use crate::ports::llm::wire::{Format, Progress, RequestBody, SseEvent, arguments, raw, system, written_arguments};
 use crate::ports::llm::{
@@ -178,8 +179,8 @@ fn own_items(message: &TranscriptMessage) -> Vec<Value> {
             });
             said.into_iter().chain(tool_calls.iter().map(call)).collect()
         }
-        TranscriptMessage::Tool { call_id, notice, content, .. } => {
-            let content = wire::result_text(notice.as_deref(), content);
+        TranscriptMessage::Tool { call_id, name, notice, content, is_error, fetched_at, .. } => {
+            let content = result_text(notice.as_deref(), name, *fetched_at, content, *is_error);
             vec![json!({ "type": "function_call_output", "call_id": call_id, "output": content })]
         }
         TranscriptMessage::System { .. }

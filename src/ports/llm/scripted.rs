@@ -293,6 +293,7 @@ mod tests {
             content: content.into(),
             is_error: false,
             reasons: vec![],
+            fetched_at: None,
         }
     }
 

@@ -13,7 +13,6 @@ use serde_json::{Map, Value};
 use sse_stream::SseStream;
 
 use crate::base::secret::Secret;
-use crate::base::template::untrusted::fenced;
 use crate::domain::run::transcript::TranscriptMessage;
 use crate::ports::llm::connections::ModelConnections;
 use crate::ports::llm::failure::{self, redacted};
@@ -23,11 +22,6 @@ use crate::ports::llm::{LlmError, ModelAnswer, ModelRequest, OnDelta};
 const ANSWER_LIMIT: usize = 16 * 1024 * 1024;
 /// As much of an error body as is looked at, in bytes.
 const ERROR_LIMIT: usize = 64 * 1024;
-
-/// A result of a tool as a model reads it: what the service says of it, then the result, labelled as data.
-pub fn result_text(notice: Option<&str>, content: &str) -> String {
-    notice.unwrap_or_default().to_owned() + &fenced("tool", content)
-}
 
 /// A provider's wire format: how a question is written, and how its answer is read.
 pub trait Format: Sync {

@@ -12,7 +12,7 @@ use crate::base::invalid::ValidationErrors;
 use crate::domain::approval::matrix::approval_level;
 use crate::domain::approval::{ApprovalLevel, Category};
 use crate::domain::trigger::condition::{PollFault, ToolPoll};
-use crate::ports::poll::{PollRequest, json_or_text, of_credential};
+use crate::ports::poll::{PollRequest, of_credential};
 use crate::ports::tool::registry::{Registered, unknown_tool};
 use crate::ports::tool::{CalledBy, Definition, ToolContext, ToolError, ToolStatus};
 use crate::ports::vault::credentials::UsedSecrets;
@@ -73,7 +73,7 @@ impl Tools {
         };
         let called = AssertUnwindSafe(tool.tool.call(&context, arguments)).catch_unwind().await;
         let output = called.map_err(|_| PollFault::new("panicked", "the tool broke down"))?.map_err(of_tool)?;
-        Ok(json_or_text(&output.text))
+        Ok(output.into_value())
     }
 
     fn find(&self, name: &str) -> Result<&Arc<Registered>, PollFault> {

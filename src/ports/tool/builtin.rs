@@ -5,6 +5,7 @@ mod http_request;
 mod http_send;
 mod notify;
 mod publish_event;
+pub mod read_data_file;
 mod tasks;
 mod time;
 
@@ -25,6 +26,7 @@ pub fn all(credentials: &Credentials) -> Vec<Arc<dyn Tool>> {
         Arc::new(http_send::tool(credentials.clone())),
         Arc::new(notify::send_notification()),
         Arc::new(publish_event::publish_event()),
+        Arc::new(read_data_file::read_data_file()),
         Arc::new(tasks::create_task()),
         Arc::new(tasks::list_tasks()),
         Arc::new(tasks::update_task()),
@@ -48,7 +50,7 @@ impl<A: DeserializeOwned + 'static> Tool for BuiltinTool<A> {
 
     fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         let act = read(arguments).map(|arguments| (self.act)(context, arguments));
-        Box::pin(async move { Ok(ToolOutput::json(&act?.await?)) })
+        Box::pin(async move { Ok(ToolOutput::json(act?.await?)) })
     }
 }
 

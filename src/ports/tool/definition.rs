@@ -27,6 +27,7 @@ impl Definition {
             idempotent: true,
             summary: None,
             undo_seconds: None,
+            output_level: None,
             request: None,
         }
     }

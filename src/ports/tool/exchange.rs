@@ -125,7 +125,7 @@ pub(super) fn answer(response: &Response) -> Result<ToolOutput, ToolError> {
         return Err(ToolError::for_model(kind, code, message));
     }
     let kind = response.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    Ok(ToolOutput::json(&json!({
+    Ok(ToolOutput::json(json!({
         "status": response.status.as_u16(),
         "url": response.url.as_str(),
         "content_type": kind,
@@ -190,8 +190,7 @@ mod tests {
 
     #[test]
     fn json_is_answered_as_json_and_text_as_text() {
-        let read =
-            |kind, body| -> Value { serde_json::from_str(&answer(&response(200, kind, body)).unwrap().text).unwrap() };
+        let read = |kind, body| -> Value { answer(&response(200, kind, body)).unwrap().data };
         assert_eq!(
             read("application/problem+json; charset=utf-8", br#"{"a":[1]}"#),
             json!({

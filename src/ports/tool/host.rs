@@ -7,6 +7,7 @@ use uuid::Uuid;
 use crate::base::expr::MissingField;
 use crate::base::id::Tenant;
 use crate::base::invalid::ValidationErrors;
+use crate::domain::data_file::{DataFilePart, NewDataFile};
 use crate::domain::event::Event;
 use crate::domain::notification::SubjectRef;
 use crate::domain::task::Urgency;
@@ -119,6 +120,18 @@ pub trait ToolHost: Send + Sync {
         name: &'a str,
         value: Option<Value>,
     ) -> BoxFuture<'a, Result<(), HostError>>;
+
+    /// Keeps a data file, in place of an earlier one of the same call; answers the id by which it is read.
+    fn keep_data_file<'a>(&'a self, tenant: &'a Tenant, file: NewDataFile) -> BoxFuture<'a, Result<Uuid, HostError>>;
+
+    /// Reads a part of a data file, and notes its use. Answers `{"file", "bytes", "media_type", …}` with the part.
+    /// [`HostError::NotFound`]: it is not kept any more, or never was.
+    fn read_data_file<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        id: Uuid,
+        part: DataFilePart,
+    ) -> BoxFuture<'a, Result<Value, HostError>>;
 
     /// Tells the owner of a task of a field that one of its steps misses; once for each version of the steps.
     fn tell_missing<'a>(&'a self, tenant: &'a Tenant, missed: MissedByStep) -> BoxFuture<'a, Result<(), HostError>>;

@@ -21,6 +21,7 @@ use crate::domain::approval::{Category, Consequence};
 use crate::domain::credential::Reference;
 use crate::ports::egress::EgressRequest;
 use crate::ports::tool::exchange::{answer, credential_state, fetch};
+use crate::ports::tool::output::DefaultLevel;
 use crate::ports::tool::policy::{ToolPolicy, ToolRetry};
 use crate::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput, ToolStatus};
 use crate::ports::vault::credentials::Credentials;
@@ -70,6 +71,9 @@ pub struct Declared {
     /// Whether results are kept for an hour; for tools that only read.
     #[serde(default)]
     pub cache: bool,
+    /// How much of a result the model is shown where its call does not say; for tools that only read. Absent: all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_level: Option<DefaultLevel>,
     /// The request that a call makes.
     pub http: ToolCallRequest,
 }
@@ -242,7 +246,7 @@ impl Tool for DeclaredHttpTool {
 impl Declared {
     /// How its calls are treated.
     pub fn policy(&self) -> ToolPolicy {
-        ToolPolicy { retry: self.retry.clone(), cache: self.cache }
+        ToolPolicy { retry: self.retry.clone(), cache: self.cache, output_level: self.output_level }
     }
 
     fn definition(&self) -> Definition {
@@ -260,6 +264,8 @@ impl Declared {
             idempotent: matches!(self.http.method.as_str(), "GET" | "HEAD" | "PUT" | "DELETE"),
             summary: self.summary.clone(),
             undo_seconds: self.undo_seconds,
+            // it is a matter of its policy
+            output_level: None,
             request: serde_json::to_value(&self.http).ok(),
         }
     }

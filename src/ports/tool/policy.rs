@@ -1,5 +1,5 @@
-//! `[tool_policies.<name>]`, and `retry` and `cache` inside `[[tools]]`: how often calls of a tool are repeated, and
-//! whether their results are kept for a while.
+//! `[tool_policies.<name>]`, and `retry`, `cache` and `output_level` inside `[[tools]]`: how often calls of a tool are
+//! repeated, whether their results are kept for a while, and how much of them the model is shown.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::base::invalid::{ValidationErrors, did_you_mean, escape};
+use crate::ports::tool::output::DefaultLevel;
 use crate::ports::tool::{Definition, ToolFailure};
 
 /// The failures that time may heal.
@@ -21,6 +22,10 @@ pub struct ToolPolicy {
     pub retry: ToolRetry,
     /// Whether results are kept for an hour; for tools that only read.
     pub cache: bool,
+    /// How much of a result the model is shown where its call does not say; for tools that only read. `None`: as the tool
+    /// itself has it, which is all of it for most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_level: Option<DefaultLevel>,
 }
 
 /// How calls that failed are repeated. A call that is not idempotent is repeated only where it was not sent.
@@ -103,6 +108,10 @@ impl ToolPolicy {
             let message = format!("`{}` does more than read, so its results can't be kept", tool.name);
             faults.add(format!("{place}/cache"), message);
         }
+        if self.output_level.is_some() && !tool.only_reads() {
+            let message = format!("`{}` does more than read, so a call can't be made again to see the rest", tool.name);
+            faults.add(format!("{place}/output_level"), message);
+        }
     }
 }
 
@@ -118,7 +127,10 @@ pub fn check_named(
         let place = format!("/tool_policies/{}", escape(name));
         match tools.iter().find(|tool| tool.name == *name) {
             Some(_) if declared.contains(&name.as_str()) => {
-                faults.add(place, "say this in the tool's own entry of [[tools]], as `retry` and `cache`");
+                faults.add(
+                    place,
+                    "say this in the tool's own entry of [[tools]], as `retry`, `cache` and `output_level`",
+                );
             }
             Some(tool) => policy.check(tool, &place, faults),
             None => {
@@ -158,8 +170,18 @@ mod tests {
     fn policy_that_makes_no_sense_is_refused_with_its_place() {
         let tools = [tool("read", Category::Read), tool("send", Category::SideEffect), tool("own", Category::Read)];
         let named = BTreeMap::from([
-            ("read".to_owned(), policy(json!({ "cache": true, "retry": { "max_retries": 10, "on": ["rate_limit"] } }))),
-            ("send".to_owned(), policy(json!({ "cache": true, "retry": { "max_retries": 11, "wait_factor": 0.5 } }))),
+            (
+                "read".to_owned(),
+                policy(
+                    json!({ "cache": true, "output_level": "brief", "retry": { "max_retries": 10, "on": ["rate_limit"] } }),
+                ),
+            ),
+            (
+                "send".to_owned(),
+                policy(
+                    json!({ "cache": true, "retry": { "max_retries": 11, "wait_factor": 0.5 }, "output_level": "auto" }),
+                ),
+            ),
             ("sent".to_owned(), policy(json!({}))),
             ("own".to_owned(), policy(json!({ "cache": true }))),
         ]);
@@ -171,10 +193,11 @@ mod tests {
         assert_eq!(
             told,
             [
-                "/tool_policies/own: say this in the tool's own entry of [[tools]], as `retry` and `cache`",
+                "/tool_policies/own: say this in the tool's own entry of [[tools]], as `retry`, `cache` and `output_level`",
                 "/tool_policies/send/retry/max_retries: must be at most 10",
                 "/tool_policies/send/retry/wait_factor: must be from 1 to 10 times",
                 "/tool_policies/send/cache: `send` does more than read, so its results can't be kept",
+                "/tool_policies/send/output_level: `send` does more than read, so a call can't be made again to see the rest",
                 "/tool_policies/sent: unknown tool `sent`; did you mean `send`?",
                 "/tools/0/retry/on/0: time does not heal `not_found`; must be one of timeout, rate_limit, \
                  resource_error, transient_error",

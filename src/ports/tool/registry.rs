@@ -10,6 +10,7 @@ use crate::base::json::length::is_longer_than;
 use crate::base::json::schema::JsonSchema;
 use crate::domain::approval::proposal::LONGEST_UNDO;
 use crate::ports::tool::access::ToolAccess;
+use crate::ports::tool::output::DefaultLevel;
 use crate::ports::tool::policy::ToolPolicy;
 use crate::ports::tool::{Definition, Tool, ToolError, ToolFailure, ToolStatus};
 
@@ -53,7 +54,9 @@ impl ToolRegistry {
                 format!("the parameters of tool `{name}` are no JSON Schema that can be used: {error}")
             })?;
             let parameters = Arc::new(parameters.clone());
-            registered.push(Arc::new(Registered { tool, parameters, policy: ToolPolicy::default(), schema }));
+            let mut made = Registered { tool, parameters, policy: ToolPolicy::default(), schema };
+            made.take_levels();
+            registered.push(Arc::new(made));
         }
         Ok(ToolRegistry { tools: registered, access: ToolAccess::default() })
     }
@@ -63,6 +66,7 @@ impl ToolRegistry {
         for tool in &mut self.tools {
             if let (Some(policy), Some(registered)) = (policies.get(&tool.definition().name), Arc::get_mut(tool)) {
                 registered.policy = policy.clone();
+                registered.take_levels();
             }
         }
         ToolRegistry { access: access.clone(), ..self }
@@ -104,6 +108,21 @@ impl Registered {
     /// The definition of the tool.
     pub fn definition(&self) -> &Definition {
         self.tool.definition()
+    }
+
+    /// The level of a call that names none; `None`: results are shown whole, and a call can't name a level.
+    pub fn output_level(&self) -> Option<DefaultLevel> {
+        self.policy.output_level.or(self.definition().output_level)
+    }
+
+    /// Where the tool has levels, a call may name one.
+    fn take_levels(&mut self) {
+        let parameters = DefaultLevel::parameters(&self.definition().parameters);
+        if self.output_level().is_some()
+            && let Ok(schema) = JsonSchema::read(&parameters)
+        {
+            (self.parameters, self.schema) = (Arc::new(parameters), schema);
+        }
     }
 
     /// The steps that [`Registered::check`] takes at most.
@@ -160,7 +179,7 @@ mod tests {
         }
 
         fn call<'a>(&'a self, _: &'a ToolContext, _: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-            Box::pin(async { Ok(ToolOutput { text: String::new() }) })
+            Box::pin(async { Ok(ToolOutput::text("")) })
         }
     }
 
@@ -234,6 +253,23 @@ mod tests {
             let fault_text = ToolRegistry::new(vec![tool(seconds)]).err();
             assert_eq!(fault_text.as_deref(), Some("`undo_seconds` of tool `pay` must lie between 1 and 86400"));
         }
+    }
+
+    #[test]
+    fn call_may_name_a_level_where_its_tool_has_one_and_nowhere_else() {
+        let schema = json!({ "type": "object", "properties": {}, "additionalProperties": false });
+        let tools =
+            vec![named("own", ToolStatus::Active, schema.clone()), named("other", ToolStatus::Active, schema.clone())];
+        let levelled = ToolPolicy { output_level: Some(DefaultLevel::Auto), ..ToolPolicy::default() };
+        let policies = BTreeMap::from([("own".to_owned(), levelled)]);
+        let registry = ToolRegistry::new(tools).unwrap().governed(&policies, &ToolAccess::default());
+        let (own, other) = (registry.find("own").unwrap(), registry.find("other").unwrap());
+        let full = json!({ "output_level": "full" });
+        assert_eq!((own.check(&full), own.output_level()), (Ok(()), Some(DefaultLevel::Auto)));
+        assert!(own.check(&json!({ "output_level": "most" })).is_err());
+        assert!(other.check(&full).is_err() && other.output_level().is_none());
+        assert_eq!(*other.parameters, schema);
+        assert_eq!(own.definition().parameters, schema, "what people agree to is the tool's own");
     }
 
     #[test]

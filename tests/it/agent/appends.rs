@@ -19,7 +19,7 @@ fn looks_at(store: &Arc<Memory>, name: &str) -> FakeTool {
     let store = store.clone();
     FakeTool::new(name, move |_, _| {
         let stored = store.entries.lock().unwrap().len();
-        async move { Ok(ToolOutput { text: stored.to_string() }) }
+        async move { Ok(ToolOutput::text(stored.to_string())) }
     })
 }
 
@@ -74,7 +74,7 @@ async fn intent_of_a_slow_call_that_only_reads_is_stored_while_it_runs() {
     let asked = calls(vec![call("1", "slow", json!({}))]);
     let slow = FakeTool::new("slow", |context, _| async move {
         context.clock.sleep(Duration::from_secs(5)).await;
-        Ok(ToolOutput { text: "read".into() })
+        Ok(ToolOutput::text("read"))
     });
     let stage = AgentHarness::new(vec![asked, says("done")], vec![slow]);
     let incoming = stage.incoming("go");

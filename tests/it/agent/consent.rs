@@ -28,7 +28,7 @@ fn recording_tool(name: &'static str, deeds: &Deeds) -> FakeTool {
     let deeds = deeds.clone();
     FakeTool::new(name, move |_, arguments| {
         deeds.lock().unwrap().push((name.to_owned(), arguments));
-        async move { Ok(ToolOutput { text: format!("{name} is done") }) }
+        async move { Ok(ToolOutput::text(format!("{name} is done"))) }
     })
     .with(|tool| {
         tool.category = Category::SideEffect;

@@ -55,7 +55,7 @@ fn thinking(turn: usize) -> Result<ModelAnswer, LlmError> {
 fn stage(first: usize, turns: usize, context: ContextSettings) -> AgentHarness {
     let answers = (first..=turns).map(thinking).chain([says("done")]).collect();
     let look = FakeTool::new("look", |_, arguments| async move {
-        Ok(ToolOutput { text: format!("page {} has a number", arguments["page"]) })
+        Ok(ToolOutput::text(format!("page {} has a number", arguments["page"])))
     });
     let settings = Settings {
         system_prompt: "Be brief.".into(),

@@ -20,6 +20,7 @@ use reveille::domain::approval;
 use reveille::domain::approval::matrix::{Category, Consequence};
 use reveille::domain::approval::policy::Policy;
 use reveille::domain::approval::{Approval, ApprovalOverride, Begun, CallOutcome, GrantAsk};
+use reveille::domain::data_file::{DataFilePart, NewDataFile};
 use reveille::domain::event::Event;
 use reveille::domain::run::outcome::RunError;
 use reveille::domain::run::stream::StreamEvent;
@@ -181,6 +182,8 @@ pub struct Ledger {
     pub asked: Mutex<Vec<Value>>,
     /// Values that the task has stored.
     pub state: Mutex<Map<String, Value>>,
+    /// Data files that were kept; the id of each is its place, from 1.
+    pub files: Mutex<Vec<NewDataFile>>,
     /// Failure of the coming wish.
     pub failure: Mutex<Option<HostError>>,
 }
@@ -272,6 +275,23 @@ impl ToolHost for Ledger {
         })
     }
 
+    fn keep_data_file<'a>(&'a self, _: &'a Tenant, file: NewDataFile) -> BoxFuture<'a, Result<Uuid, HostError>> {
+        let failure = self.failure.lock().unwrap().take();
+        let mut files = self.files.lock().unwrap();
+        files.push(file);
+        let id = Uuid::from_u128(files.len() as u128);
+        Box::pin(async move { failure.map_or(Ok(id), Err) })
+    }
+
+    fn read_data_file<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        id: Uuid,
+        part: DataFilePart,
+    ) -> BoxFuture<'a, Result<Value, HostError>> {
+        self.note(json!({ "file": id, "part": format!("{part:?}"), "tenant": tenant }))
+    }
+
     fn tell_missing<'a>(&'a self, tenant: &'a Tenant, missed: MissedByStep) -> BoxFuture<'a, Result<(), HostError>> {
         let asked = self.note(json!({ "missed": [missed.step, missed.field], "tenant": tenant }));
         Box::pin(async move { asked.await.map(drop) })
@@ -359,7 +379,7 @@ impl FakeTool {
 
     /// A tool that answers its arguments.
     pub fn echo(name: &str) -> FakeTool {
-        FakeTool::new(name, |_, arguments| async move { Ok(ToolOutput { text: arguments.to_string() }) })
+        FakeTool::new(name, |_, arguments| async move { Ok(ToolOutput::text(arguments.to_string())) })
     }
 
     pub fn with(mut self, change: impl FnOnce(&mut Definition)) -> FakeTool {

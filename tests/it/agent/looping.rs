@@ -14,10 +14,12 @@ use reveille::ports::tool::access::ToolLimits;
 use reveille::ports::tool::{ToolContext, ToolError, ToolFailure, ToolOutput, ToolStatus};
 use serde_json::{Value, json};
 
-use super::harness::{AgentHarness, FakeModel, FakeTool, call, calls, models, passing, says, seconds, system_message};
+use super::harness::{
+    AgentHarness, FakeModel, FakeTool, call, calls, models, passing, says, seconds, start, system_message,
+};
 
 fn output(text: impl Into<String>) -> Result<ToolOutput, ToolError> {
-    Ok(ToolOutput { text: text.into() })
+    Ok(ToolOutput::text(text))
 }
 
 /// A tool that takes as many seconds as it is told.
@@ -84,6 +86,7 @@ async fn message_goes_through_the_loop_and_all_of_it_is_in_transcript_result_and
             content: r#"{"n":1}"#.into(),
             is_error: false,
             reasons: vec!["the matrix says auto for read of low consequence".into()],
+            fetched_at: Some(start()),
         },
         TranscriptMessage::Assistant {
             text: Some("One.".into()),

@@ -86,7 +86,7 @@ async fn poll_whose_result_changes_is_left_alone() {
     let counted = progress.clone();
     let status = FakeTool::new("echo", move |_: ToolContext, _| {
         let done = counted.fetch_add(1, Ordering::SeqCst);
-        async move { Ok(ToolOutput { text: format!("{done} of 8") }) }
+        async move { Ok(ToolOutput::text(format!("{done} of 8"))) }
     });
     let stage = AgentHarness::new((1..=9).map(again).chain([says("Done.")]).collect(), vec![status]);
     assert_eq!(stage.answer("go").await.response, "Done.");
@@ -164,7 +164,7 @@ async fn run_that_goes_on_behind_any_entry_is_told_and_ended_alike() {
 #[tokio::test]
 async fn result_that_is_cut_keeps_its_notice() {
     let settings = Settings { context_token_limit: 1000, ..Settings::default() };
-    let long = FakeTool::new("echo", |_, _| async { Ok(ToolOutput { text: "x".repeat(9000) }) });
+    let long = FakeTool::new("echo", |_, _| async { Ok(ToolOutput::text("x".repeat(9000))) });
     let answers = (1..=3).map(again).chain([says("Done.")]).collect();
     let stage = AgentHarness::with_settings(answers, vec![long], settings);
     stage.answer("go").await;

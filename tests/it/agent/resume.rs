@@ -18,7 +18,7 @@ fn counting(name: &'static str, idempotent: bool, called: &Called) -> FakeTool {
     let called = called.clone();
     let tool = FakeTool::new(name, move |context: ToolContext, _| {
         *called.lock().unwrap().entry((name.to_owned(), context.idempotency_key.clone())).or_default() += 1;
-        async move { Ok(ToolOutput { text: format!("{name} at turn {}", context.turn) }) }
+        async move { Ok(ToolOutput::text(format!("{name} at turn {}", context.turn))) }
     });
     tool.with(|tool| tool.idempotent = idempotent)
 }

@@ -26,7 +26,7 @@ fn stage(summaries: Vec<Result<ModelAnswer, LlmError>>) -> (AgentHarness, Arc<Fa
             Some(1) => {
                 Err(ToolError::for_model(reveille::ports::tool::ToolFailure::NotFound, "no_page", "page 1 is torn"))
             }
-            _ => Ok(reveille::ports::tool::ToolOutput { text: arguments.to_string() }),
+            _ => Ok(reveille::ports::tool::ToolOutput::text(arguments.to_string())),
         }
     });
     let settings = Settings { system_prompt: "Be brief.".into(), max_turns: 50, ..Settings::default() };

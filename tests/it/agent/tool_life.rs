@@ -34,7 +34,7 @@ fn counting(name: &str, answer: fn(usize) -> Result<String, ToolError>) -> (Fake
     let counted = count.clone();
     let tool = FakeTool::new(name, move |_: ToolContext, _| {
         let number = counted.fetch_add(1, Ordering::SeqCst) + 1;
-        async move { answer(number).map(|text| ToolOutput { text }) }
+        async move { answer(number).map(ToolOutput::text) }
     });
     (tool, count)
 }

@@ -142,6 +142,7 @@ fn time_result() -> TranscriptMessage {
         content: "noon".into(),
         is_error: false,
         reasons: vec![],
+        fetched_at: None,
     }
 }
 

@@ -45,7 +45,7 @@ fn filing(world: &mut World, server: &MailServer, more: Vec<Value>) -> Deeds {
         let deeds = deeds.clone();
         let prop = FakeTool::new(name, move |_, arguments| {
             deeds.lock().unwrap().push(arguments);
-            async move { Ok(ToolOutput { text: "it is done".into() }) }
+            async move { Ok(ToolOutput::text("it is done")) }
         });
         let prop = prop.with(|tool| {
             tool.category = category;

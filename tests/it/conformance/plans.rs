@@ -9,6 +9,7 @@ use futures::future::join_all;
 use reveille::base::clock::pause;
 use reveille::base::id::{Scope, new_id};
 use reveille::domain::budget::{DayLimits, Spend, day_of};
+use reveille::domain::data_file::NewDataFile;
 use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
 use reveille::domain::run::{RunState, Usage};
 use reveille::domain::task::Task;
@@ -22,7 +23,9 @@ use uuid::Uuid;
 
 use super::calls::calls;
 use super::matching::{self, event};
-use super::world::{LEASE, OTHER_WORKER, StoreHarness, WORKER, end_of, leases, new_task, only, open_postgres};
+use super::world::{
+    LEASE, OTHER_WORKER, StoreHarness, WORKER, end_of, leases, new_task, only, open_postgres, tenant_of,
+};
 
 /// Of each kind: tasks that are due, runs that are ready, started, or wait behind another.
 const STORED: i64 = 10_000;
@@ -258,6 +261,11 @@ async fn store_much(world: &StoreHarness) {
              select id, seq, seq, 1, '{{\"role\": \"user\", \"text\": \"hello\", \"metadata\": {{}}}}', {now}
                from runs cross join generate_series(0, 3) seq where state = 'started'"
         ),
+        format!(
+            "insert into data_files (id, tenant_id, run_id, call_key, tool, media_type, bytes, summary, created_at,
+                                     last_used_at)
+             select gen_random_uuid(), 'tenant-' || n, gen_random_uuid(), n, 't', 'text/plain', 1, '', {now}, {now} from {each}"
+        ),
         "update runs set state = case state when 'started' then 'running' else 'queued' end
           where state in ('ready', 'started', 'parked')"
             .into(),
@@ -292,6 +300,27 @@ async fn every_step(world: &StoreHarness) {
     poll(world).await;
     read_pending(world).await;
     calls(world).await;
+    keep_files(world).await;
+}
+
+/// Data files of a tenant that is full, and a round of the cleaner.
+async fn keep_files(world: &StoreHarness) {
+    let tenant = tenant_of("a");
+    for call in ["k1", "k2", "k3"] {
+        let file = NewDataFile {
+            run_id: Uuid::from_u128(1),
+            call_key: call.into(),
+            tool: "look".into(),
+            media_type: "text/plain",
+            summary: String::new(),
+            content: "text".into(),
+        };
+        let id = world.store.keep_data_file(&tenant, &file, 8).await.unwrap();
+        assert!(world.store.use_data_file(&tenant, id).await.unwrap().is_some());
+        assert!(world.store.data_file_chunk(&tenant, id, 0).await.unwrap().is_some());
+    }
+    assert_eq!(world.store.forget_data_files(world.now() - TimeDelta::days(1), BATCH).await.unwrap(), 0);
+    assert!(world.store.evict_data_files(1, BATCH).await.unwrap() > 0);
 }
 
 /// A few that are due before all others, of which one fires for the last time and one can't be read any more.

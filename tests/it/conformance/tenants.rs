@@ -229,7 +229,7 @@ async fn lookups_answer_the_tenants_own_and_nothing_of_another(world: &StoreHarn
 }
 
 /// The tables that only row-level security keeps apart when a predicate is forgotten.
-const WALLED: [&str; 31] = [
+const WALLED: [&str; 33] = [
     "tasks",
     "recipients",
     "deliveries",
@@ -261,6 +261,8 @@ const WALLED: [&str; 31] = [
     "tenant_budgets",
     "budget_days",
     "budget_reservations",
+    "data_files",
+    "data_file_chunks",
 ];
 
 /// Walled as well, but for the row of `*`, which everybody may read.
@@ -308,6 +310,10 @@ async fn on_postgres_row_level_security_alone_keeps_tenants_apart() {
          values (gen_random_uuid(), 'a', '', 't', 'auto', now(), 't', now())",
         "insert into halts (tenant_id, kind, halted_by, since) values ('a', 'stopped', 'token:admin', now())",
         "insert into tenant_budgets (tenant_id, limits, updated_at) values ('a', '{}', now())",
+        "insert into data_files (id, tenant_id, run_id, call_key, tool, media_type, bytes, summary, created_at, last_used_at)
+         values ('00000000-0000-0000-0000-000000000007', 'a', gen_random_uuid(), 'k', 't', 'text/plain', 1, '', now(), now())",
+        "insert into data_file_chunks (file_id, number, tenant_id, content)
+         values ('00000000-0000-0000-0000-000000000007', 0, 'a', 'x')",
         "insert into budget_days (tenant_id, task_id, day, tokens, cost_micros, reserved_tokens, reserved_cost_micros)
          values ('a', gen_random_uuid(), '2026-03-01', 1, 1, 1, 1)",
         "insert into budget_reservations (id, run_id, lease_token, tenant_id, task_id, day, tokens, cost_micros)

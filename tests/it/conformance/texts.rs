@@ -40,6 +40,7 @@ async fn transcripts_outputs_and_errors_are_kept_without_nul(world: &StoreHarnes
                 content: text.into(),
                 is_error: true,
                 reasons: vec![text.into()],
+                fetched_at: None,
             },
         ]
     };

@@ -50,6 +50,7 @@ fn conversation() -> Vec<TranscriptEntry> {
         content: "🕗".into(),
         is_error: false,
         reasons: vec!["why 🕗".into()],
+        fetched_at: None,
     };
     vec![
         entry(0, TranscriptMessage::system("You are kind.")),

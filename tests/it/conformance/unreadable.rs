@@ -79,6 +79,8 @@ const FREE: &[(&str, &str)] = &[
     ("budget_days", "numbers, counted by tenant and task"),
     ("budget_reservations", "ids and numbers"),
     ("credential_uses", "written, counted and listed"),
+    ("data_file_chunks", "bytes of one file, read for the call that asks for it"),
+    ("data_files", "one is read, by its id, for the call that asks for it"),
     ("dead_letters", "texts as they were found, for a person"),
     ("dedups", "keys and instants, looked at by key"),
     ("event_index", "numbers"),

@@ -116,7 +116,7 @@ async fn effects_in_a_row_take_an_append_each_with_the_result_of_the_one_before(
 async fn results_are_stored_while_a_slow_step_is_executed() {
     let slow = FakeTool::new("slow", |context, _| async move {
         context.clock.sleep(Duration::from_secs(5)).await;
-        Ok(ToolOutput { text: "1".into() })
+        Ok(ToolOutput::text("1"))
     });
     let stage = AgentHarness::new(vec![], vec![slow]);
     let steps = json!([{ "name": "one", "map": "1" }, { "name": "slow", "tool": { "name": "slow" } }]);

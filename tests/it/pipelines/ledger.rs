@@ -165,7 +165,7 @@ async fn agent_goes_on_at_its_last_turn_and_two_of_them_have_calls_of_their_own(
         let heard = keys.clone();
         let tool = FakeTool::new("echo", move |context, _| {
             heard.lock().unwrap().push(context.idempotency_key);
-            async { Ok(reveille::ports::tool::ToolOutput { text: "1".into() }) }
+            async { Ok(reveille::ports::tool::ToolOutput::text("1")) }
         });
         // what is stored is not asked for again, so four answers are enough wherever it dies
         let stage = AgentHarness::new(vec![asks(1), says("first"), asks(2), says("second")], vec![tool]);

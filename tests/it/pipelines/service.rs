@@ -150,7 +150,7 @@ async fn agent_s_own_rules_decide_in_a_step_and_are_told_as_the_reason(mut world
     let noted = deeds.clone();
     let file = FakeTool::new("file", move |_, arguments| {
         noted.lock().unwrap().push(arguments);
-        async move { Ok(ToolOutput { text: "filed".into() }) }
+        async move { Ok(ToolOutput::text("filed")) }
     });
     let file = file.with(|tool| tool.category = Category::SideEffect);
     world.tools = vec![Arc::new(file) as Arc<dyn Tool>, Arc::new(FakeTool::echo("look"))];
@@ -216,7 +216,7 @@ async fn steps_of(instance: &Instance, id: Uuid) -> Vec<String> {
 async fn run_that_is_cancelled_keeps_what_its_steps_gave(mut world: World) {
     let deaf = FakeTool::new("deaf", |_, _| async move {
         std::future::pending::<()>().await;
-        Ok(ToolOutput { text: String::new() })
+        Ok(ToolOutput::text(""))
     });
     world.tools = vec![Arc::new(deaf) as Arc<dyn Tool>];
     let instance = world.instance();

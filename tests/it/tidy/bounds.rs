@@ -115,6 +115,15 @@ const TESTED: &[(&str, Tested)] = &[
         "src/agent/calls/result_cache.rs: ARGUMENTS",
         By("call_with_arguments_at_the_bound_is_kept_and_one_byte_beyond_it_is_not"),
     ),
+    ("src/agent/calls/shown.rs: LARGE", By("result_over_a_mebibyte_is_in_a_data_file_and_its_beginning_is_shown")),
+    ("src/domain/data_file.rs: FILE_BYTES", By("result_is_kept_at_the_longest_file_and_not_one_byte_beyond_it")),
+    (
+        "src/domain/data_file/pointer.rs: POINTER_BYTES",
+        By("pointer_is_taken_at_its_longest_and_refused_one_byte_beyond_it"),
+    ),
+    ("src/domain/data_file/search.rs: FOUND", By("search_ends_with_as_many_lines_as_it_may_and_says_where_to_go_on")),
+    ("src/domain/data_file/search.rs: LINE_BYTES", By("long_line_is_searched_in_pieces_and_shown_by_its_beginning")),
+    ("src/executor/host/data_files.rs: SEARCHED", IN_TURNS),
     (
         "src/ports/tool/registry.rs: MAX_INPUT",
         By("arguments_are_taken_at_their_longest_and_refused_one_byte_beyond_it"),

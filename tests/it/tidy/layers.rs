@@ -26,8 +26,20 @@ const L0: &[&str] = &[
     "words",
 ];
 /// The domain: data and transitions.
-const L1: &[&str] =
-    &["actor", "approval", "budget", "credential", "event", "notification", "halt", "quota", "run", "task", "trigger"];
+const L1: &[&str] = &[
+    "actor",
+    "approval",
+    "budget",
+    "credential",
+    "data_file",
+    "event",
+    "notification",
+    "halt",
+    "quota",
+    "run",
+    "task",
+    "trigger",
+];
 const L2: &[&str] = &["store"];
 const L3A: &[&str] = &["egress", "vault"];
 const L3B: &[&str] = &["bus", "channel", "llm", "poll", "tool"];

@@ -156,5 +156,6 @@ fn result(call: &ToolCall) -> TranscriptMessage {
         content: TIME.into(),
         is_error: false,
         reasons: vec![],
+        fetched_at: None,
     }
 }

@@ -133,10 +133,7 @@ impl ToolExecution {
             known: act.world.known.clone(),
         };
         match tool.tool.call(&context, arguments).await {
-            // what reads as JSON is JSON: later steps can then name its parts
-            Ok(output) => {
-                Ok(StepResult::plain(serde_json::from_str(&output.text).unwrap_or(Value::String(output.text))))
-            }
+            Ok(output) => Ok(StepResult::plain(output.into_value())),
             Err(error) => Err(self.failed(error).into()),
         }
     }

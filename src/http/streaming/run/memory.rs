@@ -167,7 +167,15 @@ mod tests {
         entry(
             seq,
             turn,
-            TranscriptMessage::Tool { call_id, name, notice: None, content, is_error: false, reasons: vec![] },
+            TranscriptMessage::Tool {
+                call_id,
+                name,
+                notice: None,
+                content,
+                is_error: false,
+                reasons: vec![],
+                fetched_at: None,
+            },
         )
     }
 

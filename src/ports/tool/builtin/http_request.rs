@@ -9,6 +9,7 @@ use crate::domain::approval::{Category, Consequence};
 use crate::ports::egress::EgressRequest;
 use crate::ports::tool::builtin::http::{Arguments, HttpTool};
 use crate::ports::tool::exchange::{credential_schema, headers_of};
+use crate::ports::tool::output::DefaultLevel;
 use crate::ports::tool::{Definition, ToolContext, ToolError};
 use crate::ports::vault::credentials::Credentials;
 
@@ -31,6 +32,8 @@ pub fn tool(credentials: Credentials) -> HttpTool {
         Category::Read,
         Consequence::Low,
     );
+    // a page that was asked for is shown whole, unless the call wants less of it
+    let definition = Definition { output_level: Some(DefaultLevel::Full), ..definition };
     HttpTool { definition, credentials, request, asks_for_credential: true }
 }
 

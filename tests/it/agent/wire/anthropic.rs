@@ -30,6 +30,7 @@ fn request() -> ModelRequest {
         content: content.into(),
         is_error,
         reasons: vec![],
+        fetched_at: None,
     };
     let messages = vec![
         TranscriptMessage::system("Be brief."),
@@ -395,7 +396,10 @@ async fn message_goes_through_tools_and_back_over_the_wire() {
         "role": "assistant", "content": [{ "type": "tool_use", "id": "c1", "name": "echo", "input": { "n": 1 } }],
     }));
     messages.push(json!({
-        "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "c1", "content": fenced("tool", "{\"n\":1}") }],
+        "role": "user", "content": [{
+            "type": "tool_result", "tool_use_id": "c1",
+            "content": fenced("tool", "{\"tool\":\"echo\",\"fetched_at\":\"2026-12-24T07:00:00Z\",\"data\":{\"n\":1}}"),
+        }],
     }));
     assert_eq!(requests[1].body, body(&messages));
 }

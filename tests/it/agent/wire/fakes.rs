@@ -341,11 +341,8 @@ impl Wire {
             Wire::Chat | Wire::Responses => list(&body[field]),
         };
         let text = |item: &Value, name: &str| item[name].as_str().unwrap_or_default().to_owned();
-        items
-            .iter()
-            .filter(|item| item[kind.0] == kind.1)
-            .map(|item| (text(item, id), without_tags(&text(item, content))))
-            .collect()
+        let result = |item: &Value| (text(item, id), without_shape(&text(item, content)));
+        items.iter().filter(|item| item[kind.0] == kind.1).map(result).collect()
     }
 
     /// How much thinking a request asks for.
@@ -372,12 +369,57 @@ impl Wire {
     }
 }
 
-/// A result of a tool without its tags; one that has none fails the test.
-fn without_tags(text: &str) -> String {
-    let inside = text.split_once("<untrusted-").and_then(|(notice, rest)| {
+/// The words before a result of a tool, and the result without its tags; one that has none fails the test.
+fn without_tags(text: &str) -> (&str, &str) {
+    let parts = text.split_once("<untrusted-").and_then(|(notice, rest)| {
         let (tag, rest) = rest.split_once(" from=\"tool\">\n")?;
-        let result = rest.strip_suffix(&format!("\n</untrusted-{tag}>"))?;
-        Some(format!("{notice}{result}"))
+        Some((notice, rest.strip_suffix(&format!("\n</untrusted-{tag}>"))?))
     });
-    inside.unwrap_or_else(|| panic!("not labelled: {text}"))
+    parts.unwrap_or_else(|| panic!("not labelled: {text}"))
+}
+
+/// A result out of its tags and of the shape in which it is sent: `{tool, fetched_at, data|error}`.
+pub fn without_shape(sent: &str) -> String {
+    #[derive(serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Sent<'s> {
+        #[serde(rename = "tool")]
+        _tool: String,
+        #[serde(rename = "fetched_at")]
+        _fetched_at: chrono::DateTime<chrono::Utc>,
+        #[serde(borrow)]
+        data: Option<&'s serde_json::value::RawValue>,
+        error: Option<String>,
+    }
+    let (notice, sent) = without_tags(sent);
+    let sent: Sent = serde_json::from_str(sent).unwrap_or_else(|error| panic!("{error}: {sent}"));
+    let result = match (sent.data.map(|data| data.get()), sent.error) {
+        (Some(data), None) => serde_json::from_str(data).unwrap_or_else(|_| data.to_owned()),
+        (None, Some(error)) => error,
+        _ => panic!("either data or an error"),
+    };
+    format!("{notice}{result}")
+}
+
+/// A body whose results of tools are out of their shape.
+pub fn without_shapes(mut body: Value) -> Value {
+    match &mut body {
+        Value::Array(items) => items.iter_mut().for_each(|item| *item = without_shapes(item.take())),
+        Value::Object(fields) => {
+            let is = |name: &str, word: &str| fields.get(name).is_some_and(|value| value == word);
+            let place = match () {
+                () if is("role", "tool") || is("type", "tool_result") => "content",
+                () if is("type", "function_call_output") => "output",
+                () => "",
+            };
+            for (name, value) in fields.iter_mut() {
+                *value = match value.as_str() {
+                    Some(sent) if name == place => Value::String(without_shape(sent)),
+                    _ => without_shapes(value.take()),
+                };
+            }
+        }
+        _ => {}
+    }
+    body
 }

@@ -181,6 +181,7 @@ impl Entries {
                 content: draft.result.clone(),
                 is_error: draft.is_error,
                 reasons: vec![],
+                fetched_at: None,
             });
         }
     }

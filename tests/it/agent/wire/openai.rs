@@ -31,6 +31,7 @@ fn conversation() -> Vec<TranscriptMessage> {
         content: content.into(),
         is_error,
         reasons: vec![],
+        fetched_at: None,
     };
     vec![
         TranscriptMessage::system("Be brief."),
@@ -412,6 +413,9 @@ data: [DONE]
     messages.push(json!({
         "role": "assistant", "content": null, "tool_calls": [{ "id": "c1", "type": "function", "function": function }],
     }));
-    messages.push(json!({ "role": "tool", "tool_call_id": "c1", "content": fenced("tool", "{\"n\":1}") }));
+    messages.push(json!({
+        "role": "tool", "tool_call_id": "c1",
+        "content": fenced("tool", "{\"tool\":\"echo\",\"fetched_at\":\"2026-12-24T07:00:00Z\",\"data\":{\"n\":1}}"),
+    }));
     assert_eq!(requests[1].body, body(&messages));
 }

@@ -26,6 +26,7 @@ fn request() -> ModelRequest {
         content: content.into(),
         is_error,
         reasons: vec![],
+        fetched_at: None,
     };
     let messages = vec![
         TranscriptMessage::system("Be brief."),

@@ -225,8 +225,8 @@ pub fn tools() -> Vec<FakeTool> {
     vec![
         FakeTool::echo("echo"),
         FakeTool::echo("count").with(|tool| tool.parameters = schema),
-        FakeTool::new("long", |_, _| async { Ok(ToolOutput { text: "x".repeat(9000) }) }),
-        FakeTool::new("empty", |_, _| async { Ok(ToolOutput { text: String::new() }) }),
+        FakeTool::new("long", |_, _| async { Ok(ToolOutput::text("x".repeat(9000))) }),
+        FakeTool::new("empty", |_, _| async { Ok(ToolOutput::text("")) }),
         FakeTool::new("fails", |_, _| async {
             Err(ToolError::for_model(ToolFailure::ExecutionError, "broken", "it is broken"))
         }),

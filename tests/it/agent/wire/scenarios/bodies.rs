@@ -1,12 +1,11 @@
 //! Whole request bodies of tool loops: each request of a loop, to its last field, as the documents of the providers say
 //! that it is written.
 
-use reveille::base::template::untrusted::fenced;
 use serde_json::{Value, json};
 
 use super::{Case, Played, play};
 use crate::agent::harness::system_message;
-use crate::agent::wire::fakes::{Said, Wire, calling, said};
+use crate::agent::wire::fakes::{Said, Wire, calling, said, without_shapes};
 use crate::agent::wire::server::Reply;
 
 /// A turn: the answer of the model, and the results of its calls, each with whether it is an error.
@@ -78,7 +77,8 @@ fn conversation(wire: Wire, turns: &[Turn], closes: bool) -> Vec<Value> {
             ];
             for (said, results) in turns {
                 messages.push(said.whole(wire)["choices"][0]["message"].clone());
-                let result = |(id, text, _): &(&str, &str, bool)| json!({ "role": "tool", "tool_call_id": id, "content": fenced("tool", text) });
+                let result =
+                    |(id, text, _): &(&str, &str, bool)| json!({ "role": "tool", "tool_call_id": id, "content": text });
                 messages.extend(results.iter().map(result));
             }
             messages.extend(closes.then(|| json!({ "role": "user", "content": CLOSING })));
@@ -89,7 +89,7 @@ fn conversation(wire: Wire, turns: &[Turn], closes: bool) -> Vec<Value> {
             let mut items = vec![user("Go.")];
             for (said, results) in turns {
                 items.extend(said.whole(wire)["output"].as_array().cloned().expect("items"));
-                let result = |(id, text, _): &(&str, &str, bool)| json!({ "type": "function_call_output", "call_id": id, "output": fenced("tool", text) });
+                let result = |(id, text, _): &(&str, &str, bool)| json!({ "type": "function_call_output", "call_id": id, "output": text });
                 items.extend(results.iter().map(result));
             }
             items.extend(closes.then(|| user(CLOSING)));
@@ -101,8 +101,7 @@ fn conversation(wire: Wire, turns: &[Turn], closes: bool) -> Vec<Value> {
             for (said, results) in turns {
                 messages.push(json!({ "role": "assistant", "content": said.whole(wire)["content"] }));
                 let result = |(id, text, is_error): &(&str, &str, bool)| {
-                    let mut block =
-                        json!({ "type": "tool_result", "tool_use_id": id, "content": fenced("tool", text) });
+                    let mut block = json!({ "type": "tool_result", "tool_use_id": id, "content": text });
                     if *is_error {
                         block["is_error"] = json!(true);
                     }
@@ -132,7 +131,8 @@ fn bring(played: &Played, turns: &[Turn], closes: bool) {
     for (index, request) in played.requests.iter().enumerate() {
         let closes = closes && index == turns.len();
         let expected = body(played.wire, played.stream, &turns[..index], closes);
-        let (sent, expected) = (without_empty_refusals(request.body.clone()), without_empty_refusals(expected));
+        let sent = without_shapes(without_empty_refusals(request.body.clone()));
+        let expected = without_empty_refusals(expected);
         assert_eq!(sent, expected, "request {index}");
     }
 }

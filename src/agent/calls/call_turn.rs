@@ -1,0 +1,11 @@
+//! The turn of a run whose calls are carried out.
+
+/// The turn whose calls are carried out.
+#[derive(Debug, Clone, Copy)]
+pub struct CallTurn {
+    pub number: i64,
+    /// The calls may have been begun before a restart.
+    pub resumed: bool,
+    /// So much is in the context that results are brief.
+    pub is_context_full: bool,
+}

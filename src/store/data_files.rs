@@ -1,0 +1,212 @@
+//! Data files: rows that say what they are, and their content in chunks of one size.
+//!
+//! A file and its chunks are written in one transaction, and a call that is carried out once more writes its file anew, so
+//! a crash leaves either file or none. What is read of a file is one chunk at a time. Files are given up by their last use:
+//! those of a tenant that is full for its own new ones, and all that are old, or too many. A file of a run that is
+//! suspended stays, and nothing but its own tenant's new files takes that of a run that is under way.
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::base::id::{Scope, Tenant, new_id};
+use crate::domain::data_file::{DataFile, NewDataFile};
+use crate::domain::quota::{Exceeded, Quota};
+use crate::store::db::text::text;
+use crate::store::sql::sql;
+use crate::store::tx::Tx;
+use crate::store::{Split, Store, StoreError};
+
+/// Bytes of one chunk.
+pub const CHUNK_BYTES: usize = 256 * 1024;
+/// Files of a tenant that are looked at together to make room.
+const AT_ONCE: i64 = 200;
+
+/// The oldest of a tenant's own, as few as have so many bytes.
+const OWN_EVICTION: &str = "
+    delete from data_files where id in (
+        select id from (
+            select id, sum(bytes) over (order by last_used_at, id) - bytes as older
+              from (select f.id, f.bytes, f.last_used_at from data_files f
+                     where f.tenant_id {own} and not exists (select 1 from parked p where p.run_id = f.run_id)
+                     order by f.last_used_at, f.id limit $3) oldest) counted
+         where older < cast($2 as bigint))
+    returning bytes";
+
+/// Postgres would leave a column that is `=` a value out of the order, and go through everybody's files.
+const EVICT_OWN: Split =
+    Split { postgres: sql!(OWN_EVICTION; "{own}" = "= any (array[$1])"), sqlite: sql!(OWN_EVICTION; "{own}" = "= $1") };
+
+/// The oldest of all, as few as have so many bytes.
+const EVICT: &str = "
+    delete from data_files where id in (
+        select id from (
+            select id, sum(bytes) over (order by last_used_at, id) - bytes as older
+              from (select f.id, f.bytes, f.last_used_at from data_files f
+                     where not exists (select 1 from parked p where p.run_id = f.run_id)
+                       and not exists (select 1 from queue q where q.run_id = f.run_id)
+                     order by f.last_used_at, f.id limit $2) oldest) counted
+         where older < cast($1 as bigint))
+    returning bytes";
+
+#[derive(sqlx_macros::FromRow)]
+struct DataFileRow {
+    id: Uuid,
+    run_id: Uuid,
+    tool: String,
+    media_type: String,
+    bytes: i64,
+    summary: String,
+    created_at: DateTime<Utc>,
+    last_used_at: DateTime<Utc>,
+}
+
+impl DataFileRow {
+    fn data_file(self) -> DataFile {
+        let DataFileRow { id, run_id, tool, media_type, bytes, summary, created_at, last_used_at } = self;
+        DataFile { id, run_id, tool, media_type, bytes, summary, created_at, last_used_at }
+    }
+}
+
+impl Store {
+    /// Keeps a file of a tenant, whose files have at most `limit` bytes: as many of them are given up as make room for it,
+    /// the one that was not used for the longest time first. Answers its id. [`StoreError::Quota`]: there is no room for
+    /// it; then nothing is changed.
+    pub async fn keep_data_file(&self, tenant: &Tenant, file: &NewDataFile, limit: u64) -> Result<Uuid, StoreError> {
+        let (scope, now) = (Scope::Only(tenant.clone()), self.clock.now());
+        let (id, bytes) = (new_id(now), file.content.len() as i64);
+        let mut write = self.db.write(&scope).await?;
+        let tx = &mut write.tx();
+        tx.query("delete from data_files where call_key = $1 and tenant_id = $2")
+            .bind(text(&file.call_key))
+            .bind(tenant.as_str())
+            .execute()
+            .await?;
+        self.refusal(make_room(tx, tenant, bytes, limit).await)?;
+        tx.query(
+            "insert into data_files (id, tenant_id, run_id, call_key, tool, media_type, bytes, summary, created_at,
+                                     last_used_at)
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9)",
+        )
+        .bind(id)
+        .bind(tenant.as_str())
+        .bind(file.run_id)
+        .bind(text(&file.call_key))
+        .bind(text(&file.tool))
+        .bind(file.media_type)
+        .bind(bytes)
+        .bind(text(&file.summary))
+        .bind(now)
+        .execute()
+        .await?;
+        for (number, chunk) in (0_i64..).zip(file.content.as_bytes().chunks(CHUNK_BYTES)) {
+            tx.query("insert into data_file_chunks (file_id, number, tenant_id, content) values ($1, $2, $3, $4)")
+                .bind(id)
+                .bind(number)
+                .bind(tenant.as_str())
+                .bind(chunk)
+                .execute()
+                .await?;
+        }
+        write.commit().await?;
+        Ok(id)
+    }
+
+    /// A file of a tenant, which is used now; `None`: there is none, or not any more.
+    pub async fn use_data_file(&self, tenant: &Tenant, id: Uuid) -> Result<Option<DataFile>, StoreError> {
+        let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
+        let row: Option<DataFileRow> = write
+            .query(
+                "update data_files set last_used_at = $3 where id = $1 and tenant_id = $2
+                 returning id, run_id, tool, media_type, bytes, summary, created_at, last_used_at",
+            )
+            .bind(id)
+            .bind(tenant.as_str())
+            .bind(self.clock.now())
+            .optional()
+            .await?;
+        write.commit().await?;
+        Ok(row.map(DataFileRow::data_file))
+    }
+
+    /// The chunk of a file of a tenant that has this number, from 0; `None`: there is none, or not any more.
+    pub async fn data_file_chunk(&self, tenant: &Tenant, id: Uuid, number: i64) -> Result<Option<Vec<u8>>, StoreError> {
+        let mut read = self.db.read_in(&Scope::Only(tenant.clone())).await?;
+        let chunk = read
+            .query("select content from data_file_chunks where file_id = $1 and number = $2 and tenant_id = $3")
+            .bind(id)
+            .bind(number)
+            .bind(tenant.as_str())
+            .optional_scalar()
+            .await?;
+        read.end().await?;
+        Ok(chunk)
+    }
+
+    /// Gives up to `limit` files up that were used last before `before`, unless their run is suspended or under way;
+    /// answers how many.
+    pub async fn forget_data_files(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
+        self.forget_by(
+            "delete from data_files where id in (
+                select f.id from data_files f
+                 where f.last_used_at < $1
+                   and not exists (select 1 from parked p where p.run_id = f.run_id)
+                   and not exists (select 1 from queue q where q.run_id = f.run_id)
+                 order by f.last_used_at, f.id limit $2)",
+            before,
+            limit,
+        )
+        .await
+    }
+
+    /// Bytes of the files of all tenants.
+    pub async fn data_file_bytes(&self) -> Result<u64, StoreError> {
+        let bytes: i64 = self
+            .db
+            .read()
+            .await?
+            .query("select cast(coalesce(sum(bytes), 0) as bigint) from data_files")
+            .scalar()
+            .await?;
+        Ok(bytes.max(0) as u64)
+    }
+
+    /// Gives files up until `bytes` are free, the one that was not used for the longest time first, at most `limit` of
+    /// them, unless their run is suspended or under way; answers how many bytes they had.
+    pub async fn evict_data_files(&self, bytes: u64, limit: i64) -> Result<u64, StoreError> {
+        let mut write = self.db.write(&Scope::Every).await?;
+        let freed: Vec<i64> = write.query(EVICT).bind(bytes as i64).bind(limit).scalars().await?;
+        write.commit().await?;
+        Ok(freed.iter().sum::<i64>().max(0) as u64)
+    }
+}
+
+/// In a transaction: gives files of a tenant up until there is room for so many bytes more.
+async fn make_room(tx: &mut Tx<'_>, tenant: &Tenant, bytes: i64, limit: u64) -> Result<(), StoreError> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let no_room = |usage: i64| {
+        StoreError::Quota(Box::new(Exceeded {
+            tenant: tenant.as_str().to_owned(),
+            quota: Quota::DataFileBytes,
+            limit: limit as u64,
+            usage: usage.max(0) as u64,
+            retry_after: Exceeded::AMOUNT,
+        }))
+    };
+    if bytes > limit {
+        return Err(no_room(0));
+    }
+    let stored: i64 = tx
+        .query("select cast(coalesce(sum(bytes), 0) as bigint) from data_files where tenant_id = $1")
+        .bind(tenant.as_str())
+        .scalar()
+        .await?;
+    let mut excess = stored + bytes - limit;
+    while excess > 0 {
+        let freed: Vec<i64> = tx.query(EVICT_OWN).bind(tenant.as_str()).bind(excess).bind(AT_ONCE).scalars().await?;
+        if freed.is_empty() {
+            return Err(no_room(stored));
+        }
+        excess -= freed.iter().sum::<i64>();
+    }
+    Ok(())
+}
