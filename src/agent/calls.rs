@@ -23,7 +23,7 @@ use crate::base::clock::Clock;
 use crate::base::compute::Compute;
 use crate::base::id::Tenant;
 use crate::domain::approval::{Approval, CallOutcome};
-use crate::domain::run::{RunError, ToolCall};
+use crate::domain::run::{RunError, ToolAttribution, ToolCall, ToolRecord};
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::registry::{Registered, unknown_tool};
 use crate::ports::tool::{
@@ -41,6 +41,8 @@ pub struct ToolRunner<'a> {
     pub offered: &'a [&'a str],
     pub tenant: &'a Tenant,
     pub run_id: Uuid,
+    /// The agent that calls.
+    pub attribution: &'a ToolAttribution,
     pub timezone: Tz,
     pub host: &'a std::sync::Arc<dyn ToolHost>,
     pub clock: &'a Clock,
@@ -64,11 +66,12 @@ pub struct CompletedCall {
     /// As the tool gave it, not cut.
     pub text: String,
     pub is_error: bool,
-    pub duration_ms: i64,
     /// Whether it must be stored before anything else happens.
     pub unrepeatable: bool,
     /// Why nobody was asked about it.
     pub reasons: Vec<String>,
+    /// The account of it.
+    pub record: ToolRecord,
 }
 
 /// Outcome of one call.
@@ -155,7 +158,8 @@ impl ToolRunner<'_> {
             Attempt::Done(answered) => answered,
         };
         let duration_ms = self.clock.elapsed().saturating_sub(begun).as_millis() as i64;
-        let unrepeatable = self.tools.find(&call.name).is_some_and(|tool| !tool.definition().idempotent);
+        let tool = self.tools.find(&call.name);
+        let unrepeatable = tool.is_some_and(|tool| !tool.definition().idempotent);
         let Answered { result, approval, reasons, preface } = answered;
         // in words for a person, and for the model
         let (outcome, text, is_error) = match result {
@@ -172,15 +176,11 @@ impl ToolRunner<'_> {
             let text = outcome.chars().take(OUTCOME_SHOWN).collect();
             self.consent.store.note_outcome(approval, CallOutcome { is_error, text }).await;
         }
-        Ok(CallResult::Done(Box::new(CompletedCall {
-            index,
-            call: call.clone(),
-            text,
-            is_error,
-            duration_ms,
-            unrepeatable,
-            reasons,
-        })))
+        let attribution = ToolAttribution { turn, ..self.attribution.clone() };
+        let ended = (!is_error, text.chars().count());
+        let record = ToolRecord::new((&call.name, tool.is_some()), &call.arguments, duration_ms, ended, attribution);
+        let call = call.clone();
+        Ok(CallResult::Done(Box::new(CompletedCall { index, call, text, is_error, unrepeatable, reasons, record })))
     }
 
     /// Everything that may stand in the way of a call, then the call.

@@ -17,8 +17,8 @@ use crate::agent::loops::LoopDetector;
 use crate::agent::stream::StreamEmitter;
 use crate::agent::{LoopStopReason, StopSignal};
 use crate::base::clock::Clock;
+use crate::domain::run::RunError;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
-use crate::domain::run::{RunError, Usage};
 
 /// Calls that only read run for so long before their intent is stored: an answer that was paid for is not to hang on a
 /// slow tool.
@@ -38,19 +38,10 @@ pub struct CallRound<'a, 'c> {
 /// Outcome of the calls of a turn.
 #[derive(Default)]
 pub struct CarriedCalls {
-    /// How long each result was before it was cut.
-    pub measured: Vec<ResultLength>,
     /// Calls that wait for people.
     pub open: Vec<PendingCall>,
     /// The results as they are stored, in the order of the calls.
     pub results: Vec<TranscriptMessage>,
-}
-
-/// The length of a result before it was cut, in characters.
-pub struct ResultLength {
-    pub turn: i64,
-    pub call_id: String,
-    pub chars: usize,
 }
 
 impl CallRound<'_, '_> {
@@ -86,8 +77,6 @@ impl CallRound<'_, '_> {
                 }
             };
             let (index, urgent) = (completed.index, completed.unrepeatable);
-            let (call_id, chars) = (completed.call.id.clone(), completed.text.chars().count());
-            carried.measured.push(ResultLength { turn, call_id, chars });
             let mut result = result_entry(self.window.cut_result(&completed.text), completed);
             self.tell_of_repetition(turn, &waiting, &mut result);
             self.teller.tool_result(turn, &result.message);
@@ -143,9 +132,9 @@ impl CallRound<'_, '_> {
 
 /// A result as it enters transcript and conversation.
 fn result_entry(content: String, done: CompletedCall) -> Added {
-    let CompletedCall { call, is_error, duration_ms, reasons, .. } = done;
+    let CompletedCall { call, is_error, reasons, record, .. } = done;
     let message = TranscriptMessage::Tool { call_id: call.id, name: call.name, content, is_error, reasons };
-    Added { message, usage: Usage::default(), duration_ms: Some(duration_ms), model_call: None }
+    Added { duration_ms: Some(record.duration_ms), tool_record: Some(record), ..Added::plain(message) }
 }
 
 /// Does something while calls go on. One that stood still meanwhile might hold what this waits for: the one connection

@@ -13,3 +13,4 @@ pub(super) mod retention;
 pub(super) mod stored_bytes;
 pub(super) mod tokens;
 pub(super) mod unreadable;
+pub(super) mod usage;

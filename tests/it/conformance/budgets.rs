@@ -108,6 +108,7 @@ async fn settling_twice_counts_once_and_what_a_run_has_left_is_taken_back_with_i
         usage: Usage::default(),
         duration_ms: None,
         model_call: None,
+        tool_record: None,
     };
     let settlement = || vec![Settlement { id: calls[0].id, spent: TOKENS(30), notice: None }];
     for _ in 0..2 {

@@ -13,7 +13,7 @@ use crate::base::template::Template;
 use crate::domain::approval::PolicyRules;
 use crate::domain::budget::CallBound;
 use crate::domain::credential::references;
-use crate::domain::run::{RunError, TranscriptEntry};
+use crate::domain::run::{RunError, ToolAttribution, TranscriptEntry};
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::{StepReader, given};
 use crate::executor::pipeline::scope::StepScope;
@@ -104,6 +104,7 @@ impl AgentExecution {
         let incoming = AgentRequest {
             tenant: world.tenant.clone(),
             run_id: world.run_id,
+            attribution: ToolAttribution { agent: self.name.clone(), step: Some(act.place()), turn: 0 },
             text,
             metadata: metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
             wishes: self.wishes.clone(),
