@@ -28,3 +28,4 @@ pub mod service;
 mod stream;
 mod tasks;
 mod tokens;
+mod usage;
