@@ -14,7 +14,6 @@ pub mod gate;
 mod loops;
 mod prompt;
 mod react;
-pub mod result;
 mod round;
 pub mod ruling;
 pub mod settings;
@@ -52,7 +51,7 @@ use crate::base::id::Tenant;
 use crate::domain::approval::{Approval, Policy, PolicyRules};
 use crate::domain::credential::Reference;
 use crate::domain::run::outcome::REASON_BUDGET;
-use crate::domain::run::{RunError, StreamEvent, TranscriptMessage, Usage};
+use crate::domain::run::{ReactLoopResult, RunError, StreamEvent, ToolAttribution, TranscriptMessage, Usage};
 use crate::ports::llm::Models;
 use crate::ports::llm::fallback::Chain;
 use crate::ports::tool::access::ToolLimits;
@@ -61,7 +60,6 @@ use crate::ports::tool::{ToolHost, ToolRegistry, UsedSecrets};
 pub use checkpoint::agent_store::{AgentStore, AppendError, SummaryCost};
 pub use configured::{CallingAgent, Configured};
 pub use prompt::channel_limits::ChannelLimits;
-pub use result::ReactLoopResult;
 pub use settings::Settings;
 pub use slot::{RunSlot, UncountedSlot, wait_without_slot};
 pub use stop::{LoopStopReason, StopSignal};
@@ -105,6 +103,8 @@ pub struct AgentRequest {
     pub tenant: Tenant,
     /// The run, which names the transcript.
     pub run_id: Uuid,
+    /// The agent within the run, to which its calls of tools are attributed.
+    pub attribution: ToolAttribution,
     /// The message to answer.
     pub text: String,
     /// Where it came from; kept in the transcript.
@@ -330,6 +330,7 @@ impl Agent {
             offered: &offered,
             tenant: &incoming.tenant,
             run_id: incoming.run_id,
+            attribution: &incoming.attribution,
             timezone: incoming.timezone,
             host: &incoming.host,
             clock: &incoming.clock,

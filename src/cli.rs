@@ -113,6 +113,8 @@ enum Command {
     /// See what a tenant's runs may spend on models, and say it for one tenant
     #[command(subcommand)]
     Budget(remote::budget::Command),
+    /// See what runs have used of models and tools
+    Stats(remote::stats::Args),
     /// Disable and enable a tenant
     #[command(subcommand)]
     Tenant(remote::tenant::Command),
@@ -203,6 +205,7 @@ fn dispatch<'a>(
         Command::Credential(command) => Box::pin(remote::credential::run(*command, environment, screen)),
         Command::Budget(command) => Box::pin(remote::budget::run(command, environment, screen)),
         Command::Quota(command) => Box::pin(remote::quota::run(command, environment, screen)),
+        Command::Stats(args) => Box::pin(remote::stats::run(args, environment, screen)),
         Command::Tenant(command) => Box::pin(remote::tenant::run(command, environment, screen)),
         Command::Stop(args) => Box::pin(remote::tenant::stop(args, environment, screen)),
         Command::Start(args) => Box::pin(remote::tenant::start(args, environment, screen)),

@@ -339,6 +339,7 @@ fn operations() -> OpenApiRouter<HttpState> {
         .routes(routes!(api::tokens::create_token, api::tokens::list_tokens))
         .routes(routes!(api::tokens::revoke_token))
         .routes(routes!(server::stats::get_stats))
+        .routes(routes!(server::stats::usage::get_usage))
         .routes(routes!(api::halts::stop_work))
         .routes(routes!(api::halts::start_work))
         .routes(routes!(api::halts::get_tenant))

@@ -68,6 +68,8 @@ pub use ops::idempotency::{Idempotency, StoredAnswer};
 pub use ops::pending_work::PendingWork;
 pub use ops::quotas::QuotaUsage;
 pub use ops::tokens::StoredToken;
+pub use ops::usage::run_account::{RunAccount, TOOL_RECORDS};
+pub use ops::usage::{UsageFilter, UsageGroup, UsageSum};
 pub use runs::completions::RunCompletion;
 pub use runs::lease::{
     Beat, Blocked, CLAIM_MARGIN, ClaimCursor, Finish, Lease, Park, RequeuedRun, RunClaim, RunLimits, Take,

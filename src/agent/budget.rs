@@ -38,5 +38,5 @@ pub fn unusable_answer(usage: Usage, model_call: Option<ModelCall>, error: &RunE
         RunError::HandBack | RunError::Cancelled { .. } | RunError::LeaseLost => "stopped",
     };
     let message = TranscriptMessage::Unusable { code: code.to_owned() };
-    Some(Added { message, usage, duration_ms: None, model_call })
+    Some(Added { usage, model_call, ..Added::plain(message) })
 }

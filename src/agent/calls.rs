@@ -31,7 +31,7 @@ use crate::base::clock::Clock;
 use crate::base::compute::Compute;
 use crate::base::id::{Tenant, new_id};
 use crate::domain::approval::{Approval, CallOutcome};
-use crate::domain::run::{RunError, ToolCall};
+use crate::domain::run::{RunError, ToolAttribution, ToolCall, ToolRecord};
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::builtin::read_data_file::READ_DATA_FILE;
 use crate::ports::tool::output::{DefaultLevel, OutputLevel};
@@ -51,6 +51,8 @@ pub struct ToolRunner<'a> {
     pub offered: &'a [&'a str],
     pub tenant: &'a Tenant,
     pub run_id: Uuid,
+    /// The agent that calls.
+    pub attribution: &'a ToolAttribution,
     pub timezone: Tz,
     pub host: &'a std::sync::Arc<dyn ToolHost>,
     pub clock: &'a Clock,
@@ -79,16 +81,15 @@ pub struct CompletedCall {
     pub notice: Option<String>,
     /// As the model is to be shown it, but not cut.
     pub text: String,
-    /// Length of the result as the tool gave it, in characters.
-    pub chars: usize,
     pub is_error: bool,
     /// When the result came from its tool.
     pub fetched_at: DateTime<Utc>,
-    pub duration_ms: i64,
     /// Whether it must be stored before anything else happens.
     pub unrepeatable: bool,
     /// Why nobody was asked about it.
     pub reasons: Vec<String>,
+    /// The account of it.
+    pub record: ToolRecord,
 }
 
 /// Outcome of one call.
@@ -224,17 +225,19 @@ impl ToolRunner<'_> {
             let text = outcome.chars().take(OUTCOME_SHOWN).collect();
             self.consent.store.note_outcome(approval, CallOutcome { is_error, text }).await;
         }
+        let attribution = ToolAttribution { turn: turn.number, ..self.attribution.clone() };
+        let ended = (!is_error, length.unwrap_or_else(|| text.chars().count()));
+        let record = ToolRecord::new((&call.name, tool.is_some()), &call.arguments, duration_ms, ended, attribution);
         Ok(CallResult::Done(Box::new(CompletedCall {
             index,
             call: call.clone(),
             notice,
-            chars: length.unwrap_or_else(|| text.chars().count()),
             text,
             is_error,
             fetched_at,
-            duration_ms,
             unrepeatable,
             reasons,
+            record,
         })))
     }
 

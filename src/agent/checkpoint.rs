@@ -13,12 +13,11 @@ use std::time::Duration;
 
 use crate::agent::checkpoint::agent_store::{AgentStore, AppendError};
 use crate::agent::context::shown::{ShownMessage, compacted};
-use crate::agent::result::{ToolRecord, args_summary};
 use crate::agent::verify::{ToolEvidence, is_asked_again};
 use crate::base::clock::{Clock, pause};
 use crate::domain::run::outcome::{RunError, RunFault};
 use crate::domain::run::transcript::{ModelCall, ToolCall, TranscriptEntry, TranscriptMessage};
-use crate::domain::run::{RunFinish, Usage};
+use crate::domain::run::{RunFinish, ToolAttribution, ToolRecord, Usage};
 
 /// The fault's code when the store was away: a matter of the infrastructure, not of the run.
 pub const STORE_UNAVAILABLE: &str = "store_unavailable";
@@ -48,12 +47,14 @@ pub struct Added {
     pub duration_ms: Option<i64>,
     /// The call of a model that made it.
     pub model_call: Option<ModelCall>,
+    /// The call of a tool whose result it is.
+    pub tool_record: Option<ToolRecord>,
 }
 
 impl Added {
     /// A message that cost nothing.
     pub fn plain(message: TranscriptMessage) -> Added {
-        Added { message, usage: Usage::default(), duration_ms: None, model_call: None }
+        Added { message, usage: Usage::default(), duration_ms: None, model_call: None, tool_record: None }
     }
 }
 
@@ -90,14 +91,9 @@ impl Checkpoint {
     pub fn add(&mut self, turn: i64, added: Vec<Added>) {
         let first = self.entries.last().map_or(0, |entry| entry.seq + 1);
         let at = self.clock.now();
-        let entry = |(seq, Added { message, usage, duration_ms, model_call }): (i64, Added)| TranscriptEntry {
-            seq,
-            turn,
-            at,
-            message,
-            usage,
-            duration_ms,
-            model_call,
+        let entry = |(seq, added): (i64, Added)| {
+            let Added { message, usage, duration_ms, model_call, tool_record } = added;
+            TranscriptEntry { seq, turn, at, message, usage, duration_ms, model_call, tool_record }
         };
         self.entries.extend((first..).zip(added).map(entry));
     }
@@ -235,14 +231,13 @@ impl Checkpoint {
         })
     }
 
-    /// All calls that have come to a result, in the order of the conversation. `length`: how long a result was before
-    /// it was cut, where that is still known.
-    pub fn records(&self, length: impl Fn(i64, &str) -> Option<usize>) -> Vec<ToolRecord> {
+    /// All calls that have come to a result, in the order of the conversation.
+    pub fn records(&self) -> Vec<ToolRecord> {
         let mut records = Vec::new();
         for entry in &self.entries {
             for call in calls_of(&entry.message) {
                 if let Some(result) = self.result_entry(entry.turn, &call.id) {
-                    records.push(record(call, result, length(entry.turn, &call.id)));
+                    records.push(result.tool_record.clone().unwrap_or_else(|| record_of(call, result)));
                 }
             }
         }
@@ -272,18 +267,14 @@ fn calls_of(message: &TranscriptMessage) -> &[ToolCall] {
     }
 }
 
-fn record(call: &ToolCall, result: &TranscriptEntry, length: Option<usize>) -> ToolRecord {
-    let (success, stored) = match &result.message {
+/// The record of a call that an earlier release has carried out: its result is as long as it was stored.
+fn record_of(call: &ToolCall, result: &TranscriptEntry) -> ToolRecord {
+    let ended = match &result.message {
         TranscriptMessage::Tool { content, is_error, .. } => (!is_error, content.chars().count()),
         _ => (false, 0),
     };
-    ToolRecord {
-        name: call.name.clone(),
-        args_summary: args_summary(&call.arguments),
-        duration_ms: result.duration_ms.unwrap_or_default(),
-        success,
-        result_chars: length.unwrap_or(stored),
-    }
+    let attribution = ToolAttribution { turn: result.turn, ..ToolAttribution::default() };
+    ToolRecord::new((&call.name, true), &call.arguments, result.duration_ms.unwrap_or_default(), ended, attribution)
 }
 
 /// The error with which a run ends when its store fails.
@@ -344,7 +335,7 @@ mod tests {
         };
         let usage =
             Usage { turns: 1, tool_calls: calls.len() as i64, input_tokens: 10, output_tokens: 2, cost_micros: 5 };
-        Added { message, usage, duration_ms: Some(7), model_call: None }
+        Added { usage, duration_ms: Some(7), ..Added::plain(message) }
     }
 
     fn result(id: &str) -> Added {
@@ -357,7 +348,7 @@ mod tests {
             reasons: vec![],
             fetched_at: None,
         };
-        Added { message, usage: Usage::default(), duration_ms: Some(3), model_call: None }
+        Added { duration_ms: Some(3), ..Added::plain(message) }
     }
 
     async fn empty(store: &Arc<Memory>) -> Checkpoint {
@@ -410,7 +401,8 @@ mod tests {
         checkpoint.append(0, vec![Added::plain(TranscriptMessage::user("u"))]).await.unwrap();
         checkpoint.append(1, vec![says("looking", &["a", "b"])]).await.unwrap();
         checkpoint.append(1, vec![result("b")]).await.unwrap();
-        checkpoint.append(1, vec![result("a")]).await.unwrap();
+        let cut = ToolRecord::new(("read", true), &json!({ "id": "a" }), 5, (true, 900), ToolAttribution::default());
+        checkpoint.append(1, vec![Added { tool_record: Some(cut), ..result("a") }]).await.unwrap();
         let expected = vec![
             TranscriptMessage::user("u"),
             says("looking", &["a", "b"]).message,
@@ -418,10 +410,10 @@ mod tests {
             result("b").message,
         ];
         assert_eq!(messages(&checkpoint), expected);
-        let records = checkpoint.records(|_, id| (id == "a").then_some(900));
+        let records = checkpoint.records();
         let told: Vec<_> =
             records.iter().map(|r| (&r.args_summary["id"], r.success, r.result_chars, r.duration_ms)).collect();
-        assert_eq!(told, [(&json!("a"), true, 900, 3), (&json!("b"), false, 4, 3)]);
+        assert_eq!(told, [(&json!("a"), true, 900, 5), (&json!("b"), false, 4, 3)], "one is of an earlier release");
     }
 
     #[tokio::test]

@@ -15,8 +15,7 @@ use crate::agent::context::refocus;
 use crate::agent::context::summary::SummaryWriter;
 use crate::agent::context::view::ModelView;
 use crate::agent::loops::LoopDetector;
-use crate::agent::result::ReactLoopResult;
-use crate::agent::round::{CallRound, ResultLength};
+use crate::agent::round::CallRound;
 use crate::agent::stream::StreamEmitter;
 use crate::agent::verify::{AnswerVerification, Verdict, asked_again};
 use crate::agent::{RunSlot, StopSignal, Suspension, wait_without_slot};
@@ -25,7 +24,7 @@ use crate::base::id::new_id;
 use crate::domain::approval::Approval;
 use crate::domain::run::outcome::REASON_BUDGET;
 use crate::domain::run::transcript::{ModelCall, ProviderMessage, ToolCall, TranscriptMessage};
-use crate::domain::run::{RunError, RunFault, RunFinish, Usage};
+use crate::domain::run::{ReactLoopResult, RunError, RunFault, RunFinish, Usage};
 use crate::ports::llm::fallback::{CallProgress, Chain, Completed};
 use crate::ports::llm::{LlmError, ModelAnswer, ModelRequest, OfferedTools, ToolChoice};
 
@@ -78,11 +77,10 @@ impl ReactLoop<'_> {
 
     async fn turns(&mut self) -> Result<LoopEnd, RunError> {
         let begun = self.clock.elapsed();
-        let mut fresh = Vec::new();
         let (mut calls, mut resumed) = (self.checkpoint.open_calls(), true);
         loop {
             if !calls.is_empty() {
-                let open = self.run_calls(&calls, resumed, &mut fresh).await?;
+                let open = self.run_calls(&calls, resumed).await?;
                 if !open.is_empty() {
                     return Ok(LoopEnd::Suspended(self.suspension(open)));
                 }
@@ -91,7 +89,7 @@ impl ReactLoop<'_> {
                 && let Some((response, finish)) = self.checkpoint.answer()
             {
                 let took = self.clock.elapsed().saturating_sub(begun);
-                return Ok(LoopEnd::Answered(self.result(response.to_owned(), finish, fresh, took)));
+                return Ok(LoopEnd::Answered(self.result(response.to_owned(), finish, took)));
             }
             self.stop.check()?;
             self.loops.check()?;
@@ -160,10 +158,10 @@ impl ReactLoop<'_> {
             TranscriptMessage::Assistant { text: answer.text, tool_calls: answer.tool_calls, provider_message, finish };
         let model_call = ModelCall { model, tokens: answer.tokens };
         let added = Added {
-            message: message.clone(),
             usage,
             duration_ms: Some(duration_ms),
             model_call: Some(model_call.clone()),
+            ..Added::plain(message.clone())
         };
         self.checkpoint.add(turn, vec![added]);
         // an answer, and the intent of calls that have effects, are on the record before anything follows
@@ -271,12 +269,7 @@ impl ReactLoop<'_> {
     }
 
     /// Carries out calls of the last turn; answers those that wait for people.
-    async fn run_calls(
-        &mut self,
-        calls: &[ToolCall],
-        resumed: bool,
-        fresh: &mut Vec<ResultLength>,
-    ) -> Result<Vec<PendingCall>, RunError> {
+    async fn run_calls(&mut self, calls: &[ToolCall], resumed: bool) -> Result<Vec<PendingCall>, RunError> {
         let is_context_full = self.caller.goes_by_context(calls) && self.view.shows_briefly(&self.offered);
         let round = CallRound {
             is_context_full,
@@ -289,23 +282,19 @@ impl ReactLoop<'_> {
             teller: self.teller,
         };
         let carried = round.carry_out(calls, resumed).await?;
-        fresh.extend(carried.measured);
         self.view.extend(carried.results);
         Ok(carried.open)
     }
 
-    fn result(&self, response: String, finish: RunFinish, fresh: Vec<ResultLength>, took: Duration) -> ReactLoopResult {
+    fn result(&self, response: String, finish: RunFinish, took: Duration) -> ReactLoopResult {
         let usage = self.checkpoint.usage();
-        let tool_calls = self.checkpoint.records(|turn, call_id| {
-            fresh.iter().find(|measured| measured.turn == turn && measured.call_id == call_id).map(|m| m.chars)
-        });
         ReactLoopResult {
             response,
-            finish,
+            finish: Some(finish),
             turns: usage.turns,
             duration_ms: took.as_millis() as i64,
             token_usage: usage.into(),
-            tool_calls,
+            tool_calls: self.checkpoint.records(),
             usage,
         }
     }

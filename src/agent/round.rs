@@ -18,8 +18,8 @@ use crate::agent::loops::LoopDetector;
 use crate::agent::stream::StreamEmitter;
 use crate::agent::{LoopStopReason, StopSignal};
 use crate::base::clock::Clock;
+use crate::domain::run::RunError;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
-use crate::domain::run::{RunError, Usage};
 
 /// Calls that only read run for so long before their intent is stored: an answer that was paid for is not to hang on a
 /// slow tool.
@@ -41,19 +41,10 @@ pub struct CallRound<'a, 'c> {
 /// Outcome of the calls of a turn.
 #[derive(Default)]
 pub struct CarriedCalls {
-    /// How long each result was before it was cut.
-    pub measured: Vec<ResultLength>,
     /// Calls that wait for people.
     pub open: Vec<PendingCall>,
     /// The results as they are stored, in the order of the calls.
     pub results: Vec<TranscriptMessage>,
-}
-
-/// The length of a result before it was cut, in characters.
-pub struct ResultLength {
-    pub turn: i64,
-    pub call_id: String,
-    pub chars: usize,
 }
 
 impl CallRound<'_, '_> {
@@ -90,8 +81,6 @@ impl CallRound<'_, '_> {
                 }
             };
             let (index, urgent) = (completed.index, completed.unrepeatable);
-            let (call_id, chars) = (completed.call.id.clone(), completed.chars);
-            carried.measured.push(ResultLength { turn, call_id, chars });
             let mut result = result_entry(self.window.cut_result(&completed.text), completed);
             self.tell_of_repetition(turn, &waiting, &mut result);
             self.teller.tool_result(turn, &result.message);
@@ -147,11 +136,11 @@ impl CallRound<'_, '_> {
 
 /// A result as it enters transcript and conversation.
 fn result_entry(content: String, done: CompletedCall) -> Added {
-    let CompletedCall { call, notice, is_error, duration_ms, reasons, fetched_at, .. } = done;
+    let CompletedCall { call, notice, is_error, reasons, fetched_at, record, .. } = done;
     let fetched_at = Some(fetched_at);
     let message =
         TranscriptMessage::Tool { call_id: call.id, name: call.name, notice, content, is_error, reasons, fetched_at };
-    Added { message, usage: Usage::default(), duration_ms: Some(duration_ms), model_call: None }
+    Added { duration_ms: Some(record.duration_ms), tool_record: Some(record), ..Added::plain(message) }
 }
 
 /// Does something while calls go on. One that stood still meanwhile might hold what this waits for: the one connection

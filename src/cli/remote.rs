@@ -16,6 +16,7 @@ pub(super) mod pipeline;
 pub(super) mod quota;
 pub(super) mod recipient;
 pub(super) mod run;
+pub(super) mod stats;
 pub(super) mod task;
 pub(super) mod tenant;
 pub(super) mod token;

@@ -117,6 +117,7 @@ pub const TOKEN: FieldFlags =
     &[("tenant_id", "--tenant"), ("name", "--name"), ("scopes", "--scope"), ("expires_at", "--expires-at")];
 pub const BUDGET: FieldFlags = &[("tenant_id", "TENANT")];
 pub const QUOTA: FieldFlags = &[("tenant_id", "TENANT")];
+pub const USAGE: FieldFlags = &[("tenant_id", "--tenant"), ("task_id", "--task"), ("*", "--*")];
 
 /// The flag for the field at `place` (`trigger.start_at`), and the place of the fault within it; the place itself where
 /// no flag was typed.

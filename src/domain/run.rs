@@ -2,7 +2,9 @@
 
 pub mod cause;
 pub mod outcome;
+pub mod result;
 pub mod stream;
+pub mod tool_record;
 pub mod transcript;
 
 use std::collections::VecDeque;
@@ -16,7 +18,9 @@ use crate::base::words::words;
 
 pub use cause::Cause;
 pub use outcome::{RunError, RunFault, RunOutcome};
+pub use result::ReactLoopResult;
 pub use stream::StreamEvent;
+pub use tool_record::{ToolAttribution, ToolRecord};
 pub use transcript::{ProviderMessage, StepOutcome, ToolCall, TranscriptEntry, TranscriptMessage};
 
 words! {

@@ -16,7 +16,7 @@ use crate::domain::approval::policy::task_rules_hold;
 use crate::domain::approval::{PolicyRules, TaskRules};
 use crate::domain::budget::{self, TaskBudget};
 use crate::domain::credential::references;
-use crate::domain::run::{Cause, MissedInstants, Run, RunError, RunOutcome, Usage};
+use crate::domain::run::{Cause, MissedInstants, Run, RunError, RunOutcome, ToolAttribution, Usage};
 use crate::domain::task::{Action, Task};
 use crate::domain::trigger::zone::shown_in;
 use crate::executor::{Executor, Job};
@@ -56,6 +56,7 @@ impl Orchestrator {
         let incoming = AgentRequest {
             tenant: Tenant::stored(&job.run.tenant_id).map_err(|why| RunError::fail("invalid_tenant", why))?,
             run_id: job.run.id,
+            attribution: ToolAttribution { agent: Some(self.name().to_owned()), ..ToolAttribution::default() },
             text: message(&job, task),
             metadata: metadata(&job.run),
             wishes: self.parse_overrides(&task.spec.action)?,
@@ -74,7 +75,7 @@ impl Orchestrator {
         };
         match self.agent.handle_message(&incoming).await? {
             AgentResponse::Answered(result) => {
-                Ok(RunOutcome::Succeeded { output: result.response, finish: Some(result.finish), usage: result.usage })
+                Ok(RunOutcome::Succeeded { output: result.response, finish: result.finish, usage: result.usage })
             }
             AgentResponse::Suspended(Suspension { asks, open, usage }) => Ok(RunOutcome::Asks { asks, open, usage }),
             AgentResponse::Refused { reason } => Ok(RunOutcome::Skipped { reason, usage: Usage::default() }),

@@ -4,6 +4,7 @@
 //! transcript, and a run goes on at the step where it ends, in this attempt or in the next. An effect that would happen
 //! twice and whose outcome nobody knows is never repeated.
 
+mod account;
 mod attempt;
 mod context;
 mod dry_run;

@@ -14,3 +14,4 @@ pub(super) mod stored_bytes;
 pub(super) mod summaries;
 pub(super) mod tokens;
 pub(super) mod unreadable;
+pub(super) mod usage;

@@ -29,3 +29,4 @@ pub mod service;
 mod stream;
 mod tasks;
 mod tokens;
+mod usage;

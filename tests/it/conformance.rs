@@ -77,6 +77,7 @@ mod transcript;
 mod turns;
 mod unreadable;
 mod unreadable_listed;
+mod usage;
 mod voters;
 mod waiting;
 pub mod world;

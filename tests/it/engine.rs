@@ -21,4 +21,5 @@ mod resting;
 mod retention;
 mod shares;
 mod stopping;
+mod usage;
 mod waiting;

@@ -104,6 +104,19 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
     ("http_request_seconds", &["method", "route"], "seconds", "p99 grows: see the pools, then the database."),
     ("http_requests", &["method", "route", "status"], "requests", "5xx: look for the request's id in the log."),
     (
+        "model_cost_micros",
+        &["model"],
+        "micro-dollars",
+        "Grows faster than usual: `reveille stats --by task` and `--by tenant` say whose runs cost it.",
+    ),
+    (
+        "model_tokens",
+        &["model", "kind"],
+        "tokens",
+        "Nothing; the pace of models. `reveille stats --by model` adds it up.",
+    ),
+    ("model_turns", &["model"], "turns", "Nothing; how often models answer."),
+    (
         "pool_connections",
         &["pool", "state"],
         "connections",
@@ -196,6 +209,12 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
         &["release", "source"],
         "always 1",
         "Instances with different releases: update tzdata, or Reveille, on the older ones. `reveille check` says when it is old.",
+    ),
+    (
+        "tool_calls",
+        &["tool", "result"],
+        "calls",
+        "`error` of one tool that grows: what it reaches is away, or a model calls it wrongly; `reveille run show` has the calls.",
     ),
     ("zone_moves", &[], "tasks", "Nothing; a government has changed its clocks, and the owners are told."),
 ];

@@ -161,7 +161,7 @@ impl SummaryWriter {
                 return None;
             }
         };
-        Some(Added { message, usage, duration_ms: None, model_call })
+        Some(Added { message, usage, duration_ms: None, model_call, tool_record: None })
     }
 
     fn is_due(&self, messages: usize) -> bool {

@@ -131,6 +131,7 @@ async fn show(args: OneArgs, environment: &Environment, screen: &mut Screen) -> 
         return Ok(screen.json(&json!({ "run": run, "transcript": entries }))?);
     }
     print_run(&run, false, screen)?;
+    print_tool_calls(&run["result"], screen)?;
     transcript::print(&entries, screen)?;
     Ok(())
 }
@@ -267,6 +268,28 @@ pub fn print_run(run: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Res
     Ok(())
 }
 
+/// Prints the calls of tools of a run as a table, if there are any.
+fn print_tool_calls(result: &Value, screen: &mut Screen) -> anyhow::Result<()> {
+    let Some(calls) = result["tool_calls"].as_array().filter(|calls| !calls.is_empty()) else { return Ok(()) };
+    screen.line("")?;
+    Ok(screen
+        .table(&["tool", "called by", "turn", "state", "ms", "characters"], calls.iter().map(tool_row).collect())?)
+}
+
+fn tool_row(call: &Value) -> Vec<String> {
+    let caller = &call["attribution"];
+    let names = [text_of(&caller["step"]), text_of(&caller["agent"])];
+    let state = if call["success"] == true { "succeeded" } else { "failed" };
+    vec![
+        on_one_line(&text_of(&call["name"])),
+        on_one_line(&names.into_iter().filter(|name| !name.is_empty()).collect::<Vec<_>>().join(" / ")),
+        text_of(&caller["turn"]),
+        state.to_owned(),
+        text_of(&call["duration_ms"]),
+        text_of(&call["result_chars"]),
+    ]
+}
+
 fn answer_text(run: &Value) -> String {
     [text_of(&run["output"]), error_of(run), text_of(&run["reason"])]
         .into_iter()
@@ -282,7 +305,8 @@ fn error_of(run: &Value) -> String {
 }
 
 fn usage_of(usage: &Value) -> String {
-    if usage["turns"].as_i64().unwrap_or_default() == 0 {
+    let is_zero = |name: &str| usage[name].as_i64().unwrap_or_default() == 0;
+    if is_zero("turns") && is_zero("tool_calls") {
         return String::new();
     }
     format!(
@@ -293,4 +317,18 @@ fn usage_of(usage: &Value) -> String {
         usage["output_tokens"],
         usage["cost_usd"].as_f64().unwrap_or_default()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn call_of_a_tool_is_shown_with_its_caller_and_how_it_ended() {
+        let call = json!({
+            "name": "look", "duration_ms": 40, "success": false, "result_chars": 900,
+            "attribution": { "agent": "clerk", "step": "order", "turn": 2001 },
+        });
+        assert_eq!(tool_row(&call), ["look", "order / clerk", "2001", "failed", "40", "900"]);
+    }
 }

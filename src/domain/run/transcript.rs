@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use crate::base::words::is_default;
 use crate::domain::run::outcome::RunFault;
-use crate::domain::run::{RunFinish, Usage};
+use crate::domain::run::{RunFinish, ToolRecord, Usage};
 
 /// The version of the stored form. Format 2 says which model was asked for a message, and counts its tokens by kind.
 pub const FORMAT: i16 = 2;
@@ -331,4 +331,7 @@ pub struct TranscriptEntry {
     /// The call of a model that made an assistant message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_call: Option<ModelCall>,
+    /// The call of a tool whose result this is; a run shows the records of all its calls.
+    #[serde(skip)]
+    pub tool_record: Option<ToolRecord>,
 }

@@ -35,6 +35,8 @@ const LAST_BATCH: Duration = Duration::from_secs(5);
 const COUNTS_MEMORY: TimeDelta = TimeDelta::days(2);
 /// How long an instance may go without a look at the index of event tasks and need not read all of it anew.
 const INDEX_MEMORY: TimeDelta = TimeDelta::days(1);
+/// How long usage is kept: a year and a month can be compared with those before.
+const USAGE_MEMORY: TimeDelta = TimeDelta::days(400);
 /// How long a session that comes back may be told what it has missed.
 const LIVE_MEMORY: TimeDelta = TimeDelta::hours(1);
 
@@ -52,9 +54,10 @@ enum HousekeepingJob {
     EventTasks,
     BudgetDays,
     BudgetReservations,
+    UsageDays,
 }
 
-const KINDS: [HousekeepingJob; 11] = [
+const KINDS: [HousekeepingJob; 12] = [
     HousekeepingJob::Runs,
     HousekeepingJob::Links,
     HousekeepingJob::Deliveries,
@@ -66,6 +69,7 @@ const KINDS: [HousekeepingJob; 11] = [
     HousekeepingJob::EventTasks,
     HousekeepingJob::BudgetDays,
     HousekeepingJob::BudgetReservations,
+    HousekeepingJob::UsageDays,
 ];
 
 /// Deletes rows after their retention.
@@ -199,6 +203,7 @@ async fn delete_batch(store: &Store, kind: HousekeepingJob, retention: TimeDelta
         HousekeepingJob::EventRules => store.forget_event_rules(now, old, BATCH).await,
         HousekeepingJob::LiveMessages => store.forget_live_messages(now - LIVE_MEMORY, BATCH).await,
         HousekeepingJob::EventTasks => store.forget_event_tasks(now - INDEX_MEMORY, BATCH).await,
+        HousekeepingJob::UsageDays => store.forget_usage_days(day_of(now - USAGE_MEMORY), BATCH).await,
         HousekeepingJob::BudgetDays => store.forget_budget_days(day_of(old), BATCH).await,
         HousekeepingJob::BudgetReservations => {
             store.release_stale_reservations(None, BATCH).await.map(|taken| taken as u64)

@@ -8,7 +8,8 @@ use futures::stream::FuturesUnordered;
 use serde_json::{Value, json};
 
 use crate::base::backoff::full_jitter;
-use crate::domain::run::{RunError, RunFault, StepOutcome, Usage};
+use crate::domain::run::{RunError, RunFault, StepOutcome};
+use crate::executor::pipeline::account::StepAccount;
 use crate::executor::pipeline::context::StepContext;
 use crate::executor::pipeline::kind::{Effect, RetryAdvice, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::ledger::{Ledger, StepPlace, StepStanding, VALUE_BYTES};
@@ -117,7 +118,7 @@ impl Attempts<'_> {
     async fn failed(&self, step: &str, position: i64, fault: RunFault) -> Result<RunFault, RunError> {
         let outcome = StepOutcome::Failed { error: fault.clone() };
         let place = StepPlace { position, step, index: None };
-        self.ledger.defer_result(place, outcome, Usage::default(), 0).await?;
+        self.ledger.defer_result(place, outcome, StepAccount::default(), 0).await?;
         Ok(fault)
     }
 
@@ -130,7 +131,7 @@ impl Attempts<'_> {
                 let message = "the service stopped during this step; whether it had its effect is unknown, and it was \
                                not repeated";
                 let fault = StepFault::unknown(message).fault;
-                self.record(unit, StepOutcome::Failed { error: fault.clone() }, Usage::default(), 0).await?;
+                self.record(unit, StepOutcome::Failed { error: fault.clone() }, StepAccount::default(), 0).await?;
                 return Ok(Err(fault));
             }
             StepStanding::Fresh | StepStanding::Open => {}
@@ -141,17 +142,17 @@ impl Attempts<'_> {
                 Err(fault) => match wait(unit, &fault, tries) {
                     NextAttempt::Wait(wait) => (fault, wait),
                     NextAttempt::LaterAttempt(after) => {
-                        self.record(unit, StepOutcome::Again { error: fault.fault.clone() }, fault.usage, 0).await?;
+                        self.record(unit, StepOutcome::Again { error: fault.fault.clone() }, fault.account, 0).await?;
                         return Err(RunError::Retry { fault: fault.fault, after });
                     }
                     NextAttempt::Never => {
                         let outcome = StepOutcome::Failed { error: fault.fault.clone() };
-                        self.record(unit, outcome, fault.usage, 0).await?;
+                        self.record(unit, outcome, fault.account, 0).await?;
                         return Ok(Err(fault.fault));
                     }
                 },
             };
-            self.record(unit, StepOutcome::Again { error: fault.fault }, fault.usage, 0).await?;
+            self.record(unit, StepOutcome::Again { error: fault.fault }, fault.account, 0).await?;
             self.world.stop.run_until_stopped(self.world.clock.sleep(wait)).await?;
         }
         unreachable!("tries are counted, and limited by the step")
@@ -166,16 +167,16 @@ impl Attempts<'_> {
         if unit.step.kind == "agent" {
             self.ledger.catch_up().await?;
         }
-        let StepResult { value, usage } = match done {
+        let StepResult { value, account } = match done {
             Ok(done) => done,
             Err(StepError::Run(error)) => return Err(error),
             Err(StepError::Fault(fault)) => return Ok(Err(fault)),
         };
         if value.to_string().len() > VALUE_BYTES {
-            return Ok(Err(StepFault { fault: too_large("the step's value"), again: RetryAdvice::No, usage }));
+            return Ok(Err(StepFault { fault: too_large("the step's value"), again: RetryAdvice::No, account }));
         }
         let duration_ms = self.world.clock.elapsed().saturating_sub(begun).as_millis() as i64;
-        self.record(unit, StepOutcome::Done { value: value.clone() }, usage, duration_ms).await?;
+        self.record(unit, StepOutcome::Done { value: value.clone() }, account, duration_ms).await?;
         Ok(Ok(value))
     }
 
@@ -222,10 +223,10 @@ impl Attempts<'_> {
         &self,
         unit: Unit<'_>,
         outcome: StepOutcome,
-        usage: Usage,
+        account: StepAccount,
         duration_ms: i64,
     ) -> Result<(), RunError> {
-        self.ledger.defer_result(unit.place(), outcome, usage, duration_ms).await?;
+        self.ledger.defer_result(unit.place(), outcome, account, duration_ms).await?;
         match unit.kind.effect() {
             Effect::Once => self.ledger.flush().await,
             Effect::Nothing | Effect::Read | Effect::Repeatable => Ok(()),

@@ -9,7 +9,8 @@ use uuid::Uuid;
 
 use crate::base::expr::{Expression, ExpressionError, MissingField};
 use crate::base::template::TemplateError;
-use crate::domain::run::{RunError, RunFault, Usage};
+use crate::domain::run::{RunError, RunFault};
+use crate::executor::pipeline::account::StepAccount;
 use crate::executor::pipeline::context::StepContext;
 use crate::executor::pipeline::reading::StepReader;
 use crate::executor::pipeline::scope::StepScope;
@@ -82,8 +83,8 @@ pub struct StepAction<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepResult {
     pub value: Value,
-    /// Usage that is not in the transcript already.
-    pub usage: Usage,
+    /// The calls that it took, as far as they are not in the transcript already.
+    pub account: StepAccount,
 }
 
 /// Why a step gave nothing.
@@ -99,8 +100,8 @@ pub enum StepError {
 pub struct StepFault {
     pub fault: RunFault,
     pub again: RetryAdvice,
-    /// Usage all the same.
-    pub usage: Usage,
+    /// The calls that it took all the same.
+    pub account: StepAccount,
 }
 
 /// Whether a step that failed may be executed again.
@@ -202,13 +203,13 @@ pub fn key_of(run_id: Uuid, step: &str, index: Option<u32>) -> String {
 
 impl StepResult {
     pub fn plain(value: Value) -> StepResult {
-        StepResult { value, usage: Usage::default() }
+        StepResult { value, account: StepAccount::default() }
     }
 }
 
 impl StepFault {
     pub fn new(code: impl Into<String>, message: impl Into<String>) -> StepFault {
-        StepFault { fault: RunFault::new(code, message), again: RetryAdvice::No, usage: Usage::default() }
+        StepFault { fault: RunFault::new(code, message), again: RetryAdvice::No, account: StepAccount::default() }
     }
 
     /// A fault that time may heal.
@@ -220,7 +221,7 @@ impl StepFault {
     pub fn credential(error: &CredentialError) -> StepFault {
         match error.trouble {
             CredentialFault::Busy => StepFault::passing(error.code(), error.to_string(), None),
-            _ => StepFault { fault: error.fault(), again: RetryAdvice::No, usage: Usage::default() },
+            _ => StepFault { fault: error.fault(), again: RetryAdvice::No, account: StepAccount::default() },
         }
     }
 

@@ -21,6 +21,7 @@ use crate::base::clock::Clock;
 use crate::base::json::length::bytes_of;
 use crate::domain::run::transcript::LEDGER;
 use crate::domain::run::{RunError, RunFault, StepOutcome, TranscriptEntry, TranscriptMessage, Usage};
+use crate::executor::pipeline::account::StepAccount;
 
 /// Largest value of a step, in bytes of JSON.
 pub const VALUE_BYTES: usize = 256 * 1024;
@@ -123,13 +124,15 @@ impl Ledger {
         &self,
         place: StepPlace<'_>,
         outcome: StepOutcome,
-        usage: Usage,
+        account: StepAccount,
         duration_ms: i64,
     ) -> Result<(), RunError> {
         let standing = standing_of(&outcome);
         let StepPlace { position, step, index } = place;
         let message = TranscriptMessage::StepResult { name: step.to_owned(), index, outcome, ledger: LEDGER };
-        self.defer(position, Added { message, usage, duration_ms: Some(duration_ms), model_call: None }).await?;
+        let StepAccount { usage, model_call, tool_record } = account;
+        let (model_call, tool_record) = (model_call.map(|call| *call), tool_record.map(|record| *record));
+        self.defer(position, Added { message, usage, duration_ms: Some(duration_ms), model_call, tool_record }).await?;
         self.set(place, standing);
         Ok(())
     }

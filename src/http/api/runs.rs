@@ -13,14 +13,14 @@ use uuid::Uuid;
 
 use crate::base::id;
 use crate::base::token::Permission;
-use crate::domain::run::{Run, RunOrigin, RunState, TranscriptEntry};
+use crate::domain::run::{ReactLoopResult, Run, RunOrigin, RunState, TranscriptEntry, Usage};
 use crate::domain::task::Task;
 use crate::http::api::approvals::ApprovalOfRun;
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::body::refuse_unknown_fields;
 use crate::http::request::idempotency::replayed_or;
 use crate::http::request::{Call, Early, Id, Items, JsonBody, ListPage, Onward, Query};
-use crate::store::{ApprovalFilter, RunFilter, StoreError};
+use crate::store::{ApprovalFilter, RunAccount, RunFilter, StoreError};
 
 pub use summary::RunSummary;
 
@@ -39,12 +39,16 @@ pub struct RunView {
     pub run: Run,
     /// Questions of the run to people, oldest first.
     pub approvals: Vec<ApprovalOfRun>,
+    /// The account of its models and tools, with up to 500 calls of tools in the order in which they ended; absent where it has
+    /// used none, and in answers to changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<ReactLoopResult>,
 }
 
 impl RunView {
     /// The run without its approvals.
     pub fn of(run: Run) -> RunView {
-        RunView { run, approvals: Vec::new() }
+        RunView { run, approvals: Vec::new(), result: None }
     }
 
     /// A run that is about to be recorded, as it will be read.
@@ -106,7 +110,23 @@ pub async fn get_run(Call(state, caller): Call, id: Id, query: Query) -> Result<
     let asked = ApprovalFilter { run_id: Some(run.id), limit: APPROVALS, ..ApprovalFilter::default() };
     let mut approvals = state.store.approvals_page(&caller.scope, &asked).await?.rows;
     approvals.reverse();
-    Ok(Json(RunView { run, approvals: approvals.into_iter().map(ApprovalOfRun::of).collect() }))
+    let approvals = approvals.into_iter().map(ApprovalOfRun::of).collect();
+    let result = result_of(&run, state.store.run_account(&caller.scope, run.id).await?);
+    Ok(Json(RunView { run, approvals, result }))
+}
+
+/// The result of a run as far as it has come; `None` where it has used neither models nor tools.
+fn result_of(run: &Run, account: RunAccount) -> Option<ReactLoopResult> {
+    let RunAccount { execution_ms, tool_records } = account;
+    (run.usage != Usage::default() || !tool_records.is_empty()).then(|| ReactLoopResult {
+        response: run.output.clone().unwrap_or_default(),
+        finish: run.finish,
+        turns: run.usage.turns,
+        duration_ms: execution_ms,
+        token_usage: run.usage.into(),
+        tool_calls: tool_records,
+        usage: run.usage,
+    })
 }
 
 /// Read the transcript of a run

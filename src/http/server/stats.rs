@@ -2,6 +2,8 @@
 //!
 //! They are counted at most every five seconds for each tenant, by one caller for all who ask meanwhile.
 
+pub mod usage;
+
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};

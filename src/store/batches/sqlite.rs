@@ -244,7 +244,7 @@ mod tests {
     fn entry() -> EntryColumns {
         let (at, message) = (DateTime::UNIX_EPOCH, TranscriptMessage::user("hello"));
         let (usage, duration_ms, model_call) = (Usage::default(), None, None);
-        let entry = TranscriptEntry { seq: 0, turn: 0, at, message, usage, duration_ms, model_call };
+        let entry = TranscriptEntry { seq: 0, turn: 0, at, message, usage, duration_ms, model_call, tool_record: None };
         EntryColumns::of(&entry).expect("an entry")
     }
 

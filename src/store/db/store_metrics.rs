@@ -13,9 +13,13 @@ use sqlx::{Pool, Sqlite};
 use crate::base::metrics::Metrics;
 use crate::domain::budget::{BudgetRefusal, Spend};
 use crate::domain::quota::Quota;
+use crate::domain::run::TranscriptEntry;
 use crate::store::Store;
 use crate::store::db::Db;
 use crate::store::db::connections::Connections;
+
+/// Name of models that nobody named, and of tools that are not there.
+const UNKNOWN: &str = "unknown";
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Reason {
@@ -39,6 +43,23 @@ struct BudgetLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ModelLabel {
+    model: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TokenLabels {
+    model: String,
+    kind: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ToolCallLabels {
+    tool: String,
+    result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct NamedPool {
     pool: &'static str,
 }
@@ -52,6 +73,10 @@ pub(in crate::store) struct StoreMetrics {
     budget_refused: Family<BudgetLabels, Counter>,
     budget_tokens: Counter,
     budget_cost: Counter,
+    model_turns: Family<ModelLabel, Counter>,
+    model_tokens: Family<TokenLabels, Counter>,
+    model_cost: Family<ModelLabel, Counter>,
+    tool_calls: Family<ToolCallLabels, Counter>,
 }
 
 impl StoreMetrics {
@@ -85,11 +110,63 @@ impl StoreMetrics {
         self.budget_cost.inc_by(spent.cost_micros.max(0) as u64);
     }
 
+    /// These entries were stored. Models are those of the settings, and a tool that is not there counts as `unknown`, so labels
+    /// are bounded whatever models say. An append that is repeated because its answer was lost counts twice.
+    pub(in crate::store) fn used<'e>(&self, entries: impl Iterator<Item = &'e TranscriptEntry>) {
+        for entry in entries {
+            if entry.usage.turns > 0 {
+                self.used_model(entry);
+            }
+            if let Some(record) = &entry.tool_record {
+                let tool = if record.is_known { record.name.clone() } else { UNKNOWN.into() };
+                let result = if record.success { "ok" } else { "error" };
+                self.tool_calls.get_or_create(&ToolCallLabels { tool, result }).inc();
+            }
+        }
+    }
+
+    fn used_model(&self, entry: &TranscriptEntry) {
+        let (usage, call) = (entry.usage, entry.model_call.as_ref());
+        let model = call.map_or(UNKNOWN, |call| &call.model).to_owned();
+        let parts = call.map(|call| call.tokens).unwrap_or_default();
+        for (kind, tokens) in [
+            ("input", usage.input_tokens),
+            ("output", usage.output_tokens),
+            ("cache_read", parts.cache_read),
+            ("cache_write", parts.cache_write),
+            ("reasoning", parts.reasoning),
+        ] {
+            if tokens > 0 {
+                self.model_tokens.get_or_create(&TokenLabels { model: model.clone(), kind }).inc_by(tokens as u64);
+            }
+        }
+        let label = ModelLabel { model };
+        self.model_turns.get_or_create(&label).inc_by(usage.turns as u64);
+        self.model_cost.get_or_create(&label).inc_by(usage.cost_micros.max(0) as u64);
+    }
+
     /// Writes of this kind changed nothing, because somebody else had the lease by then.
     pub(in crate::store) fn fenced(&self, write: &'static str, count: usize) {
         if count > 0 {
             self.fenced.get_or_create(&Write { write }).inc_by(count as u64);
         }
+    }
+}
+
+impl StoreMetrics {
+    fn show_usage(&self, metrics: &Metrics) {
+        metrics.register("model_turns", "Answers of models that are on the record, by model", self.model_turns.clone());
+        metrics.register(
+            "model_tokens",
+            "Tokens of answers of models, by model and kind; those of caches are part of `input`, and `reasoning` of `output`",
+            self.model_tokens.clone(),
+        );
+        metrics.register("model_cost_micros", "Micro-dollars of answers of models, by model", self.model_cost.clone());
+        metrics.register(
+            "tool_calls",
+            "Calls of tools that have ended, by tool and result; `unknown` are those of tools that are not there",
+            self.tool_calls.clone(),
+        );
     }
 }
 
@@ -176,6 +253,7 @@ impl Store {
             "Micro-dollars that budgets of a day have paid",
             self.counts.budget_cost.clone(),
         );
+        self.counts.show_usage(metrics);
         self.unreadable.register(metrics);
         let waits = match &self.db {
             Db::Postgres { waits, .. } | Db::Sqlite { waits, .. } => Family::clone(&waits.0),

@@ -12,6 +12,7 @@ use crate::base::id::Scope;
 use crate::domain::notification::NewDelivery;
 use crate::store::db::flow::QueueFlow;
 use crate::store::ops::budgets::ledgers::{release_runs, settle};
+use crate::store::ops::usage::counting::count_usage;
 use crate::store::runs::alerts::notifications_for;
 use crate::store::runs::lease::{Beat, Finish, FinishedRow, Lease};
 use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
@@ -76,7 +77,9 @@ impl Store {
             tx.post(&deliveries, now).await?;
         }
         let warned = end_budgets(self, tx, &ended, now).await?;
+        count_usage(tx, &ended.iter().map(|(end, _)| *end).collect::<Vec<_>>()).await?;
         write.commit().await?;
+        self.counts.used(ended.iter().flat_map(|(end, _)| &end.entries));
         if queued {
             self.notify(Topic::Queue);
         }

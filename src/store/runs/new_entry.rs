@@ -5,7 +5,7 @@ use sqlx::types::{Json, JsonRawValue};
 
 use crate::domain::run::Usage;
 use crate::domain::run::transcript::{ModelTokens, TranscriptEntry, TranscriptMessage};
-use crate::store::db::text::document;
+use crate::store::db::text::{document, optional_document};
 use crate::store::runs::lease::Lease;
 use crate::store::{Settlement, StoreError};
 
@@ -32,6 +32,8 @@ pub(in crate::store) struct EntryColumns {
     pub tokens: ModelTokens,
     pub usage: Usage,
     pub duration_ms: Option<i64>,
+    /// The record of the call of a tool whose result it is.
+    pub tool_record: Option<Json<Box<JsonRawValue>>>,
     pub at: DateTime<Utc>,
 }
 
@@ -46,6 +48,7 @@ impl EntryColumns {
             tokens: entry.model_call.as_ref().map(|call| call.tokens).unwrap_or_default(),
             usage: entry.usage,
             duration_ms: entry.duration_ms,
+            tool_record: optional_document(entry.tool_record.as_ref())?,
             at: entry.at,
         })
     }

@@ -41,6 +41,7 @@ struct TurnRow {
     #[sqlx(flatten)]
     usage: Usage,
     duration_ms: Option<i64>,
+    tool_record: Option<String>,
     created_at: DateTime<Utc>,
 }
 
@@ -62,6 +63,8 @@ impl TurnRow {
             usage: self.usage,
             duration_ms: self.duration_ms,
             model_call,
+            // an account, on which nothing hangs
+            tool_record: self.tool_record.as_deref().and_then(|record| serde_json::from_str(record).ok()),
         })
     }
 
@@ -104,14 +107,16 @@ impl Store {
         entries: &[TranscriptEntry],
         settlements: Vec<Settlement>,
     ) -> Result<(), StoreError> {
-        let entries = entries.iter().map(EntryColumns::of).collect::<Result<Vec<_>, _>>()?;
-        let bytes = entries.iter().map(EntryColumns::bytes).sum();
-        let (store, append) = (self.clone(), TranscriptAppend { lease, entries, settlements });
+        let columns = entries.iter().map(EntryColumns::of).collect::<Result<Vec<_>, _>>()?;
+        let bytes = columns.iter().map(EntryColumns::bytes).sum();
+        let (store, append) = (self.clone(), TranscriptAppend { lease, entries: columns, settlements });
         let work = |appends: Vec<_>| async move {
             together_or_alone(&store, &appends, |store, appends| Box::pin(store.append_together(appends))).await
         };
         let written = self.appends.submit_for(tenant.to_owned(), bytes, append, work).await;
-        written.unwrap_or_else(|| Err(StoreError::Unavailable("the append was broken off".into())))
+        written.unwrap_or_else(|| Err(StoreError::Unavailable("the append was broken off".into())))?;
+        self.counts.used(entries.iter());
+        Ok(())
     }
 
     async fn append_together(&self, appends: &[TranscriptAppend]) -> Result<Vec<Result<(), StoreError>>, StoreError> {
@@ -250,7 +255,8 @@ impl Store {
 /// By its key alone, whatever the planner believes of the table: a run reads it once, and may stand still for it.
 const CHECKPOINT: &str = "
     select seq, turn, format, body, provider_message, turns, tool_calls, input_tokens, output_tokens, cost_micros,
-           duration_ms, created_at, model, cache_read_tokens, cache_write_tokens, reasoning_tokens
+           duration_ms, created_at, model, cache_read_tokens, cache_write_tokens, reasoning_tokens,
+           cast(tool_record as text) as tool_record
       from turns where run_id = $1 and seq >= $2 order by seq limit $3";
 
 const PAGE: &str = sql!(PAGE_WHERE; "{and}" = ""; "{run}" = "$1"; "{from}" = "$2"; "{limit}" = "$3"; "{bound}" = "$4");
@@ -267,7 +273,8 @@ const PAGE_WHERE: &str = "
     fit as (select seq, sum(bytes) over (order by seq rows unbounded preceding) - bytes as before from page)
     select t.seq, t.turn, t.format, t.body, cast(null as text) as provider_message, t.turns, t.tool_calls,
            t.input_tokens, t.output_tokens, t.cost_micros, t.duration_ms, t.created_at, t.model,
-           t.cache_read_tokens, t.cache_write_tokens, t.reasoning_tokens, (select count(*) from page) as found
+           t.cache_read_tokens, t.cache_write_tokens, t.reasoning_tokens, cast(null as text) as tool_record,
+           (select count(*) from page) as found
       from turns t join fit on fit.seq = t.seq
      where t.run_id = {run} and fit.before < {bound}
      order by t.seq";

@@ -22,6 +22,7 @@ use reveille::domain::approval::policy::Policy;
 use reveille::domain::approval::{Approval, ApprovalOverride, Begun, CallOutcome, GrantAsk};
 use reveille::domain::data_file::{DataFilePart, NewDataFile};
 use reveille::domain::event::Event;
+use reveille::domain::run::ToolAttribution;
 use reveille::domain::run::outcome::RunError;
 use reveille::domain::run::stream::StreamEvent;
 use reveille::domain::run::transcript::{ToolCall, TranscriptEntry, TranscriptMessage};
@@ -438,6 +439,7 @@ impl AgentHarness {
         AgentRequest {
             tenant: Tenant::new("ann").unwrap(),
             run_id: RUN,
+            attribution: ToolAttribution { agent: Some("orchestrator".into()), ..ToolAttribution::default() },
             text: text.into(),
             first_turn: 0,
             metadata: Default::default(),
@@ -462,7 +464,7 @@ impl AgentHarness {
     }
 
     /// The answer; anything else fails the test.
-    pub async fn answer(&self, text: &str) -> reveille::agent::ReactLoopResult {
+    pub async fn answer(&self, text: &str) -> reveille::domain::run::ReactLoopResult {
         match self.handle(text).await {
             Ok(AgentResponse::Answered(result)) => result,
             other => panic!("no answer: {other:?}"),

@@ -62,7 +62,7 @@ async fn message_goes_through_the_loop_and_all_of_it_is_in_transcript_result_and
             "token_usage": { "input_tokens": 300, "output_tokens": 40, "total": 340 },
             "tool_calls": [{
                 "name": "echo", "args_summary": { "n": 1 }, "duration_ms": 0, "success": true,
-                "result_chars": 7,
+                "result_chars": 7, "attribution": { "agent": "orchestrator", "turn": 1 },
             }],
         })
     );

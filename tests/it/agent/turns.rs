@@ -33,7 +33,7 @@ async fn model_is_asked_once_for_an_answer_without_tools_after_ten_turns() {
     let stage = AgentHarness::new(answers, vec![FakeTool::echo("echo")]);
     let result = stage.answer("count for ever").await;
     assert_eq!((result.response.as_str(), result.turns, result.tool_calls.len()), ("This far I came.", 11, 10));
-    assert_eq!(result.finish, RunFinish::MaxTurns);
+    assert_eq!(result.finish, Some(RunFinish::MaxTurns));
     let requests = stage.model.requests.lock().unwrap();
     let choices: Vec<ToolChoice> = requests.iter().map(|request| request.tool_choice).collect();
     assert_eq!(choices, [vec![ToolChoice::Auto; 10], vec![ToolChoice::None]].concat());
@@ -48,7 +48,7 @@ async fn model_is_asked_once_for_an_answer_without_tools_after_ten_turns() {
 #[tokio::test]
 async fn answer_within_the_turns_is_a_plain_one() {
     let stage = stage(vec![calling("1", None), says("One.")], Settings { max_turns: 2, ..Settings::default() });
-    assert_eq!(stage.answer("go").await.finish, RunFinish::Answer);
+    assert_eq!(stage.answer("go").await.finish, Some(RunFinish::Answer));
     let finishes = stage.store.messages().into_iter().filter_map(|message| match message {
         TranscriptMessage::Assistant { finish, .. } => Some(finish),
         _ => None,
@@ -66,7 +66,7 @@ async fn model_that_calls_on_all_the_same_ends_with_the_last_thing_that_it_said(
         let result = stage.answer("go").await;
         assert_eq!(
             (result.response.as_str(), result.finish),
-            ("I have read three of five mails.", RunFinish::MaxTurns)
+            ("I have read three of five mails.", Some(RunFinish::MaxTurns))
         );
         assert_eq!((result.turns, result.tool_calls.len()), (2, 1), "the call of the closing turn is not made");
     }
@@ -81,7 +81,10 @@ async fn run_that_goes_on_behind_its_closing_answer_says_the_same_whatever_its_l
         let mut resumed = stage(vec![], Settings::default());
         resumed.store = Memory::of(entries);
         let again = resumed.answer("go").await;
-        assert_eq!((&again.response, again.finish, again.usage), (&whole.response, RunFinish::MaxTurns, whole.usage));
+        assert_eq!(
+            (&again.response, again.finish, again.usage),
+            (&whole.response, Some(RunFinish::MaxTurns), whole.usage)
+        );
         assert_eq!(resumed.model.asked(), 0);
     }
 }
@@ -94,7 +97,7 @@ async fn run_that_dies_before_its_closing_answer_is_asked_for_it_again() {
     entries.pop();
     let mut resumed = stage(vec![says("Three of five.")], one_turn());
     resumed.store = Memory::of(entries);
-    assert_eq!(resumed.answer("go").await.finish, RunFinish::MaxTurns);
+    assert_eq!(resumed.answer("go").await.finish, Some(RunFinish::MaxTurns));
     assert_eq!(resumed.model.requests.lock().unwrap()[0].tool_choice, ToolChoice::None);
 }
 

@@ -141,6 +141,7 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("list_tokens", line(P::TokensRead, InQuery, 200, None)),
         ("revoke_token", line(P::TokensWrite, Here, 204, None)),
         ("get_stats", line(P::StatsRead, InQuery, 200, None)),
+        ("get_usage", line(P::StatsRead, InQuery, 200, None)),
         // a tenant sees its quotas, and has no say in them
         ("get_quotas", line(P::StatsRead, Here, 200, None)),
         ("put_quotas", line(P::All, Here, 403, Some(json!({ "tasks": 5 })))),

@@ -112,8 +112,16 @@ async fn started(api: &Api) -> (Uuid, Lease) {
 
 async fn append(api: &Api, lease: Lease, seq: i64, turn: i64, message: TranscriptMessage) {
     let at = api.clock.now();
-    let entry =
-        TranscriptEntry { seq, turn, at, message, usage: Usage::default(), duration_ms: None, model_call: None };
+    let entry = TranscriptEntry {
+        seq,
+        turn,
+        at,
+        message,
+        usage: Usage::default(),
+        duration_ms: None,
+        model_call: None,
+        tool_record: None,
+    };
     api.store.append("a", lease, &[entry]).await.unwrap();
 }
 

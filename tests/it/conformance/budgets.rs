@@ -134,6 +134,7 @@ async fn summary_beside_a_turn_is_settled_by_its_own_entry_or_charged_the_worst_
         usage: Usage { turns, input_tokens: tokens, cost_micros: 2 * tokens, ..Usage::default() },
         duration_ms: None,
         model_call: None,
+        tool_record: None,
     };
     let answer = TranscriptMessage::Assistant {
         text: Some("hm".into()),
@@ -168,6 +169,7 @@ async fn settling_twice_counts_once_and_what_a_run_has_left_is_taken_back_with_i
         usage: Usage::default(),
         duration_ms: None,
         model_call: None,
+        tool_record: None,
     };
     let settlement = || vec![Settlement { id: calls[0].id, spent: TOKENS(30), notice: None }];
     for _ in 0..2 {

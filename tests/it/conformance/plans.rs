@@ -243,6 +243,12 @@ async fn store_much(world: &StoreHarness) {
              select gen_random_uuid(), 'tenant-' || n % 100, 'agent:' || n, 't', 'auto', {now}, 't', {now} + interval '1 day'
                from {each}"
         ),
+        format!(
+            "insert into usage_days (tenant_id, day, task_id, kind, name, calls, failures, duration_ms, input_tokens,
+                                     output_tokens, cache_read_tokens, cache_write_tokens, reasoning_tokens, cost_micros,
+                                     result_chars)
+             select 'tenant-' || n, '2026-03-01', gen_random_uuid(), 'model', 'main', 1, 0, 1, 1, 1, 0, 0, 0, 1, 0 from {each}"
+        ),
         // far fewer than of all else: an instance reads all of them when any has changed
         format!(
             "insert into halts (tenant_id, kind, halted_by, since)
@@ -352,6 +358,9 @@ async fn take(world: &StoreHarness, fair: Option<ClaimCursor>) -> Vec<StartedRun
     world.store.take_runs(&take).await.unwrap().starts.started
 }
 
+/// Usage of an entry of [`transcribe`].
+const ANSWER: Usage = Usage { turns: 1, tool_calls: 0, input_tokens: 9, output_tokens: 9, cost_micros: 9 };
+
 /// The reads and writes of an agent: where it stands, and how it goes on.
 async fn transcribe(world: &StoreHarness, started: &[StartedRun]) {
     let entry = |seq| TranscriptEntry {
@@ -359,9 +368,10 @@ async fn transcribe(world: &StoreHarness, started: &[StartedRun]) {
         turn: seq,
         at: world.now(),
         message: TranscriptMessage::user("hello"),
-        usage: Usage::default(),
+        usage: ANSWER,
         duration_ms: None,
         model_call: None,
+        tool_record: None,
     };
     let appends = started.iter().take(4).map(|started| async move {
         let run = &started.run;
@@ -372,7 +382,7 @@ async fn transcribe(world: &StoreHarness, started: &[StartedRun]) {
     join_all(appends).await;
     spend(world, started).await;
     if let Some(StartedRun { run, .. }) = started.first() {
-        assert_eq!(world.store.usage_of(run.id).await.unwrap(), Usage::default());
+        assert_eq!(world.store.usage_of(run.id).await.unwrap().turns, 2 * ANSWER.turns);
         for scope in [Scope::Every, only(&run.tenant_id)] {
             assert_eq!(world.store.transcript(&scope, run.id, 0, 9).await.unwrap().len(), 2);
         }
@@ -413,12 +423,15 @@ async fn end(world: &StoreHarness, started: Vec<StartedRun>) {
     let ends = started.iter().enumerate().map(|(place, started)| match place {
         0 => Finish {
             again: Some(RequeuedRun { run_at: later, uses_attempt: true }),
+            usage: ANSWER,
             ..end_of(started, RunState::Queued)
         },
-        1 => {
-            Finish { park: Some(Park::Completion { until: later }), ..end_of(started, RunState::WaitingForCompletion) }
-        }
-        2 | 3 => Finish { budget: Some(BudgetEnd::default()), ..end_of(started, RunState::Succeeded) },
+        1 => Finish {
+            park: Some(Park::Completion { until: later }),
+            usage: ANSWER,
+            ..end_of(started, RunState::WaitingForCompletion)
+        },
+        2 | 3 => Finish { budget: Some(BudgetEnd::default()), usage: ANSWER, ..end_of(started, RunState::Succeeded) },
         _ => end_of(started, RunState::Succeeded),
     });
     assert_eq!(world.store.finish_runs(&ends.collect::<Vec<_>>()).await.unwrap(), Vec::<Uuid>::new());

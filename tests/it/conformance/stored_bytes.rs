@@ -57,6 +57,7 @@ async fn older_rows_are_counted_once_piece_by_piece_whatever_is_written_meanwhil
             usage: Usage::default(),
             duration_ms: None,
             model_call: None,
+            tool_record: None,
         };
         world.store.append("a", started.lease, &[entry(0), entry(1), entry(2)]).await.unwrap();
         let mut told = retention::message(Some(started.run.id), &format!("told {}", task.id));
@@ -220,6 +221,7 @@ async fn whatever_is_kept_counts_until_it_is_deleted(world: &StoreHarness) {
         usage: Usage::default(),
         duration_ms: None,
         model_call: None,
+        tool_record: None,
     };
     for _ in 0..2 {
         world.store.append("a", started.lease, std::slice::from_ref(&entry)).await.unwrap();
@@ -408,6 +410,7 @@ async fn fires_of_a_full_tenant_are_skipped_and_its_runs_come_to_their_end(world
         usage: Usage::default(),
         duration_ms: None,
         model_call: None,
+        tool_record: None,
     };
     world.store.append("a", under_way.lease, &[entry]).await.unwrap();
     let output = Some("a result".to_owned());

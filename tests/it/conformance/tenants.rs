@@ -50,7 +50,16 @@ async fn things(world: &StoreHarness) -> Things {
     let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
     let ended = world.started(&task).await;
     let (message, usage) = (TranscriptMessage::user("hello"), Usage::default());
-    let entry = TranscriptEntry { seq: 0, turn: 0, at: START, message, usage, duration_ms: None, model_call: None };
+    let entry = TranscriptEntry {
+        seq: 0,
+        turn: 0,
+        at: START,
+        message,
+        usage,
+        duration_ms: None,
+        model_call: None,
+        tool_record: None,
+    };
     world.store.append("a", ended.lease, &[entry]).await.unwrap();
     world.store.remember_answer(&remembered(), START).await.unwrap();
     world.store.finish_runs(&[end_of(&ended, RunState::Failed)]).await.unwrap();
@@ -229,7 +238,7 @@ async fn lookups_answer_the_tenants_own_and_nothing_of_another(world: &StoreHarn
 }
 
 /// The tables that only row-level security keeps apart when a predicate is forgotten.
-const WALLED: [&str; 33] = [
+const WALLED: [&str; 34] = [
     "tasks",
     "recipients",
     "deliveries",
@@ -263,6 +272,7 @@ const WALLED: [&str; 33] = [
     "budget_reservations",
     "data_files",
     "data_file_chunks",
+    "usage_days",
 ];
 
 /// Walled as well, but for the row of `*`, which everybody may read.
@@ -318,6 +328,9 @@ async fn on_postgres_row_level_security_alone_keeps_tenants_apart() {
          values ('a', gen_random_uuid(), '2026-03-01', 1, 1, 1, 1)",
         "insert into budget_reservations (id, run_id, lease_token, tenant_id, task_id, day, tokens, cost_micros)
          values (gen_random_uuid(), gen_random_uuid(), 1, 'a', gen_random_uuid(), '2026-03-01', 1, 1)",
+        "insert into usage_days (tenant_id, day, task_id, kind, name, calls, failures, duration_ms, input_tokens, output_tokens,
+                                 cache_read_tokens, cache_write_tokens, reasoning_tokens, cost_micros, result_chars)
+         values ('a', '2026-03-01', gen_random_uuid(), 'tool', 'x', 1, 0, 1, 0, 0, 0, 0, 0, 0, 1)",
         "insert into tenant_quotas (tenant_id, tasks, updated_at) values ('a', 9, now())",
     ] {
         world.plant(planted).await;

@@ -105,6 +105,7 @@ const FREE: &[(&str, &str)] = &[
     ("throttles", "keys and instants, looked at by key"),
     ("tokens", "one is read, by its hash, for who shows it"),
     ("turns", "read within their run, whose end it is"),
+    ("usage_days", "names and numbers, added up by key"),
     ("verifications", "one is read, by its recipient and address"),
     ("zone_releases", "of one release; nothing fires by rules that are not known"),
 ];

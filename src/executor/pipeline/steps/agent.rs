@@ -14,7 +14,7 @@ use crate::base::template::Template;
 use crate::domain::approval::ApprovalOverride;
 use crate::domain::budget::CallBound;
 use crate::domain::credential::references;
-use crate::domain::run::{RunError, TranscriptEntry, TranscriptMessage};
+use crate::domain::run::{RunError, ToolAttribution, TranscriptEntry, TranscriptMessage};
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::{StepReader, given};
 use crate::executor::pipeline::scope::{OWN_NAMES, StepScope};
@@ -105,6 +105,7 @@ impl AgentExecution {
         let incoming = AgentRequest {
             tenant: world.tenant.clone(),
             run_id: world.run_id,
+            attribution: ToolAttribution { agent: self.name.clone(), step: Some(act.place()), turn: 0 },
             text,
             metadata: metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
             wishes: self.wishes.clone(),
@@ -261,7 +262,7 @@ mod tests {
 
     fn entry(seq: i64, message: TranscriptMessage) -> TranscriptEntry {
         let (at, usage) = (DateTime::UNIX_EPOCH, Usage::default());
-        TranscriptEntry { seq, turn: 0, at, message, usage, duration_ms: None, model_call: None }
+        TranscriptEntry { seq, turn: 0, at, message, usage, duration_ms: None, model_call: None, tool_record: None }
     }
 
     fn compaction(from: i64, to: i64, pinned: &[i64]) -> TranscriptMessage {

@@ -192,9 +192,9 @@ impl Http {
         let CredentialAnswer { response, refused } = fetched.map_err(|error| unfetched(error, idempotent))?;
         match refused {
             Some(error) if !self.accept_status.contains(&response.status.as_u16()) => {
-                let StepFault { fault, again, usage } = StepFault::credential(&error);
+                let StepFault { fault, again, account } = StepFault::credential(&error);
                 let message = format!("{}: {}", fault.message, excerpt(&response));
-                Err(StepFault { fault: RunFault { message, ..fault }, again, usage })
+                Err(StepFault { fault: RunFault { message, ..fault }, again, account })
             }
             _ => self.judge(response, idempotent, act.world.clock.now()),
         }

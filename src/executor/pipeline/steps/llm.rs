@@ -7,7 +7,9 @@ use crate::agent::{budget, wait_without_slot};
 use crate::base::invalid::did_you_mean;
 use crate::base::template::Template;
 use crate::base::template::untrusted::RULE;
+use crate::domain::run::transcript::ModelCall;
 use crate::domain::run::{TranscriptMessage, Usage};
+use crate::executor::pipeline::account::StepAccount;
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::StepReader;
 use crate::executor::pipeline::scope::{OWN_NAMES, StepScope};
@@ -80,15 +82,18 @@ impl Llm {
         let mut usage = chain.take_unusable();
         let completed = match completed {
             Ok(completed) => completed,
-            Err(error) => return Err(StepFault { usage, ..failed(error) }.into()),
+            Err(error) => {
+                return Err(StepFault { account: StepAccount::of_model(usage, None), ..failed(error) }.into());
+            }
         };
         usage += budget::usage_of(completed.answer.tokens, completed.cost_micros);
+        let model_call = Some(ModelCall { model: completed.model, tokens: completed.answer.tokens });
         if completed.answer.stop == StopReason::Refused {
             let refused = StepFault::new("llm_refused", "the provider of the model withheld the answer");
-            return Err(StepFault { usage, ..refused }.into());
+            return Err(StepFault { account: StepAccount::of_model(usage, model_call), ..refused }.into());
         }
-        let usage = Usage { turns: 1, ..usage };
-        Ok(StepResult { value: json!(completed.answer.text.unwrap_or_default()), usage })
+        let account = StepAccount::of_model(Usage { turns: 1, ..usage }, model_call);
+        Ok(StepResult { value: json!(completed.answer.text.unwrap_or_default()), account })
     }
 }
 

@@ -2,6 +2,7 @@
 //! refused when the task is saved, and a call that the rules do not let through is refused when it is made.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
@@ -13,11 +14,13 @@ use crate::base::template::Tree;
 use crate::domain::approval::proposal::undo_window;
 use crate::domain::approval::{ApprovalLevel, Category};
 use crate::domain::credential::Reference;
+use crate::domain::run::{ToolAttribution, ToolRecord};
+use crate::executor::pipeline::account::StepAccount;
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::{StepReader, given};
 use crate::executor::pipeline::scope::StepScope;
 use crate::ports::tool::registry::{Registered, unknown_tool};
-use crate::ports::tool::{CalledBy, Definition, ToolContext, ToolError, ToolFailure, ToolStatus};
+use crate::ports::tool::{CalledBy, Definition, ToolContext, ToolError, ToolFailure, ToolOutput, ToolStatus};
 
 struct ToolExecution {
     name: String,
@@ -132,10 +135,26 @@ impl ToolExecution {
             clock: act.world.clock.clone(),
             known: act.world.known.clone(),
         };
-        match tool.tool.call(&context, arguments).await {
-            Ok(output) => Ok(StepResult::plain(output.into_value())),
-            Err(error) => Err(self.failed(error).into()),
+        let begun = act.world.clock.elapsed();
+        let answered = tool.tool.call(&context, arguments.clone()).await;
+        let took = act.world.clock.elapsed().saturating_sub(begun);
+        let account = StepAccount::of_tool(self.record(act, &arguments, took, answered.as_ref().ok()));
+        match answered {
+            Ok(output) => Ok(StepResult { value: output.into_value(), account }),
+            Err(error) => Err(StepFault { account, ..self.failed(error) }.into()),
         }
+    }
+
+    fn record(
+        &self,
+        act: &StepAction<'_>,
+        arguments: &Value,
+        took: Duration,
+        output: Option<&ToolOutput>,
+    ) -> ToolRecord {
+        let attribution = ToolAttribution { agent: None, step: Some(act.place()), turn: act.position };
+        let ended = (output.is_some(), output.map_or(0, |output| output.whole().chars().count()));
+        ToolRecord::new((&self.name, true), arguments, took.as_millis() as i64, ended, attribution)
     }
 
     /// Whether the rules let this call through, for this tenant and with these arguments.

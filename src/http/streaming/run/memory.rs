@@ -151,7 +151,16 @@ mod tests {
 
     fn entry(seq: i64, turn: i64, message: TranscriptMessage) -> TranscriptEntry {
         let at = chrono::DateTime::UNIX_EPOCH;
-        TranscriptEntry { seq, turn, at, message, usage: Usage::default(), duration_ms: None, model_call: None }
+        TranscriptEntry {
+            seq,
+            turn,
+            at,
+            message,
+            usage: Usage::default(),
+            duration_ms: None,
+            model_call: None,
+            tool_record: None,
+        }
     }
 
     /// An answer with one call.

@@ -37,7 +37,7 @@ fn entries_of<'a>(appends: impl Iterator<Item = &'a TranscriptAppend>) -> Vec<(L
     appends.flat_map(|append| append.entries.iter().map(|entry| (append.lease, entry))).collect()
 }
 
-/// The values of `$1` to `$17`, which are the same in both statements.
+/// The values of `$1` to `$18`, which are the same in both statements.
 fn columns_of(entries: &[(Lease, &EntryColumns)]) -> Result<PgArguments, sqlx::Error> {
     let mut arguments = PgArguments::default();
     arguments.add(FORMAT).map_err(sqlx::Error::Encode)?;
@@ -58,6 +58,7 @@ fn columns_of(entries: &[(Lease, &EntryColumns)]) -> Result<PgArguments, sqlx::E
     add(&mut arguments, columns().map(|entry| entry.tokens.cache_read))?;
     add(&mut arguments, columns().map(|entry| entry.tokens.cache_write))?;
     add(&mut arguments, columns().map(|entry| entry.tokens.reasoning))?;
+    add(&mut arguments, columns().map(|entry| entry.tool_record.clone()))?;
     Ok(arguments)
 }
 

@@ -94,7 +94,7 @@ fn insert(text: &mut QueryBuilder<Sqlite>, entries: &[(Lease, &EntryColumns)]) {
     text.push(
         "with entries (run_id, lease_token, seq, turn, format, body, turns, tool_calls, input_tokens, output_tokens,
                        cost_micros, duration_ms, created_at, provider_message, model, cache_read_tokens,
-                       cache_write_tokens, reasoning_tokens) as (",
+                       cache_write_tokens, reasoning_tokens, tool_record) as (",
     );
     text.push_values(entries, |mut row, (lease, entry)| {
         let usage = entry.usage;
@@ -104,15 +104,15 @@ fn insert(text: &mut QueryBuilder<Sqlite>, entries: &[(Lease, &EntryColumns)]) {
         row.push_bind(usage.input_tokens).push_bind(usage.output_tokens).push_bind(usage.cost_micros);
         row.push_bind(entry.duration_ms).push_bind(entry.at).push_bind(entry.provider_message.clone());
         row.push_bind(entry.model.clone()).push_bind(entry.tokens.cache_read).push_bind(entry.tokens.cache_write);
-        row.push_bind(entry.tokens.reasoning);
+        row.push_bind(entry.tokens.reasoning).push_bind(entry.tool_record.clone());
     });
     text.push(
         ") insert into turns (run_id, seq, turn, format, body, turns, tool_calls, input_tokens, output_tokens, cost_micros,
                               duration_ms, created_at, provider_message, model, cache_read_tokens, cache_write_tokens,
-                              reasoning_tokens)
+                              reasoning_tokens, tool_record)
            select e.run_id, e.seq, e.turn, e.format, e.body, e.turns, e.tool_calls, e.input_tokens, e.output_tokens,
                   e.cost_micros, e.duration_ms, e.created_at, e.provider_message, e.model, e.cache_read_tokens,
-                  e.cache_write_tokens, e.reasoning_tokens
+                  e.cache_write_tokens, e.reasoning_tokens, e.tool_record
              from entries e",
     );
 }

@@ -154,8 +154,16 @@ struct Entries {
 impl Entries {
     fn add(&mut self, message: TranscriptMessage) {
         let (seq, usage) = (self.all.len() as i64, Usage::default());
-        let entry =
-            TranscriptEntry { seq, turn: self.turn, at: start(), message, usage, duration_ms: None, model_call: None };
+        let entry = TranscriptEntry {
+            seq,
+            turn: self.turn,
+            at: start(),
+            message,
+            usage,
+            duration_ms: None,
+            model_call: None,
+            tool_record: None,
+        };
         self.all.push(entry);
     }
 

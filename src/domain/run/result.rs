@@ -1,0 +1,86 @@
+//! Outcome of a message: the answer, and the account of its tokens, tools and cost.
+
+use serde::Serialize;
+
+use crate::domain::run::{RunFinish, ToolRecord, Usage};
+
+/// The outcome of the loop; its JSON form is the chat's answer, and part of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct ReactLoopResult {
+    /// The answer.
+    pub response: String,
+    /// How the model came to it; absent as long as there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finish: Option<RunFinish>,
+    /// Turns of the model.
+    pub turns: i64,
+    /// Time of all executions, in milliseconds.
+    pub duration_ms: i64,
+    /// Tokens of all calls of models.
+    pub token_usage: TokenUsage,
+    /// Calls of tools, in order.
+    pub tool_calls: Vec<ToolRecord>,
+    /// Usage in the form of a run, cost included.
+    #[serde(skip)]
+    pub usage: Usage,
+}
+
+/// Tokens of several calls of models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct TokenUsage {
+    /// Tokens that models read.
+    pub input_tokens: i64,
+    /// Tokens that models wrote.
+    pub output_tokens: i64,
+    /// The sum of both.
+    pub total: i64,
+}
+
+impl From<Usage> for TokenUsage {
+    fn from(usage: Usage) -> TokenUsage {
+        let Usage { input_tokens, output_tokens, .. } = usage;
+        TokenUsage { input_tokens, output_tokens, total: input_tokens + output_tokens }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::domain::run::tool_record::ToolAttribution;
+
+    #[test]
+    fn result_has_the_form_of_the_contract() {
+        let usage = Usage { turns: 3, tool_calls: 1, input_tokens: 20, output_tokens: 4, cost_micros: 9 };
+        let record = ToolRecord {
+            name: "current_time".into(),
+            args_summary: json!({}),
+            duration_ms: 5,
+            success: true,
+            result_chars: 120,
+            attribution: ToolAttribution { agent: Some("orchestrator".into()), step: None, turn: 2 },
+            is_known: true,
+        };
+        let result = ReactLoopResult {
+            response: "done".into(),
+            finish: Some(RunFinish::Answer),
+            turns: 3,
+            duration_ms: 812,
+            token_usage: usage.into(),
+            tool_calls: vec![record],
+            usage,
+        };
+        assert_eq!(
+            serde_json::to_value(result).unwrap(),
+            json!({
+                "response": "done", "finish": "answer", "turns": 3, "duration_ms": 812,
+                "token_usage": { "input_tokens": 20, "output_tokens": 4, "total": 24 },
+                "tool_calls": [{
+                    "name": "current_time", "args_summary": {}, "duration_ms": 5, "success": true,
+                    "result_chars": 120, "attribution": { "agent": "orchestrator", "turn": 2 },
+                }],
+            })
+        );
+    }
+}

@@ -1,0 +1,43 @@
+//! The account of a run: how long it was executed, and the records of its calls of tools.
+
+use uuid::Uuid;
+
+use crate::base::id::Scope;
+use crate::domain::run::ToolRecord;
+use crate::store::{Store, StoreError};
+
+/// Records that are read of one run; its transcript has all calls.
+pub const TOOL_RECORDS: i64 = 500;
+
+/// Time and calls of tools of a run, besides its usage.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RunAccount {
+    /// Time of all executions that have ended, in milliseconds.
+    pub execution_ms: i64,
+    /// Calls of tools in the order in which their results were stored, [`TOOL_RECORDS`] at most.
+    pub tool_records: Vec<ToolRecord>,
+}
+
+impl Store {
+    /// The account of a run; nothing of a run outside the scope.
+    pub async fn run_account(&self, scope: &Scope, run_id: Uuid) -> Result<RunAccount, StoreError> {
+        let mut read = self.db.read_in(scope).await?;
+        let execution_ms: Option<i64> = read
+            .query("select execution_ms from runs where id = $1 and ($2 is null or tenant_id = $2)")
+            .bind(run_id)
+            .bind(scope.tenant())
+            .optional_scalar()
+            .await?;
+        let Some(execution_ms) = execution_ms else { return Ok(RunAccount::default()) };
+        // planned each time: a plan that was made while there were no transcripts would read all of them
+        let records: Vec<String> =
+            read.query(RECORDS).bind(run_id).bind(TOOL_RECORDS).persistent(false).scalars().await?;
+        read.end().await?;
+        // an account, on which nothing hangs: a record that can't be read is left out
+        let tool_records = records.iter().filter_map(|record| serde_json::from_str(record).ok()).collect();
+        Ok(RunAccount { execution_ms, tool_records })
+    }
+}
+
+const RECORDS: &str = "
+    select cast(tool_record as text) from turns where run_id = $1 and tool_record is not null order by seq limit $2";
