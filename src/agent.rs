@@ -14,6 +14,7 @@ pub mod gate;
 mod loops;
 mod prompt;
 mod react;
+mod request;
 mod round;
 pub mod ruling;
 pub mod settings;
@@ -26,8 +27,6 @@ pub mod verify;
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono_tz::Tz;
-use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::agent::calls::ToolRunner;
@@ -45,30 +44,21 @@ use crate::agent::react::{LoopEnd, ReactLoop};
 use crate::agent::stream::StreamEmitter;
 use crate::agent::tool_offers::ToolOffers;
 use crate::agent::verify::{AnswerVerification, Verifiers};
-use crate::base::clock::Clock;
 use crate::base::compute::Compute;
-use crate::base::id::Tenant;
-use crate::domain::approval::{Approval, Policy, PolicyRules};
-use crate::domain::credential::Reference;
+use crate::domain::approval::{Approval, Policy};
 use crate::domain::run::outcome::REASON_BUDGET;
-use crate::domain::run::{ReactLoopResult, RunError, StreamEvent, ToolAttribution, TranscriptMessage, Usage};
+use crate::domain::run::{ReactLoopResult, RunError, TranscriptMessage, Usage};
 use crate::ports::llm::Models;
 use crate::ports::llm::fallback::Chain;
-use crate::ports::tool::access::ToolLimits;
-use crate::ports::tool::{ToolHost, ToolRegistry, UsedSecrets};
+use crate::ports::tool::ToolRegistry;
 
 pub use checkpoint::agent_store::{AgentStore, AppendError, SummaryCost};
 pub use configured::{CallingAgent, Configured};
 pub use prompt::channel_limits::ChannelLimits;
+pub use request::{AgentOverrides, AgentRequest, Asking, CHAT, StreamSink};
 pub use settings::Settings;
 pub use slot::{RunSlot, UncountedSlot, wait_without_slot};
 pub use stop::{LoopStopReason, StopSignal};
-
-/// The source of messages that a person writes in a chat.
-pub const CHAT: &str = "chat";
-
-/// Hears what happens in a run while it happens. Must not block.
-pub type StreamSink = Arc<dyn Fn(StreamEvent) + Send + Sync>;
 
 /// Models, tools and measures of the agent, shared by all runs. Cheap to clone.
 #[derive(Clone)]
@@ -95,72 +85,6 @@ pub struct Agent {
     pub gate: Gate,
     /// Checks of an answer before anybody is told of it.
     pub verifiers: Verifiers,
-}
-
-/// One message, and all that its answer needs.
-pub struct AgentRequest {
-    /// The tenant that owns the run.
-    pub tenant: Tenant,
-    /// The run, which names the transcript.
-    pub run_id: Uuid,
-    /// The agent within the run, to which its calls of tools are attributed.
-    pub attribution: ToolAttribution,
-    /// The message to answer.
-    pub text: String,
-    /// Where it came from; kept in the transcript.
-    pub metadata: Map<String, Value>,
-    /// Settings of the task in place of the configured ones.
-    pub wishes: AgentOverrides,
-    /// The turn before its first: where several agents speak in one run, the turns of each are its own.
-    pub first_turn: i64,
-    /// The recipient's.
-    pub timezone: Tz,
-    /// Limits of the channel that carries the answer.
-    pub channel: Option<ChannelLimits>,
-    /// The configured agent that answers; `None`: none of them.
-    pub agent: Option<CallingAgent>,
-    /// `None`: nobody can be asked, and what needs consent is refused.
-    pub asking: Option<Asking>,
-    /// The host of tools.
-    pub host: Arc<dyn ToolHost>,
-    /// The store of the transcript.
-    pub store: Arc<dyn AgentStore>,
-    /// The signal to stop.
-    pub stop: StopSignal,
-    /// The place in which the run computes.
-    pub slot: Arc<dyn RunSlot>,
-    /// The sink of live events.
-    pub sink: StreamSink,
-    /// Time of the engine.
-    pub clock: Clock,
-    /// The secrets that the run has used so far.
-    pub known: UsedSecrets,
-}
-
-/// Settings of a task that override the configuration.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct AgentOverrides {
-    /// The system message; `None`: the configured one.
-    pub system_prompt: Option<String>,
-    /// Name of the chain of models; `None`: the configured one.
-    pub model: Option<String>,
-    /// Turns with tools; `None`: the configured number.
-    pub max_turns: Option<u32>,
-    /// The tools that may be used.
-    pub tools: Arc<ToolLimits>,
-    /// The credentials that its calls may use without anybody being asked for them.
-    pub credentials: Vec<Reference>,
-}
-
-/// Whom a run may ask, and by which rules of its own.
-#[derive(Debug, Clone)]
-pub struct Asking {
-    /// The run's task, for standing grants.
-    pub task_id: Option<Uuid>,
-    /// `trigger` or [`CHAT`].
-    pub source: &'static str,
-    /// The task's own rules.
-    pub rules: Option<Arc<PolicyRules>>,
 }
 
 /// How a message ended.

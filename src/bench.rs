@@ -50,8 +50,18 @@ pub(crate) use session::Bench;
 pub use site::Where;
 pub use size::BenchSize;
 
-/// Every measurement: its name, and its description.
+/// Every measurement: its name, and its description. First those that a user gets, by the default configuration.
 pub const NAMES: [(&str, &str); 28] = [
+    ("agent_1", "a run of an agent of 3 turns and 2 calls, one at a time"),
+    ("agent_32", "runs of such an agent, 32 at once"),
+    ("agent_wait_1000", "memory of a run while its model takes its time, of 1,000 runs"),
+    ("pipeline_fire", "10,000 pipelines that are due at once: runs a second, and how late they start"),
+    ("pipeline_fire_1000", "how late 1,000 pipelines start that are due at once"),
+    ("webhook_fire", "how late 1,000 requests of `webhook` tasks come that are due at once"),
+    ("list_runs_1m", "lists of runs of a tenant that has 1,000,000, by each filter"),
+    ("stats_1m", "figures of a tenant that has 1,000,000 runs"),
+    ("neighbours", "a quiet tenant beside two hostile ones, by the default configuration and quotas"),
+    ("events", "events through the bus, past 10,000 event tasks, to runs and their start"),
     ("fire", "due → recorded → executed → finished, runs a second"),
     ("drain", "a backlog of queued runs, runs a second"),
     ("drain_100k", "a backlog five times as long, and what becomes of it as it grows"),
@@ -70,16 +80,6 @@ pub const NAMES: [(&str, &str); 28] = [
     ("sqlite_fire", "`fire` on SQLite"),
     ("sqlite_enqueue", "run now, one after another, on SQLite"),
     ("next_fire", "the next instant of a cron task with a zone"),
-    ("agent_1", "a run of an agent of 3 turns and 2 calls, one at a time"),
-    ("agent_32", "runs of such an agent, 32 at once"),
-    ("agent_wait_1000", "memory of a run while its model takes its time, of 1,000 runs"),
-    ("pipeline_fire", "10,000 pipelines that are due at once: runs a second, and how late they start"),
-    ("pipeline_fire_1000", "how late 1,000 pipelines start that are due at once"),
-    ("webhook_fire", "how late 1,000 requests of `webhook` tasks come that are due at once"),
-    ("list_runs_1m", "lists of runs of a tenant that has 1,000,000, by each filter"),
-    ("stats_1m", "figures of a tenant that has 1,000,000 runs"),
-    ("neighbours", "a quiet tenant beside two hostile ones, by the default configuration and quotas"),
-    ("events", "events through the bus, past 10,000 event tasks, to runs and their start"),
 ];
 
 /// All that was measured in one run.
@@ -109,6 +109,15 @@ pub async fn run(names: &[&str], at: &Where, size: BenchSize, told: &dyn Fn(&str
     let quick = size.quick;
     let mut bench = Bench { at, size, names, told, limits: Vec::new(), figures: Vec::new() };
     bench.progress("the quotas of tenants are raised but where the configuration is the default one");
+    figures::agent::measure(&mut bench).await?;
+    figures::agent_wait::measure(&mut bench).await?;
+    figures::pipeline::measure(&mut bench).await?;
+    figures::webhook::measure(&mut bench).await?;
+    figures::lists::measure(&mut bench).await?;
+    figures::neighbours::measure(&mut bench).await?;
+    if bench.includes("events") {
+        bench.figures.extend(figures::events::measure(at, size, told).await?);
+    }
     let on_postgres = at.database_url.is_some();
     if on_postgres {
         if names.is_empty() {
@@ -129,15 +138,6 @@ pub async fn run(names: &[&str], at: &Where, size: BenchSize, told: &dyn Fn(&str
     figures::fire::on_sqlite(&mut bench).await?;
     figures::write::sqlite_enqueue(&mut bench).await?;
     figures::next_fire::measure(&mut bench)?;
-    figures::agent::measure(&mut bench).await?;
-    figures::agent_wait::measure(&mut bench).await?;
-    figures::pipeline::measure(&mut bench).await?;
-    figures::webhook::measure(&mut bench).await?;
-    figures::lists::measure(&mut bench).await?;
-    figures::neighbours::measure(&mut bench).await?;
-    if bench.includes("events") {
-        bench.figures.extend(figures::events::measure(at, size, told).await?);
-    }
     let Bench { limits, figures, .. } = bench;
     Ok(BenchReport { reveille: env!("CARGO_PKG_VERSION").into(), began_at, machine, quick, limits, figures })
 }

@@ -22,7 +22,7 @@ use uuid::Uuid;
 use crate::agent::calls::call_turn::CallTurn;
 use crate::agent::calls::observation::{observation, truncated_call_error, unknown_outcome_error};
 use crate::agent::calls::policy::{again, permit};
-use crate::agent::calls::result_cache::{CacheableCall, ResultCache};
+use crate::agent::calls::result_cache::ResultCache;
 use crate::agent::calls::shown::{FetchedOutput, ResultView};
 use crate::agent::consent::{Consent, ConsentVerdict, EarlierQuestions, REFUSED};
 use crate::agent::context::ContextWindow;
@@ -311,32 +311,10 @@ impl ToolRunner<'_> {
     async fn known_or_called(&self, turn: i64, call: &ToolCall, tool: &Registered) -> Result<FetchedOutput, ToolError> {
         let mut call = call.clone();
         let level = tool.output_level().and_then(|_| OutputLevel::take_from(&mut call.arguments));
-        let cacheable = self.cacheable(turn, &call, tool).await;
-        let known = cacheable.as_ref().and_then(|call| self.results.get(call, self.clock.elapsed()));
-        if let Some(fetched) = known.and_then(|text| FetchedOutput::read(&text)) {
-            tracing::debug!(tool = call.name, "the result of the same call is known");
-            return Ok(FetchedOutput { level, ..fetched });
-        }
-        let output = self.with_retries(turn, &call, tool).await?;
-        let fetched = FetchedOutput { output, at: self.clock.now(), level };
-        if let Some(cacheable) = cacheable
-            && !self.known.finds(&fetched.output.whole()).await
-        {
-            self.results.keep(cacheable, &fetched.written(), self.clock.elapsed());
-        }
-        Ok(fetched)
-    }
-
-    /// `None`: the result of the call is not kept.
-    async fn cacheable(&self, turn: i64, call: &ToolCall, tool: &Registered) -> Option<CacheableCall> {
-        if !tool.policy.cache {
-            return None;
-        }
-        let context = self.context(turn, call, self.time_limit);
-        // where this can't be told, the call itself says why
-        let credential = tool.tool.credential_state(&context, &call.arguments).await?;
-        let (tenant, definition) = (self.tenant.as_str(), tool.definition());
-        CacheableCall::new(tenant, definition, &credential, &call.arguments)
+        let context = self.context(turn, &call, self.time_limit);
+        let called = self.with_retries(turn, &call, tool);
+        let fetched = self.results.known_or(tool, &context, &call.arguments, called).await?;
+        Ok(FetchedOutput { level, ..fetched })
     }
 
     async fn with_retries(&self, turn: i64, call: &ToolCall, tool: &Registered) -> Result<ToolOutput, ToolError> {

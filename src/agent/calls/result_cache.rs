@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::agent::calls::shown::FetchedOutput;
 use crate::base::collections::bounded_cache::{BoundedCache, CacheLimit};
 use crate::base::json::length::is_longer_than;
 use crate::domain::approval::proposal::canonical_hash;
-use crate::ports::tool::Definition;
+use crate::ports::tool::registry::Registered;
+use crate::ports::tool::{Definition, ToolContext, ToolError, ToolOutput};
 
 /// How long a result is kept.
 const LIFETIME: Duration = Duration::from_secs(3600);
@@ -49,9 +51,19 @@ struct CachedResult {
 }
 
 impl CacheableCall {
+    /// The call of this tool, where its result may be kept.
+    async fn of(tool: &Registered, context: &ToolContext, arguments: &Value) -> Option<CacheableCall> {
+        if !tool.policy.cache {
+            return None;
+        }
+        // where this can't be told, the call itself says why
+        let credential = tool.tool.credential_state(context, arguments).await?;
+        CacheableCall::new(context.tenant.as_str(), tool.definition(), &credential, arguments)
+    }
+
     /// A call with these arguments; `credential`: the state of the credential that it uses, empty where there is none.
     /// `None`: the arguments are too long.
-    pub fn new(tenant: &str, tool: &Definition, credential: &str, arguments: &Value) -> Option<CacheableCall> {
+    fn new(tenant: &str, tool: &Definition, credential: &str, arguments: &Value) -> Option<CacheableCall> {
         if is_longer_than(arguments, ARGUMENTS) {
             return None;
         }
@@ -65,8 +77,31 @@ impl ResultCache {
         ResultCache(Arc::new(Mutex::new(CachedResults { tenants: HashMap::new(), entries: 0, bytes: 0, limit })))
     }
 
+    /// The result of the same call where it is kept; else `call` is carried out, and its result kept if it may be.
+    pub async fn known_or(
+        &self,
+        tool: &Registered,
+        context: &ToolContext,
+        arguments: &Value,
+        call: impl Future<Output = Result<ToolOutput, ToolError>>,
+    ) -> Result<FetchedOutput, ToolError> {
+        let cacheable = CacheableCall::of(tool, context, arguments).await;
+        let kept = cacheable.as_ref().and_then(|call| self.get(call, context.clock.elapsed()));
+        if let Some(fetched) = kept.and_then(|text| FetchedOutput::read(&text)) {
+            tracing::debug!(tool = tool.definition().name, "the result of the same call is known");
+            return Ok(fetched);
+        }
+        let fetched = FetchedOutput { output: call.await?, at: context.clock.now(), level: None };
+        if let Some(cacheable) = cacheable
+            && !context.known.finds(&fetched.output.whole()).await
+        {
+            self.keep(cacheable, &fetched.written(), context.clock.elapsed());
+        }
+        Ok(fetched)
+    }
+
     /// The result of the same call, unless it is too old.
-    pub fn get(&self, call: &CacheableCall, now: Duration) -> Option<Arc<str>> {
+    fn get(&self, call: &CacheableCall, now: Duration) -> Option<Arc<str>> {
         let mut results = self.0.lock().expect("results lock");
         let CachedResult { text, until } = results.tenants.get_mut(&call.tenant)?.get(&call.hash)?;
         if now < *until {
@@ -77,7 +112,7 @@ impl ResultCache {
     }
 
     /// Keeps the result of a call.
-    pub fn keep(&self, call: CacheableCall, text: &str, now: Duration) {
+    fn keep(&self, call: CacheableCall, text: &str, now: Duration) {
         let kept = CachedResult { text: text.into(), until: now + LIFETIME };
         let size = size_of::<CachedResult>() + call.hash.len() + text.len();
         let mut results = self.0.lock().expect("results lock");

@@ -108,7 +108,7 @@ enum WrittenSummary {
         model_call: Option<ModelCall>,
     },
     /// It has cost so much, and is not used.
-    Unusable(Usage),
+    Unusable(Usage, Option<ModelCall>),
     /// Nothing was asked.
     Refused,
 }
@@ -152,9 +152,9 @@ impl SummaryWriter {
                 let by = CompactionKind::Summarised { summary };
                 (TranscriptMessage::Compaction(Compaction { by, ..replaces }), usage, model_call)
             }
-            Some(Ok(WrittenSummary::Unusable(usage))) => {
+            Some(Ok(WrittenSummary::Unusable(usage, model_call))) => {
                 self.has_failed = true;
-                (TranscriptMessage::Unusable { code: SUMMARY_UNUSABLE.into() }, usage, None)
+                (TranscriptMessage::Unusable { code: SUMMARY_UNUSABLE.into() }, usage, model_call)
             }
             Some(Ok(WrittenSummary::Refused)) | Some(Err(_)) | None => {
                 self.has_failed = true;
@@ -241,7 +241,7 @@ impl SummaryWork {
         let Some(Completed { answer, model, cost_micros }) = completed else {
             tracing::info!("no summary in time, the conversation is shortened without it");
             // whether the model was paid is not known, so what was reserved stays spent
-            return WrittenSummary::Unusable(self.chain.take_unusable());
+            return WrittenSummary::Unusable(self.chain.take_unusable(), None);
         };
         self.store.give_summary_back((most - cost_micros).max(0)).await;
         let usage = Usage {
@@ -251,13 +251,14 @@ impl SummaryWork {
             output_tokens: answer.tokens.output,
             cost_micros,
         };
+        let model_call = Some(ModelCall { model, tokens: answer.tokens });
         match answer.text.filter(|text| answer.stop == StopReason::Done && !text.trim().is_empty()) {
             Some(text) => {
                 let kept_until = self.clock.elapsed() + self.settings.summary_lifetime();
                 self.cache.keep(self.key, &text, kept_until);
-                WrittenSummary::Done { text, usage, model_call: Some(ModelCall { model, tokens: answer.tokens }) }
+                WrittenSummary::Done { text, usage, model_call }
             }
-            None => WrittenSummary::Unusable(usage),
+            None => WrittenSummary::Unusable(usage, model_call),
         }
     }
 }

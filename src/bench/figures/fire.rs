@@ -40,7 +40,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     bench.limits.push(FigureLimit::new("bare_fire", bare_words, "fires/s", limit.value));
     let figure = BenchFigure::new("fire", WHAT, "runs/s", fires, value.value).with_limit("bare fire", limit.value);
     let figure = figure.with_part("runs that take their task's slot", "runs/s", median(slotted));
-    let figure = sql_baseline::annotate(figure.at_least(0.7), median(alone));
+    let figure = sql_baseline::annotate(figure.at_least(0.5), median(alone));
     bench.figures.push(limit.profile_limit(value.profile(figure)));
     Ok(())
 }

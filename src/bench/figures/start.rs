@@ -104,7 +104,7 @@ pub async fn remote(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let what = "run now → start on another instance, idle";
     let figure = BenchFigure::new("start_remote", what, "ms", took.count(), took.percentile(0.5))
         .with_limit("bare notify", bare.percentile(0.5));
-    let figure = figure.at_most(1.25).spread(&took);
+    let figure = figure.at_most(1.5).spread(&took);
     let allowed = 2.0 * bare.percentile(0.99);
     let figure = figure
         .with_part("p99 of bare notify", "ms", bare.percentile(0.99))

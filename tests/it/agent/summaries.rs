@@ -111,7 +111,10 @@ async fn summary_that_is_not_to_be_had_changes_nothing() {
     let (paid, _) = stage(vec![empty()]);
     paid.answer("Find the number.").await;
     let unusable = TranscriptMessage::Unusable { code: SUMMARY_UNUSABLE.into() };
-    assert_eq!(paid.store.messages().iter().filter(|message| **message == unusable).count(), 1, "it was paid for");
+    let entries = paid.store.entries.lock().unwrap();
+    let costs: Vec<_> =
+        entries.iter().filter(|entry| entry.message == unusable).map(|entry| &entry.model_call).collect();
+    assert!(matches!(costs[..], [Some(call)] if call.tokens == ModelTokens::of(100, 10)), "it was paid for: {costs:?}");
 }
 
 #[tokio::test]

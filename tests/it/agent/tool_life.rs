@@ -19,7 +19,7 @@ use super::harness::{AgentHarness, FakeTool, Memory, call, calls, says};
 type Answers = Vec<Result<ModelAnswer, LlmError>>;
 
 /// A stage whose tools are under these policies and limits.
-fn governed(answers: Answers, tools: Vec<FakeTool>, policies: Value, access: ToolAccess) -> AgentHarness {
+pub fn governed(answers: Answers, tools: Vec<FakeTool>, policies: Value, access: ToolAccess) -> AgentHarness {
     let mut stage = AgentHarness::new(answers, vec![]);
     let tools = tools.into_iter().map(|tool| Arc::new(tool) as Arc<dyn Tool>).collect();
     let policies: BTreeMap<String, ToolPolicy> = serde_json::from_value(policies).unwrap();
@@ -29,7 +29,7 @@ fn governed(answers: Answers, tools: Vec<FakeTool>, policies: Value, access: Too
 }
 
 /// A tool that counts its calls and answers, or fails, by their number.
-fn counting(name: &str, answer: fn(usize) -> Result<String, ToolError>) -> (FakeTool, Arc<AtomicUsize>) {
+pub fn counting(name: &str, answer: fn(usize) -> Result<String, ToolError>) -> (FakeTool, Arc<AtomicUsize>) {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = count.clone();
     let tool = FakeTool::new(name, move |_: ToolContext, _| {

@@ -3,7 +3,7 @@
 
 mod anthropic;
 mod any_history;
-mod fakes;
+pub mod fakes;
 mod histories;
 mod openai;
 mod responses;

@@ -1,10 +1,12 @@
 //! Every kind of step, and what a failure of one means for the run.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use reveille::base::template::untrusted::{RULE, fenced};
 use reveille::domain::run::outcome::{RunError, RunOutcome};
 use reveille::domain::run::{TranscriptMessage, Usage};
+use reveille::ports::tool::access::ToolAccess;
 use reveille::ports::tool::{HostError, ToolError, ToolFailure};
 use serde_json::{Value, json};
 use wiremock::matchers::{body_json, header, method, path, query_param};
@@ -12,6 +14,7 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::harness::{answer, event, failure, ledger, run};
 use crate::agent::harness::{AgentHarness, FakeTool, RUN, passing, says};
+use crate::agent::tool_life::{counting, governed};
 
 fn stage() -> AgentHarness {
     AgentHarness::new(vec![], vec![FakeTool::echo("echo")])
@@ -360,5 +363,28 @@ async fn items_and_values_are_taken_at_their_bounds_and_fail_the_step_one_beyond
         let taken = run(&stage(), config.clone(), Some(event(most))).await;
         assert!(matches!(taken, Ok(RunOutcome::Succeeded { .. })), "{code}: {taken:?}");
         assert_eq!(failure(run(&stage(), config, Some(event(beyond))).await), format!("fail {code}"));
+    }
+}
+
+#[tokio::test]
+async fn result_that_a_tool_keeps_is_given_to_the_same_call_of_a_later_step_and_run() {
+    let look = |n: u64| json!({ "name": "look", "args": { "n": n } });
+    let steps = json!([
+        { "name": "one", "tool": look(1) },
+        { "name": "again", "tool": look(1) },
+        { "name": "other", "tool": look(2) },
+        { "name": "all", "map": "[steps.one, steps.again, steps.other]" },
+    ]);
+    for (cache, looked) in [(true, [1, 1, 2, 1, 1, 2]), (false, [1, 2, 3, 4, 5, 6])] {
+        let (tool, count) = counting("look", |number| Ok(number.to_string()));
+        let stage = governed(vec![], vec![tool], json!({ "look": { "cache": cache } }), ToolAccess::default());
+        let first = answer(&stage, steps.clone(), None).await;
+        stage.store.entries.lock().unwrap().clear();
+        let second = answer(&stage, steps.clone(), None).await;
+        let given: Vec<Vec<u64>> = [first, second].iter().map(|all| serde_json::from_str(all).unwrap()).collect();
+        assert_eq!(
+            (given.concat(), count.load(Ordering::SeqCst)),
+            (looked.to_vec(), *looked.iter().max().unwrap() as usize)
+        );
     }
 }

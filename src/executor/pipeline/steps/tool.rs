@@ -136,7 +136,9 @@ impl ToolExecution {
             known: act.world.known.clone(),
         };
         let begun = act.world.clock.elapsed();
-        let answered = tool.tool.call(&context, arguments.clone()).await;
+        let called = async { tool.tool.call(&context, arguments.clone()).await };
+        let results = &act.world.parts.agent.results;
+        let answered = results.known_or(tool, &context, &arguments, called).await.map(|fetched| fetched.output);
         let took = act.world.clock.elapsed().saturating_sub(begun);
         let account = StepAccount::of_tool(self.record(act, &arguments, took, answered.as_ref().ok()));
         match answered {

@@ -16,6 +16,7 @@ use wiremock::matchers::{any, method, path};
 use wiremock::{Mock, MockServer, Request, Respond, ResponseTemplate};
 
 use super::{LOOK, PATIENCE};
+use crate::agent::wire::fakes::without_shape;
 use crate::support::redis::RedisServer;
 use crate::support::servers::lasting_ports;
 
@@ -188,7 +189,7 @@ impl Respond for Model {
                 calls("http_send", &json!({ "url": url, "method": "POST", "body": { "text": "The build is broken" } }))
             }
             Some(result) if is_about("good morning") => {
-                let clock: Value = serde_json::from_str(&result).expect("the time");
+                let clock: Value = serde_json::from_str(&without_shape(&result)).expect("the time");
                 let local = clock["local"].as_str().expect("a local time");
                 says(&format!("Good morning, Ann. In Berlin it is {}; the day is yours.", &local[11..16]))
             }
