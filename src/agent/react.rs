@@ -24,7 +24,7 @@ use crate::base::id::new_id;
 use crate::domain::approval::Approval;
 use crate::domain::run::outcome::REASON_BUDGET;
 use crate::domain::run::transcript::{ModelCall, ProviderMessage, ToolCall, TranscriptMessage};
-use crate::domain::run::{ReactLoopResult, RunError, RunFault, RunFinish, Usage};
+use crate::domain::run::{ReactLoopResult, RunError, RunFault, RunFinish, ToolWarning, Usage};
 use crate::ports::llm::fallback::{CallProgress, Chain, Completed};
 use crate::ports::llm::{LlmError, ModelAnswer, ModelRequest, OfferedTools, ToolChoice};
 
@@ -105,11 +105,10 @@ impl ReactLoop<'_> {
             if warnings.is_empty() && flags.is_empty() {
                 return Ok(true);
             }
-            for finding in warnings.iter().chain(&flags) {
-                let (verifier, text) = finding.split_once(": ").unwrap_or(("", finding));
-                self.teller.tool_warning(verifier, text);
-            }
             let verdict = TranscriptMessage::Verdict { warnings, flags };
+            for ToolWarning { tool, message } in ToolWarning::of(&verdict) {
+                self.teller.tool_warning(&tool, message);
+            }
             self.checkpoint.add(self.checkpoint.turn(), vec![Added::plain(verdict)]);
         }
         let Some(TranscriptMessage::Verdict { flags, .. }) = self.checkpoint.verdict() else { return Ok(true) };
@@ -295,6 +294,7 @@ impl ReactLoop<'_> {
             duration_ms: took.as_millis() as i64,
             token_usage: usage.into(),
             tool_calls: self.checkpoint.records(),
+            tool_warnings: self.checkpoint.entries().iter().flat_map(|entry| ToolWarning::of(&entry.message)).collect(),
             usage,
         }
     }

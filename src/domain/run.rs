@@ -18,7 +18,7 @@ use crate::base::words::words;
 
 pub use cause::Cause;
 pub use outcome::{RunError, RunFault, RunOutcome};
-pub use result::ReactLoopResult;
+pub use result::{ReactLoopResult, ToolWarning};
 pub use stream::StreamEvent;
 pub use tool_record::{ToolAttribution, ToolRecord};
 pub use transcript::{ProviderMessage, StepOutcome, ToolCall, TranscriptEntry, TranscriptMessage};

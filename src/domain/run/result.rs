@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::domain::run::{RunFinish, ToolRecord, Usage};
+use crate::domain::run::{RunFinish, ToolRecord, TranscriptMessage, Usage};
 
 /// The outcome of the loop; its JSON form is the chat's answer, and part of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
@@ -20,9 +20,32 @@ pub struct ReactLoopResult {
     pub token_usage: TokenUsage,
     /// Calls of tools, in order.
     pub tool_calls: Vec<ToolRecord>,
+    /// Findings of verifiers about the answers, in order; those for which an answer did not go out are among them.
+    pub tool_warnings: Vec<ToolWarning>,
     /// Usage in the form of a run, cost included.
     #[serde(skip)]
     pub usage: Usage,
+}
+
+/// A finding of a verifier, as the stream tells it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct ToolWarning {
+    /// Name of the verifier, such as `I-0001`.
+    pub tool: String,
+    /// The finding.
+    pub message: String,
+}
+
+impl ToolWarning {
+    /// The findings that an entry of a transcript holds.
+    pub fn of(entry: &TranscriptMessage) -> Vec<ToolWarning> {
+        let TranscriptMessage::Verdict { warnings, flags } = entry else { return Vec::new() };
+        let parts = |finding: &String| {
+            let (tool, message) = finding.split_once(": ").unwrap_or(("", finding));
+            ToolWarning { tool: tool.to_owned(), message: message.to_owned() }
+        };
+        warnings.iter().chain(flags).map(parts).collect()
+    }
 }
 
 /// Tokens of several calls of models.
@@ -62,6 +85,10 @@ mod tests {
             attribution: ToolAttribution { agent: Some("orchestrator".into()), step: None, turn: 2 },
             is_known: true,
         };
+        let verdict = TranscriptMessage::Verdict {
+            warnings: vec!["I-0001: too long: 16 characters".into()],
+            flags: vec!["R-0001: a secret".into()],
+        };
         let result = ReactLoopResult {
             response: "done".into(),
             finish: Some(RunFinish::Answer),
@@ -69,6 +96,7 @@ mod tests {
             duration_ms: 812,
             token_usage: usage.into(),
             tool_calls: vec![record],
+            tool_warnings: ToolWarning::of(&verdict),
             usage,
         };
         assert_eq!(
@@ -80,6 +108,10 @@ mod tests {
                     "name": "current_time", "args_summary": {}, "duration_ms": 5, "success": true,
                     "result_chars": 120, "attribution": { "agent": "orchestrator", "turn": 2 },
                 }],
+                "tool_warnings": [
+                    { "tool": "I-0001", "message": "too long: 16 characters" },
+                    { "tool": "R-0001", "message": "a secret" },
+                ],
             })
         );
     }

@@ -117,7 +117,7 @@ pub async fn get_run(Call(state, caller): Call, id: Id, query: Query) -> Result<
 
 /// The result of a run as far as it has come; `None` where it has used neither models nor tools.
 fn result_of(run: &Run, account: RunAccount) -> Option<ReactLoopResult> {
-    let RunAccount { execution_ms, tool_records } = account;
+    let RunAccount { execution_ms, tool_records, tool_warnings } = account;
     (run.usage != Usage::default() || !tool_records.is_empty()).then(|| ReactLoopResult {
         response: run.output.clone().unwrap_or_default(),
         finish: run.finish,
@@ -125,6 +125,7 @@ fn result_of(run: &Run, account: RunAccount) -> Option<ReactLoopResult> {
         duration_ms: execution_ms,
         token_usage: run.usage.into(),
         tool_calls: tool_records,
+        tool_warnings,
         usage: run.usage,
     })
 }

@@ -56,6 +56,9 @@ async fn warning_is_on_the_record_and_in_the_stream_and_the_answer_goes_out() {
     assert_eq!(result.response, "It is very late.");
     stage.store.end();
     let warning = "I-0001: the answer has 16 characters, and sms carries 10";
+    let found: Vec<String> =
+        result.tool_warnings.iter().map(|found| format!("{}: {}", found.tool, found.message)).collect();
+    assert_eq!(found, [warning]);
     assert_eq!(verdicts(&stage), [(vec![warning.to_owned()], vec![])]);
     assert_eq!(warned(&stage), [warning]);
 }

@@ -51,10 +51,12 @@ async fn answered(api: &Api, tenant: &str) -> (String, String) {
         let record = ToolRecord::new((tool, true), &json!({ "n": seq }), 40, (success, 9_000), by);
         TranscriptEntry { tool_record: Some(record), ..entry(seq, message, Usage::default()) }
     };
+    let verdict = TranscriptMessage::Verdict { warnings: vec!["U-0001: not certain".into()], flags: vec![] };
     let entries = vec![
         TranscriptEntry { model_call: Some(call), duration_ms: Some(300), ..entry(0, said, USAGE) },
         called(1, "look", true),
         called(2, "send_note", false),
+        entry(3, verdict, Usage::default()),
     ];
     let end = Finish {
         usage: USAGE,
@@ -120,6 +122,7 @@ async fn run_shows_its_result_whole_with_every_call_of_a_tool(api: Api) {
             "response": "Three mails", "finish": "answer", "turns": 1, "duration_ms": 512,
             "token_usage": { "input_tokens": 200, "output_tokens": 50, "total": 250 },
             "tool_calls": [call("look", 1, true), call("send_note", 2, false)],
+            "tool_warnings": [{ "tool": "U-0001", "message": "not certain" }],
         })
     );
     let bob = api.token("bob", &["runs:read"]).await;

@@ -4,7 +4,7 @@ use chrono::{NaiveDate, TimeDelta};
 use reveille::base::id::Scope;
 use reveille::domain::budget::day_of;
 use reveille::domain::run::transcript::{ModelCall, ModelTokens, TranscriptEntry, TranscriptMessage};
-use reveille::domain::run::{RunState, ToolAttribution, ToolRecord, Usage};
+use reveille::domain::run::{RunState, ToolAttribution, ToolRecord, ToolWarning, Usage};
 use reveille::store::{Finish, Park, RunAccount, StartedRun, UsageFilter, UsageGroup, UsageSum};
 use serde_json::json;
 use uuid::Uuid;
@@ -258,10 +258,21 @@ async fn account_of_a_run_has_its_time_and_its_calls_in_order(world: &StoreHarne
     world.store.append("a", run.lease, &[answered(world, 0, "main"), calls[0].clone()]).await.unwrap();
     let read = world.store.checkpoint(run.run.id, 1, 9).await.unwrap();
     assert_eq!(read, calls[..1], "a run that goes on has it, too");
-    let end = Finish { entries: calls[1..].to_vec(), execution_ms: 70, ..used(&run) };
+    let found = TranscriptMessage::Verdict {
+        warnings: vec!["U-0001: not certain".into()],
+        flags: vec!["R-0001: it has a secret".into()],
+    };
+    let verdict = TranscriptEntry { seq: 90, message: found, tool_record: None, ..calls[0].clone() };
+    let ended = calls[1..].iter().chain([&verdict]).cloned().collect();
+    let end = Finish { entries: ended, execution_ms: 70, ..used(&run) };
     world.store.finish_runs(&[end]).await.unwrap();
+    let warning = |tool: &str, message: &str| ToolWarning { tool: tool.into(), message: message.into() };
     let records: Vec<ToolRecord> = calls.into_iter().filter_map(|call| call.tool_record).collect();
-    let account = RunAccount { execution_ms: 70, tool_records: records };
+    let account = RunAccount {
+        execution_ms: 70,
+        tool_records: records,
+        tool_warnings: vec![warning("U-0001", "not certain"), warning("R-0001", "it has a secret")],
+    };
     assert_eq!(world.store.run_account(&only("a"), run.run.id).await.unwrap(), account);
     assert_eq!(world.store.run_account(&only("b"), run.run.id).await.unwrap(), RunAccount::default());
     world.plant("update turns set tool_record = '{\"newer\": 1}' where seq = 1").await;

@@ -1,13 +1,16 @@
-//! The account of a run: how long it was executed, and the records of its calls of tools.
+//! The account of a run: how long it was executed, the records of its calls of tools, and the findings about its answers.
 
 use uuid::Uuid;
 
 use crate::base::id::Scope;
-use crate::domain::run::ToolRecord;
+use crate::domain::run::{ToolRecord, ToolWarning};
 use crate::store::{Store, StoreError};
 
 /// Records that are read of one run; its transcript has all calls.
 pub const TOOL_RECORDS: i64 = 500;
+
+/// Answers of one run whose findings are read.
+const VERDICTS: i64 = 100;
 
 /// Time and calls of tools of a run, besides its usage.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -16,6 +19,8 @@ pub struct RunAccount {
     pub execution_ms: i64,
     /// Calls of tools in the order in which their results were stored, [`TOOL_RECORDS`] at most.
     pub tool_records: Vec<ToolRecord>,
+    /// Findings of verifiers, of [`VERDICTS`] answers at most.
+    pub tool_warnings: Vec<ToolWarning>,
 }
 
 impl Store {
@@ -32,12 +37,19 @@ impl Store {
         // planned each time: a plan that was made while there were no transcripts would read all of them
         let records: Vec<String> =
             read.query(RECORDS).bind(run_id).bind(TOOL_RECORDS).persistent(false).scalars().await?;
+        let verdicts: Vec<String> =
+            read.query(VERDICTS_OF).bind(run_id).bind(VERDICTS).persistent(false).scalars().await?;
         read.end().await?;
         // an account, on which nothing hangs: a record that can't be read is left out
         let tool_records = records.iter().filter_map(|record| serde_json::from_str(record).ok()).collect();
-        Ok(RunAccount { execution_ms, tool_records })
+        let verdicts = verdicts.iter().filter_map(|entry| serde_json::from_str(entry).ok());
+        let tool_warnings = verdicts.flat_map(|entry| ToolWarning::of(&entry)).collect();
+        Ok(RunAccount { execution_ms, tool_records, tool_warnings })
     }
 }
 
 const RECORDS: &str = "
     select cast(tool_record as text) from turns where run_id = $1 and tool_record is not null order by seq limit $2";
+
+const VERDICTS_OF: &str = "
+    select cast(body as text) from turns where run_id = $1 and body ->> 'role' = 'verdict' order by seq limit $2";
