@@ -51,6 +51,7 @@ use crate::domain::run::{ReactLoopResult, RunError, TranscriptMessage, Usage};
 use crate::ports::llm::Models;
 use crate::ports::llm::fallback::Chain;
 use crate::ports::tool::ToolRegistry;
+use crate::ports::tool::offer::NotOffered;
 
 pub use checkpoint::agent_store::{AgentStore, AppendError, SummaryCost};
 pub use configured::{CallingAgent, Configured};
@@ -175,12 +176,16 @@ impl Agent {
         let chain = self.chain(incoming)?;
         let window = ContextWindow::new(&self.settings, &self.context, chain.counter(), chain.context_token_limit());
         let wishes = &incoming.wishes;
-        let allowed = |name: &&str| self.tools.allows(incoming.tenant.as_str(), name) && wishes.tools.allows(name);
-        let callable: Vec<&str> = self.tools.names().filter(allowed).collect();
-        // a task that names a deprecated tool was written when it was none
-        let is_named = wishes.tools.allow.is_some();
-        let offered: Vec<&str> =
-            callable.iter().copied().filter(|name| is_named || !self.tools.is_deprecated(name)).collect();
+        let (mut callable, mut offered) = (Vec::new(), Vec::new());
+        for tool in self.tools.definitions() {
+            let offer = self.tools.offer(Some(incoming.tenant.as_str()), &wishes.tools, tool);
+            if offer.map_or_else(NotOffered::may_be_called, |()| true) {
+                callable.push(tool.name.as_str());
+            }
+            if offer.is_ok() {
+                offered.push(tool.name.as_str());
+            }
+        }
         let is_chat = incoming.asking.as_ref().is_some_and(|asking| asking.source == CHAT);
         let chat = is_chat.then(ChannelLimits::chat);
         let prompt = Prompt {

@@ -212,7 +212,7 @@ pub async fn build(
         compute,
         executors,
         pipeline,
-        tools: tools.definitions().cloned().collect(),
+        tools,
         known,
         bus: Arc::clone(&bus),
         poller,

@@ -28,6 +28,7 @@ use crate::base::invalid::{ValidationErrors, did_you_mean};
 use crate::domain::run::{Run, RunError, RunOutcome};
 use crate::domain::task::{Action, Task};
 use crate::ports::tool::ToolHost;
+use crate::ports::tool::access::ToolLimits;
 use crate::ports::vault::credentials::UsedSecrets;
 
 /// The code of a run whose action can't be read as it is stored, whatever is configured: its task is disabled.
@@ -84,6 +85,11 @@ pub trait Executor: Send + Sync {
     /// The JSON Schema of `action.config`: what can be said of it without knowing what is configured.
     fn config_schema(&self) -> Value {
         schema::any()
+    }
+
+    /// The tools that a model may be offered in a run of this action; `None`: a run of it offers a model none of its own.
+    fn tool_limits(&self, _action: &Action) -> Option<ToolLimits> {
+        None
     }
 
     /// Makes an action that was checked ready to be stored: seals its secrets. `before` is what is stored, where the

@@ -49,7 +49,7 @@ use crate::http::streaming::limiter::StreamLimiter;
 use crate::ports::bus::Bus;
 use crate::ports::channel::ChannelRegistry;
 use crate::ports::poll::Poller;
-use crate::ports::tool::Definition;
+use crate::ports::tool::ToolRegistry;
 use crate::ports::vault::Vault;
 use crate::ports::vault::oauth::OAuthConnector;
 use crate::store::{self, Store};
@@ -136,8 +136,8 @@ pub struct HttpParts {
     pub executors: ExecutorRegistry,
     /// For dry runs.
     pub pipeline: Pipeline,
-    /// Definitions of the tools.
-    pub tools: Vec<Definition>,
+    /// The tools, and who may use them.
+    pub tools: Arc<ToolRegistry>,
     /// Names that a task may use.
     pub known: TaskValidator,
     /// The event bus.
@@ -349,6 +349,7 @@ fn operations() -> OpenApiRouter<HttpState> {
         .routes(routes!(api::quotas::budgets::put_budgets, api::quotas::budgets::reset_budgets))
         .routes(routes!(api::quotas::get_quotas, api::quotas::put_quotas, api::quotas::reset_quotas))
         .routes(routes!(api::registry::list_tools))
+        .routes(routes!(api::registry::list_agents))
         .routes(routes!(api::registry::list_executors))
         .routes(routes!(server::health::get_health))
         .routes(routes!(server::health::get_readiness))

@@ -1,5 +1,5 @@
 -- Data files: results of tools that are too large for a conversation, in chunks, where every instance reaches them.
--- Same number, tables and columns as migrations/sqlite/0043_data_files.sql.
+-- Same number, tables and columns as migrations/sqlite/0047_data_files.sql.
 
 -- One file. `call_key` is the idempotency key of the call that made it: a call that is carried out once more writes its file
 -- anew. Files are given up in the order of their last use.

@@ -1,5 +1,5 @@
 -- Usage: what runs have used of models and tools, by tenant, day, task and name, kept longer than the runs.
--- Same number, tables and columns as migrations/postgres/0044_usage.sql.
+-- Same number, tables and columns as migrations/postgres/0048_usage.sql.
 
 -- `kind` is `model`, with the name of the model in the settings, or `tool`, with the name of the tool; `unknown` stands for a
 -- model that nobody named, and for tools that are not there. `calls` are turns of models, and calls of tools. A run without a task

@@ -191,8 +191,8 @@ impl Checkpoint {
     /// The answer, if the conversation has come to one, and how. At the limit of turns it may be empty: then it is the
     /// last thing that the model said before.
     pub fn answer(&self) -> Option<(&str, RunFinish)> {
-        let is_verdict = |entry: &&TranscriptEntry| matches!(entry.message, TranscriptMessage::Verdict { .. });
-        match &self.entries.iter().rev().find(|entry| !is_verdict(entry))?.message {
+        let is_verdict = |message: &&TranscriptMessage| matches!(message, TranscriptMessage::Verdict { .. });
+        match self.last_words().find(|message| !is_verdict(message))? {
             TranscriptMessage::Assistant { text, tool_calls, finish, .. } if tool_calls.is_empty() => {
                 let finish = finish.unwrap_or(RunFinish::Answer);
                 let before = || self.last_said().filter(|_| finish == RunFinish::MaxTurns);
@@ -204,8 +204,15 @@ impl Checkpoint {
 
     /// The findings about the answer, where it was verified.
     pub fn verdict(&self) -> Option<&TranscriptMessage> {
-        let last = &self.entries.last()?.message;
-        matches!(last, TranscriptMessage::Verdict { .. }).then_some(last)
+        self.last_words().next().filter(|last| matches!(last, TranscriptMessage::Verdict { .. }))
+    }
+
+    /// What was said and found, the last first. A summary may come to its end behind an answer.
+    fn last_words(&self) -> impl Iterator<Item = &TranscriptMessage> {
+        let of_summary = |message: &&TranscriptMessage| {
+            matches!(message, TranscriptMessage::Compaction(_) | TranscriptMessage::Unusable { .. })
+        };
+        self.entries.iter().rev().map(|entry| &entry.message).filter(move |message| !of_summary(message))
     }
 
     /// Whether the model was asked for another answer.

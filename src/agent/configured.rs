@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::invalid::{ValidationErrors, did_you_mean, escape};
 use crate::domain::approval::PolicyRules;
 use crate::domain::approval::settings::Override;
-use crate::ports::tool::access::check_names;
+use crate::ports::tool::access::{ToolLimits, check_names};
 
 /// One entry of `[[agents]]`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
@@ -77,6 +77,11 @@ impl Configured {
             }
             PolicyRules::compile(&agent.approvals, &format!("{place}/approvals"), faults);
         }
+    }
+
+    /// The tools that it may use.
+    pub fn limits(&self) -> ToolLimits {
+        ToolLimits { allow: self.tools.clone(), deny: self.deny_tools.clone() }
     }
 
     /// The agent as its calls are judged. Rules that [`Configured::check`] found fault with say nothing.

@@ -82,14 +82,16 @@ impl ReactLoop<'_> {
             if !calls.is_empty() {
                 let open = self.run_calls(&calls, resumed).await?;
                 if !open.is_empty() {
+                    self.take_summary();
                     return Ok(LoopEnd::Suspended(self.suspension(open)));
                 }
             }
             if self.verify().await?
                 && let Some((response, finish)) = self.checkpoint.answer()
             {
-                let took = self.clock.elapsed().saturating_sub(begun);
-                return Ok(LoopEnd::Answered(self.result(response.to_owned(), finish, took)));
+                let (response, took) = (response.to_owned(), self.clock.elapsed().saturating_sub(begun));
+                self.take_summary();
+                return Ok(LoopEnd::Answered(self.result(response, finish, took)));
             }
             self.stop.check()?;
             self.loops.check()?;
@@ -226,8 +228,11 @@ impl ReactLoop<'_> {
             if recoveries == 0 {
                 let reserved = budget::reserve(self.checkpoint.store(), self.slot, &self.chain, turn, &request);
                 self.stop.run_until_stopped(reserved).await??;
-                let turn_cost = || self.chain.worst_case(&request).most;
-                self.summaries.begin(request.messages.len(), &self.checkpoint, turn_cost);
+                // behind the last turn nothing is asked that could show it
+                if !forced {
+                    let turn_cost = || self.chain.worst_case(&request).most;
+                    self.summaries.begin(request.messages.len(), &self.checkpoint, turn_cost);
+                }
             }
             let tell = |progress: CallProgress| match progress {
                 CallProgress::Asked => self.teller.message_start(turn),
@@ -253,10 +258,15 @@ impl ReactLoop<'_> {
 
     /// Prepares the conversation that the model is shown: with a summary that is done by now, and no more than fits.
     fn prepare_view(&mut self) {
+        self.take_summary();
+        self.view.fit(&mut self.checkpoint, self.chain.counter(), &self.offered);
+    }
+
+    /// Shows a summary that is done by now, and counts what one has cost.
+    fn take_summary(&mut self) {
         if let Some(summary) = self.summaries.take() {
             self.view.summarise(&mut self.checkpoint, summary);
         }
-        self.view.fit(&mut self.checkpoint, self.chain.counter(), &self.offered);
     }
 
     /// The message that stands in the next request alone.

@@ -148,6 +148,10 @@ impl Executor for Orchestrator {
         "orchestrator"
     }
 
+    fn tool_limits(&self, action: &Action) -> Option<ToolLimits> {
+        Some(ToolLimits::clone(&self.check_overrides(&action.config, &mut ValidationErrors::new()).tools))
+    }
+
     fn config_schema(&self) -> Value {
         crate::executor::schema::of::<crate::executor::schema::OrchestratorConfig>()
     }

@@ -6,6 +6,7 @@
 
 mod account;
 mod attempt;
+mod configured_agent;
 mod context;
 mod dry_run;
 mod kind;
@@ -43,6 +44,7 @@ use crate::executor::pipeline::spec::{OnError, PipelineSpec, StepWork};
 use crate::executor::{Executor, Job, UNREADABLE_ACTION};
 use crate::ports::tool::HostError;
 
+pub use crate::executor::pipeline::configured_agent::ConfiguredAgent;
 pub use crate::executor::pipeline::dry_run::{DryRun, Sample};
 pub use crate::executor::pipeline::parts::StepParts;
 

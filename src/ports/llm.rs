@@ -239,6 +239,11 @@ impl Models {
         self.links.iter().map(|link| link.name.as_str())
     }
 
+    /// Whether there is a model of this name; `None`: the default.
+    pub fn has(&self, name: Option<&str>) -> bool {
+        self.names().any(|known| known == name.unwrap_or(&self.default))
+    }
+
     /// The named model, or the default, and those that follow it, for calls of a tenant. `None`: there is no such model.
     pub fn chain(&self, first: Option<&str>, tenant: &str) -> Option<Chain> {
         let first = first.unwrap_or(&self.default);

@@ -10,6 +10,7 @@ mod exchange;
 mod failure;
 mod host;
 pub mod http;
+pub mod offer;
 pub mod output;
 pub mod policy;
 pub mod registry;

@@ -5,7 +5,7 @@
 //! those of a tenant that is full for its own new ones, and all that are old, or too many. A file of a run that is
 //! suspended stays, and nothing but its own tenant's new files takes that of a run that is under way.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
 use crate::base::id::{Scope, Tenant, new_id};
@@ -18,6 +18,8 @@ use crate::store::{Split, Store, StoreError};
 
 /// Bytes of one chunk.
 pub const CHUNK_BYTES: usize = 256 * 1024;
+/// A use is recorded once in so many seconds.
+const USE_SECONDS: i64 = 60;
 /// Files of a tenant that are looked at together to make room.
 const AT_ONCE: i64 = 200;
 
@@ -76,6 +78,7 @@ impl Store {
         let (id, bytes) = (new_id(now), file.content.len() as i64);
         let mut write = self.db.write(&scope).await?;
         let tx = &mut write.tx();
+        tx.query(IN_TURN).bind(tenant.as_str()).execute().await?;
         tx.query("delete from data_files where call_key = $1 and tenant_id = $2")
             .bind(text(&file.call_key))
             .bind(tenant.as_str())
@@ -111,21 +114,27 @@ impl Store {
         Ok(id)
     }
 
-    /// A file of a tenant, which is used now; `None`: there is none, or not any more.
+    /// A file of a tenant, which is used now; `None`: there is none, or not any more. The record of its use may be
+    /// 60 s old: pages of one file are read one after the other.
     pub async fn use_data_file(&self, tenant: &Tenant, id: Uuid) -> Result<Option<DataFile>, StoreError> {
-        let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
-        let row: Option<DataFileRow> = write
-            .query(
-                "update data_files set last_used_at = $3 where id = $1 and tenant_id = $2
-                 returning id, run_id, tool, media_type, bytes, summary, created_at, last_used_at",
-            )
+        let (scope, now) = (Scope::Only(tenant.clone()), self.clock.now());
+        let mut read = self.db.read_in(&scope).await?;
+        let row: Option<DataFileRow> = read.query(DATA_FILE).bind(id).bind(tenant.as_str()).optional().await?;
+        read.end().await?;
+        let Some(row) = row else { return Ok(None) };
+        if now - row.last_used_at < TimeDelta::seconds(USE_SECONDS) {
+            return Ok(Some(row.data_file()));
+        }
+        let mut write = self.db.write(&scope).await?;
+        let used = write
+            .query("update data_files set last_used_at = $3 where id = $1 and tenant_id = $2")
             .bind(id)
             .bind(tenant.as_str())
-            .bind(self.clock.now())
-            .optional()
+            .bind(now)
+            .execute()
             .await?;
         write.commit().await?;
-        Ok(row.map(DataFileRow::data_file))
+        Ok((used > 0).then(|| DataFileRow { last_used_at: now, ..row }.data_file()))
     }
 
     /// The chunk of a file of a tenant that has this number, from 0; `None`: there is none, or not any more.
@@ -179,6 +188,17 @@ impl Store {
         Ok(freed.iter().sum::<i64>().max(0) as u64)
     }
 }
+
+const DATA_FILE: &str = "
+    select id, run_id, tool, media_type, bytes, summary, created_at, last_used_at
+      from data_files where id = $1 and tenant_id = $2";
+
+/// Files of one tenant are written one after the other: what is counted stays what is stored.
+const IN_TURN: Split = Split {
+    postgres: "select pg_advisory_xact_lock(
+                   hashtextextended(concat_ws('/', 'reveille_data_files', current_schema(), $1::text), 0))",
+    sqlite: "select $1",
+};
 
 /// In a transaction: gives files of a tenant up until there is room for so many bytes more.
 async fn make_room(tx: &mut Tx<'_>, tenant: &Tenant, bytes: i64, limit: u64) -> Result<(), StoreError> {

@@ -92,10 +92,12 @@ impl ResultCache {
             return Ok(fetched);
         }
         let fetched = FetchedOutput { output: call.await?, at: context.clock.now(), level: None };
-        if let Some(cacheable) = cacheable
-            && !context.known.finds(&fetched.output.whole()).await
-        {
-            self.keep(cacheable, &fetched.written(), context.clock.elapsed());
+        if let Some(cacheable) = cacheable {
+            // all of it is kept, and not its text alone
+            let written = fetched.written();
+            if !context.known.finds(&written).await {
+                self.keep(cacheable, &written, context.clock.elapsed());
+            }
         }
         Ok(fetched)
     }

@@ -1,14 +1,19 @@
-//! Registered tools that a model may call, and executors that a task may name.
+//! Registered tools that a model may call, agents that steps may name, and executors that a task may name.
 
 use axum::Json;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::base::invalid::did_you_mean;
 use crate::base::token::Permission;
-use crate::domain::task::DEFAULT_EXECUTOR;
+use crate::domain::task::{DEFAULT_EXECUTOR, Task};
+use crate::executor::pipeline::ConfiguredAgent;
+use crate::http::HttpState;
 use crate::http::error::ApiError;
 use crate::http::request::{Call, Items, Query};
-use crate::ports::tool::Definition;
+use crate::ports::tool::access::ToolLimits;
+use crate::ports::tool::offer::NotOffered;
+use crate::ports::tool::{Definition, ToolRegistry};
 
 /// An executor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
@@ -23,13 +28,155 @@ pub struct ExecutorView {
     pub config_schema: Value,
 }
 
+/// A tool, and whether a model is offered it.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct ToolView {
+    /// The tool.
+    #[serde(flatten)]
+    pub definition: Definition,
+    /// Whether a model is offered it, and why not.
+    #[serde(flatten)]
+    pub offer: OfferView,
+}
+
+/// Whether a model is offered a tool, and why not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct OfferView {
+    /// Whether a model is offered it.
+    pub offered: bool,
+    /// Why not: `removed`, `denied_by_operator`, `denied_for_tenant`, `denied_by_limits`, `deprecated` or `no_agent`.
+    #[schema(value_type = Option<String>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'static str>,
+    /// The reason in words.
+    #[schema(value_type = Option<String>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<&'static str>,
+}
+
+/// A configured agent, and what it can do.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct AgentView {
+    /// The name by which steps of pipelines call it.
+    pub name: String,
+    /// Its purpose, for people.
+    pub description: String,
+    /// One of `[llm.models]`; absent: the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Whether it can be asked.
+    pub usable: bool,
+    /// Why it can't be asked.
+    #[schema(value_type = Option<String>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<&'static str>,
+    /// All tools, and for each whether its model is offered it.
+    pub tools: Vec<AgentToolView>,
+}
+
+/// A tool of an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct AgentToolView {
+    /// Name of the tool.
+    pub name: String,
+    /// Whether the agent's model is offered it, and why not.
+    #[serde(flatten)]
+    pub offer: OfferView,
+}
+
+impl OfferView {
+    fn of(offer: Result<(), NotOffered>) -> OfferView {
+        let why = offer.err();
+        OfferView { offered: why.is_none(), reason: why.map(NotOffered::as_str), message: why.map(NotOffered::message) }
+    }
+
+    /// The executor asks no model.
+    fn without_agent() -> OfferView {
+        let message = "the task's executor offers no model any tools; agents in its steps have their own";
+        OfferView { offered: false, reason: Some("no_agent"), message: Some(message) }
+    }
+}
+
+impl AgentView {
+    fn of(agent: &ConfiguredAgent<'_>, tools: &ToolRegistry, tenant: Option<&str>) -> AgentView {
+        let offer = |tool: &Definition| AgentToolView {
+            name: tool.name.clone(),
+            offer: OfferView::of(tools.offer(tenant, &agent.limits, tool)),
+        };
+        AgentView {
+            name: agent.name.to_owned(),
+            description: agent.description.to_owned(),
+            model: agent.model.map(str::to_owned),
+            usable: agent.has_model,
+            message: (!agent.has_model).then_some("no model is configured; set [llm.models.main]"),
+            tools: tools.definitions().map(offer).collect(),
+        }
+    }
+}
+
 /// List tools
+///
+/// Each with whether a model is offered it, by the layers that `[tool_access]`, agents and tasks put before one another, and why not.
+/// A token of a tenant sees what holds for it; an admin token that names none what holds for every tenant.
 #[utoipa::path(get, path = "/v1/tools", tag = "operations", security(("bearer" = ["tasks:read"])),
-    responses((status = 200, body = Items<Definition>)))]
-pub async fn list_tools(Call(state, caller): Call, query: Query) -> Result<Json<Items<Definition>>, ApiError> {
+    params(("agent" = Option<String>, Query, description = "What this configured agent is offered"),
+        ("task_id" = Option<uuid::Uuid>, Query, description = "What the model of this task is offered"),
+        ("tenant_id" = Option<String>, Query, description = "What holds for this tenant")),
+    responses((status = 200, body = Items<ToolView>)))]
+pub async fn list_tools(Call(state, caller): Call, mut query: Query) -> Result<Json<Items<ToolView>>, ApiError> {
     caller.may(Permission::TasksRead)?;
+    let (agent, task, tenant) = (query.text("agent"), query.id("task_id"), query.text("tenant_id"));
+    if agent.is_some() && task.is_some() {
+        query.fault("task_id", "a task and a configured agent can't both be asked for");
+    }
+    let of_agent = agent.and_then(|name| limits_of_agent(&state, &name, &mut query));
     query.done()?;
-    Ok(Json(Items::whole(state.tools.clone())))
+    let scope = caller.narrowed(tenant.as_deref())?;
+    let task = match task {
+        Some(id) => Some(state.store.get_task(&scope, id).await.map_err(|error| ApiError::of_store(error, "task"))?),
+        None => None,
+    };
+    let limits = match &task {
+        Some(task) => limits_of_task(&state, task),
+        None => Some(of_agent.unwrap_or_default()),
+    };
+    let tenant = task.as_ref().map_or(scope.tenant(), |task| Some(task.tenant_id.as_str()));
+    let view = |definition: &Definition| ToolView {
+        definition: definition.clone(),
+        offer: limits.as_ref().map_or_else(OfferView::without_agent, |limits| {
+            OfferView::of(state.tools.offer(tenant, limits, definition))
+        }),
+    };
+    Ok(Json(Items::whole(state.tools.definitions().map(view).collect())))
+}
+
+fn limits_of_agent(state: &HttpState, name: &str, query: &mut Query) -> Option<ToolLimits> {
+    let found = state.pipeline.configured_agents().find(|agent| agent.name == name);
+    if found.is_none() {
+        let near = did_you_mean(name, state.pipeline.agents());
+        query.fault("agent", format!("there is no agent `{name}` in [[agents]]{near}"));
+    }
+    found.map(|agent| agent.limits)
+}
+
+/// `None`: its executor offers a model no tools.
+fn limits_of_task(state: &HttpState, task: &Task) -> Option<ToolLimits> {
+    state.executors.find(&task.spec.executor)?.tool_limits(&task.spec.action)
+}
+
+/// List configured agents
+///
+/// Those of `[[agents]]`, which steps of pipelines name. Each with whether it can be asked, and which tools its model is offered.
+#[utoipa::path(get, path = "/v1/agents", tag = "operations", security(("bearer" = ["tasks:read"])),
+    params(("tenant_id" = Option<String>, Query, description = "What holds for this tenant")),
+    responses((status = 200, body = Items<AgentView>)))]
+pub async fn list_agents(Call(state, caller): Call, mut query: Query) -> Result<Json<Items<AgentView>>, ApiError> {
+    caller.may(Permission::TasksRead)?;
+    let tenant = query.text("tenant_id");
+    query.done()?;
+    let scope = caller.narrowed(tenant.as_deref())?;
+    let view = |agent: ConfiguredAgent<'_>| AgentView::of(&agent, &state.tools, scope.tenant());
+    Ok(Json(Items::whole(state.pipeline.configured_agents().map(view).collect())))
 }
 
 /// List executors

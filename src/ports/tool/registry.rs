@@ -93,11 +93,6 @@ impl ToolRegistry {
         there.map(|definition| definition.name.as_str())
     }
 
-    /// Whether the tool of this name is deprecated.
-    pub fn is_deprecated(&self, name: &str) -> bool {
-        self.find(name).is_some_and(|tool| tool.definition().status == ToolStatus::Deprecated)
-    }
-
     /// Whatever its status.
     pub fn find(&self, name: &str) -> Option<&Arc<Registered>> {
         self.tools.iter().find(|registered| registered.tool.definition().name == name)

@@ -87,6 +87,21 @@ async fn user_prompt(run: Run) -> String {
     }
 }
 
+#[test]
+fn tools_of_a_task_are_those_that_its_run_goes_by() {
+    let stage = AgentHarness::new(vec![], vec![FakeTool::echo("look"), FakeTool::echo("send")]);
+    let orchestrator = Orchestrator::new(stage.agent.clone());
+    let offered = |config: Value| {
+        let limits = orchestrator.tool_limits(&action("Go.", config)).unwrap();
+        let tools = &stage.agent.tools;
+        let offered = tools.definitions().filter(|tool| tools.offer(Some("ann"), &limits, tool).is_ok());
+        offered.map(|tool| tool.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(offered(json!({})), ["look", "send"]);
+    assert_eq!(offered(json!({ "tools": ["send"] })), ["send"]);
+    assert_eq!(offered(json!({ "deny_tools": ["send"] })), ["look"]);
+}
+
 #[tokio::test]
 async fn scheduled_fire_is_told_with_its_instruction_and_which_run_it_is() {
     insta::assert_snapshot!(user_prompt(run()).await, @r#"

@@ -132,3 +132,45 @@ async fn registered_executors_and_tools_are_listed() {
     assert!(names.contains(&"current_time") && names.contains(&"http_request"), "{names:?}");
     assert_eq!(tools["next_cursor"], json!(null));
 }
+
+#[tokio::test]
+async fn tools_and_agents_say_what_is_offered_to_whom() {
+    let api = Api::new().await;
+    let ann = api.token("ann", &["tasks:read", "tasks:write"]).await;
+    let offers = async |query: &str| {
+        let tools = api.ask("GET", &format!("/v1/tools{query}"), Some(&ann), None).await.expect(200);
+        let of = |tool: &Value| (tool["name"].clone(), tool["offered"].clone(), tool["reason"].clone());
+        tools["items"].as_array().unwrap().iter().map(of).collect::<Vec<_>>()
+    };
+    let all = offers("").await;
+    assert!(all.iter().all(|(_, offered, reason)| offered == true && reason.is_null()), "{all:?}");
+    let booker = offers("?agent=booker").await;
+    let of_booker = |name: &str| booker.iter().find(|offer| offer.0 == name).unwrap();
+    assert_eq!((&of_booker("current_time").1, &of_booker("current_time").2), (&json!(true), &json!(null)));
+    assert_eq!(
+        (&of_booker("http_request").1, &of_booker("http_request").2),
+        (&json!(false), &json!("denied_by_limits"))
+    );
+
+    let agents = api.ask("GET", "/v1/agents", Some(&ann), None).await.expect(200);
+    let agent = &agents["items"][0];
+    assert_eq!((&agent["name"], &agent["usable"]), (&json!("booker"), &json!(false)), "no model is configured here");
+    let listed = agent["tools"].as_array().unwrap().iter();
+    let listed: Vec<_> = listed.map(|t| (t["name"].clone(), t["offered"].clone(), t["reason"].clone())).collect();
+    assert_eq!(listed, booker, "both lists say the same");
+
+    // the executor of these tests asks no model
+    let daily = json!({ "name": "d", "trigger": { "type": "schedule", "cron": "0 8 * * *" }, "action": { "instruction": "x" } });
+    let made = api.ask("POST", "/v1/tasks", Some(&ann), Some(daily)).await.expect(201);
+    let task = made["id"].as_str().unwrap();
+    let none = offers(&format!("?task_id={task}")).await;
+    assert!(none.iter().all(|(_, offered, reason)| offered == false && reason == "no_agent"), "{none:?}");
+
+    let bob = api.token("bob", &["tasks:read"]).await;
+    let told = async |query: String, token: &str| api.ask("GET", &format!("/v1/tools{query}"), Some(token), None).await;
+    told(format!("?task_id={task}"), &bob).await.expect(404);
+    told("?tenant_id=bob".into(), &ann).await.expect(404);
+    let unknown = told("?agent=boker".into(), &ann).await.expect(400);
+    assert!(unknown.to_string().contains("did you mean `booker`?"), "{unknown}");
+    told(format!("?agent=booker&task_id={task}"), &ann).await.expect(400);
+}

@@ -199,7 +199,6 @@ impl Api {
         let egress = egress.expect("an egress");
         let credentials = Credentials::none(egress.clone());
         let tools = Arc::new(tool::ToolRegistry::new(tool::builtin::all(&credentials)).expect("tools"));
-        let definitions = tools.definitions().cloned().collect();
         let sources = Sources::new(&poll::Settings::default(), &credentials, Arc::clone(&tools), dir.path());
         let sources = Arc::new(sources.expect("sources"));
         let pollable = Arc::clone(&sources);
@@ -215,7 +214,8 @@ impl Api {
         let models = llm::Models::new(vec![], "main", vec![], retry, &clock);
         let policy = Policy::new(&approval::Settings::default()).expect("the default");
         let compute = store.computing().clone();
-        let agent = Agent::new(models, tools, agent::Settings::default(), policy, compute, Default::default());
+        let agent =
+            Agent::new(models, Arc::clone(&tools), agent::Settings::default(), policy, compute, Default::default());
         let pipeline = Pipeline::new(pipeline::StepParts {
             credentials,
             agent,
@@ -232,7 +232,7 @@ impl Api {
             compute: store.computing().clone(),
             executors,
             pipeline,
-            tools: definitions,
+            tools,
             bus,
             known,
             connector: oauth::open(&store, &vault, &egress, &providers, public_url).1,
@@ -526,7 +526,7 @@ fn booker() -> Configured {
         name: "booker".into(),
         description: String::new(),
         instruction: "You book tables.".into(),
-        tools: None,
+        tools: Some(vec!["current_time".into()]),
         deny_tools: Vec::new(),
         model: None,
         max_turns: None,

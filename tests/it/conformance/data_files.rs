@@ -117,7 +117,7 @@ async fn full_tenant_gives_up_its_own_oldest_files_and_nobody_elses(world: &Stor
     for call in ["a1", "a2", "a3"] {
         own.push(keep(world, "a", call, 30, 100).await.unwrap());
     }
-    world.pass(1);
+    world.pass(60);
     world.store.use_data_file(&tenant_of("a"), own[0]).await.unwrap();
     // ten are free: twenty more take the second, which was not used for the longest time
     own.push(keep(world, "a", "a4", 30, 100).await.unwrap());

@@ -55,6 +55,7 @@ pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>
             found
         }
     };
+    let own = configured.map(Configured::limits).unwrap_or_default();
     let wishes = AgentOverrides {
         system_prompt: reading.text(fields, "system_prompt").or(configured.map(|agent| agent.instruction.clone())),
         model: model(fields, reading).or(configured.and_then(|agent| agent.model.clone())),
@@ -63,13 +64,8 @@ pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>
             .map(|n| n as u32)
             .or(configured.and_then(|a| a.max_turns)),
         tools: Arc::new(ToolLimits {
-            allow: tools(fields, "tools", reading).or(configured.and_then(|agent| agent.tools.clone())),
-            deny: configured
-                .map(|agent| agent.deny_tools.clone())
-                .into_iter()
-                .chain(tools(fields, "deny_tools", reading))
-                .flatten()
-                .collect(),
+            allow: tools(fields, "tools", reading).or(own.allow),
+            deny: own.deny.into_iter().chain(tools(fields, "deny_tools", reading).unwrap_or_default()).collect(),
         }),
         credentials: given(fields, "credentials")
             .map(|list| references(list, &format!("{}/credentials", reading.pointer), reading.faults))

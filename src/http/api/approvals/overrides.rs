@@ -122,9 +122,9 @@ fn wanted(
 /// A rule for a tool that is not there, or for one that always asks, would silently decide nothing.
 fn check_tool(asked: &schema::NewApprovalOverride, state: &HttpState, faults: &mut ValidationErrors) {
     let tool = &asked.tool;
-    match state.tools.iter().find(|definition| definition.name == *tool) {
+    match state.tools.definitions().find(|definition| definition.name == *tool) {
         None => {
-            let near = did_you_mean(tool, state.tools.iter().map(|definition| definition.name.as_str()));
+            let near = did_you_mean(tool, state.tools.definitions().map(|definition| definition.name.as_str()));
             faults.add("/tool", format!("unknown tool `{tool}`{near}"));
         }
         Some(definition) if definition.requires_confirmation && asked.gate == ApprovalLevel::Auto => {

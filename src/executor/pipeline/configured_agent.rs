@@ -1,0 +1,33 @@
+//! Configured agents as people see them: what one is for, and what it can do.
+
+use crate::agent::Configured;
+use crate::executor::pipeline::Pipeline;
+use crate::ports::tool::access::ToolLimits;
+
+/// An entry of `[[agents]]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfiguredAgent<'a> {
+    /// The name by which steps call it.
+    pub name: &'a str,
+    /// Its purpose.
+    pub description: &'a str,
+    /// One of `[llm.models]`; `None`: the default.
+    pub model: Option<&'a str>,
+    /// Whether that model is there.
+    pub has_model: bool,
+    /// The tools that it may use.
+    pub limits: ToolLimits,
+}
+
+impl Pipeline {
+    /// All configured agents, in order.
+    pub fn configured_agents(&self) -> impl Iterator<Item = ConfiguredAgent<'_>> {
+        self.0.agents.iter().map(|agent: &Configured| ConfiguredAgent {
+            name: &agent.name,
+            description: &agent.description,
+            model: agent.model.as_deref(),
+            has_model: self.0.agent.models.has(agent.model.as_deref()),
+            limits: agent.limits(),
+        })
+    }
+}

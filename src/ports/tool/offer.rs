@@ -1,0 +1,133 @@
+//! Whether a model is offered a tool, and why not: what a run goes by is also what people are told.
+
+use crate::ports::tool::access::ToolLimits;
+use crate::ports::tool::{Definition, ToolRegistry, ToolStatus};
+
+/// Why a model is not offered a tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotOffered {
+    /// Its status is `removed`.
+    Removed,
+    /// `[tool_access]` leaves it out for everybody.
+    DeniedByOperator,
+    /// `[tool_access.tenants]` leaves it out for this tenant.
+    DeniedForTenant,
+    /// The agent, or the task, leaves it out.
+    DeniedByLimits,
+    /// Its status is `deprecated`, and nobody names it: a call of it is carried out all the same.
+    Deprecated,
+}
+
+impl NotOffered {
+    /// The reason as a word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            NotOffered::Removed => "removed",
+            NotOffered::DeniedByOperator => "denied_by_operator",
+            NotOffered::DeniedForTenant => "denied_for_tenant",
+            NotOffered::DeniedByLimits => "denied_by_limits",
+            NotOffered::Deprecated => "deprecated",
+        }
+    }
+
+    /// The reason as a sentence.
+    pub fn message(self) -> &'static str {
+        match self {
+            NotOffered::Removed => "the tool has been removed",
+            NotOffered::DeniedByOperator => "the operator lets nobody use it ([tool_access])",
+            NotOffered::DeniedForTenant => "the operator does not let this tenant use it ([tool_access.tenants])",
+            NotOffered::DeniedByLimits => "the tools of the agent or task leave it out (`tools`, `deny_tools`)",
+            NotOffered::Deprecated => "the tool is deprecated: it is offered only where `tools` names it",
+        }
+    }
+
+    /// Whether a call of the tool is carried out all the same.
+    pub fn may_be_called(self) -> bool {
+        self == NotOffered::Deprecated
+    }
+}
+
+impl ToolRegistry {
+    /// Whether a model is offered this tool in a run of the tenant under these limits. `tenant`: `None` for whatever holds
+    /// for every tenant.
+    ///
+    /// # Errors
+    /// The first reason for which it is not.
+    pub fn offer(&self, tenant: Option<&str>, limits: &ToolLimits, tool: &Definition) -> Result<(), NotOffered> {
+        let name = tool.name.as_str();
+        if tool.status == ToolStatus::Removed {
+            return Err(NotOffered::Removed);
+        }
+        if !self.allows_any(name) {
+            return Err(NotOffered::DeniedByOperator);
+        }
+        if tenant.is_some_and(|tenant| !self.allows(tenant, name)) {
+            return Err(NotOffered::DeniedForTenant);
+        }
+        if !limits.allows(name) {
+            return Err(NotOffered::DeniedByLimits);
+        }
+        // who names a deprecated tool has written so when it was none
+        if tool.status == ToolStatus::Deprecated && limits.allow.is_none() {
+            return Err(NotOffered::Deprecated);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures::future::BoxFuture;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::domain::approval::{Category, Consequence};
+    use crate::ports::tool::access::ToolAccess;
+    use crate::ports::tool::{Tool, ToolContext, ToolError, ToolOutput};
+
+    struct Named(Definition);
+
+    impl Tool for Named {
+        fn definition(&self) -> &Definition {
+            &self.0
+        }
+
+        fn call<'a>(&'a self, _: &'a ToolContext, _: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+            unreachable!("it is only listed")
+        }
+    }
+
+    fn tool(name: &str, status: ToolStatus) -> Arc<dyn Tool> {
+        let made = Definition::new(name, "", json!({ "type": "object" }), Category::Read, Consequence::Low);
+        Arc::new(Named(Definition { status, ..made }))
+    }
+
+    #[test]
+    fn each_layer_withholds_for_a_reason_of_its_own_and_the_first_is_told() {
+        let tools = vec![
+            tool("plain", ToolStatus::Active),
+            tool("old", ToolStatus::Deprecated),
+            tool("gone", ToolStatus::Removed),
+            tool("nobodys", ToolStatus::Active),
+            tool("not_anns", ToolStatus::Active),
+        ];
+        let access: ToolAccess =
+            serde_json::from_value(json!({ "deny": ["nobodys"], "tenants": { "ann": { "deny": ["not_anns"] } } }))
+                .unwrap();
+        let tools = ToolRegistry::new(tools).unwrap().governed(&Default::default(), &access);
+        let told = |tenant: Option<&str>, limits: Value| {
+            let limits: ToolLimits = serde_json::from_value(limits).unwrap();
+            let offers = tools.definitions().map(|tool| tools.offer(tenant, &limits, tool));
+            offers.map(|offer| offer.map_or_else(NotOffered::as_str, |()| "offered")).collect::<Vec<_>>()
+        };
+        let usual = ["offered", "deprecated", "removed", "denied_by_operator", "denied_for_tenant"];
+        assert_eq!(told(Some("ann"), json!({})), usual);
+        assert_eq!(told(Some("bob"), json!({}))[4], "offered");
+        assert_eq!(told(None, json!({}))[4], "offered");
+        let named = ["denied_by_limits", "offered", "removed", "denied_by_operator", "denied_for_tenant"];
+        assert_eq!(told(Some("ann"), json!({ "allow": ["old", "gone", "nobodys", "not_anns"] })), named);
+        assert_eq!(told(Some("ann"), json!({ "deny": ["plain"] }))[0], "denied_by_limits");
+    }
+}
