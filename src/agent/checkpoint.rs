@@ -207,7 +207,7 @@ impl Checkpoint {
         self.last_words().next().filter(|last| matches!(last, TranscriptMessage::Verdict { .. }))
     }
 
-    /// What was said and found, the last first. A summary may come to its end behind an answer.
+    /// Words and findings, the last first. A summary may come to its end behind an answer.
     fn last_words(&self) -> impl Iterator<Item = &TranscriptMessage> {
         let of_summary = |message: &&TranscriptMessage| {
             matches!(message, TranscriptMessage::Compaction(_) | TranscriptMessage::Unusable { .. })

@@ -149,7 +149,13 @@ impl Executor for Orchestrator {
     }
 
     fn tool_limits(&self, action: &Action) -> Option<ToolLimits> {
-        Some(ToolLimits::clone(&self.check_overrides(&action.config, &mut ValidationErrors::new()).tools))
+        let mut faults = ValidationErrors::new();
+        let wishes = self.check_overrides(&action.config, &mut faults);
+        // a run of what can't be read any more fails before a model is asked
+        Some(match faults.0.is_empty() {
+            true => ToolLimits::clone(&wishes.tools),
+            false => ToolLimits { allow: Some(Vec::new()), ..ToolLimits::default() },
+        })
     }
 
     fn config_schema(&self) -> Value {

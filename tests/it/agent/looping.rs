@@ -58,7 +58,7 @@ async fn message_goes_through_the_loop_and_all_of_it_is_in_transcript_result_and
     assert_eq!(
         serde_json::to_value(&result).unwrap(),
         json!({
-            "response": "One.", "finish": "answer", "turns": 2, "duration_ms": 0,
+            "response": "One.", "finish": "answer", "turns": 2, "duration_ms": 0, "tool_warnings": [],
             "token_usage": { "input_tokens": 300, "output_tokens": 40, "total": 340 },
             "tool_calls": [{
                 "name": "echo", "args_summary": { "n": 1 }, "duration_ms": 0, "success": true,

@@ -87,19 +87,28 @@ async fn user_prompt(run: Run) -> String {
     }
 }
 
-#[test]
-fn tools_of_a_task_are_those_that_its_run_goes_by() {
-    let stage = AgentHarness::new(vec![], vec![FakeTool::echo("look"), FakeTool::echo("send")]);
-    let orchestrator = Orchestrator::new(stage.agent.clone());
-    let offered = |config: Value| {
-        let limits = orchestrator.tool_limits(&action("Go.", config)).unwrap();
-        let tools = &stage.agent.tools;
-        let offered = tools.definitions().filter(|tool| tools.offer(Some("ann"), &limits, tool).is_ok());
-        offered.map(|tool| tool.name.clone()).collect::<Vec<_>>()
-    };
-    assert_eq!(offered(json!({})), ["look", "send"]);
-    assert_eq!(offered(json!({ "tools": ["send"] })), ["send"]);
-    assert_eq!(offered(json!({ "deny_tools": ["send"] })), ["look"]);
+#[tokio::test]
+async fn tools_of_a_task_are_those_that_its_run_offers_its_model() {
+    let cases = [
+        (json!({}), &["look", "send"][..]),
+        (json!({ "tools": ["send"] }), &["send"]),
+        (json!({ "deny_tools": ["send"] }), &["look"]),
+    ];
+    for (config, expected) in cases {
+        let stage = AgentHarness::new(vec![says("done")], vec![FakeTool::echo("look"), FakeTool::echo("send")]);
+        let orchestrator = Orchestrator::new(stage.agent.clone());
+        let limits = orchestrator.tool_limits(&action("Go.", config.clone())).unwrap();
+        let told =
+            stage.agent.tools.definitions().filter(|tool| stage.agent.tools.offer(Some("ann"), &limits, tool).is_ok());
+        assert_eq!(told.map(|tool| tool.name.as_str()).collect::<Vec<_>>(), expected);
+        let job = job(&stage, run(), action("Go.", config));
+        passing(&stage.clock, orchestrator.execute(job)).await.unwrap();
+        let requests = stage.model.requests.lock().unwrap();
+        assert_eq!(requests[0].tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), expected);
+    }
+    let orchestrator = Orchestrator::new(AgentHarness::new(vec![], vec![FakeTool::echo("look")]).agent);
+    let unreadable = orchestrator.tool_limits(&action("Go.", json!({ "tools": "look" }))).unwrap();
+    assert!(!unreadable.allows("look"), "its run fails before a model is asked");
 }
 
 #[tokio::test]

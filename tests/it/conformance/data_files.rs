@@ -17,6 +17,7 @@ on_both!(
     full_tenant_gives_up_its_own_oldest_files_and_nobody_elses,
     file_that_finds_no_room_changes_nothing,
     old_files_are_forgotten_in_batches_by_their_last_use,
+    files_that_are_written_at_once_stay_within_their_tenants_bytes,
     all_files_are_given_up_by_their_last_use_until_enough_is_free,
     file_of_a_run_that_is_suspended_or_under_way_is_kept,
 );
@@ -153,12 +154,19 @@ async fn old_files_are_forgotten_in_batches_by_their_last_use(world: &StoreHarne
     assert_eq!(there(world, &ids).await, [true, false, false, false]);
 }
 
+async fn files_that_are_written_at_once_stay_within_their_tenants_bytes(world: &StoreHarness) {
+    let calls: Vec<String> = (0..8).map(|number| format!("k{number}")).collect();
+    let kept = futures::future::join_all(calls.iter().map(|call| keep(world, "a", call, 30, 100))).await;
+    assert!(kept.iter().all(Result::is_ok), "{kept:?}");
+    assert_eq!(world.store.data_file_bytes().await.unwrap(), 90);
+}
+
 async fn all_files_are_given_up_by_their_last_use_until_enough_is_free(world: &StoreHarness) {
     let mut ids = Vec::new();
     for (tenant, call) in [("a", "k1"), ("b", "k2"), ("a", "k3"), ("b", "k4")] {
         ids.push(keep(world, tenant, call, 10, ROOM).await.unwrap());
     }
-    world.pass(1);
+    world.pass(60);
     world.store.use_data_file(&tenant_of("a"), ids[0]).await.unwrap();
     assert_eq!(world.store.data_file_bytes().await.unwrap(), 40);
     assert_eq!(world.store.evict_data_files(11, 1).await.unwrap(), 10, "one at most");

@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::domain::run::{ToolRecord, ToolWarning};
-use crate::store::{Store, StoreError};
+use crate::store::{Split, Store, StoreError};
 
 /// Records that are read of one run; its transcript has all calls.
 pub const TOOL_RECORDS: i64 = 500;
@@ -51,5 +51,10 @@ impl Store {
 const RECORDS: &str = "
     select cast(tool_record as text) from turns where run_id = $1 and tool_record is not null order by seq limit $2";
 
-const VERDICTS_OF: &str = "
-    select cast(body as text) from turns where run_id = $1 and body ->> 'role' = 'verdict' order by seq limit $2";
+/// On SQLite an entry that is no JSON any more would fail the whole statement; it is left out.
+const VERDICTS_OF: Split = Split {
+    postgres: "select cast(body as text) from turns where run_id = $1 and body ->> 'role' = 'verdict' order by seq limit $2",
+    sqlite: "select cast(body as text) from turns
+              where run_id = $1 and case when json_valid(body) then body ->> 'role' = 'verdict' else false end
+              order by seq limit $2",
+};
