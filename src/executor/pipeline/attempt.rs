@@ -142,17 +142,17 @@ impl Attempts<'_> {
                 Err(fault) => match wait(unit, &fault, tries) {
                     NextAttempt::Wait(wait) => (fault, wait),
                     NextAttempt::LaterAttempt(after) => {
-                        self.record(unit, StepOutcome::Again { error: fault.fault.clone() }, fault.account, 0).await?;
+                        self.record(unit, StepOutcome::Again { error: fault.fault.clone() }, *fault.account, 0).await?;
                         return Err(RunError::Retry { fault: fault.fault, after });
                     }
                     NextAttempt::Never => {
                         let outcome = StepOutcome::Failed { error: fault.fault.clone() };
-                        self.record(unit, outcome, fault.account, 0).await?;
+                        self.record(unit, outcome, *fault.account, 0).await?;
                         return Ok(Err(fault.fault));
                     }
                 },
             };
-            self.record(unit, StepOutcome::Again { error: fault.fault }, fault.account, 0).await?;
+            self.record(unit, StepOutcome::Again { error: fault.fault }, *fault.account, 0).await?;
             self.world.stop.run_until_stopped(self.world.clock.sleep(wait)).await?;
         }
         unreachable!("tries are counted, and limited by the step")
@@ -173,7 +173,11 @@ impl Attempts<'_> {
             Err(StepError::Fault(fault)) => return Ok(Err(fault)),
         };
         if value.to_string().len() > VALUE_BYTES {
-            return Ok(Err(StepFault { fault: too_large("the step's value"), again: RetryAdvice::No, account }));
+            return Ok(Err(StepFault {
+                fault: too_large("the step's value"),
+                again: RetryAdvice::No,
+                account: Box::new(account),
+            }));
         }
         let duration_ms = self.world.clock.elapsed().saturating_sub(begun).as_millis() as i64;
         self.record(unit, StepOutcome::Done { value: value.clone() }, account, duration_ms).await?;

@@ -101,7 +101,7 @@ pub struct StepFault {
     pub fault: RunFault,
     pub again: RetryAdvice,
     /// The calls that it took all the same.
-    pub account: StepAccount,
+    pub account: Box<StepAccount>,
 }
 
 /// Whether a step that failed may be executed again.
@@ -209,7 +209,7 @@ impl StepResult {
 
 impl StepFault {
     pub fn new(code: impl Into<String>, message: impl Into<String>) -> StepFault {
-        StepFault { fault: RunFault::new(code, message), again: RetryAdvice::No, account: StepAccount::default() }
+        StepFault { fault: RunFault::new(code, message), again: RetryAdvice::No, account: Box::default() }
     }
 
     /// A fault that time may heal.
@@ -221,7 +221,7 @@ impl StepFault {
     pub fn credential(error: &CredentialError) -> StepFault {
         match error.trouble {
             CredentialFault::Busy => StepFault::passing(error.code(), error.to_string(), None),
-            _ => StepFault { fault: error.fault(), again: RetryAdvice::No, account: StepAccount::default() },
+            _ => StepFault { fault: error.fault(), again: RetryAdvice::No, account: Box::default() },
         }
     }
 

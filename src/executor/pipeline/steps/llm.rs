@@ -83,14 +83,14 @@ impl Llm {
         let completed = match completed {
             Ok(completed) => completed,
             Err(error) => {
-                return Err(StepFault { account: StepAccount::of_model(usage, None), ..failed(error) }.into());
+                return Err(StepFault { account: Box::new(StepAccount::of_model(usage, None)), ..failed(error) }.into());
             }
         };
         usage += budget::usage_of(completed.answer.tokens, completed.cost_micros);
         let model_call = Some(ModelCall { model: completed.model, tokens: completed.answer.tokens });
         if completed.answer.stop == StopReason::Refused {
             let refused = StepFault::new("llm_refused", "the provider of the model withheld the answer");
-            return Err(StepFault { account: StepAccount::of_model(usage, model_call), ..refused }.into());
+            return Err(StepFault { account: Box::new(StepAccount::of_model(usage, model_call)), ..refused }.into());
         }
         let account = StepAccount::of_model(Usage { turns: 1, ..usage }, model_call);
         Ok(StepResult { value: json!(completed.answer.text.unwrap_or_default()), account })

@@ -143,7 +143,7 @@ impl ToolExecution {
         let account = StepAccount::of_tool(self.record(act, &arguments, took, answered.as_ref().ok()));
         match answered {
             Ok(output) => Ok(StepResult { value: output.into_value(), account }),
-            Err(error) => Err(StepFault { account, ..self.failed(error) }.into()),
+            Err(error) => Err(StepFault { account: Box::new(account), ..self.failed(error) }.into()),
         }
     }
 
