@@ -1,6 +1,6 @@
 //! Searches for the lines of a text that match a pattern, over one chunk of the text after the other.
 //!
-//! A line that is longer than [`LINE_BYTES`] is searched in pieces. A search ends with [`FOUND`] lines.
+//! A line that is longer than `LINE_BYTES` is searched in pieces. A search ends with [`FOUND`] lines.
 
 use regex::Regex;
 use serde::Serialize;

@@ -1,6 +1,6 @@
 //! Counts of a provider, against our estimate: the running ratio of one model, which later estimates are multiplied by.
 //!
-//! Begins with the margin of the model's family, as if it had been found over [`PRIOR`] tokens. Kept in memory, of each instance for
+//! Begins with the margin of the model's family, as if it had been found over `PRIOR` tokens. Kept in memory, of each instance for
 //! itself; lost with it.
 
 use std::sync::Mutex;

@@ -19,7 +19,7 @@ pub struct RunAccount {
     pub execution_ms: i64,
     /// Calls of tools in the order in which their results were stored, [`TOOL_RECORDS`] at most.
     pub tool_records: Vec<ToolRecord>,
-    /// Findings of verifiers, of [`VERDICTS`] answers at most.
+    /// Findings of verifiers, of 100 answers at most.
     pub tool_warnings: Vec<ToolWarning>,
 }
 
