@@ -527,7 +527,7 @@ async fn two_instances_share_the_bus(world: World) {
     let (first, second) = (world.instance(), world.instance());
     let task = first.task(on(json!({}))).await;
     first.publish(&(0..600).map(|id| json!({ "id": format!("{id:03}") })).collect::<Vec<_>>()).await;
-    tokio::join!(first.match_events(), second.match_events());
+    tokio::join!(first.match_shared(), second.match_shared());
     tokio::join!(first.settle_shared(), second.settle_shared());
     assert_eq!(told(&first, &task).await, (0..600).map(|id| format!("{id:03} succeeded")).collect::<Vec<_>>());
     first.finish(&world).await;

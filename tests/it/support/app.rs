@@ -24,7 +24,7 @@ use reveille::domain::trigger::condition::ConditionState;
 use reveille::engine::service::{NextTick, ServiceLoop, TickError};
 use reveille::engine::{self, Engine};
 use reveille::http;
-use reveille::ports::bus::Bus;
+use reveille::ports::bus::{Bus, BusBacklog};
 use reveille::store::{Cancelled, DeliveryFilter, RunFilter, Store, StoreError};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -214,6 +214,21 @@ impl Instance {
     /// Handles what is on the bus, until nothing is left.
     pub async fn match_events(&self) {
         while self.match_once().await.expect("matched") > 0 {}
+    }
+
+    /// Handles what is on the bus until all of it is acknowledged, by whichever instance. One that has enough of a tenant
+    /// leaves the rest of it on the bus for a while.
+    pub async fn match_shared(&self) {
+        let started = Instant::now();
+        loop {
+            self.match_events().await;
+            let backlog = self.bus().backlog().await.expect("a backlog");
+            if backlog == BusBacklog::default() {
+                return;
+            }
+            assert!(started.elapsed() < PATIENCE, "the bus has {backlog:?}");
+            pause(LOOK).await;
+        }
     }
 
     /// Handles one batch of what is on the bus.
