@@ -3,6 +3,7 @@
 //! A call that fails is an observation for the model; only [`ToolError::Abort`] ends the run. Nothing is stored here.
 
 pub mod call_turn;
+pub mod notice;
 pub mod observation;
 mod policy;
 pub mod result_cache;
@@ -20,10 +21,11 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::agent::calls::call_turn::CallTurn;
+use crate::agent::calls::notice::edited_notice;
 use crate::agent::calls::observation::{observation, truncated_call_error, unknown_outcome_error};
 use crate::agent::calls::policy::{again, permit};
 use crate::agent::calls::result_cache::ResultCache;
-use crate::agent::calls::shown::{FetchedOutput, ResultView};
+use crate::agent::calls::shown::{FetchedOutput, ResultView, ShownOutput};
 use crate::agent::consent::{Consent, ConsentVerdict, EarlierQuestions, REFUSED};
 use crate::agent::context::ContextWindow;
 use crate::agent::stream::StreamEmitter;
@@ -77,8 +79,8 @@ pub struct CompletedCall {
     /// Its place among the calls of the turn.
     pub index: usize,
     pub call: ToolCall,
-    /// Words to the model that go before the result.
-    pub notice: Option<String>,
+    /// Words of the service that the model reads before the result; empty: there are none.
+    pub notice: String,
     /// As the model is to be shown it, but not cut.
     pub text: String,
     pub is_error: bool,
@@ -119,13 +121,13 @@ struct Answered {
     approval: Option<Uuid>,
     /// Why nobody was asked.
     reasons: Vec<String>,
-    /// Words before the result that tell the model that a person changed the call.
-    notice: Option<String>,
+    /// The words that tell the model that a person changed the call; empty: nobody did.
+    notice: String,
 }
 
 impl Attempt {
     fn done(result: Result<FetchedOutput, ToolError>, approval: Option<Uuid>, reasons: Vec<String>) -> Attempt {
-        Attempt::Done(Answered { result, approval, reasons, notice: None })
+        Attempt::Done(Answered { result, approval, reasons, notice: String::new() })
     }
 
     /// It was not executed.
@@ -200,18 +202,23 @@ impl ToolRunner<'_> {
         let duration_ms = self.clock.elapsed().saturating_sub(begun).as_millis() as i64;
         let tool = self.tools.find(&call.name);
         let unrepeatable = tool.is_some_and(|tool| !tool.definition().idempotent);
-        let Answered { result, approval, reasons, notice } = answered;
+        let Answered { result, approval, reasons, mut notice } = answered;
         let fetched_at = result.as_ref().map_or_else(|_| self.clock.now(), |fetched| fetched.at);
         let length = result.as_ref().ok().map(|fetched| fetched.output.whole().chars().count());
         // in words for a person, and for the model
         let (outcome, text, is_error) = match result {
             Ok(fetched) => {
                 let outcome = fetched.output.whole().chars().take(OUTCOME_SHOWN).collect();
-                let shown = match tool {
-                    Some(tool) => self.view(turn).show(turn.number, call, tool, fetched).await,
+                let content = match tool {
+                    Some(tool) => {
+                        let shown = self.view(turn).show(turn.number, call, tool, fetched).await;
+                        let ShownOutput { notice: of_result, content } = shown;
+                        notice += &of_result;
+                        content
+                    }
                     None => fetched.output.whole().into_owned(),
                 };
-                (outcome, shown, false)
+                (outcome, content, false)
             }
             Err(ToolError::Abort { code, message }) => return Err(RunError::fail(code, message)),
             Err(ToolError::Tell { code, message, .. }) if code == REFUSED => (message.clone(), message, true),
@@ -292,7 +299,7 @@ impl ToolRunner<'_> {
         let Some(arguments) = edited else {
             return Ok(Attempt::done(self.known_or_called(turn, call, tool).await, approval, reasons));
         };
-        let notice = Some(format!("The user changed the arguments before approving: {arguments}\n\n"));
+        let notice = edited_notice(&arguments);
         let call = ToolCall { arguments, ..call.clone() };
         let result = self.known_or_called(turn, &call, tool).await;
         Ok(Attempt::Done(Answered { result, approval, reasons, notice }))

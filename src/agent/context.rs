@@ -3,6 +3,7 @@
 //! Decides what is shown no more, as compactions; the transcript keeps everything, and them as well. Stores nothing itself.
 
 mod cut;
+mod handles;
 pub mod importance;
 pub mod refocus;
 pub mod settings;
@@ -200,7 +201,7 @@ fn compaction_before(
     is_pinned: impl Fn(usize) -> bool,
     by: CompactionKind,
 ) -> Option<Compaction> {
-    let before = (0..start).filter(|&index| !shown[index].is_system());
+    let before = (0..start).filter(|&index| !shown[index].is_system() && !shown[index].is_handles());
     let (pinned, replaced): (Vec<usize>, Vec<usize>) = before.partition(|&index| is_pinned(index));
     let seqs = |indices: &[usize]| indices.iter().map(|&index| shown[index].seq).collect::<Vec<_>>();
     let (replaced, mut pinned) = (seqs(&replaced), seqs(&pinned));
@@ -365,7 +366,7 @@ mod tests {
     #[test]
     fn summary_outlives_a_trim_and_an_extract_but_not_a_hard_trim() {
         let conversation = conversation(30, 4); // S, u, and three messages a turn
-        let by = CompactionKind::Summarised { summary: "Two pages were read.".into() };
+        let by = CompactionKind::Summarised { summary: "Two pages were read.".into(), errors: vec![] };
         let summarised = compacted(conversation, &Compaction { from: 2, to: 7, pinned: vec![], by });
         assert_eq!(shape(&summarised)[..9], *"Sueattatt");
         let trimmed = after(&summarised, trim(&summarised, 6, Summaries::Stay).as_slice());

@@ -11,7 +11,6 @@
 use serde_json::json;
 
 use crate::agent::calls::observation::call_line;
-use crate::agent::calls::shown::without_reference;
 use crate::domain::approval::proposal::canonical_hash;
 use crate::domain::run::outcome::LOOP;
 use crate::domain::run::{RunError, ToolCall, TranscriptMessage};
@@ -172,7 +171,7 @@ impl RepeatedCall {
         };
         // an error names its call, which has another id each time
         let line = call_line(&call.id);
-        let content = without_reference(content.strip_suffix(line.as_str()).unwrap_or(content));
+        let content = content.strip_suffix(line.as_str()).unwrap_or(content);
         let hash = canonical_hash(&json!([call.name, call.arguments, call.truncated, content, is_error]));
         RepeatedCall { tool: call.name.chars().take(NAME_LENGTH).collect(), hash }
     }

@@ -137,7 +137,7 @@ impl CallRound<'_, '_> {
 /// A result as it enters transcript and conversation.
 fn result_entry(content: String, done: CompletedCall) -> Added {
     let CompletedCall { call, notice, is_error, reasons, fetched_at, record, .. } = done;
-    let fetched_at = Some(fetched_at);
+    let (notice, fetched_at) = (Some(notice).filter(|notice| !notice.is_empty()), Some(fetched_at));
     let message =
         TranscriptMessage::Tool { call_id: call.id, name: call.name, notice, content, is_error, reasons, fetched_at };
     Added { duration_ms: Some(record.duration_ms), tool_record: Some(record), ..Added::plain(message) }

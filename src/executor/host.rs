@@ -20,19 +20,27 @@ use crate::domain::task::{Output, Route, TaskValidator};
 use crate::ports::bus::{Bus, BusError};
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::{self, HostError, MissedByStep, ToolHost, ToolNotice};
-use crate::store::{Store, StoreError, with_timeout};
+use crate::store::{Lease, Store, StoreError, with_timeout};
 
 /// The host of tools, backed by the store.
 pub struct StoreHost {
     store: Store,
-    known: TaskValidator,
+    known: Arc<TaskValidator>,
     bus: Arc<dyn Bus>,
+    /// The run whose tools it serves; `None`: of no run.
+    lease: Option<Lease>,
 }
 
 impl StoreHost {
     /// A host over this store; drafts are checked against `known`.
     pub fn new(store: Store, known: TaskValidator, bus: Arc<dyn Bus>) -> StoreHost {
-        StoreHost { store, known, bus }
+        StoreHost { store, known: Arc::new(known), bus, lease: None }
+    }
+
+    /// The host of the tools of one run. An instance that has lost its lease writes no data file of it any more.
+    pub fn of_run(&self, lease: Lease) -> StoreHost {
+        let (store, known, bus) = (self.store.clone(), Arc::clone(&self.known), Arc::clone(&self.bus));
+        StoreHost { store, known, bus, lease: Some(lease) }
     }
 
     async fn post(&self, tenant: &Tenant, notice: ToolNotice) -> Result<Value, HostError> {

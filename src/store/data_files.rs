@@ -14,7 +14,7 @@ use crate::domain::quota::{Exceeded, Quota};
 use crate::store::db::text::text;
 use crate::store::sql::sql;
 use crate::store::tx::Tx;
-use crate::store::{Split, Store, StoreError};
+use crate::store::{Lease, Split, Store, StoreError};
 
 /// Bytes of one chunk.
 pub const CHUNK_BYTES: usize = 256 * 1024;
@@ -37,6 +37,18 @@ const OWN_EVICTION: &str = "
 /// Postgres would leave a column that is `=` a value out of the order, and go through everybody's files.
 const EVICT_OWN: Split =
     Split { postgres: sql!(OWN_EVICTION; "{own}" = "= any (array[$1])"), sqlite: sql!(OWN_EVICTION; "{own}" = "= $1") };
+
+/// The oldest of those that were used last before an instant, as few as have so many bytes.
+const FORGET: &str = "
+    delete from data_files where id in (
+        select id from (
+            select id, sum(bytes) over (order by last_used_at, id) - bytes as older
+              from (select f.id, f.bytes, f.last_used_at from data_files f
+                     where f.last_used_at < $1
+                       and not exists (select 1 from parked p where p.run_id = f.run_id)
+                       and not exists (select 1 from queue q where q.run_id = f.run_id)
+                     order by f.last_used_at, f.id limit $3) oldest) counted
+         where older < cast($2 as bigint))";
 
 /// The oldest of all, as few as have so many bytes.
 const EVICT: &str = "
@@ -71,14 +83,30 @@ impl DataFileRow {
 
 impl Store {
     /// Keeps a file of a tenant, whose files have at most `limit` bytes: as many of them are given up as make room for it,
-    /// the one that was not used for the longest time first. Answers its id. [`StoreError::Quota`]: there is no room for
-    /// it; then nothing is changed.
-    pub async fn keep_data_file(&self, tenant: &Tenant, file: &NewDataFile, limit: u64) -> Result<Uuid, StoreError> {
+    /// the one that was not used for the longest time first. Answers its id.
+    ///
+    /// # Errors
+    /// Nothing is changed then. [`StoreError::Quota`]: there is no room for it. [`StoreError::LeaseLost`]: the run that
+    /// makes it under this lease goes on elsewhere, and may have made it already.
+    pub async fn keep_data_file(
+        &self,
+        tenant: &Tenant,
+        file: &NewDataFile,
+        limit: u64,
+        lease: Option<Lease>,
+    ) -> Result<Uuid, StoreError> {
         let (scope, now) = (Scope::Only(tenant.clone()), self.clock.now());
         let (id, bytes) = (new_id(now), file.content.len() as i64);
         let mut write = self.db.write(&scope).await?;
         let tx = &mut write.tx();
         tx.query(IN_TURN).bind(tenant.as_str()).execute().await?;
+        if let Some(lease) = lease {
+            let held: Option<i64> = tx.query(HELD).bind(lease.run_id).bind(lease.token).optional_scalar().await?;
+            if held.is_none() {
+                self.counts.fenced("data_file", 1);
+                return Err(StoreError::LeaseLost);
+            }
+        }
         tx.query("delete from data_files where call_key = $1 and tenant_id = $2")
             .bind(text(&file.call_key))
             .bind(tenant.as_str())
@@ -151,20 +179,13 @@ impl Store {
         Ok(chunk)
     }
 
-    /// Gives up to `limit` files up that were used last before `before`, unless their run is suspended or under way;
-    /// answers how many.
-    pub async fn forget_data_files(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
-        self.forget_by(
-            "delete from data_files where id in (
-                select f.id from data_files f
-                 where f.last_used_at < $1
-                   and not exists (select 1 from parked p where p.run_id = f.run_id)
-                   and not exists (select 1 from queue q where q.run_id = f.run_id)
-                 order by f.last_used_at, f.id limit $2)",
-            before,
-            limit,
-        )
-        .await
+    /// Gives files up that were used last before `before`, the one that was not used for the longest time first, until
+    /// `bytes` are free, at most `limit` of them, unless their run is suspended or under way; answers how many.
+    pub async fn forget_data_files(&self, before: DateTime<Utc>, bytes: u64, limit: i64) -> Result<u64, StoreError> {
+        let mut write = self.db.write(&Scope::Every).await?;
+        let forgotten = write.query(FORGET).bind(before).bind(bytes as i64).bind(limit).execute().await?;
+        write.commit().await?;
+        Ok(forgotten)
     }
 
     /// Bytes of the files of all tenants.
@@ -198,6 +219,12 @@ const IN_TURN: Split = Split {
     postgres: "select pg_advisory_xact_lock(
                    hashtextextended(concat_ws('/', 'reveille_data_files', current_schema(), $1::text), 0))",
     sqlite: "select $1",
+};
+
+/// The lease, until the end of the transaction.
+const HELD: Split = Split {
+    postgres: "select lease_token from queue where run_id = $1 and lease_token = $2 and state = 'started' for share",
+    sqlite: "select lease_token from queue where run_id = $1 and lease_token = $2 and state = 'started'",
 };
 
 /// In a transaction: gives files of a tenant up until there is room for so many bytes more.

@@ -1,10 +1,11 @@
 //! Results as the model is shown them: as much as their level says, and with a reference where all of it is in a data file.
 //!
 //! All of a result goes to a data file where it is larger than [`LARGE`], where it would be cut before the model sees it, and
-//! where the call asks for `full` and gets more than `standard` shows. The reference comes first, so that nothing cuts it off;
-//! of a large result the beginning follows, of others what their level shows. A file is written before the transcript's row
-//! that names it, under the key of its call: a call that is carried out once more after a crash writes its file anew. Where
-//! `read_data_file` can't be called there is nobody to read a file, and none is written.
+//! where the call asks for `full` and gets more than `standard` shows. The reference stands in the notice before the result:
+//! nothing cuts it off, and the model reads it as words of the service. Of a large result a summary and the beginning are
+//! shown, of others what their level shows. A file is written before the transcript's row that names it, under the key of its
+//! call: a call that is carried out once more after a crash writes its file anew. Where `read_data_file` can't be called there
+//! is nobody to read a file, and none is written.
 
 use std::sync::Arc;
 
@@ -12,20 +13,17 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::agent::calls::notice::{data_file_notice, no_data_file_notice};
 use crate::agent::context::ContextWindow;
 use crate::base::id::Tenant;
 use crate::domain::data_file::{FILE_BYTES, NewDataFile};
 use crate::domain::run::ToolCall;
-use crate::ports::tool::builtin::read_data_file::READ_DATA_FILE;
 use crate::ports::tool::output::OutputLevel;
 use crate::ports::tool::registry::Registered;
 use crate::ports::tool::{ToolContext, ToolHost, ToolOutput, UsedSecrets};
 
 /// Results of more bytes go to a data file, whatever their level.
 pub const LARGE: usize = 1_024 * 1_024;
-/// The beginning of a reference, and its end, behind which the result begins.
-const REFERENCE: &str = "[Data file ";
-const REFERENCE_END: &str = "]\n\n";
 
 /// A result of a tool, and when it came.
 #[derive(Debug, Serialize, Deserialize)]
@@ -49,6 +47,15 @@ impl FetchedOutput {
     }
 }
 
+/// A result in two parts.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ShownOutput {
+    /// Words of the service about the result; empty: there are none.
+    pub notice: String,
+    /// The result, as far as it is shown.
+    pub content: String,
+}
+
 /// All that says how much of a result is shown, and where the rest goes.
 pub struct ResultView<'a> {
     pub window: ContextWindow,
@@ -65,7 +72,7 @@ pub struct ResultView<'a> {
 
 impl ResultView<'_> {
     /// The result of a call as the model is to be shown it.
-    pub async fn show(&self, turn: i64, call: &ToolCall, tool: &Registered, fetched: FetchedOutput) -> String {
+    pub async fn show(&self, turn: i64, call: &ToolCall, tool: &Registered, fetched: FetchedOutput) -> ShownOutput {
         let FetchedOutput { output, level: named, .. } = fetched;
         let whole = output.whole();
         let level = tool.output_level().map(|own| own.of_call(named, self.is_context_full, self.usual_level));
@@ -75,21 +82,27 @@ impl ResultView<'_> {
         let is_cut = shortened.is_none() && self.window.cuts(&whole);
         let is_asked_for = named == Some(OutputLevel::Full) && beginning.is_some();
         let may_keep = self.may_keep && !tool.tool.reads_data_files();
-        let reference = match may_keep && (is_large || is_cut || is_asked_for) {
+        let kept = match may_keep && (is_large || is_cut || is_asked_for) {
             true => Some(self.keep(turn, call, &output).await),
             false => None,
         };
-        match (reference, shortened) {
-            (Some(Ok(reference)), Some((_, shown))) => reference + &shown,
-            (Some(Ok(reference)), None) if is_large => reference + &beginning.unwrap_or_default(),
-            (Some(Ok(reference)), None) => reference + &whole,
-            (Some(Err(why)), None) => format!("[No data file was written: {why}{REFERENCE_END}{whole}"),
-            (None | Some(Err(_)), Some((level, shown))) => format!("{shown}\n{}", level.hint(&whole)),
-            (None, None) => whole.into_owned(),
+        match (kept, shortened) {
+            (Some(Ok(notice)), shortened) => {
+                let shown = shortened.map(|(_, shown)| shown).or(beginning.filter(|_| is_large));
+                let content = match shown {
+                    Some(shown) if is_large => format!("{}\n\n{shown}", output.summary()),
+                    Some(shown) => shown,
+                    None => whole.into_owned(),
+                };
+                ShownOutput { notice, content }
+            }
+            (Some(Err(why)), None) => ShownOutput { notice: no_data_file_notice(&why), content: whole.into_owned() },
+            (None | Some(Err(_)), Some((level, content))) => ShownOutput { notice: level.hint(&whole), content },
+            (None, None) => ShownOutput { notice: String::new(), content: whole.into_owned() },
         }
     }
 
-    /// Writes a result to a data file; answers the line that refers to it, or why there is none.
+    /// Writes a result to a data file; answers the notice that refers to it, or why there is none.
     async fn keep(&self, turn: i64, call: &ToolCall, output: &ToolOutput) -> Result<String, String> {
         let (content, media_type) = output.content();
         if content.len() > FILE_BYTES {
@@ -98,26 +111,17 @@ impl ResultView<'_> {
         if self.known.finds(&content).await {
             return Err("the result may hold a secret".into());
         }
-        let (bytes, summary) = (content.len(), output.summary());
+        let bytes = content.len();
         let file = NewDataFile {
             run_id: self.run_id,
             call_key: ToolContext::key_of(self.run_id, turn, &call.id),
             tool: call.name.clone(),
             media_type,
-            summary: summary.clone(),
+            summary: output.summary(),
             content: content.into_owned(),
         };
         let kept = self.host.keep_data_file(self.tenant, file).await;
         let id = kept.map_err(|error| error.to_string())?;
-        Ok(format!(
-            "{REFERENCE}{id}: all {bytes} bytes of the result, {media_type}: {summary}. Read parts of it with \
-             {READ_DATA_FILE}{REFERENCE_END}"
-        ))
+        Ok(data_file_notice(id, bytes, media_type))
     }
-}
-
-/// A result without its reference, which is another one each time.
-pub fn without_reference(content: &str) -> &str {
-    let referred = content.strip_prefix(REFERENCE).and_then(|rest| rest.split_once(REFERENCE_END));
-    referred.map_or(content, |(_, result)| result)
 }

@@ -19,10 +19,9 @@ pub fn extract(message: &TranscriptMessage) -> Option<String> {
             let lines: Vec<String> = said.into_iter().chain(tool_calls.iter().map(call_line)).collect();
             (!lines.is_empty()).then(|| lines.join("\n"))
         }
-        TranscriptMessage::Tool { name, notice, content, is_error, .. } => {
+        TranscriptMessage::Tool { name, content, is_error, .. } => {
             let kind = if *is_error { "Error" } else { "Result" };
-            let notice = notice.as_deref().unwrap_or_default();
-            Some(format!("{notice}{kind} of {name}: {content}"))
+            Some(format!("{kind} of {name}: {content}"))
         }
         TranscriptMessage::System { .. }
         | TranscriptMessage::Unusable { .. }
@@ -57,8 +56,8 @@ mod tests {
             fetched_at: None,
         };
         assert_eq!(extract(&TranscriptMessage::user(long.clone())).unwrap(), format!("Message: {long}"));
-        assert_eq!(extract(&result(false)).unwrap(), format!("Changed.\n\nResult of read: {long}"));
-        assert_eq!(extract(&result(true)).unwrap(), format!("Changed.\n\nError of read: {long}"));
+        assert_eq!(extract(&result(false)).unwrap(), format!("Result of read: {long}"));
+        assert_eq!(extract(&result(true)).unwrap(), format!("Error of read: {long}"));
         let said = |text: &str| TranscriptMessage::Assistant {
             text: Some(text.into()),
             tool_calls: vec![ToolCall::new("1", "read", json!({ "box": long }))],

@@ -5,6 +5,7 @@
 use serde_json::{Map, json};
 
 use crate::agent::context::cut::cut_short;
+use crate::agent::context::handles::{bounded, handles_of, handles_text};
 use crate::agent::context::importance::extract;
 use crate::agent::verify::is_asked_again;
 use crate::base::template::untrusted::fenced;
@@ -35,8 +36,15 @@ pub enum ShownContent {
     Said(TranscriptMessage),
     /// Several messages in short, one after the other.
     Extract(Vec<String>),
-    /// A summary of several messages.
-    Summary(String),
+    /// A summary of several messages, and the errors among them.
+    Summary {
+        /// The summary.
+        text: String,
+        /// Errors of calls among them, in words.
+        errors: Vec<String>,
+    },
+    /// Notices on results that are shown no more. No compaction replaces them.
+    Handles(Vec<String>),
 }
 
 impl ShownMessage {
@@ -66,20 +74,37 @@ impl ShownMessage {
             ShownContent::Said(message) => {
                 matches!(message, TranscriptMessage::User { .. }) && !is_asked_again(message)
             }
-            ShownContent::Extract(_) | ShownContent::Summary(_) => false,
+            ShownContent::Extract(_) | ShownContent::Summary { .. } | ShownContent::Handles(_) => false,
         }
     }
 
     /// Whether it is a summary of others.
     pub fn is_summary(&self) -> bool {
-        matches!(self.content, ShownContent::Summary(_))
+        matches!(self.content, ShownContent::Summary { .. })
     }
 
-    /// The error of a call, in words.
-    pub fn error(&self) -> Option<String> {
+    /// Whether it is of notices that hold on.
+    pub fn is_handles(&self) -> bool {
+        matches!(self.content, ShownContent::Handles(_))
+    }
+
+    /// The errors of calls in it, in words.
+    pub fn errors(&self) -> Vec<String> {
         match &self.content {
-            ShownContent::Said(message @ TranscriptMessage::Tool { is_error: true, .. }) => extract(message),
-            _ => None,
+            ShownContent::Said(message @ TranscriptMessage::Tool { is_error: true, .. }) => {
+                extract(message).into_iter().collect()
+            }
+            ShownContent::Summary { errors, .. } => errors.clone(),
+            ShownContent::Said(_) | ShownContent::Extract(_) | ShownContent::Handles(_) => Vec::new(),
+        }
+    }
+
+    /// The notices in it that hold on.
+    fn handles(&self) -> Vec<String> {
+        match &self.content {
+            ShownContent::Said(message) => handles_of(message),
+            ShownContent::Handles(handles) => handles.clone(),
+            ShownContent::Extract(_) | ShownContent::Summary { .. } => Vec::new(),
         }
     }
 
@@ -88,7 +113,8 @@ impl ShownMessage {
         match self.content {
             ShownContent::Said(message) => message,
             ShownContent::Extract(parts) => in_place(EXTRACT, &parts.join("\n")),
-            ShownContent::Summary(text) => in_place(SUMMARY, &text),
+            ShownContent::Summary { text, errors } => in_place(SUMMARY, &[vec![text], errors].concat().join("\n")),
+            ShownContent::Handles(handles) => in_their_place(handles_text(&handles)),
         }
     }
 
@@ -97,7 +123,7 @@ impl ShownMessage {
         match &mut self.content {
             ShownContent::Said(TranscriptMessage::Tool { content, .. }) => cut_in_place(content),
             ShownContent::Extract(parts) => parts.iter_mut().for_each(cut_in_place),
-            ShownContent::Said(_) | ShownContent::Summary(_) => {}
+            ShownContent::Said(_) | ShownContent::Summary { .. } | ShownContent::Handles(_) => {}
         }
         self
     }
@@ -107,7 +133,8 @@ impl ShownMessage {
         match &self.content {
             ShownContent::Said(message) => extract(message).into_iter().collect(),
             ShownContent::Extract(parts) => parts.clone(),
-            ShownContent::Summary(text) => vec![text.clone()],
+            ShownContent::Summary { text, errors } => std::iter::once(text).chain(errors).cloned().collect(),
+            ShownContent::Handles(_) => Vec::new(),
         }
     }
 }
@@ -119,6 +146,9 @@ pub fn compacted(shown: Vec<ShownMessage>, compaction: &Compaction) -> Vec<Shown
     if *by == CompactionKind::Cut {
         return shown.into_iter().map(|message| if is_in(&message) { message.cut() } else { message }).collect();
     }
+    // there is one message of notices: those of before go into the new one
+    let is_earlier = |message: &ShownMessage| message.is_handles() && message.seq <= *to;
+    let (earlier, shown): (Vec<_>, Vec<_>) = shown.into_iter().partition(is_earlier);
     let at = shown.iter().position(is_in).unwrap_or(shown.len());
     let (inside, mut kept): (Vec<_>, Vec<_>) = shown.into_iter().partition(is_in);
     let (put_back, replaced): (Vec<_>, Vec<_>) = inside.into_iter().partition(|message| pinned.contains(&message.seq));
@@ -127,9 +157,13 @@ pub fn compacted(shown: Vec<ShownMessage>, compaction: &Compaction) -> Vec<Shown
         CompactionKind::Extracted => {
             Some(ShownContent::Extract(replaced.iter().flat_map(ShownMessage::parts).collect()))
         }
-        CompactionKind::Summarised { summary } => Some(ShownContent::Summary(summary.clone())),
+        CompactionKind::Summarised { summary, errors } => {
+            Some(ShownContent::Summary { text: summary.clone(), errors: errors.clone() })
+        }
     };
-    let in_their_place = content.map(|content| ShownMessage { seq: *to, content });
+    let handles = bounded(earlier.iter().chain(&replaced).flat_map(ShownMessage::handles).collect());
+    let handles = (!handles.is_empty()).then_some(ShownContent::Handles(handles));
+    let in_their_place = handles.into_iter().chain(content).map(|content| ShownMessage { seq: *to, content });
     kept.splice(at..at, put_back.into_iter().chain(in_their_place));
     kept
 }
@@ -142,6 +176,70 @@ fn cut_in_place(text: &mut String) {
 
 /// The message that stands in the place of others.
 fn in_place(words: &str, text: &str) -> TranscriptMessage {
-    let metadata = Map::from_iter([("source".to_owned(), json!(SOURCE))]);
-    TranscriptMessage::User { text: words.to_owned() + &fenced("conversation", text), metadata }
+    in_their_place(words.to_owned() + &fenced("conversation", text))
+}
+
+fn in_their_place(text: String) -> TranscriptMessage {
+    TranscriptMessage::User { text, metadata: Map::from_iter([("source".to_owned(), json!(SOURCE))]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::calls::notice::data_file_notice;
+
+    fn result(seq: i64, notice: &str, is_error: bool) -> ShownMessage {
+        let message = TranscriptMessage::Tool {
+            call_id: seq.to_string(),
+            name: "look".into(),
+            notice: Some(notice.to_owned()),
+            content: format!("result {seq}"),
+            is_error,
+            reasons: vec![],
+            fetched_at: None,
+        };
+        ShownMessage::said(seq, message)
+    }
+
+    fn file(number: u128) -> String {
+        data_file_notice(uuid::Uuid::from_u128(number), 7, "text/plain")
+    }
+
+    fn texts(shown: &[ShownMessage]) -> Vec<String> {
+        let text = |message: &ShownMessage| match message.clone().into_message() {
+            TranscriptMessage::User { text, .. } => text,
+            TranscriptMessage::Tool { content, .. } => content,
+            other => panic!("{other:?}"),
+        };
+        shown.iter().map(text).collect()
+    }
+
+    #[test]
+    fn references_of_results_that_are_shown_no_more_are_put_back_once() {
+        let shown = vec![
+            ShownMessage::said(0, TranscriptMessage::user("question")),
+            result(1, &file(1), false),
+            result(2, &format!("[Repetition] Stop.\n\n{}", file(2)), false),
+            result(3, &file(3), false),
+        ];
+        let summary = || CompactionKind::Summarised { summary: "s".into(), errors: vec![] };
+        let compaction = |from, to, by| Compaction { from, to, pinned: vec![], by };
+        let steps = [(1, 1, CompactionKind::Extracted), (1, 2, summary()), (3, 3, CompactionKind::Dropped)];
+        let shown = steps.into_iter().fold(shown, |shown, (from, to, by)| compacted(shown, &compaction(from, to, by)));
+        let [question, summary, handles] = &texts(&shown)[..] else { panic!("{shown:?}") };
+        assert!(question == "question" && summary.starts_with(SUMMARY), "{summary}");
+        let lines: Vec<&str> = handles.lines().skip(1).collect();
+        let expected = [1, 2, 3].map(|number| format!("- look: {}", file(number).trim_end()));
+        assert_eq!(lines, expected, "all of them, and no other notice");
+    }
+
+    #[test]
+    fn summary_of_a_summary_has_the_errors_of_both() {
+        let by = CompactionKind::Summarised { summary: "first".into(), errors: vec!["Error of look: early".into()] };
+        let shown = compacted(vec![result(1, "", false)], &Compaction { from: 1, to: 1, pinned: vec![], by });
+        let errors: Vec<String> =
+            [&shown[..], &[result(2, "", true)]].concat().iter().flat_map(ShownMessage::errors).collect();
+        assert_eq!(errors, ["Error of look: early", "Error of look: result 2"]);
+        assert!(texts(&shown)[0].contains("first\nError of look: early"), "{:?}", texts(&shown));
+    }
 }

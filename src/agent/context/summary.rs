@@ -27,12 +27,14 @@ use crate::domain::run::{TranscriptMessage, Usage};
 use crate::ports::llm::fallback::{Chain, Completed};
 use crate::ports::llm::{ModelRequest, OfferedTools, StopReason, ToolChoice};
 
+/// A summary takes the place of at least this part of the messages from which on there is one.
+const SHARE: usize = 4;
 /// Turns of the model that are not summarised.
 const RECENT_TURNS: usize = 5;
 /// Longest text that is summarised, in characters: of a longer one the end.
 const LONGEST: usize = 60_000;
 /// Errors that a summary names, the last ones, and how long each is, in characters.
-const ERRORS: usize = 10;
+const ERRORS: usize = 20;
 const ERROR: usize = 300;
 /// Summaries of all tenants that are kept.
 const KEPT: CacheLimit = CacheLimit { entries: 1_000, bytes: 4 << 20 };
@@ -40,8 +42,8 @@ const KEPT: CacheLimit = CacheLimit { entries: 1_000, bytes: 4 << 20 };
 /// The instruction to the model that writes a summary.
 const INSTRUCTION: &str = "You summarise the earlier part of a conversation between a user, an assistant and its tools, for the assistant who goes on with it. \
      Write at most 300 words of plain text: what the user wants, which tools were called and what came of it (names, ids, numbers and \
-     places of data exactly as they are), what was decided and why, and what is still to be done. Leave out greetings and thoughts. Add \
-     nothing of your own.";
+     places of data exactly as they are), what was decided and why, and what is still to be done. Where it begins with an earlier summary, \
+     keep what that says and still matters. Leave out greetings and thoughts. Add nothing of your own.";
 
 /// Summaries that were written lately. Cheap to clone; all clones share them.
 #[derive(Clone)]
@@ -120,6 +122,10 @@ impl SummaryWriter {
             return;
         }
         let (Some(chain), Some(part)) = (self.chain.clone(), EarlierPart::of(&checkpoint.shown())) else { return };
+        // many calls of the last turns are no reason to write a summary with each turn
+        if part.messages < self.settings.summarise_from_messages / SHARE {
+            return;
+        }
         let key = canonical_hash(&json!([self.tenant, part.text]));
         let kept = self.cache.get(&key, self.clock.elapsed());
         let work = SummaryWork {
@@ -148,8 +154,7 @@ impl SummaryWriter {
         let SummaryUnderWay { replaces, errors, .. } = self.under_way.take()?;
         let (message, usage, model_call) = match written {
             Some(Ok(WrittenSummary::Done { text, usage, model_call })) => {
-                let summary = std::iter::once(text).chain(errors).collect::<Vec<_>>().join("\n");
-                let by = CompactionKind::Summarised { summary };
+                let by = CompactionKind::Summarised { summary: text, errors };
                 (TranscriptMessage::Compaction(Compaction { by, ..replaces }), usage, model_call)
             }
             Some(Ok(WrittenSummary::Unusable(usage, model_call))) => {
@@ -185,23 +190,33 @@ impl SummaryWriter {
 /// The part of a conversation that is summarised.
 struct EarlierPart {
     replaces: Compaction,
+    /// How many messages it has beside an earlier summary.
+    messages: usize,
     text: String,
     errors: Vec<String>,
 }
 
 impl EarlierPart {
-    /// All but questions and the last turns. `None`: there is nothing else.
+    /// All but questions and the last turns, an earlier summary whole and of the rest the end. `None`: there is nothing else.
     fn of(shown: &[ShownMessage]) -> Option<EarlierPart> {
         let turns: Vec<usize> = (0..shown.len()).filter(|&index| shown[index].is_answer()).collect();
         let start = *turns.get(turns.len().checked_sub(RECENT_TURNS)?)?;
-        let by = CompactionKind::Summarised { summary: String::new() };
+        let by = CompactionKind::Summarised { summary: String::new(), errors: vec![] };
         let replaces = compaction_before(shown, start, |index| shown[index].is_question(), by)?;
         let before = || shown[..start].iter().filter(|message| !message.is_system());
-        let parts = before().flat_map(ShownMessage::parts).map(|part| cut_short(&part).unwrap_or(part));
-        let text = last(&parts.collect::<Vec<_>>().join("\n"), LONGEST);
-        let errors: Vec<String> = before().filter_map(ShownMessage::error).collect();
+        let (earlier, rest): (Vec<_>, Vec<_>) = before().partition(|message| message.is_summary());
+        let parts =
+            |messages: &[&ShownMessage]| messages.iter().flat_map(|message| message.parts()).collect::<Vec<_>>();
+        let short: Vec<String> = parts(&rest).into_iter().map(|part| cut_short(&part).unwrap_or(part)).collect();
+        let text = [parts(&earlier), vec![last(&short.join("\n"), LONGEST)]].concat().join("\n");
+        let errors: Vec<String> = before().flat_map(ShownMessage::errors).collect();
         let errors = errors[errors.len().saturating_sub(ERRORS)..].iter();
-        Some(EarlierPart { replaces, text, errors: errors.map(|error| beginning(error, ERROR)).collect() })
+        Some(EarlierPart {
+            messages: rest.iter().filter(|message| !message.is_question() && !message.is_handles()).count(),
+            text,
+            errors: errors.map(|error| beginning(error, ERROR)).collect(),
+            replaces,
+        })
     }
 }
 
@@ -260,5 +275,31 @@ impl SummaryWork {
             }
             None => WrittenSummary::Unusable(usage, model_call),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::context::shown::compacted;
+
+    fn answer(text: String) -> TranscriptMessage {
+        TranscriptMessage::Assistant { text: Some(text), tool_calls: vec![], provider_message: None, finish: None }
+    }
+
+    #[test]
+    fn earlier_summary_is_whole_in_the_text_of_the_next_one_however_long_the_rest_is() {
+        let said = |seq: i64, text: String| ShownMessage::said(seq, answer(text));
+        let earlier = format!("begin {} end", "x".repeat(3_000));
+        let by = CompactionKind::Summarised { summary: earlier.clone(), errors: vec!["Error of look: torn".into()] };
+        let shown = compacted(vec![said(1, "old".into())], &Compaction { from: 1, to: 1, pinned: vec![], by });
+        let more = (2..1_000).map(|seq| said(seq, "y ".repeat(100)));
+        let shown: Vec<ShownMessage> = shown.into_iter().chain(more).collect();
+        let part = EarlierPart::of(&shown).unwrap();
+        assert!(part.text.starts_with(&format!("{earlier}\nError of look: torn\n")), "{}", &part.text[..90]);
+        assert_eq!(part.messages, 998 - RECENT_TURNS, "the earlier summary is none of them");
+        assert_eq!(part.errors, ["Error of look: torn"]);
+        let rest = part.text.chars().count() - earlier.len();
+        assert!((LONGEST..LONGEST + 100).contains(&rest), "{rest}");
     }
 }

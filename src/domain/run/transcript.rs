@@ -149,8 +149,11 @@ pub enum CompactionKind {
     Cut,
     /// A summary, which a model wrote beside the turns. The entry counts what that took.
     Summarised {
-        /// The summary, and the errors that it stands for.
+        /// The summary.
         summary: String,
+        /// Errors of the calls that it stands for.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        errors: Vec<String>,
     },
 }
 

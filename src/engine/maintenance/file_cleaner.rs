@@ -11,8 +11,9 @@ use crate::domain::data_file::DataFileSettings;
 use crate::engine::service::{NextTick, ServiceLoop, TickError};
 use crate::store::Store;
 
-/// Files that are given up in one transaction.
+/// Files that are given up in one transaction, and bytes after which no other goes with them.
 const BATCH: i64 = 100;
+const BATCH_BYTES: u64 = 32 << 20;
 /// From one round to the next.
 const PAUSE: TimeDelta = TimeDelta::hours(1);
 /// Rest between two transactions of a round.
@@ -33,14 +34,14 @@ impl FileCleaner {
     /// Gives up a batch of what is too old, else of what is too many; answers whether there may be more.
     async fn clean(&self) -> Result<bool, TickError> {
         let before = self.store.clock().now() - self.settings.max_age();
-        if self.store.forget_data_files(before, BATCH).await? > 0 {
+        if self.store.forget_data_files(before, BATCH_BYTES, BATCH).await? > 0 {
             return Ok(true);
         }
         let excess = self.settings.excess(self.store.data_file_bytes().await?);
         if excess == 0 {
             return Ok(false);
         }
-        Ok(self.store.evict_data_files(excess, BATCH).await? > 0)
+        Ok(self.store.evict_data_files(excess.min(BATCH_BYTES), BATCH).await? > 0)
     }
 }
 

@@ -279,7 +279,7 @@ impl Shared {
             timezone: recipient.map_or(chrono_tz::Tz::UTC, |recipient| recipient.timezone),
             channel,
             store: transcript,
-            host: Arc::clone(&self.host) as Arc<dyn crate::ports::tool::ToolHost>,
+            host: Arc::new(self.host.of_run(started.lease)),
             stop: guard.stop.clone(),
             slot: Arc::clone(&guard.slot) as Arc<dyn RunSlot>,
             sink: self.hub.sink(started.run.id),

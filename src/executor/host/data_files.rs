@@ -22,7 +22,7 @@ const SEARCHED: u64 = 8 * 1_024 * 1_024;
 impl StoreHost {
     pub(super) async fn keep_file(&self, tenant: &Tenant, file: &NewDataFile) -> Result<Uuid, HostError> {
         let quotas = with_timeout(self.store.quotas_of(tenant.as_str())).await.map_err(host_error)?;
-        let kept = self.store.keep_data_file(tenant, file, quotas.data_file_bytes);
+        let kept = self.store.keep_data_file(tenant, file, quotas.data_file_bytes, self.lease);
         with_timeout(kept).await.map_err(host_error)
     }
 

@@ -124,10 +124,12 @@ impl OutputLevel {
         })
     }
 
-    /// The line behind a result that this level has shortened.
+    /// The notice before a result that this level has shortened.
     pub fn hint(self, whole: &str) -> String {
         let (level, length) = (self.as_str(), whole.chars().count());
-        format!("[{level}: shortened from {length} characters; call again with \"{LEVEL_ARGUMENT}\": \"full\" for all]")
+        format!(
+            "[{level}: shortened from {length} characters; call again with \"{LEVEL_ARGUMENT}\": \"full\" for all]\n\n"
+        )
     }
 }
 
@@ -158,11 +160,14 @@ impl ToolOutput {
         }
     }
 
-    /// The content of a data file of it, and its media type: the data, whatever the tool's own words for them are.
+    /// The content of a data file of it, and its media type: the data, and the tool's own words where it has some.
     pub fn content(&self) -> (Cow<'_, str>, &'static str) {
-        match &self.data {
-            Value::String(text) => (Cow::Borrowed(text), "text/plain"),
-            data => (Cow::Owned(format!("{data:#}")), "application/json"),
+        match (&self.text, &self.data) {
+            (Some(text), data) => {
+                (Cow::Owned(format!("{:#}", json!({ "text": text, "data": data }))), "application/json")
+            }
+            (None, Value::String(text)) => (Cow::Borrowed(text), "text/plain"),
+            (None, data) => (Cow::Owned(format!("{data:#}")), "application/json"),
         }
     }
 
@@ -358,9 +363,10 @@ mod tests {
         assert_eq!(shown, format!("{}…", "w".repeat(499)));
         assert_eq!(
             OutputLevel::Standard.hint(&output.whole()),
-            "[standard: shortened from 600 characters; call again with \"output_level\": \"full\" for all]"
+            "[standard: shortened from 600 characters; call again with \"output_level\": \"full\" for all]\n\n"
         );
-        assert_eq!(output.content(), (format!("{:#}", items(2)).into(), "application/json"));
+        let both = json!({ "text": output.text.as_deref(), "data": items(2) });
+        assert_eq!(output.content(), (format!("{both:#}").into(), "application/json"));
         assert_eq!(ToolOutput::text("{\"a\": 1}").into_value(), json!({ "a": 1 }));
         assert_eq!(ToolOutput::text("a").into_value(), json!("a"));
     }

@@ -46,6 +46,15 @@ fn content(stage: &AgentHarness, call: usize) -> String {
     stage.results()[call].1.clone()
 }
 
+/// The words of the service before the result of a call.
+fn notice(stage: &AgentHarness, call: usize) -> String {
+    let results = stage.store.messages().into_iter().filter_map(|message| match message {
+        TranscriptMessage::Tool { notice, .. } => Some(notice.unwrap_or_default()),
+        _ => None,
+    });
+    results.collect::<Vec<_>>().swap_remove(call)
+}
+
 #[tokio::test]
 async fn call_chooses_its_level_and_the_tool_does_not_hear_of_it() {
     let asked = |arguments| ("rows", arguments);
@@ -59,10 +68,16 @@ async fn call_chooses_its_level_and_the_tool_does_not_hear_of_it() {
     stage.answer("go").await;
     let standard = content(&stage, 0);
     let lines: Vec<&str> = standard.lines().collect();
-    assert_eq!((lines[0], lines[4], lines.len()), ("40 items in /rows", "37 more", 6), "{standard}");
+    assert_eq!((lines[0], lines[4], lines.len()), ("40 items in /rows", "37 more", 5), "{standard}");
     assert!(lines[1].starts_with("- {\"id\":0,"), "{standard}");
-    assert!(lines[5].starts_with("[standard: shortened from ") && lines[5].contains("\"output_level\": \"full\""));
-    assert!(content(&stage, 1).starts_with("40 items in /rows\n[brief: shortened from "), "{}", content(&stage, 1));
+    let hint = notice(&stage, 0);
+    assert!(
+        hint.starts_with("[standard: shortened from ") && hint.ends_with("\"output_level\": \"full\" for all]\n\n"),
+        "{hint}"
+    );
+    assert_eq!(content(&stage, 1), "40 items in /rows");
+    assert!(notice(&stage, 1).starts_with("[brief: shortened from "), "{}", notice(&stage, 1));
+    assert_eq!(notice(&stage, 2), "");
     let full: Value = serde_json::from_str(&content(&stage, 2)).unwrap();
     assert_eq!((full["rows"].as_array().unwrap().len(), &full["asked"]), (40, &json!({ "q": 1 })));
     assert!(stage.results()[3].2, "{}", content(&stage, 3));
@@ -93,7 +108,7 @@ async fn results_are_brief_while_the_context_is_nearly_full() {
         let tools = vec![rows(40, Some(DefaultLevel::Auto))];
         let stage = AgentHarness::with_settings(turns(&[("rows", json!({}))]), tools, settings(limit));
         stage.answer(&"word ".repeat(760)).await;
-        assert!(content(&stage, 0).contains(expected), "{limit}: {}", content(&stage, 0));
+        assert!(notice(&stage, 0).starts_with(expected), "{limit}: {}", notice(&stage, 0));
     }
 }
 
@@ -103,7 +118,7 @@ async fn usual_level_is_that_of_the_settings() {
     let tools = vec![rows(40, Some(DefaultLevel::Auto))];
     let stage = AgentHarness::with_settings(turns(&[("rows", json!({}))]), tools, settings);
     stage.answer("go").await;
-    assert!(content(&stage, 0).contains("[brief: "));
+    assert!(notice(&stage, 0).starts_with("[brief: "));
 }
 
 #[tokio::test]
@@ -118,14 +133,14 @@ async fn result_over_a_mebibyte_is_in_a_data_file_and_its_beginning_is_shown() {
     let result = stage.answer("go").await;
     let file = stage.host.files.lock().unwrap().remove(0);
     assert_eq!((file.content.len(), file.media_type, file.tool.as_str()), (LARGE + 1, "text/plain", "long"));
+    let reference = notice(&stage, 0);
+    let bytes = LARGE + 1;
+    let begin = format!("[Data file {}: all {bytes} bytes of this result, text/plain. ", Uuid::from_u128(1));
+    assert!(reference.starts_with(&begin), "{reference}");
+    assert!(reference.ends_with("with read_data_file.]\n\n"), "{reference}");
     let shown = content(&stage, 0);
-    let (reference, beginning) = shown.split_once("\n\n").unwrap();
-    assert!(
-        reference.starts_with(&format!("[Data file {}: all {} bytes", Uuid::from_u128(1), LARGE + 1)),
-        "{reference}"
-    );
-    assert!(reference.ends_with("with read_data_file]"), "{reference}");
-    assert_eq!(beginning, format!("{}…", "x".repeat(499)));
+    let (summary, beginning) = shown.split_once("\n\n").unwrap();
+    assert_eq!((summary, beginning), (file.summary.as_str(), format!("{}…", "x".repeat(499)).as_str()));
     assert_eq!(result.tool_calls[0].result_chars, LARGE + 1);
 }
 
@@ -139,7 +154,7 @@ async fn result_that_would_be_cut_is_in_a_data_file_and_as_much_as_fits_is_shown
         stage.answer("go").await;
         assert_eq!(stage.host.files.lock().unwrap().len(), files, "{bytes}");
         let shown = content(&stage, 0);
-        assert_eq!(shown.starts_with("[Data file "), files == 1);
+        assert_eq!(notice(&stage, 0).starts_with("[Data file "), files == 1);
         assert_eq!(shown.ends_with("\n[...truncated]"), files == 1);
     }
     // who may not read files is shown what fits, as before
@@ -157,11 +172,10 @@ async fn full_that_is_asked_for_is_shown_whole_and_is_in_a_data_file_unless_it_i
         let kept = stage.host.files.lock().unwrap();
         assert_eq!(kept.len(), files, "{count}");
         let shown = content(&stage, 0);
-        let whole = shown.split_once("]\n\n").map_or(shown.as_str(), |(_, whole)| whole);
-        let read: Value = serde_json::from_str(whole).unwrap();
+        let read: Value = serde_json::from_str(&shown).unwrap();
         assert_eq!(read["rows"].as_array().unwrap().len(), count);
         if let [file] = &kept[..] {
-            assert_eq!((file.content.as_str(), file.media_type), (whole, "application/json"));
+            assert_eq!((file.content.as_str(), file.media_type), (shown.as_str(), "application/json"));
             assert_eq!(file.summary, "40 items in /rows; the first: an object with 2 fields: id, name");
         }
     }
@@ -173,14 +187,15 @@ async fn result_that_can_not_be_kept_says_why_and_is_shown_as_far_as_it_fits() {
     *stage.host.failure.lock().unwrap() = Some(HostError::Conflict("there is no room".into()));
     stage.answer("go").await;
     let shown = content(&stage, 0);
-    assert!(shown.starts_with("[No data file was written: there is no room]\n\nxxx"), "{}", &shown[..80]);
+    assert_eq!(notice(&stage, 0), "[No data file was written: there is no room]\n\n");
+    assert!(shown.starts_with("xxx"), "{}", &shown[..80]);
     assert!(shown.ends_with("\n[...truncated]"));
 
     let stage = AgentHarness::new(turns(&[("long", json!({}))]), vec![long(200_000), reader()]);
     let incoming = stage.incoming("go");
     incoming.known.add(["xxxxxxxxxxxxxxxx"].into_iter());
     stage.agent.handle_message(&incoming).await.unwrap();
-    assert!(content(&stage, 0).starts_with("[No data file was written: the result may hold a secret]"));
+    assert_eq!(notice(&stage, 0), "[No data file was written: the result may hold a secret]\n\n");
     assert_eq!(stage.host.files.lock().unwrap().len(), 0);
 }
 
@@ -190,8 +205,8 @@ async fn result_is_kept_at_the_longest_file_and_not_one_byte_beyond_it() {
         let stage = AgentHarness::new(turns(&[("long", json!({}))]), vec![long(bytes), reader()]);
         stage.answer("go").await;
         assert_eq!(stage.host.files.lock().unwrap().len(), files, "{bytes}");
-        let shown = content(&stage, 0);
-        assert_eq!(shown.starts_with("[No data file was written: the result has "), files == 0, "{}", &shown[..90]);
+        let notice = notice(&stage, 0);
+        assert_eq!(notice.starts_with("[No data file was written: the result has "), files == 0, "{notice}");
     }
 }
 

@@ -59,9 +59,9 @@ async fn summary_is_written_beside_the_turns_and_shown_from_the_next_one_on() {
     });
     let compaction = compaction.expect("an entry");
     assert_eq!((compaction.from, compaction.to), (2, 9), "all rounds but the last five");
-    let CompactionKind::Summarised { summary } = compaction.by else { panic!("{:?}", compaction.by) };
-    let (text, error) = summary.split_once('\n').unwrap();
-    assert_eq!(text, "Pages 0 to 3 were read.");
+    let CompactionKind::Summarised { summary, errors } = compaction.by else { panic!("{:?}", compaction.by) };
+    assert_eq!(summary, "Pages 0 to 3 were read.");
+    let [error] = &errors[..] else { panic!("{errors:?}") };
     assert!(error.starts_with("Error of look: ") && error.contains("page 1 is torn"), "errors are never lost: {error}");
 
     let asked = small.requests.lock().unwrap();
@@ -139,4 +139,17 @@ async fn summary_that_is_kept_serves_the_same_conversation_without_a_model() {
     assert_eq!((small.asked(), unused.asked()), (1, 0));
     assert_eq!(with_summary(&second), with_summary(&first));
     assert!(second.store.summaries.lock().unwrap().is_empty(), "it costs nothing");
+}
+
+#[tokio::test]
+async fn many_calls_of_the_last_turns_are_no_reason_for_a_summary() {
+    let (mut stage, small) = stage(vec![says("never")]);
+    // five turns of five calls each, and the question: 32 messages, of which nothing is old
+    let turn = |n: usize| {
+        calls((0..5).map(|at| call(&format!("c{n}-{at}"), "look", json!({ "page": 10 * n + at + 2 }))).collect())
+    };
+    *stage.model.answers.lock().unwrap() = (0..6).map(turn).chain([says("done")]).collect();
+    stage.agent.context.summarise_from_messages = 28;
+    stage.answer("Find the number.").await;
+    assert_eq!((small.asked(), stage.store.summaries.lock().unwrap().len()), (0, 0));
 }

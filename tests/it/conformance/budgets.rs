@@ -144,7 +144,7 @@ async fn summary_beside_a_turn_is_settled_by_its_own_entry_or_charged_the_worst_
     };
     transcript.append(vec![entry(0, answer, 1, 250)]).await.unwrap();
     assert_eq!(standings(world, &run).await.0, standing(250, 100), "the answer settles its turn alone");
-    let by = CompactionKind::Summarised { summary: "s".into() };
+    let by = CompactionKind::Summarised { summary: "s".into(), errors: vec![] };
     let summary = TranscriptMessage::Compaction(Compaction { from: 0, to: 0, pinned: vec![], by });
     transcript.append(vec![entry(1, summary, 0, 40)]).await.unwrap();
     assert_eq!(standings(world, &run).await.0, standing(290, 0));

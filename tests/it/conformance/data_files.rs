@@ -4,7 +4,7 @@ use chrono::TimeDelta;
 use reveille::domain::data_file::{DataFile, NewDataFile};
 use reveille::domain::quota::{Overrides, Quota};
 use reveille::domain::run::RunState;
-use reveille::store::{CHUNK_BYTES, Finish, Park, StoreError};
+use reveille::store::{CHUNK_BYTES, Finish, Lease, Park, StoreError};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -17,6 +17,8 @@ on_both!(
     full_tenant_gives_up_its_own_oldest_files_and_nobody_elses,
     file_that_finds_no_room_changes_nothing,
     old_files_are_forgotten_in_batches_by_their_last_use,
+    batch_of_old_files_is_bounded_in_bytes,
+    file_of_a_run_that_goes_on_elsewhere_is_not_written,
     files_that_are_written_at_once_stay_within_their_tenants_bytes,
     all_files_are_given_up_by_their_last_use_until_enough_is_free,
     file_of_a_run_that_is_suspended_or_under_way_is_kept,
@@ -38,7 +40,10 @@ fn file(run_id: Uuid, call: &str, content: impl Into<String>) -> NewDataFile {
 /// Keeps a file of so many bytes, a second after what was kept before.
 async fn keep(world: &StoreHarness, tenant: &str, call: &str, bytes: usize, limit: u64) -> Result<Uuid, StoreError> {
     world.pass(1);
-    world.store.keep_data_file(&tenant_of(tenant), &file(Uuid::from_u128(1), call, "x".repeat(bytes)), limit).await
+    world
+        .store
+        .keep_data_file(&tenant_of(tenant), &file(Uuid::from_u128(1), call, "x".repeat(bytes)), limit, None)
+        .await
 }
 
 /// How many files and chunks there are.
@@ -59,7 +64,7 @@ async fn file_is_read_by_its_tenant_chunk_by_chunk(world: &StoreHarness) {
     let (a, b) = (tenant_of("a"), tenant_of("b"));
     let content = format!("é\0{}end", "x".repeat(CHUNK_BYTES));
     let new = file(Uuid::from_u128(5), "k", content.clone());
-    let id = world.store.keep_data_file(&a, &new, ROOM).await.unwrap();
+    let id = world.store.keep_data_file(&a, &new, ROOM, None).await.unwrap();
     let found = world.store.use_data_file(&a, id).await.unwrap().unwrap();
     let expected = DataFile {
         id,
@@ -106,7 +111,7 @@ async fn use_is_noted_and_a_file_that_is_gone_is_none(world: &StoreHarness) {
     let found = world.store.use_data_file(&a, id).await.unwrap().unwrap();
     assert_eq!((found.created_at, found.last_used_at), (written, world.now()));
     world.pass(60);
-    assert_eq!(world.store.forget_data_files(world.now(), 9).await.unwrap(), 1);
+    assert_eq!(world.store.forget_data_files(world.now(), ROOM, 9).await.unwrap(), 1);
     assert_eq!(world.store.use_data_file(&a, id).await.unwrap(), None);
     assert_eq!(world.store.data_file_chunk(&a, id, 0).await.unwrap(), None);
     assert_eq!(kept(world).await, (0, 0));
@@ -147,11 +152,39 @@ async fn old_files_are_forgotten_in_batches_by_their_last_use(world: &StoreHarne
     world.pass(3600);
     world.store.use_data_file(&tenant_of("a"), ids[0]).await.unwrap();
     let before = world.now() - TimeDelta::minutes(1);
-    assert_eq!(world.store.forget_data_files(before, 2).await.unwrap(), 2);
+    assert_eq!(world.store.forget_data_files(before, ROOM, 2).await.unwrap(), 2);
     assert_eq!(there(world, &ids).await, [true, false, false, true]);
-    assert_eq!(world.store.forget_data_files(before, 2).await.unwrap(), 1);
-    assert_eq!(world.store.forget_data_files(before, 2).await.unwrap(), 0);
+    assert_eq!(world.store.forget_data_files(before, ROOM, 2).await.unwrap(), 1);
+    assert_eq!(world.store.forget_data_files(before, ROOM, 2).await.unwrap(), 0);
     assert_eq!(there(world, &ids).await, [true, false, false, false]);
+}
+
+async fn batch_of_old_files_is_bounded_in_bytes(world: &StoreHarness) {
+    for call in ["k1", "k2", "k3", "k4"] {
+        keep(world, "a", call, 10, ROOM).await.unwrap();
+    }
+    world.pass(3600);
+    for forgotten in [1, 2, 1] {
+        let bytes = if forgotten == 2 { 11 } else { 10 };
+        assert_eq!(world.store.forget_data_files(world.now(), bytes, 9).await.unwrap(), forgotten);
+    }
+}
+
+async fn file_of_a_run_that_goes_on_elsewhere_is_not_written(world: &StoreHarness) {
+    let a = tenant_of("a");
+    let task = world.task(json!({ "interval": "1h" })).await;
+    let started = world.started(&task).await;
+    let write = |lease: Lease, content: &str| {
+        let (new, a) = (file(started.run.id, "k", content), a.clone());
+        async move { world.store.keep_data_file(&a, &new, ROOM, Some(lease)).await }
+    };
+    let id = write(started.lease, "as it is").await.unwrap();
+    let earlier = write(Lease { token: started.lease.token - 1, ..started.lease }, "late").await;
+    assert!(matches!(earlier, Err(StoreError::LeaseLost)), "{earlier:?}");
+    assert_eq!(there(world, &[id]).await, [true], "the file of whoever holds the lease stays");
+    world.store.finish_runs(&[end_of(&started, RunState::Succeeded)]).await.unwrap();
+    let ended = write(started.lease, "late").await;
+    assert!(matches!(ended, Err(StoreError::LeaseLost)), "{ended:?}");
 }
 
 async fn files_that_are_written_at_once_stay_within_their_tenants_bytes(world: &StoreHarness) {
@@ -186,17 +219,17 @@ async fn file_of_a_run_that_is_suspended_or_under_way_is_kept(world: &StoreHarne
     world.store.finish_runs(&ends).await.unwrap();
     let mut ids = Vec::new();
     for (run, call) in [(suspended.run.id, "s"), (running.run.id, "r"), (Uuid::from_u128(9), "ended")] {
-        ids.push(world.store.keep_data_file(&a, &file(run, call, "x".repeat(10)), ROOM).await.unwrap());
+        ids.push(world.store.keep_data_file(&a, &file(run, call, "x".repeat(10)), ROOM, None).await.unwrap());
     }
     world.pass(10);
-    assert_eq!(world.store.forget_data_files(world.now(), 9).await.unwrap(), 1);
+    assert_eq!(world.store.forget_data_files(world.now(), ROOM, 9).await.unwrap(), 1);
     assert_eq!(world.store.evict_data_files(100, 9).await.unwrap(), 0);
     assert_eq!(there(world, &ids).await, [true, true, false]);
     // for a new file of its own tenant that of the run that is under way goes, and never that of the suspended one
-    let new = world.store.keep_data_file(&a, &file(Uuid::from_u128(9), "new", "x".repeat(10)), 20).await;
+    let new = world.store.keep_data_file(&a, &file(Uuid::from_u128(9), "new", "x".repeat(10)), 20, None).await;
     assert!(new.is_ok(), "{new:?}");
     assert_eq!(there(world, &ids).await, [true, false, false]);
-    let more = world.store.keep_data_file(&a, &file(Uuid::from_u128(9), "more", "x".repeat(11)), 20).await;
+    let more = world.store.keep_data_file(&a, &file(Uuid::from_u128(9), "more", "x".repeat(11)), 20, None).await;
     assert!(matches!(more, Err(StoreError::Quota(_))), "{more:?}");
     assert_eq!(there(world, &ids).await, [true, false, false]);
 }

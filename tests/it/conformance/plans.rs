@@ -321,11 +321,11 @@ async fn keep_files(world: &StoreHarness) {
             summary: String::new(),
             content: "text".into(),
         };
-        let id = world.store.keep_data_file(&tenant, &file, 8).await.unwrap();
+        let id = world.store.keep_data_file(&tenant, &file, 8, None).await.unwrap();
         assert!(world.store.use_data_file(&tenant, id).await.unwrap().is_some());
         assert!(world.store.data_file_chunk(&tenant, id, 0).await.unwrap().is_some());
     }
-    assert_eq!(world.store.forget_data_files(world.now() - TimeDelta::days(1), BATCH).await.unwrap(), 0);
+    assert_eq!(world.store.forget_data_files(world.now() - TimeDelta::days(1), 1 << 20, BATCH).await.unwrap(), 0);
     assert!(world.store.evict_data_files(1, BATCH).await.unwrap() > 0);
 }
 

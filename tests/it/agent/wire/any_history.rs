@@ -10,6 +10,7 @@ use reveille::agent::context::settings::{ContextSettings, Strategy as ContextStr
 use reveille::agent::{Agent, AgentResponse, Settings as ReactSettings};
 use reveille::domain::run::TranscriptEntry;
 use reveille::domain::run::transcript::{Compaction, CompactionKind, TranscriptMessage};
+use serde_json::Value;
 
 use super::fakes::{Wire, said};
 use super::histories::{MODEL, histories};
@@ -40,13 +41,16 @@ struct Budget {
     refocus: u32,
     /// The turn of the model up to which the history was summarised before.
     summarised: Option<usize>,
+    /// Whether the first half of that was extracted before.
+    was_extracted: bool,
 }
 
 fn budgets() -> impl Strategy<Value = Budget> {
     let tokens = prop_oneof![2 => 1..3000_u64, 1 => 3000..60_000_u64, 1 => Just(1_000_000)];
     let strategy = prop::sample::select(ContextStrategy::ALL.to_vec());
-    (tokens, 5..41_usize, 0..4_u32, any::<bool>(), any::<bool>(), strategy, 0..4_u32, prop::option::of(1..12_usize))
-        .prop_map(|(tokens, history, overflows, is_last_turn, streams, strategy, refocus, summarised)| Budget {
+    let before = (prop::option::of(1..12_usize), any::<bool>());
+    (tokens, 5..41_usize, 0..4_u32, any::<bool>(), any::<bool>(), strategy, 0..4_u32, before).prop_map(
+        |(tokens, history, overflows, is_last_turn, streams, strategy, refocus, (summarised, was_extracted))| Budget {
             tokens,
             history,
             overflows,
@@ -55,7 +59,9 @@ fn budgets() -> impl Strategy<Value = Budget> {
             strategy,
             refocus,
             summarised,
-        })
+            was_extracted,
+        },
+    )
 }
 
 /// The requests of a run, and its transcript.
@@ -108,15 +114,25 @@ async fn resumed(
     has_ended.then(|| PlayedRun { sent: sent.collect(), entries }).ok_or_else(|| "no answer".to_owned())
 }
 
-/// The history with a summary in the place of its first turns, but for questions.
-fn with_summary(mut entries: Vec<TranscriptEntry>, turns: Option<usize>) -> Vec<TranscriptEntry> {
+/// The history as it was compacted before.
+fn compacted(entries: Vec<TranscriptEntry>, budget: &Budget) -> Vec<TranscriptEntry> {
+    let Some(turns) = budget.summarised else { return entries };
+    let entries = match budget.was_extracted {
+        true => with_compaction(entries, turns.div_ceil(2), CompactionKind::Extracted),
+        false => entries,
+    };
+    let errors = vec!["Error of echo: it is torn".into()];
+    let by = CompactionKind::Summarised { summary: "It was looked for, and not found.".into(), errors };
+    with_compaction(entries, turns, by)
+}
+
+/// The history with something in the place of its first turns, but for questions.
+fn with_compaction(mut entries: Vec<TranscriptEntry>, turns: usize, by: CompactionKind) -> Vec<TranscriptEntry> {
     let is_turn = |entry: &&TranscriptEntry| matches!(entry.message, TranscriptMessage::Assistant { .. });
-    let first_kept = turns.and_then(|turns| entries.iter().filter(is_turn).nth(turns));
-    if let (Some(first_kept), Some(last)) = (first_kept, entries.last()) {
+    if let (Some(first_kept), Some(last)) = (entries.iter().filter(is_turn).nth(turns), entries.last()) {
         let (from, to) = (1, first_kept.seq - 1);
         let is_question = |entry: &&TranscriptEntry| matches!(entry.message, TranscriptMessage::User { .. });
         let pinned = entries[1..=to as usize].iter().filter(is_question).map(|entry| entry.seq).collect();
-        let by = CompactionKind::Summarised { summary: "It was looked for, and not found.".into() };
         let message = TranscriptMessage::Compaction(Compaction { from, to, pinned, by });
         entries.push(TranscriptEntry { seq: last.seq + 1, message, ..last.clone() });
     }
@@ -131,6 +147,16 @@ fn before_the_answer(run: &PlayedRun) -> Option<(Vec<TranscriptEntry>, &SentRequ
     };
     let answer = run.entries.iter().rposition(is_answer)?;
     Some((run.entries[..answer].to_vec(), run.sent.last()?))
+}
+
+/// All texts of a request, one after the other.
+fn words_of(body: &Value) -> String {
+    match body {
+        Value::String(text) => text.clone(),
+        Value::Array(values) => values.iter().map(words_of).collect::<Vec<_>>().join("\n"),
+        Value::Object(fields) => fields.values().map(words_of).collect::<Vec<_>>().join("\n"),
+        _ => String::new(),
+    }
 }
 
 fn extracts(run: &PlayedRun) -> usize {
@@ -151,8 +177,7 @@ fn any_history_that_is_cut_to_any_budget_is_a_request_that_its_provider_takes() 
     let held = TestRunner::new(config).run(&(histories(), budgets()), |(history, budget)| {
         for wire in Wire::ALL {
             let play = |entries, overflows| runtime.block_on(resumed(wire, entries, &budget, overflows));
-            let run = play(with_summary(history.entries(), budget.summarised), budget.overflows)
-                .map_err(TestCaseError::fail)?;
+            let run = play(compacted(history.entries(), &budget), budget.overflows).map_err(TestCaseError::fail)?;
             prop_assert!(!run.sent.is_empty(), "{:?}: nothing was asked", wire);
             extracted.set(extracted.get() + extracts(&run));
             if let Some((entries, last)) = before_the_answer(&run) {
@@ -165,7 +190,11 @@ fn any_history_that_is_cut_to_any_budget_is_a_request_that_its_provider_takes() 
             for request in sent {
                 let broken = broken_rules(wire, &request.body);
                 prop_assert!(broken.is_empty(), "{:?}: {:?} in {}", wire, broken, request.body);
-                prop_assert!(request.body.to_string().contains(&history.task()), "{:?}: the task is gone", wire);
+                let sent = words_of(&request.body);
+                prop_assert!(sent.contains(&history.task()), "{:?}: the task is gone", wire);
+                for notice in history.lasting() {
+                    prop_assert!(sent.contains(&notice), "{:?}: {} is gone from {}", wire, notice, sent);
+                }
                 seen.set(seen.get() + 1);
                 if seen.get() % SAMPLE == 0 {
                     sample.borrow_mut().push(request);

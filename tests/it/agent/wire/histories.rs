@@ -47,8 +47,22 @@ struct CallDraft {
     id: IdKind,
     name: &'static str,
     arguments: Value,
+    notice: Notice,
     result: String,
     is_error: bool,
+    /// Whether it is known when the result came.
+    is_dated: bool,
+}
+
+/// Words of the service before a result.
+#[derive(Debug, Clone, Copy)]
+enum Notice {
+    Absent,
+    Repetition,
+    /// All of the result is in a data file.
+    DataFile,
+    /// A person has changed the arguments.
+    Edited,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -104,19 +118,34 @@ fn call() -> impl Strategy<Value = CallDraft> {
         (0..30_000_usize).prop_map(|length| "x".repeat(length)),
         (0..600_usize).prop_map(|lines| "a line of text, ö\n".repeat(lines)),
     ];
-    (id, name, arguments, result, any::<bool>()).prop_map(|(id, name, arguments, result, is_error)| CallDraft {
-        id,
-        name,
-        arguments,
-        result,
-        is_error,
-    })
+    let notice = prop::sample::select(vec![Notice::Absent, Notice::Repetition, Notice::DataFile, Notice::Edited]);
+    (id, name, arguments, notice, result, any::<bool>(), any::<bool>()).prop_map(
+        |(id, name, arguments, notice, result, is_error, is_dated)| CallDraft {
+            id,
+            name,
+            arguments,
+            notice,
+            result,
+            is_error,
+            is_dated,
+        },
+    )
 }
 
 impl History {
     /// The last question.
     pub fn task(&self) -> String {
         format!("question {}", self.answered.len())
+    }
+
+    /// Words by which each notice is known that is to hold on.
+    pub fn lasting(&self) -> Vec<String> {
+        let messages = self.entries().into_iter().filter_map(|entry| match entry.message {
+            TranscriptMessage::Tool { notice, .. } => notice,
+            _ => None,
+        });
+        let words = messages.filter(|notice| !notice.starts_with("[Repetition] "));
+        words.map(|notice| notice.trim_end().to_owned()).collect()
     }
 
     pub fn entries(&self) -> Vec<TranscriptEntry> {
@@ -185,12 +214,25 @@ impl Entries {
             self.add(TranscriptMessage::Tool {
                 call_id: call.id.clone(),
                 name: call.name.clone(),
-                notice: None,
+                notice: self.notice(draft.notice),
                 content: draft.result.clone(),
                 is_error: draft.is_error,
                 reasons: vec![],
-                fetched_at: None,
+                fetched_at: draft.is_dated.then(start),
             });
+        }
+    }
+
+    fn notice(&self, notice: Notice) -> Option<String> {
+        let seq = self.all.len();
+        match notice {
+            Notice::Absent => None,
+            Notice::Repetition => Some("[Repetition] Go another way.\n\n".into()),
+            Notice::DataFile => Some(format!(
+                "[Data file 00000000-0000-0000-0000-{seq:012}: all 9 bytes of this result, text/plain. Read parts of it with \
+                 read_data_file.]\n\n"
+            )),
+            Notice::Edited => Some(format!("The user changed the arguments before approving: [{seq}]\n\n")),
         }
     }
 
