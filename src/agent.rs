@@ -37,6 +37,7 @@ use crate::agent::context::ContextWindow;
 use crate::agent::context::settings::ContextSettings;
 use crate::agent::context::summary::{SummaryCache, SummaryWriter};
 use crate::agent::context::view::ModelView;
+use crate::agent::gate::pending::PendingChecks;
 use crate::agent::gate::{Gate, GateMessage, GateRefusal};
 use crate::agent::loops::LoopDetector;
 use crate::agent::prompt::Prompt;
@@ -56,6 +57,7 @@ use crate::ports::tool::offer::NotOffered;
 pub use checkpoint::agent_store::{AgentStore, AppendError, SummaryCost};
 pub use configured::{CallingAgent, Configured};
 pub use prompt::channel_limits::ChannelLimits;
+pub use prompt::context_source::{ContextSource, ContextSources, SOURCE_CHARS};
 pub use request::{AgentOverrides, AgentRequest, Asking, CHAT, StreamSink};
 pub use settings::Settings;
 pub use slot::{RunSlot, UncountedSlot, wait_without_slot};
@@ -84,6 +86,10 @@ pub struct Agent {
     pub compute: Compute,
     /// Checks before the first model call of a run.
     pub gate: Gate,
+    /// Agents of an embedder that may wait for a message.
+    pub pending: PendingChecks,
+    /// Texts of an embedder for the instructions of runs.
+    pub sources: ContextSources,
     /// Checks of an answer before anybody is told of it.
     pub verifiers: Verifiers,
 }
@@ -148,18 +154,21 @@ impl Agent {
             policy,
             compute,
             gate,
+            pending: PendingChecks::default(),
+            sources: ContextSources::default(),
             verifiers: Verifiers::default(),
         }
     }
 
     /// The way of every message, whoever sent it. Where the run has a transcript already, goes on behind it.
     pub async fn handle_message(&self, incoming: &AgentRequest) -> Result<AgentResponse, RunError> {
-        let prepared = self.prepare_context(incoming).await?;
+        let mut prepared = self.prepare_context(incoming).await?;
         match self.should_process(&prepared).await {
             Ok(()) => {}
             Err(GateRefusal::Skip(reason)) => return Ok(AgentResponse::Refused { reason }),
             Err(GateRefusal::NotNow) => return Err(RunError::HandBack),
         }
+        self.check_pending_agents(&mut prepared).await?;
         Ok(match self.react_loop(prepared).await? {
             LoopEnd::Answered(result) => {
                 post_process(incoming, &result);
@@ -188,8 +197,10 @@ impl Agent {
         }
         let is_chat = incoming.asking.as_ref().is_some_and(|asking| asking.source == CHAT);
         let chat = is_chat.then(ChannelLimits::chat);
+        let added = self.sources.texts(gate_message(incoming), &incoming.clock).await;
         let prompt = Prompt {
             persona: incoming.wishes.system_prompt.as_deref().unwrap_or(&self.settings.system_prompt),
+            added: &added,
             now: incoming.clock.now(),
             timezone: incoming.timezone,
             tools: &offered,
@@ -213,14 +224,25 @@ impl Agent {
         if prepared.window.overflows_with(text) {
             return Err(GateRefusal::Skip("message_too_long".into()));
         }
-        let message = GateMessage {
-            tenant: incoming.tenant.as_str(),
-            run_id: incoming.run_id,
-            task_id: incoming.asking.as_ref().and_then(|asking| asking.task_id),
-            source: incoming.asking.as_ref().map_or("step", |asking| asking.source),
-            text,
+        self.gate.admit(gate_message(incoming)).await
+    }
+
+    /// Where an agent waited for the message, its answer is that of the run, and the loop finds it on the record.
+    async fn check_pending_agents(&self, prepared: &mut PreparedRequest<'_>) -> Result<(), RunError> {
+        let PreparedRequest { incoming, system, checkpoint, .. } = prepared;
+        if !checkpoint.is_empty() {
+            return Ok(());
+        }
+        let Some(answer) = self.pending.take(gate_message(incoming)).await? else { return Ok(()) };
+        let answer = TranscriptMessage::Assistant {
+            text: Some(answer),
+            tool_calls: Vec::new(),
+            provider_message: None,
+            finish: None,
         };
-        self.gate.admit(message).await
+        checkpoint.add(incoming.first_turn, initial_entries(incoming, system));
+        checkpoint.add(incoming.first_turn + 1, vec![Added::plain(answer)]);
+        checkpoint.flush().await
     }
 
     fn chain(&self, incoming: &AgentRequest) -> Result<Chain, RunError> {
@@ -305,6 +327,16 @@ impl Agent {
             teller: &teller,
         };
         react.run().await
+    }
+}
+
+fn gate_message(incoming: &AgentRequest) -> GateMessage<'_> {
+    GateMessage {
+        tenant: incoming.tenant.as_str(),
+        run_id: incoming.run_id,
+        task_id: incoming.asking.as_ref().and_then(|asking| asking.task_id),
+        source: incoming.asking.as_ref().map_or("step", |asking| asking.source),
+        text: &incoming.text,
     }
 }
 

@@ -19,8 +19,9 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::Agent;
+use crate::agent::gate::pending::PendingChecks;
 use crate::agent::verify::Verifiers;
+use crate::agent::{Agent, ContextSources};
 use crate::base::clock::Clock;
 use crate::base::id::new_id;
 use crate::base::invalid::ValidationErrors;
@@ -157,7 +158,9 @@ pub async fn build(
     let gate = extras::gate(config, &store, extras.gate_checks)?;
     let verifiers = Verifiers::new(&config.verifiers, extras.verifiers);
     let agent = Agent::new(models, Arc::clone(&tools), config.react.clone(), policy, compute.clone(), gate);
-    let agent = Agent { verifiers, context: config.context.clone(), ..agent };
+    let pending = PendingChecks::new(extras.pending_agents);
+    let sources_of_context = ContextSources::new(extras.context_sources);
+    let agent = Agent { verifiers, pending, sources: sources_of_context, context: config.context.clone(), ..agent };
     let channels = channels.and(LiveChannel::new(&config.channels.live, store.clone(), vault.clone()));
     let pipeline = Pipeline::new(pipeline::StepParts {
         credentials: credentials.clone(),

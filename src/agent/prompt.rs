@@ -2,6 +2,7 @@
 //! loop, because time passes.
 
 pub mod channel_limits;
+pub mod context_source;
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use chrono_tz::Tz;
@@ -13,6 +14,8 @@ use crate::domain::trigger::zone::shown_in;
 /// The parts of the system message.
 pub struct Prompt<'a> {
     pub persona: &'a str,
+    /// Texts of the sources of context.
+    pub added: &'a [String],
     pub now: DateTime<Utc>,
     pub timezone: Tz,
     pub tools: &'a [&'a str],
@@ -21,10 +24,9 @@ pub struct Prompt<'a> {
 
 impl Prompt<'_> {
     pub fn text(&self) -> String {
-        let mut text = self.persona.trim().to_owned();
-        if !text.is_empty() {
-            text.push_str("\n\n");
-        }
+        let mut text = String::new();
+        let parts = std::iter::once(self.persona.trim()).chain(self.added.iter().map(String::as_str));
+        parts.filter(|part| !part.is_empty()).for_each(|part| text.push_str(&format!("{part}\n\n")));
         let local = shown_in(self.now, self.timezone);
         text.push_str(&format!(
             "Current time: {}, {} ({}).\nThe recipient's time zone: {}.\n",
@@ -80,7 +82,7 @@ mod tests {
 
     fn prompt<'a>(tools: &'a [&'a str], channel: Option<&'a ChannelLimits>) -> Prompt<'a> {
         let now = "2026-12-24T23:00:00.5Z".parse().unwrap();
-        Prompt { persona: "Be brief.\n", now, timezone: chrono_tz::Asia::Shanghai, tools, channel }
+        Prompt { persona: "Be brief.\n", added: &[], now, timezone: chrono_tz::Asia::Shanghai, tools, channel }
     }
 
     #[test]

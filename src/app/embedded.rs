@@ -9,7 +9,9 @@ use std::time::Duration;
 use anyhow::Context;
 use serde_json::Value;
 
+use crate::agent::ContextSource;
 use crate::agent::gate::GateCheck;
+use crate::agent::gate::pending::PendingAgents;
 use crate::agent::verify::Verifier;
 use crate::app::{App, Extras};
 use crate::base::clock::pause;
@@ -63,6 +65,18 @@ impl AppBuilder {
     /// Adds a check of the gate, behind the built-in ones: it judges messages before a model is asked.
     pub fn gate_check(mut self, check: impl GateCheck + 'static) -> AppBuilder {
         self.extras.gate_checks.push(Arc::new(check));
+        self
+    }
+
+    /// Adds a source of context to `prepare_context`: its text stands behind the instructions of each agent.
+    pub fn context_source(mut self, source: impl ContextSource + 'static) -> AppBuilder {
+        self.extras.context_sources.push(Arc::new(source));
+        self
+    }
+
+    /// Adds agents to `check_pending_agents`: one that waits for a message gets it, and no model is asked.
+    pub fn pending_agents(mut self, agents: impl PendingAgents + 'static) -> AppBuilder {
+        self.extras.pending_agents.push(Arc::new(agents));
         self
     }
 

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::agent::ContextSource;
+use crate::agent::gate::pending::PendingAgents;
 use crate::agent::gate::{Gate, GateCheck};
 use crate::agent::verify::Verifier;
 use crate::base::invalid::ValidationErrors;
@@ -22,6 +24,10 @@ pub struct Extras {
     pub tools: Vec<Arc<dyn Tool>>,
     /// Checks behind the built-in ones of the gate, in this order.
     pub gate_checks: Vec<Arc<dyn GateCheck>>,
+    /// Agents that may wait for a message, in the order in which they are asked.
+    pub pending_agents: Vec<Arc<dyn PendingAgents>>,
+    /// Sources of text behind the instructions of agents, in this order.
+    pub context_sources: Vec<Arc<dyn ContextSource>>,
     /// Verifiers of answers besides the built-in ones and the rules of the operator.
     pub verifiers: Vec<Arc<dyn Verifier>>,
     /// Steps behind an answer, in this order.

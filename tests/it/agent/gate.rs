@@ -1,13 +1,18 @@
 //! The gate: an ordered list of checks before the first call of a model, and not again.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use chrono::TimeDelta;
 use futures::future::BoxFuture;
+use reveille::agent::gate::pending::{PendingAgents, PendingChecks};
 use reveille::agent::gate::safety::Settings;
 use reveille::agent::gate::{Gate, GateCheck, GateMessage, GateRefusal};
-use reveille::agent::{Agent, AgentResponse};
+use reveille::agent::{Agent, AgentResponse, ContextSource, ContextSources, SOURCE_CHARS, Settings as ReactSettings};
+use reveille::base::clock::pause;
 use reveille::base::compute::Compute;
 use reveille::base::invalid::ValidationErrors;
+use reveille::domain::run::TranscriptMessage;
 use reveille::domain::run::outcome::RunError;
 use serde_json::json;
 
@@ -103,4 +108,79 @@ fn faulty_words_and_patterns_are_named_by_their_place() {
     assert_eq!(places(settings), ["/gate/words/1", "/gate/patterns/0", "/gate/patterns/1"]);
     assert_eq!(places(Settings { words: vec!["x".into(); 201], patterns: vec![] }), ["/gate"]);
     assert_eq!(places(Settings { words: vec!["x".into(); 200], patterns: vec![] }), [""; 0]);
+}
+
+/// Agents of an embedder: one of them waits for a message with this text.
+struct WaitingAgents(&'static str, Arc<Mutex<Vec<String>>>);
+
+impl PendingAgents for WaitingAgents {
+    fn name(&self) -> &'static str {
+        "pool"
+    }
+
+    fn take<'a>(&'a self, message: GateMessage<'a>) -> BoxFuture<'a, Result<Option<String>, RunError>> {
+        self.1.lock().unwrap().push(message.text.to_owned());
+        Box::pin(std::future::ready(Ok((message.text == self.0).then(|| "Booked.".to_owned()))))
+    }
+}
+
+#[tokio::test]
+async fn message_that_an_agent_waits_for_goes_to_it_and_to_no_model() {
+    let asked = Arc::<Mutex<Vec<String>>>::default();
+    let waits = |stage: AgentHarness| {
+        let pending = PendingChecks::new(vec![Arc::new(WaitingAgents("At nine.", Arc::clone(&asked)))]);
+        AgentHarness { agent: Agent { pending, ..stage.agent.clone() }, ..stage }
+    };
+    let stage = waits(AgentHarness::new(vec![], vec![]));
+    let result = stage.answer("At nine.").await;
+    assert_eq!((result.response.as_str(), result.turns, stage.model.asked()), ("Booked.", 0, 0));
+    let said: Vec<String> = stage.store.messages().iter().map(|message| format!("{message:?}")).collect();
+    assert!(said[1].contains("At nine.") && said[2].contains("Booked."), "it is on the record: {said:?}");
+    // after a crash the record is gone by, and nobody is asked again
+    stage.answer("At nine.").await;
+    assert_eq!(*asked.lock().unwrap(), ["At nine."]);
+
+    let other = waits(AgentHarness::new(vec![says("Hello.")], vec![]));
+    assert_eq!(other.answer("Hi.").await.response, "Hello.");
+    assert_eq!(*asked.lock().unwrap(), ["At nine.", "Hi."]);
+}
+
+/// A source of context that answers, or hangs, or breaks.
+struct FakeSource(&'static str, fn() -> BoxFuture<'static, Result<Option<String>, String>>);
+
+impl ContextSource for FakeSource {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+
+    fn context<'a>(&'a self, _: GateMessage<'a>) -> BoxFuture<'a, Result<Option<String>, String>> {
+        (self.1)()
+    }
+}
+
+#[tokio::test]
+async fn sources_of_context_stand_behind_the_instructions_and_one_that_fails_adds_nothing() {
+    let ready = |name, answer| Arc::new(FakeSource(name, answer)) as Arc<dyn ContextSource>;
+    let sources = ContextSources::new(vec![
+        ready("profile", || Box::pin(async { Ok(Some("The user is called Ann.\n".into())) })),
+        ready("nothing", || Box::pin(async { Ok(None) })),
+        ready("broken", || Box::pin(async { Err("away".into()) })),
+        ready("panics", || Box::pin(async { panic!("as it is made to") })),
+        ready("hangs", || Box::pin(std::future::pending())),
+        ready("long", || Box::pin(async { Ok(Some("é".repeat(SOURCE_CHARS + 9))) })),
+    ]);
+    let settings = ReactSettings { system_prompt: "Be brief.".into(), ..ReactSettings::default() };
+    let stage = AgentHarness::with_settings(vec![says("Hello.")], vec![], settings);
+    let stage = AgentHarness { agent: Agent { sources, ..stage.agent.clone() }, ..stage };
+    let time = async {
+        while stage.model.asked() == 0 {
+            pause(Duration::from_millis(2)).await;
+            stage.clock.advance(TimeDelta::seconds(1));
+        }
+    };
+    tokio::join!(stage.answer("Hi."), time);
+    let requests = stage.model.requests.lock().unwrap();
+    let TranscriptMessage::System { text } = &requests[0].messages[0] else { panic!("{:?}", requests[0].messages) };
+    let begin = format!("Be brief.\n\nThe user is called Ann.\n\n{}\n\nCurrent time: ", "é".repeat(SOURCE_CHARS));
+    assert!(text.starts_with(&begin), "{}", text.replace(&"é".repeat(SOURCE_CHARS), "é…"));
 }
