@@ -37,7 +37,6 @@ use crate::agent::context::ContextWindow;
 use crate::agent::context::settings::ContextSettings;
 use crate::agent::context::summary::{SummaryCache, SummaryWriter};
 use crate::agent::context::view::ModelView;
-use crate::agent::gate::pending::PendingChecks;
 use crate::agent::gate::{Gate, GateMessage, GateRefusal};
 use crate::agent::loops::LoopDetector;
 use crate::agent::prompt::Prompt;
@@ -56,6 +55,7 @@ use crate::ports::tool::offer::NotOffered;
 
 pub use checkpoint::agent_store::{AgentStore, AppendError, SummaryCost};
 pub use configured::{CallingAgent, Configured};
+pub use gate::pending::{PendingAgents, PendingChecks};
 pub use prompt::channel_limits::ChannelLimits;
 pub use prompt::context_source::{ContextSource, ContextSources, SOURCE_CHARS};
 pub use request::{AgentOverrides, AgentRequest, Asking, CHAT, StreamSink};

@@ -19,9 +19,8 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::gate::pending::PendingChecks;
 use crate::agent::verify::Verifiers;
-use crate::agent::{Agent, ContextSources};
+use crate::agent::{Agent, ContextSources, PendingChecks};
 use crate::base::clock::Clock;
 use crate::base::id::new_id;
 use crate::base::invalid::ValidationErrors;

@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 use crate::agent::calls::call_turn::CallTurn;
 use crate::agent::calls::notice::edited_notice;
-use crate::agent::calls::observation::{observation, truncated_call_error, unknown_outcome_error};
+use crate::agent::calls::observation::{observation, truncated_call_error, unknown_outcome_error, within_turn};
 use crate::agent::calls::policy::{again, permit};
 use crate::agent::calls::result_cache::ResultCache;
 use crate::agent::calls::shown::{FetchedOutput, ResultView, ShownOutput};
@@ -190,7 +190,11 @@ impl ToolRunner<'_> {
     ) -> Result<CallResult, RunError> {
         self.teller.tool_call(turn.number, call);
         let begun = self.clock.elapsed();
-        let answered = match self.attempt(turn, question, call, asked).await? {
+        let attempt = match within_turn(index) {
+            Ok(()) => self.attempt(turn, question, call, asked).await?,
+            Err(refused) => Attempt::failed(refused),
+        };
+        let answered = match attempt {
             Attempt::Open(open) => {
                 if let PendingCall::Ask(approval, _) = &open {
                     self.teller.approval_required(approval);

@@ -9,10 +9,9 @@ use std::time::Duration;
 use anyhow::Context;
 use serde_json::Value;
 
-use crate::agent::ContextSource;
 use crate::agent::gate::GateCheck;
-use crate::agent::gate::pending::PendingAgents;
 use crate::agent::verify::Verifier;
+use crate::agent::{ContextSource, PendingAgents};
 use crate::app::{App, Extras};
 use crate::base::clock::pause;
 use crate::base::id::{Scope, Tenant, new_id};

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::agent::ContextSource;
-use crate::agent::gate::pending::PendingAgents;
 use crate::agent::gate::{Gate, GateCheck};
 use crate::agent::verify::Verifier;
+use crate::agent::{ContextSource, PendingAgents};
 use crate::base::invalid::ValidationErrors;
 use crate::config::Config;
 use crate::executor::Executor;

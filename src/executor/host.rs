@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use crate::base::id::{Scope, Tenant};
 use crate::base::invalid::ValidationErrors;
+use crate::base::limiter::ConcurrencyLimiter;
 use crate::domain::data_file::{DataFilePart, NewDataFile};
 use crate::domain::event::Event;
 use crate::domain::notification::new_delivery::channels as order_of;
@@ -22,6 +23,9 @@ use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::{self, HostError, MissedByStep, ToolHost, ToolNotice};
 use crate::store::{Lease, Store, StoreError, with_timeout};
 
+/// Data files that are held whole at once, of all tenants; of one tenant it is one.
+pub const WHOLE_FILES: usize = 8;
+
 /// The host of tools, backed by the store.
 pub struct StoreHost {
     store: Store,
@@ -29,18 +33,20 @@ pub struct StoreHost {
     bus: Arc<dyn Bus>,
     /// The run whose tools it serves; `None`: of no run.
     lease: Option<Lease>,
+    /// Data files that are held whole.
+    whole_files: ConcurrencyLimiter<Tenant>,
 }
 
 impl StoreHost {
     /// A host over this store; drafts are checked against `known`.
     pub fn new(store: Store, known: TaskValidator, bus: Arc<dyn Bus>) -> StoreHost {
-        StoreHost { store, known: Arc::new(known), bus, lease: None }
+        StoreHost { store, known: Arc::new(known), bus, lease: None, whole_files: ConcurrencyLimiter::new(WHOLE_FILES) }
     }
 
     /// The host of the tools of one run. An instance that has lost its lease writes no data file of it any more.
     pub fn of_run(&self, lease: Lease) -> StoreHost {
         let (store, known, bus) = (self.store.clone(), Arc::clone(&self.known), Arc::clone(&self.bus));
-        StoreHost { store, known, bus, lease: Some(lease) }
+        StoreHost { store, known, bus, lease: Some(lease), whole_files: self.whole_files.clone() }
     }
 
     async fn post(&self, tenant: &Tenant, notice: ToolNotice) -> Result<Value, HostError> {

@@ -2,11 +2,25 @@
 
 use crate::ports::tool::{ToolError, ToolFailure};
 
+/// Calls of one turn that are carried out; the others are refused.
+pub const CALLS_PER_TURN: usize = 50;
+
 /// A call that an answer broke off in.
 pub fn truncated_call_error() -> ToolError {
     let message = "the answer reached its longest length in the middle of this call, which was not executed; call again, \
                    with less before it or shorter arguments";
     ToolError::for_model(ToolFailure::InvalidParameters, "truncated_call", message)
+}
+
+/// Refuses a call beyond [`CALLS_PER_TURN`]; `index`: its place in the turn, from 0.
+pub fn within_turn(index: usize) -> Result<(), ToolError> {
+    if index < CALLS_PER_TURN {
+        return Ok(());
+    }
+    let message = format!(
+        "a turn makes at most {CALLS_PER_TURN} calls, and this one was not executed; call again in the next turn"
+    );
+    Err(ToolError::for_model(ToolFailure::InvalidParameters, "too_many_calls", message))
 }
 
 /// A call that may have had its effect before a restart.

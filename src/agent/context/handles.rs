@@ -43,6 +43,28 @@ pub fn handles_text(handles: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::calls::notice::edited_notice;
+
+    #[test]
+    fn handle_is_shown_up_to_its_longest() {
+        let edited = |length: usize| {
+            let notice = edited_notice(&serde_json::json!("x".repeat(length)));
+            let message = TranscriptMessage::Tool {
+                call_id: "1".into(),
+                name: "look".into(),
+                notice: Some(notice.clone()),
+                content: String::new(),
+                is_error: false,
+                reasons: vec![],
+                fetched_at: None,
+            };
+            (handles_of(&message).remove(0), format!("look: {}", notice.trim_end()))
+        };
+        let (shown, whole) = edited(LONGEST - edited(0).1.len() + "look: ".len());
+        assert_eq!((shown.as_str(), whole.len()), (whole.as_str(), LONGEST + "look: ".len()));
+        let (shown, whole) = edited(LONGEST);
+        assert_eq!(shown, format!("{}…", &whole[..LONGEST + "look: ".len()]));
+    }
 
     #[test]
     fn oldest_handles_go_where_there_are_too_many() {

@@ -1,13 +1,15 @@
 //! Data files, as tools write and read them.
 //!
 //! A page is read from the chunks that it lies in, and lines are searched one chunk after the other, on the threads for what
-//! tenants ask to be computed. For a value of JSON the file is read whole, which is bounded, and nothing but the value is kept.
+//! tenants ask to be computed. For a value of JSON the file is read whole, which is bounded, as are the files that are held so at
+//! once; nothing but the value is kept.
 
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::base::id::Tenant;
 use crate::base::invalid::ValidationErrors;
+use crate::base::limiter::{Limit, Permit};
 use crate::domain::data_file::page::page;
 use crate::domain::data_file::pointer::value_at;
 use crate::domain::data_file::search::LineSearch;
@@ -82,6 +84,7 @@ impl StoreHost {
         offset: u64,
         limit: usize,
     ) -> Result<Value, HostError> {
+        let _held = self.whole_file(tenant).await;
         let mut content = Vec::with_capacity(file.bytes.max(0) as usize);
         for number in 0..=last_chunk(file) {
             content.extend(self.chunk(tenant, file, number).await?);
@@ -104,6 +107,16 @@ impl StoreHost {
         });
         let invalid = |why: String| HostError::Invalid(ValidationErrors::one("/pointer", why));
         found.await?.map_err(invalid)?.ok_or_else(|| HostError::Conflict(format!("the file has no value at `{named}`")))
+    }
+
+    /// The right to hold a file whole, once there is one. A tenant has one at most, so that it keeps no other waiting.
+    async fn whole_file(&self, tenant: &Tenant) -> Permit<Tenant> {
+        loop {
+            match self.whole_files.acquire([(tenant.clone(), Limit::Fixed(1))]) {
+                Ok(permit) => return permit,
+                Err(_) => self.whole_files.released().await,
+            }
+        }
     }
 
     async fn chunk(&self, tenant: &Tenant, file: &DataFile, number: u64) -> Result<Vec<u8>, HostError> {

@@ -8,7 +8,7 @@ use reveille::domain::data_file::search::FOUND;
 use reveille::domain::data_file::{DataFilePart, DataFileSettings, NewDataFile};
 use reveille::engine::maintenance::file_cleaner::FileCleaner;
 use reveille::engine::service::{NextTick, ServiceLoop};
-use reveille::executor::host::StoreHost;
+use reveille::executor::host::{StoreHost, WHOLE_FILES};
 use reveille::ports::tool::{HostError, ToolHost};
 use reveille::store::{CHUNK_BYTES, Store};
 use serde_json::{Value, json};
@@ -21,6 +21,7 @@ on_both! {
     file_is_read_by_pages_across_its_chunks
     lines_that_match_are_found_and_a_search_goes_on_where_one_has_ended
     value_of_json_is_found_by_its_pointer
+    values_that_are_asked_for_at_once_are_found_one_after_the_other
     file_of_another_tenant_and_one_that_is_gone_are_the_same_answer
     cleaner_gives_up_what_is_old_and_then_what_is_too_much
 }
@@ -134,6 +135,23 @@ async fn value_of_json_is_found_by_its_pointer(world: World) {
     assert_eq!(none, Err(HostError::Conflict("the file has no value at `/rows/20000`".into())));
     let odd = value("rows", 0).await;
     assert!(matches!(odd, Err(HostError::Invalid(_))), "{odd:?}");
+    instance.crash();
+}
+
+async fn values_that_are_asked_for_at_once_are_found_one_after_the_other(world: World) {
+    let instance = world.instance();
+    let id = kept(&instance, json!({ "rows": [1, 2, 3] }).to_string()).await;
+    let all = told(&instance, move |host| async move {
+        let host = &host;
+        let value = |row: usize| {
+            let part = DataFilePart::Value { pointer: format!("/rows/{}", row % 3), offset: 0, limit: 500 };
+            async move { host.read_data_file(&tenant("ann"), id, part).await }
+        };
+        Ok(futures::future::join_all((0..3 * WHOLE_FILES).map(value)).await)
+    });
+    let all: Vec<Value> = all.await.unwrap().into_iter().map(|read| read.unwrap()["value"].take()).collect();
+    let expected: Vec<Value> = (0..3 * WHOLE_FILES).map(|row| json!(row % 3 + 1)).collect();
+    assert_eq!(all, expected, "none waits for ever, and none is refused");
     instance.crash();
 }
 

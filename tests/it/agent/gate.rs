@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use futures::future::BoxFuture;
-use reveille::agent::gate::pending::{PendingAgents, PendingChecks};
 use reveille::agent::gate::safety::Settings;
 use reveille::agent::gate::{Gate, GateCheck, GateMessage, GateRefusal};
-use reveille::agent::{Agent, AgentResponse, ContextSource, ContextSources, SOURCE_CHARS, Settings as ReactSettings};
+use reveille::agent::{
+    Agent, AgentResponse, ContextSource, ContextSources, PendingAgents, PendingChecks, SOURCE_CHARS,
+    Settings as ReactSettings,
+};
 use reveille::base::clock::pause;
 use reveille::base::compute::Compute;
 use reveille::base::invalid::ValidationErrors;

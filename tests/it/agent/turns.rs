@@ -109,3 +109,16 @@ async fn model_that_has_said_nothing_in_all_its_turns_fails_the_run() {
     let failed = stage.handle("go").await;
     assert_eq!(failed, Err(RunError::fail("no_answer", "the model used up its turns and has not said anything")));
 }
+
+#[tokio::test]
+async fn turn_makes_fifty_calls_and_each_beyond_them_is_refused() {
+    let asked = |number: usize| call(&format!("c{number}"), "echo", json!({ "n": number }));
+    let answers = vec![calls((1..=52).map(asked).collect()), says("done")];
+    let stage = AgentHarness::new(answers, vec![FakeTool::echo("echo")]);
+    stage.answer("go").await;
+    let results = stage.results();
+    assert_eq!(results.len(), 52, "each call has its result");
+    let refused: Vec<&str> = results.iter().filter(|(.., is_error)| *is_error).map(|(id, ..)| id.as_str()).collect();
+    assert_eq!(refused, ["c51", "c52"]);
+    assert!(results[50].1.contains("code: too_many_calls"), "{}", results[50].1);
+}

@@ -115,6 +115,14 @@ const TESTED: &[(&str, Tested)] = &[
         "src/agent/calls/result_cache.rs: ARGUMENTS",
         By("call_with_arguments_at_the_bound_is_kept_and_one_byte_beyond_it_is_not"),
     ),
+    ("src/agent/calls/observation.rs: CALLS_PER_TURN", By("turn_makes_fifty_calls_and_each_beyond_them_is_refused")),
+    (
+        "src/agent/prompt/context_source.rs: SOURCE_CHARS",
+        By("sources_of_context_stand_behind_the_instructions_and_one_that_fails_adds_nothing"),
+    ),
+    ("src/agent/context/handles.rs: LONGEST", By("handle_is_shown_up_to_its_longest")),
+    ("src/agent/context/handles.rs: MOST", By("oldest_handles_go_where_there_are_too_many")),
+    ("src/executor/host.rs: WHOLE_FILES", IN_TURNS),
     ("src/agent/calls/shown.rs: LARGE", By("result_over_a_mebibyte_is_in_a_data_file_and_its_beginning_is_shown")),
     ("src/domain/data_file.rs: FILE_BYTES", By("result_is_kept_at_the_longest_file_and_not_one_byte_beyond_it")),
     (
