@@ -3,6 +3,7 @@
 
 use crate::agent::checkpoint::Added;
 use crate::agent::{AgentStore, RunSlot, wait_without_slot};
+use crate::domain::budget::Spend;
 use crate::domain::run::transcript::{ModelCall, ModelTokens};
 use crate::domain::run::{RunError, TranscriptMessage, Usage};
 use crate::ports::llm::ModelRequest;
@@ -39,4 +40,12 @@ pub fn unusable_answer(usage: Usage, model_call: Option<ModelCall>, error: &RunE
     };
     let message = TranscriptMessage::Unusable { code: code.to_owned() };
     Some(Added { usage, model_call, ..Added::plain(message) })
+}
+
+/// The usage of a call that may come to so much at worst, `output` tokens of it written, and of which nobody knows what it came
+/// to: the worst.
+pub fn worst_usage(most: Spend, output: u32) -> Usage {
+    let output = i64::from(output).min(most.tokens);
+    let (input_tokens, output_tokens) = (most.tokens - output, output);
+    Usage { turns: 0, tool_calls: 0, input_tokens, output_tokens, cost_micros: most.cost_micros }
 }

@@ -70,7 +70,10 @@ impl ReactLoop<'_> {
             // where the store is away or the lease lost, nothing can be stored
             Err(RunError::LeaseLost | RunError::Infrastructure { .. }) => {}
             // what was said is on the record of a run that fails, or goes on elsewhere, too
-            _ => self.checkpoint.flush().await?,
+            _ => {
+                self.end_summary();
+                self.checkpoint.flush().await?;
+            }
         }
         end
     }
@@ -82,7 +85,7 @@ impl ReactLoop<'_> {
             if !calls.is_empty() {
                 let open = self.run_calls(&calls, resumed).await?;
                 if !open.is_empty() {
-                    self.take_summary();
+                    self.end_summary();
                     return Ok(LoopEnd::Suspended(self.suspension(open)));
                 }
             }
@@ -90,7 +93,7 @@ impl ReactLoop<'_> {
                 && let Some((response, finish)) = self.checkpoint.answer()
             {
                 let (response, took) = (response.to_owned(), self.clock.elapsed().saturating_sub(begun));
-                self.take_summary();
+                self.end_summary();
                 return Ok(LoopEnd::Answered(self.result(response, finish, took)));
             }
             self.stop.check()?;
@@ -266,6 +269,14 @@ impl ReactLoop<'_> {
     fn take_summary(&mut self) {
         if let Some(summary) = self.summaries.take() {
             self.view.summarise(&mut self.checkpoint, summary);
+        }
+    }
+
+    /// Counts a summary that is under way at the end: nobody waits for it.
+    fn end_summary(&mut self) {
+        self.take_summary();
+        if let Some(broken_off) = self.summaries.break_off() {
+            self.checkpoint.add(self.checkpoint.turn(), vec![broken_off]);
         }
     }
 

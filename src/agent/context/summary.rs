@@ -2,7 +2,8 @@
 //!
 //! Delays no turn, and what it fails at changes nothing: a conversation is extracted and trimmed as without it. Its cost is bounded for
 //! each tenant and hour, and counts in the budgets of the run. Summaries are kept by the text that they are of, and lost with
-//! the process; one that is under way ends with the execution.
+//! the process. One that is under way ends with the execution, and counts as the worst that it may have come to, as does one that
+//! takes too long: its model may have been paid.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,6 +12,7 @@ use futures::FutureExt;
 use serde_json::json;
 use tokio::task::JoinSet;
 
+use crate::agent::budget::worst_usage;
 use crate::agent::checkpoint::{Added, Checkpoint};
 use crate::agent::context::compaction_before;
 use crate::agent::context::cut::{beginning, cut_short};
@@ -21,7 +23,7 @@ use crate::base::clock::Clock;
 use crate::base::collections::bounded_cache::{BoundedCache, CacheLimit};
 use crate::base::template::untrusted::{RULE, fenced};
 use crate::domain::approval::proposal::canonical_hash;
-use crate::domain::budget::Spend;
+use crate::domain::budget::{CallBound, Spend};
 use crate::domain::run::transcript::{Compaction, CompactionKind, ModelCall, SUMMARY_UNUSABLE};
 use crate::domain::run::{TranscriptMessage, Usage};
 use crate::ports::llm::fallback::{Chain, Completed};
@@ -99,6 +101,8 @@ pub struct SummaryUnderWay {
     replaces: Compaction,
     /// Errors among them.
     errors: Vec<String>,
+    /// Its usage at worst; nothing where it is known already.
+    at_worst: Usage,
     task: JoinSet<WrittenSummary>,
 }
 
@@ -139,13 +143,25 @@ impl SummaryWriter {
             settings: self.settings.clone(),
         };
         let mut task = JoinSet::new();
-        match kept {
+        let at_worst = match kept {
             Some(text) => {
-                task.spawn(async { WrittenSummary::Done { text, usage: Usage::default(), model_call: None } })
+                task.spawn(async { WrittenSummary::Done { text, usage: Usage::default(), model_call: None } });
+                Usage::default()
             }
-            None => task.spawn(work.write()),
+            None => {
+                let bound = work.chain.worst_case(&work.request);
+                let at_worst = worst_usage(bound.most, self.settings.summary_max_tokens);
+                task.spawn(work.write(bound, at_worst));
+                at_worst
+            }
         };
-        self.under_way = Some(SummaryUnderWay { replaces: part.replaces, errors: part.errors, task });
+        self.under_way = Some(SummaryUnderWay { replaces: part.replaces, errors: part.errors, at_worst, task });
+    }
+
+    /// The entry that counts a summary which is broken off now; `None`: none is under way.
+    pub fn break_off(&mut self) -> Option<Added> {
+        let usage = self.under_way.take()?.at_worst;
+        Some(Added { usage, ..Added::plain(TranscriptMessage::Unusable { code: SUMMARY_UNUSABLE.into() }) })
     }
 
     /// The entry of a summary that is done; `None`: none is, or it came to nothing.
@@ -240,8 +256,7 @@ struct SummaryWork {
 
 impl SummaryWork {
     /// Reserves, asks within the time limit, settles.
-    async fn write(self) -> WrittenSummary {
-        let bound = self.chain.worst_case(&self.request);
+    async fn write(self, bound: CallBound, at_worst: Usage) -> WrittenSummary {
         let most = bound.most.cost_micros;
         let cost = SummaryCost { bound, turn: self.turn, hourly_micros: self.settings.hourly_micros() };
         if !self.store.reserve_summary(cost).await {
@@ -250,13 +265,18 @@ impl SummaryWork {
         let limit = Duration::from_secs(self.settings.summary_timeout_seconds);
         let completed = tokio::select! {
             biased;
-            completed = self.chain.complete(&self.request, &|_| {}) => completed.ok(),
+            completed = self.chain.complete(&self.request, &|_| {}) => Some(completed),
             () = self.clock.sleep(limit) => None,
         };
-        let Some(Completed { answer, model, cost_micros }) = completed else {
+        let Some(completed) = completed else {
             tracing::info!("no summary in time, the conversation is shortened without it");
-            // whether the model was paid is not known, so what was reserved stays spent
-            return WrittenSummary::Unusable(self.chain.take_unusable(), None);
+            return WrittenSummary::Unusable(at_worst, None);
+        };
+        let Ok(Completed { answer, model, cost_micros }) = completed else {
+            tracing::info!("no summary, the conversation is shortened without it");
+            let usage = self.chain.take_unusable();
+            self.store.give_summary_back((most - usage.cost_micros).max(0)).await;
+            return WrittenSummary::Unusable(usage, None);
         };
         self.store.give_summary_back((most - cost_micros).max(0)).await;
         let usage = Usage {

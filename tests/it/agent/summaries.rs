@@ -108,6 +108,16 @@ async fn summary_that_is_not_to_be_had_changes_nothing() {
         let stored = stage.store.messages();
         assert!(!stored.iter().any(|message| matches!(message, TranscriptMessage::Compaction(_))), "{stored:?}");
     }
+    // the model may have been paid for one that nobody waits for: it counts as the worst
+    let (hanging, _) = stage(vec![]);
+    let usage = hanging.answer("Find the number.").await.usage;
+    let most = hanging.store.summaries.lock().unwrap()[0].bound.most;
+    let turns = ROUNDS as i64 + 1;
+    assert_eq!(usage.cost_micros, 110 * turns + most.cost_micros);
+    assert_eq!(usage.input_tokens + usage.output_tokens, 110 * turns + most.tokens);
+    assert_eq!(usage.output_tokens, 10 * turns + 500);
+    assert!(hanging.store.given_back.lock().unwrap().is_empty());
+
     let (paid, _) = stage(vec![empty()]);
     paid.answer("Find the number.").await;
     let unusable = TranscriptMessage::Unusable { code: SUMMARY_UNUSABLE.into() };

@@ -1,8 +1,10 @@
 //! Usage over whole instances: it is what the model's server has counted, and the metrics say the same.
 
+use reveille::agent as react;
 use reveille::base::id::Scope;
 use reveille::domain::budget::day_of;
 use reveille::domain::run::RunState;
+use reveille::ports::llm::ModelSettings;
 use reveille::store::{UsageFilter, UsageGroup, UsageSum};
 use serde_json::{Value, json};
 
@@ -12,6 +14,7 @@ use crate::support::world::{World, on_both};
 
 on_both! {
     sums_of_usage_equal_what_the_model_server_has_counted
+    summaries_fallbacks_and_other_wires_are_in_the_sums_of_two_instances
     calls_of_tools_are_counted_with_who_called_them
 }
 
@@ -72,6 +75,46 @@ async fn sums_of_usage_equal_what_the_model_server_has_counted(mut world: World)
     let line = format!(r#"reveille_model_tokens_total{{model="main",kind="input"}} {}"#, good.answers() * INPUT);
     assert!(text.lines().any(|l| l == line), "no `{line}` in:\n{text}");
     instance.finish(&world).await;
+}
+
+/// A model that goes on calling until its turns are used up, with a summary on the way; one that nobody answers for, and the one
+/// behind it; one of another wire.
+async fn summaries_fallbacks_and_other_wires_are_in_the_sums_of_two_instances(mut world: World) {
+    let (calling, small) = (MeteredModel::calling("current_time").await, MeteredModel::start().await);
+    let nobody = ModelSettings { base_url: Some("http://127.0.0.1:9/v1".into()), ..small.settings() };
+    let other = ModelSettings { provider: "anthropic".into(), ..small.settings() };
+    let models = [("main", calling.settings()), ("small", small.settings()), ("nobody", nobody), ("other", other)];
+    world.llm.models.extend(models.map(|(name, model)| (name.to_owned(), model)));
+    world.llm.fallback = vec!["small".into()];
+    world.context.summary_model = Some("small".into());
+    world.context.summarise_from_messages = 16;
+    world.react = react::Settings { loop_repetitions: 0, llm_max_retries: 0, ..world.react.clone() };
+    // SQLite has one instance
+    let instances = if world.is_postgres() { vec![world.instance(), world.instance()] } else { vec![world.instance()] };
+    let mut tasks = Vec::new();
+    for model in ["main", "nobody", "other"] {
+        let task = json!({ "executor": "orchestrator",
+                           "action": { "instruction": "Answer.", "config": { "tools": ["current_time"], "model": model } },
+                           "trigger": { "type": "schedule", "interval": "1h", "overlap": "allow" } });
+        tasks.push(instances[0].task(task).await);
+    }
+    for instance in &instances {
+        for task in &tasks {
+            instance.run_now(task).await;
+        }
+        instance.settle(0).await;
+    }
+    let per_instance = instances.len() as i64;
+    assert_eq!(calling.answers(), 11 * per_instance, "ten turns, and the one that was to answer");
+    assert_eq!(small.answers(), 3 * per_instance, "a summary, a fallback, another wire");
+    let all = sums(&instances[0], UsageGroup::Tenant).await;
+    let [all] = &all[..] else { panic!("one tenant: {all:?}") };
+    let answers = calling.answers() + small.answers();
+    assert_eq!((all.input_tokens, all.output_tokens), (answers * INPUT, answers * OUTPUT));
+    assert_eq!(all.cost_micros, answers * (INPUT + OUTPUT));
+    for instance in instances {
+        instance.finish(&world).await;
+    }
 }
 
 async fn calls_of_tools_are_counted_with_who_called_them(world: World) {

@@ -45,7 +45,10 @@ impl MeteredModel {
     /// Answers everybody so.
     pub async fn answering(message: Value, finish: &'static str) -> MeteredModel {
         let shared = Arc::new(Shared { message, finish, answers: Mutex::default() });
-        let routes = axum::Router::new().route("/v1/chat/completions", post(complete)).with_state(Arc::clone(&shared));
+        let routes = axum::Router::new()
+            .route("/v1/chat/completions", post(complete))
+            .route("/v1/messages", post(anthropic))
+            .with_state(Arc::clone(&shared));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         tokio::spawn(async move { axum::serve(listener, routes).await });
@@ -74,6 +77,17 @@ impl MeteredModel {
     pub fn tokens(&self) -> i64 {
         self.answers() * TOKENS
     }
+}
+
+/// A text in the words of the other wire.
+async fn anthropic(State(shared): State<Arc<Shared>>, _: String) -> Json<Value> {
+    *shared.answers.lock().unwrap() += 1;
+    let content = json!([{ "type": "text", "text": "done" }]);
+    Json(json!({
+        "id": "msg_1", "type": "message", "role": "assistant", "model": "metered", "content": content,
+        "stop_reason": "end_turn", "stop_sequence": null,
+        "usage": { "input_tokens": INPUT, "output_tokens": OUTPUT },
+    }))
 }
 
 async fn complete(State(shared): State<Arc<Shared>>, _: String) -> Json<Value> {

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::agent::{Configured, gate};
+use reveille::agent::context::settings::ContextSettings;
+use reveille::agent::{self, Configured, gate};
 use reveille::app::Extras;
 use reveille::base::clock::Clock;
 use reveille::base::secret::{Secret, SecretUrl};
@@ -90,6 +91,8 @@ pub struct World {
     /// The models and the configured agents, and tools besides our own.
     pub llm: llm::settings::Settings,
     pub agents: Vec<Configured>,
+    pub context: ContextSettings,
+    pub react: agent::Settings,
     pub tools: Vec<Arc<dyn Tool>>,
     /// Steps behind an answer.
     pub post_process: Vec<Arc<dyn PostProcess>>,
@@ -169,6 +172,8 @@ impl World {
             approvals: approval::Settings::default(),
             public_url: None,
             llm: llm::settings::Settings::default(),
+            context: ContextSettings::default(),
+            react: agent::Settings::default(),
             agents: Vec::new(),
             tools: Vec::new(),
             post_process: Vec::new(),
@@ -272,6 +277,8 @@ impl World {
         config.approvals = self.approvals.clone();
         config.server.public_url = self.public_url.clone();
         config.llm = self.llm.clone();
+        config.context = self.context.clone();
+        config.react = self.react.clone();
         config.gate = self.gate.clone();
         config.budgets = self.budgets;
         config.gate_rates = self.gate_rates.clone();
