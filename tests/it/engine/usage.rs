@@ -1,10 +1,17 @@
 //! Usage over whole instances: it is what the model's server has counted, and the metrics say the same.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
 use reveille::agent as react;
+use reveille::base::clock::pause;
 use reveille::base::id::Scope;
+use reveille::domain::approval::{Category, Consequence};
 use reveille::domain::budget::day_of;
 use reveille::domain::run::RunState;
 use reveille::ports::llm::ModelSettings;
+use reveille::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput};
 use reveille::store::{UsageFilter, UsageGroup, UsageSum};
 use serde_json::{Value, json};
 
@@ -77,24 +84,42 @@ async fn sums_of_usage_equal_what_the_model_server_has_counted(mut world: World)
     instance.finish(&world).await;
 }
 
+/// A tool that takes its time, in which a summary is done.
+struct SlowLook(Definition);
+
+impl Tool for SlowLook {
+    fn definition(&self) -> &Definition {
+        &self.0
+    }
+
+    fn call<'a>(&'a self, _: &'a ToolContext, _: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        Box::pin(async {
+            pause(Duration::from_millis(100)).await;
+            Ok(ToolOutput::text("nothing new"))
+        })
+    }
+}
+
 /// A model that goes on calling until its turns are used up, with a summary on the way; one that nobody answers for, and the one
 /// behind it; one of another wire.
 async fn summaries_fallbacks_and_other_wires_are_in_the_sums_of_two_instances(mut world: World) {
-    let (calling, small) = (MeteredModel::calling("current_time").await, MeteredModel::start().await);
+    let (calling, small) = (MeteredModel::calling("look").await, MeteredModel::start().await);
     let nobody = ModelSettings { base_url: Some("http://127.0.0.1:9/v1".into()), ..small.settings() };
     let other = ModelSettings { provider: "anthropic".into(), ..small.settings() };
     let models = [("main", calling.settings()), ("small", small.settings()), ("nobody", nobody), ("other", other)];
     world.llm.models.extend(models.map(|(name, model)| (name.to_owned(), model)));
     world.llm.fallback = vec!["small".into()];
     world.context.summary_model = Some("small".into());
-    world.context.summarise_from_messages = 16;
+    world.context.summarise_from_messages = 18;
+    world.tools =
+        vec![Arc::new(SlowLook(Definition::new("look", "Looks.", json!({}), Category::Read, Consequence::Low)))];
     world.react = react::Settings { loop_repetitions: 0, llm_max_retries: 0, ..world.react.clone() };
     // SQLite has one instance
     let instances = if world.is_postgres() { vec![world.instance(), world.instance()] } else { vec![world.instance()] };
     let mut tasks = Vec::new();
     for model in ["main", "nobody", "other"] {
         let task = json!({ "executor": "orchestrator",
-                           "action": { "instruction": "Answer.", "config": { "tools": ["current_time"], "model": model } },
+                           "action": { "instruction": "Answer.", "config": { "tools": ["look"], "model": model } },
                            "trigger": { "type": "schedule", "interval": "1h", "overlap": "allow" } });
         tasks.push(instances[0].task(task).await);
     }
