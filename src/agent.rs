@@ -27,6 +27,7 @@ pub mod verify;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Span;
 use uuid::Uuid;
 
 use crate::agent::calls::ToolRunner;
@@ -45,6 +46,7 @@ use crate::agent::stream::StreamEmitter;
 use crate::agent::tool_offers::ToolOffers;
 use crate::agent::verify::{AnswerVerification, Verifiers};
 use crate::base::compute::Compute;
+use crate::base::metrics::trace;
 use crate::domain::approval::{Approval, Policy};
 use crate::domain::run::outcome::REASON_BUDGET;
 use crate::domain::run::{ReactLoopResult, RunError, TranscriptMessage, Usage};
@@ -172,6 +174,7 @@ impl Agent {
         Ok(match self.react_loop(prepared).await? {
             LoopEnd::Answered(result) => {
                 post_process(incoming, &result);
+                note_content(incoming, &result.response).await;
                 AgentResponse::Answered(result)
             }
             LoopEnd::Suspended(suspension) => AgentResponse::Suspended(suspension),
@@ -327,6 +330,18 @@ impl Agent {
             teller: &teller,
         };
         react.run().await
+    }
+}
+
+/// Notes message and answer on the span of the agent, where spans have content, unless there is a secret in them.
+async fn note_content(incoming: &AgentRequest, answer: &str) {
+    if !trace::has_content() {
+        return;
+    }
+    for (field, text) in [(trace::INPUT, incoming.text.as_str()), (trace::OUTPUT, answer)] {
+        if !incoming.known.finds(text).await {
+            trace::note(&Span::current(), field, text);
+        }
     }
 }
 

@@ -20,11 +20,13 @@ use std::sync::Arc;
 use chrono_tz::Tz;
 use futures::future::BoxFuture;
 use serde_json::Value;
+use tracing::{Instrument, Span};
 
 use crate::agent::{AgentStore, ChannelLimits, RunSlot, StopSignal, StreamSink};
 use crate::base::clock::Clock;
 use crate::base::id::Tenant;
 use crate::base::invalid::{ValidationErrors, did_you_mean};
+use crate::base::metrics::trace::{self, TracedRun};
 use crate::domain::run::{Run, RunError, RunOutcome};
 use crate::domain::task::{Action, Task};
 use crate::ports::tool::ToolHost;
@@ -39,6 +41,8 @@ pub const UNREADABLE_ACTION: &str = "unreadable_action";
 pub struct Job {
     /// The run to execute.
     pub run: Arc<Run>,
+    /// Whether the run is executed for the first time.
+    pub is_first: bool,
     /// `None` for a chat run.
     pub task: Option<Arc<Task>>,
     /// The recipient's time zone.
@@ -72,6 +76,23 @@ impl Job {
             trigger_type = %self.run.trigger_type,
         )
     }
+
+    /// The run as traces name it.
+    pub fn traced(&self) -> TracedRun<'_> {
+        TracedRun { id: self.run.id, task_id: self.run.task_id, tenant: &self.run.tenant_id, is_first: self.is_first }
+    }
+}
+
+/// An execution within its span, which says why the run has failed.
+async fn in_span(
+    span: Span,
+    execution: impl Future<Output = Result<RunOutcome, RunError>>,
+) -> Result<RunOutcome, RunError> {
+    let ended = execution.instrument(span.clone()).await;
+    if let Err(error) = &ended {
+        trace::fail(&span, error.code());
+    }
+    ended
 }
 
 /// A way to execute runs.

@@ -3,13 +3,13 @@
 //! A call that fails is an observation for the model; only [`ToolError::Abort`] ends the run. Nothing is stored here.
 
 pub mod call_turn;
+mod calling;
 pub mod notice;
 pub mod observation;
 mod policy;
 pub mod result_cache;
 pub mod shown;
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use uuid::Uuid;
 use crate::agent::calls::call_turn::CallTurn;
 use crate::agent::calls::notice::edited_notice;
 use crate::agent::calls::observation::{observation, truncated_call_error, unknown_outcome_error, within_turn};
-use crate::agent::calls::policy::{again, permit};
+use crate::agent::calls::policy::permit;
 use crate::agent::calls::result_cache::ResultCache;
 use crate::agent::calls::shown::{FetchedOutput, ResultView, ShownOutput};
 use crate::agent::consent::{Consent, ConsentVerdict, EarlierQuestions, REFUSED};
@@ -39,7 +39,7 @@ use crate::ports::tool::builtin::read_data_file::READ_DATA_FILE;
 use crate::ports::tool::output::{DefaultLevel, OutputLevel};
 use crate::ports::tool::registry::{Registered, unknown_tool};
 use crate::ports::tool::{
-    CalledBy, ToolContext, ToolError, ToolFailure, ToolHost, ToolOutput, ToolRegistry, ToolStatus, UsedSecrets,
+    CalledBy, ToolContext, ToolError, ToolFailure, ToolHost, ToolRegistry, ToolStatus, UsedSecrets,
 };
 
 /// All that calls of one run have in common.
@@ -316,62 +316,6 @@ impl ToolRunner<'_> {
         self.compute.run_if_costly(self.tenant.as_str(), steps, check).await.unwrap_or_else(|panicked| {
             Err(ToolError::for_model(ToolFailure::InternalError, "panicked", panicked.to_string()))
         })
-    }
-
-    /// The result that is known from the same call, else that of this one. The level of the call is no matter of its tool.
-    async fn known_or_called(&self, turn: i64, call: &ToolCall, tool: &Registered) -> Result<FetchedOutput, ToolError> {
-        let mut call = call.clone();
-        let level = tool.output_level().and_then(|_| OutputLevel::take_from(&mut call.arguments));
-        let context = self.context(turn, &call, self.time_limit);
-        let called = self.with_retries(turn, &call, tool);
-        let fetched = self.results.known_or(tool, &context, &call.arguments, called).await?;
-        Ok(FetchedOutput { level, ..fetched })
-    }
-
-    async fn with_retries(&self, turn: i64, call: &ToolCall, tool: &Registered) -> Result<ToolOutput, ToolError> {
-        let mut limit = tool.definition().timeout.unwrap_or(self.time_limit);
-        for tries in 1.. {
-            let error = match self.within(limit, self.context(turn, call, limit), tool, &call.arguments).await {
-                Ok(output) => return Ok(output),
-                Err(error) => error,
-            };
-            let Some(next) = again(tool.definition(), &tool.policy.retry, &error, tries, limit) else {
-                return Err(error);
-            };
-            self.teller.tool_warning(&call.name, format!("{error}; trying again"));
-            self.clock.sleep(next.wait).await;
-            limit = next.limit;
-        }
-        unreachable!("tries are counted, and limited by the policy")
-    }
-
-    /// One try.
-    async fn within(
-        &self,
-        limit: Duration,
-        context: ToolContext,
-        tool: &Registered,
-        arguments: &Value,
-    ) -> Result<ToolOutput, ToolError> {
-        self.limited(limit, tool.tool.call(&context, arguments.clone())).await
-    }
-
-    /// Something of a tool, within a time. A panic in it is that tool's failure, not the run's.
-    async fn limited<T>(
-        &self,
-        limit: Duration,
-        work: impl Future<Output = Result<T, ToolError>>,
-    ) -> Result<T, ToolError> {
-        tokio::select! {
-            biased;
-            done = AssertUnwindSafe(work).catch_unwind() => done.unwrap_or_else(|_| {
-                Err(ToolError::for_model(ToolFailure::InternalError, "panicked", "the tool broke down"))
-            }),
-            () = self.clock.sleep(limit) => {
-                let message = format!("no result within {} s", limit.as_secs_f64());
-                Err(ToolError::for_model(ToolFailure::Timeout, "timeout", message))
-            }
-        }
     }
 
     fn context(&self, turn: i64, call: &ToolCall, time_limit: Duration) -> ToolContext {

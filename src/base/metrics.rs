@@ -5,6 +5,7 @@
 //! other, and `/readyz` must know it.
 
 mod process;
+pub mod trace;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

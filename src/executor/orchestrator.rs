@@ -19,7 +19,7 @@ use crate::domain::credential::references;
 use crate::domain::run::{Cause, MissedInstants, Run, RunError, RunOutcome, ToolAttribution, Usage};
 use crate::domain::task::{Action, Task};
 use crate::domain::trigger::zone::shown_in;
-use crate::executor::{Executor, Job};
+use crate::executor::{Executor, Job, in_span};
 use crate::ports::tool::access::{ToolLimits, check_written};
 
 /// The keys of `action.config`.
@@ -172,8 +172,8 @@ impl Executor for Orchestrator {
     }
 
     fn execute(&self, job: Job) -> BoxFuture<'_, Result<RunOutcome, RunError>> {
-        let span = job.span();
-        Box::pin(self.run(job).instrument(span))
+        let (span, traced) = (job.span(), job.traced().invoke_agent(self.name()));
+        Box::pin(in_span(traced, self.run(job)).instrument(span))
     }
 }
 

@@ -41,7 +41,7 @@ use crate::executor::pipeline::context::StepContext;
 use crate::executor::pipeline::ledger::{Ledger, StepStart};
 use crate::executor::pipeline::scope::{FireScope, StepScope, run_value, task_value};
 use crate::executor::pipeline::spec::{OnError, PipelineSpec, StepWork};
-use crate::executor::{Executor, Job, UNREADABLE_ACTION};
+use crate::executor::{Executor, Job, UNREADABLE_ACTION, in_span};
 use crate::ports::tool::HostError;
 
 pub use crate::executor::pipeline::configured_agent::ConfiguredAgent;
@@ -231,7 +231,8 @@ impl Executor for Pipeline {
     }
 
     fn execute(&self, job: Job) -> BoxFuture<'_, Result<RunOutcome, RunError>> {
-        let span = job.span();
-        Box::pin(self.run(job).instrument(span))
+        let (span, name) = (job.span(), job.task.as_ref().map_or("", |task| task.name.as_str()));
+        let traced = job.traced().invoke_workflow(name);
+        Box::pin(in_span(traced, self.run(job)).instrument(span))
     }
 }

@@ -270,6 +270,14 @@ impl ToolError {
         }
     }
 
+    /// The code, for programs.
+    pub fn code(&self) -> &str {
+        match self {
+            ToolError::Tell { code, .. } | ToolError::Abort { code, .. } => code,
+            ToolError::Credential(error) => error.code(),
+        }
+    }
+
     /// Whether the call had no effect for sure, and time may mend what stood in its way.
     pub fn is_unsent(&self) -> bool {
         matches!(self, ToolError::Credential(error) if error.trouble == CredentialFault::Busy)

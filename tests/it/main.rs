@@ -24,6 +24,7 @@ mod spine;
 #[allow(dead_code)] // the areas take from it what they need
 mod support;
 mod tidy;
+mod traces;
 mod upgrade;
 mod vault;
 mod zones;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use serde_json::json;
 use tokio::task::JoinSet;
+use tracing::Instrument;
 
 use crate::agent::budget::worst_usage;
 use crate::agent::checkpoint::{Added, Checkpoint};
@@ -151,7 +152,7 @@ impl SummaryWriter {
             None => {
                 let bound = work.chain.worst_case(&work.request);
                 let at_worst = worst_usage(bound.most, self.settings.summary_max_tokens);
-                task.spawn(work.write(bound, at_worst));
+                task.spawn(work.write(bound, at_worst).in_current_span());
                 at_worst
             }
         };

@@ -16,7 +16,7 @@ use super::setup::{ConfigArgs, with_config_place};
 use crate::app::{App, Extras};
 use crate::base::token::TokenText;
 use crate::cli::{Screen, Tone};
-use crate::config::{Config, Environment};
+use crate::config::{Config, Environment, Loaded};
 use crate::telemetry;
 
 /// The first admin token's file in the data directory, where standard output is no terminal.
@@ -40,7 +40,13 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
     if let Some(listen) = args.listen {
         loaded.config.server.listen = listen;
     }
-    telemetry::start(&loaded.config.telemetry);
+    let telemetry = telemetry::start(&loaded.config.telemetry);
+    let served = serve(&loaded, screen).await;
+    telemetry.stop().await;
+    served
+}
+
+async fn serve(loaded: &Loaded, screen: &mut Screen) -> anyhow::Result<()> {
     let mut stop = ServeStop::listen()?;
     let waiting = |why: &str| tracing::warn!("{why}");
     let mut starting = Box::pin(App::start(&loaded.config, Extras::default(), waiting));
@@ -51,7 +57,7 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
             Err(_) => return Ok(()), // it waits for its database
         },
     };
-    let app = started.map_err(|error| with_config_place(error, &loaded))?;
+    let app = started.map_err(|error| with_config_place(error, loaded))?;
     print_address(&app, &loaded.config, screen)?;
     if !stopped_early {
         stop.stop_requested().await;

@@ -105,6 +105,18 @@ impl RunError {
     pub fn fail(code: impl Into<String>, message: impl Into<String>) -> RunError {
         RunError::Fail { fault: RunFault::new(code, message) }
     }
+
+    /// The code of the fault, for programs; where there is none, a word for how it ended.
+    pub fn code(&self) -> &str {
+        match self {
+            RunError::Fail { fault } | RunError::Retry { fault, .. } | RunError::Infrastructure { fault } => {
+                &fault.code
+            }
+            RunError::Cancelled { .. } => "cancelled",
+            RunError::HandBack => "handed_back",
+            RunError::LeaseLost => "lease_lost",
+        }
+    }
 }
 
 /// Why a run failed, as shown to people and programs.

@@ -275,6 +275,7 @@ impl Shared {
         });
         Job {
             run: started.run.clone(),
+            is_first: started.is_first,
             task: started.task.clone(),
             timezone: recipient.map_or(chrono_tz::Tz::UTC, |recipient| recipient.timezone),
             channel,

@@ -8,8 +8,11 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use tracing::{Instrument, Span};
+
 use crate::base::clock::Clock;
 use crate::base::collections::fair_queue::{FairQueue, QueuePermit};
+use crate::base::metrics::trace;
 use crate::domain::budget::CallBound;
 use crate::domain::run::Usage;
 use crate::ports::llm::breaker::ModelBreaker;
@@ -227,7 +230,10 @@ impl Chain {
             let answer = {
                 // no error and no reason to ask another model: the run's own time limit bounds the wait
                 let _turn = link.turn(&self.tenant).await;
-                model.complete(&request, Some(&on_delta)).await
+                let span = trace::chat(&link.name);
+                let answer = model.complete(&request, Some(&on_delta)).instrument(span.clone()).await;
+                note_on_span(&span, &answer);
+                answer
             };
             let error = match answer.and_then(|answer| self.check(link, answer)) {
                 Ok(answer) => return Ok(answer),
@@ -243,6 +249,20 @@ impl Chain {
                 None => return Err(error),
             }
         }
+    }
+}
+
+/// Notes on the span of a call what it came to.
+fn note_on_span(span: &Span, answer: &Result<ModelAnswer, LlmError>) {
+    match answer {
+        Ok(answer) => {
+            let tokens = answer.tokens;
+            span.record("gen_ai.usage.input_tokens", tokens.input);
+            span.record("gen_ai.usage.output_tokens", tokens.output);
+            span.record("gen_ai.usage.cache_read.input_tokens", tokens.cache_read);
+            span.record("gen_ai.usage.cache_creation.input_tokens", tokens.cache_write);
+        }
+        Err(error) => trace::fail(span, error.code()),
     }
 }
 

@@ -71,6 +71,18 @@ impl LlmError {
         }
     }
 
+    /// The kind of the error, for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            LlmError::RateLimited { .. } => "rate_limited",
+            LlmError::Overflow { .. } => "context_overflow",
+            LlmError::Timeout { .. } => "timeout",
+            LlmError::Auth { .. } => "auth",
+            LlmError::Transient { .. } => "unavailable",
+            LlmError::Rejected { .. } => "rejected",
+        }
+    }
+
     /// How long the provider asked to be left alone.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {

@@ -62,6 +62,7 @@ fn job(stage: &AgentHarness, run: Run, action: Action) -> Job {
     let incoming = stage.incoming("");
     Job {
         run: Arc::new(run),
+        is_first: true,
         task: Some(Arc::new(task(action))),
         timezone: incoming.timezone,
         channel: None,

@@ -94,6 +94,7 @@ pub fn job(stage: &AgentHarness, store: Arc<dyn AgentStore>, config: Value, caus
     };
     Job {
         run: Arc::new(run),
+        is_first: true,
         task: Some(Arc::new(task(config))),
         timezone: chrono_tz::Europe::Berlin,
         channel: None,

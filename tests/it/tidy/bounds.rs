@@ -123,6 +123,7 @@ const TESTED: &[(&str, Tested)] = &[
     ("src/agent/context/handles.rs: LONGEST", By("handle_is_shown_up_to_its_longest")),
     ("src/agent/context/handles.rs: MOST", By("oldest_handles_go_where_there_are_too_many")),
     ("src/executor/host.rs: WHOLE_FILES", IN_TURNS),
+    ("src/base/metrics/trace.rs: CONTENT_BYTES", By("text_of_a_span_is_kept_up_to_its_bound")),
     ("src/agent/calls/shown.rs: LARGE", By("result_over_a_mebibyte_is_in_a_data_file_and_its_beginning_is_shown")),
     ("src/domain/data_file.rs: FILE_BYTES", By("result_is_kept_at_the_longest_file_and_not_one_byte_beyond_it")),
     (

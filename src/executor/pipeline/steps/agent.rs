@@ -5,11 +5,13 @@ use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
+use tracing::Instrument;
 
 use crate::agent::{
     AgentOverrides, AgentRequest, AgentResponse, AgentStore, AppendError, CallingAgent, Configured, SummaryCost,
 };
 use crate::base::invalid::did_you_mean;
+use crate::base::metrics::trace;
 use crate::base::template::Template;
 use crate::domain::approval::ApprovalOverride;
 use crate::domain::budget::CallBound;
@@ -118,12 +120,16 @@ impl AgentExecution {
             clock: world.clock.clone(),
             known: world.known.clone(),
         };
-        match world.parts.agent.handle_message(&incoming).await {
+        let span = trace::invoke_agent(self.name.as_deref().unwrap_or("agent"));
+        match world.parts.agent.handle_message(&incoming).instrument(span.clone()).await {
             // what it used is in its own entries
             Ok(AgentResponse::Answered(result)) => Ok(StepResult::plain(json!(result.response))),
             Ok(AgentResponse::Refused { reason }) => Err(StepFault::new("refused", reason).into()),
             Ok(AgentResponse::Suspended(_)) => unreachable!("nobody can be asked here"),
-            Err(error) => Err(error.into()),
+            Err(error) => {
+                trace::fail(&span, error.code());
+                Err(error.into())
+            }
         }
     }
 }

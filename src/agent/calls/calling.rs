@@ -1,0 +1,104 @@
+//! One call of a tool that may be made: the result that is kept of it, else the tool, again where that may help, each time within
+//! its time.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures::FutureExt;
+use serde_json::Value;
+use tracing::{Instrument, Span};
+
+use crate::agent::calls::ToolRunner;
+use crate::agent::calls::policy::again;
+use crate::agent::calls::shown::FetchedOutput;
+use crate::base::metrics::trace;
+use crate::domain::run::ToolCall;
+use crate::ports::tool::output::OutputLevel;
+use crate::ports::tool::registry::Registered;
+use crate::ports::tool::{ToolContext, ToolError, ToolFailure, ToolOutput};
+
+impl ToolRunner<'_> {
+    /// The result that is known from the same call, else that of this one. The level of the call is no matter of its tool.
+    pub(super) async fn known_or_called(
+        &self,
+        turn: i64,
+        call: &ToolCall,
+        tool: &Registered,
+    ) -> Result<FetchedOutput, ToolError> {
+        let span = trace::execute_tool(&call.name, &call.id);
+        let fetched = self.fetched(turn, call, tool).instrument(span.clone()).await;
+        match &fetched {
+            Ok(fetched) if trace::has_content() => {
+                self.note_content(&span, call, &fetched.output.whole()).await;
+            }
+            Ok(_) => {}
+            Err(error) => trace::fail(&span, error.code()),
+        }
+        fetched
+    }
+
+    /// Notes arguments and result on a span, unless there is a secret in them.
+    async fn note_content(&self, span: &Span, call: &ToolCall, result: &str) {
+        let arguments = call.arguments.to_string();
+        for (field, text) in [(trace::ARGUMENTS, arguments.as_str()), (trace::RESULT, result)] {
+            if !self.known.finds(text).await {
+                trace::note(span, field, text);
+            }
+        }
+    }
+
+    async fn fetched(&self, turn: i64, call: &ToolCall, tool: &Registered) -> Result<FetchedOutput, ToolError> {
+        let mut call = call.clone();
+        let level = tool.output_level().and_then(|_| OutputLevel::take_from(&mut call.arguments));
+        let context = self.context(turn, &call, self.time_limit);
+        let called = self.with_retries(turn, &call, tool);
+        let fetched = self.results.known_or(tool, &context, &call.arguments, called).await?;
+        Ok(FetchedOutput { level, ..fetched })
+    }
+
+    async fn with_retries(&self, turn: i64, call: &ToolCall, tool: &Registered) -> Result<ToolOutput, ToolError> {
+        let mut limit = tool.definition().timeout.unwrap_or(self.time_limit);
+        for tries in 1.. {
+            let error = match self.within(limit, self.context(turn, call, limit), tool, &call.arguments).await {
+                Ok(output) => return Ok(output),
+                Err(error) => error,
+            };
+            let Some(next) = again(tool.definition(), &tool.policy.retry, &error, tries, limit) else {
+                return Err(error);
+            };
+            self.teller.tool_warning(&call.name, format!("{error}; trying again"));
+            self.clock.sleep(next.wait).await;
+            limit = next.limit;
+        }
+        unreachable!("tries are counted, and limited by the policy")
+    }
+
+    /// One try.
+    async fn within(
+        &self,
+        limit: Duration,
+        context: ToolContext,
+        tool: &Registered,
+        arguments: &Value,
+    ) -> Result<ToolOutput, ToolError> {
+        self.limited(limit, tool.tool.call(&context, arguments.clone())).await
+    }
+
+    /// Something of a tool, within a time. A panic in it is that tool's failure, not the run's.
+    pub(super) async fn limited<T>(
+        &self,
+        limit: Duration,
+        work: impl Future<Output = Result<T, ToolError>>,
+    ) -> Result<T, ToolError> {
+        tokio::select! {
+            biased;
+            done = AssertUnwindSafe(work).catch_unwind() => done.unwrap_or_else(|_| {
+                Err(ToolError::for_model(ToolFailure::InternalError, "panicked", "the tool broke down"))
+            }),
+            () = self.clock.sleep(limit) => {
+                let message = format!("no result within {} s", limit.as_secs_f64());
+                Err(ToolError::for_model(ToolFailure::Timeout, "timeout", message))
+            }
+        }
+    }
+}
