@@ -173,7 +173,7 @@ impl Agent {
         self.check_pending_agents(&mut prepared).await?;
         Ok(match self.react_loop(prepared).await? {
             LoopEnd::Answered(result) => {
-                post_process(incoming, &result);
+                log_account(incoming, &result);
                 note_content(incoming, &result.response).await;
                 AgentResponse::Answered(result)
             }
@@ -361,8 +361,8 @@ fn initial_entries(incoming: &AgentRequest, system: &str) -> Vec<Added> {
     [TranscriptMessage::system(system), user].map(Added::plain).into()
 }
 
-/// The account of an answer. Never delays or fails it.
-fn post_process(incoming: &AgentRequest, result: &ReactLoopResult) {
+/// Logs what an answer took. Never delays or fails it.
+fn log_account(incoming: &AgentRequest, result: &ReactLoopResult) {
     tracing::debug!(
         run_id = %incoming.run_id,
         tenant_id = %incoming.tenant,

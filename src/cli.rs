@@ -71,6 +71,12 @@ enum Command {
     /// Try a condition: poll once and see what its expressions say
     #[command(subcommand)]
     Condition(Box<remote::condition::Command>),
+    /// List the agents that steps of pipelines name
+    #[command(subcommand)]
+    Agent(remote::agent::Command),
+    /// List tools, and see whether a model is offered them
+    #[command(subcommand)]
+    Tool(remote::tool::Command),
     /// Try out the steps of a pipeline
     #[command(subcommand)]
     Pipeline(remote::pipeline::Command),
@@ -82,10 +88,10 @@ enum Command {
     Approval(Box<remote::approval::Command>),
     /// List and revoke what people have allowed for good
     #[command(subcommand)]
-    Grant(remote::grant::Command),
+    Grant(remote::approval::grant::Command),
     /// Say for a while whether a tool asks a person first
     #[command(subcommand)]
-    Override(Box<remote::overrides::Command>),
+    Override(Box<remote::approval::overrides::Command>),
     /// See who did what, and check that the record is whole
     #[command(subcommand)]
     Audit(remote::audit::Command),
@@ -191,11 +197,13 @@ fn dispatch<'a>(
             Box::pin(ready(local::schedule::run(command, screen)))
         }
         Command::Condition(command) => Box::pin(remote::condition::run(*command, environment, screen)),
+        Command::Agent(command) => Box::pin(remote::agent::run(command, environment, screen)),
+        Command::Tool(command) => Box::pin(remote::tool::run(command, environment, screen)),
         Command::Pipeline(command) => Box::pin(remote::pipeline::run(command, environment, screen)),
         Command::Run(command) => Box::pin(remote::run::run(command, environment, screen)),
         Command::Approval(command) => Box::pin(remote::approval::run(*command, environment, screen)),
-        Command::Grant(command) => Box::pin(remote::grant::run(command, environment, screen)),
-        Command::Override(command) => Box::pin(remote::overrides::run(*command, environment, screen)),
+        Command::Grant(command) => Box::pin(remote::approval::grant::run(command, environment, screen)),
+        Command::Override(command) => Box::pin(remote::approval::overrides::run(*command, environment, screen)),
         Command::Audit(command) => Box::pin(remote::audit::run(command, environment, screen)),
         Command::Event(command) => Box::pin(remote::event::run(*command, environment, screen)),
         Command::DeadLetter(command) => Box::pin(remote::dead_letter::run(command, environment, screen)),

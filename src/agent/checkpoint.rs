@@ -220,6 +220,14 @@ impl Checkpoint {
         self.entries.iter().any(|entry| is_asked_again(&entry.message))
     }
 
+    /// The texts that the run was given, in order: its instructions and its messages, without what verifiers have said.
+    pub fn given(&self) -> impl Iterator<Item = &str> {
+        self.entries.iter().filter(|entry| !is_asked_again(&entry.message)).filter_map(|entry| match &entry.message {
+            TranscriptMessage::System { text, .. } | TranscriptMessage::User { text, .. } => Some(text.as_str()),
+            _ => None,
+        })
+    }
+
     /// The results of all calls, in order, as the model has read them.
     pub fn evidence(&self) -> impl Iterator<Item = ToolEvidence> {
         self.entries.iter().filter_map(|entry| match &entry.message {

@@ -106,7 +106,8 @@ impl ReactLoop<'_> {
     async fn verify(&mut self) -> Result<bool, RunError> {
         let Some((response, _)) = self.checkpoint.answer() else { return Ok(false) };
         if self.checkpoint.verdict().is_none() {
-            let Verdict { warnings, flags } = self.verification.judge(response, self.checkpoint.evidence()).await;
+            let Verdict { warnings, flags } =
+                self.verification.judge(response, self.checkpoint.given(), self.checkpoint.evidence()).await;
             if warnings.is_empty() && flags.is_empty() {
                 return Ok(true);
             }

@@ -1,7 +1,7 @@
 //! Verifiers: checks of an answer before anybody is told of it. Each has a name (`I-0001`), by which they run in order, and
 //! finds warnings, which are noted, and flags, for which the model is asked once more, and then the run fails.
 //!
-//! The letter of a name says what it is about: A attribution, C compliance, I interface, R risk, U uncertainty.
+//! The letter of a name says what it is about: A attribution, C citation and compliance, I interface, R risk, U uncertainty.
 
 mod checks;
 mod rules;
@@ -31,6 +31,8 @@ pub struct AnswerToVerify {
     pub tenant: String,
     /// The answer.
     pub text: String,
+    /// The texts that the run was given: its instructions, and its messages.
+    pub given: String,
     /// Limits of the channel that carries it.
     pub channel: Option<ChannelLimits>,
     /// The results of the run's calls, in their order.
@@ -119,7 +121,9 @@ impl Verifiers {
 
     /// The findings of the checks and the rules of the operator; what takes long is computed on a thread of its own.
     async fn computed(&self, answer: &Arc<AnswerToVerify>, compute: &Compute) -> Vec<(String, Verdict)> {
-        let bytes = answer.text.len() + answer.results.iter().map(|result| result.content.len()).sum::<usize>();
+        let bytes = answer.text.len()
+            + answer.given.len()
+            + answer.results.iter().map(|result| result.content.len()).sum::<usize>();
         let steps = (bytes as u64 * STEPS_PER_BYTE).saturating_add(self.0.rules.steps(answer));
         let (all, judged) = (self.clone(), Arc::clone(answer));
         let judge = move || {
@@ -149,13 +153,19 @@ pub struct AnswerVerification<'a> {
 }
 
 impl AnswerVerification<'_> {
-    /// The findings about an answer that came behind these results.
-    pub async fn judge(&self, text: &str, results: impl Iterator<Item = ToolEvidence>) -> Verdict {
+    /// The findings about the answer to the texts that were given, which came behind these results.
+    pub async fn judge<'m>(
+        &self,
+        text: &str,
+        given: impl Iterator<Item = &'m str>,
+        results: impl Iterator<Item = ToolEvidence>,
+    ) -> Verdict {
         if self.verifiers.is_empty() {
             return Verdict::default();
         }
         let (tenant, text, channel) = (self.tenant.to_owned(), text.to_owned(), self.channel.cloned());
-        let answer = AnswerToVerify { tenant, text, channel, results: results.collect() };
+        let given = given.collect::<Vec<_>>().join("\n");
+        let answer = AnswerToVerify { tenant, text, given, channel, results: results.collect() };
         self.verifiers.verify(answer, self.compute).await
     }
 }
@@ -208,7 +218,8 @@ mod tests {
             "rules": { "A-0500": { "when": "answer == 'yes'", "message": "too short", "severity": "warning" } },
         }));
         let verifiers = Verifiers::new(&settings.unwrap(), added);
-        let answer = AnswerToVerify { tenant: "ann".into(), text: "yes".into(), channel: None, results: vec![] };
+        let (text, given) = ("yes".into(), String::new());
+        let answer = AnswerToVerify { tenant: "ann".into(), text, given, channel: None, results: vec![] };
         let verdict = verifiers.verify(answer, &Compute::new(1)).await;
         assert_eq!(verdict.warnings, ["A-0500: too short", "U-0900: says yes"]);
         assert_eq!(verdict.flags, ["C-0100: the verifier broke down", "C-0900: no"]);

@@ -1,5 +1,6 @@
 //! Commands that ask a service over HTTP, a file for each noun.
 
+pub(super) mod agent;
 pub(super) mod approval;
 pub(super) mod audit;
 pub(super) mod budget;
@@ -8,10 +9,8 @@ pub(super) mod credential;
 pub(super) mod dead_letter;
 pub(super) mod delivery;
 pub(super) mod event;
-pub(super) mod grant;
 pub(super) mod login;
 pub(super) mod notify;
-pub(super) mod overrides;
 pub(super) mod pipeline;
 pub(super) mod quota;
 pub(super) mod recipient;
@@ -20,3 +19,4 @@ pub(super) mod stats;
 pub(super) mod task;
 pub(super) mod tenant;
 pub(super) mod token;
+pub(super) mod tool;

@@ -73,6 +73,8 @@ pub const OVERRIDE: FieldFlags = &[
     ("gate", "GATE"),
     ("*", "--*"),
 ];
+pub const AGENT_LIST: FieldFlags = &[("tenant_id", "--tenant")];
+pub const TOOL_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("task_id", "--task"), ("agent", "--agent")];
 pub const AUDIT_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("subject_id", "--subject"), ("*", "--*")];
 /// An event, or which events are meant.
 pub const EVENT: FieldFlags = &[("tenant_id", "--tenant"), ("data", "--data"), ("cursor", "--after"), ("*", "--*")];
@@ -175,7 +177,7 @@ mod tests {
 
     #[test]
     fn every_name_is_one_that_can_be_typed() {
-        let commands: [(&str, FieldFlags); 34] = [
+        let commands: [(&str, FieldFlags); 36] = [
             ("task create", &TASK),
             ("task create", TASK_IN_FILE),
             ("task list", TASK_LIST),
@@ -194,6 +196,8 @@ mod tests {
             ("grant list", GRANT_LIST),
             ("override set", OVERRIDE),
             ("override list", GRANT_LIST),
+            ("agent list", AGENT_LIST),
+            ("tool list", TOOL_LIST),
             ("audit list", AUDIT_LIST),
             ("event publish", &[("tenant_id", "--tenant"), ("data", "--data")]),
             ("event tail", &[("cursor", "--after")]),

@@ -33,6 +33,7 @@ use crate::ports::vault::credentials::{CredentialError, CredentialFault};
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::output::DefaultLevel;
 
+pub use crate::ports::tool::definition::ToolSource;
 pub use crate::ports::tool::failure::ToolFailure;
 pub use crate::ports::tool::host::{HostError, MissedByStep, TaskQuery, ToolHost, ToolNotice};
 pub use crate::ports::tool::output::ToolOutput;
@@ -205,6 +206,11 @@ pub enum ToolError {
 pub trait Tool: Send + Sync {
     /// The definition of the tool.
     fn definition(&self) -> &Definition;
+
+    /// Where the tool comes from; a tool of an embedder leaves this as it is.
+    fn source(&self) -> ToolSource {
+        ToolSource::Added
+    }
 
     /// Executes a call whose arguments have passed the schema.
     fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>>;

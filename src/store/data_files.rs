@@ -112,7 +112,7 @@ impl Store {
             .bind(tenant.as_str())
             .execute()
             .await?;
-        self.refusal(make_room(tx, tenant, bytes, limit).await)?;
+        let given_up = self.refusal(make_room(tx, tenant, bytes, limit).await)?;
         tx.query(
             "insert into data_files (id, tenant_id, run_id, call_key, tool, media_type, bytes, summary, created_at,
                                      last_used_at)
@@ -139,6 +139,8 @@ impl Store {
                 .await?;
         }
         write.commit().await?;
+        self.counts.data_files_removed("quota", given_up);
+        self.counts.data_file_written(bytes);
         Ok(id)
     }
 
@@ -185,6 +187,7 @@ impl Store {
         let mut write = self.db.write(&Scope::Every).await?;
         let forgotten = write.query(FORGET).bind(before).bind(bytes as i64).bind(limit).execute().await?;
         write.commit().await?;
+        self.counts.data_files_removed("age", forgotten);
         Ok(forgotten)
     }
 
@@ -206,6 +209,7 @@ impl Store {
         let mut write = self.db.write(&Scope::Every).await?;
         let freed: Vec<i64> = write.query(EVICT).bind(bytes as i64).bind(limit).scalars().await?;
         write.commit().await?;
+        self.counts.data_files_removed("size", freed.len() as u64);
         Ok(freed.iter().sum::<i64>().max(0) as u64)
     }
 }
@@ -227,8 +231,8 @@ const HELD: Split = Split {
     sqlite: "select lease_token from queue where run_id = $1 and lease_token = $2 and state = 'started'",
 };
 
-/// In a transaction: gives files of a tenant up until there is room for so many bytes more.
-async fn make_room(tx: &mut Tx<'_>, tenant: &Tenant, bytes: i64, limit: u64) -> Result<(), StoreError> {
+/// In a transaction: gives files of a tenant up until there is room for so many bytes more; answers how many.
+async fn make_room(tx: &mut Tx<'_>, tenant: &Tenant, bytes: i64, limit: u64) -> Result<u64, StoreError> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let no_room = |usage: i64| {
         StoreError::Quota(Box::new(Exceeded {
@@ -247,13 +251,14 @@ async fn make_room(tx: &mut Tx<'_>, tenant: &Tenant, bytes: i64, limit: u64) -> 
         .bind(tenant.as_str())
         .scalar()
         .await?;
-    let mut excess = stored + bytes - limit;
+    let (mut excess, mut given_up) = (stored + bytes - limit, 0);
     while excess > 0 {
         let freed: Vec<i64> = tx.query(EVICT_OWN).bind(tenant.as_str()).bind(excess).bind(AT_ONCE).scalars().await?;
         if freed.is_empty() {
             return Err(no_room(stored));
         }
         excess -= freed.iter().sum::<i64>();
+        given_up += freed.len() as u64;
     }
-    Ok(())
+    Ok(given_up)
 }

@@ -15,6 +15,7 @@ mod memory;
 mod notify;
 mod readme;
 mod refusals;
+mod registry;
 mod schedule;
 mod serve;
 mod typing;

@@ -45,6 +45,19 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
     ("events_dead_lettered", &[], "entries", "Any: `reveille dead-letter list` says what can't be handled and why."),
     ("events_matched", &[], "events", "Nothing; what the matcher gets through."),
     (
+        "data_file_bytes_written",
+        &[],
+        "bytes",
+        "Nothing; how much of results is kept in files. `[data_files]` says how much may be kept at once.",
+    ),
+    (
+        "data_files_removed",
+        &["reason"],
+        "files",
+        "`quota`: a tenant's new files take the place of its own; `reveille quota show` has `data_file_bytes`. `size`: raise `[data_files] max_bytes`, or leave it. `age`: as it should be.",
+    ),
+    ("data_files_written", &[], "files", "Nothing; results that were too long to be shown whole."),
+    (
         "events_pending",
         &[],
         "entries",

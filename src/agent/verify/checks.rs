@@ -18,9 +18,10 @@ pub(super) struct AnswerCheck {
 }
 
 /// All of them, in the order of their names.
-pub(super) fn all() -> [AnswerCheck; 6] {
+pub(super) fn all() -> [AnswerCheck; 7] {
     [
-        AnswerCheck { name: "A-0001", severity: Severity::Off, find: uncited },
+        AnswerCheck { name: "A-0001", severity: Severity::Warning, find: misattributed },
+        AnswerCheck { name: "C-0001", severity: Severity::Off, find: uncited },
         AnswerCheck { name: "I-0001", severity: Severity::Warning, find: too_long },
         AnswerCheck { name: "I-0002", severity: Severity::Warning, find: marked_up },
         AnswerCheck { name: "R-0001", severity: Severity::Flag, find: secret },
@@ -35,6 +36,50 @@ const MARKED: [&str; 2] = ["markdown", "html"];
 /// A pattern of this file.
 fn pattern(text: &str) -> Regex {
     Regex::new(text).expect("a pattern")
+}
+
+/// A host with a dot in its name.
+const HOST_NAME: &str = r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+";
+/// Sources that one finding names.
+const NAMED_SOURCES: usize = 5;
+
+/// The hosts that a pattern finds in a text, without `www.` and in small letters.
+fn hosts_in(found_by: &Regex, text: &str) -> BTreeSet<String> {
+    let hosts = found_by.captures_iter(text).filter_map(|found| found.get(1));
+    hosts.map(|host| host.as_str().to_ascii_lowercase().trim_start_matches("www.").to_owned()).collect()
+}
+
+/// The answer names a source that the run has neither read nor been given. What it says to come from a source must have been
+/// read or given; an address may also be one of a call that failed, of which the answer tells.
+fn misattributed(answer: &AnswerToVerify) -> Option<String> {
+    static NAME: LazyLock<Regex> = LazyLock::new(|| pattern(&format!("({HOST_NAME})")));
+    static ADDRESS: LazyLock<Regex> = LazyLock::new(|| pattern(&format!("https?://({HOST_NAME})")));
+    static CLAIM: LazyLock<Regex> = LazyLock::new(|| {
+        let claim = r"(?i)(?:\baccording to|\blaut|\bsources?:|\bquellen?:)\s+(?:https?://)?";
+        pattern(&format!("{claim}({HOST_NAME})"))
+    });
+    let (addresses, claims) = (hosts_in(&ADDRESS, &answer.text), hosts_in(&CLAIM, &answer.text));
+    if addresses.is_empty() && claims.is_empty() {
+        return None;
+    }
+    let given = hosts_in(&NAME, &answer.given);
+    let of_results = |failed: bool| -> BTreeSet<String> {
+        let results = answer.results.iter().filter(|result| result.is_error == failed);
+        results.flat_map(|result| hosts_in(&NAME, &result.content)).collect()
+    };
+    let (read, failed) = (of_results(false), of_results(true));
+    let is_among = |host: &String, hosts: &BTreeSet<String>| hosts.iter().any(|known| is_of_host(known, host));
+    let is_known = |host: &String| is_among(host, &given) || is_among(host, &read);
+    let told = addresses.iter().filter(|host| !claims.contains(*host) && !is_known(host) && !is_among(host, &failed));
+    let unknown: BTreeSet<&str> =
+        told.chain(claims.iter().filter(|host| !is_known(host))).map(String::as_str).collect();
+    let named: Vec<&str> = unknown.into_iter().take(NAMED_SOURCES).collect();
+    (!named.is_empty()).then(|| format!("the answer names {}, and no tool has read that", named.join(", ")))
+}
+
+/// Whether a known host is this one, or lies below it.
+fn is_of_host(known: &str, host: &str) -> bool {
+    known.strip_suffix(host).is_some_and(|before| before.is_empty() || before.ends_with('.'))
 }
 
 /// Sources were read, and the answer names none of them.
@@ -85,7 +130,7 @@ fn secret(answer: &AnswerToVerify) -> Option<String> {
     SECRETS.is_match(&answer.text).then(|| "the answer has what looks like a secret".to_owned())
 }
 
-/// The answer has numbers of cards or accounts, or addresses that no tool has given.
+/// The answer has addresses of email, or numbers of cards or accounts, wherever they come from.
 fn personal_data(answer: &AnswerToVerify) -> Option<String> {
     static EMAIL: LazyLock<Regex> = LazyLock::new(|| pattern(r"\b[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}\b"));
     static CARD: LazyLock<Regex> = LazyLock::new(|| pattern(r"\b(?:[0-9][ -]?){12,18}[0-9]\b"));
@@ -151,7 +196,7 @@ mod tests {
     use crate::agent::ChannelLimits;
 
     fn answer(text: &str) -> AnswerToVerify {
-        AnswerToVerify { tenant: "ann".into(), text: text.into(), channel: None, results: vec![] }
+        AnswerToVerify { tenant: "ann".into(), text: text.into(), given: String::new(), channel: None, results: vec![] }
     }
 
     fn result(tool: &str, is_error: bool, content: &str) -> ToolEvidence {
@@ -178,6 +223,38 @@ mod tests {
         assert!(!found("It is 8, says example.org.", &read));
         assert!(!found("It is 8.", &[result("http_request", true, "https://example.org failed")]));
         assert!(!found("It is 8.", &[]));
+    }
+
+    #[test]
+    fn source_that_is_named_was_read_or_given() {
+        let results = [
+            result("http_request", false, r#"{"url":"https://www.api.example.org/a","body":"8"}"#),
+            result("http_request", true, "https://down.example.com timed out"),
+        ];
+        let found = |text: &str| {
+            let given = "Look at shop.example.net, and tell me.".to_owned();
+            misattributed(&AnswerToVerify { results: results.to_vec(), given, ..answer(text) })
+        };
+        for sound in [
+            "It is 8.",
+            "According to example.org it is 8.",
+            "Source: https://API.example.org/a.",
+            "Laut shop.example.net ist es 8.",
+            "https://down.example.com could not be reached.",
+            "It is 8.5 at most, e.g. today.",
+        ] {
+            assert_eq!(found(sound), None, "{sound}");
+        }
+        for (text, host) in [
+            ("According to weather.example it is 8.", "weather.example"),
+            ("See https://www.news.example/today.", "news.example"),
+            ("It is 8 (Source: down.example.com).", "down.example.com"),
+            ("Laut ample.org ist es 8.", "ample.org"),
+            ("Sources: https://one.example, https://two.example", "one.example, two.example"),
+        ] {
+            let told = format!("the answer names {host}, and no tool has read that");
+            assert_eq!(found(text).as_deref(), Some(told.as_str()), "{text}");
+        }
     }
 
     #[test]

@@ -121,6 +121,7 @@ mod tests {
         let answer = AnswerToVerify {
             tenant: "ann".into(),
             text: "we guarantee it".into(),
+            given: String::new(),
             channel: None,
             results: vec![failed],
         };
@@ -148,7 +149,7 @@ mod tests {
         let steps = |text: String, results: usize| {
             let result = ToolEvidence { tool: "look".into(), is_error: false, content: String::new() };
             let results = vec![result; results];
-            rules.steps(&AnswerToVerify { tenant: "ann".into(), text, channel: None, results })
+            rules.steps(&AnswerToVerify { tenant: "ann".into(), text, given: String::new(), channel: None, results })
         };
         assert!(steps("x".repeat(1_000), 10) < u64::MAX);
         assert_eq!(steps("x".repeat(20_000), 0), u64::MAX);

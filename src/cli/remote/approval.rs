@@ -2,6 +2,8 @@
 //!
 //! An answer names the digest of what was read and printed just before, so that what was shown is what is decided.
 
+pub mod grant;
+pub mod overrides;
 mod shown;
 
 use std::io::Read;

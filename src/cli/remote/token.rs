@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::grant::revoke;
+use super::approval::grant::revoke;
 use crate::cli::screen::{text_of, time_of};
 use crate::cli::{CliFailure, Client, ListOptions, Screen, ServiceArgs, Tone, typed};
 use crate::config::Environment;

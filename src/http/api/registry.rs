@@ -13,7 +13,8 @@ use crate::http::error::ApiError;
 use crate::http::request::{Call, Items, Query};
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::offer::NotOffered;
-use crate::ports::tool::{Definition, ToolRegistry};
+use crate::ports::tool::registry::Registered;
+use crate::ports::tool::{Definition, ToolRegistry, ToolSource};
 
 /// An executor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
@@ -34,6 +35,8 @@ pub struct ToolView {
     /// The tool.
     #[serde(flatten)]
     pub definition: Definition,
+    /// Where it comes from.
+    pub source: ToolSource,
     /// Whether a model is offered it, and why not.
     #[serde(flatten)]
     pub offer: OfferView,
@@ -141,13 +144,14 @@ pub async fn list_tools(Call(state, caller): Call, mut query: Query) -> Result<J
         None => Some(of_agent.unwrap_or_default()),
     };
     let tenant = task.as_ref().map_or(scope.tenant(), |task| Some(task.tenant_id.as_str()));
-    let view = |definition: &Definition| ToolView {
-        definition: definition.clone(),
+    let view = |registered: &Registered| ToolView {
+        definition: registered.definition().clone(),
+        source: registered.tool.source(),
         offer: limits.as_ref().map_or_else(OfferView::without_agent, |limits| {
-            OfferView::of(state.tools.offer(tenant, limits, definition))
+            OfferView::of(state.tools.offer(tenant, limits, registered.definition()))
         }),
     };
-    Ok(Json(Items::whole(state.tools.definitions().map(view).collect())))
+    Ok(Json(Items::whole(state.tools.iter().map(view).collect())))
 }
 
 fn limits_of_agent(state: &HttpState, name: &str, query: &mut Query) -> Option<ToolLimits> {

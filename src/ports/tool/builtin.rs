@@ -15,7 +15,7 @@ use futures::future::BoxFuture;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput};
+use crate::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput, ToolSource};
 use crate::ports::vault::credentials::Credentials;
 
 /// All of them.
@@ -46,6 +46,10 @@ struct BuiltinTool<A> {
 impl<A: DeserializeOwned + 'static> Tool for BuiltinTool<A> {
     fn definition(&self) -> &Definition {
         &self.definition
+    }
+
+    fn source(&self) -> ToolSource {
+        ToolSource::Builtin
     }
 
     fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {

@@ -1,9 +1,23 @@
-//! Definitions of tools that are made in code.
+//! Definitions of tools that are made in code, and where tools come from.
 
 use serde_json::Value;
 
+use crate::base::words::words;
 use crate::domain::approval::{Category, Consequence};
 use crate::ports::tool::{Definition, ToolStatus};
+
+words! {
+    /// Where a tool comes from.
+    #[derive(utoipa::ToSchema)]
+    pub enum ToolSource {
+        /// It is always there.
+        Builtin = "builtin",
+        /// It stands in `[[tools]]`.
+        Declared = "declared",
+        /// The program that embeds the service brings it.
+        Added = "added",
+    }
+}
 
 impl Definition {
     /// A tool in its first version whose calls may be repeated; the matrix says whether a person is asked.

@@ -23,7 +23,7 @@ use crate::ports::egress::EgressRequest;
 use crate::ports::tool::exchange::{answer, credential_state, fetch};
 use crate::ports::tool::output::DefaultLevel;
 use crate::ports::tool::policy::{ToolPolicy, ToolRetry};
-use crate::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput, ToolStatus};
+use crate::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput, ToolSource, ToolStatus};
 use crate::ports::vault::credentials::Credentials;
 
 pub use crate::ports::tool::http::check::read;
@@ -224,6 +224,10 @@ struct DeclaredHttpTool {
 impl Tool for DeclaredHttpTool {
     fn definition(&self) -> &Definition {
         &self.prepared.definition
+    }
+
+    fn source(&self) -> ToolSource {
+        ToolSource::Declared
     }
 
     fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {

@@ -87,6 +87,11 @@ impl ToolRegistry {
         self.tools.iter().map(|registered| registered.tool.definition())
     }
 
+    /// All tools, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &Registered> {
+        self.tools.iter().map(Arc::as_ref)
+    }
+
     /// The names of the tools that are there, removed ones aside.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let there = self.definitions().filter(|definition| definition.status != ToolStatus::Removed);

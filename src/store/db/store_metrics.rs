@@ -64,6 +64,11 @@ struct NamedPool {
     pool: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RemovedFiles {
+    reason: &'static str,
+}
+
 /// The counters of one store. Cheap to clone; all clones count together.
 #[derive(Debug, Clone, Default)]
 pub(in crate::store) struct StoreMetrics {
@@ -77,6 +82,9 @@ pub(in crate::store) struct StoreMetrics {
     model_tokens: Family<TokenLabels, Counter>,
     model_cost: Family<ModelLabel, Counter>,
     tool_calls: Family<ToolCallLabels, Counter>,
+    data_files: Counter,
+    data_file_bytes: Counter,
+    data_files_removed: Family<RemovedFiles, Counter>,
 }
 
 impl StoreMetrics {
@@ -145,6 +153,19 @@ impl StoreMetrics {
         self.model_cost.get_or_create(&label).inc_by(usage.cost_micros.max(0) as u64);
     }
 
+    /// A data file of so many bytes was written.
+    pub(in crate::store) fn data_file_written(&self, bytes: i64) {
+        self.data_files.inc();
+        self.data_file_bytes.inc_by(bytes.max(0) as u64);
+    }
+
+    /// Data files were given up: for their `age`, for the `size` of all, or for the `quota` of their tenant.
+    pub(in crate::store) fn data_files_removed(&self, reason: &'static str, count: u64) {
+        if count > 0 {
+            self.data_files_removed.get_or_create(&RemovedFiles { reason }).inc_by(count);
+        }
+    }
+
     /// Writes of this kind changed nothing, because somebody else had the lease by then.
     pub(in crate::store) fn fenced(&self, write: &'static str, count: usize) {
         if count > 0 {
@@ -154,6 +175,21 @@ impl StoreMetrics {
 }
 
 impl StoreMetrics {
+    fn show_data_files(&self, metrics: &Metrics) {
+        let help = "Data files of results that were written, those too that took the place of an earlier one";
+        metrics.register("data_files_written", help, self.data_files.clone());
+        metrics.register(
+            "data_file_bytes_written",
+            "Bytes of data files that were written",
+            self.data_file_bytes.clone(),
+        );
+        metrics.register(
+            "data_files_removed",
+            "Data files that were given up: for their `age`, for the `size` of all, or for the `quota` of their tenant",
+            self.data_files_removed.clone(),
+        );
+    }
+
     fn show_usage(&self, metrics: &Metrics) {
         metrics.register("model_turns", "Answers of models that are on the record, by model", self.model_turns.clone());
         metrics.register(
@@ -254,6 +290,7 @@ impl Store {
             self.counts.budget_cost.clone(),
         );
         self.counts.show_usage(metrics);
+        self.counts.show_data_files(metrics);
         self.unreadable.register(metrics);
         let waits = match &self.db {
             Db::Postgres { waits, .. } | Db::Sqlite { waits, .. } => Family::clone(&waits.0),

@@ -6,6 +6,7 @@ use chrono::TimeDelta;
 use reveille::base::id::Tenant;
 use reveille::domain::data_file::search::FOUND;
 use reveille::domain::data_file::{DataFilePart, DataFileSettings, NewDataFile};
+use reveille::domain::quota::Overrides;
 use reveille::engine::maintenance::file_cleaner::FileCleaner;
 use reveille::engine::service::{NextTick, ServiceLoop};
 use reveille::executor::host::{StoreHost, WHOLE_FILES};
@@ -24,6 +25,7 @@ on_both! {
     values_that_are_asked_for_at_once_are_found_one_after_the_other
     file_of_another_tenant_and_one_that_is_gone_are_the_same_answer
     cleaner_gives_up_what_is_old_and_then_what_is_too_much
+    files_that_are_written_and_given_up_are_counted_by_their_reasons
 }
 
 /// The answer of the host, asked in the runtime of the instance.
@@ -193,5 +195,31 @@ async fn cleaner_gives_up_what_is_old_and_then_what_is_too_much(world: World) {
     world.advance(25.0 * 3600.0);
     instance.on(move |store| async move { clean(store, settings).await }).await;
     assert_eq!(instance.on(|store| async move { store.data_file_bytes().await }).await.unwrap(), 0);
+    instance.crash();
+}
+
+async fn files_that_are_written_and_given_up_are_counted_by_their_reasons(world: World) {
+    let instance = world.instance();
+    let overrides = Overrides { data_file_bytes: Some(2_500), ..Overrides::default() };
+    instance.on(move |store| async move { store.put_quotas("ann", &overrides, "an operator").await }).await.unwrap();
+    // the third takes the place of the first
+    for _ in 0..3 {
+        kept(&instance, "x".repeat(1_000)).await;
+    }
+    let settings = DataFileSettings { max_bytes: 1_500, ..DataFileSettings::default() };
+    let cleaned = settings.clone();
+    instance.on(move |store| async move { clean(store, cleaned).await }).await;
+    world.advance(25.0 * 3600.0);
+    instance.on(move |store| async move { clean(store, settings).await }).await;
+    let text = instance.page("/metrics").await;
+    for line in [
+        "reveille_data_files_written_total 3",
+        "reveille_data_file_bytes_written_total 3000",
+        r#"reveille_data_files_removed_total{reason="quota"} 1"#,
+        r#"reveille_data_files_removed_total{reason="size"} 1"#,
+        r#"reveille_data_files_removed_total{reason="age"} 1"#,
+    ] {
+        assert!(text.lines().any(|found| found == line), "no `{line}` in:\n{text}");
+    }
     instance.crash();
 }

@@ -115,3 +115,19 @@ async fn severity_of_a_built_in_verifier_is_the_operator_s() {
     let stage = verified(vec![failing, says("Done."), says("It did not work.")], settings);
     assert_eq!(stage.answer("go").await.response, "It did not work.");
 }
+
+#[tokio::test]
+async fn source_that_no_tool_has_read_is_flagged_though_the_flag_has_named_it_and_one_of_the_message_is_not() {
+    let settings = json!({ "severity": { "A-0001": "flag" } });
+    let claim = "According to news.example it is 8.";
+    let stage = verified(vec![says(claim), says("See https://news.example.")], settings.clone());
+    let told = "A-0001: the answer names news.example, and no tool has read that";
+    match stage.handle("How late is it?").await {
+        Err(RunError::Fail { fault }) => {
+            assert_eq!((fault.code.as_str(), fault.message.as_str()), ("answer_flagged", told))
+        }
+        other => panic!("{other:?}"),
+    }
+    let stage = verified(vec![says(claim)], settings);
+    assert_eq!(stage.answer("Look at https://news.example/today.").await.response, claim);
+}

@@ -58,7 +58,9 @@ async fn readme_is_what_its_commands_print() {
 
     // models
     reader.pass_over("toml", "[llm]", "needs keys of providers; cli::check builds its models");
+    reader.configure("[encoders.").await;
     reader.pass_over("toml", "[verifiers.rules.C-0100]", "agent::verifiers has answers that break such rules");
+    reader.pass_over("rust", "let app = App::builder()", "stands in a program that `examples` runs and compares");
     reader.pass_over(
         "toml",
         "[budgets.run]",

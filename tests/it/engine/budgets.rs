@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::support::app::Instance;
 use crate::support::metered_model::{MeteredModel, TOKENS};
+use crate::support::servers;
 use crate::support::slow_model::SlowModel;
 use crate::support::world::{ADMIN, World, on_both};
 
@@ -119,15 +120,16 @@ async fn runs_of_a_tenant_spend_no_more_than_its_day_and_as_much_as_the_model_ha
 
 /// Both instances take runs of one queue at once.
 #[tokio::test]
-async fn hundred_runs_on_two_instances_spend_no_more_than_their_tenant_s_day() {
+async fn runs_on_two_instances_spend_no_more_than_their_tenant_s_day() {
+    let runs = servers::drill_runs();
     let mut world = World::postgres().await;
     let model = metered(&mut world).await;
     world.budgets.tenant = for_ten();
     let (first, second) = (world.instance(), world.instance());
     let task = first.task(agent(json!({}))).await;
-    run_often(&first, &task, 100).await;
+    run_often(&first, &task, runs).await;
     tokio::join!(first.settle_shared(), second.settle_shared());
-    assert_eq!(states(&first, &task).await, [(10, "succeeded"), (90, "skipped")]);
+    assert_eq!(states(&first, &task).await, [(10, "succeeded"), (runs - 10, "skipped")]);
     assert_eq!(tokens(&world).await, [model.tokens(); 3]);
     assert_eq!(model.answers(), 10);
     assert_eq!(reserved(&world).await, 0);

@@ -39,11 +39,27 @@ pub fn faketime() -> String {
     address("REVEILLE_TEST_FAKETIME")
 }
 
-/// How many cycles of a fault that is repeated: what CI does, unless `scripts/chaos.sh` asks for more.
+/// The number in `name`, or the usual one.
 #[allow(clippy::disallowed_methods)] // the owner
+fn number(name: &str, usual: usize) -> usize {
+    let asked = std::env::var(name).ok();
+    asked
+        .map_or(usual, |number| number.parse().unwrap_or_else(|_| panic!("{name} must be a number, and is `{number}`")))
+}
+
+/// How many cycles of a fault that is repeated: what CI does, unless `scripts/chaos.sh` asks for more.
 pub fn chaos_cycles() -> usize {
-    let asked = std::env::var("REVEILLE_CHAOS_CYCLES").ok();
-    asked.map_or(50, |cycles| cycles.parse().expect("REVEILLE_CHAOS_CYCLES is a number"))
+    number("REVEILLE_CHAOS_CYCLES", 50)
+}
+
+/// How many runs share a budget on two instances: what CI does, unless `scripts/drills.sh` asks for more.
+pub fn drill_runs() -> usize {
+    number("REVEILLE_DRILL_RUNS", 100)
+}
+
+/// How many events pass instances that are killed: what CI does, unless `scripts/drills.sh` asks for more.
+pub fn drill_events() -> usize {
+    number("REVEILLE_DRILL_EVENTS", 100_000)
 }
 
 /// A port for a server that goes down and comes back: below those that the system gives to whoever asks for any, or one of

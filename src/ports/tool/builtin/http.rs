@@ -10,7 +10,7 @@ use crate::domain::credential::Reference;
 use crate::ports::egress::EgressRequest;
 use crate::ports::tool::builtin::read;
 use crate::ports::tool::exchange::{answer, check_headers, credential_state, fetch, reference};
-use crate::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput};
+use crate::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput, ToolSource};
 use crate::ports::vault::credentials::Credentials;
 
 /// The arguments that such tools know; the schema of each says which of them it takes.
@@ -48,6 +48,10 @@ impl Tool for HttpTool {
     fn credential_chosen(&self, arguments: &Value) -> Option<Reference> {
         let named = arguments.get("credential").filter(|_| self.asks_for_credential)?;
         Reference::parse(named.as_str()?).ok()
+    }
+
+    fn source(&self) -> ToolSource {
+        ToolSource::Builtin
     }
 
     fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {

@@ -9,7 +9,7 @@ use crate::domain::approval::{Category, Consequence};
 use crate::domain::data_file::DataFilePart;
 use crate::domain::data_file::pointer::POINTER_BYTES;
 use crate::ports::tool::builtin::read;
-use crate::ports::tool::{Definition, HostError, Tool, ToolContext, ToolError, ToolFailure, ToolOutput};
+use crate::ports::tool::{Definition, HostError, Tool, ToolContext, ToolError, ToolFailure, ToolOutput, ToolSource};
 
 /// Name of the tool, which references to data files tell the model.
 pub const READ_DATA_FILE: &str = "read_data_file";
@@ -77,6 +77,10 @@ impl Tool for ReadDataFile {
 
     fn reads_data_files(&self) -> bool {
         true
+    }
+
+    fn source(&self) -> ToolSource {
+        ToolSource::Builtin
     }
 
     fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
