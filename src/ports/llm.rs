@@ -37,7 +37,7 @@ use crate::base::words::words;
 use crate::domain::run::transcript::{ProviderMessage, ToolCall, TranscriptMessage};
 use crate::ports::llm::breaker::ModelBreaker;
 use crate::ports::llm::connections::ModelConnections;
-use crate::ports::llm::fallback::{Chain, ChainLink, RetryWait};
+use crate::ports::llm::fallback::{Chain, ChainLink, ModelOrigin, RetryWait};
 use crate::ports::llm::scripted::{Scenario, ScriptedModel};
 use crate::ports::llm::tokens::calibration::TokenCalibration;
 use crate::ports::llm::tokens::encoders::Encoders;
@@ -265,6 +265,7 @@ fn link(
     let lower = lower.map(|effort| each_key(&settings.with_effort(effort), connections, clock));
     Ok(ChainLink {
         name: name.to_owned(),
+        origin: ModelOrigin { provider: settings.provider.clone(), model: settings.model.clone() },
         keys: each_key(settings, connections, clock)?,
         lower: lower.collect::<Result<_, _>>()?,
         breaker: ModelBreaker::default(),

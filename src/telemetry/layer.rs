@@ -20,7 +20,7 @@ use tracing_subscriber::registry::LookupSpan;
 use uuid::Uuid;
 
 use crate::base::clock::machine_now;
-use crate::base::metrics::trace::{ERROR, IS_FIRST, NAME, RUN_ID};
+use crate::base::metrics::trace::{CONVERSATION_ID, ERROR, IS_FIRST, NAME, RUN_ID};
 
 /// Makes spans and gives them to a processor once they have ended.
 pub struct TraceLayer<P> {
@@ -35,6 +35,8 @@ struct OpenSpan {
     context: SpanContext,
     parent: SpanId,
     link: Option<SpanContext>,
+    /// The run that its root is of.
+    run_id: Uuid,
     started: SystemTime,
     fields: SpanFields,
 }
@@ -66,13 +68,16 @@ where
         let Some(span) = context.span(id) else { return };
         let mut fields = SpanFields::default();
         attributes.record(&mut fields);
-        let parent =
-            span.parent().and_then(|parent| parent.extensions().get::<OpenSpan>().map(|open| open.context.clone()));
+        let parent = span.parent().and_then(|parent| {
+            let extensions = parent.extensions();
+            extensions.get::<OpenSpan>().map(|open| (open.context.clone(), open.run_id))
+        });
         let started = machine_now().into();
         let open = match (parent, fields.run_id) {
-            (Some(parent), _) => {
+            (Some((parent, run_id)), _) => {
                 let context = sampled(parent.trace_id(), SpanId::from(fastrand::u64(1..)));
-                OpenSpan { context, parent: parent.span_id(), link: None, started, fields }
+                fields.attributes.push(KeyValue::new(CONVERSATION_ID, run_id.to_string()));
+                OpenSpan { context, parent: parent.span_id(), link: None, run_id, started, fields }
             }
             (None, Some(run_id)) if is_sampled(run_id, self.sampling) => {
                 let first = root_of(run_id);
@@ -83,7 +88,7 @@ where
                         (sampled(trace, SpanId::from(fastrand::u64(1..))), Some(first))
                     }
                 };
-                OpenSpan { context, parent: SpanId::INVALID, link, started, fields }
+                OpenSpan { context, parent: SpanId::INVALID, link, run_id, started, fields }
             }
             // what belongs to no run, or to one that is not sampled
             (None, _) => return,

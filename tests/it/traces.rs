@@ -104,7 +104,7 @@ async fn traced(more: &str) -> (Vec<Span>, Value) {
 #[tokio::test]
 async fn run_of_an_agent_is_a_trace_of_its_calls_with_what_they_came_to() {
     let (spans, run) = traced("").await;
-    let expected = ["invoke_agent orchestrator", "chat main", "execute_tool current_time", "chat main"];
+    let expected = ["invoke_agent orchestrator", "chat test-model", "execute_tool current_time", "chat test-model"];
     assert_eq!(names(&spans), expected);
     let root = &spans[0];
     let run_id = run["id"].as_str().unwrap();
@@ -122,6 +122,10 @@ async fn run_of_an_agent_is_a_trace_of_its_calls_with_what_they_came_to() {
     ] {
         assert_eq!(attribute(root, name), value, "{name}");
     }
+    assert!(spans.iter().all(|span| attribute(span, "gen_ai.conversation.id") == run_id), "{spans:?}");
+    let model =
+        ["gen_ai.provider.name", "gen_ai.request.model", "reveille.model"].map(|name| attribute(&spans[1], name));
+    assert_eq!(model, ["openai", "test-model", "main"].map(|name| json!(name)));
     let tokens = |span: &Span| {
         ["input", "output"].map(|kind| attribute(span, &format!("gen_ai.usage.{kind}_tokens")).as_i64().unwrap())
     };
@@ -141,6 +145,41 @@ async fn content_is_on_spans_where_it_is_asked_for() {
     assert_eq!(text(0, "gen_ai.output.messages"), "It is late.");
     assert_eq!(text(2, "gen_ai.tool.call.arguments"), "{}");
     assert!(text(2, "gen_ai.tool.call.result").contains("\"weekday\""), "{spans:?}");
+}
+
+/// A tool is sent a credential and says it back.
+#[tokio::test]
+async fn secrets_are_on_no_span_where_spans_have_content() {
+    const SECRET: &str = "Kan4rie-of-the-traces";
+    let (server, collector) = (MockServer::start().await, Collector::start().await);
+    let say = |request: &wiremock::Request| {
+        ResponseTemplate::new(200).set_body_string(request.headers["authorization"].to_str().unwrap_or_default())
+    };
+    Mock::given(method("GET")).respond_with(say).mount(&server).await;
+    let mut service = Service::new().with_config(&format!(
+        "[llm.models.main]\nprovider = \"scripted\"\nscenario = \"scenario.toml\"\n[egress]\nallow = [\"127.0.0.1:*\"]\n\
+         [telemetry]\notlp_endpoint = \"http://{}\"\ntrace_content = true\n",
+        collector.address
+    ));
+    let scenario = format!(
+        "[[steps]]\nturn = 1\n[[steps.calls]]\ntool = \"http_request\"\n\
+         arguments = {{ url = \"{}/\", credential = \"shop\" }}\n[[steps]]\ntext = \"Done.\"\n",
+        server.uri()
+    );
+    std::fs::write(service.dir.path().join("scenario.toml"), scenario).expect("write the scenario");
+    service.start().await;
+    let api = Api::of(&service);
+    let inject = json!({ "as": "bearer", "from": "/key" });
+    let credential = json!({ "document": { "key": SECRET }, "hosts": ["127.0.0.1"], "inject": inject });
+    api.put("/v1/credentials/shop/primary?tenant_id=ann", &credential).await;
+    let mut task = agent_task();
+    task["action"]["config"] = json!({ "tools": ["http_request"], "credentials": ["shop"] });
+    run_now(&api, &task).await;
+    assert!(service.terminate().await.success());
+    let spans = collector.spans();
+    let result = attribute(&spans[2], "gen_ai.tool.call.result").to_string();
+    assert!(result.contains("[redacted]"), "{spans:?}");
+    assert!(!format!("{spans:?}").contains(SECRET), "{spans:?}");
 }
 
 #[tokio::test]
@@ -226,7 +265,7 @@ async fn collector_that_is_away_or_silent_delays_neither_runs_nor_the_end_of_the
         }
         let stopping = Instant::now();
         assert!(service.terminate().await.success());
-        assert!(stopping.elapsed() < Duration::from_secs(20), "{:?}", stopping.elapsed());
+        assert!(stopping.elapsed() < Duration::from_secs(10), "{:?}", stopping.elapsed());
         assert!(service.log().matches("spans are lost").count() <= 1, "{}", service.log());
     }
 }

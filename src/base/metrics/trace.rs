@@ -20,6 +20,8 @@ pub const CONTENT_BYTES: usize = 4_096;
 pub const RUN_ID: &str = "reveille.run_id";
 /// The field of a root that says whether the run was executed before; it is not exported.
 pub const IS_FIRST: &str = "reveille.is_first";
+/// What a span belongs to: all those of a run have it.
+pub const CONVERSATION_ID: &str = "gen_ai.conversation.id";
 /// The field with the name of the span; it is not exported.
 pub const NAME: &str = "otel.name";
 /// The field that says why something failed. A span that has it has failed.
@@ -96,12 +98,15 @@ pub fn invoke_agent(agent: &str) -> Span {
     )
 }
 
-/// The span of one request to a model, which has this name in the settings.
-pub fn chat(model: &str) -> Span {
+/// The span of one request to a model: its name in the settings, its provider, and its name there.
+pub fn chat(name: &str, provider: &str, model: &str) -> Span {
+    let model = if model.is_empty() { name } else { model };
     info_span!(
         target: SPANS, "chat",
         otel.name = %format_args!("chat {model}"),
         gen_ai.operation.name = "chat",
+        gen_ai.provider.name = provider,
+        reveille.model = name,
         gen_ai.request.model = model,
         gen_ai.usage.input_tokens = Empty,
         gen_ai.usage.output_tokens = Empty,

@@ -22,7 +22,7 @@ pub enum Command {
 
 #[derive(Debug, clap::Args)]
 pub struct ListArgs {
-    /// As this agent of [[agents]] is offered them
+    /// As this configured agent is offered them
     #[arg(long, value_name = "NAME", conflicts_with = "task")]
     agent: Option<String>,
     /// As the model of this task is offered them: its id, the beginning of it, or its key

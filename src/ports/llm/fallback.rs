@@ -29,6 +29,8 @@ pub use crate::ports::llm::retry::RetryWait;
 pub struct ChainLink {
     /// As in the settings.
     pub name: String,
+    /// Names of the provider and of the model there, for traces.
+    pub origin: ModelOrigin,
     /// The model, once for each key.
     pub keys: Vec<Arc<dyn Model>>,
     /// Its keys with less thinking, level by level.
@@ -47,6 +49,15 @@ pub struct ChainLink {
     pub max_output_tokens: Option<u32>,
     /// Prices of the model.
     pub rates: TokenPrices,
+}
+
+/// Where a model is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ModelOrigin {
+    /// The provider, as in the settings.
+    pub provider: String,
+    /// The provider's name of the model.
+    pub model: String,
 }
 
 /// The models that are asked in turn.
@@ -230,7 +241,7 @@ impl Chain {
             let answer = {
                 // no error and no reason to ask another model: the run's own time limit bounds the wait
                 let _turn = link.turn(&self.tenant).await;
-                let span = trace::chat(&link.name);
+                let span = trace::chat(&link.name, &link.origin.provider, &link.origin.model);
                 let answer = model.complete(&request, Some(&on_delta)).instrument(span.clone()).await;
                 note_on_span(&span, &answer);
                 answer
@@ -437,6 +448,7 @@ mod tests {
                 name: "m".into(),
                 keys: keys.into_iter().map(key).collect(),
                 lower: vec![],
+                origin: ModelOrigin::default(),
                 breaker: ModelBreaker::default(),
                 calls: None,
                 counter: TokenCounter::of("gpt"),
@@ -564,6 +576,7 @@ mod tests {
             let rates = TokenPrices::from_dollars(0.0, 0.0);
             let (lower, breaker, calibration) = Default::default();
             Arc::new(ChainLink {
+                origin: ModelOrigin::default(),
                 name: name.into(),
                 keys,
                 lower,
@@ -614,6 +627,7 @@ mod tests {
             name: "m".into(),
             keys: vec![Arc::new(model) as Arc<dyn Model>],
             lower: vec![],
+            origin: ModelOrigin::default(),
             breaker: ModelBreaker::default(),
             calls: None,
             counter: TokenCounter::of(""),
@@ -646,6 +660,7 @@ mod tests {
             name: "m".into(),
             keys: vec![],
             lower: vec![],
+            origin: ModelOrigin::default(),
             breaker: ModelBreaker::default(),
             calls: None,
             counter: TokenCounter::of(""),
@@ -706,6 +721,7 @@ mod tests {
                 name: "m".into(),
                 keys: vec![Arc::clone(&model) as Arc<dyn Model>],
                 lower: vec![],
+                origin: ModelOrigin::default(),
                 breaker: ModelBreaker::default(),
                 calls: None,
                 counter: TokenCounter::of(""),

@@ -23,6 +23,7 @@ on_both! {
     lines_that_match_are_found_and_a_search_goes_on_where_one_has_ended
     value_of_json_is_found_by_its_pointer
     values_that_are_asked_for_at_once_are_found_one_after_the_other
+    file_of_one_instance_is_read_by_another
     file_of_another_tenant_and_one_that_is_gone_are_the_same_answer
     cleaner_gives_up_what_is_old_and_then_what_is_too_much
     files_that_are_written_and_given_up_are_counted_by_their_reasons
@@ -155,6 +156,22 @@ async fn values_that_are_asked_for_at_once_are_found_one_after_the_other(world: 
     let expected: Vec<Value> = (0..3 * WHOLE_FILES).map(|row| json!(row % 3 + 1)).collect();
     assert_eq!(all, expected, "none waits for ever, and none is refused");
     instance.crash();
+}
+
+async fn file_of_one_instance_is_read_by_another(world: World) {
+    // one process alone may have the file of SQLite
+    if !world.is_postgres() {
+        return;
+    }
+    let (first, second) = (world.instance(), world.instance());
+    let content: String =
+        (0..CHUNK_BYTES).map(|at| char::from(b'a' + (at % 23) as u8)).chain("the end".chars()).collect();
+    let id = kept(&first, content.clone()).await;
+    first.crash();
+    let part = DataFilePart::Page { offset: CHUNK_BYTES as u64 - 10, limit: 500 };
+    let read = read(&second, "ann", id, part).await.unwrap();
+    assert_eq!((&read["text"], &read["next_offset"]), (&json!(content[CHUNK_BYTES - 10..]), &Value::Null));
+    second.crash();
 }
 
 async fn file_of_another_tenant_and_one_that_is_gone_are_the_same_answer(world: World) {

@@ -27,7 +27,7 @@ use reveille::domain::run::outcome::RunError;
 use reveille::domain::run::stream::StreamEvent;
 use reveille::domain::run::transcript::{ToolCall, TranscriptEntry, TranscriptMessage};
 use reveille::ports::llm::breaker::ModelBreaker;
-use reveille::ports::llm::fallback::ChainLink;
+use reveille::ports::llm::fallback::{ChainLink, ModelOrigin};
 use reveille::ports::llm::pricing::TokenPrices;
 use reveille::ports::llm::tokens::TokenCounter;
 use reveille::ports::llm::{LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, Models, OnDelta, StopReason};
@@ -492,6 +492,7 @@ pub fn models(models: Vec<(&str, Arc<FakeModel>)>, settings: &Settings, clock: &
         name: (*name).into(),
         keys: vec![model.clone() as Arc<dyn Model>],
         lower: vec![],
+        origin: ModelOrigin::default(),
         breaker: ModelBreaker::default(),
         calls: None,
         counter: TokenCounter::of("gpt"),

@@ -92,7 +92,7 @@ async fn dies_everywhere(stage: FaultHarness, place: &str) {
     let mut stage = with_agent(stage, &server);
     stage.start(0).await;
     let never: Value = json!({ "type": "schedule", "cron": "0 0 1 1 *", "overlap": "allow" });
-    let task = stage.agent_with("pay", never).await;
+    let task = stage.agent_with(&["pay"], never).await;
     for (before, (death, calls, is_unknown)) in (0..).zip(ROWS) {
         die(&mut stage, &server, &task, death, before).await;
         let counts = server.counts();

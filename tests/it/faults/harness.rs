@@ -238,12 +238,12 @@ impl FaultHarness {
 
     /// An agent that may use one tool: to send something.
     pub async fn paying_by_agent(&mut self, trigger: Value) -> String {
-        self.agent_with("http_send", trigger).await
+        self.agent_with(&["http_send"], trigger).await
     }
 
     /// An agent that may use this tool.
-    pub async fn agent_with(&mut self, tool: &str, trigger: Value) -> String {
-        let made = self.task_of("orchestrator", json!({ "tools": [tool] }), trigger).await;
+    pub async fn agent_with(&mut self, tools: &[&str], trigger: Value) -> String {
+        let made = self.task_of("orchestrator", json!({ "tools": tools }), trigger).await;
         made.unwrap_or_else(|why| panic!("the task was not made: {why}"))
     }
 

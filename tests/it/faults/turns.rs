@@ -24,6 +24,11 @@ const READING: Duration = Duration::from_millis(300);
 /// Entries of a run that went well: its beginning, the call, the result, the answer.
 const ENTRIES: &str = "select count(*) from runs r
                         where state = 'succeeded' and (select count(*) from turns t where t.run_id = r.id) <> 5";
+/// Results that name a data file.
+const REFERENCES: &str = "select count(*) from turns where body like '%[Data file %'";
+/// Data files that are whole.
+const FILES: &str = "select count(*) from data_files f
+                      where f.bytes = (select sum(length(c.content)) from data_file_chunks c where c.file_id = f.id)";
 const INTENTS: &str = "select count(*) from turns where seq = 2";
 const ANSWERS: &str = "select count(*) from turns where seq = 4";
 
@@ -74,6 +79,7 @@ fn with_agent(stage: FaultHarness, server: &TurnServer) -> FaultHarness {
         .with("REVEILLE_LLM__MODELS__MAIN__MODEL", "model-7")
         .with("REVEILLE_LLM__MODELS__MAIN__BASE_URL", &format!("{}/v1", server.url()))
         .with("REVEILLE_LLM__MODELS__MAIN__STREAM", "false")
+        .with("REVEILLE_REACT__MAX_TOOL_RESULT_CHARS", "2000")
         .with("REVEILLE_APPROVALS__TOOLS__RESERVE__GATE", "auto")
         .with("REVEILLE_APPROVALS__TOOLS__PAY__GATE", "auto")
 }
@@ -174,8 +180,8 @@ async fn dies_everywhere(stage: FaultHarness, what: &str) {
     stage.start(0).await;
     let mut tasks = Vec::new();
     for tool in TOOLS {
-        tasks
-            .push(stage.agent_with(tool, json!({ "type": "schedule", "cron": "0 0 1 1 *", "overlap": "allow" })).await);
+        let never = json!({ "type": "schedule", "cron": "0 0 1 1 *", "overlap": "allow" });
+        tasks.push(stage.agent_with(&[tool, "read_data_file"], never).await);
     }
     for (death, calls, questions, is_unknown) in ROWS {
         die(&mut stage, &server, &tasks, death).await;
@@ -194,6 +200,8 @@ async fn dies_everywhere(stage: FaultHarness, what: &str) {
         assert_eq!(done.count(), 3 - usize::from(is_unknown), "{death:?}: {outputs:?}");
     }
     stage.must_hold(what).await;
+    let files = [stage.source.number(REFERENCES).await.unwrap(), stage.source.number(FILES).await.unwrap()];
+    assert_eq!(files, [ROWS.len() as i64; 2], "one file for each look, named by its result");
     assert_eq!(stage.source.number(ENTRIES).await.unwrap(), 0, "a result is missing, or stands there twice");
 }
 
