@@ -125,8 +125,9 @@ impl Shared {
 
 /// Calls the one tool that it is offered beside that for data files, then says what came of it.
 async fn complete(State(shared): State<Arc<Shared>>, Json(body): Json<Value>) -> Json<Value> {
-    let names = body["tools"].as_array().expect("tools").iter().filter_map(|tool| tool["function"]["name"].as_str());
-    let tool = names.filter(|name| *name != "read_data_file").next().expect("a tool").to_owned();
+    let mut names =
+        body["tools"].as_array().expect("tools").iter().filter_map(|tool| tool["function"]["name"].as_str());
+    let tool = names.find(|name| *name != "read_data_file").expect("a tool").to_owned();
     let last = body["messages"].as_array().and_then(|messages| messages.last()).expect("a message");
     let (step, message, finish) = match last["role"] == "tool" {
         false => {
