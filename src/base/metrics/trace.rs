@@ -20,7 +20,7 @@ pub const CONTENT_BYTES: usize = 4_096;
 pub const RUN_ID: &str = "reveille.run_id";
 /// The field of a root that says whether the run was executed before; it is not exported.
 pub const IS_FIRST: &str = "reveille.is_first";
-/// What a span belongs to: all those of a run have it.
+/// The field that all spans of a run have: its id.
 pub const CONVERSATION_ID: &str = "gen_ai.conversation.id";
 /// The field with the name of the span; it is not exported.
 pub const NAME: &str = "otel.name";

@@ -196,7 +196,9 @@ async fn dies_everywhere(stage: FaultHarness, what: &str) {
         let unknown = [false, false, is_unknown];
         let found: Vec<bool> = outputs.iter().map(|output| output.contains("outcome_unknown")).collect();
         assert_eq!(found, unknown, "{death:?}: {outputs:?}");
-        let done = outputs.iter().zip(TOOLS).filter(|(output, tool)| output.contains(&format!(r#""done": "{tool}""#)));
+        // a result that is cut is sent as a text
+        let plain = outputs.iter().map(|output| output.replace("\\\"", "\""));
+        let done = plain.zip(TOOLS).filter(|(output, tool)| output.contains(&format!(r#""done": "{tool}""#)));
         assert_eq!(done.count(), 3 - usize::from(is_unknown), "{death:?}: {outputs:?}");
     }
     stage.must_hold(what).await;
