@@ -25,7 +25,7 @@ const READING: Duration = Duration::from_millis(300);
 const ENTRIES: &str = "select count(*) from runs r
                         where state = 'succeeded' and (select count(*) from turns t where t.run_id = r.id) <> 5";
 /// Results that name a data file.
-const REFERENCES: &str = "select count(*) from turns where body like '%[Data file %'";
+const REFERENCES: &str = "select count(*) from turns where seq = 3 and cast(body as text) like '%[Data file %'";
 /// Data files that are whole.
 const FILES: &str = "select count(*) from data_files f
                       where f.bytes = (select sum(length(c.content)) from data_file_chunks c where c.file_id = f.id)";
