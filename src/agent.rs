@@ -57,7 +57,7 @@ use crate::ports::tool::offer::NotOffered;
 
 pub use checkpoint::agent_store::{AgentStore, AppendError, SummaryCost};
 pub use configured::{CallingAgent, Configured};
-pub use gate::pending::{PendingAgents, PendingChecks};
+pub use gate::pending_agents::{PendingAgents, PendingChecks};
 pub use prompt::channel_limits::ChannelLimits;
 pub use prompt::context_source::{ContextSource, ContextSources, SOURCE_CHARS};
 pub use request::{AgentOverrides, AgentRequest, Asking, CHAT, StreamSink};

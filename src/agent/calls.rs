@@ -3,7 +3,7 @@
 //! A call that fails is an observation for the model; only [`ToolError::Abort`] ends the run. Nothing is stored here.
 
 pub mod call_turn;
-mod calling;
+mod execution;
 pub mod notice;
 pub mod observation;
 mod policy;
@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 use crate::agent::calls::call_turn::CallTurn;
 use crate::agent::calls::notice::edited_notice;
-use crate::agent::calls::observation::{observation, truncated_call_error, unknown_outcome_error, within_turn};
+use crate::agent::calls::observation::{check_turn_limit, observation, truncated_call_error, unknown_outcome_error};
 use crate::agent::calls::policy::permit;
 use crate::agent::calls::result_cache::ResultCache;
 use crate::agent::calls::shown::{FetchedOutput, ResultView, ShownOutput};
@@ -190,7 +190,7 @@ impl ToolRunner<'_> {
     ) -> Result<CallResult, RunError> {
         self.teller.tool_call(turn.number, call);
         let begun = self.clock.elapsed();
-        let attempt = match within_turn(index) {
+        let attempt = match check_turn_limit(index) {
             Ok(()) => self.attempt(turn, question, call, asked).await?,
             Err(refused) => Attempt::failed(refused),
         };

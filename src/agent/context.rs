@@ -3,8 +3,8 @@
 //! Decides what is shown no more, as compactions; the transcript keeps everything, and them as well. Stores nothing itself.
 
 mod cut;
-mod handles;
 pub mod importance;
+mod lasting_notices;
 pub mod refocus;
 pub mod settings;
 pub mod shown;
@@ -201,7 +201,7 @@ fn compaction_before(
     is_pinned: impl Fn(usize) -> bool,
     by: CompactionKind,
 ) -> Option<Compaction> {
-    let before = (0..start).filter(|&index| !shown[index].is_system() && !shown[index].is_handles());
+    let before = (0..start).filter(|&index| !shown[index].is_system() && !shown[index].is_lasting_notices());
     let (pinned, replaced): (Vec<usize>, Vec<usize>) = before.partition(|&index| is_pinned(index));
     let seqs = |indices: &[usize]| indices.iter().map(|&index| shown[index].seq).collect::<Vec<_>>();
     let (replaced, mut pinned) = (seqs(&replaced), seqs(&pinned));

@@ -1,7 +1,7 @@
 //! The gate: an ordered list of checks before the first model call of a run, for triggers and chat alike. The first one
 //! that refuses is the reason on record; a run that has begun is not asked again.
 
-pub(in crate::agent) mod pending;
+pub(in crate::agent) mod pending_agents;
 pub mod rates;
 pub mod safety;
 

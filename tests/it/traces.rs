@@ -13,7 +13,6 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value as AnyValue;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode as SpanStatus;
 use prost::Message;
-use reveille::base::clock::pause;
 use serde_json::{Value, json};
 use wiremock::matchers::method;
 use wiremock::{Mock, MockServer, ResponseTemplate};
@@ -260,8 +259,14 @@ async fn collector_that_is_away_or_silent_delays_neither_runs_nor_the_end_of_the
         service.start().await;
         let api = Api::of(&service);
         for _ in 0..3 {
-            run_now(&api, &agent_task()).await;
-            pause(Duration::from_millis(600)).await;
+            let run = run_now(&api, &agent_task()).await;
+            let run = api.get(&format!("/v1/runs/{}", run["id"].as_str().unwrap())).await;
+            // a request to the collector has five seconds, and a batch goes out each second
+            let took = run["result"]["duration_ms"].as_i64().unwrap_or_else(|| panic!("{run}"));
+            assert!(took < 5_000, "{took} ms");
+        }
+        if !endpoint.contains(&address.to_string()) {
+            service.until_logged("spans are lost").await;
         }
         let stopping = Instant::now();
         assert!(service.terminate().await.success());

@@ -13,7 +13,7 @@ pub fn truncated_call_error() -> ToolError {
 }
 
 /// Refuses a call beyond [`CALLS_PER_TURN`]; `index`: its place in the turn, from 0.
-pub fn within_turn(index: usize) -> Result<(), ToolError> {
+pub fn check_turn_limit(index: usize) -> Result<(), ToolError> {
     if index < CALLS_PER_TURN {
         return Ok(());
     }

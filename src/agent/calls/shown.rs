@@ -89,9 +89,9 @@ impl ResultView<'_> {
         match (kept, shortened) {
             (Some(Ok(notice)), shortened) => {
                 let shown = shortened.map(|(_, shown)| shown).or(beginning.filter(|_| is_large));
+                // a result that is shortened and has a file is a large one
                 let content = match shown {
-                    Some(shown) if is_large => format!("{}\n\n{shown}", output.summary()),
-                    Some(shown) => shown,
+                    Some(shown) => format!("{}\n\n{shown}", output.summary()),
                     None => whole.into_owned(),
                 };
                 ShownOutput { notice, content }

@@ -5,8 +5,8 @@
 use serde_json::{Map, json};
 
 use crate::agent::context::cut::cut_short;
-use crate::agent::context::handles::{bounded, handles_of, handles_text};
 use crate::agent::context::importance::extract;
+use crate::agent::context::lasting_notices::{bounded, lasting_notices_of, lasting_notices_text};
 use crate::agent::verify::is_asked_again;
 use crate::base::template::untrusted::fenced;
 use crate::domain::run::TranscriptMessage;
@@ -44,7 +44,7 @@ pub enum ShownContent {
         errors: Vec<String>,
     },
     /// Notices on results that are shown no more. No compaction replaces them.
-    Handles(Vec<String>),
+    LastingNotices(Vec<String>),
 }
 
 impl ShownMessage {
@@ -74,7 +74,7 @@ impl ShownMessage {
             ShownContent::Said(message) => {
                 matches!(message, TranscriptMessage::User { .. }) && !is_asked_again(message)
             }
-            ShownContent::Extract(_) | ShownContent::Summary { .. } | ShownContent::Handles(_) => false,
+            ShownContent::Extract(_) | ShownContent::Summary { .. } | ShownContent::LastingNotices(_) => false,
         }
     }
 
@@ -84,8 +84,8 @@ impl ShownMessage {
     }
 
     /// Whether it is of notices that hold on.
-    pub fn is_handles(&self) -> bool {
-        matches!(self.content, ShownContent::Handles(_))
+    pub fn is_lasting_notices(&self) -> bool {
+        matches!(self.content, ShownContent::LastingNotices(_))
     }
 
     /// The errors of calls in it, in words.
@@ -95,15 +95,15 @@ impl ShownMessage {
                 extract(message).into_iter().collect()
             }
             ShownContent::Summary { errors, .. } => errors.clone(),
-            ShownContent::Said(_) | ShownContent::Extract(_) | ShownContent::Handles(_) => Vec::new(),
+            ShownContent::Said(_) | ShownContent::Extract(_) | ShownContent::LastingNotices(_) => Vec::new(),
         }
     }
 
     /// The notices in it that hold on.
-    fn handles(&self) -> Vec<String> {
+    fn lasting_notices(&self) -> Vec<String> {
         match &self.content {
-            ShownContent::Said(message) => handles_of(message),
-            ShownContent::Handles(handles) => handles.clone(),
+            ShownContent::Said(message) => lasting_notices_of(message),
+            ShownContent::LastingNotices(notices) => notices.clone(),
             ShownContent::Extract(_) | ShownContent::Summary { .. } => Vec::new(),
         }
     }
@@ -114,7 +114,7 @@ impl ShownMessage {
             ShownContent::Said(message) => message,
             ShownContent::Extract(parts) => in_place(EXTRACT, &parts.join("\n")),
             ShownContent::Summary { text, errors } => in_place(SUMMARY, &[vec![text], errors].concat().join("\n")),
-            ShownContent::Handles(handles) => in_their_place(handles_text(&handles)),
+            ShownContent::LastingNotices(notices) => in_their_place(lasting_notices_text(&notices)),
         }
     }
 
@@ -123,7 +123,7 @@ impl ShownMessage {
         match &mut self.content {
             ShownContent::Said(TranscriptMessage::Tool { content, .. }) => cut_in_place(content),
             ShownContent::Extract(parts) => parts.iter_mut().for_each(cut_in_place),
-            ShownContent::Said(_) | ShownContent::Summary { .. } | ShownContent::Handles(_) => {}
+            ShownContent::Said(_) | ShownContent::Summary { .. } | ShownContent::LastingNotices(_) => {}
         }
         self
     }
@@ -134,7 +134,7 @@ impl ShownMessage {
             ShownContent::Said(message) => extract(message).into_iter().collect(),
             ShownContent::Extract(parts) => parts.clone(),
             ShownContent::Summary { text, errors } => std::iter::once(text).chain(errors).cloned().collect(),
-            ShownContent::Handles(_) => Vec::new(),
+            ShownContent::LastingNotices(_) => Vec::new(),
         }
     }
 }
@@ -147,7 +147,7 @@ pub fn compacted(shown: Vec<ShownMessage>, compaction: &Compaction) -> Vec<Shown
         return shown.into_iter().map(|message| if is_in(&message) { message.cut() } else { message }).collect();
     }
     // there is one message of notices: those of before go into the new one
-    let is_earlier = |message: &ShownMessage| message.is_handles() && message.seq <= *to;
+    let is_earlier = |message: &ShownMessage| message.is_lasting_notices() && message.seq <= *to;
     let (earlier, shown): (Vec<_>, Vec<_>) = shown.into_iter().partition(is_earlier);
     let at = shown.iter().position(is_in).unwrap_or(shown.len());
     let (inside, mut kept): (Vec<_>, Vec<_>) = shown.into_iter().partition(is_in);
@@ -161,9 +161,9 @@ pub fn compacted(shown: Vec<ShownMessage>, compaction: &Compaction) -> Vec<Shown
             Some(ShownContent::Summary { text: summary.clone(), errors: errors.clone() })
         }
     };
-    let handles = bounded(earlier.iter().chain(&replaced).flat_map(ShownMessage::handles).collect());
-    let handles = (!handles.is_empty()).then_some(ShownContent::Handles(handles));
-    let in_their_place = handles.into_iter().chain(content).map(|content| ShownMessage { seq: *to, content });
+    let notices = bounded(earlier.iter().chain(&replaced).flat_map(ShownMessage::lasting_notices).collect());
+    let notices = (!notices.is_empty()).then_some(ShownContent::LastingNotices(notices));
+    let in_their_place = notices.into_iter().chain(content).map(|content| ShownMessage { seq: *to, content });
     kept.splice(at..at, put_back.into_iter().chain(in_their_place));
     kept
 }
@@ -226,9 +226,9 @@ mod tests {
         let compaction = |from, to, by| Compaction { from, to, pinned: vec![], by };
         let steps = [(1, 1, CompactionKind::Extracted), (1, 2, summary()), (3, 3, CompactionKind::Dropped)];
         let shown = steps.into_iter().fold(shown, |shown, (from, to, by)| compacted(shown, &compaction(from, to, by)));
-        let [question, summary, handles] = &texts(&shown)[..] else { panic!("{shown:?}") };
+        let [question, summary, notices] = &texts(&shown)[..] else { panic!("{shown:?}") };
         assert!(question == "question" && summary.starts_with(SUMMARY), "{summary}");
-        let lines: Vec<&str> = handles.lines().skip(1).collect();
+        let lines: Vec<&str> = notices.lines().skip(1).collect();
         let expected = [1, 2, 3].map(|number| format!("- look: {}", file(number).trim_end()));
         assert_eq!(lines, expected, "all of them, and no other notice");
     }

@@ -229,7 +229,7 @@ impl EarlierPart {
         let errors: Vec<String> = before().flat_map(ShownMessage::errors).collect();
         let errors = errors[errors.len().saturating_sub(ERRORS)..].iter();
         Some(EarlierPart {
-            messages: rest.iter().filter(|message| !message.is_question() && !message.is_handles()).count(),
+            messages: rest.iter().filter(|message| !message.is_question() && !message.is_lasting_notices()).count(),
             text,
             errors: errors.map(|error| beginning(error, ERROR)).collect(),
             replaces,

@@ -44,9 +44,28 @@ const HOST_NAME: &str = r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+";
 const NAMED_SOURCES: usize = 5;
 
 /// The hosts that a pattern finds in a text, without `www.` and in small letters.
-fn hosts_in(found_by: &Regex, text: &str) -> BTreeSet<String> {
+fn hosts_in(found_by: &Regex, text: &str) -> impl Iterator<Item = String> {
     let hosts = found_by.captures_iter(text).filter_map(|found| found.get(1));
-    hosts.map(|host| host.as_str().to_ascii_lowercase().trim_start_matches("www.").to_owned()).collect()
+    hosts.map(|host| host.as_str().to_ascii_lowercase().trim_start_matches("www.").to_owned())
+}
+
+/// Hosts that are known. They are kept backwards, so that those below a host stand side by side: a look costs no more for
+/// many of them, which a model and its tools may write.
+#[derive(Default)]
+struct KnownHosts(BTreeSet<String>);
+
+impl KnownHosts {
+    fn of<'t>(found_by: &Regex, texts: impl Iterator<Item = &'t str>) -> KnownHosts {
+        let backwards = |host: String| host.chars().rev().collect();
+        KnownHosts(texts.flat_map(|text| hosts_in(found_by, text).collect::<Vec<_>>()).map(backwards).collect())
+    }
+
+    /// Whether this host is known, or one below it.
+    fn has(&self, host: &str) -> bool {
+        let host: String = host.chars().rev().collect();
+        let below = format!("{host}.");
+        self.0.contains(&host) || self.0.range(below.clone()..).next().is_some_and(|known| known.starts_with(&below))
+    }
 }
 
 /// The answer names a source that the run has neither read nor been given. What it says to come from a source must have been
@@ -58,28 +77,22 @@ fn misattributed(answer: &AnswerToVerify) -> Option<String> {
         let claim = r"(?i)(?:\baccording to|\blaut|\bsources?:|\bquellen?:)\s+(?:https?://)?";
         pattern(&format!("{claim}({HOST_NAME})"))
     });
-    let (addresses, claims) = (hosts_in(&ADDRESS, &answer.text), hosts_in(&CLAIM, &answer.text));
+    let of_answer = |found_by: &Regex| hosts_in(found_by, &answer.text).collect::<BTreeSet<_>>();
+    let (addresses, claims) = (of_answer(&ADDRESS), of_answer(&CLAIM));
     if addresses.is_empty() && claims.is_empty() {
         return None;
     }
-    let given = hosts_in(&NAME, &answer.given);
-    let of_results = |failed: bool| -> BTreeSet<String> {
+    let of_results = |failed: bool| {
         let results = answer.results.iter().filter(|result| result.is_error == failed);
-        results.flat_map(|result| hosts_in(&NAME, &result.content)).collect()
+        results.map(|result| result.content.as_str()).collect::<Vec<_>>()
     };
-    let (read, failed) = (of_results(false), of_results(true));
-    let is_among = |host: &String, hosts: &BTreeSet<String>| hosts.iter().any(|known| is_of_host(known, host));
-    let is_known = |host: &String| is_among(host, &given) || is_among(host, &read);
-    let told = addresses.iter().filter(|host| !claims.contains(*host) && !is_known(host) && !is_among(host, &failed));
+    let read = KnownHosts::of(&NAME, of_results(false).into_iter().chain([answer.given.as_str()]));
+    let failed = KnownHosts::of(&NAME, of_results(true).into_iter());
+    let told = addresses.iter().filter(|host| !claims.contains(*host) && !read.has(host) && !failed.has(host));
     let unknown: BTreeSet<&str> =
-        told.chain(claims.iter().filter(|host| !is_known(host))).map(String::as_str).collect();
+        told.chain(claims.iter().filter(|host| !read.has(host))).map(String::as_str).collect();
     let named: Vec<&str> = unknown.into_iter().take(NAMED_SOURCES).collect();
     (!named.is_empty()).then(|| format!("the answer names {}, and no tool has read that", named.join(", ")))
-}
-
-/// Whether a known host is this one, or lies below it.
-fn is_of_host(known: &str, host: &str) -> bool {
-    known.strip_suffix(host).is_some_and(|before| before.is_empty() || before.ends_with('.'))
 }
 
 /// Sources were read, and the answer names none of them.
@@ -229,6 +242,8 @@ mod tests {
     fn source_that_is_named_was_read_or_given() {
         let results = [
             result("http_request", false, r#"{"url":"https://www.api.example.org/a","body":"8"}"#),
+            // in the order of their letters it stands between a host and those below it
+            result("http_request", false, "https://a-example.org"),
             result("http_request", true, "https://down.example.com timed out"),
         ];
         let found = |text: &str| {

@@ -14,8 +14,8 @@ use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
 use reveille::domain::run::{RunState, Usage};
 use reveille::domain::task::Task;
 use reveille::store::{
-    Blocked, BudgetEnd, ClaimCursor, Finish, FireDue, ImmediateStart, Park, RequeuedRun, Reservation, Reserved,
-    RunClaim, RunLimits, Settlement, StartedRun, Take,
+    Blocked, BudgetEnd, ClaimCursor, Finish, FireDue, ImmediateStart, Lease, Park, RequeuedRun, Reservation, Reserved,
+    RunClaim, RunLimits, Settlement, StartedRun, StoreError, Take,
 };
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -322,6 +322,9 @@ async fn keep_files(world: &StoreHarness) {
             content: "text".into(),
         };
         let id = world.store.keep_data_file(&tenant, &file, 8, None).await.unwrap();
+        let gone = Some(Lease { run_id: file.run_id, token: 0 });
+        let late = world.store.keep_data_file(&tenant, &file, 8, gone).await;
+        assert!(matches!(late, Err(StoreError::LeaseLost)), "{late:?}");
         assert!(world.store.use_data_file(&tenant, id).await.unwrap().is_some());
         assert!(world.store.data_file_chunk(&tenant, id, 0).await.unwrap().is_some());
     }

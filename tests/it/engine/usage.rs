@@ -84,7 +84,10 @@ async fn sums_of_usage_equal_what_the_model_server_has_counted(mut world: World)
     instance.finish(&world).await;
 }
 
-/// A tool that takes its time, in which a summary is done.
+/// The turn with which the conversation has the messages of `summarise_from_messages`.
+const SUMMARISED_AT: i64 = 9;
+
+/// A tool that takes its time in the last turns: a summary that was begun before is done by then.
 struct SlowLook(Definition);
 
 impl Tool for SlowLook {
@@ -92,9 +95,11 @@ impl Tool for SlowLook {
         &self.0
     }
 
-    fn call<'a>(&'a self, _: &'a ToolContext, _: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+    fn call<'a>(&'a self, context: &'a ToolContext, _: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         Box::pin(async {
-            pause(Duration::from_millis(100)).await;
+            if context.turn >= SUMMARISED_AT {
+                pause(Duration::from_secs(1)).await;
+            }
             Ok(ToolOutput::text("nothing new"))
         })
     }

@@ -11,10 +11,10 @@ const MOST: usize = 8_000;
 /// Longest one, in characters.
 const LONGEST: usize = 1_000;
 /// The words before them.
-const HANDLES: &str = "[Earlier in this conversation] These notices on results of your calls still hold:";
+const INTRODUCTION: &str = "[Earlier in this conversation] These notices on results of your calls still hold:";
 
 /// The notices of a message that hold on, each behind the name of its tool.
-pub fn handles_of(message: &TranscriptMessage) -> Vec<String> {
+pub fn lasting_notices_of(message: &TranscriptMessage) -> Vec<String> {
     match message {
         TranscriptMessage::Tool { name, notice: Some(notice), .. } => {
             lasting(notice).map(|notice| format!("{name}: {}", beginning(notice, LONGEST))).collect()
@@ -24,20 +24,20 @@ pub fn handles_of(message: &TranscriptMessage) -> Vec<String> {
 }
 
 /// The last of them, as many as there is room for.
-pub fn bounded(mut handles: Vec<String>) -> Vec<String> {
+pub fn bounded(mut notices: Vec<String>) -> Vec<String> {
     let mut room = MOST;
-    let mut fits = |handle: &String| {
-        let left = room.checked_sub(handle.chars().count());
+    let mut fits = |notice: &String| {
+        let left = room.checked_sub(notice.chars().count());
         room = left.unwrap_or(0);
         left.is_some()
     };
-    let kept = handles.iter().rev().take_while(|handle| fits(handle)).count();
-    handles.split_off(handles.len() - kept)
+    let kept = notices.iter().rev().take_while(|notice| fits(notice)).count();
+    notices.split_off(notices.len() - kept)
 }
 
 /// The message that tells the model of them. They are words of the service, and no data from outside.
-pub fn handles_text(handles: &[String]) -> String {
-    handles.iter().fold(HANDLES.to_owned(), |text, handle| format!("{text}\n- {handle}"))
+pub fn lasting_notices_text(notices: &[String]) -> String {
+    notices.iter().fold(INTRODUCTION.to_owned(), |text, notice| format!("{text}\n- {notice}"))
 }
 
 #[cfg(test)]
@@ -46,7 +46,7 @@ mod tests {
     use crate::agent::calls::notice::edited_notice;
 
     #[test]
-    fn handle_is_shown_up_to_its_longest() {
+    fn lasting_notice_is_shown_up_to_its_longest() {
         let edited = |length: usize| {
             let notice = edited_notice(&serde_json::json!("x".repeat(length)));
             let message = TranscriptMessage::Tool {
@@ -58,7 +58,7 @@ mod tests {
                 reasons: vec![],
                 fetched_at: None,
             };
-            (handles_of(&message).remove(0), format!("look: {}", notice.trim_end()))
+            (lasting_notices_of(&message).remove(0), format!("look: {}", notice.trim_end()))
         };
         let (shown, whole) = edited(LONGEST - edited(0).1.len() + "look: ".len());
         assert_eq!((shown.as_str(), whole.len()), (whole.as_str(), LONGEST + "look: ".len()));
@@ -67,11 +67,11 @@ mod tests {
     }
 
     #[test]
-    fn oldest_handles_go_where_there_are_too_many() {
-        let handle = |number: usize| format!("{number:03}{}", "x".repeat(97));
-        assert_eq!(bounded((0..80).map(handle).collect()).len(), 80);
-        let kept = bounded((0..81).map(handle).collect());
-        assert_eq!((kept.len(), &kept[0]), (80, &handle(1)));
+    fn oldest_lasting_notices_go_where_there_are_too_many() {
+        let notice = |number: usize| format!("{number:03}{}", "x".repeat(97));
+        assert_eq!(bounded((0..80).map(notice).collect()).len(), 80);
+        let kept = bounded((0..81).map(notice).collect());
+        assert_eq!((kept.len(), &kept[0]), (80, &notice(1)));
         assert_eq!(bounded(vec!["x".repeat(MOST + 1)]), Vec::<String>::new());
     }
 }
