@@ -121,6 +121,16 @@ impl<K: Ord + Hash + Clone> FairQueue<K> {
         self.acquire_as(user, true).await
     }
 
+    /// A place, if the user may have one at once.
+    pub fn try_acquire<Q>(&self, user: &Q) -> Option<QueuePermit<K>>
+    where
+        K: Borrow<Q>,
+        Q: Ord + Hash + ToOwned<Owned = K> + ?Sized,
+    {
+        let begins = self.0.lock().try_begin(user);
+        begins.then(|| QueuePermit::permit(&self.0, user.to_owned()))
+    }
+
     async fn acquire_as<Q>(&self, user: &Q, first: bool) -> QueuePermit<K>
     where
         K: Borrow<Q>,

@@ -26,8 +26,10 @@ use shared_transaction::SharedTransaction;
 
 /// A turn is waited for no longer.
 const WAIT: Duration = Duration::from_secs(30);
-/// A transaction that was left open for a write that did not come is committed after so long.
-const LEFT_OPEN: Duration = Duration::from_millis(20);
+/// A transaction that is older takes in no further part: those who have had theirs wait for it.
+const OPEN_FOR: Duration = Duration::from_millis(5);
+/// So often it is looked whether a transaction was left open for a write that did not come.
+const LOOKS_EVERY: Duration = Duration::from_millis(20);
 
 #[derive(Clone)]
 pub(in crate::store) struct SqliteWriter {
@@ -36,6 +38,10 @@ pub(in crate::store) struct SqliteWriter {
     turns: FairQueue<QueueFlow>,
     /// A transaction that is left open for whoever has the next turn, to have part in it or to commit it.
     open: Arc<Mutex<Option<SharedTransaction>>>,
+    /// For so long it takes in further parts.
+    open_for: Duration,
+    /// Whether somebody looks after what is left open. It changes in the turn of whoever changes it.
+    is_watched: Arc<AtomicBool>,
     /// Whether a text that begins and commits by itself may have been left between the two.
     is_text_open: Arc<AtomicBool>,
     /// Where a transaction is committed that was left open in vain.
@@ -74,6 +80,8 @@ impl SqliteWriter {
             pool,
             turns: FairQueue::new(1),
             open: Arc::default(),
+            open_for: OPEN_FOR,
+            is_watched: Arc::default(),
             is_text_open: Arc::default(),
             runtime: Handle::current(),
         }
@@ -108,7 +116,7 @@ impl SqliteWriter {
 
     async fn begin_shared_in_turn(&self, turn: QueuePermit<QueueFlow>) -> Result<Writing, sqlx::Error> {
         let open = match self.take_open() {
-            Some(open) if open.has_room() => open,
+            Some(open) if open.has_room(self.open_for) => open,
             open => {
                 self.commit_one(open).await;
                 return self.begin_in_turn(turn, true).await;
@@ -188,21 +196,26 @@ impl SqliteWriter {
         }
     }
 
-    /// Leaves a transaction to the next turn.
+    /// Leaves a transaction to the next turn. To be asked in a turn.
     fn leave_open(&self, shared: SharedTransaction) {
         *self.open.lock().expect("writer lock") = Some(shared);
+        if !self.is_watched.swap(true, Ordering::Relaxed) {
+            self.runtime.spawn(self.clone().watch_open());
+        }
     }
 
-    /// Commits what is left open where nobody has taken the next turn: who waited for it may have gone away.
-    fn watch_open(&self) {
-        let writer = self.clone();
-        self.runtime.spawn(async move {
-            pause(LEFT_OPEN).await;
-            let is_open = writer.open.lock().expect("writer lock").is_some();
-            if is_open && let Ok(_turn) = writer.turn(QueueFlow::First(file!(), line!())).await {
-                writer.commit_open().await;
+    /// Commits what is left open once nobody has a turn or waits for one: who waited may have gone away. Those that come
+    /// one after the other commit it themselves.
+    async fn watch_open(self) {
+        let turn = loop {
+            pause(LOOKS_EVERY).await;
+            if let Some(turn) = self.turns.try_acquire(&QueueFlow::First(file!(), line!())) {
+                break turn;
             }
-        });
+        };
+        self.commit_open().await;
+        self.is_watched.store(false, Ordering::Relaxed);
+        drop(turn);
     }
 }
 
@@ -221,12 +234,8 @@ impl Writing {
             shared.end_part().await?;
         }
         let Some(mut shared) = self.shared.take() else { return Ok(()) };
-        if self.may_share && self.writer.is_wanted() && shared.has_room() {
+        if self.may_share && self.writer.is_wanted() && shared.has_room(self.writer.open_for) {
             let commit = shared.await_commit();
-            // those that follow within a moment are watched with the first
-            if shared.has_one_part() {
-                self.writer.watch_open();
-            }
             self.writer.leave_open(shared);
             // the turn of the next one
             drop(self);
@@ -248,7 +257,6 @@ impl Drop for Writing {
             shared.break_part_off();
         }
         if shared.is_awaited() {
-            self.writer.watch_open();
             self.writer.leave_open(shared);
         }
     }
@@ -298,13 +306,15 @@ mod tests {
         QueueFlow::Engine("test")
     }
 
-    /// A writer with a table of numbers.
-    async fn scratch() -> Scratch {
+    /// A writer with a table of numbers, and the store that it belongs to. A transaction takes in parts for as long as the
+    /// machine needs to write them.
+    async fn scratch() -> (Scratch, SqliteWriter) {
         let scratch = Scratch::open().await;
-        let mut write = scratch.writer().begin(flow()).await.expect("a transaction");
+        let writer = SqliteWriter { open_for: Duration::from_secs(600), ..scratch.writer().clone() };
+        let mut write = writer.begin(flow()).await.expect("a transaction");
         sqlx::query("create table numbers (number integer)").execute(&mut *write).await.expect("a table");
         write.commit().await.expect("committed");
-        scratch
+        (scratch, writer)
     }
 
     async fn add(writing: &mut Writing, number: i64) {
@@ -312,8 +322,8 @@ mod tests {
     }
 
     /// A write that shares, of a number.
-    async fn writing(scratch: &Scratch, number: i64) -> Writing {
-        let mut writing = scratch.writer().begin_shared(flow()).await.expect("a turn");
+    async fn writing(writer: &SqliteWriter, number: i64) -> Writing {
+        let mut writing = writer.begin_shared(flow()).await.expect("a turn");
         add(&mut writing, number).await;
         writing
     }
@@ -337,13 +347,13 @@ mod tests {
 
     #[tokio::test]
     async fn writes_that_wait_for_each_other_share_a_commit_and_none_is_answered_before_it() {
-        let scratch = scratch().await;
-        let first = writing(&scratch, 1).await;
-        let waits = asked(scratch.writer().begin_shared(flow()));
+        let (scratch, writer) = scratch().await;
+        let first = writing(&writer, 1).await;
+        let waits = asked(writer.begin_shared(flow()));
         let mut first = asked(first.commit());
         let mut second = waits.await.expect("a part");
         add(&mut second, 2).await;
-        let waits = asked(scratch.writer().begin_shared_or_acquire(flow()));
+        let waits = asked(writer.begin_shared_or_acquire(flow()));
         let mut second = asked(second.commit());
         let StatementTurn::Shared(mut third) = follow(waits, &mut second).await else { panic!("others have written") };
         add(&mut third, 3).await;
@@ -354,24 +364,24 @@ mod tests {
         for part in [first, second] {
             part.await.expect("told");
         }
-        let alone = scratch.writer().begin_shared_or_acquire(flow()).await.expect("a turn");
+        let alone = writer.begin_shared_or_acquire(flow()).await.expect("a turn");
         assert!(matches!(alone, StatementTurn::Alone(_)), "nobody else writes");
     }
 
     #[tokio::test]
     async fn part_that_fails_takes_back_itself_alone() {
-        let scratch = scratch().await;
-        let first = writing(&scratch, 1).await;
-        let waits = asked(scratch.writer().begin_shared(flow()));
+        let (scratch, writer) = scratch().await;
+        let first = writing(&writer, 1).await;
+        let waits = asked(writer.begin_shared(flow()));
         let first = asked(first.commit());
         let mut second = waits.await.expect("a part");
         add(&mut second, 2).await;
         sqlx::query("insert into nowhere values (2)").execute(&mut *second).await.expect_err("no such table");
-        let waits = asked(scratch.writer().begin_shared(flow()));
+        let waits = asked(writer.begin_shared(flow()));
         drop(second);
         let mut third = waits.await.expect("a part");
         add(&mut third, 3).await;
-        let waits = asked(scratch.writer().begin(flow()));
+        let waits = asked(writer.begin(flow()));
         // a transaction of its own begins behind the commit of what is open
         let (own, third) = tokio::join!(waits, third.commit());
         assert_eq!(committed(&scratch).await, [1, 3]);
@@ -383,15 +393,15 @@ mod tests {
 
     #[tokio::test]
     async fn transaction_that_nobody_goes_on_with_is_committed_a_little_later() {
-        let scratch = scratch().await;
-        let first = writing(&scratch, 1).await;
-        let waits = asked(scratch.writer().begin_shared(flow()));
+        let (scratch, writer) = scratch().await;
+        let first = writing(&writer, 1).await;
+        let waits = asked(writer.begin_shared(flow()));
         let first = asked(first.commit());
         // its turn has come, and it goes away
         drop(waits);
         first.await.expect("committed");
-        let second = writing(&scratch, 2).await;
-        let waits = asked(scratch.writer().begin_shared(flow()));
+        let second = writing(&writer, 2).await;
+        let waits = asked(writer.begin_shared(flow()));
         let second = asked(second.commit());
         drop(waits.await.expect("a part"));
         second.await.expect("committed");
@@ -399,10 +409,34 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn transaction_whose_parts_take_long_waits_for_the_next_and_for_nobody_who_has_gone_away() {
+        let (scratch, writer) = scratch().await;
+        let first = writing(&writer, 1).await;
+        let waits = asked(writer.begin_shared(flow()));
+        let first = asked(first.commit());
+        let mut second = waits.await.expect("a part");
+        let waits = asked(writer.begin_shared(flow()));
+        pause(4 * LOOKS_EVERY).await;
+        add(&mut second, 2).await;
+        let mut second = asked(second.commit());
+        while writer.open.lock().expect("writer lock").is_none() {
+            assert!(futures::poll!(&mut second).is_pending());
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(committed(&scratch).await, [0_i64; 0]);
+        // the turn is its own, and it never takes it
+        drop(waits);
+        for part in [first, second] {
+            part.await.expect("committed");
+        }
+        assert_eq!(committed(&scratch).await, [1, 2]);
+    }
+
+    #[tokio::test]
     async fn part_whose_caller_goes_away_before_the_commit_is_committed_with_the_others() {
-        let scratch = scratch().await;
-        let first = writing(&scratch, 1).await;
-        let waits = asked(scratch.writer().begin_shared(flow()));
+        let (scratch, writer) = scratch().await;
+        let first = writing(&writer, 1).await;
+        let waits = asked(writer.begin_shared(flow()));
         drop(asked(first.commit()));
         let mut second = waits.await.expect("a part");
         add(&mut second, 2).await;
@@ -412,33 +446,33 @@ mod tests {
 
     #[tokio::test]
     async fn text_whose_caller_goes_away_is_done_as_a_whole_or_not_at_all() {
-        let scratch = scratch().await;
+        let (scratch, writer) = scratch().await;
         for text in [
             "begin immediate; insert into numbers values (1)",
             "begin immediate; insert into numbers values (2); commit",
         ] {
-            let turn = scratch.writer().begin_shared_or_acquire(flow()).await.expect("a turn");
+            let turn = writer.begin_shared_or_acquire(flow()).await.expect("a turn");
             let StatementTurn::Alone(mut statement) = turn else { panic!("nobody else writes") };
             sqlx::query(text).execute(&mut *statement).await.expect("written");
             // it is never told that it has come so far
             drop(statement);
         }
-        writing(&scratch, 3).await.commit().await.expect("committed");
+        writing(&writer, 3).await.commit().await.expect("committed");
         assert_eq!(committed(&scratch).await, [2, 3]);
     }
 
     #[tokio::test]
     async fn all_are_told_of_a_transaction_that_a_part_has_lost_and_the_next_one_writes() {
-        let scratch = scratch().await;
-        let first = writing(&scratch, 1).await;
-        let waits = asked(scratch.writer().begin_shared(flow()));
+        let (scratch, writer) = scratch().await;
+        let first = writing(&writer, 1).await;
+        let waits = asked(writer.begin_shared(flow()));
         let first = asked(first.commit());
         let mut second = waits.await.expect("a part");
         // as a part would that the database ends with the whole
         sqlx::query("release part; savepoint other").execute(&mut *second).await.expect("ended");
         assert!(second.commit().await.is_err(), "it has no part any more");
         assert!(first.await.is_err(), "it is not known to be written");
-        writing(&scratch, 3).await.commit().await.expect("committed");
+        writing(&writer, 3).await.commit().await.expect("committed");
         assert_eq!(committed(&scratch).await, [3]);
     }
 }

@@ -13,9 +13,6 @@ use tokio::sync::oneshot;
 
 /// Parts of one transaction at most.
 const PARTS: usize = 64;
-/// A transaction that is older takes in no further part: those who have had theirs wait for it.
-const OPEN_FOR: Duration = Duration::from_millis(5);
-
 /// The transaction between two parts, or with one under way.
 pub(super) struct SharedTransaction {
     transaction: Transaction<'static, Sqlite>,
@@ -52,14 +49,9 @@ impl SharedTransaction {
         !self.waiting.is_empty()
     }
 
-    /// Whether only its first part has ended.
-    pub(super) fn has_one_part(&self) -> bool {
-        self.waiting.len() == 1
-    }
-
-    /// Whether another part may follow.
-    pub(super) fn has_room(&self) -> bool {
-        self.waiting.len() + 1 < PARTS && self.began.elapsed() < OPEN_FOR && !self.is_broken
+    /// Whether another part may follow: none does that comes later than this after the first.
+    pub(super) fn has_room(&self, open_for: Duration) -> bool {
+        self.waiting.len() + 1 < PARTS && self.began.elapsed() < open_for && !self.is_broken
     }
 
     /// Begins a part that follows others.
