@@ -47,7 +47,7 @@ impl DataFileSettings {
     /// How many bytes are to be given up of so many.
     pub fn excess(&self, stored: u64) -> u64 {
         match stored > self.max_bytes {
-            true => stored - self.max_bytes / 100 * SHRUNK_TO_PERCENT,
+            true => stored - self.max_bytes * SHRUNK_TO_PERCENT / 100,
             false => 0,
         }
     }
@@ -152,5 +152,7 @@ mod tests {
     fn files_are_given_up_down_to_eighty_hundredths_once_there_are_too_many() {
         let settings = DataFileSettings { max_bytes: 1000, ..DataFileSettings::default() };
         assert_eq!([0, 800, 1000, 1001, 1500].map(|stored| settings.excess(stored)), [0, 0, 0, 201, 700]);
+        let small = DataFileSettings { max_bytes: 50, ..settings };
+        assert_eq!([50, 51].map(|stored| small.excess(stored)), [0, 11]);
     }
 }

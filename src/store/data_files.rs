@@ -22,6 +22,8 @@ pub const CHUNK_BYTES: usize = 256 * 1024;
 const USE_SECONDS: i64 = 60;
 /// Files of a tenant that are looked at together to make room.
 const AT_ONCE: i64 = 200;
+/// About as many bytes one transaction gives up: more there are where a tenant's limit was lowered.
+const AT_ONCE_BYTES: i64 = 32 << 20;
 
 /// The oldest of a tenant's own, as few as have so many bytes.
 const OWN_EVICTION: &str = "
@@ -86,8 +88,9 @@ impl Store {
     /// the one that was not used for the longest time first. Answers its id.
     ///
     /// # Errors
-    /// Nothing is changed then. [`StoreError::Quota`]: there is no room for it. [`StoreError::LeaseLost`]: the run that
-    /// makes it under this lease goes on elsewhere, and may have made it already.
+    /// The file is not kept then, and no other is given up while the tenant is within its limit. [`StoreError::Quota`]:
+    /// there is no room for it. [`StoreError::LeaseLost`]: the run that makes it under this lease goes on elsewhere, and may
+    /// have made it already.
     pub async fn keep_data_file(
         &self,
         tenant: &Tenant,
@@ -95,6 +98,22 @@ impl Store {
         limit: u64,
         lease: Option<Lease>,
     ) -> Result<Uuid, StoreError> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        loop {
+            if let Some(id) = self.write_data_file(tenant, file, limit, lease).await? {
+                return Ok(id);
+            }
+        }
+    }
+
+    /// One transaction of [`Store::keep_data_file`]; `None`: it has given up as many files as one may, and another follows.
+    async fn write_data_file(
+        &self,
+        tenant: &Tenant,
+        file: &NewDataFile,
+        limit: i64,
+        lease: Option<Lease>,
+    ) -> Result<Option<Uuid>, StoreError> {
         let (scope, now) = (Scope::Only(tenant.clone()), self.clock.now());
         let (id, bytes) = (new_id(now), file.content.len() as i64);
         let mut write = self.db.write(&scope).await?;
@@ -107,12 +126,19 @@ impl Store {
                 return Err(StoreError::LeaseLost);
             }
         }
-        tx.query("delete from data_files where call_key = $1 and tenant_id = $2")
-            .bind(text(&file.call_key))
-            .bind(tenant.as_str())
-            .execute()
-            .await?;
-        let given_up = self.refusal(make_room(tx, tenant, bytes, limit).await)?;
+        let stored: i64 = tx.query(OWN_BYTES).bind(tenant.as_str()).scalar().await?;
+        if bytes <= limit && stored - limit > AT_ONCE_BYTES {
+            let freed = evict_own(tx, tenant, AT_ONCE_BYTES).await?;
+            if !freed.is_empty() {
+                write.commit().await?;
+                self.counts.data_files_removed("quota", freed.len() as u64);
+                return Ok(None);
+            }
+        }
+        let replaced: Option<i64> =
+            tx.query(REPLACE).bind(text(&file.call_key)).bind(tenant.as_str()).optional_scalar().await?;
+        let stored = stored - replaced.unwrap_or_default();
+        let given_up = self.refusal(make_room(tx, tenant, stored, bytes, limit).await)?;
         tx.query(
             "insert into data_files (id, tenant_id, run_id, call_key, tool, media_type, bytes, summary, created_at,
                                      last_used_at)
@@ -141,7 +167,7 @@ impl Store {
         write.commit().await?;
         self.counts.data_files_removed("quota", given_up);
         self.counts.data_file_written(bytes);
-        Ok(id)
+        Ok(Some(id))
     }
 
     /// A file of a tenant, which is used now; `None`: there is none, or not any more. The record of its use may be
@@ -231,9 +257,21 @@ const HELD: Split = Split {
     sqlite: "select lease_token from queue where run_id = $1 and lease_token = $2 and state = 'started'",
 };
 
-/// In a transaction: gives files of a tenant up until there is room for so many bytes more; answers how many.
-async fn make_room(tx: &mut Tx<'_>, tenant: &Tenant, bytes: i64, limit: u64) -> Result<u64, StoreError> {
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+/// Bytes of the files of a tenant.
+const OWN_BYTES: &str = "select cast(coalesce(sum(bytes), 0) as bigint) from data_files where tenant_id = $1";
+
+/// Takes away the file that a call has made before.
+const REPLACE: &str = "delete from data_files where call_key = $1 and tenant_id = $2 returning bytes";
+
+/// In a transaction: gives up the oldest files of a tenant, as few as have so many bytes, and no more than are looked at
+/// together; answers how many bytes each had. Those of suspended runs stay.
+async fn evict_own(tx: &mut Tx<'_>, tenant: &Tenant, bytes: i64) -> Result<Vec<i64>, StoreError> {
+    Ok(tx.query(EVICT_OWN).bind(tenant.as_str()).bind(bytes).bind(AT_ONCE).scalars().await?)
+}
+
+/// In a transaction: gives files of a tenant up, whose files have `stored` bytes, until there is room for so many bytes more;
+/// answers how many.
+async fn make_room(tx: &mut Tx<'_>, tenant: &Tenant, stored: i64, bytes: i64, limit: i64) -> Result<u64, StoreError> {
     let no_room = |usage: i64| {
         StoreError::Quota(Box::new(Exceeded {
             tenant: tenant.as_str().to_owned(),
@@ -246,14 +284,9 @@ async fn make_room(tx: &mut Tx<'_>, tenant: &Tenant, bytes: i64, limit: u64) -> 
     if bytes > limit {
         return Err(no_room(0));
     }
-    let stored: i64 = tx
-        .query("select cast(coalesce(sum(bytes), 0) as bigint) from data_files where tenant_id = $1")
-        .bind(tenant.as_str())
-        .scalar()
-        .await?;
     let (mut excess, mut given_up) = (stored + bytes - limit, 0);
     while excess > 0 {
-        let freed: Vec<i64> = tx.query(EVICT_OWN).bind(tenant.as_str()).bind(excess).bind(AT_ONCE).scalars().await?;
+        let freed = evict_own(tx, tenant, excess).await?;
         if freed.is_empty() {
             return Err(no_room(stored));
         }

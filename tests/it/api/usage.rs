@@ -2,8 +2,8 @@
 
 use chrono::TimeDelta;
 use reveille::domain::run::transcript::{ModelCall, ModelTokens, TranscriptEntry, TranscriptMessage};
-use reveille::domain::run::{RunFinish, RunState, ToolAttribution, ToolRecord, Usage};
-use reveille::store::Finish;
+use reveille::domain::run::{RunFault, RunFinish, RunState, ToolAttribution, ToolRecord, Usage};
+use reveille::store::{Finish, RunClaim};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -13,28 +13,31 @@ use crate::support::world::claim_ready;
 on_both!(
     sums_of_usage_are_read_by_each_key_and_each_tenant_sees_its_own
     run_shows_its_result_whole_with_every_call_of_a_tool
+    run_that_was_ended_for_its_answer_shows_what_was_found_and_no_answer
 );
 
 const USAGE: Usage = Usage { turns: 1, tool_calls: 2, input_tokens: 200, output_tokens: 50, cost_micros: 1500 };
 
-/// A run of this tenant that has answered after two calls of tools, of which one failed; its id, and its task's.
-async fn answered(api: &Api, tenant: &str) -> (String, String) {
+/// A run of this tenant that is under way; its id, and its task's.
+async fn started(api: &Api, tenant: &str) -> (RunClaim, String) {
     let task = api.admin("POST", "/v1/tasks", Some(daily_of(tenant))).await.expect(201)["id"].clone();
     let task = task.as_str().unwrap().to_owned();
-    let run = api.admin("POST", &format!("/v1/tasks/{task}/run"), None).await.expect(201)["id"].clone();
+    api.admin("POST", &format!("/v1/tasks/{task}/run"), None).await.expect(201);
     let now = api.clock.now();
     let claim = claim_ready(&api.store, Uuid::from_u128(1), now, 1).await.pop().expect("the run");
     api.store.start_runs(&[claim.lease], now + TimeDelta::minutes(1)).await.unwrap();
-    let entry = |seq, message, usage| TranscriptEntry {
-        seq,
-        turn: 1,
-        at: now,
-        message,
-        usage,
-        duration_ms: None,
-        model_call: None,
-        tool_record: None,
-    };
+    (claim, task)
+}
+
+fn entry(api: &Api, seq: i64, message: TranscriptMessage, usage: Usage) -> TranscriptEntry {
+    let at = api.clock.now();
+    TranscriptEntry { seq, turn: 1, at, message, usage, duration_ms: None, model_call: None, tool_record: None }
+}
+
+/// A run of this tenant that has answered after two calls of tools, of which one failed; its id, and its task's.
+async fn answered(api: &Api, tenant: &str) -> (String, String) {
+    let (claim, task) = started(api, tenant).await;
+    let entry = |seq, message, usage| entry(api, seq, message, usage);
     let said = TranscriptMessage::Assistant { text: None, tool_calls: vec![], provider_message: None, finish: None };
     let call = ModelCall { model: "main".into(), tokens: ModelTokens::of(200, 50) };
     let called = |seq: i64, tool: &str, success: bool| {
@@ -67,7 +70,7 @@ async fn answered(api: &Api, tenant: &str) -> (String, String) {
         ..Finish::of(claim.lease, Some(task.parse().unwrap()), RunState::Succeeded)
     };
     assert_eq!(api.store.finish_runs(&[end]).await.unwrap(), Vec::<Uuid>::new());
-    (run.as_str().unwrap().to_owned(), task)
+    (claim.lease.run_id.to_string(), task)
 }
 
 fn keys(answer: &Value) -> Vec<&str> {
@@ -127,4 +130,20 @@ async fn run_shows_its_result_whole_with_every_call_of_a_tool(api: Api) {
     );
     let bob = api.token("bob", &["runs:read"]).await;
     api.ask("GET", &format!("/v1/runs/{run}"), Some(&bob), None).await.expect(404);
+}
+
+async fn run_that_was_ended_for_its_answer_shows_what_was_found_and_no_answer(api: Api) {
+    let (claim, task) = started(&api, "ann").await;
+    let flagged = TranscriptMessage::Verdict { warnings: vec![], flags: vec!["C-0100: Promise nothing.".into()] };
+    let end = Finish {
+        usage: USAGE,
+        entries: vec![entry(&api, 0, flagged, USAGE)],
+        error: Some(RunFault::new("answer_flagged", "C-0100: Promise nothing.")),
+        ..Finish::of(claim.lease, Some(task.parse().unwrap()), RunState::Failed)
+    };
+    assert_eq!(api.store.finish_runs(&[end]).await.unwrap(), Vec::<Uuid>::new());
+    let shown = api.admin("GET", &format!("/v1/runs/{}", claim.lease.run_id), None).await.expect(200);
+    assert_eq!((&shown["state"], &shown["error"]["code"]), (&json!("failed"), &json!("answer_flagged")));
+    assert_eq!(shown["result"]["tool_warnings"], json!([{ "tool": "C-0100", "message": "Promise nothing." }]));
+    assert_eq!((&shown["output"], &shown["result"]["response"]), (&Value::Null, &json!("")));
 }

@@ -20,6 +20,7 @@ on_both!(
     call_is_refused_by_the_ledger_that_has_too_little_and_takes_nothing_of_the_other,
     call_that_nobody_waits_for_is_reserved_if_that_is_left_and_nobody_is_told,
     summary_beside_a_turn_is_settled_by_its_own_entry_or_charged_the_worst_at_the_end,
+    summaries_of_two_instances_at_once_cost_no_more_than_their_tenants_hour,
     settling_twice_counts_once_and_what_a_run_has_left_is_taken_back_with_its_end,
     reservation_whose_lease_is_lost_is_taken_back_by_who_comes_to_the_limit,
     ledgers_are_forgotten_after_their_day,
@@ -83,6 +84,28 @@ async fn calls_at_once_reserve_no_more_than_the_day_has(world: &StoreHarness) {
 
 fn finish(run: &StartedRun, budget: BudgetEnd) -> reveille::store::Finish {
     reveille::store::Finish { budget: Some(budget), ..end_of(run, RunState::Succeeded) }
+}
+
+async fn summaries_of_two_instances_at_once_cost_no_more_than_their_tenants_hour(world: &StoreHarness) {
+    let runs = [started(world).await, started(world).await];
+    let other = match world.is_postgres() {
+        true => world.other_instance().await,
+        false => world.store.clone(),
+    };
+    let stores = [world.store.clone(), other];
+    let asks = (0..20).map(|n| {
+        let (store, run) = (stores[n % 2].clone(), &runs[n % 2]);
+        let spending = RunSpending::new(store.clone(), run.lease, &run.run, Budgets::default(), None);
+        let transcript = LeasedTranscript::new(store, run.lease, &run.run, true).spending(Some(spending));
+        let bound = CallBound { most: TOKENS(100), unpriced: None };
+        let cost = SummaryCost { bound, turn: TOKENS(300), hourly_micros: 1_100 };
+        tokio::spawn(async move { transcript.reserve_summary(cost).await })
+    });
+    let mut granted = 0;
+    for ask in asks.collect::<Vec<_>>() {
+        granted += i64::from(ask.await.unwrap());
+    }
+    assert_eq!(granted, 5, "of 200 micro-dollars each");
 }
 
 async fn call_is_refused_by_the_ledger_that_has_too_little_and_takes_nothing_of_the_other(world: &StoreHarness) {

@@ -18,6 +18,7 @@ on_both!(
     file_that_finds_no_room_changes_nothing,
     old_files_are_forgotten_in_batches_by_their_last_use,
     batch_of_old_files_is_bounded_in_bytes,
+    limit_that_was_lowered_far_is_met_in_several_transactions,
     file_of_a_run_that_goes_on_elsewhere_is_not_written,
     files_that_are_written_at_once_stay_within_their_tenants_bytes,
     all_files_are_given_up_by_their_last_use_until_enough_is_free,
@@ -133,6 +134,28 @@ async fn full_tenant_gives_up_its_own_oldest_files_and_nobody_elses(world: &Stor
     own.push(keep(world, "a", "a6", 100, 100).await.unwrap());
     assert_eq!(there(world, &own).await, [false, false, false, false, false, true]);
     assert_eq!(there(world, &[foreign]).await, [true]);
+}
+
+/// The last transaction finds no room beside a suspended run's file, and takes back what it gave up, and no more.
+async fn limit_that_was_lowered_far_is_met_in_several_transactions(world: &StoreHarness) {
+    const MIB: usize = 1 << 20;
+    let a = tenant_of("a");
+    let task = world.task(json!({ "interval": "1h" })).await;
+    let suspended = world.started(&task).await;
+    let park = Some(Park::Completion { until: world.now() + TimeDelta::days(9) });
+    let ends = [Finish { park, ..end_of(&suspended, RunState::WaitingForCompletion) }];
+    world.store.finish_runs(&ends).await.unwrap();
+    let held = world.store.keep_data_file(&a, &file(suspended.run.id, "s", "x".repeat(MIB)), ROOM, None).await.unwrap();
+    let mut ids = vec![held];
+    for call in ["a1", "a2", "a3", "a4", "a5"] {
+        ids.push(keep(world, "a", call, 11 * MIB, ROOM).await.unwrap());
+    }
+    let lowered = 2 * MIB as u64;
+    let refused = keep(world, "a", "new", 2 * MIB, lowered).await;
+    assert!(matches!(refused, Err(StoreError::Quota(_))), "{refused:?}");
+    assert_eq!(there(world, &ids).await, [true, false, false, false, true, true]);
+    keep(world, "a", "new", MIB, lowered).await.unwrap();
+    assert_eq!(there(world, &ids).await, [true, false, false, false, false, false]);
 }
 
 async fn file_that_finds_no_room_changes_nothing(world: &StoreHarness) {

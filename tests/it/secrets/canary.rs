@@ -92,7 +92,9 @@ impl Respond for Keeper {
             return ResponseTemplate::new(if request.url.path() == "/later" { 202 } else { 200 });
         }
         let kept = self.0.lock().unwrap().clone();
-        ResponseTemplate::new(200).set_body_json(json!({ "kept": kept, "all": encodings(&kept) }))
+        // longer than a model is shown
+        let more = "x".repeat(4_000);
+        ResponseTemplate::new(200).set_body_json(json!({ "kept": kept, "all": encodings(&kept), "more": more }))
     }
 }
 
@@ -206,6 +208,8 @@ async fn planted_secret_is_found_nowhere_but_encrypted(world: World) {
         },
     }]);
     world.declared = serde_json::from_value(look_up).unwrap();
+    // results that are longer are in data files
+    world.react.max_tool_result_chars = 2_000;
     let instance = world.instance();
     let addresses = Addresses { email: Some("ann@example.org".into()), live: true, ..Addresses::default() };
     let fallback = vec!["live".into(), "email".into()];
@@ -386,6 +390,7 @@ async fn planted_secret_is_found_nowhere_but_encrypted(world: World) {
     }
     assert!(redacted > 100, "what came back was looked at: {redacted}");
     assert!(said.iter().any(|(place, text)| place == "a prompt" && text.contains("[redacted]")), "the model was told");
+    assert!(instance.on(|store| async move { store.data_file_bytes().await }).await.unwrap() > 0, "some are in files");
     instance.finish(&world).await;
 
     let dump = world.dump().await;
