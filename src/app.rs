@@ -24,7 +24,6 @@ use crate::agent::{Agent, ContextSources, PendingChecks};
 use crate::base::clock::Clock;
 use crate::base::id::new_id;
 use crate::base::invalid::ValidationErrors;
-use crate::base::metrics::Metrics;
 use crate::base::threads::LowRuntime;
 use crate::base::token::{Permission, TokenKind, TokenText};
 use crate::config::Config;
@@ -127,7 +126,7 @@ pub async fn build(
     let time = config.time.clone();
     let warnings = tokio::task::spawn_blocking(move || time.renew(&Zones::of_process())).await?;
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    let metrics = Metrics::new();
+    let metrics = extras.metrics;
     let zones = zone::current();
     metrics.zones(zones.release().as_str(), zones.source().as_str());
     let without = keys_without_setting(config, data_dir);

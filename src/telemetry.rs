@@ -15,6 +15,7 @@ use tracing_subscriber::{Layer, Registry};
 use url::Url;
 
 use crate::base::invalid::ValidationErrors;
+use crate::base::metrics::Metrics;
 use crate::base::metrics::trace::{CONTENT, SPANS};
 use crate::telemetry::layer::TraceLayer;
 use crate::telemetry::otlp::SpanExport;
@@ -114,9 +115,10 @@ impl Telemetry {
     }
 }
 
-/// Starts logging for the whole process, and traces where there is a collector; later calls change nothing.
+/// Starts logging for the whole process, and traces where there is a collector, whose spans are counted in `metrics`; later
+/// calls change nothing.
 /// A level that can't be read was refused with the configuration.
-pub fn start(settings: &Settings) -> Telemetry {
+pub fn start(settings: &Settings, metrics: &Metrics) -> Telemetry {
     let filter = settings.filter().unwrap_or_else(|_| EnvFilter::new("info"));
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let log = match settings.as_json() {
@@ -125,7 +127,7 @@ pub fn start(settings: &Settings) -> Telemetry {
     };
     let export = match settings.otlp_endpoint.as_str() {
         "" => Ok(None),
-        endpoint => SpanExport::start(endpoint).map(Some),
+        endpoint => SpanExport::start(endpoint, metrics).map(Some),
     };
     let Ok(Some(export)) = export else {
         let _ = Registry::default().with(log.with_filter(filter.and(unexported()))).try_init();

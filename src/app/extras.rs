@@ -6,6 +6,7 @@ use crate::agent::gate::{Gate, GateCheck};
 use crate::agent::verify::Verifier;
 use crate::agent::{ContextSource, PendingAgents};
 use crate::base::invalid::ValidationErrors;
+use crate::base::metrics::Metrics;
 use crate::config::Config;
 use crate::executor::Executor;
 use crate::executor::halt_check::HaltCheck;
@@ -31,6 +32,8 @@ pub struct Extras {
     pub verifiers: Vec<Arc<dyn Verifier>>,
     /// Steps behind an answer, in this order.
     pub post_process: Vec<Arc<dyn PostProcess>>,
+    /// The metrics that `/metrics` shows; an embedder may have registered its own.
+    pub metrics: Metrics,
 }
 
 /// The gate: halts, rates, the operator's words and patterns, and what an embedder adds.

@@ -54,6 +54,11 @@ struct NamedMetric {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SpanOutcome {
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ZoneDatabase {
     release: String,
     source: &'static str,
@@ -115,6 +120,7 @@ struct Handles {
     ticks: Family<Tick, Counter>,
     last_success: Family<NamedMetric, Gauge>,
     zone_database: Family<ZoneDatabase, Gauge>,
+    spans: Family<SpanOutcome, Counter>,
     pulses: Mutex<BTreeMap<&'static str, Pulse>>,
 }
 
@@ -140,6 +146,7 @@ impl Metrics {
             ticks: Family::default(),
             last_success: Family::default(),
             zone_database: Family::default(),
+            spans: Family::default(),
             pulses: Mutex::default(),
         };
         let metrics = Metrics(Arc::new(handles));
@@ -164,6 +171,7 @@ impl Metrics {
             "The release of the time zone rules that this instance plans by, and where they come from",
             h.zone_database.clone(),
         );
+        metrics.register("spans", "Spans of traces that a collector took, and those that were lost", h.spans.clone());
         metrics
     }
 
@@ -249,6 +257,20 @@ impl Metrics {
     pub fn zones(&self, release: &str, source: &'static str) {
         self.0.zone_database.clear();
         self.0.zone_database.get_or_create(&ZoneDatabase { release: release.to_owned(), source }).set(1);
+    }
+
+    /// A collector took so many spans.
+    pub fn spans_exported(&self, spans: usize) {
+        self.count_spans("exported", spans);
+    }
+
+    /// So many spans reached no collector.
+    pub fn spans_lost(&self, spans: usize) {
+        self.count_spans("lost", spans);
+    }
+
+    fn count_spans(&self, outcome: &'static str, spans: usize) {
+        self.0.spans.get_or_create(&SpanOutcome { outcome }).inc_by(spans as u64);
     }
 
     /// Everything in the OpenMetrics text format.

@@ -2,7 +2,7 @@
 //! loses nothing but spans.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -14,8 +14,9 @@ use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, Span, SpanData, SpanExporter, SpanProcessor};
 
 use crate::base::clock::machine_now;
+use crate::base::metrics::Metrics;
 
-/// Spans that wait to be exported; beyond them others are lost.
+/// Spans that wait to be exported, those under way included; beyond them others are lost.
 const QUEUE: usize = 4_096;
 /// Spans of one request.
 const BATCH: usize = 512;
@@ -32,12 +33,45 @@ const TRACES: &str = "/v1/traces";
 
 /// The exporter of this process. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct SpanExport(Arc<BatchSpanProcessor>);
+pub struct SpanExport {
+    processor: Arc<BatchSpanProcessor>,
+    counts: SpanCounts,
+}
+
+/// Spans, by what became of them. Cheap to clone.
+#[derive(Clone, Debug)]
+struct SpanCounts {
+    waiting: Arc<AtomicUsize>,
+    metrics: Metrics,
+}
+
+impl SpanCounts {
+    /// Whether there is room for one more, which then waits.
+    fn admit(&self) -> bool {
+        let admitted = self.waiting.fetch_add(1, Ordering::Relaxed) < QUEUE;
+        if !admitted {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.metrics.spans_lost(1);
+        }
+        admitted
+    }
+
+    /// So many do not wait any more.
+    fn end(&self, spans: usize, exported: bool) {
+        self.waiting.fetch_sub(spans, Ordering::Relaxed);
+        match exported {
+            true => self.metrics.spans_exported(spans),
+            false => self.metrics.spans_lost(spans),
+        }
+    }
+}
 
 impl SpanExport {
     /// An exporter to a collector; the error is a sentence. The client blocks, so that it is made, as it is used, on a thread without a runtime.
-    pub fn start(endpoint: &str) -> Result<SpanExport, String> {
+    pub fn start(endpoint: &str, metrics: &Metrics) -> Result<SpanExport, String> {
         let address = address(endpoint);
+        let counts = SpanCounts { waiting: Arc::default(), metrics: metrics.clone() };
+        let counted = counts.clone();
         let made = thread::spawn(move || {
             let exporter = OtlpExporter::builder()
                 .with_http()
@@ -46,7 +80,7 @@ impl SpanExport {
                 .with_timeout(TIME_LIMIT)
                 .build();
             exporter.map(|exporter| {
-                let exporter = WarningExporter { exporter, warned_at: AtomicI64::new(i64::MIN) };
+                let exporter = WarningExporter { exporter, counts: counted, warned_at: AtomicI64::new(i64::MIN) };
                 let batches = BatchConfigBuilder::default()
                     .with_max_queue_size(QUEUE)
                     .with_max_export_batch_size(BATCH)
@@ -58,7 +92,7 @@ impl SpanExport {
             })
         });
         match made.join() {
-            Ok(Ok(processor)) => Ok(SpanExport(Arc::new(processor))),
+            Ok(Ok(processor)) => Ok(SpanExport { processor: Arc::new(processor), counts }),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err("the exporter panicked".into()),
         }
@@ -69,7 +103,7 @@ impl SpanExport {
         let (done, waits) = mpsc::channel();
         let export = self.clone();
         thread::spawn(move || {
-            let _ = export.0.shutdown_with_timeout(LAST_LIMIT);
+            let _ = export.processor.shutdown_with_timeout(LAST_LIMIT);
             let _ = done.send(());
         });
         let _ = waits.recv_timeout(LAST_LIMIT);
@@ -78,19 +112,21 @@ impl SpanExport {
 
 impl SpanProcessor for SpanExport {
     fn on_start(&self, span: &mut Span, context: &opentelemetry::Context) {
-        self.0.on_start(span, context);
+        self.processor.on_start(span, context);
     }
 
     fn on_end(&self, span: SpanData) {
-        self.0.on_end(span);
+        if self.counts.admit() {
+            self.processor.on_end(span);
+        }
     }
 
     fn force_flush(&self) -> OTelSdkResult {
-        self.0.force_flush()
+        self.processor.force_flush()
     }
 
     fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
-        self.0.shutdown_with_timeout(timeout)
+        self.processor.shutdown_with_timeout(timeout)
     }
 }
 
@@ -110,10 +146,11 @@ fn resource() -> Resource {
         .build()
 }
 
-/// Says now and then that the collector is away.
+/// Counts what was exported, and says now and then that the collector is away.
 #[derive(Debug)]
 struct WarningExporter {
     exporter: OtlpExporter,
+    counts: SpanCounts,
     /// In seconds since 1970.
     warned_at: AtomicI64,
 }
@@ -122,6 +159,7 @@ impl SpanExporter for WarningExporter {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let spans = batch.len();
         let exported = self.exporter.export(batch).await;
+        self.counts.end(spans, exported.is_ok());
         if let Err(error) = &exported {
             let now = machine_now().timestamp();
             let before = self.warned_at.load(Ordering::Relaxed);
@@ -144,7 +182,48 @@ impl SpanExporter for WarningExporter {
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+    use std::net::TcpListener;
+    use std::time::SystemTime;
+
+    use opentelemetry::InstrumentationScope;
+    use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
+    use opentelemetry_sdk::trace::{SpanEvents, SpanLinks};
+
     use super::*;
+
+    fn span() -> SpanData {
+        let (trace, span) = (TraceId::from(1), SpanId::from(1));
+        SpanData {
+            span_context: SpanContext::new(trace, span, TraceFlags::SAMPLED, false, TraceState::NONE),
+            parent_span_id: SpanId::INVALID,
+            parent_span_is_remote: false,
+            span_kind: SpanKind::Internal,
+            name: Cow::Borrowed("chat"),
+            start_time: SystemTime::UNIX_EPOCH,
+            end_time: SystemTime::UNIX_EPOCH,
+            attributes: vec![],
+            dropped_attributes_count: 0,
+            events: SpanEvents::default(),
+            links: SpanLinks::default(),
+            status: Status::Unset,
+            instrumentation_scope: InstrumentationScope::default(),
+        }
+    }
+
+    #[test]
+    fn spans_beyond_the_bound_of_those_that_wait_are_lost_and_counted() {
+        // it takes connections, and answers nothing
+        let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let metrics = Metrics::new();
+        let endpoint = format!("http://{}", silent.local_addr().expect("an address"));
+        let export = SpanExport::start(&endpoint, &metrics).expect("an exporter");
+        (0..QUEUE).for_each(|_| export.on_end(span()));
+        assert!(!metrics.text().contains("reveille_spans_total{"), "all of them wait");
+        (0..3).for_each(|_| export.on_end(span()));
+        let text = metrics.text();
+        assert!(text.lines().any(|line| line == r#"reveille_spans_total{outcome="lost"} 3"#), "{text}");
+    }
 
     #[test]
     fn collector_is_named_with_or_without_its_path() {

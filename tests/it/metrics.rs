@@ -204,6 +204,12 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
         "ticks",
         "`error` that grows: its warnings in the log say why; mostly the database is away.",
     ),
+    (
+        "spans",
+        &["outcome"],
+        "spans",
+        "`lost` that grows: the collector of `[telemetry] otlp_endpoint` is away or too slow, the log says why; or lower `trace_sampling`.",
+    ),
     ("tasks_late", &[], "tasks", "Above 0 for a minute: nobody fires; look at `/readyz`, the database and its locks."),
     (
         "unreadable_rows",

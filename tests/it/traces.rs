@@ -1,25 +1,30 @@
 //! Traces as a collector gets them, from the real binary over OTLP: names, parents, figures, and what they leave out. A collector
 //! that is away, or never answers, delays nothing.
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{Request, Response, StatusCode};
 use axum::routing::post;
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as AnyValue;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode as SpanStatus;
 use prost::Message;
+use reveille::base::clock::pause;
 use serde_json::{Value, json};
 use wiremock::matchers::method;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use crate::support::api::Api;
 use crate::support::binary::Service;
-use crate::support::model::{ModelServer, OpenAiFormat};
+use crate::support::model::{ANSWERING_MODEL, AnthropicFormat, ModelServer, OpenAiFormat, ResponsesFormat, WireFormat};
+use crate::support::tls::TlsServer;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -69,7 +74,7 @@ fn names(spans: &[Span]) -> Vec<&str> {
 }
 
 /// A service that asks this model and exports to this address.
-fn service(model: &ModelServer, endpoint: &str, more: &str) -> Service {
+fn service_of(model: &ModelServer, endpoint: &str, more: &str) -> Service {
     Service::new().with_config(&format!(
         "[llm.models.main]\nprovider = \"{}\"\nbase_url = \"{}\"\nmodel = \"test-model\"\napi_key = \"sk-test-0123456789\"\n\
          [telemetry]\notlp_endpoint = \"{endpoint}\"\n{more}\n",
@@ -92,8 +97,12 @@ fn agent_task() -> Value {
 
 /// The spans of one run of an agent that calls a tool, and the run.
 async fn traced(more: &str) -> (Vec<Span>, Value) {
-    let (model, collector) = (ModelServer::start::<OpenAiFormat>().await, Collector::start().await);
-    let mut service = service(&model, &format!("http://{}", collector.address), more);
+    traced_on::<OpenAiFormat>(more).await
+}
+
+async fn traced_on<F: WireFormat>(more: &str) -> (Vec<Span>, Value) {
+    let (model, collector) = (ModelServer::start::<F>().await, Collector::start().await);
+    let mut service = service_of(&model, &format!("http://{}", collector.address), more);
     service.start().await;
     let run = run_now(&Api::of(&service), &agent_task()).await;
     assert!(service.terminate().await.success());
@@ -122,9 +131,9 @@ async fn run_of_an_agent_is_a_trace_of_its_calls_with_what_they_came_to() {
         assert_eq!(attribute(root, name), value, "{name}");
     }
     assert!(spans.iter().all(|span| attribute(span, "gen_ai.conversation.id") == run_id), "{spans:?}");
-    let model =
-        ["gen_ai.provider.name", "gen_ai.request.model", "reveille.model"].map(|name| attribute(&spans[1], name));
-    assert_eq!(model, ["openai", "test-model", "main"].map(|name| json!(name)));
+    let model = ["gen_ai.provider.name", "gen_ai.request.model", "gen_ai.response.model", "reveille.model"];
+    let model = model.map(|name| attribute(&spans[1], name));
+    assert_eq!(model, ["openai", "test-model", ANSWERING_MODEL, "main"].map(|name| json!(name)));
     let tokens = |span: &Span| {
         ["input", "output"].map(|kind| attribute(span, &format!("gen_ai.usage.{kind}_tokens")).as_i64().unwrap())
     };
@@ -134,6 +143,52 @@ async fn run_of_an_agent_is_a_trace_of_its_calls_with_what_they_came_to() {
     let told = format!("{spans:?}");
     assert!(!told.contains("Say what time") && !told.contains("It is late") && !told.contains("weekday"), "{told}");
     assert!(!told.contains("is_first"), "{told}");
+}
+
+#[tokio::test]
+async fn model_that_answers_is_on_the_spans_of_every_wire() {
+    for (spans, _) in [traced_on::<AnthropicFormat>("").await, traced_on::<ResponsesFormat>("").await] {
+        for chat in [1, 3] {
+            assert_eq!(attribute(&spans[chat], "gen_ai.request.model"), "test-model");
+            assert_eq!(attribute(&spans[chat], "gen_ai.response.model"), ANSWERING_MODEL);
+        }
+    }
+}
+
+#[tokio::test]
+async fn collector_behind_https_takes_spans_and_they_are_counted() {
+    let (model, tls) = (ModelServer::start::<OpenAiFormat>().await, TlsServer::new("http/1.1"));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let endpoint = format!("https://{}", listener.local_addr().expect("an address"));
+    let spans = Arc::<Mutex<Vec<Span>>>::default();
+    let (acceptor, taken) = (tls.acceptor.clone(), Arc::clone(&spans));
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let Ok(stream) = acceptor.accept(stream).await else { continue };
+            let taken = Arc::clone(&taken);
+            let service = hyper::service::service_fn(move |request| take_over_tls(request, Arc::clone(&taken)));
+            let connection = hyper::server::conn::http1::Builder::new();
+            tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    let mut service = tls.trusted_by(service_of(&model, &endpoint, ""));
+    service.start().await;
+    let api = Api::of(&service);
+    run_now(&api, &agent_task()).await;
+    let deadline = Instant::now() + PATIENCE;
+    while api.metric("reveille_spans_total{outcome=\"exported\"}").await < 4.0 {
+        assert!(Instant::now() < deadline, "they do not arrive\n{}", service.log());
+        pause(Duration::from_millis(50)).await;
+    }
+    assert_eq!(spans.lock().unwrap().len(), 4);
+}
+
+async fn take_over_tls(request: Request<Incoming>, spans: Arc<Mutex<Vec<Span>>>) -> Result<Response<Body>, Infallible> {
+    assert_eq!(request.uri().path(), "/v1/traces");
+    let body = axum::body::to_bytes(Body::new(request.into_body()), usize::MAX).await.expect("a body");
+    let mut answer = Response::new(Body::empty());
+    *answer.status_mut() = take(State(spans), body).await;
+    Ok(answer)
 }
 
 #[tokio::test]
@@ -255,7 +310,7 @@ async fn collector_that_is_away_or_silent_delays_neither_runs_nor_the_end_of_the
     });
     for endpoint in [format!("http://{address}"), "http://127.0.0.1:9".to_owned()] {
         let model = ModelServer::start::<OpenAiFormat>().await;
-        let mut service = service(&model, &endpoint, "");
+        let mut service = service_of(&model, &endpoint, "");
         service.start().await;
         let api = Api::of(&service);
         for _ in 0..3 {
@@ -267,6 +322,7 @@ async fn collector_that_is_away_or_silent_delays_neither_runs_nor_the_end_of_the
         }
         if !endpoint.contains(&address.to_string()) {
             service.until_logged("spans are lost").await;
+            assert!(api.metric("reveille_spans_total{outcome=\"lost\"}").await > 0.0, "they are counted");
         }
         let stopping = Instant::now();
         assert!(service.terminate().await.success());

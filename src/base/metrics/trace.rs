@@ -108,6 +108,7 @@ pub fn chat(name: &str, provider: &str, model: &str) -> Span {
         gen_ai.provider.name = provider,
         reveille.model = name,
         gen_ai.request.model = model,
+        gen_ai.response.model = Empty,
         gen_ai.usage.input_tokens = Empty,
         gen_ai.usage.output_tokens = Empty,
         gen_ai.usage.cache_read.input_tokens = Empty,
@@ -128,6 +129,11 @@ pub fn execute_tool(tool: &str, call_id: &str) -> Span {
         gen_ai.tool.call.result = Empty,
         "error.type" = Empty,
     )
+}
+
+/// Notes on the span of the present request which model answers, in its provider's words.
+pub fn answered_by(model: &str) {
+    note(&Span::current(), "gen_ai.response.model", model);
 }
 
 /// Notes on a span why it has failed: a code.

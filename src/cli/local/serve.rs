@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use super::setup::{ConfigArgs, with_config_place};
 use crate::app::{App, Extras};
+use crate::base::metrics::Metrics;
 use crate::base::token::TokenText;
 use crate::cli::{Screen, Tone};
 use crate::config::{Config, Environment, Loaded};
@@ -40,16 +41,18 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
     if let Some(listen) = args.listen {
         loaded.config.server.listen = listen;
     }
-    let telemetry = telemetry::start(&loaded.config.telemetry);
-    let served = serve(&loaded, screen).await;
+    let metrics = Metrics::new();
+    let telemetry = telemetry::start(&loaded.config.telemetry, &metrics);
+    let served = serve(&loaded, metrics, screen).await;
     telemetry.stop().await;
     served
 }
 
-async fn serve(loaded: &Loaded, screen: &mut Screen) -> anyhow::Result<()> {
+async fn serve(loaded: &Loaded, metrics: Metrics, screen: &mut Screen) -> anyhow::Result<()> {
     let mut stop = ServeStop::listen()?;
     let waiting = |why: &str| tracing::warn!("{why}");
-    let mut starting = Box::pin(App::start(&loaded.config, Extras::default(), waiting));
+    let extras = Extras { metrics, ..Extras::default() };
+    let mut starting = Box::pin(App::start(&loaded.config, extras, waiting));
     let (started, stopped_early) = tokio::select! {
         started = &mut starting => (started, false),
         () = stop.stop_requested() => match timeout(NEARLY_DONE, &mut starting).await {

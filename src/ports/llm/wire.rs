@@ -12,6 +12,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 use sse_stream::SseStream;
 
+use crate::base::metrics::trace;
 use crate::base::secret::Secret;
 use crate::domain::run::transcript::TranscriptMessage;
 use crate::ports::llm::connections::ModelConnections;
@@ -82,6 +83,9 @@ pub async fn ask<F: Format>(
         return streamed(format, response, on_delta).await;
     }
     let (body, text) = json(response, format.key()).await?;
+    if let Some(model) = named_model(&body) {
+        trace::answered_by(model);
+    }
     let answer = format.whole(&body, &text)?;
     if let (Some(on_delta), Some(text)) = (on_delta, &answer.text) {
         on_delta(text);
@@ -108,12 +112,23 @@ async fn streamed<F: Format>(
 ) -> Result<ModelAnswer, LlmError> {
     let mut events = events(response, format.key());
     let mut gathered = F::Gathered::default();
+    let mut is_named = false;
     while let Some(event) = events.next().await {
-        if F::add(&mut gathered, &event?, on_delta) == Progress::Ended {
+        let event = event?;
+        if !is_named && let Some(model) = named_model(&event.data) {
+            trace::answered_by(model);
+            is_named = true;
+        }
+        if F::add(&mut gathered, &event, on_delta) == Progress::Ended {
             break;
         }
     }
     format.streamed(gathered).unwrap_or_else(|| Err(transient("the stream ended before the answer did")))
+}
+
+/// The model that an answer, or an event of a stream, says it is of. Where it stands differs by the wire.
+fn named_model(answer: &Value) -> Option<&str> {
+    ["/model", "/message/model", "/response/model"].iter().find_map(|place| answer.pointer(place)?.as_str())
 }
 
 /// Sends a request and returns the response, if it is a success.

@@ -15,10 +15,9 @@ use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
 use crate::support::binary::Service;
+use crate::support::tls::TlsServer;
 
 /// Calls that the server allows at once on one connection, as many do.
 const STREAMS: u32 = 100;
@@ -31,7 +30,7 @@ struct Http2Model {
     port: u16,
     seen: Arc<Seen>,
     answer: watch::Sender<bool>,
-    certificate: String,
+    tls: TlsServer,
 }
 
 #[derive(Default)]
@@ -44,36 +43,27 @@ struct Seen {
 
 impl Http2Model {
     async fn start() -> Http2Model {
-        let certified = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate");
-        let key = PrivateKeyDer::try_from(certified.signing_key.serialize_der()).expect("its key");
-        let chain = vec![certified.cert.der().clone()];
-        let mut config =
-            ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key).expect("a usable certificate");
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        let tls = TlsAcceptor::from(Arc::new(config));
+        let tls = TlsServer::new("h2");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("its address").port();
         let seen = Arc::<Seen>::default();
         let answer = watch::channel(false).0;
-        let (shared, told) = (Arc::clone(&seen), answer.subscribe());
+        let (acceptor, shared, told) = (tls.acceptor.clone(), Arc::clone(&seen), answer.subscribe());
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(tls.clone(), stream, Arc::clone(&shared), told.clone()));
+                tokio::spawn(serve(acceptor.clone(), stream, Arc::clone(&shared), told.clone()));
             }
         });
-        Http2Model { port, seen, answer, certificate: certified.cert.pem() }
+        Http2Model { port, seen, answer, tls }
     }
 
     /// A service that trusts this server and has its model there.
     fn service(&self) -> Service {
-        let service = Service::new().with_config(&format!(
+        self.tls.trusted_by(Service::new().with_config(&format!(
             "[llm.models.main]\nprovider = 'openai'\nmodel = 'm'\nbase_url = 'https://127.0.0.1:{}/v1'\n\
              timeout_seconds = 600\n",
             self.port
-        ));
-        let certificate = service.dir.path().join("ca.pem");
-        std::fs::write(&certificate, &self.certificate).expect("write the certificate");
-        service.with("SSL_CERT_FILE", certificate.display().to_string())
+        )))
     }
 
     async fn until_waiting(&self, count: usize, service: &Service) {

@@ -41,7 +41,7 @@ impl Api {
         self.answer(Method::PUT, path, Some(body)).await
     }
 
-    /// The value of a metric without labels; 0 where it is not there.
+    /// The value of a metric, whose labels are part of the name; 0 where it is not there.
     pub async fn metric(&self, name: &str) -> f64 {
         let request = self.client.get(format!("{}/metrics", self.url)).bearer_auth(&self.token);
         let text = request.send().await.expect("an answer").text().await.expect("metrics");

@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 use wiremock::matchers::{method, path};
 use wiremock::{Mock, MockServer, Request, Respond, ResponseTemplate};
 
+/// The model that answers say they are of.
+pub const ANSWERING_MODEL: &str = "test-model-2026-01-01";
+
 /// Differences between providers.
 pub trait WireFormat: Send + Sync + 'static {
     /// As in `[llm.models.…] provider`.
@@ -36,7 +39,8 @@ impl WireFormat for OpenAiFormat {
         let call = json!({ "index": 0, "id": "call_1", "type": "function",
             "function": { "name": "current_time", "arguments": "{}" } });
         events(&[
-            json!({ "choices": [{ "index": 0, "delta": { "role": "assistant", "tool_calls": [call] } }] }),
+            json!({ "model": ANSWERING_MODEL,
+                "choices": [{ "index": 0, "delta": { "role": "assistant", "tool_calls": [call] } }] }),
             json!({ "choices": [{ "index": 0, "delta": {}, "finish_reason": "tool_calls" }] }),
             json!({ "choices": [], "usage": { "prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110 } }),
         ]) + "data: [DONE]\n\n"
@@ -44,7 +48,8 @@ impl WireFormat for OpenAiFormat {
 
     fn answers() -> String {
         events(&[
-            json!({ "choices": [{ "index": 0, "delta": { "role": "assistant", "content": "It is " } }] }),
+            json!({ "model": ANSWERING_MODEL,
+                "choices": [{ "index": 0, "delta": { "role": "assistant", "content": "It is " } }] }),
             json!({ "choices": [{ "index": 0, "delta": { "content": "late." } }] }),
             json!({ "choices": [{ "index": 0, "delta": {}, "finish_reason": "stop" }] }),
             json!({ "choices": [], "usage": { "prompt_tokens": 120, "completion_tokens": 5, "total_tokens": 125 } }),
@@ -88,7 +93,7 @@ fn response(items: &[Value], input: u64, output: u64) -> String {
     let usage = json!({ "input_tokens": input, "output_tokens": output, "total_tokens": input + output });
     let done = |(index, item): (usize, &Value)| json!({ "type": "response.output_item.done", "output_index": index, "item": item });
     let mut all: Vec<Value> = items.iter().enumerate().map(done).collect();
-    let response = json!({ "id": "resp_1", "status": "completed", "error": null, "output": items, "usage": usage });
+    let response = json!({ "id": "resp_1", "model": ANSWERING_MODEL, "status": "completed", "error": null, "output": items, "usage": usage });
     all.push(json!({ "type": "response.completed", "response": response }));
     named_events(&all)
 }
@@ -102,7 +107,7 @@ impl WireFormat for AnthropicFormat {
 
     fn asks_for_the_time() -> String {
         named_events(&[
-            json!({ "type": "message_start", "message": { "id": "msg_1", "role": "assistant", "content": [],
+            json!({ "type": "message_start", "message": { "id": "msg_1", "model": ANSWERING_MODEL, "role": "assistant", "content": [],
                 "usage": { "input_tokens": 100, "output_tokens": 1 } } }),
             json!({ "type": "content_block_start", "index": 0,
                 "content_block": { "type": "tool_use", "id": "toolu_1", "name": "current_time", "input": {} } }),
@@ -116,7 +121,7 @@ impl WireFormat for AnthropicFormat {
 
     fn answers() -> String {
         named_events(&[
-            json!({ "type": "message_start", "message": { "id": "msg_2", "role": "assistant", "content": [],
+            json!({ "type": "message_start", "message": { "id": "msg_2", "model": ANSWERING_MODEL, "role": "assistant", "content": [],
                 "usage": { "input_tokens": 120, "output_tokens": 1 } } }),
             json!({ "type": "content_block_start", "index": 0, "content_block": { "type": "text", "text": "" } }),
             json!({ "type": "content_block_delta", "index": 0, "delta": { "type": "text_delta", "text": "It is late." } }),
