@@ -227,7 +227,7 @@ impl Agent {
         if prepared.window.overflows_with(text) {
             return Err(GateRefusal::Skip("message_too_long".into()));
         }
-        self.gate.admit(gate_message(incoming)).await
+        self.gate.admit(gate_message(incoming), &incoming.clock).await
     }
 
     /// Where an agent waited for the message, its answer is that of the run, and the loop finds it on the record.
@@ -236,7 +236,7 @@ impl Agent {
         if !checkpoint.is_empty() {
             return Ok(());
         }
-        let Some(answer) = self.pending.take(gate_message(incoming)).await? else { return Ok(()) };
+        let Some(answer) = self.pending.take(gate_message(incoming), &incoming.clock).await? else { return Ok(()) };
         let answer = TranscriptMessage::Assistant {
             text: Some(answer),
             tool_calls: Vec::new(),
@@ -263,7 +263,7 @@ impl Agent {
         SummaryWriter {
             settings: self.context.clone(),
             cache: self.summaries.clone(),
-            chain: chain.map(Chain::budgeted).map(Arc::new),
+            chain: chain.map(|chain| Arc::new(chain.budgeted().without_thinking())),
             store: incoming.store.clone(),
             clock: incoming.clock.clone(),
             tenant: incoming.tenant.as_str().to_owned(),
@@ -288,6 +288,7 @@ impl Agent {
             timezone: incoming.timezone,
             host: &incoming.host,
             clock: &incoming.clock,
+            stop: &incoming.stop,
             known: &incoming.known,
             time_limit: Duration::from_secs(self.settings.tool_execution_timeout),
             results: &self.results,
@@ -323,6 +324,7 @@ impl Agent {
             verification: AnswerVerification {
                 verifiers: &self.verifiers,
                 compute: &self.compute,
+                clock: &incoming.clock,
                 tenant: incoming.tenant.as_str(),
                 channel: incoming.channel.as_ref(),
             },

@@ -28,6 +28,7 @@ use crate::agent::calls::result_cache::ResultCache;
 use crate::agent::calls::shown::{FetchedOutput, ResultView, ShownOutput};
 use crate::agent::consent::{Consent, ConsentVerdict, EarlierQuestions, REFUSED};
 use crate::agent::context::ContextWindow;
+use crate::agent::stop::StopSignal;
 use crate::agent::stream::StreamEmitter;
 use crate::base::clock::Clock;
 use crate::base::compute::Compute;
@@ -58,6 +59,7 @@ pub struct ToolRunner<'a> {
     pub timezone: Tz,
     pub host: &'a std::sync::Arc<dyn ToolHost>,
     pub clock: &'a Clock,
+    pub stop: &'a StopSignal,
     /// The secrets that the run has used so far.
     pub known: &'a UsedSecrets,
     pub time_limit: Duration,

@@ -6,9 +6,15 @@ pub mod rates;
 pub mod safety;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use uuid::Uuid;
+
+use crate::base::clock::Clock;
+
+/// The longest that a check is waited for.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// A message that wants to get to a model.
 #[derive(Debug, Clone, Copy)]
@@ -19,7 +25,7 @@ pub struct GateMessage<'a> {
     pub run_id: Uuid,
     /// The run's task; `None` where it has none.
     pub task_id: Option<Uuid>,
-    /// `trigger`, `chat`, or `step` for an agent in a pipeline.
+    /// `trigger`, `chat`, or `step` for an agent or a question to a model in a pipeline.
     pub source: &'static str,
     /// The message, whole.
     pub text: &'a str,
@@ -39,7 +45,8 @@ pub trait GateCheck: Send + Sync {
     /// Name of the check, for the log.
     fn name(&self) -> &'static str;
 
-    /// Lets the message pass, or says why not. Waits for no person and for no model.
+    /// Lets the message pass, or says why not. Waits for no person and for no model, and has 10 seconds: then the run goes back
+    /// into the queue.
     fn check<'a>(&'a self, message: GateMessage<'a>) -> BoxFuture<'a, Result<(), GateRefusal>>;
 }
 
@@ -54,9 +61,17 @@ impl Gate {
     }
 
     /// Asks one check after the other, until one refuses.
-    pub async fn admit(&self, message: GateMessage<'_>) -> Result<(), GateRefusal> {
+    pub async fn admit(&self, message: GateMessage<'_>, clock: &Clock) -> Result<(), GateRefusal> {
         for check in self.0.iter() {
-            if let Err(refusal) = check.check(message).await {
+            let admitted = tokio::select! {
+                biased;
+                admitted = check.check(message) => admitted,
+                () = clock.sleep(TIME_LIMIT) => {
+                    tracing::warn!(check = check.name(), "a check of the gate has not come to an end in its time");
+                    Err(GateRefusal::NotNow)
+                }
+            };
+            if let Err(refusal) = admitted {
                 tracing::info!(run_id = %message.run_id, check = check.name(), ?refusal, "message refused by the gate");
                 return Err(refusal);
             }

@@ -112,9 +112,7 @@ impl ReactLoop<'_> {
                 return Ok(true);
             }
             let verdict = TranscriptMessage::Verdict { warnings, flags };
-            for ToolWarning { tool, message } in ToolWarning::of(&verdict) {
-                self.teller.tool_warning(&tool, message);
-            }
+            self.teller.stored_message(self.checkpoint.turn(), &verdict);
             self.checkpoint.add(self.checkpoint.turn(), vec![Added::plain(verdict)]);
         }
         let Some(TranscriptMessage::Verdict { flags, .. }) = self.checkpoint.verdict() else { return Ok(true) };
@@ -218,7 +216,7 @@ impl ReactLoop<'_> {
     /// Asks the chain, with a shorter conversation each time that it was too long.
     async fn complete(&mut self, turn: i64, forced: bool) -> Result<Completed, RunError> {
         self.prepare_view();
-        let (mut step, mut recoveries) = (Some(0), 0);
+        let (mut step, mut recoveries, mut is_reserved) = (Some(0), 0, false);
         loop {
             let aside = self.aside(forced);
             let has_aside = aside.is_some();
@@ -229,14 +227,14 @@ impl ReactLoop<'_> {
                 max_tokens: None,
                 temperature: None,
             };
-            if recoveries == 0 {
+            if !std::mem::replace(&mut is_reserved, true) {
                 let reserved = budget::reserve(self.checkpoint.store(), self.slot, &self.chain, turn, &request);
                 self.stop.run_until_stopped(reserved).await??;
-                // behind the last turn nothing is asked that could show it
-                if !forced {
-                    let turn_cost = || self.chain.worst_case(&request).most;
-                    self.summaries.begin(request.messages.len(), &self.checkpoint, turn_cost);
-                }
+            }
+            // behind the last turn nothing is asked that could show it
+            if recoveries == 0 && !forced {
+                let turn_cost = || self.chain.worst_case(&request).most;
+                self.summaries.begin(request.messages.len(), &self.checkpoint, turn_cost);
             }
             let tell = |progress: CallProgress| match progress {
                 CallProgress::Asked => self.teller.message_start(turn),
@@ -250,10 +248,14 @@ impl ReactLoop<'_> {
                 Err(LlmError::Overflow { message }) => {
                     tracing::info!(turn, recoveries, error = %message, "conversation too long for the model");
                     let next = step.filter(|_| recoveries < self.max_recoveries);
-                    let Some(from) = next else { return Err(RunError::fail("context_overflow", TOO_LONG)) };
+                    let Some(from) = next else { return Err(too_long()) };
                     // what nothing shortens is asked once more as it is: it may have been the answer that did not fit
                     step = self.view.recover(&mut self.checkpoint, from);
                     recoveries += 1;
+                    // an answer that did not fit was paid for, and the next one is paid for by itself
+                    let unusable = budget::unusable_answer(self.chain.take_unusable(), None, &too_long());
+                    is_reserved = unusable.is_none();
+                    self.checkpoint.add(turn, unusable.into_iter().collect());
                 }
                 Err(error) => return Err(answer::no_answer(error)),
             }
@@ -335,4 +337,9 @@ struct AcceptedAnswer {
     answer: ModelAnswer,
     model: String,
     usage: Usage,
+}
+
+/// The end of a run whose conversation nothing makes short enough.
+fn too_long() -> RunError {
+    RunError::fail("context_overflow", TOO_LONG)
 }

@@ -83,7 +83,7 @@ impl CallRound<'_, '_> {
             let (index, urgent) = (completed.index, completed.unrepeatable);
             let mut result = result_entry(self.window.cut_result(&completed.text), completed);
             self.tell_of_repetition(turn, &waiting, &mut result);
-            self.teller.tool_result(turn, &result.message);
+            self.teller.stored_message(turn, &result.message);
             waiting.push((index, result));
             // what can't be repeated is stored at once, not when its siblings are done
             if urgent {

@@ -34,7 +34,7 @@ impl StreamEmitter {
     }
 
     pub fn tool_warning(&self, tool: &str, message: impl Into<String>) {
-        (self.0)(StreamEvent::ToolWarning { tool: tool.to_owned(), message: message.into() });
+        (self.0)(StreamEvent::ToolWarning { turn: None, tool: tool.to_owned(), message: message.into() });
     }
 
     /// A person is about to be asked. Watchers are told once it is recorded, and so of calls that are only held.
@@ -45,8 +45,8 @@ impl StreamEmitter {
         }
     }
 
-    /// A call has its result; of other messages nothing is told.
-    pub fn tool_result(&self, turn: i64, message: &TranscriptMessage) {
+    /// A call has its result, or an answer its verdict; of other messages nothing is told.
+    pub fn stored_message(&self, turn: i64, message: &TranscriptMessage) {
         StreamEvent::of_message(turn, message, None).into_iter().for_each(&*self.0);
     }
 }

@@ -10,6 +10,7 @@ mod severity;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -18,6 +19,7 @@ use serde_json::{Map, json};
 use crate::agent::ChannelLimits;
 use crate::agent::verify::checks::AnswerCheck;
 use crate::agent::verify::rules::VerifierRules;
+use crate::base::clock::Clock;
 use crate::base::compute::Compute;
 use crate::domain::run::TranscriptMessage;
 
@@ -71,7 +73,7 @@ pub trait Verifier: Send + Sync {
     /// Name of the verifier, such as `C-0100`; they run in the order of their names.
     fn name(&self) -> &str;
 
-    /// Looks at an answer. Waits for no person.
+    /// Looks at an answer. Waits for no person, and has 30 seconds: an answer that was not verified does not go out.
     fn verify<'a>(&'a self, answer: &'a AnswerToVerify) -> BoxFuture<'a, Verdict>;
 }
 
@@ -100,15 +102,18 @@ impl Verifiers {
     }
 
     /// The findings of all, in the order of the verifiers' names; each begins with the name.
-    pub async fn verify(&self, answer: AnswerToVerify, compute: &Compute) -> Verdict {
+    pub async fn verify(&self, answer: AnswerToVerify, compute: &Compute, clock: &Clock) -> Verdict {
         let answer = Arc::new(answer);
         let mut found = self.computed(&answer, compute).await;
         for verifier in &self.0.added {
             let name = verifier.name().to_owned();
-            let verdict = AssertUnwindSafe(verifier.verify(&answer)).catch_unwind().await;
+            let verdict = tokio::select! {
+                biased;
+                verdict = AssertUnwindSafe(verifier.verify(&answer)).catch_unwind() => verdict.map_err(|_| BROKEN),
+                () = clock.sleep(TIME_LIMIT) => Err(LATE),
+            };
             // an answer that was not verified does not go out
-            found
-                .push((name, verdict.unwrap_or_else(|_| Verdict { flags: vec![BROKEN.into()], ..Verdict::default() })));
+            found.push((name, verdict.unwrap_or_else(|why| Verdict { flags: vec![why.into()], ..Verdict::default() })));
         }
         found.sort_by(|(one, _), (other, _)| one.cmp(other));
         let mut all = Verdict::default();
@@ -146,6 +151,8 @@ pub struct AnswerVerification<'a> {
     pub verifiers: &'a Verifiers,
     /// Computes what takes long.
     pub compute: &'a Compute,
+    /// Time of the run.
+    pub clock: &'a Clock,
     /// The tenant that owns the run.
     pub tenant: &'a str,
     /// Limits of the channel that carries the answer.
@@ -166,7 +173,7 @@ impl AnswerVerification<'_> {
         let (tenant, text, channel) = (self.tenant.to_owned(), text.to_owned(), self.channel.cloned());
         let given = given.collect::<Vec<_>>().join("\n");
         let answer = AnswerToVerify { tenant, text, given, channel, results: results.collect() };
-        self.verifiers.verify(answer, self.compute).await
+        self.verifiers.verify(answer, self.compute, self.clock).await
     }
 }
 
@@ -190,6 +197,9 @@ const SOURCE: &str = "verifiers";
 /// Work of all checks for one byte of an answer and its results, in steps of about a nanosecond.
 const STEPS_PER_BYTE: u64 = 100;
 const BROKEN: &str = "the verifier broke down";
+const LATE: &str = "the verifier did not come to an end in 30 s";
+/// The longest that a verifier of an embedder is waited for.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
@@ -220,7 +230,7 @@ mod tests {
         let verifiers = Verifiers::new(&settings.unwrap(), added);
         let (text, given) = ("yes".into(), String::new());
         let answer = AnswerToVerify { tenant: "ann".into(), text, given, channel: None, results: vec![] };
-        let verdict = verifiers.verify(answer, &Compute::new(1)).await;
+        let verdict = verifiers.verify(answer, &Compute::new(1), &Clock::system()).await;
         assert_eq!(verdict.warnings, ["A-0500: too short", "U-0900: says yes"]);
         assert_eq!(verdict.flags, ["C-0100: the verifier broke down", "C-0900: no"]);
         assert!(!verdict.pass());

@@ -138,12 +138,13 @@ fn print_model_call(model_call: &Value, screen: &mut Screen) -> io::Result<()> {
     }
 }
 
-/// `main, 400 (300 cached) + 24 (10 thinking) tokens`; `None`: the entry does not say.
+/// `main, 400 (300 cached) (50 to cache) + 24 (10 thinking) tokens`; `None`: the entry does not say.
 fn model_call_text(model_call: &Value) -> Option<String> {
     let (model, tokens) = (model_call["model"].as_str()?, &model_call["tokens"]);
     let count = |name: &str| tokens[name].as_i64().unwrap_or_default();
     let part = |count: i64, what: &str| if count > 0 { format!(" ({count} {what})") } else { String::new() };
-    let input = format!("{}{}", count("input"), part(count("cache_read"), "cached"));
+    let caches = part(count("cache_read"), "cached") + &part(count("cache_write"), "to cache");
+    let input = format!("{}{caches}", count("input"));
     let output = format!("{}{}", count("output"), part(count("reasoning"), "thinking"));
     Some(format!("{}, {input} + {output} tokens", on_one_line(model)))
 }
@@ -181,7 +182,7 @@ mod tests {
         let text = |tokens: Value| model_call_text(&json!({ "model": "main", "tokens": tokens })).unwrap();
         assert_eq!(text(json!({ "input": 400, "output": 24 })), "main, 400 + 24 tokens");
         let whole = json!({ "input": 400, "output": 24, "cache_read": 300, "cache_write": 50, "reasoning": 10 });
-        assert_eq!(text(whole), "main, 400 (300 cached) + 24 (10 thinking) tokens");
+        assert_eq!(text(whole), "main, 400 (300 cached) (50 to cache) + 24 (10 thinking) tokens");
         assert_eq!(model_call_text(&Value::Null), None, "an entry of format 1");
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod anthropic;
 pub mod breaker;
+mod chain_link;
 pub mod connections;
 mod failure;
 pub mod fallback;
@@ -99,6 +100,31 @@ pub struct ModelAnswer {
     pub tokens: ModelTokens,
     /// The provider's own message, where it is to be sent back as it was.
     pub provider_message: Option<Arc<ProviderMessage>>,
+    /// Why it can't be used, though its provider has charged for it, or may have; `None`: it can.
+    pub failure: Option<AnswerFailure>,
+}
+
+/// An answer that is of no use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AnswerFailure {
+    /// The reason.
+    pub error: LlmError,
+    /// Whether the answer's tokens are what its provider has charged for; else nobody has said.
+    pub is_metered: bool,
+}
+
+impl ModelAnswer {
+    /// An answer that is of no use, with the tokens that its provider has charged for; none: nobody has said.
+    pub fn failed(error: LlmError, tokens: ModelTokens) -> ModelAnswer {
+        ModelAnswer {
+            text: None,
+            tool_calls: vec![],
+            stop: StopReason::Done,
+            tokens,
+            provider_message: None,
+            failure: Some(AnswerFailure { error, is_metered: tokens != ModelTokens::default() }),
+        }
+    }
 }
 
 /// How a call failed, by what can be done about it. Messages carry no secrets.
@@ -133,6 +159,8 @@ pub enum LlmError {
     /// The provider or the way to it is broken; later may do.
     #[error("unavailable: {message}")]
     Transient {
+        /// The wait that the provider asks for.
+        retry_after: Option<Duration>,
         /// The reason, in a sentence.
         message: String,
     },
@@ -261,6 +289,7 @@ fn link(
     connections: &Arc<ModelConnections>,
     clock: &Clock,
 ) -> Result<ChainLink, FieldError> {
+    let plain = settings.without_thinking().map(|settings| each_key(&settings, connections, clock)).transpose()?;
     let lower = settings.effort.into_iter().flat_map(|effort| effort.lower(&settings.provider));
     let lower = lower.map(|effort| each_key(&settings.with_effort(effort), connections, clock));
     Ok(ChainLink {
@@ -268,6 +297,7 @@ fn link(
         origin: ModelOrigin { provider: settings.provider.clone(), model: settings.model.clone() },
         keys: each_key(settings, connections, clock)?,
         lower: lower.collect::<Result<_, _>>()?,
+        plain: plain.unwrap_or_default(),
         breaker: ModelBreaker::default(),
         counter: encoders.counter(&settings.model),
         calibration: TokenCalibration::default(),

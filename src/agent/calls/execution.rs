@@ -66,8 +66,14 @@ impl ToolRunner<'_> {
             let Some(next) = again(tool.definition(), &tool.policy.retry, &error, tries, limit) else {
                 return Err(error);
             };
+            // no call begins where the run is to stop
+            if self.stop.reason().is_some() {
+                return Err(error);
+            }
             self.teller.tool_warning(&call.name, format!("{error}; trying again"));
-            self.clock.sleep(next.wait).await;
+            if self.stop.run_until_stopped(self.clock.sleep(next.wait)).await.is_err() {
+                return Err(error);
+            }
             limit = next.limit;
         }
         unreachable!("tries are counted, and limited by the policy")

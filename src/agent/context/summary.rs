@@ -294,7 +294,10 @@ impl SummaryWork {
                 self.cache.keep(self.key, &text, kept_until);
                 WrittenSummary::Done { text, usage, model_call }
             }
-            None => WrittenSummary::Unusable(usage, model_call),
+            None => {
+                tracing::info!(stop = ?answer.stop, "no usable summary, the conversation is shortened without it");
+                WrittenSummary::Unusable(usage, model_call)
+            }
         }
     }
 }

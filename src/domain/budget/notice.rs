@@ -76,8 +76,9 @@ fn words(
                 true => (
                     format!("Budget used up: {}", task.unwrap_or("all tasks")),
                     format!(
-                        "The budget of {of} that {whose} may spend on models today is used up. Runs end without an answer, or \
-                         are skipped, until the next day (UTC) begins or the budget is raised."
+                        "Of the budget of {of} that {whose} may spend on models today, less is left than a call of a model may \
+                         come to. Runs that need more end without an answer, or are skipped, until the next day (UTC) begins or \
+                         the budget is raised."
                     ),
                 ),
             }
@@ -96,8 +97,9 @@ fn words(
                 true => (
                     format!("Budget verbraucht: {}", task.unwrap_or("alle Aufgaben")),
                     format!(
-                        "Das heutige Budget ({of}) für Modelle ist verbraucht; es gilt für {whose}. Läufe enden ohne Antwort oder \
-                         werden ausgelassen, bis der nächste Tag (UTC) beginnt oder das Budget erhöht wird."
+                        "Vom heutigen Budget ({of}) für Modelle ist weniger übrig, als ein Aufruf eines Modells brauchen kann; es \
+                         gilt für {whose}. Läufe, die mehr brauchen, enden ohne Antwort oder werden ausgelassen, bis der nächste \
+                         Tag (UTC) beginnt oder das Budget erhöht wird."
                     ),
                 ),
             }

@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use crate::domain::approval::Approval;
 use crate::domain::run::RunFinish;
+use crate::domain::run::result::ToolWarning;
 use crate::domain::run::transcript::{ModelCall, ToolCall, TranscriptMessage};
 
 /// One event of a run's stream; the SSE event name is the tag.
@@ -83,9 +84,12 @@ pub enum StreamEvent {
         /// The effect of the call, in a sentence.
         summary: String,
     },
-    /// A call can't be executed as it is.
+    /// A call can't be executed as it is, or a verifier has found something about an answer.
     ToolWarning {
-        /// Name of the tool.
+        /// The model's turn, of a finding of a verifier: it is in the transcript, and told again after a break.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        turn: Option<i64>,
+        /// Name of the tool, or of the verifier.
         tool: String,
         /// The reason, in a sentence.
         message: String,
@@ -123,10 +127,13 @@ impl StreamEvent {
                 let (tool, id, result) = (name.clone(), call_id.clone(), content.clone());
                 vec![StreamEvent::ToolResult { turn, tool, id, result, error: *is_error }]
             }
+            TranscriptMessage::Verdict { .. } => {
+                let told = |ToolWarning { tool, message }| StreamEvent::ToolWarning { turn: Some(turn), tool, message };
+                ToolWarning::of(message).into_iter().map(told).collect()
+            }
             TranscriptMessage::System { .. }
             | TranscriptMessage::User { .. }
             | TranscriptMessage::Unusable { .. }
-            | TranscriptMessage::Verdict { .. }
             | TranscriptMessage::Compaction(_)
             | TranscriptMessage::Pipeline { .. }
             | TranscriptMessage::Step { .. }
@@ -148,7 +155,7 @@ impl StreamEvent {
             None => StreamEvent::ApprovalRequired { approval_id, turn, tool, id, summary: proposal.summary.clone() },
             Some(window) => {
                 let message = format!("held for {} s, and may be stopped until then", window.num_seconds());
-                StreamEvent::ToolWarning { tool, message }
+                StreamEvent::ToolWarning { turn: None, tool, message }
             }
         }
     }

@@ -64,10 +64,13 @@ impl Anthropic {
                 provider_message: answer.provider_message.clone(),
                 finish: None,
             });
-            let more = wire::ask(self, &request, on_delta).await?;
-            answer = self.joined(answer, more);
+            answer = match wire::ask(self, &request, on_delta).await {
+                Ok(more) => self.joined(answer, more),
+                Err(error) => return Ok(ModelAnswer::failed(error, answer.tokens)),
+            };
         }
-        Err(wire::transient(format!("the model has paused {PAUSES} times and has not come to an end")))
+        let error = wire::transient(format!("the model has paused {PAUSES} times and has not come to an end"));
+        Ok(ModelAnswer::failed(error, answer.tokens))
     }
 
     /// One answer of what the model wrote before and after a pause.
@@ -83,6 +86,7 @@ impl Anthropic {
             stop: after.stop,
             tokens: before.tokens + after.tokens,
             provider_message: None,
+            failure: after.failure,
         };
         match blocks {
             Some(blocks) => self.with_provider_message(blocks, answer),

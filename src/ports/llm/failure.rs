@@ -62,20 +62,21 @@ pub fn of_response(status: StatusCode, headers: &HeaderMap, body: &str) -> LlmEr
         413 => LlmError::Overflow { message },
         400 | 422 if speaks_of_overflow(body) => LlmError::Overflow { message },
         408 | 504 => LlmError::Timeout { message },
-        409 | 425 | 500..=599 => LlmError::Transient { message },
+        409 | 425 | 500..=599 => LlmError::Transient { retry_after: retry_after(headers), message },
         _ => LlmError::Rejected { message },
     }
 }
 
-/// The words of OpenAI, Anthropic, vLLM, llama.cpp and OpenRouter for a conversation that is too long.
+/// The words of OpenAI, Anthropic, Gemini, vLLM, llama.cpp and OpenRouter for a conversation that is too long.
 fn speaks_of_overflow(body: &str) -> bool {
-    const WORDS: [&str; 6] = [
+    const WORDS: [&str; 7] = [
         "context_length_exceeded",
         "maximum context length",
         "prompt is too long",
         "exceed_context_size",
         "exceeds the available context size",
         "input length and `max_tokens` exceed context limit",
+        "exceeds the maximum number of tokens allowed",
     ];
     let body = body.to_lowercase();
     WORDS.iter().any(|words| body.contains(words))
@@ -123,6 +124,10 @@ mod tests {
             (400, r#"{"error":{"message":"too long","code":"context_length_exceeded"}}"#),
             (400, r#"{"error":{"message":"This model's maximum context length is 8192 tokens"}}"#),
             (400, r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 9 > 8"}}"#),
+            (
+                400,
+                r#"{"error":{"message":"The input token count (9) exceeds the maximum number of tokens allowed (8)."}}"#,
+            ),
             (400, r#"{"error":{"message":"unknown field"}}"#),
             (401, ""),
             (402, r#"{"error":{"message":"no credits"}}"#),
@@ -143,6 +148,7 @@ mod tests {
         the conversation is too long for the model: 400: too long
         the conversation is too long for the model: 400: This model's maximum context length is 8192 tokens
         the conversation is too long for the model: 400: prompt is too long: 9 > 8
+        the conversation is too long for the model: 400: The input token count (9) exceeds the maximum number of tokens allowed (8).
         refused: 400: unknown field
         the key was refused: 401: no reason given
         the key was refused: 402: no credits
@@ -168,6 +174,11 @@ mod tests {
         assert_eq!(wait("retry-after-ms", "250"), Some(Duration::from_millis(250)));
         for odd in ["-1", "soon", "inf", "1e300"] {
             assert_eq!(wait("retry-after", odd), None, "{odd}");
+        }
+        let headers = HeaderMap::from_iter([(http::header::RETRY_AFTER, "7".parse().unwrap())]);
+        for status in [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE] {
+            let asked = of_response(status, &headers, "").retry_after();
+            assert_eq!(asked, Some(Duration::from_secs(7)), "{status}");
         }
     }
 

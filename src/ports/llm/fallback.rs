@@ -11,54 +11,16 @@ use std::sync::{Arc, Mutex};
 use tracing::{Instrument, Span};
 
 use crate::base::clock::Clock;
-use crate::base::collections::fair_queue::{FairQueue, QueuePermit};
 use crate::base::metrics::trace;
 use crate::domain::budget::CallBound;
 use crate::domain::run::Usage;
-use crate::ports::llm::breaker::ModelBreaker;
-use crate::ports::llm::pricing::TokenPrices;
 use crate::ports::llm::retry::{KeyAttempts, check_answer};
 use crate::ports::llm::settings::DEFAULT_MAX_TOKENS;
 use crate::ports::llm::tokens::TokenCounter;
-use crate::ports::llm::tokens::calibration::TokenCalibration;
 use crate::ports::llm::{LlmError, Model, ModelAnswer, ModelRequest};
 
+pub use crate::ports::llm::chain_link::{ChainLink, ModelOrigin};
 pub use crate::ports::llm::retry::RetryWait;
-
-/// One model with all its keys.
-pub struct ChainLink {
-    /// As in the settings.
-    pub name: String,
-    /// Names of the provider and of the model there, for traces.
-    pub origin: ModelOrigin,
-    /// The model, once for each key.
-    pub keys: Vec<Arc<dyn Model>>,
-    /// Its keys with less thinking, level by level.
-    pub lower: Vec<Vec<Arc<dyn Model>>>,
-    /// Passes the model over while it keeps failing.
-    pub breaker: ModelBreaker,
-    /// Places of the calls that are made at once, which tenants have in turn; `None`: there is no limit.
-    pub calls: Option<FairQueue<String>>,
-    /// Estimates tokens of requests before anything is known of the model.
-    pub counter: TokenCounter,
-    /// The provider's own counts of them.
-    pub calibration: TokenCalibration,
-    /// Most tokens of a request; `None`: there is no limit.
-    pub context_token_limit: Option<u64>,
-    /// Longest answer in tokens; `None`: the provider's own.
-    pub max_output_tokens: Option<u32>,
-    /// Prices of the model.
-    pub rates: TokenPrices,
-}
-
-/// Where a model is.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ModelOrigin {
-    /// The provider, as in the settings.
-    pub provider: String,
-    /// The provider's name of the model.
-    pub model: String,
-}
 
 /// The models that are asked in turn.
 pub struct Chain {
@@ -68,6 +30,8 @@ pub struct Chain {
     clock: Clock,
     /// A budget holds for the calls.
     is_budgeted: bool,
+    /// Models are asked to think as little as they can.
+    is_plain: bool,
     /// Usage of answers that could not be used and were not taken yet.
     unusable: Mutex<Usage>,
 }
@@ -81,6 +45,12 @@ pub struct Completed {
     pub model: String,
     /// Cost of the call, in micro-dollars.
     pub cost_micros: i64,
+}
+
+impl Completed {
+    fn of(link: &ChainLink, answer: ModelAnswer) -> Completed {
+        Completed { model: link.name.clone(), cost_micros: link.rates.cost_micros(answer.tokens), answer }
+    }
 }
 
 /// Events of a call while it lasts.
@@ -100,7 +70,7 @@ impl Chain {
     pub fn new(links: Vec<Arc<ChainLink>>, tenant: &str, retry: RetryWait, clock: Clock) -> Chain {
         let links = links.into_iter().map(|link| LinkInUse { link, level: AtomicUsize::new(0) }).collect();
         let tenant = tenant.to_owned();
-        Chain { links, tenant, retry, clock, is_budgeted: false, unusable: Mutex::default() }
+        Chain { links, tenant, retry, clock, is_budgeted: false, is_plain: false, unusable: Mutex::default() }
     }
 
     /// For calls that are paid from a budget: each has a longest answer, and none follows one that was paid for, because no
@@ -109,12 +79,16 @@ impl Chain {
         Chain { is_budgeted: true, ..self }
     }
 
+    /// For short answers, all of which thinking would take up.
+    pub fn without_thinking(self) -> Chain {
+        Chain { is_plain: true, ..self }
+    }
+
     /// The most that one call may come to, whichever model answers.
     pub fn worst_case(&self, request: &ModelRequest) -> CallBound {
         let mut bound = CallBound::default();
         for link in self.links.iter().map(|used| &used.link) {
-            let (input, output) =
-                (link.careful_counter().request(request) as i64, i64::from(link.longest_answer(request)));
+            let (input, output) = link.most(request);
             bound.most.tokens = bound.most.tokens.max(input + output);
             bound.most.cost_micros = bound.most.cost_micros.max(link.rates.most_micros(input, output));
             if link.rates.is_unknown() {
@@ -176,7 +150,7 @@ impl Chain {
         let LinkInUse { link, level } = link;
         let first = level.load(Ordering::Relaxed);
         let mut fails_for_now = false;
-        for (index, keys) in link.levels().enumerate().skip(first) {
+        for (index, keys) in link.levels(self.is_plain).into_iter().enumerate().skip(first) {
             let patience = if index == first { patience } else { Patience::Once };
             match self.ask_keys(link, keys, patience, call).await? {
                 KeysAnswer::Answered(answer) => {
@@ -184,7 +158,7 @@ impl Chain {
                     // one thinking configuration from here on: what was too much once is not asked for in the next turn
                     level.store(index, Ordering::Relaxed);
                     link.calibration.observe(link.counter, call.request, answer.tokens.input);
-                    return Ok(Some(link.completed(*answer)));
+                    return Ok(Some(Completed::of(link, *answer)));
                 }
                 KeysAnswer::KeysRefused => break,
                 KeysAnswer::Failed { for_now } => fails_for_now |= for_now,
@@ -242,11 +216,16 @@ impl Chain {
                 // no error and no reason to ask another model: the run's own time limit bounds the wait
                 let _turn = link.turn(&self.tenant).await;
                 let span = trace::chat(&link.name, &link.origin.provider, &link.origin.model);
+                let cut = CutCall { chain: self, link, request: &request };
                 let answer = model.complete(&request, Some(&on_delta)).instrument(span.clone()).await;
+                std::mem::forget(cut);
                 note_on_span(&span, &answer);
                 answer
             };
-            let error = match answer.and_then(|answer| self.check(link, answer)) {
+            if matches!(answer, Err(LlmError::Timeout { .. })) {
+                self.note_unmetered(link, &request);
+            }
+            let error = match answer.and_then(|answer| self.check(link, &request, answer)) {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
@@ -268,6 +247,9 @@ fn note_on_span(span: &Span, answer: &Result<ModelAnswer, LlmError>) {
     match answer {
         Ok(answer) => {
             let tokens = answer.tokens;
+            if let Some(failure) = &answer.failure {
+                trace::fail(span, failure.error.code());
+            }
             span.record("gen_ai.usage.input_tokens", tokens.input);
             span.record("gen_ai.usage.output_tokens", tokens.output);
             span.record("gen_ai.usage.cache_read.input_tokens", tokens.cache_read);
@@ -287,18 +269,25 @@ impl Chain {
     }
 
     /// Passes on an answer that can be used, and notes what any other has cost.
-    fn check(&self, link: &ChainLink, answer: ModelAnswer) -> Result<ModelAnswer, LlmError> {
-        let tokens = answer.tokens;
-        check_answer(answer).inspect_err(|_| {
-            let mut unusable = self.unusable.lock().expect("usage lock");
-            *unusable += Usage {
-                turns: 1,
-                tool_calls: 0,
-                input_tokens: tokens.input,
-                output_tokens: tokens.output,
-                cost_micros: link.rates.cost_micros(tokens),
-            };
+    fn check(&self, link: &ChainLink, request: &ModelRequest, answer: ModelAnswer) -> Result<ModelAnswer, LlmError> {
+        let (tokens, is_metered) = (answer.tokens, answer.failure.as_ref().is_none_or(|failure| failure.is_metered));
+        check_answer(answer).inspect_err(|_| match is_metered {
+            true => self.note_unusable(tokens.input, tokens.output, link.rates.cost_micros(tokens)),
+            false => self.note_unmetered(link, request),
         })
+    }
+
+    /// Notes an answer that nobody has counted: under a budget it counts as the worst, because it may have been that.
+    fn note_unmetered(&self, link: &ChainLink, request: &ModelRequest) {
+        if self.is_budgeted {
+            let (input, output) = link.most(request);
+            self.note_unusable(input, output, link.rates.most_micros(input, output));
+        }
+    }
+
+    fn note_unusable(&self, input_tokens: i64, output_tokens: i64, cost_micros: i64) {
+        let mut unusable = self.unusable.lock().expect("usage lock");
+        *unusable += Usage { turns: 1, tool_calls: 0, input_tokens, output_tokens, cost_micros };
     }
 
     /// Whether an answer that could not be used was paid for in this call.
@@ -334,6 +323,19 @@ enum KeysAnswer {
     },
 }
 
+/// A request that is under way. One that nobody waits for any more may have been charged for.
+struct CutCall<'a> {
+    chain: &'a Chain,
+    link: &'a ChainLink,
+    request: &'a ModelRequest,
+}
+
+impl Drop for CutCall<'_> {
+    fn drop(&mut self) {
+        self.chain.note_unmetered(self.link, self.request);
+    }
+}
+
 /// One call, and the errors that it has met.
 struct ModelAttempts<'a> {
     request: &'a ModelRequest,
@@ -356,40 +358,6 @@ impl ModelAttempts<'_> {
     }
 }
 
-impl ChainLink {
-    /// The model with its keys at each level of thinking: as it is configured first, then with less and less.
-    fn levels(&self) -> impl Iterator<Item = &[Arc<dyn Model>]> {
-        std::iter::once(&self.keys).chain(&self.lower).map(Vec::as_slice)
-    }
-
-    /// Most tokens of an answer.
-    fn longest_answer(&self, request: &ModelRequest) -> u32 {
-        request.max_tokens.or(self.max_output_tokens).unwrap_or(DEFAULT_MAX_TOKENS)
-    }
-
-    fn calibrated_counter(&self) -> TokenCounter {
-        self.calibration.applied_to(self.counter)
-    }
-
-    /// Never estimates less than what is expected of a model of which nothing is known: what is reserved must do.
-    fn careful_counter(&self) -> TokenCounter {
-        let calibrated = self.calibrated_counter();
-        TokenCounter { margin: calibrated.margin.max(self.counter.margin), ..calibrated }
-    }
-
-    /// The place of one call, once it is the tenant's turn.
-    async fn turn(&self, tenant: &str) -> Option<QueuePermit<String>> {
-        match &self.calls {
-            Some(calls) => Some(calls.acquire(tenant).await),
-            None => None,
-        }
-    }
-
-    fn completed(&self, answer: ModelAnswer) -> Completed {
-        Completed { model: self.name.clone(), cost_micros: self.rates.cost_micros(answer.tokens), answer }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
@@ -400,7 +368,11 @@ mod tests {
     use futures::future::BoxFuture;
 
     use super::*;
+    use crate::base::collections::fair_queue::FairQueue;
     use crate::domain::budget::Spend;
+    use crate::ports::llm::breaker::ModelBreaker;
+    use crate::ports::llm::pricing::TokenPrices;
+    use crate::ports::llm::tokens::calibration::TokenCalibration;
     use crate::ports::llm::{ModelTokens, OfferedTools, OnDelta, StopReason, ToolChoice};
 
     /// Fails as it is told, then answers with its name; writes down when it was asked.
@@ -428,6 +400,7 @@ mod tests {
                 stop: StopReason::Done,
                 tokens: ModelTokens::of(1000, 10),
                 provider_message: None,
+                failure: None,
             };
             let failure = self.failures.lock().unwrap().pop_front();
             Box::pin(async move { failure.map_or(Ok(answer), Err) })
@@ -448,6 +421,7 @@ mod tests {
                 name: "m".into(),
                 keys: keys.into_iter().map(key).collect(),
                 lower: vec![],
+                plain: vec![],
                 origin: ModelOrigin::default(),
                 breaker: ModelBreaker::default(),
                 calls: None,
@@ -562,7 +536,7 @@ mod tests {
                 let _ = may.wait_for(|may| *may).await;
                 let (tokens, stop) = (ModelTokens::default(), StopReason::Done);
                 let text = Some("done".into());
-                Ok(ModelAnswer { text, tool_calls: vec![], stop, tokens, provider_message: None })
+                Ok(ModelAnswer { text, tool_calls: vec![], stop, tokens, provider_message: None, failure: None })
             })
         }
     }
@@ -580,6 +554,7 @@ mod tests {
                 name: name.into(),
                 keys,
                 lower,
+                plain: vec![],
                 breaker,
                 calls,
                 counter,
@@ -627,6 +602,7 @@ mod tests {
             name: "m".into(),
             keys: vec![Arc::new(model) as Arc<dyn Model>],
             lower: vec![],
+            plain: vec![],
             origin: ModelOrigin::default(),
             breaker: ModelBreaker::default(),
             calls: None,
@@ -660,6 +636,7 @@ mod tests {
             name: "m".into(),
             keys: vec![],
             lower: vec![],
+            plain: vec![],
             origin: ModelOrigin::default(),
             breaker: ModelBreaker::default(),
             calls: None,
@@ -701,7 +678,9 @@ mod tests {
             limits.push(request.max_tokens);
             let text = (limits.len() > 1).then(|| "done".to_owned());
             let (tokens, stop) = (ModelTokens::of(1000, 10), StopReason::Done);
-            Box::pin(async move { Ok(ModelAnswer { text, tool_calls: vec![], stop, tokens, provider_message: None }) })
+            Box::pin(async move {
+                Ok(ModelAnswer { text, tool_calls: vec![], stop, tokens, provider_message: None, failure: None })
+            })
         }
     }
 
@@ -721,6 +700,7 @@ mod tests {
                 name: "m".into(),
                 keys: vec![Arc::clone(&model) as Arc<dyn Model>],
                 lower: vec![],
+                plain: vec![],
                 origin: ModelOrigin::default(),
                 breaker: ModelBreaker::default(),
                 calls: None,
@@ -743,5 +723,115 @@ mod tests {
         };
         assert_eq!(asked(false).await, (true, vec![None, None], (1, 1000, 2100)));
         assert_eq!(asked(true).await, (false, vec![Some(8192)], (1, 1000, 2100)));
+    }
+
+    /// Fails each time in the same way; without a failure it never answers.
+    struct Failing(Mutex<usize>, Option<fn() -> Result<ModelAnswer, LlmError>>);
+
+    impl Model for Failing {
+        fn complete<'a>(
+            &'a self,
+            _: &'a ModelRequest,
+            _: Option<OnDelta<'a>>,
+        ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>> {
+            *self.0.lock().unwrap() += 1;
+            match self.1 {
+                Some(failure) => Box::pin(std::future::ready(failure())),
+                None => Box::pin(std::future::pending()),
+            }
+        }
+    }
+
+    fn link_of(keys: Vec<Arc<dyn Model>>, plain: Vec<Arc<dyn Model>>) -> Arc<ChainLink> {
+        Arc::new(ChainLink {
+            name: "m".into(),
+            keys,
+            lower: vec![],
+            plain,
+            origin: ModelOrigin::default(),
+            breaker: ModelBreaker::default(),
+            calls: None,
+            counter: TokenCounter::of(""),
+            calibration: TokenCalibration::default(),
+            context_token_limit: None,
+            max_output_tokens: Some(10),
+            rates: TokenPrices::from_dollars(1.0, 1.0),
+        })
+    }
+
+    fn question() -> ModelRequest {
+        let (messages, tools) =
+            (vec![crate::domain::run::TranscriptMessage::user("x".repeat(400))], Default::default());
+        ModelRequest { messages, tools, tool_choice: ToolChoice::None, max_tokens: None, temperature: None }
+    }
+
+    /// What nobody has counted counts as the worst; what was refused before it was answered counts as nothing.
+    #[tokio::test]
+    async fn call_that_may_have_been_paid_is_the_last_of_its_reservation_and_is_counted() {
+        let metered = || Ok(ModelAnswer::failed(LlmError::Overflow { message: "long".into() }, ModelTokens::of(70, 5)));
+        let torn = || {
+            let broken = LlmError::Transient { retry_after: None, message: "torn".into() };
+            Ok(ModelAnswer::failed(broken, ModelTokens::default()))
+        };
+        let late = || Err(LlmError::Timeout { message: "late".into() });
+        let down = || Err(LlmError::Transient { retry_after: None, message: "down".into() });
+        let clock = Clock::manual(DateTime::UNIX_EPOCH);
+        let asked = async |is_budgeted: bool, failure: fn() -> Result<ModelAnswer, LlmError>| {
+            let model = Arc::new(Failing(Mutex::default(), Some(failure)));
+            let keys: Vec<Arc<dyn Model>> = vec![model.clone(), model.clone()];
+            let retry = RetryWait { max_retries: 2, base_delay: Duration::ZERO };
+            let chain = Chain::new(vec![link_of(keys, vec![])], "a", retry, clock.clone());
+            let chain = if is_budgeted { chain.budgeted() } else { chain };
+            chain.complete(&question(), &|_| {}).await.unwrap_err();
+            let (usage, worst) = (chain.take_unusable(), chain.worst_case(&question()).most.tokens);
+            (*model.0.lock().unwrap(), usage.input_tokens + usage.output_tokens, worst)
+        };
+        assert_eq!(asked(true, metered).await, (1, 75, 134));
+        assert_eq!(asked(true, torn).await, (1, 134, 134));
+        assert_eq!(asked(true, late).await, (1, 134, 134));
+        assert_eq!(asked(true, down).await, (6, 0, 134));
+        assert_eq!(asked(false, metered).await, (1, 75, 134));
+        assert_eq!(asked(false, torn).await, (6, 0, 134));
+        assert_eq!(asked(false, late).await, (4, 0, 134));
+    }
+
+    #[tokio::test]
+    async fn call_that_is_cut_off_counts_as_the_worst_under_a_budget() {
+        let clock = Clock::manual(DateTime::UNIX_EPOCH);
+        for (is_budgeted, counted) in [(true, 134), (false, 0)] {
+            let keys: Vec<Arc<dyn Model>> = vec![Arc::new(Failing(Mutex::default(), None))];
+            let retry = RetryWait { max_retries: 0, base_delay: Duration::ZERO };
+            let chain = Chain::new(vec![link_of(keys, vec![])], "a", retry, clock.clone());
+            let chain = if is_budgeted { chain.budgeted() } else { chain };
+            let request = question();
+            let mut call = Box::pin(chain.complete(&request, &|_| {}));
+            assert!(futures::poll!(&mut call).is_pending());
+            drop(call);
+            let usage = chain.take_unusable();
+            assert_eq!(usage.input_tokens + usage.output_tokens, counted);
+        }
+    }
+
+    #[tokio::test]
+    async fn chain_without_thinking_asks_its_models_without_it_and_as_they_are_where_that_is_refused() {
+        let clock = Clock::manual(DateTime::UNIX_EPOCH);
+        let (asked, retry) = (Arc::default(), RetryWait { max_retries: 0, base_delay: Duration::ZERO });
+        let model = |name: &'static str, failures: Vec<LlmError>| {
+            let (asked, clock) = (Arc::clone(&asked), clock.clone());
+            Arc::new(FailureReport { name, failures: Mutex::new(failures.into()), asked, clock }) as Arc<dyn Model>
+        };
+        let refused = LlmError::Rejected { message: "no such effort".into() };
+        let plain = vec![model("plain", vec![refused.clone(), refused])];
+        let link = link_of(vec![model("thinks", vec![])], plain);
+        let chain = || Chain::new(vec![link.clone()], "a", retry, clock.clone());
+        let summaries = chain().without_thinking();
+        summaries.complete(&question(), &|_| {}).await.unwrap();
+        summaries.complete(&question(), &|_| {}).await.unwrap();
+        chain().complete(&question(), &|_| {}).await.unwrap();
+        chain().without_thinking().complete(&question(), &|_| {}).await.unwrap();
+        chain().without_thinking().complete(&question(), &|_| {}).await.unwrap();
+        let asked: Vec<String> = asked.lock().unwrap().iter().map(|at| at.replace(" at 0", "")).collect();
+        let expected = ["plain", "thinks", "thinks", "thinks", "plain", "thinks", "plain"];
+        assert_eq!(asked, expected, "one that has answered is asked again");
     }
 }

@@ -302,14 +302,18 @@ impl ChatStream {
     fn answer(self) -> Result<ModelAnswer, LlmError> {
         let mut tool_calls: Vec<ToolCall> = self.calls.into_iter().map(PartialCall::whole).collect();
         let stop = match self.refused {
-            true => StopReason::Refused,
-            false => stop_reason(self.finish_reason.as_deref(), !tool_calls.is_empty())?,
+            true => Ok(StopReason::Refused),
+            false => stop_reason(self.finish_reason.as_deref(), !tool_calls.is_empty()),
+        };
+        let stop = match stop {
+            Ok(stop) => stop,
+            Err(error) => return Ok(ModelAnswer::failed(error, self.tokens)),
         };
         if let (StopReason::Length, Some(last)) = (stop, tool_calls.last_mut()) {
             last.truncated = true;
         }
         let text = Some(self.text).filter(|text| !text.is_empty());
-        Ok(ModelAnswer { text, tool_calls, stop, tokens: self.tokens, provider_message: None })
+        Ok(ModelAnswer { text, tool_calls, stop, tokens: self.tokens, provider_message: None, failure: None })
     }
 }
 

@@ -260,19 +260,17 @@ fn answer(response: &Value, items: &[Value]) -> Result<ModelAnswer, LlmError> {
     let of_type = |kind: &'static str| items.iter().filter(move |item| item["type"] == kind);
     let mut tool_calls: Vec<ToolCall> = of_type("function_call").map(read_call).collect();
     let messages: Vec<&Value> = of_type("message").collect();
-    let stop = stop_reason(response, &messages, !tool_calls.is_empty())?;
+    let tokens = tokens(&response["usage"]);
+    let stop = match stop_reason(response, &messages, !tool_calls.is_empty()) {
+        Ok(stop) => stop,
+        Err(error) => return Ok(ModelAnswer::failed(error, tokens)),
+    };
     let ends_with_a_call =
         items.last().is_some_and(|last| last["type"] == "function_call" && last["status"] != "completed");
     if let (StopReason::Length, true, Some(last)) = (stop, ends_with_a_call, tool_calls.last_mut()) {
         last.truncated = true;
     }
-    Ok(ModelAnswer {
-        text: text(&messages),
-        tool_calls,
-        stop,
-        tokens: tokens(&response["usage"]),
-        provider_message: None,
-    })
+    Ok(ModelAnswer { text: text(&messages), tool_calls, stop, tokens, provider_message: None, failure: None })
 }
 
 fn read_call(item: &Value) -> ToolCall {

@@ -49,9 +49,12 @@ impl KeyAttempts {
 /// Passes on an answer that can be used. Results find their calls by id, and ids are the model's: without them an answer
 /// is of no use, and no more is one that says nothing.
 pub fn check_answer(answer: ModelAnswer) -> Result<ModelAnswer, LlmError> {
+    if let Some(failure) = answer.failure {
+        return Err(failure.error);
+    }
     let mut ids = HashSet::new();
     let broken = |call: &ToolCall| call.id.is_empty() || call.name.is_empty();
-    let unusable = |message: &str| Err(LlmError::Transient { message: message.into() });
+    let unusable = |message: &str| Err(LlmError::Transient { retry_after: None, message: message.into() });
     if answer.tool_calls.iter().any(|call| broken(call) || !ids.insert(call.id.clone())) {
         return unusable("the answer has tool calls without a name or an id of their own");
     }
@@ -86,7 +89,7 @@ impl LlmError {
     /// How long the provider asked to be left alone.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            LlmError::RateLimited { retry_after, .. } => *retry_after,
+            LlmError::RateLimited { retry_after, .. } | LlmError::Transient { retry_after, .. } => *retry_after,
             _ => None,
         }
     }
@@ -109,6 +112,7 @@ mod tests {
                 stop: StopReason::ToolCalls,
                 tokens,
                 provider_message: None,
+                failure: None,
             })
         };
         assert!(answer(&[("1", "a"), ("2", "a")]).is_ok());
@@ -121,7 +125,7 @@ mod tests {
     fn answer_that_says_nothing_is_of_no_use_unless_something_has_cut_it_short() {
         let answer = |text: Option<&str>, stop| {
             let (text, tokens) = (text.map(str::to_owned), ModelTokens::default());
-            check_answer(ModelAnswer { text, tool_calls: vec![], stop, tokens, provider_message: None })
+            check_answer(ModelAnswer { text, tool_calls: vec![], stop, tokens, provider_message: None, failure: None })
         };
         for nothing in [None, Some(""), Some(" \n")] {
             assert!(matches!(answer(nothing, StopReason::Done), Err(LlmError::Transient { .. })), "{nothing:?}");

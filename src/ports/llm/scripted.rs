@@ -181,7 +181,7 @@ impl<'a> ScriptedScene<'a> {
         let count = TokenCounter::of("scripted");
         let tokens = ModelTokens::of(count.request(request) as i64, count.message(&message) as i64);
         let stop = if tool_calls.is_empty() { StopReason::Done } else { StopReason::ToolCalls };
-        ModelAnswer { text, tool_calls, stop, tokens, provider_message: None }
+        ModelAnswer { text, tool_calls, stop, tokens, provider_message: None, failure: None }
     }
 
     fn filled_value(&self, value: &Value) -> Value {

@@ -17,7 +17,7 @@ use crate::base::secret::Secret;
 use crate::domain::run::transcript::TranscriptMessage;
 use crate::ports::llm::connections::ModelConnections;
 use crate::ports::llm::failure::{self, redacted};
-use crate::ports::llm::{LlmError, ModelAnswer, ModelRequest, OnDelta};
+use crate::ports::llm::{LlmError, ModelAnswer, ModelRequest, ModelTokens, OnDelta};
 
 /// Largest answer of a model in bytes, frames of a stream included.
 const ANSWER_LIMIT: usize = 16 * 1024 * 1024;
@@ -79,6 +79,20 @@ pub async fn ask<F: Format>(
     // until the answer is read
     let place = format.connections().acquire();
     let response = send(written(format, &place.client, request, stream)?, format.key()).await?;
+    let answer = read_answer(format, response, stream, on_delta).await;
+    // from here on the provider may have charged for it, unless it has said why it does not answer
+    answer.or_else(|error| match error {
+        LlmError::Transient { .. } | LlmError::Timeout { .. } => Ok(ModelAnswer::failed(error, ModelTokens::default())),
+        other => Err(other),
+    })
+}
+
+async fn read_answer<F: Format>(
+    format: &F,
+    response: reqwest::Response,
+    stream: bool,
+    on_delta: Option<OnDelta<'_>>,
+) -> Result<ModelAnswer, LlmError> {
     if stream && is_event_stream(&response) {
         return streamed(format, response, on_delta).await;
     }
@@ -307,7 +321,7 @@ pub fn unknown_stop(reason: &str) -> LlmError {
 }
 
 pub fn transient(message: impl Into<String>) -> LlmError {
-    LlmError::Transient { message: message.into() }
+    LlmError::Transient { retry_after: None, message: message.into() }
 }
 
 #[cfg(test)]

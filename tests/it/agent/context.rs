@@ -48,6 +48,7 @@ fn thinking(turn: usize) -> Result<ModelAnswer, LlmError> {
         stop: StopReason::ToolCalls,
         tokens: ModelTokens::of(0, 10),
         provider_message: None,
+        failure: None,
     })
 }
 

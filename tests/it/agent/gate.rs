@@ -66,6 +66,48 @@ async fn run_that_may_not_begin_now_is_handed_back() {
     assert_eq!(stage.model.asked(), 0);
 }
 
+/// A check, and agents, that never come to an end.
+struct Hanging;
+
+impl GateCheck for Hanging {
+    fn name(&self) -> &'static str {
+        "hanging"
+    }
+
+    fn check<'a>(&'a self, _: GateMessage<'a>) -> BoxFuture<'a, Result<(), GateRefusal>> {
+        Box::pin(std::future::pending())
+    }
+}
+
+impl PendingAgents for Hanging {
+    fn name(&self) -> &'static str {
+        "hanging"
+    }
+
+    fn take<'a>(&'a self, _: GateMessage<'a>) -> BoxFuture<'a, Result<Option<String>, RunError>> {
+        Box::pin(std::future::pending())
+    }
+}
+
+#[tokio::test]
+async fn checks_and_agents_that_hang_hold_a_run_for_seconds_and_let_nothing_through() {
+    let stage = AgentHarness::new(vec![], vec![]);
+    let agent = Agent { gate: Gate::new(vec![Arc::new(Hanging)]), ..stage.agent.clone() };
+    let gated = AgentHarness { agent, ..stage };
+    let before = gated.elapsed();
+    assert_eq!(gated.handle("Go.").await, Err(RunError::HandBack));
+    assert!((10_000..11_000).contains(&(gated.elapsed() - before)));
+
+    let stage = AgentHarness::new(vec![], vec![]);
+    let agent = Agent { pending: PendingChecks::new(vec![Arc::new(Hanging)]), ..stage.agent.clone() };
+    let pending = AgentHarness { agent, ..stage };
+    let before = pending.elapsed();
+    let ended = pending.handle("Go.").await;
+    assert!(matches!(&ended, Err(RunError::Retry { fault, .. }) if fault.code == "pending_agents"), "{ended:?}");
+    assert!((30_000..31_000).contains(&(pending.elapsed() - before)));
+    assert_eq!(pending.model.asked() + gated.model.asked(), 0);
+}
+
 #[tokio::test]
 async fn run_that_has_begun_is_not_asked_about_again() {
     let answers = vec![calls(vec![call("c1", "echo", json!({}))]), says("Done.")];

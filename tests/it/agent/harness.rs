@@ -342,6 +342,7 @@ pub fn says(text: &str) -> Result<ModelAnswer, LlmError> {
         stop: StopReason::Done,
         tokens: ModelTokens::of(100, 10),
         provider_message: None,
+        failure: None,
     })
 }
 
@@ -351,7 +352,14 @@ pub fn call(id: &str, name: &str, arguments: Value) -> ToolCall {
 
 pub fn calls(tool_calls: Vec<ToolCall>) -> Result<ModelAnswer, LlmError> {
     let tokens = ModelTokens::of(100, 10);
-    Ok(ModelAnswer { text: None, tool_calls, stop: StopReason::ToolCalls, tokens, provider_message: None })
+    Ok(ModelAnswer {
+        text: None,
+        tool_calls,
+        stop: StopReason::ToolCalls,
+        tokens,
+        provider_message: None,
+        failure: None,
+    })
 }
 
 type Deed = dyn Fn(ToolContext, Value) -> BoxFuture<'static, Result<ToolOutput, ToolError>> + Send + Sync;
@@ -492,6 +500,7 @@ pub fn models(models: Vec<(&str, Arc<FakeModel>)>, settings: &Settings, clock: &
         name: (*name).into(),
         keys: vec![model.clone() as Arc<dyn Model>],
         lower: vec![],
+        plain: vec![],
         origin: ModelOrigin::default(),
         breaker: ModelBreaker::default(),
         calls: None,

@@ -50,6 +50,7 @@ async fn message_goes_through_the_loop_and_all_of_it_is_in_transcript_result_and
             stop: StopReason::ToolCalls,
             tokens: ModelTokens::of(200, 30),
             provider_message: None,
+            failure: None,
         }),
         says("One."),
     ];
@@ -264,7 +265,7 @@ async fn deprecated_tool_works_and_is_warned_of() {
     let requests = stage.model.requests.lock().unwrap();
     assert!(requests.iter().all(|request| request.tools.is_empty()), "it is offered to no model");
     assert!(matches!(&requests[0].messages[0], TranscriptMessage::System { text } if !text.contains("old")));
-    let warning = StreamEvent::ToolWarning { tool: "old".into(), message: "the tool is deprecated".into() };
+    let warning = StreamEvent::ToolWarning { turn: None, tool: "old".into(), message: "the tool is deprecated".into() };
     assert!(stage.told.lock().unwrap().contains(&warning));
 }
 
@@ -315,7 +316,14 @@ async fn overflow_that_nothing_shortens_is_tried_once_more_and_then_given_up() {
 #[tokio::test]
 async fn answer_that_was_withheld_or_never_begun_fails_the_run() {
     let answer = |stop| {
-        Ok(ModelAnswer { text: None, tool_calls: vec![], stop, tokens: ModelTokens::default(), provider_message: None })
+        Ok(ModelAnswer {
+            text: None,
+            tool_calls: vec![],
+            stop,
+            tokens: ModelTokens::default(),
+            provider_message: None,
+            failure: None,
+        })
     };
     for (stop, code) in [(StopReason::Refused, "llm_refused"), (StopReason::Length, "llm_truncated")] {
         let stage = AgentHarness::new(vec![answer(stop)], vec![]);
@@ -411,7 +419,7 @@ async fn error_of_the_model_says_whether_the_run_may_be_tried_again() {
     let table = [
         (LlmError::RateLimited { retry_after: Some(seconds(90)), message: message() }, "llm_rate_limited", true),
         (LlmError::Timeout { message: message() }, "llm_timeout", true),
-        (LlmError::Transient { message: message() }, "llm_unavailable", true),
+        (LlmError::Transient { retry_after: None, message: message() }, "llm_unavailable", true),
         (LlmError::Auth { message: message() }, "llm_auth", false),
         (LlmError::Rejected { message: message() }, "llm_rejected", false),
     ];

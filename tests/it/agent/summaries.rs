@@ -95,7 +95,14 @@ async fn run_that_goes_on_behind_a_summary_asks_for_none_again() {
 async fn summary_that_is_not_to_be_had_changes_nothing() {
     let empty = || {
         let (tokens, stop) = (ModelTokens::of(100, 10), StopReason::Length);
-        Ok(ModelAnswer { text: Some("Half a".into()), tool_calls: vec![], stop, tokens, provider_message: None })
+        Ok(ModelAnswer {
+            text: Some("Half a".into()),
+            tool_calls: vec![],
+            stop,
+            tokens,
+            provider_message: None,
+            failure: None,
+        })
     };
     let refused = || Err(LlmError::Rejected { message: "no".into() });
     // without an answer the model hangs

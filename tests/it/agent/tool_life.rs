@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use reveille::agent::{Agent, AgentOverrides};
+use reveille::agent::{Agent, AgentOverrides, StopSignal};
 use reveille::base::id::Tenant;
+use reveille::domain::run::outcome::RunError;
 use reveille::domain::run::transcript::TranscriptMessage;
 use reveille::ports::llm::{LlmError, ModelAnswer};
 use reveille::ports::tool::access::{ToolAccess, ToolLimits};
@@ -73,6 +74,26 @@ async fn call_is_repeated_as_the_policy_of_its_tool_says() {
         governed(answers, vec![tool], json!({ "look": { "retry": { "on": ["rate_limit"] } } }), ToolAccess::default());
     stage.answer("go").await;
     assert_eq!((count.load(Ordering::SeqCst), stage.results()[0].2), (1, true));
+}
+
+#[tokio::test]
+async fn call_that_has_failed_is_not_made_again_once_the_run_is_to_stop() {
+    let stop = StopSignal::new();
+    let halting = stop.clone();
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = count.clone();
+    let tool = FakeTool::new("look", move |_: ToolContext, _| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        halting.halt();
+        async { Err(failed(ToolFailure::RateLimit)) }
+    });
+    let retry = json!({ "max_retries": 5, "on": ["rate_limit"], "first_wait": 5.0 });
+    let answers = vec![calls(vec![call("c1", "look", json!({}))])];
+    let stage = governed(answers, vec![tool], json!({ "look": { "retry": retry } }), ToolAccess::default());
+    let mut incoming = stage.incoming("go");
+    incoming.stop = stop;
+    assert_eq!(stage.agent.handle_message(&incoming).await, Err(RunError::HandBack));
+    assert_eq!((count.load(Ordering::SeqCst), stage.results()[0].2), (1, true), "its failure is on the record");
 }
 
 #[tokio::test]

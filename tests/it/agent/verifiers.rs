@@ -1,6 +1,10 @@
 //! Verifiers in the loop: a warning is noted, a flag asks once more, and a second flag ends the run with nothing said.
 
-use reveille::agent::verify::Verifiers;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use reveille::agent::verify::settings::VerifierSettings;
+use reveille::agent::verify::{AnswerToVerify, Verdict, Verifier, Verifiers};
 use reveille::agent::{Agent, AgentResponse, ChannelLimits};
 use reveille::domain::run::outcome::RunError;
 use reveille::domain::run::stream::StreamEvent;
@@ -31,7 +35,7 @@ fn verdicts(stage: &AgentHarness) -> Vec<(Vec<String>, Vec<String>)> {
 
 fn warned(stage: &AgentHarness) -> Vec<String> {
     let warning = |event: &StreamEvent| match event {
-        StreamEvent::ToolWarning { tool, message } => Some(format!("{tool}: {message}")),
+        StreamEvent::ToolWarning { tool, message, turn: Some(_) } => Some(format!("{tool}: {message}")),
         _ => None,
     };
     stage.told.lock().unwrap().iter().filter_map(warning).collect()
@@ -103,6 +107,30 @@ async fn second_flag_ends_the_run_whether_or_not_a_crash_lies_between() {
         next.store = Memory::of(entries[..stored].to_vec());
         check(next.handle("go").await);
         assert!(next.model.answers.lock().unwrap().is_empty(), "{stored} entries");
+    }
+}
+
+struct Hanging;
+
+impl Verifier for Hanging {
+    fn name(&self) -> &str {
+        "R-0100"
+    }
+
+    fn verify<'a>(&'a self, _: &'a AnswerToVerify) -> BoxFuture<'a, Verdict> {
+        Box::pin(std::future::pending())
+    }
+}
+
+#[tokio::test]
+async fn answer_whose_verifier_hangs_does_not_go_out() {
+    let mut stage = verified(vec![says("One."), says("Two.")], json!({}));
+    stage.agent.verifiers = Verifiers::new(&VerifierSettings::default(), vec![Arc::new(Hanging)]);
+    match stage.handle("go").await {
+        Err(RunError::Fail { fault }) => {
+            assert_eq!(fault.message, "R-0100: the verifier did not come to an end in 30 s")
+        }
+        other => panic!("{other:?}"),
     }
 }
 

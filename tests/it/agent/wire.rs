@@ -12,3 +12,13 @@ mod scenarios;
 mod server;
 mod thinking;
 mod vendors;
+
+use reveille::ports::llm::{LlmError, ModelAnswer};
+
+/// The answer, if it can be used.
+fn usable(answer: ModelAnswer) -> Result<ModelAnswer, LlmError> {
+    match answer.failure {
+        None => Ok(answer),
+        Some(failure) => Err(failure.error),
+    }
+}

@@ -32,6 +32,17 @@ async fn message_with_a_word_of_the_operator_is_skipped_before_any_model_is_aske
     instance.settle(0).await;
     let run = instance.run(refused).await;
     assert_eq!((run.state, run.reason.as_deref()), (RunState::Skipped, Some("safety")));
+    // a pipeline has begun by then: its step fails
+    for step in ["llm", "agent"] {
+        let text = if step == "llm" { "prompt" } else { "instruction" };
+        let steps = json!([{ "name": "ask", step: { text: "Send me the launch codes." } }]);
+        let task = json!({ "executor": "pipeline", "action": { "config": { "steps": steps } } });
+        let run = instance.run_now(&instance.task(task).await).await;
+        instance.settle(0).await;
+        let run = instance.run(run).await;
+        assert_eq!(run.state, RunState::Failed, "{step}");
+        assert_eq!(run.error.map(|fault| fault.code).as_deref(), Some("refused"), "{step}");
+    }
     assert_eq!(model.most(), 0);
     let other = instance.task(agent("Send me the news.")).await;
     let other = instance.run_now(&other).await;

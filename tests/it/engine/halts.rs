@@ -27,6 +27,7 @@ on_both! {
     claim_from_before_a_stop_does_not_start_and_its_run_goes_on_afterwards
     model_call_is_cut_off_by_a_stop_and_its_run_goes_on_after_the_start
     webhook_under_way_is_waited_for_and_its_answer_recorded
+    model_call_of_a_step_is_cut_off_by_a_stop_and_its_run_goes_on_after_the_start
     stop_of_one_tenant_leaves_runs_of_others_alone
     halt_holds_over_a_restart
 }
@@ -204,10 +205,19 @@ async fn claim_from_before_a_stop_does_not_start_and_its_run_goes_on_afterwards(
     instance.finish(&world).await;
 }
 
-async fn model_call_is_cut_off_by_a_stop_and_its_run_goes_on_after_the_start(mut world: World) {
+async fn model_call_is_cut_off_by_a_stop_and_its_run_goes_on_after_the_start(world: World) {
+    call_is_cut_off(world, agent()).await;
+}
+
+async fn model_call_of_a_step_is_cut_off_by_a_stop_and_its_run_goes_on_after_the_start(world: World) {
+    let steps = json!([{ "name": "ask", "llm": { "prompt": "Answer." } }]);
+    call_is_cut_off(world, json!({ "executor": "pipeline", "action": { "config": { "steps": steps } } })).await;
+}
+
+async fn call_is_cut_off(mut world: World, task: Value) {
     let model = slow(&mut world).await;
     let instance = world.instance();
-    let task = instance.task(agent()).await;
+    let task = instance.task(task).await;
     let run = instance.run_now(&task).await;
     instance.settle(1).await;
     model.until_waiting("Answer", 1).await;

@@ -3,13 +3,15 @@
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
+use crate::agent::gate::{GateMessage, GateRefusal};
 use crate::agent::{budget, wait_without_slot};
 use crate::base::invalid::did_you_mean;
 use crate::base::template::Template;
 use crate::base::template::untrusted::RULE;
 use crate::domain::run::transcript::ModelCall;
-use crate::domain::run::{TranscriptMessage, Usage};
+use crate::domain::run::{RunError, TranscriptMessage, Usage};
 use crate::executor::pipeline::account::StepAccount;
+use crate::executor::pipeline::context::StepContext;
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::StepReader;
 use crate::executor::pipeline::scope::{OWN_NAMES, StepScope};
@@ -48,10 +50,15 @@ pub fn model(fields: &Map<String, Value>, reading: &mut StepReader) -> Option<St
 }
 
 impl Llm {
-    /// The system message and the prompt. What they insert from outside is labelled as data, and the model is told so.
-    fn texts(&self, scope: &StepScope) -> Result<(Option<String>, String), StepFault> {
+    /// The system message as it is configured and the prompt. What they insert from outside is labelled as data.
+    fn said(&self, scope: &StepScope) -> Result<(Option<String>, String), StepFault> {
         let own = self.system.as_ref().map(|system| system.prompt(&scope.template, &OWN_NAMES)).transpose()?;
-        let prompt = self.prompt.prompt(&scope.template, &OWN_NAMES)?;
+        Ok((own, self.prompt.prompt(&scope.template, &OWN_NAMES)?))
+    }
+
+    /// The system message, which says what data is, and the prompt.
+    fn texts(&self, scope: &StepScope) -> Result<(Option<String>, String), StepFault> {
+        let (own, prompt) = self.said(scope)?;
         let inserts = !self.prompt.is_literal() || self.system.as_ref().is_some_and(|system| !system.is_literal());
         let rule = inserts.then(|| RULE.to_owned());
         let parts: Vec<String> = own.into_iter().chain(rule).collect();
@@ -72,13 +79,16 @@ impl Llm {
 
     async fn ask(&self, act: &StepAction<'_>) -> Result<StepResult, StepError> {
         let (this, steps) = (self.clone(), self.steps(act.scope));
-        let request = act.compute(steps, move |scope| this.request(scope)).await?;
+        let (request, said) = act.compute(steps, move |scope| Ok((this.request(scope)?, this.said(scope)?))).await?;
+        admit(act, &[said.0.unwrap_or_default(), said.1].join("\n")).await?;
         let chain = act.world.parts.agent.models.chain(self.model.as_deref(), act.world.tenant.as_str());
         let chain = chain.ok_or_else(|| StepFault::new("unknown_model", "there is no such model in [llm.models]"))?;
         let (store, slot) = (&*act.world.store, &*act.world.slot);
         let chain = if store.is_budgeted() { chain.budgeted() } else { chain };
-        budget::reserve(store, slot, &chain, act.position, &request).await?;
-        let completed = wait_without_slot(slot, chain.complete(&request, &|_| {})).await;
+        let stop = &act.world.stop;
+        stop.run_until_stopped(budget::reserve(store, slot, &chain, act.position, &request)).await??;
+        let completed = wait_without_slot(slot, chain.complete(&request, &|_| {}));
+        let completed = stop.run_until_stopped(completed).await?;
         let mut usage = chain.take_unusable();
         let completed = match completed {
             Ok(completed) => completed,
@@ -94,6 +104,18 @@ impl Llm {
         }
         let account = StepAccount::of_model(Usage { turns: 1, ..usage }, model_call);
         Ok(StepResult { value: json!(completed.answer.text.unwrap_or_default()), account })
+    }
+}
+
+/// Whether the message may go to a model at all.
+async fn admit(act: &StepAction<'_>, text: &str) -> Result<(), StepError> {
+    let StepContext { tenant, run_id, task_id, clock, parts, .. } = act.world;
+    let message =
+        GateMessage { tenant: tenant.as_str(), run_id: *run_id, task_id: Some(*task_id), source: "step", text };
+    match parts.agent.gate.admit(message, clock).await {
+        Ok(()) => Ok(()),
+        Err(GateRefusal::Skip(reason)) => Err(StepFault::new("refused", reason).into()),
+        Err(GateRefusal::NotNow) => Err(RunError::HandBack.into()),
     }
 }
 

@@ -49,7 +49,7 @@ impl StreamMemory {
                 Some(ToldEvent::passing(event))
             }
             StreamEvent::MessageChunk { turn, .. } if self.open == Some(turn) => Some(ToldEvent::passing(event)),
-            StreamEvent::ToolWarning { .. } => Some(ToldEvent::passing(event)),
+            StreamEvent::ToolWarning { turn: None, .. } => Some(ToldEvent::passing(event)),
             // the transcript's entry had them
             StreamEvent::MessageEnd { turn, .. } | StreamEvent::ToolCallStart { turn, .. }
                 if turn <= self.position.turn =>
@@ -58,7 +58,8 @@ impl StreamMemory {
             }
             StreamEvent::MessageEnd { turn, .. }
             | StreamEvent::ToolCallStart { turn, .. }
-            | StreamEvent::ToolResult { turn, .. } => {
+            | StreamEvent::ToolResult { turn, .. }
+            | StreamEvent::ToolWarning { turn: Some(turn), .. } => {
                 let key = EventKey::of(turn, &event);
                 let is_news = !self.position.ahead.contains(&key) && !self.results.contains(&key);
                 (is_news && self.position.ahead.len() < MOST_AHEAD).then(|| self.tell_ahead(key, event))
@@ -207,6 +208,25 @@ mod tests {
         assert_eq!(read(&mut memory, tool(3, 2)), [result(2)]);
         assert_eq!(hear(&mut memory, [start(2), chunk(2), end(2), call(2), result(2)]), []);
         assert_eq!(memory.position, StreamPosition { seq: Some(3), turn: 2, ..Default::default() }, "nothing is ahead");
+    }
+
+    #[test]
+    fn finding_of_a_verifier_is_told_once_live_or_from_the_transcript_and_a_passing_warning_has_no_id() {
+        let warnings = vec!["U-0001: not certain".to_owned()];
+        let verdict = || entry(1, 1, TranscriptMessage::Verdict { warnings: warnings.clone(), flags: vec![] });
+        let (tool, message) = ("U-0001".to_owned(), "not certain".to_owned());
+        let finding = StreamEvent::ToolWarning { turn: Some(1), tool, message };
+        let mut memory = StreamMemory::default();
+        read(&mut memory, answer(0, 1));
+        assert_eq!(read(&mut memory, verdict()), std::slice::from_ref(&finding));
+        assert_eq!(hear(&mut memory, [finding.clone()]), []);
+        let mut memory = StreamMemory::default();
+        read(&mut memory, answer(0, 1));
+        let heard = memory.accept_live(finding).expect("news");
+        assert!(heard.id.is_some(), "it is told to who comes back");
+        assert_eq!(read(&mut memory, verdict()), []);
+        let passing = StreamEvent::ToolWarning { turn: None, tool: "t".into(), message: "deprecated".into() };
+        assert_eq!(memory.accept_live(passing.clone()), Some(ToldEvent::passing(passing)));
     }
 
     #[test]

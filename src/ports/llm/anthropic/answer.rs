@@ -141,19 +141,23 @@ impl AnthropicStream {
 
     pub fn answer(self) -> Result<ModelAnswer, LlmError> {
         if self.stop_reason.as_deref() == Some("model_context_window_exceeded") {
-            return Err(LlmError::Overflow { message: "the answer did not fit into the context window".into() });
+            let error = LlmError::Overflow { message: "the answer did not fit into the context window".into() };
+            return Ok(ModelAnswer::failed(error, self.tokens));
         }
         let text: String =
             self.blocks.values().filter(|block| block.is("text")).map(|block| block.text("text")).collect();
         let mut tool_calls: Vec<ToolCall> =
             self.blocks.values().filter(|block| block.is("tool_use")).map(Block::call).collect();
-        let stop = stop_reason(self.stop_reason.as_deref(), !tool_calls.is_empty())?;
+        let stop = match stop_reason(self.stop_reason.as_deref(), !tool_calls.is_empty()) {
+            Ok(stop) => stop,
+            Err(error) => return Ok(ModelAnswer::failed(error, self.tokens)),
+        };
         let ends_with_a_call = self.blocks.values().next_back().is_some_and(|last| last.is("tool_use"));
         if let (StopReason::Length, true, Some(last)) = (stop, ends_with_a_call, tool_calls.last_mut()) {
             last.truncated = true;
         }
         let text = Some(text).filter(|text| !text.is_empty());
-        Ok(ModelAnswer { text, tool_calls, stop, tokens: self.tokens, provider_message: None })
+        Ok(ModelAnswer { text, tool_calls, stop, tokens: self.tokens, provider_message: None, failure: None })
     }
 }
 

@@ -15,6 +15,19 @@ impl ModelSettings {
         ModelSettings { effort: Some(effort), ..self.clone() }
     }
 
+    /// The settings for a call that thinks as little as the model can; `None`: nothing is said of its thinking.
+    pub fn without_thinking(&self) -> Option<ModelSettings> {
+        let is_anthropic = self.provider == "anthropic";
+        let plain = ModelSettings { thinking_budget_tokens: None, ..self.clone() };
+        match (self.effort, self.thinking) {
+            (None | Some(ThinkingEffort::None), None | Some(ThinkingMode::Disabled)) => None,
+            (_, thinking) if is_anthropic => {
+                Some(ModelSettings { thinking: thinking.and(Some(ThinkingMode::Disabled)), effort: None, ..plain })
+            }
+            (effort, _) => Some(ModelSettings { effort: effort.and(Some(ThinkingEffort::None)), ..plain }),
+        }
+    }
+
     /// Anthropic's `thinking`; `None`: as the model has it.
     pub fn anthropic_thinking(&self) -> Option<Value> {
         self.thinking.map(|mode| match mode {
@@ -61,6 +74,23 @@ mod tests {
         let mut faults = ValidationErrors::new();
         settings.check_thinking("", &mut faults);
         faults.0.into_iter().map(|fault| fault.pointer).collect()
+    }
+
+    #[test]
+    fn call_without_thinking_says_so_in_its_providers_words() {
+        let plain = |text: &str| {
+            let settings: ModelSettings = toml::from_str(text).unwrap();
+            settings.without_thinking().map(|plain| (plain.thinking, plain.effort, plain.thinking_budget_tokens))
+        };
+        for nothing in ["", "effort = 'none'", "provider = 'anthropic'\nthinking = 'disabled'"] {
+            assert_eq!(plain(nothing), None, "{nothing}");
+        }
+        assert_eq!(plain("effort = 'high'"), Some((None, Some(ThinkingEffort::None), None)));
+        let disabled = Some((Some(ThinkingMode::Disabled), None, None));
+        assert_eq!(plain("provider = 'anthropic'\nthinking = 'adaptive'\neffort = 'max'"), disabled);
+        let enabled = "provider = 'anthropic'\nthinking = 'enabled'\nthinking_budget_tokens = 2000";
+        assert_eq!(plain(enabled), disabled);
+        assert_eq!(plain("provider = 'anthropic'\neffort = 'max'"), Some((None, None, None)));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use reveille::ports::llm::{
 use serde_json::{Value, json};
 
 use super::server::{End, Reply, Server, offer, settings};
+use super::usable;
 use crate::agent::harness::{AgentHarness, FakeTool, call, system_message};
 
 fn model(server: &Server) -> Anthropic {
@@ -189,6 +190,8 @@ async fn request_goes_out_whole_and_its_answer_is_read_whole() {
             stop: StopReason::ToolCalls,
             tokens: ModelTokens::of(82, 17),
             provider_message: answer.provider_message.clone(),
+
+            failure: None,
         }
     );
     let received = server.requests().remove(0);
@@ -214,6 +217,8 @@ async fn stream_is_put_together_however_it_is_cut() {
                 stop: StopReason::ToolCalls,
                 tokens: ModelTokens { cache_read: 10, cache_write: 2, reasoning: 4, ..ModelTokens::of(82, 17) },
                 provider_message: answer.provider_message.clone(),
+
+                failure: None,
             },
             "pieces of {size}"
         );
@@ -300,7 +305,7 @@ async fn thinking_has_a_budget_where_it_is_enabled() {
 async fn stopped(reason: &str) -> Result<ModelAnswer, LlmError> {
     let reply = Reply::json(200, &json!({ "content": [], "stop_reason": reason }));
     let server = Server::start(vec![reply]).await;
-    model(&server).complete(&plain(), None).await
+    model(&server).complete(&plain(), None).await.and_then(usable)
 }
 
 #[tokio::test]
@@ -314,12 +319,12 @@ async fn reason_to_stop_is_understood() {
     let message = "the answer did not fit into the context window".into();
     assert_eq!(stopped("model_context_window_exceeded").await, Err(LlmError::Overflow { message }));
     let message = "the model stopped for a reason that is not known: `novel`".into();
-    assert_eq!(stopped("novel").await, Err(LlmError::Transient { message }));
+    assert_eq!(stopped("novel").await, Err(LlmError::Transient { retry_after: None, message }));
 }
 
 async fn failed(reply: Reply) -> LlmError {
     let server = Server::start(vec![reply]).await;
-    model(&server).complete(&plain(), Some(&|_| {})).await.expect_err("it must fail")
+    model(&server).complete(&plain(), Some(&|_| {})).await.and_then(usable).expect_err("it must fail")
 }
 
 #[tokio::test]
@@ -348,7 +353,10 @@ async fn every_failure_is_told_apart() {
 async fn stream_that_breaks_off_or_fails_on_its_way_is_no_answer() {
     let end = STREAM.find("event: message_stop").unwrap();
     let cut = failed(Reply::events(&STREAM[..end], 9)).await;
-    assert_eq!(cut, LlmError::Transient { message: "the stream ended before the answer did".into() });
+    assert_eq!(
+        cut,
+        LlmError::Transient { retry_after: None, message: "the stream ended before the answer did".into() }
+    );
     let broken = failed(Reply::events(&STREAM[..end], 9).ending(End::Broken)).await;
     assert!(matches!(broken, LlmError::Transient { .. }), "{broken:?}");
     let erring = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n";

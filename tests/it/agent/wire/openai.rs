@@ -17,6 +17,7 @@ use reveille::ports::llm::{
 use serde_json::{Value, json};
 
 use super::server::{End, Reply, Server, offer, settings};
+use super::usable;
 use crate::agent::harness::{AgentHarness, FakeTool, call, system_message};
 
 fn model(server: &Server) -> OpenAi {
@@ -170,6 +171,8 @@ async fn request_goes_out_whole_and_its_answer_is_read_whole() {
             stop: StopReason::ToolCalls,
             tokens: ModelTokens { cache_read: 60, reasoning: 9, ..ModelTokens::of(82, 17) },
             provider_message: answer.provider_message.clone(),
+
+            failure: None,
         }
     );
     let received = server.requests().remove(0);
@@ -193,6 +196,8 @@ async fn stream_is_put_together_however_it_is_cut() {
                 stop: StopReason::ToolCalls,
                 tokens: ModelTokens::of(82, 17),
                 provider_message: answer.provider_message.clone(),
+
+                failure: None,
             },
             "pieces of {size}"
         );
@@ -276,7 +281,7 @@ async fn reason_to_stop_is_understood_in_the_words_of_many_servers() {
         let message = json!({ "role": "assistant", "content": "hi" });
         let reply = json!({ "choices": [{ "message": message, "finish_reason": reason }] });
         let server = Server::start(vec![Reply::json(200, &reply)]).await;
-        model(&server).complete(&plain(), None).await.map(|answer| answer.stop)
+        model(&server).complete(&plain(), None).await.and_then(usable).map(|answer| answer.stop)
     };
     for (reason, stop) in [
         ("stop", StopReason::Done),
@@ -289,7 +294,7 @@ async fn reason_to_stop_is_understood_in_the_words_of_many_servers() {
         assert_eq!(stopped(reason).await, Ok(stop), "{reason}");
     }
     let message = "the model stopped for a reason that is not known: `MALFORMED_FUNCTION_CALL`".into();
-    assert_eq!(stopped("MALFORMED_FUNCTION_CALL").await, Err(LlmError::Transient { message }));
+    assert_eq!(stopped("MALFORMED_FUNCTION_CALL").await, Err(LlmError::Transient { retry_after: None, message }));
 }
 
 #[tokio::test]
@@ -326,7 +331,7 @@ data: [DONE]
 
 async fn failed(reply: Reply) -> LlmError {
     let server = Server::start(vec![reply]).await;
-    model(&server).complete(&plain(), Some(&|_| {})).await.expect_err("it must fail")
+    model(&server).complete(&plain(), Some(&|_| {})).await.and_then(usable).expect_err("it must fail")
 }
 
 #[tokio::test]
@@ -340,16 +345,19 @@ async fn every_failure_is_told_apart() {
     let long = json!({ "error": { "message": "too many tokens", "code": "context_length_exceeded" } });
     assert_eq!(failed(Reply::json(400, &long)).await, LlmError::Overflow { message: "400: too many tokens".into() });
     assert_eq!(failed(error(400, "odd")).await, LlmError::Rejected { message: "400: odd".into() });
-    assert_eq!(failed(error(500, "ouch")).await, LlmError::Transient { message: "500: ouch".into() });
+    assert_eq!(
+        failed(error(500, "ouch")).await,
+        LlmError::Transient { retry_after: None, message: "500: ouch".into() }
+    );
     let hidden = failed(Reply::json(200, &json!({ "error": { "code": 503, "message": "upstream" } }))).await;
-    assert_eq!(hidden, LlmError::Transient { message: "503: upstream".into() });
+    assert_eq!(hidden, LlmError::Transient { retry_after: None, message: "503: upstream".into() });
 }
 
 #[tokio::test]
 async fn answer_that_breaks_off_or_makes_no_sense_is_none() {
     let half = "data: {\"choices\":[{\"delta\":{\"content\":\"half an an\"}}]}\n\n";
     let transient = |error: LlmError| match error {
-        LlmError::Transient { message } => message,
+        LlmError::Transient { retry_after: None, message } => message,
         other => panic!("{other:?}"),
     };
     assert_eq!(transient(failed(Reply::events(half, 9)).await), "the stream ended before the answer did");
@@ -366,11 +374,14 @@ async fn answer_that_breaks_off_or_makes_no_sense_is_none() {
 async fn server_that_hangs_or_is_not_there_is_told_apart() {
     let server = Server::start(vec![Reply::events("data: {}\n\n", 9).ending(End::Hangs)]).await;
     let hasty = settings(&server, |settings| settings.timeout_seconds = 1);
-    let late = offer(&hasty, OpenAi::new).complete(&plain(), Some(&|_| {})).await;
+    let late = offer(&hasty, OpenAi::new).complete(&plain(), Some(&|_| {})).await.and_then(usable);
     assert_eq!(late, Err(LlmError::Timeout { message: "the provider did not answer in time".into() }));
     let gone = settings(&server, |settings| settings.base_url = Some("http://127.0.0.1:1/v1".into()));
     let error = offer(&gone, OpenAi::new).complete(&plain(), None).await.unwrap_err();
-    assert!(matches!(&error, LlmError::Transient { message } if message.contains("onnect")), "{error:?}");
+    assert!(
+        matches!(&error, LlmError::Transient { retry_after: None, message } if message.contains("onnect")),
+        "{error:?}"
+    );
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ use reveille::ports::llm::{
 use serde_json::{Value, json};
 
 use super::server::{End, Reply, Server, offer, settings};
+use super::usable;
 use crate::agent::harness::call;
 
 fn model(server: &Server) -> Responses {
@@ -124,6 +125,8 @@ fn answered(answer: &ModelAnswer) -> ModelAnswer {
         stop: StopReason::ToolCalls,
         tokens: ModelTokens { cache_read: 60, reasoning: 9, ..ModelTokens::of(82, 17) },
         provider_message: answer.provider_message.clone(),
+
+        failure: None,
     }
 }
 
@@ -235,7 +238,7 @@ async fn stopped(status: &str, reason: Value, output: &[Value]) -> Result<StopRe
     response["status"] = json!(status);
     response["incomplete_details"] = reason;
     let server = Server::start(vec![Reply::json(200, &response)]).await;
-    model(&server).complete(&plain(), None).await.map(|answer| answer.stop)
+    model(&server).complete(&plain(), None).await.and_then(usable).map(|answer| answer.stop)
 }
 
 #[tokio::test]
@@ -250,13 +253,13 @@ async fn reason_to_stop_is_understood_and_an_unknown_one_is_named() {
         [("incomplete", incomplete("novel"), "novel"), ("cancelled", Value::Null, "cancelled")]
     {
         let message = format!("the model stopped for a reason that is not known: `{named}`");
-        assert_eq!(stopped(status, reason, &[]).await, Err(LlmError::Transient { message }));
+        assert_eq!(stopped(status, reason, &[]).await, Err(LlmError::Transient { retry_after: None, message }));
     }
 }
 
 async fn failed(reply: Reply) -> LlmError {
     let server = Server::start(vec![reply]).await;
-    model(&server).complete(&plain(), Some(&|_| {})).await.expect_err("it must fail")
+    model(&server).complete(&plain(), Some(&|_| {})).await.and_then(usable).expect_err("it must fail")
 }
 
 #[tokio::test]
@@ -274,7 +277,7 @@ async fn every_failure_is_told_apart() {
         response
     };
     let whole = failed(Reply::json(200, &failing("server_error", "ouch"))).await;
-    assert_eq!(whole, LlmError::Transient { message: "500: ouch".into() });
+    assert_eq!(whole, LlmError::Transient { retry_after: None, message: "500: ouch".into() });
     let streamed = |event: Value| Reply::events(&events(&[event]), 64);
     let event = json!({ "type": "response.failed", "response": failing("rate_limit_exceeded", "slow") });
     assert_eq!(failed(streamed(event)).await, LlmError::RateLimited { retry_after: None, message: "429: slow".into() });
@@ -282,7 +285,7 @@ async fn every_failure_is_told_apart() {
     assert_eq!(failed(streamed(event)).await, LlmError::Overflow { message: "400: too long".into() });
     // OpenAI's shape, and that of Open Responses
     let event = json!({ "type": "error", "code": "server_error", "message": "ouch", "param": null });
-    assert_eq!(failed(streamed(event)).await, LlmError::Transient { message: "500: ouch".into() });
+    assert_eq!(failed(streamed(event)).await, LlmError::Transient { retry_after: None, message: "500: ouch".into() });
     let error = json!({ "type": "invalid_request_error", "code": null, "message": "odd", "param": null });
     let event = json!({ "type": "error", "error": error });
     assert_eq!(failed(streamed(event)).await, LlmError::Rejected { message: "400: odd".into() });
@@ -292,7 +295,7 @@ async fn every_failure_is_told_apart() {
 async fn answer_that_breaks_off_or_makes_no_sense_is_none() {
     let half = stream(&output(), &json!({ "type": "response.in_progress" }));
     let transient = |error: LlmError| match error {
-        LlmError::Transient { message } => message,
+        LlmError::Transient { retry_after: None, message } => message,
         other => panic!("{other:?}"),
     };
     assert_eq!(transient(failed(Reply::events(&half, 9)).await), "the stream ended before the answer did");

@@ -18,6 +18,7 @@ use futures::StreamExt;
 use reveille::agent::{Agent, AgentResponse, Settings as ReactSettings};
 use reveille::base::clock::{Clock, pause};
 use reveille::base::secret::Secret;
+use reveille::domain::run::Usage;
 use reveille::domain::run::outcome::RunError;
 use reveille::domain::run::transcript::{ModelTokens, TranscriptMessage};
 use reveille::ports::llm::tokens::encoders::Encoders;
@@ -93,6 +94,8 @@ pub struct Played {
     pub error: Option<RunError>,
     /// Tokens of the model's calls.
     pub tokens: Vec<ModelTokens>,
+    /// All that was paid, answers that could not be used included: turns, tokens of input and of output.
+    pub paid: (i64, i64, i64),
     /// Time of the service that has passed.
     pub took: Duration,
 }
@@ -124,6 +127,14 @@ pub async fn play(cases: &'static [Case]) {
     let sent: Vec<SentRequest> = sent.into_iter().flatten().collect();
     let wrong: Vec<String> = complaints.into_iter().flatten().chain(faults_of(&sent).await).collect();
     assert!(wrong.is_empty(), "{} scenarios do not hold:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+fn paid(stage: &AgentHarness) -> (i64, i64, i64) {
+    let entries = stage.store.entries.lock().unwrap();
+    let add = |(turns, input, output), usage: &Usage| {
+        (turns + usage.turns, input + usage.input_tokens, output + usage.output_tokens)
+    };
+    entries.iter().map(|entry| &entry.usage).fold((0, 0, 0), add)
 }
 
 /// The complaint about a case, if it does not hold, and what it sent.
@@ -165,6 +176,7 @@ async fn complaint_about(case: &Case, wire: Wire, stream: bool, server: &Server)
         results: stage.results(),
         error,
         tokens: tokens(&stage),
+        paid: paid(&stage),
         took: stage.clock.elapsed().saturating_sub(Clock::manual(start()).elapsed()),
     };
     let expected = (case.end.map(str::to_owned).map_err(str::to_owned), case.asked);

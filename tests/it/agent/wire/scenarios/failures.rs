@@ -60,6 +60,7 @@ fn asks_to_come_back_after_90_seconds(played: &Played) {
 fn names_the_reason(played: &Played) {
     let message = played.error_message();
     assert!(message.contains("`novel_reason`"), "{message}");
+    assert_eq!(played.paid, (3, 300, 30), "each answer was paid for");
 }
 
 fn keeps_the_key(played: &Played) {
