@@ -71,7 +71,7 @@ impl RunView {
 /// List runs
 ///
 /// In short: without inputs and causes, with the first 1,000 characters of each output; the whole is in the run itself. A
-/// page ends early where it is large. One of a `state` that runs end in looks through 10,000 runs at most: it may have few
+/// page ends early where it is large. One of a `state` that runs end in looks through 5,000 runs at most: it may have few
 /// items, or none, and still go on at `next_cursor`.
 #[utoipa::path(get, path = "/v1/runs", tag = "runs", security(("bearer" = ["runs:read"])),
     params(

@@ -18,7 +18,7 @@ use crate::store::tx::{SqlRecord, StatementBuilder, Tx};
 use crate::store::{Split, Store, StoreError};
 
 /// Runs that a page by state reads at most.
-pub const SCANNED: i64 = 10_000;
+pub const SCANNED: i64 = 5_000;
 /// Most runs that are looked up where they wait; of more, the page reads the newest runs like any other.
 const WAITING: i64 = 2_000;
 
