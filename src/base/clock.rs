@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use tokio::sync::watch;
@@ -189,6 +189,12 @@ pub async fn pause(length: Duration) {
 /// The machine's own wall clock, for what happens before there is a database, and to measure against it.
 pub fn machine_now() -> DateTime<Utc> {
     millis(machine_micros().div_euclid(1000))
+}
+
+/// The machine's own wall clock as exact as it is, for spans: those of one millisecond keep their order.
+#[allow(clippy::disallowed_methods)] // the owner
+pub fn machine_time() -> SystemTime {
+    SystemTime::now()
 }
 
 #[allow(clippy::disallowed_methods)] // the owner

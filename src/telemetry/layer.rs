@@ -19,7 +19,7 @@ use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 use uuid::Uuid;
 
-use crate::base::clock::machine_now;
+use crate::base::clock::machine_time;
 use crate::base::metrics::trace::{CONVERSATION_ID, ERROR, IS_FIRST, NAME, RUN_ID};
 
 /// Makes spans and gives them to a processor once they have ended.
@@ -72,7 +72,7 @@ where
             let extensions = parent.extensions();
             extensions.get::<OpenSpan>().map(|open| (open.context.clone(), open.run_id))
         });
-        let started = machine_now().into();
+        let started = machine_time();
         let open = match (parent, fields.run_id) {
             (Some((parent, run_id)), _) => {
                 let context = sampled(parent.trace_id(), SpanId::from(fastrand::u64(1..)));
@@ -117,7 +117,7 @@ where
             span_kind: kind,
             name,
             start_time: open.started,
-            end_time: machine_now().into(),
+            end_time: machine_time(),
             attributes: open.fields.attributes,
             dropped_attributes_count: 0,
             events: SpanEvents::default(),
@@ -185,6 +185,7 @@ fn is_sampled(run_id: Uuid, part: f64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock::machine_now;
     use crate::base::id::new_id;
 
     #[test]

@@ -765,7 +765,7 @@ mod tests {
         ModelRequest { messages, tools, tool_choice: ToolChoice::None, max_tokens: None, temperature: None }
     }
 
-    /// What nobody has counted counts as the worst; what was refused before it was answered counts as nothing.
+    /// A call that nobody has counted counts as the worst; one that was refused before its answer counts as nothing.
     #[tokio::test]
     async fn call_that_may_have_been_paid_is_the_last_of_its_reservation_and_is_counted() {
         let metered = || Ok(ModelAnswer::failed(LlmError::Overflow { message: "long".into() }, ModelTokens::of(70, 5)));
