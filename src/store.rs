@@ -102,6 +102,7 @@ pub struct Store {
     creating: WriteBatcher<NewTask, Result<(), StoreError>>,
     marks: deliveries::MarkBatcher,
     appends: runs::transcript::AppendBatcher,
+    reservations: ops::budgets::reserving::ReservationBatcher,
     seen: ops::pending_work::LastPendingWork,
     /// Where a write goes on whose caller may go away, and whose threads give way to nobody.
     runtime: Handle,

@@ -1,7 +1,7 @@
 //! Budgets in the loop: what a call may come to is reserved before it is made, and what an answer has cost is on the record also
 //! where it can't be used. Decides nothing: the store of the run knows the limits.
 
-use crate::agent::checkpoint::Added;
+use crate::agent::checkpoint::{Added, Checkpoint};
 use crate::agent::{AgentStore, RunSlot, wait_without_slot};
 use crate::domain::budget::Spend;
 use crate::domain::run::transcript::{ModelCall, ModelTokens};
@@ -9,8 +9,8 @@ use crate::domain::run::{RunError, TranscriptMessage, Usage};
 use crate::ports::llm::ModelRequest;
 use crate::ports::llm::fallback::Chain;
 
-/// Reserves what the call of a turn may come to, whichever model of the chain answers. Where no budget holds, nothing is worked
-/// out and nobody is asked.
+/// Reserves what a call may come to, whichever model of the chain answers. Where no budget holds, nothing is worked out and
+/// nobody is asked.
 pub async fn reserve(
     store: &dyn AgentStore,
     slot: &dyn RunSlot,
@@ -21,6 +21,24 @@ pub async fn reserve(
     match store.is_budgeted() {
         true => wait_without_slot(slot, store.reserve(turn, chain.worst_case(request))).await,
         false => Ok(()),
+    }
+}
+
+/// As [`reserve`], for a turn of the loop: what is due in the checkpoint is stored before, on the same way if as much is left.
+pub async fn reserve_turn(
+    checkpoint: &mut Checkpoint,
+    slot: &dyn RunSlot,
+    chain: &Chain,
+    turn: i64,
+    request: &ModelRequest,
+) -> Result<(), RunError> {
+    let is_reserved = match checkpoint.has_due() && checkpoint.store().is_budgeted() {
+        true => checkpoint.flush_and_reserve(turn, chain.worst_case(request)).await?,
+        false => checkpoint.flush_due().await.map(|()| false)?,
+    };
+    match is_reserved {
+        true => Ok(()),
+        false => reserve(checkpoint.store(), slot, chain, turn, request).await,
     }
 }
 

@@ -15,6 +15,7 @@ use crate::agent::checkpoint::agent_store::{AgentStore, AppendError};
 use crate::agent::context::shown::{ShownMessage, compacted};
 use crate::agent::verify::{ToolEvidence, is_asked_again};
 use crate::base::clock::{Clock, pause};
+use crate::domain::budget::CallBound;
 use crate::domain::run::outcome::{RunError, RunFault};
 use crate::domain::run::transcript::{ModelCall, ToolCall, TranscriptEntry, TranscriptMessage};
 use crate::domain::run::{RunFinish, ToolAttribution, ToolRecord, Usage};
@@ -35,6 +36,8 @@ pub struct Checkpoint {
     entries: Vec<TranscriptEntry>,
     /// How many of the entries are stored; the others wait for the next append.
     stored: usize,
+    /// Whether those that wait are stored before the model is asked again.
+    is_due: bool,
 }
 
 /// One message on its way into the transcript.
@@ -62,7 +65,7 @@ impl Checkpoint {
     /// Loads the transcript. Fails where the store is away or an entry can't be read.
     pub async fn load(store: Arc<dyn AgentStore>, clock: Clock) -> Result<Checkpoint, RunError> {
         let entries = store.load().await.map_err(run_error)?;
-        Ok(Checkpoint { store, clock, stored: entries.len(), entries })
+        Ok(Checkpoint { store, clock, stored: entries.len(), entries, is_due: false })
     }
 
     /// Whether nothing was said yet.
@@ -96,6 +99,12 @@ impl Checkpoint {
             TranscriptEntry { seq, turn, at, message, usage, duration_ms, model_call, tool_record }
         };
         self.entries.extend((first..).zip(added).map(entry));
+    }
+
+    /// Adds entries that are stored, with those before them, before the model is asked again.
+    pub fn add_due(&mut self, turn: i64, added: Vec<Added>) {
+        self.is_due |= !added.is_empty();
+        self.add(turn, added);
     }
 
     /// Adds entries that the next append stores, or else the record of how the execution ended.
@@ -134,19 +143,43 @@ impl Checkpoint {
     /// Stores what was added, durably, all or nothing. A store that is away is waited for a while: an answer that was
     /// paid for is not thrown away for a hiccup, and appending the same entries twice is appending them once.
     pub async fn flush(&mut self) -> Result<(), RunError> {
+        self.write(None).await.map(|_| ())
+    }
+
+    /// Stores what is to be on the record before the model is asked again.
+    pub async fn flush_due(&mut self) -> Result<(), RunError> {
+        if self.is_due { self.flush().await } else { Ok(()) }
+    }
+
+    /// Whether something is to be on the record before the model is asked again.
+    pub fn has_due(&self) -> bool {
+        self.is_due
+    }
+
+    /// As [`Checkpoint::flush`]; whether the call of the next turn was reserved on the same way.
+    pub async fn flush_and_reserve(&mut self, turn: i64, bound: CallBound) -> Result<bool, RunError> {
+        self.write(Some((turn, bound))).await
+    }
+
+    async fn write(&mut self, next: Option<(i64, CallBound)>) -> Result<bool, RunError> {
         if self.is_stored() {
-            return Ok(());
+            return Ok(false);
         }
         let added = &self.entries[self.stored..];
         let mut waits = STORE_WAITS.iter();
-        while let Err(error) = self.store.append(added.to_vec()).await {
-            match (error, waits.next()) {
-                (AppendError::Unavailable, Some(wait)) => pause(Duration::from_millis(*wait)).await,
-                (error, _) => return Err(run_error(error)),
+        let is_reserved = loop {
+            let written = match &next {
+                Some((turn, bound)) => self.store.append_and_reserve(added.to_vec(), *turn, bound.clone()).await,
+                None => self.store.append(added.to_vec()).await.map(|()| false),
+            };
+            match (written, waits.next()) {
+                (Ok(is_reserved), _) => break is_reserved,
+                (Err(AppendError::Unavailable), Some(wait)) => pause(Duration::from_millis(*wait)).await,
+                (Err(error), _) => return Err(run_error(error)),
             }
-        }
-        self.stored = self.entries.len();
-        Ok(())
+        };
+        (self.stored, self.is_due) = (self.entries.len(), false);
+        Ok(is_reserved)
     }
 
     /// The conversation as a model is shown it, compactions applied. Results stand behind their call in the order of the

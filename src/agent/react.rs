@@ -228,7 +228,7 @@ impl ReactLoop<'_> {
                 temperature: None,
             };
             if !std::mem::replace(&mut is_reserved, true) {
-                let reserved = budget::reserve(self.checkpoint.store(), self.slot, &self.chain, turn, &request);
+                let reserved = budget::reserve_turn(&mut self.checkpoint, self.slot, &self.chain, turn, &request);
                 self.stop.run_until_stopped(reserved).await??;
             }
             // behind the last turn nothing is asked that could show it

@@ -1,7 +1,7 @@
 //! The calls of one turn: carried out at once, each result stored when it has to be.
 //!
 //! Calls that only read run for [`INTENT_DELAY`] before their intent is stored. The result of one that can't be repeated
-//! is stored as soon as it is there, others with the last of the turn. After a crash the calls without a stored result
+//! is stored as soon as it is there, others before the model is asked again. After a crash the calls without a stored result
 //! are carried out again, or called unknown: see `calls.rs`.
 
 use std::collections::VecDeque;
@@ -48,7 +48,7 @@ pub struct CarriedCalls {
 }
 
 impl CallRound<'_, '_> {
-    /// Carries out calls of the last turn and stores their results.
+    /// Carries out calls of the last turn. Their results are stored, or due before the model is asked again.
     pub async fn carry_out(mut self, calls: &[ToolCall], resumed: bool) -> Result<CarriedCalls, RunError> {
         let turn = self.checkpoint.turn();
         let caller = self.caller;
@@ -92,7 +92,8 @@ impl CallRound<'_, '_> {
             }
         }
         drop(running);
-        self.store(turn, &mut waiting, &mut done).await?;
+        let last = take_waiting(&mut waiting, &mut done);
+        self.checkpoint.add_due(turn, last);
         done.sort_by_key(|(index, _)| *index);
         carried.results = done.into_iter().map(|(_, message)| message).collect();
         Ok(carried)
@@ -124,14 +125,19 @@ impl CallRound<'_, '_> {
         waiting: &mut Vec<(usize, Added)>,
         done: &mut Vec<(usize, TranscriptMessage)>,
     ) -> Result<(), RunError> {
-        if waiting.is_empty() {
-            return Ok(());
+        let added = take_waiting(waiting, done);
+        match added.is_empty() {
+            true => Ok(()),
+            false => self.checkpoint.append(turn, added).await,
         }
-        waiting.sort_by_key(|(index, _)| *index);
-        done.extend(waiting.iter().map(|(index, added)| (*index, added.message.clone())));
-        let added = waiting.drain(..).map(|(_, added)| added).collect();
-        self.checkpoint.append(turn, added).await
     }
+}
+
+/// Takes results that have waited, in the order of their calls; they are `done` then.
+fn take_waiting(waiting: &mut Vec<(usize, Added)>, done: &mut Vec<(usize, TranscriptMessage)>) -> Vec<Added> {
+    waiting.sort_by_key(|(index, _)| *index);
+    done.extend(waiting.iter().map(|(index, added)| (*index, added.message.clone())));
+    waiting.drain(..).map(|(_, added)| added).collect()
 }
 
 /// A result as it enters transcript and conversation.

@@ -12,7 +12,7 @@ use crate::domain::approval::{Approval, ApprovalOverride, Begun, CallOutcome, Gr
 use crate::domain::budget::CallBound;
 use crate::domain::run::{Run, RunError, TranscriptEntry, Usage};
 use crate::executor::run_spending::RunSpending;
-use crate::store::{BudgetEnd, GrantUse, Lease, Store, StoreError, with_timeout};
+use crate::store::{BudgetEnd, GrantUse, Lease, Reservation, Store, StoreError, with_timeout};
 
 /// Entries of a transcript that are read at once.
 const PAGE: i64 = 500;
@@ -80,6 +80,21 @@ impl LeasedTranscript {
         }
     }
 
+    /// Whether the call that comes along is reserved.
+    async fn write(
+        &self,
+        entries: Vec<TranscriptEntry>,
+        reservation: Option<Reservation>,
+    ) -> Result<bool, AppendError> {
+        // before it is stored: it may take effect without an answer
+        self.is_empty.store(false, Ordering::Relaxed);
+        let settlements = self.spending.as_ref().map_or(Vec::new(), |spending| spending.settlements(&entries));
+        let append = self.store.append_budgeted(&self.owner.1, self.lease, &entries, settlements, reservation);
+        let appended = with_timeout(append).await.map_err(refused)?;
+        self.stored(&entries);
+        Ok(appended.is_reserved)
+    }
+
     fn count(&self, entries: &[TranscriptEntry]) {
         let mut usage = self.usage.lock().expect("usage lock");
         entries.iter().for_each(|entry| *usage += entry.usage);
@@ -106,14 +121,26 @@ impl AgentStore for LeasedTranscript {
     }
 
     fn append(&self, entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>> {
+        Box::pin(async move { self.write(entries, None).await.map(|_| ()) })
+    }
+
+    fn append_and_reserve(
+        &self,
+        entries: Vec<TranscriptEntry>,
+        turn: i64,
+        bound: CallBound,
+    ) -> BoxFuture<'_, Result<bool, AppendError>> {
         Box::pin(async move {
-            // before it is stored: it may take effect without an answer
-            self.is_empty.store(false, Ordering::Relaxed);
-            let settlements = self.spending.as_ref().map_or(Vec::new(), |spending| spending.settlements(&entries));
-            let append = self.store.append_and_settle(&self.owner.1, self.lease, &entries, settlements);
-            with_timeout(append).await.map_err(refused)?;
-            self.stored(&entries);
-            Ok(())
+            let Some(spending) = &self.spending else { return self.write(entries, None).await };
+            let next = spending.open_behind(&entries, self.usage(), turn, &bound);
+            let written = self.write(entries, next.as_ref().and_then(|call| spending.day_reservation(call))).await;
+            let Some(call) = next else { return written };
+            match &written {
+                Ok(is_reserved) if *is_reserved || !spending.has_days() => return Ok(true),
+                Ok(_) | Err(AppendError::LeaseLost) => spending.forget(&call),
+                Err(_) => spending.forget_unsure(&call),
+            }
+            written
         })
     }
 

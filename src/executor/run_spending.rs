@@ -36,11 +36,13 @@ pub struct RunSpending {
     budgets: Budgets,
     notice: Option<Arc<BudgetNotice>>,
     calls: Mutex<Vec<OpenCall>>,
+    /// Reservations of which nobody knows whether they were made: the next append takes them back.
+    unsure: Mutex<Vec<Uuid>>,
 }
 
 /// A call that was reserved and is not on the record yet.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct OpenCall {
+pub struct OpenCall {
     id: Uuid,
     /// `None`: it is a summary, beside the turns.
     turn: Option<i64>,
@@ -68,6 +70,7 @@ impl RunSpending {
             budgets,
             notice: notice.map(Arc::new),
             calls: Mutex::default(),
+            unsure: Mutex::default(),
         }
     }
 
@@ -80,9 +83,40 @@ impl RunSpending {
             false => Ok(()),
         };
         if reserved.is_err() {
-            self.forget(call);
+            self.forget(&call);
         }
         reserved
+    }
+
+    /// Notes the call behind these entries, which are stored with its reservation, if the run's own budget has as much left then.
+    /// `used`: the run's usage without them.
+    pub fn open_behind(
+        &self,
+        entries: &[TranscriptEntry],
+        mut used: Usage,
+        turn: i64,
+        bound: &CallBound,
+    ) -> Option<OpenCall> {
+        self.refuse_unpriced(bound).ok()?;
+        let told = self.told_of(entries);
+        entries.iter().for_each(|entry| used += entry.usage);
+        let mut calls = self.calls.lock().expect("calls lock");
+        let under_way = calls.iter().filter(|open| !told.iter().any(|(call, _)| call.id == open.id));
+        let open: Vec<Spend> = under_way.map(|call| call.most).collect();
+        self.budgets.run.admit(used, &open, bound.most).ok()?;
+        let call = OpenCall { id: new_id(self.now()), turn: Some(turn), most: bound.most };
+        calls.push(call);
+        Some(call)
+    }
+
+    /// The reservation of a call in the ledgers of the day; `None` where no budget of a day holds.
+    pub fn day_reservation(&self, call: &OpenCall) -> Option<Reservation> {
+        self.has_days().then(|| self.reservation(*call))
+    }
+
+    /// Whether a budget of a day holds.
+    pub fn has_days(&self) -> bool {
+        self.budgets.has_days()
     }
 
     /// Reserves what a summary may come to, if the run has it left beside another turn, and the ledgers have it left now.
@@ -97,7 +131,7 @@ impl RunSpending {
             false => true,
         };
         if !is_reserved {
-            self.forget(call);
+            self.forget(&call);
         }
         is_reserved
     }
@@ -113,8 +147,15 @@ impl RunSpending {
         is_left
     }
 
-    fn forget(&self, call: OpenCall) {
+    /// Forgets a call that is not made.
+    pub fn forget(&self, call: &OpenCall) {
         self.calls.lock().expect("calls lock").retain(|open| open.id != call.id);
+    }
+
+    /// As [`RunSpending::forget`], where the reservation may have been made.
+    pub fn forget_unsure(&self, call: &OpenCall) {
+        self.forget(call);
+        self.unsure.lock().expect("calls lock").push(call.id);
     }
 
     fn refuse_unpriced(&self, bound: &CallBound) -> Result<(), RunError> {
@@ -182,8 +223,10 @@ impl RunSpending {
             spent: if spent.tokens > 0 { spent } else { call.most },
             notice: self.notice.clone(),
         };
-        match self.budgets.has_days() {
-            true => told.into_iter().map(settlement).collect(),
+        let unsure = self.unsure.lock().expect("calls lock").clone();
+        let unmade = unsure.into_iter().map(|id| Settlement { id, spent: Spend::default(), notice: None });
+        match self.has_days() {
+            true => told.into_iter().map(settlement).chain(unmade).collect(),
             false => Vec::new(),
         }
     }
@@ -191,13 +234,14 @@ impl RunSpending {
     /// Notes that these entries are on the record, and count there.
     pub fn stored(&self, entries: &[TranscriptEntry]) {
         let told = self.told_of(entries);
+        self.unsure.lock().expect("calls lock").clear();
         self.calls.lock().expect("calls lock").retain(|open| !told.iter().any(|(call, _)| call.id == open.id));
     }
 
     /// Reservations that end with the execution; these entries come with its end. A summary that is under way is charged the
     /// worst: its model may have been paid.
     pub fn end(&self, entries: &[TranscriptEntry]) -> Option<BudgetEnd> {
-        if !self.budgets.has_days() {
+        if !self.has_days() {
             return None;
         }
         let mut settlements = self.settlements(entries);

@@ -14,8 +14,9 @@ use uuid::Uuid;
 
 use crate::domain::notification::NewDelivery;
 use crate::store::events::matches::{EventBatch, EventsWritten, Locked};
+use crate::store::ops::budgets::ledger_batch::{MovedLedgers, move_ledgers};
 use crate::store::runs::lease::{Beat, Finish, FinishedRow, Lease, StartedRows, Take, TakenRuns};
-use crate::store::runs::new_entry::TranscriptAppend;
+use crate::store::runs::new_entry::{TranscriptAppend, ledger_batch};
 use crate::store::runs::overlap::rule::BlockedRow;
 use crate::store::tasks::fires::{AsRead, FireBatch, FireDue, WrittenRows};
 use crate::store::tx::Tx;
@@ -108,6 +109,22 @@ impl Tx<'_> {
         match self {
             Tx::Postgres(conn) => postgres::append(conn, appends).await,
             Tx::Sqlite(conn) => sqlite::append(conn, appends).await,
+        }
+    }
+
+    /// As [`Tx::append`]; ledgers of budgets are changed by those whose lease is held.
+    pub(super) async fn append_budgeted(
+        &mut self,
+        appends: &[&TranscriptAppend],
+    ) -> Result<(HashSet<Lease>, MovedLedgers), StoreError> {
+        match self {
+            Tx::Postgres(conn) => postgres::append_budgeted(conn, appends).await,
+            Tx::Sqlite(_) => {
+                let held = self.append(appends).await?;
+                let written = appends.iter().copied().filter(|append| held.contains(&append.lease));
+                let moved = move_ledgers(self, &ledger_batch(written)).await?;
+                Ok((held, moved))
+            }
         }
     }
 

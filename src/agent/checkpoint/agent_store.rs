@@ -49,6 +49,20 @@ pub trait AgentStore: Send + Sync {
     /// `Unavailable` they may be durable or not. The same entries (by `seq`) appended again change nothing.
     fn append(&self, entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>>;
 
+    /// As [`AgentStore::append`]; in the same transaction what the call of the next turn may come to at worst is reserved, if that
+    /// is left now. Whether it is reserved: nobody is waited for, and an end is left to [`AgentStore::reserve`].
+    fn append_and_reserve(
+        &self,
+        entries: Vec<TranscriptEntry>,
+        _turn: i64,
+        _bound: CallBound,
+    ) -> BoxFuture<'_, Result<bool, AppendError>> {
+        Box::pin(async move {
+            self.append(entries).await?;
+            Ok(false)
+        })
+    }
+
     /// Takes entries that may wait. They are stored with the next append, which brings them along, or with the record of
     /// how the execution ended; until then they are lost with the process.
     fn defer(&self, entries: Vec<TranscriptEntry>);

@@ -32,6 +32,11 @@ impl BudgetNotice {
         }
     }
 
+    /// Whether it may be about this ledger: the tenant's own has no task but zeros.
+    pub fn is_about(&self, tenant: &str, task_id: Uuid) -> bool {
+        self.tenant_id == tenant && (task_id.is_nil() || task_id == self.task_id)
+    }
+
     /// The notice about one ledger; `None` where nobody can be told. That of a tenant goes by its recipient's order, as it is
     /// about no single task.
     pub fn delivery(

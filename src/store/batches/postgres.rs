@@ -36,7 +36,7 @@ use crate::store::runs::shares::tenant_hash;
 use crate::store::sql::sql;
 use crate::store::tasks::fires::{AsRead, FireBatch, FireDue, WrittenRows};
 
-pub(super) use appending::{append, append_ended};
+pub(super) use appending::{append, append_budgeted, append_ended};
 pub(in crate::store) use events::record_guarded;
 pub(super) use events::{in_windows, lock_tasks, record_events, versions};
 

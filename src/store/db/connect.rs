@@ -27,7 +27,7 @@ use crate::store::db::wakeup::Wakeups;
 use crate::store::db::write_batcher::WriteBatcher;
 use crate::store::db::writer::SqliteWriter;
 use crate::store::db::{Db, with_timeout};
-use crate::store::ops::budgets::KnownBudgets;
+use crate::store::ops::budgets::{KnownBudgets, reserving};
 use crate::store::ops::bulk::Bulk;
 use crate::store::ops::halts::KnownHalts;
 use crate::store::ops::pending_work::LastPendingWork;
@@ -187,6 +187,7 @@ impl Store {
             creating,
             marks,
             appends: WriteBatcher::limited(transcript::TOGETHER),
+            reservations: WriteBatcher::new(reserving::TOGETHER),
             seen: LastPendingWork::default(),
             runtime: Handle::current(),
             computing: Compute::of_machine(),

@@ -2,8 +2,10 @@
 //!
 //! Rows of tenants hold over restarts. An instance looks at their version as often as at that of halts, by one statement.
 
+pub(in crate::store) mod ledger_batch;
 pub(in crate::store) mod ledgers;
 pub(in crate::store) mod reservation;
+pub(in crate::store) mod reserving;
 pub(in crate::store) mod settlement;
 
 use std::collections::{BTreeMap, HashMap};

@@ -11,7 +11,8 @@ use uuid::Uuid;
 use crate::base::id::Scope;
 use crate::domain::notification::NewDelivery;
 use crate::store::db::flow::QueueFlow;
-use crate::store::ops::budgets::ledgers::{release_runs, settle};
+use crate::store::ops::budgets::ledger_batch::{LedgerBatch, move_ledgers};
+use crate::store::ops::budgets::ledgers::warn_owners;
 use crate::store::ops::usage::counting::count_usage;
 use crate::store::runs::alerts::notifications_for;
 use crate::store::runs::lease::{Beat, Finish, FinishedRow, Lease};
@@ -110,7 +111,7 @@ async fn append_deferred(tx: &mut Tx<'_>, ended: &[(&Finish, &FinishedRow)]) -> 
     let waited = ended.iter().map(|(end, _)| *end).filter(|end| !end.entries.is_empty());
     let append = |end: &Finish| {
         let entries = end.entries.iter().map(EntryColumns::of).collect::<Result<_, _>>()?;
-        Ok(TranscriptAppend { lease: end.lease, entries, settlements: Vec::new() })
+        Ok(TranscriptAppend { lease: end.lease, entries, settlements: Vec::new(), reservation: None })
     };
     let appends = waited.map(append).collect::<Result<Vec<_>, StoreError>>()?;
     match appends.is_empty() {
@@ -128,13 +129,15 @@ async fn end_budgets(
     now: DateTime<Utc>,
 ) -> Result<bool, StoreError> {
     let budgets = || ended.iter().filter_map(|(end, _)| Some((end.lease.run_id, end.budget.as_ref()?)));
-    let runs: Vec<Uuid> = budgets().map(|(run, _)| run).collect();
-    if runs.is_empty() {
+    let settled = || budgets().flat_map(|(_, end)| &end.settlements);
+    let batch = LedgerBatch::new(settled(), budgets().map(|(run, _)| run), [].iter());
+    if batch.is_empty() {
         return Ok(false);
     }
-    let warned = settle(store, tx, budgets().flat_map(|(_, end)| &end.settlements), now).await?;
-    release_runs(tx, runs, now).await?;
-    Ok(warned)
+    let moved = move_ledgers(tx, &batch).await?.moved;
+    store.count_spent(&moved);
+    let notices: Vec<_> = settled().filter_map(|one| one.notice.clone()).collect();
+    warn_owners(tx, &moved, &notices, now).await
 }
 
 const RELEASE: Split = split!("release");

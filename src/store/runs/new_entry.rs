@@ -6,8 +6,9 @@ use sqlx::types::{Json, JsonRawValue};
 use crate::domain::run::Usage;
 use crate::domain::run::transcript::{ModelTokens, TranscriptEntry, TranscriptMessage};
 use crate::store::db::text::{document, optional_document};
+use crate::store::ops::budgets::ledger_batch::LedgerBatch;
 use crate::store::runs::lease::Lease;
-use crate::store::{Settlement, StoreError};
+use crate::store::{Reservation, Settlement, StoreError};
 
 /// Entries for the transcript of one run.
 #[derive(Clone)]
@@ -16,6 +17,21 @@ pub(in crate::store) struct TranscriptAppend {
     pub entries: Vec<EntryColumns>,
     /// Calls of models that the entries tell of, where a budget of a day pays for them.
     pub settlements: Vec<Settlement>,
+    /// The call of a model that is to be made next.
+    pub reservation: Option<Reservation>,
+}
+
+impl TranscriptAppend {
+    /// Whether ledgers of budgets are changed with it.
+    pub fn is_budgeted(&self) -> bool {
+        !self.settlements.is_empty() || self.reservation.is_some()
+    }
+}
+
+/// The changes that these appends make to ledgers.
+pub(in crate::store) fn ledger_batch<'a>(appends: impl Iterator<Item = &'a TranscriptAppend> + Clone) -> LedgerBatch {
+    let settled = appends.clone().flat_map(|append| &append.settlements);
+    LedgerBatch::new(settled, [], appends.filter_map(|append| append.reservation.as_ref()))
 }
 
 /// Columns of an entry.

@@ -11,6 +11,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
+use crate::domain::budget::notice::BudgetNotice;
 use crate::domain::run::Usage;
 use crate::domain::run::transcript::{
     FORMATS, ModelCall, ModelTokens, ProviderMessage, TranscriptEntry, TranscriptMessage,
@@ -21,11 +22,12 @@ use crate::store::db::listing::{PAGE_BYTES, PagedRow, RowPage, UNBOUNDED};
 use crate::store::db::write_batcher::{BatchLimit, WriteBatcher, together_or_alone};
 use crate::store::db::writer::StatementTurn;
 use crate::store::db::{Db, Transaction, fault};
-use crate::store::ops::budgets::ledgers::settle;
+use crate::store::ops::budgets::ledger_batch::MovedLedgers;
+use crate::store::ops::budgets::ledgers::{MovedLedger, nearly_used, warn_owners};
 use crate::store::runs::lease::Lease;
 use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
 use crate::store::sql::sql;
-use crate::store::{Settlement, Store, StoreError, Topic};
+use crate::store::{Reservation, Settlement, Store, StoreError, Topic};
 
 #[derive(sqlx_macros::FromRow)]
 struct TurnRow {
@@ -90,63 +92,76 @@ fn read_provider_message(text: &str) -> Result<Arc<ProviderMessage>, StoreError>
 pub(in crate::store) const TOGETHER: BatchLimit = BatchLimit { items: 100, bytes: 1 << 20 };
 
 /// Appends that wait to be written.
-pub(in crate::store) type AppendBatcher = WriteBatcher<TranscriptAppend, Result<(), StoreError>>;
+pub(in crate::store) type AppendBatcher = WriteBatcher<TranscriptAppend, Result<Appended, StoreError>>;
+
+/// Outcome of an append.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Appended {
+    /// Whether the call that came with it is reserved.
+    pub is_reserved: bool,
+}
 
 impl Store {
     /// Appends to the transcript of a run of this tenant, all or nothing. Appending the same entries again (because the
     /// answer was lost) does nothing.
     pub async fn append(&self, tenant: &str, lease: Lease, entries: &[TranscriptEntry]) -> Result<(), StoreError> {
-        self.append_and_settle(tenant, lease, entries, Vec::new()).await
+        self.append_budgeted(tenant, lease, entries, Vec::new(), None).await?;
+        Ok(())
     }
 
-    /// As [`Store::append`]; in the same transaction the ledgers of budgets get what the calls have come to.
-    pub async fn append_and_settle(
+    /// As [`Store::append`]; in the same transaction the ledgers of budgets get what the calls have come to, and what the next
+    /// one may come to, if that is left.
+    pub async fn append_budgeted(
         &self,
         tenant: &str,
         lease: Lease,
         entries: &[TranscriptEntry],
         settlements: Vec<Settlement>,
-    ) -> Result<(), StoreError> {
+        reservation: Option<Reservation>,
+    ) -> Result<Appended, StoreError> {
         let columns = entries.iter().map(EntryColumns::of).collect::<Result<Vec<_>, _>>()?;
         let bytes = columns.iter().map(EntryColumns::bytes).sum();
-        let (store, append) = (self.clone(), TranscriptAppend { lease, entries: columns, settlements });
+        let (store, append) = (self.clone(), TranscriptAppend { lease, entries: columns, settlements, reservation });
         let work = |appends: Vec<_>| async move {
             together_or_alone(&store, &appends, |store, appends| Box::pin(store.append_together(appends))).await
         };
         let written = self.appends.submit_for(tenant.to_owned(), bytes, append, work).await;
-        written.unwrap_or_else(|| Err(StoreError::Unavailable("the append was broken off".into())))?;
+        let appended = written.unwrap_or_else(|| Err(StoreError::Unavailable("the append was broken off".into())))?;
         self.counts.used(entries.iter());
-        Ok(())
+        Ok(appended)
     }
 
-    async fn append_together(&self, appends: &[TranscriptAppend]) -> Result<Vec<Result<(), StoreError>>, StoreError> {
+    async fn append_together(
+        &self,
+        appends: &[TranscriptAppend],
+    ) -> Result<Vec<Result<Appended, StoreError>>, StoreError> {
         // rows are locked in the order of their ids, as everywhere
         let mut in_order: Vec<&TranscriptAppend> = appends.iter().collect();
         in_order.sort_by_key(|append| append.lease.run_id);
-        let held = match failpoint!("append_without_fence") {
+        let (held, is_reserved) = match failpoint!("append_without_fence") {
             false => self.append_held(&in_order).await?,
             true => {
                 let mut write = self.db.write_quick(QueueFlow::of(None)).await?;
                 write.tx().append_ended(appends).await?;
                 write.commit().await?;
-                appends.iter().map(|append| append.lease).collect()
+                (appends.iter().map(|append| append.lease).collect(), false)
             }
         };
         let lost = appends.iter().filter(|append| !held.contains(&append.lease)).count();
         self.counts.fenced("transcript", lost);
         let written = appends.iter().map(|append| match held.contains(&append.lease) {
-            true => Ok(()),
+            true => Ok(Appended { is_reserved: is_reserved && append.reservation.is_some() }),
             false => Err(StoreError::LeaseLost),
         });
         Ok(written.collect())
     }
 
-    /// Appends where the lease is held; answers these leases. It takes one way to the database where nobody else writes to
-    /// SQLite.
-    async fn append_held(&self, appends: &[&TranscriptAppend]) -> Result<HashSet<Lease>, StoreError> {
+    /// Appends where the lease is held; answers these leases, and whether the calls that came with them are reserved. It takes one
+    /// way to the database, on SQLite where nobody else writes and no budget of a day holds.
+    async fn append_held(&self, appends: &[&TranscriptAppend]) -> Result<(HashSet<Lease>, bool), StoreError> {
         let flow = QueueFlow::of(None);
-        if appends.iter().any(|append| !append.settlements.is_empty()) {
-            return self.append_and_settle_held(appends).await;
+        if appends.iter().any(|append| append.is_budgeted()) {
+            return self.append_budgeted_held(appends).await;
         }
         let mut write = match &self.db {
             Db::Sqlite { writer, waits, .. } => {
@@ -158,7 +173,7 @@ impl Store {
                         let held = append_committed(&mut statement, appends).await;
                         statement.end();
                         fault()?;
-                        return held;
+                        return Ok((held?, false));
                     }
                 }
             }
@@ -166,21 +181,35 @@ impl Store {
         };
         let held = write.tx().append(appends).await?;
         write.commit().await?;
-        Ok(held)
+        Ok((held, false))
     }
 
     /// As [`Store::append_held`], where budgets of a day pay for calls among these.
-    async fn append_and_settle_held(&self, appends: &[&TranscriptAppend]) -> Result<HashSet<Lease>, StoreError> {
+    async fn append_budgeted_held(&self, appends: &[&TranscriptAppend]) -> Result<(HashSet<Lease>, bool), StoreError> {
+        let mut write = self.db.write_quick(QueueFlow::of(None)).await?;
+        let (held, MovedLedgers { is_reserved, moved }) = write.tx().append_budgeted(appends).await?;
+        write.commit().await?;
+        self.count_spent(&moved);
+        let settled = appends.iter().flat_map(|append| &append.settlements);
+        let notices: Vec<_> = settled.filter_map(|one| one.notice.clone()).collect();
+        // what is written is written: the next one tells them who are not told now
+        if let Err(error) = self.warn_of_budgets(&moved, &notices).await {
+            tracing::warn!(%error, "owners could not be told that most of a budget is used");
+        }
+        Ok((held, is_reserved))
+    }
+
+    async fn warn_of_budgets(&self, moved: &[MovedLedger], notices: &[Arc<BudgetNotice>]) -> Result<(), StoreError> {
+        if nearly_used(moved, notices).next().is_none() {
+            return Ok(());
+        }
         let mut write = self.db.write_for_engine(QueueFlow::of(None)).await?;
-        let tx = &mut write.tx();
-        let held = tx.append(appends).await?;
-        let written = appends.iter().filter(|append| held.contains(&append.lease));
-        let told = settle(self, tx, written.flat_map(|append| &append.settlements), self.clock.now()).await?;
+        let told = warn_owners(&mut write.tx(), moved, notices, self.clock.now()).await?;
         write.commit().await?;
         if told {
             self.notify(Topic::Outbox);
         }
-        Ok(held)
+        Ok(())
     }
 
     /// Usage of all entries of a run together.

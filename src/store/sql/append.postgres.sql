@@ -24,4 +24,3 @@ with listed as (
      where (e.run_id, e.lease_token) in (select run_id, lease_token from held)
     on conflict (run_id, seq) do nothing
 )
-select run_id, lease_token from held

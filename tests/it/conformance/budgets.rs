@@ -196,13 +196,13 @@ async fn settling_twice_counts_once_and_what_a_run_has_left_is_taken_back_with_i
     };
     let settlement = || vec![Settlement { id: calls[0].id, spent: TOKENS(30), notice: None }];
     for _ in 0..2 {
-        world.store.append_and_settle("a", run.lease, std::slice::from_ref(&entry), settlement()).await.unwrap();
+        world.store.append_budgeted("a", run.lease, std::slice::from_ref(&entry), settlement(), None).await.unwrap();
     }
     assert_eq!(standings(world, &run).await, (standing(30, 200), standing(30, 200)));
     // a worker that has lost its lease settles nothing
     let stale = reveille::store::Lease { token: run.lease.token + 1, ..run.lease };
     let late = vec![Settlement { id: calls[1].id, spent: TOKENS(50), notice: None }];
-    assert!(world.store.append_and_settle("a", stale, &[entry], late).await.is_err());
+    assert!(world.store.append_budgeted("a", stale, &[entry], late, None).await.is_err());
     assert_eq!(standings(world, &run).await.0, standing(30, 200));
     world.store.finish_runs(&[finish(&run, BudgetEnd::default())]).await.unwrap();
     assert_eq!(standings(world, &run).await, (standing(30, 0), standing(30, 0)));

@@ -413,7 +413,7 @@ async fn spend(world: &StoreHarness, started: &[StartedRun]) {
         let spent = Spend { tokens: 50, cost_micros: 1 };
         let settlement = Settlement { id: calls[0].id, spent, notice: None };
         let (tenant, settled) = (&started.run.tenant_id, vec![settlement]);
-        world.store.append_and_settle(tenant, started.lease, &[], settled).await.unwrap();
+        world.store.append_budgeted(tenant, started.lease, &[], settled, None).await.unwrap();
     }
 }
 

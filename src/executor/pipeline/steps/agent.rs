@@ -213,6 +213,15 @@ impl AgentStore for StepTranscript {
         self.store.append(self.numbered_in_run(entries))
     }
 
+    fn append_and_reserve(
+        &self,
+        entries: Vec<TranscriptEntry>,
+        turn: i64,
+        bound: CallBound,
+    ) -> BoxFuture<'_, Result<bool, AppendError>> {
+        self.store.append_and_reserve(self.numbered_in_run(entries), turn, bound)
+    }
+
     fn defer(&self, entries: Vec<TranscriptEntry>) {
         self.store.defer(self.numbered_in_run(entries));
     }

@@ -3,26 +3,65 @@
 use std::collections::HashSet;
 
 use sqlx::postgres::{PgArguments, PgConnection};
+use sqlx::types::Json;
 use sqlx::{Arguments, Encode, Postgres, Type};
+use uuid::Uuid;
 
 use crate::domain::run::transcript::FORMAT;
 use crate::store::StoreError;
+use crate::store::ops::budgets::ledger_batch::{ANSWER, LEDGERS, MovedLedgers, MovedRow};
 use crate::store::runs::lease::Lease;
-use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
+use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend, ledger_batch};
+use crate::store::sql::sql;
 
 pub(in crate::store::batches) async fn append(
     conn: &mut PgConnection,
     appends: &[&TranscriptAppend],
 ) -> Result<HashSet<Lease>, StoreError> {
-    let entries = entries_of(appends.iter().copied());
-    let mut arguments = columns_of(&entries)?;
-    add(&mut arguments, entries.iter().map(|(lease, _)| lease.token))?;
-    add(&mut arguments, appends.iter().map(|append| append.lease.run_id))?;
-    add(&mut arguments, appends.iter().map(|append| append.lease.token))?;
-    let append = include_str!("../../sql/append.postgres.sql");
-    let held: Vec<Lease> = sqlx::query_as_with(append, arguments).fetch_all(conn).await?;
+    let arguments = append_arguments(appends)?;
+    let held: Vec<Lease> = sqlx::query_as_with(APPEND_ALONE, arguments).fetch_all(conn).await?;
     Ok(held.into_iter().collect())
 }
+
+/// As [`append`]; in the same statement, ledgers of budgets are changed by those whose lease is held.
+pub(in crate::store::batches) async fn append_budgeted(
+    conn: &mut PgConnection,
+    appends: &[&TranscriptAppend],
+) -> Result<(HashSet<Lease>, MovedLedgers), StoreError> {
+    let mut arguments = append_arguments(appends)?;
+    arguments.add(Json(ledger_batch(appends.iter().copied()))).map_err(sqlx::Error::Encode)?;
+    let rows: Vec<BudgetedRow> = sqlx::query_as_with(APPEND_BUDGETED, arguments).fetch_all(conn).await?;
+    let lease = |row: &BudgetedRow| Some(Lease { run_id: row.run_id?, token: row.lease_token? });
+    let held = rows.iter().filter_map(lease).collect();
+    let moved = rows.into_iter().filter(|row| row.run_id.is_none()).map(|row| row.moved).collect();
+    Ok((held, MovedLedgers::of(moved)))
+}
+
+/// A lease that is held; or, without one, what was changed.
+#[derive(sqlx_macros::FromRow)]
+struct BudgetedRow {
+    run_id: Option<Uuid>,
+    lease_token: Option<i64>,
+    #[sqlx(flatten)]
+    moved: MovedRow,
+}
+
+const APPEND: &str = include_str!("../../sql/append.postgres.sql");
+const APPEND_ALONE: &str = sql!(APPEND, "select run_id, lease_token from held");
+const APPEND_BUDGETED: &str = sql!(
+    sql!(
+        APPEND,
+        ", ",
+        LEDGERS,
+        "select cast(null as uuid) as run_id, cast(null as bigint) as lease_token, moved.* from (",
+        ANSWER,
+        ") moved
+         union all
+         select h.run_id, h.lease_token, false, null, null, null, null, null, null, null, null, null, null from held h"
+    );
+    "{batch}" = "$22";
+    "{held}" = "(r.run_id, r.lease_token) in (select run_id, lease_token from held)"
+);
 
 pub(in crate::store::batches) async fn append_ended(
     conn: &mut PgConnection,
@@ -31,6 +70,16 @@ pub(in crate::store::batches) async fn append_ended(
     let arguments = columns_of(&entries_of(appends.iter()))?;
     sqlx::query_with(include_str!("../../sql/append_ended.postgres.sql"), arguments).execute(conn).await?;
     Ok(())
+}
+
+/// The values of `$1` to `$21`.
+fn append_arguments(appends: &[&TranscriptAppend]) -> Result<PgArguments, sqlx::Error> {
+    let entries = entries_of(appends.iter().copied());
+    let mut arguments = columns_of(&entries)?;
+    add(&mut arguments, entries.iter().map(|(lease, _)| lease.token))?;
+    add(&mut arguments, appends.iter().map(|append| append.lease.run_id))?;
+    add(&mut arguments, appends.iter().map(|append| append.lease.token))?;
+    Ok(arguments)
 }
 
 fn entries_of<'a>(appends: impl Iterator<Item = &'a TranscriptAppend>) -> Vec<(Lease, &'a EntryColumns)> {

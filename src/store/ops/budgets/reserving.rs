@@ -1,0 +1,191 @@
+//! Reservations in the ledgers of the day, before calls of models are made. Those that wait at once are written together.
+
+use uuid::Uuid;
+
+use crate::domain::budget::{BudgetQuantity, BudgetRefusal, BudgetScope, DayLimits};
+use crate::domain::notification::NoticeKind;
+use crate::store::db::flow::QueueFlow;
+use crate::store::db::text::text;
+use crate::store::db::write_batcher::WriteBatcher;
+use crate::store::ops::budgets::ledger_batch::{LedgerBatch, move_ledgers};
+use crate::store::ops::budgets::ledgers::{LedgerKey, LedgerRow, READ_LEDGER, ledger_query, ledgers};
+use crate::store::ops::budgets::reservation::{Reservation, Reserved};
+use crate::store::{Store, StoreError, Topic, with_timeout};
+
+/// Reservations in one statement.
+pub(in crate::store) const TOGETHER: usize = 100;
+
+/// Reservations that one look takes back at most.
+const TAKEN_BACK: i64 = 500;
+
+/// Reservations that wait to be written, and how each ends.
+pub(in crate::store) type ReservationBatcher = WriteBatcher<Reservation, Result<Tried, StoreError>>;
+
+/// How a try to reserve ends.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(in crate::store) enum Tried {
+    Granted,
+    /// The limit that is met, and whether what is spent alone meets it.
+    Met(BudgetRefusal, bool),
+}
+
+impl Store {
+    /// Reserves the worst that a call may come to in the ledgers of its tenant's and its task's day, or in none of them. A
+    /// limit that is met by calls under way is no refusal; one that is used up is told once.
+    pub async fn reserve_budget(&self, call: &Reservation) -> Result<Reserved, StoreError> {
+        let tried = match self.try_reserve(call).await? {
+            // somebody may have died with what is missing here
+            Tried::Met(..) if self.release_stale_reservations(Some(&call.tenant), TAKEN_BACK).await? > 0 => {
+                self.try_reserve(call).await?
+            }
+            tried => tried,
+        };
+        match tried {
+            Tried::Granted => Ok(Reserved::Granted),
+            Tried::Met(_, false) => Ok(Reserved::NotNow),
+            Tried::Met(refusal, true) => {
+                self.counts.budget_refused(refusal);
+                self.tell_used_up(call, refusal).await?;
+                Ok(Reserved::Refused(refusal))
+            }
+        }
+    }
+
+    /// As [`Store::reserve_budget`], for a call that nobody waits for: whether it is reserved. Nobody is told of a limit that is
+    /// met.
+    pub async fn reserve_budget_if_left(&self, call: &Reservation) -> Result<bool, StoreError> {
+        Ok(self.try_reserve(call).await? == Tried::Granted)
+    }
+
+    async fn try_reserve(&self, call: &Reservation) -> Result<Tried, StoreError> {
+        let store = self.clone();
+        let work = |calls: Vec<_>| async move { store.reserve_batch(&calls).await };
+        let tried = self.reservations.submit_for(call.tenant.clone(), 0, call.clone(), work).await;
+        tried.unwrap_or_else(|| Err(StoreError::Unavailable("the reservation was broken off".into())))
+    }
+
+    /// All at once while there is enough for all of them, and else one by one.
+    async fn reserve_batch(&self, calls: &[Reservation]) -> Vec<Result<Tried, StoreError>> {
+        if calls.len() > 1 {
+            match with_timeout(self.reserve_together(calls)).await {
+                Ok(true) => return calls.iter().map(|_| Ok(Tried::Granted)).collect(),
+                // it may have taken effect
+                Err(StoreError::Unavailable(why)) => {
+                    return calls.iter().map(|_| Err(StoreError::Unavailable(why.clone()))).collect();
+                }
+                Ok(false) | Err(_) => {}
+            }
+        }
+        let mut tried = Vec::with_capacity(calls.len());
+        for call in calls {
+            tried.push(with_timeout(self.reserve_alone(call)).await);
+        }
+        tried
+    }
+
+    /// Whether all of these are reserved; else none is.
+    async fn reserve_together(&self, calls: &[Reservation]) -> Result<bool, StoreError> {
+        let batch = LedgerBatch::new([].iter(), [], calls.iter());
+        let mut write = self.db.write_quick(QueueFlow::of(None)).await?;
+        let moved = move_ledgers(&mut write.tx(), &batch).await?;
+        write.commit().await?;
+        Ok(moved.is_reserved)
+    }
+
+    async fn reserve_alone(&self, call: &Reservation) -> Result<Tried, StoreError> {
+        let met = |scope, quantity, is_used_up| Ok(Tried::Met(BudgetRefusal { scope, quantity }, is_used_up));
+        for key in ledgers(&call.tenant, call.task_id, call.day) {
+            if let Some(quantity) = call.limits_of(&key).exceeded(call.most) {
+                return met(key.scope(), quantity, true);
+            }
+        }
+        for _ in 0..2 {
+            if self.reserve_together(std::slice::from_ref(call)).await? {
+                return Ok(Tried::Granted);
+            }
+            let mut is_new = false;
+            for key in ledgers(&call.tenant, call.task_id, call.day) {
+                let limits = call.limits_of(&key);
+                let row: Option<LedgerRow> =
+                    ledger_query(self.db.read_quick().await?.query(READ_LEDGER), &key).optional().await?;
+                let Some(row) = row else {
+                    is_new = true;
+                    continue;
+                };
+                if let Some(quantity) = limits.exceeded(row.used() + call.most) {
+                    return met(key.scope(), quantity, true);
+                }
+                if let Some(quantity) = limits.exceeded(row.used() + row.reserved() + call.most) {
+                    return met(key.scope(), quantity, false);
+                }
+            }
+            if is_new {
+                self.open_ledgers(call).await?;
+            }
+        }
+        // what was missing is there by now
+        met(BudgetScope::Tenant, BudgetQuantity::Tokens, false)
+    }
+
+    /// Writes the first rows of a call's day.
+    async fn open_ledgers(&self, call: &Reservation) -> Result<(), StoreError> {
+        let mut write = self.db.write_for_engine(QueueFlow::of(Some(&call.tenant))).await?;
+        let tx = &mut write.tx();
+        for key in ledgers(&call.tenant, call.task_id, call.day) {
+            let limits = call.limits_of(&key);
+            let insert = tx.query(
+                "insert into budget_days (tenant_id, task_id, day, tokens, cost_micros, reserved_tokens, reserved_cost_micros,
+                                          tokens_limit, cost_micros_limit)
+                 values ($1, $2, $3, 0, 0, 0, 0, $4, $5) on conflict (tenant_id, task_id, day) do nothing",
+            );
+            ledger_query(insert, &key).bind(limits.tokens).bind(limits.cost_micros).execute().await?;
+        }
+        write.commit().await?;
+        Ok(())
+    }
+
+    /// Tells the owner that a budget of the day is used up, unless that was told.
+    async fn tell_used_up(&self, call: &Reservation, refusal: BudgetRefusal) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        let mut write = self.db.write_for_engine(QueueFlow::of(Some(&call.tenant))).await?;
+        let tx = &mut write.tx();
+        let task_id = match refusal.scope {
+            BudgetScope::Task => call.task_id.unwrap_or_default(),
+            BudgetScope::Run | BudgetScope::Tenant => Uuid::nil(),
+        };
+        let first = tx
+            .query(
+                "insert into budget_days (tenant_id, task_id, day, tokens, cost_micros, reserved_tokens,
+                                          reserved_cost_micros, exhausted_at)
+                 values ($1, $2, $3, 0, 0, 0, 0, $4)
+                 on conflict (tenant_id, task_id, day) do update set exhausted_at = excluded.exhausted_at
+                  where budget_days.exhausted_at is null",
+            )
+            .bind(text(&call.tenant))
+            .bind(task_id)
+            .bind(call.day)
+            .bind(now)
+            .execute()
+            .await?;
+        let about = (refusal.scope, refusal.quantity);
+        let told = call.notice.as_ref().filter(|_| first == 1);
+        let told = told.and_then(|notice| notice.delivery(about, NoticeKind::BudgetUsedUp, call.day));
+        if let Some(told) = &told {
+            tx.post(&[told], now).await?;
+        }
+        write.commit().await?;
+        if told.is_some() {
+            self.notify(Topic::Outbox);
+        }
+        Ok(())
+    }
+}
+
+impl Reservation {
+    fn limits_of(&self, key: &LedgerKey) -> DayLimits {
+        match key.scope() {
+            BudgetScope::Task => self.task_limits,
+            BudgetScope::Run | BudgetScope::Tenant => self.tenant_limits,
+        }
+    }
+}
