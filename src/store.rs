@@ -64,6 +64,7 @@ pub use ops::budgets::reservation::{Reservation, Reserved};
 pub use ops::budgets::settlement::{BudgetEnd, Settlement};
 pub use ops::budgets::{BudgetUsage, LedgerStanding};
 pub use ops::depths::{COUNTED_TO, Depths};
+pub use ops::halts::HaltPage;
 pub use ops::idempotency::{Idempotency, StoredAnswer};
 pub use ops::pending_work::PendingWork;
 pub use ops::quotas::QuotaUsage;

@@ -27,15 +27,7 @@ pub fn accept(mut answer: ModelAnswer, at_limit: bool, has_spoken: bool) -> Resu
 
 /// The run error for a failed chain of models.
 pub fn no_answer(error: LlmError) -> RunError {
-    let code = match &error {
-        LlmError::RateLimited { .. } => "llm_rate_limited",
-        LlmError::Timeout { .. } => "llm_timeout",
-        LlmError::Transient { .. } => "llm_unavailable",
-        LlmError::Auth { .. } => "llm_auth",
-        LlmError::Rejected { .. } => "llm_rejected",
-        LlmError::Overflow { .. } => "context_overflow",
-    };
-    let fault = RunFault::new(code, format!("the model did not answer: {error}"));
+    let fault = RunFault::new(error.fault_code(), format!("the model did not answer: {error}"));
     match error.is_transient() {
         true => RunError::Retry { fault, after: error.retry_after() },
         false => RunError::Fail { fault },

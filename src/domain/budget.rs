@@ -254,6 +254,22 @@ impl RunBudget {
     }
 }
 
+impl RunBudget {
+    /// The quantity of which a run has used so much that the owner is to know, once it has taken so long.
+    pub fn nearly_used(self, used: Usage, took: Duration) -> Option<BudgetQuantity> {
+        let (tokens, seconds) = (used.input_tokens + used.output_tokens, took.as_secs() as i64);
+        let asked = [
+            (BudgetQuantity::Turns, used.turns, self.turns.map(whole)),
+            (BudgetQuantity::WallTime, seconds, self.wall_time.map(whole)),
+            (BudgetQuantity::Tokens, tokens, self.tokens.map(whole)),
+            (BudgetQuantity::Cost, used.cost_micros, self.cost_usd.map(micros)),
+        ];
+        let is_near =
+            |used: i64, limit: i64| i128::from(used) * 100 >= i128::from(limit) * i128::from(WARNED_AT_PERCENT);
+        asked.into_iter().find_map(|(quantity, used, limit)| is_near(used, limit?).then_some(quantity))
+    }
+}
+
 impl DayLimits {
     /// The quantity of which so much is more than the limit.
     pub fn exceeded(self, sum: Spend) -> Option<BudgetQuantity> {
@@ -398,6 +414,19 @@ mod tests {
         let open = [Spend { tokens: 1, cost_micros: 1 }];
         assert_eq!(refused(run(None, Some(100), None), &open), Some(BudgetQuantity::Tokens));
         assert_eq!(refused(run(None, None, Some(0.5005)), &open), Some(BudgetQuantity::Cost));
+    }
+
+    #[test]
+    fn run_has_nearly_used_its_budget_from_four_fifths_on() {
+        let used = |turns, tokens, cost_micros| Usage { turns, input_tokens: tokens, cost_micros, ..Usage::default() };
+        let budget = RunBudget { wall_time: Some(100), ..run(Some(4), Some(1_000), Some(1.0)) };
+        let near = |used, seconds| budget.nearly_used(used, Duration::from_secs(seconds));
+        assert_eq!(near(used(3, 799, 799_999), 79), None);
+        assert_eq!(near(used(4, 800, 800_000), 80), Some(BudgetQuantity::Turns));
+        assert_eq!(near(used(3, 799, 799_999), 80), Some(BudgetQuantity::WallTime));
+        assert_eq!(near(used(3, 800, 0), 0), Some(BudgetQuantity::Tokens));
+        assert_eq!(near(used(3, 0, 800_000), 0), Some(BudgetQuantity::Cost));
+        assert_eq!(RunBudget::default().nearly_used(used(9, 9, 9), Duration::MAX), None);
     }
 
     #[test]

@@ -92,6 +92,9 @@ impl LeasedTranscript {
         let append = self.store.append_budgeted(&self.owner.1, self.lease, &entries, settlements, reservation);
         let appended = with_timeout(append).await.map_err(refused)?;
         self.stored(&entries);
+        if let Some(spending) = &self.spending {
+            spending.warn(self.usage()).await;
+        }
         Ok(appended.is_reserved)
     }
 

@@ -4,6 +4,7 @@
 //! The run's own budget is judged here, from the usage on its record; the days of its task and tenant are ledgers in the store.
 //! A crash loses what is in memory here; the store takes the reservations back, as the lease is held no more.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -38,6 +39,10 @@ pub struct RunSpending {
     calls: Mutex<Vec<OpenCall>>,
     /// Reservations of which nobody knows whether they were made: the next append takes them back.
     unsure: Mutex<Vec<Uuid>>,
+    /// When the run's time began, without its waits.
+    begun: DateTime<Utc>,
+    /// Whether the owner was told that most of the run's own budget is used.
+    is_warned: AtomicBool,
 }
 
 /// A call that was reserved and is not on the record yet.
@@ -62,6 +67,7 @@ impl OpenCall {
 impl RunSpending {
     /// The budgets of a run under a lease.
     pub fn new(store: Store, lease: Lease, run: &Run, budgets: Budgets, notice: Option<BudgetNotice>) -> RunSpending {
+        let now = store.clock().now();
         RunSpending {
             store,
             lease,
@@ -71,6 +77,27 @@ impl RunSpending {
             notice: notice.map(Arc::new),
             calls: Mutex::default(),
             unsure: Mutex::default(),
+            begun: now,
+            is_warned: AtomicBool::new(false),
+        }
+    }
+
+    /// As it is, for a run whose time began then, without its waits.
+    pub fn since(self, begun: DateTime<Utc>) -> RunSpending {
+        RunSpending { begun, ..self }
+    }
+
+    /// Tells the owner once that most of the run's own budget is used. Best effort.
+    pub async fn warn(&self, used: Usage) {
+        let took = (self.now() - self.begun).to_std().unwrap_or_default();
+        let Some(quantity) = self.budgets.run.nearly_used(used, took) else { return };
+        if self.is_warned.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let told = self.notice.as_ref().and_then(|notice| notice.run_delivery(self.lease.run_id, quantity));
+        let Some(told) = told else { return };
+        if let Err(error) = with_timeout(self.store.post_delivery(&told)).await {
+            tracing::warn!(%error, "the owner could not be told that most of a run's budget is used");
         }
     }
 

@@ -156,6 +156,12 @@ pub enum LlmError {
         /// The provider's words, redacted.
         message: String,
     },
+    /// The provider knows no such model, or none that this key may use; another key may do.
+    #[error("there is no such model: {message}")]
+    NoModel {
+        /// The provider's words, redacted.
+        message: String,
+    },
     /// The provider or the way to it is broken; later may do.
     #[error("unavailable: {message}")]
     Transient {

@@ -91,7 +91,11 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
         }
         Command::List(service) => {
             let stats = Client::new(&service, environment)?.get(&["v1", "stats"], &[]).await?;
-            print(&json!({ "tenant_id": null, "halts": stats["halts"] }), service.json, screen)
+            print(
+                &json!({ "tenant_id": null, "halts": stats["halts"], "more_halts": stats["more_halts"] }),
+                service.json,
+                screen,
+            )
         }
         Command::Disable(DisableTenantArgs { one: OneTenantArgs { tenant, service }, reason }) => {
             let body = json!({ "reason": reason });
@@ -141,5 +145,9 @@ fn print(view: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Result<()>
         let whose = halt["tenant_id"].as_str().unwrap_or("everybody").to_owned();
         vec![whose, text_of(&halt["kind"]), time_of(&halt["since"]), text_of(&halt["by"]), text_of(&halt["reason"])]
     };
-    Ok(screen.table(&["tenant", "halt", "since", "by", "reason"], halts.iter().map(row).collect())?)
+    screen.table(&["tenant", "halt", "since", "by", "reason"], halts.iter().map(row).collect())?;
+    if let Some(more @ 1..) = view["more_halts"].as_i64() {
+        screen.line(format!("{more} more hold"))?;
+    }
+    Ok(())
 }

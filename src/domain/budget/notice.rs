@@ -1,5 +1,5 @@
-//! The notices about budgets of a day: that most of one is used, and that one is used up. Each is told once a day, whatever runs
-//! and instances see it.
+//! The notices about budgets: that most of one is used, and that one of a day is used up. Each is told once, of a day or of a run,
+//! whatever runs and instances see it.
 
 use std::sync::Arc;
 
@@ -55,6 +55,46 @@ impl BudgetNotice {
         let about = (SubjectRef::Notice { notice: kind, task_id: self.task_id }, key);
         let output = if of_task { &self.output } else { &Output::default() };
         NewDelivery::notice_of(&self.tenant_id, output, self.recipient.as_deref(), about, words)
+    }
+
+    /// The notice that most of a run's own budget is used; `None` where nobody can be told.
+    pub fn run_delivery(&self, run_id: Uuid, quantity: BudgetQuantity) -> Option<NewDelivery> {
+        let words = run_words(Recipient::language_of(self.recipient.as_deref()), &self.task_name, quantity);
+        let subject = SubjectRef::Notice { notice: NoticeKind::BudgetWarning, task_id: self.task_id };
+        let about = (subject, dedupe::run_budget(run_id));
+        NewDelivery::notice_of(&self.tenant_id, &self.output, self.recipient.as_deref(), about, words)
+    }
+}
+
+/// Subject and text about one run of a task.
+fn run_words(language: MessageLanguage, task: &str, quantity: BudgetQuantity) -> (String, String) {
+    match language {
+        MessageLanguage::English => {
+            let of = match quantity {
+                BudgetQuantity::Turns => "turns",
+                BudgetQuantity::WallTime => "time",
+                BudgetQuantity::Tokens => "tokens",
+                BudgetQuantity::Cost => "money",
+            };
+            let text = format!(
+                "A run of the task \"{task}\" has used {WARNED_AT_PERCENT} % of its budget of {of}. Once it is used up, the run ends \
+                 without an answer."
+            );
+            (format!("A run has used {WARNED_AT_PERCENT} % of its budget: {task}"), text)
+        }
+        MessageLanguage::German => {
+            let of = match quantity {
+                BudgetQuantity::Turns => "Runden",
+                BudgetQuantity::WallTime => "Zeit",
+                BudgetQuantity::Tokens => "Token",
+                BudgetQuantity::Cost => "Geld",
+            };
+            let text = format!(
+                "Ein Lauf der Aufgabe „{task}“ hat {WARNED_AT_PERCENT} % seines Budgets ({of}) verbraucht. Wenn alles verbraucht ist, \
+                 endet er ohne Antwort."
+            );
+            (format!("Ein Lauf hat {WARNED_AT_PERCENT} % seines Budgets verbraucht: {task}"), text)
+        }
     }
 }
 
@@ -125,5 +165,9 @@ mod tests {
             assert!(subject.ends_with(": alle Aufgaben") && text.contains("(Geld)"), "{text}");
             assert!(!text.contains(" the "), "{text}");
         }
+        let (subject, text) = run_words(MessageLanguage::English, "Post", BudgetQuantity::WallTime);
+        assert!(subject.ends_with(": Post") && text.contains("80 % of its budget of time"), "{text}");
+        let (_, text) = run_words(MessageLanguage::German, "Post", BudgetQuantity::Turns);
+        assert!(text.contains("(Runden)") && !text.contains(" the "), "{text}");
     }
 }

@@ -43,6 +43,11 @@ pub fn budget(kind: NoticeKind, whose: impl std::fmt::Display, day: NaiveDate) -
     format!("notice:{}:{whose}:{day}", kind.as_str())
 }
 
+/// That most of a run's budget is used.
+pub fn run_budget(run_id: Uuid) -> String {
+    notice(NoticeKind::BudgetWarning, run_id, 1)
+}
+
 /// A message that somebody asked for to see that a channel works.
 pub fn test(id: Uuid) -> String {
     format!("notice:test:{id}:1")

@@ -43,7 +43,7 @@ impl ExecutionBudget {
         // the time of earlier executions is what is missing of the run's own limit
         let begun = started.deadline_at - clock::to_delta(started.time_limit());
         let until = budgets.run.wall_time().and_then(|time| begun.checked_add_signed(clock::to_delta(time)));
-        let spending = RunSpending::new(store.clone(), started.lease, &started.run, budgets, notice);
+        let spending = RunSpending::new(store.clone(), started.lease, &started.run, budgets, notice).since(begun);
         ExecutionBudget { spending: Some(spending), until: Ok(until) }
     }
 }

@@ -1,6 +1,7 @@
 //! Executing a step: what the ledger says, the intent, the effect within its time, the result, and again where that may
 //! help.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -8,7 +9,7 @@ use futures::stream::FuturesUnordered;
 use serde_json::{Value, json};
 
 use crate::base::backoff::full_jitter;
-use crate::domain::run::{RunError, RunFault, StepOutcome};
+use crate::domain::run::{RunError, RunFault, StepOutcome, Usage};
 use crate::executor::pipeline::account::StepAccount;
 use crate::executor::pipeline::context::StepContext;
 use crate::executor::pipeline::kind::{Effect, RetryAdvice, StepAction, StepError, StepFault, StepKind, StepResult};
@@ -163,14 +164,25 @@ impl Attempts<'_> {
         self.world.stop.check()?;
         self.intend(unit).await?;
         let begun = self.world.clock.elapsed();
-        let done = self.with_time_limit(unit, scope).await;
+        let cut = Mutex::default();
+        let done = self.with_time_limit(unit, scope, &cut).await;
+        let cut = cut.into_inner().expect("usage lock");
         if unit.step.kind == "agent" {
             self.ledger.catch_up().await?;
         }
         let StepResult { value, account } = match done {
             Ok(done) => done,
-            Err(StepError::Run(error)) => return Err(error),
-            Err(StepError::Fault(fault)) => return Ok(Err(fault)),
+            Err(StepError::Run(error)) => {
+                if cut != Usage::default() {
+                    let outcome = StepOutcome::Again { error: RunFault::new("stopped", "a stop has cut it off") };
+                    self.record(unit, outcome, StepAccount::of_model(cut, None), 0).await?;
+                }
+                return Err(error);
+            }
+            Err(StepError::Fault(mut fault)) => {
+                fault.account.usage += cut;
+                return Ok(Err(fault));
+            }
         };
         if value.to_string().len() > VALUE_BYTES {
             return Ok(Err(StepFault {
@@ -199,7 +211,12 @@ impl Attempts<'_> {
         }
     }
 
-    async fn with_time_limit(&self, unit: Unit<'_>, scope: &StepScope) -> Result<StepResult, StepError> {
+    async fn with_time_limit(
+        &self,
+        unit: Unit<'_>,
+        scope: &StepScope,
+        cut: &Mutex<Usage>,
+    ) -> Result<StepResult, StepError> {
         let limit = unit.step.timeout;
         let act = StepAction {
             world: self.world,
@@ -208,6 +225,7 @@ impl Attempts<'_> {
             index: unit.index,
             position: unit.position,
             time_limit: limit,
+            cut,
         };
         tokio::select! {
             biased;

@@ -6,8 +6,8 @@
 
 mod nobody;
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -269,7 +269,8 @@ impl TrialState {
             };
         }
         let left = self.until.saturating_duration_since(tokio::time::Instant::now()).min(step.timeout);
-        let act = StepAction { world: &self.world, scope, step: &step.name, index, position, time_limit: left };
+        let (world, step_name, cut) = (&self.world, step.name.as_str(), Mutex::default());
+        let act = StepAction { world, scope, step: step_name, index, position, time_limit: left, cut: &cut };
         match tokio::time::timeout(left, kind.perform(&act)).await {
             Ok(Ok(done)) if done.value.to_string().len() > VALUE_BYTES => {
                 StepTrial::Failed(too_large("the step's value"))

@@ -1,5 +1,6 @@
 //! The kinds of steps: the port, the list, and what an execution of a step is given.
 
+use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use uuid::Uuid;
 
 use crate::base::expr::{Expression, ExpressionError, MissingField};
 use crate::base::template::TemplateError;
-use crate::domain::run::{RunError, RunFault};
+use crate::domain::run::{RunError, RunFault, Usage};
 use crate::executor::pipeline::account::StepAccount;
 use crate::executor::pipeline::context::StepContext;
 use crate::executor::pipeline::reading::StepReader;
@@ -77,6 +78,8 @@ pub struct StepAction<'a> {
     /// The step's place, from 1.
     pub position: i64,
     pub time_limit: Duration,
+    /// Usage of a step that was cut off: what its calls have cost that nobody waits for any more.
+    pub cut: &'a Mutex<Usage>,
 }
 
 /// The result of a step.

@@ -13,6 +13,7 @@ use crate::http::HttpState;
 use crate::http::error::ApiError;
 use crate::http::request::{AuthenticatedCaller, Call, Early, Id, JsonBody, Query};
 use crate::http::schema;
+use crate::store::HaltPage;
 
 /// Longest reason of an order, in characters.
 const REASON_LENGTH: usize = 500;
@@ -51,6 +52,8 @@ pub struct HaltsView {
     pub tenant_id: Option<String>,
     /// Halts of this tenant, and of every tenant. Without any its work goes on.
     pub halts: Vec<HaltView>,
+    /// So many more hold than the 200 that are listed.
+    pub more_halts: i64,
 }
 
 /// The tenants to be stopped or started: `all`, or one.
@@ -193,6 +196,6 @@ async fn answer(
 async fn halts_of(state: &HttpState, tenant: Option<Tenant>) -> Result<HaltsView, ApiError> {
     let tenant_id = tenant.as_ref().map(|tenant| tenant.as_str().to_owned());
     let scope = tenant.map_or(Scope::Every, Scope::Only);
-    let halts = state.store.list_halts(&scope).await?.into_iter().map(HaltView::from).collect();
-    Ok(HaltsView { tenant_id, halts })
+    let HaltPage { halts, more } = state.store.list_halts(&scope).await?;
+    Ok(HaltsView { tenant_id, halts: halts.into_iter().map(HaltView::from).collect(), more_halts: more })
 }

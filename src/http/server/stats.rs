@@ -21,6 +21,7 @@ use crate::http::HttpState;
 use crate::http::api::halts::HaltView;
 use crate::http::error::ApiError;
 use crate::http::request::{Call, Query};
+use crate::store::HaltPage;
 
 /// How long figures are good.
 const GOOD_FOR: Duration = Duration::from_secs(5);
@@ -42,6 +43,8 @@ pub struct Stats {
     pub pending_deliveries: i64,
     /// Halts of these tenants by the operator: of everything, and of tenants that are stopped or disabled; up to 200.
     pub halts: Vec<HaltView>,
+    /// So many more halts hold.
+    pub more_halts: i64,
     /// Of one tenant: what it may have, and how much of that is used; `null` for all tenants.
     #[schema(required)]
     pub quotas: Option<BTreeMap<Quota, QuotaStanding>>,
@@ -99,10 +102,12 @@ async fn count(state: &HttpState, scope: &Scope) -> Result<Stats, ApiError> {
         Some(tenant) => Some(state.store.quota_usage(tenant).await?.standings),
         None => None,
     };
+    let HaltPage { halts, more } = state.store.list_halts(scope).await?;
     Ok(Stats {
         as_of,
         quotas,
-        halts: state.store.list_halts(scope).await?.into_iter().map(HaltView::from).collect(),
+        halts: halts.into_iter().map(HaltView::from).collect(),
+        more_halts: more,
         tasks: state.store.count_tasks(scope).await?.into_iter().collect(),
         runs: state.store.count_runs(scope).await?.into_iter().collect(),
         pending_deliveries: state.store.count_deliveries(scope).await?,

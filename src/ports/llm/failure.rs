@@ -41,9 +41,8 @@ fn status_of_word(word: &str) -> Option<StatusCode> {
         "rate_limit_error" | "rate_limit_exceeded" | "overloaded_error" => StatusCode::TOO_MANY_REQUESTS,
         "insufficient_quota" => StatusCode::TOO_MANY_REQUESTS,
         "authentication_error" | "permission_error" | "invalid_api_key" => StatusCode::UNAUTHORIZED,
-        "invalid_request_error" | "not_found_error" | "invalid_prompt" | "context_length_exceeded" => {
-            StatusCode::BAD_REQUEST
-        }
+        "not_found_error" | "model_not_found" => StatusCode::NOT_FOUND,
+        "invalid_request_error" | "invalid_prompt" | "context_length_exceeded" => StatusCode::BAD_REQUEST,
         "request_too_large" => StatusCode::PAYLOAD_TOO_LARGE,
         "timeout_error" => StatusCode::REQUEST_TIMEOUT,
         _ => return None,
@@ -61,6 +60,7 @@ pub fn of_response(status: StatusCode, headers: &HeaderMap, body: &str) -> LlmEr
         429 | 529 => LlmError::RateLimited { retry_after: retry_after(headers), message },
         413 => LlmError::Overflow { message },
         400 | 422 if speaks_of_overflow(body) => LlmError::Overflow { message },
+        404 => LlmError::NoModel { message },
         408 | 504 => LlmError::Timeout { message },
         409 | 425 | 500..=599 => LlmError::Transient { retry_after: retry_after(headers), message },
         _ => LlmError::Rejected { message },
@@ -153,7 +153,7 @@ mod tests {
         the key was refused: 401: no reason given
         the key was refused: 402: no credits
         the key was refused: 403: no access
-        refused: 404: no such model
+        there is no such model: 404: no such model
         no answer in time: 408: no reason given
         the conversation is too long for the model: 413: request_too_large
         rate limited: 429: slow down

@@ -1,7 +1,7 @@
 //! One call, whatever it takes: retry, then the next key of that model, then less thinking, then the next model, then the
 //! final error.
 //!
-//! A refused key is never tried again; a conversation that is too long is told at once, because another model does not
+//! A refused key is never tried again, nor a model that is not there; a conversation that is too long is told at once, because another model does not
 //! shorten it. A model that keeps failing is passed over for a while, where another one answers.
 
 use std::borrow::Cow;
@@ -187,7 +187,7 @@ impl Chain {
                 Err(error) => {
                     tracing::warn!(model = %link.name, key = index, %error, "model call failed");
                     for_now |= error.is_transient();
-                    refused &= matches!(error, LlmError::Auth { .. });
+                    refused &= matches!(error, LlmError::Auth { .. } | LlmError::NoModel { .. });
                     let is_rejected = matches!(error, LlmError::Rejected { .. });
                     call.note(error);
                     if is_rejected {
@@ -315,7 +315,7 @@ enum Patience {
 /// How the keys of a model have answered.
 enum KeysAnswer {
     Answered(Box<ModelAnswer>),
-    /// Each of them is refused: no level of thinking mends that.
+    /// Each of them is refused, or has no such model: no level of thinking mends that.
     KeysRefused,
     /// `for_now`: the same call may do later.
     Failed {
@@ -504,6 +504,9 @@ mod tests {
         assert_eq!((result, asked), (Ok("a2".into()), vec!["a1 at 0".to_owned(), "a2 at 0".into()]));
         let (result, asked) = call(vec![vec![("a1", vec![rejected()]), ("a2", vec![])], vec![("b", vec![])]]).await;
         assert_eq!((result, asked), (Ok("b".into()), vec!["a1 at 0".to_owned(), "b at 0".into()]));
+        let missing = || LlmError::NoModel { message: "which?".into() };
+        let (result, asked) = call(vec![vec![("a1", vec![missing()]), ("a2", vec![])], vec![("b", vec![])]]).await;
+        assert_eq!((result, asked), (Ok("a2".into()), vec!["a1 at 0".to_owned(), "a2 at 0".into()]), "it may use it");
     }
 
     #[tokio::test]

@@ -70,7 +70,10 @@ impl LlmError {
     pub fn is_transient(&self) -> bool {
         match self {
             LlmError::RateLimited { .. } | LlmError::Timeout { .. } | LlmError::Transient { .. } => true,
-            LlmError::Overflow { .. } | LlmError::Auth { .. } | LlmError::Rejected { .. } => false,
+            LlmError::Overflow { .. }
+            | LlmError::Auth { .. }
+            | LlmError::NoModel { .. }
+            | LlmError::Rejected { .. } => false,
         }
     }
 
@@ -81,8 +84,22 @@ impl LlmError {
             LlmError::Overflow { .. } => "context_overflow",
             LlmError::Timeout { .. } => "timeout",
             LlmError::Auth { .. } => "auth",
+            LlmError::NoModel { .. } => "no_model",
             LlmError::Transient { .. } => "unavailable",
             LlmError::Rejected { .. } => "rejected",
+        }
+    }
+
+    /// The code of the fault of a run, or of a step, that ends with it.
+    pub fn fault_code(&self) -> &'static str {
+        match self {
+            LlmError::RateLimited { .. } => "llm_rate_limited",
+            LlmError::Overflow { .. } => "context_overflow",
+            LlmError::Timeout { .. } => "llm_timeout",
+            LlmError::Auth { .. } => "llm_auth",
+            LlmError::NoModel { .. } => "llm_no_model",
+            LlmError::Transient { .. } => "llm_unavailable",
+            LlmError::Rejected { .. } => "llm_rejected",
         }
     }
 

@@ -68,6 +68,16 @@ struct HaltRow {
     reason: Option<String>,
     halted_by: String,
     since: DateTime<Utc>,
+    hold: i64,
+}
+
+/// Halts that hold, as many as are listed at once.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HaltPage {
+    /// That of all tenants first.
+    pub halts: Vec<Halt>,
+    /// So many more hold.
+    pub more: i64,
 }
 
 impl HaltRow {
@@ -124,12 +134,12 @@ impl Store {
         Ok(Halts::of(rows.into_iter().map(|(tenant, kind)| (named(tenant), kind_of(&kind)))))
     }
 
-    /// Those that concern this scope, that of all tenants first, as they are now; at most so many.
-    pub async fn list_halts(&self, scope: &Scope) -> Result<Vec<Halt>, StoreError> {
+    /// Those that concern this scope, as they are now; 200 at most.
+    pub async fn list_halts(&self, scope: &Scope) -> Result<HaltPage, StoreError> {
         let mut read = self.db.read().await?;
         let rows: Vec<HaltRow> = read
             .query(
-                "select tenant_id, kind, reason, halted_by, since from halts
+                "select tenant_id, kind, reason, halted_by, since, count(*) over () as hold from halts
                   where $1 is null or tenant_id in ('*', $1)
                   order by tenant_id <> '*', tenant_id, kind limit $2",
             )
@@ -137,7 +147,8 @@ impl Store {
             .bind(LISTED)
             .all()
             .await?;
-        Ok(rows.into_iter().map(HaltRow::halt).collect())
+        let more = rows.first().map_or(0, |row| row.hold - rows.len() as i64);
+        Ok(HaltPage { halts: rows.into_iter().map(HaltRow::halt).collect(), more })
     }
 
     /// Halts a tenant, or with `None` every tenant. One that is halted so already stays as it is, with the first reason.

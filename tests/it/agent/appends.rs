@@ -47,6 +47,16 @@ async fn run_of_three_turns_whose_calls_only_read_is_stored_in_three_appends() {
 }
 
 #[tokio::test]
+async fn call_under_a_budget_is_reserved_with_the_append_of_the_turn_before_it() {
+    let asked = |id: &str| calls(vec![call(id, "look", json!({}))]);
+    let mut stage = harness(vec![asked("1"), asked("2"), says("done")], |store| vec![looks_at(store, "look")]);
+    stage.store = Arc::new(Memory { is_budgeted: true, ..Memory::default() });
+    assert_eq!(stage.answer("go").await.response, "done");
+    assert_eq!(appended(&stage), [4, 2, 1]);
+    assert_eq!(*stage.store.reserved.lock().unwrap(), [(1, false), (2, true), (3, true)]);
+}
+
+#[tokio::test]
 async fn intent_is_stored_before_a_call_that_may_have_an_effect() {
     let effects = [Category::Write, Category::Delete, Category::SideEffect, Category::Internal];
     let mut tools: Vec<fn(FakeTool) -> FakeTool> = vec![

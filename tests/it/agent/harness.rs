@@ -20,6 +20,7 @@ use reveille::domain::approval;
 use reveille::domain::approval::matrix::{Category, Consequence};
 use reveille::domain::approval::policy::Policy;
 use reveille::domain::approval::{Approval, ApprovalOverride, Begun, CallOutcome, GrantAsk};
+use reveille::domain::budget::CallBound;
 use reveille::domain::data_file::{DataFilePart, NewDataFile};
 use reveille::domain::event::Event;
 use reveille::domain::run::ToolAttribution;
@@ -78,6 +79,10 @@ pub struct Memory {
     pub given_back: Mutex<Vec<i64>>,
     /// Nothing is left for summaries.
     pub refuses_summaries: bool,
+    /// Budgets hold, and have something left.
+    pub is_budgeted: bool,
+    /// The turns whose calls were reserved, each with whether that came with an append.
+    pub reserved: Mutex<Vec<(i64, bool)>>,
 }
 
 impl Memory {
@@ -113,6 +118,28 @@ impl AgentStore for Memory {
             self.deferred.lock().unwrap().retain(|entry| entry.seq > last);
             self.entries.lock().unwrap().extend(entries);
             Ok(())
+        })
+    }
+
+    fn is_budgeted(&self) -> bool {
+        self.is_budgeted
+    }
+
+    fn reserve(&self, turn: i64, _bound: CallBound) -> BoxFuture<'_, Result<(), RunError>> {
+        self.reserved.lock().unwrap().push((turn, false));
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn append_and_reserve(
+        &self,
+        entries: Vec<TranscriptEntry>,
+        turn: i64,
+        _bound: CallBound,
+    ) -> BoxFuture<'_, Result<bool, AppendError>> {
+        Box::pin(async move {
+            self.append(entries).await?;
+            self.reserved.lock().unwrap().push((turn, true));
+            Ok(true)
         })
     }
 

@@ -421,6 +421,7 @@ async fn error_of_the_model_says_whether_the_run_may_be_tried_again() {
         (LlmError::Timeout { message: message() }, "llm_timeout", true),
         (LlmError::Transient { retry_after: None, message: message() }, "llm_unavailable", true),
         (LlmError::Auth { message: message() }, "llm_auth", false),
+        (LlmError::NoModel { message: message() }, "llm_no_model", false),
         (LlmError::Rejected { message: message() }, "llm_rejected", false),
     ];
     for (error, code, heals) in table {

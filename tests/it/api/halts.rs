@@ -154,7 +154,7 @@ async fn stop_is_shown_until_the_start(api: Api) {
     let left = api.admin("POST", "/v1/start", Some(json!({ "all": true }))).await.expect(200);
     assert_eq!(left["halts"].as_array().unwrap().len(), 1, "a tenant that was stopped by its name stays so");
     let none = api.admin("POST", "/v1/start", Some(json!({ "tenant_id": "bob" }))).await.expect(200);
-    assert_eq!(none, json!({ "tenant_id": "bob", "halts": [] }));
+    assert_eq!(none, json!({ "tenant_id": "bob", "halts": [], "more_halts": 0 }));
     assert_eq!(api.ask("GET", "/readyz", None, None).await.expect(200)["work_stopped"], false);
 }
 

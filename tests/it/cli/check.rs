@@ -11,7 +11,7 @@ use reveille::ports::llm::fallback::RetryWait;
 use reveille::ports::llm::tokens::encoders::Encoders;
 use reveille::store::{self, Store};
 use serde_json::{Value, json};
-use wiremock::matchers::{body_string_contains, path};
+use wiremock::matchers::{body_string_contains, header, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::Shell;
@@ -111,6 +111,10 @@ async fn question_to_each_model_names_what_is_refused() {
         Mock::given(path(&place)).and(body_string_contains(field)).respond_with(refusal(what)).mount(&odd).await;
         Mock::given(path(&place)).respond_with(says()).mount(&odd).await;
     }
+    let no = ResponseTemplate::new(401).set_body_json(json!({ "error": { "message": "Incorrect API key" } }));
+    let is_old = header("authorization", "Bearer sk-old");
+    Mock::given(path("/keys/chat/completions")).and(is_old).respond_with(no).mount(&odd).await;
+    Mock::given(path("/keys/chat/completions")).respond_with(says()).mount(&odd).await;
     let model = |name: &str, provider: &str, url: String, more: &str| {
         format!("[llm.models.{name}]\nprovider = \"{provider}\"\nbase_url = \"{url}\"\nmodel = \"m\"\n{more}\n")
     };
@@ -120,6 +124,7 @@ async fn question_to_each_model_names_what_is_refused() {
         model("third", "anthropic", anthropic.url(), "thinking = \"adaptive\""),
         model("cool", "openai", format!("{}/cool", odd.uri()), "temperature = 0.1"),
         model("bare", "openai", format!("{}/bare", odd.uri()), ""),
+        model("keys", "openai", format!("{}/keys", odd.uri()), "api_keys = [\"sk-new\", \"sk-old\"]"),
     ]
     .concat();
     std::fs::write(dir.path().join("reveille.toml"), config).unwrap();
@@ -127,7 +132,7 @@ async fn question_to_each_model_names_what_is_refused() {
     let silent = shell.json(&["check"]).await;
     assert!(!silent.to_string().contains("answer main") && chat.requests().is_empty(), "nothing is asked unasked");
     let done = shell.run(&["check", "--ask", "--json"]).await;
-    assert_eq!((done.code, done.err.as_str()), (1, "error: 2 things are wrong\n"), "{}", done.out);
+    assert_eq!((done.code, done.err.as_str()), (1, "error: 3 things are wrong\n"), "{}", done.out);
     let answer: Value = serde_json::from_str(&done.out).unwrap();
     let of = |name: &str| {
         let checks = answer["checks"].as_array().unwrap();
@@ -141,6 +146,8 @@ async fn question_to_each_model_names_what_is_refused() {
     assert_eq!(of("cool"), json!(["wrong", "refused: 400: Unsupported parameter: temperature", hint]));
     let hint = "tools are refused: without them the model answers; an agent needs one that calls tools";
     assert_eq!(of("bare"), json!(["wrong", "refused: 400: Unsupported parameter: tools", hint]));
+    assert_eq!(of("keys, key 1")[0], "odd", "it answers, though without the tool");
+    assert_eq!(of("keys, key 2"), json!(["wrong", "the key was refused: 401: Incorrect API key", null]));
 }
 
 #[tokio::test]

@@ -21,6 +21,9 @@ on_both!(
     call_that_nobody_waits_for_is_reserved_if_that_is_left_and_nobody_is_told,
     summary_beside_a_turn_is_settled_by_its_own_entry_or_charged_the_worst_at_the_end,
     summaries_of_two_instances_at_once_cost_no_more_than_their_tenants_hour,
+    next_call_is_reserved_with_the_turn_before_it_or_left_to_be_waited_for,
+    first_calls_of_a_day_reserve_no_more_than_it_has_on_any_instance,
+    reservation_of_which_nobody_knows_is_taken_back_with_the_next_append,
     settling_twice_counts_once_and_what_a_run_has_left_is_taken_back_with_its_end,
     reservation_whose_lease_is_lost_is_taken_back_by_who_comes_to_the_limit,
     ledgers_are_forgotten_after_their_day,
@@ -178,14 +181,9 @@ async fn summary_beside_a_turn_is_settled_by_its_own_entry_or_charged_the_worst_
     assert_eq!(standings(world, &run).await.0, standing(340, 0), "its model may have been paid");
 }
 
-async fn settling_twice_counts_once_and_what_a_run_has_left_is_taken_back_with_its_end(world: &StoreHarness) {
-    let run = started(world).await;
-    let calls = [call(world, &run, 100, Some(500), None), call(world, &run, 200, Some(500), None)];
-    for call in &calls {
-        assert_eq!(world.store.reserve_budget(call).await.unwrap(), Reserved::Granted);
-    }
-    let entry = TranscriptEntry {
-        seq: 0,
+fn said(world: &StoreHarness, seq: i64) -> TranscriptEntry {
+    TranscriptEntry {
+        seq,
         turn: 1,
         at: world.now(),
         message: TranscriptMessage::user("hello"),
@@ -193,7 +191,87 @@ async fn settling_twice_counts_once_and_what_a_run_has_left_is_taken_back_with_i
         duration_ms: None,
         model_call: None,
         tool_record: None,
+    }
+}
+
+async fn next_call_is_reserved_with_the_turn_before_it_or_left_to_be_waited_for(world: &StoreHarness) {
+    let run = started(world).await;
+    let next = |tokens| call(world, &run, tokens, Some(500), Some(400));
+    let append = async |seq, lease, settled: Option<(&Reservation, i64)>, reserved: &Reservation| {
+        let settled = settled.map(|(call, tokens)| Settlement { id: call.id, spent: TOKENS(tokens), notice: None });
+        let settled = settled.into_iter().collect();
+        world.store.append_budgeted("a", lease, &[said(world, seq)], settled, Some(reserved.clone())).await
     };
+    let (first, second, third) = (next(300), next(250), next(200));
+    let early = append(0, run.lease, None, &first).await.unwrap();
+    assert!(!early.is_reserved, "nobody has opened the ledgers of the day");
+    assert_eq!(world.store.reserve_budget(&first).await.unwrap(), Reserved::Granted);
+    assert_eq!(standings(world, &run).await, (standing(0, 300), standing(0, 300)));
+
+    let settled = append(1, run.lease, Some((&first, 100)), &second).await.unwrap();
+    assert!(settled.is_reserved, "what the call before has not come to is left for it");
+    assert_eq!(standings(world, &run).await, (standing(100, 250), standing(100, 250)));
+
+    let short = append(2, run.lease, Some((&second, 210)), &third).await.unwrap();
+    assert!(!short.is_reserved, "the task has 90 left");
+    assert_eq!(standings(world, &run).await, (standing(310, 0), standing(310, 0)), "and what was spent is counted");
+
+    let stale = reveille::store::Lease { token: run.lease.token + 1, ..run.lease };
+    assert!(append(3, stale, None, &next(10)).await.is_err());
+    assert_eq!(standings(world, &run).await.0, standing(310, 0));
+    assert_eq!(world.count("select count(*) from budget_reservations").await, 0);
+    let entries = world.store.checkpoint(run.run.id, 0, 10).await.unwrap();
+    assert_eq!(entries.iter().map(|entry| entry.seq).collect::<Vec<_>>(), [0, 1, 2]);
+}
+
+async fn first_calls_of_a_day_reserve_no_more_than_it_has_on_any_instance(world: &StoreHarness) {
+    let runs = [started(world).await, started(world).await];
+    let other = match world.is_postgres() {
+        true => world.other_instance().await,
+        false => world.store.clone(),
+    };
+    let stores = [world.store.clone(), other];
+    for day in 0..5 {
+        let asks = (0..6).map(|n| {
+            let (store, run) = (stores[n % 2].clone(), &runs[n % 2]);
+            let call = Reservation {
+                day: day_of(world.now()) + TimeDelta::days(day),
+                ..call(world, run, 100, Some(250), None)
+            };
+            tokio::spawn(async move { store.reserve_budget(&call).await.expect("an answer") })
+        });
+        let mut granted = 0;
+        for ask in asks.collect::<Vec<_>>() {
+            granted += i64::from(ask.await.unwrap() == Reserved::Granted);
+        }
+        assert_eq!(granted, 2, "day {day}");
+    }
+}
+
+async fn reservation_of_which_nobody_knows_is_taken_back_with_the_next_append(world: &StoreHarness) {
+    let run = started(world).await;
+    let budgets =
+        Budgets { tenant: DayBudget { tokens_per_day: Some(1_000), ..DayBudget::default() }, ..Budgets::default() };
+    let spending = RunSpending::new(world.store.clone(), run.lease, &run.run, budgets, None);
+    let opened = spending.open_behind(&[], Usage::default(), 2, &CallBound { most: TOKENS(600), unpriced: None });
+    let opened = opened.expect("the run's own budget has it");
+    // the answer to this is lost
+    let made = spending.day_reservation(&opened).expect("a budget of the day holds");
+    assert_eq!(world.store.reserve_budget(&made).await.unwrap(), Reserved::Granted);
+    spending.forget_unsure(&opened);
+    let transcript = LeasedTranscript::new(world.store.clone(), run.lease, &run.run, true).spending(Some(spending));
+    let bound = CallBound { most: TOKENS(700), unpriced: None };
+    assert!(transcript.append_and_reserve(vec![said(world, 0)], 2, bound).await.unwrap());
+    assert_eq!(standings(world, &run).await.0, standing(0, 700));
+}
+
+async fn settling_twice_counts_once_and_what_a_run_has_left_is_taken_back_with_its_end(world: &StoreHarness) {
+    let run = started(world).await;
+    let calls = [call(world, &run, 100, Some(500), None), call(world, &run, 200, Some(500), None)];
+    for call in &calls {
+        assert_eq!(world.store.reserve_budget(call).await.unwrap(), Reserved::Granted);
+    }
+    let entry = said(world, 0);
     let settlement = || vec![Settlement { id: calls[0].id, spent: TOKENS(30), notice: None }];
     for _ in 0..2 {
         world.store.append_budgeted("a", run.lease, std::slice::from_ref(&entry), settlement(), None).await.unwrap();

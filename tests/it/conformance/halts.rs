@@ -15,6 +15,7 @@ on_both!(
     take_in_turn_passes_over_halted_tenants_until_they_are_lifted,
     instance_that_was_not_woken_sees_a_halt_within_a_second,
     halts_are_listed_by_scope_and_repeated_orders_recorded_once,
+    list_of_halts_says_how_many_more_hold,
     skips_of_halted_tenants_count_for_no_quota_of_fires,
     task_that_is_disabled_takes_back_what_is_recorded_ahead,
     event_task_that_is_disabled_leaves_the_index_until_it_is_enabled,
@@ -102,6 +103,16 @@ async fn instance_that_was_not_woken_sees_a_halt_within_a_second(world: &StoreHa
     }
 }
 
+async fn list_of_halts_says_how_many_more_hold(world: &StoreHarness) {
+    for number in 0..203 {
+        world.store.halt(STOPPED, Some(&format!("t{number:03}")), None, BY).await.unwrap();
+    }
+    let page = world.store.list_halts(&Scope::Every).await.unwrap();
+    assert_eq!((page.halts.len(), page.more), (200, 3));
+    let own = world.store.list_halts(&only("t202")).await.unwrap();
+    assert_eq!((own.halts.len(), own.more), (1, 0));
+}
+
 async fn halts_are_listed_by_scope_and_repeated_orders_recorded_once(world: &StoreHarness) {
     let halt = |tenant: Option<&str>, kind, reason: &str, seconds: i64| Halt {
         tenant: tenant.map(str::to_owned),
@@ -118,14 +129,14 @@ async fn halts_are_listed_by_scope_and_repeated_orders_recorded_once(world: &Sto
     }
     let all = halt(None, STOPPED, "first", 20);
     let (a, b) = (halt(Some("a"), DISABLED, "first", 20), halt(Some("b"), STOPPED, "first", 20));
-    assert_eq!(world.store.list_halts(&Scope::Every).await.unwrap(), [all.clone(), a.clone(), b]);
-    assert_eq!(world.store.list_halts(&only("a")).await.unwrap(), [all, a]);
+    assert_eq!(world.store.list_halts(&Scope::Every).await.unwrap().halts, [all.clone(), a.clone(), b]);
+    assert_eq!(world.store.list_halts(&only("a")).await.unwrap().halts, [all, a]);
     for _ in 0..2 {
         world.store.lift_halt(STOPPED, None, BY).await.unwrap();
         world.store.lift_halt(DISABLED, Some("a"), BY).await.unwrap();
         world.store.lift_halt(STOPPED, Some("b"), BY).await.unwrap();
     }
-    assert_eq!(world.store.list_halts(&Scope::Every).await.unwrap(), []);
+    assert_eq!(world.store.list_halts(&Scope::Every).await.unwrap().halts, []);
     let filter = AuditFilter { limit: 99, ..AuditFilter::default() };
     let mut entries: Vec<_> = world.store.audit_page(&Scope::Every, &filter).await.unwrap().rows;
     entries.reverse();

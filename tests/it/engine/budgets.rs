@@ -19,6 +19,7 @@ on_both! {
     runs_of_a_tenant_spend_no_more_than_its_day_and_as_much_as_the_model_has_counted
     budget_of_a_task_ends_its_runs_alone_and_the_next_day_begins_anew
     owner_is_told_once_that_most_of_a_day_is_used_and_once_that_all_is
+    owner_is_told_once_that_most_of_a_run_s_budget_is_used
     run_that_has_begun_fails_by_its_budget_and_one_that_has_not_is_skipped
     budget_of_money_refuses_a_model_without_a_price_unless_the_operator_allows_it
     override_of_a_tenant_and_what_its_task_says_hold_for_the_next_run
@@ -26,6 +27,7 @@ on_both! {
     reservation_of_a_crashed_instance_is_taken_back
     refused_answer_is_paid_and_counted
     step_of_a_pipeline_spends_from_the_same_budgets
+    step_that_is_cut_off_by_its_time_or_a_stop_is_paid_at_worst
     nothing_is_written_where_no_budget_holds
 }
 
@@ -175,6 +177,27 @@ async fn owner_is_told_once_that_most_of_a_day_is_used_and_once_that_all_is(mut 
     let mut both = told().await;
     both.sort();
     assert_eq!(both, ["Budget at 80 %: all tasks", "Budget used up: all tasks"]);
+    instance.finish(&world).await;
+}
+
+async fn owner_is_told_once_that_most_of_a_run_s_budget_is_used(mut world: World) {
+    let model = MeteredModel::calling("current_time").await;
+    world.llm.models.insert("main".to_owned(), model.settings());
+    let instance = world.instance();
+    instance.recipient().await;
+    let told = async || {
+        let subjects = instance.deliveries().await.into_iter().filter_map(|delivery| delivery.subject);
+        subjects.filter(|subject| subject.contains("80 %")).collect::<Vec<_>>()
+    };
+    let with = |turns: u64| agent(json!({ "tools": ["current_time"], "budget": { "turns": turns } }));
+    let (short, long) = (instance.task(with(2)).await, instance.task(with(50)).await);
+    assert_eq!(one_run(&instance, &long).await.reason.as_deref(), Some("loop"));
+    assert_eq!(told().await, [""; 0]);
+    for told_of in [1, 2] {
+        assert_eq!(one_run(&instance, &short).await.reason.as_deref(), Some("budget"));
+        let expected = format!("A run has used 80 % of its budget: {}", short.name);
+        assert_eq!(told().await, vec![expected; told_of], "once a run");
+    }
     instance.finish(&world).await;
 }
 
@@ -333,6 +356,37 @@ async fn step_of_a_pipeline_spends_from_the_same_budgets(mut world: World) {
     assert_eq!(code(&run), Some("budget_task_tokens"));
     assert_eq!(tokens(&world).await, [3 * TOKENS; 3]);
     assert_eq!((model.answers(), reserved(&world).await), (3, 0));
+    instance.finish(&world).await;
+}
+
+async fn step_that_is_cut_off_by_its_time_or_a_stop_is_paid_at_worst(mut world: World) {
+    let model = slow(&mut world).await;
+    world.budgets.tenant = DayBudget { tokens_per_day: Some(100_000), cost_usd_per_day: None };
+    let instance = world.instance();
+    let steps =
+        json!([{ "name": "one", "llm": { "prompt": "Answer." }, "timeout_seconds": 5, "on_error": "continue" }]);
+    let pipeline = json!({ "executor": "pipeline", "action": { "config": { "steps": steps } },
+                           "trigger": { "type": "schedule", "interval": "1h" } });
+    let task = instance.task(pipeline).await;
+    let run = instance.run_now(&task).await;
+    instance.settle(1).await;
+    model.until_waiting("Answer", 1).await;
+    world.advance(6.0);
+    let ended = instance.until(run, |run| run.state.is_final()).await;
+    assert_eq!(ended.state, RunState::Succeeded, "{ended:?}");
+    let [of_runs, of_tenant, of_task] = tokens(&world).await;
+    assert!(of_runs > 400 && [of_tenant, of_task] == [of_runs; 2], "{of_runs} {of_tenant} {of_task}");
+
+    let run = instance.run_now(&task).await;
+    instance.settle(1).await;
+    model.until_waiting("Answer", 1).await;
+    let stop = json!({ "tenant_id": ended.tenant_id });
+    assert_eq!(instance.ask("POST", "/v1/stop", ADMIN, Some(stop)).await.0, 200);
+    world.advance(1.0);
+    instance.beat().await;
+    let queued = instance.until(run, |run| run.state == RunState::Queued).await;
+    assert_eq!(tokens(&world).await, [2 * of_runs; 3], "{queued:?}");
+    assert_eq!(reserved(&world).await, 0);
     instance.finish(&world).await;
 }
 

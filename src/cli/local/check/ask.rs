@@ -49,14 +49,25 @@ const OPTIONAL: [OptionalSetting; 10] = [
     ("stream", |model| model.stream.then(|| ModelSettings { stream: false, ..model.clone() })),
 ];
 
-/// Asks all models that are somewhere else.
+/// Asks all models that are somewhere else, each by every key.
 pub async fn all(loaded: &Loaded) -> Vec<Finding> {
     let models = loaded.config.llm.models.iter().filter(|(_, settings)| settings.endpoint().is_some());
-    join_all(models.map(|(name, settings)| one(name, settings))).await
+    let asked = models.flat_map(|(name, settings)| by_key(name, settings));
+    join_all(asked.map(async |(title, settings)| one(title, &settings).await)).await
 }
 
-async fn one(name: &str, settings: &ModelSettings) -> Finding {
-    let title = format!("answer {name}");
+/// The model with each of its keys alone, under a title.
+fn by_key(name: &str, settings: &ModelSettings) -> Vec<(String, ModelSettings)> {
+    let keys: Vec<_> = settings.keys().cloned().collect();
+    if keys.len() < 2 {
+        return vec![(format!("answer {name}"), settings.clone())];
+    }
+    let alone = |key| ModelSettings { api_key: Some(key), api_keys: vec![], ..settings.clone() };
+    let numbered = (1..).zip(keys).map(|(number, key)| (format!("answer {name}, key {number}"), alone(key)));
+    numbered.collect()
+}
+
+async fn one(title: String, settings: &ModelSettings) -> Finding {
     match ask(settings, true).await {
         Ok(ModelReply { called: true, tokens }) => {
             Finding::ok(&title, format!("called the tool and went on; {} + {} tokens", tokens.input, tokens.output))

@@ -1,5 +1,7 @@
 //! `llm`: one completion without tools, for "summarise this". Asking twice costs twice and changes nothing else.
 
+use std::sync::Mutex;
+
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
@@ -15,6 +17,7 @@ use crate::executor::pipeline::context::StepContext;
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::StepReader;
 use crate::executor::pipeline::scope::{OWN_NAMES, StepScope};
+use crate::ports::llm::fallback::Chain;
 use crate::ports::llm::{LlmError, ModelRequest, OfferedTools, StopReason, ToolChoice};
 
 /// Longest answers that may be asked for, in tokens.
@@ -87,8 +90,11 @@ impl Llm {
         let chain = if store.is_budgeted() { chain.budgeted() } else { chain };
         let stop = &act.world.stop;
         stop.run_until_stopped(budget::reserve(store, slot, &chain, act.position, &request)).await??;
+        // before the calls themselves: where these are dropped, it is told what they have cost
+        let cut = CutChain { chain: &chain, usage: act.cut };
         let completed = wait_without_slot(slot, chain.complete(&request, &|_| {}));
         let completed = stop.run_until_stopped(completed).await?;
+        std::mem::forget(cut);
         let mut usage = chain.take_unusable();
         let completed = match completed {
             Ok(completed) => completed,
@@ -107,6 +113,18 @@ impl Llm {
     }
 }
 
+/// A chain that is asked. What it has cost is noted where nobody waits for its answer any more.
+struct CutChain<'a> {
+    chain: &'a Chain,
+    usage: &'a Mutex<Usage>,
+}
+
+impl Drop for CutChain<'_> {
+    fn drop(&mut self) {
+        *self.usage.lock().expect("usage lock") += self.chain.take_unusable();
+    }
+}
+
 /// Whether the message may go to a model at all.
 async fn admit(act: &StepAction<'_>, text: &str) -> Result<(), StepError> {
     let StepContext { tenant, run_id, task_id, clock, parts, .. } = act.world;
@@ -120,14 +138,7 @@ async fn admit(act: &StepAction<'_>, text: &str) -> Result<(), StepError> {
 }
 
 fn failed(error: LlmError) -> StepFault {
-    let code = match &error {
-        LlmError::RateLimited { .. } => "llm_rate_limited",
-        LlmError::Overflow { .. } => "context_overflow",
-        LlmError::Timeout { .. } => "llm_timeout",
-        LlmError::Auth { .. } => "llm_auth",
-        LlmError::Transient { .. } => "llm_unavailable",
-        LlmError::Rejected { .. } => "llm_rejected",
-    };
+    let code = error.fault_code();
     match error.is_transient() {
         true => StepFault::passing(code, error.to_string(), error.retry_after()),
         false => StepFault::new(code, error.to_string()),

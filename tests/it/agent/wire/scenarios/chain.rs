@@ -44,7 +44,7 @@ fn second_key_answers(played: &Played) {
     assert_eq!(keys(played), ["sk-canary", "sk-second"]);
 }
 
-pub static CASES: [Case; 7] = [
+pub static CASES: [Case; 8] = [
     Case::new("the next key", |w, s| vec![refused(401, w), fine(w, s)], Ok("Fine."), 2)
         .model(two_keys)
         .holds(second_key_answers),
@@ -70,6 +70,8 @@ pub static CASES: [Case; 7] = [
     .model(thinks)
     .holds(stays_lower),
     Case::new("keys that are refused are refused at every level", |w, _| vec![refused(401, w)], Err("llm_auth"), 1)
+        .model(thinks),
+    Case::new("a model that is not there is there at no level", |w, _| vec![refused(404, w)], Err("llm_no_model"), 1)
         .model(thinks),
     Case::new(
         "a time-out, then less thinking",

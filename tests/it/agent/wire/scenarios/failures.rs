@@ -110,7 +110,7 @@ pub static CASES: [Case; 35] = [
     Case::new("429 without quota", |w, _| vec![w.failure(429, "insufficient_quota")], Err("llm_auth"), 1),
     Case::new("400", |w, _| vec![w.failure(400, "unknown field sk-canary")], Err("llm_rejected"), 1)
         .holds(keeps_the_key),
-    Case::new("404", |w, _| vec![status(404, w)], Err("llm_rejected"), 1),
+    Case::new("404", |w, _| vec![status(404, w)], Err("llm_no_model"), 1),
     Case::new("422", |w, _| vec![status(422, w)], Err("llm_rejected"), 1),
     Case::new("a server that hangs", |w, s| then_answer(vec![half(w, s, End::Hangs)], w, s), Ok("Fine."), 2)
         .model(impatient),
