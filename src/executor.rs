@@ -4,9 +4,11 @@
 //! through the job's store.
 
 pub mod halt_check;
+pub mod held_reservations;
 pub mod host;
 pub mod hub;
 pub mod leased_transcript;
+pub mod open_calls;
 pub mod orchestrator;
 pub mod pipeline;
 pub mod post_process;

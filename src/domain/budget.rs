@@ -281,6 +281,12 @@ impl DayLimits {
         }
     }
 
+    /// Half of them.
+    pub fn halved(self) -> DayLimits {
+        let half = |limit: i64| limit / 2;
+        DayLimits { tokens: self.tokens.map(half), cost_micros: self.cost_micros.map(half) }
+    }
+
     /// The quantity of which so much of the limit is used that the owner is to know.
     pub fn nearly_used(self, used: Spend) -> Option<BudgetQuantity> {
         let near = |limit: i64| (i128::from(limit) * i128::from(WARNED_AT_PERCENT) / 100) as i64 - 1;

@@ -2,7 +2,7 @@
 //! for the record of its end.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use futures::future::BoxFuture;
 use uuid::Uuid;
@@ -26,6 +26,8 @@ pub struct LeasedTranscript {
     usage: Mutex<Usage>,
     /// Whether the database is known to have no entry.
     is_empty: AtomicBool,
+    /// The number of the first entry that is not stored.
+    next: AtomicI64,
     /// Entries that the next append brings along, or the end.
     deferred: Mutex<Vec<TranscriptEntry>>,
     /// `None`: no budget holds.
@@ -44,6 +46,7 @@ impl LeasedTranscript {
             owner,
             usage: Mutex::default(),
             is_empty,
+            next: AtomicI64::new(0),
             deferred: Mutex::default(),
             spending: None,
         }
@@ -69,14 +72,15 @@ impl LeasedTranscript {
     }
 
     /// Notes that these entries are stored.
-    fn stored(&self, entries: &[TranscriptEntry]) {
+    fn stored(&self, entries: &[TranscriptEntry], settled: &[Uuid]) {
         let Some(last) = entries.last().map(|entry| entry.seq) else { return };
+        self.next.fetch_max(last + 1, Ordering::Relaxed);
         // before they are counted: else they would count twice for a moment
         self.deferred.lock().expect("entries lock").retain(|entry| entry.seq > last);
         self.count(entries);
         // after they are counted: a call counts twice for a moment, rather than not at all
         if let Some(spending) = &self.spending {
-            spending.stored(entries);
+            spending.stored(entries, settled);
         }
     }
 
@@ -89,9 +93,10 @@ impl LeasedTranscript {
         // before it is stored: it may take effect without an answer
         self.is_empty.store(false, Ordering::Relaxed);
         let settlements = self.spending.as_ref().map_or(Vec::new(), |spending| spending.settlements(&entries));
+        let settled: Vec<Uuid> = settlements.iter().map(|settlement| settlement.id).collect();
         let append = self.store.append_budgeted(&self.owner.1, self.lease, &entries, settlements, reservation);
         let appended = with_timeout(append).await.map_err(refused)?;
-        self.stored(&entries);
+        self.stored(&entries, &settled);
         if let Some(spending) = &self.spending {
             spending.warn(self.usage()).await;
         }
@@ -117,6 +122,7 @@ impl AgentStore for LeasedTranscript {
                     break;
                 }
             }
+            self.next.store(entries.last().map_or(0, |last| last.seq + 1), Ordering::Relaxed);
             *self.usage.lock().expect("usage lock") = Usage::default();
             self.count(&entries);
             Ok(entries)
@@ -135,15 +141,12 @@ impl AgentStore for LeasedTranscript {
     ) -> BoxFuture<'_, Result<bool, AppendError>> {
         Box::pin(async move {
             let Some(spending) = &self.spending else { return self.write(entries, None).await };
-            let next = spending.open_behind(&entries, self.usage(), turn, &bound);
-            let written = self.write(entries, next.as_ref().and_then(|call| spending.day_reservation(call))).await;
-            let Some(call) = next else { return written };
-            match &written {
-                Ok(is_reserved) if *is_reserved || !spending.has_days() => return Ok(true),
-                Ok(_) | Err(AppendError::LeaseLost) => spending.forget(&call),
-                Err(_) => spending.forget_unsure(&call),
-            }
-            written
+            let Some(next) = spending.open_behind(&entries, self.usage(), turn, &bound) else {
+                return self.write(entries, None).await;
+            };
+            let written = self.write(entries, next.reservation.clone()).await;
+            spending.opened(&next, written.as_ref().ok().copied());
+            Ok(written? || next.reservation.is_none())
         })
     }
 
@@ -158,7 +161,7 @@ impl AgentStore for LeasedTranscript {
     fn reserve(&self, turn: i64, bound: CallBound) -> BoxFuture<'_, Result<(), RunError>> {
         Box::pin(async move {
             match &self.spending {
-                Some(spending) => spending.reserve(self.usage(), turn, bound).await,
+                Some(spending) => spending.reserve(self.usage(), turn, bound, self.next.load(Ordering::Relaxed)).await,
                 None => Ok(()),
             }
         })

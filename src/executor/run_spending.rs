@@ -1,11 +1,11 @@
-//! Spending of one execution under budgets: each call of a model is reserved before it is made, and settled by the entry of the
-//! transcript that says what it came to.
+//! Spending of one execution under budgets: each call of a model is reserved before it is made, alone or with others, and what it
+//! came to is told by its entry in the transcript.
 //!
 //! The run's own budget is judged here, from the usage on its record; the days of its task and tenant are ledgers in the store.
-//! A crash loses what is in memory here; the store takes the reservations back, as the lease is held no more.
+//! A crash loses what is in memory here; the store settles the reservations by what is on the record, as the lease is held no
+//! more.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -17,8 +17,10 @@ use crate::base::backoff::full_jitter;
 use crate::base::clock::pause;
 use crate::base::id::new_id;
 use crate::domain::budget::notice::BudgetNotice;
-use crate::domain::budget::{Budgets, CallBound, Spend, day_of};
+use crate::domain::budget::{Budgets, CallBound, DayBudget, Spend, day_of};
 use crate::domain::run::{Run, RunError, TranscriptEntry, Usage};
+use crate::executor::held_reservations::{AHEAD, SettledReservation};
+use crate::executor::open_calls::{NextCall, OpenCall, OpenCalls, summaries, turns};
 use crate::store::{BudgetEnd, Lease, Reservation, Reserved, Settlement, Store, StoreError, with_timeout};
 
 /// The first wait for calls of others that have reserved what may be left; doubled each time.
@@ -36,49 +38,23 @@ pub struct RunSpending {
     task_id: Option<Uuid>,
     budgets: Budgets,
     notice: Option<Arc<BudgetNotice>>,
-    calls: Mutex<Vec<OpenCall>>,
-    /// Reservations of which nobody knows whether they were made: the next append takes them back.
-    unsure: Mutex<Vec<Uuid>>,
     /// When the run's time began, without its waits.
     begun: DateTime<Utc>,
-    /// Whether the owner was told that most of the run's own budget is used.
-    is_warned: AtomicBool,
-}
-
-/// A call that was reserved and is not on the record yet.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct OpenCall {
-    id: Uuid,
-    /// `None`: it is a summary, beside the turns.
-    turn: Option<i64>,
-    most: Spend,
-}
-
-impl OpenCall {
-    /// Whether the usage of this entry may be that of the call.
-    fn fits(&self, entry: &TranscriptEntry) -> bool {
-        match self.turn {
-            Some(turn) => turn == entry.turn && entry.usage.turns > 0,
-            None => entry.message.is_of_summary(),
-        }
-    }
+    spending: Mutex<OpenCalls>,
 }
 
 impl RunSpending {
     /// The budgets of a run under a lease.
     pub fn new(store: Store, lease: Lease, run: &Run, budgets: Budgets, notice: Option<BudgetNotice>) -> RunSpending {
-        let now = store.clock().now();
         RunSpending {
+            begun: store.clock().now(),
             store,
             lease,
             tenant: run.tenant_id.clone(),
             task_id: run.task_id,
             budgets,
             notice: notice.map(Arc::new),
-            calls: Mutex::default(),
-            unsure: Mutex::default(),
-            begun: now,
-            is_warned: AtomicBool::new(false),
+            spending: Mutex::default(),
         }
     }
 
@@ -87,11 +63,15 @@ impl RunSpending {
         RunSpending { begun, ..self }
     }
 
+    fn spending(&self) -> MutexGuard<'_, OpenCalls> {
+        self.spending.lock().expect("spending lock")
+    }
+
     /// Tells the owner once that most of the run's own budget is used. Best effort.
     pub async fn warn(&self, used: Usage) {
         let took = (self.now() - self.begun).to_std().unwrap_or_default();
         let Some(quantity) = self.budgets.run.nearly_used(used, took) else { return };
-        if self.is_warned.swap(true, Ordering::Relaxed) {
+        if std::mem::replace(&mut self.spending().is_warned, true) {
             return;
         }
         let told = self.notice.as_ref().and_then(|notice| notice.run_delivery(self.lease.run_id, quantity));
@@ -101,16 +81,17 @@ impl RunSpending {
         }
     }
 
-    /// Reserves what a call may come to at worst. `used`: the run's usage so far.
-    pub async fn reserve(&self, used: Usage, turn: i64, bound: CallBound) -> Result<(), RunError> {
+    /// Reserves what a call may come to at worst. `used`: the run's usage so far; `from`: the entry from which on it is told what
+    /// it has come to.
+    pub async fn reserve(&self, used: Usage, turn: i64, bound: CallBound, from: i64) -> Result<(), RunError> {
         self.refuse_unpriced(&bound)?;
         let call = self.open(used, turn, bound.most)?;
         let reserved = match self.budgets.has_days() {
-            true => self.reserve_days(call).await,
+            true => self.reserve_days(call, from).await,
             false => Ok(()),
         };
         if reserved.is_err() {
-            self.forget(&call);
+            self.spending().forget(&call);
         }
         reserved
     }
@@ -123,66 +104,77 @@ impl RunSpending {
         mut used: Usage,
         turn: i64,
         bound: &CallBound,
-    ) -> Option<OpenCall> {
+    ) -> Option<NextCall> {
         self.refuse_unpriced(bound).ok()?;
-        let told = self.told_of(entries);
         entries.iter().for_each(|entry| used += entry.usage);
-        let mut calls = self.calls.lock().expect("calls lock");
-        let under_way = calls.iter().filter(|open| !told.iter().any(|(call, _)| call.id == open.id));
-        let open: Vec<Spend> = under_way.map(|call| call.most).collect();
-        self.budgets.run.admit(used, &open, bound.most).ok()?;
-        let call = OpenCall { id: new_id(self.now()), turn: Some(turn), most: bound.most };
-        calls.push(call);
-        Some(call)
+        let from = entries.last().map_or(0, |last| last.seq + 1);
+        let (now, day) = (self.now(), day_of(self.now()));
+        let mut spending = self.spending();
+        let told = spending.told_of(entries);
+        self.budgets.run.admit(used, &spending.under_way(&told), bound.most).ok()?;
+        let mut call = OpenCall { id: new_id(now), turn: Some(turn), most: bound.most, reservation: None };
+        let mut reservation = None;
+        if self.budgets.has_days() {
+            call.reservation = spending.held.take(call.most, day, &turns(&told));
+            if call.reservation.is_none() {
+                spending.held.retire();
+                reservation = Some(self.reservation(call, from, if spending.is_scarce { 1 } else { AHEAD }));
+            }
+        }
+        spending.calls.push(call);
+        Some(NextCall { call, reservation })
     }
 
-    /// The reservation of a call in the ledgers of the day; `None` where no budget of a day holds.
-    pub fn day_reservation(&self, call: &OpenCall) -> Option<Reservation> {
-        self.has_days().then(|| self.reservation(*call))
-    }
-
-    /// Whether a budget of a day holds.
-    pub fn has_days(&self) -> bool {
-        self.budgets.has_days()
+    /// Notes whether the reservation of this call was made; where nobody knows, it is taken back.
+    pub fn opened(&self, next: &NextCall, is_reserved: Option<bool>) {
+        let mut spending = self.spending();
+        let is_made = next.reservation.is_none() || is_reserved == Some(true);
+        match (&next.reservation, is_reserved) {
+            (Some(made), Some(true)) => {
+                spending.held.hold(made.id, made.day, made.most, next.call.most);
+                spending.taken(next.call.id, made.id);
+            }
+            (Some(_), Some(false)) => spending.is_scarce = true,
+            (Some(unsure), None) => spending.unsure.push(unsure.id),
+            (None, _) => {}
+        }
+        if !is_made || is_reserved.is_none() {
+            spending.forget(&next.call);
+        }
     }
 
     /// Reserves what a summary may come to, if the run has it left beside another turn, and the ledgers have it left now.
     /// Nobody is told that it is not.
     pub async fn reserve_summary(&self, used: Usage, cost: &SummaryCost) -> bool {
-        let call = OpenCall { id: new_id(self.now()), turn: None, most: cost.bound.most };
+        let mut call = OpenCall { id: new_id(self.now()), turn: None, most: cost.bound.most, reservation: None };
+        call.reservation = self.budgets.has_days().then_some(call.id);
         if self.refuse_unpriced(&cost.bound).is_err() || !self.note_beside_a_turn(used, call, cost.turn) {
             return false;
         }
         let is_reserved = match self.budgets.has_days() {
-            true => with_timeout(self.store.reserve_budget_if_left(&self.reservation(call))).await.unwrap_or(false),
+            // no entry of a turn says what it has come to
+            true => {
+                let reservation = self.reservation(call, i64::MAX, 1);
+                with_timeout(self.store.reserve_budget_if_left(&reservation)).await.unwrap_or(false)
+            }
             false => true,
         };
         if !is_reserved {
-            self.forget(&call);
+            self.spending().forget(&call);
         }
         is_reserved
     }
 
     /// Notes a call, if the run's own budget has as much left and as much as a turn may come to.
     fn note_beside_a_turn(&self, used: Usage, call: OpenCall, turn: Spend) -> bool {
-        let mut calls = self.calls.lock().expect("calls lock");
-        let open: Vec<Spend> = calls.iter().map(|call| call.most).chain([turn]).collect();
+        let mut spending = self.spending();
+        let mut open = spending.under_way(&[]);
+        open.push(turn);
         let is_left = self.budgets.run.admit(used, &open, call.most).is_ok();
         if is_left {
-            calls.push(call);
+            spending.calls.push(call);
         }
         is_left
-    }
-
-    /// Forgets a call that is not made.
-    pub fn forget(&self, call: &OpenCall) {
-        self.calls.lock().expect("calls lock").retain(|open| open.id != call.id);
-    }
-
-    /// As [`RunSpending::forget`], where the reservation may have been made.
-    pub fn forget_unsure(&self, call: &OpenCall) {
-        self.forget(call);
-        self.unsure.lock().expect("calls lock").push(call.id);
     }
 
     fn refuse_unpriced(&self, bound: &CallBound) -> Result<(), RunError> {
@@ -200,23 +192,46 @@ impl RunSpending {
 
     /// Notes the call, if the run's own budget has as much left.
     fn open(&self, used: Usage, turn: i64, most: Spend) -> Result<OpenCall, RunError> {
-        let mut calls = self.calls.lock().expect("calls lock");
-        let open: Vec<Spend> = calls.iter().map(|call| call.most).collect();
-        self.budgets.run.admit(used, &open, most).map_err(|refusal| {
+        let mut spending = self.spending();
+        self.budgets.run.admit(used, &spending.under_way(&[]), most).map_err(|refusal| {
             self.store.count_budget_refusal(refusal);
             RunError::Fail { fault: refusal.fault() }
         })?;
-        let call = OpenCall { id: new_id(self.now()), turn: Some(turn), most };
-        calls.push(call);
+        let call = OpenCall { id: new_id(self.now()), turn: Some(turn), most, reservation: None };
+        spending.calls.push(call);
         Ok(call)
     }
 
-    /// Reserves in the ledgers of the day, as soon as others have not reserved what may be left.
-    async fn reserve_days(&self, call: OpenCall) -> Result<(), RunError> {
+    /// Takes the call from what is reserved, or reserves in the ledgers of the day: for several calls while much is left there,
+    /// else for this one, as soon as others have not reserved what may be left.
+    async fn reserve_days(&self, call: OpenCall, from: i64) -> Result<(), RunError> {
+        let (is_scarce, ended) = {
+            let mut spending = self.spending();
+            if let Some(reservation) = spending.held.take(call.most, day_of(self.now()), &[]) {
+                spending.taken(call.id, reservation);
+                return Ok(());
+            }
+            spending.held.retire();
+            (spending.is_scarce, spending.held.ended(&[]))
+        };
+        if !ended.is_empty() {
+            self.settle(ended).await?;
+        }
+        if !is_scarce {
+            let ahead = self.reservation(call, from, AHEAD);
+            if with_timeout(self.store.reserve_budget_if_left(&ahead)).await.map_err(unreserved)? {
+                self.hold(&ahead, call);
+                return Ok(());
+            }
+            self.spending().is_scarce = true;
+        }
         for tries in 1.. {
-            let reserved = with_timeout(self.store.reserve_budget(&self.reservation(call))).await;
-            match reserved.map_err(unreserved)? {
-                Reserved::Granted => return Ok(()),
+            let alone = self.reservation(call, from, 1);
+            match with_timeout(self.store.reserve_budget(&alone)).await.map_err(unreserved)? {
+                Reserved::Granted => {
+                    self.hold(&alone, call);
+                    return Ok(());
+                }
                 Reserved::Refused(refusal) => return Err(RunError::Fail { fault: refusal.fault() }),
                 Reserved::NotNow => {
                     let wait = full_jitter(FIRST_WAIT, tries, LONGEST_WAIT, fastrand::f64()).max(FIRST_WAIT);
@@ -227,73 +242,79 @@ impl RunSpending {
         unreachable!("it is tried until it is decided")
     }
 
-    /// The reservation of a call in the ledgers of today.
-    fn reservation(&self, call: OpenCall) -> Reservation {
+    /// Settles reservations of which nothing is left, and whose calls are on the record.
+    async fn settle(&self, ended: Vec<SettledReservation>) -> Result<(), RunError> {
+        let ids: Vec<Uuid> = ended.iter().map(|(id, _)| *id).collect();
+        let settlements: Vec<Settlement> = ended.into_iter().map(|ended| self.settlement(ended)).collect();
+        with_timeout(self.store.settle_budget(&self.tenant, &settlements)).await.map_err(unreserved)?;
+        self.spending().held.stored(&[], &ids);
+        Ok(())
+    }
+
+    fn hold(&self, made: &Reservation, call: OpenCall) {
+        let mut spending = self.spending();
+        spending.held.hold(made.id, made.day, made.most, call.most);
+        spending.taken(call.id, made.id);
+    }
+
+    /// The reservation of so many calls like this one in the ledgers of today. For several, no more than half of a day may be used.
+    fn reservation(&self, call: OpenCall, from: i64, calls: i64) -> Reservation {
+        let limits = |day: DayBudget| match calls {
+            1 => day.limits(),
+            _ => day.limits().halved(),
+        };
         Reservation {
-            id: call.id,
+            id: call.reservation.unwrap_or_else(|| new_id(self.now())),
             lease: self.lease,
             tenant: self.tenant.clone(),
             task_id: self.task_id,
             day: day_of(self.now()),
-            most: call.most,
-            tenant_limits: self.budgets.tenant.limits(),
-            task_limits: self.budgets.task.limits(),
+            most: Spend { tokens: calls * call.most.tokens, cost_micros: calls * call.most.cost_micros },
+            from,
+            tenant_limits: limits(self.budgets.tenant),
+            task_limits: limits(self.budgets.task),
             notice: self.notice.clone(),
         }
     }
 
-    /// Settlements of the calls that these entries tell of. A provider that counts no tokens is charged the worst.
+    /// Settlements that go with these entries: of reservations of which nothing is left, and of summaries.
     pub fn settlements(&self, entries: &[TranscriptEntry]) -> Vec<Settlement> {
-        let told = self.told_of(entries);
-        let settlement = |(call, spent): (OpenCall, Spend)| Settlement {
-            id: call.id,
-            spent: if spent.tokens > 0 { spent } else { call.most },
-            notice: self.notice.clone(),
-        };
-        let unsure = self.unsure.lock().expect("calls lock").clone();
-        let unmade = unsure.into_iter().map(|id| Settlement { id, spent: Spend::default(), notice: None });
-        match self.has_days() {
-            true => told.into_iter().map(settlement).chain(unmade).collect(),
-            false => Vec::new(),
+        if !self.budgets.has_days() {
+            return Vec::new();
         }
+        let spending = self.spending();
+        let told = spending.told_of(entries);
+        let ended = spending.held.ended(&turns(&told));
+        let unmade = spending.unsure.iter().map(|id| (*id, Spend::default()));
+        ended.into_iter().chain(summaries(&told)).chain(unmade).map(|settled| self.settlement(settled)).collect()
     }
 
-    /// Notes that these entries are on the record, and count there.
-    pub fn stored(&self, entries: &[TranscriptEntry]) {
-        let told = self.told_of(entries);
-        self.unsure.lock().expect("calls lock").clear();
-        self.calls.lock().expect("calls lock").retain(|open| !told.iter().any(|(call, _)| call.id == open.id));
+    fn settlement(&self, (id, spent): SettledReservation) -> Settlement {
+        Settlement { id, spent, notice: self.notice.clone() }
+    }
+
+    /// Notes that these entries are on the record, and what was settled with them.
+    pub fn stored(&self, entries: &[TranscriptEntry], settled: &[Uuid]) {
+        let mut spending = self.spending();
+        let told = spending.told_of(entries);
+        spending.held.stored(&turns(&told), settled);
+        spending.unsure.retain(|id| !settled.contains(id));
+        spending.calls.retain(|open| !told.iter().any(|(call, _)| call.id == open.id));
     }
 
     /// Reservations that end with the execution; these entries come with its end. A summary that is under way is charged the
     /// worst: its model may have been paid.
     pub fn end(&self, entries: &[TranscriptEntry]) -> Option<BudgetEnd> {
-        if !self.has_days() {
+        if !self.budgets.has_days() {
             return None;
         }
-        let mut settlements = self.settlements(entries);
-        let is_told = |call: &OpenCall| settlements.iter().any(|settlement| settlement.id == call.id);
-        let calls = self.calls.lock().expect("calls lock");
-        let under_way: Vec<Settlement> = calls
-            .iter()
-            .filter(|call| call.turn.is_none() && !is_told(call))
-            .map(|call| Settlement { id: call.id, spent: call.most, notice: self.notice.clone() })
-            .collect();
-        settlements.extend(under_way);
-        Some(BudgetEnd { settlements })
-    }
-
-    /// The calls of these entries, each with what it has come to: calls of one turn in the order in which they were reserved.
-    fn told_of(&self, entries: &[TranscriptEntry]) -> Vec<(OpenCall, Spend)> {
-        let calls = self.calls.lock().expect("calls lock");
-        let mut told: Vec<(OpenCall, Spend)> = Vec::new();
-        for entry in entries {
-            let is_told = |call: &OpenCall| told.iter().any(|(other, _)| other.id == call.id);
-            if let Some(call) = calls.iter().find(|call| call.fits(entry) && !is_told(call)) {
-                told.push((*call, Spend::of(entry.usage)));
-            }
-        }
-        told
+        let spending = self.spending();
+        let told = spending.told_of(entries);
+        let is_told = |call: &OpenCall| told.iter().any(|(other, _)| other.id == call.id);
+        let under_way = spending.calls.iter().filter(|call| call.turn.is_none() && !is_told(call));
+        let under_way = under_way.filter_map(|call| Some((call.reservation?, call.most)));
+        let settled = spending.held.all(&turns(&told)).into_iter().chain(summaries(&told)).chain(under_way);
+        Some(BudgetEnd { settlements: settled.map(|settled| self.settlement(settled)).collect() })
     }
 
     fn now(&self) -> DateTime<Utc> {

@@ -9,7 +9,7 @@ use crate::domain::budget::notice::BudgetNotice;
 use crate::domain::budget::{BudgetQuantity, BudgetRefusal, BudgetScope, TaskBudget};
 use crate::domain::run::{RunError, RunFault};
 use crate::executor::run_spending::RunSpending;
-use crate::store::{StartedRun, Store};
+use crate::store::{StartedRun, Store, with_timeout};
 
 /// A run's budget of time is used up.
 pub const NO_TIME_LEFT: BudgetRefusal = BudgetRefusal { scope: BudgetScope::Run, quantity: BudgetQuantity::WallTime };
@@ -38,6 +38,14 @@ impl ExecutionBudget {
         };
         if budgets.is_empty() {
             return ExecutionBudget { spending: None, until: Ok(None) };
+        }
+        if !started.is_first
+            && budgets.has_days()
+            && let Err(error) =
+                with_timeout(store.settle_lost_reservations(&started.run.tenant_id, started.lease)).await
+        {
+            let fault = RunFault::new(STORE_UNAVAILABLE, format!("budgets can't be settled: {error}"));
+            return ExecutionBudget { spending: None, until: Err(RunError::Infrastructure { fault }) };
         }
         let notice = started.task.as_ref().map(|task| BudgetNotice::new(task, started.recipient.clone()));
         // the time of earlier executions is what is missing of the run's own limit

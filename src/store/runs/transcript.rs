@@ -11,7 +11,6 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
-use crate::domain::budget::notice::BudgetNotice;
 use crate::domain::run::Usage;
 use crate::domain::run::transcript::{
     FORMATS, ModelCall, ModelTokens, ProviderMessage, TranscriptEntry, TranscriptMessage,
@@ -23,11 +22,10 @@ use crate::store::db::write_batcher::{BatchLimit, WriteBatcher, together_or_alon
 use crate::store::db::writer::StatementTurn;
 use crate::store::db::{Db, Transaction, fault};
 use crate::store::ops::budgets::ledger_batch::MovedLedgers;
-use crate::store::ops::budgets::ledgers::{MovedLedger, nearly_used, warn_owners};
 use crate::store::runs::lease::Lease;
 use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
 use crate::store::sql::sql;
-use crate::store::{Reservation, Settlement, Store, StoreError, Topic};
+use crate::store::{Reservation, Settlement, Store, StoreError};
 
 #[derive(sqlx_macros::FromRow)]
 struct TurnRow {
@@ -189,27 +187,8 @@ impl Store {
         let mut write = self.db.write_quick(QueueFlow::of(None)).await?;
         let (held, MovedLedgers { is_reserved, moved }) = write.tx().append_budgeted(appends).await?;
         write.commit().await?;
-        self.count_spent(&moved);
-        let settled = appends.iter().flat_map(|append| &append.settlements);
-        let notices: Vec<_> = settled.filter_map(|one| one.notice.clone()).collect();
-        // what is written is written: the next one tells them who are not told now
-        if let Err(error) = self.warn_of_budgets(&moved, &notices).await {
-            tracing::warn!(%error, "owners could not be told that most of a budget is used");
-        }
+        self.moved_ledgers(&moved, appends.iter().flat_map(|append| &append.settlements)).await;
         Ok((held, is_reserved))
-    }
-
-    async fn warn_of_budgets(&self, moved: &[MovedLedger], notices: &[Arc<BudgetNotice>]) -> Result<(), StoreError> {
-        if nearly_used(moved, notices).next().is_none() {
-            return Ok(());
-        }
-        let mut write = self.db.write_for_engine(QueueFlow::of(None)).await?;
-        let told = warn_owners(&mut write.tx(), moved, notices, self.clock.now()).await?;
-        write.commit().await?;
-        if told {
-            self.notify(Topic::Outbox);
-        }
-        Ok(())
     }
 
     /// Usage of all entries of a run together.

@@ -13,7 +13,7 @@ settled as (
     select r.*
       from jsonb_to_recordset({batch} -> 'asked')
              as r (id uuid, run_id uuid, lease_token bigint, tenant_id text, task_id uuid, day date, tokens bigint,
-                   cost_micros bigint, tenant_tokens bigint, tenant_cost bigint, task_tokens bigint, task_cost bigint)
+                   cost_micros bigint, from_seq bigint, tenant_tokens bigint, tenant_cost bigint, task_tokens bigint, task_cost bigint)
      where {held}
 ), changes as materialized (
     select tenant_id, task_id, day, cast(sum(spent_tokens) as bigint) as spent_tokens,
@@ -81,8 +81,8 @@ settled as (
       from changed n
       join changes c on n.day = c.day and n.tenant_id = c.tenant_id and n.task_id = c.task_id
 ), reserved as (
-    insert into budget_reservations (id, run_id, lease_token, tenant_id, task_id, day, tokens, cost_micros)
-    select a.id, a.run_id, a.lease_token, a.tenant_id, a.task_id, a.day, a.tokens, a.cost_micros
+    insert into budget_reservations (id, run_id, lease_token, tenant_id, task_id, day, tokens, cost_micros, from_seq)
+    select a.id, a.run_id, a.lease_token, a.tenant_id, a.task_id, a.day, a.tokens, a.cost_micros, a.from_seq
       from asked a
      cross join fit f
      where f.is_reserved

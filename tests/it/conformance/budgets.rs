@@ -24,6 +24,8 @@ on_both!(
     next_call_is_reserved_with_the_turn_before_it_or_left_to_be_waited_for,
     first_calls_of_a_day_reserve_no_more_than_it_has_on_any_instance,
     reservation_of_which_nobody_knows_is_taken_back_with_the_next_append,
+    turns_share_a_reservation_while_less_than_half_of_a_day_is_used,
+    calls_of_a_lost_worker_are_settled_by_the_record_before_the_run_goes_on,
     settling_twice_counts_once_and_what_a_run_has_left_is_taken_back_with_its_end,
     reservation_whose_lease_is_lost_is_taken_back_by_who_comes_to_the_limit,
     ledgers_are_forgotten_after_their_day,
@@ -46,6 +48,7 @@ fn call(world: &StoreHarness, run: &StartedRun, tokens: i64, tenant: Option<i64>
         task_id: run.run.task_id,
         day: day_of(world.now()),
         most: TOKENS(tokens),
+        from: 0,
         tenant_limits: limits(tenant),
         task_limits: limits(task),
         notice: None,
@@ -150,7 +153,7 @@ async fn summary_beside_a_turn_is_settled_by_its_own_entry_or_charged_the_worst_
     assert!(!transcript.reserve_summary(cost(401)).await, "another turn would not be left");
     assert!(!transcript.reserve_summary(SummaryCost { hourly_micros: 199, ..cost(100) }).await);
     assert!(transcript.reserve_summary(cost(100)).await);
-    assert_eq!(standings(world, &run).await.0, standing(0, 400));
+    assert_eq!(standings(world, &run).await.0, standing(0, 1_300), "four turns, and a summary");
 
     let entry = |seq, message, turns, tokens| TranscriptEntry {
         seq,
@@ -169,11 +172,11 @@ async fn summary_beside_a_turn_is_settled_by_its_own_entry_or_charged_the_worst_
         finish: None,
     };
     transcript.append(vec![entry(0, answer, 1, 250)]).await.unwrap();
-    assert_eq!(standings(world, &run).await.0, standing(250, 100), "the answer settles its turn alone");
+    assert_eq!(standings(world, &run).await.0, standing(0, 1_300), "the next turn has what the answer has left");
     let by = CompactionKind::Summarised { summary: "s".into(), errors: vec![] };
     let summary = TranscriptMessage::Compaction(Compaction { from: 0, to: 0, pinned: vec![], by });
     transcript.append(vec![entry(1, summary, 0, 40)]).await.unwrap();
-    assert_eq!(standings(world, &run).await.0, standing(290, 0));
+    assert_eq!(standings(world, &run).await.0, standing(40, 1_200), "the summary is settled by itself");
 
     assert!(transcript.reserve_summary(cost(50)).await);
     let (_, end) = transcript.take_deferred();
@@ -250,19 +253,91 @@ async fn first_calls_of_a_day_reserve_no_more_than_it_has_on_any_instance(world:
 
 async fn reservation_of_which_nobody_knows_is_taken_back_with_the_next_append(world: &StoreHarness) {
     let run = started(world).await;
-    let budgets =
-        Budgets { tenant: DayBudget { tokens_per_day: Some(1_000), ..DayBudget::default() }, ..Budgets::default() };
-    let spending = RunSpending::new(world.store.clone(), run.lease, &run.run, budgets, None);
-    let opened = spending.open_behind(&[], Usage::default(), 2, &CallBound { most: TOKENS(600), unpriced: None });
-    let opened = opened.expect("the run's own budget has it");
+    let spending = spending_of_a_day(world, &run, 10_000);
+    let next = spending.open_behind(&[], Usage::default(), 2, &CallBound { most: TOKENS(600), unpriced: None });
+    let next = next.expect("the run's own budget has it");
     // the answer to this is lost
-    let made = spending.day_reservation(&opened).expect("a budget of the day holds");
-    assert_eq!(world.store.reserve_budget(&made).await.unwrap(), Reserved::Granted);
-    spending.forget_unsure(&opened);
+    let made = next.reservation.as_ref().expect("a budget of the day holds");
+    assert_eq!(world.store.reserve_budget(made).await.unwrap(), Reserved::Granted);
+    spending.opened(&next, None);
+    assert_eq!(standings(world, &run).await.0, standing(0, 2_400));
     let transcript = LeasedTranscript::new(world.store.clone(), run.lease, &run.run, true).spending(Some(spending));
     let bound = CallBound { most: TOKENS(700), unpriced: None };
     assert!(transcript.append_and_reserve(vec![said(world, 0)], 2, bound).await.unwrap());
-    assert_eq!(standings(world, &run).await.0, standing(0, 700));
+    assert_eq!(standings(world, &run).await.0, standing(0, 2_800), "half of the day would not have both");
+}
+
+fn spending_of_a_day(world: &StoreHarness, run: &StartedRun, tokens: u64) -> RunSpending {
+    let tenant = DayBudget { tokens_per_day: Some(tokens), ..DayBudget::default() };
+    let budgets = Budgets { tenant, ..Budgets::default() };
+    RunSpending::new(world.store.clone(), run.lease, &run.run, budgets, None)
+}
+
+/// The transcript of a run whose tenant may spend so many tokens in a day.
+fn under_a_day(world: &StoreHarness, run: &StartedRun, tokens: u64) -> LeasedTranscript {
+    let spending = spending_of_a_day(world, run, tokens);
+    LeasedTranscript::new(world.store.clone(), run.lease, &run.run, true).spending(Some(spending))
+}
+
+fn answered(world: &StoreHarness, seq: i64, turn: i64, tokens: i64) -> TranscriptEntry {
+    let usage = Usage { turns: 1, input_tokens: tokens, cost_micros: 2 * tokens, ..Usage::default() };
+    TranscriptEntry { turn, usage, ..said(world, seq) }
+}
+
+async fn turns_share_a_reservation_while_less_than_half_of_a_day_is_used(world: &StoreHarness) {
+    let run = started(world).await;
+    let bound = || CallBound { most: TOKENS(100), unpriced: None };
+    let transcript = under_a_day(world, &run, 1_000);
+    transcript.reserve(1, bound()).await.unwrap();
+    assert_eq!(standings(world, &run).await.0, standing(0, 400), "four at once");
+    for (turn, spent) in [(1, 90), (2, 80), (3, 70)] {
+        let entries = vec![answered(world, turn, turn, spent)];
+        assert!(transcript.append_and_reserve(entries, turn + 1, bound()).await.unwrap());
+        assert_eq!(standings(world, &run).await.0, standing(0, 400), "the next one has what the turn has left");
+    }
+    let spent = vec![answered(world, 4, 4, 95)];
+    assert!(!transcript.append_and_reserve(spent, 5, bound()).await.unwrap());
+    assert_eq!(
+        standings(world, &run).await.0,
+        standing(335, 0),
+        "65 are left, and no 400 in the first half of the day"
+    );
+    transcript.reserve(5, bound()).await.unwrap();
+    assert_eq!(standings(world, &run).await.0, standing(335, 100), "by itself");
+    let exact = vec![answered(world, 5, 5, 65)];
+    assert!(transcript.append_and_reserve(exact, 6, bound()).await.unwrap());
+    assert_eq!(standings(world, &run).await.0, standing(400, 100));
+    let (_, end) = transcript.take_deferred();
+    world.store.finish_runs(&[finish(&run, end.expect("ledgers"))]).await.unwrap();
+    assert_eq!(standings(world, &run).await, (standing(400, 0), standing(400, 0)));
+}
+
+async fn calls_of_a_lost_worker_are_settled_by_the_record_before_the_run_goes_on(world: &StoreHarness) {
+    for by_who_goes_on in [true, false] {
+        let run = started(world).await;
+        let before = standings(world, &run).await.0.used.tokens;
+        let bound = || CallBound { most: TOKENS(100), unpriced: None };
+        let transcript = under_a_day(world, &run, 10_000);
+        transcript.append(vec![answered(world, 0, 0, 7)]).await.unwrap();
+        transcript.reserve(1, bound()).await.unwrap();
+        for turn in 1..3 {
+            let entries = vec![answered(world, turn, turn, 90)];
+            assert!(transcript.append_and_reserve(entries, turn + 1, bound()).await.unwrap());
+        }
+        assert_eq!(standings(world, &run).await.0, standing(before, 400));
+        let next = reveille::store::Lease { token: run.lease.token + 1, ..run.lease };
+        let (id, token) = (world.id(run.run.id), next.token);
+        world.plant(&format!("update queue set lease_token = {token} where run_id = {id}")).await;
+        match by_who_goes_on {
+            true => world.store.settle_lost_reservations("a", next).await.unwrap(),
+            false => assert_eq!(world.store.release_stale_reservations(None, 10).await.unwrap(), 1),
+        }
+        assert_eq!(standings(world, &run).await.0, standing(before + 180, 0), "what is on the record, and once");
+        world.store.settle_lost_reservations("a", next).await.unwrap();
+        let run = StartedRun { lease: next, ..run };
+        world.store.finish_runs(&[finish(&run, BudgetEnd::default())]).await.unwrap();
+        assert_eq!(standings(world, &run).await.0, standing(before + 180, 0));
+    }
 }
 
 async fn settling_twice_counts_once_and_what_a_run_has_left_is_taken_back_with_its_end(world: &StoreHarness) {

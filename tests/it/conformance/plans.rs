@@ -402,6 +402,7 @@ async fn spend(world: &StoreHarness, started: &[StartedRun]) {
             task_id: started.run.task_id,
             day: day_of(world.now()),
             most: Spend { tokens: run_tokens, cost_micros: 1 },
+            from: 0,
             tenant_limits: DayLimits { tokens: Some(1_000_000), cost_micros: None },
             task_limits: DayLimits::default(),
             notice: None,

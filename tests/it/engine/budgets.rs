@@ -383,7 +383,7 @@ async fn step_that_is_cut_off_by_its_time_or_a_stop_is_paid_at_worst(mut world: 
     let stop = json!({ "tenant_id": ended.tenant_id });
     assert_eq!(instance.ask("POST", "/v1/stop", ADMIN, Some(stop)).await.0, 200);
     world.advance(1.0);
-    instance.beat().await;
+    instance.tick(&instance.engine().halt_keeper).await.expect("a look");
     let queued = instance.until(run, |run| run.state == RunState::Queued).await;
     assert_eq!(tokens(&world).await, [2 * of_runs; 3], "{queued:?}");
     assert_eq!(reserved(&world).await, 0);

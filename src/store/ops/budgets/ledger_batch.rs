@@ -63,6 +63,7 @@ struct AskedCall {
     day: NaiveDate,
     tokens: i64,
     cost_micros: i64,
+    from_seq: i64,
     tenant_tokens: Option<i64>,
     tenant_cost: Option<i64>,
     task_tokens: Option<i64>,
@@ -104,6 +105,7 @@ impl AskedCall {
             day: call.day,
             tokens: call.most.tokens,
             cost_micros: call.most.cost_micros,
+            from_seq: call.from,
             tenant_tokens: call.tenant_limits.tokens,
             tenant_cost: call.tenant_limits.cost_micros,
             task_tokens: call.task_limits.tokens,
@@ -180,11 +182,11 @@ async fn move_one_by_one(tx: &mut Tx<'_>, batch: &LedgerBatch) -> Result<MovedLe
         // none: it was settled before, and this is the same write once more
         let row: Option<ReservationRow> = tx.query(TAKE_RESERVATION).bind(settled.id).optional().await?;
         let spent = Spend { tokens: settled.tokens, cost_micros: settled.cost_micros };
-        row.iter().for_each(|row| row.change(&mut changes, spent));
+        row.iter().for_each(|row| row.settle(&mut changes, spent));
     }
     for ended in &batch.ended {
         let rows: Vec<ReservationRow> = tx.query(TAKE_OF_RUN).bind(ended.run_id).all().await?;
-        rows.iter().for_each(|row| row.change(&mut changes, Spend::default()));
+        rows.iter().for_each(|row| row.settle(&mut changes, Spend::default()));
     }
     let is_reserved = reserve_all(tx, &batch.asked, &mut changes).await?;
     Ok(MovedLedgers { is_reserved, moved: change_ledgers(tx, changes).await? })
@@ -213,8 +215,8 @@ async fn reserve_all(
     }
     for call in asked {
         tx.query(
-            "insert into budget_reservations (id, run_id, lease_token, tenant_id, task_id, day, tokens, cost_micros)
-             values ($1, $2, $3, $4, $5, $6, $7, $8)",
+            "insert into budget_reservations (id, run_id, lease_token, tenant_id, task_id, day, tokens, cost_micros, from_seq)
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
         )
         .bind(call.id)
         .bind(call.run_id)
@@ -224,6 +226,7 @@ async fn reserve_all(
         .bind(call.day)
         .bind(call.tokens)
         .bind(call.cost_micros)
+        .bind(call.from_seq)
         .execute()
         .await?;
     }

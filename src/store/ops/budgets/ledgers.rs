@@ -1,7 +1,7 @@
 //! The ledgers of the days, and what calls of models under way have reserved in them.
 //!
-//! A reservation belongs to the lease of its run: it is settled in the transaction that stores the turn, taken back with the
-//! run's end, and, where the lease is held no more, by whoever comes to the limit. Ledgers are locked last of all, a tenant's
+//! A reservation belongs to the lease of its run. It is settled with a turn or with the run's end, and, where the lease is held no
+//! more, by what is on the record: by whoever comes to the limit, or goes on with the run. Ledgers are locked last of all, a tenant's
 //! before its tasks', and compared with their limits under that lock: nothing is spent twice, whatever instances do at once.
 
 use std::collections::BTreeMap;
@@ -15,8 +15,10 @@ use crate::domain::budget::{BudgetRefusal, BudgetScope, DayLimits, Spend};
 use crate::domain::notification::{NewDelivery, NoticeKind};
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::text::text;
+use crate::store::runs::lease::Lease;
+use crate::store::sql::sql;
 use crate::store::tx::{Tx, TxQuery};
-use crate::store::{Store, StoreError};
+use crate::store::{Settlement, Store, StoreError, Topic};
 
 /// One ledger. Their order is that in which they are locked.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,8 +45,8 @@ pub(in crate::store) struct ReservationRow {
 }
 
 impl ReservationRow {
-    /// Adds to the changes of its ledgers that it is taken back, and its call has come to so much.
-    pub fn change(&self, changes: &mut BTreeMap<LedgerKey, LedgerChange>, spent: Spend) {
+    /// Adds to the changes of its ledgers that it is taken back, and its calls have come to so much.
+    pub fn settle(&self, changes: &mut BTreeMap<LedgerKey, LedgerChange>, spent: Spend) {
         for key in ledgers(&self.tenant_id, self.task_id, self.day) {
             let change = changes.entry(key).or_default();
             change.spent = change.spent + spent;
@@ -137,15 +139,38 @@ pub(in crate::store) const TAKE_RESERVATION: &str =
 pub(in crate::store) const TAKE_OF_RUN: &str =
     "delete from budget_reservations where run_id = $1 returning tenant_id, task_id, day, tokens, cost_micros";
 
+/// A reservation whose worker is gone, with what its calls have come to on the record.
+#[derive(sqlx_macros::FromRow)]
+struct LostReservation {
+    #[sqlx(flatten)]
+    row: ReservationRow,
+    spent_tokens: i64,
+    spent_cost: i64,
+}
+
 /// Of all tenants, or of one: those whose lease is held no more.
-const TAKE_STALE: &str = "
+const TAKE_STALE: &str = sql!(
+    "
     delete from budget_reservations where id in (
         select r.id from budget_reservations r
          where ($1 is null or r.tenant_id = $1)
            and not exists (select 1 from queue q
                             where q.run_id = r.run_id and q.lease_token = r.lease_token and q.state = 'started')
-         order by r.id limit $2)
-    returning tenant_id, task_id, day, tokens, cost_micros";
+         order by r.id limit $2)",
+    WITH_RECORD
+);
+
+const TAKE_LOST_OF_RUN: &str =
+    sql!("delete from budget_reservations where run_id = $1 and lease_token <> $2", WITH_RECORD);
+
+const WITH_RECORD: &str = "
+    returning tenant_id, task_id, day, tokens, cost_micros,
+              cast(coalesce((select sum(t.input_tokens + t.output_tokens) from turns t
+                              where t.run_id = budget_reservations.run_id and t.seq >= budget_reservations.from_seq
+                                and t.turns > 0), 0) as bigint) as spent_tokens,
+              cast(coalesce((select sum(t.cost_micros) from turns t
+                              where t.run_id = budget_reservations.run_id and t.seq >= budget_reservations.from_seq
+                                and t.turns > 0), 0) as bigint) as spent_cost";
 
 impl Store {
     /// Counts a call that the run's own budget has refused.
@@ -153,16 +178,54 @@ impl Store {
         self.counts.budget_refused(refusal);
     }
 
-    /// Takes reservations back whose lease is held no more, of one tenant or of all; answers how many.
+    /// Settles the reservations of earlier executions of a run by what is on its record: before this execution adds to it.
+    pub async fn settle_lost_reservations(&self, tenant: &str, lease: Lease) -> Result<(), StoreError> {
+        let mut write = self.db.write_for_engine(QueueFlow::of(Some(tenant))).await?;
+        let tx = &mut write.tx();
+        let lost = tx.query(TAKE_LOST_OF_RUN).bind(lease.run_id).bind(lease.token).all().await?;
+        let moved = change_ledgers(tx, settled_by_record(lost)).await?;
+        write.commit().await?;
+        self.count_spent(&moved);
+        Ok(())
+    }
+
+    /// Settles reservations whose lease is held no more, of one tenant or of all, by what is on the record; answers how many.
     pub async fn release_stale_reservations(&self, tenant: Option<&str>, limit: i64) -> Result<usize, StoreError> {
         let mut write = self.db.write_for_engine(QueueFlow::of(tenant)).await?;
         let tx = &mut write.tx();
-        let rows: Vec<ReservationRow> = tx.query(TAKE_STALE).bind(tenant).bind(limit).all().await?;
-        let mut changes = BTreeMap::new();
-        rows.iter().for_each(|row| row.change(&mut changes, Spend::default()));
-        change_ledgers(tx, changes).await?;
+        let lost: Vec<LostReservation> = tx.query(TAKE_STALE).bind(tenant).bind(limit).all().await?;
+        let taken = lost.len();
+        let moved = change_ledgers(tx, settled_by_record(lost)).await?;
         write.commit().await?;
-        Ok(rows.len())
+        self.count_spent(&moved);
+        Ok(taken)
+    }
+
+    /// Counts what calls have come to, and tells owners of ledgers of which most is used now. What is written is written: whom this
+    /// does not reach, the next settlement tells.
+    pub(in crate::store) async fn moved_ledgers(
+        &self,
+        moved: &[MovedLedger],
+        settlements: impl Iterator<Item = &Settlement>,
+    ) {
+        self.count_spent(moved);
+        let notices: Vec<_> = settlements.filter_map(|one| one.notice.clone()).collect();
+        if nearly_used(moved, &notices).next().is_none() {
+            return;
+        }
+        if let Err(error) = self.warn_of_budgets(moved, &notices).await {
+            tracing::warn!(%error, "owners could not be told that most of a budget is used");
+        }
+    }
+
+    async fn warn_of_budgets(&self, moved: &[MovedLedger], notices: &[Arc<BudgetNotice>]) -> Result<(), StoreError> {
+        let mut write = self.db.write_for_engine(QueueFlow::of(None)).await?;
+        let told = warn_owners(&mut write.tx(), moved, notices, self.clock.now()).await?;
+        write.commit().await?;
+        if told {
+            self.notify(Topic::Outbox);
+        }
+        Ok(())
     }
 
     /// Counts what calls have come to in these ledgers.
@@ -170,6 +233,14 @@ impl Store {
         let of_tenants = moved.iter().filter(|ledger| ledger.key.scope() == BudgetScope::Tenant);
         of_tenants.for_each(|ledger| self.counts.budget_spent(ledger.spent));
     }
+}
+
+fn settled_by_record(lost: Vec<LostReservation>) -> BTreeMap<LedgerKey, LedgerChange> {
+    let mut changes = BTreeMap::new();
+    for LostReservation { row, spent_tokens, spent_cost } in lost {
+        row.settle(&mut changes, Spend { tokens: spent_tokens, cost_micros: spent_cost });
+    }
+    changes
 }
 
 /// Writes changes in the order in which ledgers are locked.
@@ -225,7 +296,7 @@ pub(in crate::store) async fn warn_owners(
 }
 
 /// Ledgers whose owner is to know, and has not been told, that most of them is used, each with the notice about it.
-pub(in crate::store) fn nearly_used<'a>(
+fn nearly_used<'a>(
     moved: &'a [MovedLedger],
     notices: &'a [Arc<BudgetNotice>],
 ) -> impl Iterator<Item = (&'a MovedLedger, &'a BudgetNotice)> {

@@ -9,7 +9,7 @@ use crate::domain::budget::notice::BudgetNotice;
 use crate::domain::budget::{BudgetRefusal, DayLimits, Spend};
 use crate::store::runs::lease::Lease;
 
-/// One call of a model that is about to be made.
+/// Calls of models that are about to be made: one, or several that come after one another.
 #[derive(Debug, Clone)]
 pub struct Reservation {
     /// Id of the reservation.
@@ -22,8 +22,10 @@ pub struct Reservation {
     pub task_id: Option<Uuid>,
     /// The day that pays.
     pub day: NaiveDate,
-    /// The worst that the call may come to.
+    /// The worst that they may come to.
     pub most: Spend,
+    /// Their usage stands in the run's entries from this number on, if the worker does not come to tell it.
+    pub from: i64,
     /// Limits of the tenant's day.
     pub tenant_limits: DayLimits,
     /// Limits of the task's day.

@@ -10,7 +10,7 @@ use crate::store::db::write_batcher::WriteBatcher;
 use crate::store::ops::budgets::ledger_batch::{LedgerBatch, move_ledgers};
 use crate::store::ops::budgets::ledgers::{LedgerKey, LedgerRow, READ_LEDGER, ledger_query, ledgers};
 use crate::store::ops::budgets::reservation::{Reservation, Reserved};
-use crate::store::{Store, StoreError, Topic, with_timeout};
+use crate::store::{Settlement, Store, StoreError, Topic, with_timeout};
 
 /// Reservations in one statement.
 pub(in crate::store) const TOGETHER: usize = 100;
@@ -55,6 +55,16 @@ impl Store {
     /// met.
     pub async fn reserve_budget_if_left(&self, call: &Reservation) -> Result<bool, StoreError> {
         Ok(self.try_reserve(call).await? == Tried::Granted)
+    }
+
+    /// Settles calls that are on the record, without an append. Settling one twice changes nothing.
+    pub async fn settle_budget(&self, tenant: &str, settlements: &[Settlement]) -> Result<(), StoreError> {
+        let batch = LedgerBatch::new(settlements.iter(), [], [].iter());
+        let mut write = self.db.write_quick(QueueFlow::of(Some(tenant))).await?;
+        let moved = move_ledgers(&mut write.tx(), &batch).await?.moved;
+        write.commit().await?;
+        self.moved_ledgers(&moved, settlements.iter()).await;
+        Ok(())
     }
 
     async fn try_reserve(&self, call: &Reservation) -> Result<Tried, StoreError> {
