@@ -387,6 +387,11 @@ async fn step_that_is_cut_off_by_its_time_or_a_stop_is_paid_at_worst(mut world: 
     let queued = instance.until(run, |run| run.state == RunState::Queued).await;
     assert_eq!(tokens(&world).await, [2 * of_runs; 3], "{queued:?}");
     assert_eq!(reserved(&world).await, 0);
+    let start = json!({ "tenant_id": ended.tenant_id });
+    assert_eq!(instance.ask("POST", "/v1/start", ADMIN, Some(start)).await.0, 200);
+    // two of them for those who wait no more
+    model.answer(3);
+    instance.settle(0).await;
     instance.finish(&world).await;
 }
 
