@@ -42,6 +42,27 @@ pub async fn reserve_turn(
     }
 }
 
+/// Calls of a chain that are under way. Where nobody waits for them any more, the store is told what they have cost.
+pub struct CutCalls<'a> {
+    /// The chain that is asked.
+    pub chain: &'a Chain,
+    /// The store of the run.
+    pub store: &'a dyn AgentStore,
+}
+
+impl CutCalls<'_> {
+    /// They have come to an end that somebody hears of.
+    pub fn are_over(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for CutCalls<'_> {
+    fn drop(&mut self) {
+        self.store.note_cut(self.chain.take_unusable());
+    }
+}
+
 /// Usage of one answer of a model.
 pub fn usage_of(tokens: ModelTokens, cost_micros: i64) -> Usage {
     Usage { turns: 1, tool_calls: 0, input_tokens: tokens.input, output_tokens: tokens.output, cost_micros }

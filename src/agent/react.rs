@@ -240,8 +240,12 @@ impl ReactLoop<'_> {
                 CallProgress::Asked => self.teller.message_start(turn),
                 CallProgress::Text(text) => self.teller.message_chunk(turn, text),
             };
+            // before the calls themselves: where these are dropped with the loop, it is told what they have cost
+            let cut = budget::CutCalls { chain: &self.chain, store: self.checkpoint.store() };
             let answer = wait_without_slot(self.slot, self.chain.complete(&request, &tell));
-            let answer = self.stop.run_until_stopped(answer).await?;
+            let answer = self.stop.run_until_stopped(answer).await;
+            cut.are_over();
+            let answer = answer?;
             self.view.take_back(request.messages, has_aside);
             match answer {
                 Ok(completed) => return Ok(completed),
@@ -255,7 +259,7 @@ impl ReactLoop<'_> {
                     // an answer that did not fit was paid for, and the next one is paid for by itself
                     let unusable = budget::unusable_answer(self.chain.take_unusable(), None, &too_long());
                     is_reserved = unusable.is_none();
-                    self.checkpoint.add(turn, unusable.into_iter().collect());
+                    self.checkpoint.add_due(turn, unusable.into_iter().collect());
                 }
                 Err(error) => return Err(answer::no_answer(error)),
             }

@@ -252,9 +252,7 @@ impl RunBudget {
             None => Ok(()),
         }
     }
-}
 
-impl RunBudget {
     /// The quantity of which a run has used so much that the owner is to know, once it has taken so long.
     pub fn nearly_used(self, used: Usage, took: Duration) -> Option<BudgetQuantity> {
         let (tokens, seconds) = (used.input_tokens + used.output_tokens, took.as_secs() as i64);
@@ -281,10 +279,10 @@ impl DayLimits {
         }
     }
 
-    /// Half of them.
-    pub fn halved(self) -> DayLimits {
-        let half = |limit: i64| limit / 2;
-        DayLimits { tokens: self.tokens.map(half), cost_micros: self.cost_micros.map(half) }
+    /// A part of them.
+    pub fn part(self, parts: i64) -> DayLimits {
+        let part = |limit: i64| limit / parts;
+        DayLimits { tokens: self.tokens.map(part), cost_micros: self.cost_micros.map(part) }
     }
 
     /// The quantity of which so much of the limit is used that the owner is to know.

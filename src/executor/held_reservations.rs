@@ -73,16 +73,24 @@ impl HeldReservations {
         self.0.iter_mut().for_each(|held| held.is_retired = true);
     }
 
-    /// Adds a reservation of so much that was made for a call.
+    /// Adds a reservation of so much that was made for a call. One that is for this call alone ends with it.
     pub fn hold(&mut self, id: Uuid, day: NaiveDate, reserved: Spend, most: Spend) {
         let left = less(reserved, most);
-        self.0.push(Held { id, day, left, spent: Spend::default(), calls: 1, is_retired: false });
+        let is_retired = left == Spend::default();
+        self.0.push(Held { id, day, left, spent: Spend::default(), calls: 1, is_retired });
     }
 
     /// Gives back what a call has taken that is not made.
     pub fn give_back(&mut self, id: Uuid, most: Spend) {
         if let Some(held) = self.0.iter_mut().find(|held| held.id == id) {
             (held.left, held.calls) = (held.left + most, held.calls.saturating_sub(1));
+        }
+    }
+
+    /// Adds what a call has come to that no entry tells of.
+    pub fn charge(&mut self, id: Uuid, spent: Spend) {
+        if let Some(held) = self.0.iter_mut().find(|held| held.id == id) {
+            (held.left, held.spent) = (less(held.left, spent), held.spent + spent);
         }
     }
 
@@ -164,5 +172,14 @@ mod tests {
         assert_eq!(held.take(spend(100), DAY.succ_opt().unwrap(), &[]), None);
         held.give_back(Uuid::from_u128(1), spend(100));
         assert!(held.take(spend(200), DAY, &[]).is_some());
+    }
+
+    #[test]
+    fn reservation_for_one_call_ends_with_it() {
+        let mut held = HeldReservations::default();
+        held.hold(Uuid::from_u128(1), DAY, spend(100), spend(100));
+        assert_eq!(held.ended(&[told(1, 100, 30)]), [(Uuid::from_u128(1), spend(30))]);
+        held.stored(&[told(1, 100, 30)], &[Uuid::from_u128(1)]);
+        assert_eq!(held.all(&[]), []);
     }
 }

@@ -97,9 +97,6 @@ impl LeasedTranscript {
         let append = self.store.append_budgeted(&self.owner.1, self.lease, &entries, settlements, reservation);
         let appended = with_timeout(append).await.map_err(refused)?;
         self.stored(&entries, &settled);
-        if let Some(spending) = &self.spending {
-            spending.warn(self.usage()).await;
-        }
         Ok(appended.is_reserved)
     }
 
@@ -146,6 +143,7 @@ impl AgentStore for LeasedTranscript {
             };
             let written = self.write(entries, next.reservation.clone()).await;
             spending.opened(&next, written.as_ref().ok().copied());
+            spending.warn(self.usage()).await;
             Ok(written? || next.reservation.is_none())
         })
     }
@@ -161,10 +159,19 @@ impl AgentStore for LeasedTranscript {
     fn reserve(&self, turn: i64, bound: CallBound) -> BoxFuture<'_, Result<(), RunError>> {
         Box::pin(async move {
             match &self.spending {
-                Some(spending) => spending.reserve(self.usage(), turn, bound, self.next.load(Ordering::Relaxed)).await,
+                Some(spending) => {
+                    spending.warn(self.usage()).await;
+                    spending.reserve(self.usage(), turn, bound, self.next.load(Ordering::Relaxed)).await
+                }
                 None => Ok(()),
             }
         })
+    }
+
+    fn note_cut(&self, usage: Usage) {
+        if let Some(spending) = &self.spending {
+            spending.cut(usage);
+        }
     }
 
     fn reserve_summary(&self, cost: SummaryCost) -> BoxFuture<'_, bool> {

@@ -1,5 +1,6 @@
 //! The calls of models of one run that may be made and are not on the record yet, and the reservations that they take from.
 
+use chrono::NaiveDate;
 use uuid::Uuid;
 
 use crate::domain::budget::Spend;
@@ -14,10 +15,10 @@ pub struct OpenCalls {
     pub calls: Vec<OpenCall>,
     /// Reservations that turns take from.
     pub held: HeldReservations,
-    /// Reservations of which nobody knows whether they were made: the next append takes them back.
+    /// Reservations of which nobody knows whether they were made, or will be: each append takes them back.
     pub unsure: Vec<Uuid>,
-    /// So much of a day is used that each call is reserved by itself.
-    pub is_scarce: bool,
+    /// The day of which so much is used that each call is reserved by itself.
+    pub scarce: Option<NaiveDate>,
     /// The owner was told that most of the run's own budget is used.
     pub is_warned: bool,
 }
@@ -54,8 +55,7 @@ impl OpenCall {
 }
 
 impl OpenCalls {
-    /// The calls of these entries, each with what it has come to: calls of one turn in the order in which they were reserved. A
-    /// provider that counts no tokens is charged the worst.
+    /// The calls of these entries, each with what it has come to. A provider that counts no tokens is charged the worst.
     pub fn told_of(&self, entries: &[TranscriptEntry]) -> Vec<(OpenCall, Spend)> {
         let mut told: Vec<(OpenCall, Spend)> = Vec::new();
         for entry in entries {
@@ -72,6 +72,13 @@ impl OpenCalls {
     pub fn under_way(&self, told: &[(OpenCall, Spend)]) -> Vec<Spend> {
         let is_told = |open: &&OpenCall| told.iter().any(|(call, _)| call.id == open.id);
         self.calls.iter().filter(|open| !is_told(open)).map(|call| call.most).collect()
+    }
+
+    /// Forgets turns whose calls are under way no more, and have come to nothing: what they have come to is told before another
+    /// one is asked.
+    pub fn forget_turns(&mut self) {
+        let gone: Vec<OpenCall> = self.calls.iter().filter(|call| call.turn.is_some()).copied().collect();
+        gone.iter().for_each(|call| self.forget(call));
     }
 
     /// Forgets a call that is not made.

@@ -17,7 +17,7 @@ use crate::base::backoff::full_jitter;
 use crate::base::clock::pause;
 use crate::base::id::new_id;
 use crate::domain::budget::notice::BudgetNotice;
-use crate::domain::budget::{Budgets, CallBound, DayBudget, Spend, day_of};
+use crate::domain::budget::{Budgets, CallBound, Spend, day_of};
 use crate::domain::run::{Run, RunError, TranscriptEntry, Usage};
 use crate::executor::held_reservations::{AHEAD, SettledReservation};
 use crate::executor::open_calls::{NextCall, OpenCall, OpenCalls, summaries, turns};
@@ -118,7 +118,10 @@ impl RunSpending {
             call.reservation = spending.held.take(call.most, day, &turns(&told));
             if call.reservation.is_none() {
                 spending.held.retire();
-                reservation = Some(self.reservation(call, from, if spending.is_scarce { 1 } else { AHEAD }));
+                reservation = Some(match spending.scarce == Some(day) {
+                    true => self.alone(call),
+                    false => self.ahead(call, from),
+                });
             }
         }
         spending.calls.push(call);
@@ -134,9 +137,9 @@ impl RunSpending {
                 spending.held.hold(made.id, made.day, made.most, next.call.most);
                 spending.taken(next.call.id, made.id);
             }
-            (Some(_), Some(false)) => spending.is_scarce = true,
             (Some(unsure), None) => spending.unsure.push(unsure.id),
-            (None, _) => {}
+            // the answer is about all that was asked with it
+            (Some(_), Some(false)) | (None, _) => {}
         }
         if !is_made || is_reserved.is_none() {
             spending.forget(&next.call);
@@ -152,10 +155,10 @@ impl RunSpending {
             return false;
         }
         let is_reserved = match self.budgets.has_days() {
-            // no entry of a turn says what it has come to
+            // in the half that leaves the other one to turns
             true => {
-                let reservation = self.reservation(call, i64::MAX, 1);
-                with_timeout(self.store.reserve_budget_if_left(&reservation)).await.unwrap_or(false)
+                let reservation = Reservation { within_half: true, ..self.alone(call) };
+                self.try_reserve(&reservation).await.unwrap_or(false)
             }
             false => true,
         };
@@ -193,6 +196,7 @@ impl RunSpending {
     /// Notes the call, if the run's own budget has as much left.
     fn open(&self, used: Usage, turn: i64, most: Spend) -> Result<OpenCall, RunError> {
         let mut spending = self.spending();
+        spending.forget_turns();
         self.budgets.run.admit(used, &spending.under_way(&[]), most).map_err(|refusal| {
             self.store.count_budget_refusal(refusal);
             RunError::Fail { fault: refusal.fault() }
@@ -205,29 +209,31 @@ impl RunSpending {
     /// Takes the call from what is reserved, or reserves in the ledgers of the day: for several calls while much is left there,
     /// else for this one, as soon as others have not reserved what may be left.
     async fn reserve_days(&self, call: OpenCall, from: i64) -> Result<(), RunError> {
-        let (is_scarce, ended) = {
+        let day = day_of(self.now());
+        let is_scarce = {
             let mut spending = self.spending();
-            if let Some(reservation) = spending.held.take(call.most, day_of(self.now()), &[]) {
+            if let Some(reservation) = spending.held.take(call.most, day, &[]) {
                 spending.taken(call.id, reservation);
                 return Ok(());
             }
             spending.held.retire();
-            (spending.is_scarce, spending.held.ended(&[]))
+            spending.scarce == Some(day)
         };
-        if !ended.is_empty() {
-            self.settle(ended).await?;
-        }
+        self.settle_ended().await?;
         if !is_scarce {
-            let ahead = self.reservation(call, from, AHEAD);
-            if with_timeout(self.store.reserve_budget_if_left(&ahead)).await.map_err(unreserved)? {
+            let ahead = self.ahead(call, from);
+            if self.try_reserve(&ahead).await? {
                 self.hold(&ahead, call);
                 return Ok(());
             }
-            self.spending().is_scarce = true;
+            self.spending().scarce = Some(day);
         }
         for tries in 1.. {
-            let alone = self.reservation(call, from, 1);
-            match with_timeout(self.store.reserve_budget(&alone)).await.map_err(unreserved)? {
+            let alone = self.alone(call);
+            let trying = Trying::new(self, alone.id);
+            let reserved = with_timeout(self.store.reserve_budget(&alone)).await.map_err(unreserved)?;
+            trying.is_known();
+            match reserved {
                 Reserved::Granted => {
                     self.hold(&alone, call);
                     return Ok(());
@@ -236,18 +242,34 @@ impl RunSpending {
                 Reserved::NotNow => {
                     let wait = full_jitter(FIRST_WAIT, tries, LONGEST_WAIT, fastrand::f64()).max(FIRST_WAIT);
                     pause(wait).await;
+                    self.settle_ended().await?;
                 }
             }
         }
         unreachable!("it is tried until it is decided")
     }
 
-    /// Settles reservations of which nothing is left, and whose calls are on the record.
-    async fn settle(&self, ended: Vec<SettledReservation>) -> Result<(), RunError> {
+    /// Whether this is reserved: nobody is waited for.
+    async fn try_reserve(&self, reservation: &Reservation) -> Result<bool, RunError> {
+        let trying = Trying::new(self, reservation.id);
+        let reserved = with_timeout(self.store.reserve_budget_if_left(reservation)).await.map_err(unreserved)?;
+        trying.is_known();
+        Ok(reserved)
+    }
+
+    /// Settles reservations of which nothing is left, whose calls are on the record, and takes those back of which nobody knows.
+    async fn settle_ended(&self) -> Result<(), RunError> {
+        let (ended, unsure) = {
+            let spending = self.spending();
+            (spending.held.ended(&[]), spending.unsure.clone())
+        };
         let ids: Vec<Uuid> = ended.iter().map(|(id, _)| *id).collect();
-        let settlements: Vec<Settlement> = ended.into_iter().map(|ended| self.settlement(ended)).collect();
-        with_timeout(self.store.settle_budget(&self.tenant, &settlements)).await.map_err(unreserved)?;
-        self.spending().held.stored(&[], &ids);
+        let unmade = unsure.into_iter().map(|id| (id, Spend::default()));
+        let settlements: Vec<Settlement> = ended.into_iter().chain(unmade).map(|one| self.settlement(one)).collect();
+        if !settlements.is_empty() {
+            with_timeout(self.store.settle_budget(&self.tenant, &settlements)).await.map_err(unreserved)?;
+            self.spending().held.stored(&[], &ids);
+        }
         Ok(())
     }
 
@@ -257,24 +279,28 @@ impl RunSpending {
         spending.taken(call.id, made.id);
     }
 
-    /// The reservation of so many calls like this one in the ledgers of today. For several, no more than half of a day may be used.
-    fn reservation(&self, call: OpenCall, from: i64, calls: i64) -> Reservation {
-        let limits = |day: DayBudget| match calls {
-            1 => day.limits(),
-            _ => day.limits().halved(),
-        };
+    /// The reservation of a call in the ledgers of today. It is settled with the entry that tells what the call has come to.
+    fn alone(&self, call: OpenCall) -> Reservation {
         Reservation {
             id: call.reservation.unwrap_or_else(|| new_id(self.now())),
             lease: self.lease,
             tenant: self.tenant.clone(),
             task_id: self.task_id,
             day: day_of(self.now()),
-            most: Spend { tokens: calls * call.most.tokens, cost_micros: calls * call.most.cost_micros },
-            from,
-            tenant_limits: limits(self.budgets.tenant),
-            task_limits: limits(self.budgets.task),
+            most: call.most,
+            from: i64::MAX,
+            within_half: false,
+            tenant_limits: self.budgets.tenant.limits(),
+            task_limits: self.budgets.task.limits(),
             notice: self.notice.clone(),
         }
+    }
+
+    /// The reservation of several calls like this one.
+    fn ahead(&self, call: OpenCall, from: i64) -> Reservation {
+        let Spend { tokens, cost_micros } = call.most;
+        let most = Spend { tokens: AHEAD * tokens, cost_micros: AHEAD * cost_micros };
+        Reservation { most, from, within_half: true, ..self.alone(call) }
     }
 
     /// Settlements that go with these entries: of reservations of which nothing is left, and of summaries.
@@ -298,7 +324,6 @@ impl RunSpending {
         let mut spending = self.spending();
         let told = spending.told_of(entries);
         spending.held.stored(&turns(&told), settled);
-        spending.unsure.retain(|id| !settled.contains(id));
         spending.calls.retain(|open| !told.iter().any(|(call, _)| call.id == open.id));
     }
 
@@ -317,8 +342,39 @@ impl RunSpending {
         Some(BudgetEnd { settlements: settled.map(|settled| self.settlement(settled)).collect() })
     }
 
+    /// Charges a turn that was cut off, and that no entry tells of.
+    pub fn cut(&self, usage: Usage) {
+        let mut spending = self.spending();
+        let turn = spending.calls.iter().rfind(|call| call.turn.is_some());
+        if let Some(reservation) = turn.and_then(|call| call.reservation) {
+            spending.held.charge(reservation, Spend::of(usage));
+        }
+    }
+
     fn now(&self) -> DateTime<Utc> {
         self.store.clock().now()
+    }
+}
+
+/// A reservation that is being made. Without the answer nobody knows whether it was.
+struct Trying<'a> {
+    run: &'a RunSpending,
+    id: Option<Uuid>,
+}
+
+impl<'a> Trying<'a> {
+    fn new(run: &'a RunSpending, id: Uuid) -> Trying<'a> {
+        Trying { run, id: Some(id) }
+    }
+
+    fn is_known(mut self) {
+        self.id = None;
+    }
+}
+
+impl Drop for Trying<'_> {
+    fn drop(&mut self) {
+        self.run.spending().unsure.extend(self.id);
     }
 }
 

@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use crate::domain::approval::{Approval, ApprovalOverride, Begun, CallOutcome, GrantAsk};
 use crate::domain::budget::{CallBound, Spend};
-use crate::domain::run::{RunError, TranscriptEntry};
+use crate::domain::run::{RunError, TranscriptEntry, Usage};
 
 /// Why the transcript could not be read or written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -77,6 +77,9 @@ pub trait AgentStore: Send + Sync {
     fn reserve(&self, _turn: i64, _bound: CallBound) -> BoxFuture<'_, Result<(), RunError>> {
         Box::pin(std::future::ready(Ok(())))
     }
+
+    /// Notes what calls of models have cost, or may have, that were cut off together with the loop, so that no entry tells it.
+    fn note_cut(&self, _usage: Usage) {}
 
     /// Reserves what a summary may come to at worst, until an entry says what it came to. Waits for nobody; whether that was
     /// left, for the run and for its tenant in this hour, and leaves enough for another turn.

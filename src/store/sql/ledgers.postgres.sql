@@ -13,22 +13,22 @@ settled as (
     select r.*
       from jsonb_to_recordset({batch} -> 'asked')
              as r (id uuid, run_id uuid, lease_token bigint, tenant_id text, task_id uuid, day date, tokens bigint,
-                   cost_micros bigint, from_seq bigint, tenant_tokens bigint, tenant_cost bigint, task_tokens bigint, task_cost bigint)
+                   cost_micros bigint, from_seq bigint, parts bigint, tenant_tokens bigint, tenant_cost bigint, task_tokens bigint, task_cost bigint)
      where {held}
 ), changes as materialized (
     select tenant_id, task_id, day, cast(sum(spent_tokens) as bigint) as spent_tokens,
            cast(sum(spent_cost) as bigint) as spent_cost, cast(sum(back_tokens) as bigint) as back_tokens,
            cast(sum(back_cost) as bigint) as back_cost, cast(sum(asked_tokens) as bigint) as asked_tokens,
            cast(sum(asked_cost) as bigint) as asked_cost, bool_or(is_asked) as is_asked,
-           bool_or(not is_asked) as is_ended, min(tokens_limit) as tokens_limit, min(cost_limit) as cost_limit
+           bool_or(not is_asked) as is_ended, max(parts) as parts, min(tokens_limit) as tokens_limit, min(cost_limit) as cost_limit
       from (select e.tenant_id, l.task_id, e.day, e.spent_tokens, e.spent_cost, e.tokens as back_tokens,
-                   e.cost_micros as back_cost, 0 as asked_tokens, 0 as asked_cost, false as is_asked,
+                   e.cost_micros as back_cost, 0 as asked_tokens, 0 as asked_cost, false as is_asked, cast(1 as bigint) as parts,
                    cast(null as bigint) as tokens_limit, cast(null as bigint) as cost_limit
               from (select * from settled union all select * from released) e
              cross join lateral (values (cast('00000000-0000-0000-0000-000000000000' as uuid)), (e.task_id)) l (task_id)
              where l.task_id is not null
             union all
-            select a.tenant_id, l.task_id, a.day, 0, 0, 0, 0, a.tokens, a.cost_micros, true, l.tokens_limit, l.cost_limit
+            select a.tenant_id, l.task_id, a.day, 0, 0, 0, 0, a.tokens, a.cost_micros, true, a.parts, l.tokens_limit, l.cost_limit
               from asked a
              cross join lateral (values (cast('00000000-0000-0000-0000-000000000000' as uuid), a.tenant_tokens, a.tenant_cost),
                                         (a.task_id, a.task_tokens, a.task_cost)) l (task_id, tokens_limit, cost_limit)
@@ -47,9 +47,11 @@ settled as (
     select coalesce(bool_and(
                l.day is not null
                and (c.tokens_limit is null
-                    or l.tokens + c.spent_tokens + l.reserved_tokens - c.back_tokens + c.asked_tokens <= c.tokens_limit)
+                    or l.tokens + c.spent_tokens + l.reserved_tokens - c.back_tokens + c.asked_tokens
+                       <= c.tokens_limit / c.parts)
                and (c.cost_limit is null
-                    or l.cost_micros + c.spent_cost + l.reserved_cost_micros - c.back_cost + c.asked_cost <= c.cost_limit)
+                    or l.cost_micros + c.spent_cost + l.reserved_cost_micros - c.back_cost + c.asked_cost
+                       <= c.cost_limit / c.parts)
            ), true) as is_reserved
       from changes c
       left join locked l on l.day = c.day and l.tenant_id = c.tenant_id and l.task_id = c.task_id

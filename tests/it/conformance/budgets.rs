@@ -1,5 +1,7 @@
 //! Ledgers of budgets: what is reserved at once, settled once, and taken back.
 
+use std::time::Duration;
+
 use chrono::TimeDelta;
 use reveille::agent::{AgentStore, SummaryCost};
 use reveille::base::id::new_id;
@@ -24,6 +26,7 @@ on_both!(
     next_call_is_reserved_with_the_turn_before_it_or_left_to_be_waited_for,
     first_calls_of_a_day_reserve_no_more_than_it_has_on_any_instance,
     reservation_of_which_nobody_knows_is_taken_back_with_the_next_append,
+    call_that_came_to_nothing_is_in_the_way_of_no_other_of_its_run,
     turns_share_a_reservation_while_less_than_half_of_a_day_is_used,
     calls_of_a_lost_worker_are_settled_by_the_record_before_the_run_goes_on,
     settling_twice_counts_once_and_what_a_run_has_left_is_taken_back_with_its_end,
@@ -49,6 +52,7 @@ fn call(world: &StoreHarness, run: &StartedRun, tokens: i64, tenant: Option<i64>
         day: day_of(world.now()),
         most: TOKENS(tokens),
         from: 0,
+        within_half: false,
         tenant_limits: limits(tenant),
         task_limits: limits(task),
         notice: None,
@@ -284,12 +288,27 @@ fn answered(world: &StoreHarness, seq: i64, turn: i64, tokens: i64) -> Transcrip
     TranscriptEntry { turn, usage, ..said(world, seq) }
 }
 
+async fn call_that_came_to_nothing_is_in_the_way_of_no_other_of_its_run(world: &StoreHarness) {
+    let run = started(world).await;
+    let transcript = under_a_day(world, &run, 1_000);
+    for _ in 0..3 {
+        let reserved = transcript.reserve(3, CallBound { most: TOKENS(600), unpriced: None });
+        tokio::time::timeout(Duration::from_secs(20), reserved).await.expect("it waits for nobody").unwrap();
+        assert_eq!(standings(world, &run).await.0, standing(0, 600));
+    }
+    transcript.append(vec![answered(world, 0, 3, 250)]).await.unwrap();
+    assert_eq!(standings(world, &run).await.0, standing(250, 0), "one call alone is settled with its entry");
+    let (_, end) = transcript.take_deferred();
+    world.store.finish_runs(&[finish(&run, end.expect("ledgers"))]).await.unwrap();
+}
+
 async fn turns_share_a_reservation_while_less_than_half_of_a_day_is_used(world: &StoreHarness) {
     let run = started(world).await;
     let bound = || CallBound { most: TOKENS(100), unpriced: None };
     let transcript = under_a_day(world, &run, 1_000);
     transcript.reserve(1, bound()).await.unwrap();
     assert_eq!(standings(world, &run).await.0, standing(0, 400), "four at once");
+    assert_eq!(world.count("select max(tokens_limit) from budget_days").await, 1_000, "owners are told at 80 % of it");
     for (turn, spent) in [(1, 90), (2, 80), (3, 70)] {
         let entries = vec![answered(world, turn, turn, spent)];
         assert!(transcript.append_and_reserve(entries, turn + 1, bound()).await.unwrap());

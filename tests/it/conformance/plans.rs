@@ -403,6 +403,7 @@ async fn spend(world: &StoreHarness, started: &[StartedRun]) {
             day: day_of(world.now()),
             most: Spend { tokens: run_tokens, cost_micros: 1 },
             from: 0,
+            within_half: false,
             tenant_limits: DayLimits { tokens: Some(1_000_000), cost_micros: None },
             task_limits: DayLimits::default(),
             notice: None,

@@ -273,6 +273,7 @@ async fn slow(world: &mut World) -> SlowModel {
 
 async fn budget_of_time_cuts_a_model_call_off(mut world: World) {
     let model = slow(&mut world).await;
+    world.budgets.tenant = DayBudget { tokens_per_day: Some(100_000), cost_usd_per_day: None };
     let instance = world.instance();
     let task = instance.task(agent(json!({ "budget": { "wall_time": 60 } }))).await;
     let run = instance.run_now(&task).await;
@@ -287,6 +288,8 @@ async fn budget_of_time_cuts_a_model_call_off(mut world: World) {
     assert_eq!(code(&ended), Some("budget_run_wall_time"));
     model.until_waiting("Answer", 0).await;
     instance.settle(0).await;
+    assert!(ledger_of_tenants(&world).await > 400, "the call may have been paid");
+    assert_eq!(reserved(&world).await, 0);
     instance.finish(&world).await;
 }
 

@@ -16,7 +16,7 @@ use crate::base::template::Template;
 use crate::domain::approval::ApprovalOverride;
 use crate::domain::budget::CallBound;
 use crate::domain::credential::references;
-use crate::domain::run::{RunError, ToolAttribution, TranscriptEntry, TranscriptMessage};
+use crate::domain::run::{RunError, ToolAttribution, TranscriptEntry, TranscriptMessage, Usage};
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::{StepReader, given};
 use crate::executor::pipeline::scope::{OWN_NAMES, StepScope};
@@ -234,6 +234,10 @@ impl AgentStore for StepTranscript {
         self.store.reserve(turn, bound)
     }
 
+    fn note_cut(&self, usage: Usage) {
+        self.store.note_cut(usage);
+    }
+
     fn overrides<'a>(
         &'a self,
         agent: Option<&'a str>,
@@ -268,7 +272,6 @@ mod tests {
     use chrono::DateTime;
 
     use super::*;
-    use crate::domain::run::Usage;
     use crate::domain::run::transcript::{Compaction, CompactionKind, LEDGER};
 
     fn entry(seq: i64, message: TranscriptMessage) -> TranscriptEntry {

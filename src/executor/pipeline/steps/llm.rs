@@ -91,10 +91,9 @@ impl Llm {
         let stop = &act.world.stop;
         stop.run_until_stopped(budget::reserve(store, slot, &chain, act.position, &request)).await??;
         // before the calls themselves: where these are dropped, it is told what they have cost
-        let cut = CutChain { chain: &chain, usage: act.cut };
+        let _cut = CutChain { chain: &chain, usage: act.cut };
         let completed = wait_without_slot(slot, chain.complete(&request, &|_| {}));
         let completed = stop.run_until_stopped(completed).await?;
-        std::mem::forget(cut);
         let mut usage = chain.take_unusable();
         let completed = match completed {
             Ok(completed) => completed,

@@ -64,6 +64,8 @@ struct AskedCall {
     tokens: i64,
     cost_micros: i64,
     from_seq: i64,
+    /// As one part of so many of the limits.
+    parts: i64,
     tenant_tokens: Option<i64>,
     tenant_cost: Option<i64>,
     task_tokens: Option<i64>,
@@ -106,6 +108,7 @@ impl AskedCall {
             tokens: call.most.tokens,
             cost_micros: call.most.cost_micros,
             from_seq: call.from,
+            parts: call.parts(),
             tenant_tokens: call.tenant_limits.tokens,
             tenant_cost: call.tenant_limits.cost_micros,
             task_tokens: call.task_limits.tokens,
@@ -158,10 +161,12 @@ impl MovedRow {
 }
 
 impl MovedLedgers {
-    /// As Postgres has answered it.
+    /// As Postgres has answered it, in the order in which ledgers are locked.
     pub fn of(rows: Vec<MovedRow>) -> MovedLedgers {
         let is_reserved = rows.first().is_some_and(|row| row.is_reserved);
-        MovedLedgers { is_reserved, moved: rows.into_iter().filter_map(MovedRow::moved).collect() }
+        let mut moved: Vec<MovedLedger> = rows.into_iter().filter_map(MovedRow::moved).collect();
+        moved.sort_by(|one, other| one.key.cmp(&other.key));
+        MovedLedgers { is_reserved, moved }
     }
 }
 
@@ -198,18 +203,19 @@ async fn reserve_all(
     asked: &[AskedCall],
     changes: &mut BTreeMap<LedgerKey, LedgerChange>,
 ) -> Result<bool, StoreError> {
-    let mut wanted: BTreeMap<LedgerKey, (Spend, DayLimits)> = BTreeMap::new();
+    let mut wanted: BTreeMap<LedgerKey, (Spend, DayLimits, i64)> = BTreeMap::new();
     for call in asked {
         for (key, limits) in call.ledgers() {
-            let (sum, _) = wanted.entry(key).or_insert((Spend::default(), limits));
+            let (sum, _, parts) = wanted.entry(key).or_insert((Spend::default(), limits, 1));
+            *parts = call.parts.max(*parts);
             *sum = *sum + Spend { tokens: call.tokens, cost_micros: call.cost_micros };
         }
     }
-    for (key, (sum, limits)) in &wanted {
+    for (key, (sum, limits, parts)) in &wanted {
         let row: Option<LedgerRow> = ledger_query(tx.query(READ_LEDGER), key).optional().await?;
         let Some(row) = row else { return Ok(false) };
         let before = changes.get(key).map_or(Spend::default(), LedgerChange::net);
-        if limits.exceeded(row.used() + row.reserved() + before + *sum).is_some() {
+        if limits.part(*parts).exceeded(row.used() + row.reserved() + before + *sum).is_some() {
             return Ok(false);
         }
     }
@@ -230,7 +236,7 @@ async fn reserve_all(
         .execute()
         .await?;
     }
-    for (key, (reserved, limits)) in wanted {
+    for (key, (reserved, limits, _)) in wanted {
         let change = changes.entry(key).or_default();
         (change.reserved, change.limits) = (reserved, Some(limits));
     }

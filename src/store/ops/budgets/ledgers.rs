@@ -161,7 +161,7 @@ const TAKE_STALE: &str = sql!(
 );
 
 const TAKE_LOST_OF_RUN: &str =
-    sql!("delete from budget_reservations where run_id = $1 and lease_token <> $2", WITH_RECORD);
+    sql!("delete from budget_reservations where run_id = $1 and lease_token < $2", WITH_RECORD);
 
 const WITH_RECORD: &str = "
     returning tenant_id, task_id, day, tokens, cost_micros,
@@ -178,7 +178,7 @@ impl Store {
         self.counts.budget_refused(refusal);
     }
 
-    /// Settles the reservations of earlier executions of a run by what is on its record: before this execution adds to it.
+    /// Settles the reservations of earlier executions of a run, whose leases have lower numbers, by what is on its record: before this execution adds to it.
     pub async fn settle_lost_reservations(&self, tenant: &str, lease: Lease) -> Result<(), StoreError> {
         let mut write = self.db.write_for_engine(QueueFlow::of(Some(tenant))).await?;
         let tx = &mut write.tx();

@@ -26,6 +26,8 @@ pub struct Reservation {
     pub most: Spend,
     /// Their usage stands in the run's entries from this number on, if the worker does not come to tell it.
     pub from: i64,
+    /// Whether no more than half of a day may be used with it.
+    pub within_half: bool,
     /// Limits of the tenant's day.
     pub tenant_limits: DayLimits,
     /// Limits of the task's day.

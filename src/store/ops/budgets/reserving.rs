@@ -105,7 +105,7 @@ impl Store {
     async fn reserve_alone(&self, call: &Reservation) -> Result<Tried, StoreError> {
         let met = |scope, quantity, is_used_up| Ok(Tried::Met(BudgetRefusal { scope, quantity }, is_used_up));
         for key in ledgers(&call.tenant, call.task_id, call.day) {
-            if let Some(quantity) = call.limits_of(&key).exceeded(call.most) {
+            if let Some(quantity) = call.bounds_of(&key).exceeded(call.most) {
                 return met(key.scope(), quantity, true);
             }
         }
@@ -115,7 +115,7 @@ impl Store {
             }
             let mut is_new = false;
             for key in ledgers(&call.tenant, call.task_id, call.day) {
-                let limits = call.limits_of(&key);
+                let limits = call.bounds_of(&key);
                 let row: Option<LedgerRow> =
                     ledger_query(self.db.read_quick().await?.query(READ_LEDGER), &key).optional().await?;
                 let Some(row) = row else {
@@ -192,6 +192,15 @@ impl Store {
 }
 
 impl Reservation {
+    /// Of so many parts of the limits, one may be used with it.
+    pub(super) fn parts(&self) -> i64 {
+        if self.within_half { 2 } else { 1 }
+    }
+
+    fn bounds_of(&self, key: &LedgerKey) -> DayLimits {
+        self.limits_of(key).part(self.parts())
+    }
+
     fn limits_of(&self, key: &LedgerKey) -> DayLimits {
         match key.scope() {
             BudgetScope::Task => self.task_limits,
