@@ -371,13 +371,21 @@ async fn settling_twice_counts_once_and_what_a_run_has_left_is_taken_back_with_i
         world.store.append_budgeted("a", run.lease, std::slice::from_ref(&entry), settlement(), None).await.unwrap();
     }
     assert_eq!(standings(world, &run).await, (standing(30, 200), standing(30, 200)));
+    // nor does it without an append
+    let alone = call(world, &run, 50, Some(500), None);
+    assert_eq!(world.store.reserve_budget(&alone).await.unwrap(), Reserved::Granted);
+    for _ in 0..2 {
+        let settlement = Settlement { id: alone.id, spent: TOKENS(20), notice: None };
+        world.store.settle_budget("a", &[settlement]).await.unwrap();
+        assert_eq!(standings(world, &run).await.0, standing(50, 200));
+    }
     // a worker that has lost its lease settles nothing
     let stale = reveille::store::Lease { token: run.lease.token + 1, ..run.lease };
     let late = vec![Settlement { id: calls[1].id, spent: TOKENS(50), notice: None }];
     assert!(world.store.append_budgeted("a", stale, &[entry], late, None).await.is_err());
-    assert_eq!(standings(world, &run).await.0, standing(30, 200));
+    assert_eq!(standings(world, &run).await.0, standing(50, 200));
     world.store.finish_runs(&[finish(&run, BudgetEnd::default())]).await.unwrap();
-    assert_eq!(standings(world, &run).await, (standing(30, 0), standing(30, 0)));
+    assert_eq!(standings(world, &run).await, (standing(50, 0), standing(50, 0)));
 }
 
 async fn reservation_whose_lease_is_lost_is_taken_back_by_who_comes_to_the_limit(world: &StoreHarness) {
