@@ -42,24 +42,24 @@ pub async fn reserve_turn(
     }
 }
 
-/// Calls of a chain that are under way. Where nobody waits for them any more, the store is told what they have cost.
-pub struct CutCalls<'a> {
+/// Guard of calls of a chain that are under way. Dropped with a caller who is cut off, it reports what the calls have cost.
+pub struct CutOffGuard<'a, F: Fn(Usage)> {
     /// The chain that is asked.
     pub chain: &'a Chain,
-    /// The store of the run.
-    pub store: &'a dyn AgentStore,
+    /// Takes the cost.
+    pub report: F,
 }
 
-impl CutCalls<'_> {
-    /// They have come to an end that somebody hears of.
-    pub fn are_over(self) {
+impl<F: Fn(Usage)> CutOffGuard<'_, F> {
+    /// The caller goes on, and takes the cost from the chain itself.
+    pub fn disarm(self) {
         std::mem::forget(self);
     }
 }
 
-impl Drop for CutCalls<'_> {
+impl<F: Fn(Usage)> Drop for CutOffGuard<'_, F> {
     fn drop(&mut self) {
-        self.store.note_cut(self.chain.take_unusable());
+        (self.report)(self.chain.take_unusable());
     }
 }
 

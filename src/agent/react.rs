@@ -240,11 +240,12 @@ impl ReactLoop<'_> {
                 CallProgress::Asked => self.teller.message_start(turn),
                 CallProgress::Text(text) => self.teller.message_chunk(turn, text),
             };
-            // before the calls themselves: where these are dropped with the loop, it is told what they have cost
-            let cut = budget::CutCalls { chain: &self.chain, store: self.checkpoint.store() };
+            // made before the calls, and so dropped after them
+            let store = self.checkpoint.store();
+            let guard = budget::CutOffGuard { chain: &self.chain, report: |usage| store.note_cut(usage) };
             let answer = wait_without_slot(self.slot, self.chain.complete(&request, &tell));
             let answer = self.stop.run_until_stopped(answer).await;
-            cut.are_over();
+            guard.disarm();
             let answer = answer?;
             self.view.take_back(request.messages, has_aside);
             match answer {

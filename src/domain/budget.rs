@@ -279,6 +279,11 @@ impl DayLimits {
         }
     }
 
+    /// The lower ones of both.
+    pub fn lower(self, other: DayLimits) -> DayLimits {
+        DayLimits { tokens: least(self.tokens, other.tokens), cost_micros: least(self.cost_micros, other.cost_micros) }
+    }
+
     /// A part of them.
     pub fn part(self, parts: i64) -> DayLimits {
         let part = |limit: i64| limit / parts;

@@ -1,6 +1,6 @@
-//! The reservations of one run in the ledgers of a day, as far as turns of models use them. While much is left in the ledgers
-//! one is made for several calls: what a call did not come to serves the next one, and the ledgers are told with the end, or
-//! once it is used up. Decides nothing about ledgers: the store does.
+//! The reservations of one run in the ledgers of a day, as far as turns of models use them. While much is left in the ledgers,
+//! one reservation is made for several turns: what a turn leaves serves the next one. It is settled with the end of the
+//! execution, or once it has too little for another turn. The store decides what the ledgers have.
 
 use chrono::NaiveDate;
 use uuid::Uuid;
@@ -10,9 +10,9 @@ use crate::domain::budget::Spend;
 /// Calls for which one reservation is made, as long as much is left.
 pub const AHEAD: i64 = 4;
 
-/// A call that is on the record, or comes there now.
+/// A turn that is on the record, or is stored there now.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ToldCall {
+pub struct RecordedCall {
     /// The reservation that it was taken from.
     pub reservation: Uuid,
     /// The worst that it could have come to.
@@ -25,7 +25,7 @@ pub struct ToldCall {
 pub type SettledReservation = (Uuid, Spend);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Held {
+struct HeldReservation {
     id: Uuid,
     day: NaiveDate,
     /// Not taken by a call, and not spent.
@@ -38,11 +38,11 @@ struct Held {
     is_retired: bool,
 }
 
-impl Held {
+impl HeldReservation {
     /// As it is once these calls are on the record.
-    fn after(self, told: &[ToldCall]) -> Held {
-        let of_it = told.iter().filter(|call| call.reservation == self.id);
-        of_it.fold(self, |held, call| Held {
+    fn after(self, recorded: &[RecordedCall]) -> HeldReservation {
+        let of_it = recorded.iter().filter(|call| call.reservation == self.id);
+        of_it.fold(self, |held, call| HeldReservation {
             left: held.left + less(call.most, call.spent),
             spent: held.spent + call.spent,
             calls: held.calls.saturating_sub(1),
@@ -53,14 +53,14 @@ impl Held {
 
 /// Reservations of one run.
 #[derive(Debug, Default)]
-pub struct HeldReservations(Vec<Held>);
+pub struct HeldReservations(Vec<HeldReservation>);
 
 impl HeldReservations {
     /// Takes what a call may come to at worst from a reservation for this day, if one has it once these calls are on the
     /// record. Answers which.
-    pub fn take(&mut self, most: Spend, day: NaiveDate, told: &[ToldCall]) -> Option<Uuid> {
-        let has_it = |held: &&mut Held| {
-            let left = held.after(told).left;
+    pub fn take(&mut self, most: Spend, day: NaiveDate, recorded: &[RecordedCall]) -> Option<Uuid> {
+        let has_it = |held: &&mut HeldReservation| {
+            let left = held.after(recorded).left;
             !held.is_retired && held.day == day && left.tokens >= most.tokens && left.cost_micros >= most.cost_micros
         };
         let held = self.0.iter_mut().find(has_it)?;
@@ -77,7 +77,7 @@ impl HeldReservations {
     pub fn hold(&mut self, id: Uuid, day: NaiveDate, reserved: Spend, most: Spend) {
         let left = less(reserved, most);
         let is_retired = left == Spend::default();
-        self.0.push(Held { id, day, left, spent: Spend::default(), calls: 1, is_retired });
+        self.0.push(HeldReservation { id, day, left, spent: Spend::default(), calls: 1, is_retired });
     }
 
     /// Gives back what a call has taken that is not made.
@@ -95,19 +95,19 @@ impl HeldReservations {
     }
 
     /// Those that end with the entries of these calls: nothing more is taken from them, and no call is under way.
-    pub fn ended(&self, told: &[ToldCall]) -> Vec<SettledReservation> {
-        let after = self.0.iter().map(|held| held.after(told));
+    pub fn ended(&self, recorded: &[RecordedCall]) -> Vec<SettledReservation> {
+        let after = self.0.iter().map(|held| held.after(recorded));
         after.filter(|held| held.is_retired && held.calls == 0).map(|held| (held.id, held.spent)).collect()
     }
 
     /// All of them, with the entries of these calls: the execution ends.
-    pub fn all(&self, told: &[ToldCall]) -> Vec<SettledReservation> {
-        self.0.iter().map(|held| held.after(told)).map(|held| (held.id, held.spent)).collect()
+    pub fn all(&self, recorded: &[RecordedCall]) -> Vec<SettledReservation> {
+        self.0.iter().map(|held| held.after(recorded)).map(|held| (held.id, held.spent)).collect()
     }
 
     /// Notes that these calls are on the record, and these reservations settled.
-    pub fn stored(&mut self, told: &[ToldCall], settled: &[Uuid]) {
-        self.0.iter_mut().for_each(|held| *held = held.after(told));
+    pub fn stored(&mut self, recorded: &[RecordedCall], settled: &[Uuid]) {
+        self.0.iter_mut().for_each(|held| *held = held.after(recorded));
         self.0.retain(|held| !settled.contains(&held.id));
     }
 }
@@ -126,8 +126,8 @@ mod tests {
         Spend { tokens, cost_micros: 2 * tokens }
     }
 
-    fn told(id: u128, most: i64, spent: i64) -> ToldCall {
-        ToldCall { reservation: Uuid::from_u128(id), most: spend(most), spent: spend(spent) }
+    fn recorded(id: u128, most: i64, spent: i64) -> RecordedCall {
+        RecordedCall { reservation: Uuid::from_u128(id), most: spend(most), spent: spend(spent) }
     }
 
     #[test]
@@ -136,13 +136,13 @@ mod tests {
         let first = Uuid::from_u128(1);
         held.hold(first, DAY, spend(400), spend(100));
         for _ in 0..2 {
-            assert_eq!(held.take(spend(100), DAY, &[told(1, 100, 90)]), Some(first));
-            held.stored(&[told(1, 100, 90)], &[]);
+            assert_eq!(held.take(spend(100), DAY, &[recorded(1, 100, 90)]), Some(first));
+            held.stored(&[recorded(1, 100, 90)], &[]);
         }
         assert_eq!(held.take(spend(100), DAY, &[]), Some(first), "180 of 400 are spent and 100 taken");
         assert_eq!(held.take(spend(100), DAY, &[]), None);
         assert_eq!(
-            held.take(spend(100), DAY, &[told(1, 100, 20)]),
+            held.take(spend(100), DAY, &[recorded(1, 100, 20)]),
             Some(first),
             "80 more are left with the record of one"
         );
@@ -154,15 +154,15 @@ mod tests {
         let (first, second) = (Uuid::from_u128(1), Uuid::from_u128(2));
         held.hold(first, DAY, spend(200), spend(100));
         assert_eq!(held.take(spend(100), DAY, &[]), Some(first));
-        assert_eq!(held.ended(&[told(1, 100, 30), told(1, 100, 40)]), []);
+        assert_eq!(held.ended(&[recorded(1, 100, 30), recorded(1, 100, 40)]), []);
         held.retire();
         held.hold(second, DAY, spend(400), spend(100));
-        assert_eq!(held.ended(&[told(1, 100, 30)]), [], "its other call is under way");
-        let both = [told(1, 100, 30), told(1, 100, 40)];
+        assert_eq!(held.ended(&[recorded(1, 100, 30)]), [], "its other call is under way");
+        let both = [recorded(1, 100, 30), recorded(1, 100, 40)];
         assert_eq!(held.ended(&both), [(first, spend(70))]);
         assert_eq!(held.all(&both), [(first, spend(70)), (second, spend(0))]);
         held.stored(&both, &[first]);
-        assert_eq!(held.all(&[told(2, 100, 25)]), [(second, spend(25))]);
+        assert_eq!(held.all(&[recorded(2, 100, 25)]), [(second, spend(25))]);
     }
 
     #[test]
@@ -178,8 +178,8 @@ mod tests {
     fn reservation_for_one_call_ends_with_it() {
         let mut held = HeldReservations::default();
         held.hold(Uuid::from_u128(1), DAY, spend(100), spend(100));
-        assert_eq!(held.ended(&[told(1, 100, 30)]), [(Uuid::from_u128(1), spend(30))]);
-        held.stored(&[told(1, 100, 30)], &[Uuid::from_u128(1)]);
+        assert_eq!(held.ended(&[recorded(1, 100, 30)]), [(Uuid::from_u128(1), spend(30))]);
+        held.stored(&[recorded(1, 100, 30)], &[Uuid::from_u128(1)]);
         assert_eq!(held.all(&[]), []);
     }
 }

@@ -95,9 +95,9 @@ impl LeasedTranscript {
         let settlements = self.spending.as_ref().map_or(Vec::new(), |spending| spending.settlements(&entries));
         let settled: Vec<Uuid> = settlements.iter().map(|settlement| settlement.id).collect();
         let append = self.store.append_budgeted(&self.owner.1, self.lease, &entries, settlements, reservation);
-        let appended = with_timeout(append).await.map_err(refused)?;
+        let is_reserved = with_timeout(append).await.map_err(refused)?;
         self.stored(&entries, &settled);
-        Ok(appended.is_reserved)
+        Ok(is_reserved)
     }
 
     fn count(&self, entries: &[TranscriptEntry]) {
@@ -142,7 +142,7 @@ impl AgentStore for LeasedTranscript {
                 return self.write(entries, None).await;
             };
             let written = self.write(entries, next.reservation.clone()).await;
-            spending.opened(&next, written.as_ref().ok().copied());
+            spending.note_reserved(&next, written.as_ref().ok().copied());
             spending.warn(self.usage()).await;
             Ok(written? || next.reservation.is_none())
         })

@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use crate::domain::budget::Spend;
 use crate::domain::run::TranscriptEntry;
-use crate::executor::held_reservations::{HeldReservations, SettledReservation, ToldCall};
+use crate::executor::held_reservations::{HeldReservations, RecordedCall, SettledReservation};
 use crate::store::Reservation;
 
 /// Calls and reservations of one execution.
@@ -15,11 +15,11 @@ pub struct OpenCalls {
     pub calls: Vec<OpenCall>,
     /// Reservations that turns take from.
     pub held: HeldReservations,
-    /// Reservations of which nobody knows whether they were made, or will be: each append takes them back.
-    pub unsure: Vec<Uuid>,
-    /// The day of which so much is used that each call is reserved by itself.
-    pub scarce: Option<NaiveDate>,
-    /// The owner was told that most of the run's own budget is used.
+    /// Reservations whose answer is lost: each later settlement takes them back, in case they were made.
+    pub unconfirmed: Vec<Uuid>,
+    /// The day in which this run reserves each call by itself, because much of the budget is used.
+    pub scarce_day: Option<NaiveDate>,
+    /// Whether the owner was told that most of the run's own budget is used.
     pub is_warned: bool,
 }
 
@@ -55,27 +55,26 @@ impl OpenCall {
 }
 
 impl OpenCalls {
-    /// The calls of these entries, each with what it has come to. A provider that counts no tokens is charged the worst.
-    pub fn told_of(&self, entries: &[TranscriptEntry]) -> Vec<(OpenCall, Spend)> {
-        let mut told: Vec<(OpenCall, Spend)> = Vec::new();
+    /// The calls that these entries record, each with its cost. A provider that counts no tokens is charged the worst.
+    pub fn recorded_by(&self, entries: &[TranscriptEntry]) -> Vec<(OpenCall, Spend)> {
+        let mut recorded: Vec<(OpenCall, Spend)> = Vec::new();
         for entry in entries {
-            let is_told = |call: &OpenCall| told.iter().any(|(other, _)| other.id == call.id);
-            if let Some(call) = self.calls.iter().find(|call| call.fits(entry) && !is_told(call)) {
+            let is_recorded = |call: &OpenCall| recorded.iter().any(|(other, _)| other.id == call.id);
+            if let Some(call) = self.calls.iter().find(|call| call.fits(entry) && !is_recorded(call)) {
                 let spent = Spend::of(entry.usage);
-                told.push((*call, if spent.tokens > 0 { spent } else { call.most }));
+                recorded.push((*call, if spent.tokens > 0 { spent } else { call.most }));
             }
         }
-        told
+        recorded
     }
 
     /// The worst of the calls that are under way once these are on the record.
-    pub fn under_way(&self, told: &[(OpenCall, Spend)]) -> Vec<Spend> {
-        let is_told = |open: &&OpenCall| told.iter().any(|(call, _)| call.id == open.id);
-        self.calls.iter().filter(|open| !is_told(open)).map(|call| call.most).collect()
+    pub fn under_way(&self, recorded: &[(OpenCall, Spend)]) -> Vec<Spend> {
+        let is_recorded = |open: &&OpenCall| recorded.iter().any(|(call, _)| call.id == open.id);
+        self.calls.iter().filter(|open| !is_recorded(open)).map(|call| call.most).collect()
     }
 
-    /// Forgets turns whose calls are under way no more, and have come to nothing: what they have come to is told before another
-    /// one is asked.
+    /// Forgets turns that failed without a cost, before the next turn is reserved. Turns with a cost are on the record by then.
     pub fn forget_turns(&mut self) {
         let gone: Vec<OpenCall> = self.calls.iter().filter(|call| call.turn.is_some()).copied().collect();
         gone.iter().for_each(|call| self.forget(call));
@@ -90,26 +89,26 @@ impl OpenCalls {
     }
 
     /// Notes from which reservation a call was taken.
-    pub fn taken(&mut self, id: Uuid, reservation: Uuid) {
+    pub fn note_reservation(&mut self, id: Uuid, reservation: Uuid) {
         let call = self.calls.iter_mut().find(|open| open.id == id);
         call.into_iter().for_each(|call| call.reservation = Some(reservation));
     }
 }
 
-/// Turns among calls that are told, by their reservations.
-pub fn turns(told: &[(OpenCall, Spend)]) -> Vec<ToldCall> {
+/// The turns among recorded calls.
+pub fn turns(recorded: &[(OpenCall, Spend)]) -> Vec<RecordedCall> {
     let turn = |(call, spent): &(OpenCall, Spend)| {
-        Some(ToldCall {
+        Some(RecordedCall {
             reservation: call.reservation.filter(|_| call.turn.is_some())?,
             most: call.most,
             spent: *spent,
         })
     };
-    told.iter().filter_map(turn).collect()
+    recorded.iter().filter_map(turn).collect()
 }
 
-/// Summaries among calls that are told, by their reservations.
-pub fn summaries(told: &[(OpenCall, Spend)]) -> impl Iterator<Item = SettledReservation> {
+/// The summaries among recorded calls, each with its own reservation.
+pub fn summaries(recorded: &[(OpenCall, Spend)]) -> impl Iterator<Item = SettledReservation> {
     let summary = |(call, spent): &(OpenCall, Spend)| Some((call.reservation.filter(|_| call.turn.is_none())?, *spent));
-    told.iter().filter_map(summary)
+    recorded.iter().filter_map(summary)
 }

@@ -1,5 +1,5 @@
-//! Spending of one execution under budgets: each call of a model is reserved before it is made, alone or with others, and what it
-//! came to is told by its entry in the transcript.
+//! Spending of one execution under budgets: each call of a model is reserved before it is made, alone or with others, and its
+//! entry in the transcript says what it came to.
 //!
 //! The run's own budget is judged here, from the usage on its record; the days of its task and tenant are ledgers in the store.
 //! A crash loses what is in memory here; the store settles the reservations by what is on the record, as the lease is held no
@@ -81,8 +81,8 @@ impl RunSpending {
         }
     }
 
-    /// Reserves what a call may come to at worst. `used`: the run's usage so far; `from`: the entry from which on it is told what
-    /// it has come to.
+    /// Reserves what a call may come to at worst. `used`: the run's usage so far; `from`: the number of the first entry that may
+    /// say what it came to.
     pub async fn reserve(&self, used: Usage, turn: i64, bound: CallBound, from: i64) -> Result<(), RunError> {
         self.refuse_unpriced(&bound)?;
         let call = self.open(used, turn, bound.most)?;
@@ -110,15 +110,15 @@ impl RunSpending {
         let from = entries.last().map_or(0, |last| last.seq + 1);
         let (now, day) = (self.now(), day_of(self.now()));
         let mut spending = self.spending();
-        let told = spending.told_of(entries);
-        self.budgets.run.admit(used, &spending.under_way(&told), bound.most).ok()?;
+        let recorded = spending.recorded_by(entries);
+        self.budgets.run.admit(used, &spending.under_way(&recorded), bound.most).ok()?;
         let mut call = OpenCall { id: new_id(now), turn: Some(turn), most: bound.most, reservation: None };
         let mut reservation = None;
         if self.budgets.has_days() {
-            call.reservation = spending.held.take(call.most, day, &turns(&told));
+            call.reservation = spending.held.take(call.most, day, &turns(&recorded));
             if call.reservation.is_none() {
                 spending.held.retire();
-                reservation = Some(match spending.scarce == Some(day) {
+                reservation = Some(match spending.scarce_day == Some(day) {
                     true => self.alone(call),
                     false => self.ahead(call, from),
                 });
@@ -129,15 +129,15 @@ impl RunSpending {
     }
 
     /// Notes whether the reservation of this call was made; where nobody knows, it is taken back.
-    pub fn opened(&self, next: &NextCall, is_reserved: Option<bool>) {
+    pub fn note_reserved(&self, next: &NextCall, is_reserved: Option<bool>) {
         let mut spending = self.spending();
         let is_made = next.reservation.is_none() || is_reserved == Some(true);
         match (&next.reservation, is_reserved) {
             (Some(made), Some(true)) => {
                 spending.held.hold(made.id, made.day, made.most, next.call.most);
-                spending.taken(next.call.id, made.id);
+                spending.note_reservation(next.call.id, made.id);
             }
-            (Some(unsure), None) => spending.unsure.push(unsure.id),
+            (Some(unconfirmed), None) => spending.unconfirmed.push(unconfirmed.id),
             // the answer is about all that was asked with it
             (Some(_), Some(false)) | (None, _) => {}
         }
@@ -213,11 +213,11 @@ impl RunSpending {
         let is_scarce = {
             let mut spending = self.spending();
             if let Some(reservation) = spending.held.take(call.most, day, &[]) {
-                spending.taken(call.id, reservation);
+                spending.note_reservation(call.id, reservation);
                 return Ok(());
             }
             spending.held.retire();
-            spending.scarce == Some(day)
+            spending.scarce_day == Some(day)
         };
         self.settle_ended().await?;
         if !is_scarce {
@@ -226,13 +226,13 @@ impl RunSpending {
                 self.hold(&ahead, call);
                 return Ok(());
             }
-            self.spending().scarce = Some(day);
+            self.spending().scarce_day = Some(day);
         }
         for tries in 1.. {
             let alone = self.alone(call);
-            let trying = Trying::new(self, alone.id);
+            let pending = PendingReservation::new(self, alone.id);
             let reserved = with_timeout(self.store.reserve_budget(&alone)).await.map_err(unreserved)?;
-            trying.is_known();
+            pending.answered();
             match reserved {
                 Reserved::Granted => {
                     self.hold(&alone, call);
@@ -251,20 +251,20 @@ impl RunSpending {
 
     /// Whether this is reserved: nobody is waited for.
     async fn try_reserve(&self, reservation: &Reservation) -> Result<bool, RunError> {
-        let trying = Trying::new(self, reservation.id);
+        let pending = PendingReservation::new(self, reservation.id);
         let reserved = with_timeout(self.store.reserve_budget_if_left(reservation)).await.map_err(unreserved)?;
-        trying.is_known();
+        pending.answered();
         Ok(reserved)
     }
 
     /// Settles reservations of which nothing is left, whose calls are on the record, and takes those back of which nobody knows.
     async fn settle_ended(&self) -> Result<(), RunError> {
-        let (ended, unsure) = {
+        let (ended, unconfirmed) = {
             let spending = self.spending();
-            (spending.held.ended(&[]), spending.unsure.clone())
+            (spending.held.ended(&[]), spending.unconfirmed.clone())
         };
         let ids: Vec<Uuid> = ended.iter().map(|(id, _)| *id).collect();
-        let unmade = unsure.into_iter().map(|id| (id, Spend::default()));
+        let unmade = unconfirmed.into_iter().map(|id| (id, Spend::default()));
         let settlements: Vec<Settlement> = ended.into_iter().chain(unmade).map(|one| self.settlement(one)).collect();
         if !settlements.is_empty() {
             with_timeout(self.store.settle_budget(&self.tenant, &settlements)).await.map_err(unreserved)?;
@@ -276,7 +276,7 @@ impl RunSpending {
     fn hold(&self, made: &Reservation, call: OpenCall) {
         let mut spending = self.spending();
         spending.held.hold(made.id, made.day, made.most, call.most);
-        spending.taken(call.id, made.id);
+        spending.note_reservation(call.id, made.id);
     }
 
     /// The reservation of a call in the ledgers of today. It is settled with the entry that tells what the call has come to.
@@ -309,10 +309,10 @@ impl RunSpending {
             return Vec::new();
         }
         let spending = self.spending();
-        let told = spending.told_of(entries);
-        let ended = spending.held.ended(&turns(&told));
-        let unmade = spending.unsure.iter().map(|id| (*id, Spend::default()));
-        ended.into_iter().chain(summaries(&told)).chain(unmade).map(|settled| self.settlement(settled)).collect()
+        let recorded = spending.recorded_by(entries);
+        let ended = spending.held.ended(&turns(&recorded));
+        let unmade = spending.unconfirmed.iter().map(|id| (*id, Spend::default()));
+        ended.into_iter().chain(summaries(&recorded)).chain(unmade).map(|settled| self.settlement(settled)).collect()
     }
 
     fn settlement(&self, (id, spent): SettledReservation) -> Settlement {
@@ -322,9 +322,9 @@ impl RunSpending {
     /// Notes that these entries are on the record, and what was settled with them.
     pub fn stored(&self, entries: &[TranscriptEntry], settled: &[Uuid]) {
         let mut spending = self.spending();
-        let told = spending.told_of(entries);
-        spending.held.stored(&turns(&told), settled);
-        spending.calls.retain(|open| !told.iter().any(|(call, _)| call.id == open.id));
+        let recorded = spending.recorded_by(entries);
+        spending.held.stored(&turns(&recorded), settled);
+        spending.calls.retain(|open| !recorded.iter().any(|(call, _)| call.id == open.id));
     }
 
     /// Reservations that end with the execution; these entries come with its end. A summary that is under way is charged the
@@ -334,11 +334,11 @@ impl RunSpending {
             return None;
         }
         let spending = self.spending();
-        let told = spending.told_of(entries);
-        let is_told = |call: &OpenCall| told.iter().any(|(other, _)| other.id == call.id);
-        let under_way = spending.calls.iter().filter(|call| call.turn.is_none() && !is_told(call));
+        let recorded = spending.recorded_by(entries);
+        let is_recorded = |call: &OpenCall| recorded.iter().any(|(other, _)| other.id == call.id);
+        let under_way = spending.calls.iter().filter(|call| call.turn.is_none() && !is_recorded(call));
         let under_way = under_way.filter_map(|call| Some((call.reservation?, call.most)));
-        let settled = spending.held.all(&turns(&told)).into_iter().chain(summaries(&told)).chain(under_way);
+        let settled = spending.held.all(&turns(&recorded)).into_iter().chain(summaries(&recorded)).chain(under_way);
         Some(BudgetEnd { settlements: settled.map(|settled| self.settlement(settled)).collect() })
     }
 
@@ -356,25 +356,25 @@ impl RunSpending {
     }
 }
 
-/// A reservation that is being made. Without the answer nobody knows whether it was.
-struct Trying<'a> {
+/// Guard of a reservation whose answer is awaited. Dropped without an answer, it leaves the reservation to be taken back.
+struct PendingReservation<'a> {
     run: &'a RunSpending,
     id: Option<Uuid>,
 }
 
-impl<'a> Trying<'a> {
-    fn new(run: &'a RunSpending, id: Uuid) -> Trying<'a> {
-        Trying { run, id: Some(id) }
+impl<'a> PendingReservation<'a> {
+    fn new(run: &'a RunSpending, id: Uuid) -> PendingReservation<'a> {
+        PendingReservation { run, id: Some(id) }
     }
 
-    fn is_known(mut self) {
+    fn answered(mut self) {
         self.id = None;
     }
 }
 
-impl Drop for Trying<'_> {
+impl Drop for PendingReservation<'_> {
     fn drop(&mut self) {
-        self.run.spending().unsure.extend(self.id);
+        self.run.spending().unconfirmed.extend(self.id);
     }
 }
 

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::domain::notification::NewDelivery;
 use crate::store::events::matches::{EventBatch, EventsWritten, Locked};
-use crate::store::ops::budgets::ledger_batch::{MovedLedgers, move_ledgers};
+use crate::store::ops::budgets::ledger_batch::{LedgerOutcome, update_ledgers};
 use crate::store::runs::lease::{Beat, Finish, FinishedRow, Lease, StartedRows, Take, TakenRuns};
 use crate::store::runs::new_entry::{TranscriptAppend, ledger_batch};
 use crate::store::runs::overlap::rule::BlockedRow;
@@ -116,14 +116,14 @@ impl Tx<'_> {
     pub(super) async fn append_budgeted(
         &mut self,
         appends: &[&TranscriptAppend],
-    ) -> Result<(HashSet<Lease>, MovedLedgers), StoreError> {
+    ) -> Result<(HashSet<Lease>, LedgerOutcome), StoreError> {
         match self {
             Tx::Postgres(conn) => postgres::append_budgeted(conn, appends).await,
             Tx::Sqlite(_) => {
                 let held = self.append(appends).await?;
                 let written = appends.iter().copied().filter(|append| held.contains(&append.lease));
-                let moved = move_ledgers(self, &ledger_batch(written)).await?;
-                Ok((held, moved))
+                let updated = update_ledgers(self, &ledger_batch(written)).await?;
+                Ok((held, updated))
             }
         }
     }

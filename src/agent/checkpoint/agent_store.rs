@@ -78,7 +78,7 @@ pub trait AgentStore: Send + Sync {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Notes what calls of models have cost, or may have, that were cut off together with the loop, so that no entry tells it.
+    /// Notes the cost of calls of models that were cut off together with the loop: no entry will say it.
     fn note_cut(&self, _usage: Usage) {}
 
     /// Reserves what a summary may come to at worst, until an entry says what it came to. Waits for nobody; whether that was

@@ -78,7 +78,7 @@ pub struct StepAction<'a> {
     /// The step's place, from 1.
     pub position: i64,
     pub time_limit: Duration,
-    /// Usage of a step that was cut off: what its calls have cost that nobody waits for any more.
+    /// Cost of calls that were cut off together with the step.
     pub cut: &'a Mutex<Usage>,
 }
 

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::base::id::Scope;
 use crate::domain::notification::NewDelivery;
 use crate::store::db::flow::QueueFlow;
-use crate::store::ops::budgets::ledger_batch::{LedgerBatch, move_ledgers};
+use crate::store::ops::budgets::ledger_batch::{LedgerBatch, update_ledgers};
 use crate::store::ops::budgets::ledgers::warn_owners;
 use crate::store::ops::usage::counting::count_usage;
 use crate::store::runs::alerts::notifications_for;
@@ -134,10 +134,10 @@ async fn end_budgets(
     if batch.is_empty() {
         return Ok(false);
     }
-    let moved = move_ledgers(tx, &batch).await?.moved;
-    store.count_spent(&moved);
+    let updated = update_ledgers(tx, &batch).await?.updated;
+    store.count_spent(&updated);
     let notices: Vec<_> = settled().filter_map(|one| one.notice.clone()).collect();
-    warn_owners(tx, &moved, &notices, now).await
+    warn_owners(tx, &updated, &notices, now).await
 }
 
 const RELEASE: Split = split!("release");

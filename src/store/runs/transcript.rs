@@ -21,7 +21,7 @@ use crate::store::db::listing::{PAGE_BYTES, PagedRow, RowPage, UNBOUNDED};
 use crate::store::db::write_batcher::{BatchLimit, WriteBatcher, together_or_alone};
 use crate::store::db::writer::StatementTurn;
 use crate::store::db::{Db, Transaction, fault};
-use crate::store::ops::budgets::ledger_batch::MovedLedgers;
+use crate::store::ops::budgets::ledger_batch::LedgerOutcome;
 use crate::store::runs::lease::Lease;
 use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
 use crate::store::sql::sql;
@@ -89,15 +89,8 @@ fn read_provider_message(text: &str) -> Result<Arc<ProviderMessage>, StoreError>
 /// Appends in one transaction: of many runs where entries are small, of one where they are large.
 pub(in crate::store) const TOGETHER: BatchLimit = BatchLimit { items: 100, bytes: 1 << 20 };
 
-/// Appends that wait to be written.
-pub(in crate::store) type AppendBatcher = WriteBatcher<TranscriptAppend, Result<Appended, StoreError>>;
-
-/// Outcome of an append.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Appended {
-    /// Whether the call that came with it is reserved.
-    pub is_reserved: bool,
-}
+/// Appends that wait to be written, and whether the call that came with each is reserved.
+pub(in crate::store) type AppendBatcher = WriteBatcher<TranscriptAppend, Result<bool, StoreError>>;
 
 impl Store {
     /// Appends to the transcript of a run of this tenant, all or nothing. Appending the same entries again (because the
@@ -108,7 +101,7 @@ impl Store {
     }
 
     /// As [`Store::append`]; in the same transaction the ledgers of budgets get what the calls have come to, and what the next
-    /// one may come to, if that is left.
+    /// one may come to, if that is left. Answers whether that is reserved.
     pub async fn append_budgeted(
         &self,
         tenant: &str,
@@ -116,7 +109,7 @@ impl Store {
         entries: &[TranscriptEntry],
         settlements: Vec<Settlement>,
         reservation: Option<Reservation>,
-    ) -> Result<Appended, StoreError> {
+    ) -> Result<bool, StoreError> {
         let columns = entries.iter().map(EntryColumns::of).collect::<Result<Vec<_>, _>>()?;
         let bytes = columns.iter().map(EntryColumns::bytes).sum();
         let (store, append) = (self.clone(), TranscriptAppend { lease, entries: columns, settlements, reservation });
@@ -124,15 +117,13 @@ impl Store {
             together_or_alone(&store, &appends, |store, appends| Box::pin(store.append_together(appends))).await
         };
         let written = self.appends.submit_for(tenant.to_owned(), bytes, append, work).await;
-        let appended = written.unwrap_or_else(|| Err(StoreError::Unavailable("the append was broken off".into())))?;
+        let is_reserved =
+            written.unwrap_or_else(|| Err(StoreError::Unavailable("the append was broken off".into())))?;
         self.counts.used(entries.iter());
-        Ok(appended)
+        Ok(is_reserved)
     }
 
-    async fn append_together(
-        &self,
-        appends: &[TranscriptAppend],
-    ) -> Result<Vec<Result<Appended, StoreError>>, StoreError> {
+    async fn append_together(&self, appends: &[TranscriptAppend]) -> Result<Vec<Result<bool, StoreError>>, StoreError> {
         // rows are locked in the order of their ids, as everywhere
         let mut in_order: Vec<&TranscriptAppend> = appends.iter().collect();
         in_order.sort_by_key(|append| append.lease.run_id);
@@ -148,7 +139,7 @@ impl Store {
         let lost = appends.iter().filter(|append| !held.contains(&append.lease)).count();
         self.counts.fenced("transcript", lost);
         let written = appends.iter().map(|append| match held.contains(&append.lease) {
-            true => Ok(Appended { is_reserved: is_reserved && append.reservation.is_some() }),
+            true => Ok(is_reserved && append.reservation.is_some()),
             false => Err(StoreError::LeaseLost),
         });
         Ok(written.collect())
@@ -185,9 +176,9 @@ impl Store {
     /// As [`Store::append_held`], where budgets of a day pay for calls among these.
     async fn append_budgeted_held(&self, appends: &[&TranscriptAppend]) -> Result<(HashSet<Lease>, bool), StoreError> {
         let mut write = self.db.write_quick(QueueFlow::of(None)).await?;
-        let (held, MovedLedgers { is_reserved, moved }) = write.tx().append_budgeted(appends).await?;
+        let (held, LedgerOutcome { is_reserved, updated }) = write.tx().append_budgeted(appends).await?;
         write.commit().await?;
-        self.moved_ledgers(&moved, appends.iter().flat_map(|append| &append.settlements)).await;
+        self.publish_updates(&updated, appends.iter().flat_map(|append| &append.settlements)).await;
         Ok((held, is_reserved))
     }
 

@@ -77,7 +77,7 @@ settled as (
            tokens_limit = excluded.tokens_limit, cost_micros_limit = excluded.cost_micros_limit
     returning tenant_id, task_id, day, tokens, cost_micros, tokens_limit, cost_micros_limit,
               warned_at is not null as is_warned
-), moved as (
+), updated as (
     select n.tenant_id, n.task_id, n.day, c.spent_tokens, c.spent_cost, n.tokens, n.cost_micros, n.tokens_limit,
            n.cost_micros_limit, n.is_warned
       from changed n

@@ -211,16 +211,16 @@ async fn next_call_is_reserved_with_the_turn_before_it_or_left_to_be_waited_for(
     };
     let (first, second, third) = (next(300), next(250), next(200));
     let early = append(0, run.lease, None, &first).await.unwrap();
-    assert!(!early.is_reserved, "nobody has opened the ledgers of the day");
+    assert!(!early, "nobody has opened the ledgers of the day");
     assert_eq!(world.store.reserve_budget(&first).await.unwrap(), Reserved::Granted);
     assert_eq!(standings(world, &run).await, (standing(0, 300), standing(0, 300)));
 
     let settled = append(1, run.lease, Some((&first, 100)), &second).await.unwrap();
-    assert!(settled.is_reserved, "what the call before has not come to is left for it");
+    assert!(settled, "what the call before has not come to is left for it");
     assert_eq!(standings(world, &run).await, (standing(100, 250), standing(100, 250)));
 
     let short = append(2, run.lease, Some((&second, 210)), &third).await.unwrap();
-    assert!(!short.is_reserved, "the task has 90 left");
+    assert!(!short, "the task has 90 left");
     assert_eq!(standings(world, &run).await, (standing(310, 0), standing(310, 0)), "and what was spent is counted");
 
     let stale = reveille::store::Lease { token: run.lease.token + 1, ..run.lease };
@@ -263,7 +263,7 @@ async fn reservation_of_which_nobody_knows_is_taken_back_with_the_next_append(wo
     // the answer to this is lost
     let made = next.reservation.as_ref().expect("a budget of the day holds");
     assert_eq!(world.store.reserve_budget(made).await.unwrap(), Reserved::Granted);
-    spending.opened(&next, None);
+    spending.note_reserved(&next, None);
     assert_eq!(standings(world, &run).await.0, standing(0, 2_400));
     let transcript = LeasedTranscript::new(world.store.clone(), run.lease, &run.run, true).spending(Some(spending));
     let bound = CallBound { most: TOKENS(700), unpriced: None };

@@ -394,7 +394,7 @@ async fn transcribe(world: &StoreHarness, started: &[StartedRun]) {
 
 /// Calls of models under a budget of the day: one is settled with its turn, one is left to the end of its run.
 async fn spend(world: &StoreHarness, started: &[StartedRun]) {
-    for started in started.iter().take(4) {
+    for (place, started) in started.iter().take(4).enumerate() {
         let call = |run_tokens| Reservation {
             id: new_id(world.now()),
             lease: started.lease,
@@ -416,6 +416,15 @@ async fn spend(world: &StoreHarness, started: &[StartedRun]) {
         let settlement = Settlement { id: calls[0].id, spent, notice: None };
         let (tenant, settled) = (&started.run.tenant_id, vec![settlement]);
         world.store.append_budgeted(tenant, started.lease, &[], settled, None).await.unwrap();
+        world
+            .store
+            .settle_budget(tenant, &[Settlement { id: new_id(world.now()), spent, notice: None }])
+            .await
+            .unwrap();
+        if place == 3 {
+            let next = Lease { token: started.lease.token + 1, ..started.lease };
+            world.store.settle_lost_reservations(tenant, next).await.unwrap();
+        }
     }
 }
 

@@ -1,7 +1,5 @@
 //! `llm`: one completion without tools, for "summarise this". Asking twice costs twice and changes nothing else.
 
-use std::sync::Mutex;
-
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
@@ -17,7 +15,6 @@ use crate::executor::pipeline::context::StepContext;
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::StepReader;
 use crate::executor::pipeline::scope::{OWN_NAMES, StepScope};
-use crate::ports::llm::fallback::Chain;
 use crate::ports::llm::{LlmError, ModelRequest, OfferedTools, StopReason, ToolChoice};
 
 /// Longest answers that may be asked for, in tokens.
@@ -90,8 +87,9 @@ impl Llm {
         let chain = if store.is_budgeted() { chain.budgeted() } else { chain };
         let stop = &act.world.stop;
         stop.run_until_stopped(budget::reserve(store, slot, &chain, act.position, &request)).await??;
-        // before the calls themselves: where these are dropped, it is told what they have cost
-        let _cut = CutChain { chain: &chain, usage: act.cut };
+        // made before the calls, and so dropped after them
+        let report = |usage| *act.cut.lock().expect("usage lock") += usage;
+        let _guard = budget::CutOffGuard { chain: &chain, report };
         let completed = wait_without_slot(slot, chain.complete(&request, &|_| {}));
         let completed = stop.run_until_stopped(completed).await?;
         let mut usage = chain.take_unusable();
@@ -109,18 +107,6 @@ impl Llm {
         }
         let account = StepAccount::of_model(Usage { turns: 1, ..usage }, model_call);
         Ok(StepResult { value: json!(completed.answer.text.unwrap_or_default()), account })
-    }
-}
-
-/// A chain that is asked. What it has cost is noted where nobody waits for its answer any more.
-struct CutChain<'a> {
-    chain: &'a Chain,
-    usage: &'a Mutex<Usage>,
-}
-
-impl Drop for CutChain<'_> {
-    fn drop(&mut self) {
-        *self.usage.lock().expect("usage lock") += self.chain.take_unusable();
     }
 }
 

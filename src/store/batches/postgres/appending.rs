@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::domain::run::transcript::FORMAT;
 use crate::store::StoreError;
-use crate::store::ops::budgets::ledger_batch::{ANSWER, LEDGERS, MovedLedgers, MovedRow};
+use crate::store::ops::budgets::ledger_batch::{ANSWER, LEDGERS, LedgerOutcome, LedgerOutcomeRow};
 use crate::store::runs::lease::Lease;
 use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend, ledger_batch};
 use crate::store::sql::sql;
@@ -27,14 +27,14 @@ pub(in crate::store::batches) async fn append(
 pub(in crate::store::batches) async fn append_budgeted(
     conn: &mut PgConnection,
     appends: &[&TranscriptAppend],
-) -> Result<(HashSet<Lease>, MovedLedgers), StoreError> {
+) -> Result<(HashSet<Lease>, LedgerOutcome), StoreError> {
     let mut arguments = append_arguments(appends)?;
     arguments.add(Json(ledger_batch(appends.iter().copied()))).map_err(sqlx::Error::Encode)?;
     let rows: Vec<BudgetedRow> = sqlx::query_as_with(APPEND_BUDGETED, arguments).fetch_all(conn).await?;
     let lease = |row: &BudgetedRow| Some(Lease { run_id: row.run_id?, token: row.lease_token? });
     let held = rows.iter().filter_map(lease).collect();
-    let moved = rows.into_iter().filter(|row| row.run_id.is_none()).map(|row| row.moved).collect();
-    Ok((held, MovedLedgers::of(moved)))
+    let updated = rows.into_iter().filter(|row| row.run_id.is_none()).map(|row| row.updated).collect();
+    Ok((held, LedgerOutcome::of(updated)))
 }
 
 /// A lease that is held; or, without one, what was changed.
@@ -43,7 +43,7 @@ struct BudgetedRow {
     run_id: Option<Uuid>,
     lease_token: Option<i64>,
     #[sqlx(flatten)]
-    moved: MovedRow,
+    updated: LedgerOutcomeRow,
 }
 
 const APPEND: &str = include_str!("../../sql/append.postgres.sql");
@@ -53,9 +53,9 @@ const APPEND_BUDGETED: &str = sql!(
         APPEND,
         ", ",
         LEDGERS,
-        "select cast(null as uuid) as run_id, cast(null as bigint) as lease_token, moved.* from (",
+        "select cast(null as uuid) as run_id, cast(null as bigint) as lease_token, updated.* from (",
         ANSWER,
-        ") moved
+        ") updated
          union all
          select h.run_id, h.lease_token, false, null, null, null, null, null, null, null, null, null, null from held h"
     );

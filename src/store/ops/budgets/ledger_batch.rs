@@ -13,7 +13,7 @@ use crate::domain::budget::{DayLimits, Spend};
 use crate::store::StoreError;
 use crate::store::db::text::text;
 use crate::store::ops::budgets::ledgers::{
-    LedgerChange, LedgerKey, LedgerRow, MovedLedger, READ_LEDGER, ReservationRow, TAKE_OF_RUN, TAKE_RESERVATION,
+    LedgerChange, LedgerKey, LedgerRow, READ_LEDGER, ReservationRow, TAKE_OF_RUN, TAKE_RESERVATION, UpdatedLedger,
     change_ledgers, ledger_query, ledgers,
 };
 use crate::store::ops::budgets::reservation::Reservation;
@@ -29,9 +29,9 @@ pub(in crate::store) const LEDGERS: &str = include_str!("../../sql/ledgers.postg
 pub(in crate::store) const ANSWER: &str = "
     select f.is_reserved, m.tenant_id, m.task_id, m.day, m.spent_tokens, m.spent_cost, m.tokens, m.cost_micros,
            m.tokens_limit, m.cost_micros_limit, m.is_warned
-      from fit f left join moved m on true";
+      from fit f left join updated m on true";
 
-const MOVE_LEDGERS: &str = sql!(sql!("with ", LEDGERS, ANSWER); "{batch}" = "$1"; "{held}" = "true");
+const UPDATE_LEDGERS: &str = sql!(sql!("with ", LEDGERS, ANSWER); "{batch}" = "$1"; "{held}" = "true");
 
 /// Calls whose ledgers are changed together.
 #[derive(Default, Serialize)]
@@ -126,15 +126,15 @@ impl AskedCall {
 
 /// Outcome of a batch.
 #[derive(Debug, Default)]
-pub(in crate::store) struct MovedLedgers {
+pub(in crate::store) struct LedgerOutcome {
     /// Whether the reservations of the batch were made: all of them, or none.
     pub is_reserved: bool,
-    pub moved: Vec<MovedLedger>,
+    pub updated: Vec<UpdatedLedger>,
 }
 
 /// A row of [`ANSWER`].
 #[derive(sqlx_macros::FromRow)]
-pub(in crate::store) struct MovedRow {
+pub(in crate::store) struct LedgerOutcomeRow {
     is_reserved: bool,
     tenant_id: Option<String>,
     task_id: Option<Uuid>,
@@ -148,9 +148,9 @@ pub(in crate::store) struct MovedRow {
     is_warned: Option<bool>,
 }
 
-impl MovedRow {
-    fn moved(self) -> Option<MovedLedger> {
-        Some(MovedLedger {
+impl LedgerOutcomeRow {
+    fn updated(self) -> Option<UpdatedLedger> {
+        Some(UpdatedLedger {
             key: LedgerKey { tenant: self.tenant_id?, task_id: self.task_id?, day: self.day? },
             spent: Spend { tokens: self.spent_tokens?, cost_micros: self.spent_cost? },
             used: Spend { tokens: self.tokens?, cost_micros: self.cost_micros? },
@@ -160,28 +160,31 @@ impl MovedRow {
     }
 }
 
-impl MovedLedgers {
+impl LedgerOutcome {
     /// As Postgres has answered it, in the order in which ledgers are locked.
-    pub fn of(rows: Vec<MovedRow>) -> MovedLedgers {
+    pub fn of(rows: Vec<LedgerOutcomeRow>) -> LedgerOutcome {
         let is_reserved = rows.first().is_some_and(|row| row.is_reserved);
-        let mut moved: Vec<MovedLedger> = rows.into_iter().filter_map(MovedRow::moved).collect();
-        moved.sort_by(|one, other| one.key.cmp(&other.key));
-        MovedLedgers { is_reserved, moved }
+        let mut updated: Vec<UpdatedLedger> = rows.into_iter().filter_map(LedgerOutcomeRow::updated).collect();
+        updated.sort_by(|one, other| one.key.cmp(&other.key));
+        LedgerOutcome { is_reserved, updated }
     }
 }
 
 /// Changes ledgers. Reservations are made if all of the batch fit in their ledgers, which exist.
-pub(in crate::store) async fn move_ledgers(tx: &mut Tx<'_>, batch: &LedgerBatch) -> Result<MovedLedgers, StoreError> {
+pub(in crate::store) async fn update_ledgers(
+    tx: &mut Tx<'_>,
+    batch: &LedgerBatch,
+) -> Result<LedgerOutcome, StoreError> {
     match tx {
         Tx::Postgres(conn) => {
-            let rows = sqlx::query_as(MOVE_LEDGERS).bind(Json(batch)).fetch_all(&mut **conn).await?;
-            Ok(MovedLedgers::of(rows))
+            let rows = sqlx::query_as(UPDATE_LEDGERS).bind(Json(batch)).fetch_all(&mut **conn).await?;
+            Ok(LedgerOutcome::of(rows))
         }
-        Tx::Sqlite(_) => move_one_by_one(tx, batch).await,
+        Tx::Sqlite(_) => update_one_by_one(tx, batch).await,
     }
 }
 
-async fn move_one_by_one(tx: &mut Tx<'_>, batch: &LedgerBatch) -> Result<MovedLedgers, StoreError> {
+async fn update_one_by_one(tx: &mut Tx<'_>, batch: &LedgerBatch) -> Result<LedgerOutcome, StoreError> {
     let mut changes: BTreeMap<LedgerKey, LedgerChange> = BTreeMap::new();
     for settled in &batch.settled {
         // none: it was settled before, and this is the same write once more
@@ -194,7 +197,7 @@ async fn move_one_by_one(tx: &mut Tx<'_>, batch: &LedgerBatch) -> Result<MovedLe
         rows.iter().for_each(|row| row.settle(&mut changes, Spend::default()));
     }
     let is_reserved = reserve_all(tx, &batch.asked, &mut changes).await?;
-    Ok(MovedLedgers { is_reserved, moved: change_ledgers(tx, changes).await? })
+    Ok(LedgerOutcome { is_reserved, updated: change_ledgers(tx, changes).await? })
 }
 
 /// Writes the reservations, and adds them to the changes, if they fit behind these.
@@ -206,7 +209,8 @@ async fn reserve_all(
     let mut wanted: BTreeMap<LedgerKey, (Spend, DayLimits, i64)> = BTreeMap::new();
     for call in asked {
         for (key, limits) in call.ledgers() {
-            let (sum, _, parts) = wanted.entry(key).or_insert((Spend::default(), limits, 1));
+            let (sum, lowest, parts) = wanted.entry(key).or_insert((Spend::default(), limits, 1));
+            *lowest = lowest.lower(limits);
             *parts = call.parts.max(*parts);
             *sum = *sum + Spend { tokens: call.tokens, cost_micros: call.cost_micros };
         }

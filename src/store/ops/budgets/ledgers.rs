@@ -85,7 +85,7 @@ impl LedgerChange {
 
 /// A ledger that calls have changed.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::store) struct MovedLedger {
+pub(in crate::store) struct UpdatedLedger {
     pub key: LedgerKey,
     /// The sum of the calls that were settled.
     pub spent: Spend,
@@ -178,14 +178,15 @@ impl Store {
         self.counts.budget_refused(refusal);
     }
 
-    /// Settles the reservations of earlier executions of a run, whose leases have lower numbers, by what is on its record: before this execution adds to it.
+    /// Settles the reservations of earlier executions of a run by what is on its record, before this execution adds to it. Leases of
+    /// earlier executions have lower tokens.
     pub async fn settle_lost_reservations(&self, tenant: &str, lease: Lease) -> Result<(), StoreError> {
         let mut write = self.db.write_for_engine(QueueFlow::of(Some(tenant))).await?;
         let tx = &mut write.tx();
         let lost = tx.query(TAKE_LOST_OF_RUN).bind(lease.run_id).bind(lease.token).all().await?;
-        let moved = change_ledgers(tx, settled_by_record(lost)).await?;
+        let updated = change_ledgers(tx, settled_by_record(lost)).await?;
         write.commit().await?;
-        self.count_spent(&moved);
+        self.count_spent(&updated);
         Ok(())
     }
 
@@ -195,32 +196,36 @@ impl Store {
         let tx = &mut write.tx();
         let lost: Vec<LostReservation> = tx.query(TAKE_STALE).bind(tenant).bind(limit).all().await?;
         let taken = lost.len();
-        let moved = change_ledgers(tx, settled_by_record(lost)).await?;
+        let updated = change_ledgers(tx, settled_by_record(lost)).await?;
         write.commit().await?;
-        self.count_spent(&moved);
+        self.count_spent(&updated);
         Ok(taken)
     }
 
-    /// Counts what calls have come to, and tells owners of ledgers of which most is used now. What is written is written: whom this
-    /// does not reach, the next settlement tells.
-    pub(in crate::store) async fn moved_ledgers(
+    /// Counts what calls have come to, and warns the owners of ledgers that are nearly used up. A warning that fails is left to the
+    /// next settlement.
+    pub(in crate::store) async fn publish_updates(
         &self,
-        moved: &[MovedLedger],
+        updated: &[UpdatedLedger],
         settlements: impl Iterator<Item = &Settlement>,
     ) {
-        self.count_spent(moved);
+        self.count_spent(updated);
         let notices: Vec<_> = settlements.filter_map(|one| one.notice.clone()).collect();
-        if nearly_used(moved, &notices).next().is_none() {
+        if nearly_used(updated, &notices).next().is_none() {
             return;
         }
-        if let Err(error) = self.warn_of_budgets(moved, &notices).await {
+        if let Err(error) = self.warn_of_budgets(updated, &notices).await {
             tracing::warn!(%error, "owners could not be told that most of a budget is used");
         }
     }
 
-    async fn warn_of_budgets(&self, moved: &[MovedLedger], notices: &[Arc<BudgetNotice>]) -> Result<(), StoreError> {
+    async fn warn_of_budgets(
+        &self,
+        updated: &[UpdatedLedger],
+        notices: &[Arc<BudgetNotice>],
+    ) -> Result<(), StoreError> {
         let mut write = self.db.write_for_engine(QueueFlow::of(None)).await?;
-        let told = warn_owners(&mut write.tx(), moved, notices, self.clock.now()).await?;
+        let told = warn_owners(&mut write.tx(), updated, notices, self.clock.now()).await?;
         write.commit().await?;
         if told {
             self.notify(Topic::Outbox);
@@ -229,8 +234,8 @@ impl Store {
     }
 
     /// Counts what calls have come to in these ledgers.
-    pub(in crate::store) fn count_spent(&self, moved: &[MovedLedger]) {
-        let of_tenants = moved.iter().filter(|ledger| ledger.key.scope() == BudgetScope::Tenant);
+    pub(in crate::store) fn count_spent(&self, updated: &[UpdatedLedger]) {
+        let of_tenants = updated.iter().filter(|ledger| ledger.key.scope() == BudgetScope::Tenant);
         of_tenants.for_each(|ledger| self.counts.budget_spent(ledger.spent));
     }
 }
@@ -247,8 +252,8 @@ fn settled_by_record(lost: Vec<LostReservation>) -> BTreeMap<LedgerKey, LedgerCh
 pub(in crate::store) async fn change_ledgers(
     tx: &mut Tx<'_>,
     changes: BTreeMap<LedgerKey, LedgerChange>,
-) -> Result<Vec<MovedLedger>, StoreError> {
-    let mut moved = Vec::new();
+) -> Result<Vec<UpdatedLedger>, StoreError> {
+    let mut updated = Vec::new();
     for (key, change) in changes {
         let limits = change.limits.unwrap_or_default();
         let row: Option<LedgerRow> = ledger_query(tx.query(CHANGE), &key)
@@ -265,21 +270,21 @@ pub(in crate::store) async fn change_ledgers(
         let Some(row) = row else { continue };
         let (used, is_warned) = (row.used(), row.is_warned);
         let limits = DayLimits { tokens: row.tokens_limit, cost_micros: row.cost_micros_limit };
-        moved.push(MovedLedger { key, spent: change.spent, used, limits, is_warned });
+        updated.push(UpdatedLedger { key, spent: change.spent, used, limits, is_warned });
     }
-    Ok(moved)
+    Ok(updated)
 }
 
 /// Tells owners of ledgers of which most is used now, each once; answers whether somebody is told.
 pub(in crate::store) async fn warn_owners(
     tx: &mut Tx<'_>,
-    moved: &[MovedLedger],
+    updated: &[UpdatedLedger],
     notices: &[Arc<BudgetNotice>],
     now: DateTime<Utc>,
 ) -> Result<bool, StoreError> {
     let mut told: Vec<NewDelivery> = Vec::new();
-    for (ledger, notice) in nearly_used(moved, notices) {
-        let MovedLedger { key, used, limits, .. } = ledger;
+    for (ledger, notice) in nearly_used(updated, notices) {
+        let UpdatedLedger { key, used, limits, .. } = ledger;
         let Some(quantity) = limits.nearly_used(*used) else { continue };
         let warns = tx.query(
             "update budget_days set warned_at = $4
@@ -297,12 +302,12 @@ pub(in crate::store) async fn warn_owners(
 
 /// Ledgers whose owner is to know, and has not been told, that most of them is used, each with the notice about it.
 fn nearly_used<'a>(
-    moved: &'a [MovedLedger],
+    updated: &'a [UpdatedLedger],
     notices: &'a [Arc<BudgetNotice>],
-) -> impl Iterator<Item = (&'a MovedLedger, &'a BudgetNotice)> {
-    moved.iter().filter_map(|ledger| {
+) -> impl Iterator<Item = (&'a UpdatedLedger, &'a BudgetNotice)> {
+    updated.iter().filter_map(|ledger| {
         let is_due = !ledger.is_warned && ledger.limits.nearly_used(ledger.used).is_some();
-        let MovedLedger { key, .. } = ledger;
+        let UpdatedLedger { key, .. } = ledger;
         let notice = notices.iter().find(|notice| notice.is_about(&key.tenant, key.task_id));
         Some((ledger, &**notice.filter(|_| is_due)?))
     })

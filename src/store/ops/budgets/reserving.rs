@@ -7,7 +7,7 @@ use crate::domain::notification::NoticeKind;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::text::text;
 use crate::store::db::write_batcher::WriteBatcher;
-use crate::store::ops::budgets::ledger_batch::{LedgerBatch, move_ledgers};
+use crate::store::ops::budgets::ledger_batch::{LedgerBatch, update_ledgers};
 use crate::store::ops::budgets::ledgers::{LedgerKey, LedgerRow, READ_LEDGER, ledger_query, ledgers};
 use crate::store::ops::budgets::reservation::{Reservation, Reserved};
 use crate::store::{Settlement, Store, StoreError, Topic, with_timeout};
@@ -19,11 +19,11 @@ pub(in crate::store) const TOGETHER: usize = 100;
 const TAKEN_BACK: i64 = 500;
 
 /// Reservations that wait to be written, and how each ends.
-pub(in crate::store) type ReservationBatcher = WriteBatcher<Reservation, Result<Tried, StoreError>>;
+pub(in crate::store) type ReservationBatcher = WriteBatcher<Reservation, Result<ReservationResult, StoreError>>;
 
-/// How a try to reserve ends.
+/// Result of one attempt to reserve.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(in crate::store) enum Tried {
+pub(in crate::store) enum ReservationResult {
     Granted,
     /// The limit that is met, and whether what is spent alone meets it.
     Met(BudgetRefusal, bool),
@@ -35,15 +35,17 @@ impl Store {
     pub async fn reserve_budget(&self, call: &Reservation) -> Result<Reserved, StoreError> {
         let tried = match self.try_reserve(call).await? {
             // somebody may have died with what is missing here
-            Tried::Met(..) if self.release_stale_reservations(Some(&call.tenant), TAKEN_BACK).await? > 0 => {
+            ReservationResult::Met(..)
+                if self.release_stale_reservations(Some(&call.tenant), TAKEN_BACK).await? > 0 =>
+            {
                 self.try_reserve(call).await?
             }
             tried => tried,
         };
         match tried {
-            Tried::Granted => Ok(Reserved::Granted),
-            Tried::Met(_, false) => Ok(Reserved::NotNow),
-            Tried::Met(refusal, true) => {
+            ReservationResult::Granted => Ok(Reserved::Granted),
+            ReservationResult::Met(_, false) => Ok(Reserved::NotNow),
+            ReservationResult::Met(refusal, true) => {
                 self.counts.budget_refused(refusal);
                 self.tell_used_up(call, refusal).await?;
                 Ok(Reserved::Refused(refusal))
@@ -54,20 +56,20 @@ impl Store {
     /// As [`Store::reserve_budget`], for a call that nobody waits for: whether it is reserved. Nobody is told of a limit that is
     /// met.
     pub async fn reserve_budget_if_left(&self, call: &Reservation) -> Result<bool, StoreError> {
-        Ok(self.try_reserve(call).await? == Tried::Granted)
+        Ok(self.try_reserve(call).await? == ReservationResult::Granted)
     }
 
     /// Settles calls that are on the record, without an append. Settling one twice changes nothing.
     pub async fn settle_budget(&self, tenant: &str, settlements: &[Settlement]) -> Result<(), StoreError> {
         let batch = LedgerBatch::new(settlements.iter(), [], [].iter());
         let mut write = self.db.write_quick(QueueFlow::of(Some(tenant))).await?;
-        let moved = move_ledgers(&mut write.tx(), &batch).await?.moved;
+        let updated = update_ledgers(&mut write.tx(), &batch).await?.updated;
         write.commit().await?;
-        self.moved_ledgers(&moved, settlements.iter()).await;
+        self.publish_updates(&updated, settlements.iter()).await;
         Ok(())
     }
 
-    async fn try_reserve(&self, call: &Reservation) -> Result<Tried, StoreError> {
+    async fn try_reserve(&self, call: &Reservation) -> Result<ReservationResult, StoreError> {
         let store = self.clone();
         let work = |calls: Vec<_>| async move { store.reserve_batch(&calls).await };
         let tried = self.reservations.submit_for(call.tenant.clone(), 0, call.clone(), work).await;
@@ -75,10 +77,10 @@ impl Store {
     }
 
     /// All at once while there is enough for all of them, and else one by one.
-    async fn reserve_batch(&self, calls: &[Reservation]) -> Vec<Result<Tried, StoreError>> {
+    async fn reserve_batch(&self, calls: &[Reservation]) -> Vec<Result<ReservationResult, StoreError>> {
         if calls.len() > 1 {
             match with_timeout(self.reserve_together(calls)).await {
-                Ok(true) => return calls.iter().map(|_| Ok(Tried::Granted)).collect(),
+                Ok(true) => return calls.iter().map(|_| Ok(ReservationResult::Granted)).collect(),
                 // it may have taken effect
                 Err(StoreError::Unavailable(why)) => {
                     return calls.iter().map(|_| Err(StoreError::Unavailable(why.clone()))).collect();
@@ -97,13 +99,14 @@ impl Store {
     async fn reserve_together(&self, calls: &[Reservation]) -> Result<bool, StoreError> {
         let batch = LedgerBatch::new([].iter(), [], calls.iter());
         let mut write = self.db.write_quick(QueueFlow::of(None)).await?;
-        let moved = move_ledgers(&mut write.tx(), &batch).await?;
+        let updated = update_ledgers(&mut write.tx(), &batch).await?;
         write.commit().await?;
-        Ok(moved.is_reserved)
+        Ok(updated.is_reserved)
     }
 
-    async fn reserve_alone(&self, call: &Reservation) -> Result<Tried, StoreError> {
-        let met = |scope, quantity, is_used_up| Ok(Tried::Met(BudgetRefusal { scope, quantity }, is_used_up));
+    async fn reserve_alone(&self, call: &Reservation) -> Result<ReservationResult, StoreError> {
+        let met =
+            |scope, quantity, is_used_up| Ok(ReservationResult::Met(BudgetRefusal { scope, quantity }, is_used_up));
         for key in ledgers(&call.tenant, call.task_id, call.day) {
             if let Some(quantity) = call.bounds_of(&key).exceeded(call.most) {
                 return met(key.scope(), quantity, true);
@@ -111,7 +114,7 @@ impl Store {
         }
         for _ in 0..2 {
             if self.reserve_together(std::slice::from_ref(call)).await? {
-                return Ok(Tried::Granted);
+                return Ok(ReservationResult::Granted);
             }
             let mut is_new = false;
             for key in ledgers(&call.tenant, call.task_id, call.day) {
