@@ -3,7 +3,7 @@
 # tests/it/faults.rs (the faults) and tests/it/support/checker.rs (the judge). Says at the end what was done, in figures.
 #
 #   scripts/chaos.sh --short            every fault, 50 cycles of kill -9 on each database: within five minutes
-#                                       (scripts/test.sh runs these, too)
+#                                       (scripts/test.sh runs these, too, with 25 cycles)
 #   scripts/chaos.sh --long [CYCLES]    the same with 1000 cycles on each database, or CYCLES: about half an hour
 #   scripts/chaos.sh --failpoints       services with a bug planted in them, each of which must be caught; and the service with
 #                                       1 % of the store's calls failing (scripts/test.sh runs these, too)
@@ -33,6 +33,7 @@ case "$mode" in
         # its cases wait more than they do: within five minutes on two processors
         export NEXTEST_TEST_THREADS=$(($(nproc) + 1))
         export RUST_TEST_THREADS=$NEXTEST_TEST_THREADS
+        export REVEILLE_CHAOS_CYCLES=50
         ;;
     --long)
         export REVEILLE_CHAOS_CYCLES=${2:-1000}

@@ -2,11 +2,14 @@
 # The long drills: a test of the usual suite with far larger numbers. For an evening or a release, not for each change.
 #
 #   scripts/drills.sh faults [CYCLES]   every fault, with 1000 cycles of kill -9 on each database, or CYCLES: half an hour.
-#                                       It is scripts/chaos.sh --long. Short case, 50 cycles: faults::killed
+#                                       It is scripts/chaos.sh --long. Short case, 25 cycles: faults::killed
 #   scripts/drills.sh budgets [RUNS]    2000 runs, or RUNS, on two instances that share one budget of a day: a minute.
 #                                       Short case, 100 runs: engine::budgets::runs_on_two_instances
 #   scripts/drills.sh events [EVENTS]   a million events, or EVENTS, through three instances that are killed: half an hour.
-#                                       Short case, 100000 events: events::storm
+#                                       Short case, 40000 events: events::storm
+#   scripts/drills.sh deliveries [DELIVERIES]
+#                                       10000 deliveries, or DELIVERIES, through a channel that misbehaves in every way, by
+#                                       instances that die: five minutes. Short case, 1500: engine::outbox
 #   scripts/drills.sh all               all of them, one after the other, with the numbers above
 #
 # It starts the servers that it needs as scripts/test.sh does, unless it is started by it. Each drill ends with 0 or 1.
@@ -17,15 +20,16 @@ refuse() { echo "scripts/drills.sh: $1" >&2; exit 2; }
 
 drill=${1:-}
 case "$drill" in
-    faults | budgets | events) [ $# -le 2 ] || refuse "$drill takes one number and nothing more" ;;
+    faults | budgets | events | deliveries) [ $# -le 2 ] || refuse "$drill takes one number and nothing more" ;;
     all) [ $# = 1 ] || refuse "all takes nothing more" ;;
-    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    *) refuse "say faults, budgets, events or all; see scripts/drills.sh --help" ;;
+    -h | --help) sed -n '2,16s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) refuse "say faults, budgets, events, deliveries or all; see scripts/drills.sh --help" ;;
 esac
 number=${2:-}
 [[ ${number:-1} =~ ^[1-9][0-9]*$ ]] || refuse "$number is not a number of 1 or more"
 case "$drill" in
     budgets) [ "${number:-10}" -ge 10 ] && [ "${number:-10}" -le 10000 ] || refuse "budgets takes 10 to 10000 runs" ;;
+    deliveries) [ "${number:-1000}" -ge 1000 ] || refuse "deliveries takes 1000 or more" ;;
     events) [ $((${number:-500} % 500)) = 0 ] || refuse "events needs a multiple of 500, which is what one request carries" ;;
 esac
 [ -n "${REVEILLE_TEST_POSTGRES_URL:-}" ] || exec scripts/test.sh --servers scripts/drills.sh "$@"
@@ -51,9 +55,17 @@ events() {
         run_test events::storm::events_through_three_instances_that_are_killed_make_one_run_for_each_match
 }
 
+deliveries() {
+    local database
+    for database in sqlite postgres; do
+        REVEILLE_DRILL_DELIVERIES=${1:-10000} \
+            run_test "engine::outbox::each_delivery_through_a_sick_channel_ends_in_one_honest_state::$database" || return
+    done
+}
+
 outcome=0
 case "$drill" in
-    all) for each in faults budgets events; do "$each" || outcome=1; done ;;
+    all) for each in faults budgets events deliveries; do "$each" || outcome=1; done ;;
     *) "$drill" "$number" || outcome=1 ;;
 esac
 exit "$outcome"

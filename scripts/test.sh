@@ -224,7 +224,9 @@ step() {
 # have one (src/base/failpoint.rs). Clippy and the documentation are without it, as a release is.
 build=(--locked --features failpoints)
 
-# Runs the tests, shows them, and keeps what was printed for the count.
+# Runs the tests, shows them, and keeps what was printed for the count. Many wait more than they compute, so one more runs at
+# a time than there are processors.
+export NEXTEST_TEST_THREADS=${NEXTEST_TEST_THREADS:-$(($(nproc) + 1))}
 tests() {
     if cargo nextest --version >/dev/null 2>&1; then
         cargo nextest run "${build[@]}" --no-fail-fast --color "$([ -t 1 ] && echo always || echo never)" "$@" 2>&1 | tee "$dir/tests.log"

@@ -12,7 +12,6 @@ use reveille::domain::approval::{Approval, ApprovalStatus};
 use reveille::domain::notification::DeliveryState;
 use reveille::domain::run::RunState;
 use reveille::domain::task::Task;
-use reveille::http;
 use reveille::ports::channel::email;
 use reveille::ports::tool::{Tool, ToolOutput};
 use reveille::store::ApprovalFilter;
@@ -121,7 +120,7 @@ async fn page(instance: &Instance, path: &str, form: Option<&[(&str, &str)]>) ->
         .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
         .body(sent.map_or(Body::empty(), Body::from))
         .expect("a request");
-    let router = http::router(instance.http().clone());
+    let router = instance.router();
     instance
         .on(|_| async move {
             let answer = router.oneshot(request).await.expect("an answer");

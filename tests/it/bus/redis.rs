@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use reveille::base::clock::Clock;
-use reveille::base::id::Scope;
+use reveille::base::clock::{Clock, pause};
+use reveille::base::id::{Scope, Tenant};
 use reveille::base::secret::SecretUrl;
 use reveille::ports::bus::{BusError, Settings};
 
 use super::world::{
     BusHarness, acknowledge, dead_letters, event, ids_of, log, log_filter, names_of, read, read_nothing, waits_end,
 };
-use crate::support::redis::RedisServer;
+use crate::support::redis::{RedisServer, STALLED};
 
 /// After every retention.
 fn after_a_year() -> chrono::DateTime<chrono::Utc> {
@@ -74,6 +74,43 @@ async fn entry_deleted_while_a_dead_consumer_held_it_is_acknowledged() {
     let again = read(&*stage.bus, 1).await;
     assert_eq!((ids_of(&again), again[0].deliveries), (vec!["2".to_owned()], 2));
     assert_eq!(stage.bus.backlog().await.unwrap().pending, 1, "nothing but what is held now");
+    stage.leave().await;
+}
+
+#[tokio::test]
+async fn entries_that_were_left_are_read_in_order_as_soon_as_there_is_room_and_by_nobody_else() {
+    let stage = BusHarness::redis().await;
+    let full = [Tenant::new("a").unwrap()];
+    stage.publish(&(0..60).map(|n| event("a", &n.to_string())).collect::<Vec<_>>()).await;
+    assert_eq!(stage.bus.read_except(&full, 20, Duration::ZERO).await.unwrap(), []);
+    // they are held for longer than a dead consumer's would be
+    let other = stage.another().await;
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < STALLED * 2 {
+        assert_eq!(stage.bus.read_except(&full, 20, Duration::ZERO).await.unwrap(), []);
+        read_nothing(&*other).await;
+        pause(STALLED / 10).await;
+    }
+    stage.publish(&[event("a", "60")]).await;
+    let mut found = Vec::new();
+    // within a counted number of reads: nothing waits for a time to pass
+    for _ in 0..8 {
+        found.extend(stage.bus.read(20, Duration::ZERO).await.unwrap());
+    }
+    assert_eq!(ids_of(&found), (0..61).map(|n| n.to_string()).collect::<Vec<_>>());
+    assert!(found.iter().all(|entry| entry.deliveries == 1), "none is counted");
+    stage.leave().await;
+}
+
+#[tokio::test]
+async fn entries_that_a_dead_consumer_has_left_come_to_another() {
+    let stage = BusHarness::redis().await;
+    let dead = stage.another().await;
+    stage.publish(&(0..3).map(|n| event("a", &n.to_string())).collect::<Vec<_>>()).await;
+    assert_eq!(dead.read_except(&[Tenant::new("a").unwrap()], 20, Duration::ZERO).await.unwrap(), []);
+    drop(dead);
+    stage.stall().await;
+    assert_eq!(ids_of(&read(&*stage.bus, 3).await), ["0", "1", "2"]);
     stage.leave().await;
 }
 

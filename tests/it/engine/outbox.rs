@@ -1,5 +1,5 @@
-//! Ten thousand deliveries through a channel that misbehaves in every way, by instances that die: each ends in one honest
-//! state, and none is taken twice, because the other side drops what it has seen.
+//! 1,500 deliveries, or as many as `scripts/drills.sh` asks for, through a channel that misbehaves in every way, by instances
+//! that die: each ends in one honest state, and none is taken twice, because the other side drops what it has seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -12,18 +12,18 @@ use reveille::store::DeliveryFilter;
 use serde_json::json;
 
 use crate::support::app::Instance;
+use crate::support::servers;
 use crate::support::sink::{Answer, Sink};
 use crate::support::smtp::MailServer;
 use crate::support::world::{ADMIN, World, on_both};
 
 on_both! {
-    each_of_ten_thousand_deliveries_ends_in_one_honest_state
+    each_delivery_through_a_sick_channel_ends_in_one_honest_state
     mails_that_a_death_cut_off_are_unknown_and_come_at_most_once
 }
 
-const DELIVERIES: usize = 10_000;
-/// Those of them that go to a receiver that is never well.
-const SICK: usize = 40;
+/// Deliveries that go to a receiver that is never well.
+const SICK: usize = 12;
 /// Mails, which no server drops when they come again.
 const MAILS: usize = 60;
 /// How often an instance dies with attempts under way.
@@ -66,14 +66,15 @@ fn expected(id: &str) -> DeliveryState {
     }
 }
 
-async fn each_of_ten_thousand_deliveries_ends_in_one_honest_state(mut world: World) {
+async fn each_delivery_through_a_sick_channel_ends_in_one_honest_state(mut world: World) {
+    let deliveries = servers::drill_deliveries();
     world.egress.allow = vec!["127.0.0.1:*".into()];
     world.channels.webhook.timeout_seconds = 1;
     let (sink, sick) = (Sink::start().await, Sink::start().await);
     sink.answer(script);
     sick.answer(|id, _| if scripted_answer(id) < 500 { Answer::Status(500) } else { Answer::RetryAfter(429, 7) });
     let mut instance = world.instance();
-    for (tenant, sink, count) in [("ann", &sink, DELIVERIES - SICK), ("bob", &sick, SICK)] {
+    for (tenant, sink, count) in [("ann", &sink, deliveries - SICK), ("bob", &sick, SICK)] {
         let webhook = json!({ "url": sink.url(), "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" });
         let recipient = json!({ "addresses": { "webhook": webhook } });
         let (status, answer) = instance.ask("PUT", &format!("/v1/recipients/{tenant}"), ADMIN, Some(recipient)).await;
@@ -91,7 +92,7 @@ async fn each_of_ten_thousand_deliveries_ends_in_one_honest_state(mut world: Wor
             // and a little further, so that many are due at once
             world.clock.advance(next - world.clock.now() + AT_ONCE);
         }
-        if crashes < CRASHES && sink.requests().len() > (crashes + 1) * DELIVERIES / (CRASHES + 2) {
+        if crashes < CRASHES && sink.requests().len() > (crashes + 1) * deliveries / (CRASHES + 2) {
             crashes += 1;
             instance = kill_during_delivery(instance, &world, &sink).await;
         }
@@ -108,8 +109,12 @@ async fn each_of_ten_thousand_deliveries_ends_in_one_honest_state(mut world: Wor
     let (mut requests, to_the_sick) = (sink.requests(), sick.requests());
     for Ended { id, tenant, state, attempts } in ended(&instance).await {
         *states.entry(state.as_str()).or_insert(0) += 1;
-        let expected = if tenant == "bob" { DeliveryState::Failed } else { expected(&id) };
-        let honest = state == expected && taken.contains(&id) == (state == DeliveryState::Delivered);
+        let is_expected = match tenant == "bob" {
+            // a death may cut off the last attempt, too
+            true => matches!(state, DeliveryState::Failed | DeliveryState::Unknown),
+            false => state == expected(&id),
+        };
+        let honest = is_expected && taken.contains(&id) == (state == DeliveryState::Delivered);
         // an attempt that was cut off by a death may have sent nothing; none is sent that was not begun
         let sent = requests.remove(&id).or_else(|| to_the_sick.get(&id).copied()).unwrap_or(0);
         if !honest || sent > attempts as usize {
@@ -117,8 +122,8 @@ async fn each_of_ten_thousand_deliveries_ends_in_one_honest_state(mut world: Wor
         }
     }
     assert_eq!(wrong, [], "{states:?}");
-    assert_eq!(states.values().sum::<usize>(), DELIVERIES);
-    assert!(states["failed"] > SICK && states["delivered"] > states["failed"], "{states:?}");
+    assert_eq!(states.values().sum::<usize>(), deliveries);
+    assert!(states["failed"] > SICK / 2 && states["delivered"] > states["failed"], "{states:?}");
     assert_eq!((sick.taken(), requests), (vec![], BTreeMap::new()));
     instance.finish(&world).await;
 }
@@ -173,7 +178,7 @@ async fn make(instance: &Instance, world: &World, tenant: &str, channel: &str, c
         kind: MessageKind::Message,
         urgency: MessageKind::Message.urgency(),
         subject: Some("A message".into()),
-        text: Some("There are ten thousand of these".into()),
+        text: Some("There are many of these".into()),
     };
     instance.on(|store| async move { store.post_delivery(&message).await }).await.expect("posted");
     let copies = |id: &str, numbers: &str| {

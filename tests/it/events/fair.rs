@@ -17,9 +17,11 @@ const LOOK: Duration = Duration::from_millis(10);
 /// Tasks of the flood, and events: 1,800 matches, which are more than three writes.
 const TASKS: usize = 6;
 const EVENTS: usize = 300;
+/// Matches of one write at most.
+const WRITE: usize = 500;
 
 on_each_bus! {
-    quiet_tenant_has_its_turn_beside_a_flood_within_a_counted_number_of_rounds
+    quiet_tenant_has_its_turn_beside_a_flood_before_its_third_write
     flood_is_recorded_once_though_its_instance_dies_halfway
     entries_beyond_a_quota_are_recorded_as_skipped_and_none_is_lost
 }
@@ -54,22 +56,20 @@ fn loud_events(mut task: Value) -> Value {
     task
 }
 
-async fn quiet_tenant_has_its_turn_beside_a_flood_within_a_counted_number_of_rounds(world: World) {
+async fn quiet_tenant_has_its_turn_beside_a_flood_before_its_third_write(world: World) {
     let instance = world.instance();
     let loud = flooded(&instance).await;
     let quiet = instance.task(on(json!({}))).await;
     instance.publish(&[json!({ "id": "1" })]).await;
-    let mut rounds = 0;
+    // rounds are not counted: on a busy machine one may end before anything is judged
     while instance.runs(&quiet).await.is_empty() {
-        rounds += 1;
-        assert!(rounds <= 4, "its one event waits for {rounds} rounds");
+        let mut recorded = 0;
+        for task in &loud {
+            recorded += instance.runs(task).await.len();
+        }
+        assert!(recorded <= 2 * WRITE, "its one event waits behind {recorded} of the flood");
         instance.match_round().await;
     }
-    let mut recorded = 0;
-    for task in &loud {
-        recorded += instance.runs(task).await.len();
-    }
-    assert!(recorded <= rounds * 500, "a round writes so much at most: {recorded} in {rounds}");
     instance.match_events().await;
     for task in &loud {
         assert_eq!(instance.runs(task).await.len(), EVENTS, "each match has its record");

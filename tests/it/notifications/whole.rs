@@ -6,7 +6,6 @@ use reveille::base::id::Scope;
 use reveille::base::secret::Secret;
 use reveille::domain::notification::{Delivery, DeliveryState, MessageKind, NewDelivery};
 use reveille::domain::task::Urgency;
-use reveille::http;
 use reveille::ports::channel::{email, full_message_url, sms};
 use serde_json::json;
 use tower::ServiceExt;
@@ -47,7 +46,7 @@ struct Seen {
 /// The answer to a browser without any token.
 async fn open(instance: &Instance, method: &str, token: &str) -> Seen {
     let request = Request::builder().method(method).uri(format!("/messages/{token}")).body(Body::empty());
-    let (router, request) = (http::router(instance.http().clone()), request.expect("a request"));
+    let (router, request) = (instance.router(), request.expect("a request"));
     instance
         .on(|_| async move {
             let (parts, body) = router.oneshot(request).await.expect("an answer").into_parts();

@@ -13,7 +13,6 @@ use reveille::base::clock::pause;
 use reveille::base::id::Scope;
 use reveille::domain::notification::{Addresses, Recipient};
 use reveille::domain::run::RunState;
-use reveille::http;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tower::ServiceExt;
@@ -119,7 +118,7 @@ fn address(name: &str) -> String {
 /// All that a stream says, kept in `heard` while it comes, until it ends.
 async fn listen(instance: &Instance, path: &str, heard: Arc<Mutex<Vec<u8>>>) -> JoinHandle<()> {
     let asked = Asked::get(path).header("authorization", format!("Bearer {ADMIN}")).body(Body::empty()).unwrap();
-    let router = http::router(instance.http().clone());
+    let router = instance.router();
     let answer = instance.on(|_| async move { router.oneshot(asked).await.expect("an answer") }).await;
     assert_eq!(
         (answer.status().as_u16(), &answer.headers()["content-type"]),

@@ -3,7 +3,7 @@
 //! Instances come and go in a [`World`]. Each has a runtime of its own, so that a crash takes all of it, as the death of
 //! a process would. What an instance leaves behind when it is finished (a queued run, a slot, a parked run) fails the test.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
@@ -65,6 +65,8 @@ pub struct Instance {
     pub store: Store,
     engine: Option<Engine>,
     http: Option<http::HttpState>,
+    /// The routes, which know the whole reference: they are made once.
+    router: OnceLock<axum::Router>,
     runtime: Option<Runtime>,
     stop: CancellationToken,
 }
@@ -85,7 +87,8 @@ impl Instance {
         let in_it = runtime.enter();
         drop(engine.finisher.run(stop.clone()));
         drop(in_it);
-        Instance { number, store, engine: Some(engine), http: Some(http), runtime: Some(runtime), stop }
+        let router = OnceLock::new();
+        Instance { number, store, engine: Some(engine), http: Some(http), router, runtime: Some(runtime), stop }
     }
 
     pub fn engine(&self) -> &Engine {
@@ -94,6 +97,11 @@ impl Instance {
 
     pub fn http(&self) -> &http::HttpState {
         self.http.as_ref().expect("an instance")
+    }
+
+    /// What answers requests.
+    pub fn router(&self) -> axum::Router {
+        self.router.get_or_init(|| http::router(self.http().clone())).clone()
     }
 
     /// A task of the tenant `ann` from what differs from: every minute, the executor `test`, no second attempt.
@@ -370,7 +378,7 @@ impl Instance {
             request = request.header("content-type", "application/json");
         }
         let bytes = body.as_ref().map_or(Body::empty(), |body| Body::from(body.to_string()));
-        let (router, request) = (http::router(self.http().clone()), request.body(bytes).expect("a request"));
+        let (router, request) = (self.router(), request.body(bytes).expect("a request"));
         let (status, kind, answer) = self
             .on(|_| async move {
                 let (parts, body) = router.oneshot(request).await.expect("an answer").into_parts();
@@ -399,14 +407,14 @@ impl Instance {
             .header(signature.0, signature.1)
             .body(Body::from(form))
             .expect("a request");
-        let router = http::router(self.http().clone());
+        let router = self.router();
         self.on(|_| async move { router.oneshot(request).await.expect("an answer").status().as_u16() }).await
     }
 
     /// The answer to a GET of an admin, as text.
     pub async fn page(&self, path: &str) -> String {
         let request = Request::get(path).header("authorization", format!("Bearer {}", super::world::ADMIN));
-        let (router, request) = (http::router(self.http().clone()), request.body(Body::empty()).expect("a request"));
+        let (router, request) = (self.router(), request.body(Body::empty()).expect("a request"));
         self.on(|_| async move {
             let answer = router.oneshot(request).await.expect("an answer");
             assert!(answer.status().is_success(), "{}", answer.status());
@@ -491,7 +499,7 @@ impl Instance {
     }
 
     fn die(&mut self) {
-        drop((self.engine.take(), self.http.take()));
+        drop((self.engine.take(), self.http.take(), self.router.take()));
         let runtime = self.runtime.take().expect("a live instance");
         // a runtime can't be shut down from within another one
         let ended = std::thread::spawn(move || runtime.shutdown_timeout(PATIENCE));

@@ -49,7 +49,7 @@ fn number(name: &str, usual: usize) -> usize {
 
 /// How many cycles of a fault that is repeated: what CI does, unless `scripts/chaos.sh` asks for more.
 pub fn chaos_cycles() -> usize {
-    number("REVEILLE_CHAOS_CYCLES", 50)
+    number("REVEILLE_CHAOS_CYCLES", 25)
 }
 
 /// How many runs share a budget on two instances: what CI does, unless `scripts/drills.sh` asks for more.
@@ -59,7 +59,12 @@ pub fn drill_runs() -> usize {
 
 /// How many events pass instances that are killed: what CI does, unless `scripts/drills.sh` asks for more.
 pub fn drill_events() -> usize {
-    number("REVEILLE_DRILL_EVENTS", 100_000)
+    number("REVEILLE_DRILL_EVENTS", 40_000)
+}
+
+/// How many deliveries a channel that misbehaves is given: what CI does, unless `scripts/drills.sh` asks for more.
+pub fn drill_deliveries() -> usize {
+    number("REVEILLE_DRILL_DELIVERIES", 1_500)
 }
 
 /// A port for a server that goes down and comes back: below those that the system gives to whoever asks for any, or one of

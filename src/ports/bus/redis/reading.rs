@@ -12,6 +12,7 @@ use redis::{Cmd, RedisError, cmd, pipe};
 use tokio::sync::{Mutex, Notify};
 
 use crate::base::id::Tenant;
+use crate::ports::bus::redis::deferred_entries::{LeftEntries, SortedEntries};
 use crate::ports::bus::redis::servers::{RedisConnection, RedisLink, is_lost};
 use crate::ports::bus::redis::streams::{Raw, StreamId, StreamNames, entry_name, event_of};
 use crate::ports::bus::{BusEntry, BusError};
@@ -22,7 +23,7 @@ pub(super) const BLOCK: Duration = Duration::from_secs(5);
 const BLOCK_TO_THE_END: Duration = Duration::from_secs(2);
 /// Entries that are looked through at once for those of tenants that are not full, however few of them are wanted.
 const LOOKED_THROUGH: usize = 500;
-/// An entry that was left comes again after this long.
+/// An entry that was given up comes again after this long.
 pub(super) const LEFT_FOR: Duration = Duration::from_secs(1);
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// How often the streams of a cluster are asked: first, and at last while nothing comes.
@@ -46,6 +47,14 @@ pub(super) struct StreamReader {
     number: AtomicI64,
 }
 
+/// What one read may answer.
+struct ReadBounds<'a> {
+    /// Tenants of which nothing is wanted now.
+    full: &'a [Tenant],
+    limit: usize,
+    wait: Duration,
+}
+
 #[derive(Default)]
 struct ReaderState {
     connection: Option<RedisConnection>,
@@ -59,8 +68,11 @@ struct ReaderState {
     /// Whether the last read was of stalled ones, and the stream that is looked through first for the next of them.
     had_stalled: bool,
     first_for_stalled: u32,
-    /// Whether some were left for later since the last look for stalled ones that found none.
-    left_some: bool,
+    /// Whether some were given up since the last look for stalled ones that found none.
+    gave_up: bool,
+    left: LeftEntries,
+    /// Whether the last read was of those that were left.
+    had_left: bool,
 }
 
 impl StreamReader {
@@ -79,7 +91,7 @@ impl StreamReader {
         }
     }
 
-    /// Entries of tenants that are not `full`; those of the others are left, and come again soon.
+    /// Entries of tenants that are not `full`; those of the others are left until they are not.
     pub async fn read(
         &self,
         link: &RedisLink,
@@ -104,13 +116,11 @@ impl StreamReader {
                 }
             };
             let look = if full.is_empty() { limit } else { limit.max(LOOKED_THROUGH) };
-            match self.once(link, &mut connection, &mut state, look, wait.saturating_sub(begun.elapsed())).await {
+            let asked = ReadBounds { full, limit: look, wait: wait.saturating_sub(begun.elapsed()) };
+            match self.once(link, &mut connection, &mut state, asked).await {
                 Ok(entries) => {
-                    let (left, entries) = entries.into_iter().partition(|entry| is_of(entry, full));
-                    let leaving = self.release_entries(&mut connection, left).await;
                     state.connection = Some(connection);
-                    state.rest.extend::<Vec<BusEntry>>(entries);
-                    state.left_some |= leaving?;
+                    state.rest.extend(entries);
                 }
                 Err(error) if error.code() == Some("NOGROUP") => {
                     state.streams = 0;
@@ -155,18 +165,41 @@ impl StreamReader {
         Ok(connection)
     }
 
+    /// One read: of what was left here, or else of what others have left, or is new.
     async fn once(
         &self,
         link: &RedisLink,
         connection: &mut RedisConnection,
         state: &mut ReaderState,
-        limit: usize,
-        wait: Duration,
+        asked: ReadBounds<'_>,
     ) -> Result<Vec<BusEntry>, RedisError> {
         if state.streams == 0 {
             state.streams = self.make_groups(connection).await?;
         }
-        let pause = if state.left_some { LEFT_FOR } else { self.stalled_after / 4 };
+        self.renew_left(connection, &mut state.left).await?;
+        // where many were left, every second read is of the streams
+        if !std::mem::take(&mut state.had_left) {
+            let left = state.left.take(asked.full, asked.limit);
+            if !left.is_empty() {
+                state.had_left = true;
+                return self.read_left(connection, &left).await;
+            }
+        }
+        let found = self.read_streams(link, connection, state, &asked).await?;
+        let SortedEntries { wanted, given_up } = state.left.sort(found, asked.full);
+        state.gave_up |= self.release_entries(connection, given_up).await?;
+        Ok(wanted)
+    }
+
+    async fn read_streams(
+        &self,
+        link: &RedisLink,
+        connection: &mut RedisConnection,
+        state: &mut ReaderState,
+        asked: &ReadBounds<'_>,
+    ) -> Result<Vec<BusEntry>, RedisError> {
+        let limit = asked.limit;
+        let pause = if state.gave_up { LEFT_FOR } else { self.stalled_after / 4 };
         let due = state.looked_for_stalled.is_none_or(|at| at.elapsed() >= pause);
         // where many have stalled, every second read is of new ones
         if due && !std::mem::take(&mut state.had_stalled) {
@@ -178,11 +211,11 @@ impl StreamReader {
                 return Ok(stalled);
             }
             state.looked_for_stalled = Some(Instant::now());
-            state.left_some = false;
+            state.gave_up = false;
         }
         let count = (limit / state.busy.max(1)).max(1);
         let longest = if self.number.load(Ordering::Acquire) == 0 { BLOCK_TO_THE_END } else { BLOCK };
-        let wait = wait.min(longest).min(self.stalled_after / 4);
+        let wait = asked.wait.min(longest).min(self.stalled_after / 4);
         let read = match link.servers.is_cluster() {
             true => self.read_each(connection, state.streams, count, wait).await?,
             false => self.read_all(connection, state.streams, count, wait).await?,
@@ -341,9 +374,4 @@ impl StreamReader {
         let pending: Vec<PendingEntries> = asked.query_async(connection).await?;
         Ok(pending.into_iter().map(|found| found.first().map_or(1, |(_, _, _, deliveries)| *deliveries)).collect())
     }
-}
-
-/// Whether an entry is of one of these tenants.
-fn is_of(entry: &BusEntry, tenants: &[Tenant]) -> bool {
-    entry.event.as_ref().is_ok_and(|event| tenants.contains(&event.tenant))
 }

@@ -21,7 +21,7 @@ use super::vendors::{SentRequest, faults_of};
 use crate::agent::harness::{AgentHarness, Memory};
 
 /// Histories that are tried, each over every wire.
-const CASES: u32 = 96;
+const CASES: u32 = 48;
 /// Each so many-th request is held against the provider's document.
 const SAMPLE: usize = 5;
 
