@@ -32,7 +32,7 @@ use uuid::Uuid;
 
 use crate::agent::calls::ToolRunner;
 use crate::agent::calls::result_cache::ResultCache;
-use crate::agent::checkpoint::{Added, Checkpoint};
+use crate::agent::checkpoint::{Added, Checkpoint, run_error};
 use crate::agent::consent::Consent;
 use crate::agent::context::ContextWindow;
 use crate::agent::context::settings::ContextSettings;
@@ -131,6 +131,8 @@ struct PreparedRequest<'a> {
     /// Of these, the ones that the model is offered.
     offered: Vec<&'a str>,
     system: String,
+    /// Messages of earlier runs, where nothing was said in this one.
+    history: Vec<TranscriptMessage>,
     checkpoint: Checkpoint,
     teller: StreamEmitter,
 }
@@ -211,8 +213,12 @@ impl Agent {
         };
         let system = prompt.text();
         let checkpoint = Checkpoint::load(incoming.store.clone(), incoming.clock.clone()).await?;
+        let history = match incoming.continues && checkpoint.is_empty() {
+            true => incoming.store.earlier().await.map_err(run_error)?,
+            false => Vec::new(),
+        };
         let teller = StreamEmitter::new(incoming.sink.clone());
-        Ok(PreparedRequest { incoming, chain, window, callable, offered, system, checkpoint, teller })
+        Ok(PreparedRequest { incoming, chain, window, callable, offered, system, history, checkpoint, teller })
     }
 
     /// Whether the message may go to the model at all: one check after the other. A run that has begun goes on.
@@ -232,7 +238,7 @@ impl Agent {
 
     /// Where an agent waited for the message, its answer is that of the run, and the loop finds it on the record.
     async fn check_pending_agents(&self, prepared: &mut PreparedRequest<'_>) -> Result<(), RunError> {
-        let PreparedRequest { incoming, system, checkpoint, .. } = prepared;
+        let PreparedRequest { incoming, system, history, checkpoint, .. } = prepared;
         if !checkpoint.is_empty() {
             return Ok(());
         }
@@ -243,7 +249,7 @@ impl Agent {
             provider_message: None,
             finish: None,
         };
-        checkpoint.add(incoming.first_turn, initial_entries(incoming, system));
+        checkpoint.add(incoming.first_turn, initial_entries(incoming, system, std::mem::take(history)));
         checkpoint.add(incoming.first_turn + 1, vec![Added::plain(answer)]);
         checkpoint.flush().await
     }
@@ -273,9 +279,10 @@ impl Agent {
     }
 
     async fn react_loop(&self, prepared: PreparedRequest<'_>) -> Result<LoopEnd, RunError> {
-        let PreparedRequest { incoming, chain, window, callable, offered, system, mut checkpoint, teller } = prepared;
+        let PreparedRequest { incoming, chain, window, callable, offered, system, history, mut checkpoint, teller } =
+            prepared;
         if checkpoint.is_empty() {
-            checkpoint.add(incoming.first_turn, initial_entries(incoming, &system));
+            checkpoint.add(incoming.first_turn, initial_entries(incoming, &system, history));
         }
         let caller = ToolRunner {
             tools: &self.tools,
@@ -358,9 +365,10 @@ fn gate_message(incoming: &AgentRequest) -> GateMessage<'_> {
 }
 
 /// The first entries of a transcript.
-fn initial_entries(incoming: &AgentRequest, system: &str) -> Vec<Added> {
+fn initial_entries(incoming: &AgentRequest, system: &str, history: Vec<TranscriptMessage>) -> Vec<Added> {
     let user = TranscriptMessage::User { text: incoming.text.clone(), metadata: incoming.metadata.clone() };
-    [TranscriptMessage::system(system), user].map(Added::plain).into()
+    let messages = std::iter::once(TranscriptMessage::system(system)).chain(history).chain([user]);
+    messages.map(Added::plain).collect()
 }
 
 /// Logs what an answer took. Never delays or fails it.

@@ -80,6 +80,11 @@ enum Command {
     /// Try out the steps of a pipeline
     #[command(subcommand)]
     Pipeline(remote::pipeline::Command),
+    /// Talk to the agent
+    Chat(remote::conversation::chat::Args),
+    /// List, show and delete conversations
+    #[command(subcommand)]
+    Conversation(remote::conversation::Command),
     /// List, show, watch, cancel and retry runs
     #[command(subcommand)]
     Run(remote::run::Command),
@@ -115,10 +120,10 @@ enum Command {
     Credential(Box<remote::credential::Command>),
     /// See what a tenant may have, and say it for one tenant
     #[command(subcommand)]
-    Quota(remote::quota::Command),
+    Quota(remote::tenant::quota::Command),
     /// See what a tenant's runs may spend on models, and say it for one tenant
     #[command(subcommand)]
-    Budget(remote::budget::Command),
+    Budget(remote::tenant::budget::Command),
     /// See what runs have used of models and tools
     Stats(remote::stats::Args),
     /// Disable and enable a tenant
@@ -200,6 +205,8 @@ fn dispatch<'a>(
         Command::Agent(command) => Box::pin(remote::agent::run(command, environment, screen)),
         Command::Tool(command) => Box::pin(remote::tool::run(command, environment, screen)),
         Command::Pipeline(command) => Box::pin(remote::pipeline::run(command, environment, screen)),
+        Command::Chat(args) => Box::pin(remote::conversation::chat::run(args, environment, screen)),
+        Command::Conversation(command) => Box::pin(remote::conversation::run(command, environment, screen)),
         Command::Run(command) => Box::pin(remote::run::run(command, environment, screen)),
         Command::Approval(command) => Box::pin(remote::approval::run(*command, environment, screen)),
         Command::Grant(command) => Box::pin(remote::approval::grant::run(command, environment, screen)),
@@ -211,8 +218,8 @@ fn dispatch<'a>(
         Command::Recipient(command) => Box::pin(remote::recipient::run(command, environment, screen)),
         Command::Notify(command) => Box::pin(remote::notify::run(command, environment, screen)),
         Command::Credential(command) => Box::pin(remote::credential::run(*command, environment, screen)),
-        Command::Budget(command) => Box::pin(remote::budget::run(command, environment, screen)),
-        Command::Quota(command) => Box::pin(remote::quota::run(command, environment, screen)),
+        Command::Budget(command) => Box::pin(remote::tenant::budget::run(command, environment, screen)),
+        Command::Quota(command) => Box::pin(remote::tenant::quota::run(command, environment, screen)),
         Command::Stats(args) => Box::pin(remote::stats::run(args, environment, screen)),
         Command::Tenant(command) => Box::pin(remote::tenant::run(command, environment, screen)),
         Command::Stop(args) => Box::pin(remote::tenant::stop(args, environment, screen)),

@@ -3,6 +3,7 @@
 pub mod actor;
 pub mod approval;
 pub mod budget;
+pub mod conversation;
 pub mod credential;
 pub mod data_file;
 pub mod event;

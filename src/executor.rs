@@ -45,7 +45,7 @@ pub struct Job {
     pub run: Arc<Run>,
     /// Whether the run is executed for the first time.
     pub is_first: bool,
-    /// `None` for a chat run.
+    /// `None`: it is gone.
     pub task: Option<Arc<Task>>,
     /// The recipient's time zone.
     pub timezone: Tz,

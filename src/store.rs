@@ -9,6 +9,7 @@
 mod approvals;
 mod batches;
 mod columns;
+mod conversations;
 mod credentials;
 mod data_files;
 mod db;
@@ -37,6 +38,7 @@ use crate::store::tasks::tenant_turns::TenantCursor;
 pub use approvals::grants::{Grant, GrantUse};
 pub use approvals::overrides::OverrideFilter;
 pub use approvals::{ApprovalFilter, ApprovalLink, Attend, Attended, Decided, DecisionRefusal, WaitingRun};
+pub use conversations::ConversationFilter;
 pub use credentials::{
     CredentialFilter, CredentialRowDraft, SavedCredential, SealedDocument, SealedRow, StoredCredential, UseFilter,
     next_generation,

@@ -297,8 +297,11 @@ impl Checkpoint {
         self.result_entry(turn, id).map(|entry| &entry.message)
     }
 
+    /// Messages of the model in this run: what it has said in earlier ones stands before its first turn.
     fn assistant_entries(&self) -> impl DoubleEndedIterator<Item = &TranscriptEntry> {
-        self.entries.iter().filter(|entry| matches!(entry.message, TranscriptMessage::Assistant { .. }))
+        let is_of_a_turn = |entry: &&TranscriptEntry| entry.turn > 0;
+        let entries = self.entries.iter().filter(is_of_a_turn);
+        entries.filter(|entry| matches!(entry.message, TranscriptMessage::Assistant { .. }))
     }
 
     fn result_entry(&self, turn: i64, id: &str) -> Option<&TranscriptEntry> {

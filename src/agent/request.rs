@@ -37,6 +37,8 @@ pub struct AgentRequest {
     pub text: String,
     /// Where it came from; kept in the transcript.
     pub metadata: Map<String, Value>,
+    /// Whether the runs before this one are part of the conversation.
+    pub continues: bool,
     /// Settings of the task in place of the configured ones.
     pub wishes: AgentOverrides,
     /// The turn before its first: where several agents speak in one run, the turns of each are its own.

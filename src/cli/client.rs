@@ -107,6 +107,17 @@ impl Client {
         self.json(self.request(Method::GET, path).query(query)).await
     }
 
+    /// The events with which a POST is answered. Sent again with the same key, it takes no further effect.
+    pub async fn post_stream(
+        &self,
+        path: &[&str],
+        body: &Value,
+        key: &str,
+    ) -> anyhow::Result<BoxStream<'static, anyhow::Result<Sse>>> {
+        let request = self.request(Method::POST, path).header("idempotency-key", key).json(body);
+        self.events_of(request).await
+    }
+
     /// Takes effect once, however often it arrives: each call has a key of its own.
     pub async fn post(&self, path: &[&str], body: &Value) -> anyhow::Result<Value> {
         let key = format!("{:032x}", fastrand::u128(..));
@@ -187,12 +198,16 @@ impl Client {
         query: &[(&str, String)],
         seen: Option<&str>,
     ) -> anyhow::Result<BoxStream<'static, anyhow::Result<Sse>>> {
-        let request = self.request(Method::GET, path).query(query).header("accept", "text/event-stream");
+        let request = self.request(Method::GET, path).query(query);
         let request = match seen {
             Some(seen) => request.header("last-event-id", seen),
             None => request,
         };
-        let request = request.timeout(STREAM_TIMEOUT);
+        self.events_of(request).await
+    }
+
+    async fn events_of(&self, request: RequestBuilder) -> anyhow::Result<BoxStream<'static, anyhow::Result<Sse>>> {
+        let request = request.header("accept", "text/event-stream").timeout(STREAM_TIMEOUT);
         let response = self.send(request).await?;
         let bytes = response.bytes_stream().map_err(std::io::Error::other);
         Ok(SseStream::from_bytes_stream(bytes).map(|event| event.context("the stream broke off")).boxed())

@@ -3,8 +3,8 @@
 pub(super) mod agent;
 pub(super) mod approval;
 pub(super) mod audit;
-pub(super) mod budget;
 pub(super) mod condition;
+pub(super) mod conversation;
 pub(super) mod credential;
 pub(super) mod dead_letter;
 pub(super) mod delivery;
@@ -12,7 +12,6 @@ pub(super) mod event;
 pub(super) mod login;
 pub(super) mod notify;
 pub(super) mod pipeline;
-pub(super) mod quota;
 pub(super) mod recipient;
 pub(super) mod run;
 pub(super) mod stats;

@@ -48,6 +48,8 @@ pub const PIPELINE_DRY_RUN: FieldFlags = &[
     ("state", "--sample state"),
     ("mocks", "--sample mocks"),
 ];
+pub const CHAT: FieldFlags =
+    &[("message", "MESSAGE"), ("tenant_id", "--tenant"), ("conversation_id", "--conversation")];
 pub const RUN_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("task_id", "--task"), ("*", "--*")];
 pub const RUN_COMPLETE: FieldFlags = &[("output", "--output"), ("error", "--error")];
 pub const APPROVAL_LIST: FieldFlags =

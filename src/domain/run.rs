@@ -15,6 +15,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::base::words::words;
+use crate::domain::trigger::ChatTrigger;
 
 pub use cause::Cause;
 pub use outcome::{RunError, RunFault, RunOutcome};
@@ -323,6 +324,11 @@ pub struct Run {
 }
 
 impl Run {
+    /// The conversation that it is a message of.
+    pub fn conversation_id(&self) -> Option<Uuid> {
+        self.task_id.filter(|_| self.trigger_type == ChatTrigger::KIND)
+    }
+
     /// A run that a task's trigger made just now: ready to be started.
     pub fn queued(
         task_id: Uuid,

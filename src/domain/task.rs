@@ -25,7 +25,7 @@ use crate::base::id::Tenant;
 use crate::base::invalid::{FieldError, null_is_absent};
 use crate::base::words::words;
 use crate::domain::credential::Reference;
-use crate::domain::trigger::NextFire;
+use crate::domain::trigger::{NextFire, Trigger};
 
 pub use credentials::{credentials_of, kept_tool, named_by};
 pub use dependent::DependentTask;
@@ -84,6 +84,11 @@ pub struct Action {
 const SEALED: &str = "sealed_";
 
 impl Action {
+    /// Whether a run knows what the runs before it have said.
+    pub fn continues(&self) -> bool {
+        self.config.get("conversation").is_some_and(|conversation| conversation == "continue")
+    }
+
     /// As it is shown: of a sealed secret only that there is one.
     pub fn public(&self) -> Action {
         let shown = |(key, value): (&String, &Value)| match key.strip_prefix(SEALED) {
@@ -173,6 +178,12 @@ pub struct Task {
 }
 
 impl Task {
+    /// Whether it is a conversation, which is no task to people: it is in no list of tasks and can't be changed or run as
+    /// one.
+    pub fn is_chat(&self) -> bool {
+        matches!(self.spec.trigger, Trigger::Chat(_))
+    }
+
     /// The definition of the task: without its counts and its next instant, which change with each fire.
     pub fn into_definition(self) -> Task {
         Task { next_fire_at: None, run_count: 0, fire_count: 0, ..self }

@@ -10,6 +10,7 @@
 
 mod answers;
 pub mod catch_up;
+mod chat;
 pub mod condition;
 pub mod cron;
 pub mod event;
@@ -37,6 +38,7 @@ use crate::base::invalid::{FieldError, ValidationErrors, did_you_mean};
 use crate::domain::run::MissedInstants;
 
 pub use catch_up::{DueSchedule, FirePlan, PlannedFire, Skip};
+pub use chat::ChatTrigger;
 pub use condition::Condition;
 pub use event::EventTrigger;
 pub use listing::InstantListing;
@@ -46,7 +48,7 @@ pub use schedule::{Schedule, When};
 pub use timetable::Timetable;
 pub use zone::zone_database_version;
 
-/// The kinds there are, as written in `type`.
+/// The kinds that a task may have, as written in `type`.
 pub const KINDS: &[&str] = &["schedule", "event", "condition"];
 
 /// When a task fires.
@@ -57,6 +59,7 @@ pub enum Trigger {
     Schedule(Schedule),
     Event(Box<EventTrigger>),
     Condition(Condition),
+    Chat(ChatTrigger),
 }
 
 impl Trigger {
@@ -98,6 +101,7 @@ impl Trigger {
             Trigger::Schedule(_) => "schedule",
             Trigger::Event(_) => "event",
             Trigger::Condition(_) => "condition",
+            Trigger::Chat(_) => ChatTrigger::KIND,
         }
     }
 
@@ -105,8 +109,7 @@ impl Trigger {
     pub fn anchor(&self, created_at: DateTime<Utc>) -> Result<DateTime<Utc>, FieldError> {
         match self {
             Trigger::Schedule(schedule) => schedule.anchor(created_at),
-            Trigger::Event(_) => Ok(created_at),
-            Trigger::Condition(_) => Ok(created_at),
+            Trigger::Event(_) | Trigger::Condition(_) | Trigger::Chat(_) => Ok(created_at),
         }
     }
 
@@ -119,7 +122,7 @@ impl Trigger {
     ) -> Result<Option<NextFire>, FieldError> {
         match self {
             Trigger::Schedule(schedule) => schedule.first(task_id, anchor, now),
-            Trigger::Event(_) => Ok(None),
+            Trigger::Event(_) | Trigger::Chat(_) => Ok(None),
             Trigger::Condition(condition) => condition.first(task_id, now),
         }
     }
@@ -136,8 +139,7 @@ impl Trigger {
                 let has = timetable.next_after(nominal - timetable::TICK) == Some(nominal);
                 has.then(|| (timetable.with_run_at(task_id, nominal), timetable.excludes(nominal)))
             }),
-            Trigger::Event(_) => Ok(None),
-            Trigger::Condition(_) => Ok(None),
+            Trigger::Event(_) | Trigger::Condition(_) | Trigger::Chat(_) => Ok(None),
         }
     }
 
@@ -150,8 +152,7 @@ impl Trigger {
     ) -> (Result<FirePlan, FieldError>, u64) {
         match self {
             Trigger::Schedule(schedule) => schedule.plan(due, now, until),
-            Trigger::Event(_) => (Err(no_instants("event")), 0),
-            Trigger::Condition(_) => (Err(no_instants("condition")), 0),
+            Trigger::Event(_) | Trigger::Condition(_) | Trigger::Chat(_) => (Err(no_instants(self.kind())), 0),
         }
     }
 
@@ -164,8 +165,7 @@ impl Trigger {
     ) -> Result<Option<DateTime<Utc>>, FieldError> {
         match self {
             Trigger::Schedule(schedule) => Ok(schedule.compile(anchor)?.last_before(edge, floor)),
-            Trigger::Event(_) => Ok(None),
-            Trigger::Condition(_) => Ok(None),
+            Trigger::Event(_) | Trigger::Condition(_) | Trigger::Chat(_) => Ok(None),
         }
     }
 
@@ -180,8 +180,7 @@ impl Trigger {
             Trigger::Schedule(schedule) => schedule.ask(anchor, steps::PLANNED, |timetable| {
                 timetable.last_before(now, from).map(|to| timetable.range(from, to))
             }),
-            Trigger::Event(_) => Ok(None),
-            Trigger::Condition(_) => Ok(None),
+            Trigger::Event(_) | Trigger::Condition(_) | Trigger::Chat(_) => Ok(None),
         }
     }
 
@@ -194,8 +193,7 @@ impl Trigger {
     ) -> Result<InstantListing, FieldError> {
         match self {
             Trigger::Schedule(schedule) => schedule.preview(from, anchor, count),
-            Trigger::Event(_) => Err(no_instants("event")),
-            Trigger::Condition(_) => Err(no_instants("condition")),
+            Trigger::Event(_) | Trigger::Condition(_) | Trigger::Chat(_) => Err(no_instants(self.kind())),
         }
     }
 
@@ -209,8 +207,7 @@ impl Trigger {
     ) -> Result<Vec<DateTime<Utc>>, FieldError> {
         match self {
             Trigger::Schedule(schedule) => schedule.between(from, to, anchor, limit),
-            Trigger::Event(_) => Err(no_instants("event")),
-            Trigger::Condition(_) => Err(no_instants("condition")),
+            Trigger::Event(_) | Trigger::Condition(_) | Trigger::Chat(_) => Err(no_instants(self.kind())),
         }
     }
 
@@ -218,8 +215,7 @@ impl Trigger {
     pub fn catches_up_on_resume(&self) -> bool {
         match self {
             Trigger::Schedule(schedule) => schedule.on_resume == OnResume::CatchUp,
-            Trigger::Event(_) => false,
-            Trigger::Condition(_) => false,
+            Trigger::Event(_) | Trigger::Condition(_) | Trigger::Chat(_) => false,
         }
     }
 
@@ -229,25 +225,31 @@ impl Trigger {
             Trigger::Schedule(schedule) => schedule.overlap_counts_waiting,
             Trigger::Event(event) => event.overlap_counts_waiting,
             Trigger::Condition(condition) => condition.overlap_counts_waiting,
+            // a message is answered while a call of the one before waits for a person
+            Trigger::Chat(_) => false,
+        }
+    }
+
+    /// The rule for a run while another one of its task is executed.
+    pub fn overlap(&self) -> Overlap {
+        match self {
+            Trigger::Schedule(schedule) => schedule.overlap,
+            Trigger::Event(event) => event.overlap,
+            Trigger::Condition(condition) => condition.overlap,
+            Trigger::Chat(chat) => chat.overlap,
         }
     }
 
     /// Whether its runs may run beside each other: they need no slot.
     pub fn may_overlap(&self) -> bool {
-        let overlap = match self {
-            Trigger::Schedule(schedule) => schedule.overlap,
-            Trigger::Event(event) => event.overlap,
-            Trigger::Condition(condition) => condition.overlap,
-        };
-        overlap == Overlap::Allow
+        self.overlap() == Overlap::Allow
     }
 
     /// Whether each instant that was missed has a run of its own.
     pub fn catches_all_up(&self) -> bool {
         match self {
             Trigger::Schedule(schedule) => schedule.catch_up == CatchUp::All,
-            Trigger::Event(_) => false,
-            Trigger::Condition(_) => false,
+            Trigger::Event(_) | Trigger::Condition(_) | Trigger::Chat(_) => false,
         }
     }
 
@@ -255,7 +257,7 @@ impl Trigger {
     pub fn ends_without_instant(&self) -> bool {
         match self {
             Trigger::Schedule(_) | Trigger::Condition(_) => true,
-            Trigger::Event(_) => false,
+            Trigger::Event(_) | Trigger::Chat(_) => false,
         }
     }
 

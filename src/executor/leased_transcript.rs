@@ -10,7 +10,8 @@ use uuid::Uuid;
 use crate::agent::{AgentStore, AppendError, SummaryCost};
 use crate::domain::approval::{Approval, ApprovalOverride, Begun, CallOutcome, GrantAsk};
 use crate::domain::budget::CallBound;
-use crate::domain::run::{Run, RunError, TranscriptEntry, Usage};
+use crate::domain::conversation::{REMEMBERED, history};
+use crate::domain::run::{Run, RunError, TranscriptEntry, TranscriptMessage, Usage};
 use crate::executor::run_spending::RunSpending;
 use crate::store::{BudgetEnd, GrantUse, Lease, Reservation, Store, StoreError, with_timeout};
 
@@ -123,6 +124,14 @@ impl AgentStore for LeasedTranscript {
             *self.usage.lock().expect("usage lock") = Usage::default();
             self.count(&entries);
             Ok(entries)
+        })
+    }
+
+    fn earlier(&self) -> BoxFuture<'_, Result<Vec<TranscriptMessage>, AppendError>> {
+        Box::pin(async move {
+            let (Some(task_id), tenant) = &self.owner else { return Ok(Vec::new()) };
+            let earlier = self.store.earlier_runs(tenant, *task_id, self.lease.run_id, REMEMBERED);
+            Ok(history(&with_timeout(earlier).await.map_err(refused)?))
         })
     }
 

@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use tracing::Instrument;
 
-use crate::agent::{Agent, AgentOverrides, AgentRequest, AgentResponse, Asking, Suspension};
+use crate::agent::{Agent, AgentOverrides, AgentRequest, AgentResponse, Asking, CHAT, Suspension};
 use crate::base::id::Tenant;
 use crate::base::invalid::{NAMED, ValidationErrors, did_you_mean, escape, unknown_fields};
 use crate::base::template::untrusted::fenced;
@@ -23,8 +23,21 @@ use crate::executor::{Executor, Job, in_span};
 use crate::ports::tool::access::{ToolLimits, check_written};
 
 /// The keys of `action.config`.
-const KEYS: [&str; 8] =
-    ["system_prompt", "model", "max_turns", "tools", "deny_tools", "credentials", "approvals", budget::TASK_KEY];
+const KEYS: [&str; 9] = [
+    "system_prompt",
+    "model",
+    "max_turns",
+    "tools",
+    "deny_tools",
+    "credentials",
+    "approvals",
+    "conversation",
+    budget::TASK_KEY,
+];
+/// The words of `action.config.conversation`.
+const CONVERSATIONS: [&str; 2] = ["fresh", "continue"];
+/// The source of messages that stand for a fire.
+const TRIGGER: &str = "trigger";
 /// Longest persona of a task, in characters.
 const PERSONA_LENGTH: usize = 32_768;
 /// Longest type of an event that is named outside of the event, in characters.
@@ -45,9 +58,10 @@ impl Orchestrator {
 
     async fn run(&self, job: Job) -> Result<RunOutcome, RunError> {
         let task = job.task.as_ref().ok_or_else(|| RunError::fail("no_task", "the task of the run is gone"))?;
+        let Message { source, text } = Message::of(&job, task);
         let asking = Asking {
             task_id: job.run.task_id,
-            source: "trigger",
+            source,
             rules: task_rules_hold(task.updated_at, job.clock.now())
                 .then(|| self.rules(&task.spec.action.config, &mut ValidationErrors::new()))
                 .flatten()
@@ -57,8 +71,9 @@ impl Orchestrator {
             tenant: Tenant::stored(&job.run.tenant_id).map_err(|why| RunError::fail("invalid_tenant", why))?,
             run_id: job.run.id,
             attribution: ToolAttribution { agent: Some(self.name().to_owned()), ..ToolAttribution::default() },
-            text: message(&job, task),
-            metadata: metadata(&job.run),
+            metadata: metadata(&job.run, source),
+            text,
+            continues: task.is_chat() || task.spec.action.continues(),
             wishes: self.parse_overrides(&task.spec.action)?,
             first_turn: 0,
             timezone: job.timezone,
@@ -163,6 +178,7 @@ impl Executor for Orchestrator {
     }
 
     fn validate(&self, action: &Action, faults: &mut ValidationErrors) {
+        conversation(&action.config, faults);
         if action.instruction.trim().is_empty() {
             faults.add("/action/instruction", "is missing: what the agent is to do, in plain words");
         }
@@ -200,10 +216,36 @@ fn max_turns(value: &Value, faults: &mut ValidationErrors) -> Option<u32> {
     }
 }
 
+fn conversation(config: &Map<String, Value>, faults: &mut ValidationErrors) {
+    let place = "/action/config/conversation";
+    let Some(value) = config.get("conversation").filter(|value| !value.is_null()) else { return };
+    let Some(word) = text(value, place, faults) else { return };
+    if !CONVERSATIONS.contains(&word.as_str()) {
+        let hint = did_you_mean(&word, CONVERSATIONS);
+        faults.add(place, format!("must be `fresh` or `continue`{hint}"));
+    }
+}
+
+/// The message of a run, and the source that it is of.
+struct Message {
+    source: &'static str,
+    text: String,
+}
+
+impl Message {
+    /// A person's own words, or those of the service in a person's place.
+    fn of(job: &Job, task: &Task) -> Message {
+        match (&job.run.input, task.is_chat()) {
+            (Some(Value::String(said)), true) => Message { source: CHAT, text: said.clone() },
+            _ => Message { source: TRIGGER, text: fire_text(job, task) },
+        }
+    }
+}
+
 /// Metadata of the message in the transcript.
-fn metadata(run: &Run) -> Map<String, Value> {
+fn metadata(run: &Run, source: &str) -> Map<String, Value> {
     let fields = [
-        ("source", json!("trigger")),
+        ("source", json!(source)),
         ("trigger_type", json!(run.trigger_type)),
         ("task_id", json!(run.task_id)),
         ("run_id", json!(run.id)),
@@ -213,7 +255,7 @@ fn metadata(run: &Run) -> Map<String, Value> {
 }
 
 /// The trigger message: cause and instruction, then which run this is. Words from outside are labelled as data.
-fn message(job: &Job, task: &Task) -> String {
+fn fire_text(job: &Job, task: &Task) -> String {
     let instruction = &task.spec.action.instruction;
     let mut text = match &job.run.cause {
         None => format!("[Scheduled Task] {instruction}"),

@@ -74,8 +74,21 @@ pub struct OrchestratorConfig {
     pub credentials: Option<Vec<String>>,
     /// By tool: the task's own say in what people are asked about.
     pub approvals: Option<BTreeMap<String, Override>>,
+    /// `continue`: a run knows what the newest 20 before it have answered, and the trigger's `overlap` may not be `allow`.
+    /// Absent: `fresh`.
+    pub conversation: Option<ConversationMode>,
     /// The task's own budget, below that of the operator.
     pub budget: Option<TaskBudget>,
+}
+
+/// Whether runs of a task are one conversation.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ConversationMode {
+    /// Each run begins anew.
+    Fresh,
+    /// A run goes on where those before it have ended.
+    Continue,
 }
 
 /// `action.config` of the executor `webhook`, which hands a run to a runtime of yours.

@@ -3,6 +3,7 @@
 pub mod approvals;
 pub mod audit;
 pub mod conditions;
+pub mod conversations;
 pub mod credentials;
 pub mod dead_letters;
 pub mod deliveries;
@@ -19,4 +20,3 @@ pub mod runs;
 pub mod schedules;
 pub mod tasks;
 pub mod tokens;
-pub(super) mod verify;

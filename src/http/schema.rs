@@ -5,6 +5,7 @@
 //! fault at its place. The tests of the API hold each reader and each answer against the shape that is promised.
 
 mod approval;
+mod chat;
 mod credential;
 mod event;
 mod fields;
@@ -17,6 +18,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 pub use approval::{NewApprovalOverride, NewDecision, NewGrant};
+pub use chat::ChatMessage;
 pub use credential::{NewCredential, RotateKey};
 pub use event::{DeadLetterChoice, NewEvents};
 pub use pipeline::DryRunRequest;

@@ -57,6 +57,8 @@ pub struct ServerLimits {
     pub import_bytes: usize,
     /// Until an answer begins.
     pub request_time: Duration,
+    /// Until a message of a chat is answered by what is known of its run by then.
+    pub answer_time: Duration,
     /// Until an import's answer begins.
     pub import_time: Duration,
     /// How long a client may take no byte of an answer.
@@ -87,6 +89,7 @@ impl Default for ServerLimits {
             body_bytes: 1024 * 1024,
             import_bytes: 64 * 1024 * 1024,
             request_time: Duration::from_secs(30),
+            answer_time: Duration::from_secs(25),
             import_time: Duration::from_secs(600),
             write_stall: Duration::from_secs(30),
             connections: 1024,

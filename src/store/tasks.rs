@@ -59,7 +59,7 @@ pub(super) const SELECT_TASK: &str = "
       from tasks t join due d on d.task_id = t.id ";
 
 /// Locks the task's `due` row, the first in the order, and then reads the task: in a statement of its own, because one
-/// that had to wait for the lock would see the task as it was before. SQLite's writer is alone anyway.
+/// that had to wait for the lock would see the task as it was before. SQLite's writer is alone anyway. A conversation is none.
 pub(super) async fn lock_task(tx: &mut Tx<'_>, id: Uuid, scope: &Scope) -> Result<TaskRow, StoreError> {
     tx.query(LOCK_DUE).bind(id).execute().await?;
     let row: Option<TaskRow> = tx
@@ -68,7 +68,7 @@ pub(super) async fn lock_task(tx: &mut Tx<'_>, id: Uuid, scope: &Scope) -> Resul
         .bind(scope.tenant())
         .optional()
         .await?;
-    row.ok_or(StoreError::NotFound)
+    row.filter(|row| !matches!(row.spec.0.trigger, Trigger::Chat(_))).ok_or(StoreError::NotFound)
 }
 
 /// The beginning of a read by listed keys.
@@ -96,15 +96,15 @@ impl Store {
         Ok(first == last)
     }
 
-    /// One task.
+    /// One task; a conversation is none.
     ///
     /// # Errors
     /// `NotFound`: there is none in the scope.
     pub async fn get_task(&self, scope: &Scope, id: Uuid) -> Result<Task, StoreError> {
-        self.find_task(scope, id).await?.ok_or(StoreError::NotFound)
+        self.find_task(scope, id).await?.filter(|task| !task.is_chat()).ok_or(StoreError::NotFound)
     }
 
-    /// One task, if it is there.
+    /// One task, or conversation, if it is there.
     pub async fn find_task(&self, scope: &Scope, id: Uuid) -> Result<Option<Task>, StoreError> {
         let mut read = self.db.read_in(scope).await?;
         let row: Option<TaskRow> = read
@@ -184,6 +184,7 @@ impl Store {
             let pattern = format!("%{}%", text(part).replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_"));
             query.push(" and lower(t.name) like lower(").push_bind(pattern).push(") escape '\\'");
         }
+        query.push(" and t.trigger_type <> 'chat'");
         if let Some(before) = filter.before {
             query.push(" and t.id < ").push_bind(before);
         }

@@ -3,6 +3,7 @@
 mod apply;
 pub mod approval;
 mod bench;
+mod chat;
 mod check;
 mod client;
 mod condition;

@@ -35,6 +35,7 @@ mod changes;
 mod completions;
 mod conditions;
 mod connect;
+mod conversations;
 mod coverage;
 mod creating;
 pub mod credentials;

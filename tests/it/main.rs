@@ -4,6 +4,7 @@ mod agent;
 mod api;
 mod approvals;
 mod bus;
+mod chat;
 mod cli;
 mod clients;
 mod conditions;

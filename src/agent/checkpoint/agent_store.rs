@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use crate::domain::approval::{Approval, ApprovalOverride, Begun, CallOutcome, GrantAsk};
 use crate::domain::budget::{CallBound, Spend};
-use crate::domain::run::{RunError, TranscriptEntry, Usage};
+use crate::domain::run::{RunError, TranscriptEntry, TranscriptMessage, Usage};
 
 /// Why the transcript could not be read or written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -44,6 +44,11 @@ pub struct SummaryCost {
 pub trait AgentStore: Send + Sync {
     /// All entries, in order.
     fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>>;
+
+    /// Messages of the runs before this one with their answers, oldest first.
+    fn earlier(&self) -> BoxFuture<'_, Result<Vec<TranscriptMessage>, AppendError>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
 
     /// Appends entries in one transaction. Once it has returned they are durable; when it failed with
     /// `Unavailable` they may be durable or not. The same entries (by `seq`) appended again change nothing.

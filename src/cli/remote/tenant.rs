@@ -1,5 +1,8 @@
 //! `reveille tenant`, `stop` and `start`: tenants that an operator disables, and the stop switch.
 
+pub(in crate::cli) mod budget;
+pub(in crate::cli) mod quota;
+
 use serde_json::{Map, Value, json};
 
 use crate::cli::screen::{text_of, time_of};

@@ -17,6 +17,9 @@ pub enum StreamEvent {
     Session {
         /// The run.
         run_id: String,
+        /// The conversation that the run is a message of.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        conversation_id: Option<Uuid>,
     },
     /// The model begins an answer.
     MessageStart {
@@ -117,6 +120,8 @@ impl StreamEvent {
     /// The events of a message of the transcript, in order.
     pub fn of_message(turn: i64, message: &TranscriptMessage, model_call: Option<&ModelCall>) -> Vec<StreamEvent> {
         match message {
+            // said in an earlier run
+            TranscriptMessage::Assistant { .. } if turn == 0 => Vec::new(),
             TranscriptMessage::Assistant { text, tool_calls, .. } => {
                 let (text, model_call) = (text.clone().unwrap_or_default(), model_call.cloned());
                 let end = StreamEvent::MessageEnd { turn, text, model_call };

@@ -109,6 +109,14 @@ impl<'a> DraftReader<'a> {
             self.field("executor", DraftReader::text, was.map(|s| &s.executor), Some(DEFAULT_EXECUTOR.into()));
         let action = self.field("action", DraftReader::action, was.map(|s| &s.action), Some(Action::default()));
         self.check(before.is_none(), executor.as_deref(), action.as_ref());
+        if let (Some(trigger), Some(action)) = (&trigger, &action)
+            && action.continues()
+            && trigger.may_overlap()
+        {
+            let message = "`continue` is for runs of which one follows the other; give the trigger an `overlap` other than \
+                           `allow`, such as `queue_all`";
+            self.faults.add("/action/config/conversation", message);
+        }
         let output = self.output(was.map(|s| &s.output));
         let listed = Listed::read(&mut self, was);
         let spec = listed.spec(trigger, executor, action, output);

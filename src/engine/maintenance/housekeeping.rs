@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::base::clock::pause;
 use crate::domain::budget::day_of;
+use crate::domain::conversation::KEPT_FOR;
 use crate::domain::trigger::schedule::{Schedule, When};
 use crate::domain::trigger::timetable::Timetable;
 use crate::engine::Settings;
@@ -25,6 +26,8 @@ use crate::store::{Store, StoreError, with_timeout};
 
 /// Runs, deliveries, uses of credentials, or answers forgotten in one transaction.
 pub const BATCH: i64 = 200;
+/// Conversations that are deleted before the next rest.
+const CONVERSATIONS: i64 = 5;
 /// The shortest rest between two transactions.
 const REST: Duration = Duration::from_millis(20);
 /// The longest round: what is left by then waits for the next.
@@ -55,9 +58,10 @@ enum HousekeepingJob {
     BudgetDays,
     BudgetReservations,
     UsageDays,
+    Conversations,
 }
 
-const KINDS: [HousekeepingJob; 12] = [
+const KINDS: [HousekeepingJob; 13] = [
     HousekeepingJob::Runs,
     HousekeepingJob::Links,
     HousekeepingJob::Deliveries,
@@ -70,6 +74,7 @@ const KINDS: [HousekeepingJob; 12] = [
     HousekeepingJob::BudgetDays,
     HousekeepingJob::BudgetReservations,
     HousekeepingJob::UsageDays,
+    HousekeepingJob::Conversations,
 ];
 
 /// Deletes rows after their retention.
@@ -205,6 +210,7 @@ async fn delete_batch(store: &Store, kind: HousekeepingJob, retention: TimeDelta
         HousekeepingJob::EventTasks => store.forget_event_tasks(now - INDEX_MEMORY, BATCH).await,
         HousekeepingJob::UsageDays => store.forget_usage_days(day_of(now - USAGE_MEMORY), BATCH).await,
         HousekeepingJob::BudgetDays => store.forget_budget_days(day_of(old), BATCH).await,
+        HousekeepingJob::Conversations => store.expire_conversations(now - KEPT_FOR, CONVERSATIONS).await,
         HousekeepingJob::BudgetReservations => {
             store.release_stale_reservations(None, BATCH).await.map(|taken| taken as u64)
         }

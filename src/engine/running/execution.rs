@@ -228,7 +228,7 @@ impl Shared {
         self.publish_state(run_id, state, reason);
         if state.is_final() {
             self.hub.publish(run_id, || StreamEvent::ExecutionEnd {
-                conversation_id: None,
+                conversation_id: started.run.conversation_id().map(|id| id.to_string()),
                 usage: json!(usage),
                 finish: how,
             });

@@ -1,5 +1,7 @@
 //! Recipients over HTTP: where a tenant is reached. Secrets go in, and never come out.
 
+pub(in crate::http) mod verify;
+
 use axum::Json;
 use axum::http::StatusCode;
 use chrono::{DateTime, Utc};

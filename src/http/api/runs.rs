@@ -11,10 +11,12 @@ use serde::Serialize;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::base::id;
+use crate::base::id::{self, Scope};
 use crate::base::token::Permission;
+use crate::domain::approval::ApprovalStatus;
 use crate::domain::run::{ReactLoopResult, Run, RunOrigin, RunState, TranscriptEntry, Usage};
 use crate::domain::task::Task;
+use crate::http::HttpState;
 use crate::http::api::approvals::ApprovalOfRun;
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::body::refuse_unknown_fields;
@@ -117,8 +119,13 @@ pub async fn get_run(Call(state, caller): Call, id: Id, query: Query) -> Result<
 
 /// The result of a run as far as it has come; `None` where it has used neither models nor tools.
 fn result_of(run: &Run, account: RunAccount) -> Option<ReactLoopResult> {
+    (run.usage != Usage::default() || !account.tool_records.is_empty()).then(|| account_of(run, account))
+}
+
+/// The result of a run as far as it has come.
+pub(in crate::http) fn account_of(run: &Run, account: RunAccount) -> ReactLoopResult {
     let RunAccount { execution_ms, tool_records, tool_warnings } = account;
-    (run.usage != Usage::default() || !tool_records.is_empty()).then(|| ReactLoopResult {
+    ReactLoopResult {
         response: run.output.clone().unwrap_or_default(),
         finish: run.finish,
         turns: run.usage.turns,
@@ -127,7 +134,20 @@ fn result_of(run: &Run, account: RunAccount) -> Option<ReactLoopResult> {
         tool_calls: tool_records,
         tool_warnings,
         usage: run.usage,
-    })
+    }
+}
+
+/// The calls for which a run waits, oldest first.
+pub(in crate::http) async fn pending_approvals(
+    state: &HttpState,
+    scope: &Scope,
+    run_id: Uuid,
+) -> Result<Vec<ApprovalOfRun>, ApiError> {
+    let status = Some(ApprovalStatus::Pending);
+    let asked = ApprovalFilter { run_id: Some(run_id), status, limit: APPROVALS, ..ApprovalFilter::default() };
+    let mut approvals = state.store.approvals_page(scope, &asked).await?.rows;
+    approvals.reverse();
+    Ok(approvals.into_iter().map(ApprovalOfRun::of).collect())
 }
 
 /// Read the transcript of a run

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
+use crate::domain::trigger::ChatTrigger;
 use crate::http::openapi::{SCHEMAS, unions};
 
 /// How the derived name of a page of a list begins.
@@ -16,12 +17,16 @@ const LIST: &str = "List";
 /// Settings of executors, which stand in `action.config`; it may have others as well.
 const CONFIGS: [&str; 3] = ["OrchestratorConfig", "PipelineConfig", "WebhookConfig"];
 
+/// The union of triggers, of which one is nobody's to write, and no task has it.
+const TRIGGER: &str = "Trigger";
+
 /// Rewrites the document.
 pub fn make(document: &mut Value) {
     rename_lists(document);
     if let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) {
         name_items(schemas);
         unions::merge(schemas);
+        unions::remove_variant(schemas, TRIGGER, ChatTrigger::KIND);
         unions::name_variants(schemas);
         schemas.values_mut().for_each(default_in_words);
     }

@@ -78,6 +78,16 @@ fn as_object(schema: &Value, schemas: &Map<String, Value>) -> Option<Map<String,
     Some(whole)
 }
 
+/// Leaves out the variant of a union whose tag has this word.
+pub fn remove_variant(schemas: &mut Map<String, Value>, union: &str, word: &str) {
+    let variants = schemas.get_mut(union).and_then(|union| union["oneOf"].as_array_mut());
+    let is_it = |variant: &Value| {
+        let fields = variant["properties"].as_object().into_iter().flat_map(Map::values);
+        fields.into_iter().any(|field| field["enum"] == json!([word]))
+    };
+    variants.into_iter().for_each(|variants| variants.retain(|variant| !is_it(variant)));
+}
+
 /// Gives the variants of tagged unions names: `schedule` of `Trigger` becomes `ScheduleTrigger`.
 ///
 /// A type of that name which is only a part of the variant gives way to it.

@@ -31,10 +31,12 @@ use crate::http::HttpState;
 use crate::http::api::runs::missing;
 use crate::http::error::ApiError;
 use crate::http::request::{AuthenticatedCaller, Call, Id, Query};
-use crate::http::streaming::limiter;
+use crate::http::streaming::limiter::{self, StreamPermit};
 use crate::http::streaming::run::memory::{StreamMemory, ToldEvent};
-use crate::http::streaming::run::position::{StreamPosition, digest_of};
+use crate::http::streaming::run::position::digest_of;
 use crate::store::{ApprovalFilter, StoreError};
+
+pub(in crate::http) use crate::http::streaming::run::position::StreamPosition;
 
 /// How often the transcript is looked at while nothing is heard.
 const LOOK: Duration = Duration::from_millis(500);
@@ -69,13 +71,33 @@ pub async fn stream_run(
     let permit = limiter::acquire_stream(&state, &caller, &caller.scope).await?;
     // listen first, read after: what happens in between is heard, and told once
     let live = state.hub.subscribe(id);
-    state.store.get_run(&caller.scope, id).await.map_err(missing)?;
-    let keep_alive = KeepAlive::new().interval(state.limits.keep_alive);
-    let follower = Follower::new(state, caller, id, live, position);
-    Ok(Sse::new(limiter::detached(permit, follower.events())).keep_alive(keep_alive).into_response())
+    let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
+    Ok(follow(state, caller, FollowedRun { id, conversation_id: run.conversation_id(), live, position }, permit))
 }
 
-fn last_event_id(headers: &HeaderMap) -> Result<StreamPosition, ApiError> {
+/// A run that is about to be followed.
+pub(in crate::http) struct FollowedRun {
+    pub id: Uuid,
+    pub conversation_id: Option<Uuid>,
+    /// Heard since before the run was read, or recorded.
+    pub live: RunSubscription,
+    pub position: StreamPosition,
+}
+
+/// The stream of a run that is there.
+pub(in crate::http) fn follow(
+    state: HttpState,
+    caller: AuthenticatedCaller,
+    followed: FollowedRun,
+    permit: StreamPermit,
+) -> Response {
+    let keep_alive = KeepAlive::new().interval(state.limits.keep_alive);
+    let follower = Follower::new(state, caller, followed);
+    Sse::new(limiter::detached(permit, follower.events())).keep_alive(keep_alive).into_response()
+}
+
+/// Where the client's last stream of the run has come to.
+pub(in crate::http) fn last_event_id(headers: &HeaderMap) -> Result<StreamPosition, ApiError> {
     let Some(id) = headers.get("last-event-id").filter(|id| !id.is_empty()) else {
         return Ok(StreamPosition::default());
     };
@@ -100,14 +122,9 @@ struct Follower {
 }
 
 impl Follower {
-    fn new(
-        state: HttpState,
-        caller: AuthenticatedCaller,
-        id: Uuid,
-        live: RunSubscription,
-        position: StreamPosition,
-    ) -> Follower {
-        let session = ToldEvent::passing(StreamEvent::Session { run_id: id.to_string() });
+    fn new(state: HttpState, caller: AuthenticatedCaller, followed: FollowedRun) -> Follower {
+        let FollowedRun { id, conversation_id, live, position } = followed;
+        let session = ToldEvent::passing(StreamEvent::Session { run_id: id.to_string(), conversation_id });
         Follower {
             state,
             caller,
@@ -276,7 +293,7 @@ impl Follower {
     fn tell_end(&mut self, run: &Run) {
         let (usage, finish) = (json!(run.usage), run.finish);
         self.outbox.push_back(sse(ToldEvent::passing(StreamEvent::ExecutionEnd {
-            conversation_id: None,
+            conversation_id: run.conversation_id().map(|id| id.to_string()),
             usage,
             finish,
         })));

@@ -6,6 +6,7 @@
 mod concerns;
 mod dead;
 mod deferred_entries;
+mod left_entries;
 mod log;
 mod reading;
 mod servers;

@@ -1,9 +1,9 @@
--- The oldest runs that have ended, with what belongs to them, in one statement: what it sees is what it deletes. Runs
+-- The oldest runs that have ended, of some, with what belongs to them, in one statement: what it sees is what it deletes. Runs
 -- that another instance is about to forget are left to it. Entries of transcripts name no tenant: what they count is given
 -- back here, where their runs are still known. $3 bounds how many rows go: the first run goes in any case.
 with ended as materialized (
     select id from runs
-     where id < $1 and state in ('succeeded', 'failed', 'cancelled', 'expired', 'skipped')
+     where {which} and state in ('succeeded', 'failed', 'cancelled', 'expired', 'skipped')
      order by id limit $2
        for update skip locked
 ), weighed as (
@@ -32,7 +32,7 @@ with ended as materialized (
 ), no_uses as (
     delete from grant_uses where run_id in (select id from old)
 ), no_deliveries as (
-    delete from deliveries where run_id in (select id from old) and state <> 'pending'
+    delete from deliveries where run_id in (select id from old){kept}
 ), gone as (
     delete from runs where id in (select id from old) returning id
 )

@@ -478,6 +478,7 @@ impl AgentHarness {
             text: text.into(),
             first_turn: 0,
             metadata: Default::default(),
+            continues: false,
             wishes: AgentOverrides::default(),
             timezone: chrono_tz::Europe::Berlin,
             channel: None,

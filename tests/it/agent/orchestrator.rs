@@ -245,8 +245,8 @@ async fn every_fault_of_an_action_is_named_at_its_place() {
         .collect();
     insta::assert_snapshot!(table, @r"
     /action/instruction: is missing: what the agent is to do, in plain words
-    /action/config/a~1b: unknown key `a/b`; known: system_prompt, model, max_turns, tools, deny_tools, credentials, approvals, budget
-    /action/config/system_promt: unknown key `system_promt`; did you mean `system_prompt`?; known: system_prompt, model, max_turns, tools, deny_tools, credentials, approvals, budget
+    /action/config/a~1b: unknown key `a/b`; known: system_prompt, model, max_turns, tools, deny_tools, credentials, approvals, conversation, budget
+    /action/config/system_promt: unknown key `system_promt`; did you mean `system_prompt`?; known: system_prompt, model, max_turns, tools, deny_tools, credentials, approvals, conversation, budget
     /action/config/model: unknown model `mian`; did you mean `main`?
     /action/config/max_turns: must be a whole number from 1 to 100
     /action/config/tools/1: unknown tool `http_requst`; did you mean `http_request`?

@@ -11,6 +11,7 @@ use axum::body::Body;
 use axum::http::Request;
 use jsonschema::Validator;
 use serde_json::{Map, Value, json};
+use uuid::Uuid;
 
 use super::service::{ADMIN, Api, daily_of};
 use crate::approvals::harness::{ask, note};
@@ -214,6 +215,8 @@ fn bases() -> Vec<Base> {
         base("test_condition", json!({ "trigger": condition(redis, json!({})), "tenant_id": "ann" })),
         base("test_condition", json!({ "trigger": condition(sql, json!({})), "tenant_id": "ann" })),
         base("rotate_key", json!({})),
+        base("send_message", json!({ "tenant_id": "ann", "message": "Hello", "conversation_id": Uuid::nil() })),
+        base("send_message", json!({ "tenant_id": "ann", "message": "Hello" })),
         base("drop_dead_letters", letters.clone()),
         base("replay_dead_letters", letters),
         base("publish_events", event.clone()),

@@ -1,6 +1,7 @@
 //! Bounds of `docs/limits.md` as a client meets them: what is at its bound is taken, and one more is refused with its place.
 
 use chrono::{NaiveDate, TimeDelta};
+use reveille::domain::conversation::MESSAGE_LENGTH;
 use serde_json::{Map, Value, json};
 
 use super::service::{Api, daily, on_both};
@@ -8,8 +9,16 @@ use super::service::{Api, daily, on_both};
 on_both!(
     tasks_are_taken_at_each_bound_and_refused_one_beyond_it
     tokens_are_taken_at_each_bound_and_refused_one_beyond_it
+    message_is_taken_at_its_longest_and_refused_one_beyond_it
     instant_is_explained_at_its_longest_and_refused_one_beyond_it
 );
+
+async fn message_is_taken_at_its_longest_and_refused_one_beyond_it(api: Api) {
+    let said = |length: usize| json!({ "tenant_id": "ann", "message": "é".repeat(length) });
+    api.admin("POST", "/v1/chat", Some(said(MESSAGE_LENGTH))).await.expect(202);
+    let refused = api.admin("POST", "/v1/chat", Some(said(MESSAGE_LENGTH + 1))).await;
+    assert_eq!(refused.expect(422)["errors"][0]["pointer"], "/message");
+}
 
 /// A task whose parts are these, besides the usual ones.
 fn task(parts: Value) -> Value {

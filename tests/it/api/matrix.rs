@@ -62,6 +62,12 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("backfill_task", line(P::TasksWrite, Here, 202, Some(range))),
         ("preview_schedule", line(P::TasksRead, Nothing, 200, Some(json!({ "trigger": daily()["trigger"] })))),
         ("test_condition", line(P::TasksWrite, InBody, 200, Some(condition()))),
+        // no engine answers here
+        ("send_message", line(P::RunsWrite, InBody, 202, Some(json!({ "message": "Hello" })))),
+        ("list_conversations", line(P::RunsRead, InQuery, 200, None)),
+        ("get_conversation", line(P::RunsRead, Here, 200, None)),
+        ("list_messages", line(P::RunsRead, Here, 200, None)),
+        ("delete_conversation", line(P::RunsWrite, Here, 204, None)),
         ("list_runs", line(P::RunsRead, InQuery, 200, None)),
         ("get_run", line(P::RunsRead, Here, 200, None)),
         ("get_transcript", line(P::RunsRead, Here, 200, None)),
@@ -191,6 +197,7 @@ struct Things {
     /// An override of the approval matrix.
     stored: String,
     token: String,
+    conversation: String,
 }
 
 async fn things_of(api: &Api, tenant: &str) -> Things {
@@ -241,7 +248,11 @@ async fn things_of(api: &Api, tenant: &str) -> Things {
     let wanted = json!({ "tenant_id": tenant, "tool": "current_time", "gate": "confirm" });
     let stored = text(&api.admin("POST", "/v1/approval-overrides", Some(wanted)).await.expect(201));
     let (approval, digest) = (asked.approvals[0].id.to_string(), asked.approvals[0].digest.clone());
-    Things { task, run, delivery, letter, approval, digest, grant: grant.id.to_string(), stored, token }
+    let said = json!({ "tenant_id": tenant, "message": "Hello" });
+    let said = api.admin("POST", "/v1/chat", Some(said)).await.expect(202);
+    let conversation = said["conversation_id"].as_str().unwrap().to_owned();
+    let grant = grant.id.to_string();
+    Things { task, run, delivery, letter, approval, digest, grant, stored, token, conversation }
 }
 
 /// The body about these things.
@@ -260,6 +271,7 @@ fn url_of(template: &str, tenant: &str, things: &Things) -> String {
         "deliveries" => &things.delivery,
         "dead-letters" => &things.letter,
         "tokens" => &things.token,
+        "conversations" => &things.conversation,
         "approvals" => &things.approval,
         "grants" => &things.grant,
         "approval-overrides" => &things.stored,
@@ -358,6 +370,7 @@ async fn another_tenant_s_things_are_not_there(api: Api) {
         grant: no(),
         stored: no(),
         token: no(),
+        conversation: no(),
     };
     let before = api.written().await;
     let table = table();

@@ -247,7 +247,8 @@ impl Api {
                 ..http::Settings::default()
             },
             hooks: hooks(),
-            limits,
+            // no engine answers a message here
+            limits: ServerLimits { answer_time: Duration::from_millis(1), ..limits },
             runs_at_once: reveille::store::RunLimits::default(),
             stopping: stopping.clone(),
             stop: stop.clone(),

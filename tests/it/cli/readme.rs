@@ -62,6 +62,11 @@ async fn readme_is_what_its_commands_print() {
     reader.pass_over("toml", "[verifiers.rules.C-0100]", "agent::verifiers has answers that break such rules");
     reader.pass_over("rust", "let app = App::builder()", "stands in a program that `examples` runs and compares");
     reader.pass_over(
+        "sh",
+        "reveille chat",
+        "the model of this page only says good morning; cli::chat talks to another",
+    );
+    reader.pass_over(
         "toml",
         "[budgets.run]",
         "the model of this page has no price; engine::budgets has runs with budgets",

@@ -334,7 +334,7 @@ const INVARIANTS: [(&str, &str); 16] = [
     ),
     (
         "an active task that goes by the clock has a next instant, others have none",
-        "select count(*) from tasks t join due d on d.task_id = t.id where (t.status = 'active' and d.kind <> 'event') <> (d.next_at is not null)",
+        "select count(*) from tasks t join due d on d.task_id = t.id where (t.status = 'active' and d.kind not in ('event', 'chat')) <> (d.next_at is not null)",
     ),
     (
         "nobody is asked about a run that has ended",

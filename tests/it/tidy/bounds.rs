@@ -43,6 +43,13 @@ const TESTED: &[(&str, Tested)] = &[
         By("whole_batches_are_read_below_the_bound_and_nothing_beyond_twice_as_many"),
     ),
     ("src/engine/events/matcher/backlog.rs: PER_TENANT", By("tenant_with_many_waiting_is_full_and_another_is_not")),
+    ("src/domain/conversation.rs: MESSAGE_LENGTH", By("message_is_taken_at_its_longest_and_refused_one_beyond_it")),
+    ("src/domain/conversation.rs: REMEMBERED", By("of_many_and_long_runs_the_newest_are_told_within_the_bounds")),
+    ("src/domain/conversation.rs: REMEMBERED_TEXT", By("of_many_and_long_runs_the_newest_are_told_within_the_bounds")),
+    (
+        "src/domain/conversation.rs: REMEMBERED_IN_ALL",
+        By("of_many_and_long_runs_the_newest_are_told_within_the_bounds"),
+    ),
     ("src/engine/events/matcher/slice.rs: WRITE", By("write_is_bounded_and_a_quiet_tenant_is_in_the_first")),
     ("src/engine/events/matcher/slice.rs: WRITE_BY_RULES", IN_TURNS),
     ("src/engine/events/windows.rs: JUDGED", IN_TURNS),

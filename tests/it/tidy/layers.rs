@@ -30,6 +30,7 @@ const L1: &[&str] = &[
     "actor",
     "approval",
     "budget",
+    "conversation",
     "credential",
     "data_file",
     "event",

@@ -106,6 +106,7 @@ impl AgentExecution {
             attribution: ToolAttribution { agent: self.name.clone(), step: Some(act.place()), turn: 0 },
             text,
             metadata: metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+            continues: false,
             wishes: self.wishes.clone(),
             first_turn: act.position * TURNS_OF_A_STEP,
             timezone: world.timezone,

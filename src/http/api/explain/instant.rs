@@ -195,6 +195,7 @@ fn of_rules(InstantFacts { task, at, place, recorded, now }: &InstantFacts) -> (
         Trigger::Schedule(_) => None,
         Trigger::Event(_) => Some("events"),
         Trigger::Condition(_) => Some("a condition"),
+        Trigger::Chat(_) => Some("messages"),
     };
     if *at < task.created_at {
         let sentence = format!("The task was not there: it was created at {}.", instant(task.created_at));

@@ -44,6 +44,7 @@ pub fn of(task: &Task, condition: Option<&ConditionState>, now: DateTime<Utc>, e
             let state = condition.cloned().unwrap_or_default();
             of_condition(wanted, &state, task.status, now, explanation);
         }
+        Trigger::Chat(_) => explanation.say("Each message of a person is answered by a run."),
     }
     if task.status != TaskStatus::Completed {
         of_overlap(&task.spec.trigger, explanation);
@@ -292,11 +293,7 @@ fn asked(condition: &Condition) -> &str {
 }
 
 fn of_overlap(trigger: &Trigger, explanation: &mut RuleExplanation) {
-    let (rule, overlap_counts_waiting) = match trigger {
-        Trigger::Schedule(schedule) => (schedule.overlap, schedule.overlap_counts_waiting),
-        Trigger::Event(event) => (event.overlap, event.overlap_counts_waiting),
-        Trigger::Condition(condition) => (condition.overlap, condition.overlap_counts_waiting),
-    };
+    let (rule, overlap_counts_waiting) = (trigger.overlap(), trigger.overlap_counts_waiting());
     let becomes = match rule {
         Overlap::Skip => "is skipped while another run of it is executed",
         Overlap::QueueOne => "waits behind the one that is executed, and a further one is skipped",
@@ -344,7 +341,7 @@ mod tests {
         match trigger {
             Trigger::Schedule(schedule) => of_schedule(schedule, TaskStatus::Paused, &mut explanation),
             Trigger::Event(event) => of_event(event, TaskStatus::Paused, &mut explanation),
-            Trigger::Condition(_) => unreachable!("conditions have cases of their own"),
+            Trigger::Condition(_) | Trigger::Chat(_) => unreachable!("conditions have cases of their own"),
         }
         of_overlap(trigger, &mut explanation);
         explanation

@@ -5,7 +5,6 @@ use serde_json::{Map, Value};
 
 use crate::domain::run::{Run, RunState};
 use crate::domain::task::Task;
-use crate::domain::trigger::Trigger;
 use crate::http::api::explain::instant;
 use crate::store::{Holder, Parked, QueuedPlace, RunLimits, Whereabouts};
 
@@ -110,11 +109,7 @@ fn limits_text(limits: &RunLimits) -> String {
 
 /// The task's rule for runs that would overlap.
 pub fn overlap(task: &Task) -> &'static str {
-    match &task.spec.trigger {
-        Trigger::Schedule(schedule) => schedule.overlap.as_str(),
-        Trigger::Event(event) => event.overlap.as_str(),
-        Trigger::Condition(condition) => condition.overlap.as_str(),
-    }
+    task.spec.trigger.overlap().as_str()
 }
 
 /// The filters among the steps of a pipeline.

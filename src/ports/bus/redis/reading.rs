@@ -12,7 +12,7 @@ use redis::{Cmd, RedisError, cmd, pipe};
 use tokio::sync::{Mutex, Notify};
 
 use crate::base::id::Tenant;
-use crate::ports::bus::redis::deferred_entries::{LeftEntries, SortedEntries};
+use crate::ports::bus::redis::left_entries::{LeftEntries, SortedEntries};
 use crate::ports::bus::redis::servers::{RedisConnection, RedisLink, is_lost};
 use crate::ports::bus::redis::streams::{Raw, StreamId, StreamNames, entry_name, event_of};
 use crate::ports::bus::{BusEntry, BusError};

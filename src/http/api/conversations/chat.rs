@@ -1,0 +1,174 @@
+//! A person's message to the agent: a run is recorded, and its answer is waited for or followed.
+//!
+//! What is recorded goes on whoever listens: a connection that is lost cancels nothing.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use axum::Json;
+use axum::http::header::ACCEPT;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::base::clock::pause;
+use crate::base::id::{Scope, Tenant, new_id};
+use crate::base::invalid::ValidationErrors;
+use crate::base::token::Permission;
+use crate::domain::conversation::{MESSAGE_LENGTH, begun_by, new_conversation};
+use crate::domain::run::{ReactLoopResult, Run, RunFault, RunState, StreamEvent};
+use crate::executor::hub::{RunSubscription, WatchedEvent};
+use crate::http::HttpState;
+use crate::http::api::approvals::ApprovalOfRun;
+use crate::http::api::conversations::missing;
+use crate::http::api::runs::{account_of, pending_approvals};
+use crate::http::error::{ApiError, ProblemDetails};
+use crate::http::request::{AuthenticatedCaller, Call, Early, JsonBody};
+use crate::http::schema;
+use crate::http::streaming::limiter;
+use crate::http::streaming::run::{FollowedRun, follow, last_event_id};
+use crate::store::RunRequest;
+
+/// How often the record is looked at while nothing is heard.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// The answer to a message, or how far it has come.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct ChatAnswer {
+    /// The run that answers the message.
+    pub run_id: Uuid,
+    /// The conversation, for the next message.
+    pub conversation_id: Uuid,
+    /// Where the run stands.
+    pub state: RunState,
+    /// The answer and its account, as far as they have come.
+    #[serde(flatten)]
+    pub result: ReactLoopResult,
+    /// Calls for which the run waits, oldest first.
+    pub pending_approvals: Vec<ApprovalOfRun>,
+    /// Why there is no answer; absent where there is one, or is yet to be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<RunFault>,
+}
+
+/// A message that can be recorded.
+struct Addressed {
+    scope: Scope,
+    message: String,
+    destination: Destination,
+}
+
+/// Where a message goes.
+enum Destination {
+    Existing(Uuid),
+    New(Tenant),
+}
+
+/// Talk to the agent
+///
+/// A message of a person becomes a run, which is answered behind those before it in its conversation, one after the other. Its
+/// answer comes with the run's result; where it takes longer than 25 seconds, or a person is to be asked, it says so, and the
+/// run goes on. With `Accept: text/event-stream` the run is followed as by `/v1/runs/{id}/stream`. A lost connection cancels
+/// nothing: with the same `Idempotency-Key`, and `Last-Event-ID` for a stream, the same message is heard further.
+#[utoipa::path(post, path = "/v1/chat", tag = "conversations", security(("bearer" = ["runs:write"])),
+    params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe"),
+        ("Last-Event-ID" = Option<String>, Header, description = "Of a stream, the last id that was seen")),
+    request_body = schema::ChatMessage,
+    responses((status = 200, body = ChatAnswer, description = "The run has ended, or waits for a person"),
+        (status = 202, body = ChatAnswer, description = "The run goes on"),
+        (status = 404, body = ProblemDetails, content_type = "application/problem+json",
+            description = "There is no such conversation")))]
+pub async fn send_message(Call(state, caller): Call, headers: HeaderMap, body: JsonBody) -> Result<Response, Early> {
+    caller.may(Permission::RunsWrite)?;
+    let position = last_event_id(&headers)?;
+    let Addressed { scope, message, destination } = addressed(&state, &caller, &body).await?;
+    let permit = limiter::acquire_stream(&state, &caller, &scope).await?;
+    let now = state.clock.now();
+    let id = body.key.identity(&state, &caller, new_id(now)).await?.id;
+    let conversation_id = match destination {
+        Destination::Existing(conversation) => conversation,
+        Destination::New(tenant) => {
+            let conversation = new_conversation(begun_by(id), tenant, &message, now);
+            let conversation = conversation.map_err(|fault| ValidationErrors(vec![fault]))?;
+            state.store.begin_conversation(&conversation).await?;
+            conversation.id
+        }
+    };
+    // listen first, record after: what happens in between is heard, and told once
+    let live = state.hub.subscribe(id);
+    let request = RunRequest { input: Some(Value::String(message)), requested_by: Some(caller.root()) };
+    state.store.post_message(&scope, conversation_id, id, request, now).await.map_err(missing)?;
+    if wants_events(&headers) {
+        let followed = FollowedRun { id, conversation_id: Some(conversation_id), live, position };
+        return Ok(follow(state, caller, followed, permit));
+    }
+    let run = settled(&state, &scope, id, live).await?;
+    let status = match is_settled(run.state) {
+        true => StatusCode::OK,
+        false => StatusCode::ACCEPTED,
+    };
+    Ok((status, Json(answer_of(&state, &scope, conversation_id, run).await?)).into_response())
+}
+
+/// Reads a message, and whose it is.
+async fn addressed(state: &HttpState, caller: &AuthenticatedCaller, body: &JsonBody) -> Result<Addressed, ApiError> {
+    let schema::ChatMessage { tenant_id, message, conversation_id } = body.read()?;
+    let count = message.chars().count();
+    if message.trim().is_empty() || count > MESSAGE_LENGTH {
+        let detail = format!("must have 1 to {MESSAGE_LENGTH} characters that are not blank, has {count}");
+        return Err(ApiError::invalid("/message", detail));
+    }
+    if let Some(id) = conversation_id {
+        let scope = caller.narrowed(tenant_id.as_deref())?;
+        let conversation = state.store.get_conversation(&scope, id).await.map_err(missing)?;
+        let tenant = Tenant::stored(conversation.tenant_id).map_err(|log| ApiError::Internal { log })?;
+        return Ok(Addressed { scope: Scope::Only(tenant), message, destination: Destination::Existing(id) });
+    }
+    let tenant = caller.acts_for(&body.json()?)?;
+    Ok(Addressed { scope: Scope::Only(tenant.clone()), message, destination: Destination::New(tenant) })
+}
+
+fn wants_events(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
+    accepted.flat_map(|accept| accept.split(',')).any(|kind| kind.trim().starts_with("text/event-stream"))
+}
+
+fn is_settled(state: RunState) -> bool {
+    state.is_final() || matches!(state, RunState::PendingApproval | RunState::WaitingForInput)
+}
+
+/// The run once it has ended or waits for a person, or as it is when it was waited for long enough.
+async fn settled(state: &HttpState, scope: &Scope, id: Uuid, mut live: RunSubscription) -> Result<Run, ApiError> {
+    let mut patience = pin!(pause(state.limits.answer_time));
+    let mut is_over = false;
+    loop {
+        let run = state.store.get_run(scope, id).await.map_err(missing)?;
+        if is_settled(run.state) || is_over {
+            return Ok(run);
+        }
+        tokio::select! {
+            () = change_of(&mut live) => {}
+            () = pause(LOOK) => {}
+            () = &mut patience => is_over = true,
+            () = state.stop.cancelled() => is_over = true,
+        }
+    }
+}
+
+/// Returns once the run has come to another state.
+async fn change_of(live: &mut RunSubscription) {
+    while !matches!(
+        live.next().await,
+        WatchedEvent::Missed(_)
+            | WatchedEvent::Event(StreamEvent::StateChange { .. } | StreamEvent::ExecutionEnd { .. })
+    ) {}
+}
+
+async fn answer_of(state: &HttpState, scope: &Scope, conversation_id: Uuid, run: Run) -> Result<ChatAnswer, ApiError> {
+    let account = state.store.run_account(scope, run.id).await?;
+    let pending_approvals = pending_approvals(state, scope, run.id).await?;
+    let result = account_of(&run, account);
+    Ok(ChatAnswer { run_id: run.id, conversation_id, state: run.state, result, pending_approvals, error: run.error })
+}

@@ -1,0 +1,268 @@
+//! Conversations through the real binary: history, approvals inside, deaths, several instances, streams.
+
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use futures::future::join_all;
+use reqwest::{Method, RequestBuilder};
+use reveille::base::clock::pause;
+use reveille::ports::egress::operator_client;
+use serde_json::{Value, json};
+
+use crate::support::binary::Service;
+use crate::support::postgres::Database;
+use crate::support::talking_model::{TOKEN, TalkingModel};
+
+/// How long anything may take on a loaded machine with two cores.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(50);
+/// Clients of one conversation, and messages of each.
+const CLIENTS: usize = 8;
+const MESSAGES: usize = 5;
+
+/// A client of a service.
+#[derive(Clone)]
+struct ChatClient {
+    http: reqwest::Client,
+    url: String,
+}
+
+impl ChatClient {
+    fn of(service: &Service) -> ChatClient {
+        ChatClient { http: operator_client(PATIENCE), url: service.url().to_owned() }
+    }
+
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http.request(method, format!("{}{path}", self.url)).bearer_auth(TOKEN)
+    }
+
+    async fn ask(&self, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
+        let request = self.request(method, path);
+        let request = match body {
+            Some(body) => request.json(&body),
+            None => request,
+        };
+        answer_of(request).await
+    }
+
+    /// Says something in a conversation, or in a new one of ann's; what became of it.
+    async fn say(&self, message: &str, conversation: Option<&str>) -> (u16, Value) {
+        let body = json!({ "tenant_id": "ann", "message": message, "conversation_id": conversation });
+        self.ask(Method::POST, "/v1/chat", Some(body)).await
+    }
+
+    async fn until_run(&self, id: &str, state: &str) -> Value {
+        let begun = Instant::now();
+        loop {
+            let (_, run) = self.ask(Method::GET, &format!("/v1/runs/{id}"), None).await;
+            if run["state"] == state {
+                return run;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{run:#}");
+            pause(LOOK).await;
+        }
+    }
+
+    /// The events of a message with their ids, until the stream ends.
+    async fn stream(&self, message: &str, key: &str, seen: Option<&str>) -> Vec<(String, Option<String>, Value)> {
+        let body = json!({ "tenant_id": "ann", "message": message });
+        let request = self.request(Method::POST, "/v1/chat").header("accept", "text/event-stream");
+        let request = request.header("idempotency-key", key).json(&body);
+        let request = seen.map_or(request.try_clone().unwrap(), |seen| request.header("last-event-id", seen));
+        let response = request.send().await.expect("an answer");
+        assert_eq!(response.status(), 200);
+        let events = sse_stream::SseStream::from_bytes_stream(response.bytes_stream());
+        let event = |event: Result<sse_stream::Sse, _>| {
+            let event = event.expect("an event");
+            let data = serde_json::from_str(event.data.as_deref()?).expect("JSON");
+            Some((event.event?, event.id, data))
+        };
+        events.filter_map(|one| std::future::ready(event(one))).collect().await
+    }
+}
+
+async fn answer_of(request: RequestBuilder) -> (u16, Value) {
+    let answer = request.send().await.expect("an answer");
+    let status = answer.status().as_u16();
+    (status, answer.json().await.unwrap_or_default())
+}
+
+fn id_of(value: &Value) -> String {
+    value.as_str().expect("an id").to_owned()
+}
+
+/// The cases that go on over a death, on one database.
+async fn conversation_goes_on(model: &TalkingModel, mut service: Service) {
+    service.start().await;
+    let client = ChatClient::of(&service);
+    let (status, first) = client.say("hello", None).await;
+    assert_eq!((status, &first["state"], &first["response"]), (200, &json!("succeeded"), &json!("1: hello")));
+    assert_eq!((&first["pending_approvals"], &first["error"]), (&json!([]), &Value::Null));
+    let id = id_of(&first["conversation_id"]);
+    let (_, second) = client.say("and you?", Some(&id)).await;
+    assert_eq!(second["response"], "3: and you?", "it was shown what was said before");
+
+    // it is no task to anybody
+    for (method, path, body) in [
+        (Method::GET, format!("/v1/tasks/{id}"), None),
+        (Method::DELETE, format!("/v1/tasks/{id}"), None),
+        (Method::PATCH, format!("/v1/tasks/{id}"), Some(json!({ "name": "mine" }))),
+        (Method::POST, format!("/v1/tasks/{id}/run"), Some(json!({}))),
+        (Method::POST, format!("/v1/tasks/{id}/pause"), Some(json!({}))),
+    ] {
+        assert_eq!(client.ask(method.clone(), &path, body).await.0, 404, "{method} {path}");
+    }
+    assert_eq!(client.ask(Method::GET, "/v1/tasks", None).await.1["items"], json!([]));
+
+    // a call waits for a person over two deaths, and another message is answered meanwhile
+    let (status, waiting) = client.say("pay the bill", Some(&id)).await;
+    assert_eq!((status, &waiting["state"]), (200, &json!("pending_approval")));
+    let asked = &waiting["pending_approvals"][0];
+    service.kill().await;
+    service.start().await;
+    let client = ChatClient::of(&service);
+    let (_, meanwhile) = client.say("are you there?", Some(&id)).await;
+    assert_eq!(meanwhile["response"], "5: are you there?");
+    let path = format!("/v1/approvals/{}", id_of(&asked["id"]));
+    let (_, question) = client.ask(Method::GET, &path, None).await;
+    assert_eq!((&question["source"], &question["agent_name"]), (&json!("chat"), &json!("pay")));
+    let decision = json!({ "decision": "approve", "digest": question["digest"] });
+    assert_eq!(client.ask(Method::POST, &format!("{path}/decision"), Some(decision)).await.0, 200);
+    service.kill().await;
+    service.start().await;
+    let client = ChatClient::of(&service);
+    let run = client.until_run(&id_of(&waiting["run_id"]), "succeeded").await;
+    assert_eq!((&run["output"], &run["trigger_type"], model.paid()), (&json!("paid"), &json!("chat"), 1));
+
+    // what was said is listed, newest first
+    let (_, listed) = client.ask(Method::GET, "/v1/conversations?tenant_id=ann", None).await;
+    assert_eq!(listed["items"][0]["title"], "hello");
+    let (_, one) = client.ask(Method::GET, &format!("/v1/conversations/{id}"), None).await;
+    assert_eq!(one, listed["items"][0]);
+    let (_, messages) = client.ask(Method::GET, &format!("/v1/conversations/{id}/messages"), None).await;
+    let said: Vec<_> = messages["items"].as_array().unwrap().iter().map(|one| &one["message"]).collect();
+    assert_eq!(said, ["are you there?", "pay the bill", "and you?", "hello"]);
+
+    // a repetition is one message
+    let again = async || {
+        let body = json!({ "tenant_id": "ann", "message": "once" });
+        let request = client.request(Method::POST, "/v1/chat").header("idempotency-key", "k").json(&body);
+        answer_of(request).await.1
+    };
+    let (one, other) = tokio::join!(again(), again());
+    assert_eq!((&one["run_id"], &one["conversation_id"]), (&other["run_id"], &other["conversation_id"]));
+    assert_eq!(one["response"], "1: once");
+
+    // and it goes with all that belongs to it
+    assert_eq!(client.ask(Method::DELETE, &format!("/v1/conversations/{id}"), None).await.0, 204);
+    assert_eq!(client.ask(Method::GET, &format!("/v1/conversations/{id}"), None).await.0, 404);
+    assert_eq!(client.ask(Method::GET, &format!("/v1/runs/{}", id_of(&first["run_id"])), None).await.0, 404);
+    assert_eq!(client.say("hello?", Some(&id)).await.0, 404);
+    service.kill().await;
+}
+
+#[tokio::test]
+async fn on_sqlite_a_conversation_goes_on_over_approvals_and_deaths() {
+    let model = TalkingModel::start().await;
+    conversation_goes_on(&model, model.service(None)).await;
+}
+
+#[tokio::test]
+async fn on_postgres_a_conversation_goes_on_over_approvals_and_deaths() {
+    let (model, database) = (TalkingModel::start().await, Database::empty().await);
+    conversation_goes_on(&model, model.service(Some(&database.url))).await;
+}
+
+#[tokio::test]
+async fn messages_of_many_clients_at_two_instances_are_answered_once_each_and_one_after_the_other() {
+    let (model, database) = (TalkingModel::start().await, Database::empty().await);
+    let mut services = [(); 2].map(|()| model.service(Some(&database.url)));
+    for service in &mut services {
+        service.start().await;
+    }
+    let clients = services.each_ref().map(ChatClient::of);
+    let id = id_of(&clients[0].say("begin", None).await.1["conversation_id"]);
+    let talk = |number: usize| {
+        let (client, id) = (clients[number % 2].clone(), id.clone());
+        async move {
+            for message in 0..MESSAGES {
+                let (status, said) = client.say(&format!("{number} says {message}"), Some(&id)).await;
+                assert_eq!((status, &said["state"]), (200, &json!("succeeded")), "{said}");
+                let response = said["response"].as_str().unwrap();
+                assert!(response.ends_with(&format!(": {number} says {message}")), "{response}");
+            }
+        }
+    };
+    join_all((0..CLIENTS).map(talk)).await;
+    assert_eq!(model.asked(), 1 + CLIENTS * MESSAGES, "once each");
+    let (_, runs) = clients[1].ask(Method::GET, &format!("/v1/runs?task_id={id}&limit=200"), None).await;
+    let time = |run: &Value, field: &str| id_of(&run[field]);
+    let mut times: Vec<(String, String)> = runs["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|run| (time(run, "started_at"), time(run, "finished_at")))
+        .collect();
+    times.sort();
+    assert_eq!(times.len(), 1 + CLIENTS * MESSAGES);
+    assert!(times.windows(2).all(|two| two[0].1 <= two[1].0), "one after the other: {times:#?}");
+    for mut service in services {
+        service.kill().await;
+    }
+}
+
+#[tokio::test]
+async fn stream_of_a_message_goes_on_by_its_last_event_at_another_instance() {
+    let (model, database) = (TalkingModel::start().await, Database::empty().await);
+    let mut services = [(); 2].map(|()| model.service(Some(&database.url)));
+    for service in &mut services {
+        service.start().await;
+    }
+    let [here, there] = services.each_ref().map(ChatClient::of);
+    let told = here.stream("hello", "a message", None).await;
+    let names = |told: &[(String, Option<String>, Value)]| told.iter().map(|one| one.0.clone()).collect::<Vec<_>>();
+    let (session, end) = (&told[0], told.last().unwrap());
+    assert_eq!((session.0.as_str(), end.0.as_str()), ("session", "execution_end"));
+    assert_eq!(session.2["conversation_id"], end.2["conversation_id"]);
+    let answer = told.iter().position(|one| one.0 == "message_end").expect("an answer");
+    assert_eq!(told[answer].2["text"], "1: hello");
+    let whole = there.stream("hello", "a message", None).await;
+    assert_eq!(whole[0].2["run_id"], session.2["run_id"], "it is the same message");
+    assert_eq!(whole.iter().filter(|one| one.0 == "message_end").count(), 1, "{:?}", names(&whole));
+    let all = told.iter().rev().find_map(|one| one.1.clone()).expect("an id");
+    let nothing = there.stream("hello", "a message", Some(&all)).await;
+    assert!(!names(&nothing).contains(&"message_end".to_owned()), "{:?}", names(&nothing));
+    assert_eq!(model.asked(), 1);
+    for mut service in services {
+        service.kill().await;
+    }
+}
+
+#[tokio::test]
+async fn task_that_continues_knows_what_its_earlier_runs_have_answered() {
+    let model = TalkingModel::start().await;
+    let mut service = model.service(None);
+    service.start().await;
+    let client = ChatClient::of(&service);
+    let task = |mode: &str, overlap: &str| {
+        json!({
+            "tenant_id": "ann", "name": "News", "output": null,
+            "trigger": { "type": "schedule", "cron": "0 0 1 1 *", "overlap": overlap },
+            "action": { "instruction": "What is new?", "config": { "conversation": mode } },
+        })
+    };
+    let (status, refused) = client.ask(Method::POST, "/v1/tasks", Some(task("continue", "allow"))).await;
+    assert_eq!((status, &refused["errors"][0]["pointer"]), (422, &json!("/action/config/conversation")), "{refused}");
+    let (status, refused) = client.ask(Method::POST, "/v1/tasks", Some(task("again", "skip"))).await;
+    assert_eq!((status, &refused["errors"][0]["pointer"]), (422, &json!("/action/config/conversation")), "{refused}");
+    for (mode, shown) in [("continue", ["1: ", "3: "]), ("fresh", ["1: ", "1: "])] {
+        let (_, made) = client.ask(Method::POST, "/v1/tasks", Some(task(mode, "skip"))).await;
+        for beginning in shown {
+            let path = format!("/v1/tasks/{}/run", id_of(&made["id"]));
+            let (_, run) = client.ask(Method::POST, &path, Some(json!({}))).await;
+            let run = client.until_run(&id_of(&run["id"]), "succeeded").await;
+            assert!(run["output"].as_str().unwrap().starts_with(beginning), "{mode}: {}", run["output"]);
+        }
+    }
+    service.kill().await;
+}
