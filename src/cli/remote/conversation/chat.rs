@@ -120,8 +120,9 @@ impl Talk {
                     self.conversation =
                         data["conversation_id"].as_str().map(str::to_owned).or(self.conversation.take());
                 }
-                "state_change" if data["state"] == RunState::PendingApproval.as_str() && !self.as_json => {
-                    if !self.decide(&run_id, screen).await? {
+                "state_change" => {
+                    let waits = !self.as_json && data["state"] == RunState::PendingApproval.as_str();
+                    if waits && !self.decide(&run_id, screen).await? {
                         return Ok(ChatOutcome::Left);
                     }
                 }

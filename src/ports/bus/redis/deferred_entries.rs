@@ -22,7 +22,7 @@ impl StreamReader {
         connection: &mut RedisConnection,
         left: &mut LeftEntries,
     ) -> Result<(), RedisError> {
-        for (partition, ids) in left.to_renew(self.stalled_after / 4) {
+        for (partition, ids) in left.take_due(self.stalled_after / 4) {
             for ids in ids.chunks(RENEWED) {
                 let () = self.claim_command(partition, ids).arg("JUSTID").query_async(connection).await?;
             }

@@ -86,7 +86,7 @@ impl LeftEntries {
     }
 
     /// All ids by partition, where some were not renewed for so long.
-    pub fn to_renew(&mut self, after: Duration) -> HashMap<u32, Vec<StreamId>> {
+    pub fn take_due(&mut self, after: Duration) -> HashMap<u32, Vec<StreamId>> {
         let mut due: HashMap<u32, Vec<StreamId>> = HashMap::new();
         if self.renewed.is_some_and(|at| at.elapsed() >= after) {
             self.renewed = Some(Instant::now());
