@@ -74,8 +74,8 @@ pub fn begun_by(run_id: Uuid) -> Uuid {
 pub fn new_conversation(id: Uuid, tenant: Tenant, message: &str, now: DateTime<Utc>) -> Result<Task, FieldError> {
     let spec = Spec {
         output: Output::nobody(),
-        // a person who waits asks again
-        retry: RetryPolicy { max_attempts: 1, ..RetryPolicy::default() },
+        // somebody waits
+        retry: RetryPolicy { backoff_seconds: 1, ..RetryPolicy::default() },
         pause_after_failures: None,
         ..Spec::of(Trigger::Chat(ChatTrigger::default()))
     };
@@ -180,7 +180,7 @@ mod tests {
         let task = new_conversation(Uuid::nil(), tenant, &long, now).unwrap();
         assert!(task.name.starts_with("What is long long") && task.name.chars().count() == NAME_LENGTH / 2);
         assert!(task.is_chat() && !task.spec.trigger.may_overlap() && task.next_fire_at.is_none());
-        assert_eq!((task.spec.output, task.spec.retry.max_attempts), (Output::nobody(), 1));
+        assert_eq!((task.spec.output, task.spec.retry.max_attempts), (Output::nobody(), 3), "a crash counts as one");
     }
 
     #[test]

@@ -345,6 +345,9 @@ impl Store {
     }
 }
 
+/// Files of a conversation's runs. They are looked for among those of its tenant, which are few: most go after a day.
 const FORGET_FILES: &str = "
     delete from data_files where id in (
-        select f.id from runs r join data_files f on f.run_id = r.id where r.task_id = $1 limit $2)";
+        select f.id from data_files f
+         where f.tenant_id = (select t.tenant_id from tasks t where t.id = $1)
+           and f.run_id in (select r.id from runs r where r.task_id = $1) limit $2)";

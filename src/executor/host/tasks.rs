@@ -78,7 +78,7 @@ impl StoreHost {
         for _ in 0..EDITS {
             let found =
                 with_timeout(self.store.find_task(&Scope::Only(tenant.clone()), id)).await.map_err(host_error)?;
-            let task = found.ok_or(HostError::NotFound)?;
+            let task = found.filter(|task| !task.is_chat()).ok_or(HostError::NotFound)?;
             let patch = whole_fields(&task, &changes, limits);
             let (known, before, now) = (self.known.clone(), task.clone(), self.store.clock().now());
             let read = move || {
@@ -117,6 +117,11 @@ impl StoreHost {
         };
         let request = RunRequest { input, requested_by: None };
         let scope = Scope::Only(tenant.clone());
+        let found = with_timeout(self.store.find_task(&scope, id)).await.map_err(host_error)?;
+        // a message is a person's to send
+        if found.is_some_and(|task| task.is_chat()) {
+            return Err(HostError::NotFound);
+        }
         match with_timeout(self.store.run_now(&scope, id, run_id, request, now, Some(&once)))
             .await
             .map_err(host_error)?

@@ -2,9 +2,10 @@
 
 use reveille::base::id::new_id;
 use reveille::domain::run::RunState;
-use reveille::store::{EventFilter, RunFilter, TaskFilter};
+use reveille::store::{ConversationFilter, EventFilter, RunFilter, TaskFilter};
 use serde_json::json;
 
+use super::conversations::{conversation, say};
 use super::matching::event;
 use super::world::{LEASE, StoreHarness, WORKER, only};
 
@@ -15,6 +16,14 @@ const PAGE: i64 = 20;
 pub async fn calls(world: &StoreHarness) {
     let (of_a, store) = (only("a"), &world.store);
     let task = world.task_with("a", json!({"interval": "1h", "overlap": "allow"}), json!({})).await;
+    let conversation = conversation(world, "a").await;
+    let said = say(world, &conversation, "hello").await;
+    let page = ConversationFilter { limit: PAGE, ..ConversationFilter::default() };
+    store.list_conversations(&of_a, &page).await.unwrap();
+    store.get_conversation(&of_a, conversation.id).await.unwrap();
+    store.conversation_messages(&of_a, conversation.id, &page).await.unwrap();
+    store.earlier_runs("a", conversation.id, said, 20).await.unwrap();
+    store.expire_conversations(world.now(), 5).await.unwrap();
     let of_task = |task_id| RunFilter { task_id, limit: PAGE, ..RunFilter::default() };
     store.tasks_page(&of_a, &TaskFilter { limit: PAGE, ..TaskFilter::default() }).await.unwrap();
     store.last_runs(&of_a, &[task.id]).await.unwrap();

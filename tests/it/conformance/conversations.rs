@@ -20,7 +20,7 @@ on_both!(
 );
 
 /// Another conversation of a tenant.
-async fn conversation(world: &StoreHarness, tenant: &str) -> Task {
+pub async fn conversation(world: &StoreHarness, tenant: &str) -> Task {
     let (id, tenant) = (begun_by(new_id(world.now())), Tenant::new(tenant).unwrap());
     let task = new_conversation(id, tenant, "hello", world.now()).unwrap();
     world.store.begin_conversation(&task).await.unwrap();
@@ -29,7 +29,8 @@ async fn conversation(world: &StoreHarness, tenant: &str) -> Task {
     task
 }
 
-async fn say(world: &StoreHarness, conversation: &Task, message: &str) -> Uuid {
+/// A message in it, sent twice under one id.
+pub async fn say(world: &StoreHarness, conversation: &Task, message: &str) -> Uuid {
     let (id, now) = (new_id(world.now()), world.now());
     let scope = only(&conversation.tenant_id);
     for _ in 0..2 {

@@ -96,9 +96,9 @@ pub static CASES: [Case; 24] = [
         3,
     ),
     Case::new("silence", |w, s| vec![fine(w, s).ending(End::Silent), fine(w, s)], Ok("Fine."), 2)
-        .model(|model| model.timeout_seconds = 1),
+        .model(|model| model.timeout_seconds = 2),
     Case::new("silence twice", |w, s| [(); 2].map(|()| fine(w, s).ending(End::Silent)).into(), Err("llm_timeout"), 2)
-        .model(|model| model.timeout_seconds = 1),
+        .model(|model| model.timeout_seconds = 2),
     Case::new(
         "a drop behind the first piece",
         |w, s| vec![cut(&said("This is never whole."), 1, w, s, End::Broken), fine(w, s)],
@@ -131,7 +131,7 @@ pub static CASES: [Case; 24] = [
         Ok("Fine."),
         3,
     )
-    .model(|model| model.timeout_seconds = 1)
+    .model(|model| model.timeout_seconds = 2)
     .holds(one_result),
     Case::new(
         "a drop behind a tool",
@@ -146,7 +146,7 @@ pub static CASES: [Case; 24] = [
         Ok("Fine."),
         3,
     )
-    .model(|model| model.timeout_seconds = 1)
+    .model(|model| model.timeout_seconds = 3)
     .holds(asks_the_same_again),
     Case::new("comments and other line ends", |w, s| vec![with_comments(w, s)], Ok("Fine."), 1),
     Case::new("data in several lines", |w, s| vec![in_lines(w, s)], Ok("Fine."), 1),
