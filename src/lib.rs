@@ -21,8 +21,8 @@
 //! - [`base`], without I/O of the product: [`backoff`], [`clock`], [`collections`], [`compute`], [`expr`], [`failpoint`],
 //!   [`field`], [`id`], [`invalid`], [`json`], [`limiter`], [`metrics`], [`redact`], [`secret`], [`signature`],
 //!   [`template`], [`threads`], [`token`], [`unicode_safety`], [`words`].
-//! - [`domain`], data and transitions, no `await`: [`actor`], [`approval`], [`budget`], [`credential`], [`data_file`],
-//!   [`event`], [`halt`], [`notification`], [`quota`], [`run`], [`task`], [`trigger`].
+//! - [`domain`], data and transitions, no `await`: [`actor`], [`approval`], [`budget`], [`conversation`], [`credential`],
+//!   [`data_file`], [`event`], [`halt`], [`notification`], [`quota`], [`run`], [`task`], [`trigger`].
 //! - [`store`]: the only place that knows a database.
 //! - [`ports`], a trait and a list each, one file per adapter: [`egress`], [`vault`]; then [`bus`], [`channel`], [`llm`],
 //!   [`poll`], [`tool`].
@@ -62,6 +62,7 @@
 //! [`actor`]: domain::actor
 //! [`approval`]: domain::approval
 //! [`budget`]: domain::budget
+//! [`conversation`]: domain::conversation
 //! [`credential`]: domain::credential
 //! [`data_file`]: domain::data_file
 //! [`event`]: domain::event

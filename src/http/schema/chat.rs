@@ -9,7 +9,7 @@ use uuid::Uuid;
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"tenant_id": "user_123", "message": "What is on for today?"}))]
 pub struct ChatMessage {
-    /// Whose agent it is; an admin token names it for a new conversation.
+    /// The tenant whose agent it is; an admin token names it for a new conversation.
     pub tenant_id: Option<String>,
     /// The message, in plain words.
     #[schema(min_length = 1, max_length = 32_768)]

@@ -99,7 +99,7 @@ impl Instance {
         self.http.as_ref().expect("an instance")
     }
 
-    /// What answers requests.
+    /// The routes of this instance.
     pub fn router(&self) -> axum::Router {
         self.router.get_or_init(|| http::router(self.http().clone())).clone()
     }

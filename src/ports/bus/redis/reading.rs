@@ -47,7 +47,7 @@ pub(super) struct StreamReader {
     number: AtomicI64,
 }
 
-/// What one read may answer.
+/// The bounds of one read.
 struct ReadBounds<'a> {
     /// Tenants of which nothing is wanted now.
     full: &'a [Tenant],
