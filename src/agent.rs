@@ -3,11 +3,12 @@
 //! Owns the way of a message (prepare, judge, loop, account) and the ports it needs. Reaches storage only through
 //! [`AgentStore`] and [`crate::ports::tool::ToolHost`]. The transcript survives a crash: see `react.rs`.
 
+pub mod agent_tool;
 mod answer;
 pub mod budget;
 mod calls;
 pub mod checkpoint;
-mod configured;
+pub mod configured;
 mod consent;
 pub mod context;
 pub mod gate;
@@ -30,10 +31,13 @@ use std::time::Duration;
 use tracing::Span;
 use uuid::Uuid;
 
+use crate::agent::agent_tool::AgentTool;
 use crate::agent::calls::ToolRunner;
+use crate::agent::calls::delegation::SCHEMA_VERSION;
 use crate::agent::calls::result_cache::ResultCache;
 use crate::agent::checkpoint::{Added, Checkpoint, run_error};
 use crate::agent::consent::Consent;
+use crate::agent::consent::input::SCHEMA_CHANGED;
 use crate::agent::context::ContextWindow;
 use crate::agent::context::settings::ContextSettings;
 use crate::agent::context::summary::{SummaryCache, SummaryWriter};
@@ -47,7 +51,7 @@ use crate::agent::tool_offers::ToolOffers;
 use crate::agent::verify::{AnswerVerification, Verifiers};
 use crate::base::compute::Compute;
 use crate::base::metrics::trace;
-use crate::domain::approval::{Approval, Policy};
+use crate::domain::approval::{Approval, OpenQuestion, Policy};
 use crate::domain::run::outcome::REASON_BUDGET;
 use crate::domain::run::{ReactLoopResult, RunError, TranscriptMessage, Usage};
 use crate::ports::llm::Models;
@@ -56,11 +60,12 @@ use crate::ports::tool::ToolRegistry;
 use crate::ports::tool::offer::NotOffered;
 
 pub use checkpoint::agent_store::{AgentStore, AppendError, SummaryCost};
+pub use checkpoint::transcript_slice::TranscriptSlice;
 pub use configured::{CallingAgent, Configured};
 pub use gate::pending_agents::{PendingAgents, PendingChecks};
 pub use prompt::channel_limits::ChannelLimits;
 pub use prompt::context_source::{ContextSource, ContextSources, SOURCE_CHARS};
-pub use request::{AgentOverrides, AgentRequest, Asking, CHAT, StreamSink};
+pub use request::{AgentOverrides, AgentRequest, Asking, CALLED, CHAT, StreamSink};
 pub use settings::Settings;
 pub use slot::{RunSlot, UncountedSlot, wait_without_slot};
 pub use stop::{LoopStopReason, StopSignal};
@@ -76,6 +81,8 @@ pub struct Agent {
     pub offers: ToolOffers,
     /// The results that are kept of them.
     pub results: ResultCache,
+    /// Configured agents that others may call; each is one of the tools, too.
+    pub agents: Arc<Vec<Arc<AgentTool>>>,
     /// Settings of `[react]`.
     pub settings: Settings,
     /// Settings of `[context]`.
@@ -116,7 +123,7 @@ pub struct Suspension {
     /// Questions that are to be put, one batch, each with the one that it replaces.
     pub asks: Vec<(Approval, Option<Uuid>)>,
     /// Questions that were put before and are open.
-    pub open: Vec<Uuid>,
+    pub open: Vec<OpenQuestion>,
     /// Usage of this execution.
     pub usage: Usage,
 }
@@ -152,6 +159,7 @@ impl Agent {
             tools,
             offers: ToolOffers::default(),
             results: ResultCache::default(),
+            agents: Arc::default(),
             settings,
             context: ContextSettings::default(),
             summaries: SummaryCache::default(),
@@ -172,6 +180,7 @@ impl Agent {
             Err(GateRefusal::Skip(reason)) => return Ok(AgentResponse::Refused { reason }),
             Err(GateRefusal::NotNow) => return Err(RunError::HandBack),
         }
+        check_schema(&prepared)?;
         self.check_pending_agents(&mut prepared).await?;
         Ok(match self.react_loop(prepared).await? {
             LoopEnd::Answered(result) => {
@@ -200,7 +209,8 @@ impl Agent {
                 offered.push(tool.name.as_str());
             }
         }
-        let is_chat = incoming.asking.as_ref().is_some_and(|asking| asking.source == CHAT);
+        let is_chat =
+            incoming.asking.as_ref().is_some_and(|asking| asking.source == CHAT && incoming.delegation.is_none());
         let chat = is_chat.then(ChannelLimits::chat);
         let added = self.sources.texts(gate_message(incoming), &incoming.clock).await;
         let prompt = Prompt {
@@ -210,6 +220,7 @@ impl Agent {
             timezone: incoming.timezone,
             tools: &offered,
             channel: incoming.channel.as_ref().or(chat.as_ref()),
+            is_called: incoming.delegation.is_some(),
         };
         let system = prompt.text();
         let checkpoint = Checkpoint::load(incoming.store.clone(), incoming.clock.clone()).await?;
@@ -239,7 +250,7 @@ impl Agent {
     /// Where an agent waited for the message, its answer is that of the run, and the loop finds it on the record.
     async fn check_pending_agents(&self, prepared: &mut PreparedRequest<'_>) -> Result<(), RunError> {
         let PreparedRequest { incoming, system, history, checkpoint, .. } = prepared;
-        if !checkpoint.is_empty() {
+        if !checkpoint.is_empty() || incoming.delegation.is_some() {
             return Ok(());
         }
         let Some(answer) = self.pending.take(gate_message(incoming), &incoming.clock).await? else { return Ok(()) };
@@ -252,6 +263,11 @@ impl Agent {
         checkpoint.add(incoming.first_turn, initial_entries(incoming, system, std::mem::take(history)));
         checkpoint.add(incoming.first_turn + 1, vec![Added::plain(answer)]);
         checkpoint.flush().await
+    }
+
+    /// The agent of this name, if it may be called.
+    fn called(&self, name: &str) -> Option<&AgentTool> {
+        self.agents.iter().find(|agent| agent.name() == name).map(Arc::as_ref)
     }
 
     fn chain(&self, incoming: &AgentRequest) -> Result<Chain, RunError> {
@@ -285,6 +301,8 @@ impl Agent {
             checkpoint.add(incoming.first_turn, initial_entries(incoming, &system, history));
         }
         let caller = ToolRunner {
+            agent: self,
+            incoming,
             tools: &self.tools,
             limits: &incoming.wishes.tools,
             callable: &callable,
@@ -306,6 +324,7 @@ impl Agent {
             consent: Consent {
                 policy: &self.policy,
                 agent: incoming.agent.as_ref(),
+                chain: incoming.chain(),
                 credentials: &incoming.wishes.credentials,
                 asking: incoming.asking.as_ref(),
                 store: &*incoming.store,
@@ -324,17 +343,18 @@ impl Agent {
             refocus_every: self.context.refocus_every_rounds,
             loops: LoopDetector::behind(self.settings.loop_repetitions, checkpoint.finished_turns()),
             checkpoint,
-            max_turns: incoming.first_turn + i64::from(incoming.wishes.max_turns.unwrap_or(self.settings.max_turns)),
+            first_turn: incoming.first_turn,
+            max_turns: i64::from(incoming.wishes.max_turns.unwrap_or(self.settings.max_turns)),
             max_recoveries: self.settings.max_overflow_recovery_attempts,
             stop: &incoming.stop,
             slot: &*incoming.slot,
-            verification: AnswerVerification {
+            verification: incoming.delegation.is_none().then(|| AnswerVerification {
                 verifiers: &self.verifiers,
                 compute: &self.compute,
                 clock: &incoming.clock,
                 tenant: incoming.tenant.as_str(),
                 channel: incoming.channel.as_ref(),
-            },
+            }),
             clock: &incoming.clock,
             teller: &teller,
         };
@@ -359,8 +379,29 @@ fn gate_message(incoming: &AgentRequest) -> GateMessage<'_> {
         tenant: incoming.tenant.as_str(),
         run_id: incoming.run_id,
         task_id: incoming.asking.as_ref().and_then(|asking| asking.task_id),
-        source: incoming.asking.as_ref().map_or("step", |asking| asking.source),
+        source: match (&incoming.delegation, &incoming.asking) {
+            (Some(_), _) => CALLED,
+            (None, Some(asking)) => asking.source,
+            (None, None) => "step",
+        },
         text: &incoming.text,
+    }
+}
+
+/// Fails where the agent takes other fields than when it was called.
+fn check_schema(prepared: &PreparedRequest<'_>) -> Result<(), RunError> {
+    let Some(version) = prepared.incoming.metadata.get(SCHEMA_VERSION) else { return Ok(()) };
+    let begun = prepared.checkpoint.entries().iter().find_map(|entry| match &entry.message {
+        TranscriptMessage::User { metadata, .. } => metadata.get(SCHEMA_VERSION),
+        _ => None,
+    });
+    match begun {
+        Some(begun) if begun != version => {
+            let agent = prepared.incoming.chain().last().map_or("", String::as_str);
+            let message = format!("the fields of the agent `{agent}` have changed since it was called");
+            Err(RunError::fail(SCHEMA_CHANGED, message))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -19,6 +19,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::agent::agent_tool::AgentTool;
 use crate::agent::verify::Verifiers;
 use crate::agent::{Agent, ContextSources, PendingChecks};
 use crate::base::clock::Clock;
@@ -148,6 +149,8 @@ pub async fn build(
     let credentials = Credentials::new(store.clone(), vault.clone(), egress.clone(), Some(Arc::new(refresher)));
     let mut tools = tool::builtin::all(&credentials);
     tools.extend(declared.into_iter().map(|tool| tool.with(&credentials)));
+    let agents: Vec<Arc<AgentTool>> = AgentTool::all(&config.agents).into_iter().map(Arc::new).collect();
+    tools.extend(agents.iter().map(|agent| Arc::clone(agent) as Arc<dyn tool::Tool>));
     tools.extend(extras.tools);
     let tools = tool::ToolRegistry::new(tools).map_err(anyhow::Error::msg)?;
     let tools = Arc::new(tools.governed(&config.all_tool_policies(), &config.tool_access));
@@ -158,7 +161,8 @@ pub async fn build(
     let agent = Agent::new(models, Arc::clone(&tools), config.react.clone(), policy, compute.clone(), gate);
     let pending = PendingChecks::new(extras.pending_agents);
     let sources_of_context = ContextSources::new(extras.context_sources);
-    let agent = Agent { verifiers, pending, sources: sources_of_context, context: config.context.clone(), ..agent };
+    let context = config.context.clone();
+    let agent = Agent { agents: Arc::new(agents), verifiers, pending, sources: sources_of_context, context, ..agent };
     let channels = channels.and(LiveChannel::new(&config.channels.live, store.clone(), vault.clone()));
     let pipeline = Pipeline::new(pipeline::StepParts {
         credentials: credentials.clone(),

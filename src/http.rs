@@ -292,6 +292,7 @@ fn operations() -> OpenApiRouter<HttpState> {
         .routes(routes!(streaming::run::stream_run))
         .routes(routes!(api::runs::cancel_run))
         .routes(routes!(api::runs::retry_run))
+        .routes(routes!(api::runs::input::answer_run))
         .routes(routes!(hooks::completion::complete_run))
         .routes(routes!(api::explain::explain_run))
         .routes(routes!(api::explain::task::explain_task))

@@ -3,6 +3,7 @@
 //! A call that fails is an observation for the model; only [`ToolError::Abort`] ends the run. Nothing is stored here.
 
 pub mod call_turn;
+pub mod delegation;
 mod execution;
 pub mod notice;
 pub mod observation;
@@ -21,20 +22,23 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::agent::calls::call_turn::CallTurn;
+use crate::agent::calls::delegation::DelegationEnd;
 use crate::agent::calls::notice::edited_notice;
 use crate::agent::calls::observation::{check_turn_limit, observation, truncated_call_error, unknown_outcome_error};
 use crate::agent::calls::policy::permit;
 use crate::agent::calls::result_cache::ResultCache;
 use crate::agent::calls::shown::{FetchedOutput, ResultView, ShownOutput};
+use crate::agent::consent::input::InputVerdict;
 use crate::agent::consent::{Consent, ConsentVerdict, EarlierQuestions, REFUSED};
 use crate::agent::context::ContextWindow;
 use crate::agent::stop::StopSignal;
 use crate::agent::stream::StreamEmitter;
+use crate::agent::{Agent, AgentRequest};
 use crate::base::clock::Clock;
 use crate::base::compute::Compute;
 use crate::base::id::{Tenant, new_id};
-use crate::domain::approval::{Approval, CallOutcome};
-use crate::domain::run::{RunError, ToolAttribution, ToolCall, ToolRecord};
+use crate::domain::approval::{Approval, CallOutcome, OpenQuestion};
+use crate::domain::run::{RunError, ToolAttribution, ToolCall, ToolRecord, Usage};
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::builtin::read_data_file::READ_DATA_FILE;
 use crate::ports::tool::output::{DefaultLevel, OutputLevel};
@@ -45,6 +49,10 @@ use crate::ports::tool::{
 
 /// All that calls of one run have in common.
 pub struct ToolRunner<'a> {
+    /// The agent that calls, which configured ones are made of.
+    pub agent: &'a Agent,
+    /// The message that it answers.
+    pub incoming: &'a AgentRequest,
     pub tools: &'a ToolRegistry,
     /// The limits of the task and its agent, which what it makes inherits.
     pub limits: &'a Arc<ToolLimits>,
@@ -54,7 +62,7 @@ pub struct ToolRunner<'a> {
     pub offered: &'a [&'a str],
     pub tenant: &'a Tenant,
     pub run_id: Uuid,
-    /// The agent that calls.
+    /// Its name, and where it stands.
     pub attribution: &'a ToolAttribution,
     pub timezone: Tz,
     pub host: &'a std::sync::Arc<dyn ToolHost>,
@@ -101,6 +109,8 @@ pub enum CallResult {
     Done(Box<CompletedCall>),
     /// A person has to be heard first.
     Open(PendingCall),
+    /// The run stops, or can't go on; other calls that have begun come to their end.
+    Ended(RunError),
 }
 
 /// A call that waits for a person.
@@ -108,13 +118,26 @@ pub enum PendingCall {
     /// The question is to be put, in the place of an earlier one.
     Ask(Box<Approval>, Option<Uuid>),
     /// It was put.
-    Put(Uuid),
+    Put(OpenQuestion),
+    /// Calls of the agent that is called.
+    Delegated(Vec<PendingCall>),
+}
+
+impl PendingCall {
+    /// Each question by itself.
+    pub fn each(self) -> Vec<PendingCall> {
+        match self {
+            PendingCall::Delegated(calls) => calls.into_iter().flat_map(PendingCall::each).collect(),
+            one => vec![one],
+        }
+    }
 }
 
 /// Outcome of one attempt at a call.
 enum Attempt {
     Open(PendingCall),
     Done(Answered),
+    Ended(RunError),
 }
 
 /// A result, and under which approval it came.
@@ -123,13 +146,15 @@ struct Answered {
     approval: Option<Uuid>,
     /// Why nobody was asked.
     reasons: Vec<String>,
-    /// The words that tell the model that a person changed the call; empty: nobody did.
+    /// The words that tell the model what a person has changed, or answered; empty: nothing.
     notice: String,
+    /// Usage of the agent that was called; `None`: it is another tool.
+    agent_usage: Option<Usage>,
 }
 
 impl Attempt {
     fn done(result: Result<FetchedOutput, ToolError>, approval: Option<Uuid>, reasons: Vec<String>) -> Attempt {
-        Attempt::Done(Answered { result, approval, reasons, notice: String::new() })
+        Attempt::Done(Answered { result, approval, reasons, notice: String::new(), agent_usage: None })
     }
 
     /// It was not executed.
@@ -203,12 +228,13 @@ impl ToolRunner<'_> {
                 }
                 return Ok(CallResult::Open(open));
             }
+            Attempt::Ended(error) => return Ok(CallResult::Ended(error)),
             Attempt::Done(answered) => answered,
         };
         let duration_ms = self.clock.elapsed().saturating_sub(begun).as_millis() as i64;
         let tool = self.tools.find(&call.name);
         let unrepeatable = tool.is_some_and(|tool| !tool.definition().idempotent);
-        let Answered { result, approval, reasons, mut notice } = answered;
+        let Answered { result, approval, reasons, mut notice, agent_usage } = answered;
         let fetched_at = result.as_ref().map_or_else(|_| self.clock.now(), |fetched| fetched.at);
         let length = result.as_ref().ok().map(|fetched| fetched.output.whole().chars().count());
         // in words for a person, and for the model
@@ -241,6 +267,10 @@ impl ToolRunner<'_> {
         let attribution = ToolAttribution { turn: turn.number, ..self.attribution.clone() };
         let ended = (!is_error, length.unwrap_or_else(|| text.chars().count()));
         let record = ToolRecord::new((&call.name, tool.is_some()), &call.arguments, duration_ms, ended, attribution);
+        let record = match agent_usage {
+            Some(usage) => record.of_agent(usage.into()),
+            None => record,
+        };
         Ok(CallResult::Done(Box::new(CompletedCall {
             index,
             call: call.clone(),
@@ -257,11 +287,12 @@ impl ToolRunner<'_> {
     /// Everything that may stand in the way of a call, then the call.
     async fn attempt(
         &self,
-        CallTurn { number: turn, resumed, .. }: CallTurn,
+        call_turn: CallTurn,
         question: Uuid,
         call: &ToolCall,
         asked: &EarlierQuestions,
     ) -> Result<Attempt, RunError> {
+        let CallTurn { number: turn, resumed, .. } = call_turn;
         if call.truncated {
             return Ok(Attempt::failed(truncated_call_error()));
         }
@@ -270,11 +301,25 @@ impl ToolRunner<'_> {
         let Some(tool) = self.tools.find(&call.name).filter(|tool| may || is_removed(tool)) else {
             return Ok(Attempt::failed(unknown_tool(&call.name, self.offered.iter().copied())));
         };
-        let arguments = approval.map_or(&call.arguments, Approval::arguments);
         if let Err(refused) = permit(tool.definition()) {
             return Ok(Attempt::failed(refused));
         }
-        if let Err(refused) = self.check(tool, arguments).await {
+        if approval.is_none()
+            && let Err(refused) = self.check(tool, &call.arguments).await
+        {
+            return Ok(Attempt::failed(refused));
+        }
+        let (call, answered) = match self.consent.input((turn, question), call, tool, asked.input_of(&call.id)).await? {
+            InputVerdict::Ready { call, notice } => (call, notice),
+            InputVerdict::Ask(question) => return Ok(Attempt::Open(PendingCall::Ask(question, None))),
+            InputVerdict::Wait(question) => return Ok(Attempt::Open(PendingCall::Put(question))),
+            InputVerdict::Refused(error) => return Ok(Attempt::failed(error)),
+        };
+        let call = &call;
+        let arguments = approval.map_or(&call.arguments, Approval::arguments);
+        if approval.is_some()
+            && let Err(refused) = self.check(tool, arguments).await
+        {
             return Ok(Attempt::failed(refused));
         }
         // of what is settled, or has begun, nothing is to be found out any more
@@ -291,7 +336,7 @@ impl ToolRunner<'_> {
                 ConsentVerdict::Ask(question, replaces) => {
                     return Ok(Attempt::Open(PendingCall::Ask(question, replaces)));
                 }
-                ConsentVerdict::Wait(approval) => return Ok(Attempt::Open(PendingCall::Put(approval))),
+                ConsentVerdict::Wait(question) => return Ok(Attempt::Open(PendingCall::Put(question))),
                 ConsentVerdict::Refused(observed, reasons) => return Ok(Attempt::done(Err(observed), None, reasons)),
                 ConsentVerdict::Run { arguments, approval, again, reasons } => (arguments, approval, again, reasons),
             };
@@ -302,13 +347,25 @@ impl ToolRunner<'_> {
         if tool.definition().status == ToolStatus::Deprecated {
             self.teller.tool_warning(&call.name, "the tool is deprecated");
         }
-        let Some(arguments) = edited else {
-            return Ok(Attempt::done(self.known_or_called(turn, call, tool).await, approval, reasons));
+        let (call, edited) = match edited {
+            Some(arguments) => {
+                let notice = edited_notice(&arguments);
+                (ToolCall { arguments, ..call.clone() }, notice)
+            }
+            None => (call.clone(), String::new()),
         };
-        let notice = edited_notice(&arguments);
-        let call = ToolCall { arguments, ..call.clone() };
-        let result = self.known_or_called(turn, &call, tool).await;
-        Ok(Attempt::Done(Answered { result, approval, reasons, notice }))
+        let notice = answered + &edited;
+        let Some(agent) = self.agent.called(&call.name) else {
+            let result = self.known_or_called(turn, &call, tool).await;
+            return Ok(Attempt::Done(Answered { result, approval, reasons, notice, agent_usage: None }));
+        };
+        Ok(match self.delegate(call_turn, &call, agent).await {
+            DelegationEnd::Answered(result, usage) => {
+                Attempt::Done(Answered { result, approval, reasons, notice, agent_usage: Some(usage) })
+            }
+            DelegationEnd::Waits(calls) => Attempt::Open(PendingCall::Delegated(calls)),
+            DelegationEnd::Ended(error) => Attempt::Ended(error),
+        })
     }
 
     /// Holds arguments against the schema of their tool; what takes long is computed on a thread of its own.
@@ -329,7 +386,7 @@ impl ToolRunner<'_> {
             turn,
             call_id: call.id.clone(),
             idempotency_key: ToolContext::key_of(self.run_id, turn, &call.id),
-            delegation_chain: vec![],
+            delegation_chain: self.incoming.chain().to_vec(),
             limits: Arc::clone(self.limits),
             timezone: self.timezone,
             time_limit,

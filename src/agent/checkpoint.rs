@@ -7,6 +7,7 @@
 //! intent of calls that only read for their results.
 
 pub mod agent_store;
+pub mod transcript_slice;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,11 +84,21 @@ impl Checkpoint {
         self.entries.last().map_or(0, |entry| entry.turn)
     }
 
-    /// Over all entries, those before a restart included.
+    /// Over all entries, those before a restart included, and those of agents that were called.
     pub fn usage(&self) -> Usage {
-        let mut sum = Usage::default();
+        let mut sum = self.store.delegated_usage();
         self.entries.iter().for_each(|entry| sum += entry.usage);
         sum
+    }
+
+    /// Turns that were begun behind this one.
+    pub fn turns_behind(&self, first: i64) -> i64 {
+        let (mut count, mut last) = (0, first);
+        for entry in self.entries.iter().filter(|entry| entry.turn > first) {
+            count += i64::from(entry.turn > last);
+            last = last.max(entry.turn);
+        }
+        count
     }
 
     /// Adds entries that may be lost with the process: they are stored with the next append.
@@ -96,7 +107,7 @@ impl Checkpoint {
         let at = self.clock.now();
         let entry = |(seq, added): (i64, Added)| {
             let Added { message, usage, duration_ms, model_call, tool_record } = added;
-            TranscriptEntry { seq, turn, at, message, usage, duration_ms, model_call, tool_record }
+            TranscriptEntry { seq, turn, at, delegation: None, message, usage, duration_ms, model_call, tool_record }
         };
         self.entries.extend((first..).zip(added).map(entry));
     }

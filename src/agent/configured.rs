@@ -1,22 +1,25 @@
-//! `[[agents]]`: agents that steps of pipelines name instead of describing them.
+//! `[[agents]]`: agents that others call as tools, and that steps of pipelines name instead of describing them.
+
+pub mod fields;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::agent::configured::fields::{AgentField, FieldRules};
 use crate::base::invalid::{ValidationErrors, did_you_mean, escape};
 use crate::domain::approval::PolicyRules;
 use crate::domain::approval::settings::Override;
 use crate::ports::tool::access::{ToolLimits, check_names};
 
 /// One entry of `[[agents]]`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Configured {
-    /// The name by which steps call the agent.
+    /// The name by which agents and steps call it.
     pub name: String,
-    /// Its purpose, for people.
+    /// Its purpose, for models that may call it, and for people.
     #[serde(default)]
     pub description: String,
     /// Its role and way of working: the system message.
@@ -30,6 +33,18 @@ pub struct Configured {
     /// One of `[llm.models]`; absent: the default.
     #[serde(default)]
     pub model: Option<String>,
+    /// What it needs to be told: the parameters of the tool as which it is called.
+    #[serde(default)]
+    pub fields: Vec<AgentField>,
+    /// Whether other agents may call it as a tool. Steps of pipelines may in any case.
+    #[serde(default = "yes")]
+    pub expose_as_tool: bool,
+    /// Whether a person has to agree to each call of it by another agent.
+    #[serde(default)]
+    pub approval: bool,
+    /// How long a call of it may take, in seconds; absent: as `[react] agent_tool_execution_timeout` says.
+    #[serde(default)]
+    pub timeout_seconds: Option<u64>,
     /// Turns with tools; absent: as `[react]` says.
     #[serde(default)]
     pub max_turns: Option<u32>,
@@ -37,6 +52,13 @@ pub struct Configured {
     /// and are outweighed by the task's.
     #[serde(default)]
     pub approvals: BTreeMap<String, Override>,
+}
+
+/// Longest name of an agent that is a tool: what providers of models take.
+const LONGEST_NAME: usize = 64;
+
+fn yes() -> bool {
+    true
 }
 
 /// A configured agent as its calls are judged. Cheap to clone.
@@ -49,6 +71,24 @@ pub struct CallingAgent {
 }
 
 impl Configured {
+    /// Adds what is wrong with these as tools: their names, their fields. Pointers begin with `/agents`.
+    pub fn check_fields(agents: &[Configured], faults: &mut ValidationErrors) {
+        let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        for (index, agent) in agents.iter().enumerate() {
+            let place = format!("/agents/{index}");
+            if agent.expose_as_tool && !(agent.name.len() <= LONGEST_NAME && agent.name.chars().all(fits)) {
+                let message = format!(
+                    "must be 1 to {LONGEST_NAME} letters, digits, `_` or `-`, because models call it; or set `expose_as_tool = false`"
+                );
+                faults.add(format!("{place}/name"), message);
+            }
+            if agent.timeout_seconds.is_some_and(|seconds| !(1..=3600).contains(&seconds)) {
+                faults.add(format!("{place}/timeout_seconds"), "must be from 1 to 3600 seconds");
+            }
+            FieldRules::check(&agent.fields, &format!("{place}/fields"), faults);
+        }
+    }
+
     /// Adds what is wrong with these; pointers begin with `/agents`.
     pub fn check(agents: &[Configured], tools: &[&str], models: &[&str], faults: &mut ValidationErrors) {
         for (index, agent) in agents.iter().enumerate() {
@@ -105,6 +145,10 @@ mod tests {
             tools: None,
             deny_tools: Vec::new(),
             model: None,
+            fields: Vec::new(),
+            expose_as_tool: true,
+            approval: false,
+            timeout_seconds: None,
             max_turns: None,
             approvals: BTreeMap::new(),
         }

@@ -8,6 +8,8 @@
 //! is put as a question that is approved already. Holding means waiting; where a run can't wait, as in a step of a
 //! pipeline, such a call is refused like one that needs consent, whatever the rules say.
 
+pub mod input;
+
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -22,8 +24,8 @@ use crate::base::compute::Compute;
 use crate::domain::actor::Actor;
 use crate::domain::approval::proposal::{canonical_hash, undo_window};
 use crate::domain::approval::{
-    Approval, ApprovalChoice, ApprovalLevel, ApprovalStatus, Begun, CANCELLED, Consequence, EXPIRED, GrantAsk, Policy,
-    Proposal, ProposalIdentity, ReasonCode, Ruling, digest,
+    Approval, ApprovalChoice, ApprovalLevel, ApprovalStatus, Begun, CANCELLED, Consequence, EXPIRED, GrantAsk,
+    OpenQuestion, Policy, Proposal, ProposalIdentity, QuestionKind, ReasonCode, Ruling, digest,
 };
 use crate::domain::credential::Reference;
 use crate::domain::run::{RunError, ToolCall};
@@ -38,6 +40,8 @@ pub struct Consent<'a> {
     pub policy: &'a Policy,
     /// The configured agent that calls; `None`: none of them.
     pub agent: Option<&'a CallingAgent>,
+    /// The agents through which calls come, outermost first.
+    pub chain: &'a [String],
     /// The credentials that the task names: its calls may use them.
     pub credentials: &'a [Reference],
     /// `None`: nobody can be asked.
@@ -67,7 +71,7 @@ pub enum ConsentVerdict {
     /// A person is asked about this, in the place of an earlier question; or nobody is, and it is held first.
     Ask(Box<Approval>, Option<Uuid>),
     /// A person was asked and has not answered, or the act is held back for a while.
-    Wait(Uuid),
+    Wait(OpenQuestion),
 }
 
 /// Facts that a question shows besides the tool.
@@ -83,8 +87,18 @@ struct ShownQuestion<'a> {
 pub struct EarlierQuestions(Vec<Approval>);
 
 impl EarlierQuestions {
+    /// Whether the call may run.
     pub fn of(&self, call_id: &str) -> Option<&Approval> {
-        self.0.iter().find(|approval| approval.call_id == call_id)
+        self.find(call_id, QuestionKind::Approval)
+    }
+
+    /// For what the call lacked.
+    pub fn input_of(&self, call_id: &str) -> Option<&Approval> {
+        self.find(call_id, QuestionKind::Input)
+    }
+
+    fn find(&self, call_id: &str, kind: QuestionKind) -> Option<&Approval> {
+        self.0.iter().find(|approval| approval.call_id == call_id && approval.proposal.kind == kind)
     }
 }
 
@@ -177,13 +191,13 @@ impl Consent<'_> {
         precheck: Option<Value>,
     ) -> Result<ConsentVerdict, RunError> {
         match approval.status {
-            ApprovalStatus::Pending => return Ok(ConsentVerdict::Wait(approval.id)),
+            ApprovalStatus::Pending => return Ok(ConsentVerdict::Wait(approval.open_question())),
             ApprovalStatus::Cancelled => return Ok(refusal_verdict(refusal(approval.comment.as_deref()))),
             ApprovalStatus::Expired => return Ok(refusal_verdict(EXPIRED.to_owned())),
             ApprovalStatus::Approved | ApprovalStatus::Edited => {}
         }
         if approval.hold_until.is_some_and(|until| until > self.clock.now()) {
-            return Ok(ConsentVerdict::Wait(approval.id));
+            return Ok(ConsentVerdict::Wait(approval.open_question()));
         }
         let arguments = approval.arguments();
         let definition = definition_hash(tool.definition());
@@ -222,7 +236,7 @@ impl Consent<'_> {
         match self.store.begin(approval.id, &now).await.map_err(run_error)? {
             Begun::Now => Ok(run(false)),
             Begun::Before => Ok(run(true)),
-            Begun::Refused => Ok(ConsentVerdict::Wait(approval.id)),
+            Begun::Refused => Ok(ConsentVerdict::Wait(approval.open_question())),
         }
     }
 
@@ -240,6 +254,7 @@ impl Consent<'_> {
         let now = self.clock.now();
         let irreversible = definition.consequence == Consequence::High;
         let proposal = Proposal {
+            kind: QuestionKind::Approval,
             tool: definition.name.clone(),
             version: definition.version.clone(),
             definition: definition_hash(definition),
@@ -254,7 +269,7 @@ impl Consent<'_> {
             options: vec![ApprovalChoice::Approve, ApprovalChoice::Edit, ApprovalChoice::Cancel],
             allow_modification: true,
             source: asking.source.to_owned(),
-            delegation_chain: Vec::new(),
+            delegation_chain: self.chain.to_vec(),
             on_expiry: settings.on_expiry,
             approvers: settings.required_approvers,
             excluded_approver: settings.exclude_requester.then(|| Actor::Recipient(self.tenant).to_string()),
@@ -283,7 +298,11 @@ pub fn definition_hash(definition: &Definition) -> String {
 
 /// The model is told these words of a person's refusal, and no others.
 fn refusal_verdict(words: String) -> ConsentVerdict {
-    ConsentVerdict::Refused(ToolError::for_model(ToolFailure::PermissionDenied, REFUSED, words), Vec::new())
+    ConsentVerdict::Refused(refusal_error(words), Vec::new())
+}
+
+fn refusal_error(words: String) -> ToolError {
+    ToolError::for_model(ToolFailure::PermissionDenied, REFUSED, words)
 }
 
 /// Refuses a call that would have to be held where nothing can wait.

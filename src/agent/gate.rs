@@ -25,7 +25,8 @@ pub struct GateMessage<'a> {
     pub run_id: Uuid,
     /// The run's task; `None` where it has none.
     pub task_id: Option<Uuid>,
-    /// `trigger`, `chat`, or `step` for an agent or a question to a model in a pipeline.
+    /// `trigger`, `chat`, `agent` for one that another agent has called, or `step` for an agent or a question to a model in a
+    /// pipeline.
     pub source: &'static str,
     /// The message, whole.
     pub text: &'a str,

@@ -20,6 +20,8 @@ pub struct Prompt<'a> {
     pub timezone: Tz,
     pub tools: &'a [&'a str],
     pub channel: Option<&'a ChannelLimits>,
+    /// Another agent has called this one.
+    pub is_called: bool,
 }
 
 impl Prompt<'_> {
@@ -41,6 +43,7 @@ impl Prompt<'_> {
         }
         match self.channel {
             Some(channel) => text.push_str(&channel_lines(channel)),
+            None if self.is_called => text.push_str("Your answer goes to the agent that has called you.\n"),
             None => text.push_str("Your answer stays on the record of the run; no channel carries it.\n"),
         }
         text + RULE + "\n"
@@ -82,7 +85,15 @@ mod tests {
 
     fn prompt<'a>(tools: &'a [&'a str], channel: Option<&'a ChannelLimits>) -> Prompt<'a> {
         let now = "2026-12-24T23:00:00.5Z".parse().unwrap();
-        Prompt { persona: "Be brief.\n", added: &[], now, timezone: chrono_tz::Asia::Shanghai, tools, channel }
+        Prompt {
+            persona: "Be brief.\n",
+            added: &[],
+            now,
+            timezone: chrono_tz::Asia::Shanghai,
+            tools,
+            channel,
+            is_called: false,
+        }
     }
 
     #[test]

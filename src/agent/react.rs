@@ -46,13 +46,16 @@ pub struct ReactLoop<'a> {
     pub summaries: SummaryWriter,
     /// The model is reminded of its task after so many rounds of calls; 0: never.
     pub refocus_every: u32,
+    /// The turn before its first.
+    pub first_turn: i64,
     /// Turns with tools.
     pub max_turns: i64,
     pub max_recoveries: u32,
     pub loops: LoopDetector,
     pub stop: &'a StopSignal,
     pub slot: &'a dyn RunSlot,
-    pub verification: AnswerVerification<'a>,
+    /// `None`: nobody but another agent is told the answer.
+    pub verification: Option<AnswerVerification<'a>>,
     pub clock: &'a Clock,
     pub teller: &'a StreamEmitter,
 }
@@ -105,9 +108,10 @@ impl ReactLoop<'_> {
     /// Whether there is an answer, and it may go out. With one that may not, the model is told why; the second one ends the run.
     async fn verify(&mut self) -> Result<bool, RunError> {
         let Some((response, _)) = self.checkpoint.answer() else { return Ok(false) };
+        let Some(verification) = &self.verification else { return Ok(true) };
         if self.checkpoint.verdict().is_none() {
             let Verdict { warnings, flags } =
-                self.verification.judge(response, self.checkpoint.given(), self.checkpoint.evidence()).await;
+                verification.judge(response, self.checkpoint.given(), self.checkpoint.evidence()).await;
             if warnings.is_empty() && flags.is_empty() {
                 return Ok(true);
             }
@@ -132,12 +136,13 @@ impl ReactLoop<'_> {
     fn suspension(&self, calls: Vec<PendingCall>) -> Suspension {
         let batch = new_id(self.clock.now());
         let (mut asks, mut open) = (Vec::new(), Vec::new());
-        for call in calls {
+        for call in calls.into_iter().flat_map(PendingCall::each) {
             match call {
                 PendingCall::Ask(approval, replaces) => {
                     asks.push((Approval { batch_id: batch, ..*approval }, replaces))
                 }
-                PendingCall::Put(id) => open.push(id),
+                PendingCall::Put(question) => open.push(question),
+                PendingCall::Delegated(_) => unreachable!("each call by itself"),
             }
         }
         Suspension { asks, open, usage: self.checkpoint.usage() }
@@ -145,8 +150,8 @@ impl ReactLoop<'_> {
 
     /// One turn of the model, stored; answers the calls that it asks for.
     async fn model_turn(&mut self) -> Result<Vec<ToolCall>, RunError> {
-        let turn = self.checkpoint.turn() + 1;
-        let forced = turn > self.max_turns;
+        let turn = self.checkpoint.store().take_turn(self.checkpoint.turn());
+        let forced = self.checkpoint.turns_behind(self.first_turn) >= self.max_turns;
         let begun = self.clock.elapsed();
         let completed = self.complete(turn, forced).await;
         let AcceptedAnswer { answer, model, usage } = self.accept(turn, forced, completed)?;
@@ -196,7 +201,10 @@ impl ReactLoop<'_> {
                 }
             }
         };
-        self.checkpoint.add(turn, budget::unusable_answer(usage, model_call, &error).into_iter().collect());
+        match budget::unusable_answer(usage, model_call, &error) {
+            Some(unusable) => self.checkpoint.add(turn, vec![unusable]),
+            None => self.checkpoint.store().note_unmade(turn),
+        }
         Err(error)
     }
 

@@ -15,12 +15,15 @@ use crate::base::clock::Clock;
 use crate::base::id::Tenant;
 use crate::domain::approval::PolicyRules;
 use crate::domain::credential::Reference;
-use crate::domain::run::{StreamEvent, ToolAttribution};
+use crate::domain::run::{Delegation, StreamEvent, ToolAttribution};
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::{ToolHost, UsedSecrets};
 
 /// The source of messages that a person writes in a chat.
 pub const CHAT: &str = "chat";
+
+/// The source of messages to an agent that another one calls.
+pub const CALLED: &str = "agent";
 
 /// Hears what happens in a run while it happens. Must not block.
 pub type StreamSink = Arc<dyn Fn(StreamEvent) + Send + Sync>;
@@ -49,6 +52,8 @@ pub struct AgentRequest {
     pub channel: Option<ChannelLimits>,
     /// The configured agent that answers; `None`: none of them.
     pub agent: Option<CallingAgent>,
+    /// The call by which the agent speaks; `None`: it is the run's own.
+    pub delegation: Option<Delegation>,
     /// `None`: nobody can be asked, and what needs consent is refused.
     pub asking: Option<Asking>,
     /// The host of tools.
@@ -65,6 +70,13 @@ pub struct AgentRequest {
     pub clock: Clock,
     /// The secrets that the run has used so far.
     pub known: UsedSecrets,
+}
+
+impl AgentRequest {
+    /// The agents through which it came, outermost first; the last one answers.
+    pub fn chain(&self) -> &[String] {
+        self.delegation.as_ref().map_or(&[], |delegation| &delegation.chain)
+    }
 }
 
 /// Settings of a task that override the configuration.

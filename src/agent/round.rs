@@ -54,11 +54,12 @@ impl CallRound<'_, '_> {
         let caller = self.caller;
         // of a turn that was just made nothing can have been asked
         let asked = if resumed { caller.consent.asked(turn).await? } else { EarlierQuestions::default() };
-        let mut running =
-            caller.start(CallTurn { number: turn, resumed, is_context_full: self.is_context_full }, calls, &asked);
+        let is_single = calls.len() == 1;
+        let call_turn = CallTurn { number: turn, resumed, is_context_full: self.is_context_full, is_single };
+        let mut running = caller.start(call_turn, calls, &asked);
         let mut carried = CarriedCalls::default();
         let (mut waiting, mut done) = (Vec::new(), Vec::new());
-        let mut early = VecDeque::new();
+        let (mut early, mut ended) = (VecDeque::new(), None);
         let mut overdue = std::pin::pin!(self.clock.sleep(INTENT_DELAY));
         loop {
             let next = match early.pop_front() {
@@ -79,6 +80,10 @@ impl CallRound<'_, '_> {
                     carried.open.push(call);
                     continue;
                 }
+                CallResult::Ended(error) => {
+                    ended.get_or_insert(error);
+                    continue;
+                }
             };
             let (index, urgent) = (completed.index, completed.unrepeatable);
             let mut result = result_entry(self.window.cut_result(&completed.text), completed);
@@ -94,6 +99,9 @@ impl CallRound<'_, '_> {
         drop(running);
         let last = take_waiting(&mut waiting, &mut done);
         self.checkpoint.add_due(turn, last);
+        if let Some(error) = ended {
+            return Err(error);
+        }
         done.sort_by_key(|(index, _)| *index);
         carried.results = done.into_iter().map(|(_, message)| message).collect();
         Ok(carried)

@@ -18,7 +18,7 @@ pub struct Settings {
     pub max_turns: u32,
     /// One tool call, unless the tool has a limit of its own.
     pub tool_execution_timeout: u64,
-    /// One agent in a pipeline, unless its step has a limit of its own.
+    /// One agent that another one calls, or in a pipeline, unless it or its step has a limit of its own.
     pub agent_tool_execution_timeout: u64,
     /// The part of the window that one tool result may fill.
     pub max_tool_result_share: f64,
@@ -46,8 +46,8 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             system_prompt: "You are a reliable personal assistant. You are woken to carry out one instruction and \
-                            nobody is there to answer questions: decide what is sensible, use tools where they help, \
-                            and answer with what the person wants to know, briefly. Say plainly what did not work."
+                            nobody may be there: decide what is sensible, use tools where they help, ask the person only for \
+                            what you can't go on without, and answer with what the person wants to know, briefly. Say plainly what did not work."
                 .into(),
             max_turns: 10,
             tool_execution_timeout: 30,

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::agent::Configured;
+use crate::agent::agent_tool::AgentTool;
 use crate::app::faults_below;
 use crate::base::clock::Clock;
 use crate::base::invalid::ValidationErrors;
@@ -65,7 +66,11 @@ pub fn validate(
         }
         declared = tool::http::read(&config.tools, egress).map_err(|found| part("/tools", found)).ok();
     }
-    if let (Some(egress), Some(declared)) = (&egress, &declared) {
+    let mut unfit = ValidationErrors::new();
+    Configured::check_fields(&config.agents, &mut unfit);
+    let are_fit = unfit.is_empty();
+    part("", unfit);
+    if let (Some(egress), Some(declared), true) = (&egress, &declared, are_fit) {
         match tools(config, egress, declared, added) {
             Ok(tools) => with_tools(config, data_dir, egress, tools, models.as_ref(), &mut part),
             Err(why) => part("/tools", ValidationErrors::one("/tools", why)),
@@ -115,6 +120,7 @@ fn tools(
     let credentials = Credentials::none(egress.clone());
     let mut tools = tool::builtin::all(&credentials);
     tools.extend(declared.iter().cloned().map(|tool| tool.with(&credentials)));
+    tools.extend(AgentTool::all(&config.agents).into_iter().map(|agent| Arc::new(agent) as Arc<dyn Tool>));
     tools.extend(added.iter().cloned());
     tool::ToolRegistry::new(tools)
 }

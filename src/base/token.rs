@@ -40,6 +40,8 @@ words! {
         RunsRead = "runs:read",
         /// `runs:write`
         RunsWrite = "runs:write",
+        /// `runs:input`
+        RunsInput = "runs:input",
         /// `recipients:read`
         RecipientsRead = "recipients:read",
         /// `recipients:write`

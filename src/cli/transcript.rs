@@ -38,6 +38,8 @@ pub fn print(entries: &[Value], screen: &mut Screen) -> io::Result<()> {
                 print_text(&text_of(&entry["notice"]), screen)?;
             }
             _ => {
+                let chain = entry["delegation"]["chain"].as_array().into_iter().flatten().map(text_of);
+                let speaker = chain.map(|agent| on_one_line(&agent)).chain([speaker]).collect::<Vec<_>>().join(" › ");
                 print_speaker(&speaker, &entry["model_call"], screen)?;
                 print_text(&text_of(&entry["text"]), screen)?;
                 for call in entry["tool_calls"].as_array().into_iter().flatten() {
@@ -97,9 +99,13 @@ impl LiveTranscript {
                 print_speaker("assistant", &data["model_call"], screen)?;
                 print_text(&text_of(&data["text"]), screen)
             }
-            "tool_call_start" => print_call(&data["tool"], &data["args"], screen),
-            "tool_result" => print_result(&data["tool"], &data["result"], data["error"] == true, screen),
+            "tool_call_start" => print_call(&of_agent(data, "tool"), &data["args"], screen),
+            "tool_result" => print_result(&of_agent(data, "tool"), &data["result"], data["error"] == true, screen),
             "state_change" => screen.line(screen.tone(Tone::Faint, state_line(data))),
+            "input_required" => {
+                let what = on_one_line(&text_of(&data["question"]));
+                screen.line(screen.tone(Tone::Notable, format!("? {}: {what}", text_of(&data["tool"]))))
+            }
             "approval_required" => {
                 let what = on_one_line(&text_of(&data["summary"]));
                 screen.line(screen.tone(Tone::Notable, format!("? {}: {what}", text_of(&data["tool"]))))
@@ -147,6 +153,14 @@ fn model_call_text(model_call: &Value) -> Option<String> {
     let input = format!("{}{caches}", count("input"));
     let output = format!("{}{}", count("output"), part(count("reasoning"), "thinking"));
     Some(format!("{}, {input} + {output} tokens", on_one_line(model)))
+}
+
+/// Name of a tool, behind that of the configured agent that calls it.
+fn of_agent(data: &Value, name: &str) -> Value {
+    match data["agent"].as_str() {
+        Some(agent) => Value::String(format!("{agent} › {}", text_of(&data[name]))),
+        None => data[name].clone(),
+    }
 }
 
 fn print_text(text: &str, screen: &mut Screen) -> io::Result<()> {

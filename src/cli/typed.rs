@@ -51,6 +51,8 @@ pub const PIPELINE_DRY_RUN: FieldFlags = &[
 pub const CHAT: FieldFlags =
     &[("message", "MESSAGE"), ("tenant_id", "--tenant"), ("conversation_id", "--conversation")];
 pub const RUN_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("task_id", "--task"), ("*", "--*")];
+pub const RUN_ANSWER: FieldFlags =
+    &[("input_id", "--input"), ("fields.*", "--set *"), ("fields", "--set"), ("message", "MESSAGE")];
 pub const RUN_COMPLETE: FieldFlags = &[("output", "--output"), ("error", "--error")];
 pub const APPROVAL_LIST: FieldFlags =
     &[("tenant_id", "--tenant"), ("task_id", "--task"), ("run_id", "--run"), ("batch_id", "--batch"), ("*", "--*")];

@@ -8,7 +8,9 @@ pub mod link;
 pub mod matrix;
 pub mod policy;
 pub mod proposal;
+mod question;
 pub mod reason_code;
+pub mod reply;
 pub mod settings;
 pub mod stored_override;
 pub mod voter;
@@ -27,6 +29,7 @@ pub use arguments::{ArgumentPart, Misfit};
 pub use matrix::{ApprovalLevel, Category, Consequence};
 pub use policy::{Policy, PolicyAct, PolicyRules, Ruling, TaskRules};
 pub use proposal::{Proposal, ProposalIdentity, digest};
+pub use question::{InputForm, OpenQuestion, QuestionKind};
 pub use reason_code::{ReasonCode, RuleBy};
 pub use settings::Settings;
 pub use stored_override::ApprovalOverride;
@@ -36,6 +39,8 @@ pub use voter::{Vote, VoterIdentities};
 pub const CANCELLED: &str = "User cancelled this action.";
 /// The result that the model gets for a call whose question expired.
 pub const EXPIRED: &str = "Nobody approved this action in time; it was not executed.";
+/// The result that the model gets for a call for which a person was asked for input in vain.
+pub const UNANSWERED: &str = "Nobody answered in time; nothing was done.";
 /// The decider of calls that are held and about which nobody is asked.
 pub const POLICY: &str = "policy";
 /// Longest comment of a person, in characters.
@@ -279,6 +284,11 @@ impl Approval {
     /// Whether it was approved and can still be stopped: its execution is held, and has not begun.
     pub fn is_held(&self, now: DateTime<Utc>) -> bool {
         self.status.allows() && self.execution_started_at.is_none() && self.hold_until.is_some_and(|until| now < until)
+    }
+
+    /// The question as a run waits for it.
+    pub fn open_question(&self) -> OpenQuestion {
+        OpenQuestion { id: self.id, turn: self.turn, kind: self.proposal.kind }
     }
 
     /// The identity of the call: its run, turn and id.

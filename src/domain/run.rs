@@ -1,6 +1,7 @@
 //! A run: the record of executing one fire, and the only table of what may follow what.
 
 pub mod cause;
+pub mod delegation;
 pub mod outcome;
 pub mod result;
 pub mod stream;
@@ -18,6 +19,7 @@ use crate::base::words::words;
 use crate::domain::trigger::ChatTrigger;
 
 pub use cause::Cause;
+pub use delegation::Delegation;
 pub use outcome::{RunError, RunFault, RunOutcome};
 pub use result::{ReactLoopResult, ToolWarning};
 pub use stream::StreamEvent;

@@ -177,6 +177,12 @@ impl AgentStore for LeasedTranscript {
         })
     }
 
+    fn note_unmade(&self, turn: i64) {
+        if let Some(spending) = &self.spending {
+            spending.forget_turn(turn);
+        }
+    }
+
     fn note_cut(&self, usage: Usage) {
         if let Some(spending) = &self.spending {
             spending.cut(usage);

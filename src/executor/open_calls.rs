@@ -74,9 +74,9 @@ impl OpenCalls {
         self.calls.iter().filter(|open| !is_recorded(open)).map(|call| call.most).collect()
     }
 
-    /// Forgets turns that failed without a cost, before the next turn is reserved. Turns with a cost are on the record by then.
-    pub fn forget_turns(&mut self) {
-        let gone: Vec<OpenCall> = self.calls.iter().filter(|call| call.turn.is_some()).copied().collect();
+    /// Forgets the call of a turn that failed without a cost, or is made again. One with a cost is on the record by then.
+    pub fn forget_turn(&mut self, turn: i64) {
+        let gone: Vec<OpenCall> = self.calls.iter().filter(|call| call.turn == Some(turn)).copied().collect();
         gone.iter().for_each(|call| self.forget(call));
     }
 

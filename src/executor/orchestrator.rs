@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use tracing::Instrument;
 
-use crate::agent::{Agent, AgentOverrides, AgentRequest, AgentResponse, Asking, CHAT, Suspension};
+use crate::agent::{Agent, AgentOverrides, AgentRequest, AgentResponse, Asking, CHAT, Suspension, TranscriptSlice};
 use crate::base::id::Tenant;
 use crate::base::invalid::{NAMED, ValidationErrors, did_you_mean, escape, unknown_fields};
 use crate::base::template::untrusted::fenced;
@@ -80,8 +80,9 @@ impl Orchestrator {
             channel: job.channel,
             agent: None,
             asking: Some(asking),
+            delegation: None,
             host: job.host,
-            store: job.store,
+            store: Arc::new(TranscriptSlice::of_run(job.store)),
             stop: job.stop,
             slot: job.slot,
             sink: job.sink,

@@ -196,7 +196,7 @@ impl RunSpending {
     /// Notes the call, if the run's own budget has as much left.
     fn open(&self, used: Usage, turn: i64, most: Spend) -> Result<OpenCall, RunError> {
         let mut spending = self.spending();
-        spending.forget_turns();
+        spending.forget_turn(turn);
         self.budgets.run.admit(used, &spending.under_way(&[]), most).map_err(|refusal| {
             self.store.count_budget_refusal(refusal);
             RunError::Fail { fault: refusal.fault() }
@@ -340,6 +340,11 @@ impl RunSpending {
         let under_way = under_way.filter_map(|call| Some((call.reservation?, call.most)));
         let settled = spending.held.all(&turns(&recorded)).into_iter().chain(summaries(&recorded)).chain(under_way);
         Some(BudgetEnd { settlements: settled.map(|settled| self.settlement(settled)).collect() })
+    }
+
+    /// Forgets the call of a turn that was not paid for.
+    pub fn forget_turn(&self, turn: i64) {
+        self.spending().forget_turn(turn);
     }
 
     /// Charges a turn that was cut off, and that no entry tells of.

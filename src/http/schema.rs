@@ -18,7 +18,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 pub use approval::{NewApprovalOverride, NewDecision, NewGrant};
-pub use chat::ChatMessage;
+pub use chat::{ChatMessage, RunInput};
 pub use credential::{NewCredential, RotateKey};
 pub use event::{DeadLetterChoice, NewEvents};
 pub use pipeline::DryRunRequest;

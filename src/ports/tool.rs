@@ -26,7 +26,7 @@ use uuid::Uuid;
 
 use crate::base::clock::Clock;
 use crate::base::id::Tenant;
-use crate::domain::approval::{Category, Consequence};
+use crate::domain::approval::{Category, Consequence, InputForm};
 use crate::domain::credential::Reference;
 use crate::ports::vault::credentials::{CredentialError, CredentialFault};
 
@@ -218,6 +218,32 @@ pub trait Tool: Send + Sync {
     /// Refuses faults of arguments that have passed the schema: asked before a person is.
     fn check(&self, _arguments: &Value) -> Result<(), ToolError> {
         Ok(())
+    }
+
+    /// Whether arguments are held against the schema before [`Tool::check`]; one that is asked for what is missing does that itself.
+    fn checks_schema(&self) -> bool {
+        true
+    }
+
+    /// Whether a call may need something that only a person can supply.
+    fn may_need_input(&self) -> bool {
+        false
+    }
+
+    /// The steps that [`Tool::input`] takes at most.
+    fn input_steps(&self, _arguments: &Value) -> u64 {
+        0
+    }
+
+    /// What a person has to supply before a call with these arguments; `None`: nothing. The call is made with the arguments that
+    /// the answer gives.
+    fn input(&self, _arguments: &Value) -> Option<InputForm> {
+        None
+    }
+
+    /// The fields among what a person has supplied that will not do, each with what is wrong; beyond the schema of its form.
+    fn unfit_input(&self, _arguments: &Value) -> Vec<(String, String)> {
+        Vec::new()
     }
 
     /// The credential that a call with these arguments would use because whoever wrote them chose it. A person is asked

@@ -4,6 +4,7 @@ mod appends;
 pub mod consent;
 mod context;
 mod data_files;
+mod delegation;
 mod gate;
 pub mod harness;
 mod http2;

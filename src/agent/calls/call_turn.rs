@@ -8,4 +8,6 @@ pub struct CallTurn {
     pub resumed: bool,
     /// So much is in the context that results are brief.
     pub is_context_full: bool,
+    /// The turn makes one call alone.
+    pub is_single: bool,
 }

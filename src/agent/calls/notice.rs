@@ -1,6 +1,6 @@
 //! Words of the service that the model reads before the result of a call, a paragraph each.
 //!
-//! Some hold for as long as the conversation does: a change by a person, and where all of a result is. They stay in it when their
+//! Some hold for as long as the conversation does: a change or an answer by a person, and where all of a result is. They stay in it when their
 //! result is shown no more.
 
 use serde_json::Value;
@@ -12,11 +12,17 @@ use crate::ports::tool::builtin::read_data_file::READ_DATA_FILE;
 const END: &str = "\n\n";
 /// The beginnings of notices that hold on.
 const EDITED: &str = "The user changed the arguments before approving: ";
+const ANSWERED: &str = "The user answered: ";
 const DATA_FILE: &str = "[Data file ";
 
 /// Tells that a person has changed the arguments of the call, and to what.
 pub fn edited_notice(arguments: &Value) -> String {
     format!("{EDITED}{arguments}{END}")
+}
+
+/// Tells what a person has answered who was asked for it.
+pub fn answered_notice(given: &Value) -> String {
+    format!("{ANSWERED}{given}{END}")
 }
 
 /// Tells in which data file all of the result is.
@@ -33,7 +39,7 @@ pub fn no_data_file_notice(why: &str) -> String {
 
 /// The paragraphs of a notice that hold on.
 pub fn lasting(notice: &str) -> impl Iterator<Item = &str> {
-    notice.split(END).filter(|paragraph| [EDITED, DATA_FILE].iter().any(|mark| paragraph.starts_with(mark)))
+    notice.split(END).filter(|paragraph| [EDITED, ANSWERED, DATA_FILE].iter().any(|mark| paragraph.starts_with(mark)))
 }
 
 #[cfg(test)]

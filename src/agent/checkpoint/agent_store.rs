@@ -1,11 +1,13 @@
 //! The store of one run, as its agent sees it: the transcript, the questions to people, and the budgets.
 
+use std::sync::Arc;
+
 use futures::future::BoxFuture;
 use uuid::Uuid;
 
 use crate::domain::approval::{Approval, ApprovalOverride, Begun, CallOutcome, GrantAsk};
 use crate::domain::budget::{CallBound, Spend};
-use crate::domain::run::{RunError, TranscriptEntry, TranscriptMessage, Usage};
+use crate::domain::run::{Delegation, RunError, TranscriptEntry, TranscriptMessage, Usage};
 
 /// Why the transcript could not be read or written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -72,6 +74,21 @@ pub trait AgentStore: Send + Sync {
     /// how the execution ended; until then they are lost with the process.
     fn defer(&self, entries: Vec<TranscriptEntry>);
 
+    /// The number of a turn that begins now, behind this one: no other turn of the run has it.
+    fn take_turn(&self, after: i64) -> i64 {
+        after + 1
+    }
+
+    /// The part of the transcript that belongs to an agent that is called; `None`: none can be called here.
+    fn delegated(&self, _call: Delegation) -> Option<Arc<dyn AgentStore>> {
+        None
+    }
+
+    /// Usage of the agents that were called, and of those that these have called.
+    fn delegated_usage(&self) -> Usage {
+        Usage::default()
+    }
+
     /// Whether a budget holds for the run: then each call of a model is reserved before it is made.
     fn is_budgeted(&self) -> bool {
         false
@@ -82,6 +99,9 @@ pub trait AgentStore: Send + Sync {
     fn reserve(&self, _turn: i64, _bound: CallBound) -> BoxFuture<'_, Result<(), RunError>> {
         Box::pin(std::future::ready(Ok(())))
     }
+
+    /// Notes that the call of this turn was not paid for, and is not made again.
+    fn note_unmade(&self, _turn: i64) {}
 
     /// Notes the cost of calls of models that were cut off together with the loop: no entry will say it.
     fn note_cut(&self, _usage: Usage) {}

@@ -77,6 +77,7 @@ mod tests {
             usage: Usage::default(),
             duration_ms: None,
             model_call: None,
+            delegation: None,
             tool_record: None,
         };
         (0..).zip(messages).map(entry).collect()

@@ -245,7 +245,7 @@ fn read(path: &Path) -> anyhow::Result<String> {
 }
 
 /// `amount=80` is a number, `text=Hello` a text, `text="80"` too.
-fn change(pair: &str) -> anyhow::Result<(String, Value)> {
+pub fn change(pair: &str) -> anyhow::Result<(String, Value)> {
     match pair.split_once('=') {
         Some((name, value)) if !name.is_empty() => {
             let value = serde_json::from_str(value).unwrap_or_else(|_| json!(value));

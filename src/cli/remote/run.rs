@@ -1,5 +1,7 @@
 //! `reveille run`: what became of each fire, live or afterwards.
 
+mod answer;
+
 use futures::StreamExt;
 use serde_json::{Value, json};
 
@@ -11,6 +13,7 @@ use crate::cli::screen::{cut, text_of, time_of, tone_of};
 use crate::cli::transcript::{self};
 use crate::cli::{CliFailure, Client, ListOptions, LiveTranscript, Screen, ServiceArgs, Tone, typed};
 use crate::config::Environment;
+use crate::domain::approval::QuestionKind;
 use crate::domain::run::RunState;
 
 /// Questions of a run that are shown at once; `reveille approval list` has all.
@@ -30,6 +33,8 @@ pub enum Command {
     Cancel(OneArgs),
     /// Make a new run of one that has ended
     Retry(OneArgs),
+    /// Tell a run what it needs to know, or show what that is
+    Answer(answer::AnswerArgs),
     /// Say why a run ran, was skipped or waits, and why its calls were asked about
     Explain(OneArgs),
     /// Complete a run that waits for its webhook's runtime
@@ -92,6 +97,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
         }
         Command::Cancel(args) => act(args, "cancel", environment, screen).await,
         Command::Retry(args) => act(args, "retry", environment, screen).await,
+        Command::Answer(args) => answer::run(args, environment, screen).await,
         Command::Explain(args) => explain(args, environment, screen).await,
         Command::Complete(args) => complete(args, environment, screen).await,
     }
@@ -205,6 +211,9 @@ pub async fn follow(client: &Client, id: &str, as_json: bool, screen: &mut Scree
         if !as_json && name == "state_change" && data["state"] == RunState::PendingApproval.as_str() {
             how_to_decide(client, id, screen).await?;
         }
+        if !as_json && name == "state_change" && data["state"] == RunState::WaitingForInput.as_str() {
+            answer::print_inputs(&client.get(&["v1", "runs", id], &[]).await?, screen)?;
+        }
         screen.flush()?;
         if name == "execution_end" {
             break;
@@ -225,6 +234,9 @@ pub async fn follow(client: &Client, id: &str, as_json: bool, screen: &mut Scree
 async fn how_to_decide(client: &Client, run_id: &str, screen: &mut Screen) -> anyhow::Result<()> {
     let filters = [("run_id", run_id.to_owned()), ("status", "pending".to_owned())];
     for approval in client.list(&["v1", "approvals"], &filters, MOST_SHOWN).await? {
+        if approval["kind"] == QuestionKind::Input.as_str() {
+            continue;
+        }
         let (id, what) = (text_of(&approval["id"]), on_one_line(&text_of(&approval["action_summary"])));
         screen.line(format!("\n{}", screen.tone(Tone::Strong, what)))?;
         for verb in ["show", "approve", "cancel"] {

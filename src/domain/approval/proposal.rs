@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::domain::approval::{ApprovalChoice, Category, Consequence, OnExpiry, ReasonCode};
+use crate::base::words::is_default;
+use crate::domain::approval::{ApprovalChoice, Category, Consequence, OnExpiry, QuestionKind, ReasonCode};
 
 /// The longest undo window that a tool may declare, in seconds.
 pub const LONGEST_UNDO: u64 = 24 * 3600;
@@ -27,6 +28,9 @@ pub struct ProposalIdentity<'a> {
 /// All that is shown of a call, and all that decides how it is asked about. Stored as it is, whole.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Proposal {
+    /// Kind of the question.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub kind: QuestionKind,
     /// Name of the tool.
     pub tool: String,
     /// Version of the tool's definition.

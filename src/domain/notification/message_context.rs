@@ -40,7 +40,8 @@ pub enum Purpose {
 impl Purpose {
     /// The answer of a run; that it failed; what an agent or a pipeline says; something about a task; a question, a call
     /// that may still be stopped, the question once more; several messages in one.
-    pub const WORDS: [&str; 8] = ["result", "failure", "message", "notice", "ask", "undo_window", "reminder", "digest"];
+    pub const WORDS: [&str; 9] =
+        ["result", "failure", "message", "notice", "ask", "input", "undo_window", "reminder", "digest"];
 
     /// The kinds of notices: a credential can't be used; a task fails as before, was paused, works again; what a condition
     /// polls fails, answers again; a task fires at other instants because the rules of its time zone have changed; an

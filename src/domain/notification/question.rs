@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::base::secret::Secret;
 use crate::base::unicode_safety::on_one_line;
-use crate::domain::approval::{Approval, ApprovalStatus};
+use crate::domain::approval::{Approval, ApprovalStatus, QuestionKind};
 use crate::domain::notification::text::instant;
 use crate::domain::notification::{Link, MessageKind, MessageLanguage};
 
@@ -90,6 +90,7 @@ impl ApprovalQuestion {
     pub fn purpose(&self, kind: MessageKind) -> &'static str {
         match (self.is_waiting(), kind) {
             (false, _) => "undo_window",
+            (true, _) if self.is_for_input() => "input",
             (true, MessageKind::Reminder) => "reminder",
             (true, _) => "ask",
         }
@@ -98,6 +99,7 @@ impl ApprovalQuestion {
     /// Where it is answered, as a button.
     pub fn link(&self, language: MessageLanguage) -> Link {
         let label = match self.is_waiting() {
+            true if self.is_for_input() => language.pick("Answer", "Antworten"),
             true => language.pick("Decide", "Entscheiden"),
             false => language.pick("Stop it", "Aufhalten"),
         };
@@ -133,7 +135,7 @@ impl ApprovalQuestion {
         let time = |at: DateTime<Utc>| at.to_rfc3339_opts(SecondsFormat::Millis, true);
         let item = |item: &Approval| {
             json!({
-                "id": item.id, "tool": item.proposal.tool, "summary": item.proposal.summary, "digest": item.digest,
+                "id": item.id, "kind": item.proposal.kind, "tool": item.proposal.tool, "summary": item.proposal.summary, "digest": item.digest,
                 "status": item.status, "expires_at": time(item.expires_at), "hold_until": item.hold_until.map(time),
             })
         };
@@ -151,6 +153,8 @@ impl ApprovalQuestion {
     pub fn event(&self, kind: MessageKind) -> &'static str {
         match (self.is_waiting(), kind) {
             (false, _) => "approval.undo_window",
+            (true, MessageKind::Reminder) if self.is_for_input() => "input.reminder",
+            (true, _) if self.is_for_input() => "input.requested",
             (true, MessageKind::Reminder) => "approval.reminder",
             (true, _) => "approval.requested",
         }
@@ -158,6 +162,12 @@ impl ApprovalQuestion {
 
     fn is_waiting(&self) -> bool {
         self.items.iter().any(|item| item.status == ApprovalStatus::Pending)
+    }
+
+    /// Whether all that waits for an answer is what calls lack.
+    fn is_for_input(&self) -> bool {
+        let mut waiting = self.items.iter().filter(|item| item.status == ApprovalStatus::Pending);
+        waiting.all(|item| item.proposal.kind == QuestionKind::Input)
     }
 
     /// How many things the message is about first: those that are asked, or where none is, those that are held.
@@ -238,7 +248,7 @@ mod tests {
                 "tenant_id": "ann", "task_name": "Pay", "task_id": null, "run_id": item.run_id,
                 "batch_id": item.batch_id, "link": LINK, "expires_at": "2027-03-01T08:30:00.000Z",
                 "items": [{
-                    "id": item.id, "tool": "pay", "summary": "Pay 5 to bob", "digest": item.digest,
+                    "id": item.id, "kind": "approval", "tool": "pay", "summary": "Pay 5 to bob", "digest": item.digest,
                     "status": "pending", "expires_at": "2027-03-01T08:30:00.000Z", "hold_until": null,
                 }],
             })
@@ -248,6 +258,19 @@ mod tests {
             ("approval.requested", "approval.reminder")
         );
         assert!(!format!("{one:?}").contains("0123456789abcdef"), "the link is shown to nobody who prints it");
+    }
+
+    #[test]
+    fn message_that_asks_for_input_alone_says_so() {
+        let mut asked = asking(&["How many?", "Pay 5 to bob"]);
+        asked.items[0].proposal.kind = QuestionKind::Input;
+        assert_eq!((asked.purpose(MessageKind::Ask), asked.event(MessageKind::Ask)), ("ask", "approval.requested"));
+        asked.items[1].status = ApprovalStatus::Cancelled;
+        assert_eq!(
+            (asked.purpose(MessageKind::Reminder), asked.event(MessageKind::Reminder)),
+            ("input", "input.reminder")
+        );
+        assert_eq!(asked.link(MessageLanguage::German).label, "Antworten");
     }
 
     #[test]

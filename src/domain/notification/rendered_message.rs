@@ -21,7 +21,8 @@ pub struct RenderedMessage {
     /// Key that messages of one conversation share: the batch of a question, the task of a result.
     pub thread: Option<String>,
     /// The type of the event, for channels that speak to programs: `run.finished`, `message`, `notice`,
-    /// `approval.requested`, `approval.reminder`, `approval.undo_window`, `digest`, `test`, `code`.
+    /// `approval.requested`, `approval.reminder`, `approval.undo_window`, `input.requested`,
+    /// `input.reminder`, `digest`, `test`, `code`.
     pub event: &'static str,
     /// For `run.finished` the run as the API shows it and its task's name; else the message itself.
     pub data: Value,

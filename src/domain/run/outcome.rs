@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::domain::approval::Approval;
+use crate::domain::approval::{Approval, OpenQuestion};
 use crate::domain::credential::CredentialIssue;
 use crate::domain::run::{RunFinish, Usage};
 
@@ -49,7 +49,7 @@ pub enum RunOutcome {
         /// New questions, each with the one that it replaces.
         asks: Vec<(Approval, Option<Uuid>)>,
         /// Earlier questions that stay open.
-        open: Vec<Uuid>,
+        open: Vec<OpenQuestion>,
         /// Usage of this execution.
         usage: Usage,
     },

@@ -1,6 +1,6 @@
 //! Outcome of a message: the answer, and the account of its tokens, tools and cost.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::domain::run::{RunFinish, ToolRecord, TranscriptMessage, Usage};
 
@@ -49,7 +49,7 @@ impl ToolWarning {
 }
 
 /// Tokens of several calls of models.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct TokenUsage {
     /// Tokens that models read.
     pub input_tokens: i64,
@@ -83,6 +83,8 @@ mod tests {
             success: true,
             result_chars: 120,
             attribution: ToolAttribution { agent: Some("orchestrator".into()), step: None, turn: 2 },
+            result_status: None,
+            token_attribution: None,
             is_known: true,
         };
         let verdict = TranscriptMessage::Verdict {

@@ -4,10 +4,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::domain::approval::Approval;
+use crate::domain::approval::{Approval, QuestionKind};
 use crate::domain::run::RunFinish;
 use crate::domain::run::result::ToolWarning;
-use crate::domain::run::transcript::{ModelCall, ToolCall, TranscriptMessage};
+use crate::domain::run::transcript::{ModelCall, ToolCall, TranscriptEntry, TranscriptMessage};
 
 /// One event of a run's stream; the SSE event name is the tag.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -53,6 +53,9 @@ pub enum StreamEvent {
         args: Value,
         /// The model's id of the call.
         id: String,
+        /// The configured agent that calls, where it is not the run's own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        agent: Option<String>,
     },
     /// A tool has answered.
     ToolResult {
@@ -66,6 +69,9 @@ pub enum StreamEvent {
         result: String,
         /// The call failed.
         error: bool,
+        /// The configured agent that has called, where it is not the run's own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        agent: Option<String>,
     },
     /// The run changes its state.
     StateChange {
@@ -86,6 +92,21 @@ pub enum StreamEvent {
         id: String,
         /// The effect of the call, in a sentence.
         summary: String,
+    },
+    /// A call lacks what only a person can supply.
+    InputRequired {
+        /// The question, by which it is answered.
+        input_id: Uuid,
+        /// The model's turn.
+        turn: i64,
+        /// Name of the tool, or of the agent.
+        tool: String,
+        /// The model's id of the call.
+        id: String,
+        /// What is asked, in a sentence.
+        question: String,
+        /// JSON Schema of the fields.
+        fields: Value,
     },
     /// A call can't be executed as it is, or a verifier has found something about an answer.
     ToolWarning {
@@ -130,7 +151,7 @@ impl StreamEvent {
             }
             TranscriptMessage::Tool { call_id, name, content, is_error, .. } => {
                 let (tool, id, result) = (name.clone(), call_id.clone(), content.clone());
-                vec![StreamEvent::ToolResult { turn, tool, id, result, error: *is_error }]
+                vec![StreamEvent::ToolResult { turn, tool, id, result, error: *is_error, agent: None }]
             }
             TranscriptMessage::Verdict { .. } => {
                 let told = |ToolWarning { tool, message }| StreamEvent::ToolWarning { turn: Some(turn), tool, message };
@@ -149,13 +170,40 @@ impl StreamEvent {
     /// The beginning of a call.
     pub fn of_call(turn: i64, call: &ToolCall) -> StreamEvent {
         let (tool, args, id) = (call.name.clone(), call.arguments.clone(), call.id.clone());
-        StreamEvent::ToolCallStart { turn, tool, args, id }
+        StreamEvent::ToolCallStart { turn, tool, args, id, agent: None }
+    }
+
+    /// The event as it is told of an agent that was called: its calls by its name, and nothing of its words.
+    pub fn of_agent(mut self, name: &str) -> Option<StreamEvent> {
+        match &mut self {
+            StreamEvent::MessageStart { .. } | StreamEvent::MessageChunk { .. } | StreamEvent::MessageEnd { .. } => {
+                return None;
+            }
+            StreamEvent::ToolCallStart { agent, .. } | StreamEvent::ToolResult { agent, .. } => {
+                *agent = Some(name.to_owned())
+            }
+            _ => {}
+        }
+        Some(self)
+    }
+
+    /// The events of an entry of the transcript, in order.
+    pub fn of_entry(entry: &TranscriptEntry) -> Vec<StreamEvent> {
+        let events = StreamEvent::of_message(entry.turn, &entry.message, entry.model_call.as_ref());
+        match &entry.delegation {
+            None => events,
+            Some(delegation) => events.into_iter().filter_map(|event| event.of_agent(delegation.agent())).collect(),
+        }
     }
 
     /// The question about a call; of one that nobody is asked about, that it is held for a while.
     pub fn of_approval(approval: &Approval) -> StreamEvent {
         let Approval { id: approval_id, turn, call_id, proposal, .. } = approval;
         let (approval_id, turn, tool, id) = (*approval_id, *turn, proposal.tool.clone(), call_id.clone());
+        if proposal.kind == QuestionKind::Input {
+            let (question, fields) = (proposal.summary.clone(), proposal.parameters.clone());
+            return StreamEvent::InputRequired { input_id: approval_id, turn, tool, id, question, fields };
+        }
         match proposal.undo_window().filter(|_| proposal.is_auto_approved()) {
             None => StreamEvent::ApprovalRequired { approval_id, turn, tool, id, summary: proposal.summary.clone() },
             Some(window) => {
@@ -176,6 +224,7 @@ impl StreamEvent {
             StreamEvent::ToolResult { .. } => "tool_result",
             StreamEvent::StateChange { .. } => "state_change",
             StreamEvent::ApprovalRequired { .. } => "approval_required",
+            StreamEvent::InputRequired { .. } => "input_required",
             StreamEvent::ToolWarning { .. } => "tool_warning",
             StreamEvent::Error { .. } => "error",
             StreamEvent::ExecutionEnd { .. } => "execution_end",

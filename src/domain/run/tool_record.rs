@@ -6,12 +6,30 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::base::words::words;
+use crate::domain::run::result::TokenUsage;
+
 /// Longest text in a record, in characters.
 const SUMMARY_LENGTH: usize = 100;
 /// Most arguments in a record.
 const SUMMARY_FIELDS: usize = 20;
 /// Parts of names whose values no summary shows.
 const SECRET_NAMES: [&str; 6] = ["password", "passwd", "secret", "token", "api_key", "authorization"];
+
+words! {
+    /// How a call of an agent stands.
+    #[derive(utoipa::ToSchema)]
+    pub enum AgentCallStatus {
+        /// The agent has answered.
+        Completed = "COMPLETED",
+        /// A person is asked for what it lacks.
+        WaitingForInput = "WAITING_FOR_INPUT",
+        /// A person is asked about a call.
+        WaitingForApproval = "WAITING_FOR_APPROVAL",
+        /// It failed.
+        Error = "ERROR",
+    }
+}
 
 /// One call of a tool.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -29,6 +47,14 @@ pub struct ToolRecord {
     pub result_chars: usize,
     /// The caller.
     pub attribution: ToolAttribution,
+    /// How a call of an agent ended; absent for other tools.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub result_status: Option<AgentCallStatus>,
+    /// Tokens that a call of an agent took, with those of agents that it has called; absent for other tools.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub token_attribution: Option<TokenUsage>,
     /// There is a tool of this name; absent where there is.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     #[schema(required = false)]
@@ -58,7 +84,23 @@ impl ToolRecord {
         attribution: ToolAttribution,
     ) -> ToolRecord {
         let (name, args_summary) = (shortened(name), args_summary(arguments));
-        ToolRecord { name, args_summary, duration_ms, success, result_chars, attribution, is_known }
+        ToolRecord {
+            name,
+            args_summary,
+            duration_ms,
+            success,
+            result_chars,
+            attribution,
+            result_status: None,
+            token_attribution: None,
+            is_known,
+        }
+    }
+
+    /// The record where the tool is an agent, with the tokens that it took.
+    pub fn of_agent(self, tokens: TokenUsage) -> ToolRecord {
+        let status = if self.success { AgentCallStatus::Completed } else { AgentCallStatus::Error };
+        ToolRecord { result_status: Some(status), token_attribution: Some(tokens), ..self }
     }
 }
 

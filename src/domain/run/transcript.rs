@@ -13,12 +13,14 @@ use serde_json::{Map, Value};
 
 use crate::base::words::is_default;
 use crate::domain::run::outcome::RunFault;
-use crate::domain::run::{RunFinish, ToolRecord, Usage};
+use crate::domain::run::{Delegation, RunFinish, ToolRecord, Usage};
 
 /// The version of the stored form. Format 2 says which model was asked for a message, and counts its tokens by kind.
 pub const FORMAT: i16 = 2;
+/// The version of entries of agents that were called: an earlier release would take them for the caller's own.
+pub const DELEGATED_FORMAT: i16 = 3;
 /// The versions that are read. A row of any other was written by a newer release, and is left as it is.
-pub const FORMATS: RangeInclusive<i16> = 1..=FORMAT;
+pub const FORMATS: RangeInclusive<i16> = 1..=DELEGATED_FORMAT;
 
 /// One message between the orchestrator, the model and the tools.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -322,6 +324,9 @@ pub struct TranscriptEntry {
     pub turn: i64,
     /// The instant at which the entry was written.
     pub at: DateTime<Utc>,
+    /// The call of the configured agent that speaks; absent in entries of the run's own agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delegation: Option<Box<Delegation>>,
     /// The message itself.
     #[serde(flatten)]
     pub message: TranscriptMessage,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
+use crate::domain::approval::QuestionKind;
 use crate::domain::notification::{NewDelivery, Recipient, RunEnd, RunNotification};
 use crate::domain::run::{IllegalRunTransition, Run, RunError, RunEvent, RunFault, RunOutcome, RunState, Usage};
 use crate::domain::task::Task;
@@ -54,9 +55,15 @@ impl RunEnding<'_> {
             Ok(RunOutcome::Asks { asks, open, usage }) => {
                 let deliveries =
                     asks.first().and_then(|(ask, _)| self.approval_question(ask.batch_id)).into_iter().collect();
+                let kinds =
+                    asks.iter().map(|(ask, _)| ask.proposal.kind).chain(open.iter().map(|question| question.kind));
+                let event = match kinds.into_iter().all(|kind| kind == QuestionKind::Input) {
+                    true => RunEvent::AskInput,
+                    false => RunEvent::AskApproval,
+                };
                 // looked at at once: when to remind, and when it expires, is the expirer's to say
                 let park = Some(Park::Approval { wake_at: self.now, asks, open });
-                Finish { park, usage, deliveries, ..self.end(RunEvent::AskApproval)? }
+                Finish { park, usage, deliveries, ..self.end(event)? }
             }
             Ok(RunOutcome::Skipped { reason, usage }) => {
                 Finish { reason: Some(reason), usage, ..self.end(RunEvent::Skip)? }
@@ -132,6 +139,7 @@ mod tests {
 
     use super::*;
     use crate::base::id::Tenant;
+    use crate::domain::approval::OpenQuestion;
     use crate::domain::notification::{MessageKind, SubjectRef};
     use crate::domain::task::{Draft, RetryPolicy, Spec};
 
@@ -286,9 +294,13 @@ mod tests {
             told: false,
             random: 0.0,
         };
-        let open = vec![Uuid::from_u128(9)];
-        let outcome = RunOutcome::Asks { asks: vec![], open: open.clone(), usage: Usage::default() };
-        let finish = ending.finish(Ok(outcome)).unwrap().unwrap();
+        let asks_of = |kind| {
+            let open = vec![OpenQuestion { id: Uuid::from_u128(9), turn: 1, kind }];
+            let outcome = RunOutcome::Asks { asks: vec![], open: open.clone(), usage: Usage::default() };
+            (open, ending.finish(Ok(outcome)).unwrap().unwrap())
+        };
+        assert_eq!(asks_of(QuestionKind::Input).1.state, RunState::WaitingForInput);
+        let (open, finish) = asks_of(QuestionKind::Approval);
         assert_eq!((finish.state, finish.deliveries.len()), (RunState::PendingApproval, 0));
         assert_eq!(finish.park, Some(Park::Approval { wake_at: now(), asks: vec![], open }));
         let ask = ending.approval_question(Uuid::from_u128(5)).unwrap();

@@ -1,6 +1,7 @@
 //! Conversations over HTTP: list, read, delete. `chat` has the messages that go in.
 
 pub mod chat;
+pub mod reply;
 
 use axum::Json;
 use axum::http::StatusCode;

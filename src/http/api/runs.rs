@@ -1,5 +1,6 @@
 //! Runs over HTTP: list, read, transcript, cancel, retry.
 
+pub mod input;
 #[allow(missing_docs, reason = "the names of its types and fields are those of the API")]
 mod summary;
 
@@ -13,11 +14,12 @@ use uuid::Uuid;
 
 use crate::base::id::{self, Scope};
 use crate::base::token::Permission;
-use crate::domain::approval::ApprovalStatus;
+use crate::domain::approval::{Approval, ApprovalStatus};
 use crate::domain::run::{ReactLoopResult, Run, RunOrigin, RunState, TranscriptEntry, Usage};
 use crate::domain::task::Task;
 use crate::http::HttpState;
 use crate::http::api::approvals::ApprovalOfRun;
+use crate::http::api::runs::input::InputRequest;
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::body::refuse_unknown_fields;
 use crate::http::request::idempotency::replayed_or;
@@ -30,7 +32,7 @@ pub use summary::RunSummary;
 const CANCELLED: &str = "cancelled by its owner";
 
 /// The approvals of a run that are named with it, the newest ones.
-const APPROVALS: i64 = 200;
+pub(in crate::http) const APPROVALS: i64 = 200;
 
 /// A run as it is answered.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
@@ -41,6 +43,10 @@ pub struct RunView {
     pub run: Run,
     /// Questions of the run to people, oldest first.
     pub approvals: Vec<ApprovalOfRun>,
+    /// Questions for what its calls lack that are open, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub inputs: Vec<InputRequest>,
     /// The account of its models and tools, with up to 500 calls of tools in the order in which they ended; absent where it has
     /// used none, and in answers to changes.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,7 +56,7 @@ pub struct RunView {
 impl RunView {
     /// The run without its approvals.
     pub fn of(run: Run) -> RunView {
-        RunView { run, approvals: Vec::new(), result: None }
+        RunView { run, approvals: Vec::new(), inputs: Vec::new(), result: None }
     }
 
     /// A run that is about to be recorded, as it will be read.
@@ -112,9 +118,10 @@ pub async fn get_run(Call(state, caller): Call, id: Id, query: Query) -> Result<
     let asked = ApprovalFilter { run_id: Some(run.id), limit: APPROVALS, ..ApprovalFilter::default() };
     let mut approvals = state.store.approvals_page(&caller.scope, &asked).await?.rows;
     approvals.reverse();
+    let inputs = InputRequest::of_open(&approvals);
     let approvals = approvals.into_iter().map(ApprovalOfRun::of).collect();
     let result = result_of(&run, state.store.run_account(&caller.scope, run.id).await?);
-    Ok(Json(RunView { run, approvals, result }))
+    Ok(Json(RunView { run, approvals, inputs, result }))
 }
 
 /// The result of a run as far as it has come; `None` where it has used neither models nor tools.
@@ -137,17 +144,17 @@ pub(in crate::http) fn account_of(run: &Run, account: RunAccount) -> ReactLoopRe
     }
 }
 
-/// The calls for which a run waits, oldest first.
-pub(in crate::http) async fn pending_approvals(
+/// The questions for whose answers a run waits, oldest first.
+pub(in crate::http) async fn pending_questions(
     state: &HttpState,
     scope: &Scope,
     run_id: Uuid,
-) -> Result<Vec<ApprovalOfRun>, ApiError> {
+) -> Result<Vec<Approval>, ApiError> {
     let status = Some(ApprovalStatus::Pending);
     let asked = ApprovalFilter { run_id: Some(run_id), status, limit: APPROVALS, ..ApprovalFilter::default() };
     let mut approvals = state.store.approvals_page(scope, &asked).await?.rows;
     approvals.reverse();
-    Ok(approvals.into_iter().map(ApprovalOfRun::of).collect())
+    Ok(approvals)
 }
 
 /// Read the transcript of a run

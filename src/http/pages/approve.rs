@@ -122,7 +122,7 @@ pub async fn answer_approvals(
         all.map(|(number, approval)| ItemView::from_submitted(number, approval, &sent, &asked.words)).collect();
     let mut decisions = Vec::new();
     let mut waits = press == Press::Review;
-    for item in items.iter_mut().filter(|item| press.is_about(item.number)) {
+    for item in items.iter_mut().filter(|item| press.is_about(item)) {
         let stops = matches!(press, Press::Cancel(Some(_))) && item.approval.is_held(now);
         if !is_open(item.approval, now) && !stops && press.names_one() {
             return page_with_error(&state, &asked, &token, "nothing_settled", StatusCode::CONFLICT).await;
@@ -136,11 +136,17 @@ pub async fn answer_approvals(
             Some(_) if item.changed.is_some() && press.approves() && item.changed_digest().as_deref() != reviewed => {
                 waits = true;
             }
-            Some(decision) => decisions.push((item.approval, decision)),
+            Some(decision) => {
+                let unfit = decision.unfit_fields(&state, item.approval).await.map_err(failed)?;
+                match unfit.is_empty() {
+                    true => decisions.push((item.approval, decision)),
+                    false => item.assign_faults(unfit),
+                }
+            }
             None => {}
         }
     }
-    let faulty = items.iter().any(|item| press.is_about(item.number) && item.is_faulty());
+    let faulty = items.iter().any(|item| press.is_about(item) && item.is_faulty());
     if faulty || waits {
         let (status, phrase) = match faulty {
             true => (StatusCode::UNPROCESSABLE_ENTITY, "nothing_faulty"),
@@ -167,8 +173,7 @@ pub async fn show_outcome(State(state): State<HttpState>, Id(ticket): Id) -> Res
     let found = state.store.list_approvals(&Scope::Every, &filter).await.map_err(unavailable)?;
     let Some(first) = found.first() else { return Err(view::unknown()) };
     // those that were replaced aside
-    let mut approvals = state.store.approvals_of_turn(first.run_id, first.turn).await.map_err(unavailable)?;
-    approvals.retain(|approval| approval.batch_id == batch_id);
+    let approvals = state.store.approvals_of_batch(&first.tenant_id, batch_id).await.map_err(unavailable)?;
     let reader = reader(&state, &recipient).await?;
     let Some(first) = approvals.first() else { return Err(view::replaced(&reader.1)) };
     let scope = scope(&first.tenant_id).map_err(failed)?;
@@ -276,7 +281,7 @@ async fn page_with_error(
 /// Marks where the person is led: to the first thing that is wrong, else to the first that was changed.
 fn set_focus(items: &mut [ItemView]) {
     let faulty = items.iter().position(ItemView::is_faulty);
-    let first = faulty.or_else(|| items.iter().position(|item| item.changed.is_some()));
+    let first = faulty.or_else(|| items.iter().position(|item| item.changed.is_some() && !item.is_input()));
     if let Some(first) = first {
         items[first].take_focus();
     }

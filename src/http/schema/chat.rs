@@ -1,6 +1,7 @@
-//! A message to the agent.
+//! A message to the agent, and the answer to its question.
 
 use serde::Deserialize;
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -16,4 +17,18 @@ pub struct ChatMessage {
     pub message: String,
     /// The conversation that it belongs to. Absent: a new one.
     pub conversation_id: Option<Uuid>,
+}
+
+/// The answer to a question of a run for what it lacks: either `fields` or `message`.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"fields": {"party": 4}}))]
+pub struct RunInput {
+    /// The question. Absent: the one that is open.
+    pub input_id: Option<Uuid>,
+    /// The values by the names of the fields; `null` takes one away that is there.
+    pub fields: Option<Map<String, Value>>,
+    /// The value of the one field that is awaited, or a line `name: value` for each.
+    #[schema(min_length = 1, max_length = 32_768)]
+    pub message: Option<String>,
 }

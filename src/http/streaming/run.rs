@@ -24,7 +24,7 @@ use uuid::Uuid;
 
 use crate::base::clock;
 use crate::base::token::Permission;
-use crate::domain::approval::Approval;
+use crate::domain::approval::{Approval, QuestionKind};
 use crate::domain::run::{Run, RunState, StreamEvent, TranscriptEntry, TranscriptMessage};
 use crate::executor::hub::{RunSubscription, WatchedEvent};
 use crate::http::HttpState;
@@ -51,7 +51,7 @@ const APPROVALS: i64 = 200;
 /// Follow a run
 ///
 /// Server-sent events: `session`, `message_start`, `message_chunk`, `message_end`, `tool_call_start`, `tool_result`,
-/// `state_change`, `approval_required`, `tool_warning`, `error`, and `execution_end` last. What has happened comes first; with
+/// `state_change`, `approval_required`, `input_required`, `tool_warning`, `error`, and `execution_end` last. What has happened comes first; with
 /// `Last-Event-ID`, what came after it, at any instance. `message_start`, `message_chunk` and a `tool_warning` without a
 /// turn are told while they happen and have no id.
 #[utoipa::path(get, path = "/v1/runs/{id}/stream", tag = "runs", security(("bearer" = ["runs:read"])),
@@ -169,6 +169,7 @@ impl Follower {
             WatchedEvent::Event(
                 StreamEvent::Session { .. }
                 | StreamEvent::ApprovalRequired { .. }
+                | StreamEvent::InputRequired { .. }
                 | StreamEvent::Error { .. }
                 | StreamEvent::ExecutionEnd { .. },
             ) => self.look_soon(),
@@ -215,11 +216,11 @@ impl Follower {
         }
         for entry in &page.rows {
             if let TranscriptMessage::Tool { .. } = entry.message {
-                self.tell_approvals(&mut approvals, entry.turn);
+                self.tell_approvals(&mut approvals, entry.turn, run.state);
             }
             self.tell_entry(entry, &run);
         }
-        self.tell_approvals(&mut approvals, self.memory.position.turn);
+        self.tell_approvals(&mut approvals, self.memory.position.turn, run.state);
         if page.is_cut || page.rows.len() as i64 == ENTRIES {
             // more are there: they come before what is said of the run
             self.look = ready(()).boxed();
@@ -244,10 +245,10 @@ impl Follower {
 
     /// Tells the approvals of turns up to this one, whose calls were told, each behind the state in which the run waited
     /// for it: so a place between the two says which of them is still to be told.
-    fn tell_approvals(&mut self, approvals: &mut VecDeque<Approval>, turn: i64) {
+    fn tell_approvals(&mut self, approvals: &mut VecDeque<Approval>, turn: i64, now: RunState) {
         while let Some(approval) = approvals.pop_front_if(|approval| approval.turn <= turn) {
             if let Some((_, attempt)) = self.memory.position.state {
-                self.pass(RunState::PendingApproval, attempt, None);
+                self.pass(waiting_state(now, &approval), attempt, None);
             }
             self.memory.position.approval = Some(approval.id);
             self.tell(StreamEvent::of_approval(&approval));
@@ -304,6 +305,21 @@ impl Follower {
     fn tell(&mut self, event: StreamEvent) {
         let id = Some(self.memory.position.to_string());
         self.outbox.push_back(sse(ToldEvent { event: Some(event), id }));
+    }
+}
+
+/// A stream of these events alone.
+pub(in crate::http) fn told<const N: usize>(events: [StreamEvent; N]) -> Response {
+    let events = events.map(|event| Ok::<_, Infallible>(sse(ToldEvent::passing(event))));
+    Sse::new(futures::stream::iter(events)).into_response()
+}
+
+/// The state in which a run waits, or has waited, for the answer.
+fn waiting_state(now: RunState, approval: &Approval) -> RunState {
+    match (now, approval.proposal.kind) {
+        (RunState::PendingApproval | RunState::WaitingForInput, _) => now,
+        (_, QuestionKind::Input) => RunState::WaitingForInput,
+        (_, QuestionKind::Approval) => RunState::PendingApproval,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The tools that are always there.
 
+mod ask_user;
 mod http;
 mod http_request;
 mod http_send;
@@ -24,6 +25,7 @@ pub fn all(credentials: &Credentials) -> Vec<Arc<dyn Tool>> {
         Arc::new(time::current_time()),
         Arc::new(http_request::tool(credentials.clone())),
         Arc::new(http_send::tool(credentials.clone())),
+        Arc::new(ask_user::ask_user()),
         Arc::new(notify::send_notification()),
         Arc::new(publish_event::publish_event()),
         Arc::new(read_data_file::read_data_file()),

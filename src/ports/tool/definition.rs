@@ -14,6 +14,8 @@ words! {
         Builtin = "builtin",
         /// It stands in `[[tools]]`.
         Declared = "declared",
+        /// It stands in `[[agents]]`.
+        Agent = "agent",
         /// The program that embeds the service brings it.
         Added = "added",
     }

@@ -46,6 +46,7 @@ pub(in crate::store) async fn ask(
             .bind(approval.decided_via.map(Via::as_str))
             .bind(&approval.decided_digest)
             .bind(put.hold_until)
+            .bind(approval.proposal.kind.as_str())
             .execute()
             .await?;
         if put_now == 1 {
@@ -68,8 +69,8 @@ pub(in crate::store) const REPLACE: &str = "
 
 pub(in crate::store) const INSERT: &str = "
     insert into approvals (id, batch_id, run_id, task_id, tenant_id, turn, call_id, tool, digest, proposal, status,
-                           created_at, expires_at, decided_at, decided_by, decided_via, decided_digest, hold_until)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $13, $11, $12, $14, $15, $16, $17, $18)
+                           created_at, expires_at, decided_at, decided_by, decided_via, decided_digest, hold_until, kind)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $13, $11, $12, $14, $15, $16, $17, $18, $19)
     on conflict do nothing";
 
 /// The instants of a question as it is put. What nobody is asked about is held from now on, by the database's time.
@@ -202,4 +203,4 @@ pub(in crate::store) const REQUEUE: Split = Split {
 
 pub(in crate::store) const GO_ON: &str = "
     update runs set state = 'queued', attempt = case when attempt > 0 then attempt - 1 else 0 end
-     where id = $1 and state = 'pending_approval'";
+     where id = $1 and state in ('pending_approval', 'waiting_for_input')";

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::domain::actor::SERVICE;
-use crate::domain::approval::{Approval, ApprovalStatus, OnExpiry};
+use crate::domain::approval::{Approval, ApprovalStatus, OnExpiry, QuestionKind};
 use crate::domain::notification::NewDelivery;
 use crate::domain::run::{RunEvent, RunState};
 use crate::store::approvals::decide::{LOCK_PARKED, LOCK_RUN};
@@ -22,11 +22,32 @@ use crate::store::{Split, Store, StoreError, Topic};
 
 /// Why a run expired for which nobody answered.
 const REASON_EXPIRED: &str = "approval_expired";
+/// Why a run expired that nobody told what it lacked.
+const REASON_NO_INPUT: &str = "input_expired";
 
-/// The questions for which the run waits: those of its newest turn.
-const LATEST: Split = Split { postgres: sql!(SELECT_APPROVAL.postgres, "where a.run_id = $1 and a.replaced_by is null and a.turn = (select max(l.turn) from approvals l where l.run_id = $1)
-                                                                        order by a.id"), sqlite: sql!(SELECT_APPROVAL.sqlite, "where a.run_id = $1 and a.replaced_by is null and a.turn = (select max(l.turn) from approvals l where l.run_id = $1)
-                                                                                                                               order by a.id") };
+/// The questions for which the run waits: those of the turns that it names, or of its newest one.
+const LATEST: Split = Split {
+    postgres: sql!(
+        SELECT_APPROVAL.postgres,
+        "where a.run_id = $1 and a.replaced_by is null
+           and a.turn = any (
+                   select cast(t.turn as bigint)
+                     from jsonb_array_elements_text(coalesce(
+                              (select p.turns from parked p where p.run_id = $1),
+                              (select to_jsonb(array[max(l.turn)]) from approvals l where l.run_id = $1))) as t (turn))
+         order by a.id"
+    ),
+    sqlite: sql!(
+        SELECT_APPROVAL.sqlite,
+        "where a.run_id = $1 and a.replaced_by is null
+           and a.turn in (
+                   select t.value
+                     from json_each(coalesce(
+                              (select p.turns from parked p where p.run_id = $1),
+                              (select json_array(max(l.turn)) from approvals l where l.run_id = $1))) t)
+         order by a.id"
+    ),
+};
 
 const EXPIRE: &str = "
     update approvals set status = 'expired', decided_at = $2, decided_by = 'service', decided_via = 'service'
@@ -60,6 +81,14 @@ fn question_state(approvals: &[Approval], now: DateTime<Utc>) -> QuestionFate {
         QuestionFate::Expires
     } else {
         QuestionFate::GoesOn
+    }
+}
+
+fn expiry_reason(approvals: &[Approval]) -> &'static str {
+    let mut expired = approvals.iter().filter(|approval| approval.status == ApprovalStatus::Expired);
+    match expired.all(|approval| approval.proposal.kind == QuestionKind::Input) {
+        true => REASON_NO_INPUT,
+        false => REASON_EXPIRED,
     }
 }
 
@@ -156,7 +185,7 @@ impl Store {
                     .query("update runs set state = $2, reason = $3, finished_at = $4 where id = $1 returning task_id")
                     .bind(run_id)
                     .bind(next.as_str())
-                    .bind(REASON_EXPIRED)
+                    .bind(expiry_reason(&approvals))
                     .bind(now)
                     .scalar()
                     .await?;

@@ -33,10 +33,9 @@ pub(super) const LOCK_RUN: Split = Split {
     sqlite: "select state from runs where id = $1",
 };
 
-/// Questions of the same turn that are open.
+/// Questions of the same run that are open.
 const OPEN_SIBLINGS: &str = "
-    select count(*) from approvals
-     where run_id = $1 and turn = $2 and status = 'pending' and replaced_by is null";
+    select count(*) from approvals where run_id = $1 and status = 'pending' and replaced_by is null";
 
 /// The effect of an answer.
 #[derive(Debug, PartialEq)]
@@ -266,7 +265,7 @@ impl Store {
         let run_id = run_id.ok_or(StoreError::NotFound)?;
         let parked: Option<Uuid> = tx.query(LOCK_PARKED).bind(run_id).optional_scalar().await?;
         let state: Option<String> = tx.query(LOCK_RUN).bind(run_id).optional_scalar().await?;
-        if parked.is_none() && state.as_deref() == Some("pending_approval") {
+        if parked.is_none() && matches!(state.as_deref(), Some("pending_approval" | "waiting_for_input")) {
             return Ok(None);
         }
         let now = self.settled_at(tx).await?;
@@ -315,7 +314,7 @@ impl Store {
                 if rows == 0 {
                     return Ok(None);
                 }
-                let open: i64 = tx.query(OPEN_SIBLINGS).bind(run_id).bind(approval.turn).scalar().await?;
+                let open: i64 = tx.query(OPEN_SIBLINGS).bind(run_id).scalar().await?;
                 (true, open == 0, Some((if stops { "approval.stopped" } else { "approval.cancelled" }, None)))
             }
         };

@@ -1,6 +1,7 @@
 //! Links to a batch, by the hash of their token: the token itself is stored nowhere.
 
 use chrono::{DateTime, Utc};
+use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::domain::approval::Approval;
@@ -41,6 +42,12 @@ impl Store {
             .await?;
         write.commit().await?;
         Ok(())
+    }
+
+    /// The questions of a batch in the order of their calls, those that were replaced aside.
+    pub async fn approvals_of_batch(&self, tenant: &str, batch_id: Uuid) -> Result<Vec<Approval>, StoreError> {
+        let mut read = self.db.read().await?;
+        Ok(read.query(OF_BATCH).bind(batch_id).bind(text(tenant)).all().await?)
     }
 
     /// The batch that a link leads to, in the order of its calls, those that were replaced aside. A link whose time is

@@ -323,6 +323,7 @@ fn optional_fields(end: &Finish) -> Option<Json<Value>> {
             "finish": end.finish,
             "park_at": end.park.as_ref().map(Park::wake_at),
             "park_reason": end.park.as_ref().map(Park::reason),
+            "park_turns": end.park.as_ref().and_then(Park::turns),
         }))
     })
 }

@@ -32,8 +32,8 @@ pub struct RunCompletion {
 
 /// Puts a run among those that wait, with its own policy where it has one; it is looked at then at the latest.
 pub(in crate::store) const PARK: &str = "
-    insert into parked (run_id, task_id, tenant_id, reason, wake_at, overlap)
-    select id, task_id, tenant_id, $3, $2, $4 from runs where id = $1";
+    insert into parked (run_id, task_id, tenant_id, reason, wake_at, overlap, turns)
+    select id, task_id, tenant_id, $3, $2, $4, $5 from runs where id = $1";
 
 impl Store {
     /// Ends a run that waits for completion. One that does not wait (any more) is a conflict.

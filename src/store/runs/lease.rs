@@ -1,12 +1,13 @@
 //! The lease of a run, and the data that is passed under it: claims, beats, ends and started runs.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
-use crate::domain::approval::Approval;
+use crate::domain::approval::{Approval, OpenQuestion};
 use crate::domain::notification::{NewDelivery, RunNotification};
 use crate::domain::run::{Run, RunFault, RunFinish, RunState, TranscriptEntry, Usage};
 use crate::domain::task::Task;
@@ -157,7 +158,7 @@ pub enum Park {
         asks: Vec<(Approval, Option<Uuid>)>,
         /// Questions that were open, or whose call was held, when the loop stopped: one that is not any more means that
         /// the run goes on at once.
-        open: Vec<Uuid>,
+        open: Vec<OpenQuestion>,
     },
 }
 
@@ -167,6 +168,14 @@ impl Park {
             Park::Completion { .. } => "completion",
             Park::Approval { .. } => "approval",
         }
+    }
+
+    /// The turns whose questions it waits for; `None`: it waits for none.
+    pub(in crate::store) fn turns(&self) -> Option<Vec<i64>> {
+        let Park::Approval { asks, open, .. } = self else { return None };
+        let turns = asks.iter().map(|(ask, _)| ask.turn).chain(open.iter().map(|question| question.turn));
+        let turns: BTreeSet<i64> = turns.collect();
+        (!turns.is_empty()).then(|| turns.into_iter().collect())
     }
 
     pub(in crate::store) fn wake_at(&self) -> DateTime<Utc> {

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use sqlx::types::{Json, JsonRawValue};
 
 use crate::domain::run::Usage;
-use crate::domain::run::transcript::{ModelTokens, TranscriptEntry, TranscriptMessage};
+use crate::domain::run::transcript::{DELEGATED_FORMAT, FORMAT, ModelTokens, TranscriptEntry, TranscriptMessage};
 use crate::store::db::text::{document, optional_document};
 use crate::store::ops::budgets::ledger_batch::LedgerBatch;
 use crate::store::runs::lease::Lease;
@@ -39,6 +39,7 @@ pub(in crate::store) fn ledger_batch<'a>(appends: impl Iterator<Item = &'a Trans
 pub(in crate::store) struct EntryColumns {
     pub seq: i64,
     pub turn: i64,
+    pub format: i16,
     pub body: Json<Box<JsonRawValue>>,
     /// The provider's message: JSON in a column of text, where no database changes it.
     pub provider_message: Option<String>,
@@ -50,6 +51,8 @@ pub(in crate::store) struct EntryColumns {
     pub duration_ms: Option<i64>,
     /// The record of the call of a tool whose result it is.
     pub tool_record: Option<Json<Box<JsonRawValue>>>,
+    /// The call of the configured agent that speaks.
+    pub delegation: Option<Json<Box<JsonRawValue>>>,
     pub at: DateTime<Utc>,
 }
 
@@ -58,6 +61,7 @@ impl EntryColumns {
         Ok(EntryColumns {
             seq: entry.seq,
             turn: entry.turn,
+            format: if entry.delegation.is_some() { DELEGATED_FORMAT } else { FORMAT },
             body: document(&entry.message)?,
             provider_message: provider_message_text(&entry.message)?,
             model: entry.model_call.as_ref().map(|call| call.model.clone()),
@@ -65,6 +69,7 @@ impl EntryColumns {
             usage: entry.usage,
             duration_ms: entry.duration_ms,
             tool_record: optional_document(entry.tool_record.as_ref())?,
+            delegation: optional_document(entry.delegation.as_deref())?,
             at: entry.at,
         })
     }

@@ -3,6 +3,7 @@
 
 use chrono::{DateTime, Utc};
 
+use crate::domain::approval::OpenQuestion;
 use crate::store::approvals::{ask, close_questions, unpark};
 use crate::store::runs::lease::{Finish, FinishedRow, Park};
 use crate::store::tx::Tx;
@@ -41,7 +42,7 @@ pub(in crate::store) async fn settle_park(
             let settled_at = store.settled_at(tx).await?;
             ask(tx, asks, settled_at).await?;
             let mut settled = false;
-            for id in open {
+            for OpenQuestion { id, .. } in open {
                 let pending: Option<i32> =
                     tx.query(STILL_OPEN).bind(id).bind(run_id).bind(settled_at).optional_scalar().await?;
                 settled |= pending.is_none();

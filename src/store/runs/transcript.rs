@@ -11,10 +11,10 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
-use crate::domain::run::Usage;
 use crate::domain::run::transcript::{
     FORMATS, ModelCall, ModelTokens, ProviderMessage, TranscriptEntry, TranscriptMessage,
 };
+use crate::domain::run::{Delegation, Usage};
 use crate::store::batches::append_committed;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::listing::{PAGE_BYTES, PagedRow, RowPage, UNBOUNDED};
@@ -42,6 +42,8 @@ struct TurnRow {
     usage: Usage,
     duration_ms: Option<i64>,
     tool_record: Option<String>,
+    #[sqlx(json(nullable))]
+    delegation: Option<Box<Delegation>>,
     created_at: DateTime<Utc>,
 }
 
@@ -59,6 +61,7 @@ impl TurnRow {
             seq: self.seq,
             turn: self.turn,
             at: self.created_at,
+            delegation: self.delegation,
             message,
             usage: self.usage,
             duration_ms: self.duration_ms,
@@ -255,7 +258,7 @@ impl Store {
 const CHECKPOINT: &str = "
     select seq, turn, format, body, provider_message, turns, tool_calls, input_tokens, output_tokens, cost_micros,
            duration_ms, created_at, model, cache_read_tokens, cache_write_tokens, reasoning_tokens,
-           cast(tool_record as text) as tool_record
+           cast(tool_record as text) as tool_record, delegation
       from turns where run_id = $1 and seq >= $2 order by seq limit $3";
 
 const PAGE: &str = sql!(PAGE_WHERE; "{and}" = ""; "{run}" = "$1"; "{from}" = "$2"; "{limit}" = "$3"; "{bound}" = "$4");
@@ -273,7 +276,7 @@ const PAGE_WHERE: &str = "
     select t.seq, t.turn, t.format, t.body, cast(null as text) as provider_message, t.turns, t.tool_calls,
            t.input_tokens, t.output_tokens, t.cost_micros, t.duration_ms, t.created_at, t.model,
            t.cache_read_tokens, t.cache_write_tokens, t.reasoning_tokens, cast(null as text) as tool_record,
-           (select count(*) from page) as found
+           t.delegation, (select count(*) from page) as found
       from turns t join fit on fit.seq = t.seq
      where t.run_id = {run} and fit.before < {bound}
      order by t.seq";

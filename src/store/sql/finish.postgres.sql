@@ -11,7 +11,8 @@ with mine as (
                  coalesce((f.rare ->> 'attempts_back')::int, 0) as attempts_back,
                  coalesce((f.rare ->> 'crashes')::int, 0) as crashes,
                  coalesce((f.rare ->> 'infra_retries')::int, 0) as infra_retries, f.rare ->> 'finish' as finish,
-                 (f.rare ->> 'park_at')::timestamptz as park_at, f.rare ->> 'park_reason' as park_reason
+                 (f.rare ->> 'park_at')::timestamptz as park_at, f.rare ->> 'park_reason' as park_reason,
+                 nullif(f.rare -> 'park_turns', 'null') as park_turns
             from unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::jsonb[], $7::bigint[],
                         $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bool[],
                         $15::jsonb[])
@@ -25,8 +26,8 @@ with mine as (
 ), gone as (
     delete from queue q using mine where q.run_id = any (array[mine.run_id]) and mine.run_at is null
 ), waits as (
-    insert into parked (run_id, task_id, tenant_id, reason, wake_at, overlap)
-    select run_id, task_id, tenant_id, park_reason, park_at, overlap
+    insert into parked (run_id, task_id, tenant_id, reason, wake_at, overlap, turns)
+    select run_id, task_id, tenant_id, park_reason, park_at, overlap, park_turns
       from mine
      where run_at is null and park_at is not null
 ), back as (

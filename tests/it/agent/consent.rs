@@ -130,7 +130,7 @@ async fn run_that_comes_back_without_an_answer_finds_its_questions_again() {
     let first = suspend(&stage).await;
     let second = suspend(&stage).await;
     assert_eq!(second.asks, []);
-    assert_eq!(second.open, first.asks.iter().map(|(ask, _)| ask.id).collect::<Vec<_>>());
+    assert_eq!(second.open, first.asks.iter().map(|(ask, _)| ask.open_question()).collect::<Vec<_>>());
     assert_eq!(stage.model.asked(), 1);
 }
 
@@ -393,7 +393,7 @@ async fn call_that_needs_no_consent_is_held_where_its_tool_can_be_stopped() {
     // a resume in its time finds it, and holds it on
     assert_eq!(suspend(&stage).await.open.len(), 2);
     stage.clock.advance(chrono::TimeDelta::seconds(61));
-    assert_eq!(suspend(&stage).await.open, [pay.id]);
+    assert_eq!(suspend(&stage).await.open, [pay.open_question()]);
     assert_eq!(recorded_calls(&deeds), [("mail".to_owned(), json!({ "to": "ann" }))]);
     decide(&stage, "p", |approval| approval.status = ApprovalStatus::Cancelled);
     assert_eq!(final_answer(&stage).await, "all is done");

@@ -8,9 +8,10 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use reveille::agent::agent_tool::AgentTool;
 use reveille::agent::{
     Agent, AgentOverrides, AgentRequest, AgentResponse, AgentStore, AppendError, Settings, StopSignal, SummaryCost,
-    UncountedSlot,
+    TranscriptSlice, UncountedSlot,
 };
 use reveille::base::clock::Clock;
 use reveille::base::compute::Compute;
@@ -469,6 +470,21 @@ impl AgentHarness {
         AgentHarness { clock, model, agent, store, host, stop, told }
     }
 
+    /// As it is, with these configured agents besides the tools.
+    pub fn with_agents(
+        answers: Vec<Result<ModelAnswer, LlmError>>,
+        tools: Vec<FakeTool>,
+        agents: Value,
+    ) -> AgentHarness {
+        let stage = AgentHarness::new(answers, vec![]);
+        let configured: Vec<reveille::agent::Configured> = serde_json::from_value(agents).expect("agents");
+        let agents: Vec<Arc<AgentTool>> = AgentTool::all(&configured).into_iter().map(Arc::new).collect();
+        let tools = tools.into_iter().map(|tool| Arc::new(tool) as Arc<dyn Tool>);
+        let tools = tools.chain(agents.iter().map(|agent| Arc::clone(agent) as Arc<dyn Tool>)).collect();
+        let tools = Arc::new(ToolRegistry::new(tools).unwrap());
+        AgentHarness { agent: Agent { tools, agents: Arc::new(agents), ..stage.agent }, ..stage }
+    }
+
     pub fn incoming(&self, text: &str) -> AgentRequest {
         let told = self.told.clone();
         AgentRequest {
@@ -484,8 +500,9 @@ impl AgentHarness {
             channel: None,
             agent: None,
             asking: None,
+            delegation: None,
             host: self.host.clone(),
-            store: self.store.clone(),
+            store: Arc::new(TranscriptSlice::of_run(self.store.clone())),
             stop: self.stop.clone(),
             slot: Arc::new(UncountedSlot),
             sink: Arc::new(move |event| told.lock().unwrap().push(event)),

@@ -148,6 +148,7 @@ async fn resumed_run_is_shown_the_present_time_and_keeps_the_system_message_of_i
         usage,
         duration_ms: None,
         model_call: None,
+        delegation: None,
         tool_record: None,
     };
     let stored = vec![entry(0, TranscriptMessage::system("of yesterday")), entry(1, TranscriptMessage::user("go"))];

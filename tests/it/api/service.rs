@@ -530,6 +530,10 @@ fn booker() -> Configured {
         tools: Some(vec!["current_time".into()]),
         deny_tools: Vec::new(),
         model: None,
+        fields: Vec::new(),
+        expose_as_tool: true,
+        approval: false,
+        timeout_seconds: None,
         max_turns: None,
         approvals: Default::default(),
     }

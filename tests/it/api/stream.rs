@@ -120,6 +120,7 @@ async fn append(api: &Api, lease: Lease, seq: i64, turn: i64, message: Transcrip
         usage: Usage::default(),
         duration_ms: None,
         model_call: None,
+        delegation: None,
         tool_record: None,
     };
     api.store.append("a", lease, &[entry]).await.unwrap();

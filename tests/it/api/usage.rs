@@ -31,7 +31,17 @@ async fn started(api: &Api, tenant: &str) -> (RunClaim, String) {
 
 fn entry(api: &Api, seq: i64, message: TranscriptMessage, usage: Usage) -> TranscriptEntry {
     let at = api.clock.now();
-    TranscriptEntry { seq, turn: 1, at, message, usage, duration_ms: None, model_call: None, tool_record: None }
+    TranscriptEntry {
+        seq,
+        turn: 1,
+        at,
+        message,
+        usage,
+        duration_ms: None,
+        model_call: None,
+        delegation: None,
+        tool_record: None,
+    }
 }
 
 /// A run of this tenant that has answered after two calls of tools, of which one failed; its id, and its task's.

@@ -34,6 +34,7 @@ pub struct Asked {
 /// The proposal: a note to a room.
 pub fn note() -> Proposal {
     Proposal {
+        kind: Default::default(),
         tool: "send_note".into(),
         version: "1.0.0".into(),
         definition: "0".repeat(64),

@@ -4,7 +4,9 @@ use chrono::TimeDelta;
 use reveille::base::id::new_id;
 use reveille::domain::approval::matrix::{Category, Consequence};
 use reveille::domain::approval::proposal::Proposal;
-use reveille::domain::approval::{Approval, ApprovalAnswer, ApprovalChoice, OnExpiry, ProposalIdentity, Via};
+use reveille::domain::approval::{
+    Approval, ApprovalAnswer, ApprovalChoice, OnExpiry, OpenQuestion, ProposalIdentity, QuestionKind, Via,
+};
 use reveille::domain::run::RunState;
 use reveille::domain::task::Task;
 use reveille::store::{Finish, Park, StartedRun};
@@ -18,6 +20,7 @@ pub const LIMIT: i64 = 1800;
 
 pub fn proposal() -> Proposal {
     Proposal {
+        kind: Default::default(),
         tool: "mail.send".into(),
         version: "1.0.0".into(),
         definition: "d".repeat(64),
@@ -57,7 +60,9 @@ pub fn question(world: &StoreHarness, started: &StartedRun, call: &str) -> Appro
 /// The end of an execution that waits for people.
 pub fn parked(world: &StoreHarness, started: &StartedRun, asks: &[(Approval, Option<Uuid>)], open: &[Uuid]) -> Finish {
     let wake_at = world.now() + TimeDelta::seconds(LIMIT / 2);
-    let park = Park::Approval { wake_at, asks: asks.to_vec(), open: open.to_vec() };
+    let question = |id: &Uuid| OpenQuestion { id: *id, turn: 1, kind: QuestionKind::Approval };
+    let open = open.iter().map(question).collect();
+    let park = Park::Approval { wake_at, asks: asks.to_vec(), open };
     Finish { park: Some(park), ..end_of(started, RunState::PendingApproval) }
 }
 

@@ -167,6 +167,7 @@ async fn summary_beside_a_turn_is_settled_by_its_own_entry_or_charged_the_worst_
         usage: Usage { turns, input_tokens: tokens, cost_micros: 2 * tokens, ..Usage::default() },
         duration_ms: None,
         model_call: None,
+        delegation: None,
         tool_record: None,
     };
     let answer = TranscriptMessage::Assistant {
@@ -197,6 +198,7 @@ fn said(world: &StoreHarness, seq: i64) -> TranscriptEntry {
         usage: Usage::default(),
         duration_ms: None,
         model_call: None,
+        delegation: None,
         tool_record: None,
     }
 }

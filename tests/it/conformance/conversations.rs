@@ -113,6 +113,7 @@ async fn deleted_conversation_leaves_nothing_and_its_run_loses_its_lease(world: 
         usage: Default::default(),
         duration_ms: None,
         model_call: None,
+        delegation: None,
         tool_record: None,
     };
     world.store.append("a", under_way.lease, std::slice::from_ref(&entry)).await.unwrap();

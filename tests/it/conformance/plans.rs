@@ -374,6 +374,7 @@ async fn transcribe(world: &StoreHarness, started: &[StartedRun]) {
         usage: ANSWER,
         duration_ms: None,
         model_call: None,
+        delegation: None,
         tool_record: None,
     };
     let appends = started.iter().take(4).map(|started| async move {

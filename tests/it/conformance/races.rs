@@ -307,6 +307,7 @@ fn append() -> Act {
             usage: Default::default(),
             duration_ms: None,
             model_call: None,
+            delegation: None,
             tool_record: None,
         };
         store.append("a", scene.running.lease, &[entry]).await

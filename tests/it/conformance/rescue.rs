@@ -101,6 +101,7 @@ async fn old_holder_can_not_write_any_more(world: &StoreHarness) {
         usage: Usage::default(),
         duration_ms: None,
         model_call: None,
+        delegation: None,
         tool_record: None,
     };
     let refused = world.store.append("a", started.lease, &[entry("stale")]).await;

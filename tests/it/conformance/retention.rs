@@ -50,6 +50,7 @@ async fn ended(world: &StoreHarness, state: RunState) -> StartedRun {
         usage: Usage::default(),
         duration_ms: None,
         model_call: None,
+        delegation: None,
         tool_record: None,
     };
     world.store.append("a", started.lease, &[entry]).await.unwrap();

@@ -57,6 +57,7 @@ async fn older_rows_are_counted_once_piece_by_piece_whatever_is_written_meanwhil
             usage: Usage::default(),
             duration_ms: None,
             model_call: None,
+            delegation: None,
             tool_record: None,
         };
         world.store.append("a", started.lease, &[entry(0), entry(1), entry(2)]).await.unwrap();
@@ -221,6 +222,7 @@ async fn whatever_is_kept_counts_until_it_is_deleted(world: &StoreHarness) {
         usage: Usage::default(),
         duration_ms: None,
         model_call: None,
+        delegation: None,
         tool_record: None,
     };
     for _ in 0..2 {
@@ -410,6 +412,7 @@ async fn fires_of_a_full_tenant_are_skipped_and_its_runs_come_to_their_end(world
         usage: Usage::default(),
         duration_ms: None,
         model_call: None,
+        delegation: None,
         tool_record: None,
     };
     world.store.append("a", under_way.lease, &[entry]).await.unwrap();

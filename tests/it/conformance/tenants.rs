@@ -58,6 +58,7 @@ async fn things(world: &StoreHarness) -> Things {
         usage,
         duration_ms: None,
         model_call: None,
+        delegation: None,
         tool_record: None,
     };
     world.store.append("a", ended.lease, &[entry]).await.unwrap();

@@ -54,6 +54,7 @@ async fn transcripts_outputs_and_errors_are_kept_without_nul(world: &StoreHarnes
             usage: Usage::default(),
             duration_ms: None,
             model_call: None,
+            delegation: None,
             tool_record: None,
         })
         .collect();

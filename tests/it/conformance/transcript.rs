@@ -38,7 +38,17 @@ on_both!(
 fn entry(seq: i64, message: TranscriptMessage) -> TranscriptEntry {
     let usage = Usage { turns: 1, tool_calls: 2, input_tokens: seq, output_tokens: 3, cost_micros: 4 };
     let at = START + TimeDelta::milliseconds(seq);
-    TranscriptEntry { seq, turn: seq, at, message, usage, duration_ms: Some(7), model_call: None, tool_record: None }
+    TranscriptEntry {
+        seq,
+        turn: seq,
+        at,
+        message,
+        usage,
+        duration_ms: Some(7),
+        model_call: None,
+        delegation: None,
+        tool_record: None,
+    }
 }
 
 fn conversation() -> Vec<TranscriptEntry> {

@@ -291,6 +291,7 @@ async fn transcript_of_a_quiet_tenant_waits_for_no_backlog_of_another(world: &St
             usage: Usage::default(),
             duration_ms: None,
             model_call: None,
+            delegation: None,
             tool_record: None,
         };
         async move { world.store.append(tenant, started.lease, &[entry]).await }.boxed()

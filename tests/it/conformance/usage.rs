@@ -42,6 +42,7 @@ fn answered(world: &StoreHarness, seq: i64, model: &str) -> TranscriptEntry {
         usage: ANSWER,
         duration_ms: Some(400),
         model_call: Some(ModelCall { model: model.into(), tokens }),
+        delegation: None,
         tool_record: None,
     }
 }

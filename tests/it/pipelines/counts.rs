@@ -89,6 +89,7 @@ async fn transcript_of_a_first_start_is_not_read_before_it_was_appended_to(world
         usage: Usage::default(),
         duration_ms: None,
         model_call: None,
+        delegation: None,
         tool_record: None,
     };
     assert!(started.is_first);

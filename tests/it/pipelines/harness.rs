@@ -38,6 +38,10 @@ pub fn pipeline(stage: &AgentHarness) -> Pipeline {
         tools: None,
         deny_tools: Vec::new(),
         model: None,
+        fields: Vec::new(),
+        expose_as_tool: true,
+        approval: false,
+        timeout_seconds: None,
         max_turns: Some(2),
         approvals: Default::default(),
     };

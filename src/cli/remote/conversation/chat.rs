@@ -5,7 +5,7 @@
 use std::io::IsTerminal;
 
 use futures::StreamExt;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::base::unicode_safety::on_one_line;
 use crate::cli::remote::conversation::{messages_of, print_messages};
@@ -13,6 +13,8 @@ use crate::cli::screen::text_of;
 use crate::cli::typed::{self};
 use crate::cli::{CliFailure, Client, LiveTranscript, Screen, ServiceArgs, Tone};
 use crate::config::Environment;
+use crate::domain::approval::QuestionKind;
+use crate::domain::approval::reply::typed_value;
 use crate::domain::run::RunState;
 
 /// Messages of an earlier conversation that are shown before it goes on.
@@ -29,7 +31,8 @@ Examples:
   reveille chat --tenant ann                            message after message, until Ctrl-D
   reveille chat --conversation 0193f7a2                 goes on with one
 
-Ctrl-C cancels the run that is answering. A call that waits for a person is shown, and decided in line.")]
+Ctrl-C cancels the run that is answering. A call that waits for a person is shown, and decided in
+line; what the agent needs to know is asked for.")]
 pub struct Args {
     /// The message [default: what is typed, line by line]
     #[arg(value_name = "MESSAGE")]
@@ -121,8 +124,13 @@ impl Talk {
                         data["conversation_id"].as_str().map(str::to_owned).or(self.conversation.take());
                 }
                 "state_change" => {
-                    let waits = !self.as_json && data["state"] == RunState::PendingApproval.as_str();
-                    if waits && !self.decide(&run_id, screen).await? {
+                    let waits = |state: RunState| !self.as_json && data["state"] == state.as_str();
+                    let is_settled = match () {
+                        _ if waits(RunState::PendingApproval) => self.decide(&run_id, screen).await?,
+                        _ if waits(RunState::WaitingForInput) => self.supply(&run_id, screen).await?,
+                        _ => true,
+                    };
+                    if !is_settled {
                         return Ok(ChatOutcome::Left);
                     }
                 }
@@ -136,10 +144,40 @@ impl Talk {
         Ok(ChatOutcome::Ended(state))
     }
 
+    /// Asks for what the run lacks until it is said; whether it is.
+    async fn supply(&self, run_id: &str, screen: &mut Screen) -> anyhow::Result<bool> {
+        let run = self.client.get(&["v1", "runs", run_id], &[]).await?;
+        for input in run["inputs"].as_array().into_iter().flatten() {
+            let question = on_one_line(&text_of(&input["question"]));
+            screen.line(format!("\n{}", screen.tone(Tone::Strong, question)))?;
+            for line in text_of(&input["description"]).lines() {
+                screen.line(format!("  {}", on_one_line(line)))?;
+            }
+            let mut given = Map::new();
+            for name in input["awaited"].as_array().into_iter().flatten().map(text_of) {
+                let Some(value) = ask(&format!("{name}: "), screen).await? else {
+                    screen.line(format!("\nlater: reveille run answer {run_id}"))?;
+                    return Ok(false);
+                };
+                let field = &input["fields"]["properties"][&name];
+                given.insert(name, typed_value(value.trim(), field));
+            }
+            let answer = json!({ "input_id": input["id"], "fields": given });
+            if let Err(refused) = self.client.post(&["v1", "runs", run_id, "input"], &answer).await {
+                screen.line(refused.to_string())?;
+                return Box::pin(self.supply(run_id, screen)).await;
+            }
+        }
+        Ok(true)
+    }
+
     /// Asks about each call that waits; whether all of them are decided.
     async fn decide(&self, run_id: &str, screen: &mut Screen) -> anyhow::Result<bool> {
         let filters = [("run_id", run_id.to_owned()), ("status", "pending".to_owned())];
         for approval in self.client.list(&["v1", "approvals"], &filters, MOST_ASKED).await? {
+            if approval["kind"] == QuestionKind::Input.as_str() {
+                continue;
+            }
             let id = text_of(&approval["id"]);
             let approval = self.client.get(&["v1", "approvals", &id], &[]).await?;
             let Some(answer) = self.answer_about(&approval, screen).await? else {

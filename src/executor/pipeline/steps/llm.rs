@@ -96,6 +96,9 @@ impl Llm {
         let completed = match completed {
             Ok(completed) => completed,
             Err(error) => {
+                if usage == Usage::default() {
+                    store.note_unmade(act.position);
+                }
                 return Err(StepFault { account: Box::new(StepAccount::of_model(usage, None)), ..failed(error) }.into());
             }
         };

@@ -20,7 +20,9 @@ use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, 
 use crate::executor::pipeline::reading::{StepReader, given};
 use crate::executor::pipeline::scope::StepScope;
 use crate::ports::tool::registry::{Registered, unknown_tool};
-use crate::ports::tool::{CalledBy, Definition, ToolContext, ToolError, ToolFailure, ToolOutput, ToolStatus};
+use crate::ports::tool::{
+    CalledBy, Definition, ToolContext, ToolError, ToolFailure, ToolOutput, ToolSource, ToolStatus,
+};
 
 struct ToolExecution {
     name: String,
@@ -40,7 +42,7 @@ pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>
         reading.below("name").fault(format!("unknown tool `{name}`{near}"));
         return None;
     };
-    let refused = refused(tool.definition(), &reading.parts.agent);
+    let refused = refused(tool.definition(), &reading.parts.agent).or_else(|| needs_a_person(tool));
     if let Some(why) = refused.or_else(|| (!tools.allows_any(&name)).then(|| denied(&name))) {
         reading.below("name").fault(why);
         return None;
@@ -78,6 +80,15 @@ fn refused(tool: &Definition, agent: &Agent) -> Option<String> {
     }
     let may = !requires_confirmation && agent.policy.may_let_through(name, *category, *consequence);
     (!may).then(|| needs_approval(name))
+}
+
+fn needs_a_person(tool: &Registered) -> Option<String> {
+    let name = &tool.definition().name;
+    match tool.tool.source() {
+        ToolSource::Agent => Some(format!("`{name}` is an agent: use a step `agent` with its name")),
+        _ if tool.tool.may_need_input() => Some(format!("`{name}` asks a person, which this step can't; an agent can")),
+        _ => None,
+    }
 }
 
 fn denied(tool: &str) -> String {

@@ -6,9 +6,10 @@ use chrono::TimeDelta;
 use serde_json::{Map, Value, json};
 
 use crate::base::id::{Scope, new_id};
-use crate::base::invalid::ValidationErrors;
+use crate::base::invalid::{ValidationErrors, escape};
 use crate::domain::approval::{
-    Approval, ApprovalAnswer, ApprovalChoice, COMMENT_LENGTH, Category, Consequence, Misfit, Via, arguments,
+    Approval, ApprovalAnswer, ApprovalChoice, COMMENT_LENGTH, Category, Consequence, Misfit, QuestionKind, Via,
+    arguments,
 };
 use crate::http::HttpState;
 use crate::http::error::ApiError;
@@ -112,6 +113,20 @@ impl Decision {
         found
     }
 
+    /// The fields of an answer that will not do by the rules of whoever asks for them.
+    pub async fn unfit_fields(&self, state: &HttpState, approval: &Approval) -> Result<Vec<Misfit>, ApiError> {
+        let Some(tool) = state.tools.find(&approval.proposal.tool).map(|registered| registered.tool.clone()) else {
+            return Ok(Vec::new());
+        };
+        let Some(arguments) = self.arguments.clone().filter(|_| approval.proposal.kind == QuestionKind::Input) else {
+            return Ok(Vec::new());
+        };
+        let unfit = state.compute_for(&approval.tenant_id, move || tool.unfit_input(&arguments)).await?;
+        let misfit =
+            |(name, why): (String, String)| Misfit::untranslated(format!("/modifications/{}", escape(&name)), why);
+        Ok(unfit.into_iter().map(misfit).collect())
+    }
+
     /// Puts the answer to the store, and gives the grant that goes with it. Answers how things stand and the grant.
     ///
     /// # Errors
@@ -128,6 +143,7 @@ impl Decision {
             // edited arguments are held against the tool's schema
             let (answer, of) = (self.clone(), approval.clone());
             state.compute_for(&approval.tenant_id, move || answer.check(&of)).await??;
+            Misfit::faults(self.unfit_fields(state, approval).await?)?;
         }
         let grant = match &self.grant {
             Some(wish) if !moot => Some(wish.grant(state, scope, approval, &who.by).await?),

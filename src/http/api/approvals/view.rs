@@ -5,13 +5,17 @@ use serde::Serialize;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::domain::approval::{Approval, ApprovalChoice, ApprovalStatus, CallOutcome, Category, Consequence, Via};
+use crate::domain::approval::{
+    Approval, ApprovalChoice, ApprovalStatus, CallOutcome, Category, Consequence, QuestionKind, Via,
+};
 
 /// A question to a person about one pending tool call.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct ApprovalView {
     /// Id of the approval.
     pub id: Uuid,
+    /// Kind of the question: whether the call may be executed, or for what it lacks.
+    pub kind: QuestionKind,
     /// The open calls of one turn are one batch, and are shown together.
     pub batch_id: Uuid,
     /// The run that waits for the decision.
@@ -96,6 +100,8 @@ pub struct ApprovalOfRun {
     pub status: ApprovalStatus,
     /// The tool that is to be called.
     pub tool: String,
+    /// Kind of the question.
+    pub kind: QuestionKind,
 }
 
 impl ApprovalView {
@@ -105,6 +111,7 @@ impl ApprovalView {
         let Approval { proposal, .. } = approval;
         ApprovalView {
             id: approval.id,
+            kind: proposal.kind,
             batch_id: approval.batch_id,
             run_id: approval.run_id,
             turn: approval.turn,
@@ -143,6 +150,11 @@ impl ApprovalView {
 impl ApprovalOfRun {
     /// The part of an approval that a run shows.
     pub fn of(approval: Approval) -> ApprovalOfRun {
-        ApprovalOfRun { id: approval.id, status: approval.status, tool: approval.proposal.tool }
+        ApprovalOfRun {
+            id: approval.id,
+            status: approval.status,
+            kind: approval.proposal.kind,
+            tool: approval.proposal.tool,
+        }
     }
 }

@@ -17,18 +17,22 @@ use crate::base::clock::pause;
 use crate::base::id::{Scope, Tenant, new_id};
 use crate::base::invalid::ValidationErrors;
 use crate::base::token::Permission;
+use crate::domain::approval::Via;
 use crate::domain::conversation::{MESSAGE_LENGTH, begun_by, new_conversation};
 use crate::domain::run::{ReactLoopResult, Run, RunFault, RunState, StreamEvent};
 use crate::executor::hub::{RunSubscription, WatchedEvent};
 use crate::http::HttpState;
 use crate::http::api::approvals::ApprovalOfRun;
+use crate::http::api::approvals::decision::Who;
 use crate::http::api::conversations::missing;
-use crate::http::api::runs::{account_of, pending_approvals};
+use crate::http::api::conversations::reply::{self, ChatReply};
+use crate::http::api::runs::input::InputRequest;
+use crate::http::api::runs::{account_of, pending_questions};
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::{AuthenticatedCaller, Call, Early, JsonBody};
 use crate::http::schema;
-use crate::http::streaming::limiter;
-use crate::http::streaming::run::{FollowedRun, follow, last_event_id};
+use crate::http::streaming::limiter::{self, StreamPermit};
+use crate::http::streaming::run::{FollowedRun, StreamPosition, follow, last_event_id, told};
 use crate::store::RunRequest;
 
 /// How often the record is looked at while nothing is heard.
@@ -48,6 +52,13 @@ pub struct ChatAnswer {
     pub result: ReactLoopResult,
     /// Calls for which the run waits, oldest first.
     pub pending_approvals: Vec<ApprovalOfRun>,
+    /// The question for what the run lacks, the oldest one: the next message answers it. Absent where it waits for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input_request: Option<InputRequest>,
+    /// The message was meant for what the run waits for, and did not say clearly what: these words ask once more. It is not
+    /// recorded. Absent otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked_back: Option<String>,
     /// Why there is no answer; absent where there is one, or is yet to be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<RunFault>,
@@ -70,7 +81,9 @@ enum Destination {
 ///
 /// A message of a person becomes a run, which is answered behind those before it in its conversation, one after the other. Its
 /// answer comes with the run's result; where it takes longer than 25 seconds, or a person is to be asked, it says so, and the
-/// run goes on. With `Accept: text/event-stream` the run is followed as by `/v1/runs/{id}/stream`. A lost connection cancels
+/// run goes on. Where a run of the conversation waits for input, or for a decision about one call, the message may be the answer: the
+/// fields, or yes or no; then that run goes on, and its answer comes. What is not clear is asked back, and what can't be undone is decided
+/// on its page. With `Accept: text/event-stream` the run is followed as by `/v1/runs/{id}/stream`. A lost connection cancels
 /// nothing: with the same `Idempotency-Key`, and `Last-Event-ID` for a stream, the same message is heard further.
 #[utoipa::path(post, path = "/v1/chat", tag = "conversations", security(("bearer" = ["runs:write"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe"),
@@ -86,6 +99,28 @@ pub async fn send_message(Call(state, caller): Call, headers: HeaderMap, body: J
     let Addressed { scope, message, destination } = addressed(&state, &caller, &body).await?;
     let permit = limiter::acquire_stream(&state, &caller, &scope).await?;
     let now = state.clock.now();
+    let reading = ChatRequest { wants_events: wants_events(&headers), position, permit };
+    if let Destination::Existing(conversation) = destination {
+        match reply::read(&state, &scope, conversation, &message).await? {
+            ChatReply::Message => {}
+            ChatReply::Unclear(run_id, words) => {
+                return ask_back(&state, &scope, conversation, run_id, words, &reading).await;
+            }
+            ChatReply::Decides(question, decision) => {
+                let id = body.key.identity(&state, &caller, question.run_id).await?.id;
+                let live = state.hub.subscribe(id);
+                let who = Who { by: caller.name(), via: Via::Api };
+                return match decision.put(&state, &scope, &question, who).await {
+                    Ok(_) => answered(state, caller, &scope, (conversation, id), live, reading).await,
+                    Err(ApiError::Invalid(faults)) => {
+                        let words = format!("{}\n{faults}", question.proposal.summary);
+                        ask_back(&state, &scope, conversation, id, words, &reading).await
+                    }
+                    Err(error) => Err(error.into()),
+                };
+            }
+        }
+    }
     let id = body.key.identity(&state, &caller, new_id(now)).await?.id;
     let conversation_id = match destination {
         Destination::Existing(conversation) => conversation,
@@ -100,16 +135,58 @@ pub async fn send_message(Call(state, caller): Call, headers: HeaderMap, body: J
     let live = state.hub.subscribe(id);
     let request = RunRequest { input: Some(Value::String(message)), requested_by: Some(caller.root()) };
     state.store.post_message(&scope, conversation_id, id, request, now).await.map_err(missing)?;
-    if wants_events(&headers) {
+    answered(state, caller, &scope, (conversation_id, id), live, reading).await
+}
+
+/// How the caller wants to hear of the answer.
+struct ChatRequest {
+    wants_events: bool,
+    position: StreamPosition,
+    permit: StreamPermit,
+}
+
+/// The answer of a run once it has ended or waits for a person, or the stream of it.
+async fn answered(
+    state: HttpState,
+    caller: AuthenticatedCaller,
+    scope: &Scope,
+    (conversation_id, id): (Uuid, Uuid),
+    live: RunSubscription,
+    ChatRequest { wants_events, position, permit }: ChatRequest,
+) -> Result<Response, Early> {
+    if wants_events {
         let followed = FollowedRun { id, conversation_id: Some(conversation_id), live, position };
         return Ok(follow(state, caller, followed, permit));
     }
-    let run = settled(&state, &scope, id, live).await?;
+    let run = settled(&state, scope, id, live).await?;
     let status = match is_settled(run.state) {
         true => StatusCode::OK,
         false => StatusCode::ACCEPTED,
     };
-    Ok((status, Json(answer_of(&state, &scope, conversation_id, run).await?)).into_response())
+    Ok((status, Json(answer_of(&state, scope, conversation_id, run).await?)).into_response())
+}
+
+/// Asks once more for what a run waits for.
+async fn ask_back(
+    state: &HttpState,
+    scope: &Scope,
+    conversation_id: Uuid,
+    run_id: Uuid,
+    words: String,
+    request: &ChatRequest,
+) -> Result<Response, Early> {
+    let run = state.store.get_run(scope, run_id).await.map_err(missing)?;
+    if request.wants_events {
+        let (run_id, conversation_id) = (run_id.to_string(), Some(conversation_id));
+        let events = [
+            StreamEvent::Session { run_id, conversation_id },
+            StreamEvent::MessageEnd { turn: 0, text: words, model_call: None },
+            StreamEvent::StateChange { state: run.state.as_str().to_owned(), reason: None },
+        ];
+        return Ok(told(events));
+    }
+    let answer = answer_of(state, scope, conversation_id, run).await?;
+    Ok(Json(ChatAnswer { asked_back: Some(words), ..answer }).into_response())
 }
 
 /// Reads a message, and whose it is.
@@ -168,7 +245,16 @@ async fn change_of(live: &mut RunSubscription) {
 
 async fn answer_of(state: &HttpState, scope: &Scope, conversation_id: Uuid, run: Run) -> Result<ChatAnswer, ApiError> {
     let account = state.store.run_account(scope, run.id).await?;
-    let pending_approvals = pending_approvals(state, scope, run.id).await?;
+    let questions = pending_questions(state, scope, run.id).await?;
     let result = account_of(&run, account);
-    Ok(ChatAnswer { run_id: run.id, conversation_id, state: run.state, result, pending_approvals, error: run.error })
+    Ok(ChatAnswer {
+        run_id: run.id,
+        conversation_id,
+        state: run.state,
+        result,
+        input_request: InputRequest::of_open(&questions).into_iter().next(),
+        pending_approvals: questions.into_iter().map(ApprovalOfRun::of).collect(),
+        asked_back: None,
+        error: run.error,
+    })
 }

@@ -3,11 +3,12 @@
 use std::borrow::Cow;
 
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::domain::actor::{Actor, SERVICE};
 use crate::domain::approval::matrix::approval_level;
 use crate::domain::approval::{
-    Approval, ApprovalLevel, ApprovalStatus, Category, Consequence, POLICY, Proposal, ReasonCode, RuleBy,
+    Approval, ApprovalLevel, ApprovalStatus, Category, Consequence, POLICY, Proposal, QuestionKind, ReasonCode, RuleBy,
 };
 use crate::http::pages::Row;
 use crate::http::pages::approve::approval_page::{ApprovalPage, is_expired, is_open};
@@ -24,6 +25,8 @@ pub struct Card<'a> {
     number: usize,
     summary: &'a str,
     description: &'a str,
+    /// It asks for what a call lacks.
+    is_input: bool,
     arguments: Arguments,
     precheck: Option<String>,
     reasons: Reasons<'a>,
@@ -127,6 +130,7 @@ impl<'a> Card<'a> {
             number: item.number,
             summary: &proposal.summary,
             description: &proposal.description,
+            is_input: item.is_input(),
             arguments: Arguments::of(scene, item),
             precheck: proposal.precheck.as_ref().map(shown),
             reasons: Reasons::of(proposal),
@@ -142,17 +146,30 @@ impl<'a> Card<'a> {
 impl Arguments {
     fn of(scene: &ApprovalPage, item: &ItemView) -> Arguments {
         let approval = item.approval;
-        let (heading, arguments) = match (is_open(approval, scene.now), approval.status.allows()) {
+        let (heading, arguments) = match (item.is_input(), approval.status.allows()) {
+            (true, true) => ("was_answered", approval.arguments()),
+            (true, false) => ("is_known", &approval.proposal.arguments),
+            (false, _) => Arguments::of_call(scene, item),
+        };
+        Arguments::shown(item, heading, arguments)
+    }
+
+    fn of_call<'a>(scene: &ApprovalPage, item: &'a ItemView) -> (&'static str, &'a Value) {
+        let approval = item.approval;
+        match (is_open(approval, scene.now), approval.status.allows()) {
             (true, _) => ("will_run", item.fit_change().unwrap_or(&approval.proposal.arguments)),
             (false, true) => ("approved_to_run", approval.arguments()),
             (false, false) => ("was_asked", &approval.proposal.arguments),
-        };
+        }
+    }
+
+    fn shown(item: &ItemView, heading: &'static str, arguments: &Value) -> Arguments {
         let Some(fields) = arguments.as_object() else {
             return Arguments { heading, json: Some(json(arguments)), rows: Vec::new() };
         };
-        let proposed = by_name(&approval.proposal.arguments);
+        let proposed = by_name(&item.approval.proposal.arguments);
         let row = |(name, value): (String, _)| Argument {
-            is_changed: item.fit_change().is_some() && proposed.get(&name) != Some(&value),
+            is_changed: !item.is_input() && item.fit_change().is_some() && proposed.get(&name) != Some(&value),
             value: shown(value),
             name,
         };
@@ -262,7 +279,10 @@ impl Deadline {
 
 impl<'a> SettledCard<'a> {
     fn of(scene: &'a ApprovalPage, approval: &'a Approval) -> SettledCard<'a> {
+        let is_input = approval.proposal.kind == QuestionKind::Input;
         let (tone, word) = match approval.status {
+            ApprovalStatus::Approved | ApprovalStatus::Edited if is_input => ("good", "answered"),
+            ApprovalStatus::Cancelled if is_input => ("bad", "declined"),
             ApprovalStatus::Approved if by_policy(approval) => ("good", "needs_none"),
             ApprovalStatus::Approved => ("good", "approved"),
             ApprovalStatus::Edited => ("good", "approved_changed"),
@@ -285,7 +305,9 @@ impl<'a> ShownDecision<'a> {
             ShownResult { tone, phrase, text: &outcome.text }
         });
         let at = |at| instant(&scene.words, at, scene.zone);
+        let is_input = approval.proposal.kind == QuestionKind::Input;
         let fate = match (approval.status.allows(), approval.hold_until) {
+            (true, _) if is_input => Fate { phrase: "told_agent", at: String::new() },
             (false, _) => Fate { phrase: "not_executed", at: String::new() },
             (true, Some(until)) if scene.now < until => Fate { phrase: "held_until", at: at(until) },
             (true, _) => Fate { phrase: "executing", at: String::new() },
@@ -295,7 +317,7 @@ impl<'a> ShownDecision<'a> {
             who: name(approval, scene),
             at: approval.decided_at.map(at).unwrap_or_default(),
             comment: approval.comment.as_deref(),
-            changes: approval.modifications.as_ref().map(changed),
+            changes: approval.modifications.as_ref().filter(|_| !is_input).map(changed),
             result,
             fate,
         }

@@ -29,6 +29,8 @@ pub struct Controls<'a> {
     /// The phrase on the button, where the question may be approved.
     approve: Option<&'static str>,
     may_reject: bool,
+    /// It is answered, and not approved.
+    is_input: bool,
 }
 
 /// Changes that the person has to look at before they are approved.
@@ -108,7 +110,7 @@ impl<'a> Controls<'a> {
         let input = |(index, field): (usize, &'a FormField)| {
             Input::of(words, item, (index, field), wrong.get(&index).cloned().unwrap_or_default())
         };
-        let change = item.fit_change().map(|changed| Reviewed {
+        let change = item.fit_change().filter(|_| !item.is_input()).map(|changed| Reviewed {
             has_focus: item.has_focus && !item.is_faulty(),
             changes: changes(&item.approval.proposal.arguments, changed),
             digest: item.changed_digest(),
@@ -119,7 +121,8 @@ impl<'a> Controls<'a> {
             faults: item.faults_at(FaultPlace::Confirmation),
             has_focus: item.leads_to(&format!("i{number}code")),
         });
-        let may_approve = item.offers(ApprovalChoice::Approve) || item.offers(ApprovalChoice::Edit);
+        let may_approve =
+            !item.is_input() && (item.offers(ApprovalChoice::Approve) || item.offers(ApprovalChoice::Edit));
         let yes = if item.changed.is_some() { "approve_changes" } else { "approve" };
         Controls {
             faults: item.faults_at(FaultPlace::Item),
@@ -135,6 +138,7 @@ impl<'a> Controls<'a> {
             confirmation,
             approve: may_approve.then_some(yes),
             may_reject: item.offers(ApprovalChoice::Cancel),
+            is_input: item.is_input(),
         }
     }
 }

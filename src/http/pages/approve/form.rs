@@ -204,6 +204,7 @@ pub(super) mod tests {
 
     pub fn proposal(parameters: Value, arguments: Value) -> Proposal {
         Proposal {
+            kind: Default::default(),
             tool: "send".into(),
             version: "1".into(),
             definition: "d".into(),

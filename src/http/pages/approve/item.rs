@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::base::invalid::escape;
-use crate::domain::approval::{Approval, ApprovalChoice, ArgumentPart, Misfit};
+use crate::domain::approval::{Approval, ApprovalChoice, ArgumentPart, Misfit, QuestionKind};
 use crate::http::api::approvals::decision::{Decision, GRANT_DAYS, GrantWish, ungrantable};
 use crate::http::pages::approve::form::{self, FormFault, FormField, SubmittedFields};
 use crate::ports::channel::templates::phrases::Phrases;
@@ -173,6 +173,11 @@ impl<'a> ItemView<'a> {
         self.approval.proposal.options.contains(&choice)
     }
 
+    /// Whether it asks for what a call lacks.
+    pub fn is_input(&self) -> bool {
+        self.approval.proposal.kind == QuestionKind::Input
+    }
+
     /// Whether something has to be corrected.
     pub fn is_faulty(&self) -> bool {
         !self.faults.is_empty() || !self.other_faults.is_empty()
@@ -194,6 +199,8 @@ impl<'a> ItemView<'a> {
                 };
                 self.faults = faults.into_iter().map(|(field, fault)| (field, text(fault))).collect();
             }
+            // an answer is the whole form, whatever of it was there
+            Ok(arguments) if self.is_input() => self.changed = Some(arguments),
             Ok(arguments) if self.fields.is_empty() || arguments == self.approval.proposal.arguments => {}
             Ok(arguments) => self.changed = Some(arguments),
         }
@@ -215,6 +222,12 @@ impl<'a> ItemView<'a> {
             let phrase = if self.confirmation.is_empty() { "fault_code_missing" } else { "fault_code_wrong" };
             self.other_faults.push((FaultPlace::Confirmation, self.words.get(phrase).to_owned()));
         }
+        self.valid_decision(decision)
+    }
+
+    /// The decision that gives what the call lacks.
+    pub fn answer(&mut self) -> Option<Decision> {
+        let decision = Decision { arguments: self.changed.clone(), ..self.decision(ApprovalChoice::Edit) };
         self.valid_decision(decision)
     }
 

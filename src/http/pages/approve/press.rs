@@ -12,6 +12,8 @@ pub enum Press {
     /// `None`: all that are open.
     Approve(Option<usize>),
     Cancel(Option<usize>),
+    /// Gives what a call lacks.
+    Answer(usize),
 }
 
 impl Press {
@@ -21,19 +23,22 @@ impl Press {
             None => (word == "review").then_some(Press::Review),
             Some(("approve", which)) => number(which).map(Press::Approve),
             Some(("cancel", which)) => number(which).map(Press::Cancel),
+            Some(("answer", which)) => which.parse().ok().map(Press::Answer),
             Some(_) => None,
         }
     }
 
-    pub fn is_about(self, number: usize) -> bool {
+    pub fn is_about(self, item: &ItemView) -> bool {
         match self {
-            Press::Review | Press::Approve(None) | Press::Cancel(None) => true,
-            Press::Approve(Some(one)) | Press::Cancel(Some(one)) => one == number,
+            Press::Review | Press::Approve(None) => !item.is_input(),
+            Press::Cancel(None) => true,
+            Press::Approve(Some(one)) | Press::Cancel(Some(one)) => one == item.number,
+            Press::Answer(one) => one == item.number && item.is_input(),
         }
     }
 
     pub fn names_one(self) -> bool {
-        matches!(self, Press::Approve(Some(_)) | Press::Cancel(Some(_)))
+        matches!(self, Press::Approve(Some(_)) | Press::Cancel(Some(_)) | Press::Answer(_))
     }
 
     pub fn approves(self) -> bool {
@@ -54,6 +59,7 @@ impl Press {
             }
             Press::Approve(_) => item.approve(),
             Press::Cancel(_) => item.cancel(),
+            Press::Answer(_) => item.answer(),
         }
     }
 }

@@ -21,11 +21,15 @@ struct Approvals<'a> {
     origin: Origin<'a>,
     start: Option<ApprovalStart<'a>>,
     form: Option<&'a FormState>,
-    /// The open questions, where there are several.
+    /// The number of the one open question, where it asks for what a call lacks: the Enter key answers it.
+    answered_by_enter: Option<usize>,
+    /// The open questions about calls, where there are several.
     together: Vec<ApprovalQuestionView<'a>>,
     cards: Vec<Card<'a>>,
-    /// A question is open, and no answer is a no.
+    /// A question about a call is open, and no answer is a no.
     waits: bool,
+    /// A question for what a call lacks is open.
+    waits_for_input: bool,
 }
 
 impl View for Approvals<'_> {
@@ -92,8 +96,11 @@ pub fn replaced(words: &Phrases) -> Response {
 }
 
 fn title<'a>(words: &'a Phrases, items: &[ItemView], now: DateTime<Utc>) -> &'a str {
-    let open = items.iter().filter(|item| is_open(item.approval, now)).count();
-    words.get(match open {
+    let open: Vec<&ItemView> = items.iter().filter(|item| is_open(item.approval, now)).collect();
+    if !open.is_empty() && open.iter().all(|item| item.is_input()) {
+        return words.get("title_input");
+    }
+    words.get(match open.len() {
         0 if items.iter().any(|item| item.approval.is_held(now)) => "title_held",
         0 if items.iter().all(|item| is_expired(item.approval)) => "title_expired",
         0 => "title_decided",
@@ -109,8 +116,14 @@ impl<'a> Approvals<'a> {
         notice: Option<&'a str>,
         form: Option<&'a FormState>,
     ) -> Approvals<'a> {
-        let open = items.iter().filter(|item| is_open(item.approval, scene.now));
-        let open: Vec<ApprovalQuestionView> = open
+        let open_items: Vec<&ItemView> = items.iter().filter(|item| is_open(item.approval, scene.now)).collect();
+        let answered_by_enter = match open_items[..] {
+            [one] if one.is_input() => Some(one.number),
+            _ => None,
+        };
+        let open: Vec<ApprovalQuestionView> = open_items
+            .iter()
+            .filter(|item| !item.is_input())
             .map(|item| ApprovalQuestionView { number: item.number, summary: &item.approval.proposal.summary })
             .collect();
         let form = form.filter(|_| items.iter().any(|item| is_answerable(item.approval, scene.now)));
@@ -124,7 +137,9 @@ impl<'a> Approvals<'a> {
                 who: scene.requester.as_deref().unwrap_or_default(),
             }),
             form,
+            answered_by_enter,
             waits: !open.is_empty(),
+            waits_for_input: open_items.iter().any(|item| item.is_input()),
             together: if open.len() > 1 { open } else { Vec::new() },
             cards: items.iter().map(|item| Card::of(scene, item, form.is_some())).collect(),
         }
@@ -136,7 +151,7 @@ fn spots(words: &Phrases, items: &[ItemView]) -> Vec<Spot> {
     if items.iter().any(ItemView::is_faulty) {
         return items.iter().flat_map(ItemView::fault_spots).collect();
     }
-    let changed = items.iter().filter(|item| item.changed.is_some()).map(|item| Spot {
+    let changed = items.iter().filter(|item| item.changed.is_some() && !item.is_input()).map(|item| Spot {
         id: format!("c{}", item.number),
         label: words.get("your_changes").to_owned(),
         fault: item.approval.proposal.summary.clone(),
@@ -175,8 +190,10 @@ mod tests {
 
     /// A call in which every text from outside is this one.
     fn proposal(text: &str) -> Proposal {
+        let kind = Default::default();
         let described = |kind: &str| json!({ "type": kind, "description": text });
         Proposal {
+            kind,
             tool: text.into(),
             version: text.into(),
             definition: "d".into(),

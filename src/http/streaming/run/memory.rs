@@ -77,11 +77,12 @@ impl StreamMemory {
     pub fn accept_committed(&mut self, entry: &TranscriptEntry) -> Vec<ToldEvent> {
         let turn = entry.turn;
         let is_answer = matches!(entry.message, TranscriptMessage::Assistant { .. });
-        if is_answer {
+        let is_of_caller = entry.delegation.is_none();
+        if is_answer && is_of_caller {
             // what was heard of earlier turns and is in no entry was lost with its process
             self.position.ahead.retain(|key| key.turn >= turn);
         }
-        let events = StreamEvent::of_message(turn, &entry.message, entry.model_call.as_ref());
+        let events = StreamEvent::of_entry(entry);
         let keys: Vec<EventKey> = events.iter().map(|event| EventKey::of(turn, event)).collect();
         let mut told: Vec<ToldEvent> = Vec::new();
         let mut starts = None;
@@ -99,7 +100,9 @@ impl StreamMemory {
         self.position.seq = Some(entry.seq);
         if is_answer {
             self.position.turn = self.position.turn.max(turn);
-        } else {
+        }
+        // agents that were called at the same time are told in the order in which they are heard
+        if !is_answer || !is_of_caller {
             self.results.extend(keys);
         }
         let id = Some(self.position.to_string());
@@ -143,11 +146,18 @@ mod tests {
     }
 
     fn call(turn: i64) -> StreamEvent {
-        StreamEvent::ToolCallStart { turn, tool: "t".into(), args: json!({}), id: "call_0".into() }
+        StreamEvent::ToolCallStart { turn, tool: "t".into(), args: json!({}), id: "call_0".into(), agent: None }
     }
 
     fn result(turn: i64) -> StreamEvent {
-        StreamEvent::ToolResult { turn, tool: "t".into(), id: "call_0".into(), result: "r".into(), error: false }
+        StreamEvent::ToolResult {
+            turn,
+            tool: "t".into(),
+            id: "call_0".into(),
+            result: "r".into(),
+            error: false,
+            agent: None,
+        }
     }
 
     fn entry(seq: i64, turn: i64, message: TranscriptMessage) -> TranscriptEntry {
@@ -160,6 +170,7 @@ mod tests {
             usage: Usage::default(),
             duration_ms: None,
             model_call: None,
+            delegation: None,
             tool_record: None,
         }
     }

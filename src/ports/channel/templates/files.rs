@@ -12,7 +12,7 @@ macro_rules! embedded {
 }
 
 /// Every embedded template, by its file's name.
-pub const EMBEDDED: [(&str, &str); 58] = embedded![
+pub const EMBEDDED: [(&str, &str); 66] = embedded![
     "ask.de.html",
     "ask.de.mrkdwn",
     "ask.de.telegram",
@@ -37,6 +37,14 @@ pub const EMBEDDED: [(&str, &str); 58] = embedded![
     "failure.mrkdwn",
     "failure.telegram",
     "failure.txt",
+    "input.de.html",
+    "input.de.mrkdwn",
+    "input.de.telegram",
+    "input.de.txt",
+    "input.html",
+    "input.mrkdwn",
+    "input.telegram",
+    "input.txt",
     "layout.html",
     "message.de.html",
     "message.de.txt",

@@ -107,7 +107,7 @@ pub(super) fn sample(purpose: Purpose) -> MessageContext {
         subject: Some("Morning mail".into()),
         text: "Two **mails**, none urgent.".into(),
         run: is(&["result", "failure"]).then_some(run),
-        question: is(&["ask", "undo_window", "reminder"]).then_some(question),
+        question: is(&["ask", "input", "undo_window", "reminder"]).then_some(question),
         credential: (purpose == Purpose::Notice(NoticeKind::Credential)).then_some(credential),
         digest: if is(&["digest"]) { vec![item.clone(), item] } else { vec![] },
         more: if is(&["digest"]) { 3 } else { 0 },

@@ -7,7 +7,6 @@ use sqlx::types::Json;
 use sqlx::{Arguments, Encode, Postgres, Type};
 use uuid::Uuid;
 
-use crate::domain::run::transcript::FORMAT;
 use crate::store::StoreError;
 use crate::store::ops::budgets::ledger_batch::{ANSWER, LEDGERS, LedgerOutcome, LedgerOutcomeRow};
 use crate::store::runs::lease::Lease;
@@ -59,7 +58,7 @@ const APPEND_BUDGETED: &str = sql!(
          union all
          select h.run_id, h.lease_token, false, null, null, null, null, null, null, null, null, null, null from held h"
     );
-    "{batch}" = "$22";
+    "{batch}" = "$23";
     "{held}" = "(r.run_id, r.lease_token) in (select run_id, lease_token from held)"
 );
 
@@ -72,7 +71,7 @@ pub(in crate::store::batches) async fn append_ended(
     Ok(())
 }
 
-/// The values of `$1` to `$21`.
+/// The values of `$1` to `$22`.
 fn append_arguments(appends: &[&TranscriptAppend]) -> Result<PgArguments, sqlx::Error> {
     let entries = entries_of(appends.iter().copied());
     let mut arguments = columns_of(&entries)?;
@@ -86,11 +85,11 @@ fn entries_of<'a>(appends: impl Iterator<Item = &'a TranscriptAppend>) -> Vec<(L
     appends.flat_map(|append| append.entries.iter().map(|entry| (append.lease, entry))).collect()
 }
 
-/// The values of `$1` to `$18`, which are the same in both statements.
+/// The values of `$1` to `$19`, which are the same in both statements.
 fn columns_of(entries: &[(Lease, &EntryColumns)]) -> Result<PgArguments, sqlx::Error> {
     let mut arguments = PgArguments::default();
-    arguments.add(FORMAT).map_err(sqlx::Error::Encode)?;
     let columns = || entries.iter().map(|(_, entry)| *entry);
+    add(&mut arguments, columns().map(|entry| entry.format))?;
     add(&mut arguments, entries.iter().map(|(lease, _)| lease.run_id))?;
     add(&mut arguments, columns().map(|entry| entry.seq))?;
     add(&mut arguments, columns().map(|entry| entry.turn))?;
@@ -108,6 +107,7 @@ fn columns_of(entries: &[(Lease, &EntryColumns)]) -> Result<PgArguments, sqlx::E
     add(&mut arguments, columns().map(|entry| entry.tokens.cache_write))?;
     add(&mut arguments, columns().map(|entry| entry.tokens.reasoning))?;
     add(&mut arguments, columns().map(|entry| entry.tool_record.clone()))?;
+    add(&mut arguments, columns().map(|entry| entry.delegation.clone()))?;
     Ok(arguments)
 }
 

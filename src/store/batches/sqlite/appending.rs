@@ -4,7 +4,6 @@ use std::collections::HashSet;
 
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
-use crate::domain::run::transcript::FORMAT;
 use crate::store::StoreError;
 use crate::store::batches::sqlite::starting::push_leases;
 use crate::store::db::sqlite_batch::{chunks, is_reusable};
@@ -94,25 +93,26 @@ fn insert(text: &mut QueryBuilder<Sqlite>, entries: &[(Lease, &EntryColumns)]) {
     text.push(
         "with entries (run_id, lease_token, seq, turn, format, body, turns, tool_calls, input_tokens, output_tokens,
                        cost_micros, duration_ms, created_at, provider_message, model, cache_read_tokens,
-                       cache_write_tokens, reasoning_tokens, tool_record) as (",
+                       cache_write_tokens, reasoning_tokens, tool_record, delegation) as (",
     );
     text.push_values(entries, |mut row, (lease, entry)| {
         let usage = entry.usage;
         row.push_bind(lease.run_id).push_bind(lease.token);
-        row.push_bind(entry.seq).push_bind(entry.turn).push_bind(FORMAT);
+        row.push_bind(entry.seq).push_bind(entry.turn).push_bind(entry.format);
         row.push_bind(entry.body.clone()).push_bind(usage.turns).push_bind(usage.tool_calls);
         row.push_bind(usage.input_tokens).push_bind(usage.output_tokens).push_bind(usage.cost_micros);
         row.push_bind(entry.duration_ms).push_bind(entry.at).push_bind(entry.provider_message.clone());
         row.push_bind(entry.model.clone()).push_bind(entry.tokens.cache_read).push_bind(entry.tokens.cache_write);
         row.push_bind(entry.tokens.reasoning).push_bind(entry.tool_record.clone());
+        row.push_bind(entry.delegation.clone());
     });
     text.push(
         ") insert into turns (run_id, seq, turn, format, body, turns, tool_calls, input_tokens, output_tokens, cost_micros,
                               duration_ms, created_at, provider_message, model, cache_read_tokens, cache_write_tokens,
-                              reasoning_tokens, tool_record)
+                              reasoning_tokens, tool_record, delegation)
            select e.run_id, e.seq, e.turn, e.format, e.body, e.turns, e.tool_calls, e.input_tokens, e.output_tokens,
                   e.cost_micros, e.duration_ms, e.created_at, e.provider_message, e.model, e.cache_read_tokens,
-                  e.cache_write_tokens, e.reasoning_tokens, e.tool_record
+                  e.cache_write_tokens, e.reasoning_tokens, e.tool_record, e.delegation
              from entries e",
     );
 }

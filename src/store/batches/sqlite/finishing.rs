@@ -97,6 +97,7 @@ async fn park(conn: &mut SqliteConnection, end: &Finish, held: &FinishingRow) ->
         .bind(park.wake_at())
         .bind(park.reason())
         .bind(&held.overlap)
+        .bind(optional_document(park.turns().as_ref())?)
         .execute(conn)
         .await?;
     Ok(())

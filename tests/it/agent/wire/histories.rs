@@ -191,6 +191,7 @@ impl Entries {
             usage,
             duration_ms: None,
             model_call: None,
+            delegation: None,
             tool_record: None,
         };
         self.all.push(entry);

@@ -53,7 +53,13 @@ async fn client_cut_off_behind_any_event_goes_on_at_another_instance_with_the_ne
         StreamEvent::MessageStart { turn: 1 },
         StreamEvent::MessageChunk { turn: 1, text: "One ".into() },
         StreamEvent::MessageEnd { turn: 1, text: "One moment".into(), model_call: None },
-        StreamEvent::ToolCallStart { turn: 1, tool: "current_time".into(), args: json!({}), id: "call_1".into() },
+        StreamEvent::ToolCallStart {
+            turn: 1,
+            tool: "current_time".into(),
+            args: json!({}),
+            id: "call_1".into(),
+            agent: None,
+        },
     ] {
         api.hub.publish(run, || event);
     }

@@ -1,0 +1,195 @@
+//! A configured agent as a tool: its fields are the parameters, and a call of it is a message to the agent.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use serde_json::{Map, Value};
+
+use crate::agent::configured::fields::{FieldRules, TASK_INSTRUCTION};
+use crate::agent::{CallingAgent, Configured};
+use crate::base::invalid::did_you_mean;
+use crate::base::template::untrusted::fenced;
+use crate::domain::approval::{Category, Consequence, InputForm};
+use crate::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolFailure, ToolOutput, ToolSource};
+
+/// The end of the description of an agent that a person has to confirm.
+const NEEDS_CONFIRMATION: &str = "[Requires user confirmation before execution]";
+
+/// An agent of `[[agents]]` that others may call.
+pub struct AgentTool {
+    /// The agent as it is configured.
+    pub configured: Configured,
+    /// The agent as its calls are judged.
+    pub calling: CallingAgent,
+    definition: Definition,
+    rules: FieldRules,
+}
+
+impl AgentTool {
+    /// The agents among these that others may call. Those with faults that [`Configured::check_fields`] finds make none.
+    pub fn all(agents: &[Configured]) -> Vec<AgentTool> {
+        agents.iter().filter(|agent| agent.expose_as_tool).map(AgentTool::new).collect()
+    }
+
+    fn new(agent: &Configured) -> AgentTool {
+        let rules = FieldRules::new(&agent.fields);
+        let description = match agent.description.trim() {
+            "" => format!("Lets the agent {} do its work.", agent.name),
+            text => text.to_owned(),
+        };
+        let description = if agent.approval { format!("{description} {NEEDS_CONFIRMATION}") } else { description };
+        let definition = Definition {
+            requires_confirmation: agent.approval,
+            version: rules.version(),
+            ..Definition::new(&agent.name, &description, rules.offered_schema(), Category::Internal, Consequence::Low)
+        };
+        AgentTool { calling: agent.calling(), configured: agent.clone(), definition, rules }
+    }
+
+    /// Name of the agent.
+    pub fn name(&self) -> &str {
+        &self.definition.name
+    }
+
+    /// Hash of the fields.
+    pub fn schema_version(&self) -> &str {
+        &self.definition.version
+    }
+
+    /// How long one execution may take.
+    pub fn time_limit(&self, usual: Duration) -> Duration {
+        self.configured.timeout_seconds.map_or(usual, Duration::from_secs)
+    }
+
+    /// The message to the agent, whose arguments are whole.
+    pub fn message(&self, arguments: &Value) -> String {
+        let values = Value::Object(self.rules.collect(arguments).values);
+        let mut text = format!("[Agent Call] {}", self.name());
+        if let Some(instruction) = arguments[TASK_INSTRUCTION].as_str().filter(|text| !text.trim().is_empty()) {
+            let _ = write!(text, "\n{instruction}");
+        }
+        match values.as_object().is_some_and(Map::is_empty) {
+            true => text,
+            false => format!("{text}\n\nFields:\n{}", fenced("fields", &values.to_string())),
+        }
+    }
+}
+
+impl Tool for AgentTool {
+    fn definition(&self) -> &Definition {
+        &self.definition
+    }
+
+    fn source(&self) -> ToolSource {
+        ToolSource::Agent
+    }
+
+    fn call<'a>(&'a self, _: &'a ToolContext, _: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        let message = format!("`{}` is an agent: an agent can call it, and a pipeline in a step `agent`", self.name());
+        Box::pin(std::future::ready(Err(ToolError::for_model(ToolFailure::ExecutionError, "agent", message))))
+    }
+
+    fn checks_schema(&self) -> bool {
+        false
+    }
+
+    /// A value that will not do is asked for; a name that no field has is a mistake of the caller.
+    fn check(&self, arguments: &Value) -> Result<(), ToolError> {
+        let known = || self.rules.names().chain([TASK_INSTRUCTION]);
+        let unknown =
+            arguments.as_object().into_iter().flat_map(Map::keys).find(|name| !known().any(|field| field == *name));
+        match unknown {
+            None => Ok(()),
+            Some(name) => {
+                let (near, all) = (did_you_mean(name, known()), known().collect::<Vec<_>>().join(", "));
+                Err(ToolError::arguments(format!("`{}` has no field `{name}`{near}; it has {all}", self.name())))
+            }
+        }
+    }
+
+    fn may_need_input(&self) -> bool {
+        true
+    }
+
+    fn unfit_input(&self, arguments: &Value) -> Vec<(String, String)> {
+        self.rules.collect(arguments).missing
+    }
+
+    fn input_steps(&self, arguments: &Value) -> u64 {
+        self.rules.steps(arguments)
+    }
+
+    fn input(&self, arguments: &Value) -> Option<InputForm> {
+        let collected = self.rules.collect(arguments);
+        if collected.missing.is_empty() {
+            return None;
+        }
+        let names: Vec<&str> = collected.missing.iter().map(|(name, _)| name.as_str()).collect();
+        let line = |(name, why): &(String, String)| format!("{name}: {why}");
+        let mut values = collected.values;
+        if let Some(instruction) = arguments.get(TASK_INSTRUCTION) {
+            values.insert(TASK_INSTRUCTION.to_owned(), instruction.clone());
+        }
+        let mut parameters = self.rules.asked_schema(&collected.missing);
+        // it goes along, and is no field of the form's own
+        parameters["properties"][TASK_INSTRUCTION] = self.definition.parameters["properties"][TASK_INSTRUCTION].clone();
+        Some(InputForm {
+            question: format!("{} needs to know: {}", self.name(), names.join(", ")),
+            description: collected.missing.iter().map(line).collect::<Vec<_>>().join("\n"),
+            parameters,
+            values: Value::Object(values),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn agent(written: Value) -> AgentTool {
+        let mut whole = json!({
+            "name": "BookTable", "description": "Book a table.", "instruction": "You book.", "approval": true,
+            "fields": [{ "name": "party", "type": "integer", "required": true, "min": 1, "max": 12 }],
+        });
+        whole.as_object_mut().unwrap().extend(written.as_object().cloned().unwrap_or_default());
+        AgentTool::all(&[serde_json::from_value(whole).unwrap()]).remove(0)
+    }
+
+    #[test]
+    fn agent_has_its_fields_as_parameters_and_says_that_a_person_confirms_it() {
+        let tool = agent(json!({}));
+        assert_eq!(tool.definition().description, "Book a table. [Requires user confirmation before execution]");
+        assert!(tool.definition().requires_confirmation && tool.definition().idempotent);
+        let plain = agent(json!({ "approval": false, "description": "" }));
+        assert_eq!(plain.definition().description, "Lets the agent BookTable do its work.");
+        assert_ne!(tool.schema_version(), agent(json!({ "fields": [] })).schema_version());
+        let told = tool.check(&json!({ "party": 3, "partyy": 3 })).unwrap_err().to_string();
+        assert!(
+            told.contains("has no field `partyy`; did you mean `party`?; it has party, task_instruction"),
+            "{told}"
+        );
+        let hidden =
+            serde_json::from_value(json!({ "name": "x", "instruction": "y", "expose_as_tool": false })).unwrap();
+        assert!(AgentTool::all(&[hidden]).is_empty());
+    }
+
+    #[test]
+    fn missing_and_unfit_fields_are_asked_for_and_the_message_has_those_that_will_do() {
+        let tool = agent(json!({}));
+        assert_eq!(tool.input(&json!({ "party": "4" })), None);
+        let form = tool.input(&json!({ "party": 13, "task_instruction": "quiet" })).unwrap();
+        assert_eq!(form.question, "BookTable needs to know: party");
+        assert_eq!(
+            (form.values, form.parameters["required"].clone()),
+            (json!({ "task_instruction": "quiet" }), json!(["party"]))
+        );
+        assert!(form.description.starts_with("party: "), "{}", form.description);
+        let message = tool.message(&json!({ "party": "4", "task_instruction": "quiet" }));
+        assert!(message.starts_with("[Agent Call] BookTable\nquiet\n\nFields:\n<untrusted-"), "{message}");
+        assert!(message.contains(r#"{"party":4}"#), "{message}");
+        assert_eq!(agent(json!({ "fields": [] })).message(&json!({})), "[Agent Call] BookTable");
+    }
+}

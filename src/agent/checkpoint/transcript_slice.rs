@@ -1,0 +1,367 @@
+//! The part of a run's transcript that is one agent's conversation, with numbers of its own from 0: that of the run's own agent, of
+//! a step of a pipeline, or of a configured agent that another one has called. Agents that speak at the same time share the
+//! numbers of their run.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use futures::future::BoxFuture;
+use uuid::Uuid;
+
+use crate::agent::checkpoint::agent_store::{AgentStore, AppendError, SummaryCost};
+use crate::domain::approval::{Approval, ApprovalOverride, Begun, CallOutcome, GrantAsk};
+use crate::domain::budget::CallBound;
+use crate::domain::run::{Delegation, RunError, TranscriptEntry, TranscriptMessage, Usage};
+
+/// One agent's conversation.
+pub struct TranscriptSlice {
+    run: Arc<SharedTranscript>,
+    part: SlicePart,
+    /// The numbers in the run of the agent's entries, in order.
+    numbers: Mutex<Vec<i64>>,
+    /// Usage of the agents that it has called.
+    below: Arc<Mutex<Usage>>,
+    /// That of each of its callers, which its own adds to.
+    above: Vec<Arc<Mutex<Usage>>>,
+}
+
+/// Whose conversation it is.
+enum SlicePart {
+    /// The run's own agent's.
+    Run,
+    /// That of an agent in a step of a pipeline: what is said between the step's first intent and its result.
+    Step(String),
+    /// That of an agent that was called.
+    Call(Delegation),
+}
+
+/// The transcript that all agents of a run write to.
+struct SharedTranscript {
+    store: Arc<dyn AgentStore>,
+    /// Number of the next entry.
+    next: AtomicI64,
+    /// The last turn that was begun.
+    turn: AtomicI64,
+    /// Entries of agents that were called, and have not gone on yet.
+    others: Mutex<Vec<TranscriptEntry>>,
+}
+
+impl TranscriptSlice {
+    /// The conversation of the run's own agent.
+    pub fn of_run(store: Arc<dyn AgentStore>) -> TranscriptSlice {
+        TranscriptSlice::new(SharedTranscript::new(store), SlicePart::Run, Vec::new())
+    }
+
+    /// The conversation of the agent in a step of a pipeline.
+    pub fn of_step(store: Arc<dyn AgentStore>, step: &str) -> TranscriptSlice {
+        TranscriptSlice::new(SharedTranscript::new(store), SlicePart::Step(step.to_owned()), Vec::new())
+    }
+
+    fn new(run: Arc<SharedTranscript>, part: SlicePart, above: Vec<Arc<Mutex<Usage>>>) -> TranscriptSlice {
+        TranscriptSlice { run, part, numbers: Mutex::default(), below: Arc::default(), above }
+    }
+
+    /// The agent's entries, with the numbers that they have in the run.
+    async fn own_entries(&self) -> Result<Vec<TranscriptEntry>, AppendError> {
+        if let SlicePart::Call(call) = &self.part {
+            return Ok(self.run.take_entries(call));
+        }
+        let all = self.run.store.load().await?;
+        self.run.note_read(&all);
+        let is_own = |entry: &TranscriptEntry| entry.delegation.is_none() && !entry.message.is_of_ledger();
+        let from = match &self.part {
+            SlicePart::Step(step) => all.iter().position(|entry| begins_step(entry, step)).unwrap_or(all.len()),
+            SlicePart::Run | SlicePart::Call(_) => 0,
+        };
+        Ok(all.into_iter().skip(from).filter(is_own).collect())
+    }
+
+    /// The entries as they are stored: with their numbers in the run, and under the call by which the agent speaks.
+    fn stored_form(&self, entries: Vec<TranscriptEntry>) -> Vec<TranscriptEntry> {
+        let mut numbers = self.numbers.lock().expect("numbers lock");
+        let last = entries.last().map_or(-1, |entry| entry.seq);
+        while (numbers.len() as i64) <= last {
+            numbers.push(self.run.next.fetch_add(1, Ordering::Relaxed));
+        }
+        let in_run = |own: i64| usize::try_from(own).ok().and_then(|own| numbers.get(own)).copied().unwrap_or(own);
+        let delegation = match &self.part {
+            SlicePart::Call(call) => Some(Box::new(call.clone())),
+            SlicePart::Run | SlicePart::Step(_) => None,
+        };
+        let stored = |entry| TranscriptEntry { delegation: delegation.clone(), ..renumbered(entry, in_run) };
+        entries.into_iter().map(stored).collect()
+    }
+
+    /// Counts entries that are stored now.
+    fn count(&self, usage: Usage) {
+        for above in &self.above {
+            *above.lock().expect("usage lock") += usage;
+        }
+    }
+}
+
+impl SharedTranscript {
+    fn new(store: Arc<dyn AgentStore>) -> Arc<SharedTranscript> {
+        let (next, turn, others) = Default::default();
+        Arc::new(SharedTranscript { store, next, turn, others })
+    }
+
+    fn note_read(&self, all: &[TranscriptEntry]) {
+        self.next.store(all.last().map_or(0, |last| last.seq + 1), Ordering::Relaxed);
+        self.turn.store(all.iter().map(|entry| entry.turn).max().unwrap_or(0), Ordering::Relaxed);
+        let delegated = all.iter().filter(|entry| entry.delegation.is_some());
+        *self.others.lock().expect("entries lock") = delegated.cloned().collect();
+    }
+
+    /// The entries of the agent that this call is of.
+    fn take_entries(&self, call: &Delegation) -> Vec<TranscriptEntry> {
+        self.others.lock().expect("entries lock").extract_if(.., |entry| is_of(entry, call)).collect()
+    }
+
+    /// Usage of the agents that were called in these turns before this execution, and below them.
+    fn usage_below(&self, turns: Vec<i64>) -> Usage {
+        let others = self.others.lock().expect("entries lock");
+        let (mut usage, mut turns) = (Usage::default(), turns);
+        // the turns of an agent come behind that of its caller
+        for entry in others.iter() {
+            if entry.delegation.as_ref().is_some_and(|call| turns.contains(&call.turn)) {
+                usage += entry.usage;
+                turns.push(entry.turn);
+            }
+        }
+        usage
+    }
+}
+
+fn is_of(entry: &TranscriptEntry, call: &Delegation) -> bool {
+    entry.delegation.as_ref().is_some_and(|own| own.is_call(call))
+}
+
+fn begins_step(entry: &TranscriptEntry, step: &str) -> bool {
+    matches!(&entry.message, TranscriptMessage::Step { name, .. } if name == step)
+}
+
+fn renumbered(entry: TranscriptEntry, number: impl Fn(i64) -> i64) -> TranscriptEntry {
+    TranscriptEntry { seq: number(entry.seq), message: entry.message.renumbered(number), ..entry }
+}
+
+fn usage_of(entries: &[TranscriptEntry]) -> Usage {
+    let mut usage = Usage::default();
+    entries.iter().for_each(|entry| usage += entry.usage);
+    usage
+}
+
+impl AgentStore for TranscriptSlice {
+    fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>> {
+        Box::pin(async {
+            let own = self.own_entries().await?;
+            let mut turns: Vec<i64> = own.iter().map(|entry| entry.turn).collect();
+            turns.dedup();
+            if let SlicePart::Call(call) = &self.part {
+                // its message stands at the turn of its caller
+                turns.retain(|turn| *turn > call.turn);
+            }
+            *self.below.lock().expect("usage lock") = self.run.usage_below(turns);
+            let numbers: Vec<i64> = own.iter().map(|entry| entry.seq).collect();
+            *self.numbers.lock().expect("numbers lock") = numbers.clone();
+            let of_own = |number: i64| numbers.partition_point(|known| *known < number) as i64;
+            let own = own.into_iter().map(|entry| TranscriptEntry { delegation: None, ..renumbered(entry, of_own) });
+            Ok(own.collect())
+        })
+    }
+
+    fn earlier(&self) -> BoxFuture<'_, Result<Vec<TranscriptMessage>, AppendError>> {
+        self.run.store.earlier()
+    }
+
+    fn append(&self, entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>> {
+        Box::pin(async move {
+            let usage = usage_of(&entries);
+            self.run.store.append(self.stored_form(entries)).await?;
+            self.count(usage);
+            Ok(())
+        })
+    }
+
+    fn append_and_reserve(
+        &self,
+        entries: Vec<TranscriptEntry>,
+        turn: i64,
+        bound: CallBound,
+    ) -> BoxFuture<'_, Result<bool, AppendError>> {
+        Box::pin(async move {
+            let usage = usage_of(&entries);
+            let is_reserved = self.run.store.append_and_reserve(self.stored_form(entries), turn, bound).await?;
+            self.count(usage);
+            Ok(is_reserved)
+        })
+    }
+
+    fn defer(&self, entries: Vec<TranscriptEntry>) {
+        self.run.store.defer(self.stored_form(entries));
+    }
+
+    fn take_turn(&self, after: i64) -> i64 {
+        self.run.turn.fetch_max(after, Ordering::Relaxed);
+        self.run.turn.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn delegated(&self, call: Delegation) -> Option<Arc<dyn AgentStore>> {
+        let above = self.above.iter().chain([&self.below]).cloned().collect();
+        Some(Arc::new(TranscriptSlice::new(Arc::clone(&self.run), SlicePart::Call(call), above)))
+    }
+
+    fn delegated_usage(&self) -> Usage {
+        *self.below.lock().expect("usage lock")
+    }
+
+    fn is_budgeted(&self) -> bool {
+        self.run.store.is_budgeted()
+    }
+
+    fn reserve(&self, turn: i64, bound: CallBound) -> BoxFuture<'_, Result<(), RunError>> {
+        self.run.store.reserve(turn, bound)
+    }
+
+    fn note_unmade(&self, turn: i64) {
+        self.run.store.note_unmade(turn);
+    }
+
+    fn note_cut(&self, usage: Usage) {
+        self.run.store.note_cut(usage);
+    }
+
+    fn reserve_summary(&self, cost: SummaryCost) -> BoxFuture<'_, bool> {
+        self.run.store.reserve_summary(cost)
+    }
+
+    fn give_summary_back(&self, micros: i64) -> BoxFuture<'_, ()> {
+        self.run.store.give_summary_back(micros)
+    }
+
+    fn approvals(&self, turn: i64) -> BoxFuture<'_, Result<Vec<Approval>, AppendError>> {
+        self.run.store.approvals(turn)
+    }
+
+    fn begin<'a>(&'a self, approval: Uuid, digest: &'a str) -> BoxFuture<'a, Result<Begun, AppendError>> {
+        self.run.store.begin(approval, digest)
+    }
+
+    fn overrides<'a>(
+        &'a self,
+        agent: Option<&'a str>,
+        tool: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<ApprovalOverride>, AppendError>> {
+        self.run.store.overrides(agent, tool)
+    }
+
+    fn use_grant<'a>(&'a self, call: GrantAsk<'a>) -> BoxFuture<'a, Result<Option<Uuid>, AppendError>> {
+        self.run.store.use_grant(call)
+    }
+
+    fn note_outcome(&self, approval: Uuid, outcome: CallOutcome) -> BoxFuture<'_, ()> {
+        self.run.store.note_outcome(approval, outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::DateTime;
+
+    use super::*;
+    use crate::domain::run::transcript::{Compaction, CompactionKind, LEDGER};
+
+    fn entry(seq: i64, message: TranscriptMessage) -> TranscriptEntry {
+        TranscriptEntry {
+            seq,
+            turn: 0,
+            at: DateTime::UNIX_EPOCH,
+            delegation: None,
+            message,
+            usage: Usage::default(),
+            duration_ms: None,
+            model_call: None,
+            tool_record: None,
+        }
+    }
+
+    fn compaction(from: i64, to: i64, pinned: &[i64]) -> TranscriptMessage {
+        TranscriptMessage::Compaction(Compaction { from, to, pinned: pinned.to_vec(), by: CompactionKind::Dropped })
+    }
+
+    #[derive(Default)]
+    struct Entries(Mutex<Vec<TranscriptEntry>>);
+
+    impl AgentStore for Entries {
+        fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>> {
+            Box::pin(async { Ok(self.0.lock().unwrap().clone()) })
+        }
+
+        fn append(&self, entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>> {
+            self.0.lock().unwrap().extend(entries);
+            Box::pin(std::future::ready(Ok(())))
+        }
+
+        fn defer(&self, _: Vec<TranscriptEntry>) {}
+    }
+
+    fn said(text: &str) -> TranscriptMessage {
+        TranscriptMessage::user(text)
+    }
+
+    fn call(turn: i64, call_id: &str) -> Delegation {
+        Delegation { chain: vec!["book".into()], turn, call_id: call_id.into() }
+    }
+
+    #[tokio::test]
+    async fn compaction_names_entries_of_the_run_there_and_the_agent_s_own_to_the_agent() {
+        let intent = || TranscriptMessage::Step { name: "ask".into(), index: None, ledger: LEDGER };
+        let other = TranscriptMessage::Step { name: "other".into(), index: None, ledger: LEDGER };
+        let messages = [other, intent(), said("a"), said("b"), intent(), said("c")];
+        let entries = (0..).zip(messages).map(|(seq, message)| entry(seq, message)).collect();
+        let store = Arc::new(Entries(Mutex::new(entries)));
+        let transcript = TranscriptSlice::of_step(store.clone(), "ask");
+        let seqs = |entries: &[TranscriptEntry]| entries.iter().map(|entry| entry.seq).collect::<Vec<_>>();
+        assert_eq!(seqs(&transcript.load().await.unwrap()), [0, 1, 2]);
+
+        transcript.append(vec![entry(3, said("d")), entry(4, compaction(1, 3, &[2]))]).await.unwrap();
+        let stored = store.0.lock().unwrap()[6..].to_vec();
+        assert_eq!(stored, [entry(6, said("d")), entry(7, compaction(3, 6, &[5]))]);
+        let again = TranscriptSlice::of_step(store, "ask").load().await.unwrap();
+        assert_eq!(again[3..], [entry(3, said("d")), entry(4, compaction(1, 3, &[2]))]);
+    }
+
+    #[tokio::test]
+    async fn agents_that_speak_at_once_have_their_own_entries_and_turns_and_all_are_counted() {
+        let store = Arc::new(Entries::default());
+        let paid = |seq, turn, input_tokens| {
+            let usage = Usage { input_tokens, ..Usage::default() };
+            TranscriptEntry { turn, usage, ..entry(seq, said("x")) }
+        };
+        let run = TranscriptSlice::of_run(store.clone());
+        assert!(run.load().await.unwrap().is_empty());
+        let first = run.take_turn(0);
+        run.append(vec![paid(0, first, 1)]).await.unwrap();
+        let (one, two) = (run.delegated(call(1, "a")).unwrap(), run.delegated(call(1, "b")).unwrap());
+        assert!(one.load().await.unwrap().is_empty() && two.load().await.unwrap().is_empty());
+        let turns = [one.take_turn(1), two.take_turn(1), one.take_turn(2)];
+        assert_eq!((first, turns), (1, [2, 3, 4]));
+        one.append(vec![paid(0, 1, 0), paid(1, 2, 10)]).await.unwrap();
+        two.append(vec![paid(0, 1, 0), paid(1, 3, 100)]).await.unwrap();
+        let deep = one.delegated(call(2, "a")).unwrap();
+        assert!(deep.load().await.unwrap().is_empty());
+        deep.append(vec![paid(0, 5, 1_000)]).await.unwrap();
+        one.append(vec![paid(2, 4, 10)]).await.unwrap();
+        let below = |store: &dyn AgentStore| store.delegated_usage().input_tokens;
+        assert_eq!((below(&run), below(&*one), below(&*two)), (1_120, 1_000, 0));
+
+        let seqs: Vec<i64> = store.0.lock().unwrap().iter().map(|entry| entry.seq).collect();
+        assert_eq!(seqs, [0, 1, 2, 3, 4, 5, 6]);
+        let again = TranscriptSlice::of_run(store);
+        assert_eq!(again.load().await.unwrap(), [paid(0, 1, 1)], "its own alone");
+        assert_eq!((below(&again), again.take_turn(1)), (1_120, 6));
+        let one = again.delegated(call(1, "a")).unwrap();
+        assert_eq!(one.load().await.unwrap(), [paid(0, 1, 0), paid(1, 2, 10), paid(2, 4, 10)]);
+        assert_eq!(below(&*one), 1_000);
+    }
+}

@@ -1,0 +1,145 @@
+//! Input before a call: what only a person can supply is asked once, and the call is carried out with the answer.
+
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::agent::calls::notice::answered_notice;
+use crate::agent::checkpoint::run_error;
+use crate::agent::consent::{Consent, definition_hash, refusal, refusal_error};
+use crate::domain::approval::{
+    Approval, ApprovalChoice, ApprovalStatus, Begun, Category, Consequence, InputForm, OpenQuestion, Proposal,
+    QuestionKind, UNANSWERED,
+};
+use crate::domain::run::{RunError, ToolCall};
+use crate::ports::tool::registry::Registered;
+use crate::ports::tool::{ToolError, ToolFailure};
+
+/// The code of a run whose agent takes other fields than when a person was asked for them.
+pub const SCHEMA_CHANGED: &str = "schema_changed";
+
+/// Whether a call has all that it needs.
+pub enum InputVerdict {
+    /// It has. The notice tells the model what a person has answered; empty: nobody was asked.
+    Ready { call: ToolCall, notice: String },
+    /// A person is asked.
+    Ask(Box<Approval>),
+    /// A person was asked and has not answered.
+    Wait(OpenQuestion),
+    /// It is not carried out, and the model is told why.
+    Refused(ToolError),
+}
+
+impl Consent<'_> {
+    /// Decides whether a call has all that it needs; a question about it has this id.
+    pub async fn input(
+        &self,
+        (turn, id): (i64, Uuid),
+        call: &ToolCall,
+        tool: &Registered,
+        asked: Option<&Approval>,
+    ) -> Result<InputVerdict, RunError> {
+        if let Some(question) = asked {
+            return self.answered_call(call, tool, question).await;
+        }
+        let ready = || Ok(InputVerdict::Ready { call: call.clone(), notice: String::new() });
+        if !tool.tool.may_need_input() {
+            return ready();
+        }
+        let (form, arguments) = (tool.tool.clone(), call.arguments.clone());
+        let steps = tool.tool.input_steps(&call.arguments);
+        let form = self.compute.run_if_costly(self.tenant, steps, move || form.input(&arguments)).await;
+        let form = form.map_err(|panicked| RunError::fail("panicked", panicked.to_string()))?;
+        match (form, self.asking) {
+            (None, _) => ready(),
+            (Some(form), None) => Ok(InputVerdict::Refused(nobody_to_ask(&form))),
+            (Some(form), Some(asking)) => {
+                let question = self.input_question((turn, id), call, tool, form, asking.source);
+                Ok(InputVerdict::Ask(Box::new(Approval { task_id: asking.task_id, ..question })))
+            }
+        }
+    }
+
+    /// A call for which a person was asked.
+    async fn answered_call(
+        &self,
+        call: &ToolCall,
+        tool: &Registered,
+        question: &Approval,
+    ) -> Result<InputVerdict, RunError> {
+        let words = match question.status {
+            ApprovalStatus::Pending => return Ok(InputVerdict::Wait(question.open_question())),
+            ApprovalStatus::Cancelled => Some(refusal(question.comment.as_deref())),
+            ApprovalStatus::Expired => Some(UNANSWERED.to_owned()),
+            ApprovalStatus::Approved | ApprovalStatus::Edited => None,
+        };
+        if let Some(words) = words {
+            return Ok(InputVerdict::Refused(refusal_error(words)));
+        }
+        if question.proposal.version != tool.definition().version {
+            let message = format!("the fields of `{}` have changed since a person was asked for them", call.name);
+            return Err(RunError::fail(SCHEMA_CHANGED, message));
+        }
+        let digest = question.decided_digest.as_deref().unwrap_or_default();
+        match self.store.begin(question.id, digest).await.map_err(run_error)? {
+            Begun::Refused => return Ok(InputVerdict::Wait(question.open_question())),
+            Begun::Now | Begun::Before => {}
+        }
+        let (arguments, asked) = (question.arguments().clone(), &question.proposal.arguments);
+        let notice = answered_notice(&given(&arguments, asked));
+        Ok(InputVerdict::Ready { call: ToolCall { arguments, ..call.clone() }, notice })
+    }
+
+    fn input_question(
+        &self,
+        (turn, id): (i64, Uuid),
+        call: &ToolCall,
+        tool: &Registered,
+        form: InputForm,
+        source: &str,
+    ) -> Approval {
+        let definition = tool.definition();
+        let settings = self.policy.settings();
+        let proposal = Proposal {
+            kind: QuestionKind::Input,
+            tool: definition.name.clone(),
+            version: definition.version.clone(),
+            definition: definition_hash(definition),
+            summary: form.question,
+            description: form.description,
+            arguments: form.values,
+            parameters: form.parameters,
+            category: Category::Internal,
+            consequence: Consequence::Low,
+            reasons: Vec::new(),
+            reason_codes: Vec::new(),
+            options: vec![ApprovalChoice::Edit, ApprovalChoice::Cancel],
+            allow_modification: true,
+            source: source.to_owned(),
+            delegation_chain: self.chain.to_vec(),
+            on_expiry: settings.on_expiry,
+            approvers: 1,
+            excluded_approver: None,
+            confirmation: None,
+            undo_seconds: None,
+            precheck: None,
+            timeout_seconds: settings.timeout_minutes * 60,
+        };
+        Approval::asked((id, Uuid::nil()), self.identity(turn, call), None, proposal, self.clock.now())
+    }
+}
+
+/// The arguments that a person has given or changed.
+fn given(arguments: &Value, asked: &Value) -> Value {
+    let fields = arguments.as_object().into_iter().flatten();
+    fields
+        .filter(|(name, value)| asked.get(name) != Some(value))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
+}
+
+/// Refuses a call that lacks something where nobody can be asked for it.
+fn nobody_to_ask(form: &InputForm) -> ToolError {
+    let more = if form.description.is_empty() { String::new() } else { format!(" {}", form.description) };
+    let message = format!("nobody can be asked here: {}{more}", form.question);
+    ToolError::for_model(ToolFailure::InvalidParameters, "input_required", message)
+}

@@ -1,0 +1,113 @@
+//! A person's message as the answer to a question for input: what fits no field is no answer.
+
+use serde_json::{Map, Number, Value};
+
+/// Words for yes and no.
+const YES: [&str; 4] = ["yes", "true", "ja", "y"];
+const NO: [&str; 4] = ["no", "false", "nein", "n"];
+
+/// The fields for which an answer is awaited: those that have to be there and are not.
+pub fn awaited_fields<'a>(parameters: &'a Value, values: &Value) -> Vec<&'a str> {
+    let required = parameters["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    required.filter(|name| values.get(name).is_none()).collect()
+}
+
+/// The values that a message gives: a JSON object, a line `name: value` for each field, or, where one field is awaited, its value
+/// alone. `None`: it is none of these, or names what is no field. Whether the values fit is not judged.
+pub fn read_reply(message: &str, parameters: &Value, values: &Value) -> Option<Map<String, Value>> {
+    let fields = parameters["properties"].as_object()?;
+    let message = message.trim();
+    if let Ok(Value::Object(given)) = serde_json::from_str(message) {
+        return given.keys().all(|name| fields.contains_key(name)).then_some(given);
+    }
+    if let Some(given) = lines(message, fields) {
+        return Some(given);
+    }
+    match awaited_fields(parameters, values)[..] {
+        [one] => Some(Map::from_iter([(one.to_owned(), typed_value(message, fields.get(one)?))])),
+        _ => None,
+    }
+}
+
+/// Fields that are named each on a line of its own.
+fn lines(message: &str, fields: &Map<String, Value>) -> Option<Map<String, Value>> {
+    let mut given = Map::new();
+    for line in message.lines().filter(|line| !line.trim().is_empty()) {
+        let (name, text) = line.split_once([':', '='])?;
+        let named = fields.iter().find(|(field, _)| field.eq_ignore_ascii_case(name.trim()))?;
+        given.insert(named.0.clone(), typed_value(text.trim(), named.1));
+    }
+    (!given.is_empty()).then_some(given)
+}
+
+/// A text as a value of the type that the field has; a text that is none of it stays a text.
+pub fn typed_value(text: &str, field: &Value) -> Value {
+    let as_written = || Value::String(text.to_owned());
+    if let Some(choices) = field["enum"].as_array() {
+        let chosen = choices.iter().find(|choice| choice.as_str().is_some_and(|word| same_word(word, text)));
+        return chosen.cloned().unwrap_or_else(as_written);
+    }
+    match field["type"].as_str() {
+        Some("integer" | "number") => serde_json::from_str::<Number>(text).map_or_else(|_| as_written(), Value::Number),
+        Some("boolean") if YES.iter().any(|word| same_word(word, text)) => Value::Bool(true),
+        Some("boolean") if NO.iter().any(|word| same_word(word, text)) => Value::Bool(false),
+        Some("array") => {
+            let parts = text.split([',', '\n']).map(str::trim).filter(|part| !part.is_empty());
+            parts.map(|part| typed_value(part, &field["items"])).collect()
+        }
+        _ => as_written(),
+    }
+}
+
+fn same_word(one: &str, other: &str) -> bool {
+    one.to_lowercase() == other.trim().to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn parameters() -> Value {
+        json!({
+            "type": "object", "required": ["party", "name"], "properties": {
+                "party": { "type": "integer" }, "name": { "type": "string" }, "outside": { "type": "boolean" },
+                "room": { "type": "string", "enum": ["Garden", "Hall"] },
+                "dates": { "type": "array", "items": { "type": "string" } },
+            },
+        })
+    }
+
+    fn read(message: &str, values: Value) -> Option<Value> {
+        read_reply(message, &parameters(), &values).map(Value::Object)
+    }
+
+    #[test]
+    fn one_awaited_field_takes_the_whole_message_and_several_take_named_lines() {
+        assert_eq!(read(" 4 ", json!({ "name": "Ann" })), Some(json!({ "party": 4 })));
+        assert_eq!(read("Ann: the elder", json!({ "party": 4 })), Some(json!({ "name": "Ann: the elder" })));
+        assert_eq!(read("4", json!({})), None, "of which field it is nobody knows");
+        let lines = "Party: 4\nname = Ann\n\noutside: Ja\nroom: garden\ndates: Monday, Tuesday";
+        let given =
+            json!({ "party": 4, "name": "Ann", "outside": true, "room": "Garden", "dates": ["Monday", "Tuesday"] });
+        assert_eq!(read(lines, json!({})), Some(given));
+        assert_eq!(read("{\"party\": 4}", json!({})), Some(json!({ "party": 4 })));
+    }
+
+    #[test]
+    fn message_that_names_no_field_is_no_answer() {
+        assert_eq!(read("What for?", json!({})), None);
+        assert_eq!(read("{\"guests\": 4}", json!({})), None);
+        assert_eq!(read("guests: 4", json!({})), None);
+        assert_eq!(read("anything", json!({ "party": 4, "name": "Ann" })), None, "nothing is awaited");
+        assert_eq!(read_reply("4", &json!({}), &json!({})), None);
+    }
+
+    #[test]
+    fn text_that_is_none_of_its_type_stays_a_text_and_is_found_fault_with() {
+        assert_eq!(read("many", json!({ "name": "Ann" })), Some(json!({ "party": "many" })));
+        assert_eq!(typed_value("perhaps", &json!({ "type": "boolean" })), json!("perhaps"));
+        assert_eq!(typed_value("cellar", &json!({ "enum": ["Hall"] })), json!("cellar"));
+    }
+}

@@ -1,0 +1,189 @@
+//! Questions of a run for what its calls lack, and their answers.
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use crate::base::id::{Scope, Tenant};
+use crate::base::token::Permission;
+use crate::domain::approval::reply::{awaited_fields, read_reply};
+use crate::domain::approval::{Approval, ApprovalChoice, ApprovalStatus, QuestionKind, Via, arguments};
+use crate::http::HttpState;
+use crate::http::api::approvals::decision::{Decision, Who, sentence};
+use crate::http::api::runs::{APPROVALS, RunView, missing};
+use crate::http::error::{ApiError, ProblemDetails};
+use crate::http::request::{Call, Early, Id, JsonBody};
+use crate::http::schema;
+use crate::store::{ApprovalFilter, Decided};
+
+/// A question for what a call lacks.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct InputRequest {
+    /// Id of the question.
+    pub id: Uuid,
+    /// The run that waits for the answer.
+    pub run_id: Uuid,
+    /// The agent, or the tool, that is to be called.
+    #[schema(example = "BookTable")]
+    pub agent_name: String,
+    /// The agents through which the call came, outermost first.
+    pub delegation_chain: Vec<String>,
+    /// What is asked, in a sentence.
+    pub question: String,
+    /// What is missing and why, a line each.
+    pub description: String,
+    /// JSON Schema of the fields.
+    pub fields: Value,
+    /// Values that are there already.
+    pub values: Value,
+    /// The fields for which an answer is awaited.
+    pub awaited: Vec<String>,
+    /// The instant of the question.
+    pub created_at: DateTime<Utc>,
+    /// The instant from which no answer is taken.
+    pub expires_at: DateTime<Utc>,
+}
+
+impl InputRequest {
+    /// The questions for input among these that are open.
+    pub fn of_open(approvals: &[Approval]) -> Vec<InputRequest> {
+        let is_open =
+            |one: &&Approval| one.proposal.kind == QuestionKind::Input && one.status == ApprovalStatus::Pending;
+        approvals.iter().filter(is_open).map(InputRequest::of).collect()
+    }
+
+    fn of(question: &Approval) -> InputRequest {
+        let proposal = &question.proposal;
+        let awaited = awaited_fields(&proposal.parameters, &proposal.arguments);
+        InputRequest {
+            id: question.id,
+            run_id: question.run_id,
+            agent_name: proposal.tool.clone(),
+            delegation_chain: proposal.delegation_chain.clone(),
+            question: proposal.summary.clone(),
+            description: proposal.description.clone(),
+            awaited: awaited.into_iter().map(str::to_owned).collect(),
+            fields: proposal.parameters.clone(),
+            values: proposal.arguments.clone(),
+            created_at: question.created_at,
+            expires_at: question.expires_at,
+        }
+    }
+}
+
+/// Answer a run that waits for input
+///
+/// Gives the fields that a call lacks, or a message that says them: the value of the one field that is awaited, or a line `name: value` for
+/// each. What fits no field is refused, and the run waits on. Where several questions are open, `input_id` names one. The run goes on,
+/// at any instance.
+#[utoipa::path(post, path = "/v1/runs/{id}/input", tag = "runs", security(("bearer" = ["runs:input"])),
+    params(("id" = Uuid, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
+    request_body = schema::RunInput,
+    responses((status = 200, body = RunView, description = "The answer is taken"),
+        (status = 409, body = ProblemDetails, content_type = "application/problem+json",
+            description = "It waits for no input, or for several answers")))]
+pub async fn answer_run(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
+    let id = body.key.begin(&state, &caller, Permission::RunsInput, id.of("run")).await?;
+    let schema::RunInput { input_id, fields, message } = body.read()?;
+    let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
+    let question = pick(open_questions(&state, &caller.scope, id).await?, input_id)?;
+    let given = match (fields, message) {
+        (Some(fields), None) => fields,
+        (None, Some(message)) => given_by(&message, &question)?,
+        _ => return Err(ApiError::invalid("", "must have either `fields` or `message`").into()),
+    };
+    let who = Who { by: caller.name(), via: Via::Api };
+    let tenant = Tenant::stored(run.tenant_id).map_err(|log| ApiError::Internal { log })?;
+    answer(&state, &Scope::Only(tenant), &question, given, who).await?;
+    let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
+    body.key.remember_answer(&state, &caller, StatusCode::OK, &RunView::of(run)).await
+}
+
+/// The open questions of a run for input, oldest first.
+async fn open_questions(state: &HttpState, scope: &Scope, run_id: Uuid) -> Result<Vec<Approval>, ApiError> {
+    let status = Some(ApprovalStatus::Pending);
+    let filter = ApprovalFilter { run_id: Some(run_id), status, limit: APPROVALS, ..ApprovalFilter::default() };
+    let mut open = state.store.approvals_page(scope, &filter).await?.rows;
+    open.retain(|question| question.proposal.kind == QuestionKind::Input);
+    open.reverse();
+    Ok(open)
+}
+
+/// The question that is meant.
+fn pick(open: Vec<Approval>, id: Option<Uuid>) -> Result<Approval, ApiError> {
+    if let Some(id) = id {
+        let found = open.into_iter().find(|question| question.id == id);
+        return found.ok_or_else(|| ApiError::Conflict(format!("the run has no open question {id} for input")));
+    }
+    let several = open.len() > 1;
+    let named: Vec<String> = open.iter().map(|one| format!("{} ({})", one.id, one.proposal.summary)).collect();
+    match open.into_iter().next() {
+        Some(question) if !several => Ok(question),
+        Some(_) => {
+            Err(ApiError::Conflict(format!("several questions are open; name one as `input_id`: {}", named.join("; "))))
+        }
+        None => Err(ApiError::Conflict("the run waits for no input".into())),
+    }
+}
+
+/// The fields that a message gives.
+fn given_by(message: &str, question: &Approval) -> Result<Map<String, Value>, ApiError> {
+    let proposal = &question.proposal;
+    read_reply(message, &proposal.parameters, &proposal.arguments)
+        .ok_or_else(|| ApiError::invalid("/message", asked_back(question)))
+}
+
+/// The sentence with which an answer is asked for once more.
+pub(in crate::http) fn asked_back(question: &Approval) -> String {
+    let proposal = &question.proposal;
+    let awaited = awaited_fields(&proposal.parameters, &proposal.arguments);
+    match awaited[..] {
+        [_] | [] => proposal.summary.clone(),
+        _ => format!("{} (one line for each, such as \"{}: …\")", proposal.summary, awaited[0]),
+    }
+}
+
+/// Takes an answer to a question.
+///
+/// # Errors
+/// What is wrong with it, or that it comes too late; then nothing has changed.
+pub(in crate::http) async fn answer(
+    state: &HttpState,
+    scope: &Scope,
+    question: &Approval,
+    given: Map<String, Value>,
+    who: Who,
+) -> Result<(), ApiError> {
+    match answer_of(question, &given).put(state, scope, question, who).await.map_err(at_fields)?.0 {
+        Decided::Done(_) | Decided::Counted(_) => Ok(()),
+        Decided::Refused(refusal, question) => Err(ApiError::Conflict(sentence(refusal, &question))),
+    }
+}
+
+/// The decision that gives these fields.
+pub(in crate::http) fn answer_of(question: &Approval, given: &Map<String, Value>) -> Decision {
+    Decision {
+        choice: ApprovalChoice::Edit,
+        digest: question.digest.clone(),
+        arguments: Some(arguments::changed(&question.proposal.arguments, given)),
+        comment: None,
+        grant: None,
+    }
+}
+
+/// Faults of arguments as faults of the fields of this request.
+fn at_fields(error: ApiError) -> ApiError {
+    match error {
+        ApiError::Invalid(mut faults) => {
+            for fault in &mut faults.0 {
+                fault.pointer = fault.pointer.replacen("/modifications", "/fields", 1);
+            }
+            ApiError::Invalid(faults)
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,325 @@
+//! Configured agents as tools: their fields, their own conversations, questions inside them, and how they end.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use reveille::agent::{AgentResponse, Asking, Suspension};
+use reveille::domain::approval::matrix::Category;
+use reveille::domain::approval::{Approval, ApprovalStatus, QuestionKind};
+use reveille::domain::run::outcome::RunError;
+use reveille::domain::run::stream::StreamEvent;
+use reveille::domain::run::tool_record::AgentCallStatus;
+use reveille::domain::run::transcript::TranscriptMessage;
+use reveille::ports::tool::{ToolContext, ToolError, ToolOutput};
+use serde_json::{Value, json};
+
+use super::harness::{AgentHarness, FakeTool, call, calls, passing, says};
+
+/// An agent that books tables with the tool `book`.
+fn booker() -> Value {
+    json!({
+        "name": "BookTable", "description": "Book a table.", "instruction": "You book tables.", "tools": ["book"],
+        "fields": [
+            { "name": "party", "type": "integer", "required": true, "min": 1, "max": 12 },
+            { "name": "room", "type": "string", "default": "hall" },
+        ],
+    })
+}
+
+type Seen = Arc<Mutex<Vec<(Value, Vec<String>)>>>;
+
+/// A tool that writes down its arguments and by which agents the call came.
+fn book(seen: &Seen) -> FakeTool {
+    let seen = seen.clone();
+    FakeTool::new("book", move |context: ToolContext, arguments| {
+        seen.lock().unwrap().push((arguments, context.delegation_chain));
+        async { Ok(ToolOutput::text("table 7")) }
+    })
+}
+
+fn asks_people(book: FakeTool) -> FakeTool {
+    book.with(|tool| {
+        tool.category = Category::SideEffect;
+        tool.idempotent = false;
+    })
+}
+
+/// Hands the message on as a run does that may ask.
+async fn handle(stage: &AgentHarness) -> Result<AgentResponse, RunError> {
+    let mut incoming = stage.incoming("a table for tonight");
+    incoming.asking = Some(Asking { task_id: None, source: "trigger", rules: None });
+    passing(&stage.clock, stage.agent.handle_message(&incoming)).await
+}
+
+async fn suspended(stage: &AgentHarness) -> Suspension {
+    let Ok(AgentResponse::Suspended(suspension)) = handle(stage).await else { panic!("it went on") };
+    let asked = suspension.asks.iter().map(|(ask, _)| ask.clone());
+    stage.store.approvals.lock().unwrap().extend(asked);
+    suspension
+}
+
+async fn answered(stage: &AgentHarness) -> reveille::domain::run::ReactLoopResult {
+    match handle(stage).await {
+        Ok(AgentResponse::Answered(result)) => result,
+        other => panic!("no answer: {other:?}"),
+    }
+}
+
+fn settle(stage: &AgentHarness, kind: QuestionKind, change: impl FnOnce(&mut Approval)) {
+    let mut approvals = stage.store.approvals.lock().unwrap();
+    let open = |one: &&mut Approval| one.proposal.kind == kind && one.status == ApprovalStatus::Pending;
+    change(approvals.iter_mut().find(open).expect("an open question"));
+}
+
+fn approve(approval: &mut Approval) {
+    approval.status = ApprovalStatus::Approved;
+    approval.decided_digest = Some(approval.digest.clone());
+}
+
+fn answer(arguments: Value) -> impl FnOnce(&mut Approval) {
+    move |question| {
+        question.status = ApprovalStatus::Edited;
+        question.decided_digest = Some(question.proposal.digest(&question.identity(), &arguments));
+        question.modifications = Some(arguments);
+    }
+}
+
+fn calls_booker(arguments: Value) -> Result<reveille::ports::llm::ModelAnswer, reveille::ports::llm::LlmError> {
+    calls(vec![call("t", "BookTable", arguments)])
+}
+
+#[tokio::test]
+async fn agent_answers_in_a_conversation_of_its_own_with_its_own_tools_and_is_accounted_for() {
+    let seen = Seen::default();
+    let answers = vec![
+        calls_booker(json!({ "party": "4", "task_instruction": "quiet" })),
+        calls(vec![call("b", "book", json!({ "for": 4 }))]),
+        says("Table 7 is booked."),
+        says("Done."),
+    ];
+    let other = FakeTool::echo("other");
+    let stage = AgentHarness::with_agents(answers, vec![book(&seen), other], json!([booker()]));
+    let result = stage.answer("a table for tonight").await;
+    assert_eq!((result.response.as_str(), result.turns), ("Done.", 4));
+    assert_eq!(*seen.lock().unwrap(), [(json!({ "for": 4 }), vec!["BookTable".to_owned()])]);
+
+    let record = &result.tool_calls[0];
+    assert_eq!(result.tool_calls.len(), 1, "the agent's own calls are its own");
+    assert_eq!((record.name.as_str(), record.result_status), ("BookTable", Some(AgentCallStatus::Completed)));
+    let own: i64 = result.token_usage.total;
+    let inner = record.token_attribution.expect("tokens").total;
+    assert!(inner > 0 && inner < own, "{inner} of {own}");
+
+    // what it was told, by what and with which tools
+    let entries = stage.store.entries.lock().unwrap().clone();
+    let inner: Vec<_> = entries.iter().filter(|entry| entry.delegation.is_some()).collect();
+    let delegation = inner[0].delegation.as_ref().unwrap();
+    assert_eq!((delegation.agent(), delegation.turn, delegation.call_id.as_str()), ("BookTable", 1, "t"));
+    let texts: Vec<String> = inner.iter().filter_map(|entry| text_of(&entry.message)).collect();
+    assert!(texts[0].starts_with("You book tables.") && texts[0].contains("Your tools: book."), "{}", texts[0]);
+    assert!(texts[0].contains("Your answer goes to the agent that has called you."), "{}", texts[0]);
+    assert!(texts[1].starts_with("[Agent Call] BookTable\nquiet") && texts[1].contains(r#"{"party":4,"room":"hall"}"#));
+    let turns: Vec<i64> = entries.iter().map(|entry| entry.turn).collect();
+    assert_eq!(turns, [0, 0, 1, 1, 1, 2, 2, 3, 1, 4], "each turn has a number of its own");
+
+    // watchers hear of its calls by its name, and not its words
+    let told = stage.told.lock().unwrap().clone();
+    let agent_of = |event: &StreamEvent| match event {
+        StreamEvent::ToolCallStart { tool, agent, .. } => Some((tool.clone(), agent.clone())),
+        _ => None,
+    };
+    let started: Vec<_> = told.iter().filter_map(agent_of).collect();
+    assert_eq!(started, [("BookTable".into(), None), ("book".into(), Some("BookTable".into()))]);
+    let ends = told.iter().filter(|event| matches!(event, StreamEvent::MessageEnd { .. })).count();
+    assert_eq!(ends, 2);
+}
+
+fn text_of(message: &TranscriptMessage) -> Option<String> {
+    match message {
+        TranscriptMessage::System { text } | TranscriptMessage::User { text, .. } => Some(text.clone()),
+        _ => None,
+    }
+}
+
+#[tokio::test]
+async fn missing_field_is_asked_for_and_the_agent_goes_on_with_the_answer() {
+    let seen = Seen::default();
+    let answers =
+        || vec![calls_booker(json!({ "party": 13, "task_instruction": "quiet" })), says("Booked."), says("Done.")];
+    let stage = AgentHarness::with_agents(answers(), vec![book(&seen)], json!([booker()]));
+    let suspension = suspended(&stage).await;
+    let question = &suspension.asks[0].0;
+    assert_eq!((question.proposal.kind, question.turn, question.call_id.as_str()), (QuestionKind::Input, 1, "t"));
+    assert_eq!(question.proposal.arguments, json!({ "room": "hall", "task_instruction": "quiet" }));
+    assert_eq!(question.proposal.parameters["required"], json!(["party"]));
+    assert!(stage.told.lock().unwrap().iter().any(|event| matches!(event, StreamEvent::InputRequired { .. })));
+    // it is not asked twice
+    let Ok(AgentResponse::Suspended(again)) = handle(&stage).await else { panic!("it went on") };
+    assert_eq!((again.asks.len(), again.open), (0, vec![question.open_question()]));
+
+    settle(&stage, QuestionKind::Input, answer(json!({ "party": 4, "room": "garden", "task_instruction": "quiet" })));
+    assert_eq!(answered(&stage).await.response, "Done.");
+    let entries = stage.store.entries.lock().unwrap().clone();
+    let text = entries.iter().filter(|entry| entry.delegation.is_some()).filter_map(|entry| text_of(&entry.message));
+    assert!(text.last().unwrap().contains(r#"{"party":4,"room":"garden"}"#));
+    let notice = entries.iter().find_map(|entry| match &entry.message {
+        TranscriptMessage::Tool { notice, .. } => notice.clone(),
+        _ => None,
+    });
+    assert_eq!(notice.as_deref(), Some("The user answered: {\"party\":4,\"room\":\"garden\"}\n\n"));
+
+    // one who can't answer, and one who does not
+    for (status, words) in
+        [(ApprovalStatus::Cancelled, "cancelled this action"), (ApprovalStatus::Expired, "Nobody answered")]
+    {
+        let stage = AgentHarness::with_agents(answers(), vec![book(&seen)], json!([booker()]));
+        suspended(&stage).await;
+        settle(&stage, QuestionKind::Input, |question| question.status = status);
+        assert_eq!(answered(&stage).await.response, "Booked.");
+        let (_, content, is_error) = stage.results().remove(0);
+        assert!(is_error && content.contains(words), "{content}");
+    }
+    // where nobody can be asked, the model is told what is missing
+    let stage = AgentHarness::with_agents(answers(), vec![book(&seen)], json!([booker()]));
+    assert_eq!(stage.answer("a table").await.response, "Booked.");
+    let (_, content, is_error) = stage.results().remove(0);
+    assert!(is_error && content.contains("nobody can be asked here: BookTable needs to know: party"), "{content}");
+}
+
+#[tokio::test]
+async fn agent_whose_fields_have_changed_meanwhile_ends_its_run() {
+    for asks_first in [true, false] {
+        let seen = Seen::default();
+        let arguments = if asks_first { json!({}) } else { json!({ "party": 4 }) };
+        let answers = vec![calls_booker(arguments), calls(vec![call("b", "book", json!({}))])];
+        let stage = AgentHarness::with_agents(answers, vec![asks_people(book(&seen))], json!([booker()]));
+        suspended(&stage).await;
+        match asks_first {
+            true => settle(&stage, QuestionKind::Input, answer(json!({ "party": 4 }))),
+            false => settle(&stage, QuestionKind::Approval, approve),
+        }
+        let mut changed = booker();
+        changed["fields"][0]["max"] = json!(6);
+        let other = AgentHarness::with_agents(vec![], vec![asks_people(book(&seen))], json!([changed]));
+        let stage = AgentHarness { agent: other.agent, ..stage };
+        let Err(RunError::Fail { fault }) = handle(&stage).await else { panic!("it went on") };
+        assert_eq!(fault.code, "schema_changed", "{}", fault.message);
+        assert!(seen.lock().unwrap().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn question_inside_an_agent_suspends_all_of_it_and_it_goes_on_at_the_innermost_call() {
+    let seen = Seen::default();
+    let outer = json!({
+        "name": "Evening", "description": "Plan an evening.", "instruction": "You plan.", "tools": ["BookTable"],
+        "approval": true,
+    });
+    let answers = vec![
+        calls(vec![call("e", "Evening", json!({})), call("l", "look", json!({}))]),
+        calls_booker(json!({ "party": 2 })),
+        calls(vec![call("b", "book", json!({ "for": 2 }))]),
+        says("Table 7."),
+        says("Dinner at 7."),
+        says("All is planned."),
+    ];
+    let tools = vec![asks_people(book(&seen)), FakeTool::echo("look")];
+    let stage = AgentHarness::with_agents(answers, tools, json!([booker(), outer]));
+    // first the agent itself has to be agreed to
+    let asked = suspended(&stage).await;
+    assert_eq!(asked.asks[0].0.proposal.tool, "Evening");
+    settle(&stage, QuestionKind::Approval, approve);
+    // then the call that it comes to, two agents further in
+    let asked = suspended(&stage).await;
+    let inner = &asked.asks[0].0;
+    assert_eq!((inner.proposal.tool.as_str(), inner.call_id.as_str(), inner.turn), ("book", "b", 3));
+    assert_eq!(inner.proposal.delegation_chain, ["Evening", "BookTable"]);
+    assert_eq!(stage.model.asked(), 3);
+    let Ok(AgentResponse::Suspended(again)) = handle(&stage).await else { panic!("it went on") };
+    assert_eq!((again.open, stage.model.asked()), (vec![inner.open_question()], 3), "no model is asked meanwhile");
+    settle(&stage, QuestionKind::Approval, approve);
+    assert_eq!(answered(&stage).await.response, "All is planned.");
+    assert_eq!(*seen.lock().unwrap(), [(json!({ "for": 2 }), vec!["Evening".to_owned(), "BookTable".to_owned()])]);
+}
+
+#[tokio::test]
+async fn agents_call_each_other_at_most_three_deep() {
+    let agent = json!({ "name": "Again", "instruction": "You call yourself.", "description": "Again." });
+    let again = || calls(vec![call("a", "Again", json!({}))]);
+    let answers = vec![again(), again(), again(), again(), says("3"), says("2"), says("1"), says("0")];
+    let stage = AgentHarness::with_agents(answers, vec![], json!([agent]));
+    assert_eq!(stage.answer("go").await.response, "0");
+    let refused = stage.results().into_iter().find(|(_, _, is_error)| *is_error).expect("a refusal");
+    assert!(refused.1.contains("code: too_deep"), "{}", refused.1);
+    let depths = stage.store.entries.lock().unwrap().clone();
+    assert_eq!(depths.iter().filter_map(|entry| Some(entry.delegation.as_ref()?.chain.len())).max(), Some(3));
+}
+
+#[tokio::test]
+async fn agents_of_one_turn_answer_at_once_and_one_that_fails_or_takes_too_long_is_an_observation() {
+    let slow = FakeTool::new("wait", |_: ToolContext, _| async {
+        std::future::pending::<()>().await;
+        Ok::<_, ToolError>(ToolOutput::text(""))
+    })
+    .with(|tool| tool.timeout = Some(Duration::from_secs(600)));
+    let agents = json!([
+        { "name": "Quick", "instruction": "x", "tools": [] },
+        { "name": "Slow", "instruction": "x", "tools": ["wait"], "timeout_seconds": 5 },
+    ]);
+    let answers = vec![
+        calls(vec![
+            call("q", "Quick", json!({})),
+            call("s", "Slow", json!({})),
+            call("o", "Quick", json!({ "odd": 1 })),
+        ]),
+        calls(vec![call("w", "wait", json!({}))]),
+        calls(vec![call("w", "wait", json!({}))]),
+        says("done"),
+        says("Both were asked."),
+    ];
+    // whichever is asked first: the one without tools is told so, and answers
+    let stage = AgentHarness::with_agents(answers, vec![slow], agents);
+    let result = stage.answer("go").await;
+    let by_call =
+        |id: &str| result.tool_calls.iter().find(|record| record.args_summary == json!({}) && record.name == id);
+    let slow = by_call("Slow").expect("a record");
+    assert_eq!((slow.success, slow.result_status), (false, Some(AgentCallStatus::Error)));
+    assert!((5_000..6_000).contains(&slow.duration_ms), "{}", slow.duration_ms);
+    assert!(by_call("Quick").expect("a record").success);
+    let results = stage.results();
+    let told = |id: &str| results.iter().find(|(call, ..)| call == id).expect("a result").1.clone();
+    assert!(told("s").contains("the agent has not answered within 5 s"), "{}", told("s"));
+    assert!(told("o").contains("has no field `odd`"), "{}", told("o"));
+}
+
+#[tokio::test]
+async fn agent_that_names_no_tools_has_those_of_its_caller_and_none_that_the_caller_may_not_use() {
+    let agents =
+        json!([{ "name": "Helper", "instruction": "x" }, { "name": "Other", "instruction": "x", "tools": ["b", "c"] }]);
+    let answers = vec![
+        calls(vec![call("h", "Helper", json!({}))]),
+        says("helped"),
+        calls(vec![call("o", "Other", json!({}))]),
+        says("helped"),
+        says("done"),
+    ];
+    let tools = vec![FakeTool::echo("a"), FakeTool::echo("b"), FakeTool::echo("c")];
+    let stage = AgentHarness::with_agents(answers, tools, agents);
+    let mut incoming = stage.incoming("go");
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let limits = reveille::ports::tool::access::ToolLimits {
+        allow: Some(names(&["a", "c", "Helper", "Other"])),
+        deny: names(&["c"]),
+    };
+    incoming.wishes.tools = Arc::new(limits);
+    passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();
+    let entries = stage.store.entries.lock().unwrap().clone();
+    let tools: Vec<String> = entries
+        .iter()
+        .filter(|entry| entry.delegation.is_some())
+        .filter_map(|entry| {
+            text_of(&entry.message)?.lines().find(|line| line.starts_with("Your tools")).map(str::to_owned)
+        })
+        .collect();
+    assert_eq!(tools, ["Your tools: a, Helper, Other.", "Your tools: b."]);
+}
