@@ -40,7 +40,7 @@ impl StreamEmitter {
     /// A person is about to be asked. Watchers are told once it is recorded, and so of calls that are only held.
     pub fn approval_required(&self, approval: &Approval) {
         let event = StreamEvent::of_approval(approval);
-        if let StreamEvent::ApprovalRequired { .. } = event {
+        if let StreamEvent::ApprovalRequired { .. } | StreamEvent::InputRequired { .. } = event {
             (self.0)(event);
         }
     }

@@ -266,3 +266,100 @@ async fn task_that_continues_knows_what_its_earlier_runs_have_answered() {
     }
     service.kill().await;
 }
+
+/// A flight is booked: a field that is missing is asked for, a call inside the agent is approved, and a death lies between any two
+/// steps.
+async fn flight_is_booked(model: &TalkingModel, mut service: Service) {
+    service.start().await;
+    let mut reborn = async || {
+        service.kill().await;
+        service.start().await;
+        ChatClient::of(&service)
+    };
+    let client = reborn().await;
+    let (status, waiting) = client.say("book a flight", None).await;
+    assert_eq!((status, &waiting["state"]), (200, &json!("waiting_for_input")), "{waiting:#}");
+    let (id, run_id) = (id_of(&waiting["conversation_id"]), id_of(&waiting["run_id"]));
+    let input = &waiting["input_request"];
+    assert_eq!((&input["agent_name"], &input["awaited"]), (&json!("FlightAgent"), &json!(["destination"])));
+    assert_eq!(input["values"], json!({ "origin": "SFO" }));
+    let (_, pool) = client.ask(Method::GET, "/v1/runs?state=waiting_for_input", None).await;
+    assert_eq!(pool["items"][0]["id"], json!(run_id));
+
+    let client = reborn().await;
+    let (status, asked_back) = client.say("where to?", Some(&id)).await;
+    assert_eq!((status, &asked_back["run_id"]), (200, &json!(run_id)), "{asked_back:#}");
+    let words = asked_back["asked_back"].as_str().expect("words");
+    assert!(words.contains("the three letters of an airport"), "{words}");
+    let (_, messages) = client.ask(Method::GET, &format!("/v1/conversations/{id}/messages"), None).await;
+    assert_eq!(messages["items"].as_array().unwrap().len(), 1, "what is no answer is not recorded");
+
+    let (status, going_on) = client.say("NYC", Some(&id)).await;
+    assert_eq!((status, &going_on["state"]), (200, &json!("pending_approval")), "{going_on:#}");
+    assert_eq!((&going_on["run_id"], &going_on["input_request"]), (&json!(run_id), &Value::Null));
+    let client = reborn().await;
+    let (_, refused) = client.say("yes", Some(&id)).await;
+    assert!(refused["asked_back"].as_str().unwrap().contains("impossible to undo"), "{refused:#}");
+    let path = format!("/v1/approvals/{}", id_of(&refused["pending_approvals"][0]["id"]));
+    let (_, question) = client.ask(Method::GET, &path, None).await;
+    assert_eq!((&question["agent_name"], &question["delegation_chain"]), (&json!("pay"), &json!(["FlightAgent"])));
+    assert_eq!((&question["kind"], &question["source"]), (&json!("approval"), &json!("chat")));
+    let decision = json!({ "decision": "approve", "digest": question["digest"] });
+    assert_eq!(client.ask(Method::POST, &format!("{path}/decision"), Some(decision)).await.0, 200);
+    let client = reborn().await;
+    let run = client.until_run(&run_id, "succeeded").await;
+    let output = run["output"].as_str().unwrap();
+    assert!(output.starts_with("agent: ") && output.contains("your flight is booked"), "{output}");
+    assert!(output.contains("The user answered: {\"destination\":\"NYC\"}"), "{output}");
+    assert_eq!(model.paid(), 1);
+    let calls = run["result"]["tool_calls"].as_array().unwrap();
+    let told: Vec<_> =
+        calls.iter().map(|call| (&call["name"], &call["attribution"]["agent"], &call["result_status"])).collect();
+    let (agent, pay) = (json!("FlightAgent"), json!("pay"));
+    assert_eq!(told, [(&pay, &agent, &Value::Null), (&agent, &json!("orchestrator"), &json!("COMPLETED"))]);
+    assert_eq!(calls[1]["token_attribution"]["total"], 24, "{}", calls[1]);
+    assert_eq!(run["usage"]["input_tokens"], 40);
+
+    // a call that can be undone is decided by what is said, edits included
+    for (reply, held) in [("yes", vec!["12A"]), ("seat: 14C", vec!["12A", "14C"]), ("no", vec!["12A", "14C"])] {
+        let (_, waiting) = client.say("hold one", Some(&id)).await;
+        assert_eq!(waiting["state"], "pending_approval", "{waiting:#}");
+        let (_, decided) = client.say(reply, Some(&id)).await;
+        assert_eq!((&decided["state"], &decided["run_id"]), (&json!("succeeded"), &waiting["run_id"]), "{decided:#}");
+        assert_eq!(model.held(), held, "{reply}");
+    }
+    let (_, several) = client.say("hold two seats", Some(&id)).await;
+    assert_eq!(several["pending_approvals"].as_array().unwrap().len(), 2, "{several:#}");
+    let (_, back) = client.say("yes", Some(&id)).await;
+    assert!(back["asked_back"].as_str().unwrap().contains("Several calls wait"), "{back:#}");
+    let cancelled =
+        client.ask(Method::POST, &format!("/v1/runs/{}/cancel", id_of(&several["run_id"])), Some(json!({}))).await;
+    assert_eq!(cancelled.0, 200);
+
+    // the model's own question, answered by its run
+    let (_, asked) = client.say("ask me", Some(&id)).await;
+    assert_eq!(asked["input_request"]["question"], "Window or aisle?", "{asked:#}");
+    let path = format!("/v1/runs/{}/input", id_of(&asked["run_id"]));
+    let (status, refused) = client.ask(Method::POST, &path, Some(json!({ "fields": { "answer": "roof" } }))).await;
+    assert_eq!((status, &refused["errors"][0]["pointer"]), (422, &json!("/fields/answer")), "{refused}");
+    for body in [json!({}), json!({ "message": "aisle", "fields": {} })] {
+        assert_eq!(client.ask(Method::POST, &path, Some(body)).await.0, 422);
+    }
+    assert_eq!(client.ask(Method::POST, &path, Some(json!({ "message": "Aisle" }))).await.0, 200);
+    let run = client.until_run(&id_of(&asked["run_id"]), "succeeded").await;
+    assert!(run["output"].as_str().unwrap().contains("aisle"), "{}", run["output"]);
+    assert_eq!(client.ask(Method::POST, &path, Some(json!({ "message": "Aisle" }))).await.0, 409);
+    service.kill().await;
+}
+
+#[tokio::test]
+async fn on_sqlite_a_flight_is_booked_by_an_agent_that_asks_and_whose_call_is_approved() {
+    let model = TalkingModel::start().await;
+    flight_is_booked(&model, model.service(None)).await;
+}
+
+#[tokio::test]
+async fn on_postgres_a_flight_is_booked_by_an_agent_that_asks_and_whose_call_is_approved() {
+    let (model, database) = (TalkingModel::start().await, Database::empty().await);
+    flight_is_booked(&model, model.service(Some(&database.url))).await;
+}

@@ -272,12 +272,10 @@ async fn agents_of_one_turn_answer_at_once_and_one_that_fails_or_takes_too_long_
             call("s", "Slow", json!({})),
             call("o", "Quick", json!({ "odd": 1 })),
         ]),
-        calls(vec![call("w", "wait", json!({}))]),
-        calls(vec![call("w", "wait", json!({}))]),
         says("done"),
+        calls(vec![call("w", "wait", json!({}))]),
         says("Both were asked."),
     ];
-    // whichever is asked first: the one without tools is told so, and answers
     let stage = AgentHarness::with_agents(answers, vec![slow], agents);
     let result = stage.answer("go").await;
     let by_call =

@@ -1,9 +1,10 @@
 //! A model over HTTP that says how many messages of a conversation it was shown and what was said last. Asked to pay, it calls
-//! a tool of the same address first.
+//! a tool of the same address first; asked for a flight, an agent that pays; asked to hold a seat, a tool that can be undone; asked to
+//! ask, the person.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use axum::Json;
 use axum::extract::State;
@@ -24,6 +25,8 @@ pub struct TalkingModel {
 struct Counts {
     asked: AtomicUsize,
     paid: AtomicUsize,
+    /// Seats that were held.
+    held: Mutex<Vec<String>>,
 }
 
 impl TalkingModel {
@@ -32,6 +35,7 @@ impl TalkingModel {
         let routes = axum::Router::new()
             .route("/v1/chat/completions", post(complete))
             .route("/pay", post(pay))
+            .route("/hold", post(hold))
             .with_state(Arc::clone(&counts));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
@@ -49,11 +53,17 @@ impl TalkingModel {
         self.counts.paid.load(Ordering::Relaxed)
     }
 
+    /// The seats that were held.
+    pub fn held(&self) -> Vec<String> {
+        self.counts.held.lock().unwrap().clone()
+    }
+
     /// A service whose agent asks it; on the database of this URL, or on SQLite.
     pub fn service(&self, database: Option<&str>) -> Service {
         let tool = format!(
             "[[tools]]\nname = \"pay\"\ndescription = \"Pays.\"\ncategory = \"side_effect\"\nconsequence = \"high\"\n\
-             [tools.http]\nmethod = \"POST\"\nurl = \"http://{}/pay\"\n",
+             [tools.http]\nmethod = \"POST\"\nurl = \"http://{0}/pay\"\n{FLIGHTS}{HOLD}[tools.http]\nmethod = \"POST\"\n\
+             url = \"http://{0}/hold\"\nbody = {{ seat = \"{{{{ args.seat }}}}\" }}\n",
             self.address
         );
         let service = Service::new()
@@ -76,6 +86,29 @@ impl TalkingModel {
     }
 }
 
+/// An agent that books flights, and pays for them.
+const FLIGHTS: &str = r#"
+[[agents]]
+name = "FlightAgent"
+description = "Book a flight"
+instruction = "You book flights."
+tools = ["pay"]
+fields = [
+    { name = "origin", type = "string", required = true },
+    { name = "destination", type = "string", required = true, validator = "value.matches('^[A-Z]{3}$')",
+      validator_description = "the three letters of an airport" },
+]
+"#;
+/// A tool that people are asked about, and that can be undone.
+const HOLD: &str = r#"
+[[tools]]
+name = "hold"
+description = "Holds a seat."
+category = "side_effect"
+consequence = "low"
+parameters = { type = "object", required = ["seat"], properties = { seat = { type = "string" } } }
+"#;
+
 /// The admin token of such a service.
 pub const TOKEN: &str = "the admin token of the tests of chats";
 
@@ -85,13 +118,24 @@ async fn complete(State(counts): State<Arc<Counts>>, Json(asked): Json<Value>) -
     let spoken = messages.iter().filter(|message| message["role"] == "user" || message["role"] == "assistant").count();
     let last = messages.last().cloned().unwrap_or_default();
     let said = last["content"].as_str().unwrap_or_default();
-    let choice = match (last["role"].as_str(), said.contains("pay")) {
-        (Some("tool"), _) => answer("paid".into()),
-        (_, true) => {
-            let function = json!({ "name": "pay", "arguments": "{}" });
-            let call = json!({ "id": "call_1", "type": "function", "function": function });
-            let message = json!({ "role": "assistant", "content": null, "tool_calls": [call] });
-            json!({ "index": 0, "message": message, "finish_reason": "tool_calls" })
+    let is_called = messages
+        .first()
+        .and_then(|first| first["content"].as_str())
+        .is_some_and(|text| text.contains("You book flights."));
+    let asked_agent = messages.iter().any(|message| message["tool_calls"][0]["function"]["name"] == "FlightAgent");
+    let choice = match last["role"].as_str() {
+        Some("tool") if is_called => answer("your flight is booked".into()),
+        Some("tool") if asked_agent => answer(format!("agent: {said}")),
+        Some("tool") if said.contains("seat") || said.contains("answer") => answer(format!("told: {said}")),
+        Some("tool") => answer("paid".into()),
+        _ if is_called || said.contains("pay") => calling(&[("pay", json!({}))]),
+        _ if said.contains("flight") => calling(&[("FlightAgent", json!({ "origin": "SFO" }))]),
+        _ if said.contains("two seats") => {
+            calling(&[("hold", json!({ "seat": "1A" })), ("hold", json!({ "seat": "1B" }))])
+        }
+        _ if said.contains("hold") => calling(&[("hold", json!({ "seat": "12A" }))]),
+        _ if said.contains("ask me") => {
+            calling(&[("ask_user", json!({ "question": "Window or aisle?", "options": ["window", "aisle"] }))])
         }
         _ => answer(format!("{spoken}: {said}")),
     };
@@ -100,6 +144,22 @@ async fn complete(State(counts): State<Arc<Counts>>, Json(asked): Json<Value>) -
 
 fn answer(text: String) -> Value {
     json!({ "index": 0, "message": { "role": "assistant", "content": text }, "finish_reason": "stop" })
+}
+
+fn calling(calls: &[(&str, Value)]) -> Value {
+    let call = |(number, (name, arguments)): (usize, &(&str, Value))| {
+        let function = json!({ "name": name, "arguments": arguments.to_string() });
+        json!({ "id": format!("call_{number}"), "type": "function", "function": function })
+    };
+    let calls: Vec<Value> = calls.iter().enumerate().map(call).collect();
+    let message = json!({ "role": "assistant", "content": null, "tool_calls": calls });
+    json!({ "index": 0, "message": message, "finish_reason": "tool_calls" })
+}
+
+async fn hold(State(counts): State<Arc<Counts>>, Json(asked): Json<Value>) -> Json<Value> {
+    let seat = asked["seat"].as_str().unwrap_or_default().to_owned();
+    counts.held.lock().unwrap().push(seat.clone());
+    Json(json!({ "seat": seat }))
 }
 
 async fn pay(State(counts): State<Arc<Counts>>) -> Json<Value> {
