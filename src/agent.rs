@@ -3,7 +3,6 @@
 //! Owns the way of a message (prepare, judge, loop, account) and the ports it needs. Reaches storage only through
 //! [`AgentStore`] and [`crate::ports::tool::ToolHost`]. The transcript survives a crash: see `react.rs`.
 
-pub mod agent_tool;
 mod answer;
 pub mod budget;
 mod calls;
@@ -31,18 +30,17 @@ use std::time::Duration;
 use tracing::Span;
 use uuid::Uuid;
 
-use crate::agent::agent_tool::AgentTool;
 use crate::agent::calls::ToolRunner;
-use crate::agent::calls::delegation::SCHEMA_VERSION;
+use crate::agent::calls::delegation::check_schema;
 use crate::agent::calls::result_cache::ResultCache;
 use crate::agent::checkpoint::{Added, Checkpoint, run_error};
+use crate::agent::configured::agent_tool::AgentTool;
 use crate::agent::consent::Consent;
-use crate::agent::consent::input::SCHEMA_CHANGED;
 use crate::agent::context::ContextWindow;
 use crate::agent::context::settings::ContextSettings;
 use crate::agent::context::summary::{SummaryCache, SummaryWriter};
 use crate::agent::context::view::ModelView;
-use crate::agent::gate::{Gate, GateMessage, GateRefusal};
+use crate::agent::gate::{Gate, GateRefusal};
 use crate::agent::loops::LoopDetector;
 use crate::agent::prompt::Prompt;
 use crate::agent::react::{LoopEnd, ReactLoop};
@@ -180,7 +178,7 @@ impl Agent {
             Err(GateRefusal::Skip(reason)) => return Ok(AgentResponse::Refused { reason }),
             Err(GateRefusal::NotNow) => return Err(RunError::HandBack),
         }
-        check_schema(&prepared)?;
+        check_schema(incoming, prepared.checkpoint.entries())?;
         self.check_pending_agents(&mut prepared).await?;
         Ok(match self.react_loop(prepared).await? {
             LoopEnd::Answered(result) => {
@@ -212,7 +210,7 @@ impl Agent {
         let is_chat =
             incoming.asking.as_ref().is_some_and(|asking| asking.source == CHAT && incoming.delegation.is_none());
         let chat = is_chat.then(ChannelLimits::chat);
-        let added = self.sources.texts(gate_message(incoming), &incoming.clock).await;
+        let added = self.sources.texts(incoming.gate_message(), &incoming.clock).await;
         let prompt = Prompt {
             persona: incoming.wishes.system_prompt.as_deref().unwrap_or(&self.settings.system_prompt),
             added: &added,
@@ -244,7 +242,7 @@ impl Agent {
         if prepared.window.overflows_with(text) {
             return Err(GateRefusal::Skip("message_too_long".into()));
         }
-        self.gate.admit(gate_message(incoming), &incoming.clock).await
+        self.gate.admit(incoming.gate_message(), &incoming.clock).await
     }
 
     /// Where an agent waited for the message, its answer is that of the run, and the loop finds it on the record.
@@ -253,14 +251,14 @@ impl Agent {
         if !checkpoint.is_empty() || incoming.delegation.is_some() {
             return Ok(());
         }
-        let Some(answer) = self.pending.take(gate_message(incoming), &incoming.clock).await? else { return Ok(()) };
+        let Some(answer) = self.pending.take(incoming.gate_message(), &incoming.clock).await? else { return Ok(()) };
         let answer = TranscriptMessage::Assistant {
             text: Some(answer),
             tool_calls: Vec::new(),
             provider_message: None,
             finish: None,
         };
-        checkpoint.add(incoming.first_turn, initial_entries(incoming, system, std::mem::take(history)));
+        checkpoint.add(incoming.first_turn, incoming.initial_entries(system, std::mem::take(history)));
         checkpoint.add(incoming.first_turn + 1, vec![Added::plain(answer)]);
         checkpoint.flush().await
     }
@@ -298,7 +296,7 @@ impl Agent {
         let PreparedRequest { incoming, chain, window, callable, offered, system, history, mut checkpoint, teller } =
             prepared;
         if checkpoint.is_empty() {
-            checkpoint.add(incoming.first_turn, initial_entries(incoming, &system, history));
+            checkpoint.add(incoming.first_turn, incoming.initial_entries(&system, history));
         }
         let caller = ToolRunner {
             agent: self,
@@ -372,44 +370,6 @@ async fn note_content(incoming: &AgentRequest, answer: &str) {
             trace::note(&Span::current(), field, text);
         }
     }
-}
-
-fn gate_message(incoming: &AgentRequest) -> GateMessage<'_> {
-    GateMessage {
-        tenant: incoming.tenant.as_str(),
-        run_id: incoming.run_id,
-        task_id: incoming.asking.as_ref().and_then(|asking| asking.task_id),
-        source: match (&incoming.delegation, &incoming.asking) {
-            (Some(_), _) => CALLED,
-            (None, Some(asking)) => asking.source,
-            (None, None) => "step",
-        },
-        text: &incoming.text,
-    }
-}
-
-/// Fails where the agent takes other fields than when it was called.
-fn check_schema(prepared: &PreparedRequest<'_>) -> Result<(), RunError> {
-    let Some(version) = prepared.incoming.metadata.get(SCHEMA_VERSION) else { return Ok(()) };
-    let begun = prepared.checkpoint.entries().iter().find_map(|entry| match &entry.message {
-        TranscriptMessage::User { metadata, .. } => metadata.get(SCHEMA_VERSION),
-        _ => None,
-    });
-    match begun {
-        Some(begun) if begun != version => {
-            let agent = prepared.incoming.chain().last().map_or("", String::as_str);
-            let message = format!("the fields of the agent `{agent}` have changed since it was called");
-            Err(RunError::fail(SCHEMA_CHANGED, message))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// The first entries of a transcript.
-fn initial_entries(incoming: &AgentRequest, system: &str, history: Vec<TranscriptMessage>) -> Vec<Added> {
-    let user = TranscriptMessage::User { text: incoming.text.clone(), metadata: incoming.metadata.clone() };
-    let messages = std::iter::once(TranscriptMessage::system(system)).chain(history).chain([user]);
-    messages.map(Added::plain).collect()
 }
 
 /// Logs what an answer took. Never delays or fails it.

@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::agent_tool::AgentTool;
+use crate::agent::configured::agent_tool::AgentTool;
 use crate::agent::verify::Verifiers;
 use crate::agent::{Agent, ContextSources, PendingChecks};
 use crate::base::clock::Clock;
@@ -54,6 +54,7 @@ pub use embedded::AppBuilder;
 pub use extras::Extras;
 pub(crate) use foreign_keys::foreign_keys;
 use foreign_keys::refuse_foreign_keys;
+use stranded::warn_of_stranded_events;
 pub(crate) use stranded::{WAY_BACK, stranded_events_warning};
 pub use validated::{Validated, validate};
 
@@ -250,7 +251,7 @@ impl App {
             build(config, Clock::system(), extras, ending.clone(), waiting).await?;
         warn_of_role(&store).await?;
         warn_of_bus(&*bus).await;
-        warn_of_stranded_events(config, &store).await?;
+        warn_of_stranded_events(&config.bus, &store).await?;
         let instance = engine.instance();
         // the engine's threads are not theirs: requests may be many
         let requests = LowRuntime::start()?;
@@ -339,14 +340,6 @@ async fn warn_of_bus(bus: &dyn Bus) {
         Ok(concerns) => concerns.iter().for_each(|concern| tracing::warn!("{concern}")),
         Err(error) => tracing::warn!(%error, "the event bus does not answer; it is asked again by itself"),
     }
-}
-
-/// A change of the bus takes no events along.
-async fn warn_of_stranded_events(config: &Config, store: &Store) -> anyhow::Result<()> {
-    if let Some(events) = stranded_events_warning(&config.bus, store).await? {
-        tracing::warn!("{events}; {WAY_BACK}");
-    }
-    Ok(())
 }
 
 /// The names that drafts of tasks may use.

@@ -7,6 +7,7 @@ pub mod delegation;
 mod execution;
 pub mod notice;
 pub mod observation;
+pub mod pending_call;
 mod policy;
 pub mod result_cache;
 pub mod shown;
@@ -25,6 +26,7 @@ use crate::agent::calls::call_turn::CallTurn;
 use crate::agent::calls::delegation::DelegationEnd;
 use crate::agent::calls::notice::edited_notice;
 use crate::agent::calls::observation::{check_turn_limit, observation, truncated_call_error, unknown_outcome_error};
+use crate::agent::calls::pending_call::PendingCall;
 use crate::agent::calls::policy::permit;
 use crate::agent::calls::result_cache::ResultCache;
 use crate::agent::calls::shown::{FetchedOutput, ResultView, ShownOutput};
@@ -37,7 +39,7 @@ use crate::agent::{Agent, AgentRequest};
 use crate::base::clock::Clock;
 use crate::base::compute::Compute;
 use crate::base::id::{Tenant, new_id};
-use crate::domain::approval::{Approval, CallOutcome, OpenQuestion};
+use crate::domain::approval::{Approval, CallOutcome};
 use crate::domain::run::{RunError, ToolAttribution, ToolCall, ToolRecord, Usage};
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::builtin::read_data_file::READ_DATA_FILE;
@@ -111,26 +113,6 @@ pub enum CallResult {
     Open(PendingCall),
     /// The run stops, or can't go on; other calls that have begun come to their end.
     Ended(RunError),
-}
-
-/// A call that waits for a person.
-pub enum PendingCall {
-    /// The question is to be put, in the place of an earlier one.
-    Ask(Box<Approval>, Option<Uuid>),
-    /// It was put.
-    Put(OpenQuestion),
-    /// Calls of the agent that is called.
-    Delegated(Vec<PendingCall>),
-}
-
-impl PendingCall {
-    /// Each question by itself.
-    pub fn each(self) -> Vec<PendingCall> {
-        match self {
-            PendingCall::Delegated(calls) => calls.into_iter().flat_map(PendingCall::each).collect(),
-            one => vec![one],
-        }
-    }
 }
 
 /// Outcome of one attempt at a call.

@@ -1,5 +1,6 @@
 //! `[[agents]]`: agents that others call as tools, and that steps of pipelines name instead of describing them.
 
+pub mod agent_tool;
 pub mod fields;
 
 use std::collections::BTreeMap;
@@ -33,7 +34,7 @@ pub struct Configured {
     /// One of `[llm.models]`; absent: the default.
     #[serde(default)]
     pub model: Option<String>,
-    /// What it needs to be told: the parameters of the tool as which it is called.
+    /// Facts that it needs to be told: the parameters of the tool as which it is called.
     #[serde(default)]
     pub fields: Vec<AgentField>,
     /// Whether other agents may call it as a tool. Steps of pipelines may in any case.

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use crate::agent::answer;
 use crate::agent::budget;
-use crate::agent::calls::{PendingCall, ToolRunner};
+use crate::agent::calls::ToolRunner;
+use crate::agent::calls::pending_call::PendingCall;
 use crate::agent::checkpoint::{Added, Checkpoint};
 use crate::agent::context::refocus;
 use crate::agent::context::summary::SummaryWriter;

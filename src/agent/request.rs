@@ -6,8 +6,10 @@ use chrono_tz::Tz;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
+use crate::agent::checkpoint::Added;
 use crate::agent::checkpoint::agent_store::AgentStore;
 use crate::agent::configured::CallingAgent;
+use crate::agent::gate::GateMessage;
 use crate::agent::prompt::channel_limits::ChannelLimits;
 use crate::agent::slot::RunSlot;
 use crate::agent::stop::StopSignal;
@@ -15,7 +17,7 @@ use crate::base::clock::Clock;
 use crate::base::id::Tenant;
 use crate::domain::approval::PolicyRules;
 use crate::domain::credential::Reference;
-use crate::domain::run::{Delegation, StreamEvent, ToolAttribution};
+use crate::domain::run::{Delegation, StreamEvent, ToolAttribution, TranscriptMessage};
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::{ToolHost, UsedSecrets};
 
@@ -76,6 +78,28 @@ impl AgentRequest {
     /// The agents through which it came, outermost first; the last one answers.
     pub fn chain(&self) -> &[String] {
         self.delegation.as_ref().map_or(&[], |delegation| &delegation.chain)
+    }
+
+    /// The message as the gate sees it.
+    pub(in crate::agent) fn gate_message(&self) -> GateMessage<'_> {
+        GateMessage {
+            tenant: self.tenant.as_str(),
+            run_id: self.run_id,
+            task_id: self.asking.as_ref().and_then(|asking| asking.task_id),
+            source: match (&self.delegation, &self.asking) {
+                (Some(_), _) => CALLED,
+                (None, Some(asking)) => asking.source,
+                (None, None) => "step",
+            },
+            text: &self.text,
+        }
+    }
+
+    /// The first entries of a transcript.
+    pub(in crate::agent) fn initial_entries(&self, system: &str, history: Vec<TranscriptMessage>) -> Vec<Added> {
+        let user = TranscriptMessage::User { text: self.text.clone(), metadata: self.metadata.clone() };
+        let messages = std::iter::once(TranscriptMessage::system(system)).chain(history).chain([user]);
+        messages.map(Added::plain).collect()
     }
 }
 

@@ -10,7 +10,8 @@ use std::time::Duration;
 use futures::{Stream, StreamExt};
 
 use crate::agent::calls::call_turn::CallTurn;
-use crate::agent::calls::{CallResult, CompletedCall, PendingCall, ToolRunner};
+use crate::agent::calls::pending_call::PendingCall;
+use crate::agent::calls::{CallResult, CompletedCall, ToolRunner};
 use crate::agent::checkpoint::{Added, Checkpoint};
 use crate::agent::consent::EarlierQuestions;
 use crate::agent::context::ContextWindow;

@@ -21,6 +21,14 @@ pub async fn stranded_events_warning(settings: &Settings, store: &Store) -> Resu
     })
 }
 
+/// A change of the bus takes no events along.
+pub(super) async fn warn_of_stranded_events(bus: &Settings, store: &Store) -> anyhow::Result<()> {
+    if let Some(events) = stranded_events_warning(bus, store).await? {
+        tracing::warn!("{events}; {WAY_BACK}");
+    }
+    Ok(())
+}
+
 fn warning_text(events: &str) -> String {
     format!("{events} on the bus in the database, which nothing reads while bus.url names a Redis")
 }

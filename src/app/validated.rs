@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::agent::Configured;
-use crate::agent::agent_tool::AgentTool;
+use crate::agent::configured::agent_tool::AgentTool;
 use crate::app::faults_below;
 use crate::base::clock::Clock;
 use crate::base::invalid::ValidationErrors;

@@ -5,6 +5,7 @@ pub mod delegation;
 pub mod outcome;
 pub mod result;
 pub mod stream;
+pub mod token_usage;
 pub mod tool_record;
 pub mod transcript;
 

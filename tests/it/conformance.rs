@@ -47,6 +47,7 @@ mod fires;
 mod grants;
 mod halts;
 mod idempotency;
+mod inputs;
 mod known_tasks;
 mod lease;
 mod limits;

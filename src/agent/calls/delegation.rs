@@ -7,20 +7,23 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use tracing::Instrument;
 
-use crate::agent::agent_tool::AgentTool;
+use crate::agent::calls::ToolRunner;
 use crate::agent::calls::call_turn::CallTurn;
+use crate::agent::calls::pending_call::PendingCall;
 use crate::agent::calls::shown::FetchedOutput;
-use crate::agent::calls::{PendingCall, ToolRunner};
+use crate::agent::configured::agent_tool::AgentTool;
 use crate::agent::consent::input::SCHEMA_CHANGED;
 use crate::agent::{AgentOverrides, AgentRequest, AgentResponse, StreamSink, Suspension, UncountedSlot};
 use crate::base::metrics::trace;
 use crate::domain::run::delegation::MOST_DEEP;
-use crate::domain::run::{Delegation, RunError, RunFault, ToolAttribution, ToolCall, Usage};
+use crate::domain::run::{
+    Delegation, RunError, RunFault, ToolAttribution, ToolCall, TranscriptEntry, TranscriptMessage, Usage,
+};
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::{ToolError, ToolFailure, ToolOutput};
 
 /// The key of the message's metadata with the version of the agent's fields.
-pub const SCHEMA_VERSION: &str = "schema_version";
+const SCHEMA_VERSION: &str = "schema_version";
 
 /// Outcome of a call of an agent.
 pub enum DelegationEnd {
@@ -173,4 +176,21 @@ fn not_here(name: &str) -> ToolError {
         "no_agents",
         format!("`{name}` is an agent, and none can be called here"),
     )
+}
+
+/// Fails where an agent takes other fields than when it was called.
+pub fn check_schema(incoming: &AgentRequest, entries: &[TranscriptEntry]) -> Result<(), RunError> {
+    let Some(version) = incoming.metadata.get(SCHEMA_VERSION) else { return Ok(()) };
+    let begun = entries.iter().find_map(|entry| match &entry.message {
+        TranscriptMessage::User { metadata, .. } => metadata.get(SCHEMA_VERSION),
+        _ => None,
+    });
+    match begun {
+        Some(begun) if begun != version => {
+            let agent = incoming.chain().last().map_or("", String::as_str);
+            let message = format!("the fields of the agent `{agent}` have changed since it was called");
+            Err(RunError::fail(SCHEMA_CHANGED, message))
+        }
+        _ => Ok(()),
+    }
 }

@@ -25,7 +25,7 @@ pub struct TranscriptSlice {
     above: Vec<Arc<Mutex<Usage>>>,
 }
 
-/// Whose conversation it is.
+/// The agent that speaks in it.
 enum SlicePart {
     /// The run's own agent's.
     Run,

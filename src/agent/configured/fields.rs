@@ -71,7 +71,7 @@ pub struct AgentField {
     /// CEL over `value` that is true for values that will do.
     #[serde(default)]
     pub validator: Option<String>,
-    /// What the validator asks for, in words.
+    /// The validator's demand, in words.
     #[serde(default)]
     pub validator_description: Option<String>,
 }

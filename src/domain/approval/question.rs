@@ -31,9 +31,9 @@ pub struct OpenQuestion {
 /// The part of a call that only a person can supply.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InputForm {
-    /// What is asked, in a sentence.
+    /// The question, in a sentence.
     pub question: String,
-    /// What is missing and why, a line each; empty: the question says it all.
+    /// Each thing that is missing and why, on a line of its own; empty: the question says it all.
     pub description: String,
     /// JSON Schema of the arguments as they have to be.
     pub parameters: Value,

@@ -1,7 +1,8 @@
 //! Outcome of a message: the answer, and the account of its tokens, tools and cost.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
+use crate::domain::run::token_usage::TokenUsage;
 use crate::domain::run::{RunFinish, ToolRecord, TranscriptMessage, Usage};
 
 /// The outcome of the loop; its JSON form is the chat's answer, and part of a run.
@@ -45,24 +46,6 @@ impl ToolWarning {
             ToolWarning { tool: tool.to_owned(), message: message.to_owned() }
         };
         warnings.iter().chain(flags).map(parts).collect()
-    }
-}
-
-/// Tokens of several calls of models.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct TokenUsage {
-    /// Tokens that models read.
-    pub input_tokens: i64,
-    /// Tokens that models wrote.
-    pub output_tokens: i64,
-    /// The sum of both.
-    pub total: i64,
-}
-
-impl From<Usage> for TokenUsage {
-    fn from(usage: Usage) -> TokenUsage {
-        let Usage { input_tokens, output_tokens, .. } = usage;
-        TokenUsage { input_tokens, output_tokens, total: input_tokens + output_tokens }
     }
 }
 

@@ -103,7 +103,7 @@ pub enum StreamEvent {
         tool: String,
         /// The model's id of the call.
         id: String,
-        /// What is asked, in a sentence.
+        /// The question, in a sentence.
         question: String,
         /// JSON Schema of the fields.
         fields: Value,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::base::words::words;
-use crate::domain::run::result::TokenUsage;
+use crate::domain::run::token_usage::TokenUsage;
 
 /// Longest text in a record, in characters.
 const SUMMARY_LENGTH: usize = 100;

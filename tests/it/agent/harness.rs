@@ -8,7 +8,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use reveille::agent::agent_tool::AgentTool;
+use reveille::agent::configured::agent_tool::AgentTool;
 use reveille::agent::{
     Agent, AgentOverrides, AgentRequest, AgentResponse, AgentStore, AppendError, Settings, StopSignal, SummaryCost,
     TranscriptSlice, UncountedSlot,

@@ -234,6 +234,8 @@ fn bases() -> Vec<Base> {
         base("dry_run_pipeline", json!({ "tenant_id": "ann", "config": every_kind(), "mocks": mocks() })),
         base("test_recipient", json!({ "channel": "email" })),
         base("verify_recipient", json!({ "channel": "email" })),
+        base("answer_run", json!({ "input_id": Uuid::nil(), "fields": { "party": 4 } })),
+        base("answer_run", json!({ "message": "four" })),
         base("complete_run", json!({ "state": "succeeded", "output": "done" })),
         base("complete_run", json!({ "state": "failed", "error": { "code": "no", "message": "No." } })),
         base("preview_schedule", json!({ "trigger": schedule(), "count": 5, "from": "2026-12-01T00:00:00Z" })),

@@ -74,6 +74,8 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("stream_run", line(P::RunsRead, Here, 200, None)),
         ("cancel_run", line(P::RunsWrite, Here, 200, None)),
         ("retry_run", line(P::RunsWrite, Here, 201, None)),
+        // it waits for none
+        ("answer_run", line(P::RunsInput, Here, 409, Some(json!({ "message": "four" })))),
         ("complete_run", line(P::RunsWrite, Here, 409, Some(json!({ "state": "succeeded" })))),
         (
             "dry_run_pipeline",

@@ -36,7 +36,7 @@ async fn approval_is_listed_read_and_approved_and_its_run_goes_on(api: Api) {
     let token = api.token("ann", &["approvals:read", "approvals:decide", "runs:read"]).await;
     let list = api.ask("GET", "/v1/approvals?status=pending", Some(&token), None).await.expect(200);
     let shown = json!({
-        "id": approval.id, "batch_id": asked.batch, "run_id": asked.run, "turn": 1, "task_id": asked.task,
+        "id": approval.id, "kind": "approval", "batch_id": asked.batch, "run_id": asked.run, "turn": 1, "task_id": asked.task,
         "tenant_id": "ann", "digest": approval.digest, "agent_name": "send_note",
         "action_summary": "Send a note to the room lobby", "description": "Send a note to a room.",
         "details": approval.proposal.arguments, "parameters": approval.proposal.parameters,

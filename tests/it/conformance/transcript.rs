@@ -270,9 +270,9 @@ async fn unknown_format_is_not_guessed_at(world: &StoreHarness) {
     world.store.append("a", started.lease, &conversation()).await.unwrap();
     world.plant("update turns set format = 99 where seq = 1").await;
     let unread = world.store.transcript(&Scope::Every, started.run.id, 0, 9).await;
-    assert!(matches!(unread, Err(StoreError::UnknownFormat { found: 99, newest: 2 })), "{unread:?}");
+    assert!(matches!(unread, Err(StoreError::UnknownFormat { found: 99, newest: 3 })), "{unread:?}");
     let unread = world.store.checkpoint(started.run.id, 0, 9).await;
-    assert!(matches!(unread, Err(StoreError::UnknownFormat { found: 99, newest: 2 })), "{unread:?}");
+    assert!(matches!(unread, Err(StoreError::UnknownFormat { found: 99, newest: 3 })), "{unread:?}");
     // the run that goes on from it ends, and says why; what is stored stays
     let store = Arc::new(LeasedTranscript::new(world.store.clone(), started.lease, &started.run, false));
     let Err(RunError::Fail { fault }) = Checkpoint::load(store, Clock::manual(START)).await else {

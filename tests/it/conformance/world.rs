@@ -346,7 +346,7 @@ const INVARIANTS: [(&str, &str); 16] = [
         "select (select count(*) from approvals where (status = 'pending') <> (decided_at is null)
                                                    or (decided_at is null) <> (decided_by is null))
               + (select count(*) from approvals a join approvals b on a.run_id = b.run_id and a.turn = b.turn
-                  where a.call_id = b.call_id and a.id < b.id and a.replaced_by is null and b.replaced_by is null)",
+                  where a.call_id = b.call_id and a.kind = b.kind and a.id < b.id and a.replaced_by is null and b.replaced_by is null)",
     ),
     (
         "a run has ended exactly when its state is final",

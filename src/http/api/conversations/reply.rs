@@ -21,7 +21,7 @@ const MOST: i64 = 50;
 const AGREES: [&str; 8] = ["yes", "y", "ok", "okay", "approve", "approved", "ja", "freigeben"];
 const REFUSES: [&str; 7] = ["no", "n", "cancel", "reject", "stop", "nein", "ablehnen"];
 
-/// What a message is.
+/// The meaning of a message.
 pub enum ChatReply {
     /// A message like any other.
     Message,

@@ -31,9 +31,9 @@ pub struct InputRequest {
     pub agent_name: String,
     /// The agents through which the call came, outermost first.
     pub delegation_chain: Vec<String>,
-    /// What is asked, in a sentence.
+    /// The question, in a sentence.
     pub question: String,
-    /// What is missing and why, a line each.
+    /// Each thing that is missing and why, on a line of its own.
     pub description: String,
     /// JSON Schema of the fields.
     pub fields: Value,
