@@ -37,6 +37,7 @@ use crate::agent::checkpoint::{Added, Checkpoint, run_error};
 use crate::agent::configured::agent_tool::AgentTool;
 use crate::agent::consent::Consent;
 use crate::agent::context::ContextWindow;
+use crate::agent::context::active_skills::SkillScope;
 use crate::agent::context::settings::ContextSettings;
 use crate::agent::context::summary::{SummaryCache, SummaryWriter};
 use crate::agent::context::view::ModelView;
@@ -54,7 +55,9 @@ use crate::domain::run::outcome::REASON_BUDGET;
 use crate::domain::run::{ReactLoopResult, RunError, TranscriptMessage, Usage};
 use crate::ports::llm::Models;
 use crate::ports::llm::fallback::Chain;
+use crate::ports::skill::SkillLibrary;
 use crate::ports::tool::ToolRegistry;
+use crate::ports::tool::builtin::skills::USE_SKILL;
 use crate::ports::tool::offer::NotOffered;
 
 pub use checkpoint::agent_store::{AgentStore, AppendError, SummaryCost};
@@ -81,6 +84,8 @@ pub struct Agent {
     pub results: ResultCache,
     /// Configured agents that others may call; each is one of the tools, too.
     pub agents: Arc<Vec<Arc<AgentTool>>>,
+    /// Skills that agents may use.
+    pub skills: SkillLibrary,
     /// Settings of `[react]`.
     pub settings: Settings,
     /// Settings of `[context]`.
@@ -135,6 +140,7 @@ struct PreparedRequest<'a> {
     callable: Vec<&'a str>,
     /// Of these, the ones that the model is offered.
     offered: Vec<&'a str>,
+    skills: SkillScope,
     system: String,
     /// Messages of earlier runs, where nothing was said in this one.
     history: Vec<TranscriptMessage>,
@@ -158,6 +164,7 @@ impl Agent {
             offers: ToolOffers::default(),
             results: ResultCache::default(),
             agents: Arc::default(),
+            skills: SkillLibrary::empty(),
             settings,
             context: ContextSettings::default(),
             summaries: SummaryCache::default(),
@@ -194,7 +201,7 @@ impl Agent {
     }
 
     async fn prepare_context<'a>(&'a self, incoming: &'a AgentRequest) -> Result<PreparedRequest<'a>, RunError> {
-        let chain = self.chain(incoming)?;
+        let chain = self.chain(incoming, None)?;
         let window = ContextWindow::new(&self.settings, &self.context, chain.counter(), chain.context_token_limit());
         let wishes = &incoming.wishes;
         let (mut callable, mut offered) = (Vec::new(), Vec::new());
@@ -210,6 +217,8 @@ impl Agent {
         let is_chat =
             incoming.asking.as_ref().is_some_and(|asking| asking.source == CHAT && incoming.delegation.is_none());
         let chat = is_chat.then(ChannelLimits::chat);
+        let skills = SkillScope::new(self.skills.current(), incoming.skills.clone());
+        let catalogue = skills.catalogue().filter(|_| offered.contains(&USE_SKILL));
         let added = self.sources.texts(incoming.gate_message(), &incoming.clock).await;
         let prompt = Prompt {
             persona: incoming.wishes.system_prompt.as_deref().unwrap_or(&self.settings.system_prompt),
@@ -217,6 +226,7 @@ impl Agent {
             now: incoming.clock.now(),
             timezone: incoming.timezone,
             tools: &offered,
+            skills: catalogue.as_deref(),
             channel: incoming.channel.as_ref().or(chat.as_ref()),
             is_called: incoming.delegation.is_some(),
         };
@@ -227,7 +237,7 @@ impl Agent {
             false => Vec::new(),
         };
         let teller = StreamEmitter::new(incoming.sink.clone());
-        Ok(PreparedRequest { incoming, chain, window, callable, offered, system, history, checkpoint, teller })
+        Ok(PreparedRequest { incoming, chain, window, callable, offered, skills, system, history, checkpoint, teller })
     }
 
     /// Whether the message may go to the model at all: one check after the other. A run that has begun goes on.
@@ -268,8 +278,10 @@ impl Agent {
         self.agents.iter().find(|agent| agent.name() == name).map(Arc::as_ref)
     }
 
-    fn chain(&self, incoming: &AgentRequest) -> Result<Chain, RunError> {
-        let model = incoming.wishes.model.as_deref();
+    /// The models that answer; `skill`: the one that a skill asks for, if there is such a one.
+    fn chain(&self, incoming: &AgentRequest, skill: Option<&str>) -> Result<Chain, RunError> {
+        let of_skill = skill.filter(|name| self.models.has(Some(name)));
+        let model = of_skill.or(incoming.wishes.model.as_deref());
         let chain = self.models.chain(model, incoming.tenant.as_str()).ok_or_else(|| match model {
             Some(name) => RunError::fail("unknown_model", format!("there is no model `{name}` in [llm.models]")),
             None => RunError::fail("llm_not_configured", "no model is configured; set [llm.models.main]"),
@@ -293,8 +305,18 @@ impl Agent {
     }
 
     async fn react_loop(&self, prepared: PreparedRequest<'_>) -> Result<LoopEnd, RunError> {
-        let PreparedRequest { incoming, chain, window, callable, offered, system, history, mut checkpoint, teller } =
-            prepared;
+        let PreparedRequest {
+            incoming,
+            chain,
+            window,
+            callable,
+            offered,
+            skills,
+            system,
+            history,
+            mut checkpoint,
+            teller,
+        } = prepared;
         if checkpoint.is_empty() {
             checkpoint.add(incoming.first_turn, incoming.initial_entries(&system, history));
         }
@@ -336,6 +358,9 @@ impl Agent {
             chain,
             caller,
             offered: self.offers.select(&self.tools, &offered),
+            // of those before, none was active
+            stack: skills.stack(&[]),
+            skills,
             view: ModelView::new(window, system, &checkpoint),
             summaries: self.summary_writer(incoming),
             refocus_every: self.context.refocus_every_rounds,

@@ -45,6 +45,7 @@ use crate::ports::bus::{self, Bus};
 use crate::ports::channel::ChannelRegistry;
 use crate::ports::channel::live::LiveChannel;
 use crate::ports::poll::{Poller, Sources};
+use crate::ports::skill::SkillLibrary;
 use crate::ports::tool;
 use crate::ports::vault::credentials::Credentials;
 use crate::ports::vault::{Vault, WithoutKeys, oauth};
@@ -148,7 +149,12 @@ pub async fn build(
     store.show_counts(&metrics);
     let (refresher, connector) = oauth::open(&store, &vault, &egress, &config.oauth, &config.server.public_url());
     let credentials = Credentials::new(store.clone(), vault.clone(), egress.clone(), Some(Arc::new(refresher)));
+    let (dirs, skill_clock) = (config.skills.dirs(), clock.clone());
+    let skills = tokio::task::spawn_blocking(move || SkillLibrary::open(dirs, skill_clock)).await?;
     let mut tools = tool::builtin::all(&credentials);
+    if skills.is_configured() {
+        tools.extend(tool::builtin::skills::all(&skills));
+    }
     tools.extend(declared.into_iter().map(|tool| tool.with(&credentials)));
     let agents: Vec<Arc<AgentTool>> = AgentTool::all(&config.agents).into_iter().map(Arc::new).collect();
     tools.extend(agents.iter().map(|agent| Arc::clone(agent) as Arc<dyn tool::Tool>));
@@ -163,7 +169,16 @@ pub async fn build(
     let pending = PendingChecks::new(extras.pending_agents);
     let sources_of_context = ContextSources::new(extras.context_sources);
     let context = config.context.clone();
-    let agent = Agent { agents: Arc::new(agents), verifiers, pending, sources: sources_of_context, context, ..agent };
+    let library = skills.clone();
+    let agent = Agent {
+        agents: Arc::new(agents),
+        skills: library,
+        verifiers,
+        pending,
+        sources: sources_of_context,
+        context,
+        ..agent
+    };
     let channels = channels.and(LiveChannel::new(&config.channels.live, store.clone(), vault.clone()));
     let pipeline = Pipeline::new(pipeline::StepParts {
         credentials: credentials.clone(),
@@ -219,6 +234,7 @@ pub async fn build(
         executors,
         pipeline,
         tools,
+        skills,
         known,
         bus: Arc::clone(&bus),
         poller,

@@ -71,12 +71,15 @@ enum Command {
     /// Try a condition: poll once and see what its expressions say
     #[command(subcommand)]
     Condition(Box<remote::condition::Command>),
-    /// List the agents that steps of pipelines name
+    /// List the agents that other agents and steps of pipelines call
     #[command(subcommand)]
     Agent(remote::agent::Command),
     /// List tools, and see whether a model is offered them
     #[command(subcommand)]
     Tool(remote::tool::Command),
+    /// List the skills that agents may use, and check folders of them
+    #[command(subcommand)]
+    Skill(remote::skill::Command),
     /// Try out the steps of a pipeline
     #[command(subcommand)]
     Pipeline(remote::pipeline::Command),
@@ -204,6 +207,7 @@ fn dispatch<'a>(
         Command::Condition(command) => Box::pin(remote::condition::run(*command, environment, screen)),
         Command::Agent(command) => Box::pin(remote::agent::run(command, environment, screen)),
         Command::Tool(command) => Box::pin(remote::tool::run(command, environment, screen)),
+        Command::Skill(command) => Box::pin(remote::skill::run(command, environment, screen)),
         Command::Pipeline(command) => Box::pin(remote::pipeline::run(command, environment, screen)),
         Command::Chat(args) => Box::pin(remote::conversation::chat::run(args, environment, screen)),
         Command::Conversation(command) => Box::pin(remote::conversation::run(command, environment, screen)),

@@ -20,7 +20,7 @@ use crate::domain::budget;
 use crate::domain::data_file::DataFileSettings;
 use crate::domain::quota::Quotas;
 use crate::domain::trigger::zone;
-use crate::ports::{bus, channel, egress, llm, poll, tool, vault};
+use crate::ports::{bus, channel, egress, llm, poll, skill, tool, vault};
 use crate::{agent, engine, http, store, telemetry};
 
 pub use environment::Environment;
@@ -67,6 +67,8 @@ pub struct Config {
     pub tool_access: tool::access::ToolAccess,
     /// Configured agents, `[[agents]]`.
     pub agents: Vec<agent::Configured>,
+    /// Settings of `[skills]`.
+    pub skills: skill::Settings,
     /// Settings of `[approvals]`.
     pub approvals: approval::Settings,
     /// Settings of `[vault]`.

@@ -49,6 +49,7 @@ use crate::http::streaming::limiter::StreamLimiter;
 use crate::ports::bus::Bus;
 use crate::ports::channel::ChannelRegistry;
 use crate::ports::poll::Poller;
+use crate::ports::skill::SkillLibrary;
 use crate::ports::tool::ToolRegistry;
 use crate::ports::vault::Vault;
 use crate::ports::vault::oauth::OAuthConnector;
@@ -138,6 +139,8 @@ pub struct HttpParts {
     pub pipeline: Pipeline,
     /// The tools, and who may use them.
     pub tools: Arc<ToolRegistry>,
+    /// Skills that agents may use.
+    pub skills: SkillLibrary,
     /// Names that a task may use.
     pub known: TaskValidator,
     /// The event bus.
@@ -293,6 +296,7 @@ fn operations() -> OpenApiRouter<HttpState> {
         .routes(routes!(api::runs::cancel_run))
         .routes(routes!(api::runs::retry_run))
         .routes(routes!(api::runs::input::answer_run))
+        .routes(routes!(api::registry::skills::list_skills))
         .routes(routes!(hooks::completion::complete_run))
         .routes(routes!(api::explain::explain_run))
         .routes(routes!(api::explain::task::explain_task))

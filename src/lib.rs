@@ -25,7 +25,7 @@
 //!   [`data_file`], [`event`], [`halt`], [`notification`], [`quota`], [`run`], [`task`], [`trigger`].
 //! - [`store`]: the only place that knows a database.
 //! - [`ports`], a trait and a list each, one file per adapter: [`egress`], [`vault`]; then [`bus`], [`channel`], [`llm`],
-//!   [`poll`], [`tool`].
+//!   [`poll`], [`skill`], [`tool`].
 //! - [`agent`]: reasoning, no storage.
 //! - [`executor`]: how a run is executed.
 //! - [`engine`] and [`http`]: services, and the API.
@@ -78,6 +78,7 @@
 //! [`egress`]: ports::egress
 //! [`llm`]: ports::llm
 //! [`poll`]: ports::poll
+//! [`skill`]: ports::skill
 //! [`tool`]: ports::tool
 //! [`vault`]: ports::vault
 

@@ -5,5 +5,6 @@ pub mod channel;
 pub mod egress;
 pub mod llm;
 pub mod poll;
+pub mod skill;
 pub mod tool;
 pub mod vault;

@@ -150,7 +150,7 @@ impl ToolRunner<'_> {
     /// did.
     pub fn start<'a>(
         &'a self,
-        turn: CallTurn,
+        turn: CallTurn<'a>,
         calls: &'a [ToolCall],
         asked: &'a EarlierQuestions,
     ) -> impl Stream<Item = Result<CallResult, RunError>> + Unpin + 'a {
@@ -169,7 +169,7 @@ impl ToolRunner<'_> {
         calls.iter().all(reads)
     }
 
-    fn view(&self, turn: CallTurn) -> ResultView<'_> {
+    fn view(&self, turn: CallTurn<'_>) -> ResultView<'_> {
         ResultView {
             window: self.window,
             usual_level: self.usual_level,
@@ -192,7 +192,7 @@ impl ToolRunner<'_> {
 
     async fn one(
         &self,
-        turn: CallTurn,
+        turn: CallTurn<'_>,
         (index, question): (usize, Uuid),
         call: &ToolCall,
         asked: &EarlierQuestions,
@@ -223,6 +223,9 @@ impl ToolRunner<'_> {
         let (outcome, text, is_error) = match result {
             Ok(fetched) => {
                 let outcome = fetched.output.whole().chars().take(OUTCOME_SHOWN).collect();
+                if let Some(instructions) = &fetched.output.instructions {
+                    notice += &format!("{instructions}\n\n");
+                }
                 let content = match tool {
                     Some(tool) => {
                         let shown = self.view(turn).show(turn.number, call, tool, fetched).await;
@@ -269,7 +272,7 @@ impl ToolRunner<'_> {
     /// Everything that may stand in the way of a call, then the call.
     async fn attempt(
         &self,
-        call_turn: CallTurn,
+        call_turn: CallTurn<'_>,
         question: Uuid,
         call: &ToolCall,
         asked: &EarlierQuestions,
@@ -283,7 +286,8 @@ impl ToolRunner<'_> {
         let Some(tool) = self.tools.find(&call.name).filter(|tool| may || is_removed(tool)) else {
             return Ok(Attempt::failed(unknown_tool(&call.name, self.offered.iter().copied())));
         };
-        if let Err(refused) = permit(tool.definition()) {
+        let permitted = permit(tool.definition()).and_then(|()| call_turn.skills.admit(call, call_turn.has_one_skill));
+        if let Err(refused) = permitted {
             return Ok(Attempt::failed(refused));
         }
         if approval.is_none()

@@ -37,6 +37,9 @@ pub struct Configured {
     /// Facts that it needs to be told: the parameters of the tool as which it is called.
     #[serde(default)]
     pub fields: Vec<AgentField>,
+    /// The only skills that it may use; absent: all.
+    #[serde(default)]
+    pub skills: Option<Vec<String>>,
     /// Whether other agents may call it as a tool. Steps of pipelines may in any case.
     #[serde(default = "yes")]
     pub expose_as_tool: bool,
@@ -147,6 +150,7 @@ mod tests {
             deny_tools: Vec::new(),
             model: None,
             fields: Vec::new(),
+            skills: None,
             expose_as_tool: true,
             approval: false,
             timeout_seconds: None,

@@ -2,6 +2,7 @@
 //!
 //! Decides what is shown no more, as compactions; the transcript keeps everything, and them as well. Stores nothing itself.
 
+pub mod active_skills;
 mod cut;
 pub mod importance;
 mod lasting_notices;

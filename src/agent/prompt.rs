@@ -19,6 +19,8 @@ pub struct Prompt<'a> {
     pub now: DateTime<Utc>,
     pub timezone: Tz,
     pub tools: &'a [&'a str],
+    /// The catalogue of skills.
+    pub skills: Option<&'a str>,
     pub channel: Option<&'a ChannelLimits>,
     /// Another agent has called this one.
     pub is_called: bool,
@@ -41,6 +43,7 @@ impl Prompt<'_> {
             [] => text.push_str("You have no tools.\n"),
             tools => text.push_str(&format!("Your tools: {}.\n", tools.join(", "))),
         }
+        text.push_str(self.skills.unwrap_or_default());
         match self.channel {
             Some(channel) => text.push_str(&channel_lines(channel)),
             None if self.is_called => text.push_str("Your answer goes to the agent that has called you.\n"),
@@ -93,6 +96,7 @@ mod tests {
             tools,
             channel,
             is_called: false,
+            skills: None,
         }
     }
 

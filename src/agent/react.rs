@@ -12,6 +12,7 @@ use crate::agent::budget;
 use crate::agent::calls::ToolRunner;
 use crate::agent::calls::pending_call::PendingCall;
 use crate::agent::checkpoint::{Added, Checkpoint};
+use crate::agent::context::active_skills::{SkillScope, SkillStack};
 use crate::agent::context::refocus;
 use crate::agent::context::summary::SummaryWriter;
 use crate::agent::context::view::ModelView;
@@ -42,6 +43,10 @@ pub struct ReactLoop<'a> {
     pub chain: Chain,
     pub caller: ToolRunner<'a>,
     pub offered: OfferedTools,
+    /// The skills that may be used.
+    pub skills: SkillScope,
+    /// Those that are active.
+    pub stack: SkillStack,
     pub checkpoint: Checkpoint,
     pub view: ModelView,
     pub summaries: SummaryWriter,
@@ -86,6 +91,7 @@ impl ReactLoop<'_> {
         let begun = self.clock.elapsed();
         let (mut calls, mut resumed) = (self.checkpoint.open_calls(), true);
         loop {
+            self.apply_skills()?;
             if !calls.is_empty() {
                 let open = self.run_calls(&calls, resumed).await?;
                 if !open.is_empty() {
@@ -102,6 +108,7 @@ impl ReactLoop<'_> {
             }
             self.stop.check()?;
             self.loops.check()?;
+            self.apply_skills()?;
             (calls, resumed) = (self.model_turn().await?, false);
         }
     }
@@ -147,6 +154,19 @@ impl ReactLoop<'_> {
             }
         }
         Suspension { asks, open, usage: self.checkpoint.usage() }
+    }
+
+    /// Goes by the skills that are active now: with their model, and with no other tools than theirs.
+    fn apply_skills(&mut self) -> Result<(), RunError> {
+        let stack = self.skills.stack(self.checkpoint.entries());
+        if stack != self.stack {
+            let agent = self.caller.agent;
+            let names: Vec<&str> = self.caller.offered.iter().copied().filter(|name| stack.allows(name)).collect();
+            self.offered = agent.offers.select(&agent.tools, &names);
+            self.chain = agent.chain(self.caller.incoming, stack.model.as_deref())?;
+            self.stack = stack;
+        }
+        Ok(())
     }
 
     /// One turn of the model, stored; answers the calls that it asks for.
@@ -314,6 +334,7 @@ impl ReactLoop<'_> {
             loops: &mut self.loops,
             caller: &self.caller,
             window: self.view.window,
+            skills: &self.stack,
             stop: self.stop,
             clock: self.clock,
             teller: self.teller,

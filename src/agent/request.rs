@@ -54,6 +54,8 @@ pub struct AgentRequest {
     pub channel: Option<ChannelLimits>,
     /// The configured agent that answers; `None`: none of them.
     pub agent: Option<CallingAgent>,
+    /// The only skills that the agent may use; `None`: all.
+    pub skills: Option<Vec<String>>,
     /// The call by which the agent speaks; `None`: it is the run's own.
     pub delegation: Option<Delegation>,
     /// `None`: nobody can be asked, and what needs consent is refused.

@@ -15,6 +15,7 @@ use crate::agent::calls::{CallResult, CompletedCall, ToolRunner};
 use crate::agent::checkpoint::{Added, Checkpoint};
 use crate::agent::consent::EarlierQuestions;
 use crate::agent::context::ContextWindow;
+use crate::agent::context::active_skills::{SkillStack, changes_stack};
 use crate::agent::loops::LoopDetector;
 use crate::agent::stream::StreamEmitter;
 use crate::agent::{LoopStopReason, StopSignal};
@@ -32,6 +33,8 @@ pub struct CallRound<'a, 'c> {
     pub loops: &'a mut LoopDetector,
     pub caller: &'a ToolRunner<'c>,
     pub window: ContextWindow,
+    /// The skills that are active.
+    pub skills: &'a SkillStack,
     /// So much is in the context that results are brief.
     pub is_context_full: bool,
     pub stop: &'a StopSignal,
@@ -56,7 +59,9 @@ impl CallRound<'_, '_> {
         // of a turn that was just made nothing can have been asked
         let asked = if resumed { caller.consent.asked(turn).await? } else { EarlierQuestions::default() };
         let is_single = calls.len() == 1;
-        let call_turn = CallTurn { number: turn, resumed, is_context_full: self.is_context_full, is_single };
+        let has_one_skill = calls.iter().filter(|call| changes_stack(call)).count() <= 1;
+        let (is_context_full, skills) = (self.is_context_full, self.skills);
+        let call_turn = CallTurn { number: turn, resumed, is_context_full, is_single, has_one_skill, skills };
         let mut running = caller.start(call_turn, calls, &asked);
         let mut carried = CarriedCalls::default();
         let (mut waiting, mut done) = (Vec::new(), Vec::new());

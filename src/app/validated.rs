@@ -18,6 +18,7 @@ use crate::ports::channel::ChannelRegistry;
 use crate::ports::egress::Egress;
 use crate::ports::llm::Models;
 use crate::ports::poll::Sources;
+use crate::ports::skill::SkillLibrary;
 use crate::ports::tool::http::PreparedTool;
 use crate::ports::tool::{self, Tool};
 use crate::ports::vault::credentials::Credentials;
@@ -59,6 +60,9 @@ pub fn validate(
     if let Err(why) = housekeeping::times(&config.engine.housekeeping, clock.now()) {
         part("/engine", ValidationErrors::one("/housekeeping", why));
     }
+    let mut unfound = ValidationErrors::new();
+    config.skills.check(&mut unfound);
+    part("", unfound);
     let mut declared = None;
     if let Some(egress) = &egress {
         if let Err(found) = channels(config, egress) {
@@ -119,6 +123,9 @@ fn tools(
     debug_assert_eq!(config.tools.len(), declared.len());
     let credentials = Credentials::none(egress.clone());
     let mut tools = tool::builtin::all(&credentials);
+    if !config.skills.dirs().is_empty() {
+        tools.extend(tool::builtin::skills::all(&SkillLibrary::empty()));
+    }
     tools.extend(declared.iter().cloned().map(|tool| tool.with(&credentials)));
     tools.extend(AgentTool::all(&config.agents).into_iter().map(|agent| Arc::new(agent) as Arc<dyn Tool>));
     tools.extend(added.iter().cloned());

@@ -14,6 +14,7 @@ pub(super) mod notify;
 pub(super) mod pipeline;
 pub(super) mod recipient;
 pub(super) mod run;
+pub(super) mod skill;
 pub(super) mod stats;
 pub(super) mod task;
 pub(super) mod tenant;

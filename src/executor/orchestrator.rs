@@ -81,6 +81,7 @@ impl Orchestrator {
             agent: None,
             asking: Some(asking),
             delegation: None,
+            skills: None,
             host: job.host,
             store: Arc::new(TranscriptSlice::of_run(job.store)),
             stop: job.stop,

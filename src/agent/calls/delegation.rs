@@ -37,7 +37,7 @@ pub enum DelegationEnd {
 
 impl ToolRunner<'_> {
     /// Lets an agent answer a call whose arguments are whole.
-    pub(super) async fn delegate(&self, turn: CallTurn, call: &ToolCall, agent: &AgentTool) -> DelegationEnd {
+    pub(super) async fn delegate(&self, turn: CallTurn<'_>, call: &ToolCall, agent: &AgentTool) -> DelegationEnd {
         let failed = |error| DelegationEnd::Answered(Err(error), Usage::default());
         let chain: Vec<String> = self.incoming.chain().iter().chain([&call.name]).cloned().collect();
         if chain.len() > MOST_DEEP {
@@ -92,7 +92,7 @@ impl ToolRunner<'_> {
     }
 
     /// The message to the agent. It acts for whom its caller acts, with tools of its own.
-    fn request(&self, turn: CallTurn, call: &ToolCall, agent: &AgentTool, delegation: Delegation) -> AgentRequest {
+    fn request(&self, turn: CallTurn<'_>, call: &ToolCall, agent: &AgentTool, delegation: Delegation) -> AgentRequest {
         let caller = self.incoming;
         let slot = match turn.is_single {
             true => Arc::clone(&caller.slot),
@@ -121,6 +121,7 @@ impl ToolRunner<'_> {
             timezone: caller.timezone,
             channel: None,
             agent: Some(agent.calling.clone()),
+            skills: agent.configured.skills.clone(),
             asking: caller.asking.clone(),
             delegation: Some(delegation),
             host: Arc::clone(&caller.host),

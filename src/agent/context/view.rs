@@ -5,6 +5,7 @@
 
 use crate::agent::checkpoint::{Added, Checkpoint};
 use crate::agent::context::ContextWindow;
+use crate::agent::context::active_skills::put_back;
 use crate::agent::context::shown::ShownMessage;
 use crate::domain::run::TranscriptMessage;
 use crate::domain::run::transcript::Compaction;
@@ -87,7 +88,11 @@ impl ModelView {
     }
 
     fn read(&mut self, checkpoint: &Checkpoint) {
-        self.messages = self.shown(checkpoint).into_iter().map(ShownMessage::into_message).collect();
+        let shown = self.shown(checkpoint);
+        let skills = put_back(checkpoint.entries(), &shown);
+        self.messages = shown.into_iter().map(ShownMessage::into_message).collect();
+        // behind the instructions of the agent
+        self.messages.splice(1..1, skills);
     }
 
     /// The conversation, with the number of the entry that each message comes from.

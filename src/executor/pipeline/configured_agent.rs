@@ -1,16 +1,25 @@
 //! Configured agents as people see them: what one is for, and what it can do.
 
+use serde_json::Value;
+
 use crate::agent::Configured;
+use crate::agent::configured::fields::FieldRules;
 use crate::executor::pipeline::Pipeline;
 use crate::ports::tool::access::ToolLimits;
 
 /// An entry of `[[agents]]`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ConfiguredAgent<'a> {
     /// The name by which steps call it.
     pub name: &'a str,
     /// Its purpose.
     pub description: &'a str,
+    /// Whether other agents may call it.
+    pub is_exposed: bool,
+    /// Whether a person has to agree to each such call.
+    pub needs_approval: bool,
+    /// JSON Schema of its fields.
+    pub fields: Value,
     /// One of `[llm.models]`; `None`: the default.
     pub model: Option<&'a str>,
     /// Whether that model is there.
@@ -25,6 +34,9 @@ impl Pipeline {
         self.0.agents.iter().map(|agent: &Configured| ConfiguredAgent {
             name: &agent.name,
             description: &agent.description,
+            is_exposed: agent.expose_as_tool,
+            needs_approval: agent.approval,
+            fields: FieldRules::new(&agent.fields).asked_schema(&[]),
             model: agent.model.as_deref(),
             has_model: self.0.agent.models.has(agent.model.as_deref()),
             limits: agent.limits(),

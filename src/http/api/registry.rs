@@ -1,5 +1,7 @@
 //! Registered tools that a model may call, agents that steps may name, and executors that a task may name.
 
+pub mod skills;
+
 use axum::Json;
 use serde::Serialize;
 use serde_json::Value;
@@ -60,10 +62,17 @@ pub struct OfferView {
 /// A configured agent, and what it can do.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct AgentView {
-    /// The name by which steps of pipelines call it.
+    /// The name by which agents and steps of pipelines call it.
     pub name: String,
     /// Its purpose, for people.
     pub description: String,
+    /// Whether other agents may call it as a tool.
+    pub exposed: bool,
+    /// Whether a person has to agree to each such call.
+    pub approval: bool,
+    /// JSON Schema of what it needs to be told.
+    #[schema(value_type = Object)]
+    pub fields: Value,
     /// One of `[llm.models]`; absent: the default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
@@ -109,6 +118,9 @@ impl AgentView {
         AgentView {
             name: agent.name.to_owned(),
             description: agent.description.to_owned(),
+            exposed: agent.is_exposed,
+            approval: agent.needs_approval,
+            fields: agent.fields.clone(),
             model: agent.model.map(str::to_owned),
             usable: agent.has_model,
             message: (!agent.has_model).then_some("no model is configured; set [llm.models.main]"),
@@ -170,7 +182,7 @@ fn limits_of_task(state: &HttpState, task: &Task) -> Option<ToolLimits> {
 
 /// List configured agents
 ///
-/// Those of `[[agents]]`, which steps of pipelines name. Each with whether it can be asked, and which tools its model is offered.
+/// Those of `[[agents]]`, which other agents call as tools, and steps of pipelines name. Each with whether it can be asked, and which tools its model is offered.
 #[utoipa::path(get, path = "/v1/agents", tag = "operations", security(("bearer" = ["tasks:read"])),
     params(("tenant_id" = Option<String>, Query, description = "What holds for this tenant")),
     responses((status = 200, body = Items<AgentView>)))]

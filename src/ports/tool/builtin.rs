@@ -7,6 +7,7 @@ mod http_send;
 mod notify;
 mod publish_event;
 pub mod read_data_file;
+pub mod skills;
 mod tasks;
 mod time;
 

@@ -65,6 +65,9 @@ pub struct ToolOutput {
     /// The data in the tool's own words, for the model; `None`: they speak for themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
+    /// Instructions of the operator that come along: the model follows them, unlike the data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<String>,
 }
 
 impl DefaultLevel {
@@ -136,12 +139,17 @@ impl OutputLevel {
 impl ToolOutput {
     /// An answer in words.
     pub fn text(text: impl Into<String>) -> ToolOutput {
-        ToolOutput { data: Value::String(text.into()), text: None }
+        ToolOutput { data: Value::String(text.into()), text: None, instructions: None }
     }
 
     /// An answer in JSON.
     pub fn json(data: Value) -> ToolOutput {
-        ToolOutput { data, text: None }
+        ToolOutput { data, text: None, instructions: None }
+    }
+
+    /// The answer with instructions of the operator.
+    pub fn with_instructions(self, instructions: impl Into<String>) -> ToolOutput {
+        ToolOutput { instructions: Some(instructions.into()), ..self }
     }
 
     /// All of it, as the model reads it. JSON has its line breaks: a model reads it better, and it is cut at one.
@@ -356,7 +364,7 @@ mod tests {
 
     #[test]
     fn own_words_of_a_tool_are_shown_in_place_of_its_data() {
-        let output = ToolOutput { data: items(2), text: Some("two".into()) };
+        let output = ToolOutput { text: Some("two".into()), ..ToolOutput::json(items(2)) };
         assert_eq!(output.whole(), "two");
         let output = ToolOutput { text: Some("w".repeat(600)), ..output };
         let shown = OutputLevel::Standard.shorten(&output, &output.whole()).unwrap();

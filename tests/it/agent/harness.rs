@@ -33,6 +33,7 @@ use reveille::ports::llm::fallback::{ChainLink, ModelOrigin};
 use reveille::ports::llm::pricing::TokenPrices;
 use reveille::ports::llm::tokens::TokenCounter;
 use reveille::ports::llm::{LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, Models, OnDelta, StopReason};
+use reveille::ports::skill::SkillLibrary;
 use reveille::ports::tool::access::ToolLimits;
 use reveille::ports::tool::{
     Definition, HostError, MissedByStep, TaskQuery, Tool, ToolContext, ToolError, ToolHost, ToolNotice, ToolOutput,
@@ -485,6 +486,20 @@ impl AgentHarness {
         AgentHarness { agent: Agent { tools, agents: Arc::new(agents), ..stage.agent }, ..stage }
     }
 
+    /// As it is, with the skills in this folder besides the tools.
+    pub fn with_skills(
+        answers: Vec<Result<ModelAnswer, LlmError>>,
+        tools: Vec<FakeTool>,
+        dir: &std::path::Path,
+    ) -> AgentHarness {
+        let stage = AgentHarness::new(answers, vec![]);
+        let skills = SkillLibrary::open(vec![dir.to_owned()], stage.clock.clone());
+        let tools = tools.into_iter().map(|tool| Arc::new(tool) as Arc<dyn Tool>);
+        let tools = tools.chain(reveille::ports::tool::builtin::skills::all(&skills)).collect();
+        let tools = Arc::new(ToolRegistry::new(tools).unwrap());
+        AgentHarness { agent: Agent { tools, skills, ..stage.agent }, ..stage }
+    }
+
     pub fn incoming(&self, text: &str) -> AgentRequest {
         let told = self.told.clone();
         AgentRequest {
@@ -501,6 +516,7 @@ impl AgentHarness {
             agent: None,
             asking: None,
             delegation: None,
+            skills: None,
             host: self.host.clone(),
             store: Arc::new(TranscriptSlice::of_run(self.store.clone())),
             stop: self.stop.clone(),

@@ -39,6 +39,7 @@ pub fn pipeline(stage: &AgentHarness) -> Pipeline {
         deny_tools: Vec::new(),
         model: None,
         fields: Vec::new(),
+        skills: None,
         expose_as_tool: true,
         approval: false,
         timeout_seconds: None,

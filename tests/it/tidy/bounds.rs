@@ -43,6 +43,15 @@ const TESTED: &[(&str, Tested)] = &[
         By("whole_batches_are_read_below_the_bound_and_nothing_beyond_twice_as_many"),
     ),
     ("src/engine/events/matcher/backlog.rs: PER_TENANT", By("tenant_with_many_waiting_is_full_and_another_is_not")),
+    (
+        "src/ports/skill/document.rs: INSTRUCTIONS",
+        By("instructions_are_taken_at_their_longest_and_cut_one_character_beyond_it"),
+    ),
+    ("src/domain/run/delegation.rs: MOST_DEEP", By("agents_call_each_other_at_most_three_deep")),
+    (
+        "src/agent/context/active_skills.rs: MOST_ACTIVE",
+        By("skills_use_each_other_in_no_circle_and_no_more_than_three_at_once"),
+    ),
     ("src/domain/conversation.rs: MESSAGE_LENGTH", By("message_is_taken_at_its_longest_and_refused_one_beyond_it")),
     ("src/domain/conversation.rs: REMEMBERED", By("of_many_and_long_runs_the_newest_are_told_within_the_bounds")),
     ("src/domain/conversation.rs: REMEMBERED_TEXT", By("of_many_and_long_runs_the_newest_are_told_within_the_bounds")),

@@ -43,7 +43,7 @@ const L1: &[&str] = &[
 ];
 const L2: &[&str] = &["store"];
 const L3A: &[&str] = &["egress", "vault"];
-const L3B: &[&str] = &["bus", "channel", "llm", "poll", "tool"];
+const L3B: &[&str] = &["bus", "channel", "llm", "poll", "skill", "tool"];
 const L4: &[&str] = &["agent"];
 const L5: &[&str] = &["executor"];
 const L6: &[&str] = &["engine", "http"];

@@ -110,6 +110,7 @@ impl AgentExecution {
             agent: self.agent.clone(),
             asking: None,
             delegation: None,
+            skills: None,
             host: world.host.clone(),
             store: Arc::new(transcript),
             stop: world.stop.clone(),

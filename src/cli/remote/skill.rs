@@ -1,0 +1,91 @@
+//! `reveille skill`: skills that agents may use, and whether a folder is one.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::base::unicode_safety::on_one_line;
+use crate::cli::screen::{cut, text_of};
+use crate::cli::{CliFailure, Client, Screen, ServiceArgs, Tone};
+use crate::config::Environment;
+use crate::ports::skill::{SkillSet, scan};
+
+#[derive(Debug, clap::Subcommand)]
+#[command(after_help = "\
+Examples:
+  reveille skill list               the skills of [skills] dir, and folders that are none with the reason
+  reveille skill check ./skills     the same of a folder on this machine; needs no service")]
+pub enum Command {
+    /// List the skills that agents may use
+    #[command(alias = "ls")]
+    List(ListArgs),
+    /// Look at the skills in folders on this machine, and say what is wrong with them
+    Check(CheckArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ListArgs {
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct CheckArgs {
+    /// A folder whose folders are skills
+    #[arg(value_name = "DIR", required = true)]
+    dirs: Vec<PathBuf>,
+}
+
+/// Characters of a description in a row.
+const CELL: usize = 60;
+
+pub async fn run(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    match command {
+        Command::List(args) => list(args, environment, screen).await,
+        Command::Check(args) => {
+            let set = tokio::task::spawn_blocking(move || scan(&args.dirs)).await?;
+            check(&set, screen)
+        }
+    }
+}
+
+async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let client = Client::new(&args.service, environment)?;
+    let answer = client.get(&["v1", "skills"], &[]).await?;
+    if args.service.json {
+        return Ok(screen.json(&json!({ "items": answer["items"] }))?);
+    }
+    let joined = |value: &Value| value.as_array().into_iter().flatten().map(text_of).collect::<Vec<_>>().join("; ");
+    let row = |skill: &Value| {
+        vec![
+            on_one_line(&text_of(&skill["name"])),
+            if skill["usable"] == true { "yes" } else { "no" }.to_owned(),
+            cut(&on_one_line(&text_of(&skill["description"])), CELL),
+            on_one_line(&joined(&skill["findings"])),
+        ]
+    };
+    let rows = answer["items"].as_array().into_iter().flatten().map(row).collect();
+    Ok(screen.table(&["name", "usable", "description", "findings"], rows)?)
+}
+
+fn check(set: &SkillSet, screen: &mut Screen) -> anyhow::Result<()> {
+    for skill in &set.skills {
+        screen.line(format!("{} {}", screen.tone(Tone::Good, "✓"), skill.document.name))?;
+        for warning in &skill.warnings {
+            screen.line(format!("  {} {}", screen.tone(Tone::Notable, "!"), on_one_line(warning)))?;
+        }
+    }
+    for unusable in &set.unusable {
+        let dir = on_one_line(&unusable.dir.display().to_string());
+        screen.line(format!("{} {dir}", screen.tone(Tone::Bad, "✗")))?;
+        for fault in &unusable.faults {
+            screen.line(format!("  {}", on_one_line(fault)))?;
+        }
+    }
+    match (set.skills.len(), set.unusable.len()) {
+        (0, 0) => Err(CliFailure::new("there is no folder with a SKILL.md").into()),
+        (_, 0) => Ok(()),
+        (_, 1) => Err(CliFailure::new("1 folder is no skill that can be used").into()),
+        (_, many) => Err(CliFailure::new(format!("{many} folders are no skills that can be used")).into()),
+    }
+}

@@ -1,0 +1,71 @@
+//! Skills that agents may use.
+
+use axum::Json;
+use serde::Serialize;
+
+use crate::base::token::Permission;
+use crate::http::error::ApiError;
+use crate::http::request::{Call, Items, Query};
+use crate::ports::skill::{Skill, UnusableSkill};
+
+/// A skill, or a folder that should be one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct SkillView {
+    /// Name of the skill; of a folder that is none, its path.
+    #[schema(example = "flight-check")]
+    pub name: String,
+    /// Its purpose, and when to use it.
+    pub description: String,
+    /// Whether agents may use it.
+    pub usable: bool,
+    /// The only tools that are used while it is active; absent: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed_tools: Option<Vec<String>>,
+    /// The model that answers while it is active; absent: that of the agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Its files, by their paths in its folder.
+    pub files: Vec<String>,
+    /// Reasons for which it can't be used, or oddities of one that can.
+    pub findings: Vec<String>,
+}
+
+impl SkillView {
+    fn of(skill: &Skill) -> SkillView {
+        let document = &skill.document;
+        SkillView {
+            name: document.name.clone(),
+            description: document.description.clone(),
+            usable: true,
+            allowed_tools: document.allowed_tools.clone(),
+            model: document.model().map(str::to_owned),
+            files: skill.files.clone(),
+            findings: skill.warnings.clone(),
+        }
+    }
+
+    fn of_unusable(unusable: &UnusableSkill) -> SkillView {
+        SkillView {
+            name: unusable.dir.display().to_string(),
+            description: String::new(),
+            usable: false,
+            allowed_tools: None,
+            model: None,
+            files: Vec::new(),
+            findings: unusable.faults.clone(),
+        }
+    }
+}
+
+/// List skills
+///
+/// Those in the folders of `[skills] dir`, as they were a few seconds ago at the most, and folders that are none with the reason.
+#[utoipa::path(get, path = "/v1/skills", tag = "operations", security(("bearer" = ["tasks:read"])),
+    responses((status = 200, body = Items<SkillView>)))]
+pub async fn list_skills(Call(state, caller): Call, query: Query) -> Result<Json<Items<SkillView>>, ApiError> {
+    caller.may(Permission::TasksRead)?;
+    query.done()?;
+    let set = state.skills.current();
+    let usable = set.skills.iter().map(SkillView::of);
+    Ok(Json(Items::whole(usable.chain(set.unusable.iter().map(SkillView::of_unusable)).collect())))
+}

@@ -1,0 +1,193 @@
+//! Skills in the Agent Skills format: folders with a `SKILL.md`. A model is shown their names first, the instructions of one that it
+//! uses, and files of that one when it asks for them. Scripts among these are text like the rest: nothing here executes them.
+
+pub mod document;
+mod folder;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::base::clock::Clock;
+use crate::base::invalid::{ValidationErrors, did_you_mean};
+use crate::ports::skill::document::SkillDocument;
+
+pub use folder::scan;
+
+/// How old a look at the folders may be.
+const RESCAN: Duration = Duration::from_secs(10);
+/// Folders that may be named.
+const MOST_DIRS: usize = 20;
+/// Longest file that is read, in bytes.
+const LONGEST_FILE: u64 = 1024 * 1024;
+
+/// `[skills]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The folder whose folders are skills, or several of them.
+    pub dir: SkillDirs,
+}
+
+/// One folder, or several.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(untagged)]
+pub enum SkillDirs {
+    /// One.
+    One(PathBuf),
+    /// Several; of two skills of one name, that of the earlier folder counts.
+    Several(Vec<PathBuf>),
+}
+
+impl Default for SkillDirs {
+    fn default() -> SkillDirs {
+        SkillDirs::Several(Vec::new())
+    }
+}
+
+impl Settings {
+    /// The folders, in order.
+    pub fn dirs(&self) -> Vec<PathBuf> {
+        match &self.dir {
+            SkillDirs::One(dir) => vec![dir.clone()],
+            SkillDirs::Several(dirs) => dirs.clone(),
+        }
+    }
+
+    /// Adds folders that are none; pointers begin with `/skills`.
+    pub fn check(&self, faults: &mut ValidationErrors) {
+        let dirs = self.dirs();
+        if dirs.len() > MOST_DIRS {
+            faults.add("/skills/dir", format!("must be at most {MOST_DIRS} folders"));
+        }
+        for dir in dirs.iter().filter(|dir| !dir.is_dir()) {
+            faults.add("/skills/dir", format!("there is no folder {}", dir.display()));
+        }
+    }
+}
+
+/// One skill.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Skill {
+    /// Its `SKILL.md`.
+    pub document: SkillDocument,
+    /// Its folder.
+    pub dir: PathBuf,
+    /// Its other files, by their paths within the folder.
+    pub files: Vec<String>,
+    /// Oddities that do not keep it from being used.
+    pub warnings: Vec<String>,
+}
+
+/// A folder that is no skill, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnusableSkill {
+    /// The folder.
+    pub dir: PathBuf,
+    /// Each reason, in a sentence.
+    pub faults: Vec<String>,
+}
+
+/// The skills at one time, by their names.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SkillSet {
+    /// Those that can be used, in the order of their names.
+    pub skills: Vec<Skill>,
+    /// Folders that are none.
+    pub unusable: Vec<UnusableSkill>,
+}
+
+impl SkillSet {
+    /// The skill of this name.
+    pub fn find(&self, name: &str) -> Option<&Skill> {
+        self.skills.iter().find(|skill| skill.document.name == name)
+    }
+
+    /// Names of all.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.skills.iter().map(|skill| skill.document.name.as_str())
+    }
+}
+
+/// The skills in the folders, looked for again every few seconds. Cheap to clone.
+#[derive(Clone)]
+pub struct SkillLibrary(Arc<Shelf>);
+
+struct Shelf {
+    dirs: Vec<PathBuf>,
+    clock: Clock,
+    set: RwLock<Arc<SkillSet>>,
+    looked_at: Mutex<Duration>,
+    is_looking: AtomicBool,
+}
+
+impl SkillLibrary {
+    /// The skills in these folders as they are now. Reads files: for a thread that may wait.
+    pub fn open(dirs: Vec<PathBuf>, clock: Clock) -> SkillLibrary {
+        let set = RwLock::new(Arc::new(scan(&dirs)));
+        let looked_at = Mutex::new(clock.elapsed());
+        SkillLibrary(Arc::new(Shelf { dirs, clock, set, looked_at, is_looking: AtomicBool::new(false) }))
+    }
+
+    /// No skills.
+    pub fn empty() -> SkillLibrary {
+        SkillLibrary::open(Vec::new(), Clock::system())
+    }
+
+    /// Whether any folder is named.
+    pub fn is_configured(&self) -> bool {
+        !self.0.dirs.is_empty()
+    }
+
+    /// The skills as they were a few seconds ago at the most; a look that is due is taken aside.
+    pub fn current(&self) -> Arc<SkillSet> {
+        let shelf = &self.0;
+        let is_old = shelf.clock.elapsed().saturating_sub(*shelf.looked_at.lock().expect("shelf lock")) >= RESCAN;
+        if self.is_configured() && is_old && !shelf.is_looking.swap(true, Ordering::AcqRel) {
+            let shelf = Arc::clone(shelf);
+            tokio::task::spawn_blocking(move || {
+                let set = scan(&shelf.dirs);
+                *shelf.set.write().expect("shelf lock") = Arc::new(set);
+                *shelf.looked_at.lock().expect("shelf lock") = shelf.clock.elapsed();
+                shelf.is_looking.store(false, Ordering::Release);
+            });
+        }
+        Arc::clone(&self.0.set.read().expect("shelf lock"))
+    }
+
+    /// The text of a file of a skill.
+    ///
+    /// # Errors
+    /// There is no such skill or file, or it is no text, in a sentence.
+    pub async fn read_file(&self, skill: &str, path: &str) -> Result<String, String> {
+        let set = self.current();
+        let Some(found) = set.find(skill) else { return Err(unknown(skill, &set)) };
+        if !found.files.iter().any(|file| file == path) {
+            let near = did_you_mean(path, found.files.iter().map(String::as_str));
+            return Err(format!("the skill `{skill}` has no file `{path}`{near}; it has {}", found.files.join(", ")));
+        }
+        let file = found.dir.join(path);
+        let read = tokio::task::spawn_blocking(move || read_text(&file)).await;
+        read.unwrap_or_else(|_| Err("the file can't be read".into()))
+    }
+}
+
+/// The sentence that there is no such skill.
+pub fn unknown(name: &str, set: &SkillSet) -> String {
+    let near = did_you_mean(name, set.names());
+    format!("there is no skill `{name}`{near}; there are {}", set.names().collect::<Vec<_>>().join(", "))
+}
+
+fn read_text(file: &Path) -> Result<String, String> {
+    let length = std::fs::metadata(file).map_err(|error| error.to_string())?.len();
+    if length > LONGEST_FILE {
+        return Err(format!("the file has {length} bytes; at most {LONGEST_FILE} are read"));
+    }
+    std::fs::read_to_string(file).map_err(|error| match error.kind() {
+        std::io::ErrorKind::InvalidData => "the file is no text".to_owned(),
+        _ => error.to_string(),
+    })
+}
