@@ -27,7 +27,6 @@ pub mod verify;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tracing::Span;
 use uuid::Uuid;
 
 use crate::agent::calls::ToolRunner;
@@ -49,7 +48,6 @@ use crate::agent::stream::StreamEmitter;
 use crate::agent::tool_offers::ToolOffers;
 use crate::agent::verify::{AnswerVerification, Verifiers};
 use crate::base::compute::Compute;
-use crate::base::metrics::trace;
 use crate::domain::approval::{Approval, OpenQuestion, Policy};
 use crate::domain::run::outcome::REASON_BUDGET;
 use crate::domain::run::{ReactLoopResult, RunError, TranscriptMessage, Usage};
@@ -189,8 +187,8 @@ impl Agent {
         self.check_pending_agents(&mut prepared).await?;
         Ok(match self.react_loop(prepared).await? {
             LoopEnd::Answered(result) => {
-                log_account(incoming, &result);
-                note_content(incoming, &result.response).await;
+                incoming.log_account(&result);
+                incoming.note_content(&result.response).await;
                 AgentResponse::Answered(result)
             }
             LoopEnd::Suspended(suspension) => AgentResponse::Suspended(suspension),
@@ -383,31 +381,4 @@ impl Agent {
         };
         react.run().await
     }
-}
-
-/// Notes message and answer on the span of the agent, where spans have content, unless there is a secret in them.
-async fn note_content(incoming: &AgentRequest, answer: &str) {
-    if !trace::has_content() {
-        return;
-    }
-    for (field, text) in [(trace::INPUT, incoming.text.as_str()), (trace::OUTPUT, answer)] {
-        if !incoming.known.finds(text).await {
-            trace::note(&Span::current(), field, text);
-        }
-    }
-}
-
-/// Logs what an answer took. Never delays or fails it.
-fn log_account(incoming: &AgentRequest, result: &ReactLoopResult) {
-    tracing::debug!(
-        run_id = %incoming.run_id,
-        tenant_id = %incoming.tenant,
-        turns = result.turns,
-        tool_calls = result.usage.tool_calls,
-        input_tokens = result.usage.input_tokens,
-        output_tokens = result.usage.output_tokens,
-        cost_micros = result.usage.cost_micros,
-        duration_ms = result.duration_ms,
-        "message answered"
-    );
 }

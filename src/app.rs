@@ -8,6 +8,7 @@ mod extras;
 mod foreign_keys;
 mod stranded;
 mod validated;
+mod warnings;
 
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
@@ -58,6 +59,7 @@ use foreign_keys::refuse_foreign_keys;
 use stranded::warn_of_stranded_events;
 pub(crate) use stranded::{WAY_BACK, stranded_events_warning};
 pub use validated::{Validated, validate};
+use warnings::{warn_of_bus, warn_of_role};
 
 /// Secrets and files that were made at the first start, to be shown once.
 #[derive(Debug, Default)]
@@ -336,26 +338,6 @@ impl App {
 /// Makes a directory that only we may read; one that is there stays as its owner made it.
 fn private_dir(path: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
-}
-
-/// The promise that tenants can't see each other has two walls; without the second one the service works on.
-async fn warn_of_role(store: &Store) -> anyhow::Result<()> {
-    if store.facts().await?.above_row_security {
-        tracing::warn!(
-            "the database role is a superuser or has BYPASSRLS, so the database does not keep tenants apart; \
-             give the service a role of its own: create role reveille login nosuperuser nobypassrls"
-        );
-    }
-    Ok(())
-}
-
-/// Warns of a bus server that does not keep accepted events durably, as far as it is set up; the service works on
-/// without it.
-async fn warn_of_bus(bus: &dyn Bus) {
-    match bus.concerns().await {
-        Ok(concerns) => concerns.iter().for_each(|concern| tracing::warn!("{concern}")),
-        Err(error) => tracing::warn!(%error, "the event bus does not answer; it is asked again by itself"),
-    }
 }
 
 /// The names that drafts of tasks may use.

@@ -24,8 +24,8 @@
 //! - [`domain`], data and transitions, no `await`: [`actor`], [`approval`], [`budget`], [`conversation`], [`credential`],
 //!   [`data_file`], [`event`], [`halt`], [`notification`], [`quota`], [`run`], [`task`], [`trigger`].
 //! - [`store`]: the only place that knows a database.
-//! - [`ports`], a trait and a list each, one file per adapter: [`egress`], [`vault`]; then [`bus`], [`channel`], [`llm`],
-//!   [`poll`], [`skill`], [`tool`].
+//! - [`ports`], a trait and a list each, one file per adapter: [`egress`], [`skill`], [`vault`]; then [`bus`],
+//!   [`channel`], [`llm`], [`poll`], [`tool`].
 //! - [`agent`]: reasoning, no storage.
 //! - [`executor`]: how a run is executed.
 //! - [`engine`] and [`http`]: services, and the API.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use chrono_tz::Tz;
 use serde_json::{Map, Value};
+use tracing::Span;
 use uuid::Uuid;
 
 use crate::agent::checkpoint::Added;
@@ -15,9 +16,10 @@ use crate::agent::slot::RunSlot;
 use crate::agent::stop::StopSignal;
 use crate::base::clock::Clock;
 use crate::base::id::Tenant;
+use crate::base::metrics::trace;
 use crate::domain::approval::PolicyRules;
 use crate::domain::credential::Reference;
-use crate::domain::run::{Delegation, StreamEvent, ToolAttribution, TranscriptMessage};
+use crate::domain::run::{Delegation, ReactLoopResult, StreamEvent, ToolAttribution, TranscriptMessage};
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::{ToolHost, UsedSecrets};
 
@@ -102,6 +104,33 @@ impl AgentRequest {
         let user = TranscriptMessage::User { text: self.text.clone(), metadata: self.metadata.clone() };
         let messages = std::iter::once(TranscriptMessage::system(system)).chain(history).chain([user]);
         messages.map(Added::plain).collect()
+    }
+
+    /// Notes message and answer on the span of the agent, where spans have content, unless there is a secret in them.
+    pub(in crate::agent) async fn note_content(&self, answer: &str) {
+        if !trace::has_content() {
+            return;
+        }
+        for (field, text) in [(trace::INPUT, self.text.as_str()), (trace::OUTPUT, answer)] {
+            if !self.known.finds(text).await {
+                trace::note(&Span::current(), field, text);
+            }
+        }
+    }
+
+    /// Logs what an answer took. Never delays or fails it.
+    pub(in crate::agent) fn log_account(&self, result: &ReactLoopResult) {
+        tracing::debug!(
+            run_id = %self.run_id,
+            tenant_id = %self.tenant,
+            turns = result.turns,
+            tool_calls = result.usage.tool_calls,
+            input_tokens = result.usage.input_tokens,
+            output_tokens = result.usage.output_tokens,
+            cost_micros = result.usage.cost_micros,
+            duration_ms = result.duration_ms,
+            "message answered"
+        );
     }
 }
 

@@ -114,9 +114,9 @@ impl SkillSet {
 
 /// The skills in the folders, looked for again every few seconds. Cheap to clone.
 #[derive(Clone)]
-pub struct SkillLibrary(Arc<Shelf>);
+pub struct SkillLibrary(Arc<SkillFolders>);
 
-struct Shelf {
+struct SkillFolders {
     dirs: Vec<PathBuf>,
     clock: Clock,
     set: RwLock<Arc<SkillSet>>,
@@ -129,7 +129,7 @@ impl SkillLibrary {
     pub fn open(dirs: Vec<PathBuf>, clock: Clock) -> SkillLibrary {
         let set = RwLock::new(Arc::new(scan(&dirs)));
         let looked_at = Mutex::new(clock.elapsed());
-        SkillLibrary(Arc::new(Shelf { dirs, clock, set, looked_at, is_looking: AtomicBool::new(false) }))
+        SkillLibrary(Arc::new(SkillFolders { dirs, clock, set, looked_at, is_looking: AtomicBool::new(false) }))
     }
 
     /// No skills.
@@ -144,18 +144,18 @@ impl SkillLibrary {
 
     /// The skills as they were a few seconds ago at the most; a look that is due is taken aside.
     pub fn current(&self) -> Arc<SkillSet> {
-        let shelf = &self.0;
-        let is_old = shelf.clock.elapsed().saturating_sub(*shelf.looked_at.lock().expect("shelf lock")) >= RESCAN;
-        if self.is_configured() && is_old && !shelf.is_looking.swap(true, Ordering::AcqRel) {
-            let shelf = Arc::clone(shelf);
+        let folders = &self.0;
+        let is_old = folders.clock.elapsed().saturating_sub(*folders.looked_at.lock().expect("folders lock")) >= RESCAN;
+        if self.is_configured() && is_old && !folders.is_looking.swap(true, Ordering::AcqRel) {
+            let folders = Arc::clone(folders);
             tokio::task::spawn_blocking(move || {
-                let set = scan(&shelf.dirs);
-                *shelf.set.write().expect("shelf lock") = Arc::new(set);
-                *shelf.looked_at.lock().expect("shelf lock") = shelf.clock.elapsed();
-                shelf.is_looking.store(false, Ordering::Release);
+                let set = scan(&folders.dirs);
+                *folders.set.write().expect("folders lock") = Arc::new(set);
+                *folders.looked_at.lock().expect("folders lock") = folders.clock.elapsed();
+                folders.is_looking.store(false, Ordering::Release);
             });
         }
-        Arc::clone(&self.0.set.read().expect("shelf lock"))
+        Arc::clone(&self.0.set.read().expect("folders lock"))
     }
 
     /// The text of a file of a skill.

@@ -235,8 +235,8 @@ pub trait Tool: Send + Sync {
         0
     }
 
-    /// What a person has to supply before a call with these arguments; `None`: nothing. The call is made with the arguments that
-    /// the answer gives.
+    /// Input that a person has to supply before a call with these arguments; `None`: nothing. The call is made with the
+    /// arguments that the answer gives.
     fn input(&self, _arguments: &Value) -> Option<InputForm> {
         None
     }

@@ -13,7 +13,7 @@ use crate::ports::skill::{SkillSet, scan};
 #[derive(Debug, clap::Subcommand)]
 #[command(after_help = "\
 Examples:
-  reveille skill list               the skills of [skills] dir, and folders that are none with the reason
+  reveille skill list               the skills, and the folders of [skills] dir that hold none
   reveille skill check ./skills     the same of a folder on this machine; needs no service")]
 pub enum Command {
     /// List the skills that agents may use

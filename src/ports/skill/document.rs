@@ -28,7 +28,7 @@ pub struct SkillDocument {
     pub description: String,
     /// Its licence.
     pub license: Option<String>,
-    /// What it needs.
+    /// Its needs.
     pub compatibility: Option<String>,
     /// More about it.
     pub metadata: BTreeMap<String, String>,

@@ -67,7 +67,10 @@ async fn approval_is_listed_read_and_approved_and_its_run_goes_on(api: Api) {
     let after = api.ask("GET", &path, Some(&token), None).await.expect(200);
     assert_eq!(after["outcome"], json!({ "is_error": false, "text": "sent" }));
     let run = api.ask("GET", &format!("/v1/runs/{}", asked.run), Some(&token), None).await.expect(200);
-    assert_eq!(run["approvals"], json!([{ "id": approval.id, "status": "approved", "tool": "send_note" }]));
+    assert_eq!(
+        run["approvals"],
+        json!([{ "id": approval.id, "kind": "approval", "status": "approved", "tool": "send_note" }])
+    );
     let pending = api.ask("GET", "/v1/approvals?status=pending", Some(&token), None).await.expect(200);
     assert_eq!(pending["items"], json!([]));
 }

@@ -279,7 +279,7 @@ async fn unknown_format_is_not_guessed_at(world: &StoreHarness) {
         panic!("it went on")
     };
     assert_eq!(fault.code, "unknown_transcript_format");
-    assert!(fault.message.contains("the format 99, and this release reads up to 2"), "{}", fault.message);
+    assert!(fault.message.contains("the format 99, and this release reads up to 3"), "{}", fault.message);
     world.plant("update turns set format = 2 where seq = 1").await;
     assert_eq!(world.store.checkpoint(started.run.id, 0, 9).await.unwrap(), conversation());
 }

@@ -42,8 +42,8 @@ const L1: &[&str] = &[
     "trigger",
 ];
 const L2: &[&str] = &["store"];
-const L3A: &[&str] = &["egress", "vault"];
-const L3B: &[&str] = &["bus", "channel", "llm", "poll", "skill", "tool"];
+const L3A: &[&str] = &["egress", "skill", "vault"];
+const L3B: &[&str] = &["bus", "channel", "llm", "poll", "tool"];
 const L4: &[&str] = &["agent"];
 const L5: &[&str] = &["executor"];
 const L6: &[&str] = &["engine", "http"];
@@ -114,7 +114,7 @@ fn allowed(module: &str) -> Option<Vec<&'static str>> {
     let in_layer = |layer: &[&str]| layer.contains(&module);
     let of = |layers: &[&[&'static str]]| Some(layers.concat());
     match module {
-        "agent" => of(&[L0, L1, &["llm", "tool"]]),
+        "agent" => of(&[L0, L1, &["llm", "skill", "tool"]]),
         "engine" => of(&[L0, L1, L2, L3A, L3B, L4, L5]),
         "http" => of(&[L0, L1, L2, L3A, L3B, L5]),
         _ if in_layer(L0) => of(&[L0]),

@@ -1,0 +1,24 @@
+//! Warnings of what works, and is not as it should be.
+
+use crate::ports::bus::Bus;
+use crate::store::Store;
+
+/// The promise that tenants can't see each other has two walls; without the second one the service works on.
+pub(super) async fn warn_of_role(store: &Store) -> anyhow::Result<()> {
+    if store.facts().await?.above_row_security {
+        tracing::warn!(
+            "the database role is a superuser or has BYPASSRLS, so the database does not keep tenants apart; \
+             give the service a role of its own: create role reveille login nosuperuser nobypassrls"
+        );
+    }
+    Ok(())
+}
+
+/// Warns of a bus server that does not keep accepted events durably, as far as it is set up; the service works on
+/// without it.
+pub(super) async fn warn_of_bus(bus: &dyn Bus) {
+    match bus.concerns().await {
+        Ok(concerns) => concerns.iter().for_each(|concern| tracing::warn!("{concern}")),
+        Err(error) => tracing::warn!(%error, "the event bus does not answer; it is asked again by itself"),
+    }
+}
