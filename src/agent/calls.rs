@@ -295,8 +295,9 @@ impl ToolRunner<'_> {
         {
             return Ok(Attempt::failed(refused));
         }
-        let (call, answered) = match self.consent.input((turn, question), call, tool, asked.input_of(&call.id)).await? {
-            InputVerdict::Ready { call, notice } => (call, notice),
+        let supplied = self.consent.input((turn, question), call, tool, asked.input_of(&call.id)).await?;
+        let (call, answered, supplied_before) = match supplied {
+            InputVerdict::Ready { call, notice, begun } => (call, notice, begun),
             InputVerdict::Ask(question) => return Ok(Attempt::Open(PendingCall::Ask(question, None))),
             InputVerdict::Wait(question) => return Ok(Attempt::Open(PendingCall::Put(question))),
             InputVerdict::Refused(error) => return Ok(Attempt::failed(error)),
@@ -326,7 +327,7 @@ impl ToolRunner<'_> {
                 ConsentVerdict::Refused(observed, reasons) => return Ok(Attempt::done(Err(observed), None, reasons)),
                 ConsentVerdict::Run { arguments, approval, again, reasons } => (arguments, approval, again, reasons),
             };
-        let begun_before = again || (resumed && approval.is_none());
+        let begun_before = again || (approval.is_none() && supplied_before.unwrap_or(resumed));
         if begun_before && !tool.definition().idempotent {
             return Ok(Attempt::done(Err(unknown_outcome_error()), approval, reasons));
         }

@@ -212,6 +212,12 @@ impl Checkpoint {
         compactions.fold(whole, compacted)
     }
 
+    /// The entries that stand before the last message with calls; all of them, where there is none.
+    pub fn entries_before_calls(&self) -> usize {
+        let is_last = |entry: &TranscriptEntry| entry.turn > 0 && !calls_of(&entry.message).is_empty();
+        self.entries.iter().rposition(is_last).unwrap_or(self.entries.len())
+    }
+
     /// The calls of the last turn that have no result: intended, perhaps begun, perhaps done.
     pub fn open_calls(&self) -> Vec<ToolCall> {
         let Some(last) = self.assistant_entries().next_back() else { return vec![] };

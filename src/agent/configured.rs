@@ -13,6 +13,7 @@ use crate::base::invalid::{ValidationErrors, did_you_mean, escape};
 use crate::domain::approval::PolicyRules;
 use crate::domain::approval::settings::Override;
 use crate::ports::tool::access::{ToolLimits, check_names};
+use crate::ports::tool::builtin::skills::SKILL_TOOLS;
 
 /// One entry of `[[agents]]`.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
@@ -123,9 +124,13 @@ impl Configured {
         }
     }
 
-    /// The tools that it may use.
+    /// The tools that it may use: those that it names, and with skills those that read them.
     pub fn limits(&self) -> ToolLimits {
-        ToolLimits { allow: self.tools.clone(), deny: self.deny_tools.clone() }
+        let mut allow = self.tools.clone();
+        if let Some(tools) = allow.as_mut().filter(|_| self.skills.as_ref().is_some_and(|skills| !skills.is_empty())) {
+            tools.extend(SKILL_TOOLS.map(str::to_owned));
+        }
+        ToolLimits { allow, deny: self.deny_tools.clone() }
     }
 
     /// The agent as its calls are judged. Rules that [`Configured::check`] found fault with say nothing.

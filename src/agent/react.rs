@@ -12,6 +12,7 @@ use crate::agent::budget;
 use crate::agent::calls::ToolRunner;
 use crate::agent::calls::pending_call::PendingCall;
 use crate::agent::checkpoint::{Added, Checkpoint};
+use crate::agent::context::ContextWindow;
 use crate::agent::context::active_skills::{SkillScope, SkillStack};
 use crate::agent::context::refocus;
 use crate::agent::context::summary::SummaryWriter;
@@ -91,8 +92,9 @@ impl ReactLoop<'_> {
         let begun = self.clock.elapsed();
         let (mut calls, mut resumed) = (self.checkpoint.open_calls(), true);
         loop {
-            self.apply_skills()?;
             if !calls.is_empty() {
+                // a skill that one of them activates is active behind them all, wherever the others go on
+                self.apply_skills(self.checkpoint.entries_before_calls())?;
                 let open = self.run_calls(&calls, resumed).await?;
                 if !open.is_empty() {
                     self.end_summary();
@@ -108,7 +110,7 @@ impl ReactLoop<'_> {
             }
             self.stop.check()?;
             self.loops.check()?;
-            self.apply_skills()?;
+            self.apply_skills(self.checkpoint.entries().len())?;
             (calls, resumed) = (self.model_turn().await?, false);
         }
     }
@@ -156,14 +158,17 @@ impl ReactLoop<'_> {
         Suspension { asks, open, usage: self.checkpoint.usage() }
     }
 
-    /// Goes by the skills that are active now: with their model, and with no other tools than theirs.
-    fn apply_skills(&mut self) -> Result<(), RunError> {
-        let stack = self.skills.stack(self.checkpoint.entries());
+    /// Goes by the skills that are active behind so many entries: with their model, and with no other tools than theirs.
+    fn apply_skills(&mut self, entries: usize) -> Result<(), RunError> {
+        let stack = self.skills.stack(&self.checkpoint.entries()[..entries]);
         if stack != self.stack {
             let agent = self.caller.agent;
             let names: Vec<&str> = self.caller.offered.iter().copied().filter(|name| stack.allows(name)).collect();
             self.offered = agent.offers.select(&agent.tools, &names);
             self.chain = agent.chain(self.caller.incoming, stack.model.as_deref())?;
+            let (counter, limit) = (self.chain.counter(), self.chain.context_token_limit());
+            self.view.window = ContextWindow::new(&agent.settings, &agent.context, counter, limit);
+            self.caller.window = self.view.window;
             self.stack = stack;
         }
         Ok(())

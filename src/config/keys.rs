@@ -29,16 +29,17 @@ pub fn shown_in(text: &str) -> BTreeSet<String> {
     let mut shown = BTreeSet::new();
     for line in text.lines().map(|line| example(line).unwrap_or(line)) {
         if let Some((name, _)) = line.strip_prefix('[').and_then(|line| line.split_once(']')) {
-            table = match name.strip_prefix('[') {
-                Some(entries) => {
+            let (entries, is_list) = name.strip_prefix('[').map_or((name, false), |entries| (entries, true));
+            // a table or a list below the list is one of its last entry
+            let below = list.as_ref().and_then(|list: &String| Some((list, entries.strip_prefix(list.as_str())?)));
+            table = match (below, is_list) {
+                (Some((list, below)), true) => format!("{list}{EACH}.{below}.{EACH}"),
+                (Some((list, below)), false) => format!("{list}{EACH}.{below}"),
+                (None, true) => {
                     list = Some(format!("{entries}."));
                     format!("{entries}.{EACH}")
                 }
-                // a table below the list is one of its last entry
-                None => match list.as_ref().and_then(|list| Some((list, name.strip_prefix(list.as_str())?))) {
-                    Some((list, below)) => format!("{list}{EACH}.{below}"),
-                    None => name.to_owned(),
-                },
+                (None, false) => entries.to_owned(),
             };
         } else if let Some((key, _)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) {
             let path = format!("{table}.{key}");

@@ -328,10 +328,33 @@ async fn flight_is_booked(model: &TalkingModel, mut service: Service) {
         assert_eq!((&decided["state"], &decided["run_id"]), (&json!("succeeded"), &waiting["run_id"]), "{decided:#}");
         assert_eq!(model.held(), held, "{reply}");
     }
+    // a repetition decides nothing else than the first did, and whoever may only talk decides nothing
+    let again = json!({ "tenant_id": "ann", "message": "yes", "conversation_id": id });
+    let repeated = async || {
+        let request = client.request(Method::POST, "/v1/chat").header("idempotency-key", "one yes").json(&again);
+        answer_of(request).await.1
+    };
+    let (_, first) = client.say("hold one", Some(&id)).await;
+    assert_eq!(repeated().await["state"], "succeeded");
+    let (_, second) = client.say("hold one", Some(&id)).await;
+    let heard = repeated().await;
+    assert_eq!((&heard["run_id"], &heard["state"]), (&first["run_id"], &json!("succeeded")), "{heard:#}");
+    let wish = json!({ "name": "widget", "tenant_id": "ann", "scopes": ["runs:write"] });
+    let (status, token) = client.ask(Method::POST, "/v1/tokens", Some(wish)).await;
+    assert_eq!(status, 201, "{token}");
+    let request = client.http.post(format!("{}/v1/chat", client.url)).bearer_auth(id_of(&token["token"]));
+    let (_, back) = answer_of(request.json(&again)).await;
+    assert!(back["asked_back"].as_str().expect("words").contains("lacks `approvals:decide`"), "{back:#}");
+    assert_eq!((&back["run_id"], model.held().len()), (&second["run_id"], 3));
+    client.say("no", Some(&id)).await;
     let (_, several) = client.say("hold two seats", Some(&id)).await;
     assert_eq!(several["pending_approvals"].as_array().unwrap().len(), 2, "{several:#}");
     let (_, back) = client.say("yes", Some(&id)).await;
-    assert!(back["asked_back"].as_str().unwrap().contains("Several calls wait"), "{back:#}");
+    assert!(back["asked_back"].as_str().unwrap().contains("Several questions are open"), "{back:#}");
+    let named = format!("{}: no", id_of(&several["pending_approvals"][1]["id"]));
+    let (_, one_left) = client.say(&named, Some(&id)).await;
+    let left = one_left["pending_approvals"].as_array().unwrap();
+    assert_eq!((left.len(), &left[0]), (1, &several["pending_approvals"][0]), "{one_left:#}");
     let cancelled =
         client.ask(Method::POST, &format!("/v1/runs/{}/cancel", id_of(&several["run_id"])), Some(json!({}))).await;
     assert_eq!(cancelled.0, 200);

@@ -57,7 +57,7 @@ impl ToolRunner<'_> {
                 let message = format!("the agent has not answered within {} s", limit.as_secs_f64());
                 return DelegationEnd::Answered(
                     Err(ToolError::for_model(ToolFailure::Timeout, "timeout", message)),
-                    store.delegated_usage(),
+                    store.whole_usage(),
                 );
             }
         };
@@ -80,7 +80,7 @@ impl ToolRunner<'_> {
             Err(RunError::Fail { fault } | RunError::Retry { fault, .. }) => {
                 let RunFault { code, message, .. } = fault;
                 let error = ToolError::for_model(ToolFailure::ExecutionError, code, message);
-                DelegationEnd::Answered(Err(error), store.delegated_usage())
+                DelegationEnd::Answered(Err(error), store.whole_usage())
             }
             Err(error) => DelegationEnd::Ended(error),
         }
@@ -153,7 +153,6 @@ fn metadata(call: &ToolCall, agent: &AgentTool) -> Map<String, Value> {
 fn sink_of(sink: &StreamSink, agent: &str) -> StreamSink {
     let (sink, agent) = (Arc::clone(sink), agent.to_owned());
     Arc::new(move |event| {
-        // that of an agent further in has its name
         if let Some(event) = event.of_agent(&agent) {
             sink(event);
         }

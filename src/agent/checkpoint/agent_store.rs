@@ -89,6 +89,11 @@ pub trait AgentStore: Send + Sync {
         Usage::default()
     }
 
+    /// Usage of the agent itself as far as it is stored, and of those that it has called.
+    fn whole_usage(&self) -> Usage {
+        Usage::default()
+    }
+
     /// Whether a budget holds for the run: then each call of a model is reserved before it is made.
     fn is_budgeted(&self) -> bool {
         false

@@ -19,6 +19,8 @@ pub struct TranscriptSlice {
     part: SlicePart,
     /// The numbers in the run of the agent's entries, in order.
     numbers: Mutex<Vec<i64>>,
+    /// The agent's own usage, as far as it is stored.
+    own: Mutex<Usage>,
     /// Usage of the agents that it has called.
     below: Arc<Mutex<Usage>>,
     /// That of each of its callers, which its own adds to.
@@ -38,6 +40,8 @@ enum SlicePart {
 /// The transcript that all agents of a run write to.
 struct SharedTranscript {
     store: Arc<dyn AgentStore>,
+    /// Held from the taking of numbers until the entries are stored: whoever follows the run reads them in order.
+    appending: tokio::sync::Mutex<()>,
     /// Number of the next entry.
     next: AtomicI64,
     /// The last turn that was begun.
@@ -58,7 +62,7 @@ impl TranscriptSlice {
     }
 
     fn new(run: Arc<SharedTranscript>, part: SlicePart, above: Vec<Arc<Mutex<Usage>>>) -> TranscriptSlice {
-        TranscriptSlice { run, part, numbers: Mutex::default(), below: Arc::default(), above }
+        TranscriptSlice { run, part, numbers: Mutex::default(), own: Mutex::default(), below: Arc::default(), above }
     }
 
     /// The agent's entries, with the numbers that they have in the run.
@@ -94,6 +98,7 @@ impl TranscriptSlice {
 
     /// Counts entries that are stored now.
     fn count(&self, usage: Usage) {
+        *self.own.lock().expect("usage lock") += usage;
         for above in &self.above {
             *above.lock().expect("usage lock") += usage;
         }
@@ -102,8 +107,8 @@ impl TranscriptSlice {
 
 impl SharedTranscript {
     fn new(store: Arc<dyn AgentStore>) -> Arc<SharedTranscript> {
-        let (next, turn, others) = Default::default();
-        Arc::new(SharedTranscript { store, next, turn, others })
+        let (appending, next, turn, others) = Default::default();
+        Arc::new(SharedTranscript { store, appending, next, turn, others })
     }
 
     fn note_read(&self, all: &[TranscriptEntry]) {
@@ -162,6 +167,7 @@ impl AgentStore for TranscriptSlice {
                 turns.retain(|turn| *turn > call.turn);
             }
             *self.below.lock().expect("usage lock") = self.run.usage_below(turns);
+            *self.own.lock().expect("usage lock") = usage_of(&own);
             let numbers: Vec<i64> = own.iter().map(|entry| entry.seq).collect();
             *self.numbers.lock().expect("numbers lock") = numbers.clone();
             let of_own = |number: i64| numbers.partition_point(|known| *known < number) as i64;
@@ -177,6 +183,7 @@ impl AgentStore for TranscriptSlice {
     fn append(&self, entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>> {
         Box::pin(async move {
             let usage = usage_of(&entries);
+            let _one_at_a_time = self.run.appending.lock().await;
             self.run.store.append(self.stored_form(entries)).await?;
             self.count(usage);
             Ok(())
@@ -191,6 +198,7 @@ impl AgentStore for TranscriptSlice {
     ) -> BoxFuture<'_, Result<bool, AppendError>> {
         Box::pin(async move {
             let usage = usage_of(&entries);
+            let _one_at_a_time = self.run.appending.lock().await;
             let is_reserved = self.run.store.append_and_reserve(self.stored_form(entries), turn, bound).await?;
             self.count(usage);
             Ok(is_reserved)
@@ -213,6 +221,12 @@ impl AgentStore for TranscriptSlice {
 
     fn delegated_usage(&self) -> Usage {
         *self.below.lock().expect("usage lock")
+    }
+
+    fn whole_usage(&self) -> Usage {
+        let mut usage = self.delegated_usage();
+        usage += *self.own.lock().expect("usage lock");
+        usage
     }
 
     fn is_budgeted(&self) -> bool {
@@ -354,6 +368,8 @@ mod tests {
         one.append(vec![paid(2, 4, 10)]).await.unwrap();
         let below = |store: &dyn AgentStore| store.delegated_usage().input_tokens;
         assert_eq!((below(&run), below(&*one), below(&*two)), (1_120, 1_000, 0));
+        let whole = |store: &dyn AgentStore| store.whole_usage().input_tokens;
+        assert_eq!((whole(&run), whole(&*one), whole(&*two)), (1_121, 1_020, 100));
 
         let seqs: Vec<i64> = store.0.lock().unwrap().iter().map(|entry| entry.seq).collect();
         assert_eq!(seqs, [0, 1, 2, 3, 4, 5, 6]);
@@ -362,6 +378,41 @@ mod tests {
         assert_eq!((below(&again), again.take_turn(1)), (1_120, 6));
         let one = again.delegated(call(1, "a")).unwrap();
         assert_eq!(one.load().await.unwrap(), [paid(0, 1, 0), paid(1, 2, 10), paid(2, 4, 10)]);
-        assert_eq!(below(&*one), 1_000);
+        assert_eq!((below(&*one), whole(&*one)), (1_000, 1_020));
+    }
+
+    /// A store that takes its time for the first entries that it is given.
+    #[derive(Default)]
+    struct SlowAtFirst(Entries);
+
+    impl AgentStore for SlowAtFirst {
+        fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>> {
+            self.0.load()
+        }
+
+        fn append(&self, entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>> {
+            Box::pin(async {
+                if entries.first().is_some_and(|first| first.seq == 0) {
+                    for _ in 0..3 {
+                        tokio::task::yield_now().await;
+                    }
+                }
+                self.0.append(entries).await
+            })
+        }
+
+        fn defer(&self, _: Vec<TranscriptEntry>) {}
+    }
+
+    #[tokio::test]
+    async fn entries_of_agents_that_speak_at_once_are_stored_in_the_order_of_their_numbers() {
+        let store = Arc::new(SlowAtFirst::default());
+        let run = TranscriptSlice::of_run(store.clone());
+        assert!(run.load().await.unwrap().is_empty());
+        let (one, two) = (run.delegated(call(1, "a")).unwrap(), run.delegated(call(1, "b")).unwrap());
+        let appended = tokio::join!(one.append(vec![entry(0, said("a"))]), two.append(vec![entry(0, said("b"))]));
+        assert_eq!(appended, (Ok(()), Ok(())));
+        let seqs: Vec<i64> = store.0.0.lock().unwrap().iter().map(|entry| entry.seq).collect();
+        assert_eq!(seqs, [0, 1]);
     }
 }

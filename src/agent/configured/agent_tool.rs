@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 
-use crate::agent::configured::fields::{FieldRules, TASK_INSTRUCTION};
+use crate::agent::configured::fields::{FieldRules, LONGEST_TEXT, TASK_INSTRUCTION};
 use crate::agent::{CallingAgent, Configured};
 use crate::base::invalid::did_you_mean;
 use crate::base::template::untrusted::fenced;
@@ -128,8 +128,9 @@ impl Tool for AgentTool {
         let names: Vec<&str> = collected.missing.iter().map(|(name, _)| name.as_str()).collect();
         let line = |(name, why): &(String, String)| format!("{name}: {why}");
         let mut values = collected.values;
-        if let Some(instruction) = arguments.get(TASK_INSTRUCTION) {
-            values.insert(TASK_INSTRUCTION.to_owned(), instruction.clone());
+        if let Some(instruction) = arguments[TASK_INSTRUCTION].as_str() {
+            let instruction: String = instruction.chars().take(LONGEST_TEXT as usize).collect();
+            values.insert(TASK_INSTRUCTION.to_owned(), instruction.into());
         }
         let mut parameters = self.rules.asked_schema(&collected.missing);
         // it goes along, and is no field of the form's own
@@ -148,6 +149,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::domain::approval::arguments::misfits;
 
     fn agent(written: Value) -> AgentTool {
         let mut whole = json!({
@@ -187,6 +189,13 @@ mod tests {
             (json!({ "task_instruction": "quiet" }), json!(["party"]))
         );
         assert!(form.description.starts_with("party: "), "{}", form.description);
+        for odd in [json!(null), json!(3), json!("x".repeat(10_001))] {
+            let form = tool.input(&json!({ "task_instruction": odd })).unwrap();
+            let whole =
+                json!({ "party": 4, "task_instruction": form.values["task_instruction"].as_str().unwrap_or("") });
+            assert_eq!(misfits(&form.parameters, &whole, ""), [], "an answer is taken: {odd}");
+            assert!(form.values["task_instruction"].is_string() || form.values == json!({}), "{}", form.values);
+        }
         let message = tool.message(&json!({ "party": "4", "task_instruction": "quiet" }));
         assert!(message.starts_with("[Agent Call] BookTable\nquiet\n\nFields:\n<untrusted-"), "{message}");
         assert!(message.contains(r#"{"party":4}"#), "{message}");

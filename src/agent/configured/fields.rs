@@ -13,7 +13,7 @@ use crate::domain::approval::reply::typed_value;
 /// Fields of an agent, at most.
 const MOST_FIELDS: usize = 50;
 /// Longest text of a field that says nothing else, in characters.
-const LONGEST_TEXT: u64 = 10_000;
+pub const LONGEST_TEXT: u64 = 10_000;
 /// The argument that is not a field.
 pub const TASK_INSTRUCTION: &str = "task_instruction";
 /// The variable of validators.

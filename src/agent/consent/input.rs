@@ -19,8 +19,9 @@ pub const SCHEMA_CHANGED: &str = "schema_changed";
 
 /// Whether a call has all that it needs.
 pub enum InputVerdict {
-    /// It has. The notice tells the model what a person has answered; empty: nobody was asked.
-    Ready { call: ToolCall, notice: String },
+    /// It has. The notice tells the model what a person has answered; empty: nobody was asked. `begun`: whether it was carried out
+    /// with the answer before, perhaps; `None`: there is no answer.
+    Ready { call: ToolCall, notice: String, begun: Option<bool> },
     /// A person is asked.
     Ask(Box<Approval>),
     /// A person was asked and has not answered.
@@ -41,7 +42,7 @@ impl Consent<'_> {
         if let Some(question) = asked {
             return self.answered_call(call, tool, question).await;
         }
-        let ready = || Ok(InputVerdict::Ready { call: call.clone(), notice: String::new() });
+        let ready = || Ok(InputVerdict::Ready { call: call.clone(), notice: String::new(), begun: None });
         if !tool.tool.may_need_input() {
             return ready();
         }
@@ -80,13 +81,13 @@ impl Consent<'_> {
             return Err(RunError::fail(SCHEMA_CHANGED, message));
         }
         let digest = question.decided_digest.as_deref().unwrap_or_default();
-        match self.store.begin(question.id, digest).await.map_err(run_error)? {
+        let begun = match self.store.begin(question.id, digest).await.map_err(run_error)? {
             Begun::Refused => return Ok(InputVerdict::Wait(question.open_question())),
-            Begun::Now | Begun::Before => {}
-        }
+            begun => Some(begun == Begun::Before),
+        };
         let (arguments, asked) = (question.arguments().clone(), &question.proposal.arguments);
         let notice = answered_notice(&given(&arguments, asked));
-        Ok(InputVerdict::Ready { call: ToolCall { arguments, ..call.clone() }, notice })
+        Ok(InputVerdict::Ready { call: ToolCall { arguments, ..call.clone() }, notice, begun })
     }
 
     fn input_question(

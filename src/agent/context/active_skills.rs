@@ -8,7 +8,7 @@ use serde_json::{Map, json};
 use crate::agent::context::shown::ShownMessage;
 use crate::domain::run::transcript::{ToolCall, TranscriptEntry, TranscriptMessage};
 use crate::ports::skill::SkillSet;
-use crate::ports::tool::builtin::skills::{LEAVE_SKILL, READ_SKILL_FILE, USE_SKILL};
+use crate::ports::tool::builtin::skills::{LEAVE_SKILL, READ_SKILL_FILE, SKILL_TOOLS, USE_SKILL};
 use crate::ports::tool::{ToolError, ToolFailure};
 
 /// Skills that are active at once, at most.
@@ -75,13 +75,18 @@ impl SkillScope {
     pub fn stack(&self, entries: &[TranscriptEntry]) -> SkillStack {
         let mut stack = SkillStack { known: self.names().map(str::to_owned).collect(), ..SkillStack::default() };
         for active in active(entries) {
-            if let Some(skill) = self.set.find(&active.name) {
-                let document = &skill.document;
-                stack.tools = match (stack.tools.take(), &document.allowed_tools) {
-                    (Some(before), Some(own)) => Some(before.into_iter().filter(|tool| own.contains(tool)).collect()),
-                    (before, own) => before.or_else(|| own.clone()),
-                };
-                stack.model = document.model().map(str::to_owned).or(stack.model.take());
+            match self.set.find(&active.name).map(|skill| &skill.document) {
+                Some(document) => {
+                    stack.tools = match (stack.tools.take(), &document.allowed_tools) {
+                        (Some(before), Some(own)) => {
+                            Some(before.into_iter().filter(|tool| own.contains(tool)).collect())
+                        }
+                        (before, own) => before.or_else(|| own.clone()),
+                    };
+                    stack.model = document.model().map(str::to_owned).or(stack.model.take());
+                }
+                // what it allowed can't be read any more: nothing, until it is left
+                None => stack.tools = Some(Vec::new()),
             }
             stack.names.push(active.name);
         }
@@ -92,25 +97,34 @@ impl SkillScope {
 impl SkillStack {
     /// Whether a tool may be called while these are active.
     pub fn allows(&self, tool: &str) -> bool {
-        let is_own = [USE_SKILL, LEAVE_SKILL, READ_SKILL_FILE].contains(&tool);
-        is_own || self.tools.as_ref().is_none_or(|tools| tools.iter().any(|name| name == tool))
+        SKILL_TOOLS.contains(&tool) || self.tools.as_ref().is_none_or(|tools| tools.iter().any(|name| name == tool))
     }
 
     /// Refuses a call that the active skills do not allow, and a skill that can't be activated. `is_single`: no other call of the
     /// turn changes what is active.
     pub fn admit(&self, call: &ToolCall, is_single: bool) -> Result<(), ToolError> {
         if !self.allows(&call.name) {
-            let (skills, tools) = (self.names.join(" → "), self.tools.as_deref().unwrap_or_default().join(", "));
+            let skills = self.names.join(" → ");
+            let tools = match self.tools.as_deref().unwrap_or_default() {
+                [] => "no tools but those for skills".to_owned(),
+                tools => format!("only: {}", tools.join(", ")),
+            };
             let message = format!(
-                "the active skills ({skills}) allow only: {tools}; leave one with {LEAVE_SKILL} if you are done with it"
+                "the active skills ({skills}) allow {tools}; leave one with {LEAVE_SKILL} if you are done with it"
             );
             return Err(ToolError::for_model(ToolFailure::PermissionDenied, "skill_limits", message));
+        }
+        let refuse =
+            |message: String| Err(ToolError::for_model(ToolFailure::ValidationError, "skill_refused", message));
+        let unknown =
+            |name: &str| refuse(format!("there is no skill `{name}` here; there are {}", self.known.join(", ")));
+        if call.name == READ_SKILL_FILE {
+            let of = call.arguments["skill"].as_str().unwrap_or_default();
+            return if self.known.iter().any(|known| known == of) { Ok(()) } else { unknown(of) };
         }
         if !changes_stack(call) {
             return Ok(());
         }
-        let refuse =
-            |message: String| Err(ToolError::for_model(ToolFailure::ValidationError, "skill_refused", message));
         if !is_single {
             return refuse("activate or leave one skill a turn".into());
         }
@@ -124,9 +138,7 @@ impl SkillStack {
                 let way = self.names[first..].iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(" → ");
                 refuse(format!("skills use each other in a circle: {way}"))
             }
-            (true, None) if !self.known.iter().any(|known| known == name) => {
-                refuse(format!("there is no skill `{name}` here; there are {}", self.known.join(", ")))
-            }
+            (true, None) if !self.known.iter().any(|known| known == name) => unknown(name),
             (true, None) if self.names.len() >= MOST_ACTIVE => refuse(format!(
                 "at most {MOST_ACTIVE} skills are active at once: {}; leave one with {LEAVE_SKILL}",
                 self.names.join(" → ")

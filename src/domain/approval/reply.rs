@@ -12,20 +12,28 @@ pub fn awaited_fields<'a>(parameters: &'a Value, values: &Value) -> Vec<&'a str>
     required.filter(|name| values.get(name).is_none()).collect()
 }
 
-/// The values that a message gives: a JSON object, a line `name: value` for each field, or, where one field is awaited, its value
-/// alone. `None`: it is none of these, or names what is no field. Whether the values fit is not judged.
+/// The values that a message gives: as [`named_reply`], or, where one field is awaited, its value alone. `None`: it is none of
+/// these, or names what is no field. Whether the values fit is not judged.
 pub fn read_reply(message: &str, parameters: &Value, values: &Value) -> Option<Map<String, Value>> {
-    let fields = parameters["properties"].as_object()?;
     let message = message.trim();
-    if let Ok(Value::Object(given)) = serde_json::from_str(message) {
-        return given.keys().all(|name| fields.contains_key(name)).then_some(given);
-    }
-    if let Some(given) = lines(message, fields) {
+    if let Some(given) = named_reply(message, parameters) {
         return Some(given);
     }
+    let is_object = serde_json::from_str::<Map<String, Value>>(message).is_ok();
     match awaited_fields(parameters, values)[..] {
-        [one] => Some(Map::from_iter([(one.to_owned(), typed_value(message, fields.get(one)?))])),
+        [one] if !is_object => {
+            Some(Map::from_iter([(one.to_owned(), typed_value(message, &parameters["properties"][one]))]))
+        }
         _ => None,
+    }
+}
+
+/// The values of fields that a message names: as a JSON object, or with a line `name: value` for each.
+pub fn named_reply(message: &str, parameters: &Value) -> Option<Map<String, Value>> {
+    let fields = parameters["properties"].as_object()?;
+    match serde_json::from_str(message.trim()) {
+        Ok(Value::Object(given)) => given.keys().all(|name| fields.contains_key(name)).then_some(given),
+        _ => lines(message, fields),
     }
 }
 
@@ -102,6 +110,8 @@ mod tests {
         assert_eq!(read("guests: 4", json!({})), None);
         assert_eq!(read("anything", json!({ "party": 4, "name": "Ann" })), None, "nothing is awaited");
         assert_eq!(read_reply("4", &json!({}), &json!({})), None);
+        assert_eq!(named_reply("4", &parameters()), None);
+        assert_eq!(named_reply("party: 4", &parameters()), read_reply("party: 4", &parameters(), &json!({})));
     }
 
     #[test]

@@ -180,7 +180,8 @@ impl StreamEvent {
                 return None;
             }
             StreamEvent::ToolCallStart { agent, .. } | StreamEvent::ToolResult { agent, .. } => {
-                *agent = Some(name.to_owned())
+                // that of an agent further in has its name
+                agent.get_or_insert_with(|| name.to_owned());
             }
             _ => {}
         }

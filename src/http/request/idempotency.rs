@@ -8,7 +8,7 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::base::token::Permission;
@@ -106,8 +106,21 @@ impl RequestKey {
             StoredAnswer::Replayed { body, .. } => body,
             StoredAnswer::Mismatch => return Err(key_reused()),
         };
-        let known = body["identity"].as_str().and_then(|id| id.parse().ok());
-        known.map(|id| BodyIdentity { id, repeated: true }).ok_or_else(key_reused)
+        Ok(BodyIdentity { id: identity_in(&body)?, repeated: true })
+    }
+
+    /// The id that [`RequestKey::identity`] has remembered of an earlier request with the same key; `None`: there was none.
+    pub async fn known_identity(
+        &self,
+        state: &HttpState,
+        caller: &AuthenticatedCaller,
+    ) -> Result<Option<Uuid>, ApiError> {
+        let Some(key) = &self.key else { return Ok(None) };
+        match state.store.recall_answer(&caller.scope, key, &self.digest, state.clock.now()).await? {
+            None | Some(StoredAnswer::Done(())) => Ok(None),
+            Some(StoredAnswer::Replayed { body, .. }) => identity_in(&body).map(Some),
+            Some(StoredAnswer::Mismatch) => Err(key_reused()),
+        }
     }
 
     /// The idempotency data with which the store lets this request take effect once; `None` where no key was sent.
@@ -184,6 +197,10 @@ pub fn replayed_or<T>(answer: StoredAnswer<T>, fresh: impl FnOnce(T) -> Response
         }
         StoredAnswer::Mismatch => Err(key_reused().into()),
     }
+}
+
+fn identity_in(body: &Value) -> Result<Uuid, ApiError> {
+    body["identity"].as_str().and_then(|id| id.parse().ok()).ok_or_else(key_reused)
 }
 
 fn key_reused() -> ApiError {

@@ -128,7 +128,7 @@ pub(in crate::store) struct ClosedQuestion {
 }
 
 impl ClosedQuestion {
-    pub fn act(&self) -> AuditAction<'_> {
+    pub fn act(&self, reason: &str) -> AuditAction<'_> {
         AuditAction {
             tenant: &self.tenant_id,
             actor: SERVICE,
@@ -138,7 +138,7 @@ impl ClosedQuestion {
             subject_id: self.id,
             body: json!({
                 "tool": self.tool, "digest": self.digest, "batch_id": self.batch_id, "run_id": self.run_id,
-                "reason": "run_ended",
+                "reason": reason,
             }),
         }
     }
@@ -152,10 +152,33 @@ pub(in crate::store) async fn close_questions(
 ) -> Result<(), StoreError> {
     let closed: Vec<ClosedQuestion> = tx.query(CLOSE).bind(run_id).bind(now).all().await?;
     for closed in &closed {
-        write_audit(tx, closed.act(), now).await?;
+        write_audit(tx, closed.act("run_ended"), now).await?;
     }
     Ok(())
 }
+
+/// Withdraws what is open about calls of other turns than these, for which the run waits: the agents that made them have ended.
+pub(in crate::store) async fn close_abandoned(
+    tx: &mut Tx<'_>,
+    run_id: Uuid,
+    turns: &[i64],
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let open: Vec<(Uuid, i64)> = tx.query(OPEN).bind(run_id).all().await?;
+    for (id, _) in open.into_iter().filter(|(_, turn)| !turns.contains(turn)) {
+        let closed: ClosedQuestion = tx.query(CLOSE_ONE).bind(id).bind(now).one().await?;
+        write_audit(tx, closed.act("call_ended"), now).await?;
+    }
+    Ok(())
+}
+
+const OPEN: &str =
+    "select id, turn from approvals where run_id = $1 and status = 'pending' and replaced_by is null order by id";
+
+const CLOSE_ONE: &str = "
+    update approvals set status = 'cancelled', decided_at = $2, decided_by = 'service', decided_via = 'service'
+     where id = $1
+    returning id, tenant_id, tool, digest, batch_id, run_id";
 
 pub(in crate::store) const CLOSE: &str = "
     update approvals set status = 'cancelled', decided_at = $2, decided_by = 'service', decided_via = 'service'

@@ -75,13 +75,22 @@ fn question_state(approvals: &[Approval], now: DateTime<Utc>) -> QuestionFate {
     } else if open.is_some() || held.is_some() {
         QuestionFate::Waits(open.into_iter().chain(held).min())
     } else if with(ApprovalStatus::Expired).next().is_some()
-        && !approvals.iter().any(|approval| approval.status.allows())
+        && !approvals.iter().any(|approval| approval.status.allows() && !was_asked_about_since(approval, approvals))
         && approvals.iter().all(expires)
     {
         QuestionFate::Expires
     } else {
         QuestionFate::GoesOn
     }
+}
+
+/// Whether it has only supplied what a call lacked, and the call itself was put to a person after that.
+fn was_asked_about_since(approval: &Approval, approvals: &[Approval]) -> bool {
+    let is_the_call = |other: &&Approval| {
+        other.proposal.kind == QuestionKind::Approval
+            && (other.turn, &other.call_id) == (approval.turn, &approval.call_id)
+    };
+    approval.proposal.kind == QuestionKind::Input && approvals.iter().any(|other| is_the_call(&other))
 }
 
 fn expiry_reason(approvals: &[Approval]) -> &'static str {

@@ -37,7 +37,7 @@ fn book(seen: &Seen) -> FakeTool {
     })
 }
 
-fn asks_people(book: FakeTool) -> FakeTool {
+pub(super) fn asks_people(book: FakeTool) -> FakeTool {
     book.with(|tool| {
         tool.category = Category::SideEffect;
         tool.idempotent = false;
@@ -45,33 +45,33 @@ fn asks_people(book: FakeTool) -> FakeTool {
 }
 
 /// Hands the message on as a run does that may ask.
-async fn handle(stage: &AgentHarness) -> Result<AgentResponse, RunError> {
+pub(super) async fn handle(stage: &AgentHarness) -> Result<AgentResponse, RunError> {
     let mut incoming = stage.incoming("a table for tonight");
     incoming.asking = Some(Asking { task_id: None, source: "trigger", rules: None });
     passing(&stage.clock, stage.agent.handle_message(&incoming)).await
 }
 
-async fn suspended(stage: &AgentHarness) -> Suspension {
+pub(super) async fn suspended(stage: &AgentHarness) -> Suspension {
     let Ok(AgentResponse::Suspended(suspension)) = handle(stage).await else { panic!("it went on") };
     let asked = suspension.asks.iter().map(|(ask, _)| ask.clone());
     stage.store.approvals.lock().unwrap().extend(asked);
     suspension
 }
 
-async fn answered(stage: &AgentHarness) -> reveille::domain::run::ReactLoopResult {
+pub(super) async fn answered(stage: &AgentHarness) -> reveille::domain::run::ReactLoopResult {
     match handle(stage).await {
         Ok(AgentResponse::Answered(result)) => result,
         other => panic!("no answer: {other:?}"),
     }
 }
 
-fn settle(stage: &AgentHarness, kind: QuestionKind, change: impl FnOnce(&mut Approval)) {
+pub(super) fn settle(stage: &AgentHarness, kind: QuestionKind, change: impl FnOnce(&mut Approval)) {
     let mut approvals = stage.store.approvals.lock().unwrap();
     let open = |one: &&mut Approval| one.proposal.kind == kind && one.status == ApprovalStatus::Pending;
     change(approvals.iter_mut().find(open).expect("an open question"));
 }
 
-fn approve(approval: &mut Approval) {
+pub(super) fn approve(approval: &mut Approval) {
     approval.status = ApprovalStatus::Approved;
     approval.decided_digest = Some(approval.digest.clone());
 }
@@ -240,6 +240,12 @@ async fn question_inside_an_agent_suspends_all_of_it_and_it_goes_on_at_the_inner
     settle(&stage, QuestionKind::Approval, approve);
     assert_eq!(answered(&stage).await.response, "All is planned.");
     assert_eq!(*seen.lock().unwrap(), [(json!({ "for": 2 }), vec!["Evening".to_owned(), "BookTable".to_owned()])]);
+    let told = stage.told.lock().unwrap().clone();
+    let by = told.iter().filter_map(|event| match event {
+        StreamEvent::ToolCallStart { tool, agent, .. } if tool == "book" => agent.clone(),
+        _ => None,
+    });
+    assert!(by.clone().count() > 0 && by.clone().all(|agent| agent == "BookTable"), "each call by whoever made it");
 }
 
 #[tokio::test]

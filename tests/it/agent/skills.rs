@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use reveille::domain::approval::QuestionKind;
 use reveille::domain::run::transcript::{Compaction, CompactionKind, TranscriptEntry, TranscriptMessage};
 use reveille::ports::llm::ModelRequest;
 use serde_json::{Value, json};
 
+use super::delegation::{answered, approve, asks_people, settle, suspended};
 use super::harness::{AgentHarness, FakeTool, Memory, call, calls, models, says};
 
 /// A folder of skills that goes with the test.
@@ -92,11 +94,8 @@ async fn skill_is_named_first_then_read_and_narrows_tools_and_model_until_it_is_
     stage.agent.models =
         models(vec![("main", main.clone()), ("cheap", cheap.clone())], &stage.agent.settings, &stage.clock);
     assert_eq!(stage.answer("book it").await.response, "done");
-    let (first, active, after) = (
-        main.requests.lock().unwrap()[0].clone(),
-        cheap.requests.lock().unwrap().clone(),
-        main.requests.lock().unwrap()[1].clone(),
-    );
+    let active = cheap.requests.lock().unwrap().clone();
+    let [first, after]: [ModelRequest; 2] = main.requests.lock().unwrap().clone().try_into().expect("two requests");
     let catalogue = "Your skills, whose instructions use_skill shows:\n- booking: For booking.\n- dates: For dates.\n";
     assert!(words(&first).contains(catalogue) && !words(&first).contains("Look first"), "{}", words(&first));
     assert_eq!(offered(&first), ["look", "pay", "use_skill", "leave_skill", "read_skill_file"]);
@@ -173,11 +172,32 @@ async fn active_skill_is_put_back_once_its_entry_is_shown_no_more_wherever_the_r
     let dropped = TranscriptMessage::Compaction(Compaction { from: 2, to, pinned: vec![], by });
     entries.push(TranscriptEntry { seq: last.seq + 1, message: dropped, tool_record: None, ..last });
     let elsewhere = AgentHarness::with_skills(vec![says("done")], tools(), folder.path());
-    let elsewhere = AgentHarness { store: Memory::of(entries), ..elsewhere };
+    let elsewhere = AgentHarness { store: Memory::of(entries.clone()), ..elsewhere };
     assert_eq!(elsewhere.answer("book it").await.response, "done");
     let request = elsewhere.model.requests.lock().unwrap()[0].clone();
     assert_eq!(words(&request).matches("Look first, then book.").count(), 1, "{}", words(&request));
     assert_eq!(offered(&request), ["look", "use_skill", "leave_skill", "read_skill_file"], "and its limits hold");
+
+    std::fs::remove_dir_all(folder.path().join("booking")).unwrap();
+    let without = AgentHarness::with_skills(vec![says("done")], tools(), folder.path());
+    let without = AgentHarness { store: Memory::of(entries), ..without };
+    assert_eq!(without.answer("book it").await.response, "done");
+    let request = without.model.requests.lock().unwrap()[0].clone();
+    assert_eq!(offered(&request), ["use_skill", "leave_skill", "read_skill_file"], "what it allowed is not known");
+}
+
+#[tokio::test]
+async fn skill_narrows_no_call_of_the_turn_that_activates_it_wherever_that_goes_on() {
+    let folder = Folder::new();
+    let turn = vec![call("u", "use_skill", json!({ "name": "booking" })), call("p", "pay", json!({}))];
+    let tools = vec![FakeTool::echo("look"), asks_people(FakeTool::echo("pay"))];
+    let stage = AgentHarness::with_skills(vec![calls(turn), says("done")], tools, folder.path());
+    assert_eq!(suspended(&stage).await.asks.len(), 1);
+    settle(&stage, QuestionKind::Approval, approve);
+    assert_eq!(answered(&stage).await.response, "done");
+    assert!(!result(&stage, "p").1, "{}", result(&stage, "p").0);
+    let after = stage.model.requests.lock().unwrap().last().unwrap().clone();
+    assert_eq!(offered(&after), ["look", "use_skill", "leave_skill", "read_skill_file"]);
 }
 
 #[tokio::test]
@@ -193,6 +213,7 @@ async fn file_outside_of_a_skill_is_not_read_and_an_agent_sees_the_skills_that_i
             read("near", "references/airport.md", json!(1)),
             read("last", "long.md", json!(2)),
             read("beyond", "long.md", json!(3)),
+            call("foreign", "read_skill_file", json!({ "skill": "dates", "path": "SKILL.md" })),
         ]),
         uses("other", "dates"),
         says("done"),
@@ -205,7 +226,9 @@ async fn file_outside_of_a_skill_is_not_read_and_an_agent_sees_the_skills_that_i
     assert!(result(&stage, "near").0.contains("did you mean `references/airports.md`?"));
     assert_eq!(result(&stage, "last"), ("Page 2 of 2.".into(), false));
     assert!(result(&stage, "beyond").0.contains("has 2 pages"));
-    assert!(result(&stage, "other").0.contains("there is no skill `dates` here; there are booking"));
+    for id in ["other", "foreign"] {
+        assert!(result(&stage, id).0.contains("there is no skill `dates` here; there are booking"), "{id}");
+    }
     let first = stage.model.requests.lock().unwrap()[0].clone();
     assert!(!words(&first).contains("- dates"), "{}", words(&first));
 }

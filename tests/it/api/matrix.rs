@@ -168,6 +168,7 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("start_work", line(P::All, Nothing, 403, Some(json!({ "all": true })))),
         ("list_tools", line(P::TasksRead, InQuery, 200, None)),
         ("list_agents", line(P::TasksRead, InQuery, 200, None)),
+        ("list_skills", line(P::TasksRead, Nothing, 200, None)),
         ("list_executors", line(P::TasksRead, Nothing, 200, None)),
         ("get_health", public()),
         ("get_readiness", public()),

@@ -16,6 +16,7 @@ use super::world::{StoreHarness, end_of};
 on_both!(
     call_may_have_a_question_of_each_kind_and_the_run_waits_in_the_state_of_what_it_asks,
     run_waits_for_the_questions_of_every_turn_that_it_names,
+    question_of_a_call_that_has_ended_is_withdrawn_when_its_run_waits_for_others,
 );
 
 const EVERY: &Scope = &Scope::Every;
@@ -72,7 +73,30 @@ async fn call_may_have_a_question_of_each_kind_and_the_run_waits_in_the_state_of
     let batch = world.store.approvals_of_batch(&started.run.tenant_id, approval.batch_id).await.unwrap();
     assert_eq!(batch.len(), 2);
     assert_eq!(world.store.approvals_of_batch("b", approval.batch_id).await.unwrap(), []);
-    world.store.cancel_run(EVERY, started.run.id, "no").await.unwrap();
+    // what the call lacked was answered, and the call itself was not
+    world.pass(1801);
+    assert_eq!(settle(world, &started).await, Attended::Expired);
+    let run = world.store.get_run(EVERY, started.run.id).await.unwrap();
+    assert_eq!((run.state, run.reason.as_deref()), (RunState::Expired, Some("approval_expired")));
+}
+
+async fn question_of_a_call_that_has_ended_is_withdrawn_when_its_run_waits_for_others(world: &StoreHarness) {
+    let task = world.task(json!({ "interval": "1h" })).await;
+    let started = world.started(&task).await;
+    let (outer, inner) =
+        (question(world, &started, 1, QuestionKind::Approval), question(world, &started, 2, QuestionKind::Input));
+    park(world, &started, vec![outer.clone(), inner.clone()], vec![], RunState::PendingApproval).await;
+    world.store.decide_approval(EVERY, outer.id, &answer(ApprovalChoice::Approve, &outer, "token:t")).await.unwrap();
+    let again = go_on(world, started.run.id).await;
+    begin(world, &again, outer.id).await;
+    // the agent that had asked took too long, and another call asks
+    let later = question(world, &again, 5, QuestionKind::Approval);
+    park(world, &again, vec![later.clone()], vec![], RunState::PendingApproval).await;
+    let abandoned = world.store.get_approval(EVERY, inner.id).await.unwrap();
+    assert_eq!((abandoned.status, abandoned.decided_by.as_deref()), (ApprovalStatus::Cancelled, Some("service")));
+    assert_eq!(world.store.get_approval(EVERY, outer.id).await.unwrap().status, ApprovalStatus::Approved);
+    world.store.decide_approval(EVERY, later.id, &answer(ApprovalChoice::Cancel, &later, "token:t")).await.unwrap();
+    assert_eq!(world.store.get_run(EVERY, started.run.id).await.unwrap().state, RunState::Queued);
 }
 
 async fn run_waits_for_the_questions_of_every_turn_that_it_names(world: &StoreHarness) {

@@ -32,6 +32,8 @@ struct AgentExecution {
     /// Its say in what needs consent. Nobody can be asked in a step, so what it lets through runs, and what it does not
     /// is refused.
     agent: Option<CallingAgent>,
+    /// The only skills that it may use; `None`: all.
+    skills: Option<Vec<String>>,
 }
 
 /// `{"instruction": …, "system_prompt"?, "model"?, "max_turns"?, "tools"?, "deny_tools"?, "credentials"?}`, or the `name` of a
@@ -72,7 +74,8 @@ pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>
     reading.need(fields, "instruction")?;
     let instruction = reading.template(fields, "instruction")?;
     let agent = configured.map(Configured::calling);
-    Some(Box::new(AgentExecution { instruction, wishes, name, agent }))
+    let skills = configured.and_then(|agent| agent.skills.clone());
+    Some(Box::new(AgentExecution { instruction, wishes, name, agent, skills }))
 }
 
 fn tools(fields: &Map<String, Value>, key: &str, reading: &mut StepReader) -> Option<Vec<String>> {
@@ -110,7 +113,7 @@ impl AgentExecution {
             agent: self.agent.clone(),
             asking: None,
             delegation: None,
-            skills: None,
+            skills: self.skills.clone(),
             host: world.host.clone(),
             store: Arc::new(transcript),
             stop: world.stop.clone(),

@@ -113,12 +113,15 @@ impl Decision {
         found
     }
 
-    /// The fields of an answer that will not do by the rules of whoever asks for them.
+    /// The arguments that will not do by the rules of the tool. Where it takes others by now than when the question was put, an
+    /// answer for what is missing is taken as it is: the run that goes on with it ends, and says so.
     pub async fn unfit_fields(&self, state: &HttpState, approval: &Approval) -> Result<Vec<Misfit>, ApiError> {
-        let Some(tool) = state.tools.find(&approval.proposal.tool).map(|registered| registered.tool.clone()) else {
+        let proposal = &approval.proposal;
+        let Some(tool) = state.tools.find(&proposal.tool).map(|registered| registered.tool.clone()) else {
             return Ok(Vec::new());
         };
-        let Some(arguments) = self.arguments.clone().filter(|_| approval.proposal.kind == QuestionKind::Input) else {
+        let is_of_old = proposal.kind == QuestionKind::Input && proposal.version != tool.definition().version;
+        let Some(arguments) = self.arguments.clone().filter(|_| !is_of_old) else {
             return Ok(Vec::new());
         };
         let unfit = state.compute_for(&approval.tenant_id, move || tool.unfit_input(&arguments)).await?;

@@ -17,13 +17,13 @@ use crate::base::clock::pause;
 use crate::base::id::{Scope, Tenant, new_id};
 use crate::base::invalid::ValidationErrors;
 use crate::base::token::Permission;
-use crate::domain::approval::Via;
+use crate::domain::approval::{Approval, QuestionKind, Via};
 use crate::domain::conversation::{MESSAGE_LENGTH, begun_by, new_conversation};
 use crate::domain::run::{ReactLoopResult, Run, RunFault, RunState, StreamEvent};
 use crate::executor::hub::{RunSubscription, WatchedEvent};
 use crate::http::HttpState;
 use crate::http::api::approvals::ApprovalOfRun;
-use crate::http::api::approvals::decision::Who;
+use crate::http::api::approvals::decision::{Decision, Who, sentence};
 use crate::http::api::conversations::missing;
 use crate::http::api::conversations::reply::{self, ChatReply};
 use crate::http::api::runs::input::InputRequest;
@@ -33,7 +33,7 @@ use crate::http::request::{AuthenticatedCaller, Call, Early, JsonBody};
 use crate::http::schema;
 use crate::http::streaming::limiter::{self, StreamPermit};
 use crate::http::streaming::run::{FollowedRun, StreamPosition, follow, last_event_id, told};
-use crate::store::RunRequest;
+use crate::store::{Decided, RunRequest};
 
 /// How often the record is looked at while nothing is heard.
 const LOOK: Duration = Duration::from_millis(500);
@@ -101,22 +101,31 @@ pub async fn send_message(Call(state, caller): Call, headers: HeaderMap, body: J
     let now = state.clock.now();
     let reading = ChatRequest { wants_events: wants_events(&headers), position, permit };
     if let Destination::Existing(conversation) = destination {
-        match reply::read(&state, &scope, conversation, &message).await? {
+        // a repetition answers no other question than the first did
+        let reply = match body.key.known_identity(&state, &caller).await? {
+            Some(id) => reply::read_again(&state, &scope, id, &message).await?,
+            None => reply::read(&state, &scope, conversation, &message).await?,
+        };
+        match reply {
             ChatReply::Message => {}
             ChatReply::Unclear(run_id, words) => {
                 return ask_back(&state, &scope, conversation, run_id, words, &reading).await;
             }
+            ChatReply::Taken(run_id) => {
+                let live = state.hub.subscribe(run_id);
+                return answered(state, caller, &scope, (conversation, run_id), live, reading).await;
+            }
             ChatReply::Decides(question, decision) => {
-                let id = body.key.identity(&state, &caller, question.run_id).await?.id;
-                let live = state.hub.subscribe(id);
-                let who = Who { by: caller.name(), via: Via::Api };
-                return match decision.put(&state, &scope, &question, who).await {
-                    Ok(_) => answered(state, caller, &scope, (conversation, id), live, reading).await,
-                    Err(ApiError::Invalid(faults)) => {
-                        let words = format!("{}\n{faults}", question.proposal.summary);
-                        ask_back(&state, &scope, conversation, id, words, &reading).await
-                    }
-                    Err(error) => Err(error.into()),
+                let is_first = body.key.identity(&state, &caller, question.id).await?.id == question.id;
+                let live = state.hub.subscribe(question.run_id);
+                let refused = match is_first {
+                    true => decide(&state, &caller, &scope, &question, &decision).await?,
+                    false => None,
+                };
+                let run_id = question.run_id;
+                return match refused {
+                    None => answered(state, caller, &scope, (conversation, run_id), live, reading).await,
+                    Some(words) => ask_back(&state, &scope, conversation, run_id, words, &reading).await,
                 };
             }
         }
@@ -136,6 +145,32 @@ pub async fn send_message(Call(state, caller): Call, headers: HeaderMap, body: J
     let request = RunRequest { input: Some(Value::String(message)), requested_by: Some(caller.root()) };
     state.store.post_message(&scope, conversation_id, id, request, now).await.map_err(missing)?;
     answered(state, caller, &scope, (conversation_id, id), live, reading).await
+}
+
+/// Puts a person's reply to a question; the words that ask once more where it is not taken. Whoever may talk to the agent may
+/// answer its questions, and decides about its calls only as a decider.
+async fn decide(
+    state: &HttpState,
+    caller: &AuthenticatedCaller,
+    scope: &Scope,
+    question: &Approval,
+    decision: &Decision,
+) -> Result<Option<String>, ApiError> {
+    let summary = &question.proposal.summary;
+    if question.proposal.kind == QuestionKind::Approval && caller.may(Permission::ApprovalsDecide).is_err() {
+        let needed = Permission::ApprovalsDecide.as_str();
+        let words = format!(
+            "{summary}\nThis token may not decide, it lacks `{needed}`. Decide on the page whose link you were sent."
+        );
+        return Ok(Some(words));
+    }
+    let who = Who { by: caller.name(), via: Via::Api };
+    match decision.put(state, scope, question, who).await {
+        Ok((Decided::Refused(why, question), _)) => Ok(Some(format!("{summary}\n{}", sentence(why, &question)))),
+        Ok(_) => Ok(None),
+        Err(ApiError::Invalid(faults)) => Ok(Some(format!("{summary}\n{faults}"))),
+        Err(error) => Err(error),
+    }
 }
 
 /// How the caller wants to hear of the answer.

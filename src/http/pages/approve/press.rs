@@ -30,8 +30,7 @@ impl Press {
 
     pub fn is_about(self, item: &ItemView) -> bool {
         match self {
-            Press::Review | Press::Approve(None) => !item.is_input(),
-            Press::Cancel(None) => true,
+            Press::Review | Press::Approve(None) | Press::Cancel(None) => !item.is_input(),
             Press::Approve(Some(one)) | Press::Cancel(Some(one)) => one == item.number,
             Press::Answer(one) => one == item.number && item.is_input(),
         }

@@ -18,6 +18,8 @@ pub const USE_SKILL: &str = "use_skill";
 pub const LEAVE_SKILL: &str = "leave_skill";
 /// Name of the tool that reads a file of one.
 pub const READ_SKILL_FILE: &str = "read_skill_file";
+/// The tools of skills: they may be called whatever a skill allows.
+pub const SKILL_TOOLS: [&str; 3] = [USE_SKILL, LEAVE_SKILL, READ_SKILL_FILE];
 /// Characters of a file that are read at once.
 const PAGE: usize = 30_000;
 
