@@ -59,7 +59,7 @@ use foreign_keys::refuse_foreign_keys;
 use stranded::warn_of_stranded_events;
 pub(crate) use stranded::{WAY_BACK, stranded_events_warning};
 pub use validated::{Validated, validate};
-use warnings::{warn_of_bus, warn_of_role};
+use warnings::{warn_of_bus, warn_of_role, warn_of_skills};
 
 /// Secrets and files that were made at the first start, to be shown once.
 #[derive(Debug, Default)]
@@ -153,6 +153,7 @@ pub async fn build(
     let credentials = Credentials::new(store.clone(), vault.clone(), egress.clone(), Some(Arc::new(refresher)));
     let (dirs, skill_clock) = (config.skills.dirs(), clock.clone());
     let skills = tokio::task::spawn_blocking(move || SkillLibrary::open(dirs, skill_clock)).await?;
+    warn_of_skills(&config.agents, &skills.current());
     let mut tools = tool::builtin::all(&credentials);
     if skills.is_configured() {
         tools.extend(tool::builtin::skills::all(&skills));

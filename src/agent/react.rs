@@ -276,7 +276,7 @@ impl ReactLoop<'_> {
             };
             // made before the calls, and so dropped after them
             let store = self.checkpoint.store();
-            let guard = budget::CutOffGuard { chain: &self.chain, report: |usage| store.note_cut(usage) };
+            let guard = budget::CutOffGuard { chain: &self.chain, report: |usage| store.note_cut(turn, usage) };
             let answer = wait_without_slot(self.slot, self.chain.complete(&request, &tell));
             let answer = self.stop.run_until_stopped(answer).await;
             guard.disarm();

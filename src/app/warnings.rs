@@ -1,6 +1,9 @@
 //! Warnings of what works, and is not as it should be.
 
+use crate::agent::Configured;
+use crate::base::invalid::did_you_mean;
 use crate::ports::bus::Bus;
+use crate::ports::skill::SkillSet;
 use crate::store::Store;
 
 /// The promise that tenants can't see each other has two walls; without the second one the service works on.
@@ -20,5 +23,15 @@ pub(super) async fn warn_of_bus(bus: &dyn Bus) {
     match bus.concerns().await {
         Ok(concerns) => concerns.iter().for_each(|concern| tracing::warn!("{concern}")),
         Err(error) => tracing::warn!(%error, "the event bus does not answer; it is asked again by itself"),
+    }
+}
+
+/// Warns of skills that agents name and that are not there now: they may come, because folders are looked at again.
+pub(super) fn warn_of_skills(agents: &[Configured], set: &SkillSet) {
+    for agent in agents {
+        for name in agent.skills.iter().flatten().filter(|name| set.find(name).is_none()) {
+            let near = did_you_mean(name, set.names());
+            tracing::warn!("the agent `{}` names the skill `{name}`, which is not in [skills] dir{near}", agent.name);
+        }
     }
 }

@@ -183,9 +183,9 @@ impl AgentStore for LeasedTranscript {
         }
     }
 
-    fn note_cut(&self, usage: Usage) {
+    fn note_cut(&self, turn: i64, usage: Usage) {
         if let Some(spending) = &self.spending {
-            spending.cut(usage);
+            spending.cut(turn, usage);
         }
     }
 

@@ -80,6 +80,15 @@ impl OpenCalls {
         gone.iter().for_each(|call| self.forget(call));
     }
 
+    /// Charges the call of a turn that was cut off, and that no entry tells of: it counts for what it has come to from now on.
+    pub fn cut(&mut self, turn: i64, spent: Spend) {
+        let Some(call) = self.calls.iter_mut().rfind(|call| call.turn == Some(turn)) else { return };
+        call.most = spent;
+        if let Some(reservation) = call.reservation {
+            self.held.charge(reservation, spent);
+        }
+    }
+
     /// Forgets a call that is not made.
     pub fn forget(&mut self, call: &OpenCall) {
         let known = self.calls.iter().position(|open| open.id == call.id).map(|place| self.calls.remove(place));
@@ -111,4 +120,21 @@ pub fn turns(recorded: &[(OpenCall, Spend)]) -> Vec<RecordedCall> {
 pub fn summaries(recorded: &[(OpenCall, Spend)]) -> impl Iterator<Item = SettledReservation> {
     let summary = |(call, spent): &(OpenCall, Spend)| Some((call.reservation.filter(|_| call.turn.is_none())?, *spent));
     recorded.iter().filter_map(summary)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn call_that_was_cut_off_counts_for_what_it_has_come_to_and_others_for_their_worst() {
+        let worst = Spend { tokens: 45_000, cost_micros: 450 };
+        let call =
+            |turn| OpenCall { id: Uuid::from_u128(turn as u128), turn: Some(turn), most: worst, reservation: None };
+        let mut open = OpenCalls { calls: vec![call(2), call(3)], ..OpenCalls::default() };
+        open.cut(2, Spend { tokens: 100, cost_micros: 1 });
+        assert_eq!(open.under_way(&[]), [Spend { tokens: 100, cost_micros: 1 }, worst]);
+        open.cut(9, Spend::default());
+        assert_eq!(open.under_way(&[]).len(), 2);
+    }
 }

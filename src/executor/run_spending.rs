@@ -348,12 +348,8 @@ impl RunSpending {
     }
 
     /// Charges a turn that was cut off, and that no entry tells of.
-    pub fn cut(&self, usage: Usage) {
-        let mut spending = self.spending();
-        let turn = spending.calls.iter().rfind(|call| call.turn.is_some());
-        if let Some(reservation) = turn.and_then(|call| call.reservation) {
-            spending.held.charge(reservation, Spend::of(usage));
-        }
+    pub fn cut(&self, turn: i64, usage: Usage) {
+        self.spending().cut(turn, Spend::of(usage));
     }
 
     fn now(&self) -> DateTime<Utc> {

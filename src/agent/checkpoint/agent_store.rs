@@ -108,8 +108,8 @@ pub trait AgentStore: Send + Sync {
     /// Notes that the call of this turn was not paid for, and is not made again.
     fn note_unmade(&self, _turn: i64) {}
 
-    /// Notes the cost of calls of models that were cut off together with the loop: no entry will say it.
-    fn note_cut(&self, _usage: Usage) {}
+    /// Notes the cost of the calls of models in this turn that were cut off together with the loop: no entry will say it.
+    fn note_cut(&self, _turn: i64, _usage: Usage) {}
 
     /// Reserves what a summary may come to at worst, until an entry says what it came to. Waits for nobody; whether that was
     /// left, for the run and for its tenant in this hour, and leaves enough for another turn.

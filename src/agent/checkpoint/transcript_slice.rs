@@ -241,8 +241,8 @@ impl AgentStore for TranscriptSlice {
         self.run.store.note_unmade(turn);
     }
 
-    fn note_cut(&self, usage: Usage) {
-        self.run.store.note_cut(usage);
+    fn note_cut(&self, turn: i64, usage: Usage) {
+        self.run.store.note_cut(turn, usage);
     }
 
     fn reserve_summary(&self, cost: SummaryCost) -> BoxFuture<'_, bool> {

@@ -128,11 +128,14 @@ pub async fn show_connection(State(state): State<HttpState>, mut query: Query) -
 #[utoipa::path(post, path = "/oauth/callback", tag = "credentials",
     request_body(content = String, content_type = "application/x-www-form-urlencoded"),
     responses((status = 200, description = "Connected", body = String, content_type = "text/html"),
+        (status = 400, description = "The request can't be read", body = String, content_type = "text/html"),
         (status = 403, description = "It does not come from the page, or another browser was shown it", body = String, content_type = "text/html"),
         (status = 404, description = "The link is not known", body = String, content_type = "text/html"),
         (status = 409, description = "It was used before, or the provider does not accept the code", body = String,
             content_type = "text/html"),
         (status = 410, description = "The link is too old", body = String, content_type = "text/html"),
+        (status = 408, description = "It came too slowly", body = String, content_type = "text/html"),
+        (status = 413, description = "It is too large", body = String, content_type = "text/html"),
         (status = 502, description = "The provider refuses this service", body = String, content_type = "text/html"),
         (status = 503, description = "The provider can't be asked now", body = String, content_type = "text/html")))]
 pub async fn make_connection(

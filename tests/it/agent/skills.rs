@@ -95,7 +95,8 @@ async fn skill_is_named_first_then_read_and_narrows_tools_and_model_until_it_is_
         models(vec![("main", main.clone()), ("cheap", cheap.clone())], &stage.agent.settings, &stage.clock);
     assert_eq!(stage.answer("book it").await.response, "done");
     let active = cheap.requests.lock().unwrap().clone();
-    let [first, after]: [ModelRequest; 2] = main.requests.lock().unwrap().clone().try_into().expect("two requests");
+    let [first, after, _]: [ModelRequest; 3] =
+        main.requests.lock().unwrap().clone().try_into().expect("three requests");
     let catalogue = "Your skills, whose instructions use_skill shows:\n- booking: For booking.\n- dates: For dates.\n";
     assert!(words(&first).contains(catalogue) && !words(&first).contains("Look first"), "{}", words(&first));
     assert_eq!(offered(&first), ["look", "pay", "use_skill", "leave_skill", "read_skill_file"]);

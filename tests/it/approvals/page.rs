@@ -1,6 +1,6 @@
 //! The page behind a link: what it shows, what its form does, and what is left to see afterwards.
 
-use reveille::domain::approval::{ApprovalChoice, CallOutcome, Proposal};
+use reveille::domain::approval::{ApprovalChoice, CallOutcome, Proposal, QuestionKind};
 use reveille::domain::run::RunState;
 use serde_json::json;
 
@@ -11,6 +11,7 @@ on_both! {
     scanners_change_nothing_and_then_a_person_decides
     one_is_edited_one_cancelled_and_the_run_goes_on
     all_are_decided_at_once
+    question_for_input_is_answered_with_its_fields_and_by_no_button_for_all
     fault_stands_beside_its_field_and_changes_nothing
     text_inside_of_an_object_is_edited_as_a_text
     page_speaks_the_language_of_its_recipient
@@ -136,6 +137,25 @@ async fn all_are_decided_at_once(api: Api) {
         asked.send(&api, &[("do", press)]).await.expect(303);
         assert_eq!(asked.statuses(&api).await, [status; 3]);
     }
+}
+
+async fn question_for_input_is_answered_with_its_fields_and_by_no_button_for_all(api: Api) {
+    let arguments = json!({ "room": "lobby" });
+    let options = vec![ApprovalChoice::Edit, ApprovalChoice::Cancel];
+    let input = Proposal { kind: QuestionKind::Input, options, arguments, ..note() };
+    let asked = ask(&api, "ann", vec![note(), note(), input]).await;
+    asked.send(&api, &[("do", "cancel:all")]).await.expect(303);
+    assert_eq!(asked.statuses(&api).await, ["cancelled", "cancelled", "pending"]);
+    let page = asked.open(&api).await.expect(200);
+    page.shows("value=\"answer:2\"");
+    page.hides("value=\"approve:2\"");
+    let page = asked.send(&api, &[("do", "answer:2"), ("2.f1", "x".repeat(31).as_str())]).await.expect(422);
+    page.shows("the value is longer than 30 characters");
+    asked.send(&api, &[("do", "approve:2"), ("2.f1", "It is green")]).await.expect(422);
+    assert_eq!(asked.statuses(&api).await, ["cancelled", "cancelled", "pending"]);
+    asked.send(&api, &[("do", "answer:2"), ("2.f1", "It is green")]).await.expect(303);
+    assert_eq!(asked.statuses(&api).await, ["cancelled", "cancelled", "edited"]);
+    assert_eq!(asked.run_state(&api).await, RunState::Queued);
 }
 
 async fn fault_stands_beside_its_field_and_changes_nothing(api: Api) {

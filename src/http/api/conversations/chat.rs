@@ -147,8 +147,8 @@ pub async fn send_message(Call(state, caller): Call, headers: HeaderMap, body: J
     answered(state, caller, &scope, (conversation_id, id), live, reading).await
 }
 
-/// Puts a person's reply to a question; the words that ask once more where it is not taken. Whoever may talk to the agent may
-/// answer its questions, and decides about its calls only as a decider.
+/// Puts a person's reply to a question; the words that ask once more where it is not taken. A token that may talk to the agent
+/// may answer its questions, and one that decides about calls needs the permission of a decider.
 async fn decide(
     state: &HttpState,
     caller: &AuthenticatedCaller,
