@@ -160,8 +160,9 @@ async fn missing_field_is_asked_for_and_the_agent_goes_on_with_the_answer() {
     settle(&stage, QuestionKind::Input, answer(json!({ "party": 4, "room": "garden", "task_instruction": "quiet" })));
     assert_eq!(answered(&stage).await.response, "Done.");
     let entries = stage.store.entries.lock().unwrap().clone();
-    let text = entries.iter().filter(|entry| entry.delegation.is_some()).filter_map(|entry| text_of(&entry.message));
-    assert!(text.last().unwrap().contains(r#"{"party":4,"room":"garden"}"#));
+    let mut text =
+        entries.iter().filter(|entry| entry.delegation.is_some()).filter_map(|entry| text_of(&entry.message));
+    assert!(text.next_back().unwrap().contains(r#"{"party":4,"room":"garden"}"#));
     let notice = entries.iter().find_map(|entry| match &entry.message {
         TranscriptMessage::Tool { notice, .. } => notice.clone(),
         _ => None,

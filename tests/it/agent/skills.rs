@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use reveille::base::clock::pause;
 use reveille::domain::approval::QuestionKind;
 use reveille::domain::run::transcript::{Compaction, CompactionKind, TranscriptEntry, TranscriptMessage};
 use reveille::ports::llm::ModelRequest;
@@ -245,6 +246,6 @@ async fn skill_that_is_added_is_found_within_seconds() {
     let begun = std::time::Instant::now();
     while !names().contains(&"new".to_owned()) {
         assert!(begun.elapsed() < std::time::Duration::from_secs(30));
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        pause(std::time::Duration::from_millis(20)).await;
     }
 }

@@ -149,11 +149,18 @@ async fn question_for_input_is_answered_with_its_fields_and_by_no_button_for_all
     let page = asked.open(&api).await.expect(200);
     page.shows("value=\"answer:2\"");
     page.hides("value=\"approve:2\"");
-    let page = asked.send(&api, &[("do", "answer:2"), ("2.f1", "x".repeat(31).as_str())]).await.expect(422);
-    page.shows("the value is longer than 30 characters");
-    asked.send(&api, &[("do", "approve:2"), ("2.f1", "It is green")]).await.expect(422);
+    for (text, copies, fault) in [
+        ("x".repeat(31), "", "the value is longer than 30 characters"),
+        (String::new(), "", "id=\"i2f3e\">"),
+        ("It is green".to_owned(), "many", "must be a number such as 12 or 12.5"),
+    ] {
+        let fields = [("do", "answer:2"), ("2.f1", copies), ("2.f3", text.as_str())];
+        let page = asked.send(&api, &fields).await.expect(422);
+        page.shows(fault);
+        page.hides("the arguments that are to be otherwise");
+    }
     assert_eq!(asked.statuses(&api).await, ["cancelled", "cancelled", "pending"]);
-    asked.send(&api, &[("do", "answer:2"), ("2.f1", "It is green")]).await.expect(303);
+    asked.send(&api, &[("do", "answer:2"), ("2.f3", "It is green")]).await.expect(303);
     assert_eq!(asked.statuses(&api).await, ["cancelled", "cancelled", "edited"]);
     assert_eq!(asked.run_state(&api).await, RunState::Queued);
 }

@@ -227,7 +227,12 @@ impl<'a> ItemView<'a> {
 
     /// The decision that gives what the call lacks.
     pub fn answer(&mut self) -> Option<Decision> {
-        let decision = Decision { arguments: self.changed.clone(), ..self.decision(ApprovalChoice::Edit) };
+        if self.is_faulty() {
+            return None;
+        }
+        // of what was left as it is, it is said which fields are missing
+        let arguments = self.changed.as_ref().unwrap_or(&self.approval.proposal.arguments).clone();
+        let decision = Decision { arguments: Some(arguments), ..self.decision(ApprovalChoice::Edit) };
         self.valid_decision(decision)
     }
 
