@@ -64,7 +64,7 @@ pub use configured::{CallingAgent, Configured};
 pub use gate::pending_agents::{PendingAgents, PendingChecks};
 pub use prompt::channel_limits::ChannelLimits;
 pub use prompt::context_source::{ContextSource, ContextSources, SOURCE_CHARS};
-pub use request::{AgentOverrides, AgentRequest, Asking, CALLED, CHAT, StreamSink};
+pub use request::{AgentOverrides, AgentRequest, Asking, CHAT, FROM_AGENT, StreamSink};
 pub use settings::Settings;
 pub use slot::{RunSlot, UncountedSlot, wait_without_slot};
 pub use stop::{LoopStopReason, StopSignal};

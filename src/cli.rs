@@ -48,8 +48,8 @@ First steps:
   reveille serve                        runs the service; no configuration needed
   reveille schedule preview '@daily'    when a schedule would fire
 
-Client commands talk to the service at REVEILLE_URL (http://127.0.0.1:7700) with the token in REVEILLE_TOKEN, or to the
-address and with the token of a profile which `reveille login` has kept."
+Client commands talk to the service at REVEILLE_URL (http://127.0.0.1:7700) with the token in
+REVEILLE_TOKEN, or to the address and with the token of a profile which `reveille login` has kept."
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -88,7 +88,7 @@ enum Command {
     /// List, show and delete conversations
     #[command(subcommand)]
     Conversation(remote::conversation::Command),
-    /// List, show, watch, cancel and retry runs
+    /// List, show, watch, answer, cancel and retry runs
     #[command(subcommand)]
     Run(remote::run::Command),
     /// See what waits for a person, and answer

@@ -23,7 +23,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::agent::calls::call_turn::CallTurn;
-use crate::agent::calls::delegation::DelegationEnd;
+use crate::agent::calls::delegation::DelegationOutcome;
 use crate::agent::calls::notice::edited_notice;
 use crate::agent::calls::observation::{check_turn_limit, observation, truncated_call_error, unknown_outcome_error};
 use crate::agent::calls::pending_call::PendingCall;
@@ -224,7 +224,7 @@ impl ToolRunner<'_> {
             Ok(fetched) => {
                 let outcome = fetched.output.whole().chars().take(OUTCOME_SHOWN).collect();
                 if let Some(instructions) = &fetched.output.instructions {
-                    notice += &format!("{instructions}\n\n");
+                    notice += &format!("{}\n\n", self.window.cut_result(instructions));
                 }
                 let content = match tool {
                     Some(tool) => {
@@ -347,11 +347,11 @@ impl ToolRunner<'_> {
             return Ok(Attempt::Done(Answered { result, approval, reasons, notice, agent_usage: None }));
         };
         Ok(match self.delegate(call_turn, &call, agent).await {
-            DelegationEnd::Answered(result, usage) => {
+            DelegationOutcome::Answered(result, usage) => {
                 Attempt::Done(Answered { result, approval, reasons, notice, agent_usage: Some(usage) })
             }
-            DelegationEnd::Waits(calls) => Attempt::Open(PendingCall::Delegated(calls)),
-            DelegationEnd::Ended(error) => Attempt::Ended(error),
+            DelegationOutcome::Waits(calls) => Attempt::Open(PendingCall::Delegated(calls)),
+            DelegationOutcome::Ended(error) => Attempt::Ended(error),
         })
     }
 

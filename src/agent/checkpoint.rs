@@ -7,6 +7,7 @@
 //! intent of calls that only read for their results.
 
 pub mod agent_store;
+mod shared_transcript;
 pub mod transcript_slice;
 
 use std::sync::Arc;
@@ -84,9 +85,9 @@ impl Checkpoint {
         self.entries.last().map_or(0, |entry| entry.turn)
     }
 
-    /// Over all entries, those before a restart included, and those of agents that were called.
+    /// Over all entries, those before a restart included.
     pub fn usage(&self) -> Usage {
-        let mut sum = self.store.delegated_usage();
+        let mut sum = Usage::default();
         self.entries.iter().for_each(|entry| sum += entry.usage);
         sum
     }
@@ -107,7 +108,13 @@ impl Checkpoint {
         let at = self.clock.now();
         let entry = |(seq, added): (i64, Added)| {
             let Added { message, usage, duration_ms, model_call, tool_record } = added;
-            TranscriptEntry { seq, turn, at, delegation: None, message, usage, duration_ms, model_call, tool_record }
+            TranscriptEntry {
+                usage,
+                duration_ms,
+                model_call,
+                tool_record,
+                ..TranscriptEntry::new(seq, turn, at, message)
+            }
         };
         self.entries.extend((first..).zip(added).map(entry));
     }

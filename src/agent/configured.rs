@@ -1,5 +1,6 @@
 //! `[[agents]]`: agents that others call as tools, and that steps of pipelines name instead of describing them.
 
+pub mod agent_field;
 pub mod agent_tool;
 pub mod fields;
 
@@ -8,7 +9,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::configured::fields::{AgentField, FieldRules};
+use crate::agent::configured::agent_field::AgentField;
+use crate::agent::configured::fields::FieldRules;
 use crate::base::invalid::{ValidationErrors, did_you_mean, escape};
 use crate::domain::approval::PolicyRules;
 use crate::domain::approval::settings::Override;

@@ -92,7 +92,7 @@ impl EarlierQuestions {
         self.find(call_id, QuestionKind::Approval)
     }
 
-    /// For what the call lacked.
+    /// The question for arguments that the call lacked.
     pub fn input_of(&self, call_id: &str) -> Option<&Approval> {
         self.find(call_id, QuestionKind::Input)
     }

@@ -93,7 +93,7 @@ impl ReactLoop<'_> {
         let (mut calls, mut resumed) = (self.checkpoint.open_calls(), true);
         loop {
             if !calls.is_empty() {
-                // a skill that one of them activates is active behind them all, wherever the others go on
+                // a skill that one of them activates takes effect after all calls of the turn, also after a resume
                 self.apply_skills(self.checkpoint.entries_before_calls())?;
                 let open = self.run_calls(&calls, resumed).await?;
                 if !open.is_empty() {
@@ -142,6 +142,13 @@ impl ReactLoop<'_> {
         Ok(false)
     }
 
+    /// Usage of the agent, and of those that it has called.
+    fn usage(&self) -> Usage {
+        let mut usage = self.checkpoint.usage();
+        usage += self.caller.incoming.store.delegated_usage();
+        usage
+    }
+
     /// The suspension for these calls: the open ones as one batch, with those that were asked before.
     fn suspension(&self, calls: Vec<PendingCall>) -> Suspension {
         let batch = new_id(self.clock.now());
@@ -155,10 +162,10 @@ impl ReactLoop<'_> {
                 PendingCall::Delegated(_) => unreachable!("each call by itself"),
             }
         }
-        Suspension { asks, open, usage: self.checkpoint.usage() }
+        Suspension { asks, open, usage: self.usage() }
     }
 
-    /// Goes by the skills that are active behind so many entries: with their model, and with no other tools than theirs.
+    /// Applies the tools and the model of the skills that are active after the first `entries` entries.
     fn apply_skills(&mut self, entries: usize) -> Result<(), RunError> {
         let stack = self.skills.stack(&self.checkpoint.entries()[..entries]);
         if stack != self.stack {
@@ -176,7 +183,7 @@ impl ReactLoop<'_> {
 
     /// One turn of the model, stored; answers the calls that it asks for.
     async fn model_turn(&mut self) -> Result<Vec<ToolCall>, RunError> {
-        let turn = self.checkpoint.store().take_turn(self.checkpoint.turn());
+        let turn = self.caller.incoming.store.take_turn(self.checkpoint.turn());
         let forced = self.checkpoint.turns_behind(self.first_turn) >= self.max_turns;
         let begun = self.clock.elapsed();
         let completed = self.complete(turn, forced).await;
@@ -350,7 +357,7 @@ impl ReactLoop<'_> {
     }
 
     fn result(&self, response: String, finish: RunFinish, took: Duration) -> ReactLoopResult {
-        let usage = self.checkpoint.usage();
+        let usage = self.usage();
         ReactLoopResult {
             response,
             finish: Some(finish),

@@ -8,7 +8,7 @@ use tracing::Span;
 use uuid::Uuid;
 
 use crate::agent::checkpoint::Added;
-use crate::agent::checkpoint::agent_store::AgentStore;
+use crate::agent::checkpoint::transcript_slice::TranscriptSlice;
 use crate::agent::configured::CallingAgent;
 use crate::agent::gate::GateMessage;
 use crate::agent::prompt::channel_limits::ChannelLimits;
@@ -27,7 +27,7 @@ use crate::ports::tool::{ToolHost, UsedSecrets};
 pub const CHAT: &str = "chat";
 
 /// The source of messages to an agent that another one calls.
-pub const CALLED: &str = "agent";
+pub const FROM_AGENT: &str = "agent";
 
 /// Hears what happens in a run while it happens. Must not block.
 pub type StreamSink = Arc<dyn Fn(StreamEvent) + Send + Sync>;
@@ -65,7 +65,7 @@ pub struct AgentRequest {
     /// The host of tools.
     pub host: Arc<dyn ToolHost>,
     /// The store of the transcript.
-    pub store: Arc<dyn AgentStore>,
+    pub store: Arc<TranscriptSlice>,
     /// The signal to stop.
     pub stop: StopSignal,
     /// The place in which the run computes.
@@ -91,7 +91,7 @@ impl AgentRequest {
             run_id: self.run_id,
             task_id: self.asking.as_ref().and_then(|asking| asking.task_id),
             source: match (&self.delegation, &self.asking) {
-                (Some(_), _) => CALLED,
+                (Some(_), _) => FROM_AGENT,
                 (None, Some(asking)) => asking.source,
                 (None, None) => "step",
             },

@@ -1,4 +1,4 @@
-//! Warnings of what works, and is not as it should be.
+//! Startup warnings that do not keep the service from running.
 
 use crate::agent::Configured;
 use crate::base::invalid::did_you_mean;

@@ -39,8 +39,8 @@ pub use voter::{Vote, VoterIdentities};
 pub const CANCELLED: &str = "User cancelled this action.";
 /// The result that the model gets for a call whose question expired.
 pub const EXPIRED: &str = "Nobody approved this action in time; it was not executed.";
-/// The result that the model gets for a call for which a person was asked for input in vain.
-pub const UNANSWERED: &str = "Nobody answered in time; nothing was done.";
+/// The result that the model gets for a call whose question for input expired.
+pub const INPUT_EXPIRED: &str = "Nobody answered in time; nothing was done.";
 /// The decider of calls that are held and about which nobody is asked.
 pub const POLICY: &str = "policy";
 /// Longest comment of a person, in characters.

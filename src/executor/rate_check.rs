@@ -3,7 +3,7 @@
 
 use futures::future::BoxFuture;
 
-use crate::agent::CALLED;
+use crate::agent::FROM_AGENT;
 use crate::agent::gate::rates::RateSettings;
 use crate::agent::gate::{GateCheck, GateMessage, GateRefusal};
 use crate::store::Store;
@@ -24,7 +24,7 @@ impl GateCheck for RateCheck {
     fn check<'a>(&'a self, message: GateMessage<'a>) -> BoxFuture<'a, Result<(), GateRefusal>> {
         Box::pin(async move {
             // a call of an agent is part of a message that was counted
-            let limited = self.rates.limit_of(message.tenant).filter(|_| message.source != CALLED);
+            let limited = self.rates.limit_of(message.tenant).filter(|_| message.source != FROM_AGENT);
             let Some((limit, reason)) = limited else { return Ok(()) };
             match self.store.take_model_message(message.tenant, limit).await {
                 Ok(true) => Ok(()),

@@ -4,7 +4,7 @@
 pub mod document;
 mod folder;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
@@ -15,6 +15,7 @@ use crate::base::clock::Clock;
 use crate::base::invalid::{ValidationErrors, did_you_mean};
 use crate::ports::skill::document::SkillDocument;
 
+use folder::read_text;
 pub use folder::scan;
 
 /// How old a look at the folders may be.
@@ -57,7 +58,7 @@ impl Settings {
         }
     }
 
-    /// Adds folders that are none; pointers begin with `/skills`.
+    /// Adds directories that do not exist; pointers begin with `/skills`.
     pub fn check(&self, faults: &mut ValidationErrors) {
         let dirs = self.dirs();
         if dirs.len() > MOST_DIRS {
@@ -82,7 +83,7 @@ pub struct Skill {
     pub warnings: Vec<String>,
 }
 
-/// A folder that is no skill, and why.
+/// A folder without a valid `SKILL.md`, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnusableSkill {
     /// The folder.
@@ -96,7 +97,7 @@ pub struct UnusableSkill {
 pub struct SkillSet {
     /// Those that can be used, in the order of their names.
     pub skills: Vec<Skill>,
-    /// Folders that are none.
+    /// Folders without a valid `SKILL.md`.
     pub unusable: Vec<UnusableSkill>,
 }
 
@@ -124,6 +125,15 @@ struct SkillFolders {
     is_looking: AtomicBool,
 }
 
+/// Guard of a look at the folders: the next one may begin once it is dropped, however this one ends.
+struct Looking<'a>(&'a AtomicBool);
+
+impl Drop for Looking<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
 impl SkillLibrary {
     /// The skills in these folders as they are now. Reads files: for a thread that may wait.
     pub fn open(dirs: Vec<PathBuf>, clock: Clock) -> SkillLibrary {
@@ -149,10 +159,10 @@ impl SkillLibrary {
         if self.is_configured() && is_old && !folders.is_looking.swap(true, Ordering::AcqRel) {
             let folders = Arc::clone(folders);
             tokio::task::spawn_blocking(move || {
+                let _looking = Looking(&folders.is_looking);
                 let set = scan(&folders.dirs);
                 *folders.set.write().expect("folders lock") = Arc::new(set);
                 *folders.looked_at.lock().expect("folders lock") = folders.clock.elapsed();
-                folders.is_looking.store(false, Ordering::Release);
             });
         }
         Arc::clone(&self.0.set.read().expect("folders lock"))
@@ -164,30 +174,23 @@ impl SkillLibrary {
     /// There is no such skill or file, or it is no text, in a sentence.
     pub async fn read_file(&self, skill: &str, path: &str) -> Result<String, String> {
         let set = self.current();
-        let Some(found) = set.find(skill) else { return Err(unknown(skill, &set)) };
+        let Some(found) = set.find(skill) else { return Err(unknown_skill(skill, set.names())) };
         if !found.files.iter().any(|file| file == path) {
             let near = did_you_mean(path, found.files.iter().map(String::as_str));
             return Err(format!("the skill `{skill}` has no file `{path}`{near}; it has {}", found.files.join(", ")));
         }
         let file = found.dir.join(path);
-        let read = tokio::task::spawn_blocking(move || read_text(&file)).await;
-        read.unwrap_or_else(|_| Err("the file can't be read".into()))
+        let read = tokio::task::spawn_blocking(move || read_text(&file, LONGEST_FILE)).await;
+        read.unwrap_or_else(|_| Err("it can't be read".into())).map_err(|why| format!("`{path}` of `{skill}`: {why}"))
     }
 }
 
 /// The sentence that there is no such skill.
-pub fn unknown(name: &str, set: &SkillSet) -> String {
-    let near = did_you_mean(name, set.names());
-    format!("there is no skill `{name}`{near}; there are {}", set.names().collect::<Vec<_>>().join(", "))
-}
-
-fn read_text(file: &Path) -> Result<String, String> {
-    let length = std::fs::metadata(file).map_err(|error| error.to_string())?.len();
-    if length > LONGEST_FILE {
-        return Err(format!("the file has {length} bytes; at most {LONGEST_FILE} are read"));
+pub fn unknown_skill<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let known: Vec<&str> = known.collect();
+    if known.is_empty() {
+        return format!("there is no skill `{name}`");
     }
-    std::fs::read_to_string(file).map_err(|error| match error.kind() {
-        std::io::ErrorKind::InvalidData => "the file is no text".to_owned(),
-        _ => error.to_string(),
-    })
+    let near = did_you_mean(name, known.iter().copied());
+    format!("there is no skill `{name}`{near}; there are {}", known.join(", "))
 }

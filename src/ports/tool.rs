@@ -241,8 +241,8 @@ pub trait Tool: Send + Sync {
         None
     }
 
-    /// The fields among what a person has supplied that will not do, each with what is wrong; beyond the schema of its form.
-    fn unfit_input(&self, _arguments: &Value) -> Vec<(String, String)> {
+    /// The invalid fields among those that a person has supplied, each with what is wrong beyond the schema of its form.
+    fn invalid_input(&self, _arguments: &Value) -> Vec<(String, String)> {
         Vec::new()
     }
 

@@ -24,7 +24,7 @@ use crate::store::db::text::{document, text};
 use crate::store::sql::sql;
 use crate::store::{Lease, Split, Store, StoreError};
 
-pub(super) use asking::{ask, close_abandoned, close_questions, unpark};
+pub(super) use asking::{ask, close_questions, unpark, withdraw_other_turns};
 
 /// Which approvals to list. Newest first, after the approval `before`.
 #[derive(Debug, Clone, Default)]

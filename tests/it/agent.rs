@@ -13,7 +13,7 @@ mod orchestrator;
 mod output_levels;
 mod repetition;
 mod resume;
-mod skills;
+pub mod skills;
 mod summaries;
 mod task_changes;
 pub mod tool_life;

@@ -11,11 +11,12 @@ use crate::agent::calls::ToolRunner;
 use crate::agent::calls::call_turn::CallTurn;
 use crate::agent::calls::pending_call::PendingCall;
 use crate::agent::calls::shown::FetchedOutput;
+use crate::agent::checkpoint::transcript_slice::TranscriptSlice;
 use crate::agent::configured::agent_tool::AgentTool;
 use crate::agent::consent::input::SCHEMA_CHANGED;
-use crate::agent::{AgentOverrides, AgentRequest, AgentResponse, StreamSink, Suspension, UncountedSlot};
+use crate::agent::{AgentOverrides, AgentRequest, AgentResponse, FROM_AGENT, StreamSink, Suspension, UncountedSlot};
 use crate::base::metrics::trace;
-use crate::domain::run::delegation::MOST_DEEP;
+use crate::domain::run::delegation::{MOST_CALLS, MOST_DEEP};
 use crate::domain::run::{
     Delegation, RunError, RunFault, ToolAttribution, ToolCall, TranscriptEntry, TranscriptMessage, Usage,
 };
@@ -26,10 +27,10 @@ use crate::ports::tool::{ToolError, ToolFailure, ToolOutput};
 const SCHEMA_VERSION: &str = "schema_version";
 
 /// Outcome of a call of an agent.
-pub enum DelegationEnd {
+pub enum DelegationOutcome {
     /// It has answered, or failed.
     Answered(Result<FetchedOutput, ToolError>, Usage),
-    /// People have to be heard before it can.
+    /// The agent waits for people.
     Waits(Vec<PendingCall>),
     /// The run stops here, or can't go on.
     Ended(RunError),
@@ -37,27 +38,25 @@ pub enum DelegationEnd {
 
 impl ToolRunner<'_> {
     /// Lets an agent answer a call whose arguments are whole.
-    pub(super) async fn delegate(&self, turn: CallTurn<'_>, call: &ToolCall, agent: &AgentTool) -> DelegationEnd {
-        let failed = |error| DelegationEnd::Answered(Err(error), Usage::default());
+    pub(super) async fn delegate(&self, turn: CallTurn<'_>, call: &ToolCall, agent: &AgentTool) -> DelegationOutcome {
+        let failed = |error| DelegationOutcome::Answered(Err(error), Usage::default());
         let chain: Vec<String> = self.incoming.chain().iter().chain([&call.name]).cloned().collect();
         if chain.len() > MOST_DEEP {
-            return failed(too_deep());
+            return failed(depth_error());
         }
         let delegation = Delegation { chain, turn: turn.number, call_id: call.id.clone() };
-        let Some(store) = self.incoming.store.delegated(delegation.clone()) else {
-            return failed(not_here(&call.name));
-        };
+        let Some(store) = self.incoming.store.delegated(delegation.clone()) else { return failed(count_error()) };
         let limit = agent.time_limit(self.agent.settings.agent_limit());
-        let request = AgentRequest { store: Arc::clone(&store), ..self.request(turn, call, agent, delegation) };
+        let request = self.request(turn, call, agent, (delegation, store));
         let span = trace::invoke_agent(&call.name);
         let answer = tokio::select! {
             biased;
-            answer = self.handled(&request).instrument(span.clone()) => answer,
+            answer = self.run_agent(&request).instrument(span.clone()) => answer,
             () = self.clock.sleep(limit) => {
                 let message = format!("the agent has not answered within {} s", limit.as_secs_f64());
-                return DelegationEnd::Answered(
+                return DelegationOutcome::Answered(
                     Err(ToolError::for_model(ToolFailure::Timeout, "timeout", message)),
-                    store.whole_usage(),
+                    request.store.whole_usage(),
                 );
             }
         };
@@ -67,32 +66,41 @@ impl ToolRunner<'_> {
         match answer {
             Ok(AgentResponse::Answered(result)) => {
                 let output = ToolOutput::text(result.response);
-                DelegationEnd::Answered(Ok(FetchedOutput { output, at: self.clock.now(), level: None }), result.usage)
+                DelegationOutcome::Answered(
+                    Ok(FetchedOutput { output, at: self.clock.now(), level: None }),
+                    result.usage,
+                )
             }
-            Ok(AgentResponse::Suspended(suspension)) => DelegationEnd::Waits(pending_calls(suspension)),
+            Ok(AgentResponse::Suspended(suspension)) => DelegationOutcome::Waits(pending_calls(suspension)),
             Ok(AgentResponse::Refused { reason }) => {
                 let message = format!("the agent was not asked: {reason}");
                 failed(ToolError::for_model(ToolFailure::PermissionDenied, "refused", message))
             }
             Err(RunError::Fail { fault }) if fault.code == SCHEMA_CHANGED => {
-                DelegationEnd::Ended(RunError::Fail { fault })
+                DelegationOutcome::Ended(RunError::Fail { fault })
             }
             Err(RunError::Fail { fault } | RunError::Retry { fault, .. }) => {
                 let RunFault { code, message, .. } = fault;
                 let error = ToolError::for_model(ToolFailure::ExecutionError, code, message);
-                DelegationEnd::Answered(Err(error), store.whole_usage())
+                DelegationOutcome::Answered(Err(error), request.store.whole_usage())
             }
-            Err(error) => DelegationEnd::Ended(error),
+            Err(error) => DelegationOutcome::Ended(error),
         }
     }
 
-    /// The way of every message. Boxed, because an agent may call another one.
-    fn handled<'a>(&'a self, request: &'a AgentRequest) -> BoxFuture<'a, Result<AgentResponse, RunError>> {
+    /// Boxed, because an agent may call another one.
+    fn run_agent<'a>(&'a self, request: &'a AgentRequest) -> BoxFuture<'a, Result<AgentResponse, RunError>> {
         Box::pin(self.agent.handle_message(request))
     }
 
-    /// The message to the agent. It acts for whom its caller acts, with tools of its own.
-    fn request(&self, turn: CallTurn<'_>, call: &ToolCall, agent: &AgentTool, delegation: Delegation) -> AgentRequest {
+    /// The message to the agent, which acts for the same tenant as its caller, with its own tools.
+    fn request(
+        &self,
+        turn: CallTurn<'_>,
+        call: &ToolCall,
+        agent: &AgentTool,
+        (delegation, store): (Delegation, TranscriptSlice),
+    ) -> AgentRequest {
         let caller = self.incoming;
         let slot = match turn.is_single {
             true => Arc::clone(&caller.slot),
@@ -123,9 +131,9 @@ impl ToolRunner<'_> {
             agent: Some(agent.calling.clone()),
             skills: agent.configured.skills.clone(),
             asking: caller.asking.clone(),
-            delegation: Some(delegation),
             host: Arc::clone(&caller.host),
-            store: Arc::clone(&caller.store),
+            store: Arc::new(store),
+            delegation: Some(delegation),
             stop: caller.stop.clone(),
             slot,
             sink: sink_of(&caller.sink, &call.name),
@@ -145,11 +153,11 @@ fn limits_of(agent: &AgentTool, caller: &ToolLimits) -> ToolLimits {
 
 fn metadata(call: &ToolCall, agent: &AgentTool) -> Map<String, Value> {
     let fields =
-        [("source", json!("agent")), ("agent", json!(call.name)), (SCHEMA_VERSION, json!(agent.schema_version()))];
+        [("source", json!(FROM_AGENT)), ("agent", json!(call.name)), (SCHEMA_VERSION, json!(agent.schema_version()))];
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// Watchers hear of the calls of the agent, by its name; its words are told to its caller alone.
+/// Stream subscribers see the agent's tool calls under its name, but not its text.
 fn sink_of(sink: &StreamSink, agent: &str) -> StreamSink {
     let (sink, agent) = (Arc::clone(sink), agent.to_owned());
     Arc::new(move |event| {
@@ -165,17 +173,14 @@ fn pending_calls(suspension: Suspension) -> Vec<PendingCall> {
     asks.chain(open.into_iter().map(PendingCall::Put)).collect()
 }
 
-fn too_deep() -> ToolError {
-    let message = format!("agents call each other at most {MOST_DEEP} deep; this one was not asked");
-    ToolError::for_model(ToolFailure::PermissionDenied, "too_deep", message)
+fn count_error() -> ToolError {
+    let message = format!("a run calls at most {MOST_CALLS} agents; this one was not asked");
+    ToolError::for_model(ToolFailure::PermissionDenied, "too_many_agents", message)
 }
 
-fn not_here(name: &str) -> ToolError {
-    ToolError::for_model(
-        ToolFailure::ExecutionError,
-        "no_agents",
-        format!("`{name}` is an agent, and none can be called here"),
-    )
+fn depth_error() -> ToolError {
+    let message = format!("agents call each other at most {MOST_DEEP} deep; this one was not asked");
+    ToolError::for_model(ToolFailure::PermissionDenied, "too_deep", message)
 }
 
 /// Fails where an agent takes other fields than when it was called.

@@ -1,13 +1,11 @@
 //! The store of one run, as its agent sees it: the transcript, the questions to people, and the budgets.
 
-use std::sync::Arc;
-
 use futures::future::BoxFuture;
 use uuid::Uuid;
 
 use crate::domain::approval::{Approval, ApprovalOverride, Begun, CallOutcome, GrantAsk};
 use crate::domain::budget::{CallBound, Spend};
-use crate::domain::run::{Delegation, RunError, TranscriptEntry, TranscriptMessage, Usage};
+use crate::domain::run::{RunError, TranscriptEntry, TranscriptMessage, Usage};
 
 /// Why the transcript could not be read or written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -74,26 +72,6 @@ pub trait AgentStore: Send + Sync {
     /// how the execution ended; until then they are lost with the process.
     fn defer(&self, entries: Vec<TranscriptEntry>);
 
-    /// The number of a turn that begins now, behind this one: no other turn of the run has it.
-    fn take_turn(&self, after: i64) -> i64 {
-        after + 1
-    }
-
-    /// The part of the transcript that belongs to an agent that is called; `None`: none can be called here.
-    fn delegated(&self, _call: Delegation) -> Option<Arc<dyn AgentStore>> {
-        None
-    }
-
-    /// Usage of the agents that were called, and of those that these have called.
-    fn delegated_usage(&self) -> Usage {
-        Usage::default()
-    }
-
-    /// Usage of the agent itself as far as it is stored, and of those that it has called.
-    fn whole_usage(&self) -> Usage {
-        Usage::default()
-    }
-
     /// Whether a budget holds for the run: then each call of a model is reserved before it is made.
     fn is_budgeted(&self) -> bool {
         false
@@ -105,10 +83,10 @@ pub trait AgentStore: Send + Sync {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Notes that the call of this turn was not paid for, and is not made again.
+    /// Releases the reservation of this turn's model call, which cost nothing and is not made again.
     fn note_unmade(&self, _turn: i64) {}
 
-    /// Notes the cost of the calls of models in this turn that were cut off together with the loop: no entry will say it.
+    /// Charges this turn's model calls that were cut off together with the loop, because no entry will tell their cost.
     fn note_cut(&self, _turn: i64, _usage: Usage) {}
 
     /// Reserves what a summary may come to at worst, until an entry says what it came to. Waits for nobody; whether that was

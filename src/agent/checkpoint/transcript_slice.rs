@@ -2,13 +2,14 @@
 //! a step of a pipeline, or of a configured agent that another one has called. Agents that speak at the same time share the
 //! numbers of their run.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
 use uuid::Uuid;
 
 use crate::agent::checkpoint::agent_store::{AgentStore, AppendError, SummaryCost};
+use crate::agent::checkpoint::shared_transcript::SharedTranscript;
 use crate::domain::approval::{Approval, ApprovalOverride, Begun, CallOutcome, GrantAsk};
 use crate::domain::budget::CallBound;
 use crate::domain::run::{Delegation, RunError, TranscriptEntry, TranscriptMessage, Usage};
@@ -16,19 +17,19 @@ use crate::domain::run::{Delegation, RunError, TranscriptEntry, TranscriptMessag
 /// One agent's conversation.
 pub struct TranscriptSlice {
     run: Arc<SharedTranscript>,
-    part: SlicePart,
+    owner: SliceOwner,
     /// The numbers in the run of the agent's entries, in order.
     numbers: Mutex<Vec<i64>>,
     /// The agent's own usage, as far as it is stored.
     own: Mutex<Usage>,
     /// Usage of the agents that it has called.
-    below: Arc<Mutex<Usage>>,
-    /// That of each of its callers, which its own adds to.
-    above: Vec<Arc<Mutex<Usage>>>,
+    delegated: Arc<Mutex<Usage>>,
+    /// Usage counters of its callers: what is stored here is added to each of them.
+    callers: Vec<Arc<Mutex<Usage>>>,
 }
 
-/// The agent that speaks in it.
-enum SlicePart {
+/// The owner of a slice.
+enum SliceOwner {
     /// The run's own agent's.
     Run,
     /// That of an agent in a step of a pipeline: what is said between the step's first intent and its result.
@@ -37,45 +38,38 @@ enum SlicePart {
     Call(Delegation),
 }
 
-/// The transcript that all agents of a run write to.
-struct SharedTranscript {
-    store: Arc<dyn AgentStore>,
-    /// Held from the taking of numbers until the entries are stored: whoever follows the run reads them in order.
-    appending: tokio::sync::Mutex<()>,
-    /// Number of the next entry.
-    next: AtomicI64,
-    /// The last turn that was begun.
-    turn: AtomicI64,
-    /// Entries of agents that were called, and have not gone on yet.
-    others: Mutex<Vec<TranscriptEntry>>,
-}
-
 impl TranscriptSlice {
     /// The conversation of the run's own agent.
     pub fn of_run(store: Arc<dyn AgentStore>) -> TranscriptSlice {
-        TranscriptSlice::new(SharedTranscript::new(store), SlicePart::Run, Vec::new())
+        TranscriptSlice::new(SharedTranscript::new(store), SliceOwner::Run, Vec::new())
     }
 
     /// The conversation of the agent in a step of a pipeline.
     pub fn of_step(store: Arc<dyn AgentStore>, step: &str) -> TranscriptSlice {
-        TranscriptSlice::new(SharedTranscript::new(store), SlicePart::Step(step.to_owned()), Vec::new())
+        TranscriptSlice::new(SharedTranscript::new(store), SliceOwner::Step(step.to_owned()), Vec::new())
     }
 
-    fn new(run: Arc<SharedTranscript>, part: SlicePart, above: Vec<Arc<Mutex<Usage>>>) -> TranscriptSlice {
-        TranscriptSlice { run, part, numbers: Mutex::default(), own: Mutex::default(), below: Arc::default(), above }
+    fn new(run: Arc<SharedTranscript>, owner: SliceOwner, callers: Vec<Arc<Mutex<Usage>>>) -> TranscriptSlice {
+        TranscriptSlice {
+            run,
+            owner,
+            numbers: Mutex::default(),
+            own: Mutex::default(),
+            delegated: Arc::default(),
+            callers,
+        }
     }
 
     /// The agent's entries, with the numbers that they have in the run.
     async fn own_entries(&self) -> Result<Vec<TranscriptEntry>, AppendError> {
-        if let SlicePart::Call(call) = &self.part {
+        if let SliceOwner::Call(call) = &self.owner {
             return Ok(self.run.take_entries(call));
         }
-        let all = self.run.store.load().await?;
-        self.run.note_read(&all);
-        let is_own = |entry: &TranscriptEntry| entry.delegation.is_none() && !entry.message.is_of_ledger();
-        let from = match &self.part {
-            SlicePart::Step(step) => all.iter().position(|entry| begins_step(entry, step)).unwrap_or(all.len()),
-            SlicePart::Run | SlicePart::Call(_) => 0,
+        let all = self.run.take_delegated(self.run.store.load().await?);
+        let is_own = |entry: &TranscriptEntry| !entry.message.is_of_ledger();
+        let from = match &self.owner {
+            SliceOwner::Step(step) => all.iter().position(|entry| begins_step(entry, step)).unwrap_or(all.len()),
+            SliceOwner::Run | SliceOwner::Call(_) => 0,
         };
         Ok(all.into_iter().skip(from).filter(is_own).collect())
     }
@@ -85,61 +79,48 @@ impl TranscriptSlice {
         let mut numbers = self.numbers.lock().expect("numbers lock");
         let last = entries.last().map_or(-1, |entry| entry.seq);
         while (numbers.len() as i64) <= last {
-            numbers.push(self.run.next.fetch_add(1, Ordering::Relaxed));
+            numbers.push(self.run.take_number());
         }
         let in_run = |own: i64| usize::try_from(own).ok().and_then(|own| numbers.get(own)).copied().unwrap_or(own);
-        let delegation = match &self.part {
-            SlicePart::Call(call) => Some(Box::new(call.clone())),
-            SlicePart::Run | SlicePart::Step(_) => None,
+        let delegation = match &self.owner {
+            SliceOwner::Call(call) => Some(Box::new(call.clone())),
+            SliceOwner::Run | SliceOwner::Step(_) => None,
         };
         let stored = |entry| TranscriptEntry { delegation: delegation.clone(), ..renumbered(entry, in_run) };
         entries.into_iter().map(stored).collect()
     }
 
+    /// The number of a turn that begins now, behind this one: no other turn of the run has it.
+    pub fn take_turn(&self, after: i64) -> i64 {
+        self.run.take_turn(after)
+    }
+
+    /// The conversation of an agent that this one calls; `None`: the run has called as many as it may.
+    pub fn delegated(&self, call: Delegation) -> Option<TranscriptSlice> {
+        let callers = self.callers.iter().chain([&self.delegated]).cloned().collect();
+        let is_counted = self.run.count_call(&call);
+        is_counted.then(|| TranscriptSlice::new(Arc::clone(&self.run), SliceOwner::Call(call), callers))
+    }
+
+    /// Usage of the agents that were called, and of those that these have called.
+    pub fn delegated_usage(&self) -> Usage {
+        *self.delegated.lock().expect("usage lock")
+    }
+
+    /// Usage of the agent itself as far as it is stored, and of those that it has called.
+    pub fn whole_usage(&self) -> Usage {
+        let mut usage = self.delegated_usage();
+        usage += *self.own.lock().expect("usage lock");
+        usage
+    }
+
     /// Counts entries that are stored now.
     fn count(&self, usage: Usage) {
         *self.own.lock().expect("usage lock") += usage;
-        for above in &self.above {
-            *above.lock().expect("usage lock") += usage;
+        for caller in &self.callers {
+            *caller.lock().expect("usage lock") += usage;
         }
     }
-}
-
-impl SharedTranscript {
-    fn new(store: Arc<dyn AgentStore>) -> Arc<SharedTranscript> {
-        let (appending, next, turn, others) = Default::default();
-        Arc::new(SharedTranscript { store, appending, next, turn, others })
-    }
-
-    fn note_read(&self, all: &[TranscriptEntry]) {
-        self.next.store(all.last().map_or(0, |last| last.seq + 1), Ordering::Relaxed);
-        self.turn.store(all.iter().map(|entry| entry.turn).max().unwrap_or(0), Ordering::Relaxed);
-        let delegated = all.iter().filter(|entry| entry.delegation.is_some());
-        *self.others.lock().expect("entries lock") = delegated.cloned().collect();
-    }
-
-    /// The entries of the agent that this call is of.
-    fn take_entries(&self, call: &Delegation) -> Vec<TranscriptEntry> {
-        self.others.lock().expect("entries lock").extract_if(.., |entry| is_of(entry, call)).collect()
-    }
-
-    /// Usage of the agents that were called in these turns before this execution, and below them.
-    fn usage_below(&self, turns: Vec<i64>) -> Usage {
-        let others = self.others.lock().expect("entries lock");
-        let (mut usage, mut turns) = (Usage::default(), turns);
-        // the turns of an agent come behind that of its caller
-        for entry in others.iter() {
-            if entry.delegation.as_ref().is_some_and(|call| turns.contains(&call.turn)) {
-                usage += entry.usage;
-                turns.push(entry.turn);
-            }
-        }
-        usage
-    }
-}
-
-fn is_of(entry: &TranscriptEntry, call: &Delegation) -> bool {
-    entry.delegation.as_ref().is_some_and(|own| own.is_call(call))
 }
 
 fn begins_step(entry: &TranscriptEntry, step: &str) -> bool {
@@ -160,13 +141,12 @@ impl AgentStore for TranscriptSlice {
     fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>> {
         Box::pin(async {
             let own = self.own_entries().await?;
-            let mut turns: Vec<i64> = own.iter().map(|entry| entry.turn).collect();
-            turns.dedup();
-            if let SlicePart::Call(call) = &self.part {
+            let mut turns: HashSet<i64> = own.iter().map(|entry| entry.turn).collect();
+            if let SliceOwner::Call(call) = &self.owner {
                 // its message stands at the turn of its caller
                 turns.retain(|turn| *turn > call.turn);
             }
-            *self.below.lock().expect("usage lock") = self.run.usage_below(turns);
+            *self.delegated.lock().expect("usage lock") = self.run.usage_below(turns);
             *self.own.lock().expect("usage lock") = usage_of(&own);
             let numbers: Vec<i64> = own.iter().map(|entry| entry.seq).collect();
             *self.numbers.lock().expect("numbers lock") = numbers.clone();
@@ -207,26 +187,6 @@ impl AgentStore for TranscriptSlice {
 
     fn defer(&self, entries: Vec<TranscriptEntry>) {
         self.run.store.defer(self.stored_form(entries));
-    }
-
-    fn take_turn(&self, after: i64) -> i64 {
-        self.run.turn.fetch_max(after, Ordering::Relaxed);
-        self.run.turn.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    fn delegated(&self, call: Delegation) -> Option<Arc<dyn AgentStore>> {
-        let above = self.above.iter().chain([&self.below]).cloned().collect();
-        Some(Arc::new(TranscriptSlice::new(Arc::clone(&self.run), SlicePart::Call(call), above)))
-    }
-
-    fn delegated_usage(&self) -> Usage {
-        *self.below.lock().expect("usage lock")
-    }
-
-    fn whole_usage(&self) -> Usage {
-        let mut usage = self.delegated_usage();
-        usage += *self.own.lock().expect("usage lock");
-        usage
     }
 
     fn is_budgeted(&self) -> bool {
@@ -286,17 +246,7 @@ mod tests {
     use crate::domain::run::transcript::{Compaction, CompactionKind, LEDGER};
 
     fn entry(seq: i64, message: TranscriptMessage) -> TranscriptEntry {
-        TranscriptEntry {
-            seq,
-            turn: 0,
-            at: DateTime::UNIX_EPOCH,
-            delegation: None,
-            message,
-            usage: Usage::default(),
-            duration_ms: None,
-            model_call: None,
-            tool_record: None,
-        }
+        TranscriptEntry::new(seq, 0, DateTime::UNIX_EPOCH, message)
     }
 
     fn compaction(from: i64, to: i64, pinned: &[i64]) -> TranscriptMessage {
@@ -366,10 +316,10 @@ mod tests {
         assert!(deep.load().await.unwrap().is_empty());
         deep.append(vec![paid(0, 5, 1_000)]).await.unwrap();
         one.append(vec![paid(2, 4, 10)]).await.unwrap();
-        let below = |store: &dyn AgentStore| store.delegated_usage().input_tokens;
-        assert_eq!((below(&run), below(&*one), below(&*two)), (1_120, 1_000, 0));
-        let whole = |store: &dyn AgentStore| store.whole_usage().input_tokens;
-        assert_eq!((whole(&run), whole(&*one), whole(&*two)), (1_121, 1_020, 100));
+        let below = |slice: &TranscriptSlice| slice.delegated_usage().input_tokens;
+        assert_eq!((below(&run), below(&one), below(&two)), (1_120, 1_000, 0));
+        let whole = |slice: &TranscriptSlice| slice.whole_usage().input_tokens;
+        assert_eq!((whole(&run), whole(&one), whole(&two)), (1_121, 1_020, 100));
 
         let seqs: Vec<i64> = store.0.lock().unwrap().iter().map(|entry| entry.seq).collect();
         assert_eq!(seqs, [0, 1, 2, 3, 4, 5, 6]);
@@ -378,7 +328,7 @@ mod tests {
         assert_eq!((below(&again), again.take_turn(1)), (1_120, 6));
         let one = again.delegated(call(1, "a")).unwrap();
         assert_eq!(one.load().await.unwrap(), [paid(0, 1, 0), paid(1, 2, 10), paid(2, 4, 10)]);
-        assert_eq!((below(&*one), whole(&*one)), (1_000, 1_020));
+        assert_eq!((below(&one), whole(&one)), (1_000, 1_020));
     }
 
     /// A store that takes its time for the first entries that it is given.

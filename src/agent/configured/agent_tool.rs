@@ -6,13 +6,17 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 
-use crate::agent::configured::fields::{FieldRules, LONGEST_TEXT, TASK_INSTRUCTION};
+use crate::agent::configured::agent_field::{LONGEST_TEXT, TASK_INSTRUCTION};
+use crate::agent::configured::fields::FieldRules;
 use crate::agent::{CallingAgent, Configured};
 use crate::base::invalid::did_you_mean;
+use crate::base::json::length::is_longer_than;
 use crate::base::template::untrusted::fenced;
 use crate::domain::approval::{Category, Consequence, InputForm};
 use crate::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolFailure, ToolOutput, ToolSource};
 
+/// Longest arguments of a call, in bytes as JSON.
+const MOST_ARGUMENTS: usize = 256 * 1_024;
 /// The end of the description of an agent that a person has to confirm.
 const NEEDS_CONFIRMATION: &str = "[Requires user confirmation before execution]";
 
@@ -42,7 +46,13 @@ impl AgentTool {
         let definition = Definition {
             requires_confirmation: agent.approval,
             version: rules.version(),
-            ..Definition::new(&agent.name, &description, rules.offered_schema(), Category::Internal, Consequence::Low)
+            ..Definition::new(
+                &agent.name,
+                &description,
+                FieldRules::offered_schema(&agent.fields),
+                Category::Internal,
+                Consequence::Low,
+            )
         };
         AgentTool { calling: agent.calling(), configured: agent.clone(), definition, rules }
     }
@@ -64,7 +74,7 @@ impl AgentTool {
 
     /// The message to the agent, whose arguments are whole.
     pub fn message(&self, arguments: &Value) -> String {
-        let values = Value::Object(self.rules.collect(arguments).values);
+        let values = Value::Object(self.rules.values(arguments));
         let mut text = format!("[Agent Call] {}", self.name());
         if let Some(instruction) = arguments[TASK_INSTRUCTION].as_str().filter(|text| !text.trim().is_empty()) {
             let _ = write!(text, "\n{instruction}");
@@ -94,8 +104,20 @@ impl Tool for AgentTool {
         false
     }
 
-    /// A value that will not do is asked for; a name that no field has is a mistake of the caller.
+    /// An invalid value is asked for; a name that no field has is a mistake of the caller.
     fn check(&self, arguments: &Value) -> Result<(), ToolError> {
+        if is_longer_than(arguments, MOST_ARGUMENTS) {
+            let message = format!("the arguments of an agent may have {} KiB", MOST_ARGUMENTS / 1_024);
+            return Err(ToolError::for_model(ToolFailure::InvalidParameters, "arguments_too_long", message));
+        }
+        let fits = match &arguments[TASK_INSTRUCTION] {
+            Value::String(text) => text.chars().count() <= LONGEST_TEXT as usize,
+            other => other.is_null(),
+        };
+        if !fits {
+            let message = format!("`{TASK_INSTRUCTION}` is a text of at most {LONGEST_TEXT} characters");
+            return Err(ToolError::arguments(message));
+        }
         let known = || self.rules.names().chain([TASK_INSTRUCTION]);
         let unknown =
             arguments.as_object().into_iter().flat_map(Map::keys).find(|name| !known().any(|field| field == *name));
@@ -112,7 +134,7 @@ impl Tool for AgentTool {
         true
     }
 
-    fn unfit_input(&self, arguments: &Value) -> Vec<(String, String)> {
+    fn invalid_input(&self, arguments: &Value) -> Vec<(String, String)> {
         self.rules.collect(arguments).missing
     }
 
@@ -129,7 +151,6 @@ impl Tool for AgentTool {
         let line = |(name, why): &(String, String)| format!("{name}: {why}");
         let mut values = collected.values;
         if let Some(instruction) = arguments[TASK_INSTRUCTION].as_str() {
-            let instruction: String = instruction.chars().take(LONGEST_TEXT as usize).collect();
             values.insert(TASK_INSTRUCTION.to_owned(), instruction.into());
         }
         let mut parameters = self.rules.asked_schema(&collected.missing);
@@ -149,7 +170,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::domain::approval::arguments::misfits;
 
     fn agent(written: Value) -> AgentTool {
         let mut whole = json!({
@@ -173,13 +193,27 @@ mod tests {
             told.contains("has no field `partyy`; did you mean `party`?; it has party, task_instruction"),
             "{told}"
         );
+        assert!(tool.check(&json!({ "task_instruction": null })).is_ok());
         let hidden =
             serde_json::from_value(json!({ "name": "x", "instruction": "y", "expose_as_tool": false })).unwrap();
         assert!(AgentTool::all(&[hidden]).is_empty());
     }
 
     #[test]
-    fn missing_and_unfit_fields_are_asked_for_and_the_message_has_those_that_will_do() {
+    fn instruction_and_arguments_are_taken_at_their_longest_and_refused_one_beyond_it() {
+        let tool = agent(json!({}));
+        let told = |instruction: Value| tool.check(&json!({ "task_instruction": instruction }));
+        assert!(told(json!("x".repeat(10_000))).is_ok());
+        for refused in [json!("x".repeat(10_001)), json!(3)] {
+            assert!(told(refused).unwrap_err().to_string().contains("a text of at most 10000 characters"));
+        }
+        let long = |bytes: usize| tool.check(&json!({ "party": "x".repeat(bytes - r#"{"party":""}"#.len()) }));
+        assert!(long(MOST_ARGUMENTS).is_ok());
+        assert!(long(MOST_ARGUMENTS + 1).unwrap_err().to_string().contains("256 KiB"));
+    }
+
+    #[test]
+    fn missing_and_invalid_fields_are_asked_for_and_the_message_has_the_others() {
         let tool = agent(json!({}));
         assert_eq!(tool.input(&json!({ "party": "4" })), None);
         let form = tool.input(&json!({ "party": 13, "task_instruction": "quiet" })).unwrap();
@@ -189,13 +223,8 @@ mod tests {
             (json!({ "task_instruction": "quiet" }), json!(["party"]))
         );
         assert!(form.description.starts_with("party: "), "{}", form.description);
-        for odd in [json!(null), json!(3), json!("x".repeat(10_001))] {
-            let form = tool.input(&json!({ "task_instruction": odd })).unwrap();
-            let whole =
-                json!({ "party": 4, "task_instruction": form.values["task_instruction"].as_str().unwrap_or("") });
-            assert_eq!(misfits(&form.parameters, &whole, ""), [], "an answer is taken: {odd}");
-            assert!(form.values["task_instruction"].is_string() || form.values == json!({}), "{}", form.values);
-        }
+        let without = tool.input(&json!({ "task_instruction": null })).unwrap();
+        assert_eq!(without.values, json!({}), "what is not said is no value that an answer would have to keep");
         let message = tool.message(&json!({ "party": "4", "task_instruction": "quiet" }));
         assert!(message.starts_with("[Agent Call] BookTable\nquiet\n\nFields:\n<untrusted-"), "{message}");
         assert!(message.contains(r#"{"party":4}"#), "{message}");

@@ -1,177 +1,32 @@
-//! The fields of a configured agent: what it needs to be told, by whom it calls or, where that does not know, by a person.
+//! The fields of a configured agent: the arguments that a calling agent supplies. A person is asked for those that are missing or
+//! invalid.
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::agent::configured::agent_field::{AgentField, FieldType, LONGEST_TEXT, TASK_INSTRUCTION, VALUE};
 use crate::base::expr::{Expression, Language, Variables};
 use crate::base::invalid::ValidationErrors;
-use crate::base::words::words;
-use crate::domain::approval::arguments::misfits;
+use crate::base::json::schema::JsonSchema;
 use crate::domain::approval::proposal::canonical_hash;
 use crate::domain::approval::reply::typed_value;
 
 /// Fields of an agent, at most.
 const MOST_FIELDS: usize = 50;
-/// Longest text of a field that says nothing else, in characters.
-pub const LONGEST_TEXT: u64 = 10_000;
-/// The argument that is not a field.
-pub const TASK_INSTRUCTION: &str = "task_instruction";
-/// The variable of validators.
-const VALUE: &str = "value";
-
-words! {
-    /// Type of a field.
-    pub enum FieldType {
-        /// A text.
-        String = "string",
-        /// A whole number.
-        Integer = "integer",
-        /// A number.
-        Number = "number",
-        /// Yes or no.
-        Boolean = "boolean",
-        /// A list of texts.
-        List = "list",
-    }
-}
-
-/// One entry of `fields` in `[[agents]]`.
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct AgentField {
-    /// Name of the field.
-    pub name: String,
-    /// Type of its value.
-    #[serde(rename = "type")]
-    pub kind: FieldType,
-    /// Whether the agent can't do without it: a person is asked for one that is missing.
-    #[serde(default)]
-    pub required: bool,
-    /// The value of one that is not given.
-    #[serde(default)]
-    pub default: Option<Value>,
-    /// Its meaning, for the model and for people.
-    #[serde(default)]
-    pub description: String,
-    /// Smallest number.
-    #[serde(default)]
-    pub min: Option<f64>,
-    /// Largest number.
-    #[serde(default)]
-    pub max: Option<f64>,
-    /// Longest text, in characters.
-    #[serde(default)]
-    pub max_length: Option<u64>,
-    /// Regular expression that a text matches.
-    #[serde(default)]
-    pub pattern: Option<String>,
-    /// The only texts that are taken.
-    #[serde(default)]
-    pub choices: Option<Vec<String>>,
-    /// CEL over `value` that is true for values that will do.
-    #[serde(default)]
-    pub validator: Option<String>,
-    /// The validator's demand, in words.
-    #[serde(default)]
-    pub validator_description: Option<String>,
-}
 
 /// The fields of one agent, compiled.
 pub struct FieldRules {
     fields: Vec<AgentField>,
     validators: Vec<Option<Expression>>,
-    /// JSON Schema of the arguments as they have to be.
-    schema: Value,
+    schemas: Vec<Option<JsonSchema>>,
 }
 
-/// The values of fields, as far as they will do.
+/// The valid values of fields, and what is wrong with the others.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CollectedFields {
-    /// Values that will do, and defaults.
+    /// Valid values, and defaults.
     pub values: Map<String, Value>,
     /// Fields that a person has to supply, each with what is wrong.
     pub missing: Vec<(String, String)>,
-}
-
-impl AgentField {
-    /// JSON Schema of its value.
-    fn schema(&self) -> Value {
-        let number =
-            |limit: f64| if limit.fract() == 0.0 && limit.abs() < 1e15 { json!(limit as i64) } else { json!(limit) };
-        let mut schema = match self.kind {
-            FieldType::List => {
-                json!({ "type": "array", "maxItems": 100, "items": { "type": "string", "maxLength": LONGEST_TEXT } })
-            }
-            other => json!({ "type": other.as_str() }),
-        };
-        if self.kind == FieldType::String {
-            schema["maxLength"] = json!(self.max_length.unwrap_or(LONGEST_TEXT));
-            if self.required {
-                schema["minLength"] = json!(1);
-            }
-        }
-        let mut set = |name: &str, value: Option<Value>| value.into_iter().for_each(|value| schema[name] = value);
-        set("minimum", self.min.map(number));
-        set("maximum", self.max.map(number));
-        set("pattern", self.pattern.as_ref().map(|pattern| json!(pattern)));
-        set("enum", self.choices.as_ref().map(|choices| json!(choices)));
-        set("default", self.default.clone());
-        set("description", Some(self.description_with(&[])).filter(|text| !text.is_empty()).map(Value::String));
-        schema
-    }
-
-    /// Its description, with what its validator and these notes ask for.
-    fn description_with(&self, notes: &[&str]) -> String {
-        let hints: Vec<&str> = self.validator_description.as_deref().into_iter().chain(notes.iter().copied()).collect();
-        match (self.description.trim(), hints.join("; ")) {
-            (text, hints) if hints.is_empty() => text.to_owned(),
-            ("", hints) => hints,
-            (text, hints) => format!("{text} ({hints})"),
-        }
-    }
-
-    fn check(&self, place: &str, faults: &mut ValidationErrors) {
-        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(is_word) {
-            faults.add(format!("{place}/name"), "must be 1 to 64 letters, digits or `_`");
-        }
-        if self.name == TASK_INSTRUCTION {
-            faults.add(format!("{place}/name"), format!("`{TASK_INSTRUCTION}` is an argument of every agent"));
-        }
-        let is_number = matches!(self.kind, FieldType::Integer | FieldType::Number);
-        for (key, limit) in [("min", self.min), ("max", self.max)] {
-            if limit.is_some_and(|limit| !limit.is_finite() || !is_number) {
-                faults.add(format!("{place}/{key}"), "goes with `integer` and `number`, and is a number");
-            }
-        }
-        if self.min.zip(self.max).is_some_and(|(min, max)| min > max) {
-            faults.add(format!("{place}/min"), "must not be above `max`");
-        }
-        let is_text = self.kind == FieldType::String;
-        let texts = [
-            ("max_length", self.max_length.is_some()),
-            ("pattern", self.pattern.is_some()),
-            ("choices", self.choices.is_some()),
-        ];
-        for (key, _) in texts.into_iter().filter(|(_, is_given)| *is_given && !is_text) {
-            faults.add(format!("{place}/{key}"), "goes with `string`");
-        }
-        if self.max_length.is_some_and(|length| !(1..=1_000_000).contains(&length)) {
-            faults.add(format!("{place}/max_length"), "must be from 1 to 1000000 characters");
-        }
-        if self.choices.as_ref().is_some_and(|choices| choices.is_empty() || choices.len() > 100) {
-            faults.add(format!("{place}/choices"), "must have 1 to 100 texts");
-        }
-        if let Some(pattern) = &self.pattern
-            && let Err(error) = regex::Regex::new(pattern)
-        {
-            let why = error.to_string();
-            faults.add(format!("{place}/pattern"), why.lines().last().unwrap_or("is no pattern").trim().to_owned());
-        }
-        if let Some(Err(fault)) = self.validator.as_ref().map(|text| Language::default().read(text, &[VALUE])) {
-            faults.add(format!("{place}/validator"), fault.to_string());
-        }
-    }
 }
 
 impl FieldRules {
@@ -188,9 +43,14 @@ impl FieldRules {
                 faults.add(format!("{place}/name"), format!("two fields are named `{}`", field.name));
             }
         }
-        if faults.0.len() == before {
-            FieldRules::new(fields).check_defaults(place, faults);
+        if faults.0.len() > before {
+            return;
         }
+        if let Err(why) = JsonSchema::read(&FieldRules::offered_schema(fields)) {
+            faults.add(place, format!("are too many together: {why}"));
+            return;
+        }
+        FieldRules::new(fields).check_defaults(place, faults);
     }
 
     /// The rules of fields that were checked.
@@ -199,7 +59,7 @@ impl FieldRules {
         let read = |field: &AgentField| field.validator.as_ref().and_then(|text| language.read(text, &[VALUE]).ok());
         FieldRules {
             validators: fields.iter().map(read).collect(),
-            schema: schema_of(fields, |field| field.required),
+            schemas: fields.iter().map(|field| JsonSchema::read(&field.schema()).ok()).collect(),
             fields: fields.to_vec(),
         }
     }
@@ -219,9 +79,9 @@ impl FieldRules {
     }
 
     /// JSON Schema of the arguments of a call, as a model is shown it. It may leave out what it does not know.
-    pub fn offered_schema(&self) -> Value {
-        let mut schema = schema_of(&self.fields, |_| false);
-        for field in self.fields.iter().filter(|field| field.required) {
+    pub fn offered_schema(fields: &[AgentField]) -> Value {
+        let mut schema = schema_of(fields, |_| false);
+        for field in fields.iter().filter(|field| field.required) {
             let note = "required; leave it out if you do not know it, and the person is asked";
             schema["properties"][&field.name]["description"] = json!(field.description_with(&[note]));
         }
@@ -235,16 +95,18 @@ impl FieldRules {
         schema
     }
 
-    /// The values among these arguments that will do. Texts are taken for numbers and the like where they are such.
+    /// The values that these arguments give, and defaults. Text is converted to the type of its field where it is such a value;
+    /// whether a value is valid is not judged.
+    pub fn values(&self, arguments: &Value) -> Map<String, Value> {
+        let value = |field: &AgentField| Some((field.name.clone(), given(field, arguments).or(field.default.clone())?));
+        self.fields.iter().filter_map(value).collect()
+    }
+
+    /// The valid values among those that these arguments give, and defaults, and what is wrong with the others.
     pub fn collect(&self, arguments: &Value) -> CollectedFields {
         let mut collected = CollectedFields { values: Map::new(), missing: Vec::new() };
         for (index, field) in self.fields.iter().enumerate() {
-            let given = arguments.get(&field.name).filter(|value| !is_blank(value));
-            let given = given.map(|value| match value {
-                Value::String(text) if field.kind != FieldType::String => typed_value(text.trim(), &field.schema()),
-                other => other.clone(),
-            });
-            let value = match (given, &field.default) {
+            let value = match (given(field, arguments), &field.default) {
                 (Some(value), _) => self.judge(index, &value).map(|()| Some(value)),
                 (None, Some(default)) => Ok(Some(default.clone())),
                 (None, None) if field.required => Err("is missing".to_owned()),
@@ -258,6 +120,11 @@ impl FieldRules {
         collected
     }
 
+    /// JSON Schema of the arguments as they have to be.
+    pub fn schema(fields: &[AgentField]) -> Value {
+        schema_of(fields, |field| field.required)
+    }
+
     /// JSON Schema of what a person has to supply: every field, and those that are missing are required.
     pub fn asked_schema(&self, missing: &[(String, String)]) -> Value {
         let is_missing = |field: &AgentField| missing.iter().any(|(name, _)| *name == field.name);
@@ -266,25 +133,28 @@ impl FieldRules {
 
     /// The steps that [`FieldRules::collect`] takes at most.
     pub fn steps(&self, arguments: &Value) -> u64 {
-        let cost = |(field, validator): (&AgentField, &Option<Expression>)| {
-            let value = arguments.get(&field.name).unwrap_or(&Value::Null);
-            validator.as_ref().map_or(0, |validator| validator.cost(&Variables::new().with(VALUE, value)))
+        let of_field = |(index, field): (usize, &AgentField)| {
+            let value = given(field, arguments).unwrap_or_default();
+            let schema = self.schemas[index].as_ref().map_or(0, |schema| schema.steps(&value));
+            let cost = |validator: &Expression| validator.cost(&Variables::new().with(VALUE, &value));
+            schema.saturating_add(self.validators[index].as_ref().map_or(0, cost))
         };
-        self.fields.iter().zip(&self.validators).map(cost).sum()
+        self.fields.iter().enumerate().map(of_field).fold(0, u64::saturating_add)
     }
 
-    /// Whether a value of a field will do; else what is wrong with it.
+    /// Whether a value of a field is valid; else what is wrong with it.
     fn judge(&self, index: usize, value: &Value) -> Result<(), String> {
-        let field = &self.fields[index];
-        let schema = json!({ "type": "object", "properties": { "value": self.schema["properties"][&field.name] } });
-        if let Some(misfit) = misfits(&schema, &json!({ "value": value }), "").into_iter().next() {
-            return Err(misfit.message);
+        if let Some(schema) = &self.schemas[index]
+            && let Some(fault) = schema.faults(value)?.next()
+        {
+            return Err(fault.masked_with("the value").to_string());
         }
         let Some(validator) = &self.validators[index] else { return Ok(()) };
         match validator.is_true(&Variables::new().with(VALUE, value)) {
             Ok(true) => Ok(()),
             Ok(false) | Err(_) => {
-                Err(field.validator_description.clone().unwrap_or_else(|| format!("must satisfy {}", validator.text())))
+                let description = self.fields[index].validator_description.clone();
+                Err(description.unwrap_or_else(|| format!("must satisfy {}", validator.text())))
             }
         }
     }
@@ -300,6 +170,14 @@ fn schema_of(fields: &[AgentField], is_required: impl Fn(&AgentField) -> bool) -
     let required: Vec<&str> =
         fields.iter().filter(|field| is_required(field)).map(|field| field.name.as_str()).collect();
     json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
+}
+
+/// The value that arguments give for a field, converted to its type where it is written as text.
+fn given(field: &AgentField, arguments: &Value) -> Option<Value> {
+    match arguments.get(&field.name).filter(|value| !is_blank(value))? {
+        Value::String(text) if field.kind != FieldType::String => Some(typed_value(text.trim(), &field.schema())),
+        other => Some(other.clone()),
+    }
 }
 
 /// Whether a value says nothing.
@@ -331,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_will_do_are_taken_and_the_others_asked_for_with_what_is_wrong() {
+    fn valid_values_are_taken_and_the_others_asked_for_with_what_is_wrong() {
         let rules = FieldRules::new(&table());
         let collected =
             rules.collect(&json!({ "party": "4", "email": "ann", "outside": "yes", "dates": "Monday, Tuesday" }));
@@ -351,7 +229,7 @@ mod tests {
 
     #[test]
     fn model_is_shown_what_validators_ask_for_and_may_leave_out_what_it_does_not_know() {
-        let schema = FieldRules::new(&table()).offered_schema();
+        let schema = FieldRules::offered_schema(&table());
         assert_eq!(schema.get("required"), None);
         let note = "required; leave it out if you do not know it, and the person is asked";
         assert_eq!(schema["properties"]["email"]["description"], format!("must contain @; {note}"));
@@ -391,6 +269,38 @@ mod tests {
         let mut faults = ValidationErrors::new();
         FieldRules::check(&table(), "/f", &mut faults);
         assert_eq!(faults, ValidationErrors::new());
+    }
+
+    #[test]
+    fn fields_and_their_texts_are_taken_at_their_most_and_refused_one_beyond_it() {
+        let many = |count: usize| {
+            let one = |number: usize| json!({ "name": format!("f{number}"), "type": "string" });
+            fields((0..count).map(one).collect())
+        };
+        let described = |length: usize| {
+            fields(
+                json!([{ "name": "n", "type": "string", "description": "x".repeat(length), "choices": ["x".repeat(length)] }]),
+            )
+        };
+        for (most, beyond, count) in
+            [(many(MOST_FIELDS), many(MOST_FIELDS + 1), 1), (described(1_000), described(1_001), 2)]
+        {
+            let mut faults = ValidationErrors::new();
+            FieldRules::check(&most, "/f", &mut faults);
+            assert_eq!(faults, ValidationErrors::new());
+            FieldRules::check(&beyond, "/f", &mut faults);
+            assert_eq!(faults.0.len(), count, "{faults}");
+        }
+    }
+
+    #[test]
+    fn steps_are_those_of_the_value_that_a_text_becomes() {
+        let rules = FieldRules::new(&fields(json!([
+            { "name": "dates", "type": "list", "validator": "value.all(x, x.matches('[a-z]+'))" },
+        ])));
+        let (list, text) = (json!({ "dates": vec!["a"; 50] }), json!({ "dates": vec!["a"; 50].join(",") }));
+        assert_eq!(rules.steps(&list), rules.steps(&text));
+        assert!(rules.steps(&text) > 10 * rules.steps(&json!({ "dates": "a" })));
     }
 
     #[test]

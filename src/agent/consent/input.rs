@@ -7,8 +7,8 @@ use crate::agent::calls::notice::answered_notice;
 use crate::agent::checkpoint::run_error;
 use crate::agent::consent::{Consent, definition_hash, refusal, refusal_error};
 use crate::domain::approval::{
-    Approval, ApprovalChoice, ApprovalStatus, Begun, Category, Consequence, InputForm, OpenQuestion, Proposal,
-    QuestionKind, UNANSWERED,
+    Approval, ApprovalChoice, ApprovalStatus, Begun, Category, Consequence, INPUT_EXPIRED, InputForm, OpenQuestion,
+    Proposal, QuestionKind,
 };
 use crate::domain::run::{RunError, ToolCall};
 use crate::ports::tool::registry::Registered;
@@ -17,10 +17,10 @@ use crate::ports::tool::{ToolError, ToolFailure};
 /// The code of a run whose agent takes other fields than when a person was asked for them.
 pub const SCHEMA_CHANGED: &str = "schema_changed";
 
-/// Whether a call has all that it needs.
+/// Result of the check for missing arguments.
 pub enum InputVerdict {
-    /// It has. The notice tells the model what a person has answered; empty: nobody was asked. `begun`: whether it was carried out
-    /// with the answer before, perhaps; `None`: there is no answer.
+    /// Nothing is missing. The notice tells the model what a person has answered; empty: nobody was asked. `begun`: `Some(true)`
+    /// if an earlier execution may have made the call with this answer; `None` if nobody was asked.
     Ready { call: ToolCall, notice: String, begun: Option<bool> },
     /// A person is asked.
     Ask(Box<Approval>),
@@ -70,7 +70,7 @@ impl Consent<'_> {
         let words = match question.status {
             ApprovalStatus::Pending => return Ok(InputVerdict::Wait(question.open_question())),
             ApprovalStatus::Cancelled => Some(refusal(question.comment.as_deref())),
-            ApprovalStatus::Expired => Some(UNANSWERED.to_owned()),
+            ApprovalStatus::Expired => Some(INPUT_EXPIRED.to_owned()),
             ApprovalStatus::Approved | ApprovalStatus::Edited => None,
         };
         if let Some(words) = words {

@@ -3,11 +3,9 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, json};
-
 use crate::agent::context::shown::ShownMessage;
 use crate::domain::run::transcript::{ToolCall, TranscriptEntry, TranscriptMessage};
-use crate::ports::skill::SkillSet;
+use crate::ports::skill::{SkillSet, unknown_skill};
 use crate::ports::tool::builtin::skills::{LEAVE_SKILL, READ_SKILL_FILE, SKILL_TOOLS, USE_SKILL};
 use crate::ports::tool::{ToolError, ToolFailure};
 
@@ -25,11 +23,11 @@ pub struct SkillScope {
 }
 
 /// A skill that is active.
-struct ActiveSkill {
-    name: String,
+struct ActiveSkill<'a> {
+    name: &'a str,
     /// The entry that has its instructions.
     seq: i64,
-    instructions: String,
+    instructions: &'a str,
 }
 
 /// The active skills, the first one first, and what they ask for.
@@ -75,7 +73,7 @@ impl SkillScope {
     pub fn stack(&self, entries: &[TranscriptEntry]) -> SkillStack {
         let mut stack = SkillStack { known: self.names().map(str::to_owned).collect(), ..SkillStack::default() };
         for active in active(entries) {
-            match self.set.find(&active.name).map(|skill| &skill.document) {
+            match self.set.find(active.name).map(|skill| &skill.document) {
                 Some(document) => {
                     stack.tools = match (stack.tools.take(), &document.allowed_tools) {
                         (Some(before), Some(own)) => {
@@ -88,7 +86,7 @@ impl SkillScope {
                 // what it allowed can't be read any more: nothing, until it is left
                 None => stack.tools = Some(Vec::new()),
             }
-            stack.names.push(active.name);
+            stack.names.push(active.name.to_owned());
         }
         stack
     }
@@ -100,9 +98,9 @@ impl SkillStack {
         SKILL_TOOLS.contains(&tool) || self.tools.as_ref().is_none_or(|tools| tools.iter().any(|name| name == tool))
     }
 
-    /// Refuses a call that the active skills do not allow, and a skill that can't be activated. `is_single`: no other call of the
-    /// turn changes what is active.
-    pub fn admit(&self, call: &ToolCall, is_single: bool) -> Result<(), ToolError> {
+    /// Refuses a call that the active skills do not allow, and a skill that can't be activated. `has_one_change`: no other call of the
+    /// turn changes which skills are active.
+    pub fn admit(&self, call: &ToolCall, has_one_change: bool) -> Result<(), ToolError> {
         if !self.allows(&call.name) {
             let skills = self.names.join(" → ");
             let tools = match self.tools.as_deref().unwrap_or_default() {
@@ -116,8 +114,7 @@ impl SkillStack {
         }
         let refuse =
             |message: String| Err(ToolError::for_model(ToolFailure::ValidationError, "skill_refused", message));
-        let unknown =
-            |name: &str| refuse(format!("there is no skill `{name}` here; there are {}", self.known.join(", ")));
+        let unknown = |name: &str| refuse(unknown_skill(name, self.known.iter().map(String::as_str)));
         if call.name == READ_SKILL_FILE {
             let of = call.arguments["skill"].as_str().unwrap_or_default();
             return if self.known.iter().any(|known| known == of) { Ok(()) } else { unknown(of) };
@@ -125,7 +122,7 @@ impl SkillStack {
         if !changes_stack(call) {
             return Ok(());
         }
-        if !is_single {
+        if !has_one_change {
             return refuse("activate or leave one skill a turn".into());
         }
         let name = call.arguments["name"].as_str().unwrap_or_default();
@@ -155,19 +152,20 @@ pub fn changes_stack(call: &ToolCall) -> bool {
 }
 
 /// The skills that are active behind these entries, the first one first. One that is left takes those with it that came after.
-fn active(entries: &[TranscriptEntry]) -> Vec<ActiveSkill> {
+fn active(entries: &[TranscriptEntry]) -> Vec<ActiveSkill<'_>> {
     let mut active: Vec<ActiveSkill> = Vec::new();
-    for entry in entries.iter().filter(|entry| entry.turn > 0) {
+    for (index, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.turn > 0) {
         let TranscriptMessage::Tool { call_id, name: tool, notice, is_error: false, .. } = &entry.message else {
             continue;
         };
         if tool != USE_SKILL && tool != LEAVE_SKILL {
             continue;
         }
-        let Some(name) = called_skill(entries, entry.turn, call_id) else { continue };
-        let instructions = notice.clone().unwrap_or_default();
+        let Some(name) = called_skill(&entries[..index], entry.turn, call_id) else { continue };
         match tool == USE_SKILL {
-            true => active.push(ActiveSkill { name, seq: entry.seq, instructions }),
+            true => {
+                active.push(ActiveSkill { name, seq: entry.seq, instructions: notice.as_deref().unwrap_or_default() })
+            }
             false => {
                 let left = active.iter().position(|skill| skill.name == name).unwrap_or(active.len());
                 active.truncate(left);
@@ -177,25 +175,23 @@ fn active(entries: &[TranscriptEntry]) -> Vec<ActiveSkill> {
     active
 }
 
-/// The skill that a call names.
-fn called_skill(entries: &[TranscriptEntry], turn: i64, call_id: &str) -> Option<String> {
-    entries.iter().filter(|entry| entry.turn == turn).find_map(|entry| match &entry.message {
+/// The skill that a call names, which stands close before its result.
+fn called_skill<'a>(before: &'a [TranscriptEntry], turn: i64, call_id: &str) -> Option<&'a str> {
+    before.iter().rev().take_while(|entry| entry.turn == turn).find_map(|entry| match &entry.message {
         TranscriptMessage::Assistant { tool_calls, .. } => {
-            let call = tool_calls.iter().find(|call| call.id == call_id)?;
-            call.arguments["name"].as_str().map(str::to_owned)
+            tool_calls.iter().find(|call| call.id == call_id)?.arguments["name"].as_str()
         }
         _ => None,
     })
 }
 
-/// The instructions of active skills whose entries are shown no more, as one message; `None`: all are shown.
-pub fn put_back(entries: &[TranscriptEntry], shown: &[ShownMessage]) -> Option<TranscriptMessage> {
+/// The instructions of active skills whose entries are shown no more; `None`: all are shown.
+pub fn hidden_instructions(entries: &[TranscriptEntry], shown: &[ShownMessage]) -> Option<String> {
     let is_shown = |skill: &ActiveSkill| shown.iter().any(|message| message.is_result() && message.seq == skill.seq);
-    let gone: Vec<String> = active(entries)
+    let hidden: Vec<String> = active(entries)
         .into_iter()
         .filter(|skill| !is_shown(skill))
         .map(|skill| skill.instructions.trim().to_owned())
         .collect();
-    let metadata = Map::from_iter([("source".to_owned(), json!("skills"))]);
-    (!gone.is_empty()).then(|| TranscriptMessage::User { text: gone.join("\n\n"), metadata })
+    (!hidden.is_empty()).then(|| hidden.join("\n\n"))
 }

@@ -66,20 +66,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::domain::run::{ToolCall, Usage};
+    use crate::domain::run::ToolCall;
 
     fn entries(messages: Vec<TranscriptMessage>) -> Vec<TranscriptEntry> {
-        let entry = |(seq, message)| TranscriptEntry {
-            seq,
-            turn: 0,
-            at: DateTime::UNIX_EPOCH,
-            message,
-            usage: Usage::default(),
-            duration_ms: None,
-            model_call: None,
-            delegation: None,
-            tool_record: None,
-        };
+        let entry = |(seq, message)| TranscriptEntry::new(seq, 0, DateTime::UNIX_EPOCH, message);
         (0..).zip(messages).map(entry).collect()
     }
 

@@ -14,6 +14,8 @@ use crate::domain::run::transcript::{Compaction, CompactionKind};
 
 /// The source of messages that take the place of others.
 const SOURCE: &str = "compaction";
+/// The source of the message with instructions of skills.
+const SKILLS: &str = "skills";
 /// The words before a summary.
 const SUMMARY: &str = "[Earlier in this conversation] A summary of your turns so far, and the errors among them:\n";
 /// The words before what was extracted.
@@ -45,6 +47,8 @@ pub enum ShownContent {
     },
     /// Notices on results that are shown no more. No compaction replaces them.
     LastingNotices(Vec<String>),
+    /// Instructions of skills whose entries are shown no more. No compaction replaces them.
+    Instructions(String),
 }
 
 impl ShownMessage {
@@ -53,9 +57,14 @@ impl ShownMessage {
         ShownMessage { seq, content: ShownContent::Said(message) }
     }
 
+    /// Instructions of skills, which stand before what was said.
+    pub fn instructions(text: String) -> ShownMessage {
+        ShownMessage { seq: 0, content: ShownContent::Instructions(text) }
+    }
+
     /// Whether it is an instruction.
     pub fn is_system(&self) -> bool {
-        matches!(self.content, ShownContent::Said(TranscriptMessage::System { .. }))
+        matches!(self.content, ShownContent::Said(TranscriptMessage::System { .. }) | ShownContent::Instructions(_))
     }
 
     /// Whether it is the result of a call.
@@ -74,7 +83,10 @@ impl ShownMessage {
             ShownContent::Said(message) => {
                 matches!(message, TranscriptMessage::User { .. }) && !is_asked_again(message)
             }
-            ShownContent::Extract(_) | ShownContent::Summary { .. } | ShownContent::LastingNotices(_) => false,
+            ShownContent::Extract(_)
+            | ShownContent::Summary { .. }
+            | ShownContent::LastingNotices(_)
+            | ShownContent::Instructions(_) => false,
         }
     }
 
@@ -95,7 +107,10 @@ impl ShownMessage {
                 extract(message).into_iter().collect()
             }
             ShownContent::Summary { errors, .. } => errors.clone(),
-            ShownContent::Said(_) | ShownContent::Extract(_) | ShownContent::LastingNotices(_) => Vec::new(),
+            ShownContent::Said(_)
+            | ShownContent::Extract(_)
+            | ShownContent::LastingNotices(_)
+            | ShownContent::Instructions(_) => Vec::new(),
         }
     }
 
@@ -104,7 +119,7 @@ impl ShownMessage {
         match &self.content {
             ShownContent::Said(message) => lasting_notices_of(message),
             ShownContent::LastingNotices(notices) => notices.clone(),
-            ShownContent::Extract(_) | ShownContent::Summary { .. } => Vec::new(),
+            ShownContent::Extract(_) | ShownContent::Summary { .. } | ShownContent::Instructions(_) => Vec::new(),
         }
     }
 
@@ -114,7 +129,8 @@ impl ShownMessage {
             ShownContent::Said(message) => message,
             ShownContent::Extract(parts) => in_place(EXTRACT, &parts.join("\n")),
             ShownContent::Summary { text, errors } => in_place(SUMMARY, &[vec![text], errors].concat().join("\n")),
-            ShownContent::LastingNotices(notices) => in_their_place(lasting_notices_text(&notices)),
+            ShownContent::LastingNotices(notices) => of_source(SOURCE, lasting_notices_text(&notices)),
+            ShownContent::Instructions(text) => of_source(SKILLS, text),
         }
     }
 
@@ -123,7 +139,10 @@ impl ShownMessage {
         match &mut self.content {
             ShownContent::Said(TranscriptMessage::Tool { content, .. }) => cut_in_place(content),
             ShownContent::Extract(parts) => parts.iter_mut().for_each(cut_in_place),
-            ShownContent::Said(_) | ShownContent::Summary { .. } | ShownContent::LastingNotices(_) => {}
+            ShownContent::Said(_)
+            | ShownContent::Summary { .. }
+            | ShownContent::LastingNotices(_)
+            | ShownContent::Instructions(_) => {}
         }
         self
     }
@@ -134,7 +153,7 @@ impl ShownMessage {
             ShownContent::Said(message) => extract(message).into_iter().collect(),
             ShownContent::Extract(parts) => parts.clone(),
             ShownContent::Summary { text, errors } => std::iter::once(text).chain(errors).cloned().collect(),
-            ShownContent::LastingNotices(_) => Vec::new(),
+            ShownContent::LastingNotices(_) | ShownContent::Instructions(_) => Vec::new(),
         }
     }
 }
@@ -176,11 +195,11 @@ fn cut_in_place(text: &mut String) {
 
 /// The message that stands in the place of others.
 fn in_place(words: &str, text: &str) -> TranscriptMessage {
-    in_their_place(words.to_owned() + &fenced("conversation", text))
+    of_source(SOURCE, words.to_owned() + &fenced("conversation", text))
 }
 
-fn in_their_place(text: String) -> TranscriptMessage {
-    TranscriptMessage::User { text, metadata: Map::from_iter([("source".to_owned(), json!(SOURCE))]) }
+fn of_source(source: &str, text: String) -> TranscriptMessage {
+    TranscriptMessage::User { text, metadata: Map::from_iter([("source".to_owned(), json!(source))]) }
 }
 
 #[cfg(test)]

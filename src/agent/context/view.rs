@@ -5,7 +5,7 @@
 
 use crate::agent::checkpoint::{Added, Checkpoint};
 use crate::agent::context::ContextWindow;
-use crate::agent::context::active_skills::put_back;
+use crate::agent::context::active_skills::hidden_instructions;
 use crate::agent::context::shown::ShownMessage;
 use crate::domain::run::TranscriptMessage;
 use crate::domain::run::transcript::Compaction;
@@ -88,16 +88,14 @@ impl ModelView {
     }
 
     fn read(&mut self, checkpoint: &Checkpoint) {
-        let shown = self.shown(checkpoint);
-        let skills = put_back(checkpoint.entries(), &shown);
-        self.messages = shown.into_iter().map(ShownMessage::into_message).collect();
-        // behind the instructions of the agent
-        self.messages.splice(1..1, skills);
+        self.messages = self.shown(checkpoint).into_iter().map(ShownMessage::into_message).collect();
     }
 
-    /// The conversation, with the number of the entry that each message comes from.
+    /// The conversation, with the number of the entry that each message comes from. Behind the instructions of the agent stand
+    /// those of its active skills that are shown no more.
     fn shown(&self, checkpoint: &Checkpoint) -> Vec<ShownMessage> {
-        let said = checkpoint.shown().into_iter().filter(|message| !message.is_system());
-        std::iter::once(ShownMessage::said(0, self.system.clone())).chain(said).collect()
+        let said: Vec<ShownMessage> = checkpoint.shown().into_iter().filter(|message| !message.is_system()).collect();
+        let skills = hidden_instructions(checkpoint.entries(), &said).map(ShownMessage::instructions);
+        std::iter::once(ShownMessage::said(0, self.system.clone())).chain(skills).chain(said).collect()
     }
 }

@@ -85,7 +85,7 @@ fn check(set: &SkillSet, screen: &mut Screen) -> anyhow::Result<()> {
     match (set.skills.len(), set.unusable.len()) {
         (0, 0) => Err(CliFailure::new("there is no folder with a SKILL.md").into()),
         (_, 0) => Ok(()),
-        (_, 1) => Err(CliFailure::new("1 folder is no skill that can be used").into()),
-        (_, many) => Err(CliFailure::new(format!("{many} folders are no skills that can be used")).into()),
+        (_, 1) => Err(CliFailure::new("1 skill folder is invalid").into()),
+        (_, many) => Err(CliFailure::new(format!("{many} skill folders are invalid")).into()),
     }
 }

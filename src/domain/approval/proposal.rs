@@ -117,6 +117,11 @@ fn without_nul(value: &Value) -> Value {
 }
 
 impl Proposal {
+    /// Whether it asks for what the call lacks, and not for consent to it.
+    pub fn is_input(&self) -> bool {
+        self.kind == QuestionKind::Input
+    }
+
     /// The digest of this call with these arguments.
     pub fn digest(&self, of: &ProposalIdentity, arguments: &Value) -> String {
         digest(of, &self.tool, &self.version, &self.definition, arguments)

@@ -12,7 +12,7 @@ words! {
         /// Whether a call may be executed.
         #[default]
         Approval = "approval",
-        /// For what a call lacks before it can be executed.
+        /// For arguments that a call lacks.
         Input = "input",
     }
 }

@@ -1,7 +1,9 @@
-//! A person's message as the answer to a question for input: what fits no field is no answer.
+//! Reads a person's message as values of the fields that a question asks for.
 
 use serde_json::{Map, Number, Value};
 
+/// Items of a list that a text is split into, at most.
+const MOST_ITEMS: usize = 1_000;
 /// Words for yes and no.
 const YES: [&str; 4] = ["yes", "true", "ja", "y"];
 const NO: [&str; 4] = ["no", "false", "nein", "n"];
@@ -12,8 +14,8 @@ pub fn awaited_fields<'a>(parameters: &'a Value, values: &Value) -> Vec<&'a str>
     required.filter(|name| values.get(name).is_none()).collect()
 }
 
-/// The values that a message gives: as [`named_reply`], or, where one field is awaited, its value alone. `None`: it is none of
-/// these, or names what is no field. Whether the values fit is not judged.
+/// The values that a message gives: as [`named_reply`], or, where one field is awaited, its value alone. `None`: the message has
+/// neither form, or names an unknown field. The values are not validated.
 pub fn read_reply(message: &str, parameters: &Value, values: &Value) -> Option<Map<String, Value>> {
     let message = message.trim();
     if let Some(given) = named_reply(message, parameters) {
@@ -43,6 +45,9 @@ fn lines(message: &str, fields: &Map<String, Value>) -> Option<Map<String, Value
     for line in message.lines().filter(|line| !line.trim().is_empty()) {
         let (name, text) = line.split_once([':', '='])?;
         let named = fields.iter().find(|(field, _)| field.eq_ignore_ascii_case(name.trim()))?;
+        if given.contains_key(named.0) {
+            return None;
+        }
         given.insert(named.0.clone(), typed_value(text.trim(), named.1));
     }
     (!given.is_empty()).then_some(given)
@@ -60,7 +65,9 @@ pub fn typed_value(text: &str, field: &Value) -> Value {
         Some("boolean") if YES.iter().any(|word| same_word(word, text)) => Value::Bool(true),
         Some("boolean") if NO.iter().any(|word| same_word(word, text)) => Value::Bool(false),
         Some("array") => {
-            let parts = text.split([',', '\n']).map(str::trim).filter(|part| !part.is_empty());
+            // one more than it may have is enough to be refused
+            let most = field["maxItems"].as_u64().map_or(MOST_ITEMS, |most| most as usize).min(MOST_ITEMS);
+            let parts = text.split([',', '\n']).map(str::trim).filter(|part| !part.is_empty()).take(most + 1);
             parts.map(|part| typed_value(part, &field["items"])).collect()
         }
         _ => as_written(),
@@ -68,7 +75,9 @@ pub fn typed_value(text: &str, field: &Value) -> Value {
 }
 
 fn same_word(one: &str, other: &str) -> bool {
-    one.to_lowercase() == other.trim().to_lowercase()
+    let other = other.trim();
+    // lowercase letters take three times the bytes at the most
+    other.len() <= 3 * one.len() && one.to_lowercase() == other.to_lowercase()
 }
 
 #[cfg(test)]
@@ -108,6 +117,7 @@ mod tests {
         assert_eq!(read("What for?", json!({})), None);
         assert_eq!(read("{\"guests\": 4}", json!({})), None);
         assert_eq!(read("guests: 4", json!({})), None);
+        assert_eq!(read("party: 4\nparty: 5", json!({})), None, "which one is meant nobody knows");
         assert_eq!(read("anything", json!({ "party": 4, "name": "Ann" })), None, "nothing is awaited");
         assert_eq!(read_reply("4", &json!({}), &json!({})), None);
         assert_eq!(named_reply("4", &parameters()), None);
@@ -118,6 +128,9 @@ mod tests {
     fn text_that_is_none_of_its_type_stays_a_text_and_is_found_fault_with() {
         assert_eq!(read("many", json!({ "name": "Ann" })), Some(json!({ "party": "many" })));
         assert_eq!(typed_value("perhaps", &json!({ "type": "boolean" })), json!("perhaps"));
+        let items = |schema: Value| typed_value(&"a,".repeat(5_000), &schema).as_array().unwrap().len();
+        assert_eq!(items(json!({ "type": "array", "maxItems": 100 })), 101);
+        assert_eq!(items(json!({ "type": "array" })), 1_001);
         assert_eq!(typed_value("cellar", &json!({ "enum": ["Hall"] })), json!("cellar"));
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::base::secret::Secret;
 use crate::base::unicode_safety::on_one_line;
-use crate::domain::approval::{Approval, ApprovalStatus, QuestionKind};
+use crate::domain::approval::{Approval, ApprovalStatus};
 use crate::domain::notification::text::instant;
 use crate::domain::notification::{Link, MessageKind, MessageLanguage};
 
@@ -167,7 +167,7 @@ impl ApprovalQuestion {
     /// Whether all that waits for an answer is what calls lack.
     fn is_for_input(&self) -> bool {
         let mut waiting = self.items.iter().filter(|item| item.status == ApprovalStatus::Pending);
-        waiting.all(|item| item.proposal.kind == QuestionKind::Input)
+        waiting.all(|item| item.proposal.is_input())
     }
 
     /// How many things the message is about first: those that are asked, or where none is, those that are held.
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn message_that_asks_for_input_alone_says_so() {
         let mut asked = asking(&["How many?", "Pay 5 to bob"]);
-        asked.items[0].proposal.kind = QuestionKind::Input;
+        asked.items[0].proposal.kind = crate::domain::approval::QuestionKind::Input;
         assert_eq!((asked.purpose(MessageKind::Ask), asked.event(MessageKind::Ask)), ("ask", "approval.requested"));
         asked.items[1].status = ApprovalStatus::Cancelled;
         assert_eq!(

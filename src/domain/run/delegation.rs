@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 
 /// Agents that call each other in one run, at most.
 pub const MOST_DEEP: usize = 3;
+/// Calls of agents in one run, at most.
+pub const MOST_CALLS: usize = 100;
 
 /// One call of a configured agent. Its entries are a conversation of their own within the transcript of the run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]

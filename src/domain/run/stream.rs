@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::domain::approval::{Approval, QuestionKind};
+use crate::domain::approval::Approval;
 use crate::domain::run::RunFinish;
 use crate::domain::run::result::ToolWarning;
 use crate::domain::run::transcript::{ModelCall, ToolCall, TranscriptEntry, TranscriptMessage};
@@ -201,7 +201,7 @@ impl StreamEvent {
     pub fn of_approval(approval: &Approval) -> StreamEvent {
         let Approval { id: approval_id, turn, call_id, proposal, .. } = approval;
         let (approval_id, turn, tool, id) = (*approval_id, *turn, proposal.tool.clone(), call_id.clone());
-        if proposal.kind == QuestionKind::Input {
+        if proposal.is_input() {
             let (question, fields) = (proposal.summary.clone(), proposal.parameters.clone());
             return StreamEvent::InputRequired { input_id: approval_id, turn, tool, id, question, fields };
         }

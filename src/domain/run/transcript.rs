@@ -343,3 +343,11 @@ pub struct TranscriptEntry {
     #[serde(skip)]
     pub tool_record: Option<ToolRecord>,
 }
+
+impl TranscriptEntry {
+    /// A message of the run's own agent that cost nothing.
+    pub fn new(seq: i64, turn: i64, at: DateTime<Utc>, message: TranscriptMessage) -> TranscriptEntry {
+        let (usage, duration_ms, model_call, tool_record) = Default::default();
+        TranscriptEntry { seq, turn, at, delegation: None, message, usage, duration_ms, model_call, tool_record }
+    }
+}

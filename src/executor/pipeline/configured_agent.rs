@@ -36,7 +36,7 @@ impl Pipeline {
             description: &agent.description,
             is_exposed: agent.expose_as_tool,
             needs_approval: agent.approval,
-            fields: FieldRules::new(&agent.fields).asked_schema(&[]),
+            fields: FieldRules::schema(&agent.fields),
             model: agent.model.as_deref(),
             has_model: self.0.agent.models.has(agent.model.as_deref()),
             limits: agent.limits(),

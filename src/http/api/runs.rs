@@ -32,7 +32,7 @@ pub use summary::RunSummary;
 const CANCELLED: &str = "cancelled by its owner";
 
 /// The approvals of a run that are named with it, the newest ones.
-pub(in crate::http) const APPROVALS: i64 = 200;
+const APPROVALS: i64 = 200;
 
 /// A run as it is answered.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]

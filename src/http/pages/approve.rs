@@ -140,7 +140,7 @@ pub async fn answer_approvals(
                 waits = true;
             }
             Some(decision) => {
-                let unfit = decision.unfit_fields(&state, item.approval).await.map_err(failed)?;
+                let unfit = decision.invalid_fields(&state, item.approval).await.map_err(failed)?;
                 match unfit.is_empty() {
                     true => decisions.push((item.approval, decision)),
                     false => item.assign_faults(unfit),

@@ -14,6 +14,12 @@ const DESCRIPTION: usize = 1_024;
 const COMPATIBILITY: usize = 500;
 /// Longest instructions, in characters.
 pub const INSTRUCTIONS: usize = 32_000;
+/// Longest licence, and longest name of a tool, in characters.
+const LICENSE: usize = 500;
+/// Tools that it may name, at most.
+const TOOLS: usize = 200;
+/// Keys of its metadata that are kept, and characters of each value.
+const METADATA: (usize, usize) = (50, 500);
 /// The key of the metadata that names a model.
 const MODEL: &str = "model";
 /// The line around the frontmatter.
@@ -143,7 +149,8 @@ impl SkillReading {
             self.faults.push("it has no `description`: no model would know when to use it".into());
         }
         self.shorten("description", &mut description, DESCRIPTION);
-        let mut compatibility = compatibility;
+        let (mut license, mut compatibility) = (license, compatibility);
+        license.iter_mut().for_each(|text| self.shorten("license", text, LICENSE));
         compatibility.iter_mut().for_each(|text| self.shorten("compatibility", text, COMPATIBILITY));
         let mut instructions = instructions.to_owned();
         if instructions.is_empty() {
@@ -151,18 +158,23 @@ impl SkillReading {
         }
         self.shorten("instructions", &mut instructions, INSTRUCTIONS);
         let text = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let short = |value: Value| text(value).chars().take(METADATA.1).collect();
+        let allowed_tools = allowed_tools.map(|tools| match tools {
+            NamedTools::Text(text) => {
+                text.split([' ', ',', '\n']).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+            }
+            NamedTools::List(names) => names,
+        });
+        if let Some(tools) = allowed_tools.as_ref().filter(|tools: &&Vec<String>| tools.len() > TOOLS) {
+            self.faults.push(format!("its `allowed-tools` names {} tools; it may name {TOOLS}", tools.len()));
+        }
         self.document = SkillDocument {
             name,
             description,
             license,
             compatibility,
-            metadata: metadata.into_iter().map(|(key, value)| (key, text(value))).collect(),
-            allowed_tools: allowed_tools.map(|tools| match tools {
-                NamedTools::Text(text) => {
-                    text.split([' ', ',', '\n']).filter(|name| !name.is_empty()).map(str::to_owned).collect()
-                }
-                NamedTools::List(names) => names,
-            }),
+            metadata: metadata.into_iter().take(METADATA.0).map(|(key, value)| (key, short(value))).collect(),
+            allowed_tools,
             instructions,
         };
     }

@@ -135,12 +135,12 @@ impl Registered {
         if !arguments.is_object() {
             return Err(ToolError::arguments("the arguments must be a JSON object"));
         }
-        if !self.tool.checks_schema() && !is_longer_than(arguments, MAX_INPUT) {
-            return self.tool.check(arguments);
-        }
         if is_longer_than(arguments, MAX_INPUT) {
             let message = format!("the arguments are longer than {} MiB", MAX_INPUT / (1_024 * 1_024));
             return Err(ToolError::for_model(ToolFailure::InvalidParameters, "arguments_too_long", message));
+        }
+        if !self.tool.checks_schema() {
+            return self.tool.check(arguments);
         }
         let fault_text = |error: jsonschema::ValidationError| {
             let place = error.instance_path().to_string();

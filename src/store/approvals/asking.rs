@@ -157,8 +157,8 @@ pub(in crate::store) async fn close_questions(
     Ok(())
 }
 
-/// Withdraws what is open about calls of other turns than these, for which the run waits: the agents that made them have ended.
-pub(in crate::store) async fn close_abandoned(
+/// Withdraws open questions of all but these turns, for which the run waits: the agents that made the other calls have ended.
+pub(in crate::store) async fn withdraw_other_turns(
     tx: &mut Tx<'_>,
     run_id: Uuid,
     turns: &[i64],

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::domain::actor::SERVICE;
-use crate::domain::approval::{Approval, ApprovalStatus, OnExpiry, QuestionKind};
+use crate::domain::approval::{Approval, ApprovalStatus, OnExpiry};
 use crate::domain::notification::NewDelivery;
 use crate::domain::run::{RunEvent, RunState};
 use crate::store::approvals::decide::{LOCK_PARKED, LOCK_RUN};
@@ -75,7 +75,7 @@ fn question_state(approvals: &[Approval], now: DateTime<Utc>) -> QuestionFate {
     } else if open.is_some() || held.is_some() {
         QuestionFate::Waits(open.into_iter().chain(held).min())
     } else if with(ApprovalStatus::Expired).next().is_some()
-        && !approvals.iter().any(|approval| approval.status.allows() && !was_asked_about_since(approval, approvals))
+        && !approvals.iter().any(|approval| approval.status.allows() && !has_later_approval(approval, approvals))
         && approvals.iter().all(expires)
     {
         QuestionFate::Expires
@@ -84,18 +84,17 @@ fn question_state(approvals: &[Approval], now: DateTime<Utc>) -> QuestionFate {
     }
 }
 
-/// Whether it has only supplied what a call lacked, and the call itself was put to a person after that.
-fn was_asked_about_since(approval: &Approval, approvals: &[Approval]) -> bool {
+/// Whether it supplied arguments of a call that was put up for approval afterwards.
+fn has_later_approval(approval: &Approval, approvals: &[Approval]) -> bool {
     let is_the_call = |other: &&Approval| {
-        other.proposal.kind == QuestionKind::Approval
-            && (other.turn, &other.call_id) == (approval.turn, &approval.call_id)
+        !other.proposal.is_input() && (other.turn, &other.call_id) == (approval.turn, &approval.call_id)
     };
-    approval.proposal.kind == QuestionKind::Input && approvals.iter().any(|other| is_the_call(&other))
+    approval.proposal.is_input() && approvals.iter().any(|other| is_the_call(&other))
 }
 
 fn expiry_reason(approvals: &[Approval]) -> &'static str {
     let mut expired = approvals.iter().filter(|approval| approval.status == ApprovalStatus::Expired);
-    match expired.all(|approval| approval.proposal.kind == QuestionKind::Input) {
+    match expired.all(|approval| approval.proposal.is_input()) {
         true => REASON_NO_INPUT,
         false => REASON_EXPIRED,
     }

@@ -244,17 +244,7 @@ mod tests {
     fn entry() -> EntryColumns {
         let (at, message) = (DateTime::UNIX_EPOCH, TranscriptMessage::user("hello"));
         let (usage, duration_ms, model_call) = (Usage::default(), None, None);
-        let entry = TranscriptEntry {
-            seq: 0,
-            turn: 0,
-            at,
-            delegation: None,
-            message,
-            usage,
-            duration_ms,
-            model_call,
-            tool_record: None,
-        };
+        let entry = TranscriptEntry { usage, duration_ms, model_call, ..TranscriptEntry::new(0, 0, at, message) };
         EntryColumns::of(&entry).expect("an entry")
     }
 

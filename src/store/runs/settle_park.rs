@@ -4,7 +4,7 @@
 use chrono::{DateTime, Utc};
 
 use crate::domain::approval::OpenQuestion;
-use crate::store::approvals::{ask, close_abandoned, close_questions, unpark};
+use crate::store::approvals::{ask, close_questions, unpark, withdraw_other_turns};
 use crate::store::runs::lease::{Finish, FinishedRow, Park};
 use crate::store::tx::Tx;
 use crate::store::{Store, StoreError};
@@ -42,7 +42,7 @@ pub(in crate::store) async fn settle_park(
             let settled_at = store.settled_at(tx).await?;
             ask(tx, asks, settled_at).await?;
             if let Some(turns) = park.turns() {
-                close_abandoned(tx, run_id, &turns, settled_at).await?;
+                withdraw_other_turns(tx, run_id, &turns, settled_at).await?;
             }
             let mut settled = false;
             for OpenQuestion { id, .. } in open {

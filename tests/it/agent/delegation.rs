@@ -3,17 +3,18 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use reveille::agent::{AgentResponse, Asking, Suspension};
+use futures::future::BoxFuture;
+use reveille::agent::{Agent, AgentResponse, Asking, Suspension};
 use reveille::domain::approval::matrix::Category;
-use reveille::domain::approval::{Approval, ApprovalStatus, QuestionKind};
+use reveille::domain::approval::{Approval, ApprovalStatus, InputForm, QuestionKind};
 use reveille::domain::run::outcome::RunError;
 use reveille::domain::run::stream::StreamEvent;
 use reveille::domain::run::tool_record::AgentCallStatus;
 use reveille::domain::run::transcript::TranscriptMessage;
-use reveille::ports::tool::{ToolContext, ToolError, ToolOutput};
+use reveille::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput, ToolRegistry};
 use serde_json::{Value, json};
 
-use super::harness::{AgentHarness, FakeTool, call, calls, passing, says};
+use super::harness::{AgentHarness, FakeTool, call, calls, passing, says, start};
 
 /// An agent that books tables with the tool `book`.
 fn booker() -> Value {
@@ -277,11 +278,13 @@ async fn agents_of_one_turn_answer_at_once_and_one_that_fails_or_takes_too_long_
         calls(vec![
             call("q", "Quick", json!({})),
             call("s", "Slow", json!({})),
+            call("t", "Slow", json!({ "task_instruction": "again" })),
             call("o", "Quick", json!({ "odd": 1 })),
         ]),
         says("done"),
         calls(vec![call("w", "wait", json!({}))]),
-        says("Both were asked."),
+        calls(vec![call("w", "wait", json!({}))]),
+        says("All were asked."),
     ];
     let stage = AgentHarness::with_agents(answers, vec![slow], agents);
     let result = stage.answer("go").await;
@@ -290,6 +293,7 @@ async fn agents_of_one_turn_answer_at_once_and_one_that_fails_or_takes_too_long_
     let slow = by_call("Slow").expect("a record");
     assert_eq!((slow.success, slow.result_status), (false, Some(AgentCallStatus::Error)));
     assert!((5_000..6_000).contains(&slow.duration_ms), "{}", slow.duration_ms);
+    assert!(result.duration_ms < 6_000, "both at once: {}", result.duration_ms);
     assert!(by_call("Quick").expect("a record").success);
     let results = stage.results();
     let told = |id: &str| results.iter().find(|(call, ..)| call == id).expect("a result").1.clone();
@@ -327,4 +331,70 @@ async fn agent_that_names_no_tools_has_those_of_its_caller_and_none_that_the_cal
         })
         .collect();
     assert_eq!(tools, ["Your tools: a, Helper, Other.", "Your tools: b."]);
+}
+
+#[tokio::test]
+async fn run_calls_as_many_agents_as_it_may_and_none_beyond() {
+    let agent = json!({ "name": "Quick", "instruction": "x", "tools": [] });
+    let turn = |from: usize, to: usize| {
+        let one = |n: usize| call(&format!("c{n}"), "Quick", json!({ "task_instruction": n.to_string() }));
+        calls((from..to).map(one).collect())
+    };
+    let mut answers = vec![turn(0, 50)];
+    answers.extend((0..50).map(|_| says("ok")));
+    answers.push(turn(50, 100));
+    answers.extend((0..50).map(|_| says("ok")));
+    answers.extend([turn(100, 101), says("done")]);
+    let stage = AgentHarness::with_agents(answers, vec![], json!([agent]));
+    assert_eq!(stage.answer("go").await.response, "done");
+    let refused: Vec<_> = stage.results().into_iter().filter(|(_, _, is_error)| *is_error).collect();
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert!(refused[0].0 == "c100" && refused[0].1.contains("code: too_many_agents"), "{refused:?}");
+}
+
+/// A tool that may not be repeated and that needs a room, which a person names.
+struct NeedsRoom(FakeTool);
+
+impl Tool for NeedsRoom {
+    fn definition(&self) -> &Definition {
+        self.0.definition()
+    }
+
+    fn may_need_input(&self) -> bool {
+        true
+    }
+
+    fn input(&self, arguments: &Value) -> Option<InputForm> {
+        let parameters = json!({
+            "type": "object", "required": ["room"], "properties": { "room": { "type": "string" } },
+        });
+        let form =
+            InputForm { question: "Which room?".into(), description: String::new(), parameters, values: json!({}) };
+        arguments.get("room").is_none().then_some(form)
+    }
+
+    fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        self.0.call(context, arguments)
+    }
+}
+
+#[tokio::test]
+async fn tool_that_may_not_be_repeated_is_carried_out_once_with_what_a_person_has_supplied() {
+    let seen = Seen::default();
+    for (begun, is_error) in [(None, false), (Some(start()), true)] {
+        let stage = AgentHarness::new(vec![calls(vec![call("b", "book", json!({}))]), says("Done.")], vec![]);
+        let tool = NeedsRoom(book(&seen).with(|tool| tool.idempotent = false));
+        let tools = Arc::new(ToolRegistry::new(vec![Arc::new(tool)]).unwrap());
+        let stage = AgentHarness { agent: Agent { tools, ..stage.agent }, ..stage };
+        assert_eq!(suspended(&stage).await.asks[0].0.proposal.summary, "Which room?");
+        settle(&stage, QuestionKind::Input, |question| {
+            answer(json!({ "room": "hall" }))(question);
+            // before a death, perhaps
+            question.execution_started_at = begun;
+        });
+        assert_eq!(answered(&stage).await.response, "Done.");
+        let (_, content, failed) = stage.results().remove(0);
+        assert_eq!(failed, is_error, "{content}");
+        assert_eq!(*seen.lock().unwrap(), [(json!({ "room": "hall" }), vec![])], "once, and never again");
+    }
 }

@@ -555,11 +555,22 @@ impl AgentHarness {
     }
 }
 
-/// Models by name, the first the default, the others its fallback; a million tokens cost a dollar.
+/// Models by name, the first the default, the others its fallback.
 pub fn models(models: Vec<(&str, Arc<FakeModel>)>, settings: &Settings, clock: &Clock) -> Models {
-    let link = |(name, model): &(&str, Arc<FakeModel>)| ChainLink {
-        name: (*name).into(),
-        keys: vec![model.clone() as Arc<dyn Model>],
+    models_of(models.into_iter().map(|(name, model)| link(name, model)).collect(), settings, clock)
+}
+
+/// These models, the first the default, the others its fallback.
+pub fn models_of(links: Vec<ChainLink>, settings: &Settings, clock: &Clock) -> Models {
+    let names: Vec<String> = links.iter().map(|link| link.name.clone()).collect();
+    Models::new(links, &names[0], names[1..].to_vec(), settings.retry(), clock)
+}
+
+/// A model by this name; a million tokens cost a dollar.
+pub fn link(name: &str, model: Arc<FakeModel>) -> ChainLink {
+    ChainLink {
+        name: name.into(),
+        keys: vec![model as Arc<dyn Model>],
         lower: vec![],
         plain: vec![],
         origin: ModelOrigin::default(),
@@ -570,9 +581,7 @@ pub fn models(models: Vec<(&str, Arc<FakeModel>)>, settings: &Settings, clock: &
         context_token_limit: None,
         max_output_tokens: None,
         rates: TokenPrices::from_dollars(1.0, 1.0),
-    };
-    let fallback = models.iter().skip(1).map(|(name, _)| (*name).to_owned()).collect();
-    Models::new(models.iter().map(link).collect(), models[0].0, fallback, settings.retry(), clock)
+    }
 }
 
 /// Lets time pass, 50 ms at a time, whenever `work` waits. Work that needs more than a day hangs: that fails.

@@ -140,17 +140,7 @@ async fn unrepeatable_call_is_stored_as_soon_as_it_is_done() {
 async fn resumed_run_is_shown_the_present_time_and_keeps_the_system_message_of_its_first_attempt_stored() {
     let stage = AgentHarness::new(vec![says("done")], vec![]);
     let usage = Usage::default();
-    let entry = |seq, message| TranscriptEntry {
-        seq,
-        turn: 0,
-        at: start(),
-        message,
-        usage,
-        duration_ms: None,
-        model_call: None,
-        delegation: None,
-        tool_record: None,
-    };
+    let entry = |seq, message| TranscriptEntry { usage, ..TranscriptEntry::new(seq, 0, start(), message) };
     let stored = vec![entry(0, TranscriptMessage::system("of yesterday")), entry(1, TranscriptMessage::user("go"))];
     let stage = AgentHarness { store: Memory::of(stored), ..stage };
     stage.answer("go").await;

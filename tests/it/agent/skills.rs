@@ -6,17 +6,19 @@ use reveille::base::clock::pause;
 use reveille::domain::approval::QuestionKind;
 use reveille::domain::run::transcript::{Compaction, CompactionKind, TranscriptEntry, TranscriptMessage};
 use reveille::ports::llm::ModelRequest;
+use reveille::ports::llm::fallback::ChainLink;
+use reveille::ports::tool::ToolOutput;
 use serde_json::{Value, json};
 
 use super::delegation::{answered, approve, asks_people, settle, suspended};
-use super::harness::{AgentHarness, FakeTool, Memory, call, calls, models, says};
+use super::harness::{AgentHarness, FakeModel, FakeTool, Memory, call, calls, link, models, models_of, says};
 
 /// A folder of skills that goes with the test.
-struct Folder(PathBuf);
+pub struct SkillFolder(PathBuf);
 
-impl Folder {
-    fn new() -> Folder {
-        let folder = Folder(std::env::temp_dir().join(format!("reveille-skills-{:016x}", fastrand::u64(..))));
+impl SkillFolder {
+    pub fn new() -> SkillFolder {
+        let folder = SkillFolder(std::env::temp_dir().join(format!("reveille-skills-{:016x}", fastrand::u64(..))));
         folder.skill("booking", "allowed-tools: look\nmetadata:\n  model: cheap\n", "Look first, then book.");
         folder.skill("dates", "", "Write dates as in Rome.");
         folder.skill("places", "", "Name places in full.");
@@ -38,12 +40,12 @@ impl Folder {
         std::fs::write(file, text).unwrap();
     }
 
-    fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.0
     }
 }
 
-impl Drop for Folder {
+impl Drop for SkillFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -78,7 +80,7 @@ fn result(stage: &AgentHarness, id: &str) -> (String, bool) {
 
 #[tokio::test]
 async fn skill_is_named_first_then_read_and_narrows_tools_and_model_until_it_is_left() {
-    let folder = Folder::new();
+    let folder = SkillFolder::new();
     let answers = vec![
         uses("u", "booking"),
         calls(vec![call("p", "pay", json!({})), call("l", "look", json!({ "at": 1 }))]),
@@ -88,7 +90,7 @@ async fn skill_is_named_first_then_read_and_narrows_tools_and_model_until_it_is_
         says("done"),
     ];
     let mut stage = AgentHarness::with_skills(answers, tools(), folder.path());
-    let (main, cheap) = (stage.model.clone(), super::harness::FakeModel::of(vec![]));
+    let (main, cheap) = (stage.model.clone(), FakeModel::of(vec![]));
     // while it is active the other model answers
     let mine = main.answers.lock().unwrap().drain(1..4).collect();
     *cheap.answers.lock().unwrap() = mine;
@@ -121,7 +123,7 @@ async fn skill_is_named_first_then_read_and_narrows_tools_and_model_until_it_is_
 
 #[tokio::test]
 async fn skills_use_each_other_in_no_circle_and_no_more_than_three_at_once() {
-    let folder = Folder::new();
+    let folder = SkillFolder::new();
     let answers = vec![
         uses("1", "dates"),
         uses("2", "places"),
@@ -156,14 +158,20 @@ async fn skills_use_each_other_in_no_circle_and_no_more_than_three_at_once() {
 
 #[tokio::test]
 async fn active_skill_is_put_back_once_its_entry_is_shown_no_more_wherever_the_run_goes_on() {
-    let folder = Folder::new();
+    let folder = SkillFolder::new();
     let stage = AgentHarness::with_skills(
         vec![uses("u", "booking"), calls(vec![call("l", "look", json!({}))])],
         tools(),
         folder.path(),
     );
-    let running = tokio::time::timeout(std::time::Duration::from_millis(300), stage.handle("book it")).await;
-    assert!(running.is_err(), "its model has not answered yet");
+    let incoming = stage.incoming("book it");
+    let mut handling = Box::pin(stage.agent.handle_message(&incoming));
+    for _ in 0..1_000 {
+        assert!(futures::poll!(&mut handling).is_pending());
+        tokio::task::yield_now().await;
+    }
+    drop(handling); // the process dies while its model has not answered yet
+    assert_eq!(stage.model.asked(), 3);
     let mut entries = stage.store.entries.lock().unwrap().clone();
     let last = entries.last().unwrap().clone();
     let used = entries
@@ -190,7 +198,7 @@ async fn active_skill_is_put_back_once_its_entry_is_shown_no_more_wherever_the_r
 
 #[tokio::test]
 async fn skill_narrows_no_call_of_the_turn_that_activates_it_wherever_that_goes_on() {
-    let folder = Folder::new();
+    let folder = SkillFolder::new();
     let turn = vec![call("u", "use_skill", json!({ "name": "booking" })), call("p", "pay", json!({}))];
     let tools = vec![FakeTool::echo("look"), asks_people(FakeTool::echo("pay"))];
     let stage = AgentHarness::with_skills(vec![calls(turn), says("done")], tools, folder.path());
@@ -204,7 +212,7 @@ async fn skill_narrows_no_call_of_the_turn_that_activates_it_wherever_that_goes_
 
 #[tokio::test]
 async fn file_outside_of_a_skill_is_not_read_and_an_agent_sees_the_skills_that_it_names() {
-    let folder = Folder::new();
+    let folder = SkillFolder::new();
     let read = |id: &str, path: &str, page: Value| {
         call(id, "read_skill_file", json!({ "skill": "booking", "path": path, "page": page }))
     };
@@ -237,7 +245,7 @@ async fn file_outside_of_a_skill_is_not_read_and_an_agent_sees_the_skills_that_i
 
 #[tokio::test(flavor = "multi_thread")]
 async fn skill_that_is_added_is_found_within_seconds() {
-    let folder = Folder::new();
+    let folder = SkillFolder::new();
     let stage = AgentHarness::with_skills(vec![], tools(), folder.path());
     folder.skill("new", "", "New.");
     let names = || stage.agent.skills.current().names().map(str::to_owned).collect::<Vec<_>>();
@@ -248,4 +256,20 @@ async fn skill_that_is_added_is_found_within_seconds() {
         assert!(begun.elapsed() < std::time::Duration::from_secs(30));
         pause(std::time::Duration::from_millis(20)).await;
     }
+}
+
+#[tokio::test]
+async fn model_of_a_skill_is_measured_by_its_own_window() {
+    let folder = SkillFolder::new();
+    let long = FakeTool::new("look", |_, _| async { Ok(ToolOutput::text("x ".repeat(6_000))) });
+    let mut stage = AgentHarness::with_skills(vec![], vec![long], folder.path());
+    let look = |id: &str| calls(vec![call(id, "look", json!({ "at": id }))]);
+    let main = FakeModel::of(vec![look("before"), uses("u", "booking")]);
+    let cheap = FakeModel::of(vec![look("within"), says("done")]);
+    let small = ChainLink { context_token_limit: Some(8_000), ..link("cheap", cheap.clone()) };
+    stage.agent.models = models_of(vec![link("main", main), small], &stage.agent.settings, &stage.clock);
+    assert_eq!(stage.answer("book it").await.response, "done");
+    assert_eq!(cheap.asked(), 2);
+    let length = |id: &str| result(&stage, id).0.chars().count();
+    assert!(length("before") == 12_000 && length("within") < 12_000, "{} {}", length("before"), length("within"));
 }

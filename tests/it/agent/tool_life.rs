@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use reveille::agent::{Agent, AgentOverrides, StopSignal};
+use reveille::agent::{Agent, AgentOverrides, StopSignal, TranscriptSlice};
 use reveille::base::id::Tenant;
 use reveille::domain::run::outcome::RunError;
 use reveille::domain::run::transcript::TranscriptMessage;
@@ -106,7 +106,7 @@ async fn result_that_is_kept_is_given_to_the_same_tenant_s_same_call_for_an_hour
         let store = Memory::of(vec![]);
         let mut incoming = stage.incoming("go");
         incoming.tenant = Tenant::new(tenant).unwrap();
-        incoming.store = store.clone();
+        incoming.store = Arc::new(TranscriptSlice::of_run(store.clone()));
         stage.agent.handle_message(&incoming).await.unwrap();
         let results = store.messages().into_iter().find_map(|message| match message {
             TranscriptMessage::Tool { content, is_error, .. } => Some((content, is_error)),

@@ -12,6 +12,7 @@ use axum::body::{Body, HttpBody};
 use axum::http::{HeaderMap, Request, StatusCode};
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
+use reveille::agent::configured::agent_tool::AgentTool;
 use reveille::agent::{self, Agent, Configured};
 use reveille::base::clock::Clock;
 use reveille::base::id::{Scope, Tenant, new_id};
@@ -198,7 +199,9 @@ impl Api {
         let egress = Egress::new(&egress::Settings { allow: vec!["127.0.0.1:*".into()], ..Default::default() });
         let egress = egress.expect("an egress");
         let credentials = Credentials::none(egress.clone());
-        let tools = Arc::new(tool::ToolRegistry::new(tool::builtin::all(&credentials)).expect("tools"));
+        let agents = AgentTool::all(&[table_booker()]).into_iter().map(|agent| Arc::new(agent) as Arc<dyn tool::Tool>);
+        let tools = tool::builtin::all(&credentials).into_iter().chain(agents).collect();
+        let tools = Arc::new(tool::ToolRegistry::new(tools).expect("tools"));
         let sources = Sources::new(&poll::Settings::default(), &credentials, Arc::clone(&tools), dir.path());
         let sources = Arc::new(sources.expect("sources"));
         let pollable = Arc::clone(&sources);
@@ -522,7 +525,22 @@ async fn sums_on_sqlite(file: &Path) -> Vec<(String, String)> {
     sums
 }
 
-/// The one configured agent.
+/// An agent that is a tool.
+pub fn table_booker() -> Configured {
+    let written = json!({
+        "name": "BookTable", "description": "Book a table.", "instruction": "You book tables.", "tools": ["current_time"],
+        "fields": [
+            { "name": "party", "type": "integer", "required": true, "max": 12 },
+            {
+                "name": "email", "type": "string", "required": true, "validator": "value.contains('@')",
+                "validator_description": "an address with an @",
+            },
+        ],
+    });
+    serde_json::from_value(written).expect("an agent")
+}
+
+/// The one agent that steps name.
 fn booker() -> Configured {
     Configured {
         name: "booker".into(),

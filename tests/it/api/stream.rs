@@ -112,17 +112,7 @@ async fn started(api: &Api) -> (Uuid, Lease) {
 
 async fn append(api: &Api, lease: Lease, seq: i64, turn: i64, message: TranscriptMessage) {
     let at = api.clock.now();
-    let entry = TranscriptEntry {
-        seq,
-        turn,
-        at,
-        message,
-        usage: Usage::default(),
-        duration_ms: None,
-        model_call: None,
-        delegation: None,
-        tool_record: None,
-    };
+    let entry = TranscriptEntry::new(seq, turn, at, message);
     api.store.append("a", lease, &[entry]).await.unwrap();
 }
 

@@ -31,17 +31,7 @@ async fn started(api: &Api, tenant: &str) -> (RunClaim, String) {
 
 fn entry(api: &Api, seq: i64, message: TranscriptMessage, usage: Usage) -> TranscriptEntry {
     let at = api.clock.now();
-    TranscriptEntry {
-        seq,
-        turn: 1,
-        at,
-        message,
-        usage,
-        duration_ms: None,
-        model_call: None,
-        delegation: None,
-        tool_record: None,
-    }
+    TranscriptEntry { usage, ..TranscriptEntry::new(seq, 1, at, message) }
 }
 
 /// A run of this tenant that has answered after two calls of tools, of which one failed; its id, and its task's.

@@ -1,16 +1,19 @@
 //! Decisions over the API: bound to what was shown, held against the schema, at most once, and nobody else's.
 
+use reveille::agent::configured::agent_tool::AgentTool;
 use reveille::base::id::Scope;
-use reveille::domain::approval::CallOutcome;
+use reveille::domain::approval::{ApprovalChoice, CallOutcome, Proposal, QuestionKind};
 use reveille::domain::run::RunState;
 use serde_json::{Value, json};
 
 use super::harness::{TIME, ask, note, note_of};
-use crate::api::service::{Api, on_both};
+use crate::api::service::{Api, on_both, table_booker};
 
 on_both! {
     approval_is_listed_read_and_approved_and_its_run_goes_on
     edit_runs_as_edited_and_is_held_against_the_schema
+    edited_call_of_an_agent_is_held_against_its_validators
+    answer_to_an_agent_whose_fields_have_changed_is_taken_and_no_rule_of_today_stands_in_its_way
     second_decision_is_told_how_things_stand
     decision_about_something_else_changes_nothing
     decision_that_comes_too_late_is_a_no
@@ -109,6 +112,54 @@ async fn edit_runs_as_edited_and_is_held_against_the_schema(api: Api) {
             "message": "the arguments of this call can't be changed: approve it as it is, or reject it" }])
     );
     assert_eq!(asked.statuses(&api).await, ["pending"]);
+}
+
+/// A question about a call of the agent that is a tool here.
+fn of_agent(arguments: Value, parameters: Value) -> Proposal {
+    let version = AgentTool::all(&[table_booker()])[0].schema_version().to_owned();
+    let parameters = json!({
+        "type": "object", "properties": parameters, "required": ["party"], "additionalProperties": false,
+    });
+    Proposal { tool: "BookTable".into(), version, arguments, parameters, ..note() }
+}
+
+async fn edited_call_of_an_agent_is_held_against_its_validators(api: Api) {
+    let arguments = json!({ "party": 4, "email": "ann@example.org" });
+    let parameters = json!({ "party": { "type": "integer" }, "email": { "type": "string" } });
+    let asked = ask(&api, "ann", vec![of_agent(arguments, parameters)]).await;
+    let approval = &asked.approvals[0];
+    let token = api.token("ann", &["approvals:decide"]).await;
+    let edit = async |changes: Value| {
+        let mut body = decision(approval, "edit");
+        body["modifications"] = changes;
+        api.ask("POST", &decision_url(approval), Some(&token), Some(body)).await
+    };
+    let refused = edit(json!({ "email": "ann" })).await.expect(422);
+    let fault = &refused["errors"][0];
+    assert_eq!(
+        (&fault["pointer"], &fault["message"]),
+        (&json!("/modifications/email"), &json!("an address with an @"))
+    );
+    assert_eq!(asked.statuses(&api).await, ["pending"]);
+    edit(json!({ "email": "bob@example.org" })).await.expect(200);
+    assert_eq!(asked.statuses(&api).await, ["edited"]);
+}
+
+async fn answer_to_an_agent_whose_fields_have_changed_is_taken_and_no_rule_of_today_stands_in_its_way(api: Api) {
+    let now = Proposal {
+        kind: QuestionKind::Input,
+        options: vec![ApprovalChoice::Edit, ApprovalChoice::Cancel],
+        ..of_agent(json!({}), json!({ "party": { "type": "integer" } }))
+    };
+    let token = api.token("ann", &["runs:input"]).await;
+    for (question, status) in [(now.clone(), 422), (Proposal { version: "of old".into(), ..now }, 200)] {
+        let asked = ask(&api, "ann", vec![question]).await;
+        let path = format!("/v1/runs/{}/input", asked.run);
+        let answer =
+            api.ask("POST", &path, Some(&token), Some(json!({ "fields": { "party": 4 } }))).await.expect(status);
+        let pointer = &answer["errors"][0]["pointer"];
+        assert_eq!(pointer.as_str(), (status == 422).then_some("/fields/email"), "{answer}");
+    }
 }
 
 async fn second_decision_is_told_how_things_stand(api: Api) {

@@ -160,15 +160,8 @@ async fn summary_beside_a_turn_is_settled_by_its_own_entry_or_charged_the_worst_
     assert_eq!(standings(world, &run).await.0, standing(0, 1_300), "four turns, and a summary");
 
     let entry = |seq, message, turns, tokens| TranscriptEntry {
-        seq,
-        turn: 1,
-        at: world.now(),
-        message,
         usage: Usage { turns, input_tokens: tokens, cost_micros: 2 * tokens, ..Usage::default() },
-        duration_ms: None,
-        model_call: None,
-        delegation: None,
-        tool_record: None,
+        ..TranscriptEntry::new(seq, 1, world.now(), message)
     };
     let answer = TranscriptMessage::Assistant {
         text: Some("hm".into()),
@@ -190,17 +183,7 @@ async fn summary_beside_a_turn_is_settled_by_its_own_entry_or_charged_the_worst_
 }
 
 fn said(world: &StoreHarness, seq: i64) -> TranscriptEntry {
-    TranscriptEntry {
-        seq,
-        turn: 1,
-        at: world.now(),
-        message: TranscriptMessage::user("hello"),
-        usage: Usage::default(),
-        duration_ms: None,
-        model_call: None,
-        delegation: None,
-        tool_record: None,
-    }
+    TranscriptEntry::new(seq, 1, world.now(), TranscriptMessage::user("hello"))
 }
 
 async fn next_call_is_reserved_with_the_turn_before_it_or_left_to_be_waited_for(world: &StoreHarness) {

@@ -105,17 +105,7 @@ async fn deleted_conversation_leaves_nothing_and_its_run_loses_its_lease(world: 
     let kept = exchange(world, &other, "hello", Some("hi")).await;
     say(world, &task, "more").await;
     let under_way = started(world).await;
-    let entry = TranscriptEntry {
-        seq: 0,
-        turn: 0,
-        at: world.now(),
-        message: TranscriptMessage::user("more"),
-        usage: Default::default(),
-        duration_ms: None,
-        model_call: None,
-        delegation: None,
-        tool_record: None,
-    };
+    let entry = TranscriptEntry::new(0, 0, world.now(), TranscriptMessage::user("more"));
     world.store.append("a", under_way.lease, std::slice::from_ref(&entry)).await.unwrap();
     let waiting = say(world, &task, "behind it").await;
     world.store.delete_conversation(&only("a"), task.id).await.unwrap();

@@ -367,15 +367,8 @@ const ANSWER: Usage = Usage { turns: 1, tool_calls: 0, input_tokens: 9, output_t
 /// The reads and writes of an agent: where it stands, and how it goes on.
 async fn transcribe(world: &StoreHarness, started: &[StartedRun]) {
     let entry = |seq| TranscriptEntry {
-        seq,
-        turn: seq,
-        at: world.now(),
-        message: TranscriptMessage::user("hello"),
         usage: ANSWER,
-        duration_ms: None,
-        model_call: None,
-        delegation: None,
-        tool_record: None,
+        ..TranscriptEntry::new(seq, seq, world.now(), TranscriptMessage::user("hello"))
     };
     let appends = started.iter().take(4).map(|started| async move {
         let run = &started.run;

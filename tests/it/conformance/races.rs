@@ -299,17 +299,7 @@ fn beat() -> Act {
 fn append() -> Act {
     act("append", |store, scene| async move {
         let message = TranscriptMessage::user("hello");
-        let entry = TranscriptEntry {
-            seq: 0,
-            turn: 0,
-            at: START,
-            message,
-            usage: Default::default(),
-            duration_ms: None,
-            model_call: None,
-            delegation: None,
-            tool_record: None,
-        };
+        let entry = TranscriptEntry::new(0, 0, START, message);
         store.append("a", scene.running.lease, &[entry]).await
     })
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::base::id::Scope;
+use reveille::domain::run::RunState;
 use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
-use reveille::domain::run::{RunState, Usage};
 use reveille::store::{Finish, Lease, Starts, Store, StoreError, Stranded};
 use serde_json::json;
 use uuid::Uuid;
@@ -93,17 +93,7 @@ async fn run_that_outlived_its_time_limit_is_taken_over_after_the_grace(world: &
 async fn old_holder_can_not_write_any_more(world: &StoreHarness) {
     let started = world.started(&world.task(allowing()).await).await;
     let taken = stranded(&world.store, at(60)).await;
-    let entry = |text: &str| TranscriptEntry {
-        seq: 0,
-        turn: 0,
-        at: START,
-        message: TranscriptMessage::user(text),
-        usage: Usage::default(),
-        duration_ms: None,
-        model_call: None,
-        delegation: None,
-        tool_record: None,
-    };
+    let entry = |text: &str| TranscriptEntry::new(0, 0, START, TranscriptMessage::user(text));
     let refused = world.store.append("a", started.lease, &[entry("stale")]).await;
     assert!(matches!(refused, Err(StoreError::LeaseLost)), "{refused:?}");
     assert_eq!(world.store.heartbeat(&[started.lease], at(99)).await.unwrap(), []);

@@ -3,8 +3,8 @@
 use chrono::{DateTime, TimeDelta};
 use reveille::base::id::Scope;
 use reveille::domain::notification::{Mark, MessageKind, NewDelivery};
+use reveille::domain::run::RunState;
 use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
-use reveille::domain::run::{RunState, Usage};
 use reveille::store::{DeliveryFilter, Finish, StartedRun, StoreError};
 use serde_json::json;
 use uuid::Uuid;
@@ -42,17 +42,7 @@ pub(super) fn message(run_id: Option<Uuid>, key: &str) -> NewDelivery {
 async fn ended(world: &StoreHarness, state: RunState) -> StartedRun {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     let (message, id) = (TranscriptMessage::user("hello"), started.run.id);
-    let entry = TranscriptEntry {
-        seq: 0,
-        turn: 0,
-        at: START,
-        message,
-        usage: Usage::default(),
-        duration_ms: None,
-        model_call: None,
-        delegation: None,
-        tool_record: None,
-    };
+    let entry = TranscriptEntry::new(0, 0, START, message);
     world.store.append("a", started.lease, &[entry]).await.unwrap();
     let deliveries = vec![self::message(Some(id), &id.to_string())];
     world.store.finish_runs(&[Finish { deliveries, ..end_of(&started, state) }]).await.unwrap();

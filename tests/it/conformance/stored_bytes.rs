@@ -5,8 +5,8 @@ use chrono::TimeDelta;
 use reveille::base::id::{Scope, new_id};
 use reveille::base::metrics::Metrics;
 use reveille::domain::quota::{Overrides, Quota, Quotas};
+use reveille::domain::run::RunState;
 use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
-use reveille::domain::run::{RunState, Usage};
 use reveille::domain::task::Task;
 use reveille::domain::task::change::TaskChange;
 use reveille::store::{Burial, Finish, Idempotency, StoreError, StoredAnswer, TaskFilter};
@@ -49,17 +49,7 @@ async fn older_rows_are_counted_once_piece_by_piece_whatever_is_written_meanwhil
     for task in &tasks[..3] {
         let started = world.started(task).await;
         let message = TranscriptMessage::user("hello ".repeat(20));
-        let entry = |seq| TranscriptEntry {
-            seq,
-            turn: 0,
-            at: START,
-            message: message.clone(),
-            usage: Usage::default(),
-            duration_ms: None,
-            model_call: None,
-            delegation: None,
-            tool_record: None,
-        };
+        let entry = |seq| TranscriptEntry::new(seq, 0, START, message.clone());
         world.store.append("a", started.lease, &[entry(0), entry(1), entry(2)]).await.unwrap();
         let mut told = retention::message(Some(started.run.id), &format!("told {}", task.id));
         told.text = Some("it is done".into());
@@ -214,17 +204,7 @@ async fn whatever_is_kept_counts_until_it_is_deleted(world: &StoreHarness) {
     let claims = super::world::leases(&world.claim().await);
     let started = world.store.start_runs(&claims, world.now() + TimeDelta::minutes(1)).await.unwrap().started.remove(0);
     let message = TranscriptMessage::user("hello ".repeat(100));
-    let entry = TranscriptEntry {
-        seq: 0,
-        turn: 0,
-        at: START,
-        message,
-        usage: Usage::default(),
-        duration_ms: None,
-        model_call: None,
-        delegation: None,
-        tool_record: None,
-    };
+    let entry = TranscriptEntry::new(0, 0, START, message);
     for _ in 0..2 {
         world.store.append("a", started.lease, std::slice::from_ref(&entry)).await.unwrap();
     }
@@ -404,17 +384,7 @@ async fn fires_of_a_full_tenant_are_skipped_and_its_runs_come_to_their_end(world
     assert_eq!(stored(world).await, full, "what is skipped stores nothing");
     // what is under way is recorded to its end
     let message = TranscriptMessage::user("still here");
-    let entry = TranscriptEntry {
-        seq: 0,
-        turn: 0,
-        at: START,
-        message,
-        usage: Usage::default(),
-        duration_ms: None,
-        model_call: None,
-        delegation: None,
-        tool_record: None,
-    };
+    let entry = TranscriptEntry::new(0, 0, START, message);
     world.store.append("a", under_way.lease, &[entry]).await.unwrap();
     let output = Some("a result".to_owned());
     world.store.finish_runs(&[Finish { output, ..end_of(&under_way, RunState::Succeeded) }]).await.unwrap();

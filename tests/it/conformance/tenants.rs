@@ -50,17 +50,7 @@ async fn things(world: &StoreHarness) -> Things {
     let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
     let ended = world.started(&task).await;
     let (message, usage) = (TranscriptMessage::user("hello"), Usage::default());
-    let entry = TranscriptEntry {
-        seq: 0,
-        turn: 0,
-        at: START,
-        message,
-        usage,
-        duration_ms: None,
-        model_call: None,
-        delegation: None,
-        tool_record: None,
-    };
+    let entry = TranscriptEntry { usage, ..TranscriptEntry::new(0, 0, START, message) };
     world.store.append("a", ended.lease, &[entry]).await.unwrap();
     world.store.remember_answer(&remembered(), START).await.unwrap();
     world.store.finish_runs(&[end_of(&ended, RunState::Failed)]).await.unwrap();

@@ -2,9 +2,9 @@
 
 use reveille::base::id::{Scope, new_id};
 use reveille::domain::notification::{Mark, MessageKind, NewDelivery};
+use reveille::domain::run::RunState;
 use reveille::domain::run::outcome::RunFault;
 use reveille::domain::run::transcript::{ToolCall, TranscriptEntry, TranscriptMessage};
-use reveille::domain::run::{RunState, Usage};
 use reveille::domain::task::change::TaskChange;
 use reveille::store::{DeliveryFilter, Finish, Idempotency, RunFilter, StoredAnswer, StoredToken, TaskFilter};
 use serde_json::json;
@@ -44,20 +44,8 @@ async fn transcripts_outputs_and_errors_are_kept_without_nul(world: &StoreHarnes
             },
         ]
     };
-    let entries: Vec<TranscriptEntry> = (0..)
-        .zip(said(SENT))
-        .map(|(seq, message)| TranscriptEntry {
-            seq,
-            turn: 1,
-            at: START,
-            message,
-            usage: Usage::default(),
-            duration_ms: None,
-            model_call: None,
-            delegation: None,
-            tool_record: None,
-        })
-        .collect();
+    let entries: Vec<TranscriptEntry> =
+        (0..).zip(said(SENT)).map(|(seq, message)| TranscriptEntry::new(seq, 1, START, message)).collect();
     world.store.append("a", started.lease, &entries).await.unwrap();
     let kept: Vec<TranscriptMessage> = world
         .store

@@ -38,17 +38,7 @@ on_both!(
 fn entry(seq: i64, message: TranscriptMessage) -> TranscriptEntry {
     let usage = Usage { turns: 1, tool_calls: 2, input_tokens: seq, output_tokens: 3, cost_micros: 4 };
     let at = START + TimeDelta::milliseconds(seq);
-    TranscriptEntry {
-        seq,
-        turn: seq,
-        at,
-        message,
-        usage,
-        duration_ms: Some(7),
-        model_call: None,
-        delegation: None,
-        tool_record: None,
-    }
+    TranscriptEntry { usage, duration_ms: Some(7), ..TranscriptEntry::new(seq, seq, at, message) }
 }
 
 fn conversation() -> Vec<TranscriptEntry> {

@@ -11,8 +11,8 @@ use futures::future::{BoxFuture, Either, join_all, select};
 use reveille::base::clock::pause;
 use reveille::base::metrics::Metrics;
 use reveille::domain::event::Event;
+use reveille::domain::run::RunState;
 use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
-use reveille::domain::run::{RunState, Usage};
 use reveille::store::{CredentialFilter, Finish, FireDue, Park, RunFilter, StoreError};
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
@@ -283,17 +283,7 @@ async fn transcript_of_a_quiet_tenant_waits_for_no_backlog_of_another(world: &St
         // of the large ones no two go together
         let text = if tenant == QUIET { "hello".into() } else { "x".repeat(700_000) };
         let message = TranscriptMessage::user(&text);
-        let entry = TranscriptEntry {
-            seq,
-            turn: 0,
-            at: world.now(),
-            message,
-            usage: Usage::default(),
-            duration_ms: None,
-            model_call: None,
-            delegation: None,
-            tool_record: None,
-        };
+        let entry = TranscriptEntry::new(seq, 0, world.now(), message);
         async move { world.store.append(tenant, started.lease, &[entry]).await }.boxed()
     };
     let calls = |attempt| behind_others(|tenant, number| append(attempt, tenant, number));

@@ -35,15 +35,10 @@ fn answered(world: &StoreHarness, seq: i64, model: &str) -> TranscriptEntry {
     };
     let tokens = ModelTokens { input: 200, output: 50, cache_read: 30, cache_write: 20, reasoning: 10 };
     TranscriptEntry {
-        seq,
-        turn: seq + 1,
-        at: world.now(),
-        message,
         usage: ANSWER,
         duration_ms: Some(400),
         model_call: Some(ModelCall { model: model.into(), tokens }),
-        delegation: None,
-        tool_record: None,
+        ..TranscriptEntry::new(seq, seq + 1, world.now(), message)
     }
 }
 

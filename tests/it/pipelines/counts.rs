@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures::future::BoxFuture;
 use reveille::agent::{AgentStore, AppendError};
 use reveille::base::id::Scope;
+use reveille::domain::run::RunState;
 use reveille::domain::run::transcript::{LEDGER, TranscriptEntry, TranscriptMessage};
-use reveille::domain::run::{RunState, Usage};
 use reveille::executor::leased_transcript::LeasedTranscript;
 use reveille::executor::{Executor, Job};
 use reveille::store::Finish;
@@ -81,16 +81,13 @@ async fn counted(world: &StoreHarness, steps: &Value) -> (usize, usize) {
 async fn transcript_of_a_first_start_is_not_read_before_it_was_appended_to(world: &StoreHarness) {
     let started = world.started(&world.task(json!({ "interval": "1h" })).await).await;
     let of = |is_empty| LeasedTranscript::new(world.store.clone(), started.lease, &started.run, is_empty);
-    let entry = |seq: i64| TranscriptEntry {
-        seq,
-        turn: 0,
-        at: world.now(),
-        message: TranscriptMessage::Step { name: "one".into(), index: None, ledger: LEDGER },
-        usage: Usage::default(),
-        duration_ms: None,
-        model_call: None,
-        delegation: None,
-        tool_record: None,
+    let entry = |seq: i64| {
+        TranscriptEntry::new(
+            seq,
+            0,
+            world.now(),
+            TranscriptMessage::Step { name: "one".into(), index: None, ledger: LEDGER },
+        )
     };
     assert!(started.is_first);
     let first = of(true);

@@ -39,7 +39,7 @@ pub fn pipeline(stage: &AgentHarness) -> Pipeline {
         deny_tools: Vec::new(),
         model: None,
         fields: Vec::new(),
-        skills: None,
+        skills: Some(vec!["dates".into()]),
         expose_as_tool: true,
         approval: false,
         timeout_seconds: None,

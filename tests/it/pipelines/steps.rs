@@ -14,6 +14,7 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::harness::{answer, event, failure, ledger, run};
 use crate::agent::harness::{AgentHarness, FakeTool, RUN, passing, says};
+use crate::agent::skills::SkillFolder;
 use crate::agent::tool_life::{counting, governed};
 
 fn stage() -> AgentHarness {
@@ -332,6 +333,16 @@ async fn one_completion_and_an_agent_are_steps_and_what_they_use_is_counted() {
     assert_eq!(*text, format!("Look for {}", fenced("value", "a short text")));
     assert!(format!("{:?}", requests[1].messages).contains("You look things up."));
     assert_eq!(requests[1].messages.len(), 2, "the ledger is no part of the conversation");
+}
+
+#[tokio::test]
+async fn agent_in_a_step_sees_the_skills_that_it_names() {
+    let folder = SkillFolder::new();
+    let stage = AgentHarness::with_skills(vec![says("found it")], vec![], folder.path());
+    let agent = json!({ "name": "librarian", "instruction": "Look it up." });
+    answer(&stage, json!([{ "name": "look", "agent": agent }]), None).await;
+    let asked = format!("{:?}", stage.model.requests.lock().unwrap()[0].messages);
+    assert!(asked.contains("- dates: For dates.") && !asked.contains("- places"), "{asked}");
 }
 
 #[tokio::test]

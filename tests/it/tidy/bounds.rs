@@ -47,6 +47,29 @@ const TESTED: &[(&str, Tested)] = &[
         "src/ports/skill/document.rs: INSTRUCTIONS",
         By("instructions_are_taken_at_their_longest_and_cut_one_character_beyond_it"),
     ),
+    ("src/domain/run/delegation.rs: MOST_CALLS", By("run_calls_as_many_agents_as_it_may_and_none_beyond")),
+    (
+        "src/agent/configured/fields.rs: MOST_FIELDS",
+        By("fields_and_their_texts_are_taken_at_their_most_and_refused_one_beyond_it"),
+    ),
+    (
+        "src/agent/configured/agent_field.rs: EXPLANATION",
+        By("fields_and_their_texts_are_taken_at_their_most_and_refused_one_beyond_it"),
+    ),
+    (
+        "src/agent/configured/agent_tool.rs: MOST_ARGUMENTS",
+        By("instruction_and_arguments_are_taken_at_their_longest_and_refused_one_beyond_it"),
+    ),
+    (
+        "src/agent/configured/agent_field.rs: LONGEST_TEXT",
+        By("instruction_and_arguments_are_taken_at_their_longest_and_refused_one_beyond_it"),
+    ),
+    (
+        "src/ports/skill/folder.rs: LONGEST",
+        By("document_is_read_at_its_longest_and_refused_one_byte_beyond_it_and_where_it_is_no_file"),
+    ),
+    ("src/ports/skill/folder.rs: MOST_SKILLS", By("files_and_skills_are_found_up_to_their_most")),
+    ("src/ports/skill/folder.rs: MOST_FILES", By("files_and_skills_are_found_up_to_their_most")),
     ("src/domain/run/delegation.rs: MOST_DEEP", By("agents_call_each_other_at_most_three_deep")),
     (
         "src/agent/context/active_skills.rs: MOST_ACTIVE",

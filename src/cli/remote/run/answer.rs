@@ -1,4 +1,4 @@
-//! `reveille run answer`: what a run needs to be told before it can go on.
+//! `reveille run answer`: shows or answers a run's questions for input.
 
 use serde_json::{Map, Value, json};
 

@@ -8,8 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::base::id::{Scope, new_id};
 use crate::base::invalid::{ValidationErrors, escape};
 use crate::domain::approval::{
-    Approval, ApprovalAnswer, ApprovalChoice, COMMENT_LENGTH, Category, Consequence, Misfit, QuestionKind, Via,
-    arguments,
+    Approval, ApprovalAnswer, ApprovalChoice, COMMENT_LENGTH, Category, Consequence, Misfit, Via, arguments,
 };
 use crate::http::HttpState;
 use crate::http::error::ApiError;
@@ -113,18 +112,18 @@ impl Decision {
         found
     }
 
-    /// The arguments that will not do by the rules of the tool. Where it takes others by now than when the question was put, an
+    /// The arguments that are invalid by the rules of the tool. Where it takes others by now than when the question was put, an
     /// answer for what is missing is taken as it is: the run that goes on with it ends, and says so.
-    pub async fn unfit_fields(&self, state: &HttpState, approval: &Approval) -> Result<Vec<Misfit>, ApiError> {
+    pub async fn invalid_fields(&self, state: &HttpState, approval: &Approval) -> Result<Vec<Misfit>, ApiError> {
         let proposal = &approval.proposal;
         let Some(tool) = state.tools.find(&proposal.tool).map(|registered| registered.tool.clone()) else {
             return Ok(Vec::new());
         };
-        let is_of_old = proposal.kind == QuestionKind::Input && proposal.version != tool.definition().version;
+        let is_of_old = proposal.is_input() && proposal.version != tool.definition().version;
         let Some(arguments) = self.arguments.clone().filter(|_| !is_of_old) else {
             return Ok(Vec::new());
         };
-        let unfit = state.compute_for(&approval.tenant_id, move || tool.unfit_input(&arguments)).await?;
+        let unfit = state.compute_for(&approval.tenant_id, move || tool.invalid_input(&arguments)).await?;
         let misfit =
             |(name, why): (String, String)| Misfit::untranslated(format!("/modifications/{}", escape(&name)), why);
         Ok(unfit.into_iter().map(misfit).collect())
@@ -146,7 +145,7 @@ impl Decision {
             // edited arguments are held against the tool's schema
             let (answer, of) = (self.clone(), approval.clone());
             state.compute_for(&approval.tenant_id, move || answer.check(&of)).await??;
-            Misfit::faults(self.unfit_fields(state, approval).await?)?;
+            Misfit::faults(self.invalid_fields(state, approval).await?)?;
         }
         let grant = match &self.grant {
             Some(wish) if !moot => Some(wish.grant(state, scope, approval, &who.by).await?),

@@ -5,9 +5,7 @@ use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::domain::approval::reply::{named_reply, read_reply};
-use crate::domain::approval::{
-    Approval, ApprovalChoice, ApprovalStatus, Category, Consequence, QuestionKind, arguments,
-};
+use crate::domain::approval::{Approval, ApprovalChoice, ApprovalStatus, Category, Consequence, arguments};
 use crate::http::HttpState;
 use crate::http::api::approvals::decision::Decision;
 use crate::http::api::runs::input::{answer_of, asked_back};
@@ -16,9 +14,18 @@ use crate::store::{ApprovalFilter, StoreError};
 
 /// Open questions of a conversation that are looked at.
 const MOST: i64 = 50;
+/// Characters of an id.
+const ID_LENGTH: usize = 36;
 /// Words that agree to a call, or refuse it.
 const AGREES: [&str; 8] = ["yes", "y", "ok", "okay", "approve", "approved", "ja", "freigeben"];
 const REFUSES: [&str; 7] = ["no", "n", "cancel", "reject", "stop", "nein", "ablehnen"];
+
+/// Open questions of a conversation, oldest first; there is at least one.
+struct OpenQuestions {
+    questions: Vec<Approval>,
+    /// There are others.
+    has_more: bool,
+}
 
 /// The meaning of a message.
 pub enum ChatReply {
@@ -32,14 +39,24 @@ pub enum ChatReply {
     Unclear(Uuid, String),
 }
 
-/// Reads a message of a person in a conversation.
+/// Interprets a message of a person in a conversation.
 pub async fn read(state: &HttpState, scope: &Scope, conversation: Uuid, message: &str) -> Result<ChatReply, ApiError> {
+    if let Some((id, rest)) = named_question(message) {
+        match state.store.get_approval(scope, id).await {
+            Ok(question) if question.task_id == Some(conversation) && is_open(state, &question) => {
+                return interpret(state, OpenQuestions { questions: vec![question], has_more: false }, rest).await;
+            }
+            Ok(_) | Err(StoreError::NotFound) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
     let status = Some(ApprovalStatus::Pending);
     let filter = ApprovalFilter { task_id: Some(conversation), status, limit: MOST, ..ApprovalFilter::default() };
-    let mut open = state.store.approvals_page(scope, &filter).await?.rows;
-    open.retain(|question| question.expires_at > state.clock.now());
-    open.reverse();
-    Ok(meaning(open, message))
+    let page = state.store.approvals_page(scope, &filter).await?;
+    let has_more = page.is_cut || page.rows.len() as i64 == MOST;
+    let mut questions: Vec<Approval> = page.rows.into_iter().filter(|question| is_open(state, question)).collect();
+    questions.reverse();
+    interpret(state, OpenQuestions { questions, has_more }, message).await
 }
 
 /// Reads a message anew that was read as a reply to this question; `None`: to no question.
@@ -52,49 +69,58 @@ pub async fn read_again(state: &HttpState, scope: &Scope, id: Uuid, message: &st
     if question.status != ApprovalStatus::Pending {
         return Ok(ChatReply::Taken(question.run_id));
     }
-    let (question, message) = addressed(vec![question], message);
-    Ok(question.into_iter().next().map_or(ChatReply::Message, |question| reply_to(question, message)))
+    let message = named_question(message).filter(|(named, _)| *named == id).map_or(message, |(_, rest)| rest);
+    interpret(state, OpenQuestions { questions: vec![question], has_more: false }, message).await
 }
 
-/// The meaning of a message where these questions are open, oldest first.
-fn meaning(open: Vec<Approval>, message: &str) -> ChatReply {
-    let (open, message) = addressed(open, message);
-    let Some(run_id) = open.first().map(|question| question.run_id) else { return ChatReply::Message };
-    if open.len() == 1 {
-        return open.into_iter().next().map_or(ChatReply::Message, |question| reply_to(question, message));
-    }
-    let asks_for_input = open.iter().any(is_input);
-    if !asks_for_input && decision_word(message).is_none() {
-        return ChatReply::Message;
-    }
-    let unclear = ChatReply::Unclear(run_id, listed(&open));
-    // of several, it has to name the fields of one
-    let mut fitting = open.into_iter().filter(|question| named_reply(message, &question.proposal.parameters).is_some());
-    match (fitting.next(), fitting.next()) {
-        (Some(question), None) if asks_for_input => reply_to(question, message),
-        _ => unclear,
-    }
+fn is_open(state: &HttpState, question: &Approval) -> bool {
+    question.status == ApprovalStatus::Pending && question.expires_at > state.clock.now()
 }
 
-/// A message that begins with the id of a question is about that one; the rest of it is the reply.
-fn addressed(mut open: Vec<Approval>, message: &str) -> (Vec<Approval>, &str) {
-    let named = open.iter().enumerate().find_map(|(index, question)| {
-        Some((index, message.trim_start().strip_prefix(question.id.to_string().as_str())?))
-    });
-    match named {
-        Some((index, rest)) => (vec![open.swap_remove(index)], rest.trim_start_matches([':', ' ', '\n', '\r', '\t'])),
-        None => (open, message),
+/// The id at the beginning of a message, and the rest of it.
+fn named_question(message: &str) -> Option<(Uuid, &str)> {
+    let message = message.trim_start();
+    let (id, rest) = message.split_at_checked(ID_LENGTH)?;
+    Some((id.parse().ok()?, rest.trim_start_matches([':', ' ', '\n', '\r', '\t'])))
+}
+
+/// Off the runtime's threads: a long message is held against the fields of many questions.
+async fn interpret(state: &HttpState, open: OpenQuestions, message: &str) -> Result<ChatReply, ApiError> {
+    let Some(first) = open.questions.first() else { return Ok(ChatReply::Message) };
+    let (tenant, message) = (first.tenant_id.clone(), message.to_owned());
+    state.compute_for(&tenant, move || open.meaning_of(&message)).await
+}
+
+impl OpenQuestions {
+    fn meaning_of(self, message: &str) -> ChatReply {
+        let unclear = self.clarification();
+        let OpenQuestions { questions, has_more } = self;
+        let is_single = questions.len() == 1 && !has_more;
+        let asks_for_input = questions.iter().any(|question| question.proposal.is_input());
+        if !is_single && !asks_for_input && decision_word(message).is_none() {
+            return ChatReply::Message;
+        }
+        // of several, it has to name the fields of one
+        let fits = |question: &Approval| is_single || named_reply(message, &question.proposal.parameters).is_some();
+        let mut fitting = questions.into_iter().filter(fits);
+        match (fitting.next(), fitting.next()) {
+            (Some(question), None) if is_single || asks_for_input && !has_more => reply_to(question, message),
+            _ => unclear,
+        }
     }
-}
 
-fn is_input(question: &Approval) -> bool {
-    question.proposal.kind == QuestionKind::Input
-}
-
-fn listed(open: &[Approval]) -> String {
-    let words = |one: &Approval| if is_input(one) { asked_back(one) } else { one.proposal.summary.clone() };
-    let lines: Vec<String> = open.iter().map(|one| format!("{}: {}", one.id, words(one))).collect();
-    format!("Several questions are open. Begin with the id of the one that you answer:\n{}", lines.join("\n"))
+    /// Asks which question is meant.
+    fn clarification(&self) -> ChatReply {
+        let words = |one: &Approval| match one.proposal.is_input() {
+            true => asked_back(one),
+            false => one.proposal.summary.clone(),
+        };
+        let mut lines: Vec<String> = self.questions.iter().map(|one| format!("{}: {}", one.id, words(one))).collect();
+        lines.extend(self.has_more.then(|| "…".to_owned()));
+        let run_id = self.questions.first().map_or(Uuid::nil(), |question| question.run_id);
+        let ask = "Several questions are open. Begin with the id of the one that you answer:";
+        ChatReply::Unclear(run_id, format!("{ask}\n{}", lines.join("\n")))
+    }
 }
 
 /// Whether a message agrees to a call or refuses it, with a word.
@@ -109,7 +135,7 @@ fn decision_word(message: &str) -> Option<ApprovalChoice> {
 
 /// The meaning of a message about one question.
 fn reply_to(question: Approval, message: &str) -> ChatReply {
-    if !is_input(&question) {
+    if !question.proposal.is_input() {
         return as_decision(question, message);
     }
     let proposal = &question.proposal;

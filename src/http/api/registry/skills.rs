@@ -11,7 +11,7 @@ use crate::ports::skill::{Skill, UnusableSkill};
 /// A skill, or a folder that should be one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct SkillView {
-    /// Name of the skill; of a folder that is none, its path.
+    /// Name of the skill; of a folder without a valid `SKILL.md`, its path.
     #[schema(example = "flight-check")]
     pub name: String,
     /// Its purpose, and when to use it.
@@ -24,6 +24,12 @@ pub struct SkillView {
     /// The model that answers while it is active; absent: that of the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// Its licence, as it says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub license: Option<String>,
+    /// Its needs, as it says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compatibility: Option<String>,
     /// Its files, by their paths in its folder.
     pub files: Vec<String>,
     /// Reasons for which it can't be used, or oddities of one that can.
@@ -39,6 +45,8 @@ impl SkillView {
             usable: true,
             allowed_tools: document.allowed_tools.clone(),
             model: document.model().map(str::to_owned),
+            license: document.license.clone(),
+            compatibility: document.compatibility.clone(),
             files: skill.files.clone(),
             findings: skill.warnings.clone(),
         }
@@ -51,6 +59,8 @@ impl SkillView {
             usable: false,
             allowed_tools: None,
             model: None,
+            license: None,
+            compatibility: None,
             files: Vec::new(),
             findings: unusable.faults.clone(),
         }
@@ -59,7 +69,8 @@ impl SkillView {
 
 /// List skills
 ///
-/// Those in the folders of `[skills] dir`, as they were a few seconds ago at the most, and folders that are none with the reason.
+/// Those in the folders of `[skills] dir`, as they were a few seconds ago at the most, and folders without a valid
+/// `SKILL.md`, with the reason.
 #[utoipa::path(get, path = "/v1/skills", tag = "operations", security(("bearer" = ["tasks:read"])),
     responses((status = 200, body = Items<SkillView>)))]
 pub async fn list_skills(Call(state, caller): Call, query: Query) -> Result<Json<Items<SkillView>>, ApiError> {

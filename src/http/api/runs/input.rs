@@ -7,17 +7,21 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use crate::base::id::{Scope, Tenant};
+use crate::base::id::Scope;
 use crate::base::token::Permission;
 use crate::domain::approval::reply::{awaited_fields, read_reply};
-use crate::domain::approval::{Approval, ApprovalChoice, ApprovalStatus, QuestionKind, Via, arguments};
+use crate::domain::approval::{Approval, ApprovalChoice, ApprovalStatus, Via, arguments};
+use crate::domain::conversation::MESSAGE_LENGTH;
 use crate::http::HttpState;
 use crate::http::api::approvals::decision::{Decision, Who, sentence};
-use crate::http::api::runs::{APPROVALS, RunView, missing};
+use crate::http::api::runs::{RunView, missing, pending_questions};
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::{Call, Early, Id, JsonBody};
 use crate::http::schema;
-use crate::store::{ApprovalFilter, Decided};
+use crate::store::{Decided, StoreError};
+
+/// Open questions that a refusal lists.
+const LISTED: usize = 20;
 
 /// A question for what a call lacks.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
@@ -50,8 +54,7 @@ pub struct InputRequest {
 impl InputRequest {
     /// The questions for input among these that are open.
     pub fn of_open(approvals: &[Approval]) -> Vec<InputRequest> {
-        let is_open =
-            |one: &&Approval| one.proposal.kind == QuestionKind::Input && one.status == ApprovalStatus::Pending;
+        let is_open = |one: &&Approval| one.proposal.is_input() && one.status == ApprovalStatus::Pending;
         approvals.iter().filter(is_open).map(InputRequest::of).collect()
     }
 
@@ -89,52 +92,58 @@ impl InputRequest {
 pub async fn answer_run(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let id = body.key.begin(&state, &caller, Permission::RunsInput, id.of("run")).await?;
     let schema::RunInput { input_id, fields, message } = body.read()?;
-    let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
-    let question = pick(open_questions(&state, &caller.scope, id).await?, input_id)?;
+    state.store.get_run(&caller.scope, id).await.map_err(missing)?;
+    let question = match input_id {
+        Some(input) => named(&state, &caller.scope, id, input).await?,
+        None => only(pending_questions(&state, &caller.scope, id).await?)?,
+    };
     let given = match (fields, message) {
         (Some(fields), None) => fields,
-        (None, Some(message)) => given_by(&message, &question)?,
+        (None, Some(message)) => given_by(&state, message, &question).await?,
         _ => return Err(ApiError::invalid("", "must have either `fields` or `message`").into()),
     };
     let who = Who { by: caller.name(), via: Via::Api };
-    let tenant = Tenant::stored(run.tenant_id).map_err(|log| ApiError::Internal { log })?;
-    answer(&state, &Scope::Only(tenant), &question, given, who).await?;
+    answer(&state, &caller.scope, &question, given, who).await?;
     let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     body.key.remember_answer(&state, &caller, StatusCode::OK, &RunView::of(run)).await
 }
 
-/// The open questions of a run for input, oldest first.
-async fn open_questions(state: &HttpState, scope: &Scope, run_id: Uuid) -> Result<Vec<Approval>, ApiError> {
-    let status = Some(ApprovalStatus::Pending);
-    let filter = ApprovalFilter { run_id: Some(run_id), status, limit: APPROVALS, ..ApprovalFilter::default() };
-    let mut open = state.store.approvals_page(scope, &filter).await?.rows;
-    open.retain(|question| question.proposal.kind == QuestionKind::Input);
-    open.reverse();
-    Ok(open)
+/// The open question of a run with this id.
+async fn named(state: &HttpState, scope: &Scope, run_id: Uuid, id: Uuid) -> Result<Approval, ApiError> {
+    let none = || ApiError::Conflict(format!("the run has no open question {id} for input"));
+    match state.store.get_approval(scope, id).await {
+        Ok(found) if found.run_id == run_id && found.proposal.is_input() && !found.status.is_settled() => Ok(found),
+        Ok(_) | Err(StoreError::NotFound) => Err(none()),
+        Err(error) => Err(error.into()),
+    }
 }
 
-/// The question that is meant.
-fn pick(open: Vec<Approval>, id: Option<Uuid>) -> Result<Approval, ApiError> {
-    if let Some(id) = id {
-        let found = open.into_iter().find(|question| question.id == id);
-        return found.ok_or_else(|| ApiError::Conflict(format!("the run has no open question {id} for input")));
-    }
-    let several = open.len() > 1;
-    let named: Vec<String> = open.iter().map(|one| format!("{} ({})", one.id, one.proposal.summary)).collect();
+/// The only one of these questions that asks for input.
+fn only(mut open: Vec<Approval>) -> Result<Approval, ApiError> {
+    open.retain(|question| question.proposal.is_input());
+    let listed: Vec<String> =
+        open.iter().take(LISTED).map(|one| format!("{} ({})", one.id, one.proposal.summary)).collect();
+    let (count, more) = (open.len(), if open.len() > LISTED { "; …" } else { "" });
     match open.into_iter().next() {
-        Some(question) if !several => Ok(question),
+        Some(question) if count == 1 => Ok(question),
         Some(_) => {
-            Err(ApiError::Conflict(format!("several questions are open; name one as `input_id`: {}", named.join("; "))))
+            let listed = listed.join("; ");
+            Err(ApiError::Conflict(format!("{count} questions are open; name one as `input_id`: {listed}{more}")))
         }
         None => Err(ApiError::Conflict("the run waits for no input".into())),
     }
 }
 
 /// The fields that a message gives.
-fn given_by(message: &str, question: &Approval) -> Result<Map<String, Value>, ApiError> {
-    let proposal = &question.proposal;
-    read_reply(message, &proposal.parameters, &proposal.arguments)
-        .ok_or_else(|| ApiError::invalid("/message", asked_back(question)))
+async fn given_by(state: &HttpState, message: String, question: &Approval) -> Result<Map<String, Value>, ApiError> {
+    let count = message.chars().count();
+    if count > MESSAGE_LENGTH {
+        let detail = format!("must have at most {MESSAGE_LENGTH} characters, has {count}");
+        return Err(ApiError::invalid("/message", detail));
+    }
+    let (parameters, values) = (question.proposal.parameters.clone(), question.proposal.arguments.clone());
+    let given = state.compute_for(&question.tenant_id, move || read_reply(&message, &parameters, &values)).await?;
+    given.ok_or_else(|| ApiError::invalid("/message", asked_back(question)))
 }
 
 /// The sentence with which an answer is asked for once more.
@@ -151,7 +160,7 @@ pub(in crate::http) fn asked_back(question: &Approval) -> String {
 ///
 /// # Errors
 /// What is wrong with it, or that it comes too late; then nothing has changed.
-pub(in crate::http) async fn answer(
+async fn answer(
     state: &HttpState,
     scope: &Scope,
     question: &Approval,

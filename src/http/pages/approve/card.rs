@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::domain::actor::{Actor, SERVICE};
 use crate::domain::approval::matrix::approval_level;
 use crate::domain::approval::{
-    Approval, ApprovalLevel, ApprovalStatus, Category, Consequence, POLICY, Proposal, QuestionKind, ReasonCode, RuleBy,
+    Approval, ApprovalLevel, ApprovalStatus, Category, Consequence, POLICY, Proposal, ReasonCode, RuleBy,
 };
 use crate::http::pages::Row;
 use crate::http::pages::approve::approval_page::{ApprovalPage, is_expired, is_open};
@@ -279,7 +279,7 @@ impl Deadline {
 
 impl<'a> SettledCard<'a> {
     fn of(scene: &'a ApprovalPage, approval: &'a Approval) -> SettledCard<'a> {
-        let is_input = approval.proposal.kind == QuestionKind::Input;
+        let is_input = approval.proposal.is_input();
         let (tone, word) = match approval.status {
             ApprovalStatus::Approved | ApprovalStatus::Edited if is_input => ("good", "answered"),
             ApprovalStatus::Cancelled if is_input => ("bad", "declined"),
@@ -305,7 +305,7 @@ impl<'a> ShownDecision<'a> {
             ShownResult { tone, phrase, text: &outcome.text }
         });
         let at = |at| instant(&scene.words, at, scene.zone);
-        let is_input = approval.proposal.kind == QuestionKind::Input;
+        let is_input = approval.proposal.is_input();
         let fate = match (approval.status.allows(), approval.hold_until) {
             (true, _) if is_input => Fate { phrase: "told_agent", at: String::new() },
             (false, _) => Fate { phrase: "not_executed", at: String::new() },

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::base::invalid::escape;
-use crate::domain::approval::{Approval, ApprovalChoice, ArgumentPart, Misfit, QuestionKind};
+use crate::domain::approval::{Approval, ApprovalChoice, ArgumentPart, Misfit};
 use crate::http::api::approvals::decision::{Decision, GRANT_DAYS, GrantWish, ungrantable};
 use crate::http::pages::approve::form::{self, FormFault, FormField, SubmittedFields};
 use crate::ports::channel::templates::phrases::Phrases;
@@ -175,7 +175,7 @@ impl<'a> ItemView<'a> {
 
     /// Whether it asks for what a call lacks.
     pub fn is_input(&self) -> bool {
-        self.approval.proposal.kind == QuestionKind::Input
+        self.approval.proposal.is_input()
     }
 
     /// Whether something has to be corrected.

@@ -131,7 +131,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::domain::run::{ToolCall, Usage};
+    use crate::domain::run::ToolCall;
 
     fn start(turn: i64) -> StreamEvent {
         StreamEvent::MessageStart { turn }
@@ -162,17 +162,7 @@ mod tests {
 
     fn entry(seq: i64, turn: i64, message: TranscriptMessage) -> TranscriptEntry {
         let at = chrono::DateTime::UNIX_EPOCH;
-        TranscriptEntry {
-            seq,
-            turn,
-            at,
-            message,
-            usage: Usage::default(),
-            duration_ms: None,
-            model_call: None,
-            delegation: None,
-            tool_record: None,
-        }
+        TranscriptEntry::new(seq, turn, at, message)
     }
 
     /// An answer with one call.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::domain::approval::{Category, Consequence};
-use crate::ports::skill::{SkillLibrary, unknown};
+use crate::ports::skill::{SkillLibrary, unknown_skill};
 use crate::ports::tool::builtin::read;
 use crate::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolFailure, ToolOutput, ToolSource};
 
@@ -20,6 +20,8 @@ pub const LEAVE_SKILL: &str = "leave_skill";
 pub const READ_SKILL_FILE: &str = "read_skill_file";
 /// The tools of skills: they may be called whatever a skill allows.
 pub const SKILL_TOOLS: [&str; 3] = [USE_SKILL, LEAVE_SKILL, READ_SKILL_FILE];
+/// Characters of the list of a skill's files.
+const FILE_LIST: usize = 4_000;
 /// Characters of a file that are read at once.
 const PAGE: usize = 30_000;
 
@@ -93,13 +95,14 @@ impl SkillTool {
     fn use_skill(&self, arguments: Value) -> Result<ToolOutput, ToolError> {
         let NamedSkill { name } = read(arguments)?;
         let set = self.library.current();
-        let Some(skill) = set.find(&name) else { return Err(not_found(unknown(&name, &set))) };
+        let Some(skill) = set.find(&name) else { return Err(not_found(unknown_skill(&name, set.names()))) };
         let mut instructions = format!(
             "[Skill {name}] Follow these instructions until you leave the skill.\n{}",
             skill.document.instructions
         );
         if !skill.files.is_empty() {
-            instructions += &format!("\nIts files ({READ_SKILL_FILE} reads them): {}", skill.files.join(", "));
+            let listed: String = skill.files.join(", ").chars().take(FILE_LIST).collect();
+            instructions += &format!("\nIts files ({READ_SKILL_FILE} reads them): {listed}");
         }
         Ok(ToolOutput::text(format!("The skill {name} is active.")).with_instructions(instructions))
     }

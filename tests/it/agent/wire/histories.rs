@@ -183,17 +183,7 @@ struct Entries {
 impl Entries {
     fn add(&mut self, message: TranscriptMessage) {
         let (seq, usage) = (self.all.len() as i64, Usage::default());
-        let entry = TranscriptEntry {
-            seq,
-            turn: self.turn,
-            at: start(),
-            message,
-            usage,
-            duration_ms: None,
-            model_call: None,
-            delegation: None,
-            tool_record: None,
-        };
+        let entry = TranscriptEntry { usage, ..TranscriptEntry::new(seq, self.turn, start(), message) };
         self.all.push(entry);
     }
 
