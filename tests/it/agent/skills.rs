@@ -144,7 +144,7 @@ async fn skills_use_each_other_in_no_circle_and_no_more_than_three_at_once() {
     for (id, words) in [
         ("twice", "the skill places is active already"),
         ("circle", "skills use each other in a circle: dates → places → dates"),
-        ("unknown", "there is no skill `place` here"),
+        ("unknown", "there is no skill `place`; did you mean `places`?"),
         ("a", "activate or leave one skill a turn"),
         ("b", "activate or leave one skill a turn"),
         ("fourth", "at most 3 skills are active at once: dates → places → prices"),
@@ -237,7 +237,7 @@ async fn file_outside_of_a_skill_is_not_read_and_an_agent_sees_the_skills_that_i
     assert_eq!(result(&stage, "last"), ("Page 2 of 2.".into(), false));
     assert!(result(&stage, "beyond").0.contains("has 2 pages"));
     for id in ["other", "foreign"] {
-        assert!(result(&stage, id).0.contains("there is no skill `dates` here; there are booking"), "{id}");
+        assert!(result(&stage, id).0.contains("there is no skill `dates`; there are booking"), "{id}");
     }
     let first = stage.model.requests.lock().unwrap()[0].clone();
     assert!(!words(&first).contains("- dates"), "{}", words(&first));
