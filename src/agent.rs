@@ -43,6 +43,7 @@ use crate::agent::context::view::ModelView;
 use crate::agent::gate::{Gate, GateRefusal};
 use crate::agent::loops::LoopDetector;
 use crate::agent::prompt::Prompt;
+use crate::agent::prompt::memory::{origin, recalled};
 use crate::agent::react::{LoopEnd, ReactLoop};
 use crate::agent::stream::StreamEmitter;
 use crate::agent::tool_offers::ToolOffers;
@@ -55,6 +56,7 @@ use crate::ports::llm::Models;
 use crate::ports::llm::fallback::Chain;
 use crate::ports::skill::SkillLibrary;
 use crate::ports::tool::ToolRegistry;
+use crate::ports::tool::builtin::memory::RECALL;
 use crate::ports::tool::builtin::skills::USE_SKILL;
 use crate::ports::tool::offer::NotOffered;
 
@@ -218,6 +220,10 @@ impl Agent {
         let skills = SkillScope::new(self.skills.current(), incoming.skills.clone());
         let catalogue = skills.catalogue().filter(|_| offered.contains(&USE_SKILL));
         let added = self.sources.texts(incoming.gate_message(), &incoming.clock).await;
+        let memory = match offered.contains(&RECALL) {
+            true => recalled(incoming, &window).await,
+            false => None,
+        };
         let prompt = Prompt {
             persona: incoming.wishes.system_prompt.as_deref().unwrap_or(&self.settings.system_prompt),
             added: &added,
@@ -225,6 +231,7 @@ impl Agent {
             timezone: incoming.timezone,
             tools: &offered,
             skills: catalogue.as_deref(),
+            memory: memory.as_deref(),
             channel: incoming.channel.as_ref().or(chat.as_ref()),
             is_called: incoming.delegation.is_some(),
         };
@@ -332,6 +339,7 @@ impl Agent {
             host: &incoming.host,
             clock: &incoming.clock,
             stop: &incoming.stop,
+            origin: origin(incoming, &system, checkpoint.entries()),
             known: &incoming.known,
             time_limit: Duration::from_secs(self.settings.tool_execution_timeout),
             results: &self.results,

@@ -8,6 +8,7 @@ pub mod credential;
 pub mod data_file;
 pub mod event;
 pub mod halt;
+pub mod memory;
 pub mod notification;
 pub mod quota;
 pub mod run;

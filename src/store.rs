@@ -15,10 +15,12 @@ mod data_files;
 mod db;
 mod deliveries;
 mod events;
+mod memory;
 mod ops;
 mod runs;
 mod sql;
 mod tasks;
+mod tenants_without;
 mod tx;
 
 use std::sync::Arc;
@@ -61,6 +63,7 @@ pub use events::event_index::{EVENT_SHARDS, EventTask, EventTaskChanges, event_s
 pub use events::matches::{EventsRecorded, Match};
 pub use events::matching::{EventsFired, FireEvents};
 pub use events::{EventBacklog, EventFilter, Leased, LeasedEvent};
+pub use memory::{FactFilter, Noted, NotedAs, Recalled};
 pub use ops::audit::{AuditEntry, AuditFilter};
 pub use ops::budgets::reservation::{Reservation, Reserved};
 pub use ops::budgets::settlement::{BudgetEnd, Settlement};
@@ -121,7 +124,8 @@ pub struct Store {
     bulk: ops::bulk::Bulk,
     paces: Arc<db::pace::Paces>,
     task_cache: tasks::task_cache::TaskCache,
-    without_overrides: approvals::overrides::TenantsWithoutOverrides,
+    without_overrides: tenants_without::TenantsWithout,
+    without_facts: tenants_without::TenantsWithout,
 }
 
 /// Why the store could not do what was asked, by what the caller can do about it.

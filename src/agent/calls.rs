@@ -40,6 +40,7 @@ use crate::base::clock::Clock;
 use crate::base::compute::Compute;
 use crate::base::id::{Tenant, new_id};
 use crate::domain::approval::{Approval, CallOutcome};
+use crate::domain::memory::FactOrigin;
 use crate::domain::run::{RunError, ToolAttribution, ToolCall, ToolRecord, Usage};
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::builtin::read_data_file::READ_DATA_FILE;
@@ -70,6 +71,8 @@ pub struct ToolRunner<'a> {
     pub host: &'a std::sync::Arc<dyn ToolHost>,
     pub clock: &'a Clock,
     pub stop: &'a StopSignal,
+    /// Whether the run has read nothing but words of persons.
+    pub origin: FactOrigin,
     /// The secrets that the run has used so far.
     pub known: &'a UsedSecrets,
     pub time_limit: Duration,
@@ -374,6 +377,7 @@ impl ToolRunner<'_> {
             call_id: call.id.clone(),
             idempotency_key: ToolContext::key_of(self.run_id, turn, &call.id),
             delegation_chain: self.incoming.chain().to_vec(),
+            origin: self.origin,
             limits: Arc::clone(self.limits),
             timezone: self.timezone,
             time_limit,

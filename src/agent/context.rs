@@ -92,6 +92,11 @@ impl ContextWindow {
         ContextWindow { counter, ..self }
     }
 
+    /// Characters of the facts that a run is told: a twentieth of the window, counted as two characters a token.
+    pub fn recalled_chars(&self) -> usize {
+        usize::try_from(self.limit / 10).unwrap_or(usize::MAX)
+    }
+
     /// Whether the conversation fills the part of the window from which on it is shortened.
     pub fn is_full(&self, messages: &[TranscriptMessage], tools: &OfferedTools) -> bool {
         self.is_filled(self.trim_threshold, messages, tools)

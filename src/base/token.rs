@@ -68,6 +68,10 @@ words! {
         ApprovalsRead = "approvals:read",
         /// `approvals:decide`
         ApprovalsDecide = "approvals:decide",
+        /// `facts:read`
+        FactsRead = "facts:read",
+        /// `facts:write`
+        FactsWrite = "facts:write",
         /// `audit:read`
         AuditRead = "audit:read",
         /// `credentials:read`

@@ -77,6 +77,10 @@ pub const OVERRIDE: FieldFlags = &[
     ("gate", "GATE"),
     ("*", "--*"),
 ];
+/// A fact, and which facts are meant.
+pub const FACT: FieldFlags = &[("text", "TEXT"), ("collection", "--collection"), ("tenant_id", "--tenant")];
+pub const FACT_CORRECTION: FieldFlags = &[("*", "--*")];
+pub const FACT_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("collection", "--collection"), ("q", "--query")];
 pub const AGENT_LIST: FieldFlags = &[("tenant_id", "--tenant")];
 pub const TOOL_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("task_id", "--task"), ("agent", "--agent")];
 pub const AUDIT_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("subject_id", "--subject"), ("*", "--*")];
@@ -181,7 +185,7 @@ mod tests {
 
     #[test]
     fn every_name_is_one_that_can_be_typed() {
-        let commands: [(&str, FieldFlags); 36] = [
+        let commands: [(&str, FieldFlags); 39] = [
             ("task create", &TASK),
             ("task create", TASK_IN_FILE),
             ("task list", TASK_LIST),
@@ -200,6 +204,9 @@ mod tests {
             ("grant list", GRANT_LIST),
             ("override set", OVERRIDE),
             ("override list", GRANT_LIST),
+            ("fact add", FACT),
+            ("fact correct", FACT_CORRECTION),
+            ("fact list", FACT_LIST),
             ("agent list", AGENT_LIST),
             ("tool list", TOOL_LIST),
             ("audit list", AUDIT_LIST),

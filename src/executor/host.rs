@@ -1,6 +1,7 @@
 //! The store, as tools see it: the tenant's own things through `ToolHost`.
 
 mod data_files;
+mod memory;
 mod tasks;
 
 use std::sync::Arc;
@@ -14,13 +15,14 @@ use crate::base::invalid::ValidationErrors;
 use crate::base::limiter::ConcurrencyLimiter;
 use crate::domain::data_file::{DataFilePart, NewDataFile};
 use crate::domain::event::Event;
+use crate::domain::memory::{Fact, NewFact};
 use crate::domain::notification::new_delivery::channels as order_of;
 use crate::domain::notification::{MessageKind, NewDelivery, Recipient, SubjectRef, notices};
 use crate::domain::task::change::TaskChange;
 use crate::domain::task::{Output, Route, TaskValidator};
 use crate::ports::bus::{Bus, BusError};
 use crate::ports::tool::access::ToolLimits;
-use crate::ports::tool::{self, HostError, MissedByStep, ToolHost, ToolNotice};
+use crate::ports::tool::{self, FactQuery, HostError, MissedByStep, ToolHost, ToolNotice};
 use crate::store::{Lease, Store, StoreError, with_timeout};
 
 /// Data files that are held whole at once, of all tenants; of one tenant it is one.
@@ -227,6 +229,32 @@ impl ToolHost for StoreHost {
         part: DataFilePart,
     ) -> BoxFuture<'a, Result<Value, HostError>> {
         Box::pin(self.read_file(tenant, id, part))
+    }
+
+    fn facts_for<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        message: &'a str,
+        chars: usize,
+    ) -> BoxFuture<'a, Result<Vec<Fact>, HostError>> {
+        Box::pin(self.facts_of_run(tenant, message, chars))
+    }
+
+    fn note_fact<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        fact: NewFact,
+        replaces: Option<String>,
+    ) -> BoxFuture<'a, Result<Value, HostError>> {
+        Box::pin(self.note(tenant, fact, replaces))
+    }
+
+    fn search_facts<'a>(&'a self, tenant: &'a Tenant, query: FactQuery) -> BoxFuture<'a, Result<Vec<Fact>, HostError>> {
+        Box::pin(self.search(tenant, query))
+    }
+
+    fn delete_fact<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
+        Box::pin(self.forget(tenant, id))
     }
 
     fn tell_missing<'a>(&'a self, tenant: &'a Tenant, missed: MissedByStep) -> BoxFuture<'a, Result<(), HostError>> {

@@ -9,6 +9,7 @@ pub mod dead_letters;
 pub mod deliveries;
 pub mod events;
 pub mod explain;
+pub mod facts;
 pub mod grants;
 pub mod halts;
 pub mod pipelines;

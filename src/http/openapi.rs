@@ -52,6 +52,7 @@ const COMMON: [(&str, &str); 5] = [
     tags(
         (name = "tasks", description = "Stored intents: when, what, and whom to tell"),
         (name = "conversations", description = "Messages of people to the agent, and its answers"),
+        (name = "memory", description = "Facts that agents know of tenants"),
         (name = "runs", description = "The outcome of each fire"),
         (name = "approvals", description = "Calls that people are asked about before they are made, and standing grants"),
         (name = "events", description = "Facts on the bus, and those that could not be handled"),

@@ -9,6 +9,7 @@ mod chat;
 mod credential;
 mod event;
 mod fields;
+mod memory;
 mod pipeline;
 mod recipient;
 mod task;
@@ -21,6 +22,7 @@ pub use approval::{NewApprovalOverride, NewDecision, NewGrant};
 pub use chat::{ChatMessage, RunInput};
 pub use credential::{NewCredential, RotateKey};
 pub use event::{DeadLetterChoice, NewEvents};
+pub use memory::{FactPatch, NewFactSchema};
 pub use pipeline::DryRunRequest;
 pub use recipient::{NewRecipient, RecipientSchema};
 pub use task::{

@@ -28,6 +28,7 @@ use crate::base::clock::Clock;
 use crate::base::id::Tenant;
 use crate::domain::approval::{Category, Consequence, InputForm};
 use crate::domain::credential::Reference;
+use crate::domain::memory::FactOrigin;
 use crate::ports::vault::credentials::{CredentialError, CredentialFault};
 
 use crate::ports::tool::access::ToolLimits;
@@ -35,7 +36,7 @@ use crate::ports::tool::output::DefaultLevel;
 
 pub use crate::ports::tool::definition::ToolSource;
 pub use crate::ports::tool::failure::ToolFailure;
-pub use crate::ports::tool::host::{HostError, MissedByStep, TaskQuery, ToolHost, ToolNotice};
+pub use crate::ports::tool::host::{FactQuery, HostError, MissedByStep, TaskQuery, ToolHost, ToolNotice};
 pub use crate::ports::tool::output::ToolOutput;
 pub use crate::ports::tool::registry::ToolRegistry;
 pub use crate::ports::vault::credentials::UsedSecrets;
@@ -150,6 +151,8 @@ pub struct ToolContext {
     pub idempotency_key: String,
     /// The agents through which the call came, outermost first.
     pub delegation_chain: Vec<String>,
+    /// Whether the caller has read nothing but words of persons, or text from outside, too: a fact that it notes is as good.
+    pub origin: FactOrigin,
     /// The tools of the caller: a task that it makes has no more.
     pub limits: Arc<ToolLimits>,
     /// The recipient's time zone.

@@ -9,6 +9,7 @@ mod gate;
 pub mod harness;
 mod http2;
 mod looping;
+mod memory;
 mod orchestrator;
 mod output_levels;
 mod repetition;

@@ -9,6 +9,7 @@ mod credentials;
 mod dead_letters;
 mod deliveries;
 mod events;
+mod facts;
 mod halts;
 mod headers;
 mod hooks;

@@ -11,6 +11,7 @@ mod connect;
 mod credentials;
 mod demo;
 mod events;
+mod facts;
 mod help;
 mod memory;
 mod notify;

@@ -1,15 +1,16 @@
 //! The tools that are always there.
 
-mod ask_user;
+pub mod ask_user;
 mod http;
 mod http_request;
 mod http_send;
+pub mod memory;
 mod notify;
 mod publish_event;
 pub mod read_data_file;
 pub mod skills;
 mod tasks;
-mod time;
+pub mod time;
 
 use std::sync::Arc;
 
@@ -30,6 +31,9 @@ pub fn all(credentials: &Credentials) -> Vec<Arc<dyn Tool>> {
         Arc::new(notify::send_notification()),
         Arc::new(publish_event::publish_event()),
         Arc::new(read_data_file::read_data_file()),
+        Arc::new(memory::remember()),
+        Arc::new(memory::recall()),
+        Arc::new(memory::forget()),
         Arc::new(tasks::create_task()),
         Arc::new(tasks::list_tasks()),
         Arc::new(tasks::update_task()),

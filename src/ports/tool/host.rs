@@ -9,6 +9,7 @@ use crate::base::id::Tenant;
 use crate::base::invalid::ValidationErrors;
 use crate::domain::data_file::{DataFilePart, NewDataFile};
 use crate::domain::event::Event;
+use crate::domain::memory::{Fact, NewFact};
 use crate::domain::notification::SubjectRef;
 use crate::domain::task::Urgency;
 use crate::ports::tool::access::ToolLimits;
@@ -42,6 +43,17 @@ pub struct ToolNotice {
     pub subject_ref: Option<SubjectRef>,
     /// `call:<run>:<turn>:<call>`; a second notice with the same key is the first.
     pub dedupe_key: String,
+}
+
+/// Which facts `recall` is to show.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FactQuery {
+    /// What they are to be about.
+    pub text: String,
+    /// Only of this collection and those below it.
+    pub collection: Option<String>,
+    /// Most facts.
+    pub limit: usize,
 }
 
 /// Why the host did not do what it was asked.
@@ -132,6 +144,29 @@ pub trait ToolHost: Send + Sync {
         id: Uuid,
         part: DataFilePart,
     ) -> BoxFuture<'a, Result<Value, HostError>>;
+
+    /// The facts that a run with this message is told, within so many characters; notes that it was.
+    fn facts_for<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        message: &'a str,
+        chars: usize,
+    ) -> BoxFuture<'a, Result<Vec<Fact>, HostError>>;
+
+    /// Notes a fact, in the place of the one that `replaces` names by its id or its words. Answers
+    /// `{"fact", "noted_as", "similar": [...]}`.
+    fn note_fact<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        fact: NewFact,
+        replaces: Option<String>,
+    ) -> BoxFuture<'a, Result<Value, HostError>>;
+
+    /// The facts that fit, the best first.
+    fn search_facts<'a>(&'a self, tenant: &'a Tenant, query: FactQuery) -> BoxFuture<'a, Result<Vec<Fact>, HostError>>;
+
+    /// Deletes a fact with all that it has said. Answers `{"deleted": id}`.
+    fn delete_fact<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>>;
 
     /// Tells the owner of a task of a field that one of its steps misses; once for each version of the steps.
     fn tell_missing<'a>(&'a self, tenant: &'a Tenant, missed: MissedByStep) -> BoxFuture<'a, Result<(), HostError>>;

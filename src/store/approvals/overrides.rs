@@ -1,16 +1,11 @@
 //! Overrides of the approval matrix: set, listed, taken back, and asked for before each call of a tool.
 //!
-//! Nearly no tenant has any, so an instance remembers for [`MEMORY`] who has none, and reads those of the others for each call:
+//! Nearly no tenant has any, so an instance remembers for a moment who has none, and reads those of the others for each call:
 //! one that is taken back covers no call from its commit on. The first of a tenant may take so long to reach an instance.
 //!
 //! One that lets the calls of a task through ends with an edit of the task, as a grant does: whoever edits it, an agent too, would
 //! else say what runs without anybody being asked.
 
-use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, MutexGuard};
-
-use chrono::{DateTime, TimeDelta, Utc};
-use lru::LruCache;
 use serde_json::json;
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -28,39 +23,6 @@ use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
 use crate::store::sql::sql;
 use crate::store::tx::Tx;
 use crate::store::{Store, StoreError};
-
-/// How long it is remembered that a tenant has none.
-const MEMORY: TimeDelta = TimeDelta::seconds(5);
-/// Tenants that are remembered, at most.
-const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
-
-/// Tenants that had no override a moment ago, and when that was.
-#[derive(Clone)]
-pub(in crate::store) struct TenantsWithoutOverrides(Arc<Mutex<LruCache<String, DateTime<Utc>>>>);
-
-impl Default for TenantsWithoutOverrides {
-    fn default() -> TenantsWithoutOverrides {
-        TenantsWithoutOverrides(Arc::new(Mutex::new(LruCache::new(REMEMBERED))))
-    }
-}
-
-impl TenantsWithoutOverrides {
-    fn knows(&self, tenant: &str, now: DateTime<Utc>) -> bool {
-        self.lock().get(tenant).is_some_and(|at| (now - *at).abs() < MEMORY)
-    }
-
-    fn remember(&self, tenant: &str, now: DateTime<Utc>) {
-        self.lock().put(tenant.to_owned(), now);
-    }
-
-    fn forget(&self, tenant: &str) {
-        self.lock().pop(tenant);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, LruCache<String, DateTime<Utc>>> {
-        self.0.lock().expect("overrides lock")
-    }
-}
 
 /// The overrides to list. Newest first, after the override `before`.
 #[derive(Debug, Clone, Default)]

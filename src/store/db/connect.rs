@@ -19,7 +19,6 @@ use crate::base::clock::Clock;
 use crate::base::compute::Compute;
 use crate::base::invalid::ValidationErrors;
 use crate::base::secret::SecretUrl;
-use crate::store::approvals::overrides::TenantsWithoutOverrides;
 use crate::store::db::sqlite_pool::sqlite_pool;
 use crate::store::db::store_metrics::{StoreMetrics, Waits};
 use crate::store::db::tenant_readers::TenantReaders;
@@ -38,6 +37,7 @@ use crate::store::runs::transcript;
 use crate::store::tasks::creating;
 use crate::store::tasks::fires::Apart;
 use crate::store::tasks::task_cache::TaskCache;
+use crate::store::tenants_without::TenantsWithout;
 use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, deliveries};
 
@@ -199,7 +199,8 @@ impl Store {
             bulk: Bulk::default(),
             paces: Arc::default(),
             task_cache: TaskCache::default(),
-            without_overrides: TenantsWithoutOverrides::default(),
+            without_overrides: TenantsWithout::default(),
+            without_facts: TenantsWithout::default(),
         };
         store.measure_clock().await.map_err(|error| OpenError::Refused(error.to_string()))?;
         Ok(store)

@@ -24,6 +24,7 @@ use reveille::domain::approval::{Approval, ApprovalOverride, Begun, CallOutcome,
 use reveille::domain::budget::CallBound;
 use reveille::domain::data_file::{DataFilePart, NewDataFile};
 use reveille::domain::event::Event;
+use reveille::domain::memory::{Fact, NewFact};
 use reveille::domain::run::ToolAttribution;
 use reveille::domain::run::outcome::RunError;
 use reveille::domain::run::stream::StreamEvent;
@@ -36,8 +37,8 @@ use reveille::ports::llm::{LlmError, Model, ModelAnswer, ModelRequest, ModelToke
 use reveille::ports::skill::SkillLibrary;
 use reveille::ports::tool::access::ToolLimits;
 use reveille::ports::tool::{
-    Definition, HostError, MissedByStep, TaskQuery, Tool, ToolContext, ToolError, ToolHost, ToolNotice, ToolOutput,
-    ToolRegistry,
+    Definition, FactQuery, HostError, MissedByStep, TaskQuery, Tool, ToolContext, ToolError, ToolHost, ToolNotice,
+    ToolOutput, ToolRegistry,
 };
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -216,6 +217,8 @@ pub struct Ledger {
     pub files: Mutex<Vec<NewDataFile>>,
     /// Failure of the coming wish.
     pub failure: Mutex<Option<HostError>>,
+    /// What is known of the tenant.
+    pub facts: Mutex<Vec<Fact>>,
 }
 
 impl Ledger {
@@ -320,6 +323,34 @@ impl ToolHost for Ledger {
         part: DataFilePart,
     ) -> BoxFuture<'a, Result<Value, HostError>> {
         self.note(json!({ "file": id, "part": format!("{part:?}"), "tenant": tenant }))
+    }
+
+    fn facts_for<'a>(&'a self, _: &'a Tenant, _: &'a str, _: usize) -> BoxFuture<'a, Result<Vec<Fact>, HostError>> {
+        let failure = self.failure.lock().unwrap().take();
+        let facts = self.facts.lock().unwrap().clone();
+        Box::pin(async move { failure.map_or(Ok(facts), Err) })
+    }
+
+    fn note_fact<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        fact: NewFact,
+        replaces: Option<String>,
+    ) -> BoxFuture<'a, Result<Value, HostError>> {
+        let NewFact { collection, text, origin, source, noted_by, call_key } = fact;
+        let words = [collection, replaces, Some(noted_by), call_key];
+        self.note(json!({ "fact": text, "origin": origin, "source": source, "words": words, "tenant": tenant }))
+    }
+
+    fn search_facts<'a>(&'a self, tenant: &'a Tenant, query: FactQuery) -> BoxFuture<'a, Result<Vec<Fact>, HostError>> {
+        let asked =
+            self.note(json!({ "about": query.text, "in": query.collection, "limit": query.limit, "tenant": tenant }));
+        let facts = self.facts.lock().unwrap().clone();
+        Box::pin(async move { asked.await.map(|_| facts) })
+    }
+
+    fn delete_fact<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
+        self.note(json!({ "forget": id, "tenant": tenant }))
     }
 
     fn tell_missing<'a>(&'a self, tenant: &'a Tenant, missed: MissedByStep) -> BoxFuture<'a, Result<(), HostError>> {

@@ -104,6 +104,12 @@ fn table() -> BTreeMap<&'static str, Line> {
         ),
         ("list_approval_overrides", line(P::ApprovalsRead, InQuery, 200, None)),
         ("remove_approval_override", line(P::ApprovalsDecide, Here, 204, None)),
+        ("add_fact", line(P::FactsWrite, InBody, 201, Some(json!({ "text": "Lives in Vienna." })))),
+        ("list_facts", line(P::FactsRead, InQuery, 200, None)),
+        ("get_fact", line(P::FactsRead, Here, 200, None)),
+        ("correct_fact", line(P::FactsWrite, Here, 200, Some(json!({ "text": "Lives in Graz." })))),
+        ("delete_fact", line(P::FactsWrite, Here, 204, None)),
+        ("delete_facts", line(P::FactsWrite, Here, 200, None)),
         ("list_grants", line(P::ApprovalsRead, InQuery, 200, None)),
         ("revoke_grant", line(P::ApprovalsDecide, Here, 204, None)),
         ("list_audit_entries", line(P::AuditRead, InQuery, 200, None)),
@@ -201,6 +207,7 @@ struct Things {
     stored: String,
     token: String,
     conversation: String,
+    fact: String,
 }
 
 async fn things_of(api: &Api, tenant: &str) -> Things {
@@ -250,12 +257,14 @@ async fn things_of(api: &Api, tenant: &str) -> Things {
     api.store.create_grant(&only(tenant), &grant).await.unwrap();
     let wanted = json!({ "tenant_id": tenant, "tool": "current_time", "gate": "confirm" });
     let stored = text(&api.admin("POST", "/v1/approval-overrides", Some(wanted)).await.expect(201));
+    let known = json!({ "tenant_id": tenant, "text": "Has a dog." });
+    let fact = text(&api.admin("POST", "/v1/facts", Some(known)).await.expect(201));
     let (approval, digest) = (asked.approvals[0].id.to_string(), asked.approvals[0].digest.clone());
     let said = json!({ "tenant_id": tenant, "message": "Hello" });
     let said = api.admin("POST", "/v1/chat", Some(said)).await.expect(202);
     let conversation = said["conversation_id"].as_str().unwrap().to_owned();
     let grant = grant.id.to_string();
-    Things { task, run, delivery, letter, approval, digest, grant, stored, token, conversation }
+    Things { task, run, delivery, letter, approval, digest, grant, stored, token, conversation, fact }
 }
 
 /// The body about these things.
@@ -275,6 +284,7 @@ fn url_of(template: &str, tenant: &str, things: &Things) -> String {
         "dead-letters" => &things.letter,
         "tokens" => &things.token,
         "conversations" => &things.conversation,
+        "facts" => &things.fact,
         "approvals" => &things.approval,
         "grants" => &things.grant,
         "approval-overrides" => &things.stored,
@@ -373,6 +383,7 @@ async fn another_tenant_s_things_are_not_there(api: Api) {
         grant: no(),
         stored: no(),
         token: no(),
+        fact: no(),
         conversation: no(),
     };
     let before = api.written().await;

@@ -1,11 +1,14 @@
 //! Calls of a tenant and looks of the engine whose reads must not grow with what others have stored; `plans` counts them.
 
 use reveille::base::id::new_id;
+use reveille::domain::memory::FactOrigin;
+use reveille::domain::memory::recall::terms;
 use reveille::domain::run::RunState;
-use reveille::store::{ConversationFilter, EventFilter, RunFilter, TaskFilter};
+use reveille::store::{ConversationFilter, EventFilter, FactFilter, RunFilter, TaskFilter};
 use serde_json::json;
 
 use super::conversations::{conversation, say};
+use super::facts::{said, tenant};
 use super::matching::event;
 use super::world::{LEASE, StoreHarness, WORKER, only};
 
@@ -17,12 +20,12 @@ pub async fn calls(world: &StoreHarness) {
     let (of_a, store) = (only("a"), &world.store);
     let task = world.task_with("a", json!({"interval": "1h", "overlap": "allow"}), json!({})).await;
     let conversation = conversation(world, "a").await;
-    let said = say(world, &conversation, "hello").await;
+    let message = say(world, &conversation, "hello").await;
     let page = ConversationFilter { limit: PAGE, ..ConversationFilter::default() };
     store.list_conversations(&of_a, &page).await.unwrap();
     store.get_conversation(&of_a, conversation.id).await.unwrap();
     store.conversation_messages(&of_a, conversation.id, &page).await.unwrap();
-    store.earlier_runs("a", conversation.id, said, 20).await.unwrap();
+    store.earlier_runs("a", conversation.id, message, 20).await.unwrap();
     store.expire_conversations(world.now(), 5).await.unwrap();
     let of_task = |task_id| RunFilter { task_id, limit: PAGE, ..RunFilter::default() };
     store.tasks_page(&of_a, &TaskFilter { limit: PAGE, ..TaskFilter::default() }).await.unwrap();
@@ -39,6 +42,15 @@ pub async fn calls(world: &StoreHarness) {
     for tenant in ["a", "tenant-7"] {
         store.approval_overrides_of_call(tenant, Some("booker"), Some(task.id), "t").await.unwrap();
     }
+    let (tenant, words) = (tenant("a"), terms("where does Ann live"));
+    store.recall_facts(&tenant, &words).await.unwrap();
+    let noted = store.note_fact(&tenant, &said("Lives in Vienna.", FactOrigin::Person), None).await.unwrap().fact;
+    store.note_fact(&tenant, &said("Lives in Graz.", FactOrigin::Person), Some("Lives in Vienna.")).await.unwrap();
+    store.recall_facts(&tenant, &words).await.unwrap();
+    store.search_facts(&tenant, &words, Some("preferences")).await.unwrap();
+    store.get_fact(&of_a, noted.id).await.unwrap();
+    store.list_facts(&of_a, &FactFilter { limit: PAGE, ..FactFilter::default() }).await.unwrap();
+    store.delete_fact(&of_a, noted.id, "token:t").await.unwrap();
     store.requeue_expired_claims(world.now()).await.unwrap();
     store.publish_events(&[event(&new_id(world.now()).to_string())]).await.unwrap();
     let leased = store.lease_events(WORKER, world.now() + LEASE, 2, "", &[]).await.unwrap();

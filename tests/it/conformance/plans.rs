@@ -249,6 +249,16 @@ async fn store_much(world: &StoreHarness) {
                                      result_chars)
              select 'tenant-' || n, '2026-03-01', gen_random_uuid(), 'model', 'main', 1, 0, 1, 1, 1, 0, 0, 0, 1, 0 from {each}"
         ),
+        format!(
+            "insert into facts (id, tenant_id, collection, is_profile, text, folded, identity, origin, noted_by, version, mentions,
+                                created_at, noted_at, last_used_at)
+             select gen_random_uuid(), 'tenant-' || n % 1000, 'preferences', n % 10 = 0, 'Fact ' || n, 'fact ' || n, 'i' || n,
+                    'person', 'agent', 1, 1, {now}, {now}, {now} from {each}"
+        ),
+        format!(
+            "insert into fact_versions (fact_id, version, tenant_id, collection, text, origin, noted_by, noted_at, replaced_at)
+             select gen_random_uuid(), 1, 'tenant-' || n % 1000, '', 'Fact ' || n, 'person', 'agent', {now}, {now} from {each}"
+        ),
         // far fewer than of all else: an instance reads all of them when any has changed
         format!(
             "insert into halts (tenant_id, kind, halted_by, since)

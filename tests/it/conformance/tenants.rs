@@ -229,7 +229,7 @@ async fn lookups_answer_the_tenants_own_and_nothing_of_another(world: &StoreHarn
 }
 
 /// The tables that only row-level security keeps apart when a predicate is forgotten.
-const WALLED: [&str; 34] = [
+const WALLED: [&str; 36] = [
     "tasks",
     "recipients",
     "deliveries",
@@ -244,6 +244,8 @@ const WALLED: [&str; 34] = [
     "approval_links",
     "grants",
     "approval_overrides",
+    "facts",
+    "fact_versions",
     "audit",
     "credentials",
     "credential_uses",
@@ -309,6 +311,11 @@ async fn on_postgres_row_level_security_alone_keeps_tenants_apart() {
         "insert into quota_minutes (tenant_id, quota, minute, used, granted) values ('a', 'fires_per_minute', 1, 1, 1)",
         "insert into approval_overrides (id, tenant_id, subject, tool, gate, created_at, created_by, expires_at)
          values (gen_random_uuid(), 'a', '', 't', 'auto', now(), 't', now())",
+        "insert into facts (id, tenant_id, collection, is_profile, text, folded, identity, origin, noted_by, version, mentions,
+                            created_at, noted_at, last_used_at)
+         values (gen_random_uuid(), 'a', '', false, 't', 't', 'i', 'person', 'agent', 1, 1, now(), now(), now())",
+        "insert into fact_versions (fact_id, version, tenant_id, collection, text, origin, noted_by, noted_at, replaced_at)
+         values (gen_random_uuid(), 1, 'a', '', 't', 'person', 'agent', now(), now())",
         "insert into halts (tenant_id, kind, halted_by, since) values ('a', 'stopped', 'token:admin', now())",
         "insert into tenant_budgets (tenant_id, limits, updated_at) values ('a', '{}', now())",
         "insert into data_files (id, tenant_id, run_id, call_key, tool, media_type, bytes, summary, created_at, last_used_at)

@@ -85,6 +85,8 @@ const FREE: &[(&str, &str)] = &[
     ("dedups", "keys and instants, looked at by key"),
     ("event_index", "numbers"),
     ("event_queue", "numbers; the event stands in `events`"),
+    ("fact_versions", "read with their fact, for a person; an origin that is not known counts as text from outside"),
+    ("facts", "an origin that is not known counts as text from outside"),
     ("event_task_counts", "numbers, counted by triggers"),
     ("event_tasks", "numbers; the task stands in `tasks`"),
     ("grant_uses", "one is read, by its call"),

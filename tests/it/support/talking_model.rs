@@ -1,6 +1,6 @@
 //! A model over HTTP that says how many messages of a conversation it was shown and what was said last. Asked to pay, it calls
 //! a tool of the same address first; asked for a flight, an agent that pays; asked to hold a seat, a tool that can be undone; asked to
-//! ask, the person.
+//! ask, the person; asked to remember, it notes what stands behind the colon, and asked what it knows, it says what it was told of.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -124,10 +124,17 @@ async fn complete(State(counts): State<Arc<Counts>>, Json(asked): Json<Value>) -
         .is_some_and(|text| text.contains("You book flights."));
     let asked_agent = messages.iter().any(|message| message["tool_calls"][0]["function"]["name"] == "FlightAgent");
     let choice = match last["role"].as_str() {
+        Some("tool") if said.contains("noted_as") || said.contains("deleted") => answer("noted".into()),
         Some("tool") if is_called => answer("your flight is booked".into()),
         Some("tool") if asked_agent => answer(format!("agent: {said}")),
         Some("tool") if said.contains("seat") || said.contains("answer") => answer(format!("told: {said}")),
         Some("tool") => answer("paid".into()),
+        _ if said.contains("remember: ") => calling(&[("remember", noted(said))]),
+        _ if said.contains("forget: ") => {
+            let id = said.split_once("forget: ").map(|(_, id)| id.trim()).unwrap_or_default();
+            calling(&[("forget", json!({ "id": id }))])
+        }
+        _ if said.contains("you know") => answer(known(&messages)),
         _ if is_called || said.contains("pay") => calling(&[("pay", json!({}))]),
         _ if said.contains("flight") => calling(&[("FlightAgent", json!({ "origin": "SFO" }))]),
         _ if said.contains("two seats") => {
@@ -140,6 +147,22 @@ async fn complete(State(counts): State<Arc<Counts>>, Json(asked): Json<Value>) -
         _ => answer(format!("{spoken}: {said}")),
     };
     Json(json!({ "choices": [choice], "usage": { "prompt_tokens": 10, "completion_tokens": 2 } }))
+}
+
+/// The fact behind the colon, and behind a bar the one in whose place it is noted.
+fn noted(said: &str) -> Value {
+    let asked = said.split_once("remember: ").map(|(_, fact)| fact.lines().next().unwrap_or(fact)).unwrap_or_default();
+    match asked.split_once(" | ") {
+        Some((text, replaces)) => json!({ "text": text, "replaces": replaces }),
+        None => json!({ "text": asked.trim_end_matches(['"', '}']) }),
+    }
+}
+
+/// The part of the instructions that tells of facts.
+fn known(messages: &[Value]) -> String {
+    let system = messages.first().and_then(|first| first["content"].as_str()).unwrap_or_default();
+    let begins = system.find("Noted ").unwrap_or(system.len());
+    format!("I know: {}", &system[begins..])
 }
 
 fn answer(text: String) -> Value {

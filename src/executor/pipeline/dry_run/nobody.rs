@@ -8,9 +8,10 @@ use crate::agent::{AgentStore, AppendError};
 use crate::base::id::Tenant;
 use crate::domain::data_file::{DataFilePart, NewDataFile};
 use crate::domain::event::Event;
+use crate::domain::memory::{Fact, NewFact};
 use crate::domain::run::TranscriptEntry;
 use crate::ports::tool::access::ToolLimits;
-use crate::ports::tool::{HostError, MissedByStep, TaskQuery, ToolHost, ToolNotice};
+use crate::ports::tool::{FactQuery, HostError, MissedByStep, TaskQuery, ToolHost, ToolNotice};
 
 /// The host and the transcript of a trial: nothing is there, and nothing can be done.
 pub struct Nobody;
@@ -94,6 +95,27 @@ impl ToolHost for Nobody {
         _: Uuid,
         _: DataFilePart,
     ) -> BoxFuture<'a, Result<Value, HostError>> {
+        Nobody::refused()
+    }
+
+    fn facts_for<'a>(&'a self, _: &'a Tenant, _: &'a str, _: usize) -> BoxFuture<'a, Result<Vec<Fact>, HostError>> {
+        Nobody::refused()
+    }
+
+    fn note_fact<'a>(
+        &'a self,
+        _: &'a Tenant,
+        _: NewFact,
+        _: Option<String>,
+    ) -> BoxFuture<'a, Result<Value, HostError>> {
+        Nobody::refused()
+    }
+
+    fn search_facts<'a>(&'a self, _: &'a Tenant, _: FactQuery) -> BoxFuture<'a, Result<Vec<Fact>, HostError>> {
+        Nobody::refused()
+    }
+
+    fn delete_fact<'a>(&'a self, _: &'a Tenant, _: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
         Nobody::refused()
     }
 

@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 use crate::domain::approval::{Category, Consequence, InputForm};
 use crate::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput, ToolSource};
 
+/// Name of the tool.
+pub const ASK_USER: &str = "ask_user";
 /// The argument that the answer becomes.
 const ANSWER: &str = "answer";
 /// Longest answer, in characters.
@@ -16,7 +18,7 @@ pub(super) struct AskUser(Definition);
 
 pub(super) fn ask_user() -> AskUser {
     AskUser(Definition::new(
-        "ask_user",
+        ASK_USER,
         "Ask the person you work for, and wait for the answer, which may take hours. Use it only for what you can't go on \
          without and can't find out otherwise.",
         json!({

@@ -10,6 +10,9 @@ use crate::domain::trigger::zone::{parse_zone, shown_in};
 use crate::ports::tool::builtin::BuiltinTool;
 use crate::ports::tool::{Definition, ToolError};
 
+/// Name of the tool.
+pub const CURRENT_TIME: &str = "current_time";
+
 #[derive(Deserialize)]
 pub(super) struct Arguments {
     timezone: Option<String>,
@@ -17,7 +20,7 @@ pub(super) struct Arguments {
 
 pub(super) fn current_time() -> BuiltinTool<Arguments> {
     let definition = Definition::new(
-        "current_time",
+        CURRENT_TIME,
         "The present date, time and weekday, in the recipient's time zone or in another one.",
         json!({
             "type": "object",

@@ -1,0 +1,53 @@
+-- Memory: facts that agents know of a tenant, each with its earlier versions.
+-- Same number, tables and columns as migrations/sqlite/0052_facts.sql.
+
+create table facts (
+    id            uuid primary key,
+    tenant_id     text not null,
+    -- a path such as `preferences/travel`; empty: none
+    collection    text not null,
+    -- those that every run is told
+    is_profile    boolean not null,
+    text          text not null,
+    -- the text as it is searched
+    folded        text not null,
+    -- the same for texts that say the same in the same words
+    identity      text not null,
+    -- whether a person said it, or it comes from text from outside
+    origin        text not null,
+    run_id        uuid,
+    turn          bigint,
+    noted_by      text not null,
+    -- the newest call that noted it; its repetition changes nothing
+    call_key      text,
+    version       bigint not null,
+    mentions      bigint not null,
+    created_at    timestamptz not null,
+    noted_at      timestamptz not null,
+    last_used_at  timestamptz not null
+);
+create unique index facts_by_identity on facts (tenant_id, identity);
+create index facts_of_tenant on facts (tenant_id, id);
+create index facts_of_profile on facts (tenant_id, origin, id) where is_profile;
+
+create table fact_versions (
+    fact_id       uuid not null,
+    version       bigint not null,
+    tenant_id     text not null,
+    collection    text not null,
+    text          text not null,
+    origin        text not null,
+    run_id        uuid,
+    turn          bigint,
+    noted_by      text not null,
+    noted_at      timestamptz not null,
+    replaced_at   timestamptz not null,
+    primary key (fact_id, version)
+);
+
+alter table facts enable row level security;
+alter table facts force row level security;
+create policy tenant on facts using (current_setting('reveille.tenant', true) in ('*', tenant_id));
+alter table fact_versions enable row level security;
+alter table fact_versions force row level security;
+create policy tenant on fact_versions using (current_setting('reveille.tenant', true) in ('*', tenant_id));

@@ -1,0 +1,228 @@
+//! Memory: facts that agents know of a tenant. A fact is one sentence; what it said before stands in its versions.
+//!
+//! Facts inform a model and order nothing. One whose origin is text from outside is told as such text is, between tags.
+
+pub mod recall;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use unicode_normalization::UnicodeNormalization;
+use uuid::Uuid;
+
+use crate::base::invalid::ValidationErrors;
+use crate::base::words::words;
+
+/// Longest text of a fact, in characters.
+pub const FACT_LENGTH: usize = 1_000;
+/// Longest collection, in characters.
+pub const COLLECTION_LENGTH: usize = 100;
+/// Facts that a tenant may have.
+pub const MOST_FACTS: i64 = 10_000;
+/// Earlier versions of a fact that are kept, the newest.
+pub const MOST_VERSIONS: i64 = 20;
+/// The collections whose facts every run is told, with those below them.
+pub const PROFILE: [&str; 2] = ["profile", "preferences"];
+
+words! {
+    /// Where a fact comes from.
+    #[derive(Default, utoipa::ToSchema)]
+    pub enum FactOrigin {
+        /// A person of the tenant has said it.
+        Person = "person",
+        /// It was noted where text from outside had been read: events, results of tools, mails.
+        #[default]
+        Outside = "outside",
+    }
+}
+
+/// A fact as it stands now.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct Fact {
+    /// Id of the fact, a UUIDv7; a correction keeps it.
+    pub id: Uuid,
+    /// The tenant that it is about.
+    pub tenant_id: String,
+    /// A path such as `preferences/travel`; empty: none.
+    #[schema(example = "preferences/travel")]
+    pub collection: String,
+    /// The fact, in one sentence.
+    #[schema(example = "Prefers window seats.")]
+    pub text: String,
+    /// Whether a person said it, or text from outside.
+    pub origin: FactOrigin,
+    /// The run that noted this version; `null`: somebody by the API.
+    #[schema(required)]
+    pub run_id: Option<Uuid>,
+    /// The turn of that run.
+    #[schema(required)]
+    pub turn: Option<i64>,
+    /// By whom this version was noted: `agent`, or as in the audit record.
+    #[schema(example = "agent")]
+    pub noted_by: String,
+    /// 1 for the first version, one more for each that took its place.
+    pub version: i64,
+    /// How often this version was noted.
+    pub mentions: i64,
+    /// The instant of the first version.
+    pub created_at: DateTime<Utc>,
+    /// The instant of this version.
+    pub noted_at: DateTime<Utc>,
+    /// The day on which a run was told of it last, or the instant at which it was noted, if that is later.
+    pub last_used_at: DateTime<Utc>,
+}
+
+/// An earlier version of a fact.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct FactVersion {
+    /// Number of the version.
+    pub version: i64,
+    /// Its collection.
+    pub collection: String,
+    /// Its text.
+    pub text: String,
+    /// Whether a person said it, or text from outside.
+    pub origin: FactOrigin,
+    /// The run that noted it.
+    #[schema(required)]
+    pub run_id: Option<Uuid>,
+    /// The turn of that run.
+    #[schema(required)]
+    pub turn: Option<i64>,
+    /// By whom it was noted.
+    pub noted_by: String,
+    /// The instant at which it was noted.
+    pub noted_at: DateTime<Utc>,
+    /// The instant at which the next version took its place.
+    pub replaced_at: DateTime<Utc>,
+}
+
+/// A fact that is to be noted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewFact {
+    /// A path, as [`checked_collection`] answers it; `None`: that of the fact in whose place it is noted, else none.
+    pub collection: Option<String>,
+    /// One sentence, as [`checked_text`] answers it.
+    pub text: String,
+    /// Where it comes from.
+    pub origin: FactOrigin,
+    /// The run and the turn in which it is noted.
+    pub source: Option<(Uuid, i64)>,
+    /// By whom it is noted.
+    pub noted_by: String,
+    /// The call that notes it: a repetition of the same call changes nothing.
+    pub call_key: Option<String>,
+}
+
+impl NewFact {
+    /// A fact that somebody notes by the API.
+    ///
+    /// # Errors
+    /// Each field that will not do.
+    pub fn by_person(
+        text: &str,
+        collection: Option<&str>,
+        noted_by: impl Into<String>,
+    ) -> Result<NewFact, ValidationErrors> {
+        let mut faults = ValidationErrors::new();
+        let read = |result: Result<String, String>, pointer: &str, faults: &mut ValidationErrors| {
+            result.map_err(|message| faults.add(pointer, message)).unwrap_or_default()
+        };
+        let text = read(checked_text(text), "/text", &mut faults);
+        let collection = collection.map(|collection| read(checked_collection(collection), "/collection", &mut faults));
+        let noted_by = noted_by.into();
+        faults.into_result(NewFact {
+            collection,
+            text,
+            origin: FactOrigin::Person,
+            source: None,
+            noted_by,
+            call_key: None,
+        })
+    }
+}
+
+/// The text of a fact, on one line.
+///
+/// # Errors
+/// A sentence: it is empty, or too long.
+pub fn checked_text(text: &str) -> Result<String, String> {
+    let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
+    let text = words.collect::<Vec<_>>().join(" ");
+    match text.chars().count() {
+        0 => Err("must be a sentence".into()),
+        length if length > FACT_LENGTH => Err(format!("must be at most {FACT_LENGTH} characters")),
+        _ => Ok(text),
+    }
+}
+
+/// A collection: words with `/` between them.
+///
+/// # Errors
+/// A sentence that says what would be right.
+pub fn checked_collection(path: &str) -> Result<String, String> {
+    let is_word = |word: &str| {
+        !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() && !c.is_uppercase() || matches!(c, '-' | '_'))
+    };
+    let fits = path.chars().count() <= COLLECTION_LENGTH;
+    match path.is_empty() || fits && path.split('/').all(is_word) {
+        true => Ok(path.to_owned()),
+        false => Err(format!(
+            "must be words of lower-case letters, digits, `-` and `_` with `/` between them, such as \
+             `preferences/travel`, at most {COLLECTION_LENGTH} characters"
+        )),
+    }
+}
+
+/// Whether every run is told the facts of this collection.
+pub fn is_profile(collection: &str) -> bool {
+    let first = collection.split('/').next().unwrap_or_default();
+    PROFILE.contains(&first)
+}
+
+/// A text as it is searched: in one form of each character, in lower case.
+pub fn folded(text: &str) -> String {
+    text.nfkc().collect::<String>().to_lowercase()
+}
+
+/// The same for texts that say the same in the same words.
+pub fn identity(text: &str) -> String {
+    let text = folded(text);
+    let words = text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    hex::encode(digest(&SHA256, words.collect::<Vec<_>>().join(" ").as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_a_fact_is_one_line_and_is_taken_up_to_its_length() {
+        assert_eq!(checked_text("  Lives\n in \u{0}Vienna ").unwrap(), "Lives in Vienna");
+        assert_eq!(checked_text(" \n").unwrap_err(), "must be a sentence");
+        assert!(checked_text(&"é".repeat(FACT_LENGTH)).is_ok());
+        assert_eq!(checked_text(&"é".repeat(FACT_LENGTH + 1)).unwrap_err(), "must be at most 1000 characters");
+    }
+
+    #[test]
+    fn collection_is_words_with_slashes_up_to_its_length() {
+        for fits in ["", "preferences", "preferences/travel", "人/旅行", "a-b_c/2"] {
+            assert_eq!(checked_collection(fits).unwrap(), fits);
+        }
+        for refused in ["/", "a/", "/a", "a//b", "A", "a b", "a/%"] {
+            assert!(checked_collection(refused).unwrap_err().contains("preferences/travel"), "{refused}");
+        }
+        assert!(checked_collection(&"a".repeat(COLLECTION_LENGTH)).is_ok());
+        assert!(checked_collection(&"a".repeat(COLLECTION_LENGTH + 1)).is_err());
+        assert!(is_profile("profile") && is_profile("preferences/travel"));
+        assert!(!is_profile("") && !is_profile("profiles") && !is_profile("work/profile"));
+    }
+
+    #[test]
+    fn same_words_are_the_same_fact_whatever_stands_between_them() {
+        assert_eq!(identity("Lives in Vienna."), identity("lives  in VIENNA"));
+        assert_eq!(identity("ＡＢＣ"), identity("abc"));
+        assert_ne!(identity("Lives in Vienna"), identity("Lived in Vienna"));
+        assert_ne!(identity("不吃肉"), identity("吃肉"));
+    }
+}

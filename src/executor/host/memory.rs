@@ -1,0 +1,72 @@
+//! Facts that agents know of the tenant, as tools and the beginnings of runs see them.
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::base::id::{Scope, Tenant};
+use crate::domain::memory::recall::{ranked, terms, within};
+use crate::domain::memory::{Fact, NewFact};
+use crate::executor::host::{StoreHost, host_error};
+use crate::ports::tool::{FactQuery, HostError};
+use crate::store::with_timeout;
+
+/// Facts beside a new one that a model is shown, so that it sees what the new one contradicts.
+const SIMILAR: usize = 3;
+/// By whom a fact was deleted that an agent forgets.
+const AGENT: &str = "service";
+
+impl StoreHost {
+    pub(super) async fn facts_of_run(
+        &self,
+        tenant: &Tenant,
+        message: &str,
+        chars: usize,
+    ) -> Result<Vec<Fact>, HostError> {
+        let terms = terms(message);
+        let recalled = with_timeout(self.store.recall_facts(tenant, &terms)).await.map_err(host_error)?;
+        let found = ranked(recalled.found, &terms);
+        let told = within(recalled.profile.into_iter().chain(found).collect(), chars);
+        if let Err(error) = with_timeout(self.store.note_facts_used(tenant, &told)).await {
+            tracing::warn!(%error, "the use of facts could not be noted");
+        }
+        Ok(told)
+    }
+
+    pub(super) async fn note(
+        &self,
+        tenant: &Tenant,
+        fact: NewFact,
+        replaces: Option<String>,
+    ) -> Result<Value, HostError> {
+        let noted = self.store.note_fact(tenant, &fact, replaces.as_deref());
+        let noted = with_timeout(noted).await.map_err(host_error)?;
+        let mut similar = self.find(tenant, &fact.text, None).await?;
+        similar.retain(|other| other.id != noted.fact.id);
+        similar.truncate(SIMILAR);
+        let similar: Vec<Value> = similar.iter().map(shown).collect();
+        Ok(json!({ "fact": shown(&noted.fact), "noted_as": noted.noted_as, "similar": similar }))
+    }
+
+    pub(super) async fn search(&self, tenant: &Tenant, query: FactQuery) -> Result<Vec<Fact>, HostError> {
+        let mut found = self.find(tenant, &query.text, query.collection.as_deref()).await?;
+        found.truncate(query.limit);
+        Ok(found)
+    }
+
+    pub(super) async fn forget(&self, tenant: &Tenant, id: Uuid) -> Result<Value, HostError> {
+        let scope = Scope::Only(tenant.clone());
+        with_timeout(self.store.delete_fact(&scope, id, AGENT)).await.map_err(host_error)?;
+        Ok(json!({ "deleted": id }))
+    }
+
+    async fn find(&self, tenant: &Tenant, text: &str, collection: Option<&str>) -> Result<Vec<Fact>, HostError> {
+        let terms = terms(text);
+        let found = with_timeout(self.store.search_facts(tenant, &terms, collection)).await.map_err(host_error)?;
+        Ok(ranked(found, &terms))
+    }
+}
+
+/// A fact, for a model.
+fn shown(fact: &Fact) -> Value {
+    json!({ "id": fact.id, "text": fact.text, "collection": fact.collection })
+}
