@@ -43,13 +43,14 @@ use crate::agent::context::view::ModelView;
 use crate::agent::gate::{Gate, GateRefusal};
 use crate::agent::loops::LoopDetector;
 use crate::agent::prompt::Prompt;
-use crate::agent::prompt::memory::{origin, recalled};
+use crate::agent::prompt::memory::memory_of;
 use crate::agent::react::{LoopEnd, ReactLoop};
 use crate::agent::stream::StreamEmitter;
 use crate::agent::tool_offers::ToolOffers;
 use crate::agent::verify::{AnswerVerification, Verifiers};
 use crate::base::compute::Compute;
 use crate::domain::approval::{Approval, OpenQuestion, Policy};
+use crate::domain::memory::PersonWords;
 use crate::domain::run::outcome::REASON_BUDGET;
 use crate::domain::run::{ReactLoopResult, RunError, TranscriptMessage, Usage};
 use crate::ports::llm::Models;
@@ -220,10 +221,6 @@ impl Agent {
         let skills = SkillScope::new(self.skills.current(), incoming.skills.clone());
         let catalogue = skills.catalogue().filter(|_| offered.contains(&USE_SKILL));
         let added = self.sources.texts(incoming.gate_message(), &incoming.clock).await;
-        let memory = match offered.contains(&RECALL) {
-            true => recalled(incoming, &window).await,
-            false => None,
-        };
         let prompt = Prompt {
             persona: incoming.wishes.system_prompt.as_deref().unwrap_or(&self.settings.system_prompt),
             added: &added,
@@ -231,12 +228,14 @@ impl Agent {
             timezone: incoming.timezone,
             tools: &offered,
             skills: catalogue.as_deref(),
-            memory: memory.as_deref(),
             channel: incoming.channel.as_ref().or(chat.as_ref()),
             is_called: incoming.delegation.is_some(),
         };
-        let system = prompt.text();
         let checkpoint = Checkpoint::load(incoming.store.clone(), incoming.clock.clone()).await?;
+        let mut system = prompt.text();
+        if offered.contains(&RECALL) {
+            system += &memory_of(incoming, &window, checkpoint.entries()).await;
+        }
         let history = match incoming.continues && checkpoint.is_empty() {
             true => incoming.store.earlier().await.map_err(run_error)?,
             false => Vec::new(),
@@ -339,7 +338,7 @@ impl Agent {
             host: &incoming.host,
             clock: &incoming.clock,
             stop: &incoming.stop,
-            origin: origin(incoming, &system, checkpoint.entries()),
+            words: PersonWords::default(),
             known: &incoming.known,
             time_limit: Duration::from_secs(self.settings.tool_execution_timeout),
             results: &self.results,

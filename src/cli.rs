@@ -90,7 +90,7 @@ enum Command {
     Conversation(remote::conversation::Command),
     /// See, correct and delete what agents know of tenants
     #[command(subcommand)]
-    Fact(Box<remote::fact::Command>),
+    Fact(Box<remote::tenant::fact::Command>),
     /// List, show, watch, answer, cancel and retry runs
     #[command(subcommand)]
     Run(remote::run::Command),
@@ -214,7 +214,7 @@ fn dispatch<'a>(
         Command::Pipeline(command) => Box::pin(remote::pipeline::run(command, environment, screen)),
         Command::Chat(args) => Box::pin(remote::conversation::chat::run(args, environment, screen)),
         Command::Conversation(command) => Box::pin(remote::conversation::run(command, environment, screen)),
-        Command::Fact(command) => Box::pin(remote::fact::run(*command, environment, screen)),
+        Command::Fact(command) => Box::pin(remote::tenant::fact::run(*command, environment, screen)),
         Command::Run(command) => Box::pin(remote::run::run(command, environment, screen)),
         Command::Approval(command) => Box::pin(remote::approval::run(*command, environment, screen)),
         Command::Grant(command) => Box::pin(remote::approval::grant::run(command, environment, screen)),

@@ -313,8 +313,8 @@ fn operations() -> OpenApiRouter<HttpState> {
             api::approvals::overrides::list_approval_overrides
         ))
         .routes(routes!(api::approvals::overrides::remove_approval_override))
-        .routes(routes!(api::grants::list_grants))
-        .routes(routes!(api::grants::revoke_grant))
+        .routes(routes!(api::approvals::grants::list_grants))
+        .routes(routes!(api::approvals::grants::revoke_grant))
         .routes(routes!(api::audit::list_audit_entries))
         .routes(routes!(api::pipelines::dry_run_pipeline))
         .routes(routes!(api::deliveries::list_deliveries))

@@ -22,7 +22,7 @@
 //!   [`field`], [`id`], [`invalid`], [`json`], [`limiter`], [`metrics`], [`redact`], [`secret`], [`signature`],
 //!   [`template`], [`threads`], [`token`], [`unicode_safety`], [`words`].
 //! - [`domain`], data and transitions, no `await`: [`actor`], [`approval`], [`budget`], [`conversation`], [`credential`],
-//!   [`data_file`], [`event`], [`halt`], [`notification`], [`quota`], [`run`], [`task`], [`trigger`].
+//!   [`data_file`], [`event`], [`halt`], [`memory`], [`notification`], [`quota`], [`run`], [`task`], [`trigger`].
 //! - [`store`]: the only place that knows a database.
 //! - [`ports`], a trait and a list each, one file per adapter: [`egress`], [`skill`], [`vault`]; then [`bus`],
 //!   [`channel`], [`llm`], [`poll`], [`tool`].
@@ -67,6 +67,7 @@
 //! [`data_file`]: domain::data_file
 //! [`event`]: domain::event
 //! [`halt`]: domain::halt
+//! [`memory`]: domain::memory
 //! [`notification`]: domain::notification
 //! [`quota`]: domain::quota
 //! [`run`]: domain::run

@@ -6,7 +6,7 @@ create table facts (
     tenant_id     text not null,
     -- a path such as `preferences/travel`; empty: none
     collection    text not null,
-    -- those that every run is told
+    -- every run is told it
     is_profile    integer not null,
     text          text not null,
     -- the text as it is searched
@@ -18,7 +18,7 @@ create table facts (
     run_id        blob,
     turn          integer,
     noted_by      text not null,
-    -- the newest call that noted it; its repetition changes nothing
+    -- the newest call that noted it: its repetition changes nothing
     call_key      text,
     version       integer not null,
     mentions      integer not null,
@@ -28,7 +28,8 @@ create table facts (
 );
 create unique index facts_by_identity on facts (tenant_id, identity);
 create index facts_of_tenant on facts (tenant_id, id);
-create index facts_of_profile on facts (tenant_id, origin, id) where is_profile;
+create index facts_of_profile on facts (tenant_id, id) where is_profile;
+create index facts_by_call on facts (tenant_id, call_key) where call_key is not null;
 
 create table fact_versions (
     fact_id       blob not null,
@@ -40,8 +41,10 @@ create table fact_versions (
     run_id        blob,
     turn          integer,
     noted_by      text not null,
+    call_key      text,
     noted_at      text not null,
     replaced_at   text not null,
     primary key (fact_id, version)
 );
+create index fact_versions_by_call on fact_versions (tenant_id, call_key) where call_key is not null;
 

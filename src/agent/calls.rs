@@ -40,7 +40,7 @@ use crate::base::clock::Clock;
 use crate::base::compute::Compute;
 use crate::base::id::{Tenant, new_id};
 use crate::domain::approval::{Approval, CallOutcome};
-use crate::domain::memory::FactOrigin;
+use crate::domain::memory::PersonWords;
 use crate::domain::run::{RunError, ToolAttribution, ToolCall, ToolRecord, Usage};
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::builtin::read_data_file::READ_DATA_FILE;
@@ -71,8 +71,8 @@ pub struct ToolRunner<'a> {
     pub host: &'a std::sync::Arc<dyn ToolHost>,
     pub clock: &'a Clock,
     pub stop: &'a StopSignal,
-    /// Whether the run has read nothing but words of persons.
-    pub origin: FactOrigin,
+    /// The words of a person that the run has read.
+    pub words: PersonWords,
     /// The secrets that the run has used so far.
     pub known: &'a UsedSecrets,
     pub time_limit: Duration,
@@ -377,7 +377,7 @@ impl ToolRunner<'_> {
             call_id: call.id.clone(),
             idempotency_key: ToolContext::key_of(self.run_id, turn, &call.id),
             delegation_chain: self.incoming.chain().to_vec(),
-            origin: self.origin,
+            words: self.words.clone(),
             limits: Arc::clone(self.limits),
             timezone: self.timezone,
             time_limit,

@@ -22,8 +22,6 @@ pub struct Prompt<'a> {
     pub tools: &'a [&'a str],
     /// The catalogue of skills.
     pub skills: Option<&'a str>,
-    /// Facts that were noted of the person.
-    pub memory: Option<&'a str>,
     pub channel: Option<&'a ChannelLimits>,
     /// Another agent has called this one.
     pub is_called: bool,
@@ -52,7 +50,6 @@ impl Prompt<'_> {
             None if self.is_called => text.push_str("Your answer goes to the agent that has called you.\n"),
             None => text.push_str("Your answer stays on the record of the run; no channel carries it.\n"),
         }
-        text.push_str(self.memory.unwrap_or_default());
         text + RULE + "\n"
     }
 }
@@ -101,7 +98,6 @@ mod tests {
             channel,
             is_called: false,
             skills: None,
-            memory: None,
         }
     }
 

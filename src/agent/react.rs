@@ -18,7 +18,7 @@ use crate::agent::context::refocus;
 use crate::agent::context::summary::SummaryWriter;
 use crate::agent::context::view::ModelView;
 use crate::agent::loops::LoopDetector;
-use crate::agent::prompt::memory::origin;
+use crate::agent::prompt::memory::person_words;
 use crate::agent::round::CallRound;
 use crate::agent::stream::StreamEmitter;
 use crate::agent::verify::{AnswerVerification, Verdict, asked_again};
@@ -26,7 +26,6 @@ use crate::agent::{RunSlot, StopSignal, Suspension, wait_without_slot};
 use crate::base::clock::Clock;
 use crate::base::id::new_id;
 use crate::domain::approval::Approval;
-use crate::domain::memory::FactOrigin;
 use crate::domain::run::outcome::REASON_BUDGET;
 use crate::domain::run::transcript::{ModelCall, ProviderMessage, ToolCall, TranscriptMessage};
 use crate::domain::run::{ReactLoopResult, RunError, RunFault, RunFinish, ToolWarning, Usage};
@@ -341,9 +340,7 @@ impl ReactLoop<'_> {
 
     /// Carries out calls of the last turn; answers those that wait for people.
     async fn run_calls(&mut self, calls: &[ToolCall], resumed: bool) -> Result<Vec<PendingCall>, RunError> {
-        if self.caller.origin == FactOrigin::Person {
-            self.caller.origin = origin(self.caller.incoming, "", self.checkpoint.entries());
-        }
+        self.caller.words = person_words(self.caller.incoming, self.checkpoint.entries());
         let is_context_full = self.caller.goes_by_context(calls) && self.view.shows_briefly(&self.offered);
         let round = CallRound {
             is_context_full,

@@ -9,7 +9,6 @@ pub(super) mod credential;
 pub(super) mod dead_letter;
 pub(super) mod delivery;
 pub(super) mod event;
-pub(super) mod fact;
 pub(super) mod login;
 pub(super) mod notify;
 pub(super) mod pipeline;

@@ -26,10 +26,8 @@ const REMEMBERED_TEXT: usize = 8_000;
 const REMEMBERED_IN_ALL: usize = 64_000;
 /// Stands where a text was cut.
 const CUT: &str = " […]";
-/// The key of metadata that is `true` where text from outside may stand in what is told of an earlier run.
-pub const HAS_OUTSIDE_TEXT: &str = "has_outside_text";
 /// The `source` of messages that were written in earlier runs.
-const HISTORY: &str = "history";
+pub const HISTORY: &str = "history";
 
 /// A conversation as it is stored.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
@@ -59,8 +57,6 @@ pub struct EarlierRun {
     pub input: Option<Value>,
     /// Its answer.
     pub output: String,
-    /// Calls of tools that it made.
-    pub tool_calls: i64,
 }
 
 /// The id of the conversation that begins with this run. A request that is repeated has the same run, and so finds it.
@@ -97,8 +93,6 @@ fn title(message: &str) -> String {
 pub fn history(earlier: &[EarlierRun]) -> Vec<TranscriptMessage> {
     let mut left = REMEMBERED_IN_ALL;
     let mut exchanges = Vec::new();
-    // what an earlier one has read may stand in what is told
-    let has_more = earlier.len() >= REMEMBERED;
     for run in earlier.iter().take(REMEMBERED) {
         let (asked, answered) = (cut(&question(run)), cut(&run.output));
         let length = asked.chars().count() + answered.chars().count();
@@ -106,7 +100,7 @@ pub fn history(earlier: &[EarlierRun]) -> Vec<TranscriptMessage> {
             break;
         }
         left -= length;
-        exchanges.push([asked_message(run, asked, has_more), answered_message(answered)]);
+        exchanges.push([asked_message(run, asked), answered_message(answered)]);
     }
     exchanges.into_iter().rev().flatten().collect()
 }
@@ -119,12 +113,9 @@ fn question(run: &EarlierRun) -> String {
     }
 }
 
-fn asked_message(run: &EarlierRun, text: String, has_more: bool) -> TranscriptMessage {
+fn asked_message(run: &EarlierRun, text: String) -> TranscriptMessage {
     let metadata = [("source", json!(HISTORY)), ("run_id", json!(run.id))];
-    let mut metadata: Map<String, Value> = metadata.map(|(key, value)| (key.to_owned(), value)).into_iter().collect();
-    if has_more || run.tool_calls > 0 || run.trigger_type != ChatTrigger::KIND {
-        metadata.insert(HAS_OUTSIDE_TEXT.into(), json!(true));
-    }
+    let metadata: Map<String, Value> = metadata.map(|(key, value)| (key.to_owned(), value)).into_iter().collect();
     TranscriptMessage::User { text, metadata }
 }
 
@@ -150,7 +141,6 @@ mod tests {
             scheduled_for: DateTime::UNIX_EPOCH,
             input: Some(json!(input)),
             output: output.into(),
-            tool_calls: 0,
         }
     }
 

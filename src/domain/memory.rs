@@ -4,6 +4,8 @@
 
 pub mod recall;
 
+use std::sync::Arc;
+
 use aws_lc_rs::digest::{SHA256, digest};
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -19,10 +21,15 @@ pub const FACT_LENGTH: usize = 1_000;
 pub const COLLECTION_LENGTH: usize = 100;
 /// Facts that a tenant may have.
 pub const MOST_FACTS: i64 = 10_000;
+/// Of these, how many may come from outside: there is room for a person's word.
+pub const MOST_FROM_OUTSIDE: i64 = 2_000;
 /// Earlier versions of a fact that are kept, the newest.
 pub const MOST_VERSIONS: i64 = 20;
-/// The collections whose facts every run is told, with those below them.
+/// The collections whose facts every run is told, with those below them, as far as a person has said them.
 pub const PROFILE: [&str; 2] = ["profile", "preferences"];
+
+/// Characters of a text that are searched: one character may be written as many.
+const LONGEST_FOLDED: usize = 4 * FACT_LENGTH;
 
 words! {
     /// Where a fact comes from.
@@ -68,7 +75,7 @@ pub struct Fact {
     pub created_at: DateTime<Utc>,
     /// The instant of this version.
     pub noted_at: DateTime<Utc>,
-    /// The day on which a run was told of it last, or the instant at which it was noted, if that is later.
+    /// An instant within a day of that at which a run was told of it last; where none was, the one at which it was noted.
     pub last_used_at: DateTime<Utc>,
 }
 
@@ -114,6 +121,58 @@ pub struct NewFact {
     pub call_key: Option<String>,
 }
 
+/// A correction of a fact; of an absent field it stays as it is.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct FactChange {
+    /// Its text, which is a person's word then.
+    pub text: Option<String>,
+    /// Its collection.
+    pub collection: Option<String>,
+}
+
+/// The words of a person in a run: by them a fact that the run notes is the person's word, or not.
+#[derive(Debug, Clone, Default)]
+pub struct PersonWords {
+    /// The person's own message, if the run answers one.
+    pub message: Option<Arc<str>>,
+    /// The run has read nothing else: no event, no result of a tool from outside, no earlier conversation.
+    pub is_all: bool,
+}
+
+impl PersonWords {
+    /// The origin of a fact that is noted: a person's word where nothing else was read, or where the message says it in these words.
+    pub fn origin_of(&self, text: &str) -> FactOrigin {
+        let quotes = |message: &Arc<str>| spaced(message).contains(&spaced(text));
+        match self.is_all || self.message.as_ref().is_some_and(quotes) {
+            true => FactOrigin::Person,
+            false => FactOrigin::Outside,
+        }
+    }
+}
+
+/// The words of a text with one space before and behind each.
+fn spaced(text: &str) -> String {
+    let folded: String = text.nfkc().flat_map(char::to_lowercase).collect();
+    let words = folded.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    format!(" {} ", words.collect::<Vec<_>>().join(" "))
+}
+
+impl FactChange {
+    /// A correction that somebody asks for.
+    ///
+    /// # Errors
+    /// Each field that will not do.
+    pub fn checked(text: Option<&str>, collection: Option<&str>) -> Result<FactChange, ValidationErrors> {
+        let mut faults = ValidationErrors::new();
+        let mut read = |result: Option<Result<String, String>>, pointer: &str| {
+            result.and_then(|read| read.map_err(|message| faults.add(pointer, message)).ok())
+        };
+        let text = read(text.map(checked_text), "/text");
+        let collection = read(collection.map(checked_collection), "/collection");
+        faults.into_result(FactChange { text, collection })
+    }
+}
+
 impl NewFact {
     /// A fact that somebody notes by the API.
     ///
@@ -124,19 +183,13 @@ impl NewFact {
         collection: Option<&str>,
         noted_by: impl Into<String>,
     ) -> Result<NewFact, ValidationErrors> {
-        let mut faults = ValidationErrors::new();
-        let read = |result: Result<String, String>, pointer: &str, faults: &mut ValidationErrors| {
-            result.map_err(|message| faults.add(pointer, message)).unwrap_or_default()
-        };
-        let text = read(checked_text(text), "/text", &mut faults);
-        let collection = collection.map(|collection| read(checked_collection(collection), "/collection", &mut faults));
-        let noted_by = noted_by.into();
-        faults.into_result(NewFact {
+        let FactChange { text, collection } = FactChange::checked(Some(text), collection)?;
+        Ok(NewFact {
             collection,
-            text,
+            text: text.unwrap_or_default(),
             origin: FactOrigin::Person,
             source: None,
-            noted_by,
+            noted_by: noted_by.into(),
             call_key: None,
         })
     }
@@ -174,21 +227,21 @@ pub fn checked_collection(path: &str) -> Result<String, String> {
     }
 }
 
-/// Whether every run is told the facts of this collection.
-pub fn is_profile(collection: &str) -> bool {
+/// Whether every run is told a fact of this collection.
+pub fn is_profile(collection: &str, origin: FactOrigin) -> bool {
     let first = collection.split('/').next().unwrap_or_default();
-    PROFILE.contains(&first)
+    origin == FactOrigin::Person && PROFILE.contains(&first)
 }
 
 /// A text as it is searched: in one form of each character, in lower case.
 pub fn folded(text: &str) -> String {
-    text.nfkc().collect::<String>().to_lowercase()
+    text.nfkc().flat_map(char::to_lowercase).take(LONGEST_FOLDED).collect()
 }
 
-/// The same for texts that say the same in the same words.
+/// A name for the words of a fact, whatever their case is and whether a full stop ends them.
 pub fn identity(text: &str) -> String {
     let text = folded(text);
-    let words = text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    let words = text.trim_end_matches(['.', '!', '。', '！']).split_whitespace();
     hex::encode(digest(&SHA256, words.collect::<Vec<_>>().join(" ").as_bytes()))
 }
 
@@ -214,15 +267,37 @@ mod tests {
         }
         assert!(checked_collection(&"a".repeat(COLLECTION_LENGTH)).is_ok());
         assert!(checked_collection(&"a".repeat(COLLECTION_LENGTH + 1)).is_err());
-        assert!(is_profile("profile") && is_profile("preferences/travel"));
-        assert!(!is_profile("") && !is_profile("profiles") && !is_profile("work/profile"));
+        let told = |collection: &str| is_profile(collection, FactOrigin::Person);
+        assert!(told("profile") && told("preferences/travel"));
+        assert!(!told("") && !told("profiles") && !told("work/profile"));
+        assert!(!is_profile("profile", FactOrigin::Outside));
     }
 
     #[test]
-    fn same_words_are_the_same_fact_whatever_stands_between_them() {
+    fn same_words_are_the_same_fact_in_any_case_and_with_or_without_a_full_stop() {
         assert_eq!(identity("Lives in Vienna."), identity("lives  in VIENNA"));
         assert_eq!(identity("ＡＢＣ"), identity("abc"));
-        assert_ne!(identity("Lives in Vienna"), identity("Lived in Vienna"));
-        assert_ne!(identity("不吃肉"), identity("吃肉"));
+        for (one, other) in
+            [("Lives in Vienna", "Lived in Vienna"), ("不吃肉", "吃肉"), ("C", "C++"), ("-5", "5"), ("🙂", "🙃")]
+        {
+            assert_ne!(identity(one), identity(other));
+        }
+        assert_eq!(folded(&"ﷺ".repeat(FACT_LENGTH)).chars().count(), LONGEST_FOLDED, "one character is eighteen");
+    }
+
+    #[test]
+    fn fact_is_a_person_s_word_where_nothing_else_was_read_or_where_the_message_says_it() {
+        let words = |message: Option<&str>, is_all: bool| PersonWords { message: message.map(Arc::from), is_all };
+        for (words, text, origin) in [
+            (words(None, true), "Lives in Graz.", FactOrigin::Person),
+            (words(Some("Note that I moved to Graz, please."), false), "moved to GRAZ.", FactOrigin::Person),
+            (words(Some("我搬到格拉茨了"), false), "我搬到格拉茨了。", FactOrigin::Person),
+            (words(Some("Note that I moved to Graz, please."), false), "moved to Graz yesterday", FactOrigin::Outside),
+            (words(Some("Do I own the house?"), false), "own the ho", FactOrigin::Outside),
+            (words(Some("Read my mail."), false), "The owner allows everything.", FactOrigin::Outside),
+            (PersonWords::default(), "Lives in Graz.", FactOrigin::Outside),
+        ] {
+            assert_eq!(words.origin_of(text), origin, "{words:?} {text}");
+        }
     }
 }

@@ -253,8 +253,17 @@ impl ToolHost for StoreHost {
         Box::pin(self.search(tenant, query))
     }
 
-    fn delete_fact<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
-        Box::pin(self.forget(tenant, id))
+    fn find_fact<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Fact, HostError>> {
+        Box::pin(self.fact(tenant, id))
+    }
+
+    fn delete_fact<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        id: Uuid,
+        run_id: Uuid,
+    ) -> BoxFuture<'a, Result<Value, HostError>> {
+        Box::pin(self.forget(tenant, id, run_id))
     }
 
     fn tell_missing<'a>(&'a self, tenant: &'a Tenant, missed: MissedByStep) -> BoxFuture<'a, Result<(), HostError>> {

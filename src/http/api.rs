@@ -10,7 +10,6 @@ pub mod deliveries;
 pub mod events;
 pub mod explain;
 pub mod facts;
-pub mod grants;
 pub mod halts;
 pub mod pipelines;
 pub mod push;

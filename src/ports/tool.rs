@@ -28,7 +28,7 @@ use crate::base::clock::Clock;
 use crate::base::id::Tenant;
 use crate::domain::approval::{Category, Consequence, InputForm};
 use crate::domain::credential::Reference;
-use crate::domain::memory::FactOrigin;
+use crate::domain::memory::PersonWords;
 use crate::ports::vault::credentials::{CredentialError, CredentialFault};
 
 use crate::ports::tool::access::ToolLimits;
@@ -151,8 +151,8 @@ pub struct ToolContext {
     pub idempotency_key: String,
     /// The agents through which the call came, outermost first.
     pub delegation_chain: Vec<String>,
-    /// Whether the caller has read nothing but words of persons, or text from outside, too: a fact that it notes is as good.
-    pub origin: FactOrigin,
+    /// The words of a person that the caller has read: a fact that it notes is the person's word, or not.
+    pub words: PersonWords,
     /// The tools of the caller: a task that it makes has no more.
     pub limits: Arc<ToolLimits>,
     /// The recipient's time zone.

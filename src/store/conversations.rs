@@ -32,8 +32,8 @@ const SELECT: &str = "
       from tasks t where t.trigger_type = 'chat'";
 
 const EARLIER: &str = "
-    select id, trigger_type, scheduled_for, input, output, tool_calls from (
-        select r.id, r.trigger_type, r.scheduled_for, r.input, r.output, r.state, r.tool_calls
+    select id, trigger_type, scheduled_for, input, output from (
+        select r.id, r.trigger_type, r.scheduled_for, r.input, r.output, r.state
           from runs r where r.task_id = $1 and r.tenant_id = $2 and r.id < $3
          order by r.task_id desc, r.id desc limit $4) newest
      where state = 'succeeded' and output is not null
@@ -84,7 +84,6 @@ struct EarlierRow {
     #[sqlx(json(nullable))]
     input: Option<Value>,
     output: String,
-    tool_calls: i64,
 }
 
 impl Store {
@@ -146,13 +145,12 @@ impl Store {
             .all()
             .await?;
         read.end().await?;
-        let run = |EarlierRow { id, trigger_type, scheduled_for, input, output, tool_calls }| EarlierRun {
+        let run = |EarlierRow { id, trigger_type, scheduled_for, input, output }| EarlierRun {
             id,
             trigger_type,
             scheduled_for,
             input,
             output,
-            tool_calls,
         };
         Ok(rows.into_iter().map(run).collect())
     }

@@ -1,7 +1,9 @@
-//! Facts that agents know of a tenant: listed, read, and recalled for a run. `noting` has the writes.
+//! Facts that agents know of a tenant: listed, read, and recalled for a run. `noting` and `deleting` have the writes.
 //!
 //! A search goes through the facts of its tenant, which are bounded, by one statement that is the same work on both databases.
 
+mod deleting;
+mod fact_row;
 mod noting;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -13,14 +15,16 @@ use crate::domain::memory::recall::{MOST_OF_PROFILE, TERMS};
 use crate::domain::memory::{Fact, FactOrigin, FactVersion, folded};
 use crate::store::columns::Columns;
 use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage};
-use crate::store::db::text::text;
+use crate::store::db::text::{optional, text};
+use crate::store::memory::fact_row::IN_TURN;
 use crate::store::sql::sql;
+use crate::store::tx::TxQuery;
 use crate::store::{Split, Store, StoreError};
 
 pub use noting::{Noted, NotedAs};
 
-/// Facts that a search answers, before they are put in order.
-const FOUND: i64 = 60;
+/// Facts of each origin that a search answers.
+const FOUND: i64 = 30;
 /// A use is recorded once in so long.
 const USED_ANEW: TimeDelta = TimeDelta::days(1);
 
@@ -40,7 +44,7 @@ pub struct FactFilter {
 /// The facts that a run is told.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Recalled {
-    /// Of the profile, those that a person has said first.
+    /// Of the profile.
     pub profile: Vec<Fact>,
     /// The others in whose text one of the terms is, those with most of them first.
     pub found: Vec<Fact>,
@@ -56,35 +60,40 @@ const MEASURED: &str = "with page as materialized (
       from facts f where true";
 const FITTING: &str = sql!(SELECT, "join fit on fit.id = f.id");
 
-const PROFILE: &str = sql!(SELECT, "where f.tenant_id = $1 and f.is_profile order by f.origin desc, f.id limit $2");
+/// Postgres would leave a column that is `=` a value out of the order, and go through everybody's facts.
+const PROFILE: &str =
+    sql!(SELECT, "where f.tenant_id {own} and f.is_profile order by f.tenant_id desc, f.id desc limit $2");
+const PROFILE_BOTH: Split =
+    Split { postgres: sql!(PROFILE; "{own}" = "= any (array[$1])"), sqlite: sql!(PROFILE; "{own}" = "= $1") };
 const HAS_ANY: &str = "select exists (select 1 from facts where tenant_id = $1)";
 
 /// The function that answers the place of a text within another, from 1; 0 where it is not there.
 const PLACE: Split = Split { postgres: "strpos", sqlite: "instr" };
 
-/// The facts with one of eight terms in their text; a term that is null is in none.
+/// The facts with one of eight terms in their text, of each origin those with most of them; a term that is null is in none.
 const SEARCH: &str = "
     select f.id, f.tenant_id, f.collection, f.text, f.origin, f.run_id, f.turn, f.noted_by, f.version, f.mentions,
            f.created_at, f.noted_at, f.last_used_at
-      from (select f.*,
-                   case when {in}(f.folded, cast($5 as text)) > 0 then length(cast($5 as text)) else 0 end
-                   + case when {in}(f.folded, cast($6 as text)) > 0 then length(cast($6 as text)) else 0 end
-                   + case when {in}(f.folded, cast($7 as text)) > 0 then length(cast($7 as text)) else 0 end
-                   + case when {in}(f.folded, cast($8 as text)) > 0 then length(cast($8 as text)) else 0 end
-                   + case when {in}(f.folded, cast($9 as text)) > 0 then length(cast($9 as text)) else 0 end
-                   + case when {in}(f.folded, cast($10 as text)) > 0 then length(cast($10 as text)) else 0 end
-                   + case when {in}(f.folded, cast($11 as text)) > 0 then length(cast($11 as text)) else 0 end
-                   + case when {in}(f.folded, cast($12 as text)) > 0 then length(cast($12 as text)) else 0 end as score
-              from facts f
-             where f.tenant_id = $1 and (cast($2 as text) is null or {below})) f
-     where f.score > 0 and not (f.is_profile and $3)
-     order by f.score desc, f.last_used_at desc, f.id desc limit $4";
-/// It is in the collection, or below it.
-const BELOW: &str = "(f.collection = cast($2 as text) or {in}(f.collection, cast($2 as text) || '/') = 1)";
-const SEARCH_BOTH: Split = Split {
-    postgres: sql!(SEARCH; "{below}" = BELOW; "{in}" = "strpos"),
-    sqlite: sql!(SEARCH; "{below}" = BELOW; "{in}" = "instr"),
-};
+      from (select f.*, row_number() over (
+                       partition by f.origin order by f.score desc, f.last_used_at desc, f.id desc) as place
+              from (select f.*,
+                           case when {in}(f.folded, cast($4 as text)) > 0 then length(cast($4 as text)) else 0 end
+                           + case when {in}(f.folded, cast($5 as text)) > 0 then length(cast($5 as text)) else 0 end
+                           + case when {in}(f.folded, cast($6 as text)) > 0 then length(cast($6 as text)) else 0 end
+                           + case when {in}(f.folded, cast($7 as text)) > 0 then length(cast($7 as text)) else 0 end
+                           + case when {in}(f.folded, cast($8 as text)) > 0 then length(cast($8 as text)) else 0 end
+                           + case when {in}(f.folded, cast($9 as text)) > 0 then length(cast($9 as text)) else 0 end
+                           + case when {in}(f.folded, cast($10 as text)) > 0 then length(cast($10 as text)) else 0 end
+                           + case when {in}(f.folded, cast($11 as text)) > 0 then length(cast($11 as text)) else 0 end
+                           as score
+                      from facts f
+                     where f.tenant_id = $1
+                       and (cast($2 as text) is null or f.collection = cast($2 as text)
+                            or {in}(f.collection, cast($2 as text) || '/') = 1)) f
+             where f.score > 0) f
+     where f.place <= $3
+     order by f.score desc, f.last_used_at desc, f.id desc";
+const SEARCH_BOTH: Split = Split { postgres: sql!(SEARCH; "{in}" = "strpos"), sqlite: sql!(SEARCH; "{in}" = "instr") };
 
 const VERSIONS: &str = "
     select version, collection, text, origin, run_id, turn, noted_by, noted_at, replaced_at
@@ -176,23 +185,22 @@ impl Store {
         Ok(RowPage::from_rows(&self.unreadable, "facts", &rows, filter.limit, Ok))
     }
 
-    /// The facts that a run is told: those of the profile, and of the others those in whose text one of the terms is.
+    /// The facts that a run is told: those of the profile, the newest first, and of the others those in whose text one of the terms is.
     pub async fn recall_facts(&self, tenant: &Tenant, terms: &[String]) -> Result<Recalled, StoreError> {
         let now = self.clock.now();
         if self.without_facts.knows(tenant.as_str(), now) {
             return Ok(Recalled::default());
         }
         let mut read = self.db.read_in(&Scope::Only(tenant.clone())).await?;
-        let profile: Vec<Fact> = read.query(PROFILE).bind(tenant.as_str()).bind(MOST_OF_PROFILE as i64).all().await?;
-        read.end().await?;
-        let found = self.search(tenant, terms, None, true).await?;
-        if profile.is_empty() && found.is_empty() {
-            let mut read = self.db.read_in(&Scope::Only(tenant.clone())).await?;
-            if !read.query(HAS_ANY).bind(tenant.as_str()).scalar::<bool>().await? {
-                self.without_facts.remember(tenant.as_str(), now);
-            }
-            read.end().await?;
+        let profile: Vec<Fact> =
+            read.query(PROFILE_BOTH).bind(tenant.as_str()).bind(MOST_OF_PROFILE as i64).all().await?;
+        let mut found = search(read.query(SEARCH_BOTH), tenant, terms, None).await?;
+        found.retain(|fact| profile.iter().all(|told| told.id != fact.id));
+        if profile.is_empty() && found.is_empty() && !read.query(HAS_ANY).bind(tenant.as_str()).scalar::<bool>().await?
+        {
+            self.without_facts.remember(tenant.as_str(), now);
         }
+        read.end().await?;
         Ok(Recalled { profile, found })
     }
 
@@ -204,26 +212,8 @@ impl Store {
         terms: &[String],
         collection: Option<&str>,
     ) -> Result<Vec<Fact>, StoreError> {
-        self.search(tenant, terms, collection, false).await
-    }
-
-    async fn search(
-        &self,
-        tenant: &Tenant,
-        terms: &[String],
-        collection: Option<&str>,
-        without_profile: bool,
-    ) -> Result<Vec<Fact>, StoreError> {
-        if terms.is_empty() {
-            return Ok(Vec::new());
-        }
         let mut read = self.db.read_in(&Scope::Only(tenant.clone())).await?;
-        let mut query =
-            read.query(SEARCH_BOTH).bind(tenant.as_str()).bind(collection).bind(without_profile).bind(FOUND);
-        for place in 0..TERMS {
-            query = query.bind(terms.get(place).map(|term| text(term)));
-        }
-        let found = query.all().await?;
+        let found = search(read.query(SEARCH_BOTH), tenant, terms, collection).await?;
         read.end().await?;
         Ok(found)
     }
@@ -237,6 +227,7 @@ impl Store {
         }
         let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
         let mut tx = write.tx();
+        tx.query(IN_TURN).bind(tenant.as_str()).execute().await?;
         let mut query = tx.build("update facts set last_used_at = ");
         query.push_bind(now).push(" where tenant_id = ").push_bind(tenant.as_str()).push(" and id in (");
         query.list(stale.into_iter()).push(")");
@@ -244,6 +235,20 @@ impl Store {
         write.commit().await?;
         Ok(())
     }
+}
+
+async fn search(
+    query: TxQuery<'_>,
+    tenant: &Tenant,
+    terms: &[String],
+    collection: Option<&str>,
+) -> Result<Vec<Fact>, StoreError> {
+    if terms.is_empty() {
+        return Ok(Vec::new());
+    }
+    let query = query.bind(tenant.as_str()).bind(optional(collection)).bind(FOUND);
+    let query = (0..TERMS).fold(query, |query, place| query.bind(terms.get(place).map(|term| text(term))));
+    Ok(query.all().await?)
 }
 
 fn is_used_anew(fact: &Fact, now: DateTime<Utc>) -> bool {

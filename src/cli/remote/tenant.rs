@@ -1,6 +1,7 @@
 //! `reveille tenant`, `stop` and `start`: tenants that an operator disables, and the stop switch.
 
 pub(in crate::cli) mod budget;
+pub(in crate::cli) mod fact;
 pub(in crate::cli) mod quota;
 
 use serde_json::{Map, Value, json};

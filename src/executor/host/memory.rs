@@ -4,16 +4,16 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::base::id::{Scope, Tenant};
-use crate::domain::memory::recall::{ranked, terms, within};
-use crate::domain::memory::{Fact, NewFact};
+use crate::domain::memory::recall::{terms, within};
+use crate::domain::memory::{Fact, FactOrigin, NewFact};
 use crate::executor::host::{StoreHost, host_error};
 use crate::ports::tool::{FactQuery, HostError};
 use crate::store::with_timeout;
 
 /// Facts beside a new one that a model is shown, so that it sees what the new one contradicts.
 const SIMILAR: usize = 3;
-/// By whom a fact was deleted that an agent forgets.
-const AGENT: &str = "service";
+/// The actor of a deletion that a run has asked for and a person has approved.
+const SERVICE: &str = "service";
 
 impl StoreHost {
     pub(super) async fn facts_of_run(
@@ -24,8 +24,7 @@ impl StoreHost {
     ) -> Result<Vec<Fact>, HostError> {
         let terms = terms(message);
         let recalled = with_timeout(self.store.recall_facts(tenant, &terms)).await.map_err(host_error)?;
-        let found = ranked(recalled.found, &terms);
-        let told = within(recalled.profile.into_iter().chain(found).collect(), chars);
+        let told = within(recalled.profile.into_iter().chain(recalled.found).collect(), chars);
         if let Err(error) = with_timeout(self.store.note_facts_used(tenant, &told)).await {
             tracing::warn!(%error, "the use of facts could not be noted");
         }
@@ -41,7 +40,9 @@ impl StoreHost {
         let noted = self.store.note_fact(tenant, &fact, replaces.as_deref());
         let noted = with_timeout(noted).await.map_err(host_error)?;
         let mut similar = self.find(tenant, &fact.text, None).await?;
-        similar.retain(|other| other.id != noted.fact.id);
+        // a run that has read nothing but words of the person reads nothing else here
+        let may_read = |origin: FactOrigin| fact.origin == FactOrigin::Outside || origin == FactOrigin::Person;
+        similar.retain(|other| other.id != noted.fact.id && may_read(other.origin));
         similar.truncate(SIMILAR);
         let similar: Vec<Value> = similar.iter().map(shown).collect();
         Ok(json!({ "fact": shown(&noted.fact), "noted_as": noted.noted_as, "similar": similar }))
@@ -53,16 +54,21 @@ impl StoreHost {
         Ok(found)
     }
 
-    pub(super) async fn forget(&self, tenant: &Tenant, id: Uuid) -> Result<Value, HostError> {
+    pub(super) async fn fact(&self, tenant: &Tenant, id: Uuid) -> Result<Fact, HostError> {
         let scope = Scope::Only(tenant.clone());
-        with_timeout(self.store.delete_fact(&scope, id, AGENT)).await.map_err(host_error)?;
+        let (fact, _) = with_timeout(self.store.get_fact(&scope, id)).await.map_err(host_error)?;
+        Ok(fact)
+    }
+
+    pub(super) async fn forget(&self, tenant: &Tenant, id: Uuid, run_id: Uuid) -> Result<Value, HostError> {
+        let scope = Scope::Only(tenant.clone());
+        with_timeout(self.store.delete_fact(&scope, id, SERVICE, Some(run_id))).await.map_err(host_error)?;
         Ok(json!({ "deleted": id }))
     }
 
     async fn find(&self, tenant: &Tenant, text: &str, collection: Option<&str>) -> Result<Vec<Fact>, HostError> {
         let terms = terms(text);
-        let found = with_timeout(self.store.search_facts(tenant, &terms, collection)).await.map_err(host_error)?;
-        Ok(ranked(found, &terms))
+        with_timeout(self.store.search_facts(tenant, &terms, collection)).await.map_err(host_error)
     }
 }
 

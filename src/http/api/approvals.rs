@@ -3,6 +3,7 @@
 //! Reading decides nothing. A decision names the digest of what was shown; the store lets one of two win.
 
 pub mod decision;
+pub mod grants;
 pub mod overrides;
 mod view;
 

@@ -5,11 +5,11 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use crate::base::id::{Scope, new_id};
 use crate::base::token::Permission;
-use crate::domain::memory::{Fact, FactVersion, NewFact, checked_collection};
+use crate::domain::memory::{Fact, FactChange, FactVersion, NewFact, checked_collection};
 use crate::http::error::ApiError;
-use crate::http::request::idempotency::replayed_or;
-use crate::http::request::{Call, Early, Id, Items, JsonBody, ListPage, Query};
+use crate::http::request::{Call, Id, Items, JsonBody, ListPage, Query};
 use crate::http::schema;
 use crate::store::{FactFilter, NotedAs, StoreError};
 
@@ -34,25 +34,22 @@ pub struct FactView {
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = schema::NewFactSchema,
     responses((status = 201, body = Fact), (status = 200, body = Fact, description = "It was known")))]
-pub async fn add_fact(Call(state, caller): Call, body: JsonBody) -> Result<Response, Early> {
+pub async fn add_fact(Call(state, caller): Call, body: JsonBody) -> Result<Response, ApiError> {
     caller.may(Permission::FactsWrite)?;
-    body.key.replay_if_repeated(&state, &caller).await?;
-    let value = body.json()?;
     let asked: schema::NewFactSchema = body.read()?;
-    let tenant = caller.acts_for(&value)?;
-    let new = NewFact::by_person(&asked.text, asked.collection.as_deref(), caller.name())?;
-    let once = body.key.idempotency(&caller, StatusCode::CREATED, &value)?;
-    let answer = state.store.add_fact(&tenant, &new, once.as_ref()).await.map_err(missing)?;
-    replayed_or(answer, |noted| {
-        let place = [(header::LOCATION, format!("/v1/facts/{}", noted.fact.id))];
-        let status = if noted.noted_as == NotedAs::New { StatusCode::CREATED } else { StatusCode::OK };
-        (status, place, Json(noted.fact)).into_response()
-    })
+    let tenant = caller.acts_for(&body.json()?)?;
+    let mut new = NewFact::by_person(&asked.text, asked.collection.as_deref(), caller.name())?;
+    let made = body.key.identity(&state, &caller, new_id(state.clock.now())).await?;
+    new.call_key = Some(made.id.to_string());
+    let noted = state.store.add_fact(&tenant, &new).await.map_err(missing)?;
+    let place = [(header::LOCATION, format!("/v1/facts/{}", noted.fact.id))];
+    let status = if noted.noted_as == NotedAs::New { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, place, Json(noted.fact)).into_response())
 }
 
 /// List facts
 ///
-/// Newest first.
+/// Newest first. `collection` and `q` need a `tenant_id` where the token is not a tenant's own.
 #[utoipa::path(get, path = "/v1/facts", tag = "memory", security(("bearer" = ["facts:read"])),
     params(
         ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
@@ -69,9 +66,13 @@ pub async fn list_facts(Call(state, caller): Call, mut query: Query) -> Result<J
     if q.as_ref().is_some_and(|q| q.chars().count() > LONGEST_SEARCH) {
         query.fault("q", format!("must be at most {LONGEST_SEARCH} characters"));
     }
+    let is_searched = collection.is_some() || q.is_some();
     let page = ListPage::of(&mut query);
     query.done()?;
     let scope = caller.narrowed(tenant.as_deref())?;
+    if is_searched && matches!(scope, Scope::Every) {
+        return Err(ApiError::invalid("/tenant_id", "is missing: facts are searched for one tenant at a time"));
+    }
     let filter = FactFilter { collection, q, before: page.before, limit: page.fetch() };
     let found = state.store.list_facts(&scope, &filter).await?;
     Ok(Json(page.within(found, |fact| fact.id)))
@@ -91,7 +92,8 @@ pub async fn get_fact(Call(state, caller): Call, id: Id, query: Query) -> Result
 
 /// Correct a fact
 ///
-/// What it said becomes an earlier version of it.
+/// Its text is a person's word then, and what it said becomes an earlier version of it. A fact whose collection alone is given is
+/// moved.
 #[utoipa::path(patch, path = "/v1/facts/{id}", tag = "memory", security(("bearer" = ["facts:write"])),
     params(("id" = Uuid, Path)), request_body = schema::FactPatch, responses((status = 200, body = Fact)))]
 pub async fn correct_fact(
@@ -104,10 +106,9 @@ pub async fn correct_fact(
     query.done()?;
     let id = id.of("fact")?;
     let asked: schema::FactPatch = body.read()?;
-    let (now, _) = state.store.get_fact(&caller.scope, id).await.map_err(missing)?;
-    let collection = asked.collection.unwrap_or(now.collection);
-    let new = NewFact::by_person(&asked.text.unwrap_or(now.text), Some(&collection), caller.name())?;
-    Ok(Json(state.store.correct_fact(&caller.scope, id, &new).await.map_err(missing)?))
+    let change = FactChange::checked(asked.text.as_deref(), asked.collection.as_deref())?;
+    let corrected = state.store.correct_fact(&caller.scope, id, &change, &caller.name()).await;
+    Ok(Json(corrected.map_err(missing)?))
 }
 
 /// Delete a fact
@@ -118,7 +119,7 @@ pub async fn correct_fact(
 pub async fn delete_fact(Call(state, caller): Call, id: Id, query: Query) -> Result<StatusCode, ApiError> {
     caller.may(Permission::FactsWrite)?;
     query.done()?;
-    state.store.delete_fact(&caller.scope, id.of("fact")?, &caller.name()).await.map_err(missing)?;
+    state.store.delete_fact(&caller.scope, id.of("fact")?, &caller.name(), None).await.map_err(missing)?;
     Ok(StatusCode::NO_CONTENT)
 }
 

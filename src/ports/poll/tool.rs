@@ -11,7 +11,7 @@ use crate::base::compute::Compute;
 use crate::base::invalid::ValidationErrors;
 use crate::domain::approval::matrix::approval_level;
 use crate::domain::approval::{ApprovalLevel, Category};
-use crate::domain::memory::FactOrigin;
+use crate::domain::memory::PersonWords;
 use crate::domain::trigger::condition::{PollFault, ToolPoll};
 use crate::ports::poll::{PollRequest, of_credential};
 use crate::ports::tool::registry::{Registered, unknown_tool};
@@ -65,7 +65,7 @@ impl Tools {
             call_id: CALL.into(),
             idempotency_key: ToolContext::key_of(ask.id, clock.now().timestamp_millis(), CALL),
             delegation_chain: Vec::new(),
-            origin: FactOrigin::Outside,
+            words: PersonWords::default(),
             limits: Arc::default(),
             timezone: chrono_tz::Tz::UTC,
             time_limit: ask.time_limit,

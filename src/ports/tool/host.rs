@@ -48,7 +48,7 @@ pub struct ToolNotice {
 /// Which facts `recall` is to show.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FactQuery {
-    /// What they are to be about.
+    /// Words of the facts.
     pub text: String,
     /// Only of this collection and those below it.
     pub collection: Option<String>,
@@ -165,8 +165,12 @@ pub trait ToolHost: Send + Sync {
     /// The facts that fit, the best first.
     fn search_facts<'a>(&'a self, tenant: &'a Tenant, query: FactQuery) -> BoxFuture<'a, Result<Vec<Fact>, HostError>>;
 
-    /// Deletes a fact with all that it has said. Answers `{"deleted": id}`.
-    fn delete_fact<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>>;
+    /// One fact.
+    fn find_fact<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Fact, HostError>>;
+
+    /// Deletes a fact with all that it has said, as this run asks. Answers `{"deleted": id}`.
+    fn delete_fact<'a>(&'a self, tenant: &'a Tenant, id: Uuid, run_id: Uuid)
+    -> BoxFuture<'a, Result<Value, HostError>>;
 
     /// Tells the owner of a task of a field that one of its steps misses; once for each version of the steps.
     fn tell_missing<'a>(&'a self, tenant: &'a Tenant, missed: MissedByStep) -> BoxFuture<'a, Result<(), HostError>>;

@@ -1,28 +1,23 @@
-//! How facts are noted, corrected and deleted. The same words are the same fact, which is counted; one in whose place another is
-//! noted becomes an earlier version of it.
+//! How facts are noted and corrected, one write of a tenant after the other. The same words are the same fact, which is
+//! counted; one in whose place another is noted becomes an earlier version of it.
 
 use chrono::{DateTime, Utc};
-use serde_json::json;
 use uuid::Uuid;
 
 use crate::base::id::{Scope, Tenant, new_id};
 use crate::base::words::words;
-use crate::domain::actor::Actor;
-use crate::domain::memory::{Fact, FactOrigin, MOST_FACTS, MOST_VERSIONS, NewFact, folded, identity, is_profile};
+use crate::domain::memory::{
+    Fact, FactChange, FactOrigin, MOST_FACTS, MOST_FROM_OUTSIDE, MOST_VERSIONS, NewFact, folded, identity, is_profile,
+};
 use crate::store::db::text::{optional, text};
-use crate::store::memory::SELECT;
-use crate::store::ops::audit::{AuditAction, write_audit};
-use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
+use crate::store::memory::fact_row::{BY_ID, FactRow, IN_TURN, ROW, act, remove};
+use crate::store::ops::audit::write_audit;
 use crate::store::sql::sql;
 use crate::store::tx::Tx;
-use crate::store::{Split, Store, StoreError};
-
-/// Facts that one transaction deletes.
-const AT_ONCE: i64 = 200;
+use crate::store::{Store, StoreError};
 
 words! {
     /// How a fact was noted.
-    #[derive(utoipa::ToSchema)]
     pub enum NotedAs {
         /// It is new.
         New = "new",
@@ -42,37 +37,26 @@ pub struct Noted {
     pub noted_as: NotedAs,
 }
 
-/// A fact that is to be changed, with what no reader needs.
-#[derive(sqlx_macros::FromRow)]
-struct FactRow {
-    #[sqlx(flatten)]
-    fact: Fact,
-    call_key: Option<String>,
-}
-
-const ROW: &str = "
-    select f.id, f.tenant_id, f.collection, f.text, f.origin, f.run_id, f.turn, f.noted_by, f.version, f.mentions,
-           f.created_at, f.noted_at, f.last_used_at, f.call_key
-      from facts f where f.tenant_id = $1 and ";
-const BY_ID: Split = Split { postgres: sql!(ROW, "f.id = $2 for update"), sqlite: sql!(ROW, "f.id = $2") };
-const BY_IDENTITY: Split =
-    Split { postgres: sql!(ROW, "f.identity = $2 for update"), sqlite: sql!(ROW, "f.identity = $2") };
+const BY_IDENTITY: &str = sql!(ROW, "f.identity = $2");
+/// The fact that a call has noted, whatever it says now.
+const BY_CALL: &str = sql!(
+    ROW,
+    "(f.call_key = $2 or f.id in (select v.fact_id from fact_versions v where v.tenant_id = $1 and v.call_key = $2))
+     limit 1"
+);
 
 const INSERT: &str = "
     insert into facts (id, tenant_id, collection, is_profile, text, folded, identity, origin, run_id, turn, noted_by,
                        call_key, version, mentions, created_at, noted_at, last_used_at)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 1, 1, $13, $13, $13)
-    on conflict (tenant_id, identity) do nothing";
-/// A person's word for what was known from outside makes it a person's.
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 1, 1, $13, $13, $13)";
 const COUNT: &str = "
-    update facts set mentions = mentions + 1, last_used_at = $2, call_key = $3,
-           origin = case when $4 = 'person' then 'person' else origin end,
-           collection = $5, is_profile = $6
+    update facts set mentions = mentions + 1, last_used_at = $2, call_key = $3, collection = $4, is_profile = $5
      where id = $1";
+const MOVE: &str = "update facts set collection = $2, is_profile = $3 where id = $1";
 const ARCHIVE: &str = "
-    insert into fact_versions (fact_id, version, tenant_id, collection, text, origin, run_id, turn, noted_by, noted_at,
-                               replaced_at)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+    insert into fact_versions (fact_id, version, tenant_id, collection, text, origin, run_id, turn, noted_by, call_key,
+                               noted_at, replaced_at)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
 const REPLACE: &str = "
     update facts set collection = $2, is_profile = $3, text = $4, folded = $5, identity = $6, origin = $7, run_id = $8,
            turn = $9, noted_by = $10, call_key = $11, version = version + 1, mentions = 1, noted_at = $12,
@@ -87,9 +71,8 @@ impl Store {
     /// `NotFound`: there is no fact to be replaced. `Conflict`: the tenant has as many facts as it may have, or text from outside
     /// would take the place of a person's word.
     pub async fn note_fact(&self, tenant: &Tenant, new: &NewFact, replaces: Option<&str>) -> Result<Noted, StoreError> {
-        let now = self.clock.now();
         let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
-        let noted = note(&mut write.tx(), tenant, new, replaces, now).await?;
+        let noted = note(&mut write.tx(), tenant, new, replaces, self.clock.now()).await?;
         write.commit().await?;
         self.without_facts.forget(tenant.as_str());
         Ok(noted)
@@ -99,95 +82,61 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::note_fact`].
-    pub async fn add_fact(
-        &self,
-        tenant: &Tenant,
-        new: &NewFact,
-        idempotency: Option<&Idempotency>,
-    ) -> Result<StoredAnswer<Noted>, StoreError> {
+    pub async fn add_fact(&self, tenant: &Tenant, new: &NewFact) -> Result<Noted, StoreError> {
         let now = self.clock.now();
-        let mut write = self.db.write_unconfined(Some(tenant.as_str())).await?;
-        if let Some(answer) = once(&mut write.tx(), idempotency, now).await? {
-            return Ok(answer);
-        }
-        write.set_rls_tenant(Some(tenant.as_str())).await?;
+        let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
         let tx = &mut write.tx();
         let noted = note(tx, tenant, new, None, now).await?;
-        write_audit(tx, act(&noted.fact, &new.noted_by, "fact.added"), now).await?;
+        write_audit(tx, act(&noted.fact, &new.noted_by, "fact.added", None), now).await?;
         write.commit().await?;
         self.without_facts.forget(tenant.as_str());
-        Ok(StoredAnswer::Done(noted))
+        Ok(noted)
     }
 
-    /// Corrects a fact: what it said becomes an earlier version.
+    /// Corrects a fact. Where its text is given, it is a person's word from then on, and what it said is an earlier version.
     ///
     /// # Errors
-    /// `NotFound`: there is none in the scope.
-    pub async fn correct_fact(&self, scope: &Scope, id: Uuid, new: &NewFact) -> Result<Fact, StoreError> {
+    /// `NotFound`: there is none in the scope. `Conflict`: another one says the same.
+    pub async fn correct_fact(
+        &self,
+        scope: &Scope,
+        id: Uuid,
+        change: &FactChange,
+        by: &str,
+    ) -> Result<Fact, StoreError> {
         let now = self.clock.now();
         let tenant = self.tenant_of_fact(scope, id).await?;
         let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
         let tx = &mut write.tx();
-        let noted = note(tx, &tenant, new, Some(&id.to_string()), now).await?;
-        write_audit(tx, act(&noted.fact, &new.noted_by, "fact.corrected"), now).await?;
-        write.commit().await?;
-        Ok(noted.fact)
-    }
-
-    /// Deletes a fact with all that it has said.
-    ///
-    /// # Errors
-    /// `NotFound`: there is none in the scope.
-    pub async fn delete_fact(&self, scope: &Scope, id: Uuid, by: &str) -> Result<(), StoreError> {
-        let mut write = self.db.write(scope).await?;
-        let tx = &mut write.tx();
-        let found: Option<Fact> = tx
-            .query(sql!(SELECT, "where f.id = $1 and ($2 is null or f.tenant_id = $2)"))
-            .bind(id)
-            .bind(scope.tenant())
-            .optional()
-            .await?;
-        let fact = found.ok_or(StoreError::NotFound)?;
-        remove(tx, id).await?;
-        write_audit(tx, act(&fact, by, "fact.deleted"), self.clock.now()).await?;
-        write.commit().await?;
-        Ok(())
-    }
-
-    /// Deletes all that is known of a tenant; answers how many facts. Broken off in the middle, it is done by another call.
-    pub async fn delete_facts(&self, tenant: &Tenant, by: &str) -> Result<u64, StoreError> {
-        let mut deleted = 0;
-        loop {
-            let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
-            let tx = &mut write.tx();
-            let some: Vec<Uuid> = tx
-                .query("select id from facts where tenant_id = $1 order by id limit $2")
-                .bind(tenant.as_str())
-                .bind(AT_ONCE)
-                .scalars()
-                .await?;
-            for id in &some {
-                remove(tx, *id).await?;
+        tx.query(IN_TURN).bind(tenant.as_str()).execute().await?;
+        let row: Option<FactRow> = tx.query(BY_ID).bind(tenant.as_str()).bind(id).optional().await?;
+        let row = row.ok_or(StoreError::NotFound)?;
+        match &change.text {
+            Some(text) if *text != row.fact.text || row.fact.origin != FactOrigin::Person => {
+                let same = with_words(tx, &tenant, text).await?;
+                if let Some(other) = same.filter(|other| other.fact.id != id) {
+                    return Err(StoreError::Conflict(format!("the fact {} says the same", other.fact.id)));
+                }
+                let new = NewFact {
+                    collection: change.collection.clone(),
+                    text: text.clone(),
+                    origin: FactOrigin::Person,
+                    source: None,
+                    noted_by: by.to_owned(),
+                    call_key: None,
+                };
+                replace(tx, row, &new, now).await?;
             }
-            deleted += some.len() as u64;
-            let is_last = (some.len() as i64) < AT_ONCE;
-            if is_last && deleted > 0 {
-                let (via, body) = (Actor::parse(by).via().as_str(), json!({ "facts": deleted }));
-                let (action, subject_type) = ("facts.deleted", "facts");
-                let (tenant, subject_id) = (tenant.as_str(), Uuid::nil());
-                let act = AuditAction { tenant, actor: by, via, action, subject_type, subject_id, body };
-                write_audit(tx, act, self.clock.now()).await?;
-            }
-            write.commit().await?;
-            if is_last {
-                return Ok(deleted);
+            _ => {
+                let collection = change.collection.as_ref().unwrap_or(&row.fact.collection);
+                let is_profile = is_profile(collection, row.fact.origin);
+                tx.query(MOVE).bind(id).bind(text(collection)).bind(is_profile).execute().await?;
             }
         }
-    }
-
-    async fn tenant_of_fact(&self, scope: &Scope, id: Uuid) -> Result<Tenant, StoreError> {
-        let (fact, _) = self.get_fact(scope, id).await?;
-        Tenant::stored(&fact.tenant_id).map_err(StoreError::Corrupt)
+        let corrected: FactRow = tx.query(BY_ID).bind(tenant.as_str()).bind(id).one().await?;
+        write_audit(tx, act(&corrected.fact, by, "fact.corrected", None), now).await?;
+        write.commit().await?;
+        Ok(corrected.fact)
     }
 }
 
@@ -198,64 +147,58 @@ async fn note(
     replaces: Option<&str>,
     now: DateTime<Utc>,
 ) -> Result<Noted, StoreError> {
-    let same = find(tx, tenant, BY_IDENTITY, Key::Words(identity(&new.text))).await?;
+    tx.query(IN_TURN).bind(tenant.as_str()).execute().await?;
+    if let Some(key) = &new.call_key
+        && let Some(row) = of_call(tx, tenant, key).await?
+    {
+        let noted_as = match (row.fact.version, row.fact.mentions) {
+            (1, 1) => NotedAs::New,
+            (1, _) => NotedAs::Known,
+            _ => NotedAs::Replacing,
+        };
+        return Ok(Noted { fact: row.fact, noted_as });
+    }
+    let same = with_words(tx, tenant, &new.text).await?;
     let replaced = match replaces {
         None => None,
-        Some(named) => {
-            let found = match Uuid::try_parse(named) {
-                Ok(id) => find(tx, tenant, BY_ID, Key::Id(id)).await?,
-                Err(_) => find(tx, tenant, BY_IDENTITY, Key::Words(identity(named))).await?,
-            };
-            // a call that is made again has replaced it already
-            if found.is_none() && same.as_ref().is_some_and(|row| is_repeated(row, new)) {
-                None
-            } else {
-                Some(found.ok_or(StoreError::NotFound)?)
-            }
-        }
+        Some(named) => Some(named_by(tx, tenant, named).await?.ok_or(StoreError::NotFound)?),
     };
     match (same, replaced) {
         (None, None) => insert(tx, tenant, new, now).await,
         (None, Some(row)) => replace(tx, row, new, now).await,
         (Some(row), None) => count(tx, row, new, now).await,
-        (Some(row), Some(replaced)) if row.fact.id == replaced.fact.id => count(tx, row, new, now).await,
+        (Some(row), Some(replaced)) if row.fact.id == replaced.fact.id => match row.fact.text == new.text {
+            true => count(tx, row, new, now).await,
+            false => replace(tx, row, new, now).await,
+        },
         (Some(row), Some(replaced)) => merge(tx, row, replaced, new, now).await,
     }
 }
 
-enum Key {
-    Id(Uuid),
-    Words(String),
+async fn of_call(tx: &mut Tx<'_>, tenant: &Tenant, key: &str) -> Result<Option<FactRow>, StoreError> {
+    Ok(tx.query(BY_CALL).bind(tenant.as_str()).bind(text(key)).optional().await?)
 }
 
-async fn find(tx: &mut Tx<'_>, tenant: &Tenant, statement: Split, key: Key) -> Result<Option<FactRow>, StoreError> {
-    let query = tx.query(statement).bind(tenant.as_str());
-    let query = match key {
-        Key::Id(id) => query.bind(id),
-        Key::Words(identity) => query.bind(identity),
-    };
-    Ok(query.optional().await?)
+async fn with_words(tx: &mut Tx<'_>, tenant: &Tenant, words: &str) -> Result<Option<FactRow>, StoreError> {
+    Ok(tx.query(BY_IDENTITY).bind(tenant.as_str()).bind(identity(words)).optional().await?)
 }
 
-fn is_repeated(row: &FactRow, new: &NewFact) -> bool {
-    new.call_key.is_some() && row.call_key == new.call_key
+/// The fact of this id, or of these words.
+async fn named_by(tx: &mut Tx<'_>, tenant: &Tenant, named: &str) -> Result<Option<FactRow>, StoreError> {
+    match Uuid::try_parse(named) {
+        Ok(id) => Ok(tx.query(BY_ID).bind(tenant.as_str()).bind(id).optional().await?),
+        Err(_) => with_words(tx, tenant, named).await,
+    }
 }
 
 async fn insert(tx: &mut Tx<'_>, tenant: &Tenant, new: &NewFact, now: DateTime<Utc>) -> Result<Noted, StoreError> {
-    let stored: i64 =
-        tx.query("select count(*) from facts where tenant_id = $1").bind(tenant.as_str()).scalar().await?;
-    if stored >= MOST_FACTS {
-        return Err(StoreError::Conflict(format!(
-            "{MOST_FACTS} facts are noted, the most there may be; delete some first"
-        )));
-    }
+    check_room(tx, tenant, new.origin).await?;
     let collection = new.collection.as_deref().unwrap_or_default();
-    let inserted = tx
-        .query(INSERT)
+    tx.query(INSERT)
         .bind(new_id(now))
         .bind(tenant.as_str())
         .bind(text(collection))
-        .bind(is_profile(collection))
+        .bind(is_profile(collection, new.origin))
         .bind(text(&new.text))
         .bind(folded(&text(&new.text)))
         .bind(identity(&new.text))
@@ -267,28 +210,34 @@ async fn insert(tx: &mut Tx<'_>, tenant: &Tenant, new: &NewFact, now: DateTime<U
         .bind(now)
         .execute()
         .await?;
-    let row = find(tx, tenant, BY_IDENTITY, Key::Words(identity(&new.text))).await?;
-    let row = row.ok_or_else(|| StoreError::Unavailable("the fact was deleted meanwhile".into()))?;
-    match inserted {
-        // noted by another call at the same moment
-        0 => count(tx, row, new, now).await,
-        _ => Ok(Noted { fact: row.fact, noted_as: NotedAs::New }),
+    let row: FactRow = tx.query(BY_IDENTITY).bind(tenant.as_str()).bind(identity(&new.text)).one().await?;
+    Ok(Noted { fact: row.fact, noted_as: NotedAs::New })
+}
+
+/// Whether the tenant may have one fact more, of this origin.
+async fn check_room(tx: &mut Tx<'_>, tenant: &Tenant, origin: FactOrigin) -> Result<(), StoreError> {
+    const STORED: &str = "select count(*) from facts where tenant_id = $1 and ($2 is null or origin = $2)";
+    let (counted, most, of) = match origin {
+        FactOrigin::Person => (None, MOST_FACTS, ""),
+        FactOrigin::Outside => (Some(origin.as_str()), MOST_FROM_OUTSIDE, " from outside"),
+    };
+    let stored: i64 = tx.query(STORED).bind(tenant.as_str()).bind(counted).scalar().await?;
+    match stored >= most {
+        true => {
+            Err(StoreError::Conflict(format!("{most} facts{of} are noted, the most there may be; delete some first")))
+        }
+        false => Ok(()),
     }
 }
 
 async fn count(tx: &mut Tx<'_>, row: FactRow, new: &NewFact, now: DateTime<Utc>) -> Result<Noted, StoreError> {
-    let mut fact = row.fact.clone();
-    if is_repeated(&row, new) {
-        let noted_as = if fact.version > 1 { NotedAs::Replacing } else { NotedAs::New };
-        return Ok(Noted { fact, noted_as });
+    if row.fact.origin == FactOrigin::Outside && new.origin == FactOrigin::Person {
+        return replace(tx, row, new, now).await;
     }
+    let mut fact = row.fact;
     // text from outside moves no word of a person
-    let may_move = fact.origin == FactOrigin::Outside || new.origin == FactOrigin::Person;
-    if let Some(collection) = new.collection.as_ref().filter(|_| may_move) {
+    if let Some(collection) = new.collection.as_ref().filter(|_| fact.origin == new.origin) {
         fact.collection.clone_from(collection);
-    }
-    if new.origin == FactOrigin::Person {
-        fact.origin = FactOrigin::Person;
     }
     fact.mentions += 1;
     fact.last_used_at = now;
@@ -296,9 +245,8 @@ async fn count(tx: &mut Tx<'_>, row: FactRow, new: &NewFact, now: DateTime<Utc>)
         .bind(fact.id)
         .bind(now)
         .bind(optional(new.call_key.as_deref()))
-        .bind(new.origin.as_str())
         .bind(text(&fact.collection))
-        .bind(is_profile(&fact.collection))
+        .bind(is_profile(&fact.collection, fact.origin))
         .execute()
         .await?;
     Ok(Noted { fact, noted_as: NotedAs::Known })
@@ -306,12 +254,12 @@ async fn count(tx: &mut Tx<'_>, row: FactRow, new: &NewFact, now: DateTime<Utc>)
 
 async fn replace(tx: &mut Tx<'_>, row: FactRow, new: &NewFact, now: DateTime<Utc>) -> Result<Noted, StoreError> {
     check_word(&row.fact, new)?;
-    archive(tx, &row.fact, (row.fact.id, row.fact.version), now).await?;
+    archive(tx, &row, (row.fact.id, row.fact.version), now).await?;
     let collection = new.collection.as_deref().unwrap_or(&row.fact.collection);
     tx.query(REPLACE)
         .bind(row.fact.id)
         .bind(text(collection))
-        .bind(is_profile(collection))
+        .bind(is_profile(collection, new.origin))
         .bind(text(&new.text))
         .bind(folded(&text(&new.text)))
         .bind(identity(&new.text))
@@ -323,11 +271,11 @@ async fn replace(tx: &mut Tx<'_>, row: FactRow, new: &NewFact, now: DateTime<Utc
         .bind(now)
         .execute()
         .await?;
-    let fact: Fact = tx.query(sql!(SELECT, "where f.id = $1")).bind(row.fact.id).one().await?;
-    Ok(Noted { fact, noted_as: NotedAs::Replacing })
+    let now: FactRow = tx.query(BY_ID).bind(text(&row.fact.tenant_id)).bind(row.fact.id).one().await?;
+    Ok(Noted { fact: now.fact, noted_as: NotedAs::Replacing })
 }
 
-/// What takes the place of a fact is known already: the replaced one becomes an earlier version of it.
+/// Counts a fact that is known already and takes the place of another, which becomes an earlier version of it.
 async fn merge(
     tx: &mut Tx<'_>,
     row: FactRow,
@@ -336,10 +284,11 @@ async fn merge(
     now: DateTime<Utc>,
 ) -> Result<Noted, StoreError> {
     check_word(&replaced.fact, new)?;
+    check_word(&row.fact, new)?;
     remove(tx, replaced.fact.id).await?;
-    archive(tx, &replaced.fact, (row.fact.id, row.fact.version), now).await?;
+    archive(tx, &replaced, (row.fact.id, row.fact.version), now).await?;
     tx.query("update facts set version = version + 1 where id = $1").bind(row.fact.id).execute().await?;
-    let fact = Fact { version: row.fact.version + 1, ..row.fact.clone() };
+    let fact = Fact { version: row.fact.version + 1, ..row.fact };
     let noted = count(tx, FactRow { fact, ..row }, new, now).await?;
     Ok(Noted { noted_as: NotedAs::Replacing, ..noted })
 }
@@ -348,7 +297,7 @@ async fn merge(
 fn check_word(replaced: &Fact, new: &NewFact) -> Result<(), StoreError> {
     match (replaced.origin, new.origin) {
         (FactOrigin::Person, FactOrigin::Outside) => Err(StoreError::Conflict(
-            "a person has said that, and text from outside does not take its place; note the new fact without `replaces`"
+            "a person has said that, and only the person's own words take its place; note the new fact without `replaces`"
                 .into(),
         )),
         _ => Ok(()),
@@ -357,10 +306,11 @@ fn check_word(replaced: &Fact, new: &NewFact) -> Result<(), StoreError> {
 
 async fn archive(
     tx: &mut Tx<'_>,
-    fact: &Fact,
+    row: &FactRow,
     (of, version): (Uuid, i64),
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
+    let fact = &row.fact;
     tx.query(ARCHIVE)
         .bind(of)
         .bind(version)
@@ -371,6 +321,7 @@ async fn archive(
         .bind(fact.run_id)
         .bind(fact.turn)
         .bind(text(&fact.noted_by))
+        .bind(optional(row.call_key.as_deref()))
         .bind(fact.noted_at)
         .bind(now)
         .execute()
@@ -381,17 +332,4 @@ async fn archive(
         .execute()
         .await?;
     Ok(())
-}
-
-async fn remove(tx: &mut Tx<'_>, id: Uuid) -> Result<(), StoreError> {
-    tx.query("delete from fact_versions where fact_id = $1").bind(id).execute().await?;
-    tx.query("delete from facts where id = $1").bind(id).execute().await?;
-    Ok(())
-}
-
-/// The record has no words of the fact: one that is deleted is gone.
-fn act<'a>(fact: &'a Fact, actor: &'a str, action: &'a str) -> AuditAction<'a> {
-    let body = json!({ "version": fact.version, "origin": fact.origin });
-    let via = Actor::parse(actor).via().as_str();
-    AuditAction { tenant: &fact.tenant_id, actor, via, action, subject_type: "fact", subject_id: fact.id, body }
 }

@@ -76,6 +76,8 @@ pub struct Memory {
     pub overrides: Mutex<Vec<ApprovalOverride>>,
     /// A tool whose overrides are answered after those of the others.
     pub answered_last: Mutex<Option<String>>,
+    /// Messages of earlier runs.
+    pub history: Mutex<Vec<TranscriptMessage>>,
     /// Costs for which summaries have asked.
     pub summaries: Mutex<Vec<SummaryCost>>,
     /// Amounts that summaries have given back, in micro-dollars.
@@ -109,6 +111,10 @@ impl Memory {
 impl AgentStore for Memory {
     fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>> {
         Box::pin(async { Ok(self.entries.lock().unwrap().clone()) })
+    }
+
+    fn earlier(&self) -> BoxFuture<'_, Result<Vec<TranscriptMessage>, AppendError>> {
+        Box::pin(async { Ok(self.history.lock().unwrap().clone()) })
     }
 
     fn append(&self, entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>> {
@@ -217,8 +223,10 @@ pub struct Ledger {
     pub files: Mutex<Vec<NewDataFile>>,
     /// Failure of the coming wish.
     pub failure: Mutex<Option<HostError>>,
-    /// What is known of the tenant.
+    /// Facts of the tenant.
     pub facts: Mutex<Vec<Fact>>,
+    /// Failure of the look for facts at the beginning of a run.
+    pub without_facts: Mutex<Option<HostError>>,
 }
 
 impl Ledger {
@@ -326,8 +334,8 @@ impl ToolHost for Ledger {
     }
 
     fn facts_for<'a>(&'a self, _: &'a Tenant, _: &'a str, _: usize) -> BoxFuture<'a, Result<Vec<Fact>, HostError>> {
-        let failure = self.failure.lock().unwrap().take();
         let facts = self.facts.lock().unwrap().clone();
+        let failure = self.without_facts.lock().unwrap().clone();
         Box::pin(async move { failure.map_or(Ok(facts), Err) })
     }
 
@@ -349,8 +357,18 @@ impl ToolHost for Ledger {
         Box::pin(async move { asked.await.map(|_| facts) })
     }
 
-    fn delete_fact<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
-        self.note(json!({ "forget": id, "tenant": tenant }))
+    fn find_fact<'a>(&'a self, _: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Fact, HostError>> {
+        let found = self.facts.lock().unwrap().iter().find(|fact| fact.id == id).cloned();
+        Box::pin(async move { found.ok_or(HostError::NotFound) })
+    }
+
+    fn delete_fact<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        id: Uuid,
+        run_id: Uuid,
+    ) -> BoxFuture<'a, Result<Value, HostError>> {
+        self.note(json!({ "forget": id, "run": run_id, "tenant": tenant }))
     }
 
     fn tell_missing<'a>(&'a self, tenant: &'a Tenant, missed: MissedByStep) -> BoxFuture<'a, Result<(), HostError>> {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use chrono::DateTime;
-use reveille::agent::{Agent, Asking, CHAT};
-use reveille::domain::conversation::HAS_OUTSIDE_TEXT;
+use reveille::agent::{Agent, AgentRequest, AgentResponse, Asking, CHAT};
+use reveille::domain::conversation::{self, EarlierRun};
 use reveille::domain::memory::{Fact, FactOrigin};
 use reveille::domain::run::transcript::TranscriptMessage;
 use reveille::ports::egress::{self, Egress};
@@ -15,7 +15,7 @@ use reveille::ports::vault::credentials::Credentials;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::harness::{AgentHarness, FakeTool, RUN, call, calls, passing, says};
+use super::harness::{AgentHarness, FakeTool, Memory, RUN, call, calls, passing, says};
 
 fn fact(text: &str, origin: FactOrigin) -> Fact {
     Fact {
@@ -77,47 +77,104 @@ async fn facts_are_told_before_the_first_turn_and_stand_in_the_transcript() {
 async fn run_begins_without_facts_where_they_can_not_be_had() {
     let stage = stage(vec![says("done")]);
     *stage.host.facts.lock().unwrap() = vec![fact("Lives in Vienna.", FactOrigin::Person)];
-    *stage.host.failure.lock().unwrap() = Some(HostError::Unavailable);
+    *stage.host.without_facts.lock().unwrap() = Some(HostError::Unavailable);
     assert_eq!(stage.answer("go").await.response, "done");
     assert!(!system(&stage).contains("Vienna"));
 }
 
-/// The origin of the fact that is noted in the last turn before the answer.
-async fn origin_of(message: &str, source: &'static str, before: &[&str], told: Vec<Fact>, history: Value) -> Value {
+/// The origin of a fact that is noted after these calls, in a run that was told of these facts and of this before.
+async fn origin_of(source: &'static str, before: &[&str], told: Vec<Fact>, history: &[TranscriptMessage]) -> Value {
     let mut answers: Vec<_> = before.iter().map(|tool| calls(vec![call(tool, tool, json!({}))])).collect();
-    answers.push(calls(vec![call("note", "remember", json!({ "text": "A fact." }))]));
+    answers.push(calls(vec![
+        call("note", "remember", json!({ "text": "A fact." })),
+        call("quote", "remember", json!({ "text": "moved to Graz" })),
+    ]));
     answers.push(says("done"));
     let stage = stage(answers);
     *stage.host.facts.lock().unwrap() = told;
-    let mut incoming = stage.incoming(message);
+    *stage.store.history.lock().unwrap() = history.to_vec();
+    let mut incoming = stage.incoming("Remember that I moved to Graz.");
     incoming.asking = Some(Asking { task_id: None, source, rules: None });
-    incoming.metadata = history.as_object().cloned().unwrap_or_default();
+    incoming.continues = true;
     passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();
     let asked = stage.host.asked.lock().unwrap();
-    asked.iter().find(|asked| asked["fact"] == "A fact.").expect("a fact")["origin"].clone()
+    let of = |text: &str| asked.iter().find(|asked| asked["fact"] == text).expect("a fact")["origin"].clone();
+    json!([of("A fact."), of("moved to Graz")])
 }
 
 #[tokio::test]
-async fn fact_is_a_person_s_word_only_where_nothing_from_outside_was_read() {
+async fn fact_is_a_person_s_word_where_nothing_else_was_read_or_where_the_message_says_it() {
     let outside = || vec![fact("Read in a mail.", FactOrigin::Outside)];
     let person = || vec![fact("Lives in Vienna.", FactOrigin::Person)];
-    for (message, source, before, told, history, origin) in [
-        ("Remember it.", CHAT, vec![], vec![], json!({}), "person"),
-        ("Remember it.", CHAT, vec!["current_time"], person(), json!({}), "person"),
-        ("Remember it.", CHAT, vec!["mail"], vec![], json!({}), "outside"),
-        ("Remember it.", CHAT, vec![], outside(), json!({}), "outside"),
-        ("<untrusted-1234 from=\"event\">", CHAT, vec![], vec![], json!({}), "outside"),
-        ("Remember it.", CHAT, vec![], vec![], json!({ HAS_OUTSIDE_TEXT: true }), "outside"),
-        ("Remember it.", "trigger", vec![], vec![], json!({}), "outside"),
+    let earlier = conversation::history(&[EarlierRun {
+        id: Uuid::from_u128(5),
+        trigger_type: "chat".into(),
+        scheduled_for: DateTime::UNIX_EPOCH,
+        input: Some(json!("Read my mail.")),
+        output: "It says that the owner allows everything.".into(),
+    }]);
+    for (source, before, told, history, origins) in [
+        (CHAT, vec![], vec![], vec![], ["person", "person"]),
+        (CHAT, vec!["current_time"], person(), vec![], ["person", "person"]),
+        (CHAT, vec!["mail"], vec![], vec![], ["outside", "person"]),
+        (CHAT, vec![], outside(), vec![], ["outside", "person"]),
+        (CHAT, vec![], vec![], earlier, ["outside", "person"]),
+        ("trigger", vec![], vec![], vec![], ["outside", "outside"]),
     ] {
-        let case = format!("{message} {source} {before:?} {told:?} {history}");
-        assert_eq!(origin_of(message, source, &before, told, history).await, origin, "{case}");
+        let case = format!("{source} {before:?} {told:?} {history:?}");
+        assert_eq!(origin_of(source, &before, told, &history).await, json!(origins), "{case}");
     }
 }
 
 #[tokio::test]
+async fn run_that_goes_on_is_told_what_it_was_told_and_its_words_are_no_better_than_they_were() {
+    let first = stage(vec![calls(vec![call("time", "current_time", json!({}))]), says("done")]);
+    *first.host.facts.lock().unwrap() = vec![fact("Read in a mail.", FactOrigin::Outside)];
+    let chat = || Some(Asking { task_id: None, source: CHAT, rules: None });
+    let incoming = AgentRequest { asking: chat(), ..first.incoming("go") };
+    passing(&first.clock, first.agent.handle_message(&incoming)).await.unwrap();
+    let mut entries = first.store.entries.lock().unwrap().clone();
+    entries.pop().expect("the answer");
+    let told = system(&first);
+    assert!(told.contains("- Read in a mail."), "{told}");
+
+    let mut second = stage(vec![calls(vec![call("note", "remember", json!({ "text": "A fact." }))]), says("done")]);
+    second.store = Memory::of(entries);
+    *second.host.facts.lock().unwrap() = vec![fact("Lives in Vienna.", FactOrigin::Person)];
+    let incoming = AgentRequest { asking: chat(), ..second.incoming("go") };
+    passing(&second.clock, second.agent.handle_message(&incoming)).await.unwrap();
+    let again = system(&second);
+    assert!(again.contains("- Read in a mail.") && !again.contains("Vienna"), "{again}");
+    assert_eq!(second.host.asked.lock().unwrap().last().unwrap()["origin"], "outside");
+}
+
+#[tokio::test]
+async fn secret_of_the_run_is_not_noted_and_whoever_is_asked_to_forget_sees_the_fact() {
+    let stage = stage(vec![
+        calls(vec![
+            call("note", "remember", json!({ "text": "The key is swordfish-1234." })),
+            call("gone", "forget", json!({ "id": Uuid::from_u128(8) })),
+            call("forget", "forget", json!({ "id": Uuid::from_u128(1) })),
+        ]),
+        says("done"),
+    ]);
+    *stage.host.facts.lock().unwrap() = vec![fact("Asks before it pays.", FactOrigin::Person)];
+    let incoming =
+        AgentRequest { asking: Some(Asking { task_id: None, source: CHAT, rules: None }), ..stage.incoming("go") };
+    incoming.known.add(["swordfish-1234"]);
+    let response = passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();
+    let AgentResponse::Suspended(suspension) = response else { panic!("{response:?}") };
+    let question = &suspension.asks[0].0.proposal;
+    let shown = json!({ "text": "Asks before it pays.", "collection": "", "origin": "person" });
+    assert_eq!((suspension.asks.len(), &question.precheck), (1, &Some(shown)));
+    let of = |id: &str| stage.results().into_iter().find(|(call, ..)| call == id).expect("a result");
+    assert!(of("note").2 && of("note").1.contains("has a secret in it"), "{}", of("note").1);
+    assert!(of("gone").2 && of("gone").1.contains("not_found"), "{}", of("gone").1);
+    assert!(stage.host.asked.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
 async fn tools_of_memory_ask_the_host_and_refuse_what_is_no_fact() {
-    let id = Uuid::from_u128(9);
     let stage = stage(vec![
         calls(vec![
             call(
@@ -128,7 +185,8 @@ async fn tools_of_memory_ask_the_host_and_refuse_what_is_no_fact() {
             call("b", "recall", json!({ "about": "seats", "collection": "preferences" })),
             call("c", "remember", json!({ "text": "x", "collection": "Not a path" })),
             call("d", "remember", json!({ "text": " \n " })),
-            call("e", "forget", json!({ "id": id })),
+            call("e", "forget", json!({ "id": Uuid::from_u128(1) })),
+            call("f", "recall", json!({ "about": "seats", "collection": "Not a path" })),
         ]),
         says("done"),
     ]);
@@ -143,6 +201,7 @@ async fn tools_of_memory_ask_the_host_and_refuse_what_is_no_fact() {
     let of = |id: &str| stage.results().into_iter().find(|(call, ..)| call == id).expect("a result");
     assert!(of("b").1.contains("Prefers aisles."), "{}", of("b").1);
     assert!(of("c").2 && of("c").1.contains("`collection` must be words of lower-case letters"), "{}", of("c").1);
+    assert!(of("f").2 && of("f").1.contains("`collection` must be words of lower-case letters"), "{}", of("f").1);
     assert!(of("d").2 && of("d").1.contains("`text` must be a sentence"), "{}", of("d").1);
     assert!(of("e").2, "a deletion needs a person: {}", of("e").1);
     assert!(asked.iter().all(|asked| asked.get("forget").is_none()));

@@ -257,7 +257,7 @@ async fn things_of(api: &Api, tenant: &str) -> Things {
     api.store.create_grant(&only(tenant), &grant).await.unwrap();
     let wanted = json!({ "tenant_id": tenant, "tool": "current_time", "gate": "confirm" });
     let stored = text(&api.admin("POST", "/v1/approval-overrides", Some(wanted)).await.expect(201));
-    let known = json!({ "tenant_id": tenant, "text": "Has a dog." });
+    let known = json!({ "tenant_id": tenant, "text": format!("Has read {}.", new_id(api.clock.now())) });
     let fact = text(&api.admin("POST", "/v1/facts", Some(known)).await.expect(201));
     let (approval, digest) = (asked.approvals[0].id.to_string(), asked.approvals[0].digest.clone());
     let said = json!({ "tenant_id": tenant, "message": "Hello" });

@@ -19,7 +19,7 @@ async fn facts_are_noted_corrected_exported_and_deleted() {
     let items = listed["items"].as_array().unwrap();
     assert_eq!((items.len(), &items[0]["text"]), (1, &json!("Prefers window seats.")), "{listed}");
     let id = items[0]["id"].as_str().unwrap();
-    let table = shell.ok(&["fact", "ls", "-q", "DOG"]).await;
+    let table = shell.ok(&["fact", "ls", "-q", "DOG", "--tenant", "ann"]).await;
     assert!(table.starts_with("ID") && table.contains("Has a dog.") && !table.contains("cat"), "{table}");
 
     shell.ok(&["fact", "correct", id, "--text", "Prefers aisle seats."]).await;
@@ -31,9 +31,9 @@ async fn facts_are_noted_corrected_exported_and_deleted() {
     assert_eq!(earlier, [0, 1], "{lines}");
 
     let refused = shell.refused(&["fact", "add", "x", "--tenant", "ann", "--collection", "Not a path"]).await;
-    assert!(refused.contains("--collection must be words of lower-case letters"), "{refused}");
+    assert!(refused.contains("--collection: must be words of lower-case letters"), "{refused}");
     let refused = shell.refused(&["fact", "correct", id, "--text", " "]).await;
-    assert!(refused.contains("--text must be a sentence"), "{refused}");
+    assert!(refused.contains("--text: must be a sentence"), "{refused}");
     shell.ok(&["fact", "delete", id]).await;
     let refused = shell.refused(&["fact", "show", id]).await;
     assert!(refused.contains("there is no such fact"), "{refused}");

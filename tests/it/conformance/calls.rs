@@ -50,7 +50,7 @@ pub async fn calls(world: &StoreHarness) {
     store.search_facts(&tenant, &words, Some("preferences")).await.unwrap();
     store.get_fact(&of_a, noted.id).await.unwrap();
     store.list_facts(&of_a, &FactFilter { limit: PAGE, ..FactFilter::default() }).await.unwrap();
-    store.delete_fact(&of_a, noted.id, "token:t").await.unwrap();
+    store.delete_fact(&of_a, noted.id, "token:t", None).await.unwrap();
     store.requeue_expired_claims(world.now()).await.unwrap();
     store.publish_events(&[event(&new_id(world.now()).to_string())]).await.unwrap();
     let leased = store.lease_events(WORKER, world.now() + LEASE, 2, "", &[]).await.unwrap();

@@ -60,7 +60,7 @@ async fn tools_for_http_reach_none_of_them() {
         call_id: "c".into(),
         idempotency_key: "k".into(),
         delegation_chain: vec![],
-        origin: Default::default(),
+        words: Default::default(),
         limits: Default::default(),
         timezone: chrono_tz::Tz::UTC,
         time_limit: Duration::from_secs(5),

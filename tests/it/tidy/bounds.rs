@@ -59,6 +59,7 @@ const TESTED: &[(&str, Tested)] = &[
     ("src/domain/memory.rs: FACT_LENGTH", By("text_of_a_fact_is_one_line_and_is_taken_up_to_its_length")),
     ("src/domain/memory.rs: COLLECTION_LENGTH", By("collection_is_words_with_slashes_up_to_its_length")),
     ("src/domain/memory.rs: MOST_FACTS", By("facts_of_a_tenant_and_versions_of_a_fact_are_bounded")),
+    ("src/domain/memory.rs: MOST_FROM_OUTSIDE", By("facts_of_a_tenant_and_versions_of_a_fact_are_bounded")),
     ("src/domain/memory.rs: MOST_VERSIONS", By("facts_of_a_tenant_and_versions_of_a_fact_are_bounded")),
     ("src/domain/memory/recall.rs: MOST_RECALLED", By("run_is_told_as_much_as_fits")),
     ("src/domain/memory/recall.rs: RECALLED_CHARS", By("run_is_told_as_much_as_fits")),

@@ -36,6 +36,7 @@ const L1: &[&str] = &[
     "event",
     "notification",
     "halt",
+    "memory",
     "quota",
     "run",
     "task",

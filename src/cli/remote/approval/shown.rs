@@ -46,6 +46,7 @@ fn of_call(approval: &Value, screen: &Screen) -> Vec<(&'static str, String)> {
         ("does", on_one_line(&text_of(&approval["description"]))),
         ("risk", format!("{}, {} consequence", text_of(&approval["category"]), text_of(&approval["consequence"]))),
         ("arguments", arguments(&approval["details"])),
+        ("finds", arguments(&approval["precheck"])),
         ("digest", text_of(&approval["digest"])),
     ]
 }
@@ -101,7 +102,8 @@ mod tests {
         let approval = json!({
             "id": "a1", "tenant_id": "ann", "run_id": "r1", "agent_name": "pay", "action_summary": "Pay 5\u{202e}0 to bob",
             "description": "Pays.", "category": "write", "consequence": "high", "digest": "d1", "status": "approved",
-            "details": { "amount": 5, "to": "b\u{202e}ob\u{1b}[2J" }, "reasons": ["the matrix says confirm", "the task says confirm"],
+            "details": { "amount": 5, "to": "b\u{202e}ob\u{1b}[2J" }, "precheck": { "balance": 7 },
+            "reasons": ["the matrix says confirm", "the task says confirm"],
             "created_at": "2027-03-01T08:00:00Z", "expires_at": "2027-03-01T08:30:00Z", "votes": [], "required_approvers": 1,
             "decided_at": "2027-03-01T08:10:00Z", "decided_by": "recipient:ann", "comment": "fine",
             "outcome": { "is_error": false, "text": "paid" }, "delegation_chain": [],
@@ -118,6 +120,9 @@ mod tests {
         arguments   {
                       "amount": 5,
                       "to": "b⟦U+202E⟧ob\u001b[2J"
+                    }
+        finds       {
+                      "balance": 7
                     }
         digest      d1
         asked       2027-03-01 08:00:00Z

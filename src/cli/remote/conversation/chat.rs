@@ -194,6 +194,9 @@ impl Talk {
         let what = on_one_line(&text_of(&approval["action_summary"]));
         screen.line(format!("\n{}", screen.tone(Tone::Strong, what)))?;
         screen.line(format!("  {}", on_one_line(&approval["details"].to_string())))?;
+        if !approval["precheck"].is_null() {
+            screen.line(format!("  {}", on_one_line(&approval["precheck"].to_string())))?;
+        }
         loop {
             let Some(choice) = ask(CHOICES, screen).await? else { return Ok(None) };
             let decision = choice.trim().to_lowercase();

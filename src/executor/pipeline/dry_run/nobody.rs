@@ -99,7 +99,7 @@ impl ToolHost for Nobody {
     }
 
     fn facts_for<'a>(&'a self, _: &'a Tenant, _: &'a str, _: usize) -> BoxFuture<'a, Result<Vec<Fact>, HostError>> {
-        Nobody::refused()
+        Box::pin(async { Ok(vec![]) })
     }
 
     fn note_fact<'a>(
@@ -115,7 +115,11 @@ impl ToolHost for Nobody {
         Nobody::refused()
     }
 
-    fn delete_fact<'a>(&'a self, _: &'a Tenant, _: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
+    fn find_fact<'a>(&'a self, _: &'a Tenant, _: Uuid) -> BoxFuture<'a, Result<Fact, HostError>> {
+        Nobody::refused()
+    }
+
+    fn delete_fact<'a>(&'a self, _: &'a Tenant, _: Uuid, _: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
         Nobody::refused()
     }
 

@@ -14,7 +14,7 @@ use crate::base::template::Tree;
 use crate::domain::approval::proposal::undo_window;
 use crate::domain::approval::{ApprovalLevel, Category};
 use crate::domain::credential::Reference;
-use crate::domain::memory::FactOrigin;
+use crate::domain::memory::PersonWords;
 use crate::domain::run::{ToolAttribution, ToolRecord};
 use crate::executor::pipeline::account::StepAccount;
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
@@ -140,7 +140,7 @@ impl ToolExecution {
             call_id: act.place(),
             idempotency_key: act.key(),
             delegation_chain: vec![],
-            origin: FactOrigin::Outside,
+            words: PersonWords::default(),
             limits: Arc::default(),
             timezone: act.world.timezone,
             time_limit: act.time_limit,

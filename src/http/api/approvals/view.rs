@@ -79,6 +79,9 @@ pub struct ApprovalView {
     /// Outcome of the call, once it was executed.
     #[schema(required)]
     pub outcome: Option<CallOutcome>,
+    /// Finding of the tool's own look at what the call would meet, at the time of the question.
+    #[schema(required)]
+    pub precheck: Option<Value>,
     /// How many people have to agree; 0 where nobody is asked and the call is only held.
     pub required_approvers: u32,
     /// Those who have agreed so far, where more than one person has to.
@@ -139,6 +142,7 @@ impl ApprovalView {
             comment: approval.comment,
             modifications: approval.modifications,
             outcome: approval.outcome,
+            precheck: proposal.precheck,
             required_approvers: proposal.approvers,
             votes: approval.votes.into_iter().map(|vote| vote.by).collect(),
             agreed,

@@ -1,13 +1,14 @@
 //! `remember`, `recall`, `forget`: what is known of the person that an agent works for, through the host.
 
+use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::domain::approval::{Category, Consequence};
 use crate::domain::memory::{COLLECTION_LENGTH, FACT_LENGTH, Fact, NewFact, checked_collection, checked_text};
-use crate::ports::tool::builtin::BuiltinTool;
-use crate::ports::tool::{Definition, FactQuery, ToolError};
+use crate::ports::tool::builtin::{BuiltinTool, read};
+use crate::ports::tool::{Definition, FactQuery, Tool, ToolContext, ToolError, ToolOutput, ToolSource};
 
 /// Name of the tool that notes a fact.
 pub const REMEMBER: &str = "remember";
@@ -36,7 +37,7 @@ pub(super) struct RecallArguments {
 }
 
 #[derive(Deserialize)]
-pub(super) struct ForgetArguments {
+struct ForgetArguments {
     id: Uuid,
 }
 
@@ -48,7 +49,7 @@ pub(super) fn remember() -> BuiltinTool<RememberArguments> {
     let definition = Definition::new(
         REMEMBER,
         "Note a lasting fact about the person you work for, so that later runs know it: a preference, a name, a date, a decision. \
-         One fact in one sentence that makes sense by itself. Not what matters in this run alone, and no passwords.",
+         One fact in one sentence that makes sense by itself, in the person's own words where they have said it. Not what matters in this run alone, and no passwords.",
         json!({
             "type": "object",
             "properties": {
@@ -72,12 +73,15 @@ pub(super) fn remember() -> BuiltinTool<RememberArguments> {
         act: |context, RememberArguments { text, collection, replaces }| {
             Box::pin(async move {
                 let wrong = |field: &'static str| move |why: String| ToolError::arguments(format!("`{field}` {why}"));
+                let text = checked_text(&text).map_err(wrong("text"))?;
+                if context.known.finds(&text).await {
+                    return Err(ToolError::arguments("`text` has a secret in it, which is not noted"));
+                }
+                let collection = collection.map(|path| checked_collection(&path).map_err(wrong("collection")));
                 let fact = NewFact {
-                    collection: collection
-                        .map(|path| checked_collection(&path).map_err(wrong("collection")))
-                        .transpose()?,
-                    text: checked_text(&text).map_err(wrong("text"))?,
-                    origin: context.origin,
+                    collection: collection.transpose()?,
+                    origin: context.words.origin_of(&text),
+                    text,
                     source: Some((context.run_id, context.turn)),
                     noted_by: AGENT.into(),
                     call_key: Some(context.idempotency_key.clone()),
@@ -109,6 +113,9 @@ pub(super) fn recall() -> BuiltinTool<RecallArguments> {
         definition: Definition { idempotent: true, ..definition },
         act: |context, RecallArguments { about, collection, limit }| {
             Box::pin(async move {
+                if let Some(Err(why)) = collection.as_deref().map(checked_collection) {
+                    return Err(ToolError::arguments(format!("`collection` {why}")));
+                }
                 let query = FactQuery { text: about, collection, limit: limit.unwrap_or(SHOWN) };
                 let found = context.host.search_facts(&context.tenant, query).await?;
                 Ok(json!({ "items": found.iter().map(shown).collect::<Vec<_>>() }))
@@ -122,8 +129,11 @@ fn shown(fact: &Fact) -> Value {
     json!({ "id": id, "text": text, "collection": collection, "origin": origin, "noted_at": noted_at, "mentions": mentions })
 }
 
-pub(super) fn forget() -> BuiltinTool<ForgetArguments> {
-    let definition = Definition::new(
+/// `forget`. The person who is asked about a call is shown the fact.
+pub(super) struct Forget(Definition);
+
+pub(super) fn forget() -> Forget {
+    Forget(Definition::new(
         FORGET,
         "Delete a fact about the person you work for, with all that it said before. To correct one, `remember` it with `replaces`.",
         json!({
@@ -134,11 +144,34 @@ pub(super) fn forget() -> BuiltinTool<ForgetArguments> {
         }),
         Category::Internal,
         Consequence::High,
-    );
-    BuiltinTool {
-        definition,
-        act: |context, ForgetArguments { id }| {
-            Box::pin(async move { Ok(context.host.delete_fact(&context.tenant, id).await?) })
-        },
+    ))
+}
+
+impl Tool for Forget {
+    fn definition(&self) -> &Definition {
+        &self.0
+    }
+
+    fn source(&self) -> ToolSource {
+        ToolSource::Builtin
+    }
+
+    fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        Box::pin(async move {
+            let ForgetArguments { id } = read(arguments)?;
+            Ok(ToolOutput::json(context.host.delete_fact(&context.tenant, id, context.run_id).await?))
+        })
+    }
+
+    fn precheck<'a>(
+        &'a self,
+        context: &'a ToolContext,
+        arguments: &'a Value,
+    ) -> Option<BoxFuture<'a, Result<Value, ToolError>>> {
+        Some(Box::pin(async move {
+            let ForgetArguments { id } = read(arguments.clone())?;
+            let fact = context.host.find_fact(&context.tenant, id).await?;
+            Ok(json!({ "text": fact.text, "collection": fact.collection, "origin": fact.origin }))
+        }))
     }
 }

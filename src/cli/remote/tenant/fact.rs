@@ -28,7 +28,7 @@ pub enum Command {
     /// Show a fact, and what it said before
     #[command(alias = "get")]
     Show(OneArgs),
-    /// Say what is right; what a fact said stays as an earlier version
+    /// Correct a fact; its former text stays as an earlier version
     Correct(CorrectArgs),
     /// Delete a fact with all that it has said, or all facts of a tenant
     #[command(alias = "rm")]
@@ -85,7 +85,7 @@ pub struct OneArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct CorrectArgs {
-    /// What is right
+    /// Its text
     #[arg(long, value_name = "TEXT", required_unless_present = "collection")]
     text: Option<String>,
     /// Its collection; empty: none
@@ -152,7 +152,7 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
             cut(&on_one_line(&text_of(&fact["text"])), CELL),
         ]
     };
-    let heading = ["id", "tenant", "collection", "origin", "noted", "fact"];
+    let heading = ["id", "tenant", "collection", "origin", "times", "fact"];
     args.page.print(&client, &["v1", "facts"], &args.filter.given(), (heading, row), screen).await
 }
 

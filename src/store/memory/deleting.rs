@@ -1,0 +1,68 @@
+//! How facts are deleted: nothing of their words is left, not in the record of audit either.
+
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::base::id::{Scope, Tenant};
+use crate::domain::actor::Actor;
+use crate::store::memory::fact_row::{BY_ID, FactRow, IN_TURN, act, remove};
+use crate::store::ops::audit::{AuditAction, write_audit};
+use crate::store::{Store, StoreError};
+
+/// Facts that one transaction deletes.
+const AT_ONCE: i64 = 200;
+
+impl Store {
+    /// Deletes a fact with all that it has said; `run`: a run has asked for it.
+    ///
+    /// # Errors
+    /// `NotFound`: there is none in the scope.
+    pub async fn delete_fact(&self, scope: &Scope, id: Uuid, by: &str, run: Option<Uuid>) -> Result<(), StoreError> {
+        let tenant = self.tenant_of_fact(scope, id).await?;
+        let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
+        let tx = &mut write.tx();
+        tx.query(IN_TURN).bind(tenant.as_str()).execute().await?;
+        let row: Option<FactRow> = tx.query(BY_ID).bind(tenant.as_str()).bind(id).optional().await?;
+        let fact = row.ok_or(StoreError::NotFound)?.fact;
+        remove(tx, id).await?;
+        write_audit(tx, act(&fact, by, "fact.deleted", run), self.clock.now()).await?;
+        write.commit().await?;
+        Ok(())
+    }
+
+    /// Deletes all that is known of a tenant; answers how many facts. Broken off in the middle, it is done by another call.
+    pub async fn delete_facts(&self, tenant: &Tenant, by: &str) -> Result<u64, StoreError> {
+        let mut deleted = 0;
+        loop {
+            let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
+            let tx = &mut write.tx();
+            tx.query(IN_TURN).bind(tenant.as_str()).execute().await?;
+            let some: Vec<Uuid> = tx
+                .query(
+                    "delete from facts where id in (select id from facts where tenant_id = $1 order by id limit $2)
+                     returning id",
+                )
+                .bind(tenant.as_str())
+                .bind(AT_ONCE)
+                .scalars()
+                .await?;
+            if some.is_empty() {
+                return Ok(deleted);
+            }
+            let mut versions = tx.build("delete from fact_versions where fact_id in (");
+            versions.list(some.iter().copied()).push(")");
+            versions.finish().execute().await?;
+            let (via, body) = (Actor::parse(by).via().as_str(), json!({ "facts": some.len() }));
+            let (action, subject_type, subject_id) = ("facts.deleted", "facts", Uuid::nil());
+            let act = AuditAction { tenant: tenant.as_str(), actor: by, via, action, subject_type, subject_id, body };
+            write_audit(tx, act, self.clock.now()).await?;
+            write.commit().await?;
+            deleted += some.len() as u64;
+        }
+    }
+
+    pub(super) async fn tenant_of_fact(&self, scope: &Scope, id: Uuid) -> Result<Tenant, StoreError> {
+        let (fact, _) = self.get_fact(scope, id).await?;
+        Tenant::stored(&fact.tenant_id).map_err(StoreError::Corrupt)
+    }
+}

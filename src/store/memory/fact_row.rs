@@ -1,0 +1,48 @@
+//! The row of a fact that is to be changed, and how its writes take their turn.
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::domain::actor::Actor;
+use crate::domain::memory::Fact;
+use crate::store::ops::audit::AuditAction;
+use crate::store::sql::sql;
+use crate::store::tx::Tx;
+use crate::store::{Split, StoreError};
+
+/// A fact that is to be changed, with the call that noted it.
+#[derive(sqlx_macros::FromRow)]
+pub(super) struct FactRow {
+    #[sqlx(flatten)]
+    pub(super) fact: Fact,
+    pub(super) call_key: Option<String>,
+}
+
+/// Facts of a tenant are written one write after the other, until the end of the transaction.
+pub(super) const IN_TURN: Split = Split {
+    postgres: "select pg_advisory_xact_lock(
+                   hashtextextended(concat_ws('/', 'reveille_facts', current_schema(), $1::text), 0))",
+    sqlite: "select $1",
+};
+
+pub(super) const ROW: &str = "
+    select f.id, f.tenant_id, f.collection, f.text, f.origin, f.run_id, f.turn, f.noted_by, f.version, f.mentions,
+           f.created_at, f.noted_at, f.last_used_at, f.call_key
+      from facts f where f.tenant_id = $1 and ";
+pub(super) const BY_ID: &str = sql!(ROW, "f.id = $2");
+
+pub(super) async fn remove(tx: &mut Tx<'_>, id: Uuid) -> Result<(), StoreError> {
+    tx.query("delete from facts where id = $1").bind(id).execute().await?;
+    tx.query("delete from fact_versions where fact_id = $1").bind(id).execute().await?;
+    Ok(())
+}
+
+/// An act on a fact, without its words.
+pub(super) fn act<'a>(fact: &'a Fact, actor: &'a str, action: &'a str, run: Option<Uuid>) -> AuditAction<'a> {
+    let mut body = json!({ "version": fact.version, "origin": fact.origin });
+    if let Some(run) = run {
+        body["run_id"] = Value::String(run.to_string());
+    }
+    let via = Actor::parse(actor).via().as_str();
+    AuditAction { tenant: &fact.tenant_id, actor, via, action, subject_type: "fact", subject_id: fact.id, body }
+}
