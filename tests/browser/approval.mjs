@@ -60,6 +60,27 @@ import { base, focused, isInView, leave, look, open, pages, phone, press, reach,
     await look(page, 'approval-fault');
 }
 
+// a question for input is answered field by field, and what will not do is told beside its field
+{
+    const page = await phone();
+    await open(page, pages.input);
+    await look(page, 'approval-input');
+    assert.ok(await isInView(page, 'button[value="answer:0"]'), 'the button is not in view');
+    await reach(page, '#i0f3');
+    await page.keyboard.type('This text is a good deal too long');
+    await press(page);
+    assert.equal(await focused(page), 'i0f3', 'the focus is on the fault');
+    assert.ok(await isInView(page, '#i0f3'), 'the fault is not in view');
+    await shows(page, 'the value is longer than 30 characters');
+    await look(page, 'approval-input-fault');
+    await page.keyboard.press('ControlOrMeta+A');
+    await page.keyboard.type('The build is green');
+    await reach(page, 'button[value="answer:0"]');
+    await press(page);
+    assert.ok(page.url().startsWith(`${base}/approvals/outcome/`), page.url());
+    await look(page, 'approval-input-outcome');
+}
+
 for (const [name, path, status] of [
     ['approval-done', pages.done, 200],
     ['approval-held', pages.held, 200],

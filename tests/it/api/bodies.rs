@@ -271,6 +271,11 @@ fn bases() -> Vec<Base> {
             }),
         ),
         base(
+            "add_fact",
+            json!({ "tenant_id": "ann", "text": "Prefers window seats.", "collection": "preferences/travel" }),
+        ),
+        base("correct_fact", json!({ "text": "Prefers aisle seats.", "collection": "preferences" })),
+        base(
             "create_token",
             json!({
                 "name": "x", "scopes": ["tasks:read"], "tenant_id": "ann", "expires_at": "2027-01-01T00:00:00Z",

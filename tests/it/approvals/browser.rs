@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use chrono::TimeDelta;
-use reveille::domain::approval::{CallOutcome, Proposal};
+use reveille::domain::approval::{ApprovalChoice, CallOutcome, Proposal, QuestionKind};
 use reveille::http::server::{self, ServerLimits};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
@@ -41,6 +41,9 @@ async fn person_on_a_phone_can_read_and_answer_every_page() {
     api.store.note_outcome(done.approvals[0].id, &outcome).await.unwrap();
     let right_to_left = ask(&api, "ann", vec![odd()]).await;
     let dark = ask(&api, "ann", vec![note()]).await;
+    let options = vec![ApprovalChoice::Edit, ApprovalChoice::Cancel];
+    let arguments = json!({ "room": "lobby" });
+    let input = ask(&api, "ann", vec![Proposal { kind: QuestionKind::Input, options, arguments, ..note() }]).await;
     let path = |asked: &Asked| asked.path();
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -65,11 +68,15 @@ async fn person_on_a_phone_can_read_and_answer_every_page() {
             "pages": {
                 "two": path(&two), "grave": path(&grave), "held": path(&held), "done": path(&done),
                 "expired": path(&expired), "rightToLeft": path(&right_to_left), "dark": path(&dark),
+                "input": path(&input),
             },
         }),
     )
     .await;
     assert_eq!(said, Ok(()));
+    assert_eq!(input.statuses(&api).await, ["edited"]);
+    let answer = json!({ "room": "lobby", "text": "The build is green" });
+    assert_eq!(input.now(&api).await[0].modifications, Some(answer));
     assert_eq!(two.statuses(&api).await, ["edited", "cancelled"]);
     assert_eq!(two.now(&api).await[0].modifications, Some(json!({ "room": "lobby", "text": "The build is green" })));
     for untouched in [&grave, &dark, &right_to_left, &expired] {

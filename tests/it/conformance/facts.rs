@@ -225,7 +225,7 @@ async fn facts_are_listed_by_tenant_collection_and_text(world: &StoreHarness) {
     assert_eq!(listed(world, every, filter("preferences", "")).await, [tea, travel]);
     assert_eq!(listed(world, every, filter("preferences/travel", "")).await, [travel]);
     assert_eq!(listed(world, every, filter("", "tea")).await, [other, tea]);
-    assert_eq!(listed(world, every, filter("", "%")).await, [Uuid::nil(); 0]);
+    assert!(listed(world, every, filter("", "%")).await.is_empty());
     let behind = FactFilter { before: Some(tea), ..filter("", "") };
     assert_eq!(listed(world, &only("a"), behind).await, [travel]);
 }
