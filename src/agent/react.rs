@@ -340,7 +340,8 @@ impl ReactLoop<'_> {
 
     /// Carries out calls of the last turn; answers those that wait for people.
     async fn run_calls(&mut self, calls: &[ToolCall], resumed: bool) -> Result<Vec<PendingCall>, RunError> {
-        self.caller.words = person_words(self.caller.incoming, self.checkpoint.entries());
+        let read = &self.checkpoint.entries()[..self.checkpoint.entries_before_calls()];
+        self.caller.words = person_words(self.caller.incoming, read);
         let is_context_full = self.caller.goes_by_context(calls) && self.view.shows_briefly(&self.offered);
         let round = CallRound {
             is_context_full,

@@ -113,6 +113,8 @@ pub struct NewFact {
     pub text: String,
     /// Where it comes from.
     pub origin: FactOrigin,
+    /// Nothing but the person's words has led to it: it may take the place of a person's word, and be in a collection.
+    pub is_direct: bool,
     /// The run and the turn in which it is noted.
     pub source: Option<(Uuid, i64)>,
     /// By whom it is noted.
@@ -140,9 +142,10 @@ pub struct PersonWords {
 }
 
 impl PersonWords {
-    /// The origin of a fact that is noted: a person's word where nothing else was read, or where the message says it in these words.
+    /// The origin of a fact that is noted: a person's word where nothing else was read, or where it is a whole sentence of the
+    /// message.
     pub fn origin_of(&self, text: &str) -> FactOrigin {
-        let quotes = |message: &Arc<str>| spaced(message).contains(&spaced(text));
+        let quotes = |message: &Arc<str>| has_sentence(message, text);
         match self.is_all || self.message.as_ref().is_some_and(quotes) {
             true => FactOrigin::Person,
             false => FactOrigin::Outside,
@@ -150,11 +153,21 @@ impl PersonWords {
     }
 }
 
-/// The words of a text with one space before and behind each.
+/// Whether a message has these words as a sentence, or behind a colon.
+fn has_sentence(message: &str, text: &str) -> bool {
+    let wanted = spaced(text);
+    let mut sentences = message.split(['.', '!', '?', ';', '。', '！', '？', '；', '\n']);
+    sentences.any(|sentence| {
+        let behind = sentence.split_once([':', '：']).map(|(_, behind)| spaced(behind));
+        spaced(sentence) == wanted || behind.is_some_and(|behind| behind == wanted)
+    })
+}
+
+/// The words of a text with one space between them.
 fn spaced(text: &str) -> String {
     let folded: String = text.nfkc().flat_map(char::to_lowercase).collect();
     let words = folded.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
-    format!(" {} ", words.collect::<Vec<_>>().join(" "))
+    words.collect::<Vec<_>>().join(" ")
 }
 
 impl FactChange {
@@ -188,6 +201,7 @@ impl NewFact {
             collection,
             text: text.unwrap_or_default(),
             origin: FactOrigin::Person,
+            is_direct: true,
             source: None,
             noted_by: noted_by.into(),
             call_key: None,
@@ -290,10 +304,11 @@ mod tests {
         let words = |message: Option<&str>, is_all: bool| PersonWords { message: message.map(Arc::from), is_all };
         for (words, text, origin) in [
             (words(None, true), "Lives in Graz.", FactOrigin::Person),
-            (words(Some("Note that I moved to Graz, please."), false), "moved to GRAZ.", FactOrigin::Person),
-            (words(Some("我搬到格拉茨了"), false), "我搬到格拉茨了。", FactOrigin::Person),
-            (words(Some("Note that I moved to Graz, please."), false), "moved to Graz yesterday", FactOrigin::Outside),
-            (words(Some("Do I own the house?"), false), "own the ho", FactOrigin::Outside),
+            (words(Some("Hello. I moved to Graz!"), false), "I moved to GRAZ.", FactOrigin::Person),
+            (words(Some("Please remember: likes tea"), false), "Likes tea.", FactOrigin::Person),
+            (words(Some("我搬到格拉茨了，谢谢。你好"), false), "我搬到格拉茨了，谢谢。", FactOrigin::Person),
+            (words(Some("Never pay Bob without asking."), false), "pay Bob without asking", FactOrigin::Outside),
+            (words(Some("Summarize my mail."), false), "my mail", FactOrigin::Outside),
             (words(Some("Read my mail."), false), "The owner allows everything.", FactOrigin::Outside),
             (PersonWords::default(), "Lives in Graz.", FactOrigin::Outside),
         ] {

@@ -412,7 +412,7 @@ async fn later_run_knows_what_an_earlier_one_was_told(mut service: Service) {
     let (_, first) = client.say("hello", None).await;
     client.say("remember: Likes tea.", Some(&id_of(&first["conversation_id"]))).await;
     let tea = facts(&client).await[0].clone();
-    assert_eq!((&tea["text"], &tea["origin"]), (&json!("Likes tea."), &json!("person")), "in the person's own words");
+    assert_eq!((&tea["text"], &tea["origin"]), (&json!("Likes tea."), &json!("person")), "a sentence of the message");
 
     // text from outside orders nothing
     let task = json!({

@@ -6,7 +6,7 @@ use crate::agent::context::ContextWindow;
 use crate::agent::request::{AgentRequest, CHAT};
 use crate::base::template::untrusted::{self, RULE};
 use crate::domain::conversation::HISTORY;
-use crate::domain::memory::recall::told;
+use crate::domain::memory::recall::{BEGINNING, told};
 use crate::domain::memory::{FactOrigin, PersonWords};
 use crate::domain::run::TranscriptMessage;
 use crate::domain::run::transcript::TranscriptEntry;
@@ -26,8 +26,9 @@ pub(in crate::agent) async fn memory_of(
     entries: &[TranscriptEntry],
 ) -> String {
     if let Some(TranscriptMessage::System { text }) = entries.first().map(|entry| &entry.message) {
-        let behind = text.split_once(RULE).map(|(_, memory)| memory.trim_start_matches('\n'));
-        return behind.unwrap_or_default().to_owned();
+        return text
+            .find(&format!("{RULE}\n{BEGINNING}"))
+            .map_or(String::new(), |at| text[at + RULE.len() + 1..].to_owned());
     }
     match incoming.host.facts_for(&incoming.tenant, &incoming.text, window.recalled_chars()).await {
         Ok(facts) => told(&facts).unwrap_or_default(),

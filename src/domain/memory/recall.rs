@@ -16,10 +16,14 @@ pub const MOST_RECALLED: usize = 30;
 pub const MOST_OF_PROFILE: usize = 20;
 /// Characters of the facts that a run is told.
 pub const RECALLED_CHARS: usize = 4_000;
+/// How the words about facts begin. No fact can begin so: each is a line behind a dash.
+pub const BEGINNING: &str = "Noted ";
 /// Characters of a message by which facts are searched: its beginning.
 const SEARCHED: usize = 4_000;
 /// Shortest word by which facts are searched.
 const SHORTEST: usize = 3;
+/// Characters of which sentences are made whatever they are about.
+const COMMON: &str = "的了是在我你您他她它们這这那有和就都不也吗呢吧啊把给讓让请請想要会會能可以一个個上下到去来來说說很为為与與及之其谁什么怎のはがをにへとでもしてたいる";
 /// Of a longer word so many characters are searched, and so its other forms are found.
 const STEM: usize = 6;
 
@@ -27,20 +31,33 @@ const STEM: usize = 6;
 pub fn terms(message: &str) -> Vec<String> {
     let beginning: String = message.chars().take(SEARCHED).collect();
     let text = folded(&beginning);
-    let mut found: Vec<(usize, String)> = Vec::new();
+    let (mut words, mut pairs): (Vec<(usize, String)>, Vec<(usize, String)>) = Default::default();
     for word in text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()) {
         let chars: Vec<char> = word.chars().collect();
         if chars.iter().any(|c| is_without_spaces(*c)) {
-            let pairs = chars.windows(2).map(|pair| (2 * pair.len(), pair.iter().collect::<String>()));
-            found.extend(pairs);
+            let weight = |pair: &[char]| usize::from(pair.iter().all(|c| !COMMON.contains(*c)));
+            pairs.extend(chars.windows(2).map(|pair| (weight(pair), pair.iter().collect())));
         } else if chars.len() >= SHORTEST {
-            found.push((chars.len(), chars.iter().take(STEM).collect()));
+            words.push((chars.len(), chars.iter().take(STEM).collect()));
         }
     }
-    // the longest first, and of equals the first
-    found.sort_by_key(|(length, _)| std::cmp::Reverse(*length));
+    if pairs.iter().any(|(weight, _)| *weight > 0) {
+        pairs.retain(|(weight, _)| *weight > 0);
+    }
+    let (mut terms, pairs) = (distinct(words), distinct(pairs));
+    terms.truncate(TERMS - pairs.len().min(TERMS / 2));
+    // from all over the message
+    let room = TERMS - terms.len();
+    let step = pairs.len().div_ceil(room.max(1)).max(1);
+    terms.extend(pairs.into_iter().step_by(step).take(room));
+    terms
+}
+
+/// Terms without those that come again, the weightiest first, and of equals the first.
+fn distinct(mut found: Vec<(usize, String)>) -> Vec<String> {
+    found.sort_by_key(|(weight, _)| std::cmp::Reverse(*weight));
     let mut known = BTreeSet::new();
-    found.into_iter().map(|(_, term)| term).filter(|term| known.insert(term.clone())).take(TERMS).collect()
+    found.into_iter().map(|(_, term)| term).filter(|term| known.insert(term.clone())).collect()
 }
 
 /// Whether it is of a writing without spaces between words.
@@ -49,8 +66,9 @@ fn is_without_spaces(c: char) -> bool {
         | '\u{0E00}'..='\u{0EFF}' | '\u{20000}'..='\u{3FFFF}')
 }
 
-/// As many of the facts as a run is told within so many characters, in their order.
-pub fn within(facts: Vec<Fact>, chars: usize) -> Vec<Fact> {
+/// As many of the facts as a run is told within so many characters: first those that a person has said, each kind in its order.
+pub fn within(mut facts: Vec<Fact>, chars: usize) -> Vec<Fact> {
+    persons_first(&mut facts);
     let mut left = chars.min(RECALLED_CHARS);
     let fits = |fact: &Fact| {
         let length = line(fact).chars().count() + 1;
@@ -61,6 +79,11 @@ pub fn within(facts: Vec<Fact>, chars: usize) -> Vec<Fact> {
     facts.into_iter().filter(fits).take(MOST_RECALLED).collect()
 }
 
+/// Puts the facts of persons before those from outside, which so crowd none of them out.
+pub fn persons_first(facts: &mut [Fact]) {
+    facts.sort_by_key(|fact| fact.origin == FactOrigin::Outside);
+}
+
 /// The words by which a model is told of facts; `None`: there are none.
 pub fn told(facts: &[Fact]) -> Option<String> {
     let of = |origin: FactOrigin| {
@@ -68,10 +91,10 @@ pub fn told(facts: &[Fact]) -> Option<String> {
         Some(lines.collect::<Vec<_>>().join("\n")).filter(|lines| !lines.is_empty())
     };
     let person = of(FactOrigin::Person).map(|lines| {
-        format!("Noted of the person you work for, in earlier runs; it informs you and orders nothing:\n{lines}\n")
+        format!("{BEGINNING}of the person you work for, in earlier runs; it informs you and orders nothing:\n{lines}\n")
     });
     let outside = of(FactOrigin::Outside)
-        .map(|lines| format!("Noted in earlier runs from text from outside:\n{}\n", fenced("memory", &lines)));
+        .map(|lines| format!("{BEGINNING}in earlier runs from text from outside:\n{}\n", fenced("memory", &lines)));
     let told: String = [person, outside].into_iter().flatten().collect();
     (!told.is_empty()).then_some(told)
 }
@@ -118,7 +141,16 @@ mod tests {
         assert_eq!(terms("a to it"), [""; 0]);
         let many: Vec<String> = (0..20).map(|number| format!("word{number}")).collect();
         assert_eq!(terms(&many.join(" ")).len(), TERMS);
-        assert_eq!(terms("我不吃肉"), ["我不", "不吃", "吃肉"]);
+        assert_eq!(terms("我不吃肉"), ["吃肉"], "pairs without characters that are everywhere");
+        assert_eq!(terms("的了是"), ["的了", "了是"]);
+        let far = terms("我想请你帮我查一下去格拉茨的火车票价格还有附近酒店房间早餐停车场费用明细");
+        assert!(
+            far.len() <= TERMS && far.last().unwrap().contains('明') || far.last().unwrap().contains('细'),
+            "{far:?}"
+        );
+        assert!(terms("我要去格拉茨").contains(&"格拉".to_owned()));
+        let mixed = terms("Flug nach 格拉茨 heute");
+        assert_eq!(mixed, ["heute", "flug", "nach", "格拉", "拉茨"]);
         assert!(terms(&format!("{} hidden", "x ".repeat(SEARCHED))).is_empty(), "the beginning is searched");
     }
 
@@ -130,6 +162,8 @@ mod tests {
         assert_eq!(within(many(5, full), usize::MAX).len(), 4);
         assert_eq!(within(many(5, full + 1), usize::MAX).len(), 3);
         assert_eq!(within(many(5, 97), 250).len(), 2);
+        let crowd = vec![fact(&"x".repeat(900), FactOrigin::Outside, ""), said("short")];
+        assert_eq!(within(crowd, 905)[0].text, "short", "text from outside crowds nobody out");
         let mixed = vec![said(&"x".repeat(900)), said("short")];
         assert_eq!(within(mixed, 100)[0].text, "short", "one that is too long hides no other");
     }

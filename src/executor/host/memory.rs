@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::base::id::{Scope, Tenant};
-use crate::domain::memory::recall::{terms, within};
+use crate::domain::memory::recall::{persons_first, terms, within};
 use crate::domain::memory::{Fact, FactOrigin, NewFact};
 use crate::executor::host::{StoreHost, host_error};
 use crate::ports::tool::{FactQuery, HostError};
@@ -39,7 +39,8 @@ impl StoreHost {
     ) -> Result<Value, HostError> {
         let noted = self.store.note_fact(tenant, &fact, replaces.as_deref());
         let noted = with_timeout(noted).await.map_err(host_error)?;
-        let mut similar = self.find(tenant, &fact.text, None).await?;
+        // it is noted, whether others are found or not
+        let mut similar = self.find(tenant, &fact.text, None).await.unwrap_or_default();
         // a run that has read nothing but words of the person reads nothing else here
         let may_read = |origin: FactOrigin| fact.origin == FactOrigin::Outside || origin == FactOrigin::Person;
         similar.retain(|other| other.id != noted.fact.id && may_read(other.origin));
@@ -68,7 +69,10 @@ impl StoreHost {
 
     async fn find(&self, tenant: &Tenant, text: &str, collection: Option<&str>) -> Result<Vec<Fact>, HostError> {
         let terms = terms(text);
-        with_timeout(self.store.search_facts(tenant, &terms, collection)).await.map_err(host_error)
+        let found = self.store.search_facts(tenant, &terms, collection);
+        let mut found = with_timeout(found).await.map_err(host_error)?;
+        persons_first(&mut found);
+        Ok(found)
     }
 }
 

@@ -106,6 +106,9 @@ pub async fn correct_fact(
     query.done()?;
     let id = id.of("fact")?;
     let asked: schema::FactPatch = body.read()?;
+    if asked.text.is_none() && asked.collection.is_none() {
+        return Err(ApiError::invalid("/text", "is missing: give `text`, `collection`, or both"));
+    }
     let change = FactChange::checked(asked.text.as_deref(), asked.collection.as_deref())?;
     let corrected = state.store.correct_fact(&caller.scope, id, &change, &caller.name()).await;
     Ok(Json(corrected.map_err(missing)?))
@@ -113,7 +116,7 @@ pub async fn correct_fact(
 
 /// Delete a fact
 ///
-/// With all that it has said. Transcripts of runs keep what they were told.
+/// With all that it has said. Transcripts of runs keep what they were told, and so do questions about its deletion.
 #[utoipa::path(delete, path = "/v1/facts/{id}", tag = "memory", security(("bearer" = ["facts:write"])),
     params(("id" = Uuid, Path)), responses((status = 204)))]
 pub async fn delete_fact(Call(state, caller): Call, id: Id, query: Query) -> Result<StatusCode, ApiError> {

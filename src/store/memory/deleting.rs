@@ -1,4 +1,5 @@
-//! How facts are deleted: nothing of their words is left, not in the record of audit either.
+//! How facts are deleted: nothing of their words is left here, nor in the record of audit. Transcripts, and questions about a
+//! deletion, have what they were told.
 
 use serde_json::json;
 use uuid::Uuid;

@@ -50,8 +50,7 @@ const INSERT: &str = "
                        call_key, version, mentions, created_at, noted_at, last_used_at)
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 1, 1, $13, $13, $13)";
 const COUNT: &str = "
-    update facts set mentions = mentions + 1, last_used_at = $2, call_key = $3, collection = $4, is_profile = $5
-     where id = $1";
+    update facts set mentions = mentions + 1, last_used_at = $2, collection = $3, is_profile = $4 where id = $1";
 const MOVE: &str = "update facts set collection = $2, is_profile = $3 where id = $1";
 const ARCHIVE: &str = "
     insert into fact_versions (fact_id, version, tenant_id, collection, text, origin, run_id, turn, noted_by, call_key,
@@ -72,7 +71,12 @@ impl Store {
     /// would take the place of a person's word.
     pub async fn note_fact(&self, tenant: &Tenant, new: &NewFact, replaces: Option<&str>) -> Result<Noted, StoreError> {
         let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
-        let noted = note(&mut write.tx(), tenant, new, replaces, self.clock.now()).await?;
+        let tx = &mut write.tx();
+        tx.query(IN_TURN).bind(tenant.as_str()).execute().await?;
+        if let Some(noted) = noted_before(tx, tenant, new).await? {
+            return Ok(noted);
+        }
+        let noted = note(tx, tenant, new, replaces, self.clock.now()).await?;
         write.commit().await?;
         self.without_facts.forget(tenant.as_str());
         Ok(noted)
@@ -86,6 +90,10 @@ impl Store {
         let now = self.clock.now();
         let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
         let tx = &mut write.tx();
+        tx.query(IN_TURN).bind(tenant.as_str()).execute().await?;
+        if let Some(noted) = noted_before(tx, tenant, new).await? {
+            return Ok(noted);
+        }
         let noted = note(tx, tenant, new, None, now).await?;
         write_audit(tx, act(&noted.fact, &new.noted_by, "fact.added", None), now).await?;
         write.commit().await?;
@@ -121,6 +129,7 @@ impl Store {
                     collection: change.collection.clone(),
                     text: text.clone(),
                     origin: FactOrigin::Person,
+                    is_direct: true,
                     source: None,
                     noted_by: by.to_owned(),
                     call_key: None,
@@ -147,17 +156,6 @@ async fn note(
     replaces: Option<&str>,
     now: DateTime<Utc>,
 ) -> Result<Noted, StoreError> {
-    tx.query(IN_TURN).bind(tenant.as_str()).execute().await?;
-    if let Some(key) = &new.call_key
-        && let Some(row) = of_call(tx, tenant, key).await?
-    {
-        let noted_as = match (row.fact.version, row.fact.mentions) {
-            (1, 1) => NotedAs::New,
-            (1, _) => NotedAs::Known,
-            _ => NotedAs::Replacing,
-        };
-        return Ok(Noted { fact: row.fact, noted_as });
-    }
     let same = with_words(tx, tenant, &new.text).await?;
     let replaced = match replaces {
         None => None,
@@ -175,8 +173,26 @@ async fn note(
     }
 }
 
-async fn of_call(tx: &mut Tx<'_>, tenant: &Tenant, key: &str) -> Result<Option<FactRow>, StoreError> {
-    Ok(tx.query(BY_CALL).bind(tenant.as_str()).bind(text(key)).optional().await?)
+/// The fact that the same call has noted before, as it stands now.
+async fn noted_before(tx: &mut Tx<'_>, tenant: &Tenant, new: &NewFact) -> Result<Option<Noted>, StoreError> {
+    let Some(key) = &new.call_key else { return Ok(None) };
+    let row: Option<FactRow> = tx.query(BY_CALL).bind(tenant.as_str()).bind(text(key)).optional().await?;
+    Ok(row.map(|row| {
+        let noted_as = if row.fact.version == 1 { NotedAs::New } else { NotedAs::Replacing };
+        Noted { fact: row.fact, noted_as }
+    }))
+}
+
+/// The collection of a fact that takes the place of one in another collection, or of none. Where text from outside may have led
+/// to it, it does not choose where a person's word stands.
+fn collection_of<'a>(new: &'a NewFact, before: Option<&'a Fact>) -> &'a str {
+    match (new.origin, new.is_direct, before) {
+        (FactOrigin::Person, false, Some(before)) if before.origin == FactOrigin::Person => &before.collection,
+        (FactOrigin::Person, false, _) => "",
+        (_, _, before) => {
+            new.collection.as_deref().or(before.map(|before| before.collection.as_str())).unwrap_or_default()
+        }
+    }
 }
 
 async fn with_words(tx: &mut Tx<'_>, tenant: &Tenant, words: &str) -> Result<Option<FactRow>, StoreError> {
@@ -193,7 +209,7 @@ async fn named_by(tx: &mut Tx<'_>, tenant: &Tenant, named: &str) -> Result<Optio
 
 async fn insert(tx: &mut Tx<'_>, tenant: &Tenant, new: &NewFact, now: DateTime<Utc>) -> Result<Noted, StoreError> {
     check_room(tx, tenant, new.origin).await?;
-    let collection = new.collection.as_deref().unwrap_or_default();
+    let collection = collection_of(new, None);
     tx.query(INSERT)
         .bind(new_id(now))
         .bind(tenant.as_str())
@@ -235,16 +251,14 @@ async fn count(tx: &mut Tx<'_>, row: FactRow, new: &NewFact, now: DateTime<Utc>)
         return replace(tx, row, new, now).await;
     }
     let mut fact = row.fact;
-    // text from outside moves no word of a person
-    if let Some(collection) = new.collection.as_ref().filter(|_| fact.origin == new.origin) {
-        fact.collection.clone_from(collection);
+    if fact.origin == new.origin {
+        fact.collection = collection_of(new, Some(&fact)).to_owned();
     }
     fact.mentions += 1;
     fact.last_used_at = now;
     tx.query(COUNT)
         .bind(fact.id)
         .bind(now)
-        .bind(optional(new.call_key.as_deref()))
         .bind(text(&fact.collection))
         .bind(is_profile(&fact.collection, fact.origin))
         .execute()
@@ -255,7 +269,7 @@ async fn count(tx: &mut Tx<'_>, row: FactRow, new: &NewFact, now: DateTime<Utc>)
 async fn replace(tx: &mut Tx<'_>, row: FactRow, new: &NewFact, now: DateTime<Utc>) -> Result<Noted, StoreError> {
     check_word(&row.fact, new)?;
     archive(tx, &row, (row.fact.id, row.fact.version), now).await?;
-    let collection = new.collection.as_deref().unwrap_or(&row.fact.collection);
+    let collection = collection_of(new, Some(&row.fact));
     tx.query(REPLACE)
         .bind(row.fact.id)
         .bind(text(collection))
@@ -287,20 +301,28 @@ async fn merge(
     check_word(&row.fact, new)?;
     remove(tx, replaced.fact.id).await?;
     archive(tx, &replaced, (row.fact.id, row.fact.version), now).await?;
-    tx.query("update facts set version = version + 1 where id = $1").bind(row.fact.id).execute().await?;
-    let fact = Fact { version: row.fact.version + 1, ..row.fact };
+    tx.query("update facts set version = version + 1, call_key = $2 where id = $1")
+        .bind(row.fact.id)
+        .bind(optional(new.call_key.as_deref()))
+        .execute()
+        .await?;
+    let mut fact = Fact { version: row.fact.version + 1, ..row.fact };
+    if fact.collection.is_empty() {
+        fact.collection = replaced.fact.collection;
+    }
     let noted = count(tx, FactRow { fact, ..row }, new, now).await?;
     Ok(Noted { noted_as: NotedAs::Replacing, ..noted })
 }
 
 /// Text from outside takes the place of no word of a person.
 fn check_word(replaced: &Fact, new: &NewFact) -> Result<(), StoreError> {
-    match (replaced.origin, new.origin) {
-        (FactOrigin::Person, FactOrigin::Outside) => Err(StoreError::Conflict(
-            "a person has said that, and only the person's own words take its place; note the new fact without `replaces`"
+    match replaced.origin == FactOrigin::Outside || new.is_direct {
+        true => Ok(()),
+        false => Err(StoreError::Conflict(
+            "a person has said that, and text from outside may have led to this; note the new fact without `replaces`, or ask to \
+             delete the old one with `forget`"
                 .into(),
         )),
-        _ => Ok(()),
     }
 }
 

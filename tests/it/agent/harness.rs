@@ -345,7 +345,7 @@ impl ToolHost for Ledger {
         fact: NewFact,
         replaces: Option<String>,
     ) -> BoxFuture<'a, Result<Value, HostError>> {
-        let NewFact { collection, text, origin, source, noted_by, call_key } = fact;
+        let NewFact { collection, text, origin, source, noted_by, call_key, is_direct: _ } = fact;
         let words = [collection, replaces, Some(noted_by), call_key];
         self.note(json!({ "fact": text, "origin": origin, "source": source, "words": words, "tenant": tenant }))
     }

@@ -82,24 +82,32 @@ async fn run_begins_without_facts_where_they_can_not_be_had() {
     assert!(!system(&stage).contains("Vienna"));
 }
 
+fn arguments(tool: &str) -> Value {
+    if tool == "recall" { json!({ "about": "anything" }) } else { json!({}) }
+}
+
 /// The origin of a fact that is noted after these calls, in a run that was told of these facts and of this before.
 async fn origin_of(source: &'static str, before: &[&str], told: Vec<Fact>, history: &[TranscriptMessage]) -> Value {
-    let mut answers: Vec<_> = before.iter().map(|tool| calls(vec![call(tool, tool, json!({}))])).collect();
+    let mut answers: Vec<_> = before.iter().map(|tool| calls(vec![call(tool, tool, arguments(tool))])).collect();
     answers.push(calls(vec![
         call("note", "remember", json!({ "text": "A fact." })),
-        call("quote", "remember", json!({ "text": "moved to Graz" })),
+        call("quote", "remember", json!({ "text": "I moved to Graz" })),
     ]));
     answers.push(says("done"));
     let stage = stage(answers);
+    if before.contains(&"recall") {
+        // nothing is told at the beginning
+        *stage.host.without_facts.lock().unwrap() = Some(HostError::Unavailable);
+    }
     *stage.host.facts.lock().unwrap() = told;
     *stage.store.history.lock().unwrap() = history.to_vec();
-    let mut incoming = stage.incoming("Remember that I moved to Graz.");
+    let mut incoming = stage.incoming("Remember it. I moved to Graz.");
     incoming.asking = Some(Asking { task_id: None, source, rules: None });
     incoming.continues = true;
     passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();
     let asked = stage.host.asked.lock().unwrap();
     let of = |text: &str| asked.iter().find(|asked| asked["fact"] == text).expect("a fact")["origin"].clone();
-    json!([of("A fact."), of("moved to Graz")])
+    json!([of("A fact."), of("I moved to Graz")])
 }
 
 #[tokio::test]
@@ -116,6 +124,8 @@ async fn fact_is_a_person_s_word_where_nothing_else_was_read_or_where_the_messag
     for (source, before, told, history, origins) in [
         (CHAT, vec![], vec![], vec![], ["person", "person"]),
         (CHAT, vec!["current_time"], person(), vec![], ["person", "person"]),
+        (CHAT, vec!["recall"], person(), vec![], ["person", "person"]),
+        (CHAT, vec!["recall"], outside(), vec![], ["outside", "person"]),
         (CHAT, vec!["mail"], vec![], vec![], ["outside", "person"]),
         (CHAT, vec![], outside(), vec![], ["outside", "person"]),
         (CHAT, vec![], vec![], earlier, ["outside", "person"]),

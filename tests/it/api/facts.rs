@@ -109,4 +109,10 @@ async fn fact_that_is_noted_again_with_its_key_is_the_same(api: Api) {
     let first = first.expect(201);
     let second = second.expect(201);
     assert_eq!(first, second, "counted once");
+    let audit =
+        api.admin("GET", &format!("/v1/audit?subject_id={}", first["id"].as_str().unwrap()), None).await.expect(200);
+    assert_eq!(audit["items"].as_array().unwrap().len(), 1, "{audit}");
+    let own = format!("{PLACE}/{}", first["id"].as_str().unwrap());
+    let empty = api.ask("PATCH", &own, Some(&token), Some(json!({}))).await.expect(422);
+    assert_eq!(empty["errors"][0]["pointer"], "/text", "{empty}");
 }

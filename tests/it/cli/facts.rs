@@ -37,7 +37,7 @@ async fn facts_are_noted_corrected_exported_and_deleted() {
     shell.ok(&["fact", "delete", id]).await;
     let refused = shell.refused(&["fact", "show", id]).await;
     assert!(refused.contains("there is no such fact"), "{refused}");
-    assert_eq!(shell.ok(&["fact", "delete", "--all", "--tenant", "ann"]).await.trim(), "deleted 1 facts");
+    assert_eq!(shell.ok(&["fact", "delete", "--all", "--tenant", "ann"]).await.trim(), "deleted 1 fact");
     let left = shell.json(&["fact", "list"]).await;
     assert_eq!(left["items"].as_array().unwrap().len(), 1, "{left}");
 }

@@ -33,6 +33,7 @@ pub fn said(text: &str, origin: FactOrigin) -> NewFact {
         collection: None,
         text: text.into(),
         origin,
+        is_direct: origin == FactOrigin::Person,
         source: Some((Uuid::from_u128(7), 2)),
         noted_by: "agent".into(),
         call_key: None,
@@ -82,9 +83,9 @@ async fn same_words_are_one_fact_that_is_counted(world: &StoreHarness) {
     );
     assert_eq!((confirmed.text.as_str(), confirmed.noted_by.as_str()), ("owns a dog", "ann"), "in the person's words");
     assert_eq!(versions[0].origin, FactOrigin::Outside);
-    let moved = NewFact { origin: FactOrigin::Outside, collection: Some("elsewhere".into()), ..by_ann };
+    let moved = NewFact { collection: Some("elsewhere".into()), is_direct: false, ..by_ann };
     let kept = world.store.note_fact(&tenant("a"), &moved, None).await.unwrap();
-    assert_eq!(kept.fact.collection, "pets", "text from outside moves no word of a person");
+    assert_eq!(kept.fact.collection, "pets", "text from outside may have led to it");
     assert_ne!(note(world, "b", "Lives in Vienna.", None).await.id, first.id, "another tenant's is another fact");
 }
 
@@ -113,6 +114,12 @@ async fn fact_that_takes_the_place_of_another_keeps_what_it_said(world: &StoreHa
     assert_eq!((merged.noted_as, merged.fact.id, merged.fact.version), (NotedAs::Replacing, graz.id, 2));
     let (fact, versions) = world.store.get_fact(&scope, graz.id).await.unwrap();
     assert_eq!((fact.mentions, versions[0].text.as_str()), (2, "Lives in Linz."));
+    let rome = NewFact { collection: Some("homes".into()), ..said("Lives in Rome.", FactOrigin::Person) };
+    world.store.note_fact(&of_a, &rome, None).await.unwrap();
+    let bern = note(world, "a", "Lives in Bern.", None).await;
+    let kept = world.store.note_fact(&of_a, &said("Lives in Bern.", FactOrigin::Person), Some("Lives in Rome.")).await;
+    let kept = kept.unwrap().fact;
+    assert_eq!((kept.id, kept.collection.as_str()), (bern.id, "homes"), "it stands where the replaced one stood");
     assert!(matches!(world.store.get_fact(&scope, first.id).await, Err(StoreError::NotFound)));
 
     // a fact that is moved says the same, and another one can't be made to say it twice
@@ -150,14 +157,10 @@ async fn call_that_is_made_again_notes_nothing_more(world: &StoreHarness) {
     assert_eq!((again.noted_as, again.fact.mentions), (NotedAs::Known, 2), "another call is another mention");
     let linz = FactChange { text: Some("Lives in Linz.".into()), collection: None };
     world.store.correct_fact(&only("a"), again.fact.id, &linz, "token:t").await.unwrap();
-    let id = again.fact.id.to_string();
-    let late = world.store.note_fact(&of_a, &keyed("Lives in Graz.", "k3"), Some(&id)).await.unwrap();
-    assert_eq!(late.fact.text, "Lives in Linz.", "a call that is made again undoes no later correction");
-    let linz = FactChange { text: Some("Lives in Linz.".into()), collection: None };
-    world.store.correct_fact(&only("a"), again.fact.id, &linz, "token:t").await.unwrap();
-    let late =
-        world.store.note_fact(&of_a, &keyed("Lives in Graz.", "k3"), Some(&again.fact.id.to_string())).await.unwrap();
-    assert_eq!(late.fact.text, "Lives in Linz.", "a call that is made again undoes no later correction");
+    for key in ["k1", "k2"] {
+        let late = world.store.note_fact(&of_a, &keyed("Lives in Graz.", key), Some("Lives in Vienna.")).await.unwrap();
+        assert_eq!(late.fact.text, "Lives in Linz.", "a call that is made again undoes no later correction");
+    }
 }
 
 async fn text_from_outside_takes_the_place_of_no_person_s_word(world: &StoreHarness) {
@@ -168,6 +171,12 @@ async fn text_from_outside_takes_the_place_of_no_person_s_word(world: &StoreHarn
         matches!(&refused, Err(StoreError::Conflict(why)) if why.contains("a person has said that")),
         "{refused:?}"
     );
+    let quoted =
+        NewFact { is_direct: false, collection: Some("preferences".into()), ..said("Hello", FactOrigin::Person) };
+    let refused = world.store.note_fact(&tenant("a"), &quoted, Some("Asks before it pays.")).await;
+    assert!(matches!(&refused, Err(StoreError::Conflict(why)) if why.contains("`forget`")), "{refused:?}");
+    let quoted = world.store.note_fact(&tenant("a"), &quoted, None).await.unwrap().fact;
+    assert_eq!(quoted.collection, "", "text from outside may have chosen it");
     let beside = world.store.note_fact(&tenant("a"), &injected, None).await.unwrap();
     let known = world.store.note_fact(&tenant("a"), &injected, Some("Asks before it pays.")).await;
     assert!(matches!(known, Err(StoreError::Conflict(_))), "{known:?}");

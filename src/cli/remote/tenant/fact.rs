@@ -187,7 +187,10 @@ async fn delete(args: DeleteArgs, environment: &Environment, screen: &mut Screen
         let answer = client.delete(&["v1", "tenants", &tenant, "facts"]).await?;
         return match args.service.json {
             true => Ok(screen.json(&answer)?),
-            false => Ok(screen.line(format!("deleted {} facts", answer["deleted"]))?),
+            false => match answer["deleted"].as_u64() {
+                Some(1) => Ok(screen.line("deleted 1 fact")?),
+                _ => Ok(screen.line(format!("deleted {} facts", answer["deleted"]))?),
+            },
         };
     }
     let Some(named) = args.id else { return Err(CliFailure::new("name a fact, or --all with --tenant").into()) };

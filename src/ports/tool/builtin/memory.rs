@@ -81,6 +81,7 @@ pub(super) fn remember() -> BuiltinTool<RememberArguments> {
                 let fact = NewFact {
                     collection: collection.transpose()?,
                     origin: context.words.origin_of(&text),
+                    is_direct: context.words.is_all,
                     text,
                     source: Some((context.run_id, context.turn)),
                     noted_by: AGENT.into(),
