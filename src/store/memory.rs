@@ -16,7 +16,7 @@ use crate::domain::memory::{Fact, FactOrigin, FactVersion, folded};
 use crate::store::columns::Columns;
 use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage};
 use crate::store::db::text::{optional, text};
-use crate::store::memory::fact_row::IN_TURN;
+use crate::store::memory::fact_row::{FACT, IN_TURN};
 use crate::store::sql::sql;
 use crate::store::tx::TxQuery;
 use crate::store::{Split, Store, StoreError};
@@ -50,10 +50,7 @@ pub struct Recalled {
     pub found: Vec<Fact>,
 }
 
-const SELECT: &str = "
-    select f.id, f.tenant_id, f.collection, f.text, f.origin, f.run_id, f.turn, f.noted_by, f.version, f.mentions,
-           f.created_at, f.noted_at, f.last_used_at
-      from facts f ";
+const SELECT: &str = sql!("select ", FACT, " from facts f ");
 /// Beginning of a page's statement.
 const MEASURED: &str = "with page as materialized (
     select f.id, octet_length(f.text) + octet_length(f.collection) + octet_length(f.noted_by) as bytes
@@ -72,8 +69,7 @@ const PLACE: Split = Split { postgres: "strpos", sqlite: "instr" };
 
 /// The facts with one of eight terms in their text, of each origin those with most of them; a term that is null is in none.
 const SEARCH: &str = "
-    select f.id, f.tenant_id, f.collection, f.text, f.origin, f.run_id, f.turn, f.noted_by, f.version, f.mentions,
-           f.created_at, f.noted_at, f.last_used_at
+    select {fact}
       from (select f.*, row_number() over (
                        partition by f.origin order by f.score desc, f.last_used_at desc, f.id desc) as place
               from (select f.*,
@@ -93,7 +89,10 @@ const SEARCH: &str = "
              where f.score > 0) f
      where f.place <= $3
      order by f.score desc, f.last_used_at desc, f.id desc";
-const SEARCH_BOTH: Split = Split { postgres: sql!(SEARCH; "{in}" = "strpos"), sqlite: sql!(SEARCH; "{in}" = "instr") };
+const SEARCH_BOTH: Split = Split {
+    postgres: sql!(SEARCH; "{fact}" = FACT; "{in}" = "strpos"),
+    sqlite: sql!(SEARCH; "{fact}" = FACT; "{in}" = "instr"),
+};
 
 const VERSIONS: &str = "
     select version, collection, text, origin, run_id, turn, noted_by, noted_at, replaced_at

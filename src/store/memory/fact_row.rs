@@ -25,10 +25,11 @@ pub(super) const IN_TURN: Split = Split {
     sqlite: "select $1",
 };
 
-pub(super) const ROW: &str = "
-    select f.id, f.tenant_id, f.collection, f.text, f.origin, f.run_id, f.turn, f.noted_by, f.version, f.mentions,
-           f.created_at, f.noted_at, f.last_used_at, f.call_key
-      from facts f where f.tenant_id = $1 and ";
+/// The columns of a fact.
+pub(super) const FACT: &str = "
+    f.id, f.tenant_id, f.collection, f.text, f.origin, f.run_id, f.turn, f.noted_by, f.version, f.mentions, f.created_at,
+    f.noted_at, f.last_used_at";
+pub(super) const ROW: &str = sql!("select ", FACT, ", f.call_key from facts f where f.tenant_id = $1 and ");
 pub(super) const BY_ID: &str = sql!(ROW, "f.id = $2");
 
 pub(super) async fn remove(tx: &mut Tx<'_>, id: Uuid) -> Result<(), StoreError> {
