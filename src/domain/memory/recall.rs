@@ -31,7 +31,8 @@ const STEM: usize = 6;
 pub fn terms(message: &str) -> Vec<String> {
     let beginning: String = message.chars().take(SEARCHED).collect();
     let text = folded(&beginning);
-    let (mut words, mut pairs): (Vec<(usize, String)>, Vec<(usize, String)>) = Default::default();
+    let mut words: Vec<(usize, String)> = Vec::new();
+    let mut pairs: Vec<(usize, String)> = Vec::new();
     for word in text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()) {
         let chars: Vec<char> = word.chars().collect();
         if chars.iter().any(|c| is_without_spaces(*c)) {
