@@ -19,6 +19,8 @@ use crate::base::words::words;
 pub const FACT_LENGTH: usize = 1_000;
 /// Longest collection, in characters.
 pub const COLLECTION_LENGTH: usize = 100;
+/// Characters of a message in which words of facts are looked for: its beginning.
+pub const MESSAGE_READ: usize = 4_000;
 /// Facts that a tenant may have.
 pub const MOST_FACTS: i64 = 10_000;
 /// Of these, how many may come from outside: there is room for a person's word.
@@ -156,6 +158,7 @@ impl PersonWords {
 /// Whether a message has these words as a sentence, or behind a colon.
 fn has_sentence(message: &str, text: &str) -> bool {
     let wanted = spaced(text);
+    let message = message.char_indices().nth(MESSAGE_READ).map_or(message, |(end, _)| &message[..end]);
     let mut sentences = message.split(['.', '!', '?', ';', '。', '！', '？', '；', '\n']);
     sentences.any(|sentence| {
         let behind = sentence.split_once([':', '：']).map(|(_, behind)| spaced(behind));
@@ -301,6 +304,9 @@ mod tests {
 
     #[test]
     fn fact_is_a_person_s_word_where_nothing_else_was_read_or_where_the_message_says_it() {
+        let quoted_at = |at: usize| has_sentence(&format!("{}.Lives in Graz", "x".repeat(at)), "Lives in Graz");
+        let last = MESSAGE_READ - ".Lives in Graz".len();
+        assert!(quoted_at(last) && !quoted_at(last + 1), "the beginning of a message is read");
         let words = |message: Option<&str>, is_all: bool| PersonWords { message: message.map(Arc::from), is_all };
         for (words, text, origin) in [
             (words(None, true), "Lives in Graz.", FactOrigin::Person),

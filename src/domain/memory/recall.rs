@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use crate::base::template::untrusted::fenced;
-use crate::domain::memory::{Fact, FactOrigin, folded};
+use crate::domain::memory::{Fact, FactOrigin, MESSAGE_READ, folded};
 
 /// Terms by which facts are searched.
 pub const TERMS: usize = 8;
@@ -18,8 +18,6 @@ pub const MOST_OF_PROFILE: usize = 20;
 pub const RECALLED_CHARS: usize = 4_000;
 /// How the words about facts begin. No fact can begin so: each is a line behind a dash.
 pub const BEGINNING: &str = "Noted ";
-/// Characters of a message by which facts are searched: its beginning.
-const SEARCHED: usize = 4_000;
 /// Shortest word by which facts are searched.
 const SHORTEST: usize = 3;
 /// Characters of which sentences are made whatever they are about.
@@ -29,7 +27,7 @@ const STEM: usize = 6;
 
 /// The terms by which facts are searched for a message: at most [`TERMS`], those first that say most.
 pub fn terms(message: &str) -> Vec<String> {
-    let beginning: String = message.chars().take(SEARCHED).collect();
+    let beginning: String = message.chars().take(MESSAGE_READ).collect();
     let text = folded(&beginning);
     let mut words: Vec<(usize, String)> = Vec::new();
     let mut pairs: Vec<(usize, String)> = Vec::new();
@@ -149,7 +147,7 @@ mod tests {
         assert!(terms("我要去格拉茨").contains(&"格拉".to_owned()));
         let mixed = terms("Flug nach 格拉茨 heute");
         assert_eq!(mixed, ["heute", "flug", "nach", "格拉", "拉茨"]);
-        assert!(terms(&format!("{} hidden", "x ".repeat(SEARCHED))).is_empty(), "the beginning is searched");
+        assert!(terms(&format!("{} hidden", "x ".repeat(MESSAGE_READ))).is_empty(), "the beginning is searched");
     }
 
     #[test]

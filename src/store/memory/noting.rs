@@ -13,7 +13,7 @@ use crate::store::db::text::{optional, text};
 use crate::store::memory::fact_row::{BY_ID, FactRow, IN_TURN, ROW, act, remove};
 use crate::store::ops::audit::write_audit;
 use crate::store::sql::sql;
-use crate::store::tx::Tx;
+use crate::store::tx::{Tx, TxQuery};
 use crate::store::{Store, StoreError};
 
 words! {
@@ -46,9 +46,9 @@ const BY_CALL: &str = sql!(
 );
 
 const INSERT: &str = "
-    insert into facts (id, tenant_id, collection, is_profile, text, folded, identity, origin, run_id, turn, noted_by,
-                       call_key, version, mentions, created_at, noted_at, last_used_at)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 1, 1, $13, $13, $13)";
+    insert into facts (id, collection, is_profile, text, folded, identity, origin, run_id, turn, noted_by, call_key,
+                       created_at, noted_at, last_used_at, tenant_id, version, mentions)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $12, $12, $13, 1, 1)";
 const COUNT: &str = "
     update facts set mentions = mentions + 1, last_used_at = $2, collection = $3, is_profile = $4 where id = $1";
 const MOVE: &str = "update facts set collection = $2, is_profile = $3 where id = $1";
@@ -209,10 +209,19 @@ async fn named_by(tx: &mut Tx<'_>, tenant: &Tenant, named: &str) -> Result<Optio
 
 async fn insert(tx: &mut Tx<'_>, tenant: &Tenant, new: &NewFact, now: DateTime<Utc>) -> Result<Noted, StoreError> {
     check_room(tx, tenant, new.origin).await?;
-    let collection = collection_of(new, None);
-    tx.query(INSERT)
-        .bind(new_id(now))
-        .bind(tenant.as_str())
+    let values = (new_id(now), new, collection_of(new, None), now);
+    with_version(tx.query(INSERT), values).bind(tenant.as_str()).execute().await?;
+    let row: FactRow = tx.query(BY_IDENTITY).bind(tenant.as_str()).bind(identity(&new.text)).one().await?;
+    Ok(Noted { fact: row.fact, noted_as: NotedAs::New })
+}
+
+/// The first twelve values of a statement that writes a version of a fact.
+fn with_version<'t>(
+    query: TxQuery<'t>,
+    (id, new, collection, now): (Uuid, &NewFact, &str, DateTime<Utc>),
+) -> TxQuery<'t> {
+    query
+        .bind(id)
         .bind(text(collection))
         .bind(is_profile(collection, new.origin))
         .bind(text(&new.text))
@@ -224,10 +233,6 @@ async fn insert(tx: &mut Tx<'_>, tenant: &Tenant, new: &NewFact, now: DateTime<U
         .bind(text(&new.noted_by))
         .bind(optional(new.call_key.as_deref()))
         .bind(now)
-        .execute()
-        .await?;
-    let row: FactRow = tx.query(BY_IDENTITY).bind(tenant.as_str()).bind(identity(&new.text)).one().await?;
-    Ok(Noted { fact: row.fact, noted_as: NotedAs::New })
 }
 
 /// Whether the tenant may have one fact more, of this origin.
@@ -269,22 +274,8 @@ async fn count(tx: &mut Tx<'_>, row: FactRow, new: &NewFact, now: DateTime<Utc>)
 async fn replace(tx: &mut Tx<'_>, row: FactRow, new: &NewFact, now: DateTime<Utc>) -> Result<Noted, StoreError> {
     check_word(&row.fact, new)?;
     archive(tx, &row, (row.fact.id, row.fact.version), now).await?;
-    let collection = collection_of(new, Some(&row.fact));
-    tx.query(REPLACE)
-        .bind(row.fact.id)
-        .bind(text(collection))
-        .bind(is_profile(collection, new.origin))
-        .bind(text(&new.text))
-        .bind(folded(&text(&new.text)))
-        .bind(identity(&new.text))
-        .bind(new.origin.as_str())
-        .bind(new.source.map(|(run, _)| run))
-        .bind(new.source.map(|(_, turn)| turn))
-        .bind(text(&new.noted_by))
-        .bind(optional(new.call_key.as_deref()))
-        .bind(now)
-        .execute()
-        .await?;
+    let values = (row.fact.id, new, collection_of(new, Some(&row.fact)), now);
+    with_version(tx.query(REPLACE), values).execute().await?;
     let now: FactRow = tx.query(BY_ID).bind(text(&row.fact.tenant_id)).bind(row.fact.id).one().await?;
     Ok(Noted { fact: now.fact, noted_as: NotedAs::Replacing })
 }

@@ -58,6 +58,10 @@ const TESTED: &[(&str, Tested)] = &[
     ),
     ("src/domain/memory.rs: FACT_LENGTH", By("text_of_a_fact_is_one_line_and_is_taken_up_to_its_length")),
     ("src/domain/memory.rs: COLLECTION_LENGTH", By("collection_is_words_with_slashes_up_to_its_length")),
+    (
+        "src/domain/memory.rs: MESSAGE_READ",
+        By("fact_is_a_person_s_word_where_nothing_else_was_read_or_where_the_message_says_it"),
+    ),
     ("src/domain/memory.rs: MOST_FACTS", By("facts_of_a_tenant_and_versions_of_a_fact_are_bounded")),
     ("src/domain/memory.rs: MOST_FROM_OUTSIDE", By("facts_of_a_tenant_and_versions_of_a_fact_are_bounded")),
     ("src/domain/memory.rs: MOST_VERSIONS", By("facts_of_a_tenant_and_versions_of_a_fact_are_bounded")),
