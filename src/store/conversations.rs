@@ -31,11 +31,16 @@ const SELECT: &str = "
                     t.created_at) as last_message_at
       from tasks t where t.trigger_type = 'chat'";
 
+/// Of messages that two instances record at once, the one with the later id may be answered first.
 const EARLIER: &str = "
     select id, trigger_type, scheduled_for, input, output from (
-        select r.id, r.trigger_type, r.scheduled_for, r.input, r.output, r.state
-          from runs r where r.task_id = $1 and r.tenant_id = $2 and r.id < $3
-         order by r.task_id desc, r.id desc limit $4) newest
+        select * from (select r.id, r.trigger_type, r.scheduled_for, r.input, r.output, r.state
+                         from runs r where r.task_id = $1 and r.tenant_id = $2 and r.id < $3
+                        order by r.task_id desc, r.id desc limit $4) recorded_before
+        union all
+        select * from (select r.id, r.trigger_type, r.scheduled_for, r.input, r.output, r.state
+                         from runs r where r.task_id = $1 and r.tenant_id = $2 and r.id > $3
+                        order by r.task_id, r.id limit $4) recorded_behind) answered
      where state = 'succeeded' and output is not null
      order by id desc limit $5";
 
@@ -125,12 +130,12 @@ impl Store {
         self.run_now(scope, conversation, run_id, message, now, None).await.map(|_| ())
     }
 
-    /// The runs of a task before this one that have an answer, newest first.
+    /// The other runs of a task that have an answer by now, newest first.
     pub async fn earlier_runs(
         &self,
         tenant: &str,
         task_id: Uuid,
-        before: Uuid,
+        run_id: Uuid,
         limit: usize,
     ) -> Result<Vec<EarlierRun>, StoreError> {
         let tenant = Tenant::stored(tenant).map_err(StoreError::Corrupt)?;
@@ -139,7 +144,7 @@ impl Store {
             .query(EARLIER)
             .bind(task_id)
             .bind(tenant.as_str())
-            .bind(before)
+            .bind(run_id)
             .bind(LOOKED_THROUGH)
             .bind(limit as i64)
             .all()

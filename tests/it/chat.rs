@@ -6,6 +6,7 @@ use futures::StreamExt;
 use futures::future::join_all;
 use reqwest::{Method, RequestBuilder};
 use reveille::base::clock::pause;
+use reveille::domain::conversation::REMEMBERED;
 use reveille::ports::egress::operator_client;
 use serde_json::{Value, json};
 
@@ -185,27 +186,27 @@ async fn messages_of_many_clients_at_two_instances_are_answered_once_each_and_on
     let talk = |number: usize| {
         let (client, id) = (clients[number % 2].clone(), id.clone());
         async move {
+            let mut shown = Vec::new();
             for message in 0..MESSAGES {
                 let (status, said) = client.say(&format!("{number} says {message}"), Some(&id)).await;
                 assert_eq!((status, &said["state"]), (200, &json!("succeeded")), "{said}");
                 let response = said["response"].as_str().unwrap();
-                assert!(response.ends_with(&format!(": {number} says {message}")), "{response}");
+                let (before, answered) = response.split_once(": ").expect("a number and the message");
+                assert_eq!(answered, format!("{number} says {message}"));
+                shown.push(before.parse::<usize>().expect("how many messages the model was shown"));
             }
+            shown
         }
     };
-    join_all((0..CLIENTS).map(talk)).await;
+    let shown = join_all((0..CLIENTS).map(talk)).await;
     assert_eq!(model.asked(), 1 + CLIENTS * MESSAGES, "once each");
-    let (_, runs) = clients[1].ask(Method::GET, &format!("/v1/runs?task_id={id}&limit=200"), None).await;
-    let time = |run: &Value, field: &str| id_of(&run[field]);
-    let mut times: Vec<(String, String)> = runs["items"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|run| (time(run, "started_at"), time(run, "finished_at")))
-        .collect();
-    times.sort();
-    assert_eq!(times.len(), 1 + CLIENTS * MESSAGES);
-    assert!(times.windows(2).all(|two| two[0].1 <= two[1].0), "one after the other: {times:#?}");
+    assert!(shown.iter().all(|of_client| of_client.is_sorted()), "each client's in order: {shown:?}");
+    assert_eq!(model.most_at_once(), 1, "one after the other");
+    // each was shown the answer to the one before, and of a long conversation the end
+    let mut shown = shown.concat();
+    shown.sort_unstable();
+    let each: Vec<usize> = (1..=CLIENTS * MESSAGES).map(|before| 1 + 2 * before.min(REMEMBERED)).collect();
+    assert_eq!(shown, each);
     for mut service in services {
         service.kill().await;
     }

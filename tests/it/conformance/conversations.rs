@@ -58,14 +58,18 @@ async fn exchange(world: &StoreHarness, conversation: &Task, message: &str, answ
 
 async fn earlier_runs_with_an_answer_are_told_newest_first(world: &StoreHarness) {
     let task = conversation(world, "a").await;
+    let mut said = Vec::new();
     for number in 0..4 {
-        exchange(world, &task, &format!("message {number}"), (number != 1).then_some("yes")).await;
+        said.push(exchange(world, &task, &format!("message {number}"), (number != 1).then_some("yes")).await);
     }
     let last = say(world, &task, "the last").await;
     let earlier = world.store.earlier_runs("a", task.id, last, 2).await.unwrap();
     let told: Vec<_> = earlier.iter().map(|run| (run.input.clone().unwrap(), run.output.as_str())).collect();
     assert_eq!(told, [(json!("message 3"), "yes"), (json!("message 2"), "yes")]);
     assert_eq!(world.store.earlier_runs("a", task.id, last, 20).await.unwrap().len(), 3, "one has failed");
+    let others = world.store.earlier_runs("a", task.id, said[2], 20).await.unwrap();
+    let others: Vec<Uuid> = others.iter().map(|run| run.id).collect();
+    assert_eq!(others, [said[3], said[0]], "recorded behind it and answered before it");
     assert_eq!(world.store.earlier_runs("b", task.id, last, 20).await.unwrap(), []);
 }
 

@@ -5,10 +5,12 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
 use axum::routing::post;
+use reveille::base::clock::pause;
 use serde_json::{Value, json};
 
 use super::binary::Service;
@@ -24,6 +26,9 @@ pub struct TalkingModel {
 #[derive(Default)]
 struct Counts {
     asked: AtomicUsize,
+    /// Questions that are being answered.
+    under_way: AtomicUsize,
+    most_at_once: AtomicUsize,
     paid: AtomicUsize,
     /// Seats that were held.
     held: Mutex<Vec<String>>,
@@ -46,6 +51,11 @@ impl TalkingModel {
     /// How often it was asked.
     pub fn asked(&self) -> usize {
         self.counts.asked.load(Ordering::Relaxed)
+    }
+
+    /// How many questions were asked at the same time, at most.
+    pub fn most_at_once(&self) -> usize {
+        self.counts.most_at_once.load(Ordering::Relaxed)
     }
 
     /// How often the tool was called.
@@ -109,11 +119,23 @@ consequence = "low"
 parameters = { type = "object", required = ["seat"], properties = { seat = { type = "string" } } }
 "#;
 
+/// How long it takes to answer.
+const TALKS_FOR: Duration = Duration::from_millis(2);
+
 /// The admin token of such a service.
 pub const TOKEN: &str = "the admin token of the tests of chats";
 
 async fn complete(State(counts): State<Arc<Counts>>, Json(asked): Json<Value>) -> Json<Value> {
     counts.asked.fetch_add(1, Ordering::Relaxed);
+    let at_once = counts.under_way.fetch_add(1, Ordering::Relaxed) + 1;
+    counts.most_at_once.fetch_max(at_once, Ordering::Relaxed);
+    pause(TALKS_FOR).await;
+    let answered = answer_to(&asked);
+    counts.under_way.fetch_sub(1, Ordering::Relaxed);
+    answered
+}
+
+fn answer_to(asked: &Value) -> Json<Value> {
     let messages = asked["messages"].as_array().cloned().unwrap_or_default();
     let spoken = messages.iter().filter(|message| message["role"] == "user" || message["role"] == "assistant").count();
     let last = messages.last().cloned().unwrap_or_default();
