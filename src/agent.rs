@@ -57,7 +57,7 @@ use crate::ports::llm::Models;
 use crate::ports::llm::fallback::Chain;
 use crate::ports::skill::SkillLibrary;
 use crate::ports::tool::ToolRegistry;
-use crate::ports::tool::builtin::memory::RECALL;
+use crate::ports::tool::builtin::memory::{RECALL, REMEMBER};
 use crate::ports::tool::builtin::skills::USE_SKILL;
 use crate::ports::tool::offer::NotOffered;
 
@@ -67,6 +67,7 @@ pub use configured::{CallingAgent, Configured};
 pub use gate::pending_agents::{PendingAgents, PendingChecks};
 pub use prompt::channel_limits::ChannelLimits;
 pub use prompt::context_source::{ContextSource, ContextSources, SOURCE_CHARS};
+pub use prompt::extraction::{ExtractedFact, ExtractionMaterial, MOST_EXTRACTED, MemorySettings, read_facts};
 pub use request::{AgentOverrides, AgentRequest, Asking, CHAT, FROM_AGENT, StreamSink};
 pub use settings::Settings;
 pub use slot::{RunSlot, UncountedSlot, wait_without_slot};
@@ -91,6 +92,8 @@ pub struct Agent {
     pub settings: Settings,
     /// Settings of `[context]`.
     pub context: ContextSettings,
+    /// Facts are extracted from what was said, once its run has ended.
+    pub extracts: bool,
     /// Summaries of conversations that were written lately.
     pub summaries: SummaryCache,
     /// Approval rules of the operator.
@@ -168,6 +171,7 @@ impl Agent {
             skills: SkillLibrary::empty(),
             settings,
             context: ContextSettings::default(),
+            extracts: false,
             summaries: SummaryCache::default(),
             policy,
             compute,
@@ -235,6 +239,9 @@ impl Agent {
         let mut system = prompt.text();
         if offered.contains(&RECALL) {
             system += &memory_of(incoming, &window, checkpoint.entries()).await;
+        }
+        if self.extracts && incoming.asking.is_some() && incoming.delegation.is_none() && offered.contains(&REMEMBER) {
+            incoming.store.allow_extraction();
         }
         let history = match incoming.continues && checkpoint.is_empty() {
             true => incoming.store.earlier().await.map_err(run_error)?,

@@ -168,6 +168,7 @@ pub async fn build(
     let sources = Arc::new(sources.map_err(faults_below("/poll"))?);
     let gate = extras::gate(config, &store, extras.gate_checks)?;
     let verifiers = Verifiers::new(&config.verifiers, extras.verifiers);
+    let extraction_models = models.clone();
     let agent = Agent::new(models, Arc::clone(&tools), config.react.clone(), policy, compute.clone(), gate);
     let pending = PendingChecks::new(extras.pending_agents);
     let sources_of_context = ContextSources::new(extras.context_sources);
@@ -180,6 +181,7 @@ pub async fn build(
         pending,
         sources: sources_of_context,
         context,
+        extracts: config.memory.model.is_some(),
         ..agent
     };
     let channels = channels.and(LiveChannel::new(&config.channels.live, store.clone(), vault.clone()));
@@ -223,6 +225,8 @@ pub async fn build(
         approvals: config.approvals.clone(),
         metrics: metrics.clone(),
         settings: config.engine.clone(),
+        models: extraction_models,
+        memory: config.memory.clone(),
         data_files: config.data_files.clone(),
         time: config.time.clone(),
     });

@@ -69,6 +69,8 @@ pub struct Config {
     pub agents: Vec<agent::Configured>,
     /// Settings of `[skills]`.
     pub skills: skill::Settings,
+    /// Settings of `[memory]`.
+    pub memory: agent::MemorySettings,
     /// Settings of `[approvals]`.
     pub approvals: approval::Settings,
     /// Settings of `[vault]`.
@@ -152,6 +154,7 @@ impl Config {
         self.react.check(&mut faults);
         let models: Vec<&str> = self.llm.models.keys().map(String::as_str).collect();
         self.context.check(&models, &mut faults);
+        self.memory.check(&models, &mut faults);
         self.gate.compile(&mut faults);
         self.verifiers.check(&mut faults);
         self.gate_rates.check(&mut faults);

@@ -7,7 +7,7 @@
 //! asks back what the operator has halted, [`scheduling::rescuer`] picks up what dead workers left,
 //! `running::approval_reminder` sees to runs that wait for people, [`delivery::notifier`] sends, [`maintenance::sealer`]
 //! chains the audit log, [`events::forwarder`] hands on events that were taken while the bus was away,
-//! [`maintenance::housekeeping`] forgets, [`maintenance::zones`] plans anew what a change of the rules of time zones
+//! [`maintenance::extractor`] notes facts from runs that have ended, [`maintenance::housekeeping`] forgets, [`maintenance::zones`] plans anew what a change of the rules of time zones
 //! concerns.
 
 pub mod delivery;
@@ -28,6 +28,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::agent::MemorySettings;
 use crate::base::compute::Compute;
 use crate::base::id::new_id;
 use crate::base::metrics::Metrics;
@@ -43,6 +44,7 @@ use crate::engine::events::matcher::EventMatcher;
 use crate::engine::events::watcher::Watcher;
 use crate::engine::events::windows::WindowCloser;
 use crate::engine::maintenance::byte_counter::ByteCounter;
+use crate::engine::maintenance::extractor::FactExtractor;
 use crate::engine::maintenance::file_cleaner::FileCleaner;
 use crate::engine::maintenance::housekeeping::Housekeeping;
 use crate::engine::maintenance::resumer::Resumer;
@@ -68,6 +70,7 @@ use crate::executor::hub::Hub;
 use crate::executor::post_process::PostProcessing;
 use crate::ports::bus::Bus;
 use crate::ports::channel::ChannelRegistry;
+use crate::ports::llm::Models;
 use crate::ports::poll::Poller;
 use crate::ports::vault::Vault;
 use crate::store::{Store, with_timeout};
@@ -110,6 +113,10 @@ pub struct EngineParts {
     pub metrics: Metrics,
     /// Settings of `[engine]`.
     pub settings: Settings,
+    /// Models, for the extraction of facts.
+    pub models: Models,
+    /// Settings of `[memory]`.
+    pub memory: MemorySettings,
     /// Settings of `[data_files]`.
     pub data_files: DataFileSettings,
     /// Where the rules of time zones are looked for.
@@ -146,6 +153,8 @@ pub struct Engine {
     pub sealer: Arc<Sealer>,
     /// Counts rows from before the quota of stored bytes.
     pub byte_counter: Arc<ByteCounter>,
+    /// Extracts facts from runs that have ended; `None`: no model is configured for it.
+    pub extractor: Option<Arc<FactExtractor>>,
     /// Gives data files up.
     pub file_cleaner: Arc<FileCleaner>,
     /// Sends messages.
@@ -189,6 +198,8 @@ impl Engine {
             approvals,
             metrics,
             settings,
+            models,
+            memory,
             data_files,
             time,
         } = parts;
@@ -204,6 +215,7 @@ impl Engine {
         };
         let measures = RunMetrics::new(&metrics);
         let finisher = Finisher::new(store.clone());
+        let extractor = FactExtractor::new(store.clone(), models, memory, compute.clone(), &metrics);
         let executions = Executions::new(
             store.clone(),
             executors.clone(),
@@ -254,6 +266,7 @@ impl Engine {
             approval_reminder: Arc::new(ApprovalReminder::new(store.clone(), approvals)),
             sealer: Arc::new(Sealer::new(store.clone(), vault)),
             byte_counter: Arc::new(ByteCounter::new(store.clone())),
+            extractor: extractor.map(Arc::new),
             file_cleaner: Arc::new(FileCleaner::new(store.clone(), data_files)),
             notifier: Arc::new(Notifier::new(Sending {
                 store: store.clone(),
@@ -303,7 +316,7 @@ impl Engine {
             pending_work: Arc::new(self.store.clone()),
             phase: fastrand::f64(),
         };
-        let claiming = vec![
+        let mut claiming = vec![
             looped.spawn(Arc::clone(&self.zones), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.scheduler), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.matcher), stop_claiming.clone()),
@@ -315,6 +328,7 @@ impl Engine {
             looped.spawn(Arc::clone(&self.resumer), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.approval_reminder), stop_claiming.clone()),
         ];
+        claiming.extend(self.extractor.iter().map(|one| looped.spawn(Arc::clone(one), stop_claiming.clone())));
         let keeping = vec![
             looped.spawn(Arc::clone(&self.heartbeat), stop_all.clone()),
             looped.spawn(Arc::clone(&self.halt_keeper), stop_all.clone()),
@@ -350,6 +364,9 @@ impl Running {
         engine.store.end_reads();
         futures::future::join_all(claiming).await;
         engine.watcher.drain().await;
+        if let Some(extractor) = &engine.extractor {
+            extractor.drain().await;
+        }
         if let Err(error) = with_timeout(engine.store.release_claims(engine.worker_id)).await {
             tracing::warn!(%error, "claims could not be given back; they run out by themselves");
         }

@@ -3,6 +3,7 @@
 
 pub mod channel_limits;
 pub mod context_source;
+pub mod extraction;
 pub mod memory;
 
 use chrono::{DateTime, SecondsFormat, Utc};

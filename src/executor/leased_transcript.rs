@@ -33,6 +33,8 @@ pub struct LeasedTranscript {
     deferred: Mutex<Vec<TranscriptEntry>>,
     /// `None`: no budget holds.
     spending: Option<RunSpending>,
+    /// Facts may be extracted from it.
+    may_extract: AtomicBool,
 }
 
 impl LeasedTranscript {
@@ -50,6 +52,7 @@ impl LeasedTranscript {
             next: AtomicI64::new(0),
             deferred: Mutex::default(),
             spending: None,
+            may_extract: AtomicBool::new(false),
         }
     }
 
@@ -63,6 +66,11 @@ impl LeasedTranscript {
         let mut usage = *self.usage.lock().expect("usage lock");
         self.deferred.lock().expect("entries lock").iter().for_each(|entry| usage += entry.usage);
         usage
+    }
+
+    /// Whether facts may be extracted from the run.
+    pub fn may_extract(&self) -> bool {
+        self.may_extract.load(Ordering::Relaxed)
     }
 
     /// Takes the entries that still wait, to be stored with the end, and the reservations in budgets that end with it.
@@ -159,6 +167,10 @@ impl AgentStore for LeasedTranscript {
 
     fn defer(&self, entries: Vec<TranscriptEntry>) {
         self.deferred.lock().expect("entries lock").extend(entries);
+    }
+
+    fn allow_extraction(&self) {
+        self.may_extract.store(true, Ordering::Relaxed);
     }
 
     fn is_budgeted(&self) -> bool {

@@ -3,6 +3,7 @@
 //! A search goes through the facts of its tenant, which are bounded, by one statement that is the same work on both databases.
 
 mod deleting;
+pub(super) mod extractions;
 mod fact_row;
 mod noting;
 
@@ -21,6 +22,7 @@ use crate::store::sql::sql;
 use crate::store::tx::TxQuery;
 use crate::store::{Split, Store, StoreError};
 
+pub use extractions::{ExtractionCall, ExtractionClaim};
 pub use noting::{Noted, NotedAs};
 
 /// Facts of each origin that a search answers.

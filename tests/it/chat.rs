@@ -52,6 +52,11 @@ impl ChatClient {
         self.ask(Method::POST, "/v1/chat", Some(body)).await
     }
 
+    /// Says something for another tenant, in a new conversation.
+    async fn say_as(&self, tenant: &str, message: &str) -> (u16, Value) {
+        self.ask(Method::POST, "/v1/chat", Some(json!({ "tenant_id": tenant, "message": message }))).await
+    }
+
     async fn until_run(&self, id: &str, state: &str) -> Value {
         let begun = Instant::now();
         loop {
@@ -467,4 +472,80 @@ async fn on_sqlite_a_flight_is_booked_by_an_agent_that_asks_and_whose_call_is_ap
 async fn on_postgres_a_flight_is_booked_by_an_agent_that_asks_and_whose_call_is_approved() {
     let (model, database) = (TalkingModel::start().await, Database::empty().await);
     flight_is_booked(&model, model.service(Some(&database.url))).await;
+}
+
+/// The facts of a tenant, once there are so many, or one of them says this.
+async fn facts_once(client: &ChatClient, tenant: &str, has: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+    let begun = Instant::now();
+    loop {
+        let (_, page) = client.ask(Method::GET, &format!("/v1/facts?tenant_id={tenant}"), None).await;
+        let facts = page["items"].as_array().cloned().unwrap_or_default();
+        if has(&facts) {
+            return facts;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{facts:#?}");
+        pause(LOOK).await;
+    }
+}
+
+/// Nobody asks the model to remember: the facts are extracted from what was said, once it is answered.
+async fn later_run_knows_what_was_extracted(service: Service) {
+    let mut service = service.with("REVEILLE_MEMORY__MODEL", "main").with("REVEILLE_MEMORY__TIMEOUT_SECONDS", "600");
+    service.start().await;
+    let client = ChatClient::of(&service);
+    let (_, hung) = client.say_as("bob", "Say hang, please.").await;
+    assert_eq!((&hung["state"], &hung["response"]), (&json!("succeeded"), &json!("1: Say hang, please.")), "{hung:#}");
+    client.say("Hello. I live in Vienna.", None).await;
+    let known = facts_once(&client, "ann", |facts| facts.len() == 1).await;
+    assert_eq!((&known[0]["text"], &known[0]["origin"]), (&json!("I live in Vienna."), &json!("person")));
+    assert_eq!((&known[0]["noted_by"], &known[0]["mentions"]), (&json!("extraction"), &json!(1)));
+    let (_, told) = client.say("What do you know of Vienna?", None).await;
+    assert!(told["response"].as_str().unwrap().contains("\n- I live in Vienna.\n"), "{told:#}");
+
+    // again, and another place
+    client.say("I live in Vienna.", None).await;
+    facts_once(&client, "ann", |facts| facts[0]["mentions"] == 2).await;
+    client.say("I live in Graz.", None).await;
+    let moved = facts_once(&client, "ann", |facts| facts[0]["text"] == "I live in Graz.").await;
+    assert_eq!((moved.len(), &moved[0]["id"], &moved[0]["version"]), (1, &known[0]["id"], &json!(2)), "{moved:#?}");
+
+    // text from outside is extracted as such, and takes the place of no person's word
+    let task = json!({
+        "tenant_id": "ann", "name": "Mails", "output": null, "trigger": { "type": "schedule", "cron": "0 0 1 1 *" },
+        "action": { "instruction": "Read the mail." },
+    });
+    let (_, made) = client.ask(Method::POST, "/v1/tasks", Some(task)).await;
+    let mail = json!({ "input": "I live in Moscow.\nI live in a palace, and the owner allows everything." });
+    let (_, run) = client.ask(Method::POST, &format!("/v1/tasks/{}/run", id_of(&made["id"])), Some(mail)).await;
+    client.until_run(&id_of(&run["id"]), "succeeded").await;
+    let all = facts_once(&client, "ann", |facts| facts.len() == 3).await;
+    let outside: Vec<_> = all.iter().filter(|fact| fact["origin"] == "outside").map(|fact| &fact["noted_by"]).collect();
+    assert_eq!(outside, [&json!("extraction"); 2], "{all:#?}");
+    let (_, own) = client.ask(Method::GET, &format!("/v1/facts/{}", id_of(&known[0]["id"])), None).await;
+    assert_eq!((&own["text"], &own["origin"]), (&json!("I live in Graz."), &json!("person")));
+
+    // the extraction that hangs has delayed nobody; a death later the others go on
+    assert_eq!(facts_once(&client, "bob", |_| true).await, [] as [Value; 0]);
+    client.say("Say hang again.", None).await;
+    service.kill().await;
+    service.start().await;
+    let client = ChatClient::of(&service);
+    client.say_as("cleo", "I live in Rome.").await;
+    facts_once(&client, "cleo", |facts| facts.len() == 1).await;
+    let (_, usage) = client.ask(Method::GET, "/v1/stats/usage?by=tenant", None).await;
+    let of_cleo = usage["items"].as_array().unwrap().iter().find(|one| one["key"] == "cleo").expect("its usage");
+    assert_eq!(of_cleo["turns"], 2, "one turn of the run, and the extraction: {usage:#}");
+    service.kill().await;
+}
+
+#[tokio::test]
+async fn on_sqlite_a_later_run_knows_what_was_extracted_from_an_earlier_one() {
+    let model = TalkingModel::start().await;
+    later_run_knows_what_was_extracted(model.service(None)).await;
+}
+
+#[tokio::test]
+async fn on_postgres_a_later_run_knows_what_was_extracted_from_an_earlier_one() {
+    let (model, database) = (TalkingModel::start().await, Database::empty().await);
+    later_run_knows_what_was_extracted(model.service(Some(&database.url))).await;
 }

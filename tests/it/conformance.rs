@@ -43,6 +43,7 @@ mod data_files;
 mod deliveries;
 mod disabling;
 mod events;
+mod extractions;
 mod facts;
 mod fires;
 mod grants;

@@ -79,6 +79,20 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
     ),
     ("budget_tokens", &[], "tokens", "Nothing; what calls of models under budgets of a day take."),
     ("events_unread", &[], "entries", "Grows: the matcher does not keep up; add an instance, or look at `/readyz`."),
+    ("extractions", &[], "runs", "Nothing; the pace at which ended runs are read for facts (`[memory] model`)."),
+    (
+        "extraction_failures",
+        &[],
+        "attempts",
+        "Grows: the model of `[memory]` does not answer in time or not as asked for; the log says why. Runs are not touched by it.",
+    ),
+    (
+        "extractions_skipped",
+        &[],
+        "runs",
+        "Tenants have spent what `[memory] max_usd_per_hour` or their budget allows; raise it, or name a cheaper model.",
+    ),
+    ("extracted_facts", &[], "facts", "Nothing; how many facts are found in ended runs."),
     ("fire_conflicts", &[], "fires", "Stays 0 unless an answer of the database was lost; nothing ran twice."),
     (
         "fair_queue_wait_seconds",

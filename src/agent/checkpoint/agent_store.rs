@@ -72,6 +72,9 @@ pub trait AgentStore: Send + Sync {
     /// how the execution ended; until then they are lost with the process.
     fn defer(&self, entries: Vec<TranscriptEntry>);
 
+    /// Notes that facts may be extracted from the run, once it has succeeded.
+    fn allow_extraction(&self) {}
+
     /// Whether a budget holds for the run: then each call of a model is reserved before it is made.
     fn is_budgeted(&self) -> bool {
         false

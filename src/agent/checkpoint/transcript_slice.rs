@@ -189,6 +189,10 @@ impl AgentStore for TranscriptSlice {
         self.run.store.defer(self.stored_form(entries));
     }
 
+    fn allow_extraction(&self) {
+        self.run.store.allow_extraction();
+    }
+
     fn is_budgeted(&self) -> bool {
         self.run.store.is_budgeted()
     }

@@ -43,6 +43,9 @@ const USAGE_MEMORY: TimeDelta = TimeDelta::days(400);
 /// How long a session that comes back may be told what it has missed.
 const LIVE_MEMORY: TimeDelta = TimeDelta::hours(1);
 
+/// How long an extraction waits for somebody to work it off.
+const EXTRACTION_MEMORY: TimeDelta = TimeDelta::days(7);
+
 /// Kinds of rows that are deleted after their retention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HousekeepingJob {
@@ -59,9 +62,10 @@ enum HousekeepingJob {
     BudgetReservations,
     UsageDays,
     Conversations,
+    Extractions,
 }
 
-const KINDS: [HousekeepingJob; 13] = [
+const KINDS: [HousekeepingJob; 14] = [
     HousekeepingJob::Runs,
     HousekeepingJob::Links,
     HousekeepingJob::Deliveries,
@@ -75,6 +79,7 @@ const KINDS: [HousekeepingJob; 13] = [
     HousekeepingJob::BudgetReservations,
     HousekeepingJob::UsageDays,
     HousekeepingJob::Conversations,
+    HousekeepingJob::Extractions,
 ];
 
 /// Deletes rows after their retention.
@@ -204,6 +209,7 @@ async fn delete_batch(store: &Store, kind: HousekeepingJob, retention: TimeDelta
         HousekeepingJob::Deliveries => store.forget_deliveries(old, BATCH).await,
         HousekeepingJob::CredentialUses => store.forget_credential_uses(old, BATCH).await,
         HousekeepingJob::Counts => store.forget_counts(now - COUNTS_MEMORY, BATCH).await,
+        HousekeepingJob::Extractions => store.forget_extractions(now - EXTRACTION_MEMORY, BATCH).await,
         HousekeepingJob::Answers => store.forget_answers(now, BATCH).await,
         HousekeepingJob::EventRules => store.forget_event_rules(now, old, BATCH).await,
         HousekeepingJob::LiveMessages => store.forget_live_messages(now - LIVE_MEMORY, BATCH).await,

@@ -163,7 +163,8 @@ impl Shared {
         match ending.finish(result) {
             Ok(Some(finish)) => {
                 let (entries, budget) = transcript.take_deferred();
-                let finish = Finish { entries, budget, ..finish };
+                let extracts = finish.state == RunState::Succeeded && transcript.may_extract();
+                let finish = Finish { entries, budget, extracts, ..finish };
                 // what is left to do is the store's: others compute meanwhile
                 guard.slot.leave();
                 self.record(Box::new(finish), &started, told).await;

@@ -9,7 +9,7 @@
 
 use std::io::ErrorKind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::PgListener;
@@ -41,9 +41,11 @@ pub enum Topic {
     Live,
     /// A task may be resumed whose credential was saved.
     Resumptions,
+    /// A run has ended from which facts are to be noted.
+    Extractions,
 }
 
-const TOPICS: usize = 8;
+const TOPICS: usize = 9;
 /// Topics that one instance can't serve alone: any instance may have the run to be cancelled, or the session.
 const BROADCAST_TOPICS: [Topic; 3] = [Topic::Cancels, Topic::Events, Topic::Live];
 /// Its commit waits for nothing; the setting ends with it.
@@ -66,9 +68,9 @@ struct Shared {
     /// Whether services of this process serve what is notified here.
     serving: AtomicBool,
     /// Topics that were notified in this process alone, a bit each.
-    local_topics: AtomicU8,
+    local_topics: AtomicU16,
     /// Topics to be sent to other instances, a bit each.
-    remote_topics: AtomicU8,
+    remote_topics: AtomicU16,
     pending: Notify,
     /// Names this instance in its notifications, which it does not listen to.
     origin: String,
@@ -83,8 +85,8 @@ impl Wakeups {
         Wakeups(Arc::new(Shared {
             topics: std::array::from_fn(|_| watch::channel(()).0),
             serving: AtomicBool::new(false),
-            local_topics: AtomicU8::new(0),
-            remote_topics: AtomicU8::new(0),
+            local_topics: AtomicU16::new(0),
+            remote_topics: AtomicU16::new(0),
             pending: Notify::new(),
             // tests have databases of their own, and a database may have several schemas with a service each
             origin: format!("{:016x}", fastrand::u64(..)),
@@ -98,7 +100,7 @@ impl Wakeups {
         self.0.topics[topic as usize].subscribe()
     }
 
-    fn queue_notification(&self, topics: u8) {
+    fn queue_notification(&self, topics: u16) {
         if topics != 0 {
             self.0.remote_topics.fetch_or(topics, Ordering::AcqRel);
             self.0.pending.notify_one();
@@ -106,7 +108,7 @@ impl Wakeups {
     }
 
     /// Payload of a notification: whose it is, and its topics.
-    fn payload(&self, topics: u8) -> String {
+    fn payload(&self, topics: u16) -> String {
         format!("{} {topics}", self.0.origin)
     }
 
@@ -180,7 +182,7 @@ impl Wakeups {
                 },
             };
             let Some((by, called)) = told.payload().split_once(' ') else { continue };
-            let called: u8 = called.parse().unwrap_or(u8::MAX);
+            let called: u16 = called.parse().unwrap_or(u16::MAX);
             if by != self.0.origin {
                 for (_, topic) in self.0.topics.iter().enumerate().filter(|(topic, _)| called & (1 << topic) != 0) {
                     topic.send_replace(());
@@ -220,7 +222,7 @@ impl Store {
         if wakeups.0.serving.load(Ordering::SeqCst) || wakeups.0.committing.swap(true, Ordering::Acquire) {
             return None;
         }
-        Some(CommitNotification { wakeups, topic, payload: wakeups.payload(1 << topic as u8) })
+        Some(CommitNotification { wakeups, topic, payload: wakeups.payload(1 << topic as u16) })
     }
 
     /// The wake-ups of a topic from now on. Listen before asking the database, or one may be missed.
@@ -231,7 +233,7 @@ impl Store {
     /// Wakes waiters after a commit: in this process, and on other instances if no service serves the topic here.
     pub(in crate::store) fn notify(&self, topic: Topic) {
         // before `serving` is read: either this sees that the work has ended, or `end_work` sees the topic
-        self.wakeups.0.local_topics.fetch_or(1 << topic as u8, Ordering::SeqCst);
+        self.wakeups.0.local_topics.fetch_or(1 << topic as u16, Ordering::SeqCst);
         match BROADCAST_TOPICS.contains(&topic) || !self.wakeups.0.serving.load(Ordering::SeqCst) {
             true => self.notify_all_instances(topic),
             false => self.wakeups.0.topics[topic as usize].send_replace(()),
@@ -241,7 +243,7 @@ impl Store {
     /// Wakes waiters of all instances for work that this one leaves to others though it could do some of it.
     pub(in crate::store) fn notify_all_instances(&self, topic: Topic) {
         self.wakeups.0.topics[topic as usize].send_replace(());
-        let bit = 1 << topic as u8;
+        let bit = 1 << topic as u16;
         self.wakeups.0.local_topics.fetch_and(!bit, Ordering::SeqCst);
         self.wakeups.queue_notification(bit);
     }
@@ -277,7 +279,7 @@ impl Store {
     /// capacity for it. A wake-up from another instance is not forwarded, or two full instances would wake each other
     /// for ever.
     pub fn forward(&self, topic: Topic) {
-        let bit = 1 << topic as u8;
+        let bit = 1 << topic as u16;
         self.wakeups.queue_notification(self.wakeups.0.local_topics.fetch_and(!bit, Ordering::SeqCst) & bit);
     }
 }
@@ -292,7 +294,7 @@ mod tests {
         let scratch = Scratch::open().await;
         let store = &scratch.store;
         let first = store.notification_for_commit(Topic::Queue).expect("nobody else commits");
-        assert!(first.payload.ends_with(&format!(" {}", 1 << Topic::Queue as u8)), "{}", first.payload);
+        assert!(first.payload.ends_with(&format!(" {}", 1 << Topic::Queue as u16)), "{}", first.payload);
         assert!(store.notification_for_commit(Topic::Queue).is_none(), "another commit is under way");
         drop(first);
         store.begin_work();

@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use crate::base::id::{Scope, Tenant};
 use crate::domain::actor::Actor;
+use crate::store::memory::extractions::forget_of_tenant;
 use crate::store::memory::fact_row::{BY_ID, FactRow, IN_TURN, act, remove};
 use crate::store::ops::audit::{AuditAction, write_audit};
 use crate::store::{Store, StoreError};
@@ -31,7 +32,7 @@ impl Store {
         Ok(())
     }
 
-    /// Deletes all that is known of a tenant; answers how many facts. Broken off in the middle, it is done by another call.
+    /// Deletes all that is known of a tenant, and what is still to be noted; answers how many facts. Broken off in the middle, it is done by another call.
     pub async fn delete_facts(&self, tenant: &Tenant, by: &str) -> Result<u64, StoreError> {
         let mut deleted = 0;
         loop {
@@ -48,6 +49,8 @@ impl Store {
                 .scalars()
                 .await?;
             if some.is_empty() {
+                forget_of_tenant(tx, tenant).await?;
+                write.commit().await?;
                 return Ok(deleted);
             }
             let mut versions = tx.build("delete from fact_versions where fact_id in (");

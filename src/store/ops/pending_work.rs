@@ -44,6 +44,8 @@ pub struct PendingWork {
     pub uncounted: bool,
     /// A task is to be resumed whose credential was saved.
     pub resumption: bool,
+    /// Facts are to be noted from a run that has ended.
+    pub extraction: Option<DateTime<Utc>>,
 }
 
 /// Each is the first entry of an index: on Postgres the connections for quick statements read no other way. Where an order
@@ -66,7 +68,8 @@ const PENDING_WORK: &str = "select (select next_at from due where kind = 'schedu
                     exists (select 1 from audit where position is null) as unsealed,
                     exists (select 1 from stored_byte_changes)
                         or exists (select 1 from stored_byte_scans) as uncounted,
-                    exists (select 1 from resumptions) as resumption";
+                    exists (select 1 from resumptions) as resumption,
+                    (select due_at from extractions order by due_at limit 1) as extraction";
 
 /// SQLite, which has no statistics, would take the index of all that is in a state.
 const PENDING_COUNTS: Split = Split {

@@ -11,6 +11,7 @@ use uuid::Uuid;
 use crate::base::id::Scope;
 use crate::domain::notification::NewDelivery;
 use crate::store::db::flow::QueueFlow;
+use crate::store::memory::extractions::queue_extractions;
 use crate::store::ops::budgets::ledger_batch::{LedgerBatch, update_ledgers};
 use crate::store::ops::budgets::ledgers::warn_owners;
 use crate::store::ops::usage::counting::count_usage;
@@ -77,12 +78,16 @@ impl Store {
         if !deliveries.is_empty() {
             tx.post(&deliveries, now).await?;
         }
+        let has_extractions = queue_extractions(tx, &told, now).await?;
         let warned = end_budgets(self, tx, &ended, now).await?;
         count_usage(tx, &ended.iter().map(|(end, _)| *end).collect::<Vec<_>>()).await?;
         write.commit().await?;
         self.counts.used(ended.iter().flat_map(|(end, _)| &end.entries));
         if queued {
             self.notify(Topic::Queue);
+        }
+        if has_extractions {
+            self.notify(Topic::Extractions);
         }
         if warned || ends.iter().any(|end| !end.deliveries.is_empty() || end.tells.is_some()) {
             self.notify(Topic::Outbox);

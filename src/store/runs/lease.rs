@@ -99,6 +99,8 @@ pub struct Finish {
     pub park: Option<Park>,
     /// While it waits it counts as running: its task's slot stays with it.
     pub overlap_counts_waiting: bool,
+    /// Facts are to be noted from it.
+    pub extracts: bool,
 }
 
 impl Finish {
@@ -123,6 +125,7 @@ impl Finish {
             infra_retry: false,
             park: None,
             overlap_counts_waiting: false,
+            extracts: false,
         }
     }
 

@@ -68,6 +68,7 @@ async fn readme_is_what_its_commands_print() {
     );
     reader.pass_over("toml", "[[agents]]", "chat books a flight by such an agent");
     reader.console("reveille fact add").await;
+    reader.pass_over("toml", "[memory]", "chat has a model that extracts facts");
     reader.pass_over("markdown", "---", "agent::skills has models that use such skills");
     reader.pass_over(
         "toml",

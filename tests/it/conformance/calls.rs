@@ -51,6 +51,13 @@ pub async fn calls(world: &StoreHarness) {
     store.get_fact(&of_a, noted.id).await.unwrap();
     store.list_facts(&of_a, &FactFilter { limit: PAGE, ..FactFilter::default() }).await.unwrap();
     store.delete_fact(&of_a, noted.id, "token:t", None).await.unwrap();
+    let queued = store.extractions_in_turn("tenant-5", 2, world.now()).await.unwrap();
+    for (tenant, run) in queued {
+        let claimed = store.claim_extraction(&tenant, run.unwrap_or_default(), world.now() + LEASE).await.unwrap();
+        if let Some(claim) = claimed {
+            store.finish_extraction(&claim, None, None).await.unwrap();
+        }
+    }
     store.requeue_expired_claims(world.now()).await.unwrap();
     store.publish_events(&[event(&new_id(world.now()).to_string())]).await.unwrap();
     let leased = store.lease_events(WORKER, world.now() + LEASE, 2, "", &[]).await.unwrap();

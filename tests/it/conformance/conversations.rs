@@ -40,7 +40,7 @@ pub async fn say(world: &StoreHarness, conversation: &Task, message: &str) -> Uu
     id
 }
 
-async fn started(world: &StoreHarness) -> StartedRun {
+pub async fn started(world: &StoreHarness) -> StartedRun {
     let starts = world.store.start_runs(&leases(&world.claim().await), world.now() + LEASE).await.unwrap();
     let [started] = <[StartedRun; 1]>::try_from(starts.started).expect("one run that starts");
     started

@@ -259,6 +259,10 @@ async fn store_much(world: &StoreHarness) {
             "insert into fact_versions (fact_id, version, tenant_id, collection, text, origin, noted_by, noted_at, replaced_at)
              select gen_random_uuid(), 1, 'tenant-' || n % 1000, '', 'Fact ' || n, 'person', 'agent', {now}, {now} from {each}"
         ),
+        format!(
+            "insert into extractions (tenant_id, run_id, due_at, claims)
+             select 'tenant-' || n % 1000, gen_random_uuid(), {now} + n * interval '1 second', 0 from {each}"
+        ),
         // far fewer than of all else: an instance reads all of them when any has changed
         format!(
             "insert into halts (tenant_id, kind, halted_by, since)

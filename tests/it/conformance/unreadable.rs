@@ -85,6 +85,7 @@ const FREE: &[(&str, &str)] = &[
     ("dedups", "keys and instants, looked at by key"),
     ("event_index", "numbers"),
     ("event_queue", "numbers; the event stands in `events`"),
+    ("extractions", "ids, instants and numbers; the run stands in `runs`"),
     ("fact_versions", "read with their fact, for a person; an origin that is not known counts as text from outside"),
     ("facts", "an origin that is not known counts as text from outside"),
     ("event_task_counts", "numbers, counted by triggers"),

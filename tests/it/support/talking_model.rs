@@ -1,6 +1,7 @@
 //! A model over HTTP that says how many messages of a conversation it was shown and what was said last. Asked to pay, it calls
 //! a tool of the same address first; asked for a flight, an agent that pays; asked to hold a seat, a tool that can be undone; asked to
-//! ask, the person; asked to remember, it notes what stands behind the colon, and asked what it knows, it says what it was told of.
+//! ask, the person; asked to remember, it notes what stands behind the colon, and asked what it knows, it says what it was told of. Asked to extract facts,
+//! it finds where the person lives.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -119,6 +120,9 @@ consequence = "low"
 parameters = { type = "object", required = ["seat"], properties = { seat = { type = "string" } } }
 "#;
 
+/// How long it takes to extract facts from what says so.
+const HANGS_FOR: Duration = Duration::from_secs(3600);
+
 /// How long it takes to answer.
 const TALKS_FOR: Duration = Duration::from_millis(2);
 
@@ -130,12 +134,19 @@ async fn complete(State(counts): State<Arc<Counts>>, Json(asked): Json<Value>) -
     let at_once = counts.under_way.fetch_add(1, Ordering::Relaxed) + 1;
     counts.most_at_once.fetch_max(at_once, Ordering::Relaxed);
     pause(TALKS_FOR).await;
+    if material_of(&asked).is_some_and(|material| material.contains("hang")) {
+        pause(HANGS_FOR).await;
+    }
     let answered = answer_to(&asked);
     counts.under_way.fetch_sub(1, Ordering::Relaxed);
     answered
 }
 
 fn answer_to(asked: &Value) -> Json<Value> {
+    if let Some(material) = material_of(asked) {
+        let content = json!({ "facts": extracted(material) }).to_string();
+        return Json(json!({ "choices": [answer(content)], "usage": { "prompt_tokens": 10, "completion_tokens": 2 } }));
+    }
     let messages = asked["messages"].as_array().cloned().unwrap_or_default();
     let spoken = messages.iter().filter(|message| message["role"] == "user" || message["role"] == "assistant").count();
     let last = messages.last().cloned().unwrap_or_default();
@@ -178,6 +189,22 @@ fn noted(said: &str) -> Value {
         Some((text, replaces)) => json!({ "text": text, "replaces": replaces }),
         None => json!({ "text": asked.trim_end_matches(['"', '}']) }),
     }
+}
+
+/// The part of a question that facts are to be extracted from; `None`: it asks for something else.
+fn material_of(asked: &Value) -> Option<&str> {
+    let system = asked["messages"][0]["content"].as_str()?;
+    system.starts_with("You note lasting facts").then(|| asked["messages"][1]["content"].as_str())?
+}
+
+/// Each sentence about a place to live in is a fact, in the place of the known one about another place.
+fn extracted(material: &str) -> Vec<Value> {
+    let (said, known) = material.split_once("known facts").unwrap_or((material, ""));
+    let replaced = known.lines().find_map(|line| line.split_once(". ").filter(|(_, text)| text.contains("live in")));
+    let places = said.split(['.', '\n']).filter_map(|sentence| sentence.find("I live in").map(|at| &sentence[at..]));
+    let number = replaced.and_then(|(number, _)| number.parse::<usize>().ok());
+    let fact = |sentence: &str| json!({ "text": format!("{}.", sentence.trim()), "replaces": number });
+    places.map(fact).collect()
 }
 
 /// The part of the instructions that tells of facts.

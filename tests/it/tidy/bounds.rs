@@ -66,6 +66,19 @@ const TESTED: &[(&str, Tested)] = &[
     ("src/domain/memory.rs: MOST_FROM_OUTSIDE", By("facts_of_a_tenant_and_versions_of_a_fact_are_bounded")),
     ("src/domain/memory.rs: MOST_VERSIONS", By("facts_of_a_tenant_and_versions_of_a_fact_are_bounded")),
     ("src/domain/memory/recall.rs: MOST_RECALLED", By("run_is_told_as_much_as_fits")),
+    (
+        "src/agent/prompt/extraction.rs: LONGEST_ANSWER",
+        By("answer_is_read_with_or_without_fences_and_what_does_not_fit_is_left_out"),
+    ),
+    (
+        "src/agent/prompt/extraction.rs: MATERIAL_CHARS",
+        By("material_is_what_was_said_in_the_run_without_results_and_earlier_runs"),
+    ),
+    (
+        "src/agent/prompt/extraction.rs: MOST_EXTRACTED",
+        By("answer_is_read_with_or_without_fences_and_what_does_not_fit_is_left_out"),
+    ),
+    ("src/engine/maintenance/extractor.rs: AT_ONCE", IN_TURNS),
     ("src/domain/memory/recall.rs: RECALLED_CHARS", By("run_is_told_as_much_as_fits")),
     (
         "src/agent/configured/agent_tool.rs: MOST_ARGUMENTS",

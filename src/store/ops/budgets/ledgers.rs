@@ -13,6 +13,7 @@ use uuid::Uuid;
 use crate::domain::budget::notice::BudgetNotice;
 use crate::domain::budget::{BudgetRefusal, BudgetScope, DayLimits, Spend};
 use crate::domain::notification::{NewDelivery, NoticeKind};
+use crate::store::db::ReadConnection;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::text::text;
 use crate::store::runs::lease::Lease;
@@ -133,6 +134,13 @@ const CHANGE: &str = "
     returning tokens, cost_micros, reserved_tokens, reserved_cost_micros, tokens_limit, cost_micros_limit,
               warned_at is not null as is_warned";
 
+const CHARGE: &str = "
+    insert into budget_days (tenant_id, task_id, day, tokens, cost_micros, reserved_tokens, reserved_cost_micros)
+    values ($1, $2, $3, $4, $5, 0, 0)
+    on conflict (tenant_id, task_id, day) do update
+       set tokens = budget_days.tokens + excluded.tokens,
+           cost_micros = budget_days.cost_micros + excluded.cost_micros";
+
 pub(in crate::store) const TAKE_RESERVATION: &str =
     "delete from budget_reservations where id = $1 returning tenant_id, task_id, day, tokens, cost_micros";
 
@@ -246,6 +254,31 @@ fn settled_by_record(lost: Vec<LostReservation>) -> BTreeMap<LedgerKey, LedgerCh
         row.settle(&mut changes, Spend { tokens: spent_tokens, cost_micros: spent_cost });
     }
     changes
+}
+
+/// Adds a call that nothing was reserved for to the ledgers of its day.
+pub(in crate::store) async fn charge_ledgers(
+    tx: &mut Tx<'_>,
+    tenant: &str,
+    task_id: Option<Uuid>,
+    day: NaiveDate,
+    spent: Spend,
+) -> Result<(), StoreError> {
+    for key in ledgers(tenant, task_id, day) {
+        ledger_query(tx.query(CHARGE), &key).bind(spent.tokens).bind(spent.cost_micros).execute().await?;
+    }
+    Ok(())
+}
+
+/// All that is spent and reserved in a tenant's ledger of a day.
+pub(in crate::store) async fn read_ledger(
+    mut read: ReadConnection,
+    tenant: &str,
+    day: NaiveDate,
+) -> Result<Spend, StoreError> {
+    let key = LedgerKey { tenant: tenant.to_owned(), task_id: Uuid::nil(), day };
+    let row: Option<LedgerRow> = ledger_query(read.query(READ_LEDGER), &key).optional().await?;
+    Ok(row.map_or(Spend::default(), |row| row.used() + row.reserved()))
 }
 
 /// Writes changes in the order in which ledgers are locked.

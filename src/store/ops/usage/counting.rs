@@ -4,15 +4,51 @@
 //! run counts on behind it. A process that dies loses nothing: the end that the rescuer records counts what it has stored.
 //! Rows are written in the order of their keys and last of all, so that transactions never wait for each other in a circle.
 
+use std::borrow::Cow;
+
+use chrono::NaiveDate;
 use sqlx::QueryBuilder;
 use uuid::Uuid;
 
 use crate::domain::run::Usage;
+use crate::domain::run::transcript::{ModelCall, ModelTokens};
 use crate::store::StoreError;
 use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
+use crate::store::db::text::text;
 use crate::store::runs::lease::Finish;
 use crate::store::sql::sql;
 use crate::store::tx::Tx;
+
+/// A call of a model that no entry of a transcript tells of.
+pub(in crate::store) struct BesideUsage<'a> {
+    pub tenant: &'a str,
+    pub day: NaiveDate,
+    pub task_id: Option<Uuid>,
+    /// `None`: nobody knows which model was paid.
+    pub model_call: Option<&'a ModelCall>,
+    pub usage: Usage,
+    pub duration_ms: i64,
+}
+
+/// Adds a call beside a run to its tenant's day.
+pub(in crate::store) async fn count_beside(tx: &mut Tx<'_>, used: &BesideUsage<'_>) -> Result<(), StoreError> {
+    let tokens = used.model_call.map_or(ModelTokens::default(), |call| call.tokens);
+    tx.query(BESIDE)
+        .bind(text(used.tenant))
+        .bind(used.day)
+        .bind(used.task_id.unwrap_or_default())
+        .bind(used.model_call.map_or(Cow::Borrowed("unknown"), |call| text(&call.model)))
+        .bind(used.duration_ms)
+        .bind(used.usage.input_tokens)
+        .bind(used.usage.output_tokens)
+        .bind(tokens.cache_read)
+        .bind(tokens.cache_write)
+        .bind(tokens.reasoning)
+        .bind(used.usage.cost_micros)
+        .execute()
+        .await?;
+    Ok(())
+}
 
 /// In the transaction that has written these ends, with the entries that came with them.
 pub(in crate::store) async fn count_usage(tx: &mut Tx<'_>, ended: &[&Finish]) -> Result<(), StoreError> {
@@ -40,10 +76,10 @@ async fn add_entries(tx: &mut Tx<'_>, runs: &[Uuid]) -> Result<(), StoreError> {
         }
         Tx::Sqlite(conn) => {
             for runs in chunks(runs) {
-                let mut text = QueryBuilder::new(ENTRIES_SQLITE);
-                list(&mut text, runs.iter().copied());
-                text.push(ADD);
-                text.build().persistent(is_reusable(runs.len())).execute(&mut **conn).await?;
+                let mut statement = QueryBuilder::new(ENTRIES_SQLITE);
+                list(&mut statement, runs.iter().copied());
+                statement.push(ADD).push(ADDED);
+                statement.build().persistent(is_reusable(runs.len())).execute(&mut **conn).await?;
             }
         }
     }
@@ -53,7 +89,7 @@ async fn add_entries(tx: &mut Tx<'_>, runs: &[Uuid]) -> Result<(), StoreError> {
 pub(in crate::store) const COUNT_ON: &str =
     "update runs set usage_seq = coalesce((select max(seq) + 1 from turns where run_id = $1), usage_seq) where id = $1";
 
-const COUNT_POSTGRES: &str = sql!(ENTRIES_POSTGRES, ADD);
+const COUNT_POSTGRES: &str = sql!(ENTRIES_POSTGRES, ADD, ADDED);
 
 /// The entries that are not counted yet; their rows are looked up by keys, whatever the planner believes of the tables.
 const ENTRIES_POSTGRES: &str = sql!(
@@ -80,6 +116,26 @@ const ENTRIES: &str = "
                cast(t.tool_record ->> 'duration_ms' as bigint) as tool_ms,
                cast(t.tool_record ->> 'result_chars' as bigint) as result_chars ";
 
+const BESIDE: &str = sql!(
+    "insert into usage_days (tenant_id, day, task_id, kind, name, calls, failures, duration_ms, input_tokens, output_tokens,
+                             cache_read_tokens, cache_write_tokens, reasoning_tokens, cost_micros, result_chars)
+     values ($1, $2, $3, 'model', $4, 1, 0, $5, $6, $7, $8, $9, $10, $11, 0)",
+    ADDED
+);
+
+/// Rows that are there are added to.
+const ADDED: &str = "
+    on conflict (day, tenant_id, task_id, kind, name) do update
+       set calls = usage_days.calls + excluded.calls, failures = usage_days.failures + excluded.failures,
+           duration_ms = usage_days.duration_ms + excluded.duration_ms,
+           input_tokens = usage_days.input_tokens + excluded.input_tokens,
+           output_tokens = usage_days.output_tokens + excluded.output_tokens,
+           cache_read_tokens = usage_days.cache_read_tokens + excluded.cache_read_tokens,
+           cache_write_tokens = usage_days.cache_write_tokens + excluded.cache_write_tokens,
+           reasoning_tokens = usage_days.reasoning_tokens + excluded.reasoning_tokens,
+           cost_micros = usage_days.cost_micros + excluded.cost_micros,
+           result_chars = usage_days.result_chars + excluded.result_chars";
+
 /// A call of a tool that is not there counts under one name: what models make up would else be rows without a bound.
 const ADD: &str = "
     )
@@ -101,17 +157,7 @@ const ADD: &str = "
       ) used
      where true
      group by tenant_id, day, task_id, kind, name
-     order by day, tenant_id, task_id, kind, name
-    on conflict (day, tenant_id, task_id, kind, name) do update
-       set calls = usage_days.calls + excluded.calls, failures = usage_days.failures + excluded.failures,
-           duration_ms = usage_days.duration_ms + excluded.duration_ms,
-           input_tokens = usage_days.input_tokens + excluded.input_tokens,
-           output_tokens = usage_days.output_tokens + excluded.output_tokens,
-           cache_read_tokens = usage_days.cache_read_tokens + excluded.cache_read_tokens,
-           cache_write_tokens = usage_days.cache_write_tokens + excluded.cache_write_tokens,
-           reasoning_tokens = usage_days.reasoning_tokens + excluded.reasoning_tokens,
-           cost_micros = usage_days.cost_micros + excluded.cost_micros,
-           result_chars = usage_days.result_chars + excluded.result_chars";
+     order by day, tenant_id, task_id, kind, name";
 
 #[cfg(test)]
 mod tests {
@@ -121,10 +167,10 @@ mod tests {
 
     #[tokio::test]
     async fn entries_of_ended_runs_are_found_by_an_index() {
-        let mut text = QueryBuilder::new(ENTRIES_SQLITE);
-        list(&mut text, [Uuid::nil(); ROWS[0]].into_iter());
-        text.push(ADD);
-        let plan = sqlite_plan(text.sql().as_str()).await;
+        let mut statement = QueryBuilder::new(ENTRIES_SQLITE);
+        list(&mut statement, [Uuid::nil(); ROWS[0]].into_iter());
+        statement.push(ADD).push(ADDED);
+        let plan = sqlite_plan(statement.sql().as_str()).await;
         assert!(!plan.iter().any(|step| ["SCAN r", "SCAN t"].contains(&step.as_str())), "{plan:?}");
         assert!(plan.iter().any(|step| step.starts_with("SEARCH t ")), "{plan:?}");
     }
