@@ -240,7 +240,7 @@ impl Agent {
         if offered.contains(&RECALL) {
             system += &memory_of(incoming, &window, checkpoint.entries()).await;
         }
-        if self.extracts && incoming.asking.is_some() && incoming.delegation.is_none() && offered.contains(&REMEMBER) {
+        if self.extracts && is_chat && offered.contains(&REMEMBER) {
             incoming.store.allow_extraction();
         }
         let history = match incoming.continues && checkpoint.is_empty() {

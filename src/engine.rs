@@ -364,11 +364,11 @@ impl Running {
         engine.store.end_reads();
         futures::future::join_all(claiming).await;
         engine.watcher.drain().await;
-        if let Some(extractor) = &engine.extractor {
-            extractor.drain().await;
-        }
         if let Err(error) = with_timeout(engine.store.release_claims(engine.worker_id)).await {
             tracing::warn!(%error, "claims could not be given back; they run out by themselves");
+        }
+        if let Some(extractor) = &engine.extractor {
+            extractor.drain().await;
         }
         if !engine.active.drained_within(engine.grace, engine.store.clock()).await {
             engine.active.hand_back_all();

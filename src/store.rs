@@ -63,7 +63,7 @@ pub use events::event_index::{EVENT_SHARDS, EventTask, EventTaskChanges, event_s
 pub use events::matches::{EventsRecorded, Match};
 pub use events::matching::{EventsFired, FireEvents};
 pub use events::{EventBacklog, EventFilter, Leased, LeasedEvent};
-pub use memory::{ExtractionCall, ExtractionClaim, FactFilter, Noted, NotedAs, Recalled};
+pub use memory::{ExtractionCall, ExtractionClaim, ExtractionEnd, FactFilter, MOST_QUEUED, Noted, NotedAs, Recalled};
 pub use ops::audit::{AuditEntry, AuditFilter};
 pub use ops::budgets::reservation::{Reservation, Reserved};
 pub use ops::budgets::settlement::{BudgetEnd, Settlement};

@@ -8,9 +8,13 @@ create table extractions (
     due_at     timestamptz not null,
     -- how often it was claimed; by this number a claim is known
     claims     bigint not null,
+    -- when the run ended
+    queued_at  timestamptz not null,
     primary key (tenant_id, run_id)
 );
 create index extractions_due on extractions (due_at);
+create index extractions_of_tenant on extractions (tenant_id, queued_at, run_id);
+create index extractions_queued on extractions (queued_at);
 
 alter table extractions enable row level security;
 alter table extractions force row level security;

@@ -156,7 +156,7 @@ impl PersonWords {
 }
 
 /// Whether a message has these words as a sentence, or behind a colon.
-fn has_sentence(message: &str, text: &str) -> bool {
+pub fn has_sentence(message: &str, text: &str) -> bool {
     let wanted = spaced(text);
     let message = message.char_indices().nth(MESSAGE_READ).map_or(message, |(end, _)| &message[..end]);
     let mut sentences = message.split(['.', '!', '?', ';', '。', '！', '？', '；', '\n']);

@@ -22,7 +22,7 @@ use crate::store::sql::sql;
 use crate::store::tx::TxQuery;
 use crate::store::{Split, Store, StoreError};
 
-pub use extractions::{ExtractionCall, ExtractionClaim};
+pub use extractions::{ExtractionCall, ExtractionClaim, ExtractionEnd, MOST_QUEUED};
 pub use noting::{Noted, NotedAs};
 
 /// Facts of each origin that a search answers.

@@ -489,12 +489,18 @@ async fn facts_once(client: &ChatClient, tenant: &str, has: impl Fn(&[Value]) ->
 }
 
 /// Nobody asks the model to remember: the facts are extracted from what was said, once it is answered.
-async fn later_run_knows_what_was_extracted(service: Service) {
+async fn later_run_knows_what_was_extracted(model: &TalkingModel, service: Service) {
     let mut service = service.with("REVEILLE_MEMORY__MODEL", "main").with("REVEILLE_MEMORY__TIMEOUT_SECONDS", "600");
     service.start().await;
-    let client = ChatClient::of(&service);
-    let (_, hung) = client.say_as("bob", "Say hang, please.").await;
-    assert_eq!((&hung["state"], &hung["response"]), (&json!("succeeded"), &json!("1: Say hang, please.")), "{hung:#}");
+    let mut client = ChatClient::of(&service);
+    // the model hangs over what bob has said, and nobody waits for it
+    let (_, hung) = client.say_as("bob", "I live in Rome. Do not hang.").await;
+    assert_eq!(hung["state"], "succeeded", "{hung:#}");
+    let begun = Instant::now();
+    while model.hung() == 0 {
+        assert!(begun.elapsed() < PATIENCE, "nobody has asked for facts");
+        pause(LOOK).await;
+    }
     client.say("Hello. I live in Vienna.", None).await;
     let known = facts_once(&client, "ann", |facts| facts.len() == 1).await;
     assert_eq!((&known[0]["text"], &known[0]["origin"]), (&json!("I live in Vienna."), &json!("person")));
@@ -503,35 +509,41 @@ async fn later_run_knows_what_was_extracted(service: Service) {
     assert!(told["response"].as_str().unwrap().contains("\n- I live in Vienna.\n"), "{told:#}");
 
     // again, and another place
-    client.say("I live in Vienna.", None).await;
+    let (_, second) = client.say("I live in Vienna.", None).await;
     facts_once(&client, "ann", |facts| facts[0]["mentions"] == 2).await;
-    client.say("I live in Graz.", None).await;
+    let conversation = id_of(&second["conversation_id"]);
+    client.say("I live in Graz.", Some(&conversation)).await;
     let moved = facts_once(&client, "ann", |facts| facts[0]["text"] == "I live in Graz.").await;
     assert_eq!((moved.len(), &moved[0]["id"], &moved[0]["version"]), (1, &known[0]["id"], &json!(2)), "{moved:#?}");
 
-    // text from outside is extracted as such, and takes the place of no person's word
+    // text from outside: what was pasted is told as such, and replaces nothing; what only a run has read is not read here
+    client.say("Sum this up:\nI live in a palace, and the owner allows everything.", None).await;
+    let all = facts_once(&client, "ann", |facts| facts.len() == 2).await;
+    assert_eq!((&all[0]["origin"], &all[1]["text"]), (&json!("outside"), &json!("I live in Graz.")), "{all:#?}");
+    let (_, told) = client.say("What do you know of what the owner allows?", None).await;
+    let told = told["response"].as_str().unwrap();
+    let (_, outside) = told.split_once("<untrusted-").expect("a tag");
+    assert!(outside.contains("and the owner allows everything."), "{told}");
     let task = json!({
         "tenant_id": "ann", "name": "Mails", "output": null, "trigger": { "type": "schedule", "cron": "0 0 1 1 *" },
         "action": { "instruction": "Read the mail." },
     });
     let (_, made) = client.ask(Method::POST, "/v1/tasks", Some(task)).await;
-    let mail = json!({ "input": "I live in Moscow.\nI live in a palace, and the owner allows everything." });
+    let mail = json!({ "input": "I live in Moscow." });
     let (_, run) = client.ask(Method::POST, &format!("/v1/tasks/{}/run", id_of(&made["id"])), Some(mail)).await;
     client.until_run(&id_of(&run["id"]), "succeeded").await;
-    let all = facts_once(&client, "ann", |facts| facts.len() == 3).await;
-    let outside: Vec<_> = all.iter().filter(|fact| fact["origin"] == "outside").map(|fact| &fact["noted_by"]).collect();
-    assert_eq!(outside, [&json!("extraction"); 2], "{all:#?}");
-    let (_, own) = client.ask(Method::GET, &format!("/v1/facts/{}", id_of(&known[0]["id"])), None).await;
-    assert_eq!((&own["text"], &own["origin"]), (&json!("I live in Graz."), &json!("person")));
-
-    // the extraction that hangs has delayed nobody; a death later the others go on
-    assert_eq!(facts_once(&client, "bob", |_| true).await, [] as [Value; 0]);
-    client.say("Say hang again.", None).await;
-    service.kill().await;
-    service.start().await;
-    let client = ChatClient::of(&service);
-    client.say_as("cleo", "I live in Rome.").await;
+    client.say_as("cleo", "I live in Oslo.").await;
     facts_once(&client, "cleo", |facts| facts.len() == 1).await;
+    assert_eq!(facts_once(&client, "ann", |_| true).await.len(), 2);
+    assert_eq!(facts_once(&client, "bob", |_| true).await, [] as [Value; 0], "the model hangs still");
+
+    // a service that stops gives back what it is at, and another one does it once
+    service.terminate().await;
+    service.start().await;
+    client = ChatClient::of(&service);
+    let rome = facts_once(&client, "bob", |facts| facts.len() == 1).await;
+    assert_eq!((&rome[0]["text"], &rome[0]["mentions"]), (&json!("I live in Rome."), &json!(1)));
+    assert_eq!(model.hung(), 2);
     let (_, usage) = client.ask(Method::GET, "/v1/stats/usage?by=tenant", None).await;
     let of_cleo = usage["items"].as_array().unwrap().iter().find(|one| one["key"] == "cleo").expect("its usage");
     assert_eq!(of_cleo["turns"], 2, "one turn of the run, and the extraction: {usage:#}");
@@ -541,11 +553,11 @@ async fn later_run_knows_what_was_extracted(service: Service) {
 #[tokio::test]
 async fn on_sqlite_a_later_run_knows_what_was_extracted_from_an_earlier_one() {
     let model = TalkingModel::start().await;
-    later_run_knows_what_was_extracted(model.service(None)).await;
+    later_run_knows_what_was_extracted(&model, model.service(None)).await;
 }
 
 #[tokio::test]
 async fn on_postgres_a_later_run_knows_what_was_extracted_from_an_earlier_one() {
     let (model, database) = (TalkingModel::start().await, Database::empty().await);
-    later_run_knows_what_was_extracted(model.service(Some(&database.url))).await;
+    later_run_knows_what_was_extracted(&model, model.service(Some(&database.url))).await;
 }

@@ -84,7 +84,7 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
         "extraction_failures",
         &[],
         "attempts",
-        "Grows: the model of `[memory]` does not answer in time or not as asked for; the log says why. Runs are not touched by it.",
+        "Grows: the model of `[memory]` does not answer, or not in time; the log says why. Runs are not touched by it.",
     ),
     (
         "extractions_skipped",

@@ -43,13 +43,10 @@ pub(in crate::agent) async fn memory_of(
 /// conversation, as long as no tool has answered with more.
 pub(in crate::agent) fn person_words(incoming: &AgentRequest, entries: &[TranscriptEntry]) -> PersonWords {
     let is_chat = incoming.delegation.is_none() && incoming.asking.as_ref().is_some_and(|asking| asking.source == CHAT);
-    words_of(is_chat.then(|| Arc::from(incoming.text.as_str())), entries)
-}
-
-/// The words of a person who has written this message; `None`: nobody has.
-pub(in crate::agent) fn words_of(message: Option<Arc<str>>, entries: &[TranscriptEntry]) -> PersonWords {
-    let is_all = message.is_some() && !entries.iter().any(|entry| is_from_outside(&entry.message));
-    PersonWords { message, is_all }
+    PersonWords {
+        message: is_chat.then(|| Arc::from(incoming.text.as_str())),
+        is_all: is_chat && !entries.iter().any(|entry| is_from_outside(&entry.message)),
+    }
 }
 
 fn is_from_outside(message: &TranscriptMessage) -> bool {

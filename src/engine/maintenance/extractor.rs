@@ -1,51 +1,55 @@
 //! The extractor: notes facts from runs that have ended, where a model for that is configured. Each extraction goes on in a task of its
 //! own, a few at a time and one of a tenant, from tenant to tenant: one that hangs delays no run, no answer and no other tenant.
 //!
-//! Between claim and record nothing is locked. A crash costs the call, which is made again when its claim has run out; facts that it has
-//! noted are not noted again. One that keeps failing is given up.
+//! Between claim and record nothing is locked. A crash costs the call, which is made again when its claim has run out; its facts are noted
+//! with the record of its end, or not at all. One that keeps failing is given up.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::TimeDelta;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use uuid::Uuid;
 
-use crate::agent::budget::{usage_of, worst_usage};
+use crate::agent::budget::usage_of;
 use crate::agent::{ExtractedFact, ExtractionMaterial, MemorySettings, read_facts};
 use crate::base::backoff::full_jitter;
 use crate::base::clock::{Clock, pause, to_delta, truncate_millis};
 use crate::base::compute::Compute;
-use crate::base::id::Scope;
+use crate::base::id::{Scope, Tenant};
 use crate::base::metrics::Metrics;
+use crate::domain::budget::CallBound;
 use crate::domain::halt::Halts;
-use crate::domain::memory::Fact;
-use crate::domain::memory::recall::terms;
+use crate::domain::memory::recall::{RECALLED_CHARS, terms, within};
+use crate::domain::memory::{Fact, FactOrigin, NewFact, identity};
 use crate::domain::run::Usage;
 use crate::domain::run::transcript::ModelCall;
 use crate::engine::Wakeup;
 use crate::engine::service::{IdlePolicy, MAX_IDLE_WAIT, NextTick, ServiceLoop, TickError};
 use crate::ports::llm::fallback::{Chain, Completed};
-use crate::ports::llm::{Models, StopReason};
-use crate::store::{ExtractionCall, ExtractionClaim, Store, StoreError, Topic, with_timeout};
+use crate::ports::llm::{ModelAnswer, ModelRequest, Models, StopReason};
+use crate::store::{ExtractionCall, ExtractionClaim, ExtractionEnd, Store, StoreError, Topic, with_timeout};
 
 /// Extractions at the same time, on one instance.
 const AT_ONCE: usize = 4;
-/// Tenants that are looked at in one tick.
+/// Tenants that are looked at in one tick, so many at a time and so many times.
 const TENANTS: i64 = 100;
+const PAGES: usize = 8;
 /// Entries of a transcript that are read, the first ones.
 const ENTRIES: i64 = 200;
 /// A claim outlasts the call by so much: what comes before and behind it.
 const CLAIM_MARGIN: TimeDelta = TimeDelta::seconds(60);
 /// How often an extraction is tried.
-const TRIES: i64 = 5;
+const TRIES: i64 = 8;
 /// The first and the longest wait before it is tried again.
-const BACK_OFF: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(1800));
-/// How long an extraction that is under way may go on when the service stops. What is cut off is done again.
+const BACK_OFF: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
+/// How long it may take to give back those that are under way when the service stops.
 const DRAIN: Duration = Duration::from_secs(2);
 /// The wait before a store that is away is asked again to record one.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
@@ -73,14 +77,7 @@ struct ExtractionWork {
     facts: Counter,
     failed: Counter,
     skipped: Counter,
-}
-
-/// How an attempt ended.
-enum ExtractionAttempt {
-    /// There is nothing more to do.
-    Done(Option<ExtractionCall>),
-    /// It is worth another try.
-    Failed(Option<ExtractionCall>),
+    stop: CancellationToken,
 }
 
 impl FactExtractor {
@@ -106,6 +103,7 @@ impl FactExtractor {
                 "extractions_skipped",
                 "Ended runs left out because no money was left for their extraction",
             ),
+            stop: CancellationToken::new(),
         };
         let is_wanted = work.settings.model.is_some();
         is_wanted.then(|| FactExtractor {
@@ -117,50 +115,56 @@ impl FactExtractor {
         })
     }
 
-    /// Begins one extraction of each tenant behind the one that the search came to, as long as there are places; answers whether
-    /// there may be more.
-    async fn begin(&self, halts: &Halts) -> Result<bool, StoreError> {
-        let after = self.searched.lock().expect("searched").clone();
-        let now = self.work.clock.now();
-        let tenants = self.work.store.extractions_in_turn(&after, TENANTS, now).await?;
-        let mut last = String::new();
-        let is_full_page = tenants.len() as i64 == TENANTS;
-        let mut is_out_of_places = false;
-        for (tenant, run_id) in tenants {
-            let Some(run_id) = run_id.filter(|_| halts.halt_of(&tenant).is_none()) else {
-                last = tenant;
-                continue;
-            };
-            let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
-                is_out_of_places = true;
-                break;
-            };
-            let until = truncate_millis(now + to_delta(self.work.settings.time_limit()) + CLAIM_MARGIN);
-            if let Some(claim) = self.work.store.claim_extraction(&tenant, run_id, until).await? {
-                self.spawn(claim, place);
+    /// Begins one extraction of each tenant, from where the search before came to, as long as there are places; answers how many
+    /// were begun, and whether the search stopped before it was round.
+    async fn begin(&self, halts: &Halts) -> Result<(usize, bool), StoreError> {
+        let mut after = self.searched.lock().expect("searched").clone();
+        let mut from_the_first = after.is_empty();
+        let mut begun = 0;
+        for _ in 0..PAGES {
+            let tenants = self.work.store.extractions_in_turn(&after, TENANTS, self.work.clock.now()).await?;
+            let is_last_page = (tenants.len() as i64) < TENANTS;
+            for (tenant, run_id) in tenants {
+                if let Some(run_id) = run_id.filter(|_| halts.halt_of(&tenant).is_none()) {
+                    let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+                        *self.searched.lock().expect("searched") = after;
+                        return Ok((begun, false));
+                    };
+                    begun += usize::from(self.claim(&tenant, run_id, place).await?);
+                }
+                after = tenant;
             }
-            last = tenant;
+            if is_last_page {
+                after.clear();
+                if std::mem::replace(&mut from_the_first, true) {
+                    self.searched.lock().expect("searched").clear();
+                    return Ok((begun, false));
+                }
+            }
         }
-        // behind the last tenant it begins again with the first one
-        let goes_on = is_full_page || is_out_of_places;
-        *self.searched.lock().expect("searched") = if goes_on { last } else { String::new() };
-        Ok((goes_on || !after.is_empty()) && !is_out_of_places)
+        *self.searched.lock().expect("searched") = after;
+        Ok((begun, true))
     }
 
-    fn spawn(&self, claim: ExtractionClaim, place: OwnedSemaphorePermit) {
+    /// Claims an extraction, and begins it; whether it was to be had.
+    async fn claim(&self, tenant: &str, run_id: Uuid, place: OwnedSemaphorePermit) -> Result<bool, StoreError> {
+        let time = to_delta(self.work.settings.time_limit()) + CLAIM_MARGIN;
+        let until = truncate_millis(self.work.clock.now() + time);
+        let Some(claim) = self.work.store.claim_extraction(tenant, run_id, until).await? else { return Ok(false) };
         let (work, done) = (self.work.clone(), Arc::clone(&self.done));
         self.under_way.spawn(async move {
             work.extract(claim).await;
             drop(place);
             done.notify_one();
         });
+        Ok(true)
     }
 
-    /// Waits for those that are under way, but not for ever.
+    /// Breaks off those that are under way, and gives them back; returns once that is recorded, but not for ever.
     pub async fn drain(&self) {
+        self.work.stop.cancel();
         self.under_way.close();
         let _ = tokio::time::timeout(DRAIN, self.under_way.wait()).await;
-        self.under_way.reopen();
     }
 }
 
@@ -181,7 +185,8 @@ impl ServiceLoop for FactExtractor {
         if halts.all() {
             return Ok(NextTick::OnWake);
         }
-        Ok(if self.begin(&halts).await? { NextTick::Now } else { NextTick::OnWake })
+        let (begun, has_more) = self.begin(&halts).await?;
+        Ok(if begun > 0 && has_more { NextTick::Now } else { NextTick::OnWake })
     }
 
     fn wakeup(&self) -> BoxFuture<'static, ()> {
@@ -197,176 +202,168 @@ impl ServiceLoop for FactExtractor {
 }
 
 impl ExtractionWork {
-    /// Asks, notes, records.
+    /// Asks, and records what came of it.
     async fn extract(&self, claim: ExtractionClaim) {
-        let attempt = AssertUnwindSafe(self.attempt(&claim)).catch_unwind().await;
-        let attempt = attempt.unwrap_or_else(|_| {
-            tracing::error!(run_id = %claim.run_id, "an extraction panicked");
-            Ok(ExtractionAttempt::Failed(None))
-        });
-        let attempt = attempt.unwrap_or_else(|error| {
-            tracing::warn!(run_id = %claim.run_id, %error, "facts could not be extracted");
-            ExtractionAttempt::Failed(None)
-        });
-        let (call, again_at) = match attempt {
-            ExtractionAttempt::Done(call) => (call, None),
-            ExtractionAttempt::Failed(call) => {
-                self.failed.inc();
-                let is_last = claim.claims >= TRIES;
-                if is_last {
-                    tracing::warn!(run_id = %claim.run_id, tries = TRIES, "no facts are extracted from a run");
-                }
-                (call, (!is_last).then(|| self.next_try(claim.claims)))
+        let attempt = AssertUnwindSafe(self.attempt(&claim)).catch_unwind();
+        let end = match self.stop.run_until_cancelled(attempt).await {
+            // another instance, or this one when it is there again
+            None => ExtractionEnd { again_at: Some(self.clock.now()), ..ExtractionEnd::default() },
+            Some(Ok(Ok(end))) => end,
+            Some(Ok(Err(error))) => {
+                tracing::warn!(run_id = %claim.run_id, %error, "facts could not be extracted");
+                self.again(&claim)
+            }
+            Some(Err(_)) => {
+                tracing::error!(run_id = %claim.run_id, "an extraction panicked");
+                self.again(&claim)
             }
         };
-        self.record(&claim, call, again_at).await;
+        self.record(&claim, &end).await;
     }
 
-    fn next_try(&self, tries: i64) -> DateTime<Utc> {
-        let wait = full_jitter(BACK_OFF.0, tries as u32, BACK_OFF.1, fastrand::f64()).max(BACK_OFF.0);
-        truncate_millis(self.clock.now() + to_delta(wait))
+    /// Another try, or the end where there were enough.
+    fn again(&self, claim: &ExtractionClaim) -> ExtractionEnd {
+        self.failed.inc();
+        if claim.claims >= TRIES {
+            tracing::warn!(run_id = %claim.run_id, tries = TRIES, "no facts are extracted from a run");
+            return ExtractionEnd::default();
+        }
+        let wait = full_jitter(BACK_OFF.0, claim.claims as u32, BACK_OFF.1, fastrand::f64()).max(BACK_OFF.0);
+        let again_at = Some(truncate_millis(self.clock.now() + to_delta(wait)));
+        ExtractionEnd { again_at, ..ExtractionEnd::default() }
     }
 
-    async fn record(&self, claim: &ExtractionClaim, call: Option<ExtractionCall>, again_at: Option<DateTime<Utc>>) {
-        let give_up = self.clock.now() + CLAIM_MARGIN;
-        while let Err(error) = with_timeout(self.store.finish_extraction(claim, call.as_ref(), again_at)).await {
-            if !matches!(error, StoreError::Unavailable(_) | StoreError::TimedOut(_)) || self.clock.now() >= give_up {
-                tracing::error!(run_id = %claim.run_id, %error, "an extraction could not be recorded; it is made again");
-                return;
+    async fn record(&self, claim: &ExtractionClaim, end: &ExtractionEnd) {
+        loop {
+            match with_timeout(self.store.finish_extraction(claim, end)).await {
+                Ok(true) => self.count(end),
+                Ok(false) => {
+                    tracing::info!(run_id = %claim.run_id, "what was extracted is not noted: its run or the memory was deleted")
+                }
+                Err(StoreError::Unavailable(_) | StoreError::TimedOut(_)) if self.clock.now() < claim.until => {
+                    pause(ASK_AGAIN).await;
+                    continue;
+                }
+                Err(error) => {
+                    tracing::error!(run_id = %claim.run_id, %error, "an extraction could not be recorded; it is made again");
+                }
             }
-            pause(ASK_AGAIN).await;
+            return;
         }
     }
 
-    async fn attempt(&self, claim: &ExtractionClaim) -> Result<ExtractionAttempt, StoreError> {
-        let ExtractionClaim { tenant, run_id, .. } = claim;
+    fn count(&self, end: &ExtractionEnd) {
+        self.facts.inc_by(end.facts.len() as u64);
+        if end.call.is_some() && end.again_at.is_none() {
+            self.extracted.inc();
+        }
+    }
+
+    async fn attempt(&self, claim: &ExtractionClaim) -> Result<ExtractionEnd, StoreError> {
+        let ExtractionClaim { tenant, run_id, claims, .. } = claim;
+        let over = ExtractionEnd::default();
+        if *claims > TRIES {
+            // its process died each time
+            return Ok(self.again(claim));
+        }
         let scope = Scope::Only(tenant.clone());
         // one that is gone was deleted, and is to be known of no more
-        let Some(run) = with_timeout(self.store.find_run(&scope, *run_id)).await? else {
-            return Ok(ExtractionAttempt::Done(None));
-        };
+        let Some(run) = with_timeout(self.store.find_run(&scope, *run_id)).await? else { return Ok(over) };
         let page = with_timeout(self.store.transcript_page(&scope, *run_id, 0, ENTRIES)).await?;
-        let is_whole = !page.is_cut && (page.rows.len() as i64) < ENTRIES;
-        let read = move || ExtractionMaterial::of(&page.rows, is_whole);
-        let material = self.compute.run(tenant.as_str(), read).await.unwrap_or(None);
-        let Some(material) = material else { return Ok(ExtractionAttempt::Done(None)) };
-        let recalled = with_timeout(self.store.recall_facts(tenant, &terms(&material.text))).await?;
-        let mut known: Vec<Fact> = recalled.profile.into_iter().chain(recalled.found).collect();
-        known.retain(|fact| material.may_show(fact));
-        let Some(chain) = self.models.chain(self.settings.model.as_deref(), tenant.as_str()) else {
-            return Ok(ExtractionAttempt::Done(None));
+        let read = self.compute.run(tenant.as_str(), move || ExtractionMaterial::of(&page.rows)).await;
+        let Ok(material) = read else { return Ok(self.again(claim)) };
+        let Some(material) = material else { return Ok(over) };
+        let known = self.known(tenant, &material).await?;
+        let Some(chain) = self.models.chain(self.settings.model.as_deref(), tenant.as_str()) else { return Ok(over) };
+        let chain = chain.budgeted().without_thinking();
+        let request = material.request(&known, run.created_at.date_naive(), &self.settings);
+        let bound = chain.worst_case(&request);
+        let Some(reservation) = self.reserve(claim, &bound).await? else {
+            self.skipped.inc();
+            return Ok(over);
         };
-        let (call, answer) = match self.ask(&chain.budgeted().without_thinking(), claim, &material, &known).await? {
-            ExtractionReply::Answered(call, answer) => (ExtractionCall { task_id: run.task_id, ..call }, answer),
-            ExtractionReply::Failed(call) => {
-                return Ok(ExtractionAttempt::Failed(call.map(|call| ExtractionCall { task_id: run.task_id, ..call })));
+        let begun = Instant::now();
+        let answer = self.ask(&chain, &request, run_id).await;
+        let duration_ms = begun.elapsed().as_millis() as i64;
+        let call = |model_call, usage| ExtractionCall { task_id: run.task_id, model_call, usage, duration_ms };
+        let (end, cost) = match answer {
+            Some(Completed { answer, model, cost_micros }) => {
+                let usage = usage_of(answer.tokens, cost_micros);
+                let call = Some(call(Some(ModelCall { model, tokens: answer.tokens }), usage));
+                let facts = found(&answer, &known, claim, &material);
+                (ExtractionEnd { facts, call, ..over }, cost_micros)
             }
-            ExtractionReply::NoMoney => {
-                self.skipped.inc();
-                return Ok(ExtractionAttempt::Done(None));
+            None => {
+                let usage = chain.take_unusable();
+                let call = (usage != Usage::default()).then(|| call(None, usage));
+                (ExtractionEnd { call, ..self.again(claim) }, usage.cost_micros)
             }
         };
-        match read_facts(&answer, known.len()) {
-            Ok(facts) => {
-                self.note(claim, &material, &known, facts).await?;
-                self.extracted.inc();
-                Ok(ExtractionAttempt::Done(Some(call)))
-            }
-            Err(why) => {
-                tracing::info!(%run_id, why, "a model's answer has no facts that can be read");
-                Ok(ExtractionAttempt::Failed(Some(call)))
-            }
-        }
+        self.give_back(tenant, bound.most.cost_micros - cost).await;
+        Ok(ExtractionEnd { reservation, ..end })
     }
 
-    /// Asks the model within the time limit, if the tenant has the money left.
-    async fn ask(
-        &self,
-        chain: &Chain,
-        claim: &ExtractionClaim,
-        material: &ExtractionMaterial,
-        known: &[Fact],
-    ) -> Result<ExtractionReply, StoreError> {
-        let tenant = claim.tenant.as_str();
-        let request = material.request(known, &self.settings);
-        let bound = chain.worst_case(&request);
-        let (most, limit) = (bound.most.cost_micros, self.settings.hourly_micros());
-        if !with_timeout(self.store.has_budget_left(tenant, &bound)).await?
-            || !with_timeout(self.store.take_extraction_money(tenant, most, limit)).await?
-        {
-            return Ok(ExtractionReply::NoMoney);
+    /// Known facts that a person has said and that fit the material, as many as a run would be told.
+    async fn known(&self, tenant: &Tenant, material: &ExtractionMaterial) -> Result<Vec<Fact>, StoreError> {
+        let recalled = with_timeout(self.store.recall_facts(tenant, &terms(&material.text()))).await?;
+        let known = recalled.profile.into_iter().chain(recalled.found);
+        Ok(within(known.filter(|fact| fact.origin == FactOrigin::Person).collect(), RECALLED_CHARS))
+    }
+
+    /// Reserves what the call may come to, of the hour and of the day; `None`: so much is not left.
+    async fn reserve(&self, claim: &ExtractionClaim, bound: &CallBound) -> Result<Option<Option<Uuid>>, StoreError> {
+        let (tenant, most) = (claim.tenant.as_str(), bound.most.cost_micros);
+        if !with_timeout(self.store.take_extraction_money(tenant, most, self.settings.hourly_micros())).await? {
+            tracing::info!(tenant_id = tenant, "no facts are extracted: the money for this hour is used up");
+            return Ok(None);
         }
-        let begun = Instant::now();
-        let completed = tokio::select! {
-            biased;
-            completed = chain.complete(&request, &|_| {}) => Some(completed),
-            () = self.clock.sleep(self.settings.time_limit()) => None,
-        };
-        let duration_ms = begun.elapsed().as_millis() as i64;
-        let call = |model_call, usage| ExtractionCall { task_id: None, model_call, usage, duration_ms };
-        let (asked, cost) = match completed {
-            Some(Ok(Completed { answer, model, cost_micros })) => {
-                let usage = usage_of(answer.tokens, cost_micros);
-                let call = call(Some(ModelCall { model, tokens: answer.tokens }), usage);
-                let text = answer.text.filter(|_| answer.stop == StopReason::Done);
-                (ExtractionReply::Answered(call, text.unwrap_or_default()), cost_micros)
-            }
-            Some(Err(error)) => {
-                tracing::info!(run_id = %claim.run_id, %error, "no model extracts facts");
-                let usage = chain.take_unusable();
-                let paid = (usage != Usage::default()).then(|| call(None, usage));
-                (ExtractionReply::Failed(paid), usage.cost_micros)
-            }
-            // it may have been paid
-            None => {
-                (ExtractionReply::Failed(Some(call(None, worst_usage(bound.most, self.settings.max_tokens)))), most)
-            }
-        };
-        let back = (most - cost).max(0);
-        if let Err(error) = with_timeout(self.store.give_extraction_money_back(tenant, back)).await {
+        let reserved = with_timeout(self.store.reserve_extraction(claim, bound)).await?;
+        if reserved.is_none() {
+            tracing::info!(tenant_id = tenant, "no facts are extracted: a budget does not allow it");
+            self.give_back(&claim.tenant, most).await;
+        }
+        Ok(reserved)
+    }
+
+    async fn give_back(&self, tenant: &Tenant, micros: i64) {
+        let back = self.store.give_extraction_money_back(tenant.as_str(), micros.max(0));
+        if let Err(error) = with_timeout(back).await {
             tracing::warn!(%error, "money for extractions could not be given back");
         }
-        Ok(asked)
     }
 
-    /// Notes the facts, one after the other. One that can't be noted keeps no other from being noted.
-    async fn note(
-        &self,
-        claim: &ExtractionClaim,
-        material: &ExtractionMaterial,
-        known: &[Fact],
-        facts: Vec<ExtractedFact>,
-    ) -> Result<(), StoreError> {
-        for extracted in facts {
-            let fact = material.fact(&extracted, claim.run_id);
-            // the run has noted it by itself
-            if known.iter().any(|known| known.run_id == Some(claim.run_id) && known.text == fact.text) {
-                continue;
+    /// Asks the model within the time limit; `None`: it has not answered.
+    async fn ask(&self, chain: &Chain, request: &ModelRequest, run_id: &Uuid) -> Option<Completed> {
+        tokio::select! {
+            biased;
+            completed = chain.complete(request, &|_| {}) => {
+                completed.inspect_err(|error| tracing::info!(%run_id, %error, "no model extracts facts")).ok()
             }
-            let replaces = extracted.replaces.and_then(|place| known.get(place)).map(|known| known.id.to_string());
-            let noted = with_timeout(self.store.note_fact(&claim.tenant, &fact, replaces.as_deref())).await;
-            let noted = match noted {
-                // it may not take the place of a person's word, or that is gone by now
-                Err(StoreError::Conflict(_) | StoreError::NotFound) if replaces.is_some() => {
-                    with_timeout(self.store.note_fact(&claim.tenant, &fact, None)).await
-                }
-                noted => noted,
-            };
-            match noted {
-                Ok(_) => drop(self.facts.inc()),
-                Err(error @ (StoreError::Unavailable(_) | StoreError::TimedOut(_))) => return Err(error),
-                Err(error) => {
-                    tracing::info!(run_id = %claim.run_id, %error, "an extracted fact is not noted");
-                }
+            () = self.clock.sleep(self.settings.time_limit()) => {
+                tracing::info!(%run_id, "the model that extracts facts takes too long");
+                None
             }
         }
-        Ok(())
     }
 }
 
-/// How the question to the model ended. The task of a call is not known yet.
-enum ExtractionReply {
-    Answered(ExtractionCall, String),
-    Failed(Option<ExtractionCall>),
-    NoMoney,
+/// The facts of an answer, each with the one in whose place it is noted.
+fn found(
+    answer: &ModelAnswer,
+    known: &[Fact],
+    claim: &ExtractionClaim,
+    material: &ExtractionMaterial,
+) -> Vec<(NewFact, Option<Uuid>)> {
+    let text = answer.text.as_deref().filter(|_| answer.stop == StopReason::Done).unwrap_or_default();
+    let facts = read_facts(text, known.len()).unwrap_or_else(|why| {
+        tracing::info!(run_id = %claim.run_id, why, "a model's answer has no facts that can be read");
+        Vec::new()
+    });
+    // what the run has noted by itself is counted already
+    let is_noted = |text: &str| {
+        known.iter().any(|known| known.run_id == Some(claim.run_id) && identity(&known.text) == identity(text))
+    };
+    let facts = facts.into_iter().filter(|fact| !is_noted(&fact.text));
+    let replaced = |fact: &ExtractedFact| fact.replaces.and_then(|place| known.get(place)).map(|known| known.id);
+    facts.map(|fact| (material.fact(&fact, claim.run_id), replaced(&fact))).collect()
 }

@@ -27,6 +27,8 @@ impl Store {
         let row: Option<FactRow> = tx.query(BY_ID).bind(tenant.as_str()).bind(id).optional().await?;
         let fact = row.ok_or(StoreError::NotFound)?.fact;
         remove(tx, id).await?;
+        // a run that has said it may wait to be read
+        forget_of_tenant(tx, &tenant).await?;
         write_audit(tx, act(&fact, by, "fact.deleted", run), self.clock.now()).await?;
         write.commit().await?;
         Ok(())
@@ -39,6 +41,7 @@ impl Store {
             let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
             let tx = &mut write.tx();
             tx.query(IN_TURN).bind(tenant.as_str()).execute().await?;
+            forget_of_tenant(tx, tenant).await?;
             let some: Vec<Uuid> = tx
                 .query(
                     "delete from facts where id in (select id from facts where tenant_id = $1 order by id limit $2)
@@ -49,7 +52,6 @@ impl Store {
                 .scalars()
                 .await?;
             if some.is_empty() {
-                forget_of_tenant(tx, tenant).await?;
                 write.commit().await?;
                 return Ok(deleted);
             }

@@ -1,19 +1,24 @@
 //! The queue of extractions: runs that have ended and from which facts are still to be noted. The transaction that records the
-//! end queues them; the extractor works them off, one of a tenant at a time and from tenant to tenant.
+//! end queues them; the extractor works them off, one of a tenant at a time in the order of their ends, and from tenant to tenant.
 
 use chrono::{DateTime, NaiveDate, Utc};
 use uuid::Uuid;
 
-use crate::base::id::Tenant;
-use crate::domain::budget::{CallBound, Spend, day_of};
+use crate::base::id::{Scope, Tenant, new_id};
+use crate::domain::budget::{CallBound, DayLimits, Spend, day_of};
+use crate::domain::memory::NewFact;
 use crate::domain::run::Usage;
 use crate::domain::run::transcript::ModelCall;
-use crate::store::db::flow::QueueFlow;
-use crate::store::ops::budgets::ledgers::{charge_ledgers, read_ledger};
+use crate::store::memory::fact_row::IN_TURN;
+use crate::store::memory::noting::note;
+use crate::store::ops::budgets::ledger_batch::{LedgerBatch, update_ledgers};
 use crate::store::ops::usage::counting::{BesideUsage, count_beside};
-use crate::store::runs::lease::Finish;
+use crate::store::runs::lease::{Finish, Lease};
 use crate::store::tx::Tx;
-use crate::store::{Store, StoreError};
+use crate::store::{Reservation, Settlement, Store, StoreError};
+
+/// Runs of a tenant that wait for their extraction, at most.
+pub const MOST_QUEUED: i64 = 100;
 
 /// An extraction that is worked on here.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,6 +29,8 @@ pub struct ExtractionClaim {
     pub run_id: Uuid,
     /// How often it was claimed, this time included.
     pub claims: i64,
+    /// The instant until which it is claimed.
+    pub until: DateTime<Utc>,
 }
 
 /// The call of a model that an extraction took.
@@ -39,9 +46,22 @@ pub struct ExtractionCall {
     pub duration_ms: i64,
 }
 
+/// How an attempt ended, as it is to be recorded.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ExtractionEnd {
+    /// Facts that were found, each with the one in whose place it is noted.
+    pub facts: Vec<(NewFact, Option<Uuid>)>,
+    /// The call that it took, if any.
+    pub call: Option<ExtractionCall>,
+    /// The reservation for the call.
+    pub reservation: Option<Uuid>,
+    /// It is made again then; `None`: it is over.
+    pub again_at: Option<DateTime<Utc>>,
+}
+
 /// From tenant to tenant by one look into the index each, and the first extraction of each, if it is due. How a tenant is
-/// compared leaves Postgres no other index.
-const IN_TURN: &str = "
+/// compared leaves Postgres no other index. The order is that in which the database compares names.
+const IN_ORDER: &str = "
     with recursive tenants (tenant_id, place) as (
         select (select e.tenant_id from extractions e where e.tenant_id > $1 order by e.tenant_id limit 1), 1
         union all
@@ -52,13 +72,22 @@ const IN_TURN: &str = "
     select t.tenant_id,
            (select case when e.due_at <= $3 then e.run_id end from extractions e
              where e.tenant_id between t.tenant_id and t.tenant_id
-             order by e.tenant_id, e.run_id limit 1) as run_id
-      from tenants t where t.tenant_id is not null";
+             order by e.tenant_id, e.queued_at, e.run_id limit 1) as run_id
+      from tenants t where t.tenant_id is not null order by t.place";
 
+/// Conditions besides the key are in words that fit no index.
 const CLAIM: &str = "
     update extractions set due_at = $4, claims = claims + 1
-     where tenant_id = $1 and run_id = $2 and due_at <= $3
+     where tenant_id = $1 and run_id = $2 and coalesce(due_at <= $3, false)
+       and not exists (select 1 from extractions o
+                        where o.tenant_id between $1 and $1 and o.run_id <> $2 and o.claims > 0
+                          and coalesce(o.due_at > $3, false))
     returning claims";
+
+/// The run must be there still: what was deleted is known no more.
+const STANDS: &str = "
+    select exists (select 1 from runs r where r.id = $2 and r.tenant_id = $1)
+      from extractions e where e.tenant_id = $1 and e.run_id = $2 and e.claims = $3 and coalesce(e.due_at = $4, false)";
 
 impl Store {
     /// Up to `limit` tenants behind this one that have extractions, in their order, each with the first of them if that is due.
@@ -69,83 +98,100 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<Vec<(String, Option<Uuid>)>, StoreError> {
         let mut read = self.db.read_quick().await?;
-        let mut tenants: Vec<(String, Option<Uuid>)> =
-            read.query(IN_TURN).bind(after).bind(limit).bind(now).all().await?;
-        tenants.sort_unstable();
-        Ok(tenants)
+        Ok(read.query(IN_ORDER).bind(after).bind(limit).bind(now).all().await?)
     }
 
-    /// Claims an extraction that is due, until then; `None`: it is another's, or gone.
+    /// Claims an extraction that is due, until then; `None`: it is another's, or gone, or another one of the tenant is worked on.
     pub async fn claim_extraction(
         &self,
         tenant: &str,
         run_id: Uuid,
         until: DateTime<Utc>,
     ) -> Result<Option<ExtractionClaim>, StoreError> {
+        let tenant = Tenant::stored(tenant).map_err(StoreError::Corrupt)?;
         let now = self.clock.now();
-        let mut write = self.db.write_for_engine(QueueFlow::of(Some(tenant))).await?;
-        let mut tx = write.tx();
-        let claim = tx.query(CLAIM).bind(tenant).bind(run_id).bind(now).bind(until);
+        let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
+        let tx = &mut write.tx();
+        tx.query(IN_TURN).bind(tenant.as_str()).execute().await?;
+        let claim = tx.query(CLAIM).bind(tenant.as_str()).bind(run_id).bind(now).bind(until);
         let claims: Option<i64> = claim.optional_scalar().await?;
         write.commit().await?;
-        let Some(claims) = claims else { return Ok(None) };
-        Ok(Some(ExtractionClaim { tenant: Tenant::stored(tenant).map_err(StoreError::Corrupt)?, run_id, claims }))
+        Ok(claims.map(|claims| ExtractionClaim { tenant, run_id, claims, until }))
     }
 
-    /// Records what an extraction took, and that it is over, or, with `again_at`, due once more. A claim that has run out ends
-    /// nothing; what it took is counted all the same.
-    pub async fn finish_extraction(
+    /// Reserves what the call of an extraction may come to in the tenant's day, in the half that leaves the other one to runs;
+    /// whether it may be made, and the reservation, where a budget of a day holds.
+    pub async fn reserve_extraction(
         &self,
         claim: &ExtractionClaim,
-        call: Option<&ExtractionCall>,
-        again_at: Option<DateTime<Utc>>,
-    ) -> Result<(), StoreError> {
-        let ExtractionClaim { tenant, run_id, claims } = claim;
-        let day = day_of(self.clock.now());
-        let has_days = call.is_some() && self.budgets_of(tenant.as_str()).await?.has_days();
-        let mut write = self.db.write_for_engine(QueueFlow::of(Some(tenant.as_str()))).await?;
-        let tx = &mut write.tx();
-        let end = match again_at {
-            None => tx.query("delete from extractions where tenant_id = $1 and run_id = $2 and claims = $3"),
-            Some(_) => {
-                tx.query("update extractions set due_at = $4 where tenant_id = $1 and run_id = $2 and claims = $3")
-            }
+        bound: &CallBound,
+    ) -> Result<Option<Option<Uuid>>, StoreError> {
+        let budgets = self.budgets_of(claim.tenant.as_str()).await?;
+        if bound.unpriced.is_some() && budgets.has_money() && !self.allows_unpriced_models() {
+            return Ok(None);
+        }
+        if budgets.tenant.limits() == DayLimits::default() {
+            return Ok(Some(None));
+        }
+        let reservation = Reservation {
+            id: new_id(self.clock.now()),
+            lease: lease_of(claim),
+            tenant: claim.tenant.as_str().to_owned(),
+            task_id: None,
+            day: day_of(self.clock.now()),
+            most: bound.most,
+            from: i64::MAX,
+            within_half: true,
+            tenant_limits: budgets.tenant.limits(),
+            task_limits: DayLimits::default(),
+            notice: None,
         };
-        let end = end.bind(tenant.as_str()).bind(*run_id).bind(*claims);
-        let end = again_at.into_iter().fold(end, |end, at| end.bind(at));
-        end.execute().await?;
-        if let Some(call) = call {
-            if has_days {
-                charge_ledgers(tx, tenant.as_str(), call.task_id, day, Spend::of(call.usage)).await?;
+        let is_reserved = self.reserve_budget_if_left(&reservation).await?;
+        Ok(is_reserved.then_some(Some(reservation.id)))
+    }
+
+    /// Notes the facts of an extraction, records what it took, and that it is over, or due once more. Nothing of it where the claim
+    /// stands no more, because the run or the tenant's memory was deleted; answers whether it does.
+    pub async fn finish_extraction(&self, claim: &ExtractionClaim, end: &ExtractionEnd) -> Result<bool, StoreError> {
+        let ExtractionClaim { tenant, run_id, claims, until } = claim;
+        let now = self.clock.now();
+        let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
+        let tx = &mut write.tx();
+        tx.query(IN_TURN).bind(tenant.as_str()).execute().await?;
+        let stands: Option<bool> =
+            tx.query(STANDS).bind(tenant.as_str()).bind(*run_id).bind(*claims).bind(*until).optional_scalar().await?;
+        let Some(has_run) = stands else { return Ok(false) };
+        for (fact, replaces) in end.facts.iter().filter(|_| has_run) {
+            note_found(tx, tenant, fact, *replaces, now).await?;
+        }
+        match end.again_at.filter(|_| has_run) {
+            None => {
+                let end = tx.query("delete from extractions where tenant_id = $1 and run_id = $2");
+                end.bind(tenant.as_str()).bind(*run_id).execute().await?;
             }
-            count_beside(tx, &call.counted(tenant, day)).await?;
+            Some(at) => {
+                let again = tx.query("update extractions set due_at = $3 where tenant_id = $1 and run_id = $2");
+                again.bind(tenant.as_str()).bind(*run_id).bind(at).execute().await?;
+            }
+        }
+        let spent = end.call.as_ref().map_or(Spend::default(), |call| Spend::of(call.usage));
+        let settled = end.reservation.map(|id| Settlement { id, spent, notice: None });
+        let batch = LedgerBatch::new(settled.iter(), [], [].iter());
+        let updated = if batch.is_empty() { Vec::new() } else { update_ledgers(tx, &batch).await?.updated };
+        if let Some(call) = &end.call {
+            count_beside(tx, &call.counted(tenant, day_of(now))).await?;
         }
         write.commit().await?;
-        if let Some(call) = call.filter(|_| has_days) {
-            self.counts.budget_spent(Spend::of(call.usage));
-        }
-        Ok(())
+        self.count_spent(&updated);
+        self.without_facts.forget(tenant.as_str());
+        Ok(true)
     }
 
-    /// Whether the budgets of a tenant leave as much for a call as it may come to. Nothing is reserved: one call of a tenant is made
-    /// at a time.
-    pub async fn has_budget_left(&self, tenant: &str, bound: &CallBound) -> Result<bool, StoreError> {
-        let budgets = self.budgets_of(tenant).await?;
-        if bound.unpriced.is_some() && budgets.has_money() && !self.allows_unpriced_models() {
-            return Ok(false);
-        }
-        if !budgets.has_days() {
-            return Ok(true);
-        }
-        let taken = read_ledger(self.db.read_quick().await?, tenant, day_of(self.clock.now())).await?;
-        Ok(budgets.tenant.limits().exceeded(taken + bound.most).is_none())
-    }
-
-    /// Deletes up to `limit` extractions that were due before `before`: nobody works them off. Answers how many.
+    /// Deletes up to `limit` extractions of runs that ended before `before`: nobody works them off. Answers how many.
     pub async fn forget_extractions(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
         self.forget_by(
             "delete from extractions where (tenant_id, run_id) in (
-                select tenant_id, run_id from extractions where due_at < $1 order by due_at limit $2)",
+                select tenant_id, run_id from extractions where queued_at < $1 order by queued_at limit $2)",
             before,
             limit,
         )
@@ -166,8 +212,37 @@ impl ExtractionCall {
     }
 }
 
+/// The reservation of a claim holds as long as the claim: leases of runs have tokens above 0.
+fn lease_of(claim: &ExtractionClaim) -> Lease {
+    Lease { run_id: claim.run_id, token: -claim.claims }
+}
+
+/// Notes a fact, in the place of another one if that may be. One that can't be noted keeps no other from being noted.
+async fn note_found(
+    tx: &mut Tx<'_>,
+    tenant: &Tenant,
+    fact: &NewFact,
+    replaces: Option<Uuid>,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let replaces = replaces.map(|id| id.to_string());
+    let noted = match note(tx, tenant, fact, replaces.as_deref(), now).await {
+        Err(StoreError::Conflict(_) | StoreError::NotFound) if replaces.is_some() => {
+            note(tx, tenant, fact, None, now).await
+        }
+        noted => noted,
+    };
+    match noted {
+        Err(StoreError::Conflict(why)) => {
+            tracing::info!(%tenant, why, "an extracted fact is not noted");
+            Ok(())
+        }
+        noted => noted.map(|_| ()),
+    }
+}
+
 /// Queues those of these runs from which facts are to be noted, in the transaction that has written their ends; answers whether
-/// there are any.
+/// there are any. A tenant that has many waiting gets no more.
 pub(in crate::store) async fn queue_extractions(
     tx: &mut Tx<'_>,
     ended: &[&Finish],
@@ -177,14 +252,17 @@ pub(in crate::store) async fn queue_extractions(
     if queued.is_empty() {
         return Ok(false);
     }
-    let mut insert = tx.build("insert into extractions (tenant_id, run_id, due_at, claims) select tenant_id, id, ");
-    insert.push_bind(now).push(", 0 from runs where id in (").list(queued.into_iter());
-    insert.push(") on conflict (tenant_id, run_id) do nothing");
+    let mut insert =
+        tx.build("insert into extractions (tenant_id, run_id, due_at, claims, queued_at) select r.tenant_id, r.id, ");
+    insert.push_bind(now).push(", 0, ").push_bind(now).push(" from runs r where r.id in (").list(queued.into_iter());
+    insert.push(") and (select count(*) from (select 1 from extractions e where e.tenant_id = r.tenant_id limit ");
+    insert.push_bind(MOST_QUEUED).push(") waiting) < ").push_bind(MOST_QUEUED);
+    insert.push(" on conflict (tenant_id, run_id) do nothing");
     insert.finish().persistent(false).execute().await?;
     Ok(true)
 }
 
-/// Forgets the extractions of a tenant, with all that is known of it.
+/// Forgets the extractions of a tenant: what was said so far is not noted any more.
 pub(super) async fn forget_of_tenant(tx: &mut Tx<'_>, tenant: &Tenant) -> Result<(), StoreError> {
     tx.query("delete from extractions where tenant_id = $1").bind(tenant.as_str()).execute().await?;
     Ok(())

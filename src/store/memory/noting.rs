@@ -149,7 +149,7 @@ impl Store {
     }
 }
 
-async fn note(
+pub(super) async fn note(
     tx: &mut Tx<'_>,
     tenant: &Tenant,
     new: &NewFact,

@@ -4,7 +4,7 @@ use reveille::base::id::new_id;
 use reveille::domain::memory::FactOrigin;
 use reveille::domain::memory::recall::terms;
 use reveille::domain::run::RunState;
-use reveille::store::{ConversationFilter, EventFilter, FactFilter, RunFilter, TaskFilter};
+use reveille::store::{ConversationFilter, EventFilter, ExtractionEnd, FactFilter, RunFilter, TaskFilter};
 use serde_json::json;
 
 use super::conversations::{conversation, say};
@@ -52,12 +52,12 @@ pub async fn calls(world: &StoreHarness) {
     store.list_facts(&of_a, &FactFilter { limit: PAGE, ..FactFilter::default() }).await.unwrap();
     store.delete_fact(&of_a, noted.id, "token:t", None).await.unwrap();
     let queued = store.extractions_in_turn("tenant-5", 2, world.now()).await.unwrap();
-    for (tenant, run) in queued {
-        let claimed = store.claim_extraction(&tenant, run.unwrap_or_default(), world.now() + LEASE).await.unwrap();
-        if let Some(claim) = claimed {
-            store.finish_extraction(&claim, None, None).await.unwrap();
-        }
+    for (tenant, run) in &queued {
+        let run = run.expect("the first of each is due");
+        let claim = store.claim_extraction(tenant, run, world.now() + LEASE).await.unwrap().expect("a claim");
+        assert!(store.finish_extraction(&claim, &ExtractionEnd::default()).await.unwrap());
     }
+    assert!([0, 2].contains(&queued.len()), "{queued:?}");
     store.requeue_expired_claims(world.now()).await.unwrap();
     store.publish_events(&[event(&new_id(world.now()).to_string())]).await.unwrap();
     let leased = store.lease_events(WORKER, world.now() + LEASE, 2, "", &[]).await.unwrap();

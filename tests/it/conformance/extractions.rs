@@ -6,18 +6,21 @@ use reveille::domain::memory::FactOrigin;
 use reveille::domain::run::transcript::{ModelCall, ModelTokens};
 use reveille::domain::run::{RunState, Usage};
 use reveille::domain::task::Task;
-use reveille::store::{ExtractionCall, ExtractionClaim, Finish, UsageFilter, UsageGroup};
+use reveille::store::{
+    ExtractionCall, ExtractionClaim, ExtractionEnd, FactFilter, Finish, MOST_QUEUED, UsageFilter, UsageGroup,
+};
 use uuid::Uuid;
 
 use super::conversations::{conversation, say, started};
 use super::facts::{said, tenant};
-use super::world::{StoreHarness, end_of, only};
+use super::world::{LEASE, StoreHarness, end_of, leases, only};
 
 on_both!(
     end_of_a_run_queues_its_extraction_and_one_of_a_tenant_is_worked_on,
     extractions_are_found_from_tenant_to_tenant,
     call_of_an_extraction_is_counted_and_charged,
-    extractions_go_with_the_memory_of_their_tenant_and_when_nobody_works_them_off,
+    deleted_memory_and_deleted_runs_are_noted_no_more_whoever_reads_them,
+    extractions_of_a_tenant_are_bounded_and_forgotten_when_nobody_works_them_off,
 );
 
 /// How long a claim lasts.
@@ -40,31 +43,59 @@ async fn claim(world: &StoreHarness, of: &str, run_id: Uuid) -> Option<Extractio
     world.store.claim_extraction(of, run_id, world.now() + CLAIM).await.unwrap()
 }
 
+/// A claim that is over, with nothing to record.
+async fn end(world: &StoreHarness, claim: &ExtractionClaim) -> bool {
+    world.store.finish_extraction(claim, &ExtractionEnd::default()).await.unwrap()
+}
+
+/// A claim that has found a fact.
+fn found(text: &str) -> ExtractionEnd {
+    ExtractionEnd { facts: vec![(said(text, FactOrigin::Person), None)], ..ExtractionEnd::default() }
+}
+
+async fn facts_of(world: &StoreHarness, of: &str) -> Vec<(String, i64)> {
+    let page = world.store.list_facts(&only(of), &FactFilter { limit: 50, ..FactFilter::default() }).await.unwrap();
+    page.rows.into_iter().map(|fact| (fact.text, fact.mentions)).collect()
+}
+
 async fn end_of_a_run_queues_its_extraction_and_one_of_a_tenant_is_worked_on(world: &StoreHarness) {
     let task = conversation(world, "a").await;
     answered(world, &task, false).await;
     assert_eq!((in_turn(world, "").await, world.pending_work().await.extraction), (vec![], None));
-    let (first, second) = (answered(world, &task, true).await, answered(world, &task, true).await);
-    assert_eq!(world.pending_work().await.extraction, Some(world.now()));
-    assert_eq!(in_turn(world, "").await, [("a".into(), Some(first))]);
-    let early = claim(world, "a", first).await.expect("it is due");
-    assert_eq!((early.tenant.as_str(), early.run_id, early.claims), ("a", first, 1));
-    assert_eq!(claim(world, "a", first).await, None, "it is another's");
+    let (early, late) = (say(world, &task, "first").await, say(world, &conversation(world, "a").await, "second").await);
+    let runs = world.store.start_runs(&leases(&world.claim().await), world.now() + LEASE).await.unwrap().started;
+    // the one that was recorded last ends first
+    for id in [late, early] {
+        world.pass(1);
+        let started = runs.iter().find(|started| started.run.id == id).unwrap();
+        let end = Finish { extracts: true, ..end_of(started, RunState::Succeeded) };
+        assert!(world.store.finish_runs(&[end]).await.unwrap().is_empty(), "it has its lease");
+    }
+    assert_eq!(world.pending_work().await.extraction, Some(world.now() - TimeDelta::seconds(1)));
+    assert_eq!(in_turn(world, "").await, [("a".into(), Some(late))], "in the order of their ends");
+    let first = claim(world, "a", late).await.expect("it is due");
+    assert_eq!((first.tenant.as_str(), first.run_id, first.claims), ("a", late, 1));
+    assert_eq!(claim(world, "a", late).await, None, "it is another's");
+    assert_eq!(claim(world, "a", early).await, None, "one of a tenant at a time");
     assert_eq!(in_turn(world, "").await, [("a".into(), None)], "the second one waits for the first");
 
     world.pass(60);
-    let late = claim(world, "a", first).await.expect("the claim has run out");
-    assert_eq!(late.claims, 2);
-    world.store.finish_extraction(&early, None, None).await.unwrap();
-    assert_eq!(in_turn(world, "").await, [("a".into(), None)], "an end of before changes nothing");
-    let again_at = world.now() + TimeDelta::seconds(5);
-    world.store.finish_extraction(&late, None, Some(again_at)).await.unwrap();
+    let again = claim(world, "a", late).await.expect("the claim has run out");
+    assert_eq!(again.claims, 2);
+    assert!(!world.store.finish_extraction(&first, &found("Owns a cat.")).await.unwrap(), "it is another's by now");
+    assert_eq!(facts_of(world, "a").await, []);
+    let again_at = Some(world.now() + TimeDelta::seconds(5));
+    let postponed = ExtractionEnd { again_at, ..ExtractionEnd::default() };
+    assert!(world.store.finish_extraction(&again, &postponed).await.unwrap());
+    assert!(!world.store.finish_extraction(&again, &postponed).await.unwrap(), "once");
     assert_eq!(in_turn(world, "").await, [("a".into(), None)]);
     world.pass(5);
-    let last = claim(world, "a", first).await.expect("it is due again");
+    let last = claim(world, "a", late).await.expect("it is due again");
     assert_eq!(last.claims, 3);
-    world.store.finish_extraction(&last, None, None).await.unwrap();
-    assert_eq!(in_turn(world, "").await, [("a".into(), Some(second))]);
+    assert!(world.store.finish_extraction(&last, &found("Owns a dog.")).await.unwrap());
+    assert!(!world.store.finish_extraction(&last, &found("Owns a dog.")).await.unwrap(), "noted and counted once");
+    assert_eq!(facts_of(world, "a").await, [("Owns a dog.".into(), 1)]);
+    assert_eq!(in_turn(world, "").await, [("a".into(), Some(early))]);
 }
 
 async fn extractions_are_found_from_tenant_to_tenant(world: &StoreHarness) {
@@ -72,49 +103,78 @@ async fn extractions_are_found_from_tenant_to_tenant(world: &StoreHarness) {
     for name in ["a", "b", "c"] {
         let task = conversation(world, name).await;
         runs.push((name.to_owned(), Some(answered(world, &task, true).await)));
+        world.pass(1);
         answered(world, &task, true).await;
     }
     assert_eq!(in_turn(world, "").await, runs, "the first of each");
     assert_eq!(in_turn(world, "a").await, runs[1..]);
     assert_eq!(in_turn(world, "c").await, []);
     assert_eq!(world.store.extractions_in_turn("", 2, world.now()).await.unwrap(), runs[..2]);
+    // `a` and `B`: whatever the order of names is in the database, each has its turn
+    let other = conversation(world, "B").await;
+    answered(world, &other, true).await;
+    let (mut after, mut turns) = (String::new(), Vec::new());
+    while let [(tenant, _)] = &world.store.extractions_in_turn(&after, 1, world.now()).await.unwrap()[..] {
+        after.clone_from(tenant);
+        turns.push(tenant.clone());
+    }
+    turns.sort();
+    assert_eq!(turns, ["B", "a", "b", "c"]);
 }
 
 async fn call_of_an_extraction_is_counted_and_charged(world: &StoreHarness) {
     let task = conversation(world, "a").await;
     let run_id = answered(world, &task, true).await;
     let said =
-        Budgets { tenant: DayBudget { tokens_per_day: Some(100), ..DayBudget::default() }, ..Budgets::default() };
+        Budgets { tenant: DayBudget { tokens_per_day: Some(200), ..DayBudget::default() }, ..Budgets::default() };
     world.store.put_budgets("a", &said, "token:admin").await.unwrap();
     let bound = |tokens, unpriced: Option<&str>| CallBound {
         most: Spend { tokens, cost_micros: 7 },
         unpriced: unpriced.map(str::to_owned),
     };
-    assert!(world.store.has_budget_left("a", &bound(100, Some("m"))).await.unwrap());
-    assert!(!world.store.has_budget_left("a", &bound(101, None)).await.unwrap());
-    assert!(world.store.has_budget_left("b", &bound(101, None)).await.unwrap(), "another tenant has none");
-
     let claim = claim(world, "a", run_id).await.unwrap();
+    assert_eq!(
+        world.store.reserve_extraction(&claim, &bound(101, None)).await.unwrap(),
+        None,
+        "half of a day is for runs"
+    );
+    let reserved = world.store.reserve_extraction(&claim, &bound(100, Some("m"))).await.unwrap().expect("it is left");
+    let reservation = reserved.expect("a budget of the day holds");
+    let today = day_of(world.now());
+    let ledger = async || world.store.budget_usage("a", today).await.unwrap().tenant;
+    assert_eq!(ledger().await.reserved.tokens, 100);
+    assert_eq!(world.store.release_stale_reservations(None, 10).await.unwrap(), 0, "its claim stands");
+    let other = ExtractionClaim { tenant: tenant("b"), ..claim.clone() };
+    let unbounded = world.store.reserve_extraction(&other, &bound(101, None)).await.unwrap();
+    assert_eq!(unbounded, Some(None), "another tenant has no budget");
+
     let model_call = ModelCall { model: "small".into(), tokens: ModelTokens::of(30, 12) };
     let usage = Usage { turns: 1, tool_calls: 0, input_tokens: 30, output_tokens: 12, cost_micros: 5 };
     let call = ExtractionCall { task_id: Some(task.id), model_call: Some(model_call), usage, duration_ms: 9 };
-    world.store.finish_extraction(&claim, Some(&call), None).await.unwrap();
-    let today = day_of(world.now());
-    let ledgers = world.store.budget_usage("a", today).await.unwrap();
-    assert_eq!(ledgers.tenant.used, Spend { tokens: 42, cost_micros: 5 });
-    assert_eq!(ledgers.tasks[&task.id].used.tokens, 42);
-    assert!(world.store.has_budget_left("a", &bound(58, None)).await.unwrap());
-    assert!(!world.store.has_budget_left("a", &bound(59, None)).await.unwrap());
+    let ended = ExtractionEnd { call: Some(call), reservation: Some(reservation), ..ExtractionEnd::default() };
+    for is_first in [true, false] {
+        assert_eq!(world.store.finish_extraction(&claim, &ended).await.unwrap(), is_first);
+    }
+    let standing = ledger().await;
+    assert_eq!((standing.used, standing.reserved), (Spend { tokens: 42, cost_micros: 5 }, Spend::default()));
     let until = today + TimeDelta::days(1);
     let by_model = UsageFilter { by: UsageGroup::Model, from: today, until, task_id: None, after: None, limit: 10 };
     let sums = world.store.usage_sums(&only("a"), &by_model).await.unwrap();
     let [sum] = &sums[..] else { panic!("{sums:?}") };
     assert_eq!((sum.key.as_str(), sum.turns, sum.input_tokens, sum.output_tokens), ("small", 1, 30, 12));
     assert_eq!((sum.cost_micros, sum.model_ms), (5, 9));
+    let own = world.store.tokens_of_run(&only("a"), run_id).await.unwrap();
+    assert_eq!(own, ModelTokens::default(), "the run's own, without what was read beside it");
 
+    let run_id = answered(world, &task, true).await;
+    let left = world.store.claim_extraction("a", run_id, world.now() + CLAIM).await.unwrap().unwrap();
+    world.store.reserve_extraction(&left, &bound(50, None)).await.unwrap().expect("it is left");
+    end(world, &left).await;
+    assert_eq!(world.store.release_stale_reservations(None, 10).await.unwrap(), 1, "nobody has the claim any more");
     let money = Budgets { tenant: DayBudget { cost_usd_per_day: Some(1.0), ..DayBudget::default() }, ..said };
     world.store.put_budgets("a", &money, "token:admin").await.unwrap();
-    assert!(!world.store.has_budget_left("a", &bound(1, Some("m"))).await.unwrap(), "a model without a price");
+    let unpriced = world.store.reserve_extraction(&left, &bound(1, Some("m"))).await.unwrap();
+    assert_eq!(unpriced, None, "a model without a price");
     let other = world.other_instance().await;
     assert!(world.store.take_extraction_money("a", 60, 100).await.unwrap());
     assert!(!other.take_extraction_money("a", 41, 100).await.unwrap());
@@ -126,16 +186,33 @@ async fn call_of_an_extraction_is_counted_and_charged(world: &StoreHarness) {
     }
 }
 
-async fn extractions_go_with_the_memory_of_their_tenant_and_when_nobody_works_them_off(world: &StoreHarness) {
-    for name in ["a", "b"] {
-        let task = conversation(world, name).await;
+async fn deleted_memory_and_deleted_runs_are_noted_no_more_whoever_reads_them(world: &StoreHarness) {
+    let store = &world.store;
+    let task = conversation(world, "a").await;
+    let read = async || {
+        let run_id = answered(world, &task, true).await;
+        claim(world, "a", run_id).await.expect("it is due")
+    };
+    let note =
+        async |text: &str| store.note_fact(&tenant("a"), &said(text, FactOrigin::Person), None).await.unwrap().fact;
+    let (being_read, _) = (read().await, note("Owns a dog.").await);
+    assert_eq!(store.delete_facts(&tenant("a"), "token:t").await.unwrap(), 1);
+    assert!(!store.finish_extraction(&being_read, &found("Owns a dog.")).await.unwrap(), "all is deleted");
+    let (being_read, cat) = (read().await, note("Owns a cat.").await);
+    store.delete_fact(&only("a"), cat.id, "token:t", None).await.unwrap();
+    assert!(!store.finish_extraction(&being_read, &found("Owns a cat.")).await.unwrap(), "one is deleted");
+    let being_read = read().await;
+    store.delete_conversation(&only("a"), task.id).await.unwrap();
+    store.finish_extraction(&being_read, &found("Owns a fish.")).await.unwrap();
+    assert_eq!((facts_of(world, "a").await, in_turn(world, "").await), (vec![], vec![]), "its conversation is deleted");
+}
+
+async fn extractions_of_a_tenant_are_bounded_and_forgotten_when_nobody_works_them_off(world: &StoreHarness) {
+    let task = conversation(world, "a").await;
+    for _ in 0..=MOST_QUEUED {
         answered(world, &task, true).await;
-        world.store.note_fact(&tenant(name), &said("Owns a dog.", FactOrigin::Person), None).await.unwrap();
     }
-    assert_eq!(world.store.delete_facts(&tenant("a"), "token:t").await.unwrap(), 1);
-    let left: Vec<String> = in_turn(world, "").await.into_iter().map(|(tenant, _)| tenant).collect();
-    assert_eq!(left, ["b"], "what was deleted is not noted again");
+    assert_eq!(world.count("select count(*) from extractions").await, MOST_QUEUED);
     assert_eq!(world.store.forget_extractions(world.now(), 10).await.unwrap(), 0);
-    assert_eq!(world.store.forget_extractions(world.now() + TimeDelta::seconds(1), 10).await.unwrap(), 1);
-    assert_eq!(in_turn(world, "").await, []);
+    assert_eq!(world.store.forget_extractions(world.now() + TimeDelta::seconds(1), 10).await.unwrap(), 10);
 }

@@ -260,8 +260,9 @@ async fn store_much(world: &StoreHarness) {
              select gen_random_uuid(), 1, 'tenant-' || n % 1000, '', 'Fact ' || n, 'person', 'agent', {now}, {now} from {each}"
         ),
         format!(
-            "insert into extractions (tenant_id, run_id, due_at, claims)
-             select 'tenant-' || n % 1000, gen_random_uuid(), {now} + n * interval '1 second', 0 from {each}"
+            "insert into extractions (tenant_id, run_id, due_at, claims, queued_at)
+             select 'tenant-' || n % 1000, gen_random_uuid(), {now} - n * interval '1 second', 0,
+                    {now} - n * interval '1 second' from {each}"
         ),
         // far fewer than of all else: an instance reads all of them when any has changed
         format!(

@@ -317,7 +317,7 @@ async fn on_postgres_row_level_security_alone_keeps_tenants_apart() {
          values (gen_random_uuid(), 'a', '', false, 't', 't', 'i', 'person', 'agent', 1, 1, now(), now(), now())",
         "insert into fact_versions (fact_id, version, tenant_id, collection, text, origin, noted_by, noted_at, replaced_at)
          values (gen_random_uuid(), 1, 'a', '', 't', 'person', 'agent', now(), now())",
-        "insert into extractions (tenant_id, run_id, due_at, claims) values ('a', gen_random_uuid(), now(), 0)",
+        "insert into extractions (tenant_id, run_id, due_at, claims, queued_at) values ('a', gen_random_uuid(), now(), 0, now())",
         "insert into halts (tenant_id, kind, halted_by, since) values ('a', 'stopped', 'token:admin', now())",
         "insert into tenant_budgets (tenant_id, limits, updated_at) values ('a', '{}', now())",
         "insert into data_files (id, tenant_id, run_id, call_key, tool, media_type, bytes, summary, created_at, last_used_at)

@@ -30,6 +30,8 @@ struct Counts {
     /// Questions that are being answered.
     under_way: AtomicUsize,
     most_at_once: AtomicUsize,
+    /// Questions of which the first is answered late.
+    hung: AtomicUsize,
     paid: AtomicUsize,
     /// Seats that were held.
     held: Mutex<Vec<String>>,
@@ -57,6 +59,11 @@ impl TalkingModel {
     /// How many questions were asked at the same time, at most.
     pub fn most_at_once(&self) -> usize {
         self.counts.most_at_once.load(Ordering::Relaxed)
+    }
+
+    /// How often it was asked for facts in what says `hang`.
+    pub fn hung(&self) -> usize {
+        self.counts.hung.load(Ordering::Relaxed)
     }
 
     /// How often the tool was called.
@@ -120,7 +127,7 @@ consequence = "low"
 parameters = { type = "object", required = ["seat"], properties = { seat = { type = "string" } } }
 "#;
 
-/// How long it takes to extract facts from what says so.
+/// How long it takes the first time to extract facts from what says `hang`.
 const HANGS_FOR: Duration = Duration::from_secs(3600);
 
 /// How long it takes to answer.
@@ -134,7 +141,9 @@ async fn complete(State(counts): State<Arc<Counts>>, Json(asked): Json<Value>) -
     let at_once = counts.under_way.fetch_add(1, Ordering::Relaxed) + 1;
     counts.most_at_once.fetch_max(at_once, Ordering::Relaxed);
     pause(TALKS_FOR).await;
-    if material_of(&asked).is_some_and(|material| material.contains("hang")) {
+    if material_of(&asked).is_some_and(|material| material.contains("hang"))
+        && counts.hung.fetch_add(1, Ordering::Relaxed) == 0
+    {
         pause(HANGS_FOR).await;
     }
     let answered = answer_to(&asked);

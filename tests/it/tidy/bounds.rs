@@ -71,8 +71,13 @@ const TESTED: &[(&str, Tested)] = &[
         By("answer_is_read_with_or_without_fences_and_what_does_not_fit_is_left_out"),
     ),
     (
-        "src/agent/prompt/extraction.rs: MATERIAL_CHARS",
-        By("material_is_what_was_said_in_the_run_without_results_and_earlier_runs"),
+        "src/agent/prompt/extraction.rs: MOST_PARTS",
+        By("material_is_what_the_person_has_said_in_the_run_and_nothing_else"),
+    ),
+    ("src/agent/prompt/extraction.rs: LONGEST_OWN", By("fact_is_a_persons_word_unless_it_may_have_been_pasted")),
+    (
+        "src/store/memory/extractions.rs: MOST_QUEUED",
+        By("extractions_of_a_tenant_are_bounded_and_forgotten_when_nobody_works_them_off"),
     ),
     (
         "src/agent/prompt/extraction.rs: MOST_EXTRACTED",

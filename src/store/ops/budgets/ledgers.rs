@@ -13,7 +13,6 @@ use uuid::Uuid;
 use crate::domain::budget::notice::BudgetNotice;
 use crate::domain::budget::{BudgetRefusal, BudgetScope, DayLimits, Spend};
 use crate::domain::notification::{NewDelivery, NoticeKind};
-use crate::store::db::ReadConnection;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::text::text;
 use crate::store::runs::lease::Lease;
@@ -134,13 +133,6 @@ const CHANGE: &str = "
     returning tokens, cost_micros, reserved_tokens, reserved_cost_micros, tokens_limit, cost_micros_limit,
               warned_at is not null as is_warned";
 
-const CHARGE: &str = "
-    insert into budget_days (tenant_id, task_id, day, tokens, cost_micros, reserved_tokens, reserved_cost_micros)
-    values ($1, $2, $3, $4, $5, 0, 0)
-    on conflict (tenant_id, task_id, day) do update
-       set tokens = budget_days.tokens + excluded.tokens,
-           cost_micros = budget_days.cost_micros + excluded.cost_micros";
-
 pub(in crate::store) const TAKE_RESERVATION: &str =
     "delete from budget_reservations where id = $1 returning tenant_id, task_id, day, tokens, cost_micros";
 
@@ -156,7 +148,7 @@ struct LostReservation {
     spent_cost: i64,
 }
 
-/// Of all tenants, or of one: those whose lease is held no more.
+/// Of all tenants, or of one: those whose lease is held no more, and of extractions those whose claim stands no more.
 const TAKE_STALE: &str = sql!(
     "
     delete from budget_reservations where id in (
@@ -164,6 +156,8 @@ const TAKE_STALE: &str = sql!(
          where ($1 is null or r.tenant_id = $1)
            and not exists (select 1 from queue q
                             where q.run_id = r.run_id and q.lease_token = r.lease_token and q.state = 'started')
+           and not exists (select 1 from extractions e
+                            where e.tenant_id = r.tenant_id and e.run_id = r.run_id and e.claims = -r.lease_token)
          order by r.id limit $2)",
     WITH_RECORD
 );
@@ -254,31 +248,6 @@ fn settled_by_record(lost: Vec<LostReservation>) -> BTreeMap<LedgerKey, LedgerCh
         row.settle(&mut changes, Spend { tokens: spent_tokens, cost_micros: spent_cost });
     }
     changes
-}
-
-/// Adds a call that nothing was reserved for to the ledgers of its day.
-pub(in crate::store) async fn charge_ledgers(
-    tx: &mut Tx<'_>,
-    tenant: &str,
-    task_id: Option<Uuid>,
-    day: NaiveDate,
-    spent: Spend,
-) -> Result<(), StoreError> {
-    for key in ledgers(tenant, task_id, day) {
-        ledger_query(tx.query(CHARGE), &key).bind(spent.tokens).bind(spent.cost_micros).execute().await?;
-    }
-    Ok(())
-}
-
-/// All that is spent and reserved in a tenant's ledger of a day.
-pub(in crate::store) async fn read_ledger(
-    mut read: ReadConnection,
-    tenant: &str,
-    day: NaiveDate,
-) -> Result<Spend, StoreError> {
-    let key = LedgerKey { tenant: tenant.to_owned(), task_id: Uuid::nil(), day };
-    let row: Option<LedgerRow> = ledger_query(read.query(READ_LEDGER), &key).optional().await?;
-    Ok(row.map_or(Spend::default(), |row| row.used() + row.reserved()))
 }
 
 /// Writes changes in the order in which ledgers are locked.

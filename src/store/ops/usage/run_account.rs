@@ -3,6 +3,7 @@
 use uuid::Uuid;
 
 use crate::base::id::Scope;
+use crate::domain::run::transcript::ModelTokens;
 use crate::domain::run::{ToolRecord, ToolWarning};
 use crate::store::{Split, Store, StoreError};
 
@@ -47,6 +48,26 @@ impl Store {
         Ok(RunAccount { execution_ms, tool_records, tool_warnings })
     }
 }
+
+impl Store {
+    /// Tokens of all calls of models of a run that are on its record; nothing of a run outside the scope.
+    pub async fn tokens_of_run(&self, scope: &Scope, run_id: Uuid) -> Result<ModelTokens, StoreError> {
+        let mut read = self.db.read_in(scope).await?;
+        // planned each time: a plan that was made while there were no transcripts would read all of them
+        let sums: (i64, i64, i64, i64, i64) =
+            read.query(TOKENS).bind(run_id).bind(scope.tenant()).persistent(false).one().await?;
+        read.end().await?;
+        let (input, output, cache_read, cache_write, reasoning) = sums;
+        Ok(ModelTokens { input, output, cache_read, cache_write, reasoning })
+    }
+}
+
+const TOKENS: &str = "
+    select cast(coalesce(sum(input_tokens), 0) as bigint), cast(coalesce(sum(output_tokens), 0) as bigint),
+           cast(coalesce(sum(cache_read_tokens), 0) as bigint), cast(coalesce(sum(cache_write_tokens), 0) as bigint),
+           cast(coalesce(sum(reasoning_tokens), 0) as bigint)
+      from turns
+     where run_id = $1 and exists (select 1 from runs where id = $1 and ($2 is null or tenant_id = $2))";
 
 const RECORDS: &str = "
     select cast(tool_record as text) from turns where run_id = $1 and tool_record is not null order by seq limit $2";

@@ -86,7 +86,7 @@ const TENANTS_IN_TURN: &str = "
              where d.kind = 'condition' and d.tenant_id between t.tenant_id and t.tenant_id
                and d.next_at <= $1 and (d.claimed_until is null or d.claimed_until <= $1)
              order by d.tenant_id, d.next_at limit 1) as task_id
-      from tenants t where t.tenant_id is not null";
+      from tenants t where t.tenant_id is not null order by t.place";
 
 const IN_TURN: Split = Split {
     postgres: sql!(TENANTS_IN_TURN; "{index}" = ""),
@@ -132,9 +132,8 @@ impl Store {
         after: &str,
         limit: i64,
     ) -> Result<(Vec<DuePoll>, Option<String>), StoreError> {
-        let mut tenants: Vec<(String, Option<Uuid>)> =
+        let tenants: Vec<(String, Option<Uuid>)> =
             self.db.read_quick().await?.query(IN_TURN).bind(now).bind(after).bind(limit).all().await?;
-        tenants.sort_unstable();
         let last = tenants.last().filter(|_| tenants.len() as i64 == limit).map(|(tenant, _)| tenant.clone());
         let polls = tenants.into_iter().filter_map(|(tenant_id, task_id)| task_id.map(|id| (id, tenant_id)));
         Ok((polls.map(|(task_id, tenant_id)| DuePoll { task_id, tenant_id }).collect(), last))
