@@ -23,7 +23,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn_with_state, map_response};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -262,6 +262,14 @@ pub fn document_of_pages() -> utoipa::openapi::OpenApi {
     pages().split_for_parts().1
 }
 
+/// The facade for vendors' clients, with errors that they read.
+fn responses_routes() -> OpenApiRouter<HttpState> {
+    OpenApiRouter::new()
+        .routes(routes!(api::conversations::responses::create_response))
+        .routes(routes!(api::conversations::responses::get_response))
+        .layer(map_response(error::for_vendors))
+}
+
 /// Every page for people.
 fn pages() -> OpenApiRouter<HttpState> {
     OpenApiRouter::new()
@@ -286,6 +294,7 @@ fn operations() -> OpenApiRouter<HttpState> {
         .routes(routes!(api::schedules::preview_schedule))
         .routes(routes!(api::conditions::test_condition))
         .routes(routes!(api::conversations::chat::send_message))
+        .merge(responses_routes())
         .routes(routes!(api::conversations::list_conversations))
         .routes(routes!(api::conversations::get_conversation, api::conversations::delete_conversation))
         .routes(routes!(api::conversations::list_messages))

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
@@ -54,6 +54,56 @@ pub struct ProblemDetails {
     /// Usage of the tenant without this request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<u64>,
+    /// Of `/v1/responses`: the error as clients of model vendors read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<VendorError>,
+}
+
+/// An error as clients of model vendors read it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct VendorError {
+    /// The detail, and each fault with its place.
+    pub message: String,
+    /// `invalid_request_error`, or `server_error`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The word of the problem.
+    pub code: String,
+}
+
+impl VendorError {
+    fn of(problem: &ProblemDetails) -> VendorError {
+        let faults = problem.errors.iter().map(|fault| format!("{}: {}", fault.pointer, fault.message));
+        let is_invalid = (400..500).contains(&problem.status);
+        VendorError {
+            message: std::iter::once(problem.detail.clone()).chain(faults).collect::<Vec<_>>().join("; "),
+            kind: if is_invalid { "invalid_request_error" } else { "server_error" }.into(),
+            code: problem.kind.rsplit(':').next().unwrap_or_default().to_owned(),
+        }
+    }
+}
+
+/// Longest problem that is read again, in bytes.
+const PROBLEM_BYTES: usize = 1 << 20;
+
+/// Adds to a problem what clients of model vendors read; any other answer stays as it is.
+pub async fn for_vendors(response: Response) -> Response {
+    let is_problem =
+        response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes() == PROBLEM_JSON.as_bytes());
+    if !is_problem {
+        return response;
+    }
+    let (mut head, body) = response.into_parts();
+    let body = axum::body::to_bytes(body, PROBLEM_BYTES).await.unwrap_or_default();
+    let body = match serde_json::from_slice::<ProblemDetails>(&body) {
+        Ok(problem) => {
+            let problem = ProblemDetails { error: Some(VendorError::of(&problem)), ..problem };
+            serde_json::to_vec(&problem).expect("a problem is plain text and numbers").into()
+        }
+        Err(_) => body,
+    };
+    head.headers.remove(CONTENT_LENGTH);
+    Response::from_parts(head, Body::from(body))
 }
 
 /// Why a request was not done, by what its sender can do about it.
@@ -166,6 +216,7 @@ impl ApiError {
             quota,
             limit,
             usage,
+            error: None,
         }
     }
 

@@ -276,6 +276,7 @@ async fn refuse(mut stream: TcpStream, why: ConnectionRefusal) -> std::io::Resul
         quota: None,
         limit: None,
         usage: None,
+        error: None,
     };
     let body = serde_json::to_string(&problem).expect("a problem is plain text and numbers");
     let head = format!(

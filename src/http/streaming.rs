@@ -2,4 +2,5 @@
 
 pub mod limiter;
 pub mod live;
+pub mod response;
 pub mod run;

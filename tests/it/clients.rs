@@ -9,6 +9,7 @@ use tokio::process::Command;
 
 use crate::cli::approval::asking;
 use crate::support::binary::TempDir;
+use crate::support::talking_model::{TOKEN, TalkingModel};
 
 /// The directory of the generators and of the programs that use what they make.
 fn clients() -> PathBuf {
@@ -79,4 +80,14 @@ async fn client_of_typescript_is_made_without_a_warning_checked_and_used() {
     assert!(lines.len() == 2 && lines[1].contains("openapi.json → api.d.ts"), "{made}");
     run(&dir, &installed("node_modules/.bin/tsc"), &["--project", "."]).await;
     tells_the_whole_story(&dir, "node", "built/client.js").await;
+}
+
+#[tokio::test]
+async fn client_of_a_model_vendor_talks_to_the_agent() {
+    let (dir, model) = (workplace(&["responses.py"]), TalkingModel::start().await);
+    let mut service = model.service(None);
+    service.start().await;
+    let printed = run(&dir, &installed(".venv/bin/python"), &["responses.py", service.url(), TOKEN]).await;
+    assert_eq!(printed.trim(), "all of it");
+    service.kill().await;
 }

@@ -2,6 +2,8 @@
 
 pub mod chat;
 pub mod reply;
+pub mod response_object;
+pub mod responses;
 
 use axum::Json;
 use axum::http::StatusCode;

@@ -18,7 +18,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::future::{BoxFuture, ready};
 use futures::stream::unfold;
-use futures::{FutureExt, Stream};
+use futures::{FutureExt, Stream, StreamExt};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -32,10 +32,11 @@ use crate::http::api::runs::missing;
 use crate::http::error::ApiError;
 use crate::http::request::{AuthenticatedCaller, Call, Id, Query};
 use crate::http::streaming::limiter::{self, StreamPermit};
-use crate::http::streaming::run::memory::{StreamMemory, ToldEvent};
+use crate::http::streaming::run::memory::StreamMemory;
 use crate::http::streaming::run::position::digest_of;
 use crate::store::{ApprovalFilter, StoreError};
 
+pub(in crate::http) use crate::http::streaming::run::memory::ToldEvent;
 pub(in crate::http) use crate::http::streaming::run::position::StreamPosition;
 
 /// How often the transcript is looked at while nothing is heard.
@@ -92,8 +93,17 @@ pub(in crate::http) fn follow(
     permit: StreamPermit,
 ) -> Response {
     let keep_alive = KeepAlive::new().interval(state.limits.keep_alive);
-    let follower = Follower::new(state, caller, followed);
-    Sse::new(limiter::detached(permit, follower.events())).keep_alive(keep_alive).into_response()
+    let events = events_of(state, caller, followed).map(|told| Ok::<_, Infallible>(sse(told)));
+    Sse::new(limiter::detached(permit, events)).keep_alive(keep_alive).into_response()
+}
+
+/// The events of a run that is there, until it has ended.
+pub(in crate::http) fn events_of(
+    state: HttpState,
+    caller: AuthenticatedCaller,
+    followed: FollowedRun,
+) -> impl Stream<Item = ToldEvent> {
+    Follower::new(state, caller, followed).events()
 }
 
 /// Where the client's last stream of the run has come to.
@@ -113,7 +123,7 @@ struct Follower {
     live: RunSubscription,
     memory: StreamMemory,
     /// Events to tell before anything else, in order.
-    outbox: VecDeque<Event>,
+    outbox: VecDeque<ToldEvent>,
     /// Approvals may be there that were not told.
     asks: bool,
     /// When the record is looked at next.
@@ -131,19 +141,19 @@ impl Follower {
             id,
             live,
             memory: StreamMemory::behind(position),
-            outbox: [sse(session)].into(),
+            outbox: [session].into(),
             asks: true,
             look: ready(()).boxed(),
             ended: false,
         }
     }
 
-    fn events(self) -> impl Stream<Item = Result<Event, Infallible>> {
-        unfold(self, |mut follower| async move { Some((Ok(follower.next().await?), follower)) })
+    fn events(self) -> impl Stream<Item = ToldEvent> {
+        unfold(self, |mut follower| async move { Some((follower.next().await?, follower)) })
     }
 
     /// The next event; `None` when the run has ended, or the service is being stopped.
-    async fn next(&mut self) -> Option<Event> {
+    async fn next(&mut self) -> Option<ToldEvent> {
         loop {
             if let Some(event) = self.outbox.pop_front() {
                 return Some(event);
@@ -173,7 +183,7 @@ impl Follower {
                 | StreamEvent::Error { .. }
                 | StreamEvent::ExecutionEnd { .. },
             ) => self.look_soon(),
-            WatchedEvent::Event(heard) => self.outbox.extend(self.memory.accept_live(heard).map(sse)),
+            WatchedEvent::Event(heard) => self.outbox.extend(self.memory.accept_live(heard)),
             // what is gone is in the transcript, or will be
             WatchedEvent::Missed(_) => {
                 self.memory.miss();
@@ -260,7 +270,7 @@ impl Follower {
         if self.memory.position.state.is_some() {
             self.pass(RunState::Running, run.attempt, None);
         }
-        self.outbox.extend(self.memory.accept_committed(entry).into_iter().map(sse));
+        self.outbox.extend(self.memory.accept_committed(entry));
     }
 
     /// Tells that the run has come to a state, and through which ones since the last that was told.
@@ -293,18 +303,18 @@ impl Follower {
     /// Ends the stream. A client that comes back after it is told the end again, and nothing else.
     fn tell_end(&mut self, run: &Run) {
         let (usage, finish) = (json!(run.usage), run.finish);
-        self.outbox.push_back(sse(ToldEvent::passing(StreamEvent::ExecutionEnd {
+        self.outbox.push_back(ToldEvent::passing(StreamEvent::ExecutionEnd {
             conversation_id: run.conversation_id().map(|id| id.to_string()),
             usage,
             finish,
-        })));
+        }));
         self.ended = true;
     }
 
     /// Tells an event once: the client's place is behind it already.
     fn tell(&mut self, event: StreamEvent) {
         let id = Some(self.memory.position.to_string());
-        self.outbox.push_back(sse(ToldEvent { event: Some(event), id }));
+        self.outbox.push_back(ToldEvent { event: Some(event), id });
     }
 }
 

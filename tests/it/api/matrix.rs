@@ -64,6 +64,8 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("test_condition", line(P::TasksWrite, InBody, 200, Some(condition()))),
         // no engine answers here
         ("send_message", line(P::RunsWrite, InBody, 202, Some(json!({ "message": "Hello" })))),
+        ("create_response", line(P::RunsWrite, InBody, 200, Some(json!({ "input": "Hello", "background": true })))),
+        ("get_response", line(P::RunsRead, Here, 200, None)),
         ("list_conversations", line(P::RunsRead, InQuery, 200, None)),
         ("get_conversation", line(P::RunsRead, Here, 200, None)),
         ("list_messages", line(P::RunsRead, Here, 200, None)),
@@ -207,6 +209,7 @@ struct Things {
     stored: String,
     token: String,
     conversation: String,
+    response: String,
     fact: String,
 }
 
@@ -263,8 +266,9 @@ async fn things_of(api: &Api, tenant: &str) -> Things {
     let said = json!({ "tenant_id": tenant, "message": "Hello" });
     let said = api.admin("POST", "/v1/chat", Some(said)).await.expect(202);
     let conversation = said["conversation_id"].as_str().unwrap().to_owned();
+    let response = format!("resp_{}", said["run_id"].as_str().unwrap());
     let grant = grant.id.to_string();
-    Things { task, run, delivery, letter, approval, digest, grant, stored, token, conversation, fact }
+    Things { task, run, delivery, letter, approval, digest, grant, stored, token, conversation, response, fact }
 }
 
 /// The body about these things.
@@ -284,6 +288,7 @@ fn url_of(template: &str, tenant: &str, things: &Things) -> String {
         "dead-letters" => &things.letter,
         "tokens" => &things.token,
         "conversations" => &things.conversation,
+        "responses" => &things.response,
         "facts" => &things.fact,
         "approvals" => &things.approval,
         "grants" => &things.grant,
@@ -385,6 +390,7 @@ async fn another_tenant_s_things_are_not_there(api: Api) {
         token: no(),
         fact: no(),
         conversation: no(),
+        response: format!("resp_{}", no()),
     };
     let before = api.written().await;
     let table = table();

@@ -66,6 +66,7 @@ async fn readme_is_what_its_commands_print() {
         "reveille chat",
         "the model of this page only says good morning; cli::chat talks to another",
     );
+    reader.pass_over("python", "from openai", "clients has a program of that client");
     reader.pass_over("toml", "[[agents]]", "chat books a flight by such an agent");
     reader.console("reveille fact add").await;
     reader.pass_over("toml", "[memory]", "chat has a model that extracts facts");

@@ -29,7 +29,7 @@ use crate::http::api::conversations::reply::{self, ChatReply};
 use crate::http::api::runs::input::InputRequest;
 use crate::http::api::runs::{account_of, pending_questions};
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::request::{AuthenticatedCaller, Call, Early, JsonBody};
+use crate::http::request::{AuthenticatedCaller, Call, Early, JsonBody, RequestKey};
 use crate::http::schema;
 use crate::http::streaming::limiter::{self, StreamPermit};
 use crate::http::streaming::run::{FollowedRun, StreamPosition, follow, last_event_id, told};
@@ -64,11 +64,19 @@ pub struct ChatAnswer {
     pub error: Option<RunFault>,
 }
 
-/// A message that can be recorded.
-struct Addressed {
-    scope: Scope,
+/// A message, and whose it is.
+pub struct Addressed {
+    /// Of its tenant.
+    pub scope: Scope,
     message: String,
     destination: Destination,
+}
+
+impl Addressed {
+    /// The first message of a new conversation.
+    pub fn new(tenant: Tenant, message: String) -> Addressed {
+        Addressed { scope: Scope::Only(tenant.clone()), message, destination: Destination::New(tenant) }
+    }
 }
 
 /// Where a message goes.
@@ -96,55 +104,100 @@ enum Destination {
 pub async fn send_message(Call(state, caller): Call, headers: HeaderMap, body: JsonBody) -> Result<Response, Early> {
     caller.may(Permission::RunsWrite)?;
     let position = last_event_id(&headers)?;
-    let Addressed { scope, message, destination } = addressed(&state, &caller, &body).await?;
-    let permit = limiter::acquire_stream(&state, &caller, &scope).await?;
-    let now = state.clock.now();
+    let schema::ChatMessage { tenant_id, message, conversation_id } = body.read()?;
+    let addressed = match conversation_id {
+        Some(id) => in_conversation(&state, &caller.narrowed(tenant_id.as_deref())?, id, message).await?,
+        None => Addressed::new(caller.acts_for(&body.json()?)?, message),
+    };
+    check_message(&addressed.message, "/message")?;
+    let permit = limiter::acquire_stream(&state, &caller, &addressed.scope).await?;
+    let scope = addressed.scope.clone();
     let reading = ChatRequest { wants_events: wants_events(&headers), position, permit };
-    if let Destination::Existing(conversation) = destination {
+    match receive(&state, &caller, &body.key, addressed).await? {
+        Received::Answered { conversation_id, run_id, live } => {
+            answered(state, caller, &scope, (conversation_id, run_id), live, reading).await
+        }
+        Received::AskedBack { conversation_id, run_id, words } => {
+            ask_back(&state, &scope, conversation_id, run_id, words, &reading).await
+        }
+    }
+}
+
+/// A message that was taken, or asked back.
+pub enum Received {
+    /// This run answers it.
+    Answered {
+        /// The conversation of the message.
+        conversation_id: Uuid,
+        /// The run.
+        run_id: Uuid,
+        /// Heard since before the run was recorded.
+        live: RunSubscription,
+    },
+    /// It was meant for what this run waits for, and did not say clearly what.
+    AskedBack {
+        /// The conversation of the message.
+        conversation_id: Uuid,
+        /// The run.
+        run_id: Uuid,
+        /// They ask once more.
+        words: String,
+    },
+}
+
+/// Records a message, or puts it as the answer to a question of its conversation.
+pub async fn receive(
+    state: &HttpState,
+    caller: &AuthenticatedCaller,
+    key: &RequestKey,
+    Addressed { scope, message, destination }: Addressed,
+) -> Result<Received, ApiError> {
+    let now = state.clock.now();
+    if let Destination::Existing(conversation_id) = destination {
         // a repetition answers no other question than the first did
-        let reply = match body.key.known_identity(&state, &caller).await? {
-            Some(id) => reply::read_again(&state, &scope, id, &message).await?,
-            None => reply::read(&state, &scope, conversation, &message).await?,
+        let reply = match key.known_identity(state, caller).await? {
+            Some(id) => reply::read_again(state, &scope, id, &message).await?,
+            None => reply::read(state, &scope, conversation_id, &message).await?,
         };
         match reply {
             ChatReply::Message => {}
             ChatReply::Unclear(run_id, words) => {
-                return ask_back(&state, &scope, conversation, run_id, words, &reading).await;
+                return Ok(Received::AskedBack { conversation_id, run_id, words });
             }
             ChatReply::Taken(run_id) => {
                 let live = state.hub.subscribe(run_id);
-                return answered(state, caller, &scope, (conversation, run_id), live, reading).await;
+                return Ok(Received::Answered { conversation_id, run_id, live });
             }
             ChatReply::Decides(question, decision) => {
-                let is_first = body.key.identity(&state, &caller, question.id).await?.id == question.id;
-                let live = state.hub.subscribe(question.run_id);
+                let is_first = key.identity(state, caller, question.id).await?.id == question.id;
+                let run_id = question.run_id;
+                let live = state.hub.subscribe(run_id);
                 let refused = match is_first {
-                    true => decide(&state, &caller, &scope, &question, &decision).await?,
+                    true => decide(state, caller, &scope, &question, &decision).await?,
                     false => None,
                 };
-                let run_id = question.run_id;
-                return match refused {
-                    None => answered(state, caller, &scope, (conversation, run_id), live, reading).await,
-                    Some(words) => ask_back(&state, &scope, conversation, run_id, words, &reading).await,
-                };
+                return Ok(match refused {
+                    None => Received::Answered { conversation_id, run_id, live },
+                    Some(words) => Received::AskedBack { conversation_id, run_id, words },
+                });
             }
         }
     }
-    let id = body.key.identity(&state, &caller, new_id(now)).await?.id;
+    let run_id = key.identity(state, caller, new_id(now)).await?.id;
     let conversation_id = match destination {
         Destination::Existing(conversation) => conversation,
         Destination::New(tenant) => {
-            let conversation = new_conversation(begun_by(id), tenant, &message, now);
+            let conversation = new_conversation(begun_by(run_id), tenant, &message, now);
             let conversation = conversation.map_err(|fault| ValidationErrors(vec![fault]))?;
             state.store.begin_conversation(&conversation).await?;
             conversation.id
         }
     };
     // listen first, record after: what happens in between is heard, and told once
-    let live = state.hub.subscribe(id);
+    let live = state.hub.subscribe(run_id);
     let request = RunRequest { input: Some(Value::String(message)), requested_by: Some(caller.root()) };
-    state.store.post_message(&scope, conversation_id, id, request, now).await.map_err(missing)?;
-    answered(state, caller, &scope, (conversation_id, id), live, reading).await
+    state.store.post_message(&scope, conversation_id, run_id, request, now).await.map_err(missing)?;
+    Ok(Received::Answered { conversation_id, run_id, live })
 }
 
 /// Puts a person's reply to a question; the words that ask once more where it is not taken. A token that may talk to the agent
@@ -224,22 +277,28 @@ async fn ask_back(
     Ok(Json(ChatAnswer { asked_back: Some(words), ..answer }).into_response())
 }
 
-/// Reads a message, and whose it is.
-async fn addressed(state: &HttpState, caller: &AuthenticatedCaller, body: &JsonBody) -> Result<Addressed, ApiError> {
-    let schema::ChatMessage { tenant_id, message, conversation_id } = body.read()?;
+/// A message to a conversation of this scope.
+pub async fn in_conversation(
+    state: &HttpState,
+    scope: &Scope,
+    id: Uuid,
+    message: String,
+) -> Result<Addressed, ApiError> {
+    let conversation = state.store.get_conversation(scope, id).await.map_err(missing)?;
+    let tenant = Tenant::stored(conversation.tenant_id).map_err(|log| ApiError::Internal { log })?;
+    Ok(Addressed { scope: Scope::Only(tenant), message, destination: Destination::Existing(id) })
+}
+
+/// Refuses a message that is blank or too long, at this place of the body.
+pub fn check_message(message: &str, pointer: &str) -> Result<(), ApiError> {
     let count = message.chars().count();
-    if message.trim().is_empty() || count > MESSAGE_LENGTH {
-        let detail = format!("must have 1 to {MESSAGE_LENGTH} characters that are not blank, has {count}");
-        return Err(ApiError::invalid("/message", detail));
+    match message.trim().is_empty() || count > MESSAGE_LENGTH {
+        true => {
+            let detail = format!("must have 1 to {MESSAGE_LENGTH} characters that are not blank, has {count}");
+            Err(ApiError::invalid(pointer, detail))
+        }
+        false => Ok(()),
     }
-    if let Some(id) = conversation_id {
-        let scope = caller.narrowed(tenant_id.as_deref())?;
-        let conversation = state.store.get_conversation(&scope, id).await.map_err(missing)?;
-        let tenant = Tenant::stored(conversation.tenant_id).map_err(|log| ApiError::Internal { log })?;
-        return Ok(Addressed { scope: Scope::Only(tenant), message, destination: Destination::Existing(id) });
-    }
-    let tenant = caller.acts_for(&body.json()?)?;
-    Ok(Addressed { scope: Scope::Only(tenant.clone()), message, destination: Destination::New(tenant) })
 }
 
 fn wants_events(headers: &HeaderMap) -> bool {
@@ -247,12 +306,13 @@ fn wants_events(headers: &HeaderMap) -> bool {
     accepted.flat_map(|accept| accept.split(',')).any(|kind| kind.trim().starts_with("text/event-stream"))
 }
 
-fn is_settled(state: RunState) -> bool {
+/// Whether a run in this state has an answer, or waits for a person.
+pub fn is_settled(state: RunState) -> bool {
     state.is_final() || matches!(state, RunState::PendingApproval | RunState::WaitingForInput)
 }
 
 /// The run once it has ended or waits for a person, or as it is when it was waited for long enough.
-async fn settled(state: &HttpState, scope: &Scope, id: Uuid, mut live: RunSubscription) -> Result<Run, ApiError> {
+pub async fn settled(state: &HttpState, scope: &Scope, id: Uuid, mut live: RunSubscription) -> Result<Run, ApiError> {
     let mut patience = pin!(pause(state.limits.answer_time));
     let mut is_over = false;
     loop {

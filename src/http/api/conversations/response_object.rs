@@ -1,0 +1,293 @@
+//! A run of a conversation in the form of Open Responses, as the vendors' clients read it.
+//!
+//! Source of the shapes: <https://www.openresponses.org>, <https://platform.openai.com/docs/api-reference/responses>.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use crate::base::id::Scope;
+use crate::domain::approval::Approval;
+use crate::domain::run::token_usage::TokenUsage;
+use crate::domain::run::transcript::ModelTokens;
+use crate::domain::run::{Run, RunState};
+use crate::http::HttpState;
+use crate::http::api::runs::pending_questions;
+use crate::http::error::ApiError;
+
+/// The name of the one model: which models answer is the operator's.
+pub const MODEL: &str = "reveille";
+/// Prefix of the id of a run in that of a response.
+pub const PREFIX: &str = "resp_";
+
+/// The answer to a message, in the form of Open Responses.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct ResponseObject {
+    /// `resp_` and the id of the run that answers.
+    #[schema(example = "resp_019a8f30-1c7a-7000-8000-5d0d3a1f6b11")]
+    pub id: String,
+    /// `response`.
+    pub object: String,
+    /// The instant of the message, in seconds since 1970.
+    pub created_at: i64,
+    /// The instant of the end, in seconds since 1970; `null` before it.
+    #[schema(required)]
+    pub completed_at: Option<i64>,
+    /// `queued`, `in_progress`, `completed`, `incomplete` where a person is waited for, `failed` or `cancelled`.
+    pub status: String,
+    /// Why there is no answer; `null` where there is one, or is yet to be.
+    #[schema(required)]
+    pub error: Option<ResponseError>,
+    /// Of a response that is incomplete, what is waited for; `null` of others.
+    #[schema(required)]
+    pub incomplete_details: Option<IncompleteDetails>,
+    /// `reveille`.
+    pub model: String,
+    /// The answer, as a message; where a person is waited for, the question.
+    pub output: Vec<OutputMessage>,
+    /// Tokens of all calls of models; `null` before the first.
+    #[schema(required)]
+    pub usage: Option<ResponseUsage>,
+    /// The conversation that it belongs to.
+    pub conversation: ResponseConversation,
+    /// Settings of the agent itself: it calls tools as it needs them, and its clients bring none.
+    pub tool_choice: String,
+    /// Always empty.
+    pub tools: Vec<Value>,
+    /// Always true.
+    pub parallel_tool_calls: bool,
+    /// Always `null`.
+    #[schema(required)]
+    pub instructions: Option<String>,
+    /// Always empty.
+    pub metadata: Map<String, Value>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct ResponseError {
+    /// `server_error`.
+    pub code: String,
+    /// The code of the run's error, and its message.
+    pub message: String,
+}
+
+/// Why a response is incomplete.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct IncompleteDetails {
+    /// `approval_required` or `input_required`: the next message of the conversation may be the answer.
+    pub reason: String,
+}
+
+/// Words of the agent.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct OutputMessage {
+    /// `message`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Id of the message.
+    pub id: String,
+    /// `assistant`.
+    pub role: String,
+    /// `in_progress` or `completed`.
+    pub status: String,
+    /// Its text, in one part.
+    pub content: Vec<OutputText>,
+}
+
+/// A text of a message.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct OutputText {
+    /// `output_text`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The text.
+    pub text: String,
+    /// Always empty.
+    pub annotations: Vec<Value>,
+}
+
+/// Tokens of all calls of models.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct ResponseUsage {
+    /// Tokens that models read.
+    pub input_tokens: i64,
+    /// Of them, those that came from a cache.
+    pub input_tokens_details: InputTokensDetails,
+    /// Tokens that models wrote.
+    pub output_tokens: i64,
+    /// Of them, those of thinking.
+    pub output_tokens_details: OutputTokensDetails,
+    /// The sum of both.
+    pub total_tokens: i64,
+}
+
+/// Parts of the tokens that models read.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct InputTokensDetails {
+    /// Those that came from a cache.
+    pub cached_tokens: i64,
+}
+
+/// Parts of the tokens that models wrote.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct OutputTokensDetails {
+    /// Those of thinking.
+    pub reasoning_tokens: i64,
+}
+
+/// The conversation of a response.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct ResponseConversation {
+    /// Its id, as `/v1/conversations` has it.
+    pub id: Uuid,
+}
+
+impl OutputMessage {
+    /// A message that is whole.
+    pub fn of(id: String, text: String) -> OutputMessage {
+        OutputMessage {
+            kind: "message".into(),
+            id,
+            role: "assistant".into(),
+            status: "completed".into(),
+            content: vec![OutputText::of(text)],
+        }
+    }
+
+    /// A message that begins.
+    pub fn begun(id: String) -> OutputMessage {
+        OutputMessage { status: "in_progress".into(), content: vec![], ..OutputMessage::of(id, String::new()) }
+    }
+}
+
+impl OutputText {
+    /// The one part of a message.
+    pub fn of(text: String) -> OutputText {
+        OutputText { kind: "output_text".into(), text, annotations: vec![] }
+    }
+}
+
+/// A run, and all that its response says of it.
+pub struct AnsweredMessage {
+    /// The run.
+    pub run: Run,
+    /// The conversation.
+    pub conversation_id: Uuid,
+    /// The questions for whose answers it waits, oldest first.
+    pub questions: Vec<Approval>,
+    /// Words that ask once more for an answer to one of them.
+    pub asked_back: Option<String>,
+    /// Tokens of its calls of models.
+    pub tokens: ModelTokens,
+}
+
+impl AnsweredMessage {
+    /// A run as it stands now.
+    pub async fn read(
+        state: &HttpState,
+        scope: &Scope,
+        run: Run,
+        conversation_id: Uuid,
+    ) -> Result<AnsweredMessage, ApiError> {
+        let questions = match run.state {
+            RunState::PendingApproval | RunState::WaitingForInput => pending_questions(state, scope, run.id).await?,
+            _ => Vec::new(),
+        };
+        let tokens = state.store.tokens_of_run(scope, run.id).await?;
+        Ok(AnsweredMessage { run, conversation_id, questions, asked_back: None, tokens })
+    }
+
+    /// In the form of Open Responses. `output`: messages that were told already; `None`: its words are the one message.
+    pub fn response(&self, output: Option<Vec<OutputMessage>>) -> ResponseObject {
+        let run = &self.run;
+        let message = || self.words().map(|words| OutputMessage::of(message_id(run.id, 0), words));
+        ResponseObject {
+            id: id_of(run.id),
+            object: "response".into(),
+            created_at: run.created_at.timestamp(),
+            completed_at: run.finished_at.map(|at| at.timestamp()),
+            status: self.status().into(),
+            error: self.error(),
+            incomplete_details: self.awaits().map(|reason| IncompleteDetails { reason: reason.into() }),
+            model: MODEL.into(),
+            output: output.unwrap_or_else(|| message().into_iter().collect()),
+            usage: self.usage(),
+            conversation: ResponseConversation { id: self.conversation_id },
+            tool_choice: "auto".into(),
+            tools: vec![],
+            parallel_tool_calls: true,
+            instructions: None,
+            metadata: Map::new(),
+        }
+    }
+
+    /// The answer, or what is asked.
+    pub fn words(&self) -> Option<String> {
+        let words = match (&self.asked_back, self.awaits()) {
+            (Some(words), _) => words.clone(),
+            (None, Some(_)) => {
+                let asked = self.questions.iter().map(|question| {
+                    format!("{}\n{}", question.proposal.summary, question.proposal.description).trim().to_owned()
+                });
+                asked.collect::<Vec<_>>().join("\n")
+            }
+            (None, None) => self.run.output.clone().unwrap_or_default(),
+        };
+        (!words.is_empty()).then_some(words)
+    }
+
+    /// The thing that the run waits for from a person.
+    pub fn awaits(&self) -> Option<&'static str> {
+        match self.run.state {
+            RunState::PendingApproval => Some("approval_required"),
+            RunState::WaitingForInput => Some("input_required"),
+            _ => None,
+        }
+    }
+
+    /// The status of the response.
+    pub fn status(&self) -> &'static str {
+        match self.run.state {
+            RunState::PendingApproval | RunState::WaitingForInput => "incomplete",
+            RunState::Succeeded => "completed",
+            RunState::Cancelled => "cancelled",
+            RunState::Queued => "queued",
+            state if state.is_final() => "failed",
+            _ => "in_progress",
+        }
+    }
+
+    fn error(&self) -> Option<ResponseError> {
+        if self.status() != "failed" {
+            return None;
+        }
+        let message = match (&self.run.error, &self.run.reason) {
+            (Some(fault), _) => format!("{}: {}", fault.code, fault.message),
+            (None, Some(reason)) => format!("{}: {reason}", self.run.state.as_str()),
+            (None, None) => self.run.state.as_str().to_owned(),
+        };
+        Some(ResponseError { code: "server_error".into(), message })
+    }
+
+    fn usage(&self) -> Option<ResponseUsage> {
+        let used: TokenUsage = self.run.usage.into();
+        (used.total > 0).then(|| ResponseUsage {
+            input_tokens: used.input_tokens,
+            input_tokens_details: InputTokensDetails { cached_tokens: self.tokens.cache_read },
+            output_tokens: used.output_tokens,
+            output_tokens_details: OutputTokensDetails { reasoning_tokens: self.tokens.reasoning },
+            total_tokens: used.total,
+        })
+    }
+}
+
+/// The id of the response of a run.
+pub fn id_of(run_id: Uuid) -> String {
+    format!("{PREFIX}{run_id}")
+}
+
+/// The id of a message of a run.
+pub fn message_id(run_id: Uuid, number: usize) -> String {
+    format!("msg_{run_id}_{number}")
+}

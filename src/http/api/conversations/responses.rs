@@ -1,0 +1,249 @@
+//! The facade in the form of Open Responses, so that the vendors' clients are clients of the agent: a message, its answer, or the
+//! stream of it. Which models and tools there are is the operator's; a parameter that would say otherwise is refused by its name.
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use crate::base::token::Permission;
+use crate::http::HttpState;
+use crate::http::api::conversations::chat::{Addressed, Received, check_message, in_conversation, receive, settled};
+use crate::http::api::conversations::response_object::{AnsweredMessage, MODEL, PREFIX, ResponseObject};
+use crate::http::error::{ApiError, ProblemDetails};
+use crate::http::request::{AuthenticatedCaller, Call, Early, Id, JsonBody, Query};
+use crate::http::schema;
+use crate::http::streaming::limiter;
+use crate::http::streaming::response::{asked_back, stream};
+use crate::http::streaming::run::{FollowedRun, StreamPosition};
+use crate::store::StoreError;
+
+/// The parameters that are read.
+const KNOWN: [&str; 8] =
+    ["tenant_id", "input", "conversation", "previous_response_id", "model", "stream", "background", "store"];
+
+/// A request whose parameters are all supported.
+struct ResponseRequest {
+    message: String,
+    /// The conversation, or the run whose conversation goes on.
+    goes_on: Option<GoesOn>,
+    stream: bool,
+    background: bool,
+}
+
+enum GoesOn {
+    Conversation(Uuid),
+    Response(Uuid),
+}
+
+/// Talk to the agent in the form of Open Responses
+///
+/// For the clients of model vendors: with `base_url` at `/v1` of this service and a token of it as the key. A message becomes a run, as with
+/// `/v1/chat`, whose answer comes as `output`. It goes on with `conversation` or `previous_response_id`. A response is `incomplete` while a
+/// person is waited for: its message is the question, and the next message of the conversation may be the answer. One that takes
+/// longer than 25 seconds, or runs in the `background`, is `queued` or `in_progress`, and is read again by its id. With `stream` its
+/// events come as they happen. A parameter that is not supported is refused with its name.
+#[utoipa::path(post, path = "/v1/responses", tag = "conversations", security(("bearer" = ["runs:write"])),
+    params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
+    request_body = schema::NewResponse,
+    responses((status = 200, body = ResponseObject, description = "The response, as far as it has come"),
+        (status = 400, body = ProblemDetails, content_type = "application/problem+json",
+            description = "A parameter is not supported"),
+        (status = 404, body = ProblemDetails, content_type = "application/problem+json",
+            description = "There is no such conversation or response")))]
+pub async fn create_response(Call(state, caller): Call, body: JsonBody) -> Result<Response, Early> {
+    caller.may(Permission::RunsWrite)?;
+    let json = body.json()?;
+    let request = ResponseRequest::read(&json)?;
+    check_message(&request.message, "/input")?;
+    let addressed = addressed(&state, &caller, &json, &request).await?;
+    let scope = addressed.scope.clone();
+    let permit = limiter::acquire_stream(&state, &caller, &scope).await?;
+    match receive(&state, &caller, &body.key, addressed).await? {
+        Received::Answered { conversation_id, run_id, live } if request.stream => {
+            let conversation = Some(conversation_id);
+            let followed =
+                FollowedRun { id: run_id, conversation_id: conversation, live, position: StreamPosition::default() };
+            let begun =
+                AnsweredMessage::read(&state, &scope, state.store.get_run(&scope, run_id).await?, conversation_id)
+                    .await?;
+            Ok(stream(state, caller, scope, followed, begun, permit))
+        }
+        Received::Answered { conversation_id, run_id, live } => {
+            let run = match request.background {
+                true => state.store.get_run(&scope, run_id).await?,
+                false => settled(&state, &scope, run_id, live).await?,
+            };
+            Ok(Json(AnsweredMessage::read(&state, &scope, run, conversation_id).await?.response(None)).into_response())
+        }
+        Received::AskedBack { conversation_id, run_id, words } => {
+            let run = state.store.get_run(&scope, run_id).await?;
+            let asked = AnsweredMessage {
+                asked_back: Some(words),
+                ..AnsweredMessage::read(&state, &scope, run, conversation_id).await?
+            };
+            Ok(match request.stream {
+                true => asked_back(&asked),
+                false => Json(asked.response(None)).into_response(),
+            })
+        }
+    }
+}
+
+/// Read a response
+///
+/// As far as it has come. The runs of conversations are responses.
+#[utoipa::path(get, path = "/v1/responses/{id}", tag = "conversations", security(("bearer" = ["runs:read"])),
+    params(("id" = String, Path, description = "`resp_` and the id of the run")),
+    responses((status = 200, body = ResponseObject)))]
+pub async fn get_response(Call(state, caller): Call, id: Id, query: Query) -> Result<Json<ResponseObject>, ApiError> {
+    caller.may(Permission::RunsRead)?;
+    query.done()?;
+    let run_id = run_of(&id.0).ok_or(ApiError::NotFound("response"))?;
+    let run = state.store.get_run(&caller.scope, run_id).await.map_err(missing)?;
+    let conversation_id = run.conversation_id().ok_or(ApiError::NotFound("response"))?;
+    Ok(Json(AnsweredMessage::read(&state, &caller.scope, run, conversation_id).await?.response(None)))
+}
+
+async fn addressed(
+    state: &HttpState,
+    caller: &AuthenticatedCaller,
+    json: &Value,
+    request: &ResponseRequest,
+) -> Result<Addressed, ApiError> {
+    let message = request.message.clone();
+    let narrowed = || caller.narrowed(json.get("tenant_id").and_then(Value::as_str));
+    match request.goes_on {
+        None => Ok(Addressed::new(caller.acts_for(json)?, message)),
+        Some(GoesOn::Conversation(id)) => in_conversation(state, &narrowed()?, id, message).await,
+        Some(GoesOn::Response(run_id)) => {
+            let scope = narrowed()?;
+            let run = state.store.get_run(&scope, run_id).await.map_err(missing)?;
+            let id = run.conversation_id().ok_or(ApiError::NotFound("response"))?;
+            in_conversation(state, &scope, id, message).await
+        }
+    }
+}
+
+impl ResponseRequest {
+    /// Reads a body. A field that is null, or an empty list or object, says nothing.
+    fn read(json: &Value) -> Result<ResponseRequest, ApiError> {
+        let Some(fields) = json.as_object() else { return Err(malformed("the body is a JSON object")) };
+        let mut unsupported = Vec::new();
+        for (name, value) in fields.iter().filter(|(_, value)| !says_nothing(value)) {
+            match (name.as_str(), value) {
+                ("model", Value::String(model)) if model == MODEL => {}
+                ("model", _) => unsupported.push(format!("`model` (the operator's: say `{MODEL}`, or leave it out)")),
+                ("store", Value::Bool(true)) => {}
+                ("store", _) => unsupported.push("`store` (every message is stored)".to_owned()),
+                (known, _) if KNOWN.contains(&known) => {}
+                (other, _) => unsupported.push(format!("`{other}`")),
+            }
+        }
+        if !unsupported.is_empty() {
+            unsupported.sort();
+            return Err(malformed(&format!("not supported: {}", unsupported.join(", "))));
+        }
+        Ok(ResponseRequest {
+            message: message_of(fields)?,
+            goes_on: goes_on(fields)?,
+            stream: flag(fields, "stream")?,
+            background: flag(fields, "background")?,
+        })
+    }
+}
+
+fn says_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(values) => values.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
+    }
+}
+
+fn flag(fields: &Map<String, Value>, name: &str) -> Result<bool, ApiError> {
+    match fields.get(name) {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Bool(flag)) => Ok(*flag),
+        Some(_) => Err(malformed(&format!("`{name}` must be true or false"))),
+    }
+}
+
+fn goes_on(fields: &Map<String, Value>) -> Result<Option<GoesOn>, ApiError> {
+    let conversation = match fields.get("conversation") {
+        None | Some(Value::Null) => None,
+        Some(Value::Object(object)) => object.get("id").and_then(Value::as_str).or(Some("")),
+        Some(id) => Some(id.as_str().unwrap_or_default()),
+    };
+    let response = fields.get("previous_response_id").filter(|id| !id.is_null());
+    match (conversation, response) {
+        (Some(_), Some(_)) => Err(malformed("`conversation` and `previous_response_id` can't both be given")),
+        (Some(id), None) => {
+            let id = Uuid::try_parse(id).map_err(|_| ApiError::NotFound("conversation"))?;
+            Ok(Some(GoesOn::Conversation(id)))
+        }
+        (None, Some(id)) => {
+            let run_id = id.as_str().and_then(run_of).ok_or(ApiError::NotFound("response"))?;
+            Ok(Some(GoesOn::Response(run_id)))
+        }
+        (None, None) => Ok(None),
+    }
+}
+
+/// A part of a message.
+#[derive(Deserialize)]
+struct InputPart {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    text: String,
+}
+
+/// The text of `input`: a text, or messages of the user, of texts alone.
+fn message_of(fields: &Map<String, Value>) -> Result<String, ApiError> {
+    let items = match fields.get("input") {
+        None | Some(Value::Null) => return Err(malformed("`input` is missing: the message")),
+        Some(Value::String(text)) => return Ok(text.clone()),
+        Some(Value::Array(items)) => items,
+        Some(_) => return Err(malformed("`input` must be a text or a list of messages")),
+    };
+    let mut texts: Vec<String> = Vec::new();
+    for (number, item) in items.iter().enumerate() {
+        let place = |field: &str| format!("`input[{number}].{field}`");
+        if item.get("type").and_then(Value::as_str).is_some_and(|kind| kind != "message") {
+            return Err(malformed(&format!("not supported: {} (messages alone)", place("type"))));
+        }
+        if item.get("role").and_then(Value::as_str) != Some("user") {
+            let why = "of the user alone: what was said before is in the conversation";
+            return Err(malformed(&format!("not supported: {} ({why})", place("role"))));
+        }
+        match item.get("content") {
+            Some(Value::String(text)) => texts.push(text.clone()),
+            Some(parts) => {
+                let parts: Vec<InputPart> = serde_json::from_value(parts.clone())
+                    .map_err(|_| malformed(&format!("{} must be a text or a list of parts", place("content"))))?;
+                if parts.iter().any(|part| part.kind != "input_text") {
+                    return Err(malformed(&format!("not supported: {} (parts of text alone)", place("content"))));
+                }
+                texts.extend(parts.into_iter().map(|part| part.text));
+            }
+            None => return Err(malformed(&format!("{} is missing", place("content")))),
+        }
+    }
+    Ok(texts.join("\n\n"))
+}
+
+/// The run of a response.
+fn run_of(id: &str) -> Option<Uuid> {
+    Uuid::try_parse(id.strip_prefix(PREFIX)?).ok()
+}
+
+fn malformed(detail: &str) -> ApiError {
+    ApiError::Malformed(detail.to_owned())
+}
+
+fn missing(error: StoreError) -> ApiError {
+    ApiError::of_store(error, "response")
+}
