@@ -245,6 +245,41 @@ async fn stream_of_a_message_goes_on_by_its_last_event_at_another_instance() {
 }
 
 #[tokio::test]
+async fn message_whose_instance_dies_in_the_middle_is_answered_once_by_another() {
+    let (model, database) = (TalkingModel::start().await, Database::empty().await);
+    let mut services = [(); 2].map(|()| model.service(Some(&database.url)));
+    for service in &mut services {
+        service.start().await;
+    }
+    let [here, there] = services.each_ref().map(ChatClient::of);
+    let id = id_of(&here.say("begin", None).await.1["conversation_id"]);
+    let body = json!({ "tenant_id": "ann", "message": "answer slowly", "conversation_id": id });
+    let sent =
+        |client: &ChatClient| client.request(Method::POST, "/v1/chat").header("idempotency-key", "slow").json(&body);
+    let lost = tokio::spawn(sent(&here).send());
+    let begun = Instant::now();
+    while model.asked() < 2 {
+        assert!(begun.elapsed() < PATIENCE, "nobody asks the model");
+        pause(LOOK).await;
+    }
+    // whoever executes it dies in the middle of the answer
+    let (_, runs) = there.ask(Method::GET, &format!("/v1/runs?task_id={id}&state=running"), None).await;
+    assert_eq!(runs["items"].as_array().unwrap().len(), 1, "{runs:#}");
+    for service in &mut services {
+        service.kill().await;
+    }
+    assert!(lost.await.unwrap().is_err(), "its connection is lost");
+    services[1].start().await;
+    let there = ChatClient::of(&services[1]);
+    let (status, answered) = answer_of(sent(&there)).await;
+    assert_eq!((status, &answered["response"]), (200, &json!("3: answer slowly")), "{answered:#}");
+    assert_eq!(answered["run_id"], runs["items"][0]["id"], "it is the same message");
+    let (_, next) = there.say("and now?", Some(&id)).await;
+    assert_eq!(next["response"], "5: and now?", "each was answered once");
+    services[1].kill().await;
+}
+
+#[tokio::test]
 async fn task_that_continues_knows_what_its_earlier_runs_have_answered() {
     let model = TalkingModel::start().await;
     let mut service = model.service(None);

@@ -130,6 +130,8 @@ parameters = { type = "object", required = ["seat"], properties = { seat = { typ
 /// How long it takes the first time to extract facts from what says `hang`.
 const HANGS_FOR: Duration = Duration::from_secs(3600);
 
+/// How long it takes to answer what asks for it slowly.
+const TALKS_SLOWLY_FOR: Duration = Duration::from_secs(2);
 /// How long it takes to answer.
 const TALKS_FOR: Duration = Duration::from_millis(2);
 
@@ -140,7 +142,9 @@ async fn complete(State(counts): State<Arc<Counts>>, Json(asked): Json<Value>) -
     counts.asked.fetch_add(1, Ordering::Relaxed);
     let at_once = counts.under_way.fetch_add(1, Ordering::Relaxed) + 1;
     counts.most_at_once.fetch_max(at_once, Ordering::Relaxed);
-    pause(TALKS_FOR).await;
+    let said = asked["messages"].as_array().and_then(|messages| messages.last()?["content"].as_str());
+    let is_slow = said.is_some_and(|said| said.contains("slowly"));
+    pause(if is_slow { TALKS_SLOWLY_FOR } else { TALKS_FOR }).await;
     if material_of(&asked).is_some_and(|material| material.contains("hang"))
         && counts.hung.fetch_add(1, Ordering::Relaxed) == 0
     {
