@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use chrono::NaiveDate;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use uuid::Uuid;
 
 use crate::agent::request::CHAT;
@@ -112,17 +113,18 @@ impl ExtractionMaterial {
     /// can have a part in a fact. `None`: there is nothing, or the person has made the run forget something.
     pub fn of(entries: &[TranscriptEntry]) -> Option<ExtractionMaterial> {
         let mut parts = Vec::new();
-        for entry in entries.iter().filter(|entry| entry.delegation.is_none()) {
+        for entry in entries {
             match &entry.message {
+                TranscriptMessage::Tool { name, .. } if name == FORGET => return None,
+                _ if entry.delegation.is_some() => {}
                 TranscriptMessage::User { text, metadata }
                     if metadata.get("source").is_some_and(|from| from == CHAT) =>
                 {
                     parts.push(text.chars().take(MESSAGE_READ).collect::<String>());
                 }
                 TranscriptMessage::Tool { name, content, is_error: false, .. } if name == ASK_USER => {
-                    parts.push(content.chars().take(MESSAGE_READ).collect());
+                    parts.push(answer_in(content).chars().take(MESSAGE_READ).collect());
                 }
-                TranscriptMessage::Tool { name, .. } if name == FORGET => return None,
                 _ => {}
             }
         }
@@ -173,6 +175,12 @@ impl ExtractionMaterial {
     fn quotes(&self, text: &str) -> bool {
         self.parts.iter().any(|part| has_sentence(own_words(part), text))
     }
+}
+
+/// The person's answer in the result of `ask_user`.
+fn answer_in(result: &str) -> String {
+    let result: Value = serde_json::from_str(result).unwrap_or_default();
+    result.get("answer").and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
 /// The part of a message that its writer has not pasted: what is pasted comes behind a line break or a colon, or is long.
@@ -235,7 +243,7 @@ pub fn read_facts(answer: &str, known: usize) -> Result<Vec<ExtractedFact>, Stri
 #[cfg(test)]
 mod tests {
     use chrono::DateTime;
-    use serde_json::{Map, Value, json};
+    use serde_json::{Map, json};
 
     use super::*;
     use crate::domain::conversation::HISTORY;
@@ -282,7 +290,7 @@ mod tests {
             user("What was said before", HISTORY),
             user("I live in Vienna.", CHAT),
             tool("http_request", "a page"),
-            tool(ASK_USER, "window"),
+            tool(ASK_USER, "{\n  \"answer\": \"window\"\n}"),
             answer("Noted."),
         ])
         .unwrap();
@@ -296,7 +304,7 @@ mod tests {
         }
         let long = material(vec![user(&"x".repeat(MESSAGE_READ + 1), CHAT)]).unwrap();
         assert_eq!(long.text().len(), MESSAGE_READ);
-        let many = material((0..=MOST_PARTS).map(|_| tool(ASK_USER, "yes")).collect()).unwrap();
+        let many = material((0..=MOST_PARTS).map(|_| tool(ASK_USER, r#"{"answer": "yes"}"#)).collect()).unwrap();
         assert_eq!(many.text().lines().count(), MOST_PARTS);
     }
 

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::agent::budget::usage_of;
+use crate::agent::budget::{usage_of, worst_usage};
 use crate::agent::{ExtractedFact, ExtractionMaterial, MemorySettings, read_facts};
 use crate::base::backoff::full_jitter;
 use crate::base::clock::{Clock, pause, to_delta, truncate_millis};
@@ -41,12 +41,12 @@ const AT_ONCE: usize = 4;
 /// Tenants that are looked at in one tick, so many at a time and so many times.
 const TENANTS: i64 = 100;
 const PAGES: usize = 8;
-/// Entries of a transcript that are read, the first ones.
+/// Longest transcript that is read, in entries.
 const ENTRIES: i64 = 200;
 /// A claim outlasts the call by so much: what comes before and behind it.
 const CLAIM_MARGIN: TimeDelta = TimeDelta::seconds(60);
 /// How often an extraction is tried.
-const TRIES: i64 = 8;
+const TRIES: i64 = 5;
 /// The first and the longest wait before it is tried again.
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
 /// How long it may take to give back those that are under way when the service stops.
@@ -130,7 +130,14 @@ impl FactExtractor {
                         *self.searched.lock().expect("searched") = after;
                         return Ok((begun, false));
                     };
-                    begun += usize::from(self.claim(&tenant, run_id, place).await?);
+                    begun += match self.claim(&tenant, run_id, place).await {
+                        Ok(claimed) => usize::from(claimed),
+                        Err(error @ (StoreError::Unavailable(_) | StoreError::TimedOut(_))) => return Err(error),
+                        Err(error) => {
+                            tracing::error!(tenant_id = tenant, %run_id, %error, "an extraction can't be claimed");
+                            0
+                        }
+                    };
                 }
                 after = tenant;
             }
@@ -262,6 +269,10 @@ impl ExtractionWork {
     async fn attempt(&self, claim: &ExtractionClaim) -> Result<ExtractionEnd, StoreError> {
         let ExtractionClaim { tenant, run_id, claims, .. } = claim;
         let over = ExtractionEnd::default();
+        if *claims <= 0 {
+            // it was called back, and its process died
+            return Ok(over);
+        }
         if *claims > TRIES {
             // its process died each time
             return Ok(self.again(claim));
@@ -270,6 +281,10 @@ impl ExtractionWork {
         // one that is gone was deleted, and is to be known of no more
         let Some(run) = with_timeout(self.store.find_run(&scope, *run_id)).await? else { return Ok(over) };
         let page = with_timeout(self.store.transcript_page(&scope, *run_id, 0, ENTRIES)).await?;
+        if page.is_cut || page.rows.len() as i64 == ENTRIES {
+            // in the rest the person may have made it forget something
+            return Ok(over);
+        }
         let read = self.compute.run(tenant.as_str(), move || ExtractionMaterial::of(&page.rows)).await;
         let Ok(material) = read else { return Ok(self.again(claim)) };
         let Some(material) = material else { return Ok(over) };
@@ -287,16 +302,21 @@ impl ExtractionWork {
         let duration_ms = begun.elapsed().as_millis() as i64;
         let call = |model_call, usage| ExtractionCall { task_id: run.task_id, model_call, usage, duration_ms };
         let (end, cost) = match answer {
-            Some(Completed { answer, model, cost_micros }) => {
+            ExtractionReply::Answered(Completed { answer, model, cost_micros }) => {
                 let usage = usage_of(answer.tokens, cost_micros);
                 let call = Some(call(Some(ModelCall { model, tokens: answer.tokens }), usage));
                 let facts = found(&answer, &known, claim, &material);
                 (ExtractionEnd { facts, call, ..over }, cost_micros)
             }
-            None => {
+            ExtractionReply::Refused => {
                 let usage = chain.take_unusable();
                 let call = (usage != Usage::default()).then(|| call(None, usage));
                 (ExtractionEnd { call, ..self.again(claim) }, usage.cost_micros)
+            }
+            // it may have been paid
+            ExtractionReply::Late => {
+                let usage = worst_usage(bound.most, self.settings.max_tokens);
+                (ExtractionEnd { call: Some(call(None, usage)), ..self.again(claim) }, usage.cost_micros)
             }
         };
         self.give_back(tenant, bound.most.cost_micros - cost).await;
@@ -332,19 +352,27 @@ impl ExtractionWork {
         }
     }
 
-    /// Asks the model within the time limit; `None`: it has not answered.
-    async fn ask(&self, chain: &Chain, request: &ModelRequest, run_id: &Uuid) -> Option<Completed> {
+    /// Asks the model within the time limit.
+    async fn ask(&self, chain: &Chain, request: &ModelRequest, run_id: &Uuid) -> ExtractionReply {
         tokio::select! {
             biased;
-            completed = chain.complete(request, &|_| {}) => {
-                completed.inspect_err(|error| tracing::info!(%run_id, %error, "no model extracts facts")).ok()
-            }
+            completed = chain.complete(request, &|_| {}) => completed.map_or_else(|error| {
+                tracing::info!(%run_id, %error, "no model extracts facts");
+                ExtractionReply::Refused
+            }, ExtractionReply::Answered),
             () = self.clock.sleep(self.settings.time_limit()) => {
                 tracing::info!(%run_id, "the model that extracts facts takes too long");
-                None
+                ExtractionReply::Late
             }
         }
     }
+}
+
+/// How a question to the model ended.
+enum ExtractionReply {
+    Answered(Completed),
+    Refused,
+    Late,
 }
 
 /// The facts of an answer, each with the one in whose place it is noted.

@@ -80,14 +80,15 @@ const CLAIM: &str = "
     update extractions set due_at = $4, claims = claims + 1
      where tenant_id = $1 and run_id = $2 and coalesce(due_at <= $3, false)
        and not exists (select 1 from extractions o
-                        where o.tenant_id between $1 and $1 and o.run_id <> $2 and o.claims > 0
+                        where o.tenant_id between $1 and $1 and o.run_id <> $2 and o.claims <> 0
                           and coalesce(o.due_at > $3, false))
     returning claims";
 
-/// The run must be there still: what was deleted is known no more.
+/// The run must be there still, and the claim not be called back: what was deleted is known no more.
 const STANDS: &str = "
-    select exists (select 1 from runs r where r.id = $2 and r.tenant_id = $1)
-      from extractions e where e.tenant_id = $1 and e.run_id = $2 and e.claims = $3 and coalesce(e.due_at = $4, false)";
+    select e.claims > 0 and exists (select 1 from runs r where r.id = $2 and r.tenant_id = $1)
+      from extractions e
+     where e.tenant_id = $1 and e.run_id = $2 and abs(e.claims) = $3 and coalesce(e.due_at = $4, false)";
 
 impl Store {
     /// Up to `limit` tenants behind this one that have extractions, in their order, each with the first of them if that is due.
@@ -150,8 +151,8 @@ impl Store {
         Ok(is_reserved.then_some(Some(reservation.id)))
     }
 
-    /// Notes the facts of an extraction, records what it took, and that it is over, or due once more. Nothing of it where the claim
-    /// stands no more, because the run or the tenant's memory was deleted; answers whether it does.
+    /// Notes the facts of an extraction, records what it took, and that it is over, or due once more; answers whether its facts were
+    /// noted. They are not where the run or the tenant's memory was deleted, and nothing is recorded where the claim is another's.
     pub async fn finish_extraction(&self, claim: &ExtractionClaim, end: &ExtractionEnd) -> Result<bool, StoreError> {
         let ExtractionClaim { tenant, run_id, claims, until } = claim;
         let now = self.clock.now();
@@ -160,11 +161,11 @@ impl Store {
         tx.query(IN_TURN).bind(tenant.as_str()).execute().await?;
         let stands: Option<bool> =
             tx.query(STANDS).bind(tenant.as_str()).bind(*run_id).bind(*claims).bind(*until).optional_scalar().await?;
-        let Some(has_run) = stands else { return Ok(false) };
-        for (fact, replaces) in end.facts.iter().filter(|_| has_run) {
+        let Some(may_note) = stands else { return Ok(false) };
+        for (fact, replaces) in end.facts.iter().filter(|_| may_note) {
             note_found(tx, tenant, fact, *replaces, now).await?;
         }
-        match end.again_at.filter(|_| has_run) {
+        match end.again_at.filter(|_| may_note) {
             None => {
                 let end = tx.query("delete from extractions where tenant_id = $1 and run_id = $2");
                 end.bind(tenant.as_str()).bind(*run_id).execute().await?;
@@ -184,7 +185,7 @@ impl Store {
         write.commit().await?;
         self.count_spent(&updated);
         self.without_facts.forget(tenant.as_str());
-        Ok(true)
+        Ok(may_note)
     }
 
     /// Deletes up to `limit` extractions of runs that ended before `before`: nobody works them off. Answers how many.
@@ -262,8 +263,13 @@ pub(in crate::store) async fn queue_extractions(
     Ok(true)
 }
 
-/// Forgets the extractions of a tenant: what was said so far is not noted any more.
+/// Forgets the extractions of a tenant: what was said so far is not noted any more. A claim is called back, and records what it took.
 pub(super) async fn forget_of_tenant(tx: &mut Tx<'_>, tenant: &Tenant) -> Result<(), StoreError> {
-    tx.query("delete from extractions where tenant_id = $1").bind(tenant.as_str()).execute().await?;
+    for forget in [
+        "delete from extractions where tenant_id = $1 and claims = 0",
+        "update extractions set claims = -claims where tenant_id = $1 and claims > 0",
+    ] {
+        tx.query(forget).bind(tenant.as_str()).execute().await?;
+    }
     Ok(())
 }

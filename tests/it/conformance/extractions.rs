@@ -43,14 +43,14 @@ async fn claim(world: &StoreHarness, of: &str, run_id: Uuid) -> Option<Extractio
     world.store.claim_extraction(of, run_id, world.now() + CLAIM).await.unwrap()
 }
 
-/// A claim that is over, with nothing to record.
-async fn end(world: &StoreHarness, claim: &ExtractionClaim) -> bool {
-    world.store.finish_extraction(claim, &ExtractionEnd::default()).await.unwrap()
-}
-
 /// A claim that has found a fact.
 fn found(text: &str) -> ExtractionEnd {
     ExtractionEnd { facts: vec![(said(text, FactOrigin::Person), None)], ..ExtractionEnd::default() }
+}
+
+/// All that is known of `a` is deleted.
+async fn store_forgets(world: &StoreHarness) {
+    world.store.delete_facts(&tenant("a"), "token:t").await.unwrap();
 }
 
 async fn facts_of(world: &StoreHarness, of: &str) -> Vec<(String, i64)> {
@@ -169,7 +169,13 @@ async fn call_of_an_extraction_is_counted_and_charged(world: &StoreHarness) {
     let run_id = answered(world, &task, true).await;
     let left = world.store.claim_extraction("a", run_id, world.now() + CLAIM).await.unwrap().unwrap();
     world.store.reserve_extraction(&left, &bound(50, None)).await.unwrap().expect("it is left");
-    end(world, &left).await;
+    let late = ExtractionEnd { call: ended.call.clone(), ..ExtractionEnd::default() };
+    store_forgets(world).await;
+    for _ in 0..2 {
+        assert!(!world.store.finish_extraction(&left, &late).await.unwrap(), "its memory was deleted");
+    }
+    let sums = world.store.usage_sums(&only("a"), &by_model).await.unwrap();
+    assert_eq!(sums[0].turns, 2, "it was paid all the same, once");
     assert_eq!(world.store.release_stale_reservations(None, 10).await.unwrap(), 1, "nobody has the claim any more");
     let money = Budgets { tenant: DayBudget { cost_usd_per_day: Some(1.0), ..DayBudget::default() }, ..said };
     world.store.put_budgets("a", &money, "token:admin").await.unwrap();
@@ -198,6 +204,7 @@ async fn deleted_memory_and_deleted_runs_are_noted_no_more_whoever_reads_them(wo
     let (being_read, _) = (read().await, note("Owns a dog.").await);
     assert_eq!(store.delete_facts(&tenant("a"), "token:t").await.unwrap(), 1);
     assert!(!store.finish_extraction(&being_read, &found("Owns a dog.")).await.unwrap(), "all is deleted");
+    assert_eq!(in_turn(world, "").await, [], "and the claim that was called back is over");
     let (being_read, cat) = (read().await, note("Owns a cat.").await);
     store.delete_fact(&only("a"), cat.id, "token:t", None).await.unwrap();
     assert!(!store.finish_extraction(&being_read, &found("Owns a cat.")).await.unwrap(), "one is deleted");

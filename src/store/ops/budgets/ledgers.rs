@@ -157,7 +157,7 @@ const TAKE_STALE: &str = sql!(
            and not exists (select 1 from queue q
                             where q.run_id = r.run_id and q.lease_token = r.lease_token and q.state = 'started')
            and not exists (select 1 from extractions e
-                            where e.tenant_id = r.tenant_id and e.run_id = r.run_id and e.claims = -r.lease_token)
+                            where e.tenant_id = r.tenant_id and e.run_id = r.run_id and abs(e.claims) = -r.lease_token)
          order by r.id limit $2)",
     WITH_RECORD
 );
