@@ -23,7 +23,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::middleware::{from_fn_with_state, map_response};
+use axum::middleware::{from_fn, from_fn_with_state};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -249,6 +249,7 @@ pub fn router(state: HttpState) -> Router {
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::method_not_allowed)
         .layer(from_fn_with_state(state.clone(), request::guard::watch))
+        .layer(from_fn(error::for_vendors))
         .with_state(state)
 }
 
@@ -260,14 +261,6 @@ pub fn document() -> Value {
 /// The operations that answer pages for people. They are no part of the API, and [`document`] does not have them.
 pub fn document_of_pages() -> utoipa::openapi::OpenApi {
     pages().split_for_parts().1
-}
-
-/// The facade for vendors' clients, with errors that they read.
-fn responses_routes() -> OpenApiRouter<HttpState> {
-    OpenApiRouter::new()
-        .routes(routes!(api::conversations::responses::create_response))
-        .routes(routes!(api::conversations::responses::get_response))
-        .layer(map_response(error::for_vendors))
 }
 
 /// Every page for people.
@@ -294,7 +287,8 @@ fn operations() -> OpenApiRouter<HttpState> {
         .routes(routes!(api::schedules::preview_schedule))
         .routes(routes!(api::conditions::test_condition))
         .routes(routes!(api::conversations::chat::send_message))
-        .merge(responses_routes())
+        .routes(routes!(api::conversations::responses::create_response))
+        .routes(routes!(api::conversations::responses::get_response))
         .routes(routes!(api::conversations::list_conversations))
         .routes(routes!(api::conversations::get_conversation, api::conversations::delete_conversation))
         .routes(routes!(api::conversations::list_messages))

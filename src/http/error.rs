@@ -7,8 +7,10 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::extract::Request;
 use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
@@ -69,6 +71,8 @@ pub struct VendorError {
     pub kind: String,
     /// The word of the problem.
     pub code: String,
+    /// The parameter that is at fault; empty where none is.
+    pub param: String,
 }
 
 impl VendorError {
@@ -79,6 +83,10 @@ impl VendorError {
             message: std::iter::once(problem.detail.clone()).chain(faults).collect::<Vec<_>>().join("; "),
             kind: if is_invalid { "invalid_request_error" } else { "server_error" }.into(),
             code: problem.kind.rsplit(':').next().unwrap_or_default().to_owned(),
+            param: match problem.errors.first() {
+                Some(fault) => fault.pointer.trim_start_matches('/').to_owned(),
+                None => problem.detail.split('`').nth(1).unwrap_or_default().to_owned(),
+            },
         }
     }
 }
@@ -86,8 +94,16 @@ impl VendorError {
 /// Longest problem that is read again, in bytes.
 const PROBLEM_BYTES: usize = 1 << 20;
 
-/// Adds to a problem what clients of model vendors read; any other answer stays as it is.
-pub async fn for_vendors(response: Response) -> Response {
+/// Paths of the facade for clients of model vendors.
+const FOR_VENDORS: &str = "/v1/responses";
+
+/// Adds to the problems of the facade what clients of model vendors read; any other answer stays as it is.
+pub async fn for_vendors(request: Request, next: Next) -> Response {
+    let is_facade = request.uri().path().starts_with(FOR_VENDORS);
+    let response = next.run(request).await;
+    if !is_facade {
+        return response;
+    }
     let is_problem =
         response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes() == PROBLEM_JSON.as_bytes());
     if !is_problem {
@@ -103,6 +119,10 @@ pub async fn for_vendors(response: Response) -> Response {
         Err(_) => body,
     };
     head.headers.remove(CONTENT_LENGTH);
+    if head.status != StatusCode::TOO_MANY_REQUESTS {
+        // the message may be recorded, and these clients would send it again by themselves
+        head.headers.insert("x-should-retry", HeaderValue::from_static("false"));
+    }
     Response::from_parts(head, Body::from(body))
 }
 

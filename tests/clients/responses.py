@@ -5,7 +5,7 @@ import sys
 from openai import BadRequestError, NotFoundError, OpenAI
 
 base_url, token = sys.argv[1:]
-client = OpenAI(base_url=base_url + "/v1", api_key=token, max_retries=0)
+client = OpenAI(base_url=base_url + "/v1", api_key=token)
 ann = {"tenant_id": "ann"}
 
 # a message, and others that go on with it, by the response and by the conversation
@@ -25,11 +25,18 @@ assert again.output_text == third.output_text and again.status == "completed", a
 with client.responses.stream(model="reveille", input="in pieces", extra_body=ann) as stream:
     events = list(stream)
     whole = stream.get_final_response()
+again = client.responses.retrieve(whole.id)
+assert [(one.id, one.content[0].text) for one in again.output] == [(whole.output[0].id, "1: in pieces")], again
 kinds = [event.type for event in events]
 assert kinds[:2] == ["response.created", "response.in_progress"] and kinds[-1] == "response.completed", kinds
 assert [event.sequence_number for event in events] == list(range(len(events)))
 told = "".join(event.delta for event in events if event.type == "response.output_text.delta")
 assert told == whole.output_text == "1: in pieces", (told, whole)
+
+# the same message is one run, as often as it is sent
+key = {"Idempotency-Key": "once"}
+sent = [client.responses.create(input="once", extra_body=ann, extra_headers=key).id for _ in range(2)]
+assert sent[0] == sent[1], sent
 
 # a question to the person, which the next message answers
 asked = client.responses.create(model="reveille", input="hold one", conversation={"id": first.conversation.id})
@@ -40,6 +47,11 @@ assert decided.status == "completed" and decided.id == asked.id and decided.outp
 events = list(client.responses.create(model="reveille", input="hold one", extra_body=ann, stream=True))
 assert events[-1].type == "response.incomplete", events[-1]
 assert "hold" in events[-1].response.output_text, events[-1]
+
+choice = client.responses.create(model="reveille", input="ask me", extra_body=ann)
+assert choice.incomplete_details.reason == "input_required" and "window, aisle" in choice.output_text, choice
+chosen = client.responses.create(model="reveille", input="aisle", previous_response_id=choice.id)
+assert chosen.status == "completed" and "aisle" in chosen.output_text, chosen
 
 # what can't be undone is not decided by a message, and asked back
 pay = client.responses.create(model="reveille", input="pay the bill", extra_body=ann)
@@ -60,7 +72,8 @@ def refused(kind, **parameters):
     try:
         client.responses.create(**parameters)
     except kind as error:
-        return str(error)
+        assert error.response.headers["x-should-retry"] == "false", error.response.headers
+        return f"{error} (at {error.param!r}, {error.type}, {error.code})"
     raise AssertionError(f"not refused: {parameters}")
 
 
@@ -68,7 +81,7 @@ said = refused(BadRequestError, model="gpt-7", input="hello", temperature=0.5, t
 for name in ("`model`", "`temperature`", "`tools`", "`store`"):
     assert name in said, said
 said = refused(BadRequestError, input=[{"role": "assistant", "content": "I said"}], extra_body=ann)
-assert "`input[0].role`" in said, said
+assert "`input[0].role`" in said and "at 'input[0].role', invalid_request_error" in said, said
 said = refused(BadRequestError, input=[{"type": "function_call_output", "call_id": "c", "output": "x"}], extra_body=ann)
 assert "`input[0].type`" in said, said
 assert "both" in refused(BadRequestError, input="x", conversation="c", previous_response_id="resp_x")

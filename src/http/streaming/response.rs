@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::time::Duration;
 
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -12,13 +13,18 @@ use futures::{Stream, StreamExt};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use crate::base::clock::pause;
 use crate::base::id::Scope;
 use crate::domain::run::{RunState, StreamEvent};
 use crate::http::HttpState;
-use crate::http::api::conversations::response_object::{AnsweredMessage, OutputMessage, OutputText, message_id};
+use crate::http::api::conversations::response_object::{AnsweredMessage, OutputMessage, OutputText, ResponseObject};
+use crate::http::error::ApiError;
 use crate::http::request::AuthenticatedCaller;
 use crate::http::streaming::limiter::{self, StreamPermit};
 use crate::http::streaming::run::{FollowedRun, ToldEvent, events_of};
+
+/// The wait before a database that is away is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The stream of a run that has begun so.
 pub(in crate::http) fn stream(
@@ -64,27 +70,41 @@ impl ToldResponse {
             if self.teller.has_ended {
                 return None;
             }
-            let ToldEvent { event, .. } = self.events.next().await?;
+            let Some(ToldEvent { event, .. }) = self.events.next().await else {
+                // the service stops, or the token is good no more
+                self.teller.break_off();
+                continue;
+            };
             match event {
                 Some(StreamEvent::MessageStart { .. }) => self.teller.close(None),
-                Some(StreamEvent::MessageChunk { text, .. }) => self.teller.add(&text),
-                Some(StreamEvent::MessageEnd { text, .. }) => self.teller.close(Some(text)),
-                Some(StreamEvent::StateChange { state, .. }) if waits(&state) => self.end().await?,
-                Some(StreamEvent::ExecutionEnd { .. }) => self.end().await?,
+                Some(StreamEvent::MessageChunk { turn, text }) => self.teller.add(turn, &text),
+                Some(StreamEvent::MessageEnd { turn, text, .. }) => self.teller.close(Some((turn, text))),
+                Some(StreamEvent::StateChange { state, .. }) if waits(&state) => self.end().await,
+                Some(StreamEvent::ExecutionEnd { .. }) => self.end().await,
                 _ => {}
             }
         }
     }
 
-    /// Tells how the run stands; `None` where that can't be read, and the client has to ask for it.
-    async fn end(&mut self) -> Option<()> {
-        let run = self.state.store.get_run(&self.scope, self.teller.run_id).await.ok()?;
-        // a person may have answered already, and the run goes on
-        if run.state.is_final() || waits(run.state.as_str()) {
-            let standing = AnsweredMessage::read(&self.state, &self.scope, run, self.conversation_id).await.ok()?;
-            self.teller.end(&standing);
+    /// Tells how the run stands, if it has ended or a person has to answer. A database that is away is asked again.
+    async fn end(&mut self) {
+        loop {
+            match self.standing().await {
+                // a person may have answered already, and the run goes on
+                Ok(standing) if !standing.run.state.is_final() && standing.awaits().is_none() => return,
+                Ok(standing) => return self.teller.end(&standing),
+                Err(ApiError::NotFound(_)) => return self.teller.break_off(),
+                Err(error) => tracing::warn!(run_id = %self.teller.run_id, ?error, "a response can't be read"),
+            }
+            if self.state.stop.run_until_cancelled(pause(ASK_AGAIN)).await.is_none() {
+                return self.teller.break_off();
+            }
         }
-        Some(())
+    }
+
+    async fn standing(&mut self) -> Result<AnsweredMessage, ApiError> {
+        let run = self.state.store.get_run(&self.scope, self.teller.run_id).await?;
+        AnsweredMessage::read(&self.state, &self.scope, run, self.conversation_id).await
     }
 }
 
@@ -93,84 +113,98 @@ fn waits(state: &str) -> bool {
     [RunState::PendingApproval, RunState::WaitingForInput].iter().any(|waiting| waiting.as_str() == state)
 }
 
-/// Makes the events of a response, each with its number.
+/// Makes the events of a response, each with its number. Messages of all turns are told; the response has its words alone.
 struct ResponseTeller {
     run_id: Uuid,
     outbox: VecDeque<Event>,
     /// Number of the next event.
     next: u64,
-    /// Messages that are whole.
-    output: Vec<OutputMessage>,
-    /// The text of the message that has begun.
-    open: Option<String>,
+    /// Messages that were told.
+    told: usize,
+    /// The text of the last message that is whole.
+    last: Option<String>,
+    /// The message that has begun: its id and its text.
+    open: Option<(String, String)>,
     has_ended: bool,
 }
 
 impl ResponseTeller {
     fn new(run_id: Uuid) -> ResponseTeller {
-        ResponseTeller { run_id, outbox: VecDeque::new(), next: 0, output: Vec::new(), open: None, has_ended: false }
+        ResponseTeller { run_id, outbox: VecDeque::new(), next: 0, told: 0, last: None, open: None, has_ended: false }
     }
 
     fn begin(&mut self, begun: &AnsweredMessage) {
-        let mut response = begun.response(Some(vec![]));
-        response.status = "in_progress".into();
-        self.tell("response.created", json!({ "response": response }));
-        self.tell("response.in_progress", json!({ "response": response }));
+        let begun =
+            ResponseObject { status: "in_progress".into(), output: vec![], completed_at: None, ..begun.response() };
+        self.tell("response.created", json!({ "response": begun }));
+        self.tell("response.in_progress", json!({ "response": begun }));
     }
 
     /// A piece of a text; the first one begins a message.
-    fn add(&mut self, piece: &str) {
+    fn add(&mut self, turn: i64, piece: &str) {
         if self.open.is_none() {
-            let item = OutputMessage::begun(self.id());
-            self.tell("response.output_item.added", json!({ "output_index": self.output.len(), "item": item }));
-            self.tell_part("response.content_part.added", json!({ "part": OutputText::of(String::new()) }));
-            self.open = Some(String::new());
+            let id = format!("msg_{}_{turn}_{}", self.run_id, self.told);
+            let item = OutputMessage::begun(id.clone());
+            self.tell("response.output_item.added", json!({ "output_index": self.told, "item": item }));
+            self.tell_part("response.content_part.added", &id, json!({ "part": OutputText::of(String::new()) }));
+            self.open = Some((id, String::new()));
         }
-        self.tell_part("response.output_text.delta", json!({ "delta": piece, "logprobs": [] }));
-        self.open.get_or_insert_default().push_str(piece);
+        let Some((id, mut text)) = self.open.take() else { return };
+        self.tell_part("response.output_text.delta", &id, json!({ "delta": piece, "logprobs": [] }));
+        text.push_str(piece);
+        self.open = Some((id, text));
     }
 
-    /// The end of a message. `whole`: its text, of which pieces may not have come.
-    fn close(&mut self, whole: Option<String>) {
-        match (&self.open, &whole) {
-            (None, Some(whole)) if !whole.is_empty() => self.add(whole),
-            (None, _) => return,
-            (Some(_), _) => {}
+    /// The end of a message. `whole`: its turn and text, of which pieces may not have come; `None`: its call is made once more, and it
+    /// stays what it is.
+    fn close(&mut self, whole: Option<(i64, String)>) {
+        if let (None, Some((turn, text))) = (&self.open, &whole)
+            && !text.is_empty()
+        {
+            self.add(*turn, text);
         }
-        let text = whole.or(self.open.take()).unwrap_or_default();
-        self.open = None;
-        let item = OutputMessage::of(self.id(), text.clone());
-        self.tell_part("response.output_text.done", json!({ "text": text, "logprobs": [] }));
-        self.tell_part("response.content_part.done", json!({ "part": OutputText::of(text) }));
-        self.tell("response.output_item.done", json!({ "output_index": self.output.len(), "item": item }));
-        self.output.push(item);
+        let Some((id, begun)) = self.open.take() else { return };
+        let status = if whole.is_some() { "completed" } else { "incomplete" };
+        let text = whole.map_or(begun, |(_, text)| text);
+        let item = OutputMessage { status: status.into(), ..OutputMessage::of(id.clone(), text.clone()) };
+        self.tell_part("response.output_text.done", &id, json!({ "text": text, "logprobs": [] }));
+        self.tell_part("response.content_part.done", &id, json!({ "part": OutputText::of(text.clone()) }));
+        self.tell("response.output_item.done", json!({ "output_index": self.told, "item": item }));
+        self.told += 1;
+        self.last = Some(text);
     }
 
     /// The end of the response: what is asked, or an answer that no event has told, is told as a message, too.
     fn end(&mut self, standing: &AnsweredMessage) {
         self.close(None);
         let words = standing.words();
-        let last = self.output.last().and_then(|message| message.content.first()).map(|part| &part.text);
-        if words.as_ref() != last {
-            self.close(words);
+        if words != self.last {
+            self.close(words.map(|words| (0, words)));
         }
-        let response = standing.response(Some(std::mem::take(&mut self.output)));
         let name = match standing.status() {
             "completed" => "response.completed",
             "incomplete" => "response.incomplete",
             _ => "response.failed",
         };
-        self.tell(name, json!({ "response": response }));
+        self.tell(name, json!({ "response": standing.response() }));
+        self.done();
+    }
+
+    /// The end of the stream before that of the response.
+    fn break_off(&mut self) {
+        let message = "the stream ends here; read the response by its id";
+        self.tell("error", json!({ "code": "stream_ended", "message": message, "param": null }));
+        self.done();
+    }
+
+    fn done(&mut self) {
+        self.outbox.push_back(Event::default().data("[DONE]"));
         self.has_ended = true;
     }
 
-    fn id(&self) -> String {
-        message_id(self.run_id, self.output.len())
-    }
-
-    fn tell_part(&mut self, name: &str, mut data: Value) {
-        data["item_id"] = json!(self.id());
-        data["output_index"] = json!(self.output.len());
+    fn tell_part(&mut self, name: &str, id: &str, mut data: Value) {
+        data["item_id"] = json!(id);
+        data["output_index"] = json!(self.told);
         data["content_index"] = json!(0);
         self.tell(name, data);
     }

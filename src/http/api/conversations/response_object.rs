@@ -61,6 +61,27 @@ pub struct ResponseObject {
     pub instructions: Option<String>,
     /// Always empty.
     pub metadata: Map<String, Value>,
+    /// Always `null`: the conversation says what came before.
+    #[schema(required)]
+    pub previous_response_id: Option<String>,
+    /// Always true.
+    pub store: bool,
+    /// Always false.
+    pub background: bool,
+    /// `disabled`: the agent shortens long conversations by itself.
+    pub truncation: String,
+    /// Always `null`, as the operator has set it.
+    #[schema(required)]
+    pub temperature: Option<f64>,
+    /// Always `null`, as the operator has set it.
+    #[schema(required)]
+    pub top_p: Option<f64>,
+    /// Always `null`, as the operator has set it.
+    #[schema(required)]
+    pub max_output_tokens: Option<i64>,
+    /// Always `null`, as the operator has set it.
+    #[schema(required)]
+    pub max_tool_calls: Option<i64>,
 }
 
 /// Why there is no answer.
@@ -105,6 +126,8 @@ pub struct OutputText {
     pub text: String,
     /// Always empty.
     pub annotations: Vec<Value>,
+    /// Always empty.
+    pub logprobs: Vec<Value>,
 }
 
 /// Tokens of all calls of models.
@@ -164,7 +187,7 @@ impl OutputMessage {
 impl OutputText {
     /// The one part of a message.
     pub fn of(text: String) -> OutputText {
-        OutputText { kind: "output_text".into(), text, annotations: vec![] }
+        OutputText { kind: "output_text".into(), text, annotations: vec![], logprobs: vec![] }
     }
 }
 
@@ -198,10 +221,10 @@ impl AnsweredMessage {
         Ok(AnsweredMessage { run, conversation_id, questions, asked_back: None, tokens })
     }
 
-    /// In the form of Open Responses. `output`: messages that were told already; `None`: its words are the one message.
-    pub fn response(&self, output: Option<Vec<OutputMessage>>) -> ResponseObject {
+    /// In the form of Open Responses.
+    pub fn response(&self) -> ResponseObject {
         let run = &self.run;
-        let message = || self.words().map(|words| OutputMessage::of(message_id(run.id, 0), words));
+        let message = self.words().map(|words| OutputMessage::of(format!("msg_{}", run.id), words));
         ResponseObject {
             id: id_of(run.id),
             object: "response".into(),
@@ -211,7 +234,7 @@ impl AnsweredMessage {
             error: self.error(),
             incomplete_details: self.awaits().map(|reason| IncompleteDetails { reason: reason.into() }),
             model: MODEL.into(),
-            output: output.unwrap_or_else(|| message().into_iter().collect()),
+            output: message.into_iter().collect(),
             usage: self.usage(),
             conversation: ResponseConversation { id: self.conversation_id },
             tool_choice: "auto".into(),
@@ -219,6 +242,14 @@ impl AnsweredMessage {
             parallel_tool_calls: true,
             instructions: None,
             metadata: Map::new(),
+            previous_response_id: None,
+            store: true,
+            background: false,
+            truncation: "disabled".into(),
+            temperature: None,
+            top_p: None,
+            max_output_tokens: None,
+            max_tool_calls: None,
         }
     }
 
@@ -227,9 +258,8 @@ impl AnsweredMessage {
         let words = match (&self.asked_back, self.awaits()) {
             (Some(words), _) => words.clone(),
             (None, Some(_)) => {
-                let asked = self.questions.iter().map(|question| {
-                    format!("{}\n{}", question.proposal.summary, question.proposal.description).trim().to_owned()
-                });
+                let is_one_of_many = self.questions.len() > 1;
+                let asked = self.questions.iter().map(|question| words_of(question, is_one_of_many));
                 asked.collect::<Vec<_>>().join("\n")
             }
             (None, None) => self.run.output.clone().unwrap_or_default(),
@@ -240,6 +270,8 @@ impl AnsweredMessage {
     /// The thing that the run waits for from a person.
     pub fn awaits(&self) -> Option<&'static str> {
         match self.run.state {
+            // a call that is held for a while, and goes on by itself
+            _ if self.questions.is_empty() => None,
             RunState::PendingApproval => Some("approval_required"),
             RunState::WaitingForInput => Some("input_required"),
             _ => None,
@@ -249,7 +281,7 @@ impl AnsweredMessage {
     /// The status of the response.
     pub fn status(&self) -> &'static str {
         match self.run.state {
-            RunState::PendingApproval | RunState::WaitingForInput => "incomplete",
+            _ if self.awaits().is_some() => "incomplete",
             RunState::Succeeded => "completed",
             RunState::Cancelled => "cancelled",
             RunState::Queued => "queued",
@@ -259,7 +291,7 @@ impl AnsweredMessage {
     }
 
     fn error(&self) -> Option<ResponseError> {
-        if self.status() != "failed" {
+        if !["failed", "cancelled"].contains(&self.status()) {
             return None;
         }
         let message = match (&self.run.error, &self.run.reason) {
@@ -282,12 +314,20 @@ impl AnsweredMessage {
     }
 }
 
+/// A question with what may be answered; `is_one_of_many`: an answer has to begin with its id.
+fn words_of(question: &Approval, is_one_of_many: bool) -> String {
+    let proposal = &question.proposal;
+    let named = is_one_of_many.then(|| format!("{}:", question.id));
+    let fields = proposal.parameters.get("properties").and_then(Value::as_object).into_iter().flatten();
+    let choices = fields.filter_map(|(name, field)| {
+        let choices: Vec<&str> = field.get("enum")?.as_array()?.iter().filter_map(Value::as_str).collect();
+        (proposal.is_input() && !choices.is_empty()).then(|| format!("{name}: {}", choices.join(", ")))
+    });
+    let parts = named.into_iter().chain([proposal.summary.clone(), proposal.description.clone()]).chain(choices);
+    parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
+}
+
 /// The id of the response of a run.
 pub fn id_of(run_id: Uuid) -> String {
     format!("{PREFIX}{run_id}")
-}
-
-/// The id of a message of a run.
-pub fn message_id(run_id: Uuid, number: usize) -> String {
-    format!("msg_{run_id}_{number}")
 }

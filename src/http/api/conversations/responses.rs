@@ -75,7 +75,7 @@ pub async fn create_response(Call(state, caller): Call, body: JsonBody) -> Resul
                 true => state.store.get_run(&scope, run_id).await?,
                 false => settled(&state, &scope, run_id, live).await?,
             };
-            Ok(Json(AnsweredMessage::read(&state, &scope, run, conversation_id).await?.response(None)).into_response())
+            Ok(Json(AnsweredMessage::read(&state, &scope, run, conversation_id).await?.response()).into_response())
         }
         Received::AskedBack { conversation_id, run_id, words } => {
             let run = state.store.get_run(&scope, run_id).await?;
@@ -85,7 +85,7 @@ pub async fn create_response(Call(state, caller): Call, body: JsonBody) -> Resul
             };
             Ok(match request.stream {
                 true => asked_back(&asked),
-                false => Json(asked.response(None)).into_response(),
+                false => Json(asked.response()).into_response(),
             })
         }
     }
@@ -103,7 +103,7 @@ pub async fn get_response(Call(state, caller): Call, id: Id, query: Query) -> Re
     let run_id = run_of(&id.0).ok_or(ApiError::NotFound("response"))?;
     let run = state.store.get_run(&caller.scope, run_id).await.map_err(missing)?;
     let conversation_id = run.conversation_id().ok_or(ApiError::NotFound("response"))?;
-    Ok(Json(AnsweredMessage::read(&state, &caller.scope, run, conversation_id).await?.response(None)))
+    Ok(Json(AnsweredMessage::read(&state, &caller.scope, run, conversation_id).await?.response()))
 }
 
 async fn addressed(
