@@ -74,7 +74,7 @@ const TENANTS_IN_TURN: &str = "
     with recursive tenants (tenant_id, place) as (
         select (select d.tenant_id from due d {index}
                  where d.kind = 'condition' and d.next_at is not null and d.tenant_id > $2
-                 order by d.tenant_id limit 1), 1
+                 order by d.tenant_id limit 1), cast(1 as bigint)
         union all
         select (select d.tenant_id from due d {index}
                  where d.kind = 'condition' and d.next_at is not null and d.tenant_id > t.tenant_id
@@ -85,8 +85,8 @@ const TENANTS_IN_TURN: &str = "
            (select d.task_id from due d {index}
              where d.kind = 'condition' and d.tenant_id between t.tenant_id and t.tenant_id
                and d.next_at <= $1 and (d.claimed_until is null or d.claimed_until <= $1)
-             order by d.tenant_id, d.next_at limit 1) as task_id
-      from tenants t where t.tenant_id is not null order by t.place";
+             order by d.tenant_id, d.next_at limit 1) as task_id, t.place
+      from tenants t where t.tenant_id is not null";
 
 const IN_TURN: Split = Split {
     postgres: sql!(TENANTS_IN_TURN; "{index}" = ""),
@@ -132,10 +132,12 @@ impl Store {
         after: &str,
         limit: i64,
     ) -> Result<(Vec<DuePoll>, Option<String>), StoreError> {
-        let tenants: Vec<(String, Option<Uuid>)> =
+        let mut tenants: Vec<(String, Option<Uuid>, i64)> =
             self.db.read_quick().await?.query(IN_TURN).bind(now).bind(after).bind(limit).all().await?;
-        let last = tenants.last().filter(|_| tenants.len() as i64 == limit).map(|(tenant, _)| tenant.clone());
-        let polls = tenants.into_iter().filter_map(|(tenant_id, task_id)| task_id.map(|id| (id, tenant_id)));
+        // the order in which the database compares names
+        tenants.sort_unstable_by_key(|(_, _, place)| *place);
+        let last = tenants.last().filter(|_| tenants.len() as i64 == limit).map(|(tenant, ..)| tenant.clone());
+        let polls = tenants.into_iter().filter_map(|(tenant_id, task_id, _)| task_id.map(|id| (id, tenant_id)));
         Ok((polls.map(|(task_id, tenant_id)| DuePoll { task_id, tenant_id }).collect(), last))
     }
 
