@@ -173,6 +173,26 @@ fn spaced(text: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
+/// A fact, for tests.
+#[cfg(test)]
+pub(crate) fn test_fact(text: &str, origin: FactOrigin, collection: &str) -> Fact {
+    Fact {
+        id: Uuid::nil(),
+        tenant_id: "ann".into(),
+        collection: collection.into(),
+        text: text.into(),
+        origin,
+        run_id: None,
+        turn: None,
+        noted_by: "agent".into(),
+        version: 1,
+        mentions: 1,
+        created_at: DateTime::UNIX_EPOCH,
+        noted_at: DateTime::UNIX_EPOCH,
+        last_used_at: DateTime::UNIX_EPOCH,
+    }
+}
+
 impl FactChange {
     /// A correction that somebody asks for.
     ///

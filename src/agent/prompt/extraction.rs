@@ -247,6 +247,7 @@ mod tests {
 
     use super::*;
     use crate::domain::conversation::HISTORY;
+    use crate::domain::memory::test_fact;
 
     fn entry(seq: i64, message: TranscriptMessage) -> TranscriptEntry {
         TranscriptEntry::new(seq, 1, DateTime::UNIX_EPOCH, message)
@@ -329,21 +330,7 @@ mod tests {
     #[test]
     fn model_reads_the_words_and_known_facts_between_tags() {
         let read = material(vec![user("I live in Graz now.", CHAT)]).unwrap();
-        let known = Fact {
-            id: Uuid::nil(),
-            tenant_id: "ann".into(),
-            collection: String::new(),
-            text: "I live in Vienna.".into(),
-            origin: FactOrigin::Person,
-            run_id: None,
-            turn: None,
-            noted_by: "agent".into(),
-            version: 1,
-            mentions: 1,
-            created_at: DateTime::UNIX_EPOCH,
-            noted_at: DateTime::UNIX_EPOCH,
-            last_used_at: DateTime::UNIX_EPOCH,
-        };
+        let known = test_fact("I live in Vienna.", FactOrigin::Person, "");
         let request = read.request(&[known], NaiveDate::default(), &MemorySettings::default());
         let TranscriptMessage::User { text, .. } = &request.messages[1] else { panic!("{request:?}") };
         assert!(text.starts_with("Said on 1970-01-01:\n<untrusted-"), "{text}");

@@ -33,7 +33,7 @@ use crate::domain::run::transcript::ModelCall;
 use crate::engine::Wakeup;
 use crate::engine::service::{IdlePolicy, MAX_IDLE_WAIT, NextTick, ServiceLoop, TickError};
 use crate::ports::llm::fallback::{Chain, Completed};
-use crate::ports::llm::{ModelAnswer, ModelRequest, Models, StopReason};
+use crate::ports::llm::{LlmError, ModelAnswer, ModelRequest, Models, StopReason};
 use crate::store::{ExtractionCall, ExtractionClaim, ExtractionEnd, Store, StoreError, Topic, with_timeout};
 
 /// Extractions at the same time, on one instance.
@@ -308,10 +308,18 @@ impl ExtractionWork {
                 let facts = found(&answer, &known, claim, &material);
                 (ExtractionEnd { facts, call, ..over }, cost_micros)
             }
-            ExtractionReply::Refused => {
+            ExtractionReply::Refused(error) => {
                 let usage = chain.take_unusable();
                 let call = (usage != Usage::default()).then(|| call(None, usage));
-                (ExtractionEnd { call, ..self.again(claim) }, usage.cost_micros)
+                let end = match error {
+                    // asked again it would be refused again
+                    LlmError::Overflow { .. } | LlmError::Rejected { .. } => {
+                        self.failed.inc();
+                        over
+                    }
+                    _ => self.again(claim),
+                };
+                (ExtractionEnd { call, ..end }, usage.cost_micros)
             }
             // it may have been paid
             ExtractionReply::Late => {
@@ -337,12 +345,14 @@ impl ExtractionWork {
             tracing::info!(tenant_id = tenant, "no facts are extracted: the money for this hour is used up");
             return Ok(None);
         }
-        let reserved = with_timeout(self.store.reserve_extraction(claim, bound)).await?;
-        if reserved.is_none() {
+        let reserved = with_timeout(self.store.reserve_extraction(claim, bound)).await;
+        if matches!(reserved, Ok(None)) {
             tracing::info!(tenant_id = tenant, "no facts are extracted: a budget does not allow it");
+        }
+        if !matches!(reserved, Ok(Some(_))) {
             self.give_back(&claim.tenant, most).await;
         }
-        Ok(reserved)
+        reserved
     }
 
     async fn give_back(&self, tenant: &Tenant, micros: i64) {
@@ -358,7 +368,7 @@ impl ExtractionWork {
             biased;
             completed = chain.complete(request, &|_| {}) => completed.map_or_else(|error| {
                 tracing::info!(%run_id, %error, "no model extracts facts");
-                ExtractionReply::Refused
+                ExtractionReply::Refused(error)
             }, ExtractionReply::Answered),
             () = self.clock.sleep(self.settings.time_limit()) => {
                 tracing::info!(%run_id, "the model that extracts facts takes too long");
@@ -371,7 +381,7 @@ impl ExtractionWork {
 /// How a question to the model ended.
 enum ExtractionReply {
     Answered(Completed),
-    Refused,
+    Refused(LlmError),
     Late,
 }
 

@@ -60,10 +60,10 @@ pub struct ExtractionEnd {
 }
 
 /// From tenant to tenant by one look into the index each, and the first extraction of each, if it is due. How a tenant is
-/// compared leaves Postgres no other index. The order is that in which the database compares names.
+/// compared leaves Postgres no other index.
 const IN_ORDER: &str = "
     with recursive tenants (tenant_id, place) as (
-        select (select e.tenant_id from extractions e where e.tenant_id > $1 order by e.tenant_id limit 1), 1
+        select (select e.tenant_id from extractions e where e.tenant_id > $1 order by e.tenant_id limit 1), cast(1 as bigint)
         union all
         select (select e.tenant_id from extractions e where e.tenant_id > t.tenant_id order by e.tenant_id limit 1),
                t.place + 1
@@ -72,8 +72,8 @@ const IN_ORDER: &str = "
     select t.tenant_id,
            (select case when e.due_at <= $3 then e.run_id end from extractions e
              where e.tenant_id between t.tenant_id and t.tenant_id
-             order by e.tenant_id, e.queued_at, e.run_id limit 1) as run_id
-      from tenants t where t.tenant_id is not null order by t.place";
+             order by e.tenant_id, e.queued_at, e.run_id limit 1) as run_id, t.place
+      from tenants t where t.tenant_id is not null";
 
 /// Conditions besides the key are in words that fit no index.
 const CLAIM: &str = "
@@ -84,9 +84,12 @@ const CLAIM: &str = "
                           and coalesce(o.due_at > $3, false))
     returning claims";
 
-/// The run must be there still, and the claim not be called back: what was deleted is known no more.
+/// The run must be there still, the claim not be called back, and nothing of the tenant's memory be deleted since the run was
+/// recorded: what was deleted is known no more. Ids of both are in the order of time.
 const STANDS: &str = "
     select e.claims > 0 and exists (select 1 from runs r where r.id = $2 and r.tenant_id = $1)
+           and not exists (select 1 from audit a
+                            where a.tenant_id = $1 and a.id > $2 and a.action in ('fact.deleted', 'facts.deleted'))
       from extractions e
      where e.tenant_id = $1 and e.run_id = $2 and abs(e.claims) = $3 and coalesce(e.due_at = $4, false)";
 
@@ -99,7 +102,11 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<Vec<(String, Option<Uuid>)>, StoreError> {
         let mut read = self.db.read_quick().await?;
-        Ok(read.query(IN_ORDER).bind(after).bind(limit).bind(now).all().await?)
+        let mut tenants: Vec<(String, Option<Uuid>, i64)> =
+            read.query(IN_ORDER).bind(after).bind(limit).bind(now).all().await?;
+        // the order in which the database compares names
+        tenants.sort_unstable_by_key(|(_, _, place)| *place);
+        Ok(tenants.into_iter().map(|(tenant, run_id, _)| (tenant, run_id)).collect())
     }
 
     /// Claims an extraction that is due, until then; `None`: it is another's, or gone, or another one of the tenant is worked on.

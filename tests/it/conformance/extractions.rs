@@ -208,6 +208,16 @@ async fn deleted_memory_and_deleted_runs_are_noted_no_more_whoever_reads_them(wo
     let (being_read, cat) = (read().await, note("Owns a cat.").await);
     store.delete_fact(&only("a"), cat.id, "token:t", None).await.unwrap();
     assert!(!store.finish_extraction(&being_read, &found("Owns a cat.")).await.unwrap(), "one is deleted");
+    // a run under way that has heard it before
+    let run_id = say(world, &task, "I own a bird.").await;
+    let under_way = started(world).await;
+    world.pass(1);
+    let bird = note("Owns a bird.").await;
+    store.delete_fact(&only("a"), bird.id, "token:t", None).await.unwrap();
+    let end = Finish { extracts: true, ..end_of(&under_way, RunState::Succeeded) };
+    store.finish_runs(&[end]).await.unwrap();
+    let late = claim(world, "a", run_id).await.expect("it is due");
+    assert!(!store.finish_extraction(&late, &found("Owns a bird.")).await.unwrap(), "it is deleted since");
     let being_read = read().await;
     store.delete_conversation(&only("a"), task.id).await.unwrap();
     store.finish_extraction(&being_read, &found("Owns a fish.")).await.unwrap();

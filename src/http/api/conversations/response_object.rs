@@ -304,7 +304,7 @@ impl AnsweredMessage {
 
     fn usage(&self) -> Option<ResponseUsage> {
         let used: TokenUsage = self.run.usage.into();
-        (used.total > 0).then(|| ResponseUsage {
+        (used.total > 0).then_some(ResponseUsage {
             input_tokens: used.input_tokens,
             input_tokens_details: InputTokensDetails { cached_tokens: self.tokens.cache_read },
             output_tokens: used.output_tokens,
