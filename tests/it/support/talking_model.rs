@@ -131,7 +131,7 @@ parameters = { type = "object", required = ["seat"], properties = { seat = { typ
 const HANGS_FOR: Duration = Duration::from_secs(3600);
 
 /// How long it takes to answer what asks for it slowly.
-const TALKS_SLOWLY_FOR: Duration = Duration::from_secs(2);
+const TALKS_SLOWLY_FOR: Duration = Duration::from_secs(5);
 /// How long it takes to answer.
 const TALKS_FOR: Duration = Duration::from_millis(2);
 

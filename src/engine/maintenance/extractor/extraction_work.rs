@@ -1,0 +1,246 @@
+//! One extraction, from its claim to the record of its end.
+
+use std::panic::AssertUnwindSafe;
+use std::time::{Duration, Instant};
+
+use futures::FutureExt;
+use prometheus_client::metrics::counter::Counter;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::agent::budget::{usage_of, worst_usage};
+use crate::agent::{ExtractedFact, ExtractionMaterial, MemorySettings, read_facts};
+use crate::base::backoff::full_jitter;
+use crate::base::clock::{Clock, pause, to_delta, truncate_millis};
+use crate::base::compute::Compute;
+use crate::base::id::{Scope, Tenant};
+use crate::domain::budget::CallBound;
+use crate::domain::memory::recall::{RECALLED_CHARS, terms, within};
+use crate::domain::memory::{Fact, FactOrigin, NewFact, identity};
+use crate::domain::run::Usage;
+use crate::domain::run::transcript::ModelCall;
+use crate::ports::llm::fallback::{Chain, Completed};
+use crate::ports::llm::{LlmError, ModelAnswer, ModelRequest, Models, StopReason};
+use crate::store::{ExtractionCall, ExtractionClaim, ExtractionEnd, Store, StoreError, with_timeout};
+
+/// Longest transcript that is read, in entries.
+const ENTRIES: i64 = 200;
+/// How often an extraction is tried.
+const TRIES: i64 = 5;
+/// The first and the longest wait before it is tried again.
+const BACK_OFF: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
+/// The wait before a store that is away is asked again to record one.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+
+/// The parts that each extraction needs.
+#[derive(Clone)]
+pub(super) struct ExtractionWork {
+    pub(super) store: Store,
+    pub(super) models: Models,
+    pub(super) settings: MemorySettings,
+    pub(super) compute: Compute,
+    pub(super) clock: Clock,
+    pub(super) extracted: Counter,
+    pub(super) facts: Counter,
+    pub(super) failed: Counter,
+    pub(super) skipped: Counter,
+    pub(super) stop: CancellationToken,
+}
+
+impl ExtractionWork {
+    /// Asks, and records what came of it.
+    pub(super) async fn extract(&self, claim: ExtractionClaim) {
+        let attempt = AssertUnwindSafe(self.attempt(&claim)).catch_unwind();
+        let end = match self.stop.run_until_cancelled(attempt).await {
+            // another instance, or this one when it is there again
+            None => ExtractionEnd { again_at: Some(self.clock.now()), ..ExtractionEnd::default() },
+            Some(Ok(Ok(end))) => end,
+            Some(Ok(Err(error))) => {
+                tracing::warn!(run_id = %claim.run_id, %error, "facts could not be extracted");
+                self.again(&claim)
+            }
+            Some(Err(_)) => {
+                tracing::error!(run_id = %claim.run_id, "an extraction panicked");
+                self.again(&claim)
+            }
+        };
+        self.record(&claim, &end).await;
+    }
+
+    /// Another try, or the end where there were enough.
+    fn again(&self, claim: &ExtractionClaim) -> ExtractionEnd {
+        self.failed.inc();
+        if claim.claims >= TRIES {
+            tracing::warn!(run_id = %claim.run_id, tries = TRIES, "no facts are extracted from a run");
+            return ExtractionEnd::default();
+        }
+        let wait = full_jitter(BACK_OFF.0, claim.claims as u32, BACK_OFF.1, fastrand::f64()).max(BACK_OFF.0);
+        let again_at = Some(truncate_millis(self.clock.now() + to_delta(wait)));
+        ExtractionEnd { again_at, ..ExtractionEnd::default() }
+    }
+
+    async fn record(&self, claim: &ExtractionClaim, end: &ExtractionEnd) {
+        loop {
+            match with_timeout(self.store.finish_extraction(claim, end)).await {
+                Ok(true) => self.count(end),
+                Ok(false) => {
+                    tracing::info!(run_id = %claim.run_id, "what was extracted is not noted: its run or the memory was deleted")
+                }
+                Err(StoreError::Unavailable(_) | StoreError::TimedOut(_)) if self.clock.now() < claim.until => {
+                    pause(ASK_AGAIN).await;
+                    continue;
+                }
+                Err(error) => {
+                    tracing::error!(run_id = %claim.run_id, %error, "an extraction could not be recorded; it is made again");
+                }
+            }
+            return;
+        }
+    }
+
+    fn count(&self, end: &ExtractionEnd) {
+        self.facts.inc_by(end.facts.len() as u64);
+        if end.call.is_some() && end.again_at.is_none() {
+            self.extracted.inc();
+        }
+    }
+
+    async fn attempt(&self, claim: &ExtractionClaim) -> Result<ExtractionEnd, StoreError> {
+        let ExtractionClaim { tenant, run_id, claims, .. } = claim;
+        let over = ExtractionEnd::default();
+        if *claims <= 0 {
+            // it was called back, and its process died
+            return Ok(over);
+        }
+        if *claims > TRIES {
+            // its process died each time
+            return Ok(self.again(claim));
+        }
+        let scope = Scope::Only(tenant.clone());
+        // one that is gone was deleted, and is to be known of no more
+        let Some(run) = with_timeout(self.store.find_run(&scope, *run_id)).await? else { return Ok(over) };
+        let page = with_timeout(self.store.transcript_page(&scope, *run_id, 0, ENTRIES)).await?;
+        if page.is_cut || page.rows.len() as i64 == ENTRIES {
+            // in the rest the person may have made it forget something
+            return Ok(over);
+        }
+        let read = self.compute.run(tenant.as_str(), move || ExtractionMaterial::of(&page.rows)).await;
+        let Ok(material) = read else { return Ok(self.again(claim)) };
+        let Some(material) = material else { return Ok(over) };
+        let known = self.known(tenant, &material).await?;
+        let Some(chain) = self.models.chain(self.settings.model.as_deref(), tenant.as_str()) else { return Ok(over) };
+        let chain = chain.budgeted().without_thinking();
+        let request = material.request(&known, run.created_at.date_naive(), &self.settings);
+        let bound = chain.worst_case(&request);
+        let Some(reservation) = self.reserve(claim, &bound).await? else {
+            self.skipped.inc();
+            return Ok(over);
+        };
+        let begun = Instant::now();
+        let answer = self.ask(&chain, &request, run_id).await;
+        let duration_ms = begun.elapsed().as_millis() as i64;
+        let call = |model_call, usage| ExtractionCall { task_id: run.task_id, model_call, usage, duration_ms };
+        let (end, cost) = match answer {
+            ExtractionReply::Answered(Completed { answer, model, cost_micros }) => {
+                let usage = usage_of(answer.tokens, cost_micros);
+                let call = Some(call(Some(ModelCall { model, tokens: answer.tokens }), usage));
+                let facts = found(&answer, &known, claim, &material);
+                (ExtractionEnd { facts, call, ..over }, cost_micros)
+            }
+            ExtractionReply::Refused(error) => {
+                let usage = chain.take_unusable();
+                let call = (usage != Usage::default()).then(|| call(None, usage));
+                let end = match error {
+                    // asked again it would be refused again
+                    LlmError::Overflow { .. } | LlmError::Rejected { .. } => {
+                        self.failed.inc();
+                        over
+                    }
+                    _ => self.again(claim),
+                };
+                (ExtractionEnd { call, ..end }, usage.cost_micros)
+            }
+            // it may have been paid
+            ExtractionReply::Late => {
+                let usage = worst_usage(bound.most, self.settings.max_tokens);
+                (ExtractionEnd { call: Some(call(None, usage)), ..self.again(claim) }, usage.cost_micros)
+            }
+        };
+        self.give_back(tenant, bound.most.cost_micros - cost).await;
+        Ok(ExtractionEnd { reservation, ..end })
+    }
+
+    /// Known facts that a person has said and that fit the material, as many as a run would be told.
+    async fn known(&self, tenant: &Tenant, material: &ExtractionMaterial) -> Result<Vec<Fact>, StoreError> {
+        let recalled = with_timeout(self.store.recall_facts(tenant, &terms(&material.text()))).await?;
+        let known = recalled.profile.into_iter().chain(recalled.found);
+        Ok(within(known.filter(|fact| fact.origin == FactOrigin::Person).collect(), RECALLED_CHARS))
+    }
+
+    /// Reserves what the call may come to, of the hour and of the day; `None`: so much is not left.
+    async fn reserve(&self, claim: &ExtractionClaim, bound: &CallBound) -> Result<Option<Option<Uuid>>, StoreError> {
+        let (tenant, most) = (claim.tenant.as_str(), bound.most.cost_micros);
+        if !with_timeout(self.store.take_extraction_money(tenant, most, self.settings.hourly_micros())).await? {
+            tracing::info!(tenant_id = tenant, "no facts are extracted: the money for this hour is used up");
+            return Ok(None);
+        }
+        let reserved = with_timeout(self.store.reserve_extraction(claim, bound)).await;
+        if matches!(reserved, Ok(None)) {
+            tracing::info!(tenant_id = tenant, "no facts are extracted: a budget does not allow it");
+        }
+        if !matches!(reserved, Ok(Some(_))) {
+            self.give_back(&claim.tenant, most).await;
+        }
+        reserved
+    }
+
+    async fn give_back(&self, tenant: &Tenant, micros: i64) {
+        let back = self.store.give_extraction_money_back(tenant.as_str(), micros.max(0));
+        if let Err(error) = with_timeout(back).await {
+            tracing::warn!(%error, "money for extractions could not be given back");
+        }
+    }
+
+    /// Asks the model within the time limit.
+    async fn ask(&self, chain: &Chain, request: &ModelRequest, run_id: &Uuid) -> ExtractionReply {
+        tokio::select! {
+            biased;
+            completed = chain.complete(request, &|_| {}) => completed.map_or_else(|error| {
+                tracing::info!(%run_id, %error, "no model extracts facts");
+                ExtractionReply::Refused(error)
+            }, ExtractionReply::Answered),
+            () = self.clock.sleep(self.settings.time_limit()) => {
+                tracing::info!(%run_id, "the model that extracts facts takes too long");
+                ExtractionReply::Late
+            }
+        }
+    }
+}
+
+/// How a question to the model ended.
+enum ExtractionReply {
+    Answered(Completed),
+    Refused(LlmError),
+    Late,
+}
+
+/// The facts of an answer, each with the one in whose place it is noted.
+fn found(
+    answer: &ModelAnswer,
+    known: &[Fact],
+    claim: &ExtractionClaim,
+    material: &ExtractionMaterial,
+) -> Vec<(NewFact, Option<Uuid>)> {
+    let text = answer.text.as_deref().filter(|_| answer.stop == StopReason::Done).unwrap_or_default();
+    let facts = read_facts(text, known.len()).unwrap_or_else(|why| {
+        tracing::info!(run_id = %claim.run_id, why, "a model's answer has no facts that can be read");
+        Vec::new()
+    });
+    // what the run has noted by itself is counted already
+    let is_noted = |text: &str| {
+        known.iter().any(|known| known.run_id == Some(claim.run_id) && identity(&known.text) == identity(text))
+    };
+    let facts = facts.into_iter().filter(|fact| !is_noted(&fact.text));
+    let replaced = |fact: &ExtractedFact| fact.replaces.and_then(|place| known.get(place)).map(|known| known.id);
+    facts.map(|fact| (material.fact(&fact, claim.run_id), replaced(&fact))).collect()
+}
