@@ -94,7 +94,7 @@ impl VendorError {
 /// Longest problem that is read again, in bytes.
 const PROBLEM_BYTES: usize = 1 << 20;
 
-/// Paths of the facade for clients of model vendors.
+/// Beginning of the paths of the facade for clients of model vendors.
 const FOR_VENDORS: &str = "/v1/responses";
 
 /// Adds to the problems of the facade what clients of model vendors read; any other answer stays as it is.

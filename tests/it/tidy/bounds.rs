@@ -66,6 +66,7 @@ const TESTED: &[(&str, Tested)] = &[
     ("src/domain/memory.rs: MOST_FROM_OUTSIDE", By("facts_of_a_tenant_and_versions_of_a_fact_are_bounded")),
     ("src/domain/memory.rs: MOST_VERSIONS", By("facts_of_a_tenant_and_versions_of_a_fact_are_bounded")),
     ("src/domain/memory/recall.rs: MOST_RECALLED", By("run_is_told_as_much_as_fits")),
+    ("src/http/api/conversations/responses.rs: MOST_MESSAGES", By("message_is_made_of_texts_of_the_user_alone")),
     (
         "src/agent/prompt/extraction.rs: LONGEST_ANSWER",
         By("answer_is_read_with_or_without_fences_and_what_does_not_fit_is_left_out"),

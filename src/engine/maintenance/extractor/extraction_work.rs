@@ -1,5 +1,6 @@
 //! One extraction, from its claim to the record of its end.
 
+use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
@@ -237,10 +238,9 @@ fn found(
         Vec::new()
     });
     // what the run has noted by itself is counted already
-    let is_noted = |text: &str| {
-        known.iter().any(|known| known.run_id == Some(claim.run_id) && identity(&known.text) == identity(text))
-    };
-    let facts = facts.into_iter().filter(|fact| !is_noted(&fact.text));
+    let of_run = known.iter().filter(|known| known.run_id == Some(claim.run_id));
+    let noted: BTreeSet<String> = of_run.map(|known| identity(&known.text)).collect();
+    let facts = facts.into_iter().filter(|fact| noted.is_empty() || !noted.contains(&identity(&fact.text)));
     let replaced = |fact: &ExtractedFact| fact.replaces.and_then(|place| known.get(place)).map(|known| known.id);
     facts.map(|fact| (material.fact(&fact, claim.run_id), replaced(&fact))).collect()
 }

@@ -23,6 +23,9 @@ use crate::store::StoreError;
 const KNOWN: [&str; 8] =
     ["tenant_id", "input", "conversation", "previous_response_id", "model", "stream", "background", "store"];
 
+/// Messages in the `input` of one request.
+const MOST_MESSAGES: usize = 100;
+
 /// A request whose parameters are all supported.
 struct ResponseRequest {
     message: String,
@@ -209,6 +212,9 @@ fn message_of(fields: &Map<String, Value>) -> Result<String, ApiError> {
         Some(Value::Array(items)) => items,
         Some(_) => return Err(malformed("`input` must be a text or a list of messages")),
     };
+    if items.len() > MOST_MESSAGES {
+        return Err(malformed(&format!("`input` must have at most {MOST_MESSAGES} messages")));
+    }
     let mut texts: Vec<String> = Vec::new();
     for (number, item) in items.iter().enumerate() {
         let place = |field: &str| format!("`input[{number}].{field}`");
@@ -222,7 +228,7 @@ fn message_of(fields: &Map<String, Value>) -> Result<String, ApiError> {
         match item.get("content") {
             Some(Value::String(text)) => texts.push(text.clone()),
             Some(parts) => {
-                let parts: Vec<InputPart> = serde_json::from_value(parts.clone())
+                let parts: Vec<InputPart> = Vec::deserialize(parts)
                     .map_err(|_| malformed(&format!("{} must be a text or a list of parts", place("content"))))?;
                 if parts.iter().any(|part| part.kind != "input_text") {
                     return Err(malformed(&format!("not supported: {} (parts of text alone)", place("content"))));
@@ -246,4 +252,36 @@ fn malformed(detail: &str) -> ApiError {
 
 fn missing(error: StoreError) -> ApiError {
     ApiError::of_store(error, "response")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn message(input: Value) -> Result<String, String> {
+        let body = json!({ "input": input });
+        message_of(body.as_object().unwrap()).map_err(|error| error.into_problem().detail)
+    }
+
+    #[test]
+    fn message_is_made_of_texts_of_the_user_alone() {
+        assert_eq!(message(json!("hello")).unwrap(), "hello");
+        let said = |text: &str| json!({ "role": "user", "content": text });
+        let parts = json!({ "type": "message", "role": "user", "content": [{ "type": "input_text", "text": "b" }] });
+        assert_eq!(message(json!([said("a"), parts])).unwrap(), "a\n\nb");
+        for (wrong, place) in [
+            (json!(3), "`input`"),
+            (json!([{ "role": "system", "content": "x" }]), "`input[0].role`"),
+            (json!([said("a"), { "type": "function_call" }]), "`input[1].type`"),
+            (json!([{ "role": "user" }]), "`input[0].content`"),
+            (json!([{ "role": "user", "content": 3 }]), "`input[0].content`"),
+            (json!([{ "role": "user", "content": [{ "type": "input_image" }] }]), "`input[0].content`"),
+        ] {
+            assert!(message(wrong.clone()).unwrap_err().contains(place), "{wrong}");
+        }
+        assert!(message(json!(vec![said("a"); MOST_MESSAGES])).is_ok());
+        assert!(message(json!(vec![said("a"); MOST_MESSAGES + 1])).unwrap_err().contains("at most 100 messages"));
+    }
 }
