@@ -68,7 +68,7 @@ pub use gate::pending_agents::{PendingAgents, PendingChecks};
 pub use prompt::channel_limits::ChannelLimits;
 pub use prompt::context_source::{ContextSource, ContextSources, SOURCE_CHARS};
 pub use prompt::extraction::{ExtractedFact, ExtractionMaterial, MOST_EXTRACTED, MemorySettings, read_facts};
-pub use request::{AgentOverrides, AgentRequest, Asking, CHAT, FROM_AGENT, StreamSink};
+pub use request::{AgentOverrides, AgentRequest, Asking, CHAT, FROM_AGENT, STEP, StreamSink, TRIGGER};
 pub use settings::Settings;
 pub use slot::{RunSlot, UncountedSlot, wait_without_slot};
 pub use stop::{LoopStopReason, StopSignal};
@@ -190,6 +190,11 @@ impl Agent {
             Err(GateRefusal::Skip(reason)) => return Ok(AgentResponse::Refused { reason }),
             Err(GateRefusal::NotNow) => return Err(RunError::HandBack),
         }
+        // an endpoint may be asked for it: nothing of a message that the gate refuses goes out
+        if prepared.offered.contains(&RECALL) {
+            let told = memory_of(incoming, &prepared.window, prepared.checkpoint.entries()).await;
+            prepared.system += &told;
+        }
         check_schema(incoming, prepared.checkpoint.entries())?;
         self.check_pending_agents(&mut prepared).await?;
         Ok(match self.react_loop(prepared).await? {
@@ -200,7 +205,9 @@ impl Agent {
             }
             LoopEnd::Suspended(suspension) => AgentResponse::Suspended(suspension),
             // a run of which nothing has happened is not begun; a step belongs to one that has
-            LoopEnd::Refused(_) if incoming.asking.is_some() => AgentResponse::Refused { reason: REASON_BUDGET.into() },
+            LoopEnd::Refused(_) if incoming.attribution.step.is_none() => {
+                AgentResponse::Refused { reason: REASON_BUDGET.into() }
+            }
             LoopEnd::Refused(fault) => return Err(RunError::Fail { fault }),
         })
     }
@@ -219,9 +226,7 @@ impl Agent {
                 offered.push(tool.name.as_str());
             }
         }
-        let is_chat =
-            incoming.asking.as_ref().is_some_and(|asking| asking.source == CHAT && incoming.delegation.is_none());
-        let chat = is_chat.then(ChannelLimits::chat);
+        let chat = incoming.is_chat().then(ChannelLimits::chat);
         let skills = SkillScope::new(self.skills.current(), incoming.skills.clone());
         let catalogue = skills.catalogue().filter(|_| offered.contains(&USE_SKILL));
         let added = self.sources.texts(incoming.gate_message(), &incoming.clock).await;
@@ -236,11 +241,8 @@ impl Agent {
             is_called: incoming.delegation.is_some(),
         };
         let checkpoint = Checkpoint::load(incoming.store.clone(), incoming.clock.clone()).await?;
-        let mut system = prompt.text();
-        if offered.contains(&RECALL) {
-            system += &memory_of(incoming, &window, checkpoint.entries()).await;
-        }
-        if self.extracts && is_chat && offered.contains(&REMEMBER) {
+        let system = prompt.text();
+        if self.extracts && incoming.is_chat() && offered.contains(&REMEMBER) {
             incoming.store.allow_extraction();
         }
         let history = match incoming.continues && checkpoint.is_empty() {
@@ -358,7 +360,7 @@ impl Agent {
                 agent: incoming.agent.as_ref(),
                 chain: incoming.chain(),
                 credentials: &incoming.wishes.credentials,
-                asking: incoming.asking.as_ref(),
+                asking: &incoming.asking,
                 store: &*incoming.store,
                 tenant: incoming.tenant.as_str(),
                 run_id: incoming.run_id,

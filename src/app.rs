@@ -5,8 +5,11 @@
 
 mod embedded;
 mod extras;
+mod first_token;
 mod foreign_keys;
+mod handle;
 mod stranded;
+mod subscription;
 mod validated;
 mod warnings;
 
@@ -24,15 +27,15 @@ use crate::agent::configured::agent_tool::AgentTool;
 use crate::agent::verify::Verifiers;
 use crate::agent::{Agent, ContextSources, PendingChecks};
 use crate::base::clock::Clock;
-use crate::base::id::new_id;
 use crate::base::invalid::ValidationErrors;
 use crate::base::threads::LowRuntime;
-use crate::base::token::{Permission, TokenKind, TokenText};
+use crate::base::token::TokenText;
 use crate::config::Config;
 use crate::domain::task::TaskValidator;
 use crate::domain::trigger::zone::{self, Zones};
 use crate::engine::{self, Engine};
 use crate::executor::host::StoreHost;
+use crate::executor::host::nearest::NearestFacts;
 use crate::executor::hub::Hub;
 use crate::executor::orchestrator::Orchestrator;
 use crate::executor::pipeline::{self, Pipeline};
@@ -50,15 +53,19 @@ use crate::ports::skill::SkillLibrary;
 use crate::ports::tool;
 use crate::ports::vault::credentials::Credentials;
 use crate::ports::vault::{Vault, WithoutKeys, oauth};
-use crate::store::{Store, StoredToken};
+use crate::store::Store;
 
+pub use crate::http::in_process::CallError;
 pub use embedded::AppBuilder;
 pub use extras::Extras;
+use first_token::first_admin_token;
 pub(crate) use foreign_keys::foreign_keys;
 use foreign_keys::refuse_foreign_keys;
+pub use handle::AppHandle;
 use stranded::warn_of_stranded_events;
 pub(crate) use stranded::{WAY_BACK, stranded_events_warning};
-pub use validated::{Validated, validate};
+pub use subscription::EventSubscription;
+pub use validated::{AppAdditions, Validated, validate};
 use warnings::{warn_of_bus, warn_of_role, warn_of_skills};
 
 /// Secrets and files that were made at the first start, to be shown once.
@@ -103,6 +110,7 @@ pub struct App {
     ending: AppEnd,
     /// The names that tasks made in this process may use.
     known: TaskValidator,
+    handle: AppHandle,
     /// A folder that goes with the service.
     scratch: Option<PathBuf>,
     /// Serves requests until the service is dropped.
@@ -121,7 +129,8 @@ pub async fn build(
     waiting: impl Fn(&str),
 ) -> anyhow::Result<Built> {
     let data_dir = Path::new(&config.server.data_dir);
-    let Validated { egress, models, policy, declared } = validate(config, data_dir, &clock, &extras.tools)?;
+    let added = AppAdditions { tools: &extras.tools, models: &extras.models };
+    let Validated { egress, models, policy, declared } = validate(config, data_dir, &clock, added)?;
     private_dir(data_dir).with_context(|| format!("the data directory {} can't be made", data_dir.display()))?;
     let (vault, key_file) = Vault::open(&config.vault, keys_without_setting(config, data_dir))?;
     if let Some(file) = &key_file {
@@ -185,6 +194,7 @@ pub async fn build(
         ..agent
     };
     let channels = channels.and(LiveChannel::new(&config.channels.live, store.clone(), vault.clone()));
+    let channels = channels.with(extras.channels).map_err(faults_below("/channels"))?;
     let pipeline = Pipeline::new(pipeline::StepParts {
         credentials: credentials.clone(),
         agent: agent.clone(),
@@ -197,14 +207,17 @@ pub async fn build(
     let mut executors: Vec<Arc<dyn Executor>> = vec![
         Arc::new(Orchestrator::new(agent)),
         Arc::new(pipeline.clone()),
-        Arc::new(WebhookExecutor::new(credentials, vault.clone(), &config.server.public_url())),
+        Arc::new(WebhookExecutor::new(credentials.clone(), vault.clone(), &config.server.public_url())),
     ];
     executors.extend(extras.executors);
     let executors = ExecutorRegistry::new(executors);
     let bus = bus::open(&config.bus, &store).map_err(|why| faults_below("/bus")(ValidationErrors::one("/url", why)))?;
     let bus: Arc<dyn Bus> = Arc::new(CountedBus::new(bus, &metrics));
     let known = task_validator(&executors, &channels, &sources);
-    let host = Arc::new(StoreHost::new(store.clone(), known.clone(), Arc::clone(&bus)));
+    let host = StoreHost::new(store.clone(), known.clone(), Arc::clone(&bus)).with_credentials(credentials);
+    let nearest = NearestFacts::configured(&config.memory, &config.llm, clock.clone(), compute.clone());
+    let host = host.with_nearest(nearest.clone());
+    let host = Arc::new(host);
     let poller = Poller::new(sources, host.clone(), clock.clone(), store.computing().clone());
     let hub = Hub::new();
     let engine = Engine::new(engine::EngineParts {
@@ -227,6 +240,7 @@ pub async fn build(
         settings: config.engine.clone(),
         models: extraction_models,
         memory: config.memory.clone(),
+        embeddings: nearest.map(|nearest| nearest.embeddings),
         data_files: config.data_files.clone(),
         time: config.time.clone(),
     });
@@ -279,7 +293,7 @@ impl App {
         // the engine's threads are not theirs: requests may be many
         let requests = LowRuntime::start()?;
         let (limits, metrics, proxies) = (http.limits, http.metrics.clone(), config.server.proxies()?);
-        let known = http.known.clone();
+        let (known, handle) = (http.known.clone(), AppHandle::new(&http));
         let engine = engine.start().await?;
         let serving = server::serve(listener, http::router(http), limits, proxies, metrics, ending.http.clone());
         let http = requests.handle().spawn(serving);
@@ -292,6 +306,7 @@ impl App {
             _requests: requests,
             ending,
             known,
+            handle,
             scratch: None,
         };
         match first_admin_token(config, &app.store).await {
@@ -362,28 +377,6 @@ pub(crate) fn keys_without_setting<'a>(config: &Config, data_dir: &'a Path) -> W
         true => WithoutKeys::KeyFile(data_dir),
         false => WithoutKeys::Refuse,
     }
-}
-
-/// Makes an admin token where there is no other way in.
-async fn first_admin_token(config: &Config, store: &Store) -> anyhow::Result<Option<TokenText>> {
-    if config.server.admin_token.is_some() || store.has_admin_token().await? {
-        return Ok(None);
-    }
-    let text = TokenText::new(TokenKind::Admin);
-    let now = store.clock().now();
-    let token = StoredToken {
-        id: new_id(now),
-        tenant_id: None,
-        name: "first admin token".into(),
-        hash: text.hash().as_bytes().to_vec(),
-        scopes: vec![Permission::All.as_str().into()],
-        created_at: now,
-        expires_at: None,
-        revoked_at: None,
-        root: None,
-    };
-    store.create_token(&token, None).await?;
-    Ok(Some(text))
 }
 
 /// Puts the faults of a part below its place in the configuration.

@@ -51,15 +51,17 @@ pub use site::Where;
 pub use size::BenchSize;
 
 /// Every measurement: its name, and its description. First those that a user gets, by the default configuration.
-pub const NAMES: [(&str, &str); 28] = [
+pub const NAMES: [(&str, &str); 30] = [
     ("agent_1", "a run of an agent of 3 turns and 2 calls, one at a time"),
     ("agent_32", "runs of such an agent, 32 at once"),
     ("agent_wait_1000", "memory of a run while its model takes its time, of 1,000 runs"),
     ("pipeline_fire", "10,000 pipelines that are due at once: runs a second, and how late they start"),
     ("pipeline_fire_1000", "how late 1,000 pipelines start that are due at once"),
+    ("everything_on", "`agent_1`, `agent_32` and `pipeline_fire` with everything configured, beside as many without"),
     ("webhook_fire", "how late 1,000 requests of `webhook` tasks come that are due at once"),
     ("list_runs_1m", "lists of runs of a tenant that has 1,000,000, by each filter"),
     ("stats_1m", "figures of a tenant that has 1,000,000 runs"),
+    ("recall_1m", "facts that a run is told, of 1,000,000 of 10,000 tenants"),
     ("neighbours", "a quiet tenant beside two hostile ones, by the default configuration and quotas"),
     ("events", "events through the bus, past 10,000 event tasks, to runs and their start"),
     ("fire", "due → recorded → executed → finished, runs a second"),
@@ -112,8 +114,10 @@ pub async fn run(names: &[&str], at: &Where, size: BenchSize, told: &dyn Fn(&str
     figures::agent::measure(&mut bench).await?;
     figures::agent_wait::measure(&mut bench).await?;
     figures::pipeline::measure(&mut bench).await?;
+    figures::everything::measure(&mut bench).await?;
     figures::webhook::measure(&mut bench).await?;
     figures::lists::measure(&mut bench).await?;
+    figures::recall::measure(&mut bench).await?;
     figures::neighbours::measure(&mut bench).await?;
     if bench.includes("events") {
         bench.figures.extend(figures::events::measure(at, size, told).await?);

@@ -71,7 +71,7 @@ enum Command {
     /// Try a condition: poll once and see what its expressions say
     #[command(subcommand)]
     Condition(Box<remote::condition::Command>),
-    /// List the agents that other agents and steps of pipelines call
+    /// List agents, and pause, resume and cancel those that wait for people
     #[command(subcommand)]
     Agent(remote::agent::Command),
     /// List tools, and see whether a model is offered them

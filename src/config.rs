@@ -149,12 +149,14 @@ impl Config {
         if self.bus.retention() >= runs_kept {
             faults.add("/bus/retention", "must be shorter than `engine.retention_days`: an event is known by its run");
         }
-        self.llm.check(&mut faults);
+        self.llm.check(&[], &mut faults);
         self.encoders.check(&mut faults);
         self.react.check(&mut faults);
         let models: Vec<&str> = self.llm.models.keys().map(String::as_str).collect();
         self.context.check(&models, &mut faults);
-        self.memory.check(&models, &mut faults);
+        let embedders = self.llm.models.iter().filter(|(_, model)| model.makes_embeddings());
+        let embedders: Vec<&str> = embedders.map(|(name, _)| name.as_str()).collect();
+        self.memory.check(&models, &embedders, &mut faults);
         self.gate.compile(&mut faults);
         self.verifiers.check(&mut faults);
         self.gate_rates.check(&mut faults);

@@ -7,7 +7,7 @@
 //! asks back what the operator has halted, [`scheduling::rescuer`] picks up what dead workers left,
 //! `running::approval_reminder` sees to runs that wait for people, [`delivery::notifier`] sends, [`maintenance::sealer`]
 //! chains the audit log, [`events::forwarder`] hands on events that were taken while the bus was away,
-//! [`maintenance::extractor`] notes facts from runs that have ended, [`maintenance::housekeeping`] forgets, [`maintenance::zones`] plans anew what a change of the rules of time zones
+//! [`maintenance::extractor`] notes facts from runs that have ended, [`maintenance::embedder`] makes their vectors, [`maintenance::housekeeping`] forgets, [`maintenance::zones`] plans anew what a change of the rules of time zones
 //! concerns.
 
 pub mod delivery;
@@ -44,6 +44,7 @@ use crate::engine::events::matcher::EventMatcher;
 use crate::engine::events::watcher::Watcher;
 use crate::engine::events::windows::WindowCloser;
 use crate::engine::maintenance::byte_counter::ByteCounter;
+use crate::engine::maintenance::embedder::FactEmbedder;
 use crate::engine::maintenance::extractor::FactExtractor;
 use crate::engine::maintenance::file_cleaner::FileCleaner;
 use crate::engine::maintenance::housekeeping::Housekeeping;
@@ -71,6 +72,7 @@ use crate::executor::post_process::PostProcessing;
 use crate::ports::bus::Bus;
 use crate::ports::channel::ChannelRegistry;
 use crate::ports::llm::Models;
+use crate::ports::llm::openai::embedding::Embeddings;
 use crate::ports::poll::Poller;
 use crate::ports::vault::Vault;
 use crate::store::{Store, with_timeout};
@@ -117,6 +119,8 @@ pub struct EngineParts {
     pub models: Models,
     /// Settings of `[memory]`.
     pub memory: MemorySettings,
+    /// Makes vectors of facts; `None`: nothing does.
+    pub embeddings: Option<Embeddings>,
     /// Settings of `[data_files]`.
     pub data_files: DataFileSettings,
     /// Where the rules of time zones are looked for.
@@ -155,6 +159,8 @@ pub struct Engine {
     pub byte_counter: Arc<ByteCounter>,
     /// Extracts facts from runs that have ended; `None`: no model is configured for it.
     pub extractor: Option<Arc<FactExtractor>>,
+    /// Makes vectors of facts; `None`: no endpoint is configured for it.
+    pub embedder: Option<Arc<FactEmbedder>>,
     /// Gives data files up.
     pub file_cleaner: Arc<FileCleaner>,
     /// Sends messages.
@@ -200,6 +206,7 @@ impl Engine {
             settings,
             models,
             memory,
+            embeddings,
             data_files,
             time,
         } = parts;
@@ -216,6 +223,7 @@ impl Engine {
         let measures = RunMetrics::new(&metrics);
         let finisher = Finisher::new(store.clone());
         let extractor = FactExtractor::new(store.clone(), models, memory, compute.clone(), &metrics);
+        let embedder = FactEmbedder::new(store.clone(), embeddings, &metrics);
         let executions = Executions::new(
             store.clone(),
             executors.clone(),
@@ -267,6 +275,7 @@ impl Engine {
             sealer: Arc::new(Sealer::new(store.clone(), vault)),
             byte_counter: Arc::new(ByteCounter::new(store.clone())),
             extractor: extractor.map(Arc::new),
+            embedder: embedder.map(Arc::new),
             file_cleaner: Arc::new(FileCleaner::new(store.clone(), data_files)),
             notifier: Arc::new(Notifier::new(Sending {
                 store: store.clone(),
@@ -329,6 +338,7 @@ impl Engine {
             looped.spawn(Arc::clone(&self.approval_reminder), stop_claiming.clone()),
         ];
         claiming.extend(self.extractor.iter().map(|one| looped.spawn(Arc::clone(one), stop_claiming.clone())));
+        claiming.extend(self.embedder.iter().map(|one| looped.spawn(Arc::clone(one), stop_claiming.clone())));
         let keeping = vec![
             looped.spawn(Arc::clone(&self.heartbeat), stop_all.clone()),
             looped.spawn(Arc::clone(&self.halt_keeper), stop_all.clone()),
@@ -362,6 +372,7 @@ impl Running {
         engine.store.end_work();
         stop_claiming.cancel();
         engine.store.end_reads();
+        engine.embedder.iter().for_each(|embedder| embedder.stop());
         futures::future::join_all(claiming).await;
         engine.watcher.drain().await;
         if let Err(error) = with_timeout(engine.store.release_claims(engine.worker_id)).await {

@@ -15,6 +15,8 @@ pub mod post_process;
 pub mod rate_check;
 pub mod run_spending;
 pub mod schema;
+pub mod secrets;
+pub mod task_rules;
 pub mod webhook;
 
 use std::sync::Arc;
@@ -33,7 +35,7 @@ use crate::domain::run::{Run, RunError, RunOutcome};
 use crate::domain::task::{Action, Task};
 use crate::ports::tool::ToolHost;
 use crate::ports::tool::access::ToolLimits;
-use crate::ports::vault::credentials::UsedSecrets;
+use crate::ports::vault::credentials::{TenantCredentials, UsedSecrets};
 
 /// The code of a run whose action can't be read as it is stored, whatever is configured: its task is disabled.
 pub const UNREADABLE_ACTION: &str = "unreadable_action";
@@ -63,6 +65,8 @@ pub struct Job {
     pub sink: StreamSink,
     /// Time of the engine.
     pub clock: Clock,
+    /// The tenant's credentials. What is read of them is taken out of the run's output and error.
+    pub credentials: TenantCredentials,
     /// The secrets that the run has used so far.
     pub known: UsedSecrets,
 }

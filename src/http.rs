@@ -10,6 +10,7 @@
 pub mod api;
 pub mod error;
 pub mod hooks;
+pub mod in_process;
 pub mod openapi;
 pub mod pages;
 mod reference;
@@ -365,6 +366,10 @@ fn operations() -> OpenApiRouter<HttpState> {
         .routes(routes!(api::quotas::get_quotas, api::quotas::put_quotas, api::quotas::reset_quotas))
         .routes(routes!(api::registry::list_tools))
         .routes(routes!(api::registry::list_agents))
+        .routes(routes!(api::runs::suspended::list_suspended))
+        .routes(routes!(api::runs::suspended::pause_suspended))
+        .routes(routes!(api::runs::suspended::resume_suspended))
+        .routes(routes!(api::runs::suspended::cancel_suspended))
         .routes(routes!(api::registry::list_executors))
         .routes(routes!(server::health::get_health))
         .routes(routes!(server::health::get_readiness))

@@ -39,7 +39,10 @@ use crate::store::tasks::tenant_turns::TenantCursor;
 
 pub use approvals::grants::{Grant, GrantUse};
 pub use approvals::overrides::OverrideFilter;
-pub use approvals::{ApprovalFilter, ApprovalLink, Attend, Attended, Decided, DecisionRefusal, WaitingRun};
+pub use approvals::{
+    ApprovalFilter, ApprovalLink, Attend, Attended, Decided, DecisionRefusal, SuspendedCaller, SuspendedFilter,
+    SuspendedRun, WaitingRun,
+};
 pub use conversations::ConversationFilter;
 pub use credentials::{
     CredentialFilter, CredentialRowDraft, SavedCredential, SealedDocument, SealedRow, StoredCredential, UseFilter,
@@ -63,7 +66,10 @@ pub use events::event_index::{EVENT_SHARDS, EventTask, EventTaskChanges, event_s
 pub use events::matches::{EventsRecorded, Match};
 pub use events::matching::{EventsFired, FireEvents};
 pub use events::{EventBacklog, EventFilter, Leased, LeasedEvent};
-pub use memory::{ExtractionCall, ExtractionClaim, ExtractionEnd, FactFilter, MOST_QUEUED, Noted, NotedAs, Recalled};
+pub use memory::{
+    EmbeddedFact, EmbeddingPlace, ExtractionCall, ExtractionClaim, ExtractionEnd, FactFilter, MOST_QUEUED, Noted,
+    NotedAs, Recalled, UnembeddedFact, VECTORS_AT_ONCE,
+};
 pub use ops::audit::{AuditEntry, AuditFilter};
 pub use ops::budgets::reservation::{Reservation, Reserved};
 pub use ops::budgets::settlement::{BudgetEnd, Settlement};

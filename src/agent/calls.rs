@@ -301,7 +301,7 @@ impl ToolRunner<'_> {
         let supplied = self.consent.input((turn, question), call, tool, asked.input_of(&call.id)).await?;
         let (call, answered, supplied_before) = match supplied {
             InputVerdict::Ready { call, notice, begun } => (call, notice, begun),
-            InputVerdict::Ask(question) => return Ok(Attempt::Open(PendingCall::Ask(question, None))),
+            InputVerdict::Ask(question) => return self.ask(question, None, false).await,
             InputVerdict::Wait(question) => return Ok(Attempt::Open(PendingCall::Put(question))),
             InputVerdict::Refused(error) => return Ok(Attempt::failed(error)),
         };
@@ -315,7 +315,7 @@ impl ToolRunner<'_> {
         // of what is settled, or has begun, nothing is to be found out any more
         let looks = approval.is_none_or(|approval| approval.status.allows() && approval.execution_started_at.is_none());
         let precheck = match tool.tool.precheck(&self.context(turn, call, self.time_limit), arguments) {
-            Some(look) if looks => match self.limited(self.time_limit, look).await {
+            Some(look) if looks => match self.known.clean_finding(self.limited(self.time_limit, look).await).await {
                 Ok(found) => Some(found),
                 Err(error) => return Ok(Attempt::failed(error)),
             },
@@ -324,10 +324,10 @@ impl ToolRunner<'_> {
         let (edited, approval, again, reasons) =
             match self.consent.of((turn, question), call, tool, approval, precheck).await? {
                 ConsentVerdict::Ask(question, replaces) => {
-                    return Ok(Attempt::Open(PendingCall::Ask(question, replaces)));
+                    return self.ask(question, replaces, supplied_before.is_some()).await;
                 }
                 ConsentVerdict::Wait(question) => return Ok(Attempt::Open(PendingCall::Put(question))),
-                ConsentVerdict::Refused(observed, reasons) => return Ok(Attempt::done(Err(observed), None, reasons)),
+                ConsentVerdict::Refused(observed) => return Ok(Attempt::failed(observed)),
                 ConsentVerdict::Run { arguments, approval, again, reasons } => (arguments, approval, again, reasons),
             };
         let begun_before = again || (approval.is_none() && supplied_before.unwrap_or(resumed));
@@ -368,10 +368,13 @@ impl ToolRunner<'_> {
     }
 
     fn context(&self, turn: i64, call: &ToolCall, time_limit: Duration) -> ToolContext {
+        let task_id = self.consent.asking.task_id;
+        let ids = (Some(self.run_id), task_id);
         ToolContext {
+            credentials: ToolContext::credentials_of(self.host, self.tenant, ids, &call.name, self.known),
             tenant: self.tenant.clone(),
             run_id: self.run_id,
-            task_id: self.consent.asking.and_then(|asking| asking.task_id),
+            task_id,
             called_by: CalledBy::Model,
             turn,
             call_id: call.id.clone(),

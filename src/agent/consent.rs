@@ -5,8 +5,7 @@
 //! is now, and where it differs the person is asked anew.
 //!
 //! A tool that may be stopped for a while (`undo_seconds`) is held for so long even where nobody has to agree: its call
-//! is put as a question that is approved already. Holding means waiting; where a run can't wait, as in a step of a
-//! pipeline, such a call is refused like one that needs consent, whatever the rules say.
+//! is put as a question that is approved already.
 
 pub mod input;
 
@@ -44,8 +43,8 @@ pub struct Consent<'a> {
     pub chain: &'a [String],
     /// The credentials that the task names: its calls may use them.
     pub credentials: &'a [Reference],
-    /// `None`: nobody can be asked.
-    pub asking: Option<&'a Asking>,
+    /// Whom the run may ask.
+    pub asking: &'a Asking,
     pub store: &'a dyn AgentStore,
     pub tenant: &'a str,
     pub run_id: Uuid,
@@ -66,8 +65,8 @@ pub enum ConsentVerdict {
         /// Why nobody is asked.
         reasons: Vec<String>,
     },
-    /// It does not run, and the model is told this; for the record, which rules had a part in it.
-    Refused(ToolError, Vec<String>),
+    /// It does not run, and the model is told this.
+    Refused(ToolError),
     /// A person is asked about this, in the place of an earlier question; or nobody is, and it is held first.
     Ask(Box<Approval>, Option<Uuid>),
     /// A person was asked and has not answered, or the act is held back for a while.
@@ -134,7 +133,7 @@ impl Consent<'_> {
     ) -> Result<ConsentVerdict, RunError> {
         let Definition { name, undo_seconds, .. } = tool.definition();
         let chosen = tool.tool.credential_chosen(&call.arguments);
-        let task = self.asking.and_then(|asking| asking.rules.as_ref());
+        let task = self.asking.rules.as_ref();
         let overrides = self.store.overrides(self.agent.map(|agent| &*agent.name), name).await.map_err(run_error)?;
         let agent = self.agent.and_then(|agent| agent.rules.as_ref());
         let request = RulingRequest {
@@ -147,15 +146,12 @@ impl Consent<'_> {
         };
         let mut ruling = request.judge(self.compute).await;
         if ruling.gate == ApprovalLevel::Confirm {
-            let Some(asking) = self.asking else {
-                return Ok(ConsentVerdict::Refused(no_approver_error(tool.definition()), ruling.reasons));
-            };
             let definition = definition_hash(tool.definition());
             let (call_id, arguments) = (call.id.as_str(), &call.arguments);
             let ask = GrantAsk { turn, call_id, tool: name, definition: &definition, arguments };
             if self.store.use_grant(ask).await.map_err(run_error)?.is_none() {
                 let shown = ShownQuestion { id, arguments, ruling, precheck };
-                return Ok(ConsentVerdict::Ask(Box::new(self.question(asking, turn, call, tool, shown)), None));
+                return Ok(ConsentVerdict::Ask(Box::new(self.question(turn, call, tool, shown)), None));
             }
             ruling.reasons.push("a standing grant covers it".to_owned());
             ruling.reason_codes.push(ReasonCode::Grant);
@@ -163,17 +159,14 @@ impl Consent<'_> {
         let Some(window) = undo_window(*undo_seconds) else {
             return Ok(ConsentVerdict::Run { arguments: None, approval: None, again: false, reasons: ruling.reasons });
         };
-        let Some(asking) = self.asking else {
-            return Ok(ConsentVerdict::Refused(cannot_hold_error(tool.definition()), ruling.reasons));
-        };
         let seconds = window.num_seconds();
         ruling.reasons.push(format!("`{name}` is held for {seconds} s before it runs, so that it may be stopped"));
         ruling.reason_codes.push(ReasonCode::UndoWindow);
         let shown = ShownQuestion { id, arguments: &call.arguments, ruling, precheck };
-        let Approval { id, batch_id, proposal, .. } = self.question(asking, turn, call, tool, shown);
+        let Approval { id, batch_id, proposal, .. } = self.question(turn, call, tool, shown);
         let of = self.identity(turn, call);
         let proposal = Proposal { excluded_approver: None, confirmation: None, ..proposal };
-        let held = Approval::new_hold((id, batch_id), of, asking.task_id, proposal, (window, self.clock.now()));
+        let held = Approval::new_hold((id, batch_id), of, self.asking.task_id, proposal, (window, self.clock.now()));
         Ok(ConsentVerdict::Ask(Box::new(held), None))
     }
 
@@ -220,10 +213,7 @@ impl Consent<'_> {
             };
             let ruling =
                 Ruling { gate: ApprovalLevel::Confirm, reasons: vec![reason.to_owned()], reason_codes: vec![code] };
-            let Some(asking) = self.asking else {
-                return Ok(ConsentVerdict::Refused(no_approver_error(tool.definition()), ruling.reasons));
-            };
-            let question = self.question(asking, turn, call, tool, ShownQuestion { id, arguments, ruling, precheck });
+            let question = self.question(turn, call, tool, ShownQuestion { id, arguments, ruling, precheck });
             return Ok(ConsentVerdict::Ask(Box::new(question), Some(approval.id)));
         }
         let edited = (approval.status == ApprovalStatus::Edited).then(|| arguments.clone());
@@ -240,14 +230,7 @@ impl Consent<'_> {
         }
     }
 
-    fn question(
-        &self,
-        asking: &Asking,
-        turn: i64,
-        call: &ToolCall,
-        tool: &Registered,
-        shown: ShownQuestion,
-    ) -> Approval {
+    fn question(&self, turn: i64, call: &ToolCall, tool: &Registered, shown: ShownQuestion) -> Approval {
         let ShownQuestion { id, arguments, ruling, precheck } = shown;
         let definition = tool.definition();
         let settings = self.policy.settings();
@@ -268,7 +251,7 @@ impl Consent<'_> {
             reason_codes: ruling.reason_codes,
             options: vec![ApprovalChoice::Approve, ApprovalChoice::Edit, ApprovalChoice::Cancel],
             allow_modification: true,
-            source: asking.source.to_owned(),
+            source: self.asking.source.to_owned(),
             delegation_chain: self.chain.to_vec(),
             on_expiry: settings.on_expiry,
             approvers: settings.required_approvers,
@@ -279,7 +262,7 @@ impl Consent<'_> {
             timeout_seconds: settings.timeout_minutes * 60,
         };
         // the batch is given to all questions of one turn together
-        Approval::asked((id, Uuid::nil()), self.identity(turn, call), asking.task_id, proposal, now)
+        Approval::asked((id, Uuid::nil()), self.identity(turn, call), self.asking.task_id, proposal, now)
     }
 }
 
@@ -298,26 +281,9 @@ pub fn definition_hash(definition: &Definition) -> String {
 
 /// The model is told these words of a person's refusal, and no others.
 fn refusal_verdict(words: String) -> ConsentVerdict {
-    ConsentVerdict::Refused(refusal_error(words), Vec::new())
+    ConsentVerdict::Refused(refusal_error(words))
 }
 
 fn refusal_error(words: String) -> ToolError {
     ToolError::for_model(ToolFailure::PermissionDenied, REFUSED, words)
-}
-
-/// Refuses a call that would have to be held where nothing can wait.
-fn cannot_hold_error(definition: &Definition) -> ToolError {
-    let message = format!(
-        "`{}` is held for a while before it runs, so that a person may stop it, and nothing can wait here; nothing was \
-         done",
-        definition.name
-    );
-    ToolError::for_model(ToolFailure::PermissionDenied, "approval_required", message)
-}
-
-/// Refuses a call about which nobody can be asked.
-fn no_approver_error(definition: &Definition) -> ToolError {
-    let message =
-        format!("`{}` needs a person's approval, and nobody can be asked here; nothing was done", definition.name);
-    ToolError::for_model(ToolFailure::PermissionDenied, "approval_required", message)
 }

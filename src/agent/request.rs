@@ -26,6 +26,12 @@ use crate::ports::tool::{ToolHost, UsedSecrets};
 /// The source of messages that a person writes in a chat.
 pub const CHAT: &str = "chat";
 
+/// The source of messages that stand for a fire.
+pub const TRIGGER: &str = "trigger";
+
+/// The source of messages in a step of a pipeline.
+pub const STEP: &str = "step";
+
 /// The source of messages to an agent that another one calls.
 pub const FROM_AGENT: &str = "agent";
 
@@ -60,8 +66,8 @@ pub struct AgentRequest {
     pub skills: Option<Vec<String>>,
     /// The call by which the agent speaks; `None`: it is the run's own.
     pub delegation: Option<Delegation>,
-    /// `None`: nobody can be asked, and what needs consent is refused.
-    pub asking: Option<Asking>,
+    /// Whom the run may ask.
+    pub asking: Asking,
     /// The host of tools.
     pub host: Arc<dyn ToolHost>,
     /// The store of the transcript.
@@ -84,16 +90,21 @@ impl AgentRequest {
         self.delegation.as_ref().map_or(&[], |delegation| &delegation.chain)
     }
 
+    /// Whether a person has written the message.
+    pub(in crate::agent) fn is_chat(&self) -> bool {
+        self.delegation.is_none() && self.asking.source == CHAT
+    }
+
     /// The message as the gate sees it.
     pub(in crate::agent) fn gate_message(&self) -> GateMessage<'_> {
         GateMessage {
             tenant: self.tenant.as_str(),
             run_id: self.run_id,
-            task_id: self.asking.as_ref().and_then(|asking| asking.task_id),
-            source: match (&self.delegation, &self.asking) {
+            task_id: self.asking.task_id,
+            source: match (&self.delegation, &self.attribution.step) {
                 (Some(_), _) => FROM_AGENT,
-                (None, Some(asking)) => asking.source,
-                (None, None) => "step",
+                (None, Some(_)) => STEP,
+                (None, None) => self.asking.source,
             },
             text: &self.text,
         }
@@ -154,7 +165,7 @@ pub struct AgentOverrides {
 pub struct Asking {
     /// The run's task, for standing grants.
     pub task_id: Option<Uuid>,
-    /// `trigger` or [`CHAT`].
+    /// [`TRIGGER`] or [`CHAT`].
     pub source: &'static str,
     /// The task's own rules.
     pub rules: Option<Arc<PolicyRules>>,

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::agent::gate::GateCheck;
 use crate::agent::verify::Verifier;
 use crate::agent::{ContextSource, PendingAgents};
-use crate::app::{App, Extras};
+use crate::app::{App, AppHandle, Extras};
 use crate::base::clock::pause;
 use crate::base::id::{Scope, Tenant, new_id};
 use crate::config::Config;
@@ -20,6 +20,8 @@ use crate::domain::run::{Run, RunState};
 use crate::domain::task::{Draft, Task};
 use crate::executor::Executor;
 use crate::executor::post_process::PostProcess;
+use crate::ports::channel::Channel;
+use crate::ports::llm::{Model, OwnModel};
 use crate::ports::tool::Tool;
 
 /// Between two looks at a run.
@@ -58,6 +60,19 @@ impl AppBuilder {
     /// Adds a tool for agents, steps and conditions.
     pub fn tool(mut self, tool: impl Tool + 'static) -> AppBuilder {
         self.extras.tools.push(Arc::new(tool));
+        self
+    }
+
+    /// Adds a model; `[llm]`, tasks and agents name it like one of `[llm.models]`, and without those it is the default if its name is
+    /// `main`. It costs nothing.
+    pub fn model(mut self, name: &str, model: impl Model + 'static) -> AppBuilder {
+        self.extras.models.push(OwnModel { name: name.to_owned(), model: Arc::new(model) });
+        self
+    }
+
+    /// Adds a channel; the `output` of a task names it.
+    pub fn channel(mut self, channel: impl Channel + 'static) -> AppBuilder {
+        self.extras.channels.push(Arc::new(channel));
         self
     }
 
@@ -108,6 +123,11 @@ impl App {
     /// A service with the built-in executors and tools and no configuration, for further additions.
     pub fn builder() -> AppBuilder {
         AppBuilder::default()
+    }
+
+    /// Calls of the service from this process, for as long as it runs.
+    pub fn handle(&self) -> AppHandle {
+        self.handle.clone()
     }
 
     /// Creates a task of a tenant from the JSON form of the API. It is active at once.

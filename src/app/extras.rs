@@ -12,6 +12,8 @@ use crate::executor::Executor;
 use crate::executor::halt_check::HaltCheck;
 use crate::executor::post_process::PostProcess;
 use crate::executor::rate_check::RateCheck;
+use crate::ports::channel::Channel;
+use crate::ports::llm::OwnModel;
 use crate::ports::tool::Tool;
 use crate::store::Store;
 
@@ -30,6 +32,10 @@ pub struct Extras {
     pub context_sources: Vec<Arc<dyn ContextSource>>,
     /// Verifiers of answers besides the built-in ones and the rules of the operator.
     pub verifiers: Vec<Arc<dyn Verifier>>,
+    /// Models besides those of `[llm.models]`.
+    pub models: Vec<OwnModel>,
+    /// Channels besides the built-in ones.
+    pub channels: Vec<Arc<dyn Channel>>,
     /// Steps behind an answer, in this order.
     pub post_process: Vec<Arc<dyn PostProcess>>,
     /// The metrics that `/metrics` shows; an embedder may have registered its own.

@@ -16,7 +16,7 @@ use crate::engine::maintenance::housekeeping;
 use crate::ports::bus;
 use crate::ports::channel::ChannelRegistry;
 use crate::ports::egress::Egress;
-use crate::ports::llm::Models;
+use crate::ports::llm::{Models, OwnModel};
 use crate::ports::poll::Sources;
 use crate::ports::skill::SkillLibrary;
 use crate::ports::tool::http::PreparedTool;
@@ -36,7 +36,16 @@ pub struct Validated {
     pub declared: Vec<PreparedTool>,
 }
 
-/// Judges a configuration with the tools that an embedder adds.
+/// Additions of an embedder that a configuration may name.
+#[derive(Clone, Copy, Default)]
+pub struct AppAdditions<'a> {
+    /// Tools besides the built-in and declared ones.
+    pub tools: &'a [Arc<dyn Tool>],
+    /// Models besides those of `[llm.models]`.
+    pub models: &'a [OwnModel],
+}
+
+/// Judges a configuration with the tools and models that an embedder adds.
 ///
 /// # Errors
 /// Every fault that would refuse a start, whatever the state of database, keys and network. What depends on a faulty part
@@ -45,12 +54,12 @@ pub fn validate(
     config: &Config,
     data_dir: &Path,
     clock: &Clock,
-    added: &[Arc<dyn Tool>],
+    added: AppAdditions<'_>,
 ) -> Result<Validated, ValidationErrors> {
     let mut faults = ValidationErrors::new();
     let mut part = |place: &'static str, found: ValidationErrors| faults.0.extend(faults_below(place)(found).0);
     let egress = Egress::new(&config.egress).map_err(|found| part("/egress", found)).ok();
-    let models = Models::build(&config.llm, &config.encoders, config.react.retry(), clock)
+    let models = Models::build_with(&config.llm, added.models, &config.encoders, config.react.retry(), clock)
         .map_err(|found| part("/llm", found))
         .ok();
     let policy = Policy::new(&config.approvals).map_err(|found| part("/approvals", found)).ok();
@@ -75,7 +84,7 @@ pub fn validate(
     let are_fit = unfit.is_empty();
     part("", unfit);
     if let (Some(egress), Some(declared), true) = (&egress, &declared, are_fit) {
-        match tools(config, egress, declared, added) {
+        match tools(config, egress, declared, added.tools) {
             Ok(tools) => with_tools(config, data_dir, egress, tools, models.as_ref(), &mut part),
             Err(why) => part("/tools", ValidationErrors::one("/tools", why)),
         }

@@ -12,6 +12,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use serde_json::Value;
+use zeroize::Zeroizing;
 
 use crate::base::redact::needles::{Needle, needles};
 use crate::base::redact::reading::{MOST_READINGS, RedactionReader, readings};
@@ -72,16 +73,36 @@ pub struct Redactor {
 /// lies deeper goes by its own name: `login` may be a user's name, or hold one beside a password.
 pub fn secrets_of(document: &Value) -> Vec<&str> {
     let mut found = Vec::new();
-    collect(document, false, &mut found);
-    found
+    let mut leaf = |value: &Value| matches!(value, Value::String(text) if text.chars().count() >= SHORTEST_LEAF);
+    collect(document, false, &mut leaf, &mut found);
+    found.into_iter().filter_map(Value::as_str).collect()
+}
+
+/// The texts and numbers of a secret document that count as secrets once the document is in the hands of code: those of at least
+/// [`SHORTEST`] bytes, but those right under names that tell that they are none.
+pub fn all_secrets_of(document: &Value) -> Vec<Zeroizing<String>> {
+    let text_of = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let mut found = Vec::new();
+    let mut leaf = |value: &Value| match value {
+        Value::String(text) => text.len() >= SHORTEST,
+        Value::Number(number) => number.to_string().len() >= SHORTEST,
+        _ => false,
+    };
+    collect(document, false, &mut leaf, &mut found);
+    found.into_iter().map(|value| Zeroizing::new(text_of(value))).collect()
 }
 
 /// `plain`: it is a text, or a list of texts, under a name that tells that it is no secret.
-fn collect<'a>(value: &'a Value, plain: bool, found: &mut Vec<&'a str>) {
+fn collect<'a>(value: &'a Value, plain: bool, is_secret: &mut dyn FnMut(&Value) -> bool, found: &mut Vec<&'a Value>) {
     match value {
-        Value::String(text) if !plain && text.chars().count() >= SHORTEST_LEAF => found.push(text),
-        Value::Array(items) => items.iter().for_each(|item| collect(item, plain, found)),
-        Value::Object(fields) => fields.iter().for_each(|(name, value)| collect(value, is_plain(name), found)),
+        Value::Array(items) => items.iter().for_each(|item| collect(item, plain, is_secret, found)),
+        Value::Object(fields) => {
+            fields.iter().for_each(|(name, value)| collect(value, is_plain(name), is_secret, found));
+        }
+        leaf if !plain && is_secret(leaf) => found.push(leaf),
         _ => {}
     }
 }

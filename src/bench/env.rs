@@ -37,6 +37,7 @@ const OPEN: Quotas = Quotas {
     streams: MOST,
     concurrent_runs: None,
     data_file_bytes: MOST,
+    suspended_agents: MOST,
 };
 /// How often it is tried to remove a schema in which statements that were cut off are still at work.
 const REMOVALS: usize = 5;
@@ -92,12 +93,17 @@ impl Bare {
 /// measurement's own addresses.
 pub fn default_config(database_url: SecretUrl, dir: &Path) -> Config {
     let mut config = Config::default();
+    set_place(&mut config, database_url, dir);
+    config
+}
+
+/// Lets a service have its data there, and reach the measurement's own addresses.
+pub fn set_place(config: &mut Config, database_url: SecretUrl, dir: &Path) {
     config.database.url = database_url;
     config.server.data_dir = dir.display().to_string();
     config.server.listen = "127.0.0.1:0".into();
     config.vault.master_keys = vec![crate::ports::vault::KeySource::value(KEY)];
     config.egress.allow = vec![LOOPBACK.into()];
-    config
 }
 
 /// A service that is measured: on this database, with this directory, and room for as many runs at once as there are.

@@ -11,6 +11,7 @@ use crate::base::id::{Scope, Tenant};
 use crate::base::invalid::ValidationErrors;
 use crate::bench::env::{on_bare, random_id};
 use crate::bench::{Bare, BenchEnv};
+use crate::domain::memory::{FactOrigin, NewFact};
 use crate::domain::task::{Draft, Task, TaskValidator};
 use crate::store::{NewTask, Store};
 
@@ -180,6 +181,43 @@ impl Fixtures<'_> {
         Ok(EndedRuns { task, first_at, middle: first_at + BETWEEN_ENDED * (count / 2) as i32, last_at: now })
     }
 
+    /// So many facts, spread over so many tenants, which are called `facts-0` and so on.
+    pub async fn facts(&self, count: usize, tenants: usize) -> anyhow::Result<()> {
+        self.copy_facts("facts-model", count, &format!("'facts-' || (g.n % {tenants})"), &format!("g.n / {tenants}"))
+            .await
+    }
+
+    /// So many facts of one tenant, whose name has no quotes.
+    pub async fn facts_of(&self, tenant: &str, count: usize) -> anyhow::Result<()> {
+        self.copy_facts(tenant, count, &format!("'{tenant}'"), "g.n").await
+    }
+
+    /// One in ten of a tenant's facts is of its profile.
+    async fn copy_facts(&self, model: &str, count: usize, tenant: &str, number: &str) -> anyhow::Result<()> {
+        let new = NewFact {
+            collection: None,
+            text: "A fact of the measurement".into(),
+            origin: FactOrigin::Person,
+            is_direct: true,
+            source: None,
+            noted_by: "bench".into(),
+            call_key: None,
+        };
+        let model = Tenant::new(model).map_err(anyhow::Error::msg)?;
+        let id = self.store.note_fact(&model, &new, None).await?.fact.id;
+        let (of_profile, key, text) = (format!("{number} % 10 = 0"), self.id_of(&base_id(), "g.n"), fact_text());
+        let changes = [
+            ("id", key.as_str()),
+            ("tenant_id", tenant),
+            ("is_profile", &of_profile),
+            ("text", &text),
+            ("folded", &format!("lower({text})")),
+            ("identity", "'bench:' || g.n"),
+        ];
+        self.copy("facts", "id", id, count, &changes, self.store.clock().now()).await?;
+        self.delete("facts", "id", id).await
+    }
+
     /// Ids that carry their instant, as those of runs do, and the instants: one for each number, from the first on.
     fn id_and_instant(&self, first: DateTime<Utc>) -> (String, String) {
         let (from, step) = (first.timestamp_millis(), BETWEEN_ENDED.num_milliseconds());
@@ -291,6 +329,11 @@ impl Fixtures<'_> {
             Bare::Sqlite(_) => format!("unhex('{base}' || printf('%012x', {number}))"),
         }
     }
+}
+
+/// The text of the fact with the number `g.n`, in SQL.
+pub fn fact_text() -> String {
+    "'They like drink' || (g.n % 499) || ' best, and asked for room' || (g.n % 61) || ' as guest ' || g.n".to_owned()
 }
 
 /// The first 20 hexadecimal digits of an id that nothing else has.

@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::domain::task::TaskValidator;
 use crate::engine::{Engine, Running};
 use crate::executor::hub::Hub;
+use crate::ports::bus::Bus;
 use crate::store::Store;
 
 /// The longest that a throughput may take.
@@ -25,6 +26,7 @@ pub struct Instance {
     pub known: TaskValidator,
     pub probe: ExecutorProbe,
     pub hub: Hub,
+    pub bus: Arc<dyn Bus>,
     engine: Engine,
 }
 
@@ -59,13 +61,13 @@ impl Instance {
     pub async fn build_with(config: &Config, executor: Option<&str>) -> anyhow::Result<Instance> {
         let probe = ExecutorProbe::default();
         let extras = Extras { executors: vec![Arc::new(probe.clone())], ..Extras::default() };
-        let Built { store, engine, http, .. } =
+        let Built { store, engine, http, bus, .. } =
             app::build(config, Clock::system(), extras, AppEnd::default(), |_| {}).await?;
         if let Some(executor) = executor {
             let target = http.executors.find(executor).context("the service has no such executor")?;
             probe.set_target(Arc::clone(target));
         }
-        Ok(Instance { store, known: http.known.clone(), probe, hub: http.hub.clone(), engine })
+        Ok(Instance { store, known: http.known.clone(), probe, hub: http.hub.clone(), bus, engine })
     }
 
     pub fn fixtures<'a>(&'a self, place: &'a BenchEnv) -> Fixtures<'a> {
@@ -73,7 +75,7 @@ impl Instance {
     }
 
     pub async fn start(self) -> anyhow::Result<StartedInstance> {
-        let Instance { store, known, probe, hub, engine } = self;
+        let Instance { store, known, probe, hub, engine, .. } = self;
         Ok(StartedInstance { store, known, probe, hub, running: engine.start().await? })
     }
 

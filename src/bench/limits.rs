@@ -3,6 +3,7 @@
 pub mod commits;
 pub mod drain;
 pub mod fire;
+pub mod full_text;
 pub mod model;
 pub mod notify;
 pub mod rows;

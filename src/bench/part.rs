@@ -34,11 +34,14 @@ pub async fn run() -> anyhow::Result<()> {
         }
         Part::Serve { url, dir, tells } => serve(url, &dir, tells, &mut commands).await?,
         Part::Whole(asked) => {
-            let app = service::serve(&asked).await?;
+            let (app, telemetry) = service::serve(&asked).await?;
             send(&Said::Ready);
             send(&Said::Listens { address: app.address() });
             wait_for_command(&mut commands, STOP).await;
             app.stop().await;
+            if let Some(telemetry) = telemetry {
+                telemetry.stop().await;
+            }
             0
         }
         Part::Engine { url, dir } => engine(url, &dir, &mut commands).await?,

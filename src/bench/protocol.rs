@@ -45,6 +45,8 @@ fn address(place: &BenchEnv) -> (String, String) {
 pub struct Asked {
     pub url: String,
     pub dir: String,
+    /// Its configuration; empty: the default one.
+    pub toml: String,
     pub admin_token: String,
     /// Where the API of its model begins; `None`: it has none.
     pub model: Option<String>,

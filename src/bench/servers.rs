@@ -1,5 +1,6 @@
 //! Servers of the measurement's own, which the service calls: they speak HTTP on this machine, and answer at once.
 
+mod collector;
 mod model;
 mod webhook;
 
@@ -22,6 +23,7 @@ use tokio::task::JoinSet;
 
 use crate::base::clock::Clock;
 
+pub use collector::Collector;
 pub use model::{ModelServer, TURNS, set_model};
 pub use webhook::WebhookServer;
 

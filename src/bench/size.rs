@@ -21,6 +21,10 @@ pub struct BenchSize {
     pub stored_tasks: usize,
     /// Runs that are stored while lists of them are read.
     pub stored_runs: usize,
+    /// Facts that are stored while runs are told some of them.
+    pub stored_facts: usize,
+    /// Facts of the tenant that has the most, beside them.
+    pub facts_of_one: usize,
     /// Tasks that are due at one instant, half of the stored ones at most.
     pub herd: usize,
     /// How long a service at rest is watched.
@@ -52,6 +56,8 @@ impl Default for BenchSize {
             single_task_seconds: 60,
             stored_tasks: 1_000_000,
             stored_runs: 1_000_000,
+            stored_facts: 1_000_000,
+            facts_of_one: 10_000,
             herd: 200_000,
             idle_seconds: 20,
             creates: 20_000,
@@ -77,6 +83,8 @@ impl BenchSize {
             single_task_seconds: 4,
             stored_tasks: 2_000,
             stored_runs: 2_000,
+            stored_facts: 2_000,
+            facts_of_one: 500,
             herd: 200,
             idle_seconds: 1,
             creates: 160,

@@ -82,6 +82,7 @@ pub const FACT: FieldFlags = &[("text", "TEXT"), ("collection", "--collection"),
 pub const FACT_CORRECTION: FieldFlags = &[("*", "--*")];
 pub const FACT_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("collection", "--collection"), ("q", "--query")];
 pub const AGENT_LIST: FieldFlags = &[("tenant_id", "--tenant")];
+pub const SUSPENDED_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("*", "--*")];
 pub const TOOL_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("task_id", "--task"), ("agent", "--agent")];
 pub const AUDIT_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("subject_id", "--subject"), ("*", "--*")];
 /// An event, or which events are meant.
@@ -185,7 +186,7 @@ mod tests {
 
     #[test]
     fn every_name_is_one_that_can_be_typed() {
-        let commands: [(&str, FieldFlags); 39] = [
+        let commands: [(&str, FieldFlags); 40] = [
             ("task create", &TASK),
             ("task create", TASK_IN_FILE),
             ("task list", TASK_LIST),
@@ -208,6 +209,7 @@ mod tests {
             ("fact correct", FACT_CORRECTION),
             ("fact list", FACT_LIST),
             ("agent list", AGENT_LIST),
+            ("agent suspended", SUSPENDED_LIST),
             ("tool list", TOOL_LIST),
             ("audit list", AUDIT_LIST),
             ("event publish", &[("tenant_id", "--tenant"), ("data", "--data")]),

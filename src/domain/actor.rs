@@ -12,6 +12,9 @@ const TOKEN: &str = "token:";
 /// Name of the caller with the token of the configuration, which has no row.
 const ADMIN: &str = "token:admin";
 
+/// Name of the program that the service is a part of.
+pub const EMBEDDER: &str = "process:embedder";
+
 /// Name of the service itself.
 pub const SERVICE: &str = "service";
 
@@ -24,6 +27,8 @@ pub enum Actor<'a> {
     Admin,
     /// A stored token.
     Token(Uuid),
+    /// The program that the service is a part of.
+    Embedder,
     /// Any other caller of the API.
     Caller(&'a str),
     /// The service, by itself or by a policy.
@@ -35,6 +40,9 @@ impl Actor<'_> {
     pub fn parse(name: &str) -> Actor<'_> {
         if name == ADMIN {
             return Actor::Admin;
+        }
+        if name == EMBEDDER {
+            return Actor::Embedder;
         }
         if let Some(tenant) = name.strip_prefix(RECIPIENT) {
             return Actor::Recipient(tenant);
@@ -58,7 +66,7 @@ impl Actor<'_> {
     pub fn via(self) -> Via {
         match self {
             Actor::Recipient(_) => Via::Link,
-            Actor::Admin | Actor::Token(_) | Actor::Caller(_) => Via::Api,
+            Actor::Admin | Actor::Token(_) | Actor::Embedder | Actor::Caller(_) => Via::Api,
             Actor::Service => Via::Service,
         }
     }
@@ -70,6 +78,7 @@ impl std::fmt::Display for Actor<'_> {
             Actor::Recipient(tenant) => write!(f, "{RECIPIENT}{tenant}"),
             Actor::Admin => f.write_str(ADMIN),
             Actor::Token(id) => write!(f, "{TOKEN}{id}"),
+            Actor::Embedder => f.write_str(EMBEDDER),
             Actor::Caller(name) => f.write_str(name),
             Actor::Service => f.write_str(SERVICE),
         }

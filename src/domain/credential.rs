@@ -238,9 +238,9 @@ pub struct CredentialUse {
     /// The run's task.
     #[schema(required)]
     pub task_id: Option<Uuid>,
-    /// The user of the credential: `tool:http_send`, `poll`, `step:order`, `webhook`.
+    /// The user of the credential: `tool:http_send`, `executor:NAME`, `poll`, `step:order`, `webhook`.
     pub used_by: String,
-    /// Where it was to go.
+    /// Where it was to go; empty: code of the service's program has read it.
     pub host: String,
     /// `used`; `refused` by the other side, which answered 401; or why it was not sent: `missing`, `needs_consent`,
     /// `not_for_host`, `no_inject`, `taken`, `unreadable`, `misconfigured` (for whoever runs this service), `busy`.

@@ -246,6 +246,11 @@ pub fn checked_text(text: &str) -> Result<String, String> {
     }
 }
 
+/// Whether a collection is this one, or below it.
+pub fn is_within(collection: &str, of: &str) -> bool {
+    collection.strip_prefix(of).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 /// A collection: words with `/` between them.
 ///
 /// # Errors

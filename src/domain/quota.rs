@@ -41,6 +41,8 @@ words! {
         ConcurrentRuns = "concurrent_runs",
         /// Bytes of the data files into which large results of tools are put.
         DataFileBytes = "data_file_bytes",
+        /// Runs whose agents wait for people at once.
+        SuspendedAgents = "suspended_agents",
     }
 }
 
@@ -62,6 +64,7 @@ impl Quota {
             Quota::Streams => "close streams that nobody reads, or ask the operator for more",
             Quota::ConcurrentRuns => "wait until runs have ended, or ask the operator for more",
             Quota::DataFileBytes => "ask for less at once, or ask the operator for more",
+            Quota::SuspendedAgents => "answer or cancel what waits for people, or ask the operator for more",
         }
     }
 }
@@ -89,6 +92,8 @@ pub struct Quotas {
     pub concurrent_runs: Option<u64>,
     /// Bytes of data files: a new one takes the place of the oldest.
     pub data_file_bytes: u64,
+    /// Runs that wait for people: of one more, the call that would make it wait is refused.
+    pub suspended_agents: u64,
 }
 
 impl Default for Quotas {
@@ -103,6 +108,7 @@ impl Default for Quotas {
             streams: 50,
             concurrent_runs: None,
             data_file_bytes: 1 << 30,
+            suspended_agents: 10_000,
         }
     }
 }
@@ -120,6 +126,7 @@ impl Quotas {
             Quota::Streams => Some(self.streams),
             Quota::ConcurrentRuns => self.concurrent_runs,
             Quota::DataFileBytes => Some(self.data_file_bytes),
+            Quota::SuspendedAgents => Some(self.suspended_agents),
         }
     }
 
@@ -136,6 +143,7 @@ impl Quotas {
             streams: or(overrides.streams, self.streams),
             concurrent_runs: overrides.concurrent_runs.or(self.concurrent_runs),
             data_file_bytes: or(overrides.data_file_bytes, self.data_file_bytes),
+            suspended_agents: or(overrides.suspended_agents, self.suspended_agents),
         }
     }
 
@@ -178,6 +186,9 @@ pub struct Overrides {
     /// Override of `data_file_bytes`; absent or null: the configured one.
     #[schema(minimum = 1)]
     pub data_file_bytes: Option<u64>,
+    /// Override of `suspended_agents`; absent or null: the configured one.
+    #[schema(minimum = 1)]
+    pub suspended_agents: Option<u64>,
 }
 
 impl Overrides {
@@ -193,6 +204,7 @@ impl Overrides {
             Quota::Streams => self.streams,
             Quota::ConcurrentRuns => self.concurrent_runs,
             Quota::DataFileBytes => self.data_file_bytes,
+            Quota::SuspendedAgents => self.suspended_agents,
         }
     }
 

@@ -1,7 +1,9 @@
 //! The store, as tools see it: the tenant's own things through `ToolHost`.
 
 mod data_files;
+mod known_vectors;
 mod memory;
+pub mod nearest;
 mod tasks;
 
 use std::sync::Arc;
@@ -20,9 +22,11 @@ use crate::domain::notification::new_delivery::channels as order_of;
 use crate::domain::notification::{MessageKind, NewDelivery, Recipient, SubjectRef, notices};
 use crate::domain::task::change::TaskChange;
 use crate::domain::task::{Output, Route, TaskValidator};
+use crate::executor::host::nearest::NearestFacts;
 use crate::ports::bus::{Bus, BusError};
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::{self, FactQuery, HostError, MissedByStep, ToolHost, ToolNotice};
+use crate::ports::vault::credentials::Credentials;
 use crate::store::{Lease, Store, StoreError, with_timeout};
 
 /// Data files that are held whole at once, of all tenants; of one tenant it is one.
@@ -37,18 +41,33 @@ pub struct StoreHost {
     lease: Option<Lease>,
     /// Data files that are held whole.
     whole_files: ConcurrencyLimiter<Tenant>,
+    credentials: Option<Credentials>,
+    /// `None`: facts are found by their words alone.
+    nearest: Option<NearestFacts>,
 }
 
 impl StoreHost {
     /// A host over this store; drafts are checked against `known`.
     pub fn new(store: Store, known: TaskValidator, bus: Arc<dyn Bus>) -> StoreHost {
-        StoreHost { store, known: Arc::new(known), bus, lease: None, whole_files: ConcurrencyLimiter::new(WHOLE_FILES) }
+        let whole_files = ConcurrencyLimiter::new(WHOLE_FILES);
+        StoreHost { store, known: Arc::new(known), bus, lease: None, whole_files, credentials: None, nearest: None }
+    }
+
+    /// As it is, with a way to credentials.
+    pub fn with_credentials(self, credentials: Credentials) -> StoreHost {
+        StoreHost { credentials: Some(credentials), ..self }
+    }
+
+    /// As it is, with a search of facts by their meaning.
+    pub fn with_nearest(self, nearest: Option<NearestFacts>) -> StoreHost {
+        StoreHost { nearest, ..self }
     }
 
     /// The host of the tools of one run. An instance that has lost its lease writes no data file of it any more.
     pub fn of_run(&self, lease: Lease) -> StoreHost {
         let (store, known, bus) = (self.store.clone(), Arc::clone(&self.known), Arc::clone(&self.bus));
-        StoreHost { store, known, bus, lease: Some(lease), whole_files: self.whole_files.clone() }
+        let (whole_files, credentials) = (self.whole_files.clone(), self.credentials.clone());
+        StoreHost { store, known, bus, lease: Some(lease), whole_files, credentials, nearest: self.nearest.clone() }
     }
 
     async fn post(&self, tenant: &Tenant, notice: ToolNotice) -> Result<Value, HostError> {
@@ -139,6 +158,10 @@ fn host_error(error: StoreError) -> HostError {
 }
 
 impl ToolHost for StoreHost {
+    fn credentials(&self) -> Option<Credentials> {
+        self.credentials.clone()
+    }
+
     fn create_task<'a>(
         &'a self,
         tenant: &'a Tenant,

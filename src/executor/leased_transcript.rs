@@ -233,6 +233,10 @@ impl AgentStore for LeasedTranscript {
         )
     }
 
+    fn may_suspend(&self) -> BoxFuture<'_, Result<bool, AppendError>> {
+        Box::pin(async move { with_timeout(self.store.may_suspend(&self.owner.1)).await.map_err(refused) })
+    }
+
     fn begin<'a>(&'a self, approval: Uuid, digest: &'a str) -> BoxFuture<'a, Result<Begun, AppendError>> {
         Box::pin(async move {
             with_timeout(self.store.mark_execution_started(self.lease, approval, digest)).await.map_err(refused)

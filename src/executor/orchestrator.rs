@@ -8,17 +8,18 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use tracing::Instrument;
 
-use crate::agent::{Agent, AgentOverrides, AgentRequest, AgentResponse, Asking, CHAT, Suspension, TranscriptSlice};
+use crate::agent::{
+    Agent, AgentOverrides, AgentRequest, AgentResponse, Asking, CHAT, Suspension, TRIGGER, TranscriptSlice,
+};
 use crate::base::id::Tenant;
-use crate::base::invalid::{NAMED, ValidationErrors, did_you_mean, escape, unknown_fields};
+use crate::base::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
 use crate::base::template::untrusted::fenced;
-use crate::domain::approval::policy::task_rules_hold;
-use crate::domain::approval::{PolicyRules, TaskRules};
 use crate::domain::budget::{self, TaskBudget};
 use crate::domain::credential::references;
 use crate::domain::run::{Cause, MissedInstants, Run, RunError, RunOutcome, ToolAttribution, Usage};
 use crate::domain::task::{Action, Task};
 use crate::domain::trigger::zone::shown_in;
+use crate::executor::task_rules::{TASK_RULES_KEY, read_task_rules, rules_hold};
 use crate::executor::{Executor, Job, in_span};
 use crate::ports::tool::access::{ToolLimits, check_written};
 
@@ -30,14 +31,12 @@ const KEYS: [&str; 9] = [
     "tools",
     "deny_tools",
     "credentials",
-    "approvals",
+    TASK_RULES_KEY,
     "conversation",
     budget::TASK_KEY,
 ];
 /// The words of `action.config.conversation`.
 const CONVERSATIONS: [&str; 2] = ["fresh", "continue"];
-/// The source of messages that stand for a fire.
-const TRIGGER: &str = "trigger";
 /// Longest persona of a task, in characters.
 const PERSONA_LENGTH: usize = 32_768;
 /// Longest type of an event that is named outside of the event, in characters.
@@ -59,14 +58,11 @@ impl Orchestrator {
     async fn run(&self, job: Job) -> Result<RunOutcome, RunError> {
         let task = job.task.as_ref().ok_or_else(|| RunError::fail("no_task", "the task of the run is gone"))?;
         let Message { source, text } = Message::of(&job, task);
-        let asking = Asking {
-            task_id: job.run.task_id,
-            source,
-            rules: task_rules_hold(task.updated_at, job.clock.now())
-                .then(|| self.rules(&task.spec.action.config, &mut ValidationErrors::new()))
-                .flatten()
-                .map(Arc::new),
-        };
+        let config = &task.spec.action.config;
+        let rules = rules_hold(&job, task)
+            .then(|| read_task_rules(config, "/action/config", &self.agent.tools, &mut ValidationErrors::new()))
+            .flatten();
+        let asking = Asking { task_id: job.run.task_id, source, rules: rules.map(Arc::new) };
         let incoming = AgentRequest {
             tenant: Tenant::stored(&job.run.tenant_id).map_err(|why| RunError::fail("invalid_tenant", why))?,
             run_id: job.run.id,
@@ -79,7 +75,7 @@ impl Orchestrator {
             timezone: job.timezone,
             channel: job.channel,
             agent: None,
-            asking: Some(asking),
+            asking,
             delegation: None,
             skills: None,
             host: job.host,
@@ -129,19 +125,6 @@ impl Orchestrator {
         }
     }
 
-    /// The task's own say in what people are asked about.
-    fn rules(&self, config: &Map<String, Value>, faults: &mut ValidationErrors) -> Option<PolicyRules> {
-        let value = config.get("approvals").filter(|value| !value.is_null())?;
-        let place = "/action/config/approvals";
-        let TaskRules(written) = faults.read(value, place)?;
-        let is_known = |tool: &str| self.agent.tools.names().any(|known| known == tool);
-        for tool in written.keys().filter(|tool| !is_known(tool)).take(NAMED) {
-            let hint = did_you_mean(tool, self.agent.tools.names());
-            faults.add(format!("{place}/{}", escape(tool)), format!("unknown tool `{tool}`{hint}"));
-        }
-        Some(PolicyRules::compile(&written, place, faults))
-    }
-
     fn model(&self, value: &Value, faults: &mut ValidationErrors) -> Option<String> {
         let place = "/action/config/model";
         let name = text(value, place, faults)?;
@@ -186,7 +169,7 @@ impl Executor for Orchestrator {
         }
         self.check_overrides(&action.config, faults);
         TaskBudget::read(&action.config, "/action/config", faults);
-        self.rules(&action.config, faults);
+        read_task_rules(&action.config, "/action/config", &self.agent.tools, faults);
     }
 
     fn execute(&self, job: Job) -> BoxFuture<'_, Result<RunOutcome, RunError>> {

@@ -30,17 +30,21 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 use tracing::Instrument;
 
+use crate::agent::{Asking, Suspension, TRIGGER};
 use crate::base::compute::steps_to_read;
 use crate::base::id::Tenant;
 use crate::base::invalid::ValidationErrors;
 use crate::base::template::Tree;
+use crate::domain::approval::PolicyRules;
+use crate::domain::budget::TASK_KEY;
 use crate::domain::run::{RunError, RunFault, RunOutcome};
 use crate::domain::task::{Action, Task};
-use crate::executor::pipeline::attempt::{Attempts, error_value};
+use crate::executor::pipeline::attempt::{Attempts, StepsEnd, error_value};
 use crate::executor::pipeline::context::StepContext;
 use crate::executor::pipeline::ledger::{Ledger, StepStart};
 use crate::executor::pipeline::scope::{FireScope, StepScope, run_value, task_value};
 use crate::executor::pipeline::spec::{OnError, PipelineSpec, StepWork};
+use crate::executor::task_rules::{TASK_RULES_KEY, read_task_rules, rules_hold};
 use crate::executor::{Executor, Job, UNREADABLE_ACTION, in_span};
 use crate::ports::tool::HostError;
 
@@ -74,13 +78,13 @@ impl Pipeline {
 
     async fn run(&self, job: Job) -> Result<RunOutcome, RunError> {
         let task = job.task.as_ref().ok_or_else(|| RunError::fail("no_task", "the task of the run is gone"))?;
-        let spec = self.spec_now(&job.run.tenant_id, &task.spec.action).await?;
-        let written = Value::Object(task.spec.action.config.clone()).to_string();
+        let (spec, rules) = self.spec_now(&job, task).await?;
+        let written = written_steps(&task.spec.action.config);
         let digest = digest_of(&written);
-        let world = self.world(&job, task, &digest)?;
+        let world = self.world(&job, task, (&digest, rules))?;
         let (ledger, begun) = Ledger::load(job.store.clone(), job.clock.clone()).await?;
         let beginning = match begun {
-            Some(begun) if begun.digest != digest => {
+            Some(begun) if begun.digest != digest && begun.digest != former_digest(&task.spec.action.config) => {
                 let message = "the steps of the task were changed while the run went on; run it again";
                 return Err(RunError::fail("pipeline_changed", message));
             }
@@ -102,24 +106,32 @@ impl Pipeline {
     }
 
     /// The steps once more: tools, models and channels may have gone since they were checked.
-    async fn spec_now(&self, tenant: &str, action: &Action) -> Result<PipelineSpec, RunError> {
-        let (parts, config) = (Arc::clone(&self.0), action.config.clone());
+    async fn spec_now(&self, job: &Job, task: &Task) -> Result<(PipelineSpec, Option<PolicyRules>), RunError> {
+        let (parts, config) = (Arc::clone(&self.0), task.spec.action.config.clone());
+        let has_rules = rules_hold(job, task);
         let steps = steps_to_read(&Value::Object(config.clone()));
         let read = move || {
             let (mut faults, unreadable) = (ValidationErrors::new(), Cell::default());
             let spec = PipelineSpec::read_stored(&config, CONFIG, &parts, &mut faults, &unreadable);
-            spec.ok_or_else(|| match (unreadable.get(), faults.0.first()) {
+            let mut of_rules = ValidationErrors::new();
+            let rules = has_rules.then(|| read_task_rules(&config, CONFIG, parts.tools(), &mut of_rules)).flatten();
+            spec.map(|spec| (spec, rules)).ok_or_else(|| match (unreadable.get(), faults.0.first()) {
                 (true, Some(fault)) => {
                     RunError::fail(UNREADABLE_ACTION, format!("{}: {}", fault.pointer, fault.message))
                 }
                 _ => RunError::fail("invalid_action", faults.to_string()),
             })
         };
-        let read = self.0.compute.run_if_costly(tenant, steps, read).await;
+        let read = self.0.compute.run_if_costly(&job.run.tenant_id, steps, read).await;
         read.unwrap_or_else(|panicked| Err(RunError::fail("invalid_action", panicked.to_string())))
     }
 
-    fn world(&self, job: &Job, task: &Task, steps: &str) -> Result<StepContext, RunError> {
+    fn world(
+        &self,
+        job: &Job,
+        task: &Task,
+        (steps, rules): (&str, Option<PolicyRules>),
+    ) -> Result<StepContext, RunError> {
         Ok(StepContext {
             parts: self.0.clone(),
             tenant: Tenant::stored(&job.run.tenant_id).map_err(|why| RunError::fail("invalid_tenant", why))?,
@@ -127,6 +139,7 @@ impl Pipeline {
             task_id: task.id,
             timezone: job.timezone,
             channel: job.channel.clone(),
+            asking: Asking { task_id: job.run.task_id, source: TRIGGER, rules: rules.map(Arc::new) },
             host: job.host.clone(),
             store: job.store.clone(),
             stop: job.stop.clone(),
@@ -143,7 +156,11 @@ impl Pipeline {
 async fn steps(spec: &PipelineSpec, attempts: &Attempts<'_>, mut scope: StepScope) -> Result<RunOutcome, RunError> {
     let (mut last, mut notified) = (Value::Null, false);
     for (step, position) in spec.steps.iter().zip(1..) {
-        let settled = attempts.settle(step, position, &scope).await?;
+        let settled = match attempts.settle(step, position, &scope).await {
+            Ok(settled) => settled,
+            Err(StepsEnd::Asks(suspension)) => return Ok(attempts.suspended(*suspension).await),
+            Err(StepsEnd::Error(error)) => return Err(error),
+        };
         notified = settled.is_ok();
         match settled {
             Ok(value) => {
@@ -175,6 +192,12 @@ async fn steps(spec: &PipelineSpec, attempts: &Attempts<'_>, mut scope: StepScop
 }
 
 impl Attempts<'_> {
+    /// The run waits for people; it goes on at the step that asks.
+    async fn suspended(&self, suspension: Suspension) -> RunOutcome {
+        let Suspension { asks, open, usage: _ } = suspension;
+        RunOutcome::Asks { asks, open, usage: self.ledger.usage().await }
+    }
+
     async fn quiet(&self, reason: &str) -> RunOutcome {
         RunOutcome::Quiet { reason: reason.to_owned(), usage: self.ledger.usage().await }
     }
@@ -210,6 +233,18 @@ async fn state_of(world: &StepContext, written: &str) -> Result<Map<String, Valu
         }
         Err(error) => Err(RunError::fail("state", error.to_string())),
     }
+}
+
+/// The steps and the output as they are written: without the rules about consent and money, which may be changed at any time.
+fn written_steps(config: &Map<String, Value>) -> String {
+    let beside = [TASK_RULES_KEY, TASK_KEY];
+    let steps = config.iter().filter(|(key, _)| !beside.contains(&key.as_str()));
+    Value::Object(steps.map(|(key, value)| (key.clone(), value.clone())).collect()).to_string()
+}
+
+/// The digest with which earlier releases have begun runs.
+fn former_digest(config: &Map<String, Value>) -> String {
+    digest_of(&Value::Object(config.clone()).to_string())
 }
 
 /// Hex SHA-256 of the steps; keys are in order, whatever the database made of them.

@@ -26,7 +26,7 @@ use http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::base::invalid::ValidationErrors;
+use crate::base::invalid::{ValidationErrors, escape};
 use crate::domain::notification::{DeliveryReport, Recipient, RenderedMessage};
 use crate::domain::task::Urgency;
 use crate::ports::channel::templates::MessageTemplates;
@@ -298,6 +298,21 @@ impl ChannelRegistry {
     pub fn and(mut self, channel: impl Channel + 'static) -> ChannelRegistry {
         self.list.push(Arc::new(channel));
         self
+    }
+
+    /// These channels and those of an embedder.
+    ///
+    /// # Errors
+    /// One has the name of another.
+    pub fn with(mut self, added: Vec<Arc<dyn Channel>>) -> Result<ChannelRegistry, ValidationErrors> {
+        for channel in added {
+            if self.get(channel.name()).is_some() {
+                let why = format!("there are two channels `{}`", channel.name());
+                return Err(ValidationErrors::one(format!("/{}", escape(channel.name())), why));
+            }
+            self.list.push(channel);
+        }
+        Ok(self)
     }
 
     /// Templates of all channels.

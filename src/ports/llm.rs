@@ -192,6 +192,15 @@ pub trait Model: Send + Sync {
     ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>>;
 }
 
+/// A model that an embedder has made.
+#[derive(Clone)]
+pub struct OwnModel {
+    /// The name by which `[llm]`, tasks and agents name it.
+    pub name: String,
+    /// The model.
+    pub model: Arc<dyn Model>,
+}
+
 /// The parts from which a provider makes a model.
 pub struct ModelParts<'a> {
     /// Settings of the model.
@@ -244,8 +253,19 @@ impl Models {
         retry: RetryWait,
         clock: &Clock,
     ) -> Result<Models, ValidationErrors> {
+        Models::build_with(settings, &[], encoders, retry, clock)
+    }
+
+    /// Makes the models of the settings, beside those that an embedder has made.
+    pub fn build_with(
+        settings: &Settings,
+        added: &[OwnModel],
+        encoders: &Encoders,
+        retry: RetryWait,
+        clock: &Clock,
+    ) -> Result<Models, ValidationErrors> {
         let mut faults = ValidationErrors::new();
-        settings.check(&mut faults);
+        settings.check(&added.iter().map(|own| own.name.as_str()).collect::<Vec<_>>(), &mut faults);
         let mut links = Vec::new();
         let mut providers = HashMap::new();
         for (name, model) in &settings.models {
@@ -259,6 +279,7 @@ impl Models {
                 Err(fault) => faults.add(format!("/llm/models/{}{}", escape(name), fault.pointer), fault.message),
             }
         }
+        links.extend(added.iter().map(|own| ChainLink::of_embedder(own, encoders)));
         faults.into_result(Models::new(links, &settings.default, settings.fallback.clone(), retry, clock))
     }
 

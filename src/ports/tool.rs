@@ -13,6 +13,7 @@ pub mod http;
 pub mod offer;
 pub mod output;
 pub mod policy;
+mod redaction;
 pub mod registry;
 
 use std::sync::Arc;
@@ -39,7 +40,7 @@ pub use crate::ports::tool::failure::ToolFailure;
 pub use crate::ports::tool::host::{FactQuery, HostError, MissedByStep, TaskQuery, ToolHost, ToolNotice};
 pub use crate::ports::tool::output::ToolOutput;
 pub use crate::ports::tool::registry::ToolRegistry;
-pub use crate::ports::vault::credentials::UsedSecrets;
+pub use crate::ports::vault::credentials::{TenantCredentials, UsedSecrets};
 
 /// Where a tool is in its life.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -163,6 +164,8 @@ pub struct ToolContext {
     pub host: Arc<dyn ToolHost>,
     /// Time of the engine.
     pub clock: Clock,
+    /// The tenant's credentials. What is read of them is taken out of the result of the call.
+    pub credentials: TenantCredentials,
     /// The secrets that the run has used so far.
     pub known: UsedSecrets,
 }
@@ -194,7 +197,7 @@ pub enum ToolError {
     /// A credential was not used, or was refused: the call had no effect. A model is told of it like of anything else;
     /// a step or a poll knows by it what it can't go on without.
     #[error("{0}")]
-    Credential(CredentialError),
+    Credential(#[from] CredentialError),
     /// The run can't go on: it fails with this code.
     #[error("{code}: {message}")]
     Abort {
@@ -283,6 +286,17 @@ pub trait Tool: Send + Sync {
 }
 
 impl ToolContext {
+    /// The credentials of a tenant, for a call of the tool of this name by a run and of a task, where there are such.
+    pub fn credentials_of(
+        host: &Arc<dyn ToolHost>,
+        tenant: &Tenant,
+        ids: (Option<Uuid>, Option<Uuid>),
+        tool: &str,
+        known: &UsedSecrets,
+    ) -> TenantCredentials {
+        TenantCredentials::new(host.credentials(), tenant.clone(), ids, format!("tool:{tool}"), known.clone())
+    }
+
     /// The idempotency key of a call, which a repetition carries too: `docs/keys.md`, "Effects".
     pub fn key_of(run_id: Uuid, turn: i64, call_id: &str) -> String {
         let identity = format!("{run_id}|{turn}|{call_id}");

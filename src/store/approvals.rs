@@ -8,6 +8,7 @@ pub(super) mod grants;
 mod links;
 pub(super) mod overrides;
 mod row;
+mod suspended;
 mod voters;
 
 use chrono::{DateTime, Utc};
@@ -19,10 +20,12 @@ use crate::domain::notification::NewDelivery;
 use crate::domain::run::Run;
 use crate::domain::task::Task;
 use crate::store::approvals::row::SELECT_APPROVAL;
-use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
+use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED, fitting};
 use crate::store::db::text::{document, text};
 use crate::store::sql::sql;
 use crate::store::{Lease, Split, Store, StoreError};
+
+pub use suspended::{SuspendedCaller, SuspendedFilter, SuspendedRun};
 
 pub(super) use asking::{ask, close_questions, unpark, withdraw_other_turns};
 
@@ -69,6 +72,8 @@ pub enum DecisionRefusal {
     Excluded,
     /// Not among the options.
     NotOffered,
+    /// Its run is paused.
+    Paused,
 }
 
 /// A run that waits for people, and what it waits for.
@@ -98,6 +103,8 @@ pub struct Attend {
 pub enum Attended {
     /// It waits on.
     Waits,
+    /// It was paused for the longest time, and waits as before.
+    Resumed,
     /// It goes on: everything is settled, or a call may run now.
     Woken,
     /// Nobody has approved anything in time.
@@ -127,8 +134,8 @@ const MEASURED: &str = "with page as materialized (
                  + coalesce(octet_length(cast(a.outcome as text)), 0) + coalesce(octet_length(a.comment), 0) as bytes
       from approvals a where true";
 const FITTING: Split = Split {
-    postgres: sql!(SELECT_APPROVAL.postgres, "join fit on fit.id = a.id"),
-    sqlite: sql!(SELECT_APPROVAL.sqlite, "join fit on fit.id = a.id"),
+    postgres: fitting!(SELECT_APPROVAL.postgres, "a.id").postgres,
+    sqlite: fitting!(SELECT_APPROVAL.sqlite, "a.id").sqlite,
 };
 
 impl Store {

@@ -9,11 +9,11 @@ use crate::domain::conversation::{Conversation, EarlierRun};
 use crate::domain::run::Run;
 use crate::domain::task::Task;
 use crate::store::approvals::close_questions;
-use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage};
+use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, fitting};
 use crate::store::db::text::text;
 use crate::store::runs::SELECT_RUN;
 use crate::store::runs::requests::LOCK_DUE;
-use crate::store::sql::sql;
+use crate::store::sql::{CHOSEN, sql};
 use crate::store::{RunRequest, Split, Store, StoreError, Topic};
 
 /// Runs, or files, that one transaction of a deletion takes.
@@ -27,29 +27,39 @@ const REASON_DELETED: &str = "conversation_deleted";
 
 const SELECT: &str = "
     select t.id, t.tenant_id, t.name as title, t.created_at,
-           coalesce((select r.created_at from runs r where r.task_id = t.id order by r.task_id desc, r.id desc limit 1),
+           coalesce((select r.created_at from runs r where r.task_id {of} order by r.task_id desc, r.id desc limit 1),
                     t.created_at) as last_message_at
       from tasks t where t.trigger_type = 'chat'";
+/// As with [`StatementBuilder::push_key`](crate::store::tx::StatementBuilder).
+const SELECT_BOTH: Split =
+    Split { postgres: sql!(SELECT; "{of}" = "= any (array[t.id])"), sqlite: sql!(SELECT; "{of}" = "= t.id") };
+
+const ONE: Split = Split {
+    postgres: sql!(SELECT_BOTH.postgres, " and t.id = $1 and ($2 is null or t.tenant_id = $2)"),
+    sqlite: sql!(SELECT_BOTH.sqlite, " and t.id = $1 and ($2 is null or t.tenant_id = $2)"),
+};
 
 /// Of messages that two instances record at once, the one with the later id may be answered first.
 const EARLIER: &str = "
     select id, trigger_type, scheduled_for, input, output from (
         select * from (select r.id, r.trigger_type, r.scheduled_for, r.input, r.output, r.state
-                         from runs r where r.task_id = $1 and r.tenant_id = $2 and r.id < $3
+                         from runs r where r.task_id {of} and r.tenant_id = $2 and r.id < $3
                         order by r.task_id desc, r.id desc limit $4) recorded_before
         union all
         select * from (select r.id, r.trigger_type, r.scheduled_for, r.input, r.output, r.state
-                         from runs r where r.task_id = $1 and r.tenant_id = $2 and r.id > $3
+                         from runs r where r.task_id {of} and r.tenant_id = $2 and r.id > $3
                         order by r.task_id, r.id limit $4) recorded_behind) answered
      where state = 'succeeded' and output is not null
      order by id desc limit $5";
+const EARLIER_BOTH: Split =
+    Split { postgres: sql!(EARLIER; "{of}" = "= any (array[$1])"), sqlite: sql!(EARLIER; "{of}" = "= $1") };
 
 /// Beginning of a page's statement: the runs that match are measured.
 const MEASURED: &str = "with page as materialized (
     select r.id, coalesce(octet_length(cast(r.input as text)), 0) + coalesce(octet_length(r.output), 0)
                  + coalesce(octet_length(cast(r.error as text)), 0) as bytes
       from runs r where true";
-const FITTING: &str = sql!(SELECT_RUN, "join fit on fit.id = r.id");
+const FITTING: Split = fitting!(SELECT_RUN, "r.id");
 
 const LOCK_RUNS: Split = Split {
     postgres: "select run_id from queue where task_id = $1 order by run_id for update",
@@ -141,7 +151,7 @@ impl Store {
         let tenant = Tenant::stored(tenant).map_err(StoreError::Corrupt)?;
         let mut read = self.db.read_in(&Scope::Only(tenant.clone())).await?;
         let rows: Vec<EarlierRow> = read
-            .query(EARLIER)
+            .query(EARLIER_BOTH)
             .bind(task_id)
             .bind(tenant.as_str())
             .bind(run_id)
@@ -166,12 +176,7 @@ impl Store {
     /// `NotFound`: there is none in the scope.
     pub async fn get_conversation(&self, scope: &Scope, id: Uuid) -> Result<Conversation, StoreError> {
         let mut read = self.db.read_in(scope).await?;
-        let row: Option<ConversationRow> = read
-            .query(sql!(SELECT, " and t.id = $1 and ($2 is null or t.tenant_id = $2)"))
-            .bind(id)
-            .bind(scope.tenant())
-            .optional()
-            .await?;
+        let row: Option<ConversationRow> = read.query(ONE).bind(id).bind(scope.tenant()).optional().await?;
         read.end().await?;
         row.map(Conversation::from).ok_or(StoreError::NotFound)
     }
@@ -183,7 +188,7 @@ impl Store {
         filter: &ConversationFilter,
     ) -> Result<Vec<Conversation>, StoreError> {
         let mut read = self.db.read_in(scope).await?;
-        let (mut query, mut order) = (read.build(SELECT), "");
+        let (mut query, mut order) = (read.build(SELECT_BOTH), "");
         if let Some(tenant) = scope.tenant() {
             query.push_key("t.tenant_id", text(tenant).into_owned());
             order = "t.tenant_id desc, ";
@@ -213,7 +218,7 @@ impl Store {
         if let Some(before) = filter.before {
             query.push(" and r.id < ").push_bind(before);
         }
-        query.push(" order by r.task_id desc, r.id desc limit ").push_bind(filter.limit).push(FIT).push(FITTING);
+        query.push(" order by r.task_id desc, r.id desc limit ").push_bind(filter.limit).push(FIT).push_split(FITTING);
         query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
         let rows = query.finish().rows().await?;
         read.end().await?;
@@ -351,8 +356,11 @@ impl Store {
 }
 
 /// Files of a conversation's runs. They are looked for among those of its tenant, which are few: most go after a day.
-const FORGET_FILES: &str = "
-    delete from data_files where id in (
-        select f.id from data_files f
-         where f.tenant_id = (select t.tenant_id from tasks t where t.id = $1)
-           and f.run_id in (select r.id from runs r where r.task_id = $1) limit $2)";
+const FORGET_FILES: Split = Split {
+    postgres: sql!(sql!("delete from data_files", CHOSEN.postgres); "{ids}" = FILES),
+    sqlite: sql!(sql!("delete from data_files", CHOSEN.sqlite); "{ids}" = FILES),
+};
+const FILES: &str = "
+    select f.id from data_files f
+     where f.tenant_id = (select t.tenant_id from tasks t where t.id = $1)
+       and f.run_id in (select r.id from runs r where r.task_id = $1) limit $2";

@@ -263,7 +263,7 @@ impl Store {
         if let Some(before) = filter.before {
             query.push(" and c.id < ").push_bind(before);
         }
-        query.push(" order by c.id desc limit ").push_bind(filter.limit).push(FIT).push(LISTED);
+        query.push(" order by c.id desc limit ").push_bind(filter.limit).push(FIT).push_split(LISTED);
         query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
         let rows: Vec<PagedRow<Credential>> = query.finish().all().await?;
         read.end().await?;

@@ -12,7 +12,7 @@ use crate::base::id::{Scope, Tenant, new_id};
 use crate::domain::data_file::{DataFile, NewDataFile};
 use crate::domain::quota::{Exceeded, Quota};
 use crate::store::db::text::text;
-use crate::store::sql::sql;
+use crate::store::sql::{CHOSEN, sql};
 use crate::store::tx::Tx;
 use crate::store::{Lease, Split, Store, StoreError};
 
@@ -25,44 +25,52 @@ const AT_ONCE: i64 = 200;
 /// About as many bytes one transaction gives up: more there are where a tenant's limit was lowered.
 const AT_ONCE_BYTES: i64 = 32 << 20;
 
+const EVICTION: Split = Split {
+    postgres: sql!("delete from data_files", CHOSEN.postgres, " returning bytes"),
+    sqlite: sql!("delete from data_files", CHOSEN.sqlite, " returning bytes"),
+};
+
 /// The oldest of a tenant's own, as few as have so many bytes.
-const OWN_EVICTION: &str = "
-    delete from data_files where id in (
-        select id from (
-            select id, sum(bytes) over (order by last_used_at, id) - bytes as older
-              from (select f.id, f.bytes, f.last_used_at from data_files f
-                     where f.tenant_id {own} and not exists (select 1 from parked p where p.run_id = f.run_id)
-                     order by f.last_used_at, f.id limit $3) oldest) counted
-         where older < cast($2 as bigint))
-    returning bytes";
+const OWN_OLDEST: &str = "
+    select id from (
+        select id, sum(bytes) over (order by last_used_at, id) - bytes as older
+          from (select f.id, f.bytes, f.last_used_at from data_files f
+                 where f.tenant_id {own} and not exists (select 1 from parked p where p.run_id = f.run_id)
+                 order by f.last_used_at, f.id limit $3) oldest) counted
+     where older < cast($2 as bigint)";
 
 /// Postgres would leave a column that is `=` a value out of the order, and go through everybody's files.
-const EVICT_OWN: Split =
-    Split { postgres: sql!(OWN_EVICTION; "{own}" = "= any (array[$1])"), sqlite: sql!(OWN_EVICTION; "{own}" = "= $1") };
+const EVICT_OWN: Split = Split {
+    postgres: sql!(EVICTION.postgres; "{ids}" = OWN_OLDEST; "{own}" = "= any (array[$1])"),
+    sqlite: sql!(EVICTION.sqlite; "{ids}" = OWN_OLDEST; "{own}" = "= $1"),
+};
 
 /// The oldest of those that were used last before an instant, as few as have so many bytes.
-const FORGET: &str = "
-    delete from data_files where id in (
-        select id from (
-            select id, sum(bytes) over (order by last_used_at, id) - bytes as older
-              from (select f.id, f.bytes, f.last_used_at from data_files f
-                     where f.last_used_at < $1
-                       and not exists (select 1 from parked p where p.run_id = f.run_id)
-                       and not exists (select 1 from queue q where q.run_id = f.run_id)
-                     order by f.last_used_at, f.id limit $3) oldest) counted
-         where older < cast($2 as bigint))";
+const FORGET: Split = Split {
+    postgres: sql!(sql!("delete from data_files", CHOSEN.postgres); "{ids}" = UNUSED_OLDEST),
+    sqlite: sql!(sql!("delete from data_files", CHOSEN.sqlite); "{ids}" = UNUSED_OLDEST),
+};
+const UNUSED_OLDEST: &str = "
+    select id from (
+        select id, sum(bytes) over (order by last_used_at, id) - bytes as older
+          from (select f.id, f.bytes, f.last_used_at from data_files f
+                 where f.last_used_at < $1
+                   and not exists (select 1 from parked p where p.run_id = f.run_id)
+                   and not exists (select 1 from queue q where q.run_id = f.run_id)
+                 order by f.last_used_at, f.id limit $3) oldest) counted
+     where older < cast($2 as bigint)";
 
 /// The oldest of all, as few as have so many bytes.
-const EVICT: &str = "
-    delete from data_files where id in (
-        select id from (
-            select id, sum(bytes) over (order by last_used_at, id) - bytes as older
-              from (select f.id, f.bytes, f.last_used_at from data_files f
-                     where not exists (select 1 from parked p where p.run_id = f.run_id)
-                       and not exists (select 1 from queue q where q.run_id = f.run_id)
-                     order by f.last_used_at, f.id limit $2) oldest) counted
-         where older < cast($1 as bigint))
-    returning bytes";
+const EVICT: Split =
+    Split { postgres: sql!(EVICTION.postgres; "{ids}" = OLDEST), sqlite: sql!(EVICTION.sqlite; "{ids}" = OLDEST) };
+const OLDEST: &str = "
+    select id from (
+        select id, sum(bytes) over (order by last_used_at, id) - bytes as older
+          from (select f.id, f.bytes, f.last_used_at from data_files f
+                 where not exists (select 1 from parked p where p.run_id = f.run_id)
+                   and not exists (select 1 from queue q where q.run_id = f.run_id)
+                 order by f.last_used_at, f.id limit $2) oldest) counted
+     where older < cast($1 as bigint)";
 
 #[derive(sqlx_macros::FromRow)]
 struct DataFileRow {

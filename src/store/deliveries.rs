@@ -21,12 +21,12 @@ use crate::base::id::Scope;
 use crate::domain::notification::{Delivery, DeliveryEvent, DeliveryState, HoldReason, MessageKind, NewDelivery};
 use crate::domain::task::Urgency;
 use crate::store::columns::Columns;
-use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
+use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED, fitting};
 use crate::store::db::text::text;
 use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
 use crate::store::sql::sql;
 use crate::store::tx::SqlRecord;
-use crate::store::{Store, StoreError, Topic};
+use crate::store::{Split, Store, StoreError, Topic};
 
 pub use claiming::InLine;
 pub(super) use marking::{MarkBatcher, TOGETHER};
@@ -93,12 +93,14 @@ const MEASURED: &str = "with page as materialized (
     select d.id, coalesce(octet_length(d.subject), 0) + coalesce(octet_length(d.last_error), 0)
                  + octet_length(cast(d.fallback as text)) as bytes
       from deliveries d where true";
-const WHOLE: &str = sql!(SELECT_DELIVERY, "join fit on fit.id = d.id");
-const BRIEF: &str = sql!(
-    DELIVERY_COLUMNS,
-    "substr(d.body, 1, 1000) as body, cast(octet_length(d.body) as bigint) as text_bytes",
-    OTHER_COLUMNS,
-    "join fit on fit.id = d.id"
+const WHOLE: Split = fitting!(SELECT_DELIVERY, "d.id");
+const BRIEF: Split = fitting!(
+    sql!(
+        DELIVERY_COLUMNS,
+        "substr(d.body, 1, 1000) as body, cast(octet_length(d.body) as bigint) as text_bytes",
+        OTHER_COLUMNS
+    ),
+    "d.id"
 );
 
 /// A delivery as a list shows it: with the beginning of its text.
@@ -183,7 +185,7 @@ impl Store {
         &self,
         scope: &Scope,
         filter: &DeliveryFilter,
-        select: &'static str,
+        select: Split,
         bound: i64,
     ) -> Result<RowPage<T>, StoreError> {
         let mut read = self.db.read_in(scope).await?;
@@ -209,7 +211,13 @@ impl Store {
         if let Some(before) = filter.before {
             query.push(" and d.id < ").push_bind(before);
         }
-        query.push(" order by ").push(order).push("d.id desc limit ").push_bind(filter.limit).push(FIT).push(select);
+        query
+            .push(" order by ")
+            .push(order)
+            .push("d.id desc limit ")
+            .push_bind(filter.limit)
+            .push(FIT)
+            .push_split(select);
         query.push(BOUND).push_bind(bound).push(IN_ORDER);
         let rows = query.finish().rows().await?;
         let found = RowPage::from_rows(&self.unreadable, "deliveries", &rows, filter.limit, Ok);

@@ -1,4 +1,5 @@
-//! Facts that agents know of a tenant: listed, read, and recalled for a run. `noting` and `deleting` have the writes.
+//! Facts that agents know of a tenant: listed, read, and recalled for a run. `noting` and `deleting` have the writes, `vectors` what is found
+//! by its meaning.
 //!
 //! A search goes through the facts of its tenant, which are bounded, by one statement that is the same work on both databases.
 
@@ -6,6 +7,7 @@ mod deleting;
 pub(super) mod extractions;
 mod fact_row;
 mod noting;
+mod vectors;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::FromRow;
@@ -15,7 +17,7 @@ use crate::base::id::{Scope, Tenant};
 use crate::domain::memory::recall::{MOST_OF_PROFILE, TERMS};
 use crate::domain::memory::{Fact, FactOrigin, FactVersion, folded};
 use crate::store::columns::Columns;
-use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage};
+use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, fitting};
 use crate::store::db::text::{optional, text};
 use crate::store::memory::fact_row::{FACT, IN_TURN};
 use crate::store::sql::sql;
@@ -24,6 +26,7 @@ use crate::store::{Split, Store, StoreError};
 
 pub use extractions::{ExtractionCall, ExtractionClaim, ExtractionEnd, MOST_QUEUED};
 pub use noting::{Noted, NotedAs};
+pub use vectors::{EmbeddedFact, EmbeddingPlace, UnembeddedFact, VECTORS_AT_ONCE};
 
 /// Facts of each origin that a search answers.
 const FOUND: i64 = 30;
@@ -50,6 +53,8 @@ pub struct Recalled {
     pub profile: Vec<Fact>,
     /// The others in whose text one of the terms is, those with most of them first.
     pub found: Vec<Fact>,
+    /// Whether the tenant has facts at all.
+    pub has_any: bool,
 }
 
 const SELECT: &str = sql!("select ", FACT, " from facts f ");
@@ -57,7 +62,7 @@ const SELECT: &str = sql!("select ", FACT, " from facts f ");
 const MEASURED: &str = "with page as materialized (
     select f.id, octet_length(f.text) + octet_length(f.collection) + octet_length(f.noted_by) as bytes
       from facts f where true";
-const FITTING: &str = sql!(SELECT, "join fit on fit.id = f.id");
+const FITTING: Split = fitting!(SELECT, "f.id");
 
 /// Postgres would leave a column that is `=` a value out of the order, and go through everybody's facts.
 const PROFILE: &str =
@@ -179,7 +184,13 @@ impl Store {
         if let Some(before) = filter.before {
             query.push(" and f.id < ").push_bind(before);
         }
-        query.push(" order by ").push(order).push("f.id desc limit ").push_bind(filter.limit).push(FIT).push(FITTING);
+        query
+            .push(" order by ")
+            .push(order)
+            .push("f.id desc limit ")
+            .push_bind(filter.limit)
+            .push(FIT)
+            .push_split(FITTING);
         query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
         let rows = query.finish().rows().await?;
         read.end().await?;
@@ -197,12 +208,14 @@ impl Store {
             read.query(PROFILE_BOTH).bind(tenant.as_str()).bind(MOST_OF_PROFILE as i64).all().await?;
         let mut found = search(read.query(SEARCH_BOTH), tenant, terms, None).await?;
         found.retain(|fact| profile.iter().all(|told| told.id != fact.id));
-        if profile.is_empty() && found.is_empty() && !read.query(HAS_ANY).bind(tenant.as_str()).scalar::<bool>().await?
-        {
+        let has_any = !profile.is_empty()
+            || !found.is_empty()
+            || read.query(HAS_ANY).bind(tenant.as_str()).scalar::<bool>().await?;
+        if !has_any {
             self.without_facts.remember(tenant.as_str(), now);
         }
         read.end().await?;
-        Ok(Recalled { profile, found })
+        Ok(Recalled { profile, found, has_any })
     }
 
     /// The facts of a collection and those below it, of any collection where none is named, in whose text one of the terms is,

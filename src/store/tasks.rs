@@ -22,7 +22,7 @@ use crate::base::id::Scope;
 use crate::domain::task::{Task, TaskStatus, exported_id};
 use crate::domain::trigger::Trigger;
 use crate::store::approvals::close_questions;
-use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
+use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED, fitting};
 use crate::store::db::text::text;
 use crate::store::db::{Db, connection, sqlite_batch};
 use crate::store::events::closing::FORGET_TASK;
@@ -78,7 +78,7 @@ pub(super) const LISTED: &str = sql!(SELECT_TASK, "where t.id in ");
 const MEASURED: &str = "with page as materialized (
     select t.id, octet_length(cast(t.spec as text)) + coalesce(octet_length(t.status_reason), 0) as bytes
       from tasks t where true";
-const FITTING: &str = sql!(SELECT_TASK, "join fit on fit.id = t.id");
+const FITTING: Split = fitting!(SELECT_TASK, "t.id");
 
 impl Store {
     /// Whether all tasks are of one tenant, or there is none: what the first and the last of an index say.
@@ -188,7 +188,13 @@ impl Store {
         if let Some(before) = filter.before {
             query.push(" and t.id < ").push_bind(before);
         }
-        query.push(" order by ").push(order).push("t.id desc limit ").push_bind(filter.limit).push(FIT).push(FITTING);
+        query
+            .push(" order by ")
+            .push(order)
+            .push("t.id desc limit ")
+            .push_bind(filter.limit)
+            .push(FIT)
+            .push_split(FITTING);
         query.push(BOUND).push_bind(bound).push(IN_ORDER);
         let rows = query.finish().rows().await?;
         read.end().await?;

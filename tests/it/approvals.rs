@@ -9,6 +9,7 @@ mod grants;
 pub mod harness;
 mod held;
 mod links;
+mod of_steps;
 mod overrides;
 mod page;
 mod record;

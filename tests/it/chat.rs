@@ -10,6 +10,7 @@ use reveille::domain::conversation::REMEMBERED;
 use reveille::ports::egress::operator_client;
 use serde_json::{Value, json};
 
+use crate::support::api::Api;
 use crate::support::binary::Service;
 use crate::support::postgres::Database;
 use crate::support::talking_model::{TOKEN, TalkingModel};
@@ -324,8 +325,9 @@ async fn flight_is_booked(model: &TalkingModel, mut service: Service) {
     let input = &waiting["input_request"];
     assert_eq!((&input["agent_name"], &input["awaited"]), (&json!("FlightAgent"), &json!(["destination"])));
     assert_eq!(input["values"], json!({ "origin": "SFO" }));
-    let (_, pool) = client.ask(Method::GET, "/v1/runs?state=waiting_for_input", None).await;
-    assert_eq!(pool["items"][0]["id"], json!(run_id));
+    let (_, pool) = client.ask(Method::GET, "/v1/agents/suspended?tenant_id=ann", None).await;
+    let entry = &pool["items"][0];
+    assert_eq!((&entry["id"], &entry["state"]), (&json!(run_id), &json!("waiting_for_input")), "{pool:#}");
 
     let client = reborn().await;
     let (status, asked_back) = client.say("where to?", Some(&id)).await;
@@ -345,7 +347,20 @@ async fn flight_is_booked(model: &TalkingModel, mut service: Service) {
     let (_, question) = client.ask(Method::GET, &path, None).await;
     assert_eq!((&question["agent_name"], &question["delegation_chain"]), (&json!("pay"), &json!(["FlightAgent"])));
     assert_eq!((&question["kind"], &question["source"]), (&json!("approval"), &json!("chat")));
+    // one that is paused takes no answer, wherever it comes from, and goes on waiting when it is resumed
+    let of_run = format!("/v1/agents/suspended/{run_id}");
+    let (status, paused) = client.ask(Method::POST, &format!("{of_run}/pause"), None).await;
+    assert_eq!((status, &paused["agents"][0]["delegation_chain"]), (200, &json!(["FlightAgent"])), "{paused:#}");
+    assert!(paused["paused_at"].is_string() && paused["resumes_at"].is_string(), "{paused:#}");
+    let client = reborn().await;
     let decision = json!({ "decision": "approve", "digest": question["digest"] });
+    let (status, refused) = client.ask(Method::POST, &format!("{path}/decision"), Some(decision.clone())).await;
+    assert_eq!(status, 409, "{refused:#}");
+    assert!(refused["detail"].as_str().unwrap().contains("it has to be resumed first"), "{refused:#}");
+    let (_, explained) = client.ask(Method::GET, &format!("/v1/runs/{run_id}/explain"), None).await;
+    assert!(explained.to_string().contains("It is paused: until somebody resumes it"), "{explained:#}");
+    let (status, resumed) = client.ask(Method::POST, &format!("{of_run}/resume"), None).await;
+    assert_eq!((status, &resumed["paused_at"]), (200, &Value::Null), "{resumed:#}");
     assert_eq!(client.ask(Method::POST, &format!("{path}/decision"), Some(decision)).await.0, 200);
     let client = reborn().await;
     let run = client.until_run(&run_id, "succeeded").await;
@@ -595,4 +610,70 @@ async fn on_sqlite_a_later_run_knows_what_was_extracted_from_an_earlier_one() {
 async fn on_postgres_a_later_run_knows_what_was_extracted_from_an_earlier_one() {
     let (model, database) = (TalkingModel::start().await, Database::empty().await);
     later_run_knows_what_was_extracted(&model, model.service(Some(&database.url))).await;
+}
+
+/// A fact is found by its meaning, of its own tenant alone, as it is true now, and by its words where nothing makes vectors.
+async fn fact_is_found_by_its_meaning(model: &TalkingModel, mut service: Service) {
+    service = service.with("REVEILLE_MEMORY__EMBEDDING_MODEL", "main");
+    service.start().await;
+    let client = ChatClient::of(&service);
+    let note = async |tenant: &str, text: &str| {
+        let (status, noted) =
+            client.ask(Method::POST, "/v1/facts", Some(json!({ "tenant_id": tenant, "text": text }))).await;
+        assert_eq!(status, 201, "{noted:#}");
+        id_of(&noted["id"])
+    };
+    let embedded = async |count: f64| {
+        let begun = Instant::now();
+        let api = Api::new(&client.url, TOKEN);
+        while api.metric("reveille_embedded_facts_total").await < count {
+            assert!(begun.elapsed() < PATIENCE, "no vectors were made");
+            pause(LOOK).await;
+        }
+    };
+    let told = async |tenant: &str, message: &str| id_of(&client.say_as(tenant, message).await.1["response"]);
+    let automobile = note("ann", "Drives an old automobile.").await;
+    note("ann", "Owns a flat in Graz.").await;
+    note("bob", "Sold the automobile.").await;
+    embedded(3.0).await;
+    let of_ann = told("ann", "What do you know of my car?").await;
+    assert!(of_ann.contains("- Drives an old automobile.") && !of_ann.contains("Graz"), "{of_ann}");
+    assert!(!of_ann.contains("Sold"), "{of_ann}");
+    assert!(!told("ann", "What do you know of my teeth?").await.contains("- "), "nothing is near it");
+
+    let correction = json!({ "text": "Walks to work." });
+    let (status, _) = client.ask(Method::PATCH, &format!("/v1/facts/{automobile}"), Some(correction)).await;
+    assert_eq!(status, 200);
+    embedded(4.0).await;
+    assert!(!told("ann", "What do you know of my car?").await.contains("- "), "it is not true any more");
+
+    // one that is refused keeps no other from having a vector
+    note("ann", "An unwelcome text.").await;
+    note("ann", "Repairs every bicycle.").await;
+    embedded(5.0).await;
+    assert!(told("ann", "What do you know of my car?").await.contains("- Repairs every bicycle."));
+
+    model.stop_embedding();
+    note("ann", "Sails a boat.").await;
+    let api = Api::new(&client.url, TOKEN);
+    let begun = Instant::now();
+    while api.metric("reveille_embedding_failures_total").await < 1.0 {
+        assert!(begun.elapsed() < PATIENCE, "the failure is not counted");
+        pause(LOOK).await;
+    }
+    let by_words = told("ann", "What do you know of Graz, and of my car?").await;
+    assert!(by_words.contains("- Owns a flat in Graz."), "{by_words}");
+    service.kill().await;
+}
+
+#[tokio::test]
+async fn on_sqlite_a_fact_is_found_by_its_meaning() {
+    let model = TalkingModel::start().await;
+    fact_is_found_by_its_meaning(&model, model.service(None)).await;
+}
+
+#[tokio::test]
+async fn on_postgres_a_fact_is_found_by_its_meaning() {
+    let (model, database) = (TalkingModel::start().await, Database::empty().await);
+    fact_is_found_by_its_meaning(&model, model.service(Some(&database.url))).await;
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use reveille::app::validate;
+use reveille::app::{AppAdditions, validate};
 use reveille::base::clock::{Clock, machine_now, to_delta};
 use reveille::config::{Config, Environment, keys};
 use toml::{Table, Value};
@@ -112,7 +112,7 @@ proptest! {
             compute(&loaded.config);
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             let _entered = runtime.enter();
-            if let Err(faults) = validate(&loaded.config, Path::new("/nowhere"), &Clock::system(), &[]) {
+            if let Err(faults) = validate(&loaded.config, Path::new("/nowhere"), &Clock::system(), AppAdditions::default()) {
                 prop_assert!(!faults.is_empty());
             }
         }

@@ -79,6 +79,18 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
     ),
     ("budget_tokens", &[], "tokens", "Nothing; what calls of models under budgets of a day take."),
     ("events_unread", &[], "entries", "Grows: the matcher does not keep up; add an instance, or look at `/readyz`."),
+    (
+        "embedded_facts",
+        &[],
+        "facts",
+        "Nothing; the pace at which vectors of facts are made (`[memory] embedding_model`).",
+    ),
+    (
+        "embedding_failures",
+        &[],
+        "batches",
+        "Grows: the endpoint of `[memory] embedding_model` does not answer, or not in time; the log says why. Facts are found by their words.",
+    ),
     ("extractions", &[], "runs", "Nothing; the pace at which ended runs are read for facts (`[memory] model`)."),
     (
         "extraction_failures",

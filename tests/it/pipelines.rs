@@ -2,6 +2,7 @@
 //! task is saved, trials, and the life of a run that waits for completion.
 
 mod appends;
+mod asking;
 mod counts;
 mod dry_run;
 pub mod harness;

@@ -52,8 +52,10 @@ impl ToolRunner<'_> {
         let level = tool.output_level().and_then(|_| OutputLevel::take_from(&mut call.arguments));
         let context = self.context(turn, &call, self.time_limit);
         let called = self.with_retries(turn, &call, tool);
+        // none is kept in which there is a secret, so it is taken out afterwards
         let fetched = self.results.known_or(tool, &context, &call.arguments, called).await?;
-        Ok(FetchedOutput { level, ..fetched })
+        let output = self.known.clean_output(fetched.output).await;
+        Ok(FetchedOutput { output, level, at: fetched.at })
     }
 
     async fn with_retries(&self, turn: i64, call: &ToolCall, tool: &Registered) -> Result<ToolOutput, ToolError> {
@@ -87,7 +89,11 @@ impl ToolRunner<'_> {
         tool: &Registered,
         arguments: &Value,
     ) -> Result<ToolOutput, ToolError> {
-        self.limited(limit, tool.tool.call(&context, arguments.clone())).await
+        let called = self.limited(limit, tool.tool.call(&context, arguments.clone())).await;
+        match called {
+            Ok(output) => Ok(output),
+            Err(error) => Err(self.known.clean_error(error).await),
+        }
     }
 
     /// Something of a tool, within a time. A panic in it is that tool's failure, not the run's.

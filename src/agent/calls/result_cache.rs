@@ -92,7 +92,8 @@ impl ResultCache {
             return Ok(fetched);
         }
         let fetched = FetchedOutput { output: call.await?, at: context.clock.now(), level: None };
-        if let Some(cacheable) = cacheable {
+        // what a tool has found with a credential that its definition does not name holds no longer than that
+        if let Some(cacheable) = cacheable.filter(|_| !context.credentials.is_used()) {
             // all of it is kept, and not its text alone
             let written = fetched.written();
             if !context.known.finds(&written).await {

@@ -103,9 +103,14 @@ pub trait AgentStore: Send + Sync {
         Box::pin(std::future::ready(()))
     }
 
-    /// The questions that were put about calls of a turn of this run. Here and below: where nobody can be asked, none.
+    /// The questions that were put about calls of a turn of this run. Here and below: a store that keeps no questions has none.
     fn approvals(&self, _turn: i64) -> BoxFuture<'_, Result<Vec<Approval>, AppendError>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    /// Whether the run may wait for people, beside those of its tenant that do.
+    fn may_suspend(&self) -> BoxFuture<'_, Result<bool, AppendError>> {
+        Box::pin(std::future::ready(Ok(true)))
     }
 
     /// Marks that an approved call, which has this digest now, is about to be executed.

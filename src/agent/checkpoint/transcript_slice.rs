@@ -221,6 +221,10 @@ impl AgentStore for TranscriptSlice {
         self.run.store.approvals(turn)
     }
 
+    fn may_suspend(&self) -> BoxFuture<'_, Result<bool, AppendError>> {
+        self.run.store.may_suspend()
+    }
+
     fn begin<'a>(&'a self, approval: Uuid, digest: &'a str) -> BoxFuture<'a, Result<Begun, AppendError>> {
         self.run.store.begin(approval, digest)
     }

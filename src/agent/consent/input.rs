@@ -11,8 +11,8 @@ use crate::domain::approval::{
     Proposal, QuestionKind,
 };
 use crate::domain::run::{RunError, ToolCall};
+use crate::ports::tool::ToolError;
 use crate::ports::tool::registry::Registered;
-use crate::ports::tool::{ToolError, ToolFailure};
 
 /// The code of a run whose agent takes other fields than when a person was asked for them.
 pub const SCHEMA_CHANGED: &str = "schema_changed";
@@ -50,14 +50,8 @@ impl Consent<'_> {
         let steps = tool.tool.input_steps(&call.arguments);
         let form = self.compute.run_if_costly(self.tenant, steps, move || form.input(&arguments)).await;
         let form = form.map_err(|panicked| RunError::fail("panicked", panicked.to_string()))?;
-        match (form, self.asking) {
-            (None, _) => ready(),
-            (Some(form), None) => Ok(InputVerdict::Refused(nobody_to_ask(&form))),
-            (Some(form), Some(asking)) => {
-                let question = self.input_question((turn, id), call, tool, form, asking.source);
-                Ok(InputVerdict::Ask(Box::new(Approval { task_id: asking.task_id, ..question })))
-            }
-        }
+        let Some(form) = form else { return ready() };
+        Ok(InputVerdict::Ask(Box::new(self.input_question((turn, id), call, tool, form))))
     }
 
     /// A call for which a person was asked.
@@ -90,14 +84,7 @@ impl Consent<'_> {
         Ok(InputVerdict::Ready { call: ToolCall { arguments, ..call.clone() }, notice, begun })
     }
 
-    fn input_question(
-        &self,
-        (turn, id): (i64, Uuid),
-        call: &ToolCall,
-        tool: &Registered,
-        form: InputForm,
-        source: &str,
-    ) -> Approval {
+    fn input_question(&self, (turn, id): (i64, Uuid), call: &ToolCall, tool: &Registered, form: InputForm) -> Approval {
         let definition = tool.definition();
         let settings = self.policy.settings();
         let proposal = Proposal {
@@ -115,7 +102,7 @@ impl Consent<'_> {
             reason_codes: Vec::new(),
             options: vec![ApprovalChoice::Edit, ApprovalChoice::Cancel],
             allow_modification: true,
-            source: source.to_owned(),
+            source: self.asking.source.to_owned(),
             delegation_chain: self.chain.to_vec(),
             on_expiry: settings.on_expiry,
             approvers: 1,
@@ -125,7 +112,7 @@ impl Consent<'_> {
             precheck: None,
             timeout_seconds: settings.timeout_minutes * 60,
         };
-        Approval::asked((id, Uuid::nil()), self.identity(turn, call), None, proposal, self.clock.now())
+        Approval::asked((id, Uuid::nil()), self.identity(turn, call), self.asking.task_id, proposal, self.clock.now())
     }
 }
 
@@ -136,11 +123,4 @@ fn given(arguments: &Value, asked: &Value) -> Value {
         .filter(|(name, value)| asked.get(name) != Some(value))
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect()
-}
-
-/// Refuses a call that lacks something where nobody can be asked for it.
-fn nobody_to_ask(form: &InputForm) -> ToolError {
-    let more = if form.description.is_empty() { String::new() } else { format!(" {}", form.description) };
-    let message = format!("nobody can be asked here: {}{more}", form.question);
-    ToolError::for_model(ToolFailure::InvalidParameters, "input_required", message)
 }

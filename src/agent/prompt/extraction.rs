@@ -17,6 +17,7 @@ use crate::base::template::untrusted::{RULE, fenced};
 use crate::domain::memory::{Fact, FactOrigin, MESSAGE_READ, NewFact, checked_collection, checked_text, has_sentence};
 use crate::domain::run::TranscriptMessage;
 use crate::domain::run::transcript::TranscriptEntry;
+use crate::ports::llm::openai::embedding::MOST_DIMENSIONS;
 use crate::ports::llm::{ModelRequest, OfferedTools, ToolChoice};
 use crate::ports::tool::builtin::ask_user::ASK_USER;
 use crate::ports::tool::builtin::memory::FORGET;
@@ -58,17 +59,32 @@ pub struct MemorySettings {
     pub timeout_seconds: u64,
     /// Most that a tenant may spend on it within an hour.
     pub max_usd_per_hour: f64,
+    /// The model that makes vectors of facts and messages, one of `[llm.models]`; absent: facts are found by their words alone.
+    pub embedding_model: Option<String>,
+    /// Length of the vectors; absent: as the model makes them.
+    pub embedding_dimensions: Option<u32>,
+    /// How near a fact has to be to a message, from 0 to 1.
+    pub min_similarity: f64,
 }
 
 impl Default for MemorySettings {
     fn default() -> MemorySettings {
-        MemorySettings { model: None, max_tokens: 1_000, timeout_seconds: 60, max_usd_per_hour: 0.1 }
+        MemorySettings {
+            model: None,
+            max_tokens: 1_000,
+            timeout_seconds: 60,
+            max_usd_per_hour: 0.1,
+            embedding_model: None,
+            embedding_dimensions: None,
+            min_similarity: 0.3,
+        }
     }
 }
 
 impl MemorySettings {
-    /// Adds what makes no sense; pointers begin with `/memory`. `models`: the names of `[llm.models]`.
-    pub fn check(&self, models: &[&str], faults: &mut ValidationErrors) {
+    /// Adds what makes no sense; pointers begin with `/memory`. `models`: the names of `[llm.models]`; `embedders`: those of them
+    /// whose provider makes vectors.
+    pub fn check(&self, models: &[&str], embedders: &[&str], faults: &mut ValidationErrors) {
         let mut expect = |fine: bool, key: &str, right: String| {
             if !fine {
                 faults.add(format!("/memory/{key}"), format!("must be {right}"));
@@ -80,11 +96,24 @@ impl MemorySettings {
             "timeout_seconds",
             format!("from 1 to {MOST_SECONDS}"),
         );
+        let fits = self.embedding_dimensions.is_none_or(|number| (1..=MOST_DIMENSIONS).contains(&number));
+        expect(fits, "embedding_dimensions", format!("from 1 to {MOST_DIMENSIONS}"));
+        expect((0.0..=1.0).contains(&self.min_similarity), "min_similarity", "from 0 to 1".to_owned());
         let dollars = (0.0..=MOST_DOLLARS).contains(&self.max_usd_per_hour);
         expect(dollars, "max_usd_per_hour", format!("from 0 to {MOST_DOLLARS}"));
         if let Some(model) = self.model.as_deref().filter(|model| !models.contains(model)) {
             let near = did_you_mean(model, models.iter().copied());
             faults.add("/memory/model", format!("no model `{model}` in [llm.models]{near}"));
+        }
+        if let Some(model) = self.embedding_model.as_deref().filter(|model| !embedders.contains(model)) {
+            let why = match models.contains(&model) {
+                true => format!("the provider of the model `{model}` makes no vectors; one of `openai` does"),
+                false => {
+                    let near = did_you_mean(model, embedders.iter().copied());
+                    format!("no model `{model}` in [llm.models]{near}")
+                }
+            };
+            faults.add("/memory/embedding_model", why);
         }
     }
 
@@ -368,7 +397,7 @@ mod tests {
     fn settings_have_their_bounds() {
         let faults = |settings: MemorySettings| {
             let mut faults = ValidationErrors::new();
-            settings.check(&["main", "small"], &mut faults);
+            settings.check(&["main", "small"], &["small"], &mut faults);
             faults.0.into_iter().map(|fault| format!("{}: {}", fault.pointer, fault.message)).collect::<Vec<_>>()
         };
         assert_eq!(faults(MemorySettings::default()), [] as [&str; 0]);
@@ -377,18 +406,34 @@ mod tests {
             max_tokens: MOST_TOKENS,
             timeout_seconds: MOST_SECONDS,
             max_usd_per_hour: MOST_DOLLARS,
+            embedding_model: Some("small".into()),
+            embedding_dimensions: Some(MOST_DIMENSIONS),
+            min_similarity: 1.0,
         };
         assert_eq!(faults(most), [] as [&str; 0]);
-        let wrong =
-            MemorySettings { model: Some("smal".into()), max_tokens: 49, timeout_seconds: 0, max_usd_per_hour: -1.0 };
+        let wrong = MemorySettings {
+            model: Some("smal".into()),
+            max_tokens: 49,
+            timeout_seconds: 0,
+            max_usd_per_hour: -1.0,
+            embedding_model: Some("main".into()),
+            embedding_dimensions: Some(0),
+            min_similarity: 1.5,
+        };
         assert_eq!(
             faults(wrong),
             [
                 "/memory/max_tokens: must be from 50 to 10000",
                 "/memory/timeout_seconds: must be from 1 to 600",
+                "/memory/embedding_dimensions: must be from 1 to 4096",
+                "/memory/min_similarity: must be from 0 to 1",
                 "/memory/max_usd_per_hour: must be from 0 to 1000000",
                 "/memory/model: no model `smal` in [llm.models]; did you mean `small`?",
+                "/memory/embedding_model: the provider of the model `main` makes no vectors; one of `openai` does",
             ]
         );
+        let unknown = MemorySettings { embedding_model: Some("smal".into()), ..MemorySettings::default() };
+        let told = "/memory/embedding_model: no model `smal` in [llm.models]; did you mean `small`?";
+        assert_eq!(faults(unknown), [told]);
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::agent::context::ContextWindow;
-use crate::agent::request::{AgentRequest, CHAT};
+use crate::agent::request::AgentRequest;
 use crate::base::template::untrusted::{self, RULE};
 use crate::domain::conversation::HISTORY;
 use crate::domain::memory::recall::{BEGINNING, told};
@@ -42,7 +42,7 @@ pub(in crate::agent) async fn memory_of(
 /// The words of a person among all that a run with these entries has read. They are all of it in the first message of a
 /// conversation, as long as no tool has answered with more.
 pub(in crate::agent) fn person_words(incoming: &AgentRequest, entries: &[TranscriptEntry]) -> PersonWords {
-    let is_chat = incoming.delegation.is_none() && incoming.asking.as_ref().is_some_and(|asking| asking.source == CHAT);
+    let is_chat = incoming.is_chat();
     PersonWords {
         message: is_chat.then(|| Arc::from(incoming.text.as_str())),
         is_all: is_chat && !entries.iter().any(|entry| is_from_outside(&entry.message)),

@@ -10,20 +10,24 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::app::{App, Extras};
+use crate::base::metrics::Metrics;
 use crate::base::secret::{Secret, SecretUrl};
 use crate::base::token::{TokenKind, TokenText};
 use crate::bench::env::{self};
 use crate::bench::process::PartProcess;
 use crate::bench::servers::set_model;
 use crate::bench::{Asked, BenchEnv, Part, Said, Where};
+use crate::config::{Config, Environment};
 use crate::ports::egress;
+use crate::telemetry::{self, Telemetry};
 
 /// The longest that a call may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Becomes the service: as it is without configuration, but for the admin's token and its model.
-pub async fn serve(asked: &Asked) -> anyhow::Result<App> {
-    let mut config = env::default_config(SecretUrl::new(asked.url.clone()), Path::new(&asked.dir));
+/// Becomes the service: as it is without configuration, but for what was asked for, the admin's token and its model.
+pub async fn serve(asked: &Asked) -> anyhow::Result<(App, Option<Telemetry>)> {
+    let mut config = Config::read("the measurement", &asked.toml, &Environment::of(&[]))?.config;
+    env::set_place(&mut config, SecretUrl::new(asked.url.clone()), Path::new(&asked.dir));
     config.server.admin_token = Some(Secret::new(asked.admin_token.clone()));
     if let Some(base_url) = &asked.model {
         set_model(&mut config, base_url.clone());
@@ -32,7 +36,10 @@ pub async fn serve(asked: &Asked) -> anyhow::Result<App> {
         config.bus.url = SecretUrl::new(url.clone());
         config.bus.stream_prefix.clone_from(prefix);
     }
-    App::start(&config, Extras::default(), |_| {}).await
+    let metrics = Metrics::new();
+    let telemetry = (!asked.toml.is_empty()).then(|| telemetry::start(&config.telemetry, &metrics));
+    let app = App::start(&config, Extras { metrics, ..Extras::default() }, |_| {}).await?;
+    Ok((app, telemetry))
 }
 
 /// The running process. It is killed when this is dropped.
@@ -52,19 +59,30 @@ pub struct BenchTenant {
 impl BenchService {
     /// Starts it with the default configuration, without a model.
     pub async fn start(at: &Where, place: &BenchEnv) -> anyhow::Result<BenchService> {
-        BenchService::start_as(at, place, None).await
+        BenchService::start_as(at, place, None, String::new()).await
     }
 
     /// Starts it with the default configuration, and a model whose API begins there.
     pub async fn start_with_model(at: &Where, place: &BenchEnv, model: String) -> anyhow::Result<BenchService> {
-        BenchService::start_as(at, place, Some(model)).await
+        BenchService::start_as(at, place, Some(model), String::new()).await
     }
 
-    async fn start_as(at: &Where, place: &BenchEnv, model: Option<String>) -> anyhow::Result<BenchService> {
+    /// Starts it with this configuration, in TOML, but for where its data is.
+    pub async fn start_configured(at: &Where, place: &BenchEnv, toml: String) -> anyhow::Result<BenchService> {
+        BenchService::start_as(at, place, None, toml).await
+    }
+
+    async fn start_as(
+        at: &Where,
+        place: &BenchEnv,
+        model: Option<String>,
+        toml: String,
+    ) -> anyhow::Result<BenchService> {
         let token = TokenText::new(TokenKind::Admin).expose().to_owned();
         let asked = Asked {
             url: place.config.database.url.expose().to_owned(),
             dir: place.dir.display().to_string(),
+            toml,
             admin_token: token.clone(),
             model,
             redis: place.redis().map(|(url, prefix)| (url.to_owned(), prefix.to_owned())),

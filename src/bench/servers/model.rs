@@ -19,6 +19,10 @@ pub const TURNS: usize = 3;
 const RESULT: &[u8] = br#""role":"tool""#;
 /// Stands in a request whose answer is to be streamed.
 const STREAMED: &[u8] = br#""stream":true"#;
+/// Stands in each request but those for vectors.
+const MESSAGES: &[u8] = br#""messages":"#;
+/// Dimensions of a vector, as many as common models make.
+const DIMENSIONS: usize = 1_536;
 const ANSWER: &str = "It is noon in one place and evening in the other.";
 
 /// Listens until it is dropped.
@@ -84,6 +88,9 @@ impl ModelServer {
 
 impl ModelState {
     async fn answer(&self, call: ServerCall) -> Response<String> {
+        if count(&call.body, MESSAGES) == 0 {
+            return typed("application/json", vectors(&call.body));
+        }
         if self.recording.load(Ordering::Acquire) {
             self.recorded.lock().expect("bench lock").push(call.body.clone());
         }
@@ -100,14 +107,28 @@ impl ModelState {
             }
         }
         let (message, reason) = message(turn);
-        let (kind, body) = match count(&call.body, STREAMED) > 0 {
-            true => ("text/event-stream", streamed(message, reason)),
-            false => ("application/json", whole(message, reason)),
-        };
-        let mut response = Response::new(body);
-        response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
-        response
+        match count(&call.body, STREAMED) > 0 {
+            true => typed("text/event-stream", streamed(message, reason)),
+            false => typed("application/json", whole(message, reason)),
+        }
     }
+}
+
+fn typed(kind: &'static str, body: String) -> Response<String> {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+    response
+}
+
+/// A vector of each text, which are all of about the same meaning.
+fn vectors(body: &[u8]) -> String {
+    let asked: Value = serde_json::from_slice(body).unwrap_or_default();
+    let texts = asked["input"].as_array().map_or(1, Vec::len);
+    let vector =
+        |text: usize| -> Vec<f64> { (0..DIMENSIONS).map(|at| 1.0 + ((at + text) % 7) as f64 / 100.0).collect() };
+    let data: Vec<Value> =
+        (0..texts).map(|at| json!({ "object": "embedding", "index": at, "embedding": vector(at) })).collect();
+    json!({ "object": "list", "data": data, "usage": { "prompt_tokens": 10, "total_tokens": 10 } }).to_string()
 }
 
 /// Makes this the model of a service.

@@ -65,6 +65,9 @@ pub struct Args {
     /// Runs that are stored in list_runs_1m and stats_1m [default: 1000000]
     #[arg(long, value_name = "N")]
     stored_runs: Option<usize>,
+    /// Facts that are stored in recall_1m [default: 1000000]
+    #[arg(long, value_name = "N")]
+    stored_facts: Option<usize>,
     /// Tasks that are due at one instant in herd [default: 200000]
     #[arg(long, value_name = "N")]
     herd: Option<usize>,
@@ -174,6 +177,8 @@ impl Args {
             single_task_seconds: or(self.single_task_seconds, usual.single_task_seconds),
             stored_tasks: or(self.stored_tasks, usual.stored_tasks).max(10),
             stored_runs: or(self.stored_runs, usual.stored_runs).max(100),
+            stored_facts: or(self.stored_facts, usual.stored_facts).max(100),
+            facts_of_one: usual.facts_of_one,
             herd: or(self.herd, usual.herd),
             idle_seconds: or(self.idle_seconds, usual.idle_seconds),
             creates: or(self.creates, usual.creates),

@@ -112,7 +112,8 @@ async fn run_checks(loaded: &Loaded, ask: bool) -> Vec<Finding> {
     let config = &loaded.config;
     let data_dir = Path::new(&config.server.data_dir);
     let mut findings = vec![Finding::ok("configuration", loaded.origin())];
-    let faults = app::validate(config, data_dir, &Clock::system(), &[]).err().unwrap_or_default();
+    let faults =
+        app::validate(config, data_dir, &Clock::system(), app::AppAdditions::default()).err().unwrap_or_default();
     findings.extend(sections(loaded, &faults));
     findings.extend(zones::all(&config.time, machine_now()));
     findings.push(place::data_dir(data_dir));

@@ -18,6 +18,8 @@ pub const MOST_OF_PROFILE: usize = 20;
 pub const RECALLED_CHARS: usize = 4_000;
 /// How the words about facts begin. No fact can begin so: each is a line behind a dash.
 pub const BEGINNING: &str = "Noted ";
+/// How little the first places of a list count before the others.
+const RANK_CONSTANT: f64 = 60.0;
 /// Shortest word by which facts are searched.
 const SHORTEST: usize = 3;
 /// Characters of which sentences are made whatever they are about.
@@ -27,8 +29,7 @@ const STEM: usize = 6;
 
 /// The terms by which facts are searched for a message: at most [`TERMS`], those first that say most.
 pub fn terms(message: &str) -> Vec<String> {
-    let beginning: String = message.chars().take(MESSAGE_READ).collect();
-    let text = folded(&beginning);
+    let text = folded(&beginning(message));
     let mut words: Vec<(usize, String)> = Vec::new();
     let mut pairs: Vec<(usize, String)> = Vec::new();
     for word in text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()) {
@@ -50,6 +51,25 @@ pub fn terms(message: &str) -> Vec<String> {
     let step = pairs.len().div_ceil(room.max(1)).max(1);
     terms.extend(pairs.into_iter().step_by(step).take(room));
     terms
+}
+
+/// The beginning of a message, by which facts are looked for.
+pub fn beginning(message: &str) -> String {
+    message.chars().take(MESSAGE_READ).collect()
+}
+
+/// Facts that were found by their words and by their meaning, each once, in one order: by the places that they have in both lists
+/// (reciprocal rank fusion: Cormack, Clarke and Büttcher, SIGIR 2009).
+pub fn fused(by_words: Vec<Fact>, by_meaning: Vec<Fact>) -> Vec<Fact> {
+    let place = |list: &[Fact], fact: &Fact| list.iter().position(|other| other.id == fact.id);
+    let score = |fact: &Fact| {
+        let places = [place(&by_words, fact), place(&by_meaning, fact)];
+        places.into_iter().flatten().map(|place| 1.0 / (RANK_CONSTANT + place as f64)).sum::<f64>()
+    };
+    let others = by_meaning.iter().filter(|fact| place(&by_words, fact).is_none());
+    let mut scored: Vec<(f64, Fact)> = by_words.iter().chain(others).map(|fact| (score(fact), fact.clone())).collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0));
+    scored.into_iter().map(|(_, fact)| fact).collect()
 }
 
 /// Terms without those that come again, the weightiest first, and of equals the first.
@@ -128,6 +148,15 @@ mod tests {
         let mixed = terms("Flug nach 格拉茨 heute");
         assert_eq!(mixed, ["heute", "flug", "nach", "格拉", "拉茨"]);
         assert!(terms(&format!("{} hidden", "x ".repeat(MESSAGE_READ))).is_empty(), "the beginning is searched");
+    }
+
+    #[test]
+    fn facts_found_twice_come_before_those_found_once_and_none_comes_twice() {
+        let fact = |number: u128| Fact { id: uuid::Uuid::from_u128(number), ..said("x") };
+        let list = |numbers: &[u128]| numbers.iter().map(|number| fact(*number)).collect::<Vec<_>>();
+        assert_eq!(fused(list(&[1, 2, 3]), list(&[3, 4])), list(&[3, 1, 2, 4]));
+        assert_eq!(fused(list(&[]), list(&[2, 1])), list(&[2, 1]));
+        assert_eq!(fused(list(&[2, 1]), list(&[])), list(&[2, 1]));
     }
 
     #[test]

@@ -59,6 +59,15 @@ macro_rules! task_fields {
         }
 
         impl Spec {
+            /// Whether a run that waits counts as running. One of a pipeline that stores values does: what it has read of them is
+            /// to be the newest when it goes on.
+            pub fn overlap_counts_waiting(&self) -> bool {
+                let steps = self.action.config.get("steps").and_then(serde_json::Value::as_array);
+                let stores = |step: &serde_json::Value| step.get("store").is_some_and(|store| !store.is_null());
+                self.trigger.overlap_counts_waiting()
+                    || self.executor == "pipeline" && steps.into_iter().flatten().any(stores)
+            }
+
             /// The flags of each listed field, in the order of the list.
             pub const FLAGS: &'static [&'static [Flag]] = &[$(<$field as TaskField>::FLAGS),+];
 

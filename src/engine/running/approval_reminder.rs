@@ -72,10 +72,12 @@ pub fn due(approvals: &[Approval], settings: &Settings, now: DateTime<Utc>) -> D
     due
 }
 
-/// The instant after this share of the time that there is to answer, in whole milliseconds.
+/// The instant after this share of the time that there is to answer, in whole milliseconds. It is counted from the end: a time for
+/// which the run was paused is none of it.
 fn instant(asked: &Approval, share: f64) -> DateTime<Utc> {
-    let span = (asked.expires_at - asked.created_at).num_milliseconds().max(0) as f64;
-    asked.created_at + TimeDelta::milliseconds((span * share) as i64)
+    let given = i64::try_from(asked.proposal.timeout_seconds).unwrap_or(i64::MAX).saturating_mul(1_000);
+    let span = (asked.expires_at - asked.created_at).num_milliseconds().clamp(0, given);
+    asked.expires_at - TimeDelta::milliseconds(span - (span as f64 * share) as i64)
 }
 
 /// Recipients that have to be asked by now besides the owner, and whether the reminder is theirs, too. Nobody stands in
@@ -112,6 +114,9 @@ impl ApprovalReminder {
         match self.store.settle_waiting(run_id, &attend).await {
             Ok(Attended::Expired) => tracing::warn!(%run_id, "nobody approved in time, the run has expired"),
             Ok(Attended::Woken) => tracing::info!(%run_id, "a run that waited for people goes on"),
+            Ok(Attended::Resumed) => {
+                tracing::info!(%run_id, "a run that was paused as long as may be waits for people again")
+            }
             Ok(Attended::Waits | Attended::Gone) | Err(StoreError::NotFound) => {}
             Err(error) => return Err(error),
         }
@@ -210,6 +215,15 @@ mod tests {
         assert_eq!(line("08:15"), (Some(1), false, false, "08:27:00".into()));
         assert_eq!(line("08:27"), (Some(2), false, false, "08:30:00".into()));
         assert_eq!(line("08:29"), (Some(2), false, false, "08:30:00".into()));
+    }
+
+    #[test]
+    fn time_for_which_a_run_was_paused_is_no_time_to_answer() {
+        let resumed = vec![question("pay 5", at("08:00"), at("20:30"))];
+        let line = |now| line(&resumed, &escalating(), now);
+        assert_eq!(line("20:10"), (None, false, false, "20:15:00".into()));
+        assert_eq!(line("20:15"), (Some(1), false, false, "20:18:00".into()));
+        assert_eq!(line("20:27"), (Some(2), true, true, "20:30:00".into()));
     }
 
     #[test]

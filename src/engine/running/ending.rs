@@ -126,7 +126,7 @@ impl RunEnding<'_> {
         Ok(Finish {
             usage: self.usage,
             execution_ms: self.ran.as_millis() as i64,
-            overlap_counts_waiting: self.task.is_some_and(|task| task.spec.trigger.overlap_counts_waiting()),
+            overlap_counts_waiting: self.task.is_some_and(|task| task.spec.overlap_counts_waiting()),
             ..Finish::of(self.lease, self.run.task_id, RunState::Running.on(event)?)
         })
     }

@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 
 use crate::agent::{ChannelLimits, LoopStopReason, RunSlot, StopSignal};
 use crate::base::clock;
-use crate::base::id::Scope;
+use crate::base::id::{Scope, Tenant};
 use crate::domain::notification::Recipient;
 use crate::domain::notification::new_delivery::channels as order_of;
 use crate::domain::run::{Run, RunError, RunFault, RunOutcome, RunState, StreamEvent};
@@ -30,9 +30,11 @@ use crate::executor::host::StoreHost;
 use crate::executor::hub::Hub;
 use crate::executor::leased_transcript::LeasedTranscript;
 use crate::executor::post_process::{AnsweredRun, PostProcessing};
+use crate::executor::secrets::without_secrets;
 use crate::executor::{ExecutorRegistry, Job};
 use crate::ports::channel::ChannelRegistry;
-use crate::ports::vault::credentials::UsedSecrets;
+use crate::ports::tool::ToolHost;
+use crate::ports::vault::credentials::{TenantCredentials, UsedSecrets};
 use crate::store::{Finish, StartedRun, Store, StoreError, with_timeout};
 
 /// How long an executor may take to hand its run back once it was asked to.
@@ -191,7 +193,9 @@ impl Shared {
             return Err(RunError::fail("executor_unknown", format!("there is no executor `{name}` in this service")));
         };
         let stop = &guard.stop;
-        let job = self.job(started, transcript, guard);
+        let job = self.job(started, transcript, guard)?;
+        let credentials = job.credentials.clone();
+        let known = job.known.clone();
         let work = AssertUnwindSafe(executor.execute(job)).catch_unwind();
         let ended = tokio::select! {
             ended = work => ended.unwrap_or_else(|_| Err(RunError::fail("panicked", "the executor panicked"))),
@@ -199,6 +203,13 @@ impl Shared {
             () = time_is_used_up(self.store.clock(), until) => Err(RunError::Fail { fault: NO_TIME_LEFT.fault() }),
             asked = stop_ignored(stop) => Err(asked),
         };
+        if !started.is_first
+            && let Err(why) = credentials.recall().await
+        {
+            // what an earlier execution has read may be in it
+            return Err(RunError::Infrastructure { fault: RunFault::new("store", why) });
+        }
+        let ended = without_secrets(ended, &known).await;
         match (ended, stop.check()) {
             // whose end was asked for is not tried again
             (Err(RunError::Retry { .. } | RunError::Infrastructure { .. } | RunError::HandBack), Err(asked)) => {
@@ -265,7 +276,7 @@ impl Shared {
         self.executors.find(name).map_or("unknown", |_| name)
     }
 
-    fn job(&self, started: &StartedRun, transcript: Arc<LeasedTranscript>, guard: &RunGuard) -> Job {
+    fn job(&self, started: &StartedRun, transcript: Arc<LeasedTranscript>, guard: &RunGuard) -> Result<Job, RunError> {
         let recipient = started.recipient.as_deref();
         let output = started.task.as_ref().map_or_else(Output::nobody, |task| task.spec.output.clone());
         let first = order_of(&output, recipient).into_iter().next();
@@ -274,20 +285,25 @@ impl Shared {
             supported_formats: channel.capabilities().supported_formats.iter().map(|f| (*f).to_owned()).collect(),
             max_response_length: Some(channel.capabilities().max_response_length),
         });
-        Job {
+        let (known, host) = (UsedSecrets::of(&started.run), self.host.of_run(started.lease));
+        let ids = (Some(started.run.id), started.run.task_id);
+        let by = format!("executor:{}", self.executor_of(started));
+        let tenant = Tenant::stored(&started.run.tenant_id).map_err(|why| RunError::fail("invalid_tenant", why))?;
+        Ok(Job {
+            credentials: TenantCredentials::new(host.credentials(), tenant, ids, by, known.clone()),
             run: started.run.clone(),
             is_first: started.is_first,
             task: started.task.clone(),
             timezone: recipient.map_or(chrono_tz::Tz::UTC, |recipient| recipient.timezone),
             channel,
             store: transcript,
-            host: Arc::new(self.host.of_run(started.lease)),
+            host: Arc::new(host),
             stop: guard.stop.clone(),
             slot: Arc::clone(&guard.slot) as Arc<dyn RunSlot>,
             sink: self.hub.sink(started.run.id),
             clock: self.store.clock().clone(),
-            known: UsedSecrets::of(&started.run),
-        }
+            known,
+        })
     }
 
     /// The tenant's recipient; a store that is away is asked until it answers.

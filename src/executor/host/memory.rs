@@ -4,8 +4,9 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::base::id::{Scope, Tenant};
-use crate::domain::memory::recall::{persons_first, terms, within};
+use crate::domain::memory::recall::{fused, persons_first, terms, within};
 use crate::domain::memory::{Fact, FactOrigin, NewFact};
+use crate::executor::host::nearest::Among;
 use crate::executor::host::{StoreHost, host_error};
 use crate::ports::tool::{FactQuery, HostError};
 use crate::store::with_timeout;
@@ -24,7 +25,13 @@ impl StoreHost {
     ) -> Result<Vec<Fact>, HostError> {
         let terms = terms(message);
         let recalled = with_timeout(self.store.recall_facts(tenant, &terms)).await.map_err(host_error)?;
-        let told = within(recalled.profile.into_iter().chain(recalled.found).collect(), chars);
+        let found = match &self.nearest {
+            Some(nearest) if recalled.has_any => {
+                fused(recalled.found, nearest.find(&self.store, tenant, message, Among::NotOfProfile).await)
+            }
+            _ => recalled.found,
+        };
+        let told = within(recalled.profile.into_iter().chain(found).collect(), chars);
         if let Err(error) = with_timeout(self.store.note_facts_used(tenant, &told)).await {
             tracing::warn!(%error, "the use of facts could not be noted");
         }
@@ -71,6 +78,10 @@ impl StoreHost {
         let terms = terms(text);
         let found = self.store.search_facts(tenant, &terms, collection);
         let mut found = with_timeout(found).await.map_err(host_error)?;
+        if let Some(nearest) = &self.nearest {
+            let among = collection.map_or(Among::All, Among::Collection);
+            found = fused(found, nearest.find(&self.store, tenant, text, among).await);
+        }
         persons_first(&mut found);
         Ok(found)
     }

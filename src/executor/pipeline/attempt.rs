@@ -8,6 +8,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use serde_json::{Value, json};
 
+use crate::agent::Suspension;
 use crate::base::backoff::full_jitter;
 use crate::domain::run::{RunError, RunFault, StepOutcome, Usage};
 use crate::executor::pipeline::account::StepAccount;
@@ -22,6 +23,20 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// A step that came to its end: a value, or a failure for good.
 pub type Settled = Result<Value, RunFault>;
+
+/// Why the steps of a run do not go on here.
+pub enum StepsEnd {
+    /// The run ends, or this attempt of it.
+    Error(RunError),
+    /// An agent waits for people.
+    Asks(Box<Suspension>),
+}
+
+impl From<RunError> for StepsEnd {
+    fn from(error: RunError) -> StepsEnd {
+        StepsEnd::Error(error)
+    }
+}
 
 /// Executor of the steps of one run.
 pub struct Attempts<'a> {
@@ -47,8 +62,8 @@ impl<'a> Unit<'a> {
 }
 
 impl Attempts<'_> {
-    /// Executes a step, or takes from the ledger what it gave. An error ends the run, or this attempt of it.
-    pub async fn settle(&self, step: &StepSpec, position: i64, scope: &StepScope) -> Result<Settled, RunError> {
+    /// Executes a step, or takes from the ledger what it gave.
+    pub async fn settle(&self, step: &StepSpec, position: i64, scope: &StepScope) -> Result<Settled, StepsEnd> {
         match &step.what {
             StepWork::One(kind) => {
                 let later = step.on_error == OnError::Fail;
@@ -65,7 +80,7 @@ impl Attempts<'_> {
         each: &ForEach,
         position: i64,
         scope: &StepScope,
-    ) -> Result<Settled, RunError> {
+    ) -> Result<Settled, StepsEnd> {
         match self.ledger.step_state(&step.name, None) {
             StepStanding::Failed(fault) => return Ok(Err(fault)),
             StepStanding::Done(value) => return Ok(Ok(value)),
@@ -73,7 +88,7 @@ impl Attempts<'_> {
         }
         let items = match each.list(self.world, scope).await {
             Ok(items) => items,
-            Err(fault) => return self.failed(&step.name, position, fault.fault).await.map(Err),
+            Err(fault) => return Ok(Err(self.failed(&step.name, position, fault.fault).await?)),
         };
         let mut values = vec![Value::Null; items.len()];
         let mut waiting = items.iter().zip(0_u32..);
@@ -111,7 +126,7 @@ impl Attempts<'_> {
             return Err(error);
         }
         match failed {
-            Some(fault) => self.failed(&step.name, position, fault).await.map(Err),
+            Some(fault) => Ok(Err(self.failed(&step.name, position, fault).await?)),
             None => Ok(Ok(Value::Array(values))),
         }
     }
@@ -123,7 +138,7 @@ impl Attempts<'_> {
         Ok(fault)
     }
 
-    async fn run_unit(&self, unit: Unit<'_>, scope: &StepScope) -> Result<Settled, RunError> {
+    async fn run_unit(&self, unit: Unit<'_>, scope: &StepScope) -> Result<Settled, StepsEnd> {
         let name = &unit.step.name;
         match self.ledger.step_state(name, unit.index) {
             StepStanding::Done(value) => return Ok(Ok(value)),
@@ -144,7 +159,7 @@ impl Attempts<'_> {
                     NextAttempt::Wait(wait) => (fault, wait),
                     NextAttempt::LaterAttempt(after) => {
                         self.record(unit, StepOutcome::Again { error: fault.fault.clone() }, *fault.account, 0).await?;
-                        return Err(RunError::Retry { fault: fault.fault, after });
+                        return Err(RunError::Retry { fault: fault.fault, after }.into());
                     }
                     NextAttempt::Never => {
                         let outcome = StepOutcome::Failed { error: fault.fault.clone() };
@@ -160,7 +175,7 @@ impl Attempts<'_> {
     }
 
     /// One execution: the intent, the effect, and its value in the ledger.
-    async fn attempt_once(&self, unit: Unit<'_>, scope: &StepScope) -> Result<Result<Value, StepFault>, RunError> {
+    async fn attempt_once(&self, unit: Unit<'_>, scope: &StepScope) -> Result<Result<Value, StepFault>, StepsEnd> {
         self.world.stop.check()?;
         self.intend(unit).await?;
         let begun = self.world.clock.elapsed();
@@ -177,8 +192,9 @@ impl Attempts<'_> {
                     let outcome = StepOutcome::Again { error: RunFault::new("stopped", "a stop has cut it off") };
                     self.record(unit, outcome, StepAccount::of_model(cut, None), 0).await?;
                 }
-                return Err(error);
+                return Err(error.into());
             }
+            Err(StepError::Asks(suspension)) => return Err(StepsEnd::Asks(suspension)),
             Err(StepError::Fault(mut fault)) => {
                 fault.account.usage += cut;
                 return Ok(Err(fault));

@@ -14,7 +14,7 @@ use chrono::{DateTime, Utc};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use crate::agent::{StopSignal, UncountedSlot};
+use crate::agent::{Asking, StopSignal, TRIGGER, UncountedSlot};
 use crate::base::clock::Clock;
 use crate::base::compute::steps_to_read;
 use crate::base::expr::MissingField;
@@ -93,6 +93,7 @@ impl Pipeline {
             task_id: Uuid::nil(),
             timezone: chrono_tz::Tz::UTC,
             channel: None,
+            asking: Asking { task_id: None, source: TRIGGER, rules: None },
             host: Arc::new(Nobody),
             store: Arc::new(Nobody),
             stop: StopSignal::new(),
@@ -278,6 +279,7 @@ impl TrialState {
             Ok(Ok(done)) => StepTrial::Value(done.value),
             Ok(Err(StepError::Fault(fault))) => StepTrial::Failed(fault.fault),
             Ok(Err(StepError::Run(error))) => StepTrial::Failed(RunFault::new("refused", format!("{error:?}"))),
+            Ok(Err(StepError::Asks(_))) => StepTrial::Failed(RunFault::new("refused", "a dry run asks nobody")),
             Err(_) => StepTrial::Failed(RunFault::new("timeout", format!("no end within {} s", left.as_secs()))),
         }
     }

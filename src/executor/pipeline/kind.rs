@@ -8,6 +8,7 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 use uuid::Uuid;
 
+use crate::agent::Suspension;
 use crate::base::expr::{Expression, ExpressionError, MissingField};
 use crate::base::template::TemplateError;
 use crate::domain::run::{RunError, RunFault, Usage};
@@ -96,6 +97,8 @@ pub enum StepError {
     Fault(StepFault),
     /// The run as a whole stops here: its lease is lost, its store is away, its end was asked for.
     Run(RunError),
+    /// It waits for people. Executed again, it goes on with what they answer.
+    Asks(Box<Suspension>),
 }
 
 /// A failure of a step.

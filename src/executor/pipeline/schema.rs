@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use crate::domain::approval::settings::Override;
 use crate::domain::budget::TaskBudget;
 use crate::domain::task::Urgency;
 use crate::executor::pipeline::spec::OnError;
@@ -30,6 +31,8 @@ pub struct PipelineConfig {
     /// A template of any form: what the run answers. Absent: the value of the last step.
     #[schema(required = false)]
     pub output: Value,
+    /// By tool: the task's own say in what people are asked about, for `agent` steps and the agents that these call.
+    pub approvals: Option<BTreeMap<String, Override>>,
     /// The task's own budget, below that of the operator.
     pub budget: Option<TaskBudget>,
 }
@@ -130,7 +133,7 @@ pub enum StepMethod {
 }
 
 /// Calls a tool. The value is what it answers, as JSON where it is JSON. A tool that needs a person's approval is
-/// refused: a pipeline can't ask.
+/// refused: this step asks nobody. An `agent` step does.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"name": "current_time", "args": {"timezone": "{{ event.data.timezone }}"}}))]
@@ -192,7 +195,10 @@ pub struct StoreStep {
     pub delete: Option<bool>,
 }
 
-/// Lets an agent work on an instruction. The value is its answer.
+/// Lets an agent work on an instruction. The value is its answer. Where it has to ask people, the run waits for them and goes on
+/// at this step, with its whole time limit and its retries anew; the run's `timeout_seconds` counts all of it but the waiting. The agent
+/// is told of a call that a person refuses, and answers: a `filter` behind it decides whether the steps after it are executed. A question
+/// that nobody answers in time ends the run as `expired`, whatever `on_error` says.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"instruction": "Find out why {{ event.data.service }} is down.", "tools": ["http_request"]}))]

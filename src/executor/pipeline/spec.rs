@@ -14,6 +14,7 @@ use crate::executor::pipeline::kind::StepKind;
 use crate::executor::pipeline::kinds::KINDS;
 use crate::executor::pipeline::parts::StepParts;
 use crate::executor::pipeline::reading::{StepReader, given};
+use crate::executor::task_rules::{TASK_RULES_KEY, read_task_rules};
 
 /// Most steps of a pipeline.
 const STEPS: usize = 50;
@@ -90,6 +91,7 @@ impl PipelineSpec {
         parts: &StepParts,
         faults: &mut ValidationErrors,
     ) -> Option<PipelineSpec> {
+        read_task_rules(config, pointer, parts.tools(), faults);
         PipelineSpec::read_stored(config, pointer, parts, faults, &Cell::default())
     }
 
@@ -107,7 +109,7 @@ impl PipelineSpec {
         let mut reading =
             StepReader { parts, faults, pointer: pointer.to_owned(), steps: &[], in_each: false, unreadable };
         let whole = Value::Object(config.clone());
-        reading.object(&whole, &["steps", "output", TASK_KEY])?;
+        reading.object(&whole, &["steps", "output", TASK_RULES_KEY, TASK_KEY])?;
         TaskBudget::read(config, pointer, reading.faults);
         let written = match reading.need(config, "steps")?.as_array() {
             Some(steps) if (1..=STEPS).contains(&steps.len()) => steps,

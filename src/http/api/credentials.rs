@@ -10,16 +10,14 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::base::id::{Scope, Tenant};
-use crate::base::invalid::ValidationErrors;
 use crate::base::token::Permission;
-use crate::domain::credential::{Credential, CredentialDraft, CredentialUse, Reference, check_name};
+use crate::domain::credential::{Credential, CredentialDraft, CredentialUse, Reference};
 use crate::domain::task::DependentTask;
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::{AuthenticatedCaller, Call, Items, JsonBody, ListPage, Pair, Query};
 use crate::http::{HttpState, schema};
-use crate::ports::vault::VaultError;
-use crate::ports::vault::credentials::replace;
-use crate::store::{CredentialFilter, CredentialRowDraft, StoreError, StoredCredential, UseFilter, next_generation};
+use crate::ports::vault::credentials::{SaveFault, check_reference, credential_to_store, replace};
+use crate::store::{CredentialFilter, StoreError, StoredCredential, UseFilter};
 
 pub use keys::*;
 
@@ -117,11 +115,11 @@ pub async fn put_credential(
     caller.may(Permission::CredentialsWrite)?;
     let (tenant, reference) = named(&caller, name, query)?;
     let tenant = caller.makes_for(tenant.as_str())?;
-    check(&reference)?;
+    check_reference(&reference)?;
     let draft = CredentialDraft::parse(body.json()?, state.clock.now())?;
-    let make =
-        |old: Option<&StoredCredential>| credential_to_store(&state, &caller, (&tenant, &reference), &draft, old);
-    let saved = replace(&state.store, &caller.scope, tenant.as_str(), &reference, make).await?;
+    let (name, now) = ((&tenant, &reference), state.clock.now());
+    let make = |old: Option<&_>| credential_to_store(&state.vault, name, (&draft, caller.name()), old, now);
+    let saved = replace(&state.store, &caller.scope, tenant.as_str(), &reference, make).await.map_err(not_saved)?;
     let view = with_tasks(&state, &caller.scope, saved.stored).await?;
     Ok(Json(SavedCredentialView { view, resumed: saved.resumed, resuming: saved.resuming }))
 }
@@ -190,52 +188,6 @@ fn named(caller: &AuthenticatedCaller, name: Pair, mut query: Query) -> Result<(
     tenant.map(|tenant| (tenant, reference)).ok_or(ApiError::NotFound("tenant"))
 }
 
-/// Whether a credential can have this name.
-pub(in crate::http) fn check(reference: &Reference) -> Result<(), ApiError> {
-    let mut faults = ValidationErrors::new();
-    for (place, name) in [("/service", &reference.service), ("/account_name", &reference.account)] {
-        if let Err(why) = check_name(name) {
-            faults.add(place, why);
-        }
-    }
-    Ok(faults.into_result(())?)
-}
-
-/// The credential to write in the place of `old`.
-fn credential_to_store(
-    state: &HttpState,
-    caller: &AuthenticatedCaller,
-    (tenant, reference): (&Tenant, &Reference),
-    draft: &CredentialDraft,
-    old: Option<&StoredCredential>,
-) -> Result<CredentialRowDraft, ApiError> {
-    let document = match (&draft.document, old) {
-        (Some(document), _) => {
-            let generation = next_generation(old, state.clock.now());
-            let sealed = state.vault.seal_document(tenant.as_str(), reference, generation, document, draft.expires_at);
-            Some(sealed.map_err(vault_failure)?)
-        }
-        (None, Some(old)) => {
-            draft.check_hosts(&old.credential)?;
-            if draft.inject.is_some() {
-                draft.check_document(&state.vault.open_document(old).map_err(vault_failure)?)?;
-            }
-            None
-        }
-        (None, None) => return Err(ApiError::invalid("/document", "is needed: nothing is stored under this name")),
-    };
-    Ok(CredentialRowDraft {
-        tenant_id: tenant.as_str().to_owned(),
-        service: reference.service.clone(),
-        account_name: reference.account.clone(),
-        hosts: draft.hosts.clone(),
-        inject: draft.inject.clone(),
-        oauth: draft.oauth.clone(),
-        document,
-        by: caller.name(),
-    })
-}
-
 async fn read(
     state: &HttpState,
     scope: &Scope,
@@ -263,6 +215,10 @@ fn missing(error: StoreError) -> ApiError {
     ApiError::of_store(error, "credential")
 }
 
-fn vault_failure(error: VaultError) -> ApiError {
-    ApiError::Internal { log: error.to_string() }
+fn not_saved(fault: SaveFault) -> ApiError {
+    match fault {
+        SaveFault::Invalid(faults) => faults.into(),
+        SaveFault::Store(error) => error.into(),
+        SaveFault::Vault(error) => ApiError::Internal { log: error.to_string() },
+    }
 }

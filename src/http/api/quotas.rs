@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::base::id::Tenant;
 use crate::base::invalid::ValidationErrors;
+use crate::base::json::typed;
 use crate::base::token::Permission;
 use crate::domain::quota::{Overrides, Quota, QuotaStanding};
 use crate::http::error::ApiError;
@@ -57,7 +58,7 @@ pub async fn get_quotas(Call(state, caller): Call, id: Id, query: Query) -> Resu
 pub async fn put_quotas(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Json<QuotasView>, ApiError> {
     let tenant = of_an_admin(&caller, &id)?;
     let mut faults = ValidationErrors::new();
-    let overrides: Overrides = faults.read(&body.json()?, "").unwrap_or_default();
+    let overrides: Overrides = typed::read(&body.json()?, "", &mut faults).unwrap_or_default();
     overrides.check(&mut faults);
     faults.into_result(())?;
     state.store.put_quotas(tenant.as_str(), &overrides, &caller.name()).await?;

@@ -3,6 +3,7 @@
 pub mod input;
 #[allow(missing_docs, reason = "the names of its types and fields are those of the API")]
 mod summary;
+pub mod suspended;
 
 use axum::Json;
 use axum::http::{StatusCode, header};
@@ -23,7 +24,7 @@ use crate::http::api::runs::input::InputRequest;
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::body::refuse_unknown_fields;
 use crate::http::request::idempotency::replayed_or;
-use crate::http::request::{Call, Early, Id, Items, JsonBody, ListPage, Onward, Query};
+use crate::http::request::{AuthenticatedCaller, Call, Early, Id, Items, JsonBody, ListPage, Onward, Query};
 use crate::store::{ApprovalFilter, RunAccount, RunFilter, StoreError};
 
 pub use summary::RunSummary;
@@ -193,14 +194,19 @@ pub async fn get_transcript(
 pub async fn cancel_run(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let id = body.key.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
     refuse_unknown_fields(&body.json_or_empty()?, &[])?;
+    cancel(&state, &caller, id, &body).await
+}
+
+/// Cancels a run, and answers it as it is then.
+async fn cancel(state: &HttpState, caller: &AuthenticatedCaller, id: Uuid, body: &JsonBody) -> Result<Response, Early> {
     let before = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     if before.state == RunState::Cancelled {
-        return body.key.remember_answer(&state, &caller, StatusCode::OK, &RunView::of(before)).await;
+        return body.key.remember_answer(state, caller, StatusCode::OK, &RunView::of(before)).await;
     }
     state.store.cancel_run(&caller.scope, id, CANCELLED).await.map_err(missing)?;
     let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     let status = if run.state == RunState::Cancelled { StatusCode::OK } else { StatusCode::ACCEPTED };
-    body.key.remember_answer(&state, &caller, status, &RunView::of(run)).await
+    body.key.remember_answer(state, caller, status, &RunView::of(run)).await
 }
 
 /// Run a run again

@@ -79,7 +79,16 @@ pub async fn show_approvals(
 ) -> Result<Response, Response> {
     let asked = asked(&state, peer, &token).await?;
     let items = initial_items(&asked.approvals, &asked.words);
-    page(&state, &asked, &token, &items, None, StatusCode::OK).await
+    let notice = is_paused(&state, &asked).await?.then(|| asked.words.get("paused"));
+    page(&state, &asked, &token, &items, notice, StatusCode::OK).await
+}
+
+/// Whether what could be answered is paused.
+async fn is_paused(state: &HttpState, asked: &LinkQuestion) -> Result<bool, Response> {
+    let now = state.clock.now();
+    let Some(open) = asked.approvals.iter().find(|approval| is_answerable(approval, now)) else { return Ok(false) };
+    let place = state.store.locate_run(&asked.scope, open.run_id, None).await.map_err(unavailable)?;
+    Ok(place.parked.is_some_and(|parked| parked.paused_until.is_some()))
 }
 
 /// Answer what a link asks
@@ -298,6 +307,7 @@ fn of_refusal(refusal: DecisionRefusal) -> &'static str {
         DecisionRefusal::OtherDigest => "refused_other",
         DecisionRefusal::Excluded => "refused_excluded",
         DecisionRefusal::NotOffered => "refused_not_offered",
+        DecisionRefusal::Paused => "refused_paused",
     }
 }
 

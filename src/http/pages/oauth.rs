@@ -20,13 +20,13 @@ use crate::base::secret::Secret;
 use crate::base::token::Permission;
 use crate::domain::credential::Reference;
 use crate::http::HttpState;
-use crate::http::api::credentials::check;
 use crate::http::error::ApiError;
 use crate::http::pages::approve::origin::{is_form, is_own};
 use crate::http::pages::{self, failed};
 use crate::http::request::auth::still_may;
 use crate::http::request::{AuthenticatedCaller, Call, JsonBody, Pair, Query};
 use crate::ports::channel::templates::phrases::Phrases;
+use crate::ports::vault::credentials::check_reference;
 use crate::ports::vault::oauth::{ConnectError, ConnectOffer, OAuthFlow};
 
 /// Longest state and longest code that are looked at, in bytes.
@@ -69,7 +69,7 @@ pub async fn connect_credential(
     query.done()?;
     let Some(tenant) = tenant else { return Err(ApiError::NotFound("tenant")) };
     let reference = Reference { service: name.0, account: name.1 };
-    check(&reference)?;
+    check_reference(&reference)?;
     let started = start(&state, &tenant, &reference, &caller)?;
     Ok(Json(started))
 }

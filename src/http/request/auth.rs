@@ -18,7 +18,7 @@ use crate::base::compute;
 use crate::base::id::{Scope, Tenant};
 use crate::base::invalid::ValidationErrors;
 use crate::base::token::{Permission, TokenHash, TokenText};
-use crate::domain::actor::Actor;
+use crate::domain::actor::{Actor, EMBEDDER};
 use crate::executor::webhook::{TOKEN_PREFIX, is_completion_token};
 use crate::http::HttpState;
 use crate::http::error::ApiError;
@@ -32,9 +32,9 @@ pub struct AuthenticatedCaller {
     pub scope: Scope,
     /// Permissions within that scope.
     pub permissions: Vec<Permission>,
-    /// Their token; `None` is the configured admin token.
+    /// Their token; `None` is the configured admin token, or the program that the service is a part of.
     pub token_id: Option<Uuid>,
-    /// The token that theirs descends from, as the record names it; `None`: it is their own.
+    /// The token that theirs descends from, as the record names it, or the name of that program; `None`: it is their own.
     root: Option<String>,
     /// When their token ends.
     pub expires_at: Option<DateTime<Utc>>,
@@ -65,10 +65,17 @@ impl FromRequestParts<HttpState> for Call {
 /// Each handler has the future of its extractors in its own. In a box this one is compiled once.
 fn authenticated<'a>(parts: &'a Parts, state: &'a HttpState) -> BoxFuture<'a, Result<AuthenticatedCaller, ApiError>> {
     Box::pin(async move {
-        let text = bearer(parts)?;
-        let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
-        let completed = completed_by(&parts.uri, &text);
-        let caller = identify_for(state, peer, &text, completed).await?;
+        // nothing that comes over the network has it
+        let embedder = parts.extensions.get::<AuthenticatedCaller>().cloned();
+        let (caller, completed) = match embedder {
+            Some(embedder) => (embedder, None),
+            None => {
+                let text = bearer(parts)?;
+                let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
+                let completed = completed_by(&parts.uri, &text);
+                (identify_for(state, peer, &text, completed).await?, completed)
+            }
+        };
         // what a run has come to elsewhere is recorded all the same
         if !parts.method.is_safe() && completed.is_none() {
             caller.may_write(state).await?;
@@ -156,9 +163,27 @@ impl AuthenticatedCaller {
         }
     }
 
-    /// Name of the caller for the record: `token:<id>`, or `token:admin` for the configured one.
+    /// The program that the service is a part of. It may do everything, for all tenants or for one.
+    pub fn embedder(scope: Scope) -> AuthenticatedCaller {
+        // what is counted by callers is counted for each of its tenants
+        let hash = TokenHash::of(&format!("{EMBEDDER}:{}", scope.tenant().unwrap_or_default()));
+        AuthenticatedCaller {
+            scope,
+            permissions: vec![Permission::All],
+            token_id: None,
+            root: Some(EMBEDDER.to_owned()),
+            expires_at: None,
+            address: None,
+            hash,
+        }
+    }
+
+    /// Name of the caller for the record: `token:<id>`, `token:admin` for the configured one, or `process:embedder`.
     pub fn name(&self) -> String {
-        self.token_id.map_or(Actor::Admin, Actor::Token).to_string()
+        match (self.token_id, &self.root) {
+            (None, Some(embedder)) => embedder.clone(),
+            (token, _) => token.map_or(Actor::Admin, Actor::Token).to_string(),
+        }
     }
 
     /// The name of the token that theirs descends from: what they make descends from it, too.
@@ -238,6 +263,7 @@ pub async fn still_may(
 ) -> Result<bool, StoreError> {
     let id = match Actor::parse(name) {
         Actor::Admin => return Ok(state.admin_token.is_some()),
+        Actor::Embedder => return Ok(true),
         Actor::Token(id) => id,
         Actor::Recipient(_) | Actor::Caller(_) | Actor::Service => return Ok(false),
     };

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use crate::base::collections::fair_queue::{FairQueue, QueuePermit};
 use crate::ports::llm::breaker::ModelBreaker;
 use crate::ports::llm::pricing::TokenPrices;
-use crate::ports::llm::settings::DEFAULT_MAX_TOKENS;
+use crate::ports::llm::settings::{DEFAULT_MAX_TOKENS, ModelSettings};
 use crate::ports::llm::tokens::TokenCounter;
 use crate::ports::llm::tokens::calibration::TokenCalibration;
-use crate::ports::llm::{Model, ModelRequest};
+use crate::ports::llm::tokens::encoders::Encoders;
+use crate::ports::llm::{Model, ModelRequest, OwnModel};
 
 /// One model with all its keys.
 pub struct ChainLink {
@@ -48,6 +49,24 @@ pub struct ModelOrigin {
 }
 
 impl ChainLink {
+    /// A model that an embedder has made.
+    pub fn of_embedder(OwnModel { name, model }: &OwnModel, encoders: &Encoders) -> ChainLink {
+        ChainLink {
+            name: name.clone(),
+            origin: ModelOrigin { provider: "embedder".into(), model: name.clone() },
+            keys: vec![Arc::clone(model)],
+            lower: Vec::new(),
+            plain: Vec::new(),
+            breaker: ModelBreaker::default(),
+            counter: encoders.counter(name),
+            calibration: TokenCalibration::default(),
+            calls: None,
+            context_token_limit: ModelSettings::default().context_token_limit,
+            max_output_tokens: None,
+            rates: TokenPrices::default(),
+        }
+    }
+
     /// The model with its keys at each level of thinking: as it is configured first, then with less and less. Plain: from the
     /// least on.
     pub fn levels(&self, is_plain: bool) -> Vec<&[Arc<dyn Model>]> {

@@ -2,6 +2,8 @@
 //!
 //! Source of the shapes: <https://platform.openai.com/docs/api-reference/chat>.
 
+pub mod embedding;
+
 use std::sync::Arc;
 
 use futures::future::BoxFuture;

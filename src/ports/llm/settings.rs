@@ -160,13 +160,21 @@ impl Settings {
     }
 
     /// Adds what is wrong with names and numbers; pointers begin with `/llm`.
-    pub fn check(&self, faults: &mut ValidationErrors) {
-        let known = || self.models.keys().map(String::as_str);
-        if !self.models.is_empty() && !self.models.contains_key(&self.default) {
+    pub fn check(&self, added: &[&str], faults: &mut ValidationErrors) {
+        let known = || self.models.keys().map(String::as_str).chain(added.iter().copied());
+        let is_known = |name: &str| known().any(|known| known == name);
+        for name in added.iter().filter(|name| self.models.contains_key(**name)) {
+            faults.add(format!("/llm/models/{}", escape(name)), "the program has a model of this name, too");
+        }
+        for (index, name) in added.iter().enumerate().filter(|(index, name)| added[..*index].contains(*name)) {
+            let message = format!("the program has two models `{name}`: the {}th is one too many", index + 1);
+            faults.add(format!("/llm/models/{}", escape(name)), message);
+        }
+        if known().next().is_some() && !is_known(&self.default) {
             let hint = did_you_mean(&self.default, known());
             faults.add("/llm/default", format!("no model `{}` in [llm.models]{hint}", self.default));
         }
-        for (index, name) in self.fallback.iter().enumerate().filter(|(_, name)| !self.models.contains_key(*name)) {
+        for (index, name) in self.fallback.iter().enumerate().filter(|(_, name)| !is_known(name)) {
             let hint = did_you_mean(name, known());
             faults.add(format!("/llm/fallback/{index}"), format!("no model `{name}` in [llm.models]{hint}"));
         }
@@ -188,6 +196,11 @@ impl ModelSettings {
         // Anthropic's own clients leave the version out of the base address; both spellings are known
         let version = if self.provider == "anthropic" && !base.ends_with("/v1") { "/v1" } else { "" };
         Some(format!("{base}{version}"))
+    }
+
+    /// Whether its provider has an endpoint for vectors.
+    pub fn makes_embeddings(&self) -> bool {
+        matches!(self.provider.as_str(), "openai" | "openai-responses")
     }
 
     /// The longest answer, for providers that want a number.
@@ -298,7 +311,7 @@ mod tests {
              temperature = 9.0\nmax_concurrent_calls = 0\ntop_p = 1.1\ntop_k = 5\nthinking = 'enabled'",
         );
         let mut faults = ValidationErrors::new();
-        settings.check(&mut faults);
+        settings.check(&[], &mut faults);
         let places: Vec<&str> = faults.0.iter().map(|fault| fault.pointer.as_str()).collect();
         assert_eq!(
             places,
@@ -326,7 +339,7 @@ mod tests {
     #[test]
     fn no_models_at_all_is_no_fault() {
         let mut faults = ValidationErrors::new();
-        Settings::default().check(&mut faults);
+        Settings::default().check(&[], &mut faults);
         assert_eq!(faults, ValidationErrors::new());
     }
 }

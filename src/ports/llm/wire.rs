@@ -146,7 +146,7 @@ fn named_model(answer: &Value) -> Option<&str> {
 }
 
 /// Sends a request and returns the response, if it is a success.
-async fn send(request: reqwest::RequestBuilder, key: Option<&Secret>) -> Result<reqwest::Response, LlmError> {
+pub async fn send(request: reqwest::RequestBuilder, key: Option<&Secret>) -> Result<reqwest::Response, LlmError> {
     let response = request.send().await.map_err(broken)?;
     let status = response.status();
     if status.is_success() {
@@ -159,7 +159,7 @@ async fn send(request: reqwest::RequestBuilder, key: Option<&Secret>) -> Result<
 
 /// The whole answer as JSON, and as it was written.
 async fn json(response: reqwest::Response, key: Option<&Secret>) -> Result<(Value, Vec<u8>), LlmError> {
-    let body = read(response, ANSWER_LIMIT).await?;
+    let body = read_whole(response).await?;
     let answer = serde_json::from_slice(&body).map_err(|error| transient(format!("the answer is no JSON: {error}")))?;
     Ok((failure::without_error(answer, key)?, body))
 }
@@ -279,6 +279,11 @@ fn events<'a>(
             std::future::ready(data.map(|data| SseEvent { data, text }))
         })
         .boxed()
+}
+
+/// The whole answer, as it was written.
+pub async fn read_whole(response: reqwest::Response) -> Result<Vec<u8>, LlmError> {
+    read(response, ANSWER_LIMIT).await
 }
 
 async fn read(mut response: reqwest::Response, limit: usize) -> Result<Vec<u8>, LlmError> {

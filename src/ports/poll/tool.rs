@@ -56,10 +56,12 @@ impl Tools {
         }
         let arguments = Value::Object(poll.args.clone());
         check(tool, &arguments, ask.tenant.as_str(), compute).await?;
+        let (known, task_id) = (UsedSecrets::default(), (!ask.trial).then_some(ask.id));
         let context = ToolContext {
+            credentials: ToolContext::credentials_of(host, ask.tenant, (None, task_id), &poll.name, &known),
             tenant: ask.tenant.clone(),
             run_id: ask.id,
-            task_id: (!ask.trial).then_some(ask.id),
+            task_id,
             called_by: CalledBy::Poll,
             turn: 0,
             call_id: CALL.into(),
@@ -71,10 +73,11 @@ impl Tools {
             time_limit: ask.time_limit,
             host: Arc::clone(host),
             clock: clock.clone(),
-            known: UsedSecrets::default(),
+            known: known.clone(),
         };
         let called = AssertUnwindSafe(tool.tool.call(&context, arguments)).catch_unwind().await;
-        let output = called.map_err(|_| PollFault::new("panicked", "the tool broke down"))?.map_err(of_tool)?;
+        let called = called.map_err(|_| PollFault::new("panicked", "the tool broke down"))?;
+        let output = known.clean(called).await.map_err(of_tool)?;
         Ok(output.into_value())
     }
 

@@ -52,6 +52,15 @@ pub(super) fn headers_of(named: &BTreeMap<String, String>) -> Result<HeaderMap, 
     Ok(headers)
 }
 
+impl From<FetchError> for ToolError {
+    fn from(error: FetchError) -> ToolError {
+        match error {
+            FetchError::Egress(error) => unreachable(error),
+            FetchError::Credential(error) => ToolError::Credential(error),
+        }
+    }
+}
+
 /// Sends a request of a call. A credential that only its owner can mend is told to them, once.
 pub(super) async fn fetch(
     credentials: &Credentials,

@@ -14,6 +14,7 @@ use crate::domain::notification::SubjectRef;
 use crate::domain::task::Urgency;
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::{ToolError, ToolFailure};
+use crate::ports::vault::credentials::Credentials;
 
 /// Which tasks `list_tasks` is to show.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -75,6 +76,11 @@ pub enum HostError {
 
 /// Effects of tools inside Reveille. The tenant comes from the context of the call, never from the model.
 pub trait ToolHost: Send + Sync {
+    /// The way to credentials; `None`: there are none here.
+    fn credentials(&self) -> Option<Credentials> {
+        None
+    }
+
     /// Creates a task from the JSON form of the API; the same key answers the same task. Answers the task.
     fn create_task<'a>(
         &'a self,

@@ -11,51 +11,43 @@ pub(super) mod hosts;
 mod inject;
 mod renewal;
 mod replace;
+mod saving;
 mod secret_document;
+mod shelf;
+mod tenant_credentials;
 mod unusable;
 mod used_secrets;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::StatusCode;
 use tokio::time::{Instant, timeout_at};
 use url::Url;
 use uuid::Uuid;
 
-use crate::base::clock::pause;
-use crate::base::id::{Scope, Tenant, new_id};
-use crate::base::secret::Secret;
-use crate::domain::credential::{Credential, CredentialStatus, CredentialUse, Inject, Reference};
+use crate::base::id::{Scope, Tenant};
+use crate::domain::credential::{Credential, CredentialStatus, CredentialUse, Reference};
 use crate::ports::egress::{Egress, EgressError, EgressRequest, REDIRECT_LIMIT, Response, redirected};
 use crate::ports::vault::Vault;
 use crate::ports::vault::credentials::guard::SecretGuard;
 use crate::ports::vault::credentials::inject::inject;
-use crate::ports::vault::credentials::secret_document::SecretDocument;
-use crate::ports::vault::credentials::unusable::{busy, not_renewed, too_slow, unfitting};
-use crate::store::{Store, StoreError, StoredCredential, UseFilter, with_timeout};
+use crate::ports::vault::credentials::shelf::{CredentialInUse, Shelf};
+use crate::ports::vault::credentials::unusable::{busy, too_slow, unfitting};
+use crate::store::{Store, with_timeout};
 
 pub use crate::ports::vault::credentials::fault::{CredentialError, CredentialFault, FetchError};
 pub use crate::ports::vault::credentials::renewal::{Renewal, RenewalError};
 pub use crate::ports::vault::credentials::replace::replace;
+pub use crate::ports::vault::credentials::saving::{SaveFault, check_reference, credential_to_store};
+pub use crate::ports::vault::credentials::secret_document::SecretDocument;
+pub use crate::ports::vault::credentials::tenant_credentials::TenantCredentials;
 pub use crate::ports::vault::credentials::used_secrets::UsedSecrets;
-
-/// The wait before a store that is away is asked again what a run has used.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Sends requests with credentials. Cheap to clone.
 #[derive(Clone)]
 pub struct Credentials {
     egress: Egress,
     shelf: Option<Shelf>,
-}
-
-/// Where credentials lie, and what is needed to use them.
-#[derive(Clone)]
-struct Shelf {
-    store: Store,
-    vault: Vault,
-    renewal: Option<Arc<dyn Renewal>>,
 }
 
 /// A use of a credential: by which part, on behalf of which run and tenant.
@@ -249,142 +241,6 @@ impl Credentials {
     }
 }
 
-impl Shelf {
-    /// Reads what the run has used before. A store that is away for a moment costs the request time, and nothing else.
-    async fn load_used(&self, known: &UsedSecrets) -> Result<(), StoreError> {
-        loop {
-            match known.load(&self.store, &self.vault).await {
-                Err(StoreError::Unavailable(why) | StoreError::TimedOut(why)) => {
-                    tracing::debug!(why, "what a run has used before can't be read yet, it is asked for again");
-                    pause(ASK_AGAIN).await;
-                }
-                done => return done,
-            }
-        }
-    }
-
-    /// Everything that can be found out before the credential is used.
-    async fn open(&self, url: &Url, is_opened: bool, with: &Use<'_>) -> Result<CredentialInUse, CredentialError> {
-        let trouble = |trouble, why: String| CredentialError::new(trouble, with.reference, why);
-        let Reference { service, account } = with.reference;
-        let scope = Scope::Only(with.tenant.clone());
-        let asked = self.store.find_credential(&scope, with.tenant.as_str(), service, account);
-        let Some(stored) = with_timeout(asked).await.map_err(|error| busy(with, &error))? else {
-            let last_used = self.last_used(with).await.map_err(|error| busy(with, &error))?;
-            return Err(CredentialError { last_used, ..trouble(CredentialFault::Missing, String::new()) });
-        };
-        let Credential { hosts, inject, status, status_reason, .. } = &stored.credential;
-        if *status == CredentialStatus::NeedsConsent {
-            return Err(trouble(CredentialFault::NeedsConsent, status_reason.clone().unwrap_or_default()));
-        }
-        if let Err(why) = hosts::bound(hosts, url, is_opened) {
-            return Err(trouble(CredentialFault::NotForHost, why));
-        }
-        let nowhere =
-            || trouble(CredentialFault::NoInject, "it does not say how it is put into requests (`inject`)".into());
-        let inject = inject.clone().ok_or_else(nowhere)?;
-        let secret = self.unsealed(&stored, with)?;
-        let secret = match &self.renewal {
-            Some(renewal) if stored.credential.oauth.is_some() => match renewal.fresh(&stored, secret, false).await {
-                Ok(fresh) => fresh,
-                // it may still do: the other side has the last word
-                Err(RenewalError::Impossible) => self.unsealed(&stored, with)?,
-                Err(error) => return Err(not_renewed(with, error)),
-            },
-            _ => secret,
-        };
-        let document =
-            SecretDocument::read(&secret).ok_or_else(|| trouble(CredentialFault::Unreadable, String::new()))?;
-        Ok(CredentialInUse { stored, inject, document, former: None })
-    }
-
-    async fn last_used(&self, with: &Use<'_>) -> Result<i64, StoreError> {
-        let filter = UseFilter {
-            service: Some(with.reference.service.clone()),
-            account: Some(with.reference.account.clone()),
-            outcome: Some(CredentialUse::USED),
-            limit: 1,
-            ..UseFilter::default()
-        };
-        let uses = with_timeout(self.store.credential_uses(&Scope::Only(with.tenant.clone()), &filter)).await?;
-        Ok(uses.first().map_or(0, |used| used.at.timestamp_millis()))
-    }
-
-    fn unsealed(&self, stored: &StoredCredential, with: &Use<'_>) -> Result<Secret, CredentialError> {
-        self.vault.open_document(stored).map_err(|error| {
-            tracing::error!(tenant_id = with.tenant.as_str(), credential = %with.reference, %error, "a credential can't be opened");
-            CredentialError::new(CredentialFault::Unreadable, with.reference, error.to_string())
-        })
-    }
-
-    /// The credential after a refusal, if it can be renewed.
-    async fn renewed(&self, refused: &CredentialInUse, with: &Use<'_>) -> Result<Option<CredentialInUse>, FetchError> {
-        let CredentialInUse { stored, inject, document, .. } = refused;
-        let Some(renewal) = self.renewal.as_ref().filter(|_| stored.credential.oauth.is_some()) else {
-            return Ok(None);
-        };
-        match renewal.fresh(stored, document.text(), true).await {
-            Ok(fresh) => Ok(SecretDocument::read(&fresh).map(|renewed| CredentialInUse {
-                stored: stored.clone(),
-                inject: inject.clone(),
-                document: renewed,
-                // an answer may still name what it was sent before
-                former: document.text().into(),
-            })),
-            Err(RenewalError::Impossible) => Ok(None),
-            Err(error) => Err(not_renewed(with, error).into()),
-        }
-    }
-
-    /// Records an attempt that was refused.
-    async fn refused(&self, url: &Url, with: &Use<'_>, error: CredentialError) -> FetchError {
-        if let Err(error) = self.record_use(url, with, error.trouble.outcome()).await {
-            tracing::warn!(credential = %with.reference, %error, "a refused use of a credential could not be recorded");
-        }
-        error.into()
-    }
-
-    /// Records that what was sent was refused, in the place of its use.
-    async fn record_refused(&self, url: &Url, with: &Use<'_>, used: &CredentialUse) -> CredentialError {
-        let outcome = CredentialFault::Refused.outcome();
-        if let Err(error) = with_timeout(self.store.mark_credential_use(used.id, outcome)).await {
-            tracing::warn!(credential = %with.reference, %error, "a credential was refused; that could not be recorded");
-        }
-        let why = format!("{} answered 401", hosts::shown(url));
-        CredentialError {
-            sent_at: Some(used.at),
-            ..CredentialError::new(CredentialFault::Refused, with.reference, why)
-        }
-    }
-
-    async fn record_use(&self, url: &Url, with: &Use<'_>, outcome: &str) -> Result<CredentialUse, StoreError> {
-        let now = self.store.clock().now();
-        let used = CredentialUse {
-            id: new_id(now),
-            tenant_id: with.tenant.as_str().to_owned(),
-            service: with.reference.service.clone(),
-            account_name: with.reference.account.clone(),
-            at: now,
-            run_id: with.run_id,
-            task_id: with.task_id,
-            used_by: with.by.to_owned(),
-            host: hosts::shown(url),
-            outcome: outcome.to_owned(),
-        };
-        with_timeout(self.store.note_credential_use(&used)).await?;
-        Ok(used)
-    }
-}
-
 fn same_origin(one: &str, other: &str) -> bool {
     matches!((Url::parse(one), Url::parse(other)), (Ok(one), Ok(other)) if one.origin() == other.origin())
-}
-
-/// A credential that is in use.
-struct CredentialInUse {
-    stored: StoredCredential,
-    inject: Inject,
-    document: SecretDocument,
-    /// As it was before it was renewed.
-    former: Option<Secret>,
 }

@@ -13,6 +13,7 @@ use crate::domain::notification::NewDelivery;
 use crate::domain::run::{RunEvent, RunState};
 use crate::store::approvals::decide::{LOCK_PARKED, LOCK_RUN};
 use crate::store::approvals::row::SELECT_APPROVAL;
+use crate::store::approvals::suspended::resume_overdue;
 use crate::store::approvals::{Attend, Attended, WaitingRun, unpark};
 use crate::store::ops::audit::{AuditAction, write_audit};
 use crate::store::runs::due_parked::Awaited;
@@ -157,13 +158,16 @@ impl Store {
     pub async fn settle_waiting(&self, run_id: Uuid, attend: &Attend) -> Result<Attended, StoreError> {
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
-        let parked: Option<Uuid> = tx.query(LOCK_PARKED).bind(run_id).optional_scalar().await?;
-        if parked.is_none() {
-            return Ok(Attended::Gone);
-        }
+        let parked: Option<Option<DateTime<Utc>>> = tx.query(LOCK_PARKED).bind(run_id).optional_scalar().await?;
+        let Some(paused_until) = parked else { return Ok(Attended::Gone) };
         let state: String = tx.query(LOCK_RUN).bind(run_id).scalar().await?;
         let state = RunState::parse(&state).ok_or_else(|| StoreError::Corrupt(format!("run {run_id}: {state}")))?;
         let now = self.settled_at(tx).await?;
+        if let Some(until) = paused_until {
+            let resumed = resume_overdue(tx, (run_id, until), now).await?;
+            write.commit().await?;
+            return Ok(if resumed { Attended::Resumed } else { Attended::Waits });
+        }
         let mut approvals: Vec<Approval> = tx.query(LATEST).bind(run_id).all().await?;
         for approval in approvals.iter_mut().filter(|approval| approval.status == ApprovalStatus::Pending) {
             let overdue = tx.query(EXPIRE).bind(approval.id).bind(now).execute().await?;

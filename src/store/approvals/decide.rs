@@ -19,12 +19,12 @@ use crate::store::tx::Tx;
 use crate::store::{Grant, Split, Store, StoreError, Topic};
 
 /// A run is parked once while one looks, and not this often.
-const TRIES: usize = 5;
+pub(super) const TRIES: usize = 5;
 
-/// Locks a run among the parked ones, where it waits for people.
+/// Locks a run among the parked ones, where it waits for people; answers until when it is paused at the latest.
 pub(super) const LOCK_PARKED: Split = Split {
-    postgres: "select run_id from parked where run_id = $1 and reason = 'approval' for update",
-    sqlite: "select run_id from parked where run_id = $1 and reason = 'approval'",
+    postgres: "select paused_until from parked where run_id = $1 and reason = 'approval' for update",
+    sqlite: "select paused_until from parked where run_id = $1 and reason = 'approval'",
 };
 
 /// Locks a run's record and answers its state.
@@ -263,7 +263,7 @@ impl Store {
             .optional_scalar()
             .await?;
         let run_id = run_id.ok_or(StoreError::NotFound)?;
-        let parked: Option<Uuid> = tx.query(LOCK_PARKED).bind(run_id).optional_scalar().await?;
+        let parked: Option<Option<DateTime<Utc>>> = tx.query(LOCK_PARKED).bind(run_id).optional_scalar().await?;
         let state: Option<String> = tx.query(LOCK_RUN).bind(run_id).optional_scalar().await?;
         if parked.is_none() && matches!(state.as_deref(), Some("pending_approval" | "waiting_for_input")) {
             return Ok(None);
@@ -273,6 +273,9 @@ impl Store {
         let AskedApproval { approval, replaced_by } = asked.ok_or(StoreError::NotFound)?;
         let (settled, goes_on, recorded) = match judge(&approval, replaced_by.is_some(), answer, voter, now) {
             DecisionResult::Refused(refusal) => return Ok(Some((Decided::Refused(refusal, approval), false))),
+            _ if parked.flatten().is_some() => {
+                return Ok(Some((Decided::Refused(DecisionRefusal::Paused, approval), false)));
+            }
             DecisionResult::Agrees { status, digest, modifications, hold_until } => {
                 let (fresh, enough) = count_vote(tx, &approval, &answer.by, &voter.identities, &digest, now).await?;
                 if enough {

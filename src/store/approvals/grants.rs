@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::domain::actor::{Actor, SERVICE};
-use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, PagedRow, RowPage};
+use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, PagedRow, RowPage, fitting};
 use crate::store::db::text::{document, text};
 use crate::store::ops::audit::{AuditAction, write_audit};
 use crate::store::sql::sql;
@@ -85,7 +85,7 @@ const MEASURED: &str = "with page as materialized (
     select g.id, octet_length(cast(g.arguments as text)) + octet_length(g.tool) + octet_length(g.created_by)
                  + coalesce(octet_length(g.revoked_by), 0) as bytes
       from grants g where true";
-const FITTING: &str = sql!(SELECT_GRANT, "join fit on fit.id = g.id");
+const FITTING: Split = fitting!(SELECT_GRANT, "g.id");
 
 /// Locks the grants that may cover a call: of two calls that want a last use, one gets it.
 const CANDIDATES: Split = Split { postgres: sql!(FITTING_GRANTS, " for update"), sqlite: FITTING_GRANTS };
@@ -217,7 +217,7 @@ impl Store {
         if let Some(before) = before {
             query.push(" and g.id < ").push_bind(before);
         }
-        query.push(" order by ").push(order).push("g.id desc limit ").push_bind(limit).push(FIT).push(FITTING);
+        query.push(" order by ").push(order).push("g.id desc limit ").push_bind(limit).push(FIT).push_split(FITTING);
         query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
         let rows: Vec<PagedRow<Grant>> = query.finish().all().await?;
         read.end().await?;

@@ -16,13 +16,13 @@ use crate::domain::approval::stored_override::MOST_OVERRIDES;
 use crate::domain::approval::{ApprovalLevel, ApprovalOverride};
 use crate::store::approvals::grants::EPOCH;
 use crate::store::columns::Columns;
-use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage};
+use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, fitting};
 use crate::store::db::text::{optional, text};
 use crate::store::ops::audit::{AuditAction, write_audit};
 use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
 use crate::store::sql::sql;
 use crate::store::tx::Tx;
-use crate::store::{Store, StoreError};
+use crate::store::{Split, Store, StoreError};
 
 /// The overrides to list. Newest first, after the override `before`.
 #[derive(Debug, Clone, Default)]
@@ -49,7 +49,7 @@ const MEASURED: &str = "with page as materialized (
 const HOLDS: &str = "
     (o.task_id is null or o.gate = 'confirm' or o.epoch = (select t.epoch from tasks t where t.id = o.task_id))
     and o.expires_at > ";
-const FITTING: &str = sql!(SELECT, "join fit on fit.id = o.id");
+const FITTING: Split = fitting!(SELECT, "o.id");
 /// Those for one call: at most one each of the tenant, the agent and the task.
 const OF_CALL: &str = sql!(
     SELECT,
@@ -150,7 +150,13 @@ impl Store {
         if let Some(before) = filter.before {
             query.push(" and o.id < ").push_bind(before);
         }
-        query.push(" order by ").push(order).push("o.id desc limit ").push_bind(filter.limit).push(FIT).push(FITTING);
+        query
+            .push(" order by ")
+            .push(order)
+            .push("o.id desc limit ")
+            .push_bind(filter.limit)
+            .push(FIT)
+            .push_split(FITTING);
         query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
         let rows = query.finish().rows().await?;
         read.end().await?;

@@ -11,7 +11,7 @@ impl Store {
         let token = match Actor::parse(name) {
             Actor::Recipient(tenant) => return self.identities_of_tenant(tenant).await,
             Actor::Token(id) => self.get_token(id).await?,
-            Actor::Admin | Actor::Caller(_) | Actor::Service => None,
+            Actor::Admin | Actor::Embedder | Actor::Caller(_) | Actor::Service => None,
         };
         match token {
             None => Ok(VoterIdentities::of_name(name)),

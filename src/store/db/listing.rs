@@ -46,6 +46,24 @@ pub(in crate::store) const FIT: &str = "), fit as (
 pub(in crate::store) const BOUND: &str = " where fit.before < ";
 pub(in crate::store) const IN_ORDER: &str = ") x order by x.id desc";
 
+/// The select of the rows that join `fit`, of a select up to its `where`, and the column of the ids. Postgres may plan a join of
+/// tables that are empty in any order, and keep that plan: it would go through everybody's rows. So it is told the order.
+macro_rules! fitting {
+    ($select:expr, $id:literal) => {
+        $crate::store::Split {
+            postgres: $crate::store::sql::sql!(
+                "select row.* from fit cross join lateral (",
+                $select,
+                "where ",
+                $id,
+                " = fit.id offset 0) row"
+            ),
+            sqlite: $crate::store::sql::sql!($select, "join fit on fit.id = ", $id),
+        }
+    };
+}
+pub(in crate::store) use fitting;
+
 impl<T> RowPage<T> {
     pub(in crate::store) fn of<R>(
         found: Vec<PagedRow<R>>,

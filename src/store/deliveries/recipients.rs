@@ -13,7 +13,8 @@ use crate::store::db::listing::{PAGE_BYTES, PagedRow};
 use crate::store::db::text::{document, text};
 use crate::store::db::{Db, connection, sqlite_batch};
 use crate::store::ops::audit::{AuditAction, write_audit};
-use crate::store::{RowPage, Store, StoreError};
+use crate::store::sql::sql;
+use crate::store::{RowPage, Split, Store, StoreError};
 
 /// A recipient as it is stored.
 #[derive(Debug, Clone, PartialEq)]
@@ -58,8 +59,12 @@ const MEASURED: &str = "with page as materialized (
 const FITTING: &str = "), fit as (
         select tenant_id, sum(bytes) over (order by tenant_id rows unbounded preceding) - bytes as before from page)
     select x.*, (select count(*) from page) as found from (
-        select recipients.tenant_id, cast(body as text) as body, version, updated_at
-          from recipients join fit on fit.tenant_id = recipients.tenant_id where fit.before < ";
+        select r.tenant_id, cast(r.body as text) as body, r.version, r.updated_at {of} where fit.before < ";
+const FITTING_BOTH: Split = Split {
+    postgres: sql!(FITTING; "{of}" = "from fit cross join lateral (
+                       select * from recipients where recipients.tenant_id = fit.tenant_id offset 0) r"),
+    sqlite: sql!(FITTING; "{of}" = "from recipients r join fit on fit.tenant_id = r.tenant_id"),
+};
 
 /// Tables with rows of a recipient beside its document, which go with it.
 const BESIDE: [&str; 3] = [
@@ -111,7 +116,7 @@ impl Store {
         if let Some(after) = &filter.after {
             query.push(" and tenant_id > ").push_bind(text(after).into_owned());
         }
-        query.push(" order by tenant_id limit ").push_bind(filter.limit).push(FITTING).push_bind(PAGE_BYTES);
+        query.push(" order by tenant_id limit ").push_bind(filter.limit).push_split(FITTING_BOTH).push_bind(PAGE_BYTES);
         query.push(") x order by x.tenant_id");
         let rows: Vec<PagedRow<ListedRow>> = query.finish().all().await?;
         read.end().await?;

@@ -9,10 +9,16 @@ use crate::domain::actor::Actor;
 use crate::store::memory::extractions::forget_of_tenant;
 use crate::store::memory::fact_row::{BY_ID, FactRow, IN_TURN, act, remove};
 use crate::store::ops::audit::{AuditAction, write_audit};
-use crate::store::{Store, StoreError};
+use crate::store::sql::{CHOSEN, sql};
+use crate::store::{Split, Store, StoreError};
 
 /// Facts that one transaction deletes.
 const AT_ONCE: i64 = 200;
+const DELETE_SOME: Split = Split {
+    postgres: sql!(sql!("delete from facts", CHOSEN.postgres, " returning id"); "{ids}" = OF_TENANT),
+    sqlite: sql!(sql!("delete from facts", CHOSEN.sqlite, " returning id"); "{ids}" = OF_TENANT),
+};
+const OF_TENANT: &str = "select id from facts where tenant_id = $1 order by tenant_id, id limit $2";
 
 impl Store {
     /// Deletes a fact with all that it has said; `run`: a run has asked for it.
@@ -26,7 +32,7 @@ impl Store {
         tx.query(IN_TURN).bind(tenant.as_str()).execute().await?;
         let row: Option<FactRow> = tx.query(BY_ID).bind(tenant.as_str()).bind(id).optional().await?;
         let fact = row.ok_or(StoreError::NotFound)?.fact;
-        remove(tx, id).await?;
+        remove(tx, &fact).await?;
         // a run that has said it may wait to be read
         forget_of_tenant(tx, &tenant).await?;
         write_audit(tx, act(&fact, by, "fact.deleted", run), self.clock.now()).await?;
@@ -42,15 +48,7 @@ impl Store {
             let tx = &mut write.tx();
             tx.query(IN_TURN).bind(tenant.as_str()).execute().await?;
             forget_of_tenant(tx, tenant).await?;
-            let some: Vec<Uuid> = tx
-                .query(
-                    "delete from facts where id in (select id from facts where tenant_id = $1 order by id limit $2)
-                     returning id",
-                )
-                .bind(tenant.as_str())
-                .bind(AT_ONCE)
-                .scalars()
-                .await?;
+            let some: Vec<Uuid> = tx.query(DELETE_SOME).bind(tenant.as_str()).bind(AT_ONCE).scalars().await?;
             if some.is_empty() {
                 write.commit().await?;
                 return Ok(deleted);
@@ -58,6 +56,9 @@ impl Store {
             let mut versions = tx.build("delete from fact_versions where fact_id in (");
             versions.list(some.iter().copied()).push(")");
             versions.finish().execute().await?;
+            let mut vectors = tx.build("delete from fact_vectors where tenant_id = ");
+            vectors.push_bind(tenant.as_str()).push(" and fact_id in (").list(some.iter().copied()).push(")");
+            vectors.finish().execute().await?;
             let (via, body) = (Actor::parse(by).via().as_str(), json!({ "facts": some.len() }));
             let (action, subject_type, subject_id) = ("facts.deleted", "facts", Uuid::nil());
             let act = AuditAction { tenant: tenant.as_str(), actor: by, via, action, subject_type, subject_id, body };

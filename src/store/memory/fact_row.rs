@@ -32,9 +32,16 @@ pub(super) const FACT: &str = "
 pub(super) const ROW: &str = sql!("select ", FACT, ", f.call_key from facts f where f.tenant_id = $1 and ");
 pub(super) const BY_ID: &str = sql!(ROW, "f.id = $2");
 
-pub(super) async fn remove(tx: &mut Tx<'_>, id: Uuid) -> Result<(), StoreError> {
-    tx.query("delete from facts where id = $1").bind(id).execute().await?;
-    tx.query("delete from fact_versions where fact_id = $1").bind(id).execute().await?;
+pub(super) async fn remove(tx: &mut Tx<'_>, fact: &Fact) -> Result<(), StoreError> {
+    tx.query("delete from facts where id = $1").bind(fact.id).execute().await?;
+    tx.query("delete from fact_versions where fact_id = $1").bind(fact.id).execute().await?;
+    forget_vector(tx, &fact.tenant_id, fact.id).await
+}
+
+/// Forgets the vector of a fact whose text is not there any more.
+pub(super) async fn forget_vector(tx: &mut Tx<'_>, tenant: &str, id: Uuid) -> Result<(), StoreError> {
+    let forget = tx.query("delete from fact_vectors where tenant_id = $1 and fact_id = $2");
+    forget.bind(tenant).bind(id).execute().await?;
     Ok(())
 }
 

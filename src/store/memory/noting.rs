@@ -10,7 +10,7 @@ use crate::domain::memory::{
     Fact, FactChange, FactOrigin, MOST_FACTS, MOST_FROM_OUTSIDE, MOST_VERSIONS, NewFact, folded, identity, is_profile,
 };
 use crate::store::db::text::{optional, text};
-use crate::store::memory::fact_row::{BY_ID, FactRow, IN_TURN, ROW, act, remove};
+use crate::store::memory::fact_row::{BY_ID, FactRow, IN_TURN, ROW, act, forget_vector, remove};
 use crate::store::ops::audit::write_audit;
 use crate::store::sql::sql;
 use crate::store::tx::{Tx, TxQuery};
@@ -59,7 +59,7 @@ const ARCHIVE: &str = "
 const REPLACE: &str = "
     update facts set collection = $2, is_profile = $3, text = $4, folded = $5, identity = $6, origin = $7, run_id = $8,
            turn = $9, noted_by = $10, call_key = $11, version = version + 1, mentions = 1, noted_at = $12,
-           last_used_at = $12
+           last_used_at = $12, embedded = '', embed_after = null, embed_claims = 0
      where id = $1";
 
 impl Store {
@@ -276,6 +276,7 @@ async fn replace(tx: &mut Tx<'_>, row: FactRow, new: &NewFact, now: DateTime<Utc
     archive(tx, &row, (row.fact.id, row.fact.version), now).await?;
     let values = (row.fact.id, new, collection_of(new, Some(&row.fact)), now);
     with_version(tx.query(REPLACE), values).execute().await?;
+    forget_vector(tx, &row.fact.tenant_id, row.fact.id).await?;
     let now: FactRow = tx.query(BY_ID).bind(text(&row.fact.tenant_id)).bind(row.fact.id).one().await?;
     Ok(Noted { fact: now.fact, noted_as: NotedAs::Replacing })
 }
@@ -290,7 +291,7 @@ async fn merge(
 ) -> Result<Noted, StoreError> {
     check_word(&replaced.fact, new)?;
     check_word(&row.fact, new)?;
-    remove(tx, replaced.fact.id).await?;
+    remove(tx, &replaced.fact).await?;
     archive(tx, &replaced, (row.fact.id, row.fact.version), now).await?;
     tx.query("update facts set version = version + 1, call_key = $2 where id = $1")
         .bind(row.fact.id)

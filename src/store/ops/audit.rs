@@ -9,7 +9,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::base::id::{Scope, new_id};
-use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, PagedRow, RowPage};
+use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, PagedRow, RowPage, fitting};
 use crate::store::db::text::{document, text};
 use crate::store::sql::sql;
 use crate::store::tx::Tx;
@@ -113,7 +113,7 @@ const SELECT_ENTRY: &str = "
 /// Beginning of a page's statement: the rows that match are measured.
 const MEASURED: &str = "with page as materialized (
     select id, octet_length(cast(body as text)) as bytes from audit where true";
-const FITTING: &str = sql!(SELECT_ENTRY, "join fit on fit.id = audit.id");
+const FITTING: Split = fitting!(SELECT_ENTRY, "audit.id");
 const UNSEALED: &str = sql!(SELECT_ENTRY, "where position is null and id > $2 order by id limit $1");
 
 impl Store {
@@ -135,7 +135,13 @@ impl Store {
         if let Some(before) = filter.before {
             query.push(" and id < ").push_bind(before);
         }
-        query.push(" order by ").push(order).push("id desc limit ").push_bind(filter.limit).push(FIT).push(FITTING);
+        query
+            .push(" order by ")
+            .push(order)
+            .push("id desc limit ")
+            .push_bind(filter.limit)
+            .push(FIT)
+            .push_split(FITTING);
         query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
         let rows: Vec<PagedRow<AuditEntry>> = query.finish().all().await?;
         read.end().await?;

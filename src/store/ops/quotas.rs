@@ -140,6 +140,7 @@ struct QuotaRow {
     streams: Option<i64>,
     concurrent_runs: Option<i64>,
     data_file_bytes: Option<i64>,
+    suspended_agents: Option<i64>,
 }
 
 impl QuotaRow {
@@ -155,6 +156,7 @@ impl QuotaRow {
             streams: number(self.streams),
             concurrent_runs: number(self.concurrent_runs),
             data_file_bytes: number(self.data_file_bytes),
+            suspended_agents: number(self.suspended_agents),
         }
     }
 }
@@ -168,25 +170,26 @@ struct TenantRow {
 
 const READ_SOME: &str = "
     select tenant_id, tasks, event_tasks_per_source, events_per_minute, fires_per_minute, polls, stored_bytes, streams,
-           concurrent_runs, data_file_bytes
+           concurrent_runs, data_file_bytes, suspended_agents
       from tenant_quotas where tenant_id in (";
 
 const READ: &str = "
     select tasks, event_tasks_per_source, events_per_minute, fires_per_minute, polls, stored_bytes, streams,
-           concurrent_runs, data_file_bytes
+           concurrent_runs, data_file_bytes, suspended_agents
       from tenant_quotas where tenant_id = $1";
 
 const READ_STORED: &str = "select tenant_id, stored_bytes from tenant_usage where tenant_id in (";
 
 const WRITE: &str = "
     insert into tenant_quotas (tenant_id, tasks, event_tasks_per_source, events_per_minute, fires_per_minute, polls,
-                               stored_bytes, streams, concurrent_runs, data_file_bytes, updated_at)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+                               stored_bytes, streams, concurrent_runs, data_file_bytes, suspended_agents, updated_at)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
     on conflict (tenant_id) do update
        set tasks = excluded.tasks, event_tasks_per_source = excluded.event_tasks_per_source,
            events_per_minute = excluded.events_per_minute, fires_per_minute = excluded.fires_per_minute,
            polls = excluded.polls, stored_bytes = excluded.stored_bytes, streams = excluded.streams,
-           concurrent_runs = excluded.concurrent_runs, data_file_bytes = excluded.data_file_bytes, updated_at = excluded.updated_at";
+           concurrent_runs = excluded.concurrent_runs, data_file_bytes = excluded.data_file_bytes,
+           suspended_agents = excluded.suspended_agents, updated_at = excluded.updated_at";
 
 /// Usage of a tenant.
 #[derive(sqlx_macros::FromRow)]
@@ -197,6 +200,7 @@ struct Amounts {
     fullest_source: i64,
     concurrent_runs: i64,
     data_file_bytes: i64,
+    suspended_agents: i64,
 }
 
 /// Counts of a tenant's rows. Runs under way are counted among all that are: no more than the instances execute.
@@ -207,7 +211,8 @@ const COUNTED: &str = "
            coalesce((select tasks from event_task_counts where tenant_id = $1
                       order by tasks desc limit 1), 0) as fullest_source,
            (select count(*) from queue {leased} where state <> 'ready' and tenant_id = $1) as concurrent_runs,
-           (select cast(coalesce(sum(bytes), 0) as bigint) from data_files where tenant_id = $1) as data_file_bytes";
+           (select cast(coalesce(sum(bytes), 0) as bigint) from data_files where tenant_id = $1) as data_file_bytes,
+           (select count(*) from parked where tenant_id = $1 and reason = 'approval') as suspended_agents";
 
 const AMOUNTS: Split =
     Split { postgres: sql!(COUNTED; "{leased}" = ""), sqlite: sql!(COUNTED; "{leased}" = "indexed by queue_leases") };
@@ -349,6 +354,7 @@ impl Store {
             Quota::StoredBytes => Some(amounts.stored_bytes),
             Quota::ConcurrentRuns => Some(amounts.concurrent_runs),
             Quota::DataFileBytes => Some(amounts.data_file_bytes),
+            Quota::SuspendedAgents => Some(amounts.suspended_agents),
             Quota::Streams => None,
         };
         let standing = |quota: Quota| {

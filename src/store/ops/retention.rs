@@ -12,7 +12,7 @@ use crate::store::db::flow::QueueFlow;
 use crate::store::db::{Db, fault};
 use crate::store::sql::sql;
 use crate::store::tx::SqlValue;
-use crate::store::{Store, StoreError};
+use crate::store::{Split, Store, StoreError};
 
 /// Rows that one batch deletes of transcripts, deliveries and runs together; a single run that has more goes alone.
 pub const ROWS_AT_ONCE: i64 = 2_000;
@@ -72,7 +72,7 @@ impl Store {
     /// Deletes the rows that a statement picks by a bound ($1), and no more than a number of them ($2); answers how many.
     pub(in crate::store) async fn forget_by<'v>(
         &self,
-        statement: &'static str,
+        statement: impl Into<Split> + Send,
         bound: impl SqlValue<'v> + Send,
         limit: i64,
     ) -> Result<u64, StoreError> {

@@ -5,11 +5,11 @@ use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::domain::actor::Actor;
-use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, PagedRow, RowPage};
+use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, PagedRow, RowPage, fitting};
 use crate::store::db::text::{document, text};
 use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
 use crate::store::sql::sql;
-use crate::store::{Store, StoreError};
+use crate::store::{Split, Store, StoreError};
 
 /// A token as it is stored, without its text.
 #[derive(Debug, Clone, PartialEq, sqlx_macros::FromRow)]
@@ -43,7 +43,7 @@ const SELECT_TOKEN: &str = "
 const MEASURED: &str = "with page as materialized (
     select t.id, octet_length(t.name) + octet_length(cast(t.scopes as text)) + coalesce(octet_length(t.tenant_id), 0) as bytes
       from tokens t where true";
-const FITTING: &str = sql!(SELECT_TOKEN, "join fit on fit.id = t.id");
+const FITTING: Split = fitting!(SELECT_TOKEN, "t.id");
 
 impl StoredToken {
     /// The name of the token that it descends from; its own where no other made it.
@@ -122,7 +122,7 @@ impl Store {
         if let Some(before) = before {
             query.push(" and t.id < ").push_bind(before);
         }
-        query.push(" order by t.id desc limit ").push_bind(limit).push(FIT).push(FITTING);
+        query.push(" order by t.id desc limit ").push_bind(limit).push(FIT).push_split(FITTING);
         query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
         let rows: Vec<PagedRow<StoredToken>> = query.finish().all().await?;
         read.end().await?;

@@ -9,11 +9,10 @@ use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::domain::run::{Run, RunState};
-use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
+use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED, fitting};
 use crate::store::db::text::text;
 use crate::store::ops::retention::oldest_id;
 use crate::store::runs::{SELECT_BRIEF, SELECT_RUN};
-use crate::store::sql::sql;
 use crate::store::tx::{SqlRecord, StatementBuilder, Tx};
 use crate::store::{Split, Store, StoreError};
 
@@ -46,8 +45,8 @@ const MEASURED: &str = "with page as materialized (
     select r.id, coalesce(octet_length(cast(r.event_ids as text)), 0) + coalesce(octet_length(cast(r.error as text)), 0)
                  + coalesce(octet_length(r.reason), 0) as bytes
       from runs r where true";
-const WHOLE: &str = sql!(SELECT_RUN, "join fit on fit.id = r.id");
-const BRIEF: &str = sql!(SELECT_BRIEF, "join fit on fit.id = r.id");
+const WHOLE: Split = fitting!(SELECT_RUN, "r.id");
+const BRIEF: Split = fitting!(SELECT_BRIEF, "r.id");
 
 /// A run as a list shows it: without its input and cause, and with the beginning of its output.
 #[derive(Debug, Clone, PartialEq, sqlx_macros::FromRow)]
@@ -107,7 +106,7 @@ impl Store {
         &self,
         scope: &Scope,
         filter: &RunFilter,
-        select: &'static str,
+        select: Split,
         bound: i64,
     ) -> Result<RowPage<T>, StoreError> {
         let mut read = self.db.read_unconfined(scope.tenant()).await?;
@@ -126,7 +125,13 @@ impl Store {
             query.push(" and r.state = ").push_bind(state.as_str());
         }
         push_times(&mut query, filter);
-        query.push(" order by ").push(order).push("r.id desc limit ").push_bind(filter.limit).push(FIT).push(select);
+        query
+            .push(" order by ")
+            .push(order)
+            .push("r.id desc limit ")
+            .push_bind(filter.limit)
+            .push(FIT)
+            .push_split(select);
         query.push(BOUND).push_bind(bound).push(IN_ORDER);
         let rows = query.finish().rows().await?;
         let mut found = RowPage::from_rows(&self.unreadable, "runs", &rows, filter.limit, Ok);

@@ -11,6 +11,7 @@ use crate::domain::run::Run;
 use crate::domain::task::Task;
 use crate::store::runs::lease::{Lease, time_limit};
 use crate::store::runs::slots::{RECHECK_AFTER, hand_over};
+use crate::store::sql::sql;
 use crate::store::{NEXT_TOKEN, Split, Store, StoreError, Topic, split};
 
 /// A started run whose worker is gone, or that has outlived its time limit.
@@ -221,16 +222,24 @@ impl Store {
 }
 
 /// Claims whose lease has ended. The state stands twice, so that SQLite sees that its index can be used.
-const LEASE_ENDED: &str = "
+const LEASE_ENDED: Split = Split {
+    postgres: sql!(ENDED_LEASES; "{its}" = "= any (array[q.run_id])"),
+    sqlite: sql!(ENDED_LEASES; "{its}" = "= q.run_id"),
+};
+const ENDED_LEASES: &str = "
     select q.run_id, q.lease_token, q.lease_until, q.deadline_at, q.cancel_reason, r.execution_ms
-      from queue q join runs r on r.id = q.run_id
+      from queue q join runs r on r.id {its}
      where q.lease_until < $1 and q.state <> 'ready' and q.state = 'started'
      order by q.lease_until limit $2";
 
 /// One that a rescuer has taken over has no worker; it is found by its lease.
-const HUNG: &str = "
+const HUNG: Split = Split {
+    postgres: sql!(HUNG_RUNS; "{its}" = "= any (array[q.run_id])"),
+    sqlite: sql!(HUNG_RUNS; "{its}" = "= q.run_id"),
+};
+const HUNG_RUNS: &str = "
     select q.run_id, q.lease_token, q.lease_until, q.deadline_at, q.cancel_reason, r.execution_ms
-      from queue q join runs r on r.id = q.run_id
+      from queue q join runs r on r.id {its}
      where q.deadline_at < $2 and q.state = 'started' and q.worker is not null and q.lease_until >= $1
      order by q.deadline_at limit $3";
 

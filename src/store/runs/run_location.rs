@@ -30,6 +30,8 @@ pub struct Parked {
     pub reason: String,
     /// When it is looked at again; for a completion, when its time is over.
     pub wake_at: DateTime<Utc>,
+    /// Until when it is paused at the latest, if it is.
+    pub paused_until: Option<DateTime<Utc>>,
 }
 
 /// The run that has the slot of its task.
@@ -74,7 +76,9 @@ impl Store {
             .optional()
             .await?;
         let parked: Option<Parked> = tx
-            .query("select reason, wake_at from parked where run_id = $1 and ($2 is null or tenant_id = $2)")
+            .query(
+                "select reason, wake_at, paused_until from parked where run_id = $1 and ($2 is null or tenant_id = $2)",
+            )
             .bind(run_id)
             .bind(scope.tenant())
             .optional()

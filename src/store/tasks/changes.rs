@@ -101,7 +101,7 @@ pub(in crate::store) async fn change_locked(
         changed.task.fire_count += taken_back;
         changed.task.run_count += taken_back;
     }
-    if before.spec.trigger.overlap_counts_waiting() && !changed.task.spec.trigger.overlap_counts_waiting() {
+    if before.spec.overlap_counts_waiting() && !changed.task.spec.overlap_counts_waiting() {
         release_slots(tx, before.id, now).await?;
     }
     if asks_anew(&before.spec.trigger, &changed.task.spec.trigger) {
@@ -366,11 +366,15 @@ const RECORDED_LATELY: TimeDelta = TimeDelta::seconds(10);
 
 /// Automatic fires that are recorded, not started, and not due: a change takes them back. One that has its task's slot was
 /// due: it has waited, and whoever handed the slot to it may be a little ahead of this clock.
-const LOCK_AHEAD: Split = Split { postgres: sql!(AHEAD, " for update of q"), sqlite: AHEAD };
+const LOCK_AHEAD: Split = Split { postgres: sql!(AHEAD.postgres, " for update of q"), sqlite: AHEAD.sqlite };
 
-const AHEAD: &str = "
+const AHEAD: Split = Split {
+    postgres: sql!(RUNS_AHEAD; "{its}" = "= any (array[q.run_id])"),
+    sqlite: sql!(RUNS_AHEAD; "{its}" = "= q.run_id"),
+};
+const RUNS_AHEAD: &str = "
     select q.run_id, r.scheduled_for
-      from queue q join runs r on r.id = q.run_id
+      from queue q join runs r on r.id {its}
      where q.task_id = $1 and q.state <> 'started' and q.run_at > $2 and r.attempt = 0
        and r.started_at is null and r.origin = 'trigger' and r.trigger_type = 'schedule'
        and not exists (select 1 from slots s where s.task_id = q.task_id and s.run_id = q.run_id)

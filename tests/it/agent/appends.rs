@@ -69,7 +69,7 @@ async fn intent_is_stored_before_a_call_that_may_have_an_effect() {
         let asked = calls(vec![call("1", "look", json!({})), call("2", "act", json!({}))]);
         let stage =
             harness(vec![asked, says("done")], |store| vec![looks_at(store, "look"), change(looks_at(store, "act"))]);
-        assert_eq!(stage.answer("go").await.response, "done");
+        passing(&stage.clock, stage.agent.handle_message(&stage.incoming("go"))).await.unwrap();
         assert_eq!(appended(&stage)[0], 3, "question and intent");
         assert_eq!(stage.results()[0].1, "3", "before any of the calls of its turn");
     }

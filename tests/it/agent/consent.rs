@@ -57,7 +57,7 @@ fn stage(deeds: &Deeds) -> AgentHarness {
 /// Hands the message on as a run does that may ask.
 async fn handle(stage: &AgentHarness) -> AgentResponse {
     let mut incoming = stage.incoming("go");
-    incoming.asking = Some(Asking { task_id: None, source: "trigger", rules: None });
+    incoming.asking = Asking { task_id: None, source: "trigger", rules: None };
     passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap()
 }
 
@@ -262,16 +262,16 @@ async fn call_under_a_standing_grant_is_not_asked() {
 }
 
 #[tokio::test]
-async fn operator_s_rules_decide_for_runs_that_can_ask_nobody_as_well() {
+async fn operator_s_rules_decide_and_others_are_asked_about() {
     let deeds = Deeds::default();
     let rules = json!({ "tools": { "pay": { "gate": "auto", "when": "args.amount < 10" } } });
     let policy = Policy::new(&serde_json::from_value(rules).unwrap()).unwrap();
     let stage = stage(&deeds);
     let stage = AgentHarness { agent: Agent { policy, ..stage.agent }, ..stage };
-    stage.answer("go").await;
+    let suspension = suspend(&stage).await;
     assert_eq!(recorded_calls(&deeds), [("pay".to_owned(), json!({ "to": "bob", "amount": 5 }))]);
-    let refused = stage.results().into_iter().find(|(id, ..)| id == "m").unwrap();
-    assert!(refused.1.contains("nobody can be asked here") && refused.2, "{refused:?}");
+    let asked: Vec<&str> = suspension.asks.iter().map(|(ask, _)| ask.call_id.as_str()).collect();
+    assert_eq!(asked, ["m"]);
 }
 
 #[tokio::test]
@@ -293,7 +293,7 @@ async fn rules_that_take_long_are_judged_on_computing_threads() {
     // no time has to pass for it
     let incoming = stage.incoming("go");
     let (handled, ()) = tokio::join!(stage.agent.handle_message(&incoming), meanwhile);
-    assert!(matches!(handled, Ok(AgentResponse::Answered(_))), "{handled:?}");
+    assert!(matches!(handled, Ok(AgentResponse::Suspended(_))), "the other call needs a person: {handled:?}");
     assert_eq!(recorded_calls(&deeds), [("pay".to_owned(), json!({ "to": "bob", "amount": 5 }))]);
 }
 
@@ -433,17 +433,6 @@ async fn call_under_a_standing_grant_is_held_as_well() {
     assert_eq!(recorded_calls(&deeds).len(), 1);
 }
 
-#[tokio::test]
-async fn call_to_be_held_is_refused_where_nothing_can_wait() {
-    let deeds = Deeds::default();
-    let stage = stage_with_undo(&deeds);
-    stage.answer("go").await;
-    assert_eq!(recorded_calls(&deeds), []);
-    let told = stage.results();
-    assert!(told[0].1.contains("code: approval_required") && told[0].1.contains("nothing can wait here"), "{told:?}");
-    assert!(told[1].1.contains("nobody can be asked here"), "{told:?}");
-}
-
 /// The rules of one who has a say.
 fn rules(written: Value) -> Option<Arc<PolicyRules>> {
     let written = serde_json::from_value(written).unwrap();
@@ -463,7 +452,7 @@ async fn agent_s_own_rules_outweigh_the_operator_s_and_a_task_s_outweigh_them() 
     let own = rules(json!({ "mail": { "gate": "auto" }, "pay": { "gate": "auto" } }));
     incoming.agent = Some(CallingAgent { name: "booker".into(), rules: own });
     let task = rules(json!({ "pay": { "gate": "confirm", "when": "args.amount > 1" } }));
-    incoming.asking = Some(Asking { task_id: None, source: "trigger", rules: task });
+    incoming.asking = Asking { task_id: None, source: "trigger", rules: task };
     let AgentResponse::Suspended(suspension) =
         passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap()
     else {
@@ -488,14 +477,11 @@ async fn agent_s_own_rules_never_lower_what_the_tool_demands() {
     let stage = AgentHarness::new(vec![calls(vec![call("p", "pay", json!({}))]), says("no")], vec![pay]);
     let mut incoming = stage.incoming("go");
     incoming.agent = Some(CallingAgent { name: "booker".into(), rules: rules(json!({ "pay": { "gate": "auto" } })) });
-    passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();
+    let answered = passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();
+    let AgentResponse::Suspended(suspension) = answered else { panic!("it went on") };
     assert_eq!(recorded_calls(&deeds), []);
-    let reasons = stage.store.messages().into_iter().find_map(|message| match message {
-        TranscriptMessage::Tool { reasons, .. } => Some(reasons),
-        _ => None,
-    });
     let said = ["the agent says auto for `pay`", "`pay` always asks for confirmation"];
-    assert_eq!(reasons.unwrap()[1..], said, "of what is refused, too, it is known why");
+    assert_eq!(suspension.asks[0].0.proposal.reasons[1..], said);
 }
 
 /// The stored transcript and questions, as the databases keep them: without a NUL.
@@ -589,7 +575,7 @@ async fn override_that_was_set_outweighs_the_rules_of_those_for_whom_it_holds() 
     let own = rules(json!({ "pay": { "gate": "confirm" } }));
     incoming.agent = Some(CallingAgent { name: "booker".into(), rules: own });
     let task = rules(json!({ "mail": { "gate": "confirm" } }));
-    incoming.asking = Some(Asking { task_id: None, source: "trigger", rules: task });
+    incoming.asking = Asking { task_id: None, source: "trigger", rules: task };
     let AgentResponse::Suspended(suspension) =
         passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap()
     else {

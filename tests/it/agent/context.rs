@@ -33,7 +33,7 @@ async fn each_prompt_says_what_carries_the_answer_and_within_which_limits() {
         let stage = AgentHarness::new(vec![says("done")], vec![]);
         let mut incoming = stage.incoming("go");
         incoming.channel = channel;
-        incoming.asking = Some(Asking { task_id: None, source, rules: None });
+        incoming.asking = Asking { task_id: None, source, rules: None };
         passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();
         let text = system(&stage, 0);
         assert!(text.contains(expected), "{source}: {text}");

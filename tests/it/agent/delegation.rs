@@ -1,5 +1,6 @@
 //! Configured agents as tools: their fields, their own conversations, questions inside them, and how they end.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -48,7 +49,7 @@ pub(super) fn asks_people(book: FakeTool) -> FakeTool {
 /// Hands the message on as a run does that may ask.
 pub(super) async fn handle(stage: &AgentHarness) -> Result<AgentResponse, RunError> {
     let mut incoming = stage.incoming("a table for tonight");
-    incoming.asking = Some(Asking { task_id: None, source: "trigger", rules: None });
+    incoming.asking = Asking { task_id: None, source: "trigger", rules: None };
     passing(&stage.clock, stage.agent.handle_message(&incoming)).await
 }
 
@@ -181,11 +182,6 @@ async fn missing_field_is_asked_for_and_the_agent_goes_on_with_the_answer() {
         let (_, content, is_error) = stage.results().remove(0);
         assert!(is_error && content.contains(words), "{content}");
     }
-    // where nobody can be asked, the model is told what is missing
-    let stage = AgentHarness::with_agents(answers(), vec![book(&seen)], json!([booker()]));
-    assert_eq!(stage.answer("a table").await.response, "Booked.");
-    let (_, content, is_error) = stage.results().remove(0);
-    assert!(is_error && content.contains("nobody can be asked here: BookTable needs to know: party"), "{content}");
 }
 
 #[tokio::test]
@@ -248,6 +244,37 @@ async fn question_inside_an_agent_suspends_all_of_it_and_it_goes_on_at_the_inner
         _ => None,
     });
     assert!(by.clone().count() > 0 && by.clone().all(|agent| agent == "BookTable"), "each call by whoever made it");
+}
+
+#[tokio::test]
+async fn call_that_would_make_one_run_too_many_wait_is_an_observation_and_no_question() {
+    let seen = Seen::default();
+    let answers = || {
+        vec![
+            calls_booker(json!({ "party": 2 })),
+            calls(vec![call("b", "book", json!({}))]),
+            says("No table."),
+            calls_booker(json!({})),
+            says("Nothing is booked."),
+        ]
+    };
+    let stage = AgentHarness::with_agents(answers(), vec![asks_people(book(&seen))], json!([booker()]));
+    stage.store.refuses_questions.store(true, Ordering::Relaxed);
+    // a call inside the agent is refused, and then one of the agent that lacks a field
+    assert_eq!(answered(&stage).await.response, "Nothing is booked.");
+    let results = stage.results();
+    let refused: Vec<_> = results.iter().filter(|(_, _, is_error)| *is_error).map(|(call, ..)| call.as_str()).collect();
+    assert_eq!(refused, ["b", "t"], "{results:?}");
+    for (_, content, _) in results.iter().filter(|(_, _, is_error)| *is_error) {
+        assert!(content.contains("too_many_suspended") && content.contains("suspended_agents"), "{content}");
+    }
+    assert!(seen.lock().unwrap().is_empty());
+    // one that is asked about already is not held against the limit
+    let stage = AgentHarness::with_agents(answers(), vec![asks_people(book(&seen))], json!([booker()]));
+    suspended(&stage).await;
+    stage.store.refuses_questions.store(true, Ordering::Relaxed);
+    let Ok(AgentResponse::Suspended(again)) = handle(&stage).await else { panic!("it went on") };
+    assert_eq!((again.asks.len(), again.open.len()), (0, 1));
 }
 
 #[tokio::test]

@@ -55,8 +55,9 @@ async fn checks_are_asked_in_their_order_until_one_refuses_and_no_model_is() {
     let stage = AgentHarness::new(vec![], vec![]);
     let (stage, asked) = gated(stage, vec![("one", Ok(())), ("two", refused), ("three", Ok(()))]);
     assert_eq!(stage.handle("Go.").await, Ok(AgentResponse::Refused { reason: "tier".into() }));
-    assert_eq!(*asked.lock().unwrap(), ["one step Go.", "two step Go."]);
+    assert_eq!(*asked.lock().unwrap(), ["one trigger Go.", "two trigger Go."]);
     assert_eq!(stage.model.asked(), 0);
+    assert!(stage.host.looked_for.lock().unwrap().is_empty(), "an endpoint would have seen the message");
 }
 
 #[tokio::test]
@@ -113,7 +114,7 @@ async fn run_that_has_begun_is_not_asked_about_again() {
     let answers = vec![calls(vec![call("c1", "echo", json!({}))]), says("Done.")];
     let (stage, asked) = gated(AgentHarness::new(answers, vec![FakeTool::echo("echo")]), vec![("one", Ok(()))]);
     stage.answer("Go.").await;
-    assert_eq!(*asked.lock().unwrap(), ["one step Go."], "once, whatever the number of turns");
+    assert_eq!(*asked.lock().unwrap(), ["one trigger Go."], "once, whatever the number of turns");
     let (stage, asked) = gated(stage, vec![("one", Err(GateRefusal::Skip("late".into())))]);
     let again = stage.handle("Go.").await;
     assert!(matches!(again, Ok(AgentResponse::Answered(_))), "{again:?}");

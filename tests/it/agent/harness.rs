@@ -2,6 +2,7 @@
 //! do as they are told, and time that passes by itself.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,8 +11,8 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use reveille::agent::configured::agent_tool::AgentTool;
 use reveille::agent::{
-    Agent, AgentOverrides, AgentRequest, AgentResponse, AgentStore, AppendError, Settings, StopSignal, SummaryCost,
-    TranscriptSlice, UncountedSlot,
+    Agent, AgentOverrides, AgentRequest, AgentResponse, AgentStore, AppendError, Asking, Settings, StopSignal,
+    SummaryCost, TranscriptSlice, UncountedSlot,
 };
 use reveille::base::clock::Clock;
 use reveille::base::compute::Compute;
@@ -37,8 +38,8 @@ use reveille::ports::llm::{LlmError, Model, ModelAnswer, ModelRequest, ModelToke
 use reveille::ports::skill::SkillLibrary;
 use reveille::ports::tool::access::ToolLimits;
 use reveille::ports::tool::{
-    Definition, FactQuery, HostError, MissedByStep, TaskQuery, Tool, ToolContext, ToolError, ToolHost, ToolNotice,
-    ToolOutput, ToolRegistry,
+    Definition, FactQuery, HostError, MissedByStep, TaskQuery, TenantCredentials, Tool, ToolContext, ToolError,
+    ToolHost, ToolNotice, ToolOutput, ToolRegistry,
 };
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -88,6 +89,8 @@ pub struct Memory {
     pub is_budgeted: bool,
     /// The turns whose calls were reserved, each with whether that came with an append.
     pub reserved: Mutex<Vec<(i64, bool)>>,
+    /// As many runs of the tenant wait for people as may.
+    pub refuses_questions: AtomicBool,
 }
 
 impl Memory {
@@ -172,6 +175,10 @@ impl AgentStore for Memory {
         Box::pin(std::future::ready(()))
     }
 
+    fn may_suspend(&self) -> BoxFuture<'_, Result<bool, AppendError>> {
+        Box::pin(std::future::ready(Ok(!self.refuses_questions.load(Ordering::Relaxed))))
+    }
+
     fn begin<'a>(&'a self, approval: Uuid, digest: &'a str) -> BoxFuture<'a, Result<Begun, AppendError>> {
         let mut approvals = self.approvals.lock().unwrap();
         let found = approvals.iter_mut().find(|known| known.id == approval).unwrap();
@@ -226,6 +233,8 @@ pub struct Ledger {
     /// Facts of the tenant.
     pub facts: Mutex<Vec<Fact>>,
     /// Failure of the look for facts at the beginning of a run.
+    /// Messages for which facts were looked for.
+    pub looked_for: Mutex<Vec<String>>,
     pub without_facts: Mutex<Option<HostError>>,
 }
 
@@ -333,7 +342,8 @@ impl ToolHost for Ledger {
         self.note(json!({ "file": id, "part": format!("{part:?}"), "tenant": tenant }))
     }
 
-    fn facts_for<'a>(&'a self, _: &'a Tenant, _: &'a str, _: usize) -> BoxFuture<'a, Result<Vec<Fact>, HostError>> {
+    fn facts_for<'a>(&'a self, _: &'a Tenant, text: &'a str, _: usize) -> BoxFuture<'a, Result<Vec<Fact>, HostError>> {
+        self.looked_for.lock().unwrap().push(text.to_owned());
         let facts = self.facts.lock().unwrap().clone();
         let failure = self.without_facts.lock().unwrap().clone();
         Box::pin(async move { failure.map_or(Ok(facts), Err) })
@@ -563,7 +573,7 @@ impl AgentHarness {
             timezone: chrono_tz::Europe::Berlin,
             channel: None,
             agent: None,
-            asking: None,
+            asking: Asking { task_id: None, source: "trigger", rules: None },
             delegation: None,
             skills: None,
             host: self.host.clone(),
@@ -653,4 +663,10 @@ pub async fn passing<T>(clock: &Clock, work: impl Future<Output = T>) -> T {
 
 pub const fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
+}
+
+/// The credentials of a tenant where there is no store of them.
+pub fn no_credentials() -> TenantCredentials {
+    let tenant = Tenant::new("ann").unwrap_or_else(|why| panic!("{why}"));
+    TenantCredentials::new(None, tenant, (None, None), "test".into(), Default::default())
 }

@@ -197,14 +197,12 @@ async fn failed_tool_is_an_observation_and_never_the_end() {
         FakeTool::new("breaks", |_, _| async { panic!("a bug") }),
         FakeTool::echo("strict").with(|tool| tool.parameters = json!({ "type": "object", "required": ["to"] })),
         FakeTool::echo("gone").with(|tool| tool.status = ToolStatus::Removed),
-        FakeTool::echo("risky").with(|tool| tool.category = Category::SideEffect),
     ];
     let asked = vec![
         call("1", "refuses", json!({})),
         call("2", "breaks", json!({})),
         call("3", "strict", json!({})),
         call("4", "gone", json!({})),
-        call("5", "risky", json!({})),
         call("6", "refusess", json!({})),
         call("7", "strict", json!("{broken")),
     ];
@@ -237,15 +235,9 @@ async fn failed_tool_is_an_observation_and_never_the_end() {
     call: 4 (true)
 
     Operation failed.
-    type: permission_denied
-    code: approval_required
-    message: `risky` needs a person's approval, and nobody can be asked here; nothing was done
-    call: 5 (true)
-
-    Operation failed.
     type: not_found
     code: unknown_tool
-    message: there is no tool `refusess`; did you mean `refuses`?; available: refuses, breaks, strict, risky
+    message: there is no tool `refusess`; did you mean `refuses`?; available: refuses, breaks, strict
     call: 6 (true)
 
     Operation failed.

@@ -17,7 +17,7 @@ use reveille::ports::llm::LlmError;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::harness::{AgentHarness, FakeTool, RUN, passing, says, start};
+use super::harness::{AgentHarness, FakeTool, RUN, no_credentials, passing, says, start};
 
 fn action(instruction: &str, config: Value) -> Action {
     Action { instruction: instruction.into(), config: serde_json::from_value(config).unwrap() }
@@ -72,6 +72,7 @@ fn job(stage: &AgentHarness, run: Run, action: Action) -> Job {
         slot: Arc::new(UncountedSlot),
         sink: incoming.sink,
         clock: stage.clock.clone(),
+        credentials: no_credentials(),
         known: Default::default(),
     }
 }

@@ -182,7 +182,7 @@ async fn full_that_is_asked_for_is_shown_whole_and_is_in_a_data_file_unless_it_i
 }
 
 #[tokio::test]
-async fn result_that_can_not_be_kept_says_why_and_is_shown_as_far_as_it_fits() {
+async fn result_that_can_not_be_kept_says_why_and_one_with_a_secret_is_kept_without_it() {
     let stage = AgentHarness::new(turns(&[("long", json!({}))]), vec![long(200_000), reader()]);
     *stage.host.failure.lock().unwrap() = Some(HostError::Conflict("there is no room".into()));
     stage.answer("go").await;
@@ -191,12 +191,16 @@ async fn result_that_can_not_be_kept_says_why_and_is_shown_as_far_as_it_fits() {
     assert!(shown.starts_with("xxx"), "{}", &shown[..80]);
     assert!(shown.ends_with("\n[...truncated]"));
 
-    let stage = AgentHarness::new(turns(&[("long", json!({}))]), vec![long(200_000), reader()]);
+    let leaky = FakeTool::new("long", |_, _| async {
+        Ok(ToolOutput::text(format!("the key is s3cret-4711 {}", "x".repeat(200_000))))
+    });
+    let stage = AgentHarness::new(turns(&[("long", json!({}))]), vec![leaky, reader()]);
     let incoming = stage.incoming("go");
-    incoming.known.add(["xxxxxxxxxxxxxxxx"].into_iter());
+    incoming.known.add(["s3cret-4711"].into_iter());
     stage.agent.handle_message(&incoming).await.unwrap();
-    assert_eq!(notice(&stage, 0), "[No data file was written: the result may hold a secret]\n\n");
-    assert_eq!(stage.host.files.lock().unwrap().len(), 0);
+    let kept = stage.host.files.lock().unwrap();
+    assert_eq!(kept.len(), 1, "it is kept without the secret");
+    assert!(kept[0].content.starts_with("the key is [redacted] xxx"), "{}", &kept[0].content[..80]);
 }
 
 #[tokio::test]

@@ -259,7 +259,7 @@ async fn http_send_goes_out_once_with_the_key_of_its_call_and_follows_no_redirec
     let arguments = json!({ "url": format!("{}/orders/7", server.uri()), "method": "PUT", "body": { "amount": 5 } });
     let settings = egress::Settings { allow: vec!["127.0.0.1:*".into()], ..egress::Settings::default() };
     let mut stage = stage(vec![call("c1", "http_send", arguments)], settings);
-    // the operator lets it through here: nobody could be asked
+    // the operator lets it through
     let rules = json!({ "tools": { "http_send": { "gate": "auto" } } });
     stage.agent.policy = Policy::new(&serde_json::from_value(rules).unwrap()).unwrap();
     stage.agent.handle_message(&stage.incoming("go")).await.unwrap();
@@ -269,21 +269,20 @@ async fn http_send_goes_out_once_with_the_key_of_its_call_and_follows_no_redirec
 
 #[tokio::test]
 async fn message_needs_consent() {
-    let (text, is_error) =
-        result("http_send", json!({ "url": "https://example.org/", "method": "POST", "body": "x" })).await;
-    assert!(is_error && text.contains("code: approval_required"), "{text}");
+    let message = json!({ "url": "https://example.org/", "method": "POST", "body": "x" });
+    let stage = stage(vec![call("c1", "http_send", message)], egress::Settings::default());
+    let answered = stage.agent.handle_message(&stage.incoming("go")).await.unwrap();
+    assert!(matches!(answered, AgentResponse::Suspended(_)), "it went on");
 }
 
 #[tokio::test]
 async fn credential_that_the_task_does_not_name_is_used_only_with_a_person_s_consent() {
     let look = |credential: &str| json!({ "url": "https://example.org/", "credential": credential });
-    let (text, _) = result("http_request", look("google/work")).await;
-    assert!(text.contains("code: approval_required"), "nobody can be asked: {text}");
     let asked = vec![call("c1", "http_request", look("google/work")), call("c2", "http_request", look("shop"))];
     let stage = stage(asked, egress::Settings::default());
     let mut incoming = stage.incoming("go");
     incoming.wishes.credentials = vec![Reference::parse("shop/primary").unwrap()];
-    incoming.asking = Some(Asking { task_id: None, source: "trigger", rules: None });
+    incoming.asking = Asking { task_id: None, source: "trigger", rules: None };
     let AgentResponse::Suspended(suspension) = stage.agent.handle_message(&incoming).await.unwrap() else {
         panic!("it went on")
     };
@@ -306,7 +305,7 @@ async fn header_that_holds_a_secret_is_refused_before_anybody_is_asked() {
         let stage =
             stage(vec![call("c1", "http_request", look), call("c2", "http_send", send)], egress::Settings::default());
         let mut incoming = stage.incoming("go");
-        incoming.asking = Some(Asking { task_id: None, source: "trigger", rules: None });
+        incoming.asking = Asking { task_id: None, source: "trigger", rules: None };
         let handled = stage.agent.handle_message(&incoming).await.unwrap();
         assert!(matches!(handled, AgentResponse::Answered(_)), "nobody is asked: {handled:?}");
         for (_, text, is_error) in stage.results() {

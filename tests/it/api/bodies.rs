@@ -186,6 +186,7 @@ fn recipients() -> Vec<Value> {
 }
 
 fn bases() -> Vec<Base> {
+    let rule = json!({ "gate": "confirm", "when": "args.amount > 1" });
     let event = json!({
         "source": "email", "type": "new", "id": "1", "subject": "s", "data": { "a": 1 }, "tenant_id": "ann",
         "time": "2026-11-21T00:00:00Z",
@@ -229,8 +230,8 @@ fn bases() -> Vec<Base> {
         base(
             "dry_run_pipeline",
             json!({
-                "config": { "steps": [{ "name": "one", "map": "1" }] }, "event": { "data": {} }, "input": 1, "previous": 1,
-                "value": 1, "state": { "a": 1 }, "mocks": { "one": 1 }, "live": false, "tenant_id": "ann",
+                "config": { "steps": [{ "name": "one", "map": "1" }], "approvals": { "http_send": rule } },
+                "event": { "data": {} }, "input": 1, "previous": 1, "value": 1, "state": { "a": 1 }, "mocks": { "one": 1 }, "live": false, "tenant_id": "ann",
             }),
         ),
         base("dry_run_pipeline", json!({ "tenant_id": "ann", "config": every_kind(), "mocks": mocks() })),
@@ -349,6 +350,12 @@ impl Reference {
                 self.places(field, value, &place, found);
             }
             found.fields.push((place, field));
+        }
+        let named = &schema["additionalProperties"];
+        for (name, item) in value.as_object().into_iter().flatten().filter(|_| named["$ref"].is_string()) {
+            let place = format!("{at}/{name}");
+            self.places(named, item, &place, found);
+            found.fields.push((place, named));
         }
         for (index, item) in value.as_array().into_iter().flatten().enumerate().filter(|_| schema["items"].is_object())
         {
@@ -487,6 +494,13 @@ async fn bodies_that_the_reference_allows_are_taken_and_others_are_refused_at_th
             let why: Vec<String> = validator.iter_errors(&base.body).map(|fault| fault.to_string()).collect();
             wrong.push(format!("{name}: the base is not taken: {} {why:?}", taken.2));
             continue;
+        }
+        // the whole body is no place, so its refusal is looked at by itself
+        for odd in [json!([]), json!([[]]), json!(7), json!("x")] {
+            let (status, _, said) = stage.send(operation, base.kind, &odd).await;
+            if !validator.is_valid(&odd) && is_taken(status) {
+                wrong.push(format!("{name}: {odd} is taken, and the schema forbids it: {status} {said}"));
+            }
         }
         let mut found = Found::default();
         reference.places(&schema, &base.body, "", &mut found);

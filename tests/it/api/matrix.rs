@@ -176,6 +176,11 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("start_work", line(P::All, Nothing, 403, Some(json!({ "all": true })))),
         ("list_tools", line(P::TasksRead, InQuery, 200, None)),
         ("list_agents", line(P::TasksRead, InQuery, 200, None)),
+        ("list_suspended", line(P::RunsRead, InQuery, 200, None)),
+        // it waits for nobody, and is cancelled already
+        ("pause_suspended", line(P::RunsWrite, Here, 409, None)),
+        ("resume_suspended", line(P::RunsWrite, Here, 409, None)),
+        ("cancel_suspended", line(P::RunsWrite, Here, 200, None)),
         ("list_skills", line(P::TasksRead, Nothing, 200, None)),
         ("list_executors", line(P::TasksRead, Nothing, 200, None)),
         ("get_health", public()),
@@ -283,7 +288,7 @@ fn about(mut body: Value, things: &Things) -> Value {
 fn url_of(template: &str, tenant: &str, things: &Things) -> String {
     let id = match template.split('/').nth(2).unwrap_or_default() {
         "tasks" => &things.task,
-        "runs" => &things.run,
+        "runs" | "agents" => &things.run,
         "deliveries" => &things.delivery,
         "dead-letters" => &things.letter,
         "tokens" => &things.token,

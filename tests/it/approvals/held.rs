@@ -35,10 +35,10 @@ on_both! {
 const PUBLIC: &str = "https://wake.example.org";
 
 /// Calls that were executed.
-type Deeds = Arc<Mutex<Vec<Value>>>;
+pub type Deeds = Arc<Mutex<Vec<Value>>>;
 
 /// A world whose agent files a note, which nobody has to agree to and which can be stopped for a minute.
-fn filing(world: &mut World, server: &MailServer, more: Vec<Value>) -> Deeds {
+pub fn filing(world: &mut World, server: &MailServer, more: Vec<Value>) -> Deeds {
     let deeds = Deeds::default();
     let tool = |name: &'static str, category: Category, undo_seconds: Option<u64>| {
         let deeds = deeds.clone();

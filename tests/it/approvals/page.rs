@@ -1,5 +1,6 @@
 //! The page behind a link: what it shows, what its form does, and what is left to see afterwards.
 
+use reveille::base::id::Scope;
 use reveille::domain::approval::{ApprovalChoice, CallOutcome, Proposal, QuestionKind};
 use reveille::domain::run::RunState;
 use serde_json::json;
@@ -18,6 +19,7 @@ on_both! {
     page_says_clearly_that_an_approval_was_decided_expired_or_is_unknown
     approved_call_that_is_held_can_be_stopped
     of_two_who_answer_one_is_told_that_the_other_was_first
+    page_of_a_paused_run_says_so_and_takes_no_answer
 }
 
 async fn scanners_change_nothing_and_then_a_person_decides(api: Api) {
@@ -318,6 +320,21 @@ async fn approved_call_that_is_held_can_be_stopped(api: Api) {
     asked.open(&api).await.expect(200).hides("Stop it");
     post(&api, &asked.path(), &[("nonce", &nonce), ("do", "cancel:0")], &[]).await.expect(409);
     assert_eq!(asked.statuses(&api).await, ["approved"]);
+}
+
+async fn page_of_a_paused_run_says_so_and_takes_no_answer(api: Api) {
+    let asked = ask(&api, "ann", vec![note()]).await;
+    asked.open(&api).await.expect(200).hides("This is paused");
+    api.store.pause_suspended(&Scope::Every, asked.run, "token:t").await.unwrap();
+    // long after its time would have been over
+    api.clock.advance(TIME * 3);
+    asked.open(&api).await.expect(200).shows("This is paused: it takes no answer until it is resumed.");
+    let refused = asked.send(&api, &[("do", "approve:0")]).await.expect(409);
+    refused.shows("this is paused and takes no answer until it is resumed.");
+    assert_eq!(asked.statuses(&api).await, ["pending"]);
+    api.store.resume_suspended(&Scope::Every, asked.run, "token:t").await.unwrap();
+    asked.open(&api).await.expect(200).hides("This is paused");
+    asked.send(&api, &[("do", "approve:0")]).await.expect(303);
 }
 
 async fn of_two_who_answer_one_is_told_that_the_other_was_first(api: Api) {

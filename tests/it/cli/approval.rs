@@ -143,6 +143,47 @@ async fn approval_is_listed_shown_approved_edited_and_cancelled() {
 }
 
 #[tokio::test]
+async fn suspended_agent_is_listed_paused_resumed_and_cancelled() {
+    let service = asking().await;
+    let shell = Shell::beside(&service);
+    let task = task(&shell).await;
+    let run = ran(&shell, &task, "pending_approval").await;
+    let line = shell.ok(&["agent", "suspended", "--tenant", "ann"]).await;
+    for part in [run.as_str(), "ann", "pending_approval", "the run's own", "1"] {
+        assert!(line.contains(part), "{part} in {line}");
+    }
+    assert_eq!(shell.json(&["agent", "suspended", "--tenant", "bob"]).await["items"], json!([]));
+    let paused = shell.ok(&["agent", "pause", &run]).await;
+    assert!(paused.contains("paused until it is resumed, or "), "{paused}");
+    let approval = id(&asked(&shell, &run).await);
+    let refused = shell.refused(&["approval", "approve", &approval]).await;
+    assert!(refused.contains("it has to be resumed first"), "{refused}");
+    let explained = shell.ok(&["run", "explain", &run]).await;
+    assert!(explained.contains("It is paused: until somebody resumes it"), "{explained}");
+    assert!(shell.ok(&["agent", "resume", &run]).await.contains("pending_approval"));
+    shell.ok(&["approval", "approve", &approval]).await;
+    until(&shell, &run, "succeeded").await;
+    let why = shell.refused(&["agent", "pause", &run]).await;
+    assert!(why.contains("the run waits for nobody; it is `succeeded`"), "{why}");
+
+    // one more than may wait is told so, and goes on
+    let other = ran(&shell, &task, "pending_approval").await;
+    shell.ok(&["quota", "set", "ann", "suspended_agents=1"]).await;
+    let more = id(&shell.json(&["task", "run", &task]).await);
+    let told = loop {
+        let shown = shell.json(&["run", "show", &more]).await;
+        if !["queued", "running"].contains(&shown["run"]["state"].as_str().expect("a state")) {
+            break shown.to_string();
+        }
+        pause(LOOK).await;
+    };
+    assert!(told.contains("too_many_suspended"), "{told}");
+    assert!(shell.ok(&["agent", "cancel", &other]).await.contains("cancelled"));
+    until(&shell, &other, "cancelled").await;
+    assert_eq!(shell.json(&["agent", "suspended"]).await["items"], json!([]));
+}
+
+#[tokio::test]
 async fn standing_grant_is_listed_and_revoked() {
     let service = asking().await;
     let shell = Shell::beside(&service);

@@ -19,15 +19,19 @@ const ON_SQLITE: [&str; 3] = ["sqlite_fire", "sqlite_enqueue", "next_fire"];
 const NEIGHBOURS: [&str; 5] =
     ["neighbours.schedule", "neighbours.events", "neighbours.polls", "neighbours.api", "neighbours.notifications"];
 /// Figures of the service's own executors and lists, on whichever database there is.
-const OF_USERS: [&str; 8] = [
+const OF_USERS: [&str; 12] = [
     "agent_1",
     "agent_32",
     "agent_wait_1000",
     "pipeline_fire",
     "pipeline_fire_1000",
+    "everything_on.agent_1",
+    "everything_on.agent_32",
+    "everything_on.pipeline_fire",
     "webhook_fire",
     "list_runs_1m",
     "stats_1m",
+    "recall_1m",
 ];
 const ON_POSTGRES: [&str; 19] = [
     "fire",
@@ -118,6 +122,11 @@ fn check_figures_of_users(report: &Value) {
         .iter()
         .any(|part| part["name"].as_str().is_some_and(|name| name.starts_with("p50 of the slowest filter, `")));
     assert!(slowest, "{lists:#}");
+    let recall = figure(report, "recall_1m");
+    assert_eq!(recall["of"], 20, "one of each tenant: {recall:#}");
+    for name in ["p50", "a bare full-text query over as many, p99", "of a tenant with 500 facts beside them, p99"] {
+        assert!(part(recall, name) > 0.0, "{recall:#}");
+    }
 }
 
 #[tokio::test]
@@ -171,7 +180,8 @@ async fn every_figure_is_measured_on_postgres_and_nothing_is_left_there() {
 async fn bench_without_postgres_measures_sqlite_and_writes_a_page() {
     let dir = TempDir::new();
     let shell = Shell::in_dir(&dir).with("TMPDIR", dir.path().display().to_string());
-    let names = [&["bench", "--quick", "neighbours"], &ON_SQLITE[..], &OF_USERS[..]].concat();
+    let of_users = OF_USERS.map(|name| name.split_once('.').map_or(name, |(whole, _)| whole));
+    let names = [&["bench", "--quick", "neighbours"], &ON_SQLITE[..], &of_users[..]].concat();
     let report = shell.json(&names).await;
     check_figures_of_users(&report);
     for name in ON_SQLITE.into_iter().chain(NEIGHBOURS) {

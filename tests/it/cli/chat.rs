@@ -1,7 +1,20 @@
 //! `reveille chat` and `reveille conversation` against a real service.
 
-use super::Shell;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use reveille::base::clock::pause;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::time::timeout;
+
+use super::{Done, Shell};
+use crate::support::api::Api;
+use crate::support::binary::signal;
 use crate::support::talking_model::{TOKEN, TalkingModel};
+
+/// How long something may take on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(20);
 
 #[tokio::test]
 async fn conversation_goes_on_in_one_command_and_in_another_and_a_call_is_decided_in_line() {
@@ -34,5 +47,51 @@ async fn conversation_goes_on_in_one_command_and_in_another_and_a_call_is_decide
     assert!(refused.contains("there is no"), "{refused}");
     let refused = shell.refused(&["chat", "hello"]).await;
     assert!(refused.contains("--tenant"), "{refused}");
+    service.kill().await;
+}
+
+#[tokio::test]
+async fn interrupt_cancels_the_run_that_is_answering_and_the_command_goes_on() {
+    let model = TalkingModel::start().await;
+    let mut service = model.service(None);
+    service.start().await;
+    let shell = Shell::in_dir(&service.dir).with("REVEILLE_URL", service.url()).with("REVEILLE_TOKEN", TOKEN);
+    let api = Api::new(service.url(), TOKEN);
+    let mut command = shell.command(&["chat", "--tenant", "ann"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("run the binary");
+    let mut typed = child.stdin.take().expect("its stdin");
+    typed.write_all(b"talk slowly\n").await.expect("feed it");
+    let begun = Instant::now();
+    let run = loop {
+        let runs = api.get("/v1/runs?tenant_id=ann").await;
+        if runs["items"][0]["state"] == "running" && model.asked() == 1 {
+            break runs["items"][0]["id"].as_str().expect("an id").to_owned();
+        }
+        assert!(begun.elapsed() < PATIENCE, "nothing is answered: {runs:#}");
+        pause(LOOK).await;
+    };
+    // a message behind it waits, which is shown, as nothing else is to come for long
+    let conversations = shell.json(&["conversation", "list"]).await;
+    let id = conversations["items"][0]["id"].as_str().expect("an id").to_owned();
+    let mut behind = shell.command(&["chat", "--conversation", &id, "goodbye"]);
+    behind.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut behind = behind.spawn().expect("run the binary");
+    let mut shown = BufReader::new(behind.stdout.take().expect("its stdout"));
+    let mut first = String::new();
+    timeout(PATIENCE, shown.read_line(&mut first)).await.expect("something is shown").expect("read it");
+    assert_eq!(first.trim_end(), "· queued");
+    signal("INT", child.id().expect("a running process")).await;
+    typed.write_all(b"hello\n").await.expect("feed it");
+    drop(typed);
+    let done = Done::of(child.wait_with_output().await.expect("run the binary"));
+    assert_eq!(done.code, 0, "{}{}", done.out, done.err);
+    assert!(done.out.contains("hello") && begun.elapsed() < PATIENCE, "{}", done.out);
+    let cancelled = api.get(&format!("/v1/runs/{run}")).await;
+    assert_eq!(cancelled["state"], "cancelled", "{cancelled:#}");
+    let mut answer = String::new();
+    timeout(PATIENCE, shown.read_to_string(&mut answer)).await.expect("it is answered").expect("read it");
+    assert!(answer.contains(": goodbye") && !answer.contains("· running"), "{answer}");
+    assert!(behind.wait().await.expect("run the binary").success());
     service.kill().await;
 }

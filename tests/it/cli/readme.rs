@@ -61,16 +61,15 @@ async fn readme_is_what_its_commands_print() {
     reader.configure("[encoders.").await;
     reader.pass_over("toml", "[verifiers.rules.C-0100]", "agent::verifiers has answers that break such rules");
     reader.pass_over("rust", "let app = App::builder()", "stands in a program that `examples` runs and compares");
-    reader.pass_over(
-        "sh",
-        "reveille chat",
-        "the model of this page only says good morning; cli::chat talks to another",
-    );
+    reader.console("reveille chat --tenant ann").await;
     reader.pass_over("python", "from openai", "clients has a program of that client");
-    reader.pass_over("toml", "[[agents]]", "chat books a flight by such an agent");
-    reader.console("reveille fact add").await;
-    reader.pass_over("toml", "[memory]", "chat has a model that extracts facts");
-    reader.pass_over("markdown", "---", "agent::skills has models that use such skills");
+    reader.configure("[[agents]]").await;
+    reader.console("reveille chat --tenant ann 'When can I meet").await;
+    reader.configure("[llm.models.small]").await;
+    reader.console("reveille chat --tenant ann 'I sit").await;
+    reader.pass_over("toml", "[llm.models.embedder]", "chat has an endpoint that makes vectors");
+    reader.save("markdown", "---", "skills/expense-report/SKILL.md");
+    reader.console("reveille skill check").await;
     reader.pass_over(
         "toml",
         "[budgets.run]",

@@ -1,10 +1,12 @@
 //! Calls of a tenant and looks of the engine whose reads must not grow with what others have stored; `plans` counts them.
 
-use reveille::base::id::new_id;
+use reveille::base::id::{Scope, new_id};
 use reveille::domain::memory::FactOrigin;
 use reveille::domain::memory::recall::terms;
 use reveille::domain::run::RunState;
-use reveille::store::{ConversationFilter, EventFilter, ExtractionEnd, FactFilter, RunFilter, TaskFilter};
+use reveille::store::{
+    ConversationFilter, EmbeddingPlace, EventFilter, ExtractionEnd, FactFilter, RunFilter, SuspendedFilter, TaskFilter,
+};
 use serde_json::json;
 
 use super::conversations::{conversation, say};
@@ -21,6 +23,15 @@ pub async fn calls(world: &StoreHarness) {
     let task = world.task_with("a", json!({"interval": "1h", "overlap": "allow"}), json!({})).await;
     let conversation = conversation(world, "a").await;
     let message = say(world, &conversation, "hello").await;
+    for scope in [&of_a, &Scope::Every] {
+        let suspended = SuspendedFilter { limit: PAGE, ..SuspendedFilter::default() };
+        let waiting = store.list_suspended(scope, &suspended).await.unwrap().rows;
+        if let Some(run) = waiting.first() {
+            store.pause_suspended(scope, run.run_id, "token:t").await.unwrap();
+            store.resume_suspended(scope, run.run_id, "token:t").await.unwrap();
+        }
+    }
+    assert!(store.may_suspend("tenant-5").await.unwrap());
     let page = ConversationFilter { limit: PAGE, ..ConversationFilter::default() };
     store.list_conversations(&of_a, &page).await.unwrap();
     store.get_conversation(&of_a, conversation.id).await.unwrap();
@@ -50,6 +61,18 @@ pub async fn calls(world: &StoreHarness) {
     store.search_facts(&tenant, &words, Some("preferences")).await.unwrap();
     store.get_fact(&of_a, noted.id).await.unwrap();
     store.list_facts(&of_a, &FactFilter { limit: PAGE, ..FactFilter::default() }).await.unwrap();
+    for space in ["a", "s", "z"] {
+        let place = store.next_unembedded(space, &EmbeddingPlace::default()).await.unwrap();
+        store.next_unembedded(space, &place.expect("facts without a vector")).await.unwrap();
+    }
+    let unembedded = store.claim_unembedded(&tenant, "", 16).await.unwrap();
+    let vectors: Vec<_> = unembedded.iter().map(|(id, version, _)| (*id, *version, Some(vec![0; 8]))).collect();
+    store.keep_vectors(&tenant, "s", &vectors).await.unwrap();
+    store.embedded_facts(&tenant, "s", None).await.unwrap();
+    store.vectors_of(&tenant, "s", &[noted.id]).await.unwrap();
+    let many: Vec<uuid::Uuid> = (0..99).map(uuid::Uuid::from_u128).chain([noted.id]).collect();
+    store.vectors_of(&tenant, "s", &many).await.unwrap();
+    store.facts_by_ids(&tenant, &[noted.id]).await.unwrap();
     store.delete_fact(&of_a, noted.id, "token:t", None).await.unwrap();
     let queued = store.extractions_in_turn("tenant-5", 2, world.now()).await.unwrap();
     for (tenant, run) in &queued {

@@ -46,7 +46,9 @@ async fn note(world: &StoreHarness, of: &str, text: &str, collection: Option<&st
 }
 
 async fn recall(world: &StoreHarness, of: &str, message: &str) -> (Vec<String>, Vec<String>) {
-    let Recalled { profile, found } = world.store.recall_facts(&tenant(of), &terms(message)).await.unwrap();
+    let recalled = world.store.recall_facts(&tenant(of), &terms(message)).await.unwrap();
+    let Recalled { profile, found, has_any } = recalled;
+    assert!(has_any || profile.is_empty() && found.is_empty());
     let texts = |facts: Vec<Fact>| facts.into_iter().map(|fact| fact.text).collect();
     (texts(profile), texts(found))
 }

@@ -229,7 +229,7 @@ async fn lookups_answer_the_tenants_own_and_nothing_of_another(world: &StoreHarn
 }
 
 /// The tables that only row-level security keeps apart when a predicate is forgotten.
-const WALLED: [&str; 37] = [
+const WALLED: [&str; 38] = [
     "tasks",
     "recipients",
     "deliveries",
@@ -246,6 +246,7 @@ const WALLED: [&str; 37] = [
     "approval_overrides",
     "facts",
     "fact_versions",
+    "fact_vectors",
     "extractions",
     "audit",
     "credentials",
@@ -317,6 +318,7 @@ async fn on_postgres_row_level_security_alone_keeps_tenants_apart() {
          values (gen_random_uuid(), 'a', '', false, 't', 't', 'i', 'person', 'agent', 1, 1, now(), now(), now())",
         "insert into fact_versions (fact_id, version, tenant_id, collection, text, origin, noted_by, noted_at, replaced_at)
          values (gen_random_uuid(), 1, 'a', '', 't', 'person', 'agent', now(), now())",
+        "insert into fact_vectors (tenant_id, fact_id, space, vector) values ('a', gen_random_uuid(), 's', 'v')",
         "insert into extractions (tenant_id, run_id, due_at, claims, queued_at) values ('a', gen_random_uuid(), now(), 0, now())",
         "insert into halts (tenant_id, kind, halted_by, since) values ('a', 'stopped', 'token:admin', now())",
         "insert into tenant_budgets (tenant_id, limits, updated_at) values ('a', '{}', now())",

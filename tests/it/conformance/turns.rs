@@ -6,8 +6,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use futures::FutureExt;
 use futures::future::{BoxFuture, Either, join_all, select};
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use reveille::base::clock::pause;
 use reveille::base::metrics::Metrics;
 use reveille::domain::event::Event;
@@ -205,7 +206,8 @@ async fn order_of<'a>(
                 answer => answer.map(|()| true).unwrap(),
             }
         });
-        let mut ended = std::pin::pin!(join_all(ended));
+        // each is looked at when it is woken, so in the order in which they end
+        let mut ended = std::pin::pin!(ended.collect::<FuturesUnordered<_>>().collect::<Vec<bool>>());
         assert!((&mut ended).now_or_never().is_none(), "the first is held up");
         // some calls go on in tasks of their own, which ask as soon as they run
         let behind = calls_behind(&metrics, behind).await;

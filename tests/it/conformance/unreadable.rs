@@ -87,6 +87,7 @@ const FREE: &[(&str, &str)] = &[
     ("event_queue", "numbers; the event stands in `events`"),
     ("extractions", "ids, instants and numbers; the run stands in `runs`"),
     ("fact_versions", "read with their fact, for a person; an origin that is not known counts as text from outside"),
+    ("fact_vectors", "numbers; those of another length are compared with nothing"),
     ("facts", "an origin that is not known counts as text from outside"),
     ("event_task_counts", "numbers, counted by triggers"),
     ("event_tasks", "numbers; the task stands in `tasks`"),

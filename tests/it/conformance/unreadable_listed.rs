@@ -2,16 +2,40 @@
 
 use reveille::base::id::Scope;
 use reveille::domain::notification::{MessageKind, NewDelivery};
-use reveille::store::{DeliveryFilter, RunFilter, TaskFilter};
+use reveille::store::{DeliveryFilter, RunFilter, SuspendedFilter, SuspendedRun, TaskFilter};
 use serde_json::json;
 use uuid::Uuid;
 
+use super::asked::asked;
 use super::world::StoreHarness;
 
 on_both!(
     unreadable_task_is_out_of_the_list_and_hides_no_other,
     unreadable_runs_and_deliveries_are_out_of_their_lists_and_hide_no_others,
+    unreadable_run_that_waits_is_out_of_the_list_and_hides_no_other,
 );
+
+async fn unreadable_run_that_waits_is_out_of_the_list_and_hides_no_other(world: &StoreHarness) {
+    let mut runs = Vec::new();
+    for chain in [json!(["A"]), json!(7), json!(["B"])] {
+        let (_, started, asked) = asked(world, &["c1"]).await;
+        let proposal = json!({ "delegation_chain": chain });
+        world
+            .plant(&format!("update approvals set proposal = '{proposal}' where id = {}", world.id(asked[0].id)))
+            .await;
+        runs.push(started.run.id);
+    }
+    world.plant(&format!("update runs set state = 'afloat' where id = {}", world.id(runs[2]))).await;
+    let page = async |limit: i64| {
+        let filter = SuspendedFilter { limit, ..SuspendedFilter::default() };
+        let page = world.store.list_suspended(&Scope::Every, &filter).await.unwrap();
+        let chains = |run: &SuspendedRun| run.agents.iter().map(|agent| agent.delegation_chain.join(">")).collect();
+        let rows: Vec<(Uuid, Vec<String>)> = page.rows.iter().map(|run| (run.run_id, chains(run))).collect();
+        (rows, page.behind)
+    };
+    let readable = vec![(runs[1], vec![String::new()]), (runs[0], vec!["A".to_owned()])];
+    assert_eq!((page(9).await, page(1).await), ((readable, None), (vec![], Some(runs[2]))));
+}
 
 async fn unreadable_runs_and_deliveries_are_out_of_their_lists_and_hide_no_others(world: &StoreHarness) {
     let tasks = [world.task(json!({ "interval": "1h" })).await, world.task(json!({ "interval": "1h" })).await];

@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 use super::spellings::all;
 use super::{Names, egress};
-use crate::agent::harness::{AgentHarness, RUN};
+use crate::agent::harness::{AgentHarness, RUN, no_credentials};
 use crate::notifications::{deliver, recipient};
 use crate::pipelines::harness::job;
 
@@ -66,6 +66,7 @@ async fn tools_for_http_reach_none_of_them() {
         time_limit: Duration::from_secs(5),
         host: stage.host.clone(),
         clock: stage.clock.clone(),
+        credentials: no_credentials(),
         known: Default::default(),
     };
     for name in ["http_request", "http_send"] {

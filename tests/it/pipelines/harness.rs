@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use crate::agent::harness::{AgentHarness, Memory, RUN, start};
+use crate::agent::harness::{AgentHarness, Memory, RUN, no_credentials, start};
 
 pub const TASK: Uuid = Uuid::from_u128(77);
 
@@ -109,6 +109,7 @@ pub fn job(stage: &AgentHarness, store: Arc<dyn AgentStore>, config: Value, caus
         slot: Arc::new(UncountedSlot),
         sink: Arc::new(|_| {}),
         clock: stage.clock.clone(),
+        credentials: no_credentials(),
         known: Default::default(),
     }
 }

@@ -16,7 +16,8 @@ const BEGINNING: &str = "\
 # Pipelines
 
 A task with `\"executor\": \"pipeline\"` runs steps in order, without a model's decisions. Its `action.config` has `steps`, 1 to 50
-of them, and may have `output`, a template of what the run answers; without it, the answer is the value of the last step.
+of them, and may have `output`, a template of what the run answers; without it, the answer is the value of the last step. `approvals` says
+by tool what people are asked about, and `budget` what a run may spend on models.
 
 A step has a name, exactly one kind, and what holds for all kinds. Expressions are CEL, templates are Jinja. Both know `event`,
 `events`, `value` and `previous` (what made the task fire), `input`, `run`, `task`, `state` (what earlier runs have stored) and

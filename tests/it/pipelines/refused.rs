@@ -3,6 +3,7 @@
 use reveille::domain::approval::ApprovalLevel;
 use reveille::domain::approval::matrix::Category;
 use reveille::domain::approval::policy::Policy;
+use reveille::domain::run::outcome::RunOutcome;
 use serde_json::{Value, json};
 
 use super::harness::{answer, failure, faults, run};
@@ -57,6 +58,27 @@ async fn tool_step_is_refused_where_the_rules_ask_for_what_the_matrix_lets_throu
     let at_times = ruled(json!({ "tools": { "echo": { "gate": "confirm", "when": "args.n > 0" } } }));
     assert_eq!(faults(&at_times, steps.clone()), []);
     assert_eq!(failure(run(&at_times, steps, None).await), "fail tool_refused");
+}
+
+#[tokio::test]
+async fn rules_of_a_pipeline_are_checked_at_their_places_and_hold_for_tool_steps() {
+    let stage = AgentHarness::new(vec![], vec![FakeTool::echo("echo")]);
+    let steps = json!([{ "name": "one", "tool": { "name": "echo", "args": { "n": 1 } } }]);
+    let rules = json!({ "ehco": { "gate": "auto" }, "echo": { "gate": "confirm", "when": "args.n >" } });
+    let found = faults(&stage, json!({ "steps": steps, "approvals": rules }));
+    let places: Vec<&str> = found.iter().map(|(place, _)| place.as_str()).collect();
+    assert_eq!(places, ["/action/config/approvals/ehco", "/action/config/approvals/echo/when"], "{found:?}");
+    assert!(found[0].1.contains("did you mean `echo`"), "{found:?}");
+
+    for (when, refused) in [("args.n == 1", true), ("args.n == 2", false)] {
+        let rules = json!({ "echo": { "gate": "confirm", "when": when } });
+        let ended = run(&stage, json!({ "steps": steps, "approvals": rules }), None).await;
+        match refused {
+            true => assert_eq!(failure(ended), "fail tool_refused"),
+            false => assert!(matches!(ended, Ok(RunOutcome::Succeeded { .. })), "{ended:?}"),
+        }
+        stage.store.entries.lock().unwrap().clear();
+    }
 }
 
 #[tokio::test]

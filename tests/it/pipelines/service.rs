@@ -166,39 +166,36 @@ async fn agent_s_own_rules_decide_in_a_step_and_are_told_as_the_reason(mut world
         { "turn": 2, "text": "done" },
     ] }));
     let instance = world.instance();
-    let explained = async |agent: Value| {
+    // the tool of each call that somebody is asked about, and its reasons
+    let asked = async |agent: Value| {
         let config = json!({ "config": { "steps": [{ "name": "clerk", "agent": agent }] } });
         let task = json!({ "executor": "pipeline", "action": config, "output": null });
         let id = instance.run_now(&instance.task(task).await).await;
         instance.settle(0).await;
-        let run = instance.until(id, |run| run.state.is_final()).await;
-        assert_eq!((run.state, run.output.as_deref()), (RunState::Succeeded, Some("done")), "{:?}", run.error);
-        let (status, explained) = instance.ask("GET", &format!("/v1/runs/{id}/explain"), ADMIN, None).await;
-        assert_eq!(status, 200, "{explained}");
-        let calls = explained["calls"].as_array().unwrap().iter();
-        let line = |call: &Value| {
-            let why = call["reasons"].as_array().unwrap().iter().skip(1).map(|reason| reason.as_str().unwrap());
-            format!("{} {}", call["sentence"].as_str().unwrap(), why.collect::<Vec<_>>().join("; "))
-        };
-        calls.map(line).collect::<Vec<String>>()
+        instance.until(id, |run| run.state == RunState::PendingApproval).await;
+        let (status, asked) = instance.ask("GET", &format!("/v1/approvals?run_id={id}"), ADMIN, None).await;
+        assert_eq!(status, 200, "{asked}");
+        let line = |question: &Value| format!("{} {}", question["details"]["note"], question["reasons"]);
+        let mut lines: Vec<String> = asked["items"].as_array().unwrap().iter().map(line).collect();
+        lines.sort();
+        let (status, cancelled) = instance.ask("POST", &format!("/v1/runs/{id}/cancel"), ADMIN, None).await;
+        assert_eq!(status, 200, "{cancelled}");
+        lines
     };
+    let matrix = r#""the matrix says confirm for side_effect of low consequence""#;
     assert_eq!(
-        explained(json!({ "name": "clerk", "instruction": "File the notes" })).await,
+        asked(json!({ "name": "clerk", "instruction": "File the notes" })).await,
         [
-            "Nobody was asked. It was executed. the agent says auto for `file` where args.note == 'one'",
-            "Nobody was asked. It was answered with an error. ",
-            "Nobody was asked. It was answered with an error. the agent says confirm for `look`",
+            format!(r#""two" [{matrix}]"#),
+            r#""up" ["the matrix says auto for read of low consequence","the agent says confirm for `look`"]"#
+                .to_owned(),
         ]
     );
     assert_eq!(*deeds.lock().unwrap(), [json!({ "note": "one" })]);
     // without these rules it is as the matrix says
     assert_eq!(
-        explained(json!({ "instruction": "File the notes" })).await,
-        [
-            "Nobody was asked. It was answered with an error. ",
-            "Nobody was asked. It was answered with an error. ",
-            "Nobody was asked. It was executed. ",
-        ]
+        asked(json!({ "instruction": "File the notes" })).await,
+        [format!(r#""one" [{matrix}]"#), format!(r#""two" [{matrix}]"#)]
     );
     assert_eq!(deeds.lock().unwrap().len(), 1);
     instance.finish(&world).await;

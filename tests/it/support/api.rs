@@ -41,6 +41,10 @@ impl Api {
         self.answer(Method::PUT, path, Some(body)).await
     }
 
+    pub async fn patch(&self, path: &str, body: &Value) -> Value {
+        self.answer(Method::PATCH, path, Some(body)).await
+    }
+
     /// The value of a metric, whose labels are part of the name; 0 where it is not there.
     pub async fn metric(&self, name: &str) -> f64 {
         let request = self.client.get(format!("{}/metrics", self.url)).bearer_auth(&self.token);

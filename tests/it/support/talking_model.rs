@@ -1,15 +1,16 @@
 //! A model over HTTP that says how many messages of a conversation it was shown and what was said last. Asked to pay, it calls
 //! a tool of the same address first; asked for a flight, an agent that pays; asked to hold a seat, a tool that can be undone; asked to
 //! ask, the person; asked to remember, it notes what stands behind the colon, and asked what it knows, it says what it was told of. Asked to extract facts,
-//! it finds where the person lives.
+//! it finds where the person lives. Asked for vectors, it tells vehicles from homes.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::routing::post;
 use reveille::base::clock::pause;
 use serde_json::{Value, json};
@@ -33,6 +34,8 @@ struct Counts {
     /// Questions of which the first is answered late.
     hung: AtomicUsize,
     paid: AtomicUsize,
+    /// Whether requests for vectors are refused.
+    embeds_nothing: AtomicBool,
     /// Seats that were held.
     held: Mutex<Vec<String>>,
 }
@@ -42,6 +45,7 @@ impl TalkingModel {
         let counts = Arc::new(Counts::default());
         let routes = axum::Router::new()
             .route("/v1/chat/completions", post(complete))
+            .route("/v1/embeddings", post(embed))
             .route("/pay", post(pay))
             .route("/hold", post(hold))
             .with_state(Arc::clone(&counts));
@@ -49,6 +53,11 @@ impl TalkingModel {
         let address = listener.local_addr().expect("an address");
         tokio::spawn(async move { axum::serve(listener, routes).await });
         TalkingModel { address, counts }
+    }
+
+    /// The address of one of its tools.
+    pub fn url(&self, tool: &str) -> String {
+        format!("http://{}/{tool}", self.address)
     }
 
     /// How often it was asked.
@@ -69,6 +78,11 @@ impl TalkingModel {
     /// How often the tool was called.
     pub fn paid(&self) -> usize {
         self.counts.paid.load(Ordering::Relaxed)
+    }
+
+    /// Lets it refuse to make vectors from now on.
+    pub fn stop_embedding(&self) {
+        self.counts.embeds_nothing.store(true, Ordering::Relaxed);
     }
 
     /// The seats that were held.
@@ -245,6 +259,27 @@ async fn hold(State(counts): State<Arc<Counts>>, Json(asked): Json<Value>) -> Js
     let seat = asked["seat"].as_str().unwrap_or_default().to_owned();
     counts.held.lock().unwrap().push(seat.clone());
     Json(json!({ "seat": seat }))
+}
+
+/// A text about a vehicle points one way, one about a home another way, and each other text a third. One that is unwelcome is refused,
+/// with those that come with it.
+async fn embed(State(counts): State<Arc<Counts>>, Json(asked): Json<Value>) -> Result<Json<Value>, StatusCode> {
+    if counts.embeds_nothing.load(Ordering::Relaxed) {
+        return Err(StatusCode::INTERNAL_SERVER_ERROR);
+    }
+    let texts = asked["input"].as_array().ok_or(StatusCode::BAD_REQUEST)?;
+    if texts.iter().any(|text| text.as_str().is_some_and(|text| text.contains("unwelcome"))) {
+        return Err(StatusCode::BAD_REQUEST);
+    }
+    let vector = |text: &Value| {
+        let text = text.as_str().unwrap_or_default().to_lowercase();
+        let is_about = |words: &[&str]| f32::from(u8::from(words.iter().any(|word| text.contains(word))));
+        let (vehicle, home) = (is_about(&["car", "automobile", "bicycle"]), is_about(&["home", "flat"]));
+        json!([vehicle, home, if vehicle + home > 0.0 { 0.1 } else { 1.0 }])
+    };
+    let data: Vec<Value> =
+        texts.iter().enumerate().map(|(index, text)| json!({ "index": index, "embedding": vector(text) })).collect();
+    Ok(Json(json!({ "data": data, "model": "talking", "usage": { "prompt_tokens": 1, "total_tokens": 1 } })))
 }
 
 async fn pay(State(counts): State<Arc<Counts>>) -> Json<Value> {

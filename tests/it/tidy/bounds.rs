@@ -85,6 +85,22 @@ const TESTED: &[(&str, Tested)] = &[
         By("answer_is_read_with_or_without_fences_and_what_does_not_fit_is_left_out"),
     ),
     ("src/engine/maintenance/extractor.rs: AT_ONCE", IN_TURNS),
+    (
+        "src/ports/llm/openai/embedding.rs: MOST_DIMENSIONS",
+        By("vectors_are_compared_by_their_directions_within_their_space"),
+    ),
+    ("src/ports/llm/openai/embedding.rs: TEXTS_AT_ONCE", IN_TURNS),
+    ("src/executor/host/nearest.rs: SEARCHES", IN_TURNS),
+    ("src/store/memory/vectors.rs: VECTORS_AT_ONCE", IN_TURNS),
+    ("src/store/memory/vectors.rs: EMBEDDED_AT_ONCE", IN_TURNS),
+    (
+        "src/executor/host/known_vectors.rs: KNOWN_BYTES_OF_ONE",
+        By("vectors_of_the_tenant_that_was_searched_longest_ago_are_forgotten_first"),
+    ),
+    (
+        "src/executor/host/known_vectors.rs: KNOWN_BYTES",
+        By("vectors_of_the_tenant_that_was_searched_longest_ago_are_forgotten_first"),
+    ),
     ("src/domain/memory/recall.rs: RECALLED_CHARS", By("run_is_told_as_much_as_fits")),
     (
         "src/agent/configured/agent_tool.rs: MOST_ARGUMENTS",
@@ -128,6 +144,7 @@ const TESTED: &[(&str, Tested)] = &[
     ("src/executor/pipeline/ledger.rs: DEFERRED_BYTES", By("results_that_are_large_do_not_wait")),
     ("src/http/streaming/run/position.rs: MOST_AHEAD", By("events_far_ahead_of_the_transcript_wait_for_it")),
     ("src/domain/approval/stored_override.rs: MOST_OVERRIDES", By("overrides_of_a_tenant_are_bounded")),
+    ("src/store/approvals/suspended.rs: MOST_PAUSED_DAYS", By("paused_run_is_resumed_by_itself_after_thirty_days")),
     ("src/store/runs/pages.rs: SCANNED", By("page_by_a_rare_state_goes_on_behind_the_rows_that_it_has_read")),
     ("src/executor/pipeline/spec.rs: STEPS", By("steps_of_a_pipeline_are_fifty_at_most")),
     (

@@ -3,10 +3,12 @@
 //! A run goes on whoever listens. Ctrl-C while one is answered cancels it; at the prompt it ends the command.
 
 use std::io::IsTerminal;
+use std::time::Duration;
 
 use futures::StreamExt;
 use serde_json::{Map, Value, json};
 
+use crate::base::clock::pause;
 use crate::base::unicode_safety::on_one_line;
 use crate::cli::remote::conversation::{messages_of, print_messages};
 use crate::cli::screen::text_of;
@@ -19,6 +21,8 @@ use crate::domain::run::RunState;
 
 /// Messages of an earlier conversation that are shown before it goes on.
 const SHOWN: usize = 10;
+/// After so long without an answer a message that is queued is shown as such.
+const QUEUE_SHOWN_AFTER: Duration = Duration::from_secs(2);
 /// Questions of a run that are asked one after the other.
 const MOST_ASKED: usize = 50;
 const PROMPT: &str = "> ";
@@ -100,26 +104,44 @@ impl Talk {
         }
         let key = format!("{:032x}", fastrand::u128(..));
         let mut events = self.client.post_stream(&["v1", "chat"], &body, &key).await?;
-        let (mut live, mut run_id) = (LiveTranscript::default(), String::new());
+        let (mut live, mut run_id, mut is_cancelled) = (LiveTranscript::default(), String::new(), false);
+        let mut is_queued = false;
         loop {
             let event = tokio::select! {
                 event = events.next() => event,
+                () = pause(QUEUE_SHOWN_AFTER), if is_queued => {
+                    is_queued = false;
+                    live.print("state_change", &json!({ "state": RunState::Queued.as_str() }), screen)?;
+                    screen.flush()?;
+                    continue;
+                }
                 _ = tokio::signal::ctrl_c() => {
-                    self.client.post(&["v1", "runs", &run_id, "cancel"], &json!({})).await?;
+                    // before it is known, it is cancelled as soon as it is
+                    is_cancelled = true;
+                    if !run_id.is_empty() {
+                        self.cancel(&run_id).await?;
+                    }
                     continue;
                 }
             };
             let Some(event) = event.transpose()? else { break };
             let (Some(name), Some(data)) = (event.event, event.data) else { continue };
             let data: Value = serde_json::from_str(&data)?;
+            let is_in_state = |state: RunState| name == "state_change" && data["state"] == state.as_str();
             match self.as_json {
                 true => screen.json_line(&json!({ "event": name, "data": data }))?,
+                // how soon a run starts is of no interest to the person who waits for its answer
+                false if is_in_state(RunState::Queued) => is_queued = true,
+                false if is_in_state(RunState::Running) => is_queued = false,
                 false => live.print(&name, &data, screen)?,
             }
             screen.flush()?;
             match name.as_str() {
                 "session" => {
                     run_id = text_of(&data["run_id"]);
+                    if is_cancelled {
+                        self.cancel(&run_id).await?;
+                    }
                     self.conversation =
                         data["conversation_id"].as_str().map(str::to_owned).or(self.conversation.take());
                 }
@@ -169,6 +191,11 @@ impl Talk {
             }
         }
         Ok(true)
+    }
+
+    async fn cancel(&self, run_id: &str) -> anyhow::Result<()> {
+        self.client.post(&["v1", "runs", run_id, "cancel"], &json!({})).await?;
+        Ok(())
     }
 
     /// Asks about each call that waits; whether all of them are decided.

@@ -1,5 +1,6 @@
 //! `agent`: the loop of an agent as one step. Its conversation is in the run's transcript between the step's intent and
-//! its result, so a crash goes on at its last finished turn.
+//! its result, so a crash goes on at its last finished turn. Where people have to be asked, the run waits, and the step goes on
+//! with what they answer.
 
 use std::sync::Arc;
 
@@ -29,8 +30,7 @@ struct AgentExecution {
     wishes: AgentOverrides,
     /// The `[[agents]]` entry it comes from.
     name: Option<String>,
-    /// Its say in what needs consent. Nobody can be asked in a step, so what it lets through runs, and what it does not
-    /// is refused.
+    /// Its say in what needs consent.
     agent: Option<CallingAgent>,
     /// The only skills that it may use; `None`: all.
     skills: Option<Vec<String>>,
@@ -111,7 +111,7 @@ impl AgentExecution {
             timezone: world.timezone,
             channel: world.channel.clone(),
             agent: self.agent.clone(),
-            asking: None,
+            asking: world.asking.clone(),
             delegation: None,
             skills: self.skills.clone(),
             host: world.host.clone(),
@@ -127,7 +127,7 @@ impl AgentExecution {
             // what it used is in its own entries
             Ok(AgentResponse::Answered(result)) => Ok(StepResult::plain(json!(result.response))),
             Ok(AgentResponse::Refused { reason }) => Err(StepFault::new("refused", reason).into()),
-            Ok(AgentResponse::Suspended(_)) => unreachable!("nobody can be asked here"),
+            Ok(AgentResponse::Suspended(suspension)) => Err(StepError::Asks(Box::new(suspension))),
             Err(error) => {
                 trace::fail(&span, error.code());
                 Err(error.into())

@@ -14,7 +14,8 @@ use crate::executor::pipeline::spec::{ForEach, OnError, StepSpec, StepWork};
 pub const ITEMS: usize = 1_000;
 /// Most items that are executed at once.
 const CONCURRENCY: std::ops::RangeInclusive<u64> = 1..=10;
-/// Kinds that the inner step may have: a model is not asked once per item, and a stored value has one name.
+/// Kinds that the inner step may have: a model is not asked once per item, a stored value has one name, and no item may wait for
+/// people, because the others would ask beside it.
 const KINDS: [&str; 5] = ["http", "tool", "map", "publish", "notify"];
 
 impl ForEach {

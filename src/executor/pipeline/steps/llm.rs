@@ -4,7 +4,7 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
 use crate::agent::gate::{GateMessage, GateRefusal};
-use crate::agent::{budget, wait_without_slot};
+use crate::agent::{STEP, budget, wait_without_slot};
 use crate::base::invalid::did_you_mean;
 use crate::base::template::Template;
 use crate::base::template::untrusted::RULE;
@@ -116,8 +116,7 @@ impl Llm {
 /// Whether the message may go to a model at all.
 async fn admit(act: &StepAction<'_>, text: &str) -> Result<(), StepError> {
     let StepContext { tenant, run_id, task_id, clock, parts, .. } = act.world;
-    let message =
-        GateMessage { tenant: tenant.as_str(), run_id: *run_id, task_id: Some(*task_id), source: "step", text };
+    let message = GateMessage { tenant: tenant.as_str(), run_id: *run_id, task_id: Some(*task_id), source: STEP, text };
     match parts.agent.gate.admit(message, clock).await {
         Ok(()) => Ok(()),
         Err(GateRefusal::Skip(reason)) => Err(StepFault::new("refused", reason).into()),

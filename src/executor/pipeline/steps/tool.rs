@@ -77,7 +77,9 @@ fn refused(tool: &Definition, agent: &Agent) -> Option<String> {
         return Some(format!("the tool `{name}` has been removed"));
     }
     if undo_window(*undo_seconds).is_some() {
-        return Some(format!("`{name}` is held for a while before it runs, and a pipeline can't wait; an agent can"));
+        return Some(format!(
+            "`{name}` is held for a while before it runs, and a step `tool` can't wait; a step `agent` can"
+        ));
     }
     let may = !requires_confirmation && agent.policy.may_let_through(name, *category, *consequence);
     (!may).then(|| needs_approval(name))
@@ -87,7 +89,9 @@ fn needs_a_person(tool: &Registered) -> Option<String> {
     let name = &tool.definition().name;
     match tool.tool.source() {
         ToolSource::Agent => Some(format!("`{name}` is an agent: use a step `agent` with its name")),
-        _ if tool.tool.may_need_input() => Some(format!("`{name}` asks a person, which this step can't; an agent can")),
+        _ if tool.tool.may_need_input() => {
+            Some(format!("`{name}` asks a person, which this step can't; a step `agent` can"))
+        }
         _ => None,
     }
 }
@@ -97,7 +101,7 @@ fn denied(tool: &str) -> String {
 }
 
 fn needs_approval(tool: &str) -> String {
-    format!("`{tool}` needs a person's approval, which a pipeline can't ask for; an agent can")
+    format!("`{tool}` needs a person's approval, which a step `tool` can't ask for; a step `agent` can")
 }
 
 fn message(error: &ToolError) -> String {
@@ -131,10 +135,14 @@ impl ToolExecution {
             })
             .await?;
         self.permit(act, tool, &arguments).await?;
+        let task_id = Some(act.world.task_id).filter(|id| !id.is_nil());
+        let of_run = (Some(act.world.run_id).filter(|id| !id.is_nil()), task_id);
+        let world = act.world;
         let context = ToolContext {
+            credentials: ToolContext::credentials_of(&world.host, &world.tenant, of_run, &self.name, &world.known),
             tenant: act.world.tenant.clone(),
             run_id: act.world.run_id,
-            task_id: Some(act.world.task_id).filter(|id| !id.is_nil()),
+            task_id,
             called_by: CalledBy::Step,
             turn: act.position,
             call_id: act.place(),
@@ -152,6 +160,8 @@ impl ToolExecution {
         let called = async { tool.tool.call(&context, arguments.clone()).await };
         let results = &act.world.parts.agent.results;
         let answered = results.known_or(tool, &context, &arguments, called).await.map(|fetched| fetched.output);
+        // none is kept in which there is a secret, so it is taken out afterwards
+        let answered = context.known.clean(answered).await;
         let took = act.world.clock.elapsed().saturating_sub(begun);
         let account = StepAccount::of_tool(self.record(act, &arguments, took, answered.as_ref().ok()));
         match answered {
@@ -182,7 +192,7 @@ impl ToolExecution {
             arguments: arguments.clone(),
             tenant: act.world.tenant.as_str().to_owned(),
             credential: chosen.filter(|chosen| self.credential.as_ref() != Some(chosen)),
-            more: rules_in_order(&overrides, None, None),
+            more: rules_in_order(&overrides, None, act.world.asking.rules.as_ref()),
         };
         let ruling = request.judge(&act.world.parts.compute).await;
         match (ruling.gate, ruling.reasons.last()) {

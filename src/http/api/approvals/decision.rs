@@ -241,6 +241,7 @@ pub fn sentence(refusal: DecisionRefusal, approval: &Approval) -> String {
         DecisionRefusal::NotOffered => {
             format!("this is not offered; the options are {}", json!(approval.proposal.options))
         }
+        DecisionRefusal::Paused => "the agent is paused and takes no answer; it has to be resumed first".into(),
     }
 }
 

@@ -76,7 +76,13 @@ pub fn pending_conditions(facts: &StandingFacts) -> Vec<String> {
         (Some(_), _) => {
             sentences.push(format!("It starts as soon as a worker has a free place{}.", limits_text(limits)))
         }
-        (None, Some(Parked { reason, wake_at })) => sentences.push(match reason.as_str() {
+        (None, Some(Parked { paused_until: Some(until), .. })) => {
+            sentences.push(format!(
+                "It is paused: until somebody resumes it, or until {}, its time stands still and no answer is taken.",
+                instant(*until)
+            ));
+        }
+        (None, Some(Parked { reason, wake_at, .. })) => sentences.push(match reason.as_str() {
             "completion" => format!("The foreign runtime reports by {}, or it fails.", instant(*wake_at)),
             "approval" => "People decide, or the time of what they were asked is over.".into(),
             _ => "The run that has its task's slot comes to its end.".into(),

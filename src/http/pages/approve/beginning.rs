@@ -13,7 +13,7 @@ pub async fn requester(state: &HttpState, scope: &Scope, first: &Approval) -> Re
     let name = match Actor::parse(&by) {
         Actor::Token(id) => state.store.get_token(id).await?.map_or_else(|| id.to_string(), |token| token.name),
         Actor::Admin => "admin".into(),
-        Actor::Recipient(_) | Actor::Caller(_) | Actor::Service => by,
+        Actor::Recipient(_) | Actor::Embedder | Actor::Caller(_) | Actor::Service => by,
     };
     Ok(Some(name))
 }

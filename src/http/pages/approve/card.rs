@@ -330,7 +330,7 @@ fn name<'a>(approval: &'a Approval, scene: &'a ApprovalPage) -> &'a str {
     let phrase = match Actor::parse(by) {
         _ if by == scene.reader => "you",
         Actor::Recipient(tenant) => return tenant,
-        Actor::Admin | Actor::Token(_) | Actor::Caller(_) => "by_api",
+        Actor::Admin | Actor::Token(_) | Actor::Embedder | Actor::Caller(_) => "by_api",
         Actor::Service => "by_service",
     };
     scene.words.get(phrase)

@@ -2,29 +2,37 @@
 //!
 //! They stay pending in Redis under this consumer, which keeps their ids and asks for them once it has room for their
 //! tenant. What is kept is renewed, so that no other consumer takes it for stalled; it comes to the others when this
-//! one dies. Entries beyond the bound are given up instead: they are due again a moment later for any consumer.
+//! one dies. Entries beyond the bound are given up instead: they come again, to any consumer, as what has stalled does.
 
-use redis::{Cmd, RedisError, cmd, pipe};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, RedisError, cmd};
 
 use crate::ports::bus::BusEntry;
 use crate::ports::bus::redis::left_entries::{LeftEntries, LeftEntry};
-use crate::ports::bus::redis::reading::{LEFT_FOR, StreamReader};
+use crate::ports::bus::redis::reading::StreamReader;
 use crate::ports::bus::redis::servers::RedisConnection;
-use crate::ports::bus::redis::streams::{Raw, StreamId, entry_name, event_of, read_entry_name};
+use crate::ports::bus::redis::streams::{Raw, StreamId, entry_name, event_of};
 
-/// Ids that are renewed by one command.
-const RENEWED: usize = 1_000;
+/// Ids that are renewed, or given up, by one command.
+const AT_ONCE: usize = 500;
+/// How long ids are renewed before the streams are read on.
+const RENEWED_FOR: Duration = Duration::from_millis(10);
 
 impl StreamReader {
-    /// Keeps other consumers from taking what was left here for stalled.
+    /// Keeps other consumers from taking what was left here for stalled: a part of it, where it is much and there is time.
     pub(super) async fn renew_left(
         &self,
         connection: &mut RedisConnection,
         left: &mut LeftEntries,
     ) -> Result<(), RedisError> {
-        for (partition, ids) in left.take_due(self.stalled_after / 4) {
-            for ids in ids.chunks(RENEWED) {
-                let () = self.claim_command(partition, ids).arg("JUSTID").query_async(connection).await?;
+        let begun = Instant::now();
+        while let Some((partition, ids)) = left.take_due(self.stalled_after / 4, AT_ONCE) {
+            let () = self.claim_command(partition, &ids).arg("JUSTID").query_async(connection).await?;
+            let goes_on = left.is_late(self.stalled_after / 8) && !self.ended();
+            if begun.elapsed() >= RENEWED_FOR && !goes_on {
+                break;
             }
         }
         Ok(())
@@ -60,34 +68,22 @@ impl StreamReader {
         claim
     }
 
-    /// Gives entries up that were just read: each is due again a moment later, uncounted, for any consumer. Answers whether
-    /// there were any.
-    pub(super) async fn release_entries(
+    /// Takes back that entries were handed out which were just read and are left.
+    pub(super) async fn uncount(
         &self,
         connection: &mut RedisConnection,
-        entries: Vec<BusEntry>,
-    ) -> Result<bool, RedisError> {
-        if entries.is_empty() {
-            return Ok(false);
+        entries: &[LeftEntry],
+    ) -> Result<(), RedisError> {
+        let mut alike: BTreeMap<(u32, u32), Vec<StreamId>> = BTreeMap::new();
+        for LeftEntry { partition, id, deliveries } in entries {
+            alike.entry((*partition, deliveries.saturating_sub(1))).or_default().push(*id);
         }
-        let idle = self.stalled_after.saturating_sub(LEFT_FOR).as_millis() as u64;
-        let mut left = pipe();
-        for entry in &entries {
-            let Ok((partition, id)) = read_entry_name(&entry.id) else { continue };
-            left.cmd("XCLAIM")
-                .arg(self.names.stream(partition))
-                .arg(&self.group)
-                .arg(&self.consumer)
-                .arg(0)
-                .arg(id.to_string())
-                .arg("IDLE")
-                .arg(idle)
-                .arg("RETRYCOUNT")
-                .arg(entry.deliveries.saturating_sub(1))
-                .arg("JUSTID")
-                .ignore();
+        for ((partition, deliveries), ids) in &alike {
+            for ids in ids.chunks(AT_ONCE) {
+                let mut claim = self.claim_command(*partition, ids);
+                let () = claim.arg("RETRYCOUNT").arg(deliveries).arg("JUSTID").query_async(connection).await?;
+            }
         }
-        let () = left.query_async(connection).await?;
-        Ok(true)
+        Ok(())
     }
 }

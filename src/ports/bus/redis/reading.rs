@@ -23,8 +23,14 @@ pub(super) const BLOCK: Duration = Duration::from_secs(5);
 const BLOCK_TO_THE_END: Duration = Duration::from_secs(2);
 /// Entries that are looked through at once for those of tenants that are not full, however few of them are wanted.
 const LOOKED_THROUGH: usize = 500;
-/// An entry that was given up comes again after this long.
-pub(super) const LEFT_FOR: Duration = Duration::from_secs(1);
+/// Stalled entries that are claimed at once at the least: the server looks at ten times as many for them.
+const LEAST_CLAIMED: usize = 100;
+/// From one look for stalled entries to the next, where some of the last had to be given up again.
+const GAVE_UP: Duration = Duration::from_millis(200);
+/// How often it is read on in one read, where all that is found is left.
+const READ_ON: usize = 5;
+/// The longest wait while ids are to be renewed.
+const BETWEEN_RENEWALS: Duration = Duration::from_millis(20);
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// How often the streams of a cluster are asked: first, and at last while nothing comes.
 const CLUSTER_WAIT: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
@@ -64,20 +70,20 @@ struct ReaderState {
     busy: usize,
     /// Entries that were read beyond the number asked for.
     rest: VecDeque<BusEntry>,
-    looked_for_stalled: Option<Instant>,
+    /// When stalled ones are looked for next; `None`: at once.
+    look_for_stalled_at: Option<Instant>,
     /// Whether the last read was of stalled ones, and the stream that is looked through first for the next of them.
     had_stalled: bool,
     first_for_stalled: u32,
-    /// Whether some were given up since the last look for stalled ones that found none.
-    gave_up: bool,
     left: LeftEntries,
+    /// Whether the last look found some, and none that is wanted.
+    passed_over: bool,
     /// Whether the last read was of those that were left.
     had_left: bool,
 }
 
 impl StreamReader {
-    /// A reader of all streams for one consumer of a group. Entries of a consumer that is silent for `stalled_after`
-    /// are taken over.
+    /// A reader of all streams for one consumer. It takes over the entries of one that is silent for `stalled_after`.
     pub fn new(names: StreamNames, group: &str, consumer: String, stalled_after: Duration) -> StreamReader {
         StreamReader {
             names,
@@ -99,11 +105,17 @@ impl StreamReader {
         limit: usize,
         wait: Duration,
     ) -> Result<Vec<BusEntry>, BusError> {
-        let begun = Instant::now();
+        let (begun, mut looks) = (Instant::now(), 0);
         let mut state = self.state.lock().await;
         self.ended.store(false, Ordering::Release);
         loop {
             if !state.rest.is_empty() {
+                let ReaderState { connection, left, .. } = &mut *state;
+                if let Some(asked) = connection
+                    && self.renew_left(asked, left).await.is_err_and(|error| is_lost(&error))
+                {
+                    *connection = None;
+                }
                 let count = state.rest.len().min(limit);
                 return Ok(state.rest.drain(..count).collect());
             }
@@ -118,10 +130,7 @@ impl StreamReader {
             let look = if full.is_empty() { limit } else { limit.max(LOOKED_THROUGH) };
             let asked = ReadBounds { full, limit: look, wait: wait.saturating_sub(begun.elapsed()) };
             match self.once(link, &mut connection, &mut state, asked).await {
-                Ok(entries) => {
-                    state.connection = Some(connection);
-                    state.rest.extend(entries);
-                }
+                Ok(()) => state.connection = Some(connection),
                 Err(error) if error.code() == Some("NOGROUP") => {
                     state.streams = 0;
                     state.connection = Some(connection);
@@ -134,7 +143,9 @@ impl StreamReader {
                     return Err(error.into());
                 }
             }
-            if state.rest.is_empty() && (begun.elapsed() >= wait || self.ended()) {
+            looks += 1;
+            let reads_on = state.passed_over && looks < READ_ON;
+            if state.rest.is_empty() && (self.ended() || begun.elapsed() >= wait && !reads_on) {
                 return Ok(Vec::new());
             }
         }
@@ -150,7 +161,7 @@ impl StreamReader {
         }
     }
 
-    fn ended(&self) -> bool {
+    pub(super) fn ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
 
@@ -165,30 +176,43 @@ impl StreamReader {
         Ok(connection)
     }
 
-    /// One read: of what was left here, or else of what others have left, or is new.
+    /// One look: at what was left here, or else at what others have left, or is new.
     async fn once(
         &self,
         link: &RedisLink,
         connection: &mut RedisConnection,
         state: &mut ReaderState,
-        asked: ReadBounds<'_>,
-    ) -> Result<Vec<BusEntry>, RedisError> {
+        mut asked: ReadBounds<'_>,
+    ) -> Result<(), RedisError> {
         if state.streams == 0 {
             state.streams = self.make_groups(connection).await?;
         }
+        state.passed_over = false;
         self.renew_left(connection, &mut state.left).await?;
         // where many were left, every second read is of the streams
-        if !std::mem::take(&mut state.had_left) {
-            let left = state.left.take(asked.full, asked.limit);
-            if !left.is_empty() {
-                state.had_left = true;
-                return self.read_left(connection, &left).await;
+        if !std::mem::take(&mut state.had_left)
+            && let Some((tenant, taken)) = state.left.take(asked.full, asked.limit)
+        {
+            state.had_left = true;
+            let read = self.read_left(connection, &taken).await;
+            // where the group is made anew they come again
+            if read.as_ref().is_err_and(|error| error.code() != Some("NOGROUP")) {
+                state.left.put_back(tenant, taken);
             }
+            state.rest.extend(read?);
+            return Ok(());
+        }
+        if state.left.is_renewing() {
+            asked.wait = asked.wait.min(BETWEEN_RENEWALS);
         }
         let found = self.read_streams(link, connection, state, &asked).await?;
-        let SortedEntries { wanted, given_up } = state.left.sort(found, asked.full);
-        state.gave_up |= self.release_entries(connection, given_up).await?;
-        Ok(wanted)
+        let SortedEntries { wanted, left, gave_up } = state.left.sort(found, asked.full);
+        state.passed_over = !left.is_empty() && wanted.is_empty();
+        if gave_up && state.had_stalled {
+            state.look_for_stalled_at = Some(Instant::now() + GAVE_UP);
+        }
+        state.rest.extend(wanted);
+        self.uncount(connection, &left).await
     }
 
     async fn read_streams(
@@ -199,10 +223,10 @@ impl StreamReader {
         asked: &ReadBounds<'_>,
     ) -> Result<Vec<BusEntry>, RedisError> {
         let limit = asked.limit;
-        let pause = if state.gave_up { LEFT_FOR } else { self.stalled_after / 4 };
-        let due = state.looked_for_stalled.is_none_or(|at| at.elapsed() >= pause);
+        let due = state.look_for_stalled_at.is_none_or(|at| Instant::now() >= at);
         // where many have stalled, every second read is of new ones
-        if due && !std::mem::take(&mut state.had_stalled) {
+        let after_stalled = std::mem::take(&mut state.had_stalled);
+        if due && !after_stalled {
             let first = state.first_for_stalled % state.streams;
             let stalled = self.claim_stalled(connection, state.streams, first, limit).await?;
             if !stalled.is_empty() {
@@ -210,8 +234,7 @@ impl StreamReader {
                 state.had_stalled = true;
                 return Ok(stalled);
             }
-            state.looked_for_stalled = Some(Instant::now());
-            state.gave_up = false;
+            state.look_for_stalled_at = Some(Instant::now() + self.stalled_after / 4);
         }
         let count = (limit / state.busy.max(1)).max(1);
         let longest = if self.number.load(Ordering::Acquire) == 0 { BLOCK_TO_THE_END } else { BLOCK };
@@ -337,7 +360,7 @@ impl StreamReader {
                     .arg(idle)
                     .arg(&from)
                     .arg("COUNT")
-                    .arg(limit - claimed.len())
+                    .arg((limit - claimed.len()).max(LEAST_CLAIMED))
                     .query_async(connection)
                     .await?;
                 if !deleted.is_empty() {

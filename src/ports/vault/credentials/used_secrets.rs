@@ -12,6 +12,7 @@ use zeroize::Zeroizing;
 
 use crate::base::id::Scope;
 use crate::base::redact::{Redactor, secrets_of};
+use crate::base::secret::REDACTED;
 use crate::domain::credential::Reference;
 use crate::domain::run::Run;
 use crate::ports::vault::Vault;
@@ -76,6 +77,22 @@ impl UsedSecrets {
         }
         let text = text.to_owned();
         tokio::task::spawn_blocking(move || redactor.contains_secret(text.as_bytes())).await.unwrap_or(true)
+    }
+
+    /// Whether anything is known.
+    pub fn is_empty(&self) -> bool {
+        self.redactor().is_none()
+    }
+
+    /// A text without what is known; a long one is read aside, and nothing is shown of one that can't be.
+    pub async fn cleaned(&self, text: String) -> String {
+        match self.redactor() {
+            None => text,
+            Some(redactor) if text.len() <= READ_ASIDE => redactor.text(&text).into_owned(),
+            Some(redactor) => tokio::task::spawn_blocking(move || redactor.text(&text).into_owned())
+                .await
+                .unwrap_or_else(|_| REDACTED.to_owned()),
+        }
     }
 
     pub(super) fn redactor(&self) -> Option<Arc<Redactor>> {

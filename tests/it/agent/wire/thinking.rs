@@ -243,7 +243,7 @@ async fn thinking_waits_for_an_approval_of_a_day_and_goes_back() {
         let stage = AgentHarness::new(vec![], vec![writes()]);
         let model = one(&server, &vendor, true);
         let mut incoming = stage.incoming("Go.");
-        incoming.asking = Some(Asking { task_id: None, source: "trigger", rules: None });
+        incoming.asking = Asking { task_id: None, source: "trigger", rules: None };
         let waiting = agent(&stage, vec![("main", model.clone())]).handle_message(&incoming).await;
         let Ok(AgentResponse::Suspended(suspension)) = waiting else { panic!("{waiting:?}") };
         let (mut approval, _) = suspension.asks.into_iter().next().unwrap();
@@ -256,7 +256,7 @@ async fn thinking_waits_for_an_approval_of_a_day_and_goes_back() {
         other.clock.advance(TimeDelta::days(1));
         let model = ModelSettings { base_url: Some(format!("{}/v1", server.address)), ..model };
         let mut incoming = other.incoming("Go.");
-        incoming.asking = Some(Asking { task_id: None, source: "trigger", rules: None });
+        incoming.asking = Asking { task_id: None, source: "trigger", rules: None };
         let answered = agent(&other, vec![("main", model)]).handle_message(&incoming).await;
         let Ok(AgentResponse::Answered(result)) = answered else { panic!("{answered:?}") };
         assert_eq!((result.response.as_str(), server.requests().len()), ("Done.", 1), "{}", vendor.provider);

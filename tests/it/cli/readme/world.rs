@@ -182,7 +182,21 @@ impl Respond for Model {
             messages.iter().filter(|message| message["role"] == "user").map(|message| message["content"].to_string());
         let is_about = |words: &str| told.clone().any(|text| text.contains(words));
         let result = messages.last().filter(|last| last["role"] == "tool").map(|last| text(&last["content"]));
+        let system = text(&messages[0]["content"]);
+        if system.starts_with("You note lasting facts") {
+            return whole(&noted(&text(&messages[1]["content"])));
+        }
         let chunks = match result {
+            None if system.contains("You find hours") => calls("current_time", &json!({ "timezone": "Asia/Tokyo" })),
+            Some(_) if system.contains("You find hours") => {
+                says("From 9:00 to 9:45 tomorrow, which is the afternoon in Tokyo.")
+            }
+            None if is_about("Kenji") => calls("MeetingTime", &json!({ "zone": "Asia/Tokyo" })),
+            Some(_) if is_about("Kenji") => says("Tomorrow from 9:00 to 9:45."),
+            None if is_about("Which seat") && system.contains("I sit at the window") => {
+                says("One at the window, as you sit there when you fly.")
+            }
+            None if is_about("I sit at the window") => says("Good to know."),
             None if is_about("good morning") => calls("current_time", &json!({ "timezone": "Europe/Berlin" })),
             None => {
                 let url = url_in(&told.collect::<String>());
@@ -198,6 +212,21 @@ impl Respond for Model {
         let events: String = chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect();
         ResponseTemplate::new(200).set_body_raw(events + "data: [DONE]\n\n", "text/event-stream")
     }
+}
+
+/// A sentence about a seat is a fact.
+fn noted(material: &str) -> Value {
+    let said = material.split("known facts").next().unwrap_or_default();
+    let seat = said.contains("I sit at the window when I fly.");
+    let fact = json!({ "text": "I sit at the window when I fly.", "collection": "preferences/travel" });
+    json!({ "facts": if seat { vec![fact] } else { Vec::new() } })
+}
+
+/// An answer that is not streamed.
+fn whole(content: &Value) -> ResponseTemplate {
+    let message = json!({ "role": "assistant", "content": content.to_string() });
+    let choice = json!({ "index": 0, "message": message, "finish_reason": "stop" });
+    ResponseTemplate::new(200).set_body_json(json!({ "choices": [choice], "usage": usage(200, 30)["usage"] }))
 }
 
 /// A content that is a text, or parts of one.

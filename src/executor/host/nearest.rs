@@ -1,0 +1,231 @@
+//! Facts of about the meaning of a text: the nearest among the vectors of a tenant, each of which is compared.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::agent::MemorySettings;
+use crate::base::clock::Clock;
+use crate::base::compute::Compute;
+use crate::base::id::Tenant;
+use crate::base::limiter::{ConcurrencyLimiter, Limit, Permit};
+use crate::domain::memory::recall::{MOST_RECALLED, beginning};
+use crate::domain::memory::{Fact, FactOrigin, is_within};
+use crate::executor::host::known_vectors::{KNOWN_BYTES, KNOWN_BYTES_OF_ONE, KnownVectors};
+use crate::ports::llm;
+use crate::ports::llm::openai::embedding::{Embedding, Embeddings};
+use crate::store::{EmbeddedFact, Store, StoreError, VECTORS_AT_ONCE, with_timeout};
+
+/// How long a run waits for the vector of its message.
+const WITHIN: Duration = Duration::from_secs(2);
+/// How long the vectors of its tenant may then be compared with it, the wait for a place included.
+const COMPARED_WITHIN: Duration = Duration::from_secs(3);
+/// Searches at once on one instance; of one tenant it is one.
+pub const SEARCHES: usize = 8;
+
+/// The facts among which the nearest are looked for.
+#[derive(Clone, Copy)]
+pub enum Among<'a> {
+    /// All of the tenant.
+    All,
+    /// Those that not every run is told.
+    NotOfProfile,
+    /// Those of a collection, and below it.
+    Collection(&'a str),
+}
+
+/// The search by meaning, where it is configured.
+#[derive(Clone)]
+pub struct NearestFacts {
+    /// The endpoint.
+    pub embeddings: Embeddings,
+    /// How near a fact has to be, from 0 to 1.
+    pub min_similarity: f32,
+    /// Searches under way.
+    pub places: ConcurrencyLimiter<Tenant>,
+    /// Vectors that need not be read again.
+    pub known: KnownVectors,
+}
+
+/// A fact, and the vector of its text.
+type FactVector = (EmbeddedFact, Arc<[u8]>);
+
+impl NearestFacts {
+    /// The search with the model that the settings name; `None`: they name none.
+    pub fn configured(
+        memory: &MemorySettings,
+        models: &llm::Settings,
+        clock: Clock,
+        compute: Compute,
+    ) -> Option<NearestFacts> {
+        let model = models.models.get(memory.embedding_model.as_deref()?)?;
+        let embeddings = Embeddings::new(model, memory.embedding_dimensions, clock, compute)?;
+        Some(NearestFacts {
+            embeddings,
+            min_similarity: memory.min_similarity as f32,
+            places: ConcurrencyLimiter::new(SEARCHES),
+            known: KnownVectors::new(KNOWN_BYTES, KNOWN_BYTES_OF_ONE),
+        })
+    }
+
+    /// The facts nearest to a text, the nearest first, at most [`MOST_RECALLED`] of each origin; without those of the profile, or those
+    /// of a collection and below it. Where the endpoint or the store does not answer in time, there are none.
+    pub async fn find(&self, store: &Store, tenant: &Tenant, text: &str, among: Among<'_>) -> Vec<Fact> {
+        let text = beginning(text);
+        let Some(wanted) = self.embeddings.try_embed(tenant.as_str(), &text, WITHIN).await else { return Vec::new() };
+        let compared = tokio::select! {
+            biased;
+            compared = self.compare(store, tenant, wanted, among) => compared,
+            () = store.clock().sleep(COMPARED_WITHIN) => Err(StoreError::TimedOut("vectors are compared for too long".into())),
+        };
+        compared.unwrap_or_else(|error| {
+            tracing::warn!(%error, "facts are looked for without vectors");
+            Vec::new()
+        })
+    }
+
+    async fn compare(
+        &self,
+        store: &Store,
+        tenant: &Tenant,
+        wanted: Embedding,
+        among: Among<'_>,
+    ) -> Result<Vec<Fact>, StoreError> {
+        let _place = self.place(tenant).await;
+        let (mut nearest, mut after) = (NearestOf::default(), None);
+        let mut seen = HashSet::new();
+        loop {
+            let facts = with_timeout(store.embedded_facts(tenant, self.embeddings.space(), after)).await?;
+            let Some(last) = facts.last() else { break };
+            after = Some(last.fact_id);
+            seen.extend(facts.iter().map(|fact| fact.fact_id));
+            let wanted_facts = facts.into_iter().filter(|fact| among.has(fact)).collect();
+            let page = self.with_vectors(store, tenant, wanted_facts).await?;
+            let (wanted, least) = (wanted.clone(), self.min_similarity);
+            let work = move || nearest.and(&page, &wanted, least);
+            let Ok(found) = store.computing().run(tenant.as_str(), work).await else { return Ok(Vec::new()) };
+            nearest = found;
+        }
+        self.known.retain(tenant, &seen);
+        with_timeout(store.facts_by_ids(tenant, &nearest.ids())).await
+    }
+
+    /// These facts with their vectors, which are read unless they are known.
+    async fn with_vectors(
+        &self,
+        store: &Store,
+        tenant: &Tenant,
+        facts: Vec<EmbeddedFact>,
+    ) -> Result<Vec<FactVector>, StoreError> {
+        let mut vectors = self.known.get(tenant, facts.iter().map(|fact| (fact.fact_id, fact.version)));
+        let unknown: Vec<Uuid> = facts.iter().map(|fact| fact.fact_id).filter(|id| !vectors.contains_key(id)).collect();
+        for ids in unknown.chunks(VECTORS_AT_ONCE) {
+            let read = with_timeout(store.vectors_of(tenant, self.embeddings.space(), ids)).await?;
+            let read: Vec<(Uuid, i64, Arc<[u8]>)> =
+                read.into_iter().map(|(id, version, vector)| (id, version, Arc::from(vector))).collect();
+            self.known.add(tenant, &read);
+            vectors.extend(read.into_iter().map(|(id, _, vector)| (id, vector)));
+        }
+        let with_its_own = |fact: EmbeddedFact| vectors.remove(&fact.fact_id).map(|vector| (fact, vector));
+        Ok(facts.into_iter().filter_map(with_its_own).collect())
+    }
+
+    /// The right to compare, once there is one: a tenant has one at most, so that it keeps no other waiting.
+    async fn place(&self, tenant: &Tenant) -> Permit<Tenant> {
+        loop {
+            match self.places.acquire([(tenant.clone(), Limit::Fixed(1))]) {
+                Ok(permit) => return permit,
+                Err(_) => self.places.released().await,
+            }
+        }
+    }
+}
+
+impl Among<'_> {
+    fn has(self, fact: &EmbeddedFact) -> bool {
+        let Some(collection) = &fact.collection else { return false };
+        match self {
+            Among::All => true,
+            Among::NotOfProfile => fact.is_profile == Some(false),
+            Among::Collection(of) => is_within(collection, of),
+        }
+    }
+}
+
+/// The nearest so far: those that persons have said, and those from outside, which so crowd none of them out.
+#[derive(Default)]
+struct NearestOf {
+    persons: Vec<(f32, Uuid)>,
+    outside: Vec<(f32, Uuid)>,
+}
+
+impl NearestOf {
+    /// These and those of a page.
+    fn and(mut self, page: &[FactVector], wanted: &Embedding, least: f32) -> NearestOf {
+        for (fact, vector) in page {
+            let Some(similarity) = wanted.similarity(vector).filter(|similarity| *similarity >= least) else {
+                continue;
+            };
+            let is_persons = fact.origin.as_deref() == Some(FactOrigin::Person.as_str());
+            let found = if is_persons { &mut self.persons } else { &mut self.outside };
+            found.push((similarity, fact.fact_id));
+        }
+        for found in [&mut self.persons, &mut self.outside] {
+            found.sort_by(|a, b| b.0.total_cmp(&a.0));
+            found.truncate(MOST_RECALLED);
+        }
+        self
+    }
+
+    /// The ids, the nearest first.
+    fn ids(mut self) -> Vec<Uuid> {
+        self.persons.append(&mut self.outside);
+        self.persons.sort_by(|a, b| b.0.total_cmp(&a.0));
+        self.persons.into_iter().map(|(_, id)| id).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_from_outside_crowd_no_nearer_fact_of_a_person_out() {
+        let vector = |number: u128, origin: FactOrigin, values: &[f32]| {
+            let fact = EmbeddedFact {
+                fact_id: Uuid::from_u128(number),
+                version: Some(1),
+                origin: Some(origin.as_str().into()),
+                collection: Some(String::new()),
+                is_profile: Some(false),
+            };
+            (fact, Arc::from(Embedding::new(values.to_vec()).unwrap().bytes()))
+        };
+        let wanted = Embedding::new(vec![1.0, 0.0]).unwrap();
+        let mut page: Vec<FactVector> =
+            (1..=40).map(|number| vector(number, FactOrigin::Outside, &[1.0, 0.0])).collect();
+        page.push(vector(100, FactOrigin::Person, &[1.0, 1.0]));
+        page.push(vector(101, FactOrigin::Person, &[0.0, 1.0]));
+        let found = NearestOf::default().and(&page[..20], &wanted, 0.3).and(&page[20..], &wanted, 0.3).ids();
+        assert_eq!(found.len(), MOST_RECALLED + 1);
+        assert_eq!(found.last(), Some(&Uuid::from_u128(100)), "the nearest first, and what is far is none");
+    }
+
+    #[test]
+    fn facts_are_looked_for_within_their_collection_or_beside_the_profile() {
+        let of = |collection: Option<&str>, is_profile: bool| EmbeddedFact {
+            fact_id: Uuid::nil(),
+            version: Some(1),
+            origin: None,
+            collection: collection.map(str::to_owned),
+            is_profile: Some(is_profile),
+        };
+        assert!(
+            Among::Collection("a").has(&of(Some("a/b"), true)) && !Among::Collection("a").has(&of(Some("ab"), false))
+        );
+        assert!(Among::NotOfProfile.has(&of(Some(""), false)) && !Among::NotOfProfile.has(&of(Some(""), true)));
+        assert!(Among::All.has(&of(Some(""), true)) && !Among::All.has(&of(None, false)), "one that is gone is none");
+    }
+}

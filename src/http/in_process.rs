@@ -1,0 +1,95 @@
+//! Calls of the API by the program that the service is a part of: the same way as a request, without a socket and without a token.
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{Method, Request, StatusCode};
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+use crate::base::id::Scope;
+use crate::http::request::AuthenticatedCaller;
+use crate::http::{HttpState, router};
+
+/// Longest answer that is read, in bytes: pages of lists are much shorter.
+const ANSWER_BYTES: usize = 64 << 20;
+
+/// The header that makes a repetition safe.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+/// The media type of answers that do not end.
+const STREAM: &[u8] = b"text/event-stream";
+
+/// Why a call did nothing.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{status}: {}", self.words())]
+pub struct CallError {
+    /// The status with which the API answers.
+    pub status: u16,
+    /// The problem, as RFC 9457 has it: `type`, `title`, `detail`, and for invalid input `errors`.
+    pub problem: Value,
+}
+
+/// The API in this process. Cheap to clone.
+#[derive(Clone)]
+pub struct InProcessApi(Router);
+
+impl InProcessApi {
+    /// The API of a service with this state.
+    pub fn new(state: &HttpState) -> InProcessApi {
+        InProcessApi(router(state.clone()))
+    }
+
+    /// An operation, by its method and its path with query, of a caller who may do everything in this scope. Answers its body.
+    ///
+    /// # Errors
+    /// The problem with which the API answers.
+    pub async fn call(
+        &self,
+        scope: &Scope,
+        (method, path): (Method, &str),
+        body: Option<Value>,
+        key: Option<&str>,
+    ) -> Result<Value, CallError> {
+        let mut request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, "application/json");
+        if let Some(key) = key {
+            request = request.header(IDEMPOTENCY_KEY, key);
+        }
+        let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
+        let mut request = request.body(body).map_err(|error| CallError::of(StatusCode::BAD_REQUEST, error))?;
+        request.extensions_mut().insert(AuthenticatedCaller::embedder(scope.clone()));
+        let Ok(answer) = self.0.clone().oneshot(request).await;
+        let status = answer.status();
+        if answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(STREAM)) {
+            return Err(CallError::of(StatusCode::NOT_ACCEPTABLE, "a stream is no answer to a call"));
+        }
+        let bytes = to_bytes(answer.into_body(), ANSWER_BYTES).await;
+        let bytes = bytes.map_err(|error| CallError::of(StatusCode::INTERNAL_SERVER_ERROR, error))?;
+        let answer = match serde_json::from_slice(&bytes) {
+            Ok(answer) => answer,
+            Err(_) if bytes.is_empty() => Value::Null,
+            Err(_) => Value::String(String::from_utf8_lossy(&bytes).into_owned()),
+        };
+        match status.is_success() {
+            true => Ok(answer),
+            false => Err(CallError { status: status.as_u16(), problem: answer }),
+        }
+    }
+}
+
+impl CallError {
+    fn of(status: StatusCode, error: impl std::fmt::Display) -> CallError {
+        CallError { status: status.as_u16(), problem: json!({ "detail": error.to_string() }) }
+    }
+
+    fn words(&self) -> String {
+        let problem = &self.problem;
+        let faults = problem["errors"].as_array().into_iter().flatten();
+        let faults = faults.map(|fault| format!("{}: {}", text(&fault["pointer"]), text(&fault["message"])));
+        let all: Vec<String> = std::iter::once(text(&problem["detail"]).to_owned()).chain(faults).collect();
+        all.into_iter().filter(|words| !words.is_empty()).collect::<Vec<_>>().join("; ")
+    }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}

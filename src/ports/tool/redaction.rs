@@ -1,0 +1,92 @@
+//! Results of tools without the secrets that their run has used: a tool in Rust may have read them itself.
+
+use serde_json::Value;
+
+use crate::base::secret::REDACTED;
+use crate::ports::tool::{ToolError, ToolOutput, UsedSecrets};
+
+impl UsedSecrets {
+    /// The result of a call without what is known.
+    pub async fn clean(&self, called: Result<ToolOutput, ToolError>) -> Result<ToolOutput, ToolError> {
+        match called {
+            Ok(output) => Ok(self.clean_output(output).await),
+            Err(error) => Err(self.clean_error(error).await),
+        }
+    }
+
+    /// The finding of a tool's own look before a call, without what is known.
+    pub async fn clean_finding(&self, found: Result<Value, ToolError>) -> Result<Value, ToolError> {
+        match found {
+            Ok(found) => Ok(self.clean_output(ToolOutput::json(found)).await.data),
+            Err(error) => Err(self.clean_error(error).await),
+        }
+    }
+
+    /// The error of a call without what is known.
+    pub async fn clean_error(&self, error: ToolError) -> ToolError {
+        match error {
+            ToolError::Tell { kind, code, message } => {
+                ToolError::Tell { kind, code: self.cleaned(code).await, message: self.cleaned(message).await }
+            }
+            ToolError::Abort { code, message } => {
+                ToolError::Abort { code: self.cleaned(code).await, message: self.cleaned(message).await }
+            }
+            error @ ToolError::Credential(_) => error,
+        }
+    }
+
+    /// An output without what is known; on a thread of its own, where anything is: it may be long.
+    pub async fn clean_output(&self, output: ToolOutput) -> ToolOutput {
+        if self.is_empty() {
+            return output;
+        }
+        let known = self.clone();
+        let cleaned = tokio::task::spawn_blocking(move || ToolOutput {
+            data: known.clean_value(output.data),
+            text: output.text.map(|text| known.text(&text)),
+            instructions: output.instructions.map(|text| known.text(&text)),
+        });
+        // where it can't be cleaned, nothing of it is shown
+        cleaned.await.unwrap_or_else(|_| ToolOutput::text(REDACTED))
+    }
+
+    fn clean_value(&self, value: Value) -> Value {
+        match value {
+            Value::String(text) => Value::String(self.text(&text)),
+            Value::Array(items) => items.into_iter().map(|item| self.clean_value(item)).collect(),
+            Value::Object(fields) => {
+                fields.into_iter().map(|(name, value)| (self.text(&name), self.clean_value(value))).collect()
+            }
+            other => {
+                let text = other.to_string();
+                if self.text(&text) == text { other } else { Value::String(REDACTED.to_owned()) }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::ports::tool::ToolFailure;
+
+    #[tokio::test]
+    async fn result_of_a_tool_has_none_of_the_secrets_that_its_run_has_used() {
+        let known = UsedSecrets::default();
+        let shown = || ToolOutput {
+            data: json!({ "list": [1, "the key is s3cret-key"], "s3cret-key": 987_654_321 }),
+            text: Some("s3cret-key!".into()),
+            instructions: None,
+        };
+        assert_eq!(known.clean(Ok(shown())).await, Ok(shown()), "nothing is known");
+        known.add(["s3cret-key", "987654321"]);
+        let clean = known.clean(Ok(shown())).await.unwrap();
+        assert_eq!(clean.data, json!({ "list": [1, "the key is [redacted]"], "[redacted]": "[redacted]" }));
+        assert_eq!(clean.text.as_deref(), Some("[redacted]!"));
+        let failed = ToolError::for_model(ToolFailure::ExecutionError, "no", "401 with s3cret-key");
+        let told = known.clean(Err(failed)).await.unwrap_err();
+        assert_eq!(told, ToolError::for_model(ToolFailure::ExecutionError, "no", "401 with [redacted]"));
+    }
+}

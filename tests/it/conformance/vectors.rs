@@ -1,0 +1,151 @@
+//! Vectors of facts: which facts have none, tenant by tenant, and what is kept of a text that changes meanwhile.
+
+use reveille::domain::memory::{FactChange, FactOrigin};
+use reveille::store::{EmbeddingPlace, UnembeddedFact};
+use uuid::Uuid;
+
+use super::facts::{said, tenant};
+use super::world::{StoreHarness, only};
+
+on_both!(
+    facts_without_a_vector_are_claimed_tenant_by_tenant_until_they_have_one,
+    text_that_changes_meanwhile_keeps_no_vector_of_the_former_one,
+    vectors_are_read_page_by_page_each_tenant_s_own_and_go_with_their_facts,
+);
+
+const SPACE: &str = "5000000000000000";
+
+async fn note(world: &StoreHarness, of: &str, text: &str) -> Uuid {
+    world.store.note_fact(&tenant(of), &said(text, FactOrigin::Person), None).await.unwrap().fact.id
+}
+
+/// The facts of the next tenant behind a place, and that place.
+async fn claim(
+    world: &StoreHarness,
+    space: &str,
+    after: &EmbeddingPlace,
+) -> Option<(EmbeddingPlace, Vec<UnembeddedFact>)> {
+    let place = world.store.next_unembedded(space, after).await.unwrap()?;
+    let facts = world.store.claim_unembedded(&tenant(&place.1), &place.0, 2).await.unwrap();
+    Some((place, facts))
+}
+
+async fn keep(
+    world: &StoreHarness,
+    claimed: &(EmbeddingPlace, Vec<UnembeddedFact>),
+    space: &str,
+    vector: Option<&[u8]>,
+) {
+    let (place, facts) = claimed;
+    let vectors: Vec<_> = facts.iter().map(|(id, version, _)| (*id, *version, vector.map(<[u8]>::to_vec))).collect();
+    world.store.keep_vectors(&tenant(&place.1), space, &vectors).await.unwrap();
+}
+
+async fn vectors(world: &StoreHarness, of: &str, space: &str, after: Option<Uuid>) -> Vec<(Uuid, Vec<u8>)> {
+    let page = world.store.embedded_facts(&tenant(of), space, after).await.unwrap();
+    let ids: Vec<Uuid> = page.iter().map(|fact| fact.fact_id).collect();
+    let mut vectors = world.store.vectors_of(&tenant(of), space, &ids).await.unwrap();
+    vectors.sort_by_key(|(id, ..)| *id);
+    let versions = |(id, version, _): &(Uuid, i64, Vec<u8>)| (*id, Some(*version));
+    assert!(vectors.iter().map(versions).eq(page.iter().map(|fact| (fact.fact_id, fact.version))));
+    vectors.into_iter().map(|(id, _, vector)| (id, vector)).collect()
+}
+
+fn texts(claimed: &(EmbeddingPlace, Vec<UnembeddedFact>)) -> (&str, Vec<&str>) {
+    (&claimed.0.1, claimed.1.iter().map(|(.., text)| text.as_str()).collect())
+}
+
+async fn facts_without_a_vector_are_claimed_tenant_by_tenant_until_they_have_one(world: &StoreHarness) {
+    for text in ["One.", "Two.", "Three."] {
+        note(world, "a", text).await;
+    }
+    note(world, "b", "Four.").await;
+    let beginning = EmbeddingPlace::default();
+    let first = claim(world, SPACE, &beginning).await.unwrap();
+    assert_eq!(texts(&first), ("a", vec!["One.", "Two."]));
+    let second = claim(world, SPACE, &first.0).await.unwrap();
+    assert_eq!(texts(&second), ("b", vec!["Four."]));
+    assert_eq!(claim(world, SPACE, &second.0).await, None);
+    let rest = claim(world, SPACE, &beginning).await.unwrap();
+    assert_eq!(texts(&rest), ("a", vec!["Three."]));
+    assert_eq!(claim(world, SPACE, &beginning).await, None, "each is claimed");
+
+    keep(world, &rest, SPACE, None).await;
+    keep(world, &second, SPACE, Some(&[1; 8])).await;
+    world.pass(121);
+    let again = claim(world, SPACE, &beginning).await.unwrap();
+    assert_eq!(texts(&again), ("a", vec!["One."]), "by itself, in case that it was its text");
+    assert_eq!(texts(&claim(world, SPACE, &beginning).await.unwrap()), ("a", vec!["Two."]));
+    assert_eq!(claim(world, SPACE, &beginning).await, None);
+    world.pass(121);
+    assert_eq!(claim(world, SPACE, &beginning).await, None, "and later than the time before");
+    world.pass(121);
+    for _ in 0..2 {
+        let claimed = claim(world, SPACE, &beginning).await.unwrap();
+        keep(world, &claimed, SPACE, Some(&[2; 8])).await;
+    }
+    assert_eq!(claim(world, SPACE, &beginning).await, None);
+
+    // of another space they have none, whether it comes before or behind
+    for other in ["4000000000000000", "6000000000000000"] {
+        let of_a = claim(world, other, &beginning).await.unwrap();
+        assert_eq!((of_a.0.clone(), of_a.1.len()), ((SPACE.to_owned(), "a".to_owned()), 2));
+        let of_b = claim(world, other, &of_a.0).await.unwrap();
+        assert_eq!(texts(&of_b), ("b", vec!["Four."]));
+        assert_eq!(world.store.next_unembedded(other, &of_b.0).await.unwrap(), None);
+        for claimed in [&of_a, &of_b] {
+            keep(world, claimed, SPACE, Some(&[3; 8])).await;
+        }
+    }
+}
+
+async fn text_that_changes_meanwhile_keeps_no_vector_of_the_former_one(world: &StoreHarness) {
+    let beginning = EmbeddingPlace::default();
+    let id = note(world, "a", "Drives a car.").await;
+    let claimed = claim(world, SPACE, &beginning).await.unwrap();
+    let change = FactChange { text: Some("Rides a bicycle.".into()), collection: None };
+    world.store.correct_fact(&only("a"), id, &change, "token:t").await.unwrap();
+    keep(world, &claimed, SPACE, Some(&[1; 8])).await;
+    assert_eq!(vectors(world, "a", SPACE, None).await, []);
+    let anew = claim(world, SPACE, &beginning).await.unwrap();
+    assert_eq!(anew.1, [(id, 2, "Rides a bicycle.".to_owned())]);
+    keep(world, &anew, SPACE, Some(&[2; 8])).await;
+    assert_eq!(vectors(world, "a", SPACE, None).await, [(id, vec![2; 8])]);
+    let change = FactChange { text: Some("Walks.".into()), collection: None };
+    world.store.correct_fact(&only("a"), id, &change, "token:t").await.unwrap();
+    assert_eq!(vectors(world, "a", SPACE, None).await, []);
+}
+
+async fn vectors_are_read_page_by_page_each_tenant_s_own_and_go_with_their_facts(world: &StoreHarness) {
+    let mut ids = Vec::new();
+    for text in ["One.", "Two.", "Three."] {
+        ids.push(note(world, "a", text).await);
+    }
+    note(world, "b", "Four.").await;
+    for _ in 0..2 {
+        let mut after = EmbeddingPlace::default();
+        while let Some(claimed) = claim(world, SPACE, &after).await {
+            keep(world, &claimed, SPACE, Some(&[1; 8])).await;
+            after = claimed.0;
+        }
+    }
+    let of = async |name: &str, space: &str, after: Option<Uuid>| {
+        vectors(world, name, space, after).await.into_iter().map(|(id, _)| id).collect::<Vec<_>>()
+    };
+    assert_eq!(of("a", SPACE, None).await, ids);
+    assert_eq!(of("a", SPACE, Some(ids[0])).await, ids[1..]);
+    assert!(of("a", "6000000000000000", None).await.is_empty());
+    assert!(world.store.vectors_of(&tenant("b"), SPACE, &ids).await.unwrap().is_empty());
+    let page = world.store.embedded_facts(&tenant("a"), SPACE, None).await.unwrap();
+    let known = (page[0].origin.as_deref(), page[0].collection.as_deref(), page[0].is_profile);
+    assert_eq!(known, (Some("person"), Some(""), Some(false)));
+    let found = world.store.facts_by_ids(&tenant("a"), &[ids[2], ids[0], Uuid::from_u128(1)]).await.unwrap();
+    assert_eq!(found.iter().map(|fact| fact.id).collect::<Vec<_>>(), [ids[2], ids[0]]);
+    assert!(world.store.facts_by_ids(&tenant("b"), &ids).await.unwrap().is_empty());
+
+    world.store.delete_fact(&only("a"), ids[0], "token:t", None).await.unwrap();
+    assert_eq!(of("a", SPACE, None).await, ids[1..]);
+    world.store.delete_facts(&tenant("a"), "token:t").await.unwrap();
+    assert!(of("a", SPACE, None).await.is_empty());
+    assert_eq!(of("b", SPACE, None).await.len(), 1);
+}
