@@ -67,8 +67,8 @@ pub use events::matches::{EventsRecorded, Match};
 pub use events::matching::{EventsFired, FireEvents};
 pub use events::{EventBacklog, EventFilter, Leased, LeasedEvent};
 pub use memory::{
-    EmbeddedFact, EmbeddingPlace, ExtractionCall, ExtractionClaim, ExtractionEnd, FactFilter, MOST_QUEUED, Noted,
-    NotedAs, Recalled, UnembeddedFact, VECTORS_AT_ONCE,
+    EMBEDDED_AT_ONCE, EmbeddedFact, EmbeddingPlace, ExtractionCall, ExtractionClaim, ExtractionEnd, FactFilter,
+    MOST_QUEUED, Noted, NotedAs, Recalled, UnembeddedFact, VECTORS_AT_ONCE,
 };
 pub use ops::audit::{AuditEntry, AuditFilter};
 pub use ops::budgets::reservation::{Reservation, Reserved};

@@ -4,7 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::base::id::{Scope, Tenant};
+use crate::base::id::Scope;
 use crate::domain::conversation::{Conversation, EarlierRun};
 use crate::domain::run::Run;
 use crate::domain::task::Task;
@@ -148,12 +148,11 @@ impl Store {
         run_id: Uuid,
         limit: usize,
     ) -> Result<Vec<EarlierRun>, StoreError> {
-        let tenant = Tenant::stored(tenant).map_err(StoreError::Corrupt)?;
-        let mut read = self.db.read_in(&Scope::Only(tenant.clone())).await?;
+        let mut read = self.db.read_quick().await?;
         let rows: Vec<EarlierRow> = read
             .query(EARLIER_BOTH)
             .bind(task_id)
-            .bind(tenant.as_str())
+            .bind(text(tenant))
             .bind(run_id)
             .bind(LOOKED_THROUGH)
             .bind(limit as i64)

@@ -37,7 +37,6 @@ use crate::store::Split;
 use crate::store::db::connections::{Connections, PooledConnection, PostgresTransaction};
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::listener::Listener;
-use crate::store::db::row_security::set_rls_tenant;
 use crate::store::db::store_metrics::Waits;
 use crate::store::db::tenant_readers::TenantReaders;
 use crate::store::db::writer::{SqliteWriter, Writing};
@@ -138,9 +137,7 @@ impl Db {
         async move {
             let reader = match self {
                 Db::Postgres { pool, waits, .. } => {
-                    let mut begun = in_turn(pool, waits, flow).await?.begin().await?;
-                    set_rls_tenant(&mut begun, scope.tenant()).await?;
-                    ReadConnection::Confined(begun)
+                    ReadConnection::Confined(in_turn(pool, waits, flow).await?.begin(scope.tenant()).await?)
                 }
                 Db::Sqlite { readers, tenant_readers, waits, .. } => {
                     ReadConnection::Tenant(tenant_readers.acquire(scope.tenant(), readers, waits).await?)
@@ -154,12 +151,7 @@ impl Db {
     /// A transaction that writes what belongs to a scope, in its turn and confined to it.
     #[track_caller]
     pub(super) fn write(&self, scope: &Scope) -> impl Future<Output = Result<Transaction, sqlx::Error>> {
-        let begun = self.write_unconfined(scope.tenant());
-        async move {
-            let mut begun = begun.await?;
-            begun.set_rls_tenant(scope.tenant()).await?;
-            Ok(begun)
-        }
+        self.write_in_turn(QueueFlow::of(scope.tenant()), scope.tenant())
     }
 
     /// A transaction that writes, in the turn of a tenant and confined to nobody.
@@ -168,19 +160,21 @@ impl Db {
         &self,
         tenant: Option<&str>,
     ) -> impl Future<Output = Result<Transaction, sqlx::Error>> {
-        self.write_in_turn(QueueFlow::of(tenant))
+        self.write_in_turn(QueueFlow::of(tenant), None)
     }
 
     /// A transaction of a service that all tenants wait for, before all who wait for a turn.
     #[track_caller]
     pub(super) fn write_first(&self) -> impl Future<Output = Result<Transaction, sqlx::Error>> {
         let caller = Location::caller();
-        self.write_in_turn(QueueFlow::First(caller.file(), caller.line()))
+        self.write_in_turn(QueueFlow::First(caller.file(), caller.line()), None)
     }
 
-    async fn write_in_turn(&self, flow: QueueFlow) -> Result<Transaction, sqlx::Error> {
+    async fn write_in_turn(&self, flow: QueueFlow, confined_to: Option<&str>) -> Result<Transaction, sqlx::Error> {
         match self {
-            Db::Postgres { pool, waits, .. } => Transaction::begin(in_turn(pool, waits, flow).await?).await,
+            Db::Postgres { pool, waits, .. } => {
+                Transaction::begin(in_turn(pool, waits, flow).await?, confined_to).await
+            }
             Db::Sqlite { writer, waits, .. } => Transaction::begin_sqlite(writer, waits, flow).await,
         }
     }
@@ -191,7 +185,7 @@ impl Db {
         match self {
             Db::Postgres { engine, waits, .. } => {
                 waits.record_acquire("engine", engine);
-                Transaction::begin(engine.acquire().await?).await
+                Transaction::begin(engine.acquire().await?, None).await
             }
             Db::Sqlite { writer, waits, .. } => Transaction::begin_shared(writer, waits, flow).await,
         }
@@ -235,8 +229,9 @@ impl ReadConnection {
 }
 
 impl Transaction {
-    pub(super) async fn begin(held: PooledConnection) -> Result<Transaction, sqlx::Error> {
-        let begun = held.begin().await?;
+    /// Sees only what belongs to the tenant, if there is one.
+    pub(super) async fn begin(held: PooledConnection, tenant: Option<&str>) -> Result<Transaction, sqlx::Error> {
+        let begun = held.begin(tenant).await?;
         fault()?;
         Ok(Transaction::Postgres(begun))
     }

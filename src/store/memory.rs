@@ -26,7 +26,7 @@ use crate::store::{Split, Store, StoreError};
 
 pub use extractions::{ExtractionCall, ExtractionClaim, ExtractionEnd, MOST_QUEUED};
 pub use noting::{Noted, NotedAs};
-pub use vectors::{EmbeddedFact, EmbeddingPlace, UnembeddedFact, VECTORS_AT_ONCE};
+pub use vectors::{EMBEDDED_AT_ONCE, EmbeddedFact, EmbeddingPlace, UnembeddedFact, VECTORS_AT_ONCE};
 
 /// Facts of each origin that a search answers.
 const FOUND: i64 = 30;
@@ -55,6 +55,8 @@ pub struct Recalled {
     pub found: Vec<Fact>,
     /// Whether the tenant has facts at all.
     pub has_any: bool,
+    /// The first page of those that have a vector in the space that was asked for, with which a search by meaning begins.
+    pub embedded: Vec<EmbeddedFact>,
 }
 
 const SELECT: &str = sql!("select ", FACT, " from facts f ");
@@ -197,8 +199,14 @@ impl Store {
         Ok(RowPage::from_rows(&self.unreadable, "facts", &rows, filter.limit, Ok))
     }
 
-    /// The facts that a run is told: those of the profile, the newest first, and of the others those in whose text one of the terms is.
-    pub async fn recall_facts(&self, tenant: &Tenant, terms: &[String]) -> Result<Recalled, StoreError> {
+    /// The facts that a run is told: those of the profile, the newest first, and of the others those in whose text one of the terms is;
+    /// and what a search by meaning in a space begins with.
+    pub async fn recall_facts(
+        &self,
+        tenant: &Tenant,
+        terms: &[String],
+        space: Option<&str>,
+    ) -> Result<Recalled, StoreError> {
         let now = self.clock.now();
         if self.without_facts.knows(tenant.as_str(), now) {
             return Ok(Recalled::default());
@@ -214,8 +222,12 @@ impl Store {
         if !has_any {
             self.without_facts.remember(tenant.as_str(), now);
         }
+        let embedded = match space.filter(|_| has_any) {
+            Some(space) => vectors::embedded_page(&mut read, tenant, space, None).await?,
+            None => Vec::new(),
+        };
         read.end().await?;
-        Ok(Recalled { profile, found, has_any })
+        Ok(Recalled { profile, found, has_any, embedded })
     }
 
     /// The facts of a collection and those below it, of any collection where none is named, in whose text one of the terms is,

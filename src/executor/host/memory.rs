@@ -6,7 +6,7 @@ use uuid::Uuid;
 use crate::base::id::{Scope, Tenant};
 use crate::domain::memory::recall::{fused, persons_first, terms, within};
 use crate::domain::memory::{Fact, FactOrigin, NewFact};
-use crate::executor::host::nearest::Among;
+use crate::executor::host::nearest::{Among, ReadFacts};
 use crate::executor::host::{StoreHost, host_error};
 use crate::ports::tool::{FactQuery, HostError};
 use crate::store::with_timeout;
@@ -24,12 +24,15 @@ impl StoreHost {
         chars: usize,
     ) -> Result<Vec<Fact>, HostError> {
         let terms = terms(message);
-        let recalled = with_timeout(self.store.recall_facts(tenant, &terms)).await.map_err(host_error)?;
+        let space = self.nearest.as_ref().map(|nearest| nearest.embeddings.space());
+        let recalled = with_timeout(self.store.recall_facts(tenant, &terms, space)).await.map_err(host_error)?;
         let found = match &self.nearest {
-            Some(nearest) if recalled.has_any => {
-                fused(recalled.found, nearest.find(&self.store, tenant, message, Among::NotOfProfile).await)
+            Some(nearest) => {
+                let read = ReadFacts { embedded: Some(recalled.embedded), facts: &recalled.found };
+                let by_meaning = nearest.find(&self.store, tenant, message, Among::NotOfProfile, read).await;
+                fused(recalled.found, by_meaning)
             }
-            _ => recalled.found,
+            None => recalled.found,
         };
         let told = within(recalled.profile.into_iter().chain(found).collect(), chars);
         if let Err(error) = with_timeout(self.store.note_facts_used(tenant, &told)).await {
@@ -80,7 +83,9 @@ impl StoreHost {
         let mut found = with_timeout(found).await.map_err(host_error)?;
         if let Some(nearest) = &self.nearest {
             let among = collection.map_or(Among::All, Among::Collection);
-            found = fused(found, nearest.find(&self.store, tenant, text, among).await);
+            let read = ReadFacts { embedded: None, facts: &found };
+            let by_meaning = nearest.find(&self.store, tenant, text, among, read).await;
+            found = fused(found, by_meaning);
         }
         persons_first(&mut found);
         Ok(found)

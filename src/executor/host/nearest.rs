@@ -1,6 +1,6 @@
 //! Facts of about the meaning of a text: the nearest among the vectors of a tenant, each of which is compared.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::domain::memory::{Fact, FactOrigin, is_within};
 use crate::executor::host::known_vectors::{KNOWN_BYTES, KNOWN_BYTES_OF_ONE, KnownVectors};
 use crate::ports::llm;
 use crate::ports::llm::openai::embedding::{Embedding, Embeddings};
-use crate::store::{EmbeddedFact, Store, StoreError, VECTORS_AT_ONCE, with_timeout};
+use crate::store::{EMBEDDED_AT_ONCE, EmbeddedFact, Store, StoreError, VECTORS_AT_ONCE, with_timeout};
 
 /// How long a run waits for the vector of its message.
 const WITHIN: Duration = Duration::from_secs(2);
@@ -49,6 +49,14 @@ pub struct NearestFacts {
     pub known: KnownVectors,
 }
 
+/// What a search by words has read, and a search by meaning need not read again.
+pub struct ReadFacts<'a> {
+    /// The first page of the facts with a vector.
+    pub embedded: Option<Vec<EmbeddedFact>>,
+    /// Facts.
+    pub facts: &'a [Fact],
+}
+
 /// A fact, and the vector of its text.
 type FactVector = (EmbeddedFact, Arc<[u8]>);
 
@@ -72,12 +80,22 @@ impl NearestFacts {
 
     /// The facts nearest to a text, the nearest first, at most [`MOST_RECALLED`] of each origin; without those of the profile, or those
     /// of a collection and below it. Where the endpoint or the store does not answer in time, there are none.
-    pub async fn find(&self, store: &Store, tenant: &Tenant, text: &str, among: Among<'_>) -> Vec<Fact> {
+    pub async fn find(
+        &self,
+        store: &Store,
+        tenant: &Tenant,
+        text: &str,
+        among: Among<'_>,
+        read: ReadFacts<'_>,
+    ) -> Vec<Fact> {
+        if read.embedded.as_ref().is_some_and(Vec::is_empty) {
+            return Vec::new();
+        }
         let text = beginning(text);
         let Some(wanted) = self.embeddings.try_embed(tenant.as_str(), &text, WITHIN).await else { return Vec::new() };
         let compared = tokio::select! {
             biased;
-            compared = self.compare(store, tenant, wanted, among) => compared,
+            compared = self.compare(store, tenant, wanted, among, read) => compared,
             () = store.clock().sleep(COMPARED_WITHIN) => Err(StoreError::TimedOut("vectors are compared for too long".into())),
         };
         compared.unwrap_or_else(|error| {
@@ -92,14 +110,16 @@ impl NearestFacts {
         tenant: &Tenant,
         wanted: Embedding,
         among: Among<'_>,
+        read: ReadFacts<'_>,
     ) -> Result<Vec<Fact>, StoreError> {
         let _place = self.place(tenant).await;
-        let (mut nearest, mut after) = (NearestOf::default(), None);
-        let mut seen = HashSet::new();
-        loop {
-            let facts = with_timeout(store.embedded_facts(tenant, self.embeddings.space(), after)).await?;
-            let Some(last) = facts.last() else { break };
-            after = Some(last.fact_id);
+        let (mut nearest, mut seen) = (NearestOf::default(), HashSet::new());
+        let mut next = match read.embedded {
+            Some(facts) => Some(facts),
+            None => Some(self.page(store, tenant, None).await?),
+        };
+        while let Some(facts) = next.take() {
+            let last = facts.last().map(|fact| fact.fact_id).filter(|_| facts.len() == EMBEDDED_AT_ONCE);
             seen.extend(facts.iter().map(|fact| fact.fact_id));
             let wanted_facts = facts.into_iter().filter(|fact| among.has(fact)).collect();
             let page = self.with_vectors(store, tenant, wanted_facts).await?;
@@ -107,9 +127,17 @@ impl NearestFacts {
             let work = move || nearest.and(&page, &wanted, least);
             let Ok(found) = store.computing().run(tenant.as_str(), work).await else { return Ok(Vec::new()) };
             nearest = found;
+            if last.is_some() {
+                next = Some(self.page(store, tenant, last).await?);
+            }
         }
         self.known.retain(tenant, &seen);
-        with_timeout(store.facts_by_ids(tenant, &nearest.ids())).await
+        facts_of(store, tenant, &nearest.ids(), read.facts).await
+    }
+
+    /// Facts with a vector behind this one, a page of them.
+    async fn page(&self, store: &Store, tenant: &Tenant, after: Option<Uuid>) -> Result<Vec<EmbeddedFact>, StoreError> {
+        with_timeout(store.embedded_facts(tenant, self.embeddings.space(), after)).await
     }
 
     /// These facts with their vectors, which are read unless they are known.
@@ -141,6 +169,16 @@ impl NearestFacts {
             }
         }
     }
+}
+
+/// The facts with these ids, in their order; those that are read are not read again.
+async fn facts_of(store: &Store, tenant: &Tenant, ids: &[Uuid], read: &[Fact]) -> Result<Vec<Fact>, StoreError> {
+    let known: HashMap<Uuid, &Fact> = read.iter().map(|fact| (fact.id, fact)).collect();
+    let unread: Vec<Uuid> = ids.iter().copied().filter(|id| !known.contains_key(id)).collect();
+    let mut facts = with_timeout(store.facts_by_ids(tenant, &unread)).await?;
+    facts.extend(ids.iter().filter_map(|id| known.get(id).copied().cloned()));
+    facts.sort_by_key(|fact| ids.iter().position(|id| *id == fact.id));
+    Ok(facts)
 }
 
 impl Among<'_> {

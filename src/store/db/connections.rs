@@ -15,7 +15,7 @@ use deadpool::Runtime;
 use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, QueueMode, RecycleError, RecycleResult};
 use futures::FutureExt;
 use sqlx::postgres::{PgConnectOptions, PgTransactionManager};
-use sqlx::{ConnectOptions, Connection, PgConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, SqlSafeStr};
 use sqlx_core::transaction::TransactionManager;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
@@ -23,6 +23,7 @@ use tokio::time::timeout;
 use crate::base::clock::pause;
 use crate::base::collections::fair_queue::{FairQueue, QueuePermit};
 use crate::store::db::flow::QueueFlow;
+use crate::store::db::row_security::begin_confined;
 
 /// A connection is waited for no longer, nor is its beginning.
 const WAIT: Duration = Duration::from_secs(5);
@@ -237,11 +238,12 @@ impl From<Object<PostgresConnector>> for PooledConnection {
 }
 
 impl PooledConnection {
-    /// A transaction, which is rolled back unless it is committed.
-    pub(in crate::store) async fn begin(mut self) -> Result<PostgresTransaction, sqlx::Error> {
+    /// A transaction, which is rolled back unless it is committed; it sees only what belongs to the tenant, if there is one.
+    pub(in crate::store) async fn begin(mut self, tenant: Option<&str>) -> Result<PostgresTransaction, sqlx::Error> {
         self.begins = true;
         let mut begun = PostgresTransaction { held: self, is_open: true };
-        PgTransactionManager::begin(&mut begun.held, None).await?;
+        let confined = tenant.map(|tenant| AssertSqlSafe(begin_confined(tenant)).into_sql_str());
+        PgTransactionManager::begin(&mut begun.held, confined).await?;
         begun.held.begins = false;
         Ok(begun)
     }

@@ -17,9 +17,27 @@ impl Transaction {
 }
 
 /// For the rest of the transaction; `None` leaves it as the session is.
-pub(super) async fn set_rls_tenant(conn: &mut PgConnection, tenant: Option<&str>) -> Result<(), sqlx::Error> {
+async fn set_rls_tenant(conn: &mut PgConnection, tenant: Option<&str>) -> Result<(), sqlx::Error> {
     if let Some(tenant) = tenant {
         sqlx::query("select set_config('reveille.tenant', $1, true)").bind(tenant).execute(conn).await?;
     }
     Ok(())
+}
+
+/// Begins a transaction that sees what belongs to a tenant alone, in one round trip: it takes no parameters, so the tenant
+/// is written as an escaped string, which is read alike under each `standard_conforming_strings`.
+pub(super) fn begin_confined(tenant: &str) -> String {
+    let escaped = tenant.replace('\\', r"\\").replace('\'', "''");
+    format!("begin; set local reveille.tenant = E'{escaped}'")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tenant_is_one_string_whatever_stands_in_it() {
+        assert_eq!(begin_confined("a"), "begin; set local reveille.tenant = E'a'");
+        assert_eq!(begin_confined(r"o'k\'; x"), r"begin; set local reveille.tenant = E'o''k\\''; x'");
+    }
 }

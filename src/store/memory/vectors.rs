@@ -7,6 +7,7 @@ use uuid::Uuid;
 use crate::base::clock::truncate_millis;
 use crate::base::id::{Scope, Tenant};
 use crate::domain::memory::Fact;
+use crate::store::db::ReadConnection;
 use crate::store::memory::SELECT;
 use crate::store::memory::fact_row::{IN_TURN, forget_vector};
 use crate::store::sql::sql;
@@ -15,7 +16,7 @@ use crate::store::{Split, Store, StoreError};
 /// Vectors of a tenant that are read at once.
 pub const VECTORS_AT_ONCE: usize = 100;
 /// Facts with a vector that are read at once, without it.
-pub const EMBEDDED_AT_ONCE: i64 = 1_000;
+pub const EMBEDDED_AT_ONCE: usize = 1_000;
 
 /// A fact that has a vector; where the rest is `None`, it is gone.
 #[derive(Debug, Clone, PartialEq, sqlx_macros::FromRow)]
@@ -181,8 +182,7 @@ impl Store {
         after: Option<Uuid>,
     ) -> Result<Vec<EmbeddedFact>, StoreError> {
         let mut read = self.db.read_in(&Scope::Only(tenant.clone())).await?;
-        let page = read.query(PAGE_BOTH).bind(tenant.as_str()).bind(after.unwrap_or_default()).bind(space);
-        let page = page.bind(EMBEDDED_AT_ONCE).all().await?;
+        let page = embedded_page(&mut read, tenant, space, after).await?;
         read.end().await?;
         Ok(page)
     }
@@ -222,4 +222,14 @@ impl Store {
         facts.sort_by_key(|fact| ids.iter().position(|id| *id == fact.id));
         Ok(facts)
     }
+}
+
+pub(super) async fn embedded_page(
+    read: &mut ReadConnection,
+    tenant: &Tenant,
+    space: &str,
+    after: Option<Uuid>,
+) -> Result<Vec<EmbeddedFact>, StoreError> {
+    let page = read.query(PAGE_BOTH).bind(tenant.as_str()).bind(after.unwrap_or_default()).bind(space);
+    Ok(page.bind(EMBEDDED_AT_ONCE as i64).all().await?)
 }

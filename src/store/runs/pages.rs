@@ -44,7 +44,9 @@ pub struct RunFilter {
 const MEASURED: &str = "with page as materialized (
     select r.id, coalesce(octet_length(cast(r.event_ids as text)), 0) + coalesce(octet_length(cast(r.error as text)), 0)
                  + coalesce(octet_length(r.reason), 0) as bytes
-      from runs r where true";
+      from ";
+/// All runs.
+const EVERY: &str = "runs r where true";
 const WHOLE: Split = fitting!(SELECT_RUN, "r.id");
 const BRIEF: Split = fitting!(SELECT_BRIEF, "r.id");
 
@@ -116,10 +118,10 @@ impl Store {
         match &search {
             RunSearch::Waiting(places) => push_waiting(&mut query, places, scope, filter),
             RunSearch::From(Some(oldest)) => {
-                order = push_keys(&mut query, scope, filter);
+                order = push_keys(query.push(EVERY), scope, filter);
                 query.push(" and r.id >= ").push_bind(*oldest);
             }
-            RunSearch::Everywhere | RunSearch::From(None) => order = push_keys(&mut query, scope, filter),
+            RunSearch::Everywhere | RunSearch::From(None) => order = push_keys(query.push(EVERY), scope, filter),
         }
         if let Some(state) = filter.state {
             query.push(" and r.state = ").push_bind(state.as_str());
@@ -208,11 +210,12 @@ async fn count_waiting(
     Ok(query.finish().scalar().await?)
 }
 
-/// Adds that a run is one of those that wait in these places. The list is made before, so that Postgres looks its rows up
-/// by their ids, whatever it believes of the tables.
+/// Adds the runs that wait in these places. The list of their ids is made before, and looked up before anything else is asked of a
+/// row: so Postgres finds it by its id, whatever it believes of the tables.
 fn push_waiting(query: &mut StatementBuilder<'_>, places: &[WaitingPlace], scope: &Scope, filter: &RunFilter) {
-    const BEFORE: Split = Split { postgres: " and r.id = any (array(", sqlite: " and r.id in (" };
-    const BEHIND: Split = Split { postgres: "))", sqlite: ")" };
+    const BEFORE: Split =
+        Split { postgres: "(select * from runs where id = any (array(", sqlite: "runs r where r.id in (" };
+    const BEHIND: Split = Split { postgres: ")) offset 0) r where true", sqlite: ")" };
     query.push_split(BEFORE);
     push_waiting_ids(query, places, scope, filter);
     query.push_split(BEHIND);

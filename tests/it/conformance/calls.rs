@@ -5,9 +5,11 @@ use reveille::domain::memory::FactOrigin;
 use reveille::domain::memory::recall::terms;
 use reveille::domain::run::RunState;
 use reveille::store::{
-    ConversationFilter, EmbeddingPlace, EventFilter, ExtractionEnd, FactFilter, RunFilter, SuspendedFilter, TaskFilter,
+    ConversationFilter, EmbeddingPlace, EventFilter, ExtractionEnd, FactFilter, OverrideFilter, RunFilter,
+    SuspendedFilter, TaskFilter,
 };
 use serde_json::json;
+use uuid::Uuid;
 
 use super::conversations::{conversation, say};
 use super::facts::{said, tenant};
@@ -23,6 +25,10 @@ pub async fn calls(world: &StoreHarness) {
     let task = world.task_with("a", json!({"interval": "1h", "overlap": "allow"}), json!({})).await;
     let conversation = conversation(world, "a").await;
     let message = say(world, &conversation, "hello").await;
+    // the first page, and one of those that come before an id that is newer than all
+    for before in [None, Some(Uuid::max())] {
+        lists(world, task.id, conversation.id, before).await;
+    }
     for scope in [&of_a, &Scope::Every] {
         let suspended = SuspendedFilter { limit: PAGE, ..SuspendedFilter::default() };
         let waiting = store.list_suspended(scope, &suspended).await.unwrap().rows;
@@ -32,20 +38,10 @@ pub async fn calls(world: &StoreHarness) {
         }
     }
     assert!(store.may_suspend("tenant-5").await.unwrap());
-    let page = ConversationFilter { limit: PAGE, ..ConversationFilter::default() };
-    store.list_conversations(&of_a, &page).await.unwrap();
     store.get_conversation(&of_a, conversation.id).await.unwrap();
-    store.conversation_messages(&of_a, conversation.id, &page).await.unwrap();
     store.earlier_runs("a", conversation.id, message, 20).await.unwrap();
     store.expire_conversations(world.now(), 5).await.unwrap();
-    let of_task = |task_id| RunFilter { task_id, limit: PAGE, ..RunFilter::default() };
-    store.tasks_page(&of_a, &TaskFilter { limit: PAGE, ..TaskFilter::default() }).await.unwrap();
     store.last_runs(&of_a, &[task.id]).await.unwrap();
-    for task_id in [None, Some(task.id)] {
-        store.run_summaries(&of_a, &of_task(task_id)).await.unwrap();
-    }
-    let waiting = RunFilter { state: Some(RunState::PendingApproval), ..of_task(None) };
-    store.run_summaries(&of_a, &waiting).await.unwrap();
     store.count_tasks(&of_a).await.unwrap();
     store.last_event(&of_a).await.unwrap();
     store.read_events(&of_a, &EventFilter { limit: PAGE, ..EventFilter::default() }).await.unwrap();
@@ -54,13 +50,12 @@ pub async fn calls(world: &StoreHarness) {
         store.approval_overrides_of_call(tenant, Some("booker"), Some(task.id), "t").await.unwrap();
     }
     let (tenant, words) = (tenant("a"), terms("where does Ann live"));
-    store.recall_facts(&tenant, &words).await.unwrap();
+    store.recall_facts(&tenant, &words, Some("s")).await.unwrap();
     let noted = store.note_fact(&tenant, &said("Lives in Vienna.", FactOrigin::Person), None).await.unwrap().fact;
     store.note_fact(&tenant, &said("Lives in Graz.", FactOrigin::Person), Some("Lives in Vienna.")).await.unwrap();
-    store.recall_facts(&tenant, &words).await.unwrap();
+    store.recall_facts(&tenant, &words, Some("s")).await.unwrap();
     store.search_facts(&tenant, &words, Some("preferences")).await.unwrap();
     store.get_fact(&of_a, noted.id).await.unwrap();
-    store.list_facts(&of_a, &FactFilter { limit: PAGE, ..FactFilter::default() }).await.unwrap();
     for space in ["a", "s", "z"] {
         let place = store.next_unembedded(space, &EmbeddingPlace::default()).await.unwrap();
         store.next_unembedded(space, &place.expect("facts without a vector")).await.unwrap();
@@ -70,7 +65,7 @@ pub async fn calls(world: &StoreHarness) {
     store.keep_vectors(&tenant, "s", &vectors).await.unwrap();
     store.embedded_facts(&tenant, "s", None).await.unwrap();
     store.vectors_of(&tenant, "s", &[noted.id]).await.unwrap();
-    let many: Vec<uuid::Uuid> = (0..99).map(uuid::Uuid::from_u128).chain([noted.id]).collect();
+    let many: Vec<Uuid> = (0..99).map(Uuid::from_u128).chain([noted.id]).collect();
     store.vectors_of(&tenant, "s", &many).await.unwrap();
     store.facts_by_ids(&tenant, &[noted.id]).await.unwrap();
     store.delete_fact(&of_a, noted.id, "token:t", None).await.unwrap();
@@ -86,4 +81,25 @@ pub async fn calls(world: &StoreHarness) {
     let leased = store.lease_events(WORKER, world.now() + LEASE, 2, "", &[]).await.unwrap();
     let seqs: Vec<i64> = leased.events.iter().map(|event| event.seq).collect();
     store.acknowledge_events(&seqs).await.unwrap();
+}
+
+/// Pages of what a tenant has, before an id.
+async fn lists(world: &StoreHarness, task: Uuid, conversation: Uuid, before: Option<Uuid>) {
+    let (of_a, store) = (only("a"), &world.store);
+    store.tasks_page(&of_a, &TaskFilter { before, limit: PAGE, ..TaskFilter::default() }).await.unwrap();
+    store.list_facts(&of_a, &FactFilter { before, limit: PAGE, ..FactFilter::default() }).await.unwrap();
+    let page = OverrideFilter { before, limit: PAGE, ..OverrideFilter::default() };
+    store.list_approval_overrides(&of_a, &page).await.unwrap();
+    let page = ConversationFilter { before, limit: PAGE };
+    store.list_conversations(&of_a, &page).await.unwrap();
+    store.conversation_messages(&of_a, conversation, &page).await.unwrap();
+    for task_id in [None, Some(task)] {
+        let runs = RunFilter { task_id, before, limit: PAGE, ..RunFilter::default() };
+        store.run_summaries(&of_a, &runs).await.unwrap();
+        let today = RunFilter { since: Some(world.now()), until: Some(world.now() + LEASE), ..runs.clone() };
+        store.run_summaries(&of_a, &today).await.unwrap();
+        for state in [RunState::PendingApproval, RunState::Failed] {
+            store.run_summaries(&of_a, &RunFilter { state: Some(state), ..runs.clone() }).await.unwrap();
+        }
+    }
 }

@@ -46,8 +46,9 @@ async fn note(world: &StoreHarness, of: &str, text: &str, collection: Option<&st
 }
 
 async fn recall(world: &StoreHarness, of: &str, message: &str) -> (Vec<String>, Vec<String>) {
-    let recalled = world.store.recall_facts(&tenant(of), &terms(message)).await.unwrap();
-    let Recalled { profile, found, has_any } = recalled;
+    let recalled = world.store.recall_facts(&tenant(of), &terms(message), None).await.unwrap();
+    let Recalled { profile, found, has_any, embedded } = recalled;
+    assert!(embedded.is_empty(), "no space was asked for");
     assert!(has_any || profile.is_empty() && found.is_empty());
     let texts = |facts: Vec<Fact>| facts.into_iter().map(|fact| fact.text).collect();
     (texts(profile), texts(found))

@@ -137,6 +137,10 @@ async fn vectors_are_read_page_by_page_each_tenant_s_own_and_go_with_their_facts
     assert!(of("a", "6000000000000000", None).await.is_empty());
     assert!(world.store.vectors_of(&tenant("b"), SPACE, &ids).await.unwrap().is_empty());
     let page = world.store.embedded_facts(&tenant("a"), SPACE, None).await.unwrap();
+    for (space, embedded) in [(Some(SPACE), &page[..]), (Some("6000000000000000"), &[]), (None, &[])] {
+        let recalled = world.store.recall_facts(&tenant("a"), &[], space).await.unwrap();
+        assert!(recalled.has_any && recalled.embedded == embedded, "{space:?}");
+    }
     let known = (page[0].origin.as_deref(), page[0].collection.as_deref(), page[0].is_profile);
     assert_eq!(known, (Some("person"), Some(""), Some(false)));
     let found = world.store.facts_by_ids(&tenant("a"), &[ids[2], ids[0], Uuid::from_u128(1)]).await.unwrap();

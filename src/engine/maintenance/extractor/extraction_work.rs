@@ -173,7 +173,7 @@ impl ExtractionWork {
 
     /// Known facts that a person has said and that fit the material, as many as a run would be told.
     async fn known(&self, tenant: &Tenant, material: &ExtractionMaterial) -> Result<Vec<Fact>, StoreError> {
-        let recalled = with_timeout(self.store.recall_facts(tenant, &terms(&material.text()))).await?;
+        let recalled = with_timeout(self.store.recall_facts(tenant, &terms(&material.text()), None)).await?;
         let known = recalled.profile.into_iter().chain(recalled.found);
         Ok(within(known.filter(|fact| fact.origin == FactOrigin::Person).collect(), RECALLED_CHARS))
     }

@@ -57,7 +57,7 @@ impl Store {
     pub async fn count_older_rows(&self, limit: i64) -> Result<bool, StoreError> {
         match &self.db {
             Db::Postgres { pool, .. } => {
-                let mut write = pool.acquire().await?.begin().await?;
+                let mut write = pool.acquire().await?.begin(None).await?;
                 fault()?;
                 let scan: Option<(String, Option<String>)> =
                     sqlx::query_as(NEXT_SCAN).fetch_optional(&mut *write).await?;
