@@ -49,7 +49,7 @@ pub struct NearestFacts {
     pub known: KnownVectors,
 }
 
-/// What a search by words has read, and a search by meaning need not read again.
+/// Rows that a search by words has read, and a search by meaning need not read again.
 pub struct ReadFacts<'a> {
     /// The first page of the facts with a vector.
     pub embedded: Option<Vec<EmbeddedFact>>,
@@ -112,9 +112,22 @@ impl NearestFacts {
         among: Among<'_>,
         read: ReadFacts<'_>,
     ) -> Result<Vec<Fact>, StoreError> {
+        let nearest = self.nearest(store, tenant, wanted, among, read.embedded).await?;
+        facts_of(store, tenant, &nearest, read.facts).await
+    }
+
+    /// The ids of the nearest facts, the nearest first. `embedded`: the first page of those with a vector, if it is read.
+    async fn nearest(
+        &self,
+        store: &Store,
+        tenant: &Tenant,
+        wanted: Embedding,
+        among: Among<'_>,
+        embedded: Option<Vec<EmbeddedFact>>,
+    ) -> Result<Vec<Uuid>, StoreError> {
         let _place = self.place(tenant).await;
         let (mut nearest, mut seen) = (NearestOf::default(), HashSet::new());
-        let mut next = match read.embedded {
+        let mut next = match embedded {
             Some(facts) => Some(facts),
             None => Some(self.page(store, tenant, None).await?),
         };
@@ -123,16 +136,17 @@ impl NearestFacts {
             seen.extend(facts.iter().map(|fact| fact.fact_id));
             let wanted_facts = facts.into_iter().filter(|fact| among.has(fact)).collect();
             let page = self.with_vectors(store, tenant, wanted_facts).await?;
-            let (wanted, least) = (wanted.clone(), self.min_similarity);
+            let (wanted, least, steps) = (wanted.clone(), self.min_similarity, wanted.steps(page.len()));
             let work = move || nearest.and(&page, &wanted, least);
-            let Ok(found) = store.computing().run(tenant.as_str(), work).await else { return Ok(Vec::new()) };
+            let found = store.computing().run_if_costly(tenant.as_str(), steps, work).await;
+            let Ok(found) = found else { return Ok(Vec::new()) };
             nearest = found;
             if last.is_some() {
                 next = Some(self.page(store, tenant, last).await?);
             }
         }
         self.known.retain(tenant, &seen);
-        facts_of(store, tenant, &nearest.ids(), read.facts).await
+        Ok(nearest.ids())
     }
 
     /// Facts with a vector behind this one, a page of them.

@@ -3,6 +3,7 @@
 
 mod anthropic;
 mod any_history;
+mod embedding;
 pub mod fakes;
 mod histories;
 mod openai;

@@ -3,6 +3,7 @@
 //! Source of the shapes: <https://platform.openai.com/docs/api-reference/embeddings>.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use serde::Deserialize;
 use serde_json::{Map, json};
 
 use crate::base::clock::Clock;
+use crate::base::collections::fair_queue::{FairQueue, QueuePermit};
 use crate::base::compute::Compute;
 use crate::base::secret::Secret;
 use crate::ports::llm::connections::ModelConnections;
@@ -20,6 +22,10 @@ use crate::ports::llm::{LlmError, ModelSettings, wire};
 pub const TEXTS_AT_ONCE: usize = 16;
 /// Most dimensions of a vector.
 pub const MOST_DIMENSIONS: u32 = 4_096;
+/// Sums of a comparison that go on side by side.
+const LANES: usize = 8;
+/// Steps to read a byte of an answer, as [`Compute`] counts them.
+const READ_BYTE: u64 = 5;
 /// An endpoint that did not answer is left alone for so long by those who can do without.
 const REST: Duration = Duration::from_secs(30);
 /// Once it has failed so many tenants without an answer between, all leave it alone; until then each does for itself.
@@ -33,6 +39,8 @@ struct EmbeddingEndpoint {
     connections: ModelConnections,
     url: String,
     keys: Vec<Secret>,
+    /// Places of the calls that are made at once, which tenants have in turn; `None`: there is no limit.
+    calls: Option<FairQueue<String>>,
     model: String,
     dimensions: Option<u32>,
     space: String,
@@ -71,6 +79,7 @@ impl Embeddings {
             connections: ModelConnections::new(Duration::from_secs(settings.timeout_seconds)),
             url: format!("{endpoint}/embeddings"),
             keys: settings.keys().cloned().collect(),
+            calls: settings.max_concurrent_calls.map(FairQueue::new),
             model: settings.model.clone(),
             dimensions,
             space: space_of(&settings.model, dimensions),
@@ -90,21 +99,29 @@ impl Embeddings {
     /// # Errors
     /// As of a model. `Rejected` and `Overflow`: it will not have one of the texts, or none at all.
     pub async fn embed(&self, tenant: &str, texts: &[&str]) -> Result<Vec<Option<Embedding>>, LlmError> {
+        let _place = self.place(tenant).await;
         let answer = self.ask(texts).await?;
         self.read(tenant, answer, texts.len()).await
     }
 
-    /// The vector of a text, where the endpoint answers within this time. After it did not, it is not asked for a while.
+    /// The vector of a text, where there is a place and the endpoint answers within this time. After it did not answer, it is not
+    /// asked for a while.
     pub async fn try_embed(&self, tenant: &str, text: &str, within: Duration) -> Option<Embedding> {
         let clock = &self.0.clock;
         if text.trim().is_empty() || self.rests(tenant) {
             return None;
         }
         let texts = [text];
+        let mut late = pin!(clock.sleep(within));
+        let _place = tokio::select! {
+            biased;
+            place = self.place(tenant) => place,
+            () = &mut late => return None,
+        };
         let asked = tokio::select! {
             biased;
             asked = self.ask(&texts) => asked,
-            () = clock.sleep(within) => Err(LlmError::Timeout { message: "no vector in time".into() }),
+            () = late => Err(LlmError::Timeout { message: "no vector in time".into() }),
         };
         let vectors = match asked {
             Ok(answer) => {
@@ -123,6 +140,14 @@ impl Embeddings {
             .inspect_err(|error| tracing::warn!(%error, "facts are looked for without vectors"))
             .ok()
             .and_then(|mut vectors| vectors.pop().flatten())
+    }
+
+    /// The right to make one of the calls that may be made at once, where they are limited.
+    async fn place(&self, tenant: &str) -> Option<QueuePermit<String>> {
+        match &self.0.calls {
+            Some(calls) => Some(calls.acquire(tenant).await),
+            None => None,
+        }
     }
 
     fn rests(&self, tenant: &str) -> bool {
@@ -157,9 +182,10 @@ impl Embeddings {
         wire::read_whole(wire::send(request, key).await?).await
     }
 
-    /// The vectors of an answer, read on a computing thread.
+    /// The vectors of an answer, read on a computing thread unless there are few.
     async fn read(&self, tenant: &str, answer: Vec<u8>, count: usize) -> Result<Vec<Option<Embedding>>, LlmError> {
-        let read = self.0.compute.run(tenant, move || read(&answer, count)).await;
+        let steps = READ_BYTE * answer.len() as u64;
+        let read = self.0.compute.run_if_costly(tenant, steps, move || read(&answer, count)).await;
         read.unwrap_or_else(|panicked| Err(wire::transient(panicked.to_string())))
     }
 }
@@ -190,8 +216,20 @@ impl Embedding {
         if stored.len() != 4 * self.0.len() {
             return None;
         }
-        let numbers = stored.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
-        Some(self.0.iter().zip(numbers).map(|(own, other)| own * other).sum())
+        // sums side by side, because one after the other would each wait for the one before
+        let mut sums = [0.0; LANES];
+        for (own, other) in self.0.chunks(LANES).zip(stored.chunks(4 * LANES)) {
+            let numbers = other.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+            for ((sum, own), other) in sums.iter_mut().zip(own).zip(numbers) {
+                *sum += own * other;
+            }
+        }
+        Some(sums.iter().sum())
+    }
+
+    /// Steps of [`Embedding::similarity`] with so many vectors.
+    pub fn steps(&self, vectors: usize) -> u64 {
+        (self.0.len() as u64).saturating_mul(vectors as u64)
     }
 }
 
@@ -237,6 +275,8 @@ mod tests {
         assert!((near(&[9.0, 0.0]) - 1.0).abs() < 1e-6 && near(&[0.0, 5.0]).abs() < 1e-6);
         assert!((near(&[-1.0, 0.0]) + 1.0).abs() < 1e-6);
         assert_eq!(east.similarity(&vector(&[1.0]).bytes()), None);
+        let many = vector(&(0..2 * LANES + 3).map(|number| number as f32).collect::<Vec<_>>());
+        assert!((many.similarity(&many.bytes()).unwrap() - 1.0).abs() < 1e-6, "each number counts");
         for none in [vec![], vec![0.0, 0.0], vec![f32::NAN], vec![1.0; MOST_DIMENSIONS as usize + 1]] {
             assert_eq!(Embedding::new(none), None);
         }
