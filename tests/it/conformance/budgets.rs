@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use chrono::TimeDelta;
+use futures::future::join_all;
 use reveille::agent::{AgentStore, SummaryCost};
 use reveille::base::id::new_id;
 use reveille::domain::budget::{
@@ -25,6 +26,7 @@ on_both!(
     summaries_of_two_instances_at_once_cost_no_more_than_their_tenants_hour,
     next_call_is_reserved_with_the_turn_before_it_or_left_to_be_waited_for,
     first_calls_of_a_day_reserve_no_more_than_it_has_on_any_instance,
+    first_calls_of_many_tasks_in_a_day_are_reserved_together,
     reservation_of_which_nobody_knows_is_taken_back_with_the_next_append,
     call_that_came_to_nothing_is_in_the_way_of_no_other_of_its_run,
     turns_share_a_reservation_while_less_than_half_of_a_day_is_used,
@@ -237,6 +239,28 @@ async fn first_calls_of_a_day_reserve_no_more_than_it_has_on_any_instance(world:
             granted += i64::from(ask.await.unwrap() == Reserved::Granted);
         }
         assert_eq!(granted, 2, "day {day}");
+    }
+}
+
+/// As at midnight: the ledgers of many tasks are opened together, and stay one batch.
+async fn first_calls_of_many_tasks_in_a_day_are_reserved_together(world: &StoreHarness) {
+    const TASKS: usize = 40;
+    let mut runs = Vec::new();
+    for _ in 0..TASKS {
+        runs.push(started(world).await);
+    }
+    let calls: Vec<Reservation> = runs.iter().map(|run| call(world, run, 100, Some(5_000), Some(1_000))).collect();
+    for (number, reserved) in
+        join_all(calls.iter().map(|call| world.store.reserve_budget(call))).await.iter().enumerate()
+    {
+        assert_eq!(*reserved.as_ref().unwrap(), Reserved::Granted, "{number}");
+    }
+    for run in &runs {
+        assert_eq!(standings(world, run).await, (standing(0, 100 * TASKS as i64), standing(0, 100)));
+    }
+    if world.is_postgres() {
+        let writes = world.count("select count(distinct xmin::text) from budget_days").await;
+        assert!(writes <= 5, "{writes} transactions for {TASKS} calls");
     }
 }
 

@@ -1,5 +1,7 @@
 //! Reservations in the ledgers of the day, before calls of models are made. Those that wait at once are written together.
 
+use std::collections::BTreeMap;
+
 use uuid::Uuid;
 
 use crate::domain::budget::{BudgetQuantity, BudgetRefusal, BudgetScope, DayLimits};
@@ -79,7 +81,7 @@ impl Store {
     /// All at once while there is enough for all of them, and else one by one.
     async fn reserve_batch(&self, calls: &[Reservation]) -> Vec<Result<ReservationResult, StoreError>> {
         if calls.len() > 1 {
-            match with_timeout(self.reserve_together(calls)).await {
+            match with_timeout(self.reserve_first_or_later(calls)).await {
                 Ok(true) => return calls.iter().map(|_| Ok(ReservationResult::Granted)).collect(),
                 // it may have taken effect
                 Err(StoreError::Unavailable(why)) => {
@@ -93,6 +95,13 @@ impl Store {
             tried.push(with_timeout(self.reserve_alone(call)).await);
         }
         tried
+    }
+
+    /// As [`Store::reserve_together`]; ledgers that the day has not yet are opened, so that a batch of tasks that run for the first
+    /// time in a day remains one.
+    async fn reserve_first_or_later(&self, calls: &[Reservation]) -> Result<bool, StoreError> {
+        Ok(self.reserve_together(calls).await?
+            || (self.open_ledgers(calls).await? && self.reserve_together(calls).await?))
     }
 
     /// Whether all of these are reserved; else none is.
@@ -133,28 +142,42 @@ impl Store {
                 }
             }
             if is_new {
-                self.open_ledgers(call).await?;
+                self.open_ledgers(std::slice::from_ref(call)).await?;
             }
         }
         // what was missing is there by now
         met(BudgetScope::Tenant, BudgetQuantity::Tokens, false)
     }
 
-    /// Writes the first rows of a call's day.
-    async fn open_ledgers(&self, call: &Reservation) -> Result<(), StoreError> {
-        let mut write = self.db.write_for_engine(QueueFlow::of(Some(&call.tenant))).await?;
-        let tx = &mut write.tx();
-        for key in ledgers(&call.tenant, call.task_id, call.day) {
-            let limits = call.limits_of(&key);
-            let insert = tx.query(
-                "insert into budget_days (tenant_id, task_id, day, tokens, cost_micros, reserved_tokens, reserved_cost_micros,
-                                          tokens_limit, cost_micros_limit)
-                 values ($1, $2, $3, 0, 0, 0, 0, $4, $5) on conflict (tenant_id, task_id, day) do nothing",
-            );
-            ledger_query(insert, &key).bind(limits.tokens).bind(limits.cost_micros).execute().await?;
+    /// Writes the first rows of the days of these calls, in the order in which ledgers are locked; answers whether one was missing.
+    async fn open_ledgers(&self, calls: &[Reservation]) -> Result<bool, StoreError> {
+        let each = |call: &Reservation| {
+            let with_limits = |key: LedgerKey| (key.clone(), call.limits_of(&key));
+            ledgers(&call.tenant, call.task_id, call.day).map(with_limits).collect::<Vec<_>>()
+        };
+        let opened: BTreeMap<LedgerKey, DayLimits> = calls.iter().flat_map(each).collect();
+        let mut write = self.db.write_quick(QueueFlow::of(None)).await?;
+        let mut insert = write.tx().into_builder(
+            "insert into budget_days (tokens, cost_micros, reserved_tokens, reserved_cost_micros, tenant_id, task_id, day,
+                                      tokens_limit, cost_micros_limit)
+             values ",
+        );
+        let mut before = "(0, 0, 0, 0, ";
+        for (key, limits) in &opened {
+            insert
+                .push(before)
+                .push_bind(text(&key.tenant))
+                .push(", ")
+                .push_bind(key.task_id)
+                .push(", ")
+                .push_bind(key.day);
+            insert.push(", ").push_bind(limits.tokens).push(", ").push_bind(limits.cost_micros).push(")");
+            before = ", (0, 0, 0, 0, ";
         }
+        insert.push(" on conflict (tenant_id, task_id, day) do nothing");
+        let missing = insert.finish().persistent(false).execute().await?;
         write.commit().await?;
-        Ok(())
+        Ok(missing > 0)
     }
 
     /// Tells the owner that a budget of the day is used up, unless that was told.
