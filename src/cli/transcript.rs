@@ -5,7 +5,7 @@ use std::io;
 use serde_json::Value;
 
 use super::screen::{Screen, Tone, cut, text_of};
-use crate::base::unicode_safety::on_one_line;
+use crate::base::unicode_safety::{escape_hidden, on_one_line};
 
 /// Longest tool arguments and results, in characters; `--json` has them whole.
 const LONGEST: usize = 300;
@@ -73,8 +73,8 @@ fn print_outcome(entry: &Value, screen: &mut Screen) -> io::Result<()> {
 /// A stream as it comes; knows whether a line is open.
 #[derive(Debug, Default)]
 pub struct LiveTranscript {
-    /// Text of the present turn has been printed and its line not ended.
-    open: bool,
+    /// Text of the present turn that has been printed, and its line not ended; `None`: none.
+    open: Option<String>,
 }
 
 impl LiveTranscript {
@@ -82,22 +82,28 @@ impl LiveTranscript {
     pub fn print(&mut self, name: &str, data: &Value, screen: &mut Screen) -> io::Result<()> {
         match name {
             "message_chunk" => {
-                if !self.open {
+                if self.open.is_none() {
                     screen.line("")?;
                 }
-                self.open = true;
-                return screen.piece(&text_of(&data["text"]).replace(|c: char| c.is_control() && c != '\n', " "));
+                self.open.get_or_insert_default().push_str(&text_of(&data["text"]));
+                return screen.piece(&printable(&data["text"]));
             }
-            "message_end" if self.open => {
+            // some pieces may have been lost, and some be no part of the answer
+            "message_end" if self.has_printed(&text_of(&data["text"])) => {
                 self.close(screen)?;
                 return print_model_call(&data["model_call"], screen);
             }
             _ => self.close(screen)?,
         }
         match name {
+            "message_end" if text_of(&data["text"]).is_empty() => {
+                print_speaker("assistant", &data["model_call"], screen)
+            }
+            // it looks as if it had come piece by piece: whether it did is a matter of milliseconds
             "message_end" => {
-                print_speaker("assistant", &data["model_call"], screen)?;
-                print_text(&text_of(&data["text"]), screen)
+                screen.line("")?;
+                screen.line(printable(&data["text"]))?;
+                print_model_call(&data["model_call"], screen)
             }
             "tool_call_start" => print_call(&of_agent(data, "tool"), &data["args"], screen),
             "tool_result" => print_result(&of_agent(data, "tool"), &data["result"], data["error"] == true, screen),
@@ -122,12 +128,23 @@ impl LiveTranscript {
         }
     }
 
+    /// Whether what is printed ends with this.
+    fn has_printed(&self, text: &str) -> bool {
+        self.open.as_ref().is_some_and(|printed| printed.trim_end().ends_with(text.trim()))
+    }
+
     fn close(&mut self, screen: &mut Screen) -> io::Result<()> {
-        match std::mem::take(&mut self.open) {
-            true => screen.line(""),
-            false => Ok(()),
+        match self.open.take() {
+            Some(_) => screen.line(""),
+            None => Ok(()),
         }
     }
+}
+
+/// A text on as many lines as it has, without what a terminal would obey or nobody would see.
+fn printable(text: &Value) -> String {
+    let line = |line: &str| escape_hidden(&line.replace(char::is_control, " "));
+    text_of(text).split('\n').map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// The line above a message: the speaker, and of a model which one and its tokens.
@@ -190,6 +207,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::cli::screen::TextPage;
 
     #[test]
     fn model_call_names_the_model_and_the_parts_of_its_tokens() {
@@ -198,5 +216,30 @@ mod tests {
         let whole = json!({ "input": 400, "output": 24, "cache_read": 300, "cache_write": 50, "reasoning": 10 });
         assert_eq!(text(whole), "main, 400 (300 cached) (50 to cache) + 24 (10 thinking) tokens");
         assert_eq!(model_call_text(&Value::Null), None, "an entry of format 1");
+    }
+
+    /// The screen behind these events.
+    fn shown(events: &[(&str, Value)]) -> String {
+        let (page, mut live) = (TextPage::default(), LiveTranscript::default());
+        let mut screen = Screen::plain(page.clone());
+        events.iter().for_each(|(name, data)| live.print(name, data, &mut screen).unwrap());
+        page.text()
+    }
+
+    #[test]
+    fn message_looks_alike_whether_its_pieces_were_seen_or_only_its_end() {
+        let piece = |text: &str| ("message_chunk", json!({ "text": text }));
+        let call = json!({ "model": "main", "tokens": { "input": 4, "output": 2 } });
+        let end = |text: &str| ("message_end", json!({ "text": text, "model_call": call }));
+        let alike = "\nAt the window,\nas ever.\nmain, 4 + 2 tokens\n";
+        let whole = "At the window,\nas ever.";
+        assert_eq!(shown(&[piece("At the win"), piece("dow,\nas ever."), end(whole)]), alike);
+        assert_eq!(shown(&[end(whole)]), alike);
+        let thought_first = shown(&[piece("Let me see. "), piece(whole), end(whole)]);
+        assert_eq!(thought_first, alike.replace("At the window", "Let me see. At the window"));
+        let lost = shown(&[piece("At the win"), end(whole)]);
+        assert!(lost.ends_with(alike), "{lost}");
+        assert_eq!(shown(&[piece("a\u{202e}b\u{7}")]), "\n⟦U+202E⟧".replace("⟦", "a⟦") + "b ");
+        assert_eq!(shown(&[end("")]), "\nassistant  main, 4 + 2 tokens\n", "it only calls");
     }
 }

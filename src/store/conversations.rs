@@ -4,7 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::base::id::Scope;
+use crate::base::id::{Scope, Tenant};
 use crate::domain::conversation::{Conversation, EarlierRun};
 use crate::domain::run::Run;
 use crate::domain::task::Task;
@@ -39,20 +39,28 @@ const ONE: Split = Split {
     sqlite: sql!(SELECT_BOTH.sqlite, " and t.id = $1 and ($2 is null or t.tenant_id = $2)"),
 };
 
-/// Of messages that two instances record at once, the one with the later id may be answered first.
+/// Of messages that two instances record at once, the one with the later id may be answered first. The runs are found by their
+/// task alone: by a bound of ids, or by their tenant, Postgres would go through everybody's, or all of the tenant's, if it had made
+/// its plan when there were few.
 const EARLIER: &str = "
     select id, trigger_type, scheduled_for, input, output from (
-        select * from (select r.id, r.trigger_type, r.scheduled_for, r.input, r.output, r.state
-                         from runs r where r.task_id {of} and r.tenant_id = $2 and r.id < $3
+        select * from (select r.id, r.tenant_id, r.trigger_type, r.scheduled_for, r.input, r.output, r.state
+                         from runs r where {before}
                         order by r.task_id desc, r.id desc limit $4) recorded_before
         union all
-        select * from (select r.id, r.trigger_type, r.scheduled_for, r.input, r.output, r.state
-                         from runs r where r.task_id {of} and r.tenant_id = $2 and r.id > $3
+        select * from (select r.id, r.tenant_id, r.trigger_type, r.scheduled_for, r.input, r.output, r.state
+                         from runs r where {behind}
                         order by r.task_id, r.id limit $4) recorded_behind) answered
-     where state = 'succeeded' and output is not null
+     where tenant_id = $2 and state = 'succeeded' and output is not null
      order by id desc limit $5";
-const EARLIER_BOTH: Split =
-    Split { postgres: sql!(EARLIER; "{of}" = "= any (array[$1])"), sqlite: sql!(EARLIER; "{of}" = "= $1") };
+const EARLIER_BOTH: Split = Split {
+    postgres: sql!(
+        EARLIER;
+        "{before}" = "r.task_id = any (array[$1]) and (r.task_id, r.id) < ($1, $3)";
+        "{behind}" = "r.task_id = any (array[$1]) and (r.task_id, r.id) > ($1, $3)"
+    ),
+    sqlite: sql!(EARLIER; "{before}" = "r.task_id = $1 and r.id < $3"; "{behind}" = "r.task_id = $1 and r.id > $3"),
+};
 
 /// Beginning of a page's statement: the runs that match are measured.
 const MEASURED: &str = "with page as materialized (
@@ -148,11 +156,12 @@ impl Store {
         run_id: Uuid,
         limit: usize,
     ) -> Result<Vec<EarlierRun>, StoreError> {
-        let mut read = self.db.read_quick().await?;
+        let tenant = Tenant::stored(tenant).map_err(StoreError::Corrupt)?;
+        let mut read = self.db.read_in(&Scope::Only(tenant.clone())).await?;
         let rows: Vec<EarlierRow> = read
             .query(EARLIER_BOTH)
             .bind(task_id)
-            .bind(text(tenant))
+            .bind(tenant.as_str())
             .bind(run_id)
             .bind(LOOKED_THROUGH)
             .bind(limit as i64)

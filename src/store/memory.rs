@@ -55,7 +55,8 @@ pub struct Recalled {
     pub found: Vec<Fact>,
     /// Whether the tenant has facts at all.
     pub has_any: bool,
-    /// The first page of those that have a vector in the space that was asked for, with which a search by meaning begins.
+    /// The first page of those that have a vector in the space that was asked for, with which a search by meaning begins; none if it
+    /// can't be read.
     pub embedded: Vec<EmbeddedFact>,
 }
 
@@ -223,10 +224,20 @@ impl Store {
             self.without_facts.remember(tenant.as_str(), now);
         }
         let embedded = match space.filter(|_| has_any) {
-            Some(space) => vectors::embedded_page(&mut read, tenant, space, None).await?,
-            None => Vec::new(),
+            Some(space) => vectors::embedded_page(&mut read, tenant, space, None).await,
+            None => Ok(Vec::new()),
         };
-        read.end().await?;
+        let embedded = match embedded {
+            Ok(embedded) => {
+                read.end().await?;
+                embedded
+            }
+            // the transaction goes with the failure, and what was read before stands
+            Err(error) => {
+                tracing::warn!(%error, "facts are looked for without vectors");
+                Vec::new()
+            }
+        };
         Ok(Recalled { profile, found, has_any, embedded })
     }
 

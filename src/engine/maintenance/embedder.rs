@@ -101,7 +101,7 @@ impl FactEmbedder {
             Err(error) if !is_of_text(&error) => return Ok(Err(error)),
             Err(_) => {}
         }
-        if let Err(error) = self.within(self.embeddings.embed(batch.tenant.as_str(), &[PLAIN])).await {
+        if let Err(error) = self.embeddings.embed(batch.tenant.as_str(), &[PLAIN], TIME_LIMIT).await {
             return Ok(Err(error));
         }
         for fact in facts {
@@ -120,15 +120,7 @@ impl FactEmbedder {
 
     async fn ask(&self, batch: &EmbeddingBatch, facts: &[&UnembeddedFact]) -> Result<Vec<Option<Embedding>>, LlmError> {
         let texts: Vec<&str> = facts.iter().map(|(_, _, text)| text.as_str()).collect();
-        self.within(self.embeddings.embed(batch.tenant.as_str(), &texts)).await
-    }
-
-    async fn within<T>(&self, asked: impl Future<Output = Result<T, LlmError>>) -> Result<T, LlmError> {
-        tokio::select! {
-            biased;
-            answered = asked => answered,
-            () = self.store.clock().sleep(TIME_LIMIT) => Err(LlmError::Timeout { message: "no vectors in time".into() }),
-        }
+        self.embeddings.embed(batch.tenant.as_str(), &texts, TIME_LIMIT).await
     }
 
     async fn keep(

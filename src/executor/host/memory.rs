@@ -24,7 +24,7 @@ impl StoreHost {
         chars: usize,
     ) -> Result<Vec<Fact>, HostError> {
         let terms = terms(message);
-        let space = self.nearest.as_ref().map(|nearest| nearest.embeddings.space());
+        let space = self.nearest.as_ref().and_then(|nearest| nearest.space_for(tenant, message));
         let recalled = with_timeout(self.store.recall_facts(tenant, &terms, space)).await.map_err(host_error)?;
         let found = match &self.nearest {
             Some(nearest) => {

@@ -78,6 +78,11 @@ impl NearestFacts {
         })
     }
 
+    /// The space in which the facts nearest to a text would be looked for now; `None`: the endpoint would not be asked.
+    pub fn space_for(&self, tenant: &Tenant, text: &str) -> Option<&str> {
+        self.embeddings.may_ask(tenant.as_str(), text).then(|| self.embeddings.space())
+    }
+
     /// The facts nearest to a text, the nearest first, at most [`MOST_RECALLED`] of each origin; without those of the profile, or those
     /// of a collection and below it. Where the endpoint or the store does not answer in time, there are none.
     pub async fn find(

@@ -12,6 +12,7 @@ use super::world::{StoreHarness, only};
 
 on_both!(
     same_words_are_one_fact_that_is_counted,
+    tenant_sees_its_own_facts_whatever_its_name_has_in_it,
     fact_that_takes_the_place_of_another_keeps_what_it_said,
     call_that_is_made_again_notes_nothing_more,
     text_from_outside_takes_the_place_of_no_person_s_word,
@@ -57,6 +58,14 @@ async fn recall(world: &StoreHarness, of: &str, message: &str) -> (Vec<String>, 
 async fn listed(world: &StoreHarness, scope: &Scope, filter: FactFilter) -> Vec<Uuid> {
     let page = world.store.list_facts(scope, &FactFilter { limit: 50, ..filter }).await.unwrap();
     page.rows.into_iter().map(|fact| fact.id).collect()
+}
+
+async fn tenant_sees_its_own_facts_whatever_its_name_has_in_it(world: &StoreHarness) {
+    for of in ["o'k", r"o\'k", "*'; select '", r"back\slash", "$1"] {
+        let fact = note(world, of, "Lives in Vienna.", None).await;
+        assert_eq!(listed(world, &only(of), FactFilter::default()).await, [fact.id], "{of}");
+        assert_eq!(recall(world, of, "Where is Vienna?").await.1, ["Lives in Vienna."], "{of}");
+    }
 }
 
 async fn same_words_are_one_fact_that_is_counted(world: &StoreHarness) {

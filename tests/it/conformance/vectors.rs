@@ -1,5 +1,6 @@
 //! Vectors of facts: which facts have none, tenant by tenant, and what is kept of a text that changes meanwhile.
 
+use reveille::domain::memory::recall::terms;
 use reveille::domain::memory::{FactChange, FactOrigin};
 use reveille::store::{EmbeddingPlace, UnembeddedFact};
 use uuid::Uuid;
@@ -149,6 +150,12 @@ async fn vectors_are_read_page_by_page_each_tenant_s_own_and_go_with_their_facts
 
     world.store.delete_fact(&only("a"), ids[0], "token:t", None).await.unwrap();
     assert_eq!(of("a", SPACE, None).await, ids[1..]);
+    // a search by meaning that can't begin takes nothing of what is found by words along
+    world.plant("alter table fact_vectors rename to renamed").await;
+    let recalled = world.store.recall_facts(&tenant("a"), &terms("three"), Some(SPACE)).await.unwrap();
+    assert_eq!((recalled.found.len(), recalled.embedded), (1, vec![]));
+    world.plant("alter table renamed rename to fact_vectors").await;
+
     world.store.delete_facts(&tenant("a"), "token:t").await.unwrap();
     assert!(of("a", SPACE, None).await.is_empty());
     assert_eq!(of("b", SPACE, None).await.len(), 1);

@@ -22,6 +22,8 @@ use crate::ports::llm::{LlmError, ModelSettings, wire};
 pub const TEXTS_AT_ONCE: usize = 16;
 /// Most dimensions of a vector.
 pub const MOST_DIMENSIONS: u32 = 4_096;
+/// In whose turn calls are made that nobody waits for; no tenant has this name.
+const IN_BACKGROUND: &str = "";
 /// Sums of a comparison that go on side by side.
 const LANES: usize = 8;
 /// Steps to read a byte of an answer, as [`Compute`] counts them.
@@ -94,21 +96,36 @@ impl Embeddings {
         &self.0.space
     }
 
-    /// The vectors of at most [`TEXTS_AT_ONCE`] texts of a tenant, in their order; `None`: a text has no direction.
+    /// The vectors of at most [`TEXTS_AT_ONCE`] texts of a tenant, in their order; `None`: a text has no direction. Nobody waits for
+    /// them: all such calls have one turn together, beside the tenants whose runs wait. The endpoint has so long from the turn on.
     ///
     /// # Errors
     /// As of a model. `Rejected` and `Overflow`: it will not have one of the texts, or none at all.
-    pub async fn embed(&self, tenant: &str, texts: &[&str]) -> Result<Vec<Option<Embedding>>, LlmError> {
-        let _place = self.place(tenant).await;
-        let answer = self.ask(texts).await?;
+    pub async fn embed(
+        &self,
+        tenant: &str,
+        texts: &[&str],
+        within: Duration,
+    ) -> Result<Vec<Option<Embedding>>, LlmError> {
+        let _place = self.place(IN_BACKGROUND).await;
+        let answer = tokio::select! {
+            biased;
+            answer = self.ask(texts) => answer?,
+            () = self.0.clock.sleep(within) => return Err(too_late()),
+        };
         self.read(tenant, answer, texts.len()).await
     }
 
+    /// Whether [`Embeddings::try_embed`] would ask the endpoint for the vector of a text.
+    pub fn may_ask(&self, tenant: &str, text: &str) -> bool {
+        !text.trim().is_empty() && !self.rests(tenant)
+    }
+
     /// The vector of a text, where there is a place and the endpoint answers within this time. After it did not answer, it is not
-    /// asked for a while.
+    /// asked for a while, unless it had less than half of the time.
     pub async fn try_embed(&self, tenant: &str, text: &str, within: Duration) -> Option<Embedding> {
         let clock = &self.0.clock;
-        if text.trim().is_empty() || self.rests(tenant) {
+        if !self.may_ask(tenant, text) {
             return None;
         }
         let texts = [text];
@@ -118,10 +135,11 @@ impl Embeddings {
             place = self.place(tenant) => place,
             () = &mut late => return None,
         };
+        let began = clock.elapsed();
         let asked = tokio::select! {
             biased;
             asked = self.ask(&texts) => asked,
-            () = late => Err(LlmError::Timeout { message: "no vector in time".into() }),
+            () = late => Err(too_late()),
         };
         let vectors = match asked {
             Ok(answer) => {
@@ -129,7 +147,8 @@ impl Embeddings {
                 self.read(tenant, answer, 1).await
             }
             Err(error) => {
-                if !is_of_text(&error) {
+                let had_time = clock.elapsed().saturating_sub(began) >= within / 2;
+                if !is_of_text(&error) && (had_time || !matches!(error, LlmError::Timeout { .. })) {
                     let until = clock.elapsed() + REST;
                     self.0.in_vain.lock().expect("rest lock").insert(tenant.to_owned(), until);
                 }
@@ -188,6 +207,10 @@ impl Embeddings {
         let read = self.0.compute.run_if_costly(tenant, steps, move || read(&answer, count)).await;
         read.unwrap_or_else(|panicked| Err(wire::transient(panicked.to_string())))
     }
+}
+
+fn too_late() -> LlmError {
+    LlmError::Timeout { message: "no vectors in time".into() }
 }
 
 /// Whether an endpoint refuses a text, and may answer the next one.

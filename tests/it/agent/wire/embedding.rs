@@ -70,13 +70,15 @@ async fn vectors_are_made_by_as_many_calls_at_once_as_their_model_may_have() {
         let embeddings = embeddings.clone();
         async move {
             match number % 2 {
-                0 => embeddings.embed("ann", &["text"]).await.is_ok(),
+                0 => embeddings.embed("ann", &["text"], PATIENCE).await.is_ok(),
                 _ => embeddings.try_embed("bob", "text", PATIENCE).await.is_some(),
             }
         }
     });
     let calls = tokio::spawn(join_all(calls));
     endpoint.until_asked(AT_ONCE).await;
+    // time for more to come
+    pause(Duration::from_millis(100)).await;
     endpoint.leave.add_permits(6);
     assert_eq!(calls.await.unwrap(), [true; 6]);
     let counts = [&endpoint.asked, &endpoint.most].map(|count| count.load(Ordering::SeqCst));
@@ -88,7 +90,7 @@ async fn search_without_a_place_in_time_has_no_vector_and_the_endpoint_is_asked_
     let (endpoint, embeddings) = Endpoint::start().await;
     let slow = (0..AT_ONCE).map(|_| {
         let embeddings = embeddings.clone();
-        async move { embeddings.embed("ann", &["text"]).await.is_ok() }
+        async move { embeddings.embed("ann", &["text"], PATIENCE).await.is_ok() }
     });
     let slow = tokio::spawn(join_all(slow));
     endpoint.until_asked(AT_ONCE).await;
@@ -97,7 +99,28 @@ async fn search_without_a_place_in_time_has_no_vector_and_the_endpoint_is_asked_
     assert_eq!(slow.await.unwrap(), [true; AT_ONCE]);
     assert!(embeddings.try_embed("bob", "text", PATIENCE).await.is_some(), "it has failed nobody");
 
+    // a place that comes late leaves it no time to be blamed for
+    let slow = (0..AT_ONCE).map(|_| {
+        let embeddings = embeddings.clone();
+        async move { embeddings.embed("ann", &["text"], PATIENCE).await.is_ok() }
+    });
+    let slow = tokio::spawn(join_all(slow));
+    endpoint.until_asked(2 * AT_ONCE + 1).await;
+    let within = Duration::from_millis(1_000);
+    let late = async {
+        pause(within * 3 / 4).await;
+        endpoint.leave.add_permits(1);
+    };
+    assert_eq!(tokio::join!(embeddings.try_embed("bob", "text", within), late).0, None);
+    endpoint.leave.add_permits(AT_ONCE);
+    assert_eq!(slow.await.unwrap(), [true; AT_ONCE]);
+    endpoint.leave.add_permits(1);
+    assert!(embeddings.try_embed("bob", "text", PATIENCE).await.is_some(), "it has failed nobody");
+
     // one that does not answer is left alone
+    while let Ok(unused) = endpoint.leave.try_acquire() {
+        unused.forget();
+    }
     assert_eq!(embeddings.try_embed("bob", "text", Duration::from_millis(20)).await, None);
     endpoint.leave.add_permits(2);
     assert_eq!(embeddings.try_embed("bob", "text", PATIENCE).await, None);
