@@ -81,7 +81,7 @@ impl Store {
     /// All at once while there is enough for all of them, and else one by one.
     async fn reserve_batch(&self, calls: &[Reservation]) -> Vec<Result<ReservationResult, StoreError>> {
         if calls.len() > 1 {
-            match with_timeout(self.reserve_first_or_later(calls)).await {
+            match with_timeout(self.reserve_opening_ledgers(calls)).await {
                 Ok(true) => return calls.iter().map(|_| Ok(ReservationResult::Granted)).collect(),
                 // it may have taken effect
                 Err(StoreError::Unavailable(why)) => {
@@ -99,7 +99,7 @@ impl Store {
 
     /// As [`Store::reserve_together`]; ledgers that the day has not yet are opened, so that a batch of tasks that run for the first
     /// time in a day remains one.
-    async fn reserve_first_or_later(&self, calls: &[Reservation]) -> Result<bool, StoreError> {
+    async fn reserve_opening_ledgers(&self, calls: &[Reservation]) -> Result<bool, StoreError> {
         Ok(self.reserve_together(calls).await?
             || (self.open_ledgers(calls).await? && self.reserve_together(calls).await?))
     }
