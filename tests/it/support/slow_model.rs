@@ -74,6 +74,19 @@ impl SlowModel {
         *self.shared.most.lock().unwrap()
     }
 
+    /// Returns once so many have asked in all.
+    pub async fn until_asked(&self, count: usize) {
+        let began = Instant::now();
+        while self.asked() < count {
+            assert!(began.elapsed() < PATIENCE, "{} have asked, not {count}", self.asked());
+            pause(Duration::from_millis(2)).await;
+        }
+    }
+
+    fn asked(&self) -> usize {
+        *self.shared.asked.lock().unwrap()
+    }
+
     /// Returns once so many wait with this text in their request.
     pub async fn until_waiting(&self, text: &str, count: usize) {
         let began = Instant::now();
