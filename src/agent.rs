@@ -57,13 +57,14 @@ use crate::ports::llm::Models;
 use crate::ports::llm::fallback::Chain;
 use crate::ports::skill::SkillLibrary;
 use crate::ports::tool::ToolRegistry;
-use crate::ports::tool::builtin::memory::{RECALL, REMEMBER};
+use crate::ports::tool::builtin::memory::REMEMBER;
 use crate::ports::tool::builtin::skills::USE_SKILL;
 use crate::ports::tool::offer::NotOffered;
 
 pub use checkpoint::agent_store::{AgentStore, AppendError, SummaryCost};
 pub use checkpoint::transcript_slice::TranscriptSlice;
 pub use configured::{CallingAgent, Configured};
+pub use consent::of_step::{StepAdmission, StepCall};
 pub use gate::pending_agents::{PendingAgents, PendingChecks};
 pub use prompt::channel_limits::ChannelLimits;
 pub use prompt::context_source::{ContextSource, ContextSources, SOURCE_CHARS};
@@ -191,10 +192,8 @@ impl Agent {
             Err(GateRefusal::NotNow) => return Err(RunError::HandBack),
         }
         // an endpoint may be asked for it: nothing of a message that the gate refuses goes out
-        if prepared.offered.contains(&RECALL) {
-            let told = memory_of(incoming, &prepared.window, prepared.checkpoint.entries()).await;
-            prepared.system += &told;
-        }
+        let told = memory_of(incoming, &self.tools, &prepared.window, prepared.checkpoint.entries()).await;
+        prepared.system += &told;
         check_schema(incoming, prepared.checkpoint.entries())?;
         self.check_pending_agents(&mut prepared).await?;
         Ok(match self.react_loop(prepared).await? {
@@ -235,6 +234,7 @@ impl Agent {
             added: &added,
             now: incoming.clock.now(),
             timezone: incoming.timezone,
+            locale: incoming.locale.as_deref(),
             tools: &offered,
             skills: catalogue.as_deref(),
             channel: incoming.channel.as_ref().or(chat.as_ref()),
@@ -355,18 +355,7 @@ impl Agent {
             usual_level: self.settings.output_level,
             teller: &teller,
             compute: &self.compute,
-            consent: Consent {
-                policy: &self.policy,
-                agent: incoming.agent.as_ref(),
-                chain: incoming.chain(),
-                credentials: &incoming.wishes.credentials,
-                asking: &incoming.asking,
-                store: &*incoming.store,
-                tenant: incoming.tenant.as_str(),
-                run_id: incoming.run_id,
-                clock: &incoming.clock,
-                compute: &self.compute,
-            },
+            consent: Consent::of_request(self, incoming),
         };
         let react = ReactLoop {
             chain,

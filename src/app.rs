@@ -11,7 +11,7 @@ mod handle;
 mod stranded;
 mod subscription;
 mod validated;
-mod warnings;
+pub(crate) mod warnings;
 
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
@@ -23,7 +23,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::configured::agent_tool::AgentTool;
+use crate::agent::configured::agent_tool::{AgentTool, StepAgents};
 use crate::agent::verify::Verifiers;
 use crate::agent::{Agent, ContextSources, PendingChecks};
 use crate::base::clock::Clock;
@@ -65,7 +65,7 @@ pub use handle::AppHandle;
 use stranded::warn_of_stranded_events;
 pub(crate) use stranded::{WAY_BACK, stranded_events_warning};
 pub use subscription::EventSubscription;
-pub use validated::{AppAdditions, Validated, validate};
+pub use validated::{AppAdditions, ConfiguredNames, Validated, validate};
 use warnings::{warn_of_bus, warn_of_role, warn_of_skills};
 
 /// Secrets and files that were made at the first start, to be shown once.
@@ -198,7 +198,7 @@ pub async fn build(
     let pipeline = Pipeline::new(pipeline::StepParts {
         credentials: credentials.clone(),
         agent: agent.clone(),
-        agents: config.agents.clone(),
+        agents: StepAgents::new(config.agents.clone()),
         channels: channels.names().into_iter().map(str::to_owned).collect(),
         compute: compute.clone(),
         expressions: Default::default(),
@@ -240,7 +240,7 @@ pub async fn build(
         settings: config.engine.clone(),
         models: extraction_models,
         memory: config.memory.clone(),
-        embeddings: nearest.map(|nearest| nearest.embeddings),
+        nearest,
         data_files: config.data_files.clone(),
         time: config.time.clone(),
     });

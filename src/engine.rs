@@ -67,12 +67,12 @@ use crate::engine::scheduling::worker::Worker;
 use crate::engine::service::ServiceLoop;
 use crate::executor::ExecutorRegistry;
 use crate::executor::host::StoreHost;
+use crate::executor::host::nearest::NearestFacts;
 use crate::executor::hub::Hub;
 use crate::executor::post_process::PostProcessing;
 use crate::ports::bus::Bus;
 use crate::ports::channel::ChannelRegistry;
 use crate::ports::llm::Models;
-use crate::ports::llm::openai::embedding::Embeddings;
 use crate::ports::poll::Poller;
 use crate::ports::vault::Vault;
 use crate::store::{Store, with_timeout};
@@ -119,8 +119,8 @@ pub struct EngineParts {
     pub models: Models,
     /// Settings of `[memory]`.
     pub memory: MemorySettings,
-    /// Makes vectors of facts; `None`: nothing does.
-    pub embeddings: Option<Embeddings>,
+    /// Finds facts by vectors, and makes these; `None`: nothing does.
+    pub nearest: Option<NearestFacts>,
     /// Settings of `[data_files]`.
     pub data_files: DataFileSettings,
     /// Where the rules of time zones are looked for.
@@ -206,7 +206,7 @@ impl Engine {
             settings,
             models,
             memory,
-            embeddings,
+            nearest,
             data_files,
             time,
         } = parts;
@@ -222,8 +222,8 @@ impl Engine {
         };
         let measures = RunMetrics::new(&metrics);
         let finisher = Finisher::new(store.clone());
-        let extractor = FactExtractor::new(store.clone(), models, memory, compute.clone(), &metrics);
-        let embedder = FactEmbedder::new(store.clone(), embeddings, &metrics);
+        let embedder = FactEmbedder::new(store.clone(), nearest.as_ref().map(|one| one.embeddings.clone()), &metrics);
+        let extractor = FactExtractor::new(store.clone(), models, memory, nearest, compute.clone(), &metrics);
         let executions = Executions::new(
             store.clone(),
             executors.clone(),

@@ -51,6 +51,8 @@ pub struct Job {
     pub task: Option<Arc<Task>>,
     /// The recipient's time zone.
     pub timezone: Tz,
+    /// The recipient's language tag, such as `de-AT`; `None`: there is no recipient.
+    pub locale: Option<Arc<str>>,
     /// Of the first channel that will tell the answer; `None` when it is told to nobody.
     pub channel: Option<ChannelLimits>,
     /// The store of the transcript.
@@ -85,7 +87,13 @@ impl Job {
 
     /// The run as traces name it.
     pub fn traced(&self) -> TracedRun<'_> {
-        TracedRun { id: self.run.id, task_id: self.run.task_id, tenant: &self.run.tenant_id, is_first: self.is_first }
+        TracedRun {
+            id: self.run.id,
+            conversation_id: self.run.conversation_id(),
+            task_id: self.run.task_id,
+            tenant: &self.run.tenant_id,
+            is_first: self.is_first,
+        }
     }
 }
 

@@ -18,6 +18,8 @@
 //!
 //! # Layers, each importing only what stands above it
 //!
+//! Twelve imports are excepted; `docs/architecture.md` gives their reasons.
+//!
 //! - [`base`], without I/O of the product: [`backoff`], [`clock`], [`collections`], [`compute`], [`expr`], [`failpoint`],
 //!   [`field`], [`id`], [`invalid`], [`json`], [`limiter`], [`metrics`], [`redact`], [`secret`], [`signature`],
 //!   [`template`], [`threads`], [`token`], [`unicode_safety`], [`words`].

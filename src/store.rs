@@ -38,6 +38,7 @@ use crate::store::ops::unreadable::UnreadableRow;
 use crate::store::tasks::tenant_turns::TenantCursor;
 
 pub use approvals::grants::{Grant, GrantUse};
+pub use approvals::links::BatchQuestion;
 pub use approvals::overrides::OverrideFilter;
 pub use approvals::{
     ApprovalFilter, ApprovalLink, Attend, Attended, Decided, DecisionRefusal, SuspendedCaller, SuspendedFilter,

@@ -37,7 +37,7 @@ pub struct Configured {
     /// One of `[llm.models]`; absent: the default.
     #[serde(default)]
     pub model: Option<String>,
-    /// Facts that it needs to be told: the parameters of the tool as which it is called.
+    /// Facts that it needs to be told: the parameters of the tool as which it is called, and the `args` of a step.
     #[serde(default)]
     pub fields: Vec<AgentField>,
     /// The only skills that it may use; absent: all.
@@ -46,10 +46,10 @@ pub struct Configured {
     /// Whether other agents may call it as a tool. Steps of pipelines may in any case.
     #[serde(default = "yes")]
     pub expose_as_tool: bool,
-    /// Whether a person has to agree to each call of it by another agent.
+    /// Whether a person has to agree each time before it works: for another agent, or in a step of a pipeline.
     #[serde(default)]
     pub approval: bool,
-    /// How long a call of it may take, in seconds; absent: as `[react] agent_tool_execution_timeout` says.
+    /// How long a call of it, or a step, may take, in seconds; absent: as `[react] agent_tool_execution_timeout` says.
     #[serde(default)]
     pub timeout_seconds: Option<u64>,
     /// Turns with tools; absent: as `[react]` says.
@@ -106,6 +106,10 @@ impl Configured {
             if agents[..index].iter().any(|other| other.name == agent.name) {
                 faults.add(format!("{place}/name"), format!("two agents are named `{}`", agent.name));
             }
+            if !agent.expose_as_tool && tools.contains(&agent.name.as_str()) {
+                let message = format!("there is a tool `{}`; rules for it would hold for the agent, too", agent.name);
+                faults.add(format!("{place}/name"), message);
+            }
             if agent.instruction.trim().is_empty() {
                 faults.add(format!("{place}/instruction"), "must not be empty");
             }
@@ -135,7 +139,7 @@ impl Configured {
         ToolLimits { allow, deny: self.deny_tools.clone() }
     }
 
-    /// The agent as its calls are judged. Rules that [`Configured::check`] found fault with say nothing.
+    /// The agent as its calls are judged. Rules that [`Configured::check`] found fault with ask a person.
     pub fn calling(&self) -> CallingAgent {
         let written = (!self.approvals.is_empty()).then_some(&self.approvals);
         let compile = |written| PolicyRules::compile(written, "/approvals", &mut ValidationErrors::new());
@@ -146,6 +150,7 @@ impl Configured {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::approval::{self, ApprovalLevel, Category, Consequence, Policy, PolicyAct, RuleBy};
 
     fn agent(name: &str) -> Configured {
         let instruction = "You book tables.".into();
@@ -206,5 +211,23 @@ mod tests {
         };
         Configured::check(&[agent("book"), sound], &["current_time"], &[], &mut faults);
         assert_eq!(faults, ValidationErrors::new());
+    }
+
+    #[test]
+    fn rule_of_an_agent_that_can_not_be_read_asks_a_person() {
+        let broken = serde_json::json!({ "current_time": { "gate": "auto", "when": "args.zone ==" } });
+        let own = Configured { approvals: rules(broken), ..agent("book") }.calling().rules.unwrap();
+        let act = PolicyAct {
+            tool: "current_time",
+            category: Category::Read,
+            consequence: Consequence::Low,
+            requires_confirmation: false,
+            arguments: &serde_json::json!({ "zone": "UTC" }),
+            tenant: "ann",
+            credential: None,
+        };
+        let policy = Policy::new(&approval::Settings::default()).unwrap();
+        assert_eq!(policy.decide(&act, &[]).gate, ApprovalLevel::Auto);
+        assert_eq!(policy.decide(&act, &[(RuleBy::Agent, &*own)]).gate, ApprovalLevel::Confirm);
     }
 }

@@ -8,6 +8,7 @@
 //! is put as a question that is approved already.
 
 pub mod input;
+pub mod of_step;
 
 use std::sync::Arc;
 
@@ -16,8 +17,8 @@ use uuid::Uuid;
 
 use crate::agent::CallingAgent;
 use crate::agent::checkpoint::run_error;
-use crate::agent::ruling::{RulingRequest, rules_in_order};
-use crate::agent::{AgentStore, Asking};
+use crate::agent::ruling::RulingRequest;
+use crate::agent::{Agent, AgentRequest, AgentStore, Asking};
 use crate::base::clock::Clock;
 use crate::base::compute::Compute;
 use crate::domain::actor::Actor;
@@ -41,6 +42,8 @@ pub struct Consent<'a> {
     pub agent: Option<&'a CallingAgent>,
     /// The agents through which calls come, outermost first.
     pub chain: &'a [String],
+    /// The step of a pipeline that the agent is.
+    pub step: Option<&'a str>,
     /// The credentials that the task names: its calls may use them.
     pub credentials: &'a [Reference],
     /// Whom the run may ask.
@@ -101,6 +104,25 @@ impl EarlierQuestions {
     }
 }
 
+impl<'a> Consent<'a> {
+    /// Consent to the calls of the agent that answers this message.
+    pub fn of_request(agent: &'a Agent, request: &'a AgentRequest) -> Consent<'a> {
+        Consent {
+            policy: &agent.policy,
+            agent: request.agent.as_ref(),
+            chain: request.chain(),
+            step: request.attribution.step.as_deref(),
+            credentials: &request.wishes.credentials,
+            asking: &request.asking,
+            store: &*request.store,
+            tenant: request.tenant.as_str(),
+            run_id: request.run_id,
+            clock: &request.clock,
+            compute: &agent.compute,
+        }
+    }
+}
+
 impl Consent<'_> {
     /// The questions that were asked about calls of this turn.
     pub async fn asked(&self, turn: i64) -> Result<EarlierQuestions, RunError> {
@@ -133,16 +155,16 @@ impl Consent<'_> {
     ) -> Result<ConsentVerdict, RunError> {
         let Definition { name, undo_seconds, .. } = tool.definition();
         let chosen = tool.tool.credential_chosen(&call.arguments);
-        let task = self.asking.rules.as_ref();
         let overrides = self.store.overrides(self.agent.map(|agent| &*agent.name), name).await.map_err(run_error)?;
-        let agent = self.agent.and_then(|agent| agent.rules.as_ref());
         let request = RulingRequest {
             policy: self.policy.clone(),
             tool: Arc::clone(tool),
             arguments: call.arguments.clone(),
             tenant: self.tenant.to_owned(),
             credential: chosen.filter(|chosen| !self.credentials.contains(chosen)),
-            more: rules_in_order(&overrides, agent, task),
+            agent: self.agent.and_then(|agent| agent.rules.clone()),
+            task: self.asking.rules.clone(),
+            overrides,
         };
         let mut ruling = request.judge(self.compute).await;
         if ruling.gate == ApprovalLevel::Confirm {
@@ -253,6 +275,7 @@ impl Consent<'_> {
             allow_modification: true,
             source: self.asking.source.to_owned(),
             delegation_chain: self.chain.to_vec(),
+            step: self.step.map(str::to_owned),
             on_expiry: settings.on_expiry,
             approvers: settings.required_approvers,
             excluded_approver: settings.exclude_requester.then(|| Actor::Recipient(self.tenant).to_string()),

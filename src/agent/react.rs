@@ -126,7 +126,7 @@ impl ReactLoop<'_> {
             if warnings.is_empty() && flags.is_empty() {
                 return Ok(true);
             }
-            let verdict = TranscriptMessage::Verdict { warnings, flags };
+            let verdict = TranscriptMessage::verdict(warnings, flags);
             self.teller.stored_message(self.checkpoint.turn(), &verdict);
             self.checkpoint.add(self.checkpoint.turn(), vec![Added::plain(verdict)]);
         }
@@ -333,7 +333,7 @@ impl ReactLoop<'_> {
     /// The message that stands in the next request alone.
     fn aside(&self, forced: bool) -> Option<TranscriptMessage> {
         match forced {
-            true => Some(TranscriptMessage::user(CLOSING)),
+            true => Some(TranscriptMessage::aside(CLOSING)),
             false => refocus::reminder(self.checkpoint.entries(), self.refocus_every),
         }
     }

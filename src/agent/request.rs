@@ -58,6 +58,8 @@ pub struct AgentRequest {
     pub first_turn: i64,
     /// The recipient's.
     pub timezone: Tz,
+    /// The recipient's language tag; `None`: there is no recipient.
+    pub locale: Option<Arc<str>>,
     /// Limits of the channel that carries the answer.
     pub channel: Option<ChannelLimits>,
     /// The configured agent that answers; `None`: none of them.

@@ -1,5 +1,5 @@
 //! Asking the rules about a call. Rules have expressions, which tenants write, too, over arguments of any kind: where there
-//! are any for a tool that take long, they are computed on a thread of their own.
+//! are any for a tool that take long, or that have to be compiled first, they are computed on a thread of their own.
 
 use std::sync::Arc;
 
@@ -25,26 +25,51 @@ pub struct RulingRequest {
     pub tenant: String,
     /// A credential that the call chooses by itself.
     pub credential: Option<Reference>,
-    /// The rules of others that have a say, the weightiest last.
-    pub more: Vec<(RuleBy, Arc<PolicyRules>)>,
+    /// The rules of the configured agent that calls.
+    pub agent: Option<Arc<PolicyRules>>,
+    /// The rules of the task.
+    pub task: Option<Arc<PolicyRules>>,
+    /// The overrides that hold for the call: of a tenant, an agent and a task each, the one that was set outweighs the
+    /// configured rules.
+    pub overrides: Vec<ApprovalOverride>,
 }
 
 impl RulingRequest {
     /// Judges the call on a computing thread.
     pub async fn judge(self, compute: &Compute) -> Ruling {
-        let (tenant, steps) = (self.tenant.clone(), self.policy.steps(&self.act(), &self.extra_rules()));
+        let (tenant, steps) = (self.tenant.clone(), self.steps());
         // a rule that can't be judged never lets anything through
         let unjudged = |panicked| Ruling {
             gate: ApprovalLevel::Confirm,
             reasons: vec![format!("the rules can't be judged, so a person is asked: {panicked}")],
             reason_codes: vec![ReasonCode::Unjudged],
         };
-        let decide = move || self.policy.decide(&self.act(), &self.extra_rules());
-        compute.run_if_costly(&tenant, steps, decide).await.unwrap_or_else(unjudged)
+        compute.run_if_costly(&tenant, steps, move || self.decide()).await.unwrap_or_else(unjudged)
     }
 
-    fn extra_rules(&self) -> Vec<(RuleBy, &PolicyRules)> {
-        self.more.iter().map(|(by, rules)| (*by, &**rules)).collect()
+    /// The steps of [`RulingRequest::decide`]. The condition of an override is compiled there, and until then nobody knows what
+    /// it costs.
+    fn steps(&self) -> u64 {
+        match self.overrides.iter().any(|stored| stored.when.is_some()) {
+            true => u64::MAX,
+            false => self.policy.steps(&self.act(), &self.rules_in_order(&[])),
+        }
+    }
+
+    fn decide(&self) -> Ruling {
+        let overrides: Vec<_> = self.overrides.iter().map(|stored| (stored.by(), stored.rules())).collect();
+        self.policy.decide(&self.act(), &self.rules_in_order(&overrides))
+    }
+
+    /// All who have a say besides the operator, the weightiest last.
+    fn rules_in_order<'a>(&'a self, overrides: &'a [(RuleBy, PolicyRules)]) -> Vec<(RuleBy, &'a PolicyRules)> {
+        let (agent, task) = (self.agent.as_deref(), self.task.as_deref());
+        let mut rules = Vec::new();
+        for (by, configured) in [(RuleBy::Tenant, None), (RuleBy::Agent, agent), (RuleBy::Task, task)] {
+            rules.extend(configured.map(|configured| (by, configured)));
+            rules.extend(overrides.iter().filter(|(of, _)| *of == by).map(|(of, stored)| (*of, stored)));
+        }
+        rules
     }
 
     fn act(&self) -> PolicyAct<'_> {
@@ -59,20 +84,4 @@ impl RulingRequest {
             credential: self.credential.as_ref(),
         }
     }
-}
-
-/// All who have a say besides the operator, the weightiest last. Of a tenant, an agent and a task each, the override that was
-/// set outweighs the configured rules.
-pub fn rules_in_order(
-    overrides: &[ApprovalOverride],
-    agent: Option<&Arc<PolicyRules>>,
-    task: Option<&Arc<PolicyRules>>,
-) -> Vec<(RuleBy, Arc<PolicyRules>)> {
-    let mut rules = Vec::new();
-    for (by, configured) in [(RuleBy::Tenant, None), (RuleBy::Agent, agent), (RuleBy::Task, task)] {
-        rules.extend(configured.map(|configured| (by, Arc::clone(configured))));
-        let set = overrides.iter().filter(|stored| stored.by() == by);
-        rules.extend(set.map(|stored| (by, Arc::new(stored.rules()))));
-    }
-    rules
 }

@@ -4,6 +4,7 @@
 //! The letter of a name says what it is about: A attribution, C citation and compliance, I interface, R risk, U uncertainty.
 
 mod checks;
+mod csv;
 mod rules;
 pub mod settings;
 mod severity;

@@ -18,7 +18,8 @@ use crate::ports::channel::ChannelRegistry;
 use crate::ports::egress::Egress;
 use crate::ports::llm::{Models, OwnModel};
 use crate::ports::poll::Sources;
-use crate::ports::skill::SkillLibrary;
+use crate::ports::skill::{Skill, SkillLibrary};
+use crate::ports::tool::builtin::skills::SKILL_TOOLS;
 use crate::ports::tool::http::PreparedTool;
 use crate::ports::tool::{self, Tool};
 use crate::ports::vault::credentials::Credentials;
@@ -43,6 +44,35 @@ pub struct AppAdditions<'a> {
     pub tools: &'a [Arc<dyn Tool>],
     /// Models besides those of `[llm.models]`.
     pub models: &'a [OwnModel],
+}
+
+/// The names that a configuration makes known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfiguredNames {
+    /// Names of all tools, with those for skills whether there are skills or not.
+    pub tools: Vec<String>,
+    /// Names of all models.
+    pub models: Vec<String>,
+}
+
+impl Validated {
+    /// The names of all tools and models that there will be by this configuration.
+    pub fn names(&self, config: &Config, added: AppAdditions<'_>) -> ConfiguredNames {
+        let registry = tools(config, &self.egress, &self.declared, added.tools);
+        let mut tools: Vec<String> = registry.iter().flat_map(|tools| tools.names()).map(str::to_owned).collect();
+        tools.extend(SKILL_TOOLS.map(str::to_owned));
+        ConfiguredNames { tools, models: self.models.names().map(str::to_owned).collect() }
+    }
+}
+
+impl ConfiguredNames {
+    /// The findings about a skill that names some of them.
+    pub fn findings(&self, skill: &Skill) -> Vec<String> {
+        fn names(names: &[String]) -> Vec<&str> {
+            names.iter().map(String::as_str).collect()
+        }
+        skill.findings(&names(&self.tools), &names(&self.models))
+    }
 }
 
 /// Judges a configuration with the tools and models that an embedder adds.
@@ -111,7 +141,9 @@ fn with_tools(
     let declared: Vec<&str> = config.tools.iter().map(|tool| tool.name.as_str()).collect();
     tool::policy::check_named(&config.tool_policies, &tools.definitions().collect::<Vec<_>>(), &declared, &mut found);
     config.tool_access.check(&names, &mut found);
-    config.approvals.check_tools(&names, &mut found);
+    let hidden = config.agents.iter().filter(|agent| !agent.expose_as_tool).map(|agent| agent.name.as_str());
+    let callable: Vec<&str> = names.iter().copied().chain(hidden).collect();
+    config.approvals.check_tools(&callable, &mut found);
     if let Some(models) = models {
         Configured::check(&config.agents, &names, &models.names().collect::<Vec<_>>(), &mut found);
     }

@@ -28,10 +28,18 @@ pub(super) async fn warn_of_bus(bus: &dyn Bus) {
 
 /// Warns of skills that agents name and that are not there now: they may come, because folders are looked at again.
 pub(super) fn warn_of_skills(agents: &[Configured], set: &SkillSet) {
-    for agent in agents {
-        for name in agent.skills.iter().flatten().filter(|name| set.find(name).is_none()) {
+    missing_skills(agents, set).iter().for_each(|missing| tracing::warn!("{missing}"));
+}
+
+/// Skills that agents name and that are not there, a sentence for each.
+pub(crate) fn missing_skills(agents: &[Configured], set: &SkillSet) -> Vec<String> {
+    let missing = |agent: &Configured| {
+        let names = agent.skills.iter().flatten().filter(|name| set.find(name).is_none());
+        let sentence = |name: &String| {
             let near = did_you_mean(name, set.names());
-            tracing::warn!("the agent `{}` names the skill `{name}`, which is not in [skills] dir{near}", agent.name);
-        }
-    }
+            format!("the agent `{}` names the skill `{name}`, which is not in [skills] dir{near}", agent.name)
+        };
+        names.map(sentence).collect::<Vec<_>>()
+    };
+    agents.iter().flat_map(missing).collect()
 }

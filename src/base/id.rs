@@ -34,8 +34,10 @@ pub fn first_id(instant: DateTime<Utc>) -> Uuid {
     uuid::Builder::from_unix_timestamp_millis(millis, &[0; 10]).into_uuid()
 }
 
-/// Longest tenant, in bytes: 200 characters of four bytes.
-const TENANT_BYTES: usize = 800;
+/// Longest tenant, in characters.
+const TENANT_CHARACTERS: usize = 200;
+/// Longest tenant, in bytes: a character has four at most.
+const TENANT_BYTES: usize = 4 * TENANT_CHARACTERS;
 
 /// The user or organisation that owns tasks and all that comes of them: an opaque string.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -72,7 +74,7 @@ impl Tenant {
         let id = bounded(&id.into(), TENANT_BYTES)?.to_owned();
         match id.chars().count() {
             0 => Err("must not be empty".into()),
-            n if n > 200 => Err(format!("must be at most 200 characters, has {n}")),
+            n if n > TENANT_CHARACTERS => Err(format!("must be at most {TENANT_CHARACTERS} characters, has {n}")),
             _ if id.chars().any(char::is_control) => Err("must not contain control characters".into()),
             _ if id == "*" => Err("must not be `*`, which means every tenant".into()),
             _ => Ok(Tenant(id)),

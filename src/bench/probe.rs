@@ -10,6 +10,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
 use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::base::id::Tenant;
@@ -39,6 +40,8 @@ pub struct ExecutorProbe(Arc<Shared>);
 struct Shared {
     /// Executes the runs; unset: nothing is done.
     target: OnceLock<Arc<dyn Executor>>,
+    /// Ends runs that no target executes; unset: they end at once.
+    held: OnceLock<CancellationToken>,
     executed: AtomicU64,
     noting: AtomicBool,
     starts: Mutex<Vec<ProbedRun>>,
@@ -54,6 +57,11 @@ impl ExecutorProbe {
     /// Hands runs to this executor from now on. The first target stays.
     pub fn set_target(&self, target: Arc<dyn Executor>) {
         let _ = self.0.target.set(target);
+    }
+
+    /// Lets runs that no target executes go on until the token is cancelled. The first token stays.
+    pub fn hold_runs(&self, until: CancellationToken) {
+        let _ = self.0.held.set(until);
     }
 
     /// How many executions have ended; without a target, how many have begun.
@@ -166,7 +174,11 @@ impl Executor for ExecutorProbe {
             Some(target) => Box::pin(self.0.execute(&**target, job)),
             None => {
                 self.0.count();
-                Box::pin(async {
+                let held = self.0.held.get().cloned();
+                Box::pin(async move {
+                    if let Some(held) = held {
+                        held.cancelled().await;
+                    }
                     Ok(RunOutcome::Succeeded { output: String::new(), finish: None, usage: Usage::default() })
                 })
             }

@@ -138,6 +138,10 @@ impl BenchReport {
             "work by a few lines of bare SQL, or by the bare timer, taken in the same run. The ratio is what travels to other"
         )?;
         writeln!(out, "machines: of a rate the more the better, of a time the less.\n")?;
+        let sections = sections(notes);
+        if !sections.is_empty() {
+            writeln!(out, "Behind the figures stand {}.\n", sections.join(", "))?;
+        }
         writeln!(
             out,
             "{} cores ({}), {} GiB of memory, {} {} with `fsync = {}` and `synchronous_commit = {}`, everything on one machine, load {} before the run.\n",
@@ -160,7 +164,9 @@ impl BenchReport {
         )?;
         writeln!(
             out,
-            "hundreds of tasks at one instant raises the first two, or some of them wait until others have ended.\n"
+            "hundreds of tasks at one instant that compute raises the first two, or some of them wait until others have ended. Runs\n\
+             that wait for a model or a webhook leave their place (`max_waiting_runs`, {}), so a thousand agents need no more.\n",
+            default.engine.max_waiting_runs
         )?;
         writeln!(
             out,
@@ -275,6 +281,16 @@ fn line(name: String, colour: usize, limit: bool, spread: &Distribution) -> Plot
     PlotLine { name, colour, limit, dots: false, points, mark }
 }
 
+/// Links to the sections of the notes.
+fn sections(notes: &str) -> Vec<String> {
+    let titles = notes.lines().filter_map(|line| line.strip_prefix("## "));
+    let anchor = |title: &str| {
+        let kept = title.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-'));
+        kept.collect::<String>().to_lowercase().replace(' ', "-")
+    };
+    titles.map(|title| format!("[{title}](#{})", anchor(title))).collect()
+}
+
 /// Text in a cell of a table.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
@@ -321,9 +337,11 @@ mod tests {
 
     #[test]
     fn page_has_each_figure_beside_its_limit_and_says_what_was_not_reached() {
-        let page = report().markdown("images/", "## Where the time goes\n\nInto the disk.\n");
+        let page = report().markdown("images/", "## Where the time goes\n\nInto the disk.\n\n## The service's own\n");
         for line in [
             "Measured by `reveille bench` (Reveille 1.2.3) on 1970-01-01, in one run.",
+            "Behind the figures stand [Where the time goes](#where-the-time-goes), [The service's own](#the-services-own).",
+            "that wait for a model or a webhook leave their place (`max_waiting_runs`, 4096), so a thousand agents need no more.",
             "| `burst_1000` | lateness (1,000) | 40 ms | 10 ms | 4 | ≤ 5 × the limit | yes |",
             "| `drain_100k` | a backlog (100,000) | 9,000 runs/s | 10,000 runs/s | 0.90 | ≥ 95 % of the limit | **no** |",
             "- `burst_1000`: p50 20 ms, p99 39.6 ms",

@@ -289,7 +289,7 @@ fn refusal(status: StatusCode, body: &Bytes, with_token: bool, typed: FieldFlags
         ("", title) => title.to_owned(),
         (detail, _) => detail.to_owned(),
     };
-    let mut failure = CliFailure::new(lowercase_sentence(&message));
+    let mut failure = CliFailure::new(lowercase_sentence(&message)).with_status(status.as_u16());
     for fault in &problem.errors {
         let place = fault.pointer.trim_start_matches('/').replace('/', ".").replace("~1", "/").replace("~0", "~");
         let (named, message) = (typed::flag_name(typed, &place), fault.message.replace(IN_ADDRESSES, AS_LENGTHS));

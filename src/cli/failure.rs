@@ -11,6 +11,8 @@ pub struct CliFailure {
     message: String,
     details: Vec<String>,
     hint: Option<String>,
+    /// The status with which the service refused.
+    status: Option<u16>,
 }
 
 impl CliFailure {
@@ -22,6 +24,16 @@ impl CliFailure {
     pub fn detail(mut self, line: impl Into<String>) -> CliFailure {
         self.details.push(line.into());
         self
+    }
+
+    /// Names the status with which the service refused.
+    pub fn with_status(self, status: u16) -> CliFailure {
+        CliFailure { status: Some(status), ..self }
+    }
+
+    /// The status with which the service refused; `None`: the failure is none of its answers.
+    pub fn status(&self) -> Option<u16> {
+        self.status
     }
 
     /// Adds advice to the failure.

@@ -45,7 +45,7 @@ impl ConfigFault {
         let message = self.sentence();
         let place = match self.variable {
             Some(variable) => variable,
-            None => match offset(text, &self.path, message.starts_with("unknown key")) {
+            None => match offset(text, &self.path, self.unknown_field().is_some()) {
                 Some(at) => position(name, text, at),
                 None => name.to_owned(),
             },
@@ -53,10 +53,15 @@ impl ConfigFault {
         ConfigError::at(&place, &message)
     }
 
+    /// The rest of serde's sentence about a key that nothing reads.
+    fn unknown_field(&self) -> Option<&str> {
+        self.message.strip_prefix("unknown field ")
+    }
+
     /// Serde's sentence in our words.
     fn sentence(&self) -> String {
         let path = self.path.join(".");
-        let Some(listed) = self.message.strip_prefix("unknown field ") else {
+        let Some(listed) = self.unknown_field() else {
             let message = without_value(&self.message);
             return if path.is_empty() { message } else { format!("`{path}`: {message}") };
         };

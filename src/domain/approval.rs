@@ -27,7 +27,7 @@ use crate::base::words::words;
 
 pub use arguments::{ArgumentPart, Misfit};
 pub use matrix::{ApprovalLevel, Category, Consequence};
-pub use policy::{Policy, PolicyAct, PolicyRules, Ruling, TaskRules};
+pub use policy::{Policy, PolicyAct, PolicyRules, Ruling};
 pub use proposal::{Proposal, ProposalIdentity, digest};
 pub use question::{InputForm, OpenQuestion, QuestionKind};
 pub use reason_code::{ReasonCode, RuleBy};

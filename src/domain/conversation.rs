@@ -16,7 +16,7 @@ use crate::domain::trigger::{ChatTrigger, Trigger};
 
 /// Longest message, in characters.
 pub const MESSAGE_LENGTH: usize = 32_768;
-/// How long a conversation is kept after its last message.
+/// How long a conversation is kept after its last use: a message, or the end of a run.
 pub const KEPT_FOR: TimeDelta = TimeDelta::days(7);
 /// Earlier runs that a run is told of, the newest.
 pub const REMEMBERED: usize = 20;

@@ -20,7 +20,8 @@ pub const MOST: u64 = 1_000_000_000_000_000;
 pub const REASON_QUOTA: &str = "quota";
 
 words! {
-    /// A countable resource of a tenant. The word is the key in `[quotas]`, in the API and in answers.
+    /// A countable resource of a tenant. The word is the key in `[quotas]` (but for `concurrent_runs`), in the API and in
+    /// answers.
     #[derive(PartialOrd, Ord, utoipa::ToSchema)]
     pub enum Quota {
         /// Tasks of every kind and status.
@@ -87,7 +88,7 @@ pub struct Quotas {
     pub stored_bytes: u64,
     /// Open streams and sessions.
     pub streams: u64,
-    /// `None`: as many as there are places. It is set by `engine.max_runs_per_tenant`.
+    /// `None`: as many as there are places. It has no key in `[quotas]`: `engine.max_runs_per_tenant` sets it.
     #[serde(skip)]
     pub concurrent_runs: Option<u64>,
     /// Bytes of data files: a new one takes the place of the oldest.
@@ -257,7 +258,7 @@ pub struct QuotaStanding {
     /// `null`: no number of its own.
     #[schema(required, minimum = 1)]
     pub limit: Option<u64>,
-    /// Usage; `null` where each instance counts its own.
+    /// Usage; of `streams` that on the instance which answers. `null`: it is not known.
     #[schema(required)]
     pub usage: Option<u64>,
 }

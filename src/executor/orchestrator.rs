@@ -19,7 +19,7 @@ use crate::domain::credential::references;
 use crate::domain::run::{Cause, MissedInstants, Run, RunError, RunOutcome, ToolAttribution, Usage};
 use crate::domain::task::{Action, Task};
 use crate::domain::trigger::zone::shown_in;
-use crate::executor::task_rules::{TASK_RULES_KEY, read_task_rules, rules_hold};
+use crate::executor::task_rules::{TASK_RULES_KEY, check_task_rules, rules_of_run};
 use crate::executor::{Executor, Job, in_span};
 use crate::ports::tool::access::{ToolLimits, check_written};
 
@@ -58,11 +58,8 @@ impl Orchestrator {
     async fn run(&self, job: Job) -> Result<RunOutcome, RunError> {
         let task = job.task.as_ref().ok_or_else(|| RunError::fail("no_task", "the task of the run is gone"))?;
         let Message { source, text } = Message::of(&job, task);
-        let config = &task.spec.action.config;
-        let rules = rules_hold(&job, task)
-            .then(|| read_task_rules(config, "/action/config", &self.agent.tools, &mut ValidationErrors::new()))
-            .flatten();
-        let asking = Asking { task_id: job.run.task_id, source, rules: rules.map(Arc::new) };
+        let rules = rules_of_run(&job, task, &self.agent.compute).await;
+        let asking = Asking { task_id: job.run.task_id, source, rules };
         let incoming = AgentRequest {
             tenant: Tenant::stored(&job.run.tenant_id).map_err(|why| RunError::fail("invalid_tenant", why))?,
             run_id: job.run.id,
@@ -73,6 +70,7 @@ impl Orchestrator {
             wishes: self.parse_overrides(&task.spec.action)?,
             first_turn: 0,
             timezone: job.timezone,
+            locale: job.locale,
             channel: job.channel,
             agent: None,
             asking,
@@ -169,7 +167,8 @@ impl Executor for Orchestrator {
         }
         self.check_overrides(&action.config, faults);
         TaskBudget::read(&action.config, "/action/config", faults);
-        read_task_rules(&action.config, "/action/config", &self.agent.tools, faults);
+        let tools: Vec<&str> = self.agent.tools.names().collect();
+        check_task_rules(&action.config, "/action/config", &tools, faults);
     }
 
     fn execute(&self, job: Job) -> BoxFuture<'_, Result<RunOutcome, RunError>> {
@@ -295,8 +294,23 @@ fn missed_text(missed: &MissedInstants, job: &Job) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::KEYS;
+    use serde_json::json;
+
+    use super::{KEYS, PERSONA_LENGTH, persona};
+    use crate::base::invalid::ValidationErrors;
     use crate::executor::schema::{OrchestratorConfig, fields_of};
+
+    #[test]
+    fn persona_is_taken_at_its_longest_and_refused_one_beyond_it() {
+        let faults = |length: usize| {
+            let mut faults = ValidationErrors::new();
+            persona(&json!("é".repeat(length)), &mut faults);
+            faults.0.into_iter().map(|fault| format!("{}: {}", fault.pointer, fault.message)).collect::<Vec<_>>()
+        };
+        assert_eq!(faults(PERSONA_LENGTH), [""; 0]);
+        let refused = "/action/config/system_prompt: must be at most 32768 characters";
+        assert_eq!(faults(PERSONA_LENGTH + 1), [refused]);
+    }
 
     #[test]
     fn published_settings_are_those_that_are_read() {

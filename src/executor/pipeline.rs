@@ -44,7 +44,7 @@ use crate::executor::pipeline::context::StepContext;
 use crate::executor::pipeline::ledger::{Ledger, StepStart};
 use crate::executor::pipeline::scope::{FireScope, StepScope, run_value, task_value};
 use crate::executor::pipeline::spec::{OnError, PipelineSpec, StepWork};
-use crate::executor::task_rules::{TASK_RULES_KEY, read_task_rules, rules_hold};
+use crate::executor::task_rules::{TASK_RULES_KEY, rules_of_run};
 use crate::executor::{Executor, Job, UNREADABLE_ACTION, in_span};
 use crate::ports::tool::HostError;
 
@@ -71,6 +71,11 @@ impl Pipeline {
         self.0.agents.iter().map(|agent| agent.name.as_str())
     }
 
+    /// Names of the models that its agents may use.
+    pub fn models(&self) -> impl Iterator<Item = &str> {
+        self.0.agent.models.names()
+    }
+
     /// The executor with its parts.
     pub fn new(parts: StepParts) -> Pipeline {
         Pipeline(Arc::new(parts))
@@ -78,7 +83,8 @@ impl Pipeline {
 
     async fn run(&self, job: Job) -> Result<RunOutcome, RunError> {
         let task = job.task.as_ref().ok_or_else(|| RunError::fail("no_task", "the task of the run is gone"))?;
-        let (spec, rules) = self.spec_now(&job, task).await?;
+        let spec = self.spec_now(&job, task).await?;
+        let rules = rules_of_run(&job, task, &self.0.compute).await;
         let written = written_steps(&task.spec.action.config);
         let digest = digest_of(&written);
         let world = self.world(&job, task, (&digest, rules))?;
@@ -106,16 +112,13 @@ impl Pipeline {
     }
 
     /// The steps once more: tools, models and channels may have gone since they were checked.
-    async fn spec_now(&self, job: &Job, task: &Task) -> Result<(PipelineSpec, Option<PolicyRules>), RunError> {
+    async fn spec_now(&self, job: &Job, task: &Task) -> Result<PipelineSpec, RunError> {
         let (parts, config) = (Arc::clone(&self.0), task.spec.action.config.clone());
-        let has_rules = rules_hold(job, task);
         let steps = steps_to_read(&Value::Object(config.clone()));
         let read = move || {
             let (mut faults, unreadable) = (ValidationErrors::new(), Cell::default());
             let spec = PipelineSpec::read_stored(&config, CONFIG, &parts, &mut faults, &unreadable);
-            let mut of_rules = ValidationErrors::new();
-            let rules = has_rules.then(|| read_task_rules(&config, CONFIG, parts.tools(), &mut of_rules)).flatten();
-            spec.map(|spec| (spec, rules)).ok_or_else(|| match (unreadable.get(), faults.0.first()) {
+            spec.ok_or_else(|| match (unreadable.get(), faults.0.first()) {
                 (true, Some(fault)) => {
                     RunError::fail(UNREADABLE_ACTION, format!("{}: {}", fault.pointer, fault.message))
                 }
@@ -130,7 +133,7 @@ impl Pipeline {
         &self,
         job: &Job,
         task: &Task,
-        (steps, rules): (&str, Option<PolicyRules>),
+        (steps, rules): (&str, Option<Arc<PolicyRules>>),
     ) -> Result<StepContext, RunError> {
         Ok(StepContext {
             parts: self.0.clone(),
@@ -138,8 +141,9 @@ impl Pipeline {
             run_id: job.run.id,
             task_id: task.id,
             timezone: job.timezone,
+            locale: job.locale.clone(),
             channel: job.channel.clone(),
-            asking: Asking { task_id: job.run.task_id, source: TRIGGER, rules: rules.map(Arc::new) },
+            asking: Asking { task_id: job.run.task_id, source: TRIGGER, rules },
             host: job.host.clone(),
             store: job.store.clone(),
             stop: job.stop.clone(),

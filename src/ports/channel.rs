@@ -29,7 +29,7 @@ use uuid::Uuid;
 use crate::base::invalid::{ValidationErrors, escape};
 use crate::domain::notification::{DeliveryReport, Recipient, RenderedMessage};
 use crate::domain::task::Urgency;
-use crate::ports::channel::templates::MessageTemplates;
+use crate::ports::channel::templates::{MessageTemplates, renders_markdown};
 use crate::ports::egress::Egress;
 use crate::ports::vault::Vault;
 
@@ -64,7 +64,7 @@ pub struct Settings {
 /// Capabilities of a channel; told to the model before it writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Capabilities {
-    /// `plain`, `markdown`, `html`, `csv`.
+    /// `plain`, `markdown`, `html`, `csv`, Slack's `mrkdwn`, Telegram's `telegram_html`; the text is of the first one.
     pub supported_formats: &'static [&'static str],
     /// Longest text, in characters.
     pub max_response_length: usize,
@@ -240,6 +240,11 @@ pub trait Channel: Send + Sync {
 
     /// Capabilities of the channel.
     fn capabilities(&self) -> Capabilities;
+
+    /// Whether Markdown is shown as such: it is carried as it is, or turned into the marks of one of the formats.
+    fn renders_markdown(&self) -> bool {
+        self.capabilities().supported_formats.iter().any(|format| renders_markdown(format))
+    }
 
     /// Whether a text has room in one message; by its characters, where the other side counts those.
     fn fits(&self, text: &str) -> bool {

@@ -212,11 +212,11 @@ impl Egress {
 /// Longest wait that is read from another side: whoever says more means "never", and no arithmetic of time is to mind.
 const LONGEST_WAIT: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Retry-After in seconds or as a date (RFC 9110, section 10.2.3); nonsense is nothing.
+/// Retry-After in seconds, of which some servers send fractions, or as a date (RFC 9110, section 10.2.3); nonsense is nothing.
 pub fn retry_after(headers: &HeaderMap, now: DateTime<Utc>) -> Option<Duration> {
     let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
-    match value.parse::<u64>() {
-        Ok(seconds) => Some(Duration::from_secs(seconds)),
+    match value.parse::<f64>() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).ok(),
         Err(_) => DateTime::parse_from_rfc2822(value).ok()?.to_utc().signed_duration_since(now).to_std().ok(),
     }
     .map(|wait| wait.min(LONGEST_WAIT))
@@ -290,9 +290,9 @@ mod tests {
             let headers = HeaderMap::from_iter([(header::RETRY_AFTER, HeaderValue::from_str(value).unwrap())]);
             retry_after(&headers, now).map(|wait| wait.as_secs())
         };
-        assert_eq!(read("120"), Some(120));
+        assert_eq!((read("120"), read("1.5")), (Some(120), Some(1)));
         assert_eq!(read("Thu, 24 Dec 2026 07:01:30 GMT"), Some(90));
-        for nothing in ["", "-5", "soon", "1.5", "Thu, 24 Dec 2026 06:59:00 GMT"] {
+        for nothing in ["", "-5", "soon", "inf", "Thu, 24 Dec 2026 06:59:00 GMT"] {
             assert_eq!(read(nothing), None, "{nothing}");
         }
     }

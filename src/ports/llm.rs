@@ -309,6 +309,19 @@ impl Models {
     }
 }
 
+/// Asks a model once, by its first key and as its settings say: no attempt follows, with less thinking or else.
+pub async fn ask_as_configured(
+    settings: &ModelSettings,
+    request: &ModelRequest,
+    clock: &Clock,
+) -> Result<ModelAnswer, LlmError> {
+    let connections = Arc::new(ModelConnections::new(Duration::from_secs(settings.timeout_seconds)));
+    let rejected = |message| LlmError::Rejected { message };
+    let models = each_key(settings, &connections, clock).map_err(|fault| rejected(fault.message))?;
+    let model = models.first().ok_or_else(|| rejected(format!("unknown provider `{}`", settings.provider)))?;
+    retry::check_answer(model.complete(request, Some(&|_| {})).await?)
+}
+
 fn link(
     name: &str,
     settings: &ModelSettings,

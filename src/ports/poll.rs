@@ -21,7 +21,7 @@ use uuid::Uuid;
 use crate::base::clock::Clock;
 use crate::base::compute::Compute;
 use crate::base::id::Tenant;
-use crate::base::invalid::{ValidationErrors, did_you_mean};
+use crate::base::invalid::{ValidationErrors, did_you_mean, escape};
 use crate::domain::trigger::condition::{PollFault, PollResult, PollSpec, Validators};
 use crate::ports::poll::rate_limiter::HostRateLimiter;
 use crate::ports::poll::redis::{RedisSource, Settings as RedisSettings};
@@ -104,7 +104,7 @@ impl From<PollFault> for PollFailure {
 }
 
 impl Settings {
-    /// Adds the numbers that make no sense; pointers begin with `/poll`.
+    /// Adds the numbers that make no sense, and names that no tenant can have; pointers begin with `/poll`.
     pub fn check(&self, faults: &mut ValidationErrors) {
         for (name, number) in
             [("max_concurrent", self.max_concurrent), ("per_host_concurrent", self.per_host_concurrent)]
@@ -115,6 +115,15 @@ impl Settings {
         }
         if !(self.per_host_per_second > 0.0 && self.per_host_per_second <= 10_000.0) {
             faults.add("/poll/per_host_per_second", "must be more than 0, and at most 10000");
+        }
+        let sql = self.sql.iter().map(|(name, source)| ("sql", name, &source.tenants));
+        let redis = self.redis.iter().map(|(name, source)| ("redis", name, &source.tenants));
+        for (kind, name, tenants) in sql.chain(redis) {
+            for (index, tenant) in tenants.iter().enumerate().filter(|(_, tenant)| *tenant != EVERYBODY) {
+                if let Err(why) = Tenant::new(tenant.as_str()) {
+                    faults.add(format!("/poll/{kind}/{}/tenants/{index}", escape(name)), why);
+                }
+            }
         }
     }
 }
@@ -323,6 +332,30 @@ mod tests {
         assert_eq!(opened("bob", "all"), Ok(()));
         assert_eq!(opened("bob", "ann's"), Err("there is no source `ann's`; there are: all".into()));
         assert!(opened("ann", "nobody's").is_err());
+    }
+
+    #[test]
+    fn name_that_no_tenant_can_have_is_refused_with_its_place() {
+        let settings = |tenants: Value| {
+            serde_json::from_value::<Settings>(serde_json::json!({
+                "sql": { "a/b": { "url": "sqlite:///shop.db", "tenants": tenants } },
+                "redis": { "prices": { "url": "redis://localhost", "tenants": tenants } },
+            }))
+            .unwrap()
+        };
+        let told = |tenants: Value| {
+            let mut faults = ValidationErrors::new();
+            settings(tenants).check(&mut faults);
+            faults.0.iter().map(|fault| format!("{}: {}", fault.pointer, fault.message)).collect::<Vec<_>>()
+        };
+        assert_eq!(told(serde_json::json!(["*", "ann"])), [""; 0]);
+        assert_eq!(
+            told(serde_json::json!(["ann", "ann "])),
+            [
+                "/poll/sql/a~1b/tenants/1: must not begin or end with a space",
+                "/poll/redis/prices/tenants/1: must not begin or end with a space",
+            ]
+        );
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::base::clock::Clock;
-use crate::base::invalid::{ValidationErrors, did_you_mean};
+use crate::base::invalid::{NAMED, ValidationErrors, did_you_mean};
 use crate::ports::skill::document::SkillDocument;
 
 use folder::read_text;
@@ -81,6 +81,34 @@ pub struct Skill {
     pub files: Vec<String>,
     /// Oddities that do not keep it from being used.
     pub warnings: Vec<String>,
+}
+
+impl Skill {
+    /// Its oddities, and the names in it that stand for no tool and no model: `tools` and `models` are those that there are.
+    pub fn findings(&self, tools: &[&str], models: &[&str]) -> Vec<String> {
+        let unknown_tools = self.document.allowed_tools.as_deref().and_then(|allowed| unknown_tools(allowed, tools));
+        let unknown_model = self.document.model().filter(|model| !models.contains(model)).map(|model| {
+            let near = did_you_mean(model, models.iter().copied());
+            let why = format!("its `metadata.model` is `{model}`, which is not in [llm.models]{near}");
+            format!("the agent's own model answers: {why}")
+        });
+        self.warnings.iter().cloned().chain(unknown_tools).chain(unknown_model).collect()
+    }
+}
+
+/// The sentence that names in `allowed-tools` are those of no tool; `None`: each is one.
+fn unknown_tools(allowed: &[String], tools: &[&str]) -> Option<String> {
+    let unknown: Vec<&str> = allowed.iter().map(String::as_str).filter(|name| !tools.contains(name)).collect();
+    let near = match unknown.as_slice() {
+        [] => return None,
+        [only] => did_you_mean(only, tools.iter().copied()),
+        _ => String::new(),
+    };
+    let named = unknown.iter().take(NAMED).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    Some(match unknown.len() == allowed.len() {
+        true => format!("its `allowed-tools` has no tool that there is here, so it may call none: {named}{near}"),
+        false => format!("its `allowed-tools` has names of no tool here: {named}{near}"),
+    })
 }
 
 /// A folder without a valid `SKILL.md`, and why.
@@ -193,4 +221,35 @@ pub fn unknown_skill<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> St
     }
     let near = did_you_mean(name, known.iter().copied());
     format!("there is no skill `{name}`{near}; there are {}", known.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_no_tool_and_of_no_model_are_findings() {
+        let findings = |allowed: Option<&[&str]>, model: Option<&str>| {
+            let allowed_tools = allowed.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
+            let metadata = model.map(|model| ("model".to_owned(), model.to_owned())).into_iter().collect();
+            let document = SkillDocument { allowed_tools, metadata, ..SkillDocument::default() };
+            let skill = Skill { document, dir: PathBuf::new(), files: vec![], warnings: vec!["odd".into()] };
+            skill.findings(&["http_send", "use_skill"], &["main"])
+        };
+        assert_eq!(findings(Some(&["use_skill", "http_send"]), Some("main")), ["odd"]);
+        assert_eq!(findings(Some(&[]), None), ["odd"], "nothing is named");
+        assert_eq!(
+            findings(Some(&["Read", "Bash(git:*)"]), Some("mian")),
+            [
+                "odd",
+                "its `allowed-tools` has no tool that there is here, so it may call none: `Read`, `Bash(git:*)`",
+                "the agent's own model answers: its `metadata.model` is `mian`, which is not in [llm.models]; \
+                 did you mean `main`?",
+            ]
+        );
+        assert_eq!(
+            findings(Some(&["http_sent", "use_skill"]), None)[1],
+            "its `allowed-tools` has names of no tool here: `http_sent`; did you mean `http_send`?"
+        );
+    }
 }

@@ -5,7 +5,7 @@ pub(super) mod asking;
 mod attend;
 mod decide;
 pub(super) mod grants;
-mod links;
+pub(super) mod links;
 pub(super) mod overrides;
 mod row;
 mod suspended;

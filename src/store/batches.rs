@@ -153,6 +153,15 @@ impl Tx<'_> {
         }
     }
 
+    /// Notes that conversations are used now. A row that is locked is left to its holder, a deletion or housekeeping: a deletion
+    /// locks it before the rows of the runs, which are locked here.
+    pub(super) async fn use_conversations(&mut self, ids: &[Uuid], now: DateTime<Utc>) -> Result<(), StoreError> {
+        match self {
+            Tx::Postgres(conn) => postgres::use_conversations(conn, ids, now).await,
+            Tx::Sqlite(conn) => sqlite::use_conversations(conn, ids, now).await,
+        }
+    }
+
     /// Puts messages into the outbox, each once.
     pub(super) async fn post(&mut self, deliveries: &[&NewDelivery], now: DateTime<Utc>) -> Result<(), StoreError> {
         match self {

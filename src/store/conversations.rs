@@ -298,6 +298,7 @@ impl Store {
             "delete from due where task_id = $1",
             "delete from task_alerts where task_id = $1",
             "delete from approval_overrides where task_id = $1",
+            FORGET_GRANTS,
             "delete from tasks where id = $1 and trigger_type = 'chat'",
         ] {
             tx.query(statement).bind(id).execute().await?;
@@ -336,15 +337,10 @@ impl Store {
         Ok(due.len() as u64)
     }
 
-    /// Whether it is unused even now.
+    /// Whether it is unused even now. The end of a run that met a lock is not noted as a use: the newest run tells of it.
     async fn is_unused(&self, id: Uuid, before: DateTime<Utc>) -> Result<bool, StoreError> {
         let mut read = self.db.read().await?;
-        let found: Option<Uuid> = read
-            .query("select id from tasks where id = $1 and active_since < $2")
-            .bind(id)
-            .bind(before)
-            .optional_scalar()
-            .await?;
+        let found: Option<Uuid> = read.query(UNUSED).bind(id).bind(before).optional_scalar().await?;
         read.end().await?;
         Ok(found.is_some())
     }
@@ -363,11 +359,22 @@ impl Store {
     }
 }
 
+/// A conversation that was used last before an instant.
+const UNUSED: &str = "
+    select id from tasks
+     where id = $1 and active_since < $2
+       and not exists (select 1 from (select finished_at from runs where task_id = $1 order by id desc limit 1) newest
+                        where newest.finished_at >= $2)";
+
 /// Files of a conversation's runs. They are looked for among those of its tenant, which are few: most go after a day.
 const FORGET_FILES: Split = Split {
     postgres: sql!(sql!("delete from data_files", CHOSEN.postgres); "{ids}" = FILES),
     sqlite: sql!(sql!("delete from data_files", CHOSEN.sqlite); "{ids}" = FILES),
 };
+/// Takes away the grants that were given in it, with their arguments. They are looked for among the grants of its tenant.
+const FORGET_GRANTS: &str = "
+    delete from grants
+     where tenant_id = (select t.tenant_id from tasks t where t.id = $1 and t.trigger_type = 'chat') and task_id = $1";
 const FILES: &str = "
     select f.id from data_files f
      where f.tenant_id = (select t.tenant_id from tasks t where t.id = $1)

@@ -14,7 +14,7 @@ use sqlx::FromRow;
 use uuid::Uuid;
 
 use crate::base::id::{Scope, Tenant};
-use crate::domain::memory::recall::{MOST_OF_PROFILE, TERMS};
+use crate::domain::memory::recall::{LOOKED_AT_OF_PROFILE, MOST_OF_PROFILE, OF_EACH_KIND, TERMS};
 use crate::domain::memory::{Fact, FactOrigin, FactVersion, folded};
 use crate::store::columns::Columns;
 use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, fitting};
@@ -67,11 +67,32 @@ const MEASURED: &str = "with page as materialized (
       from facts f where true";
 const FITTING: Split = fitting!(SELECT, "f.id");
 
-/// Postgres would leave a column that is `=` a value out of the order, and go through everybody's facts.
-const PROFILE: &str =
-    sql!(SELECT, "where f.tenant_id {own} and f.is_profile order by f.tenant_id desc, f.id desc limit $2");
-const PROFILE_BOTH: Split =
-    Split { postgres: sql!(PROFILE; "{own}" = "= any (array[$1])"), sqlite: sql!(PROFILE; "{own}" = "= $1") };
+/// The facts that every run is told. A name is noted early and a preference changes, so of the collection `profile` the oldest come
+/// first, and of the preferences the newest. So many of each kind come before the rest of both.
+/// Both are looked for among the oldest and the newest of all, so many of each.
+const PROFILE: &str = "
+    select {fact}
+      from (select id, kind, place
+              from (select id, kind, row_number() over (
+                               partition by kind order by case when kind = 0 then id end, id desc) as place
+                      from (select id,
+                                   case when collection = 'profile' or {in}(collection, 'profile/') = 1 then 0 else 1 end
+                                   as kind
+                              from (select * from (select id, collection from facts
+                                                    where tenant_id = $1 and is_profile
+                                                    order by tenant_id, id limit $4) oldest
+                                    union
+                                    select * from (select id, collection from facts
+                                                    where tenant_id = $1 and is_profile
+                                                    order by tenant_id desc, id desc limit $4) newest) ends) kinds) placed
+             order by case when place <= $2 then 0 else 1 end, kind, place
+             limit $3) told
+      join facts f on {key}
+     order by case when told.place <= $2 then 0 else 1 end, told.kind, told.place";
+const PROFILE_BOTH: Split = Split {
+    postgres: sql!(PROFILE; "{fact}" = FACT; "{in}" = "strpos"; "{key}" = "f.id = any (array[told.id])"),
+    sqlite: sql!(PROFILE; "{fact}" = FACT; "{in}" = "instr"; "{key}" = "f.id = told.id"),
+};
 const HAS_ANY: &str = "select exists (select 1 from facts where tenant_id = $1)";
 
 /// The function that answers the place of a text within another, from 1; 0 where it is not there.
@@ -200,8 +221,8 @@ impl Store {
         Ok(RowPage::from_rows(&self.unreadable, "facts", &rows, filter.limit, Ok))
     }
 
-    /// The facts that a run is told: those of the profile, the newest first, and of the others those in whose text one of the terms is;
-    /// and what a search by meaning in a space begins with.
+    /// The facts that a run is told: those of the profile, names before preferences, and of the others those in whose text one of the
+    /// terms is; and what a search by meaning in a space begins with.
     pub async fn recall_facts(
         &self,
         tenant: &Tenant,
@@ -213,8 +234,8 @@ impl Store {
             return Ok(Recalled::default());
         }
         let mut read = self.db.read_in(&Scope::Only(tenant.clone())).await?;
-        let profile: Vec<Fact> =
-            read.query(PROFILE_BOTH).bind(tenant.as_str()).bind(MOST_OF_PROFILE as i64).all().await?;
+        let profile = read.query(PROFILE_BOTH).bind(tenant.as_str()).bind(OF_EACH_KIND as i64);
+        let profile: Vec<Fact> = profile.bind(MOST_OF_PROFILE as i64).bind(LOOKED_AT_OF_PROFILE as i64).all().await?;
         let mut found = search(read.query(SEARCH_BOTH), tenant, terms, None).await?;
         found.retain(|fact| profile.iter().all(|told| told.id != fact.id));
         let has_any = !profile.is_empty()

@@ -35,8 +35,8 @@ struct OpenSpan {
     context: SpanContext,
     parent: SpanId,
     link: Option<SpanContext>,
-    /// The run that its root is of.
-    run_id: Uuid,
+    /// The conversation that its root names, else the run of that.
+    conversation: String,
     started: SystemTime,
     fields: SpanFields,
 }
@@ -46,6 +46,7 @@ struct OpenSpan {
 struct SpanFields {
     name: Option<String>,
     run_id: Option<Uuid>,
+    conversation: Option<String>,
     is_first: bool,
     error: Option<String>,
     attributes: Vec<KeyValue>,
@@ -70,14 +71,14 @@ where
         attributes.record(&mut fields);
         let parent = span.parent().and_then(|parent| {
             let extensions = parent.extensions();
-            extensions.get::<OpenSpan>().map(|open| (open.context.clone(), open.run_id))
+            extensions.get::<OpenSpan>().map(|open| (open.context.clone(), open.conversation.clone()))
         });
         let started = machine_time();
         let open = match (parent, fields.run_id) {
-            (Some((parent, run_id)), _) => {
+            (Some((parent, conversation)), _) => {
                 let context = sampled(parent.trace_id(), SpanId::from(fastrand::u64(1..)));
-                fields.attributes.push(KeyValue::new(CONVERSATION_ID, run_id.to_string()));
-                OpenSpan { context, parent: parent.span_id(), link: None, run_id, started, fields }
+                fields.attributes.push(KeyValue::new(CONVERSATION_ID, conversation.clone()));
+                OpenSpan { context, parent: parent.span_id(), link: None, conversation, started, fields }
             }
             (None, Some(run_id)) if is_sampled(run_id, self.sampling) => {
                 let first = root_of(run_id);
@@ -88,7 +89,8 @@ where
                         (sampled(trace, SpanId::from(fastrand::u64(1..))), Some(first))
                     }
                 };
-                OpenSpan { context, parent: SpanId::INVALID, link, run_id, started, fields }
+                let conversation = fields.conversation.take().unwrap_or_else(|| run_id.to_string());
+                OpenSpan { context, parent: SpanId::INVALID, link, conversation, started, fields }
             }
             // what belongs to no run, or to one that is not sampled
             (None, _) => return,
@@ -143,6 +145,7 @@ impl Visit for SpanFields {
         match field.name() {
             NAME => return self.name = Some(value.to_owned()),
             RUN_ID => self.run_id = value.parse().ok(),
+            CONVERSATION_ID => self.conversation = Some(value.to_owned()),
             ERROR => self.error = Some(value.to_owned()),
             _ => {}
         }

@@ -8,6 +8,7 @@ mod flow;
 mod grants;
 pub mod harness;
 mod held;
+mod inputs;
 mod links;
 mod of_steps;
 mod overrides;

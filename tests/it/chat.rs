@@ -677,3 +677,236 @@ async fn on_postgres_a_fact_is_found_by_its_meaning() {
     let (model, database) = (TalkingModel::start().await, Database::empty().await);
     fact_is_found_by_its_meaning(&model, model.service(Some(&database.url))).await;
 }
+
+/// A known fact that is contradicted in other words is shown to the model that extracts, where vectors can be had, and one in the words
+/// of the message where they can't.
+async fn contradiction_in_other_words_replaces_a_fact(model: &TalkingModel, service: Service) {
+    let service = service.with("REVEILLE_MEMORY__MODEL", "main").with("REVEILLE_MEMORY__EMBEDDING_MODEL", "main");
+    let mut service = service.with("REVEILLE_MEMORY__TIMEOUT_SECONDS", "600");
+    service.start().await;
+    let client = ChatClient::of(&service);
+    let api = Api::new(&client.url, TOKEN);
+    let embedded = async |count: f64| {
+        let begun = Instant::now();
+        while api.metric("reveille_embedded_facts_total").await < count {
+            assert!(begun.elapsed() < PATIENCE, "no vectors were made");
+            pause(LOOK).await;
+        }
+    };
+    let mut known = Vec::new();
+    for (tenant, text) in [("ann", "Rents a flat in Vienna."), ("bob", "I live in Rome.")] {
+        let fact = json!({ "tenant_id": tenant, "text": text });
+        let (status, noted) = client.ask(Method::POST, "/v1/facts", Some(fact)).await;
+        assert_eq!(status, 201, "{noted:#}");
+        known.push(id_of(&noted["id"]));
+    }
+    embedded(2.0).await;
+    client.say("My home is in Graz.", None).await;
+    let facts = facts_once(&client, "ann", |facts| facts[0]["text"] == "My home is in Graz.").await;
+    assert_eq!((facts.len(), &facts[0]["id"], &facts[0]["version"]), (1, &json!(known[0]), &json!(2)), "{facts:#?}");
+
+    // the vectors of its tenant are there, and the endpoint answers no more
+    embedded(3.0).await;
+    model.stop_embedding();
+    client.say_as("bob", "I live in Linz.").await;
+    let facts = facts_once(&client, "bob", |facts| facts[0]["text"] == "I live in Linz.").await;
+    assert_eq!((facts.len(), &facts[0]["id"]), (1, &json!(known[1])), "{facts:#?}");
+    service.kill().await;
+}
+
+#[tokio::test]
+async fn on_sqlite_a_contradiction_in_other_words_replaces_a_fact() {
+    let model = TalkingModel::start().await;
+    contradiction_in_other_words_replaces_a_fact(&model, model.service(None)).await;
+}
+
+#[tokio::test]
+async fn on_postgres_a_contradiction_in_other_words_replaces_a_fact() {
+    let (model, database) = (TalkingModel::start().await, Database::empty().await);
+    contradiction_in_other_words_replaces_a_fact(&model, model.service(Some(&database.url))).await;
+}
+
+/// The fields of an agent change while a person is asked for them: the run fails, and the owner is told of it, though a chat has no
+/// other channel.
+async fn changed_fields_end_the_run_and_its_owner_is_told(model: &TalkingModel, mut service: Service) {
+    service.start().await;
+    let client = ChatClient::of(&service);
+    let webhook = json!({ "url": model.url("pay"), "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" });
+    let recipient = json!({ "timezone": "UTC", "addresses": { "webhook": webhook } });
+    let (status, stored) = client.ask(Method::PUT, "/v1/recipients/ann", Some(recipient)).await;
+    assert!(status < 300, "{stored:#}");
+    let (_, waiting) = client.say("book a flight", None).await;
+    assert_eq!(waiting["state"], "waiting_for_input", "{waiting:#}");
+    let (id, run_id) = (id_of(&waiting["conversation_id"]), id_of(&waiting["run_id"]));
+    service.kill().await;
+
+    let file = service.dir.path().join("reveille.toml");
+    let config = std::fs::read_to_string(&file).expect("the configuration");
+    let changed = config.replace("[A-Z]{3}", "[A-Z]{3,4}");
+    assert_ne!(changed, config);
+    std::fs::write(&file, changed).expect("another configuration");
+    service.start().await;
+    let client = ChatClient::of(&service);
+    client.say("NYC", Some(&id)).await;
+    let run = client.until_run(&run_id, "failed").await;
+    assert_eq!(run["error"]["code"], "schema_changed", "{run:#}");
+    let told = Api::new(&client.url, TOKEN).until_delivery(&run_id, "delivered", PATIENCE).await;
+    assert_eq!((&told["kind"], &told["channel"]), (&json!("failure"), &json!("webhook")), "{told:#}");
+    service.kill().await;
+}
+
+#[tokio::test]
+async fn on_sqlite_changed_fields_end_the_run_and_its_owner_is_told() {
+    let model = TalkingModel::start().await;
+    changed_fields_end_the_run_and_its_owner_is_told(&model, model.service(None)).await;
+}
+
+#[tokio::test]
+async fn on_postgres_changed_fields_end_the_run_and_its_owner_is_told() {
+    let (model, database) = (TalkingModel::start().await, Database::empty().await);
+    changed_fields_end_the_run_and_its_owner_is_told(&model, model.service(Some(&database.url))).await;
+}
+
+#[tokio::test]
+async fn client_that_drops_its_request_cancels_nothing() {
+    let model = TalkingModel::start().await;
+    let mut service = model.service(None);
+    service.start().await;
+    let client = ChatClient::of(&service);
+    let chat = json!({ "tenant_id": "ann", "message": "answer slowly" });
+    let requests = [
+        client.request(Method::POST, "/v1/chat").json(&chat),
+        client.request(Method::POST, "/v1/chat").header("accept", "text/event-stream").json(&chat),
+        client.request(Method::POST, "/v1/responses").json(&json!({ "tenant_id": "ann", "input": "answer slowly" })),
+        client
+            .request(Method::POST, "/v1/responses")
+            .json(&json!({ "tenant_id": "ann", "input": "answer slowly", "stream": true })),
+    ];
+    let count = requests.len();
+    let heard = requests.map(|request| tokio::spawn(async move { request.send().await?.text().await }));
+    let begun = Instant::now();
+    while model.asked() < count {
+        assert!(begun.elapsed() < PATIENCE, "nobody asks the model");
+        pause(LOOK).await;
+    }
+    for client in heard {
+        client.abort();
+        // its connection is gone then
+        let _ = client.await;
+    }
+    let (_, runs) = client.ask(Method::GET, "/v1/runs?tenant_id=ann", None).await;
+    let runs = runs["items"].as_array().unwrap();
+    assert_eq!(runs.len(), count, "{runs:#?}");
+    for run in runs {
+        let run = client.until_run(&id_of(&run["id"]), "succeeded").await;
+        assert_eq!(run["output"], "1: answer slowly");
+    }
+    assert_eq!(model.asked(), count, "each was answered once");
+    service.kill().await;
+}
+
+#[tokio::test]
+async fn pieces_of_an_answer_are_told_before_it_is_whole_and_a_response_repeats_its_request() {
+    let model = TalkingModel::start().await;
+    let mut service = model.streaming_service();
+    service.start().await;
+    let client = ChatClient::of(&service);
+    let (said, whole) = ("tell me all of it", "1: tell me all of it");
+    let chat = json!({ "tenant_id": "ann", "message": said });
+    let response = json!({ "tenant_id": "ann", "input": said, "stream": true, "background": true });
+    let mut responses: Vec<Value> = Vec::new();
+    for (path, body, piece, end) in [
+        ("/v1/chat", chat, ("message_chunk", "text"), "message_end"),
+        ("/v1/responses", response, ("response.output_text.delta", "delta"), "response.output_text.done"),
+    ] {
+        let request = client.request(Method::POST, path).header("accept", "text/event-stream").json(&body);
+        let told = request.send().await.expect("an answer");
+        assert_eq!(told.status(), 200);
+        let mut events = sse_stream::SseStream::from_bytes_stream(told.bytes_stream()).boxed();
+        let (mut pieces, mut ends) = (String::new(), Vec::new());
+        while let Some(event) = events.next().await {
+            let event = event.expect("an event");
+            let (Some(name), Some(data)) = (event.event, event.data) else { continue };
+            let data: Value = serde_json::from_str(&data).expect("JSON");
+            if name == piece.0 && ends.is_empty() {
+                // the model says no more until the first piece has come
+                if pieces.is_empty() {
+                    model.go_on();
+                }
+                pieces.push_str(data[piece.1].as_str().expect("a text"));
+            }
+            ends.extend((name == end).then(|| data["text"].clone()));
+            responses.extend(data.get("response").filter(|_| name.starts_with("response.")).cloned());
+        }
+        assert!(!pieces.is_empty() && whole.starts_with(&pieces), "{path}: {pieces}");
+        assert_eq!(ends, [json!(whole)], "{path}");
+    }
+    let last = responses.last().expect("responses");
+    assert_eq!((&last["status"], &last["output"][0]["content"][0]["text"]), (&json!("completed"), &json!(whole)));
+    for told in &responses {
+        assert_eq!((&told["background"], &told["previous_response_id"]), (&json!(true), &Value::Null), "{told:#}");
+    }
+
+    // it is told once, where the request says it
+    model.go_on();
+    let body = json!({ "input": "and more", "previous_response_id": last["id"] });
+    let (_, next) = client.ask(Method::POST, "/v1/responses", Some(body)).await;
+    assert_eq!((&next["background"], &next["previous_response_id"]), (&json!(false), &last["id"]), "{next:#}");
+    assert_eq!(next["output"][0]["content"][0]["text"], "3: and more", "{next:#}");
+    let path = format!("/v1/responses/{}", id_of(&next["id"]));
+    let (_, again) = client.ask(Method::GET, &path, None).await;
+    assert_eq!((&again["output"], &again["previous_response_id"]), (&next["output"], &Value::Null), "{again:#}");
+    service.kill().await;
+}
+
+#[tokio::test]
+async fn question_of_another_run_is_answered_by_its_id_where_the_token_may_answer_runs() {
+    let model = TalkingModel::start().await;
+    let mut service = model.service(None);
+    service.start().await;
+    let client = ChatClient::of(&service);
+    let run_of = async |instruction: &str, state: &str| {
+        let task = json!({
+            "tenant_id": "ann", "name": "Seats", "output": null, "trigger": { "type": "schedule", "cron": "0 0 1 1 *" },
+            "action": { "instruction": instruction },
+        });
+        let (_, made) = client.ask(Method::POST, "/v1/tasks", Some(task)).await;
+        let path = format!("/v1/tasks/{}/run", id_of(&made["id"]));
+        let (_, run) = client.ask(Method::POST, &path, Some(json!({}))).await;
+        client.until_run(&id_of(&run["id"]), state).await
+    };
+    let asks = run_of("ask me", "waiting_for_input").await;
+    let input = id_of(&asks["inputs"][0]["id"]);
+    let (_, first) = client.say("hello", None).await;
+    let id = id_of(&first["conversation_id"]);
+
+    // a token that may only talk, and another tenant, answer nothing by it: what they say is a message like any other
+    let answer = format!("{input}: aisle");
+    let wish = json!({ "name": "widget", "tenant_id": "ann", "scopes": ["runs:write"] });
+    let (status, token) = client.ask(Method::POST, "/v1/tokens", Some(wish)).await;
+    assert_eq!(status, 201, "{token}");
+    let request = client.http.post(format!("{}/v1/chat", client.url)).bearer_auth(id_of(&token["token"]));
+    let (_, said) = answer_of(request.json(&json!({ "message": answer, "conversation_id": id }))).await;
+    assert_eq!(said["response"], format!("3: {answer}"), "{said:#}");
+    let (_, of_bob) = client.say_as("bob", "hello").await;
+    let body = json!({ "tenant_id": "bob", "message": answer, "conversation_id": of_bob["conversation_id"] });
+    let (_, said) = client.ask(Method::POST, "/v1/chat", Some(body)).await;
+    assert_eq!(said["response"], format!("3: {answer}"), "{said:#}");
+
+    // what does not fit is asked back
+    let (status, back) = client.say(&format!("{input}: roof"), Some(&id)).await;
+    assert_eq!((status, &back["run_id"], &back["state"]), (200, &asks["id"], &json!("waiting_for_input")), "{back:#}");
+    assert!(back["asked_back"].as_str().expect("words").contains("Window or aisle?"), "{back:#}");
+    let (status, answered) = client.say(&answer, Some(&id)).await;
+    assert_eq!((status, &answered["run_id"], &answered["state"]), (200, &asks["id"], &json!("succeeded")));
+    assert!(answered["response"].as_str().unwrap().contains("aisle"), "{answered:#}");
+    assert_eq!(answered["conversation_id"], json!(id));
+
+    // a call of another run is not decided here
+    let holds = run_of("hold one", "pending_approval").await;
+    let (_, said) = client.say(&format!("{}: yes", id_of(&holds["approvals"][0]["id"])), Some(&id)).await;
+    assert_ne!(said["run_id"], holds["id"], "{said:#}");
+    client.until_run(&id_of(&holds["id"]), "pending_approval").await;
+    assert_eq!(model.held(), [] as [&str; 0]);
+    service.kill().await;
+}

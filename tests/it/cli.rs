@@ -15,6 +15,7 @@ mod facts;
 mod help;
 mod memory;
 mod notify;
+mod operating;
 mod readme;
 mod refusals;
 mod registry;

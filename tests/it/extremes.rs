@@ -11,15 +11,26 @@ use reveille::base::clock::{Clock, machine_now, to_delta};
 use reveille::config::{Config, Environment, keys};
 use toml::{Table, Value};
 
-/// One of each table that has no default.
+/// One of each table that has no default, and an entry of each list of tables.
 const BASE: &str = "
     [llm.models.main]
     provider = \"openai\"
     model = \"m\"
+    [[tools]]
+    name = \"send_note\"
+    description = \"Send a note.\"
+    category = \"read\"
+    consequence = \"low\"
+    [tools.http]
+    method = \"POST\"
+    url = \"https://notes.example.org/notes\"
     [[agents]]
     name = \"helper\"
     description = \"Helps.\"
     instruction = \"Help.\"
+    [[agents.fields]]
+    name = \"city\"
+    type = \"string\"
 ";
 
 /// The keys, with the names of [`BASE`] where the operator gives one.
@@ -28,9 +39,7 @@ fn paths() -> Vec<Vec<String>> {
         keys::ANY => "main".to_owned(),
         part => part.to_owned(),
     };
-    // entries of lists are tried where the list has one
-    let tried = |key: &&String| !key.contains("[]") || key.starts_with("agents.");
-    keys::all().iter().filter(tried).map(|key| key.split('.').map(name).collect()).collect()
+    keys::all().iter().map(|key| key.split('.').map(name).collect()).collect()
 }
 
 fn extreme() -> impl Strategy<Value = Value> {
@@ -48,9 +57,11 @@ fn extreme() -> impl Strategy<Value = Value> {
 fn put(table: &mut Table, path: &[String], value: &Value) {
     match path {
         [key] => drop(table.insert(key.clone(), value.clone())),
-        [list, each, key] if each == "[]" => {
+        [list, each, rest @ ..] if each == "[]" => {
             let entry = table.get_mut(list).and_then(Value::as_array_mut).and_then(|list| list.first_mut());
-            entry.and_then(Value::as_table_mut).map(|entry| entry.insert(key.clone(), value.clone()));
+            if let Some(entry) = entry.and_then(Value::as_table_mut) {
+                put(entry, rest, value);
+            }
         }
         [key, rest @ ..] => {
             let below = table.entry(key.clone()).or_insert_with(|| Value::Table(Table::new()));
@@ -79,6 +90,34 @@ fn compute(config: &Config) {
     }
 }
 
+/// Computes the numbers of tools, which their builders judge.
+fn compute_of_tools(config: &Config) {
+    for policy in config.all_tool_policies().values() {
+        let next = |limit, number| policy.retry.next_limit(limit) + policy.retry.wait(number);
+        let longest = (0..=policy.retry.max_retries).fold(Duration::from_secs(300), next);
+        let _ = machine_now() + to_delta(longest);
+    }
+    for seconds in config.tools.iter().filter_map(|tool| tool.timeout_seconds) {
+        let _ = machine_now() + to_delta(Duration::from_secs(seconds));
+    }
+}
+
+/// An entry that a list lacks in [`BASE`] would leave the keys of the list untried.
+#[test]
+fn every_key_is_put_where_the_configuration_reads_it() {
+    let base: Table = BASE.parse().unwrap();
+    let is_left_out = |path: &&Vec<String>| {
+        let mut file = base.clone();
+        put(&mut file, path, &Value::from("\u{1}"));
+        file == base
+    };
+    let paths = paths();
+    assert_eq!(paths.iter().find(is_left_out), None);
+    for list in ["tools", "agents"] {
+        assert!(paths.iter().any(|path| path[0] == list && path[1] == "[]" && path.len() > 3), "{list}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 1_500,
@@ -96,8 +135,8 @@ proptest! {
             Ok(loaded) => compute(&loaded.config),
             Err(error) => {
                 let (said, key) = (error.to_string(), path.last().unwrap());
-                let near = &path[..path.len().saturating_sub(1)];
-                prop_assert!(said.contains(key.as_str()) || said.contains(&near.join(".")), "{text}\n{said}");
+                let near = path[..path.len().saturating_sub(1)].join(".").replace("[]", "0");
+                prop_assert!(said.contains(key.as_str()) || said.contains(&near), "{text}\n{said}");
             }
         }
     }
@@ -112,8 +151,9 @@ proptest! {
             compute(&loaded.config);
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             let _entered = runtime.enter();
-            if let Err(faults) = validate(&loaded.config, Path::new("/nowhere"), &Clock::system(), AppAdditions::default()) {
-                prop_assert!(!faults.is_empty());
+            match validate(&loaded.config, Path::new("/nowhere"), &Clock::system(), AppAdditions::default()) {
+                Ok(_) => compute_of_tools(&loaded.config),
+                Err(faults) => prop_assert!(!faults.is_empty()),
             }
         }
     }

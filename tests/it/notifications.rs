@@ -37,6 +37,7 @@ fn words() -> RenderedMessage {
         link: None,
         thread: None,
         event: "run.finished",
+        asks: false,
         data: serde_json::json!({ "id": "r1", "output": "Grüße!" }),
     }
 }

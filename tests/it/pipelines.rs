@@ -3,6 +3,7 @@
 
 mod appends;
 mod asking;
+mod configured;
 mod counts;
 mod dry_run;
 pub mod harness;

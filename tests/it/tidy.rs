@@ -42,13 +42,12 @@ const OWNERS: [&str; 7] = [
 
 /// Files with a static that holds state, of which each says why the process has one; those of phrases, flags, pages
 /// and patterns are constants.
-const STATICS: [&str; 11] = [
+const STATICS: [&str; 10] = [
     "src/agent/verify/checks.rs",
     "src/cli/typed.rs",
     "src/http/pages/render.rs",
     "src/base/id.rs",
     "src/base/failpoint.rs",
-    "src/store/db/connections.rs",
     "src/base/template/meter.rs",
     "src/base/threads.rs",
     "src/domain/trigger/cron.rs",

@@ -148,6 +148,82 @@ async fn run_of_an_agent_is_a_trace_of_its_calls_with_what_they_came_to() {
 }
 
 #[tokio::test]
+async fn conversation_of_a_message_is_on_all_spans_of_its_run() {
+    let (model, collector) = (ModelServer::start::<OpenAiFormat>().await, Collector::start().await);
+    let mut service = service_of(&model, &format!("http://{}", collector.address), "");
+    service.start().await;
+    let message = json!({ "tenant_id": "ann", "message": "Say what time it is." });
+    let answer = Api::of(&service).post("/v1/chat", &message).await;
+    assert_eq!(answer["state"], "succeeded", "{answer}");
+    assert!(service.terminate().await.success());
+    let (run, conversation) = (&answer["run_id"], &answer["conversation_id"]);
+    assert!(conversation.is_string() && run != conversation, "{answer}");
+    let spans = collector.spans();
+    assert!(spans.len() > 1 && attribute(&spans[0], "reveille.run_id") == *run, "{spans:?}");
+    assert!(spans.iter().all(|span| attribute(span, "gen_ai.conversation.id") == *conversation), "{spans:?}");
+    let trace = run.as_str().unwrap().replace('-', "");
+    assert!(spans.iter().all(|span| hex::encode(&span.trace_id) == trace), "the run names its trace");
+}
+
+#[tokio::test]
+async fn agent_that_was_called_has_the_chain_of_calls_on_its_span() {
+    let collector = Collector::start().await;
+    let mut service = Service::new().with_config(&format!(
+        "[llm.models.main]\nprovider = \"scripted\"\nscenario = \"scenario.toml\"\n\
+         [telemetry]\notlp_endpoint = \"http://{}\"\n{AGENTS}",
+        collector.address
+    ));
+    std::fs::write(service.dir.path().join("scenario.toml"), EVENING).expect("write the scenario");
+    service.start().await;
+    let mut task = agent_task();
+    task["action"]["config"] = json!({ "tools": ["Evening"] });
+    run_now(&Api::of(&service), &task).await;
+    assert!(service.terminate().await.success());
+    let spans = collector.spans();
+    let chain = |agent: &str| {
+        let span = spans.iter().find(|span| span.name == format!("invoke_agent {agent}"));
+        attribute(span.unwrap_or_else(|| panic!("no {agent}: {:?}", names(&spans))), "reveille.delegation_chain")
+    };
+    assert_eq!([chain("Evening"), chain("BookTable")], [json!("Evening"), json!("Evening > BookTable")]);
+    assert_eq!(chain("orchestrator"), Value::Null, "nobody has called it");
+}
+
+/// An agent that calls another one.
+const AGENTS: &str = r#"
+[[agents]]
+name = "Evening"
+description = "Plan an evening."
+instruction = "You plan."
+tools = ["BookTable"]
+[[agents]]
+name = "BookTable"
+description = "Book a table."
+instruction = "You book."
+tools = []
+"#;
+const EVENING: &str = r#"
+[[steps]]
+when = "[Agent Call] BookTable"
+text = "Table 7."
+[[steps]]
+when = "[Agent Call] Evening"
+turn = 1
+[[steps.calls]]
+tool = "BookTable"
+arguments = {}
+[[steps]]
+when = "[Agent Call] Evening"
+text = "Dinner at 7."
+[[steps]]
+turn = 1
+[[steps.calls]]
+tool = "Evening"
+arguments = {}
+[[steps]]
+text = "All is planned."
+"#;
+
+#[tokio::test]
 async fn model_that_answers_is_on_the_spans_of_every_wire() {
     for (spans, _) in [traced_on::<AnthropicFormat>("").await, traced_on::<ResponsesFormat>("").await] {
         for chat in [1, 3] {

@@ -13,10 +13,10 @@ use crate::agent::calls::pending_call::PendingCall;
 use crate::agent::calls::shown::FetchedOutput;
 use crate::agent::checkpoint::transcript_slice::TranscriptSlice;
 use crate::agent::configured::agent_tool::AgentTool;
-use crate::agent::consent::input::SCHEMA_CHANGED;
 use crate::agent::{AgentOverrides, AgentRequest, AgentResponse, FROM_AGENT, StreamSink, Suspension, UncountedSlot};
 use crate::base::metrics::trace;
 use crate::domain::run::delegation::{MOST_CALLS, MOST_DEEP};
+use crate::domain::run::outcome::SCHEMA_CHANGED;
 use crate::domain::run::{
     Delegation, RunError, RunFault, ToolAttribution, ToolCall, TranscriptEntry, TranscriptMessage, Usage,
 };
@@ -48,7 +48,7 @@ impl ToolRunner<'_> {
         let Some(store) = self.incoming.store.delegated(delegation.clone()) else { return failed(count_error()) };
         let limit = agent.time_limit(self.agent.settings.agent_limit());
         let request = self.request(turn, call, agent, (delegation, store));
-        let span = trace::invoke_agent(&call.name);
+        let span = trace::invoke_agent(&call.name, request.chain());
         let answer = tokio::select! {
             biased;
             answer = self.run_agent(&request).instrument(span.clone()) => answer,
@@ -127,6 +127,7 @@ impl ToolRunner<'_> {
             },
             first_turn: turn.number,
             timezone: caller.timezone,
+            locale: caller.locale.clone(),
             channel: None,
             agent: Some(agent.calling.clone()),
             skills: agent.configured.skills.clone(),

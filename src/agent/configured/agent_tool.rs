@@ -1,6 +1,8 @@
 //! A configured agent as a tool: its fields are the parameters, and a call of it is a message to the agent.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -13,7 +15,8 @@ use crate::base::invalid::did_you_mean;
 use crate::base::json::length::is_longer_than;
 use crate::base::template::untrusted::fenced;
 use crate::domain::approval::{Category, Consequence, InputForm};
-use crate::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolFailure, ToolOutput, ToolSource};
+use crate::ports::tool::registry::Registered;
+use crate::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolFailure, ToolOutput, ToolRegistry, ToolSource};
 
 /// Longest arguments of a call, in bytes as JSON.
 const MOST_ARGUMENTS: usize = 256 * 1_024;
@@ -28,6 +31,54 @@ pub struct AgentTool {
     pub calling: CallingAgent,
     definition: Definition,
     rules: FieldRules,
+}
+
+/// The agents of `[[agents]]` as steps of pipelines call them, each compiled once.
+#[derive(Default)]
+pub struct StepAgents {
+    configured: Vec<Configured>,
+    compiled: BTreeMap<String, StepAgent>,
+}
+
+impl StepAgents {
+    /// These agents. Those with faults that [`Configured::check_fields`] finds can't be called.
+    pub fn new(configured: Vec<Configured>) -> StepAgents {
+        let compiled = configured.iter().filter_map(|agent| Some((agent.name.clone(), StepAgent::new(agent)?)));
+        StepAgents { compiled: compiled.collect(), configured }
+    }
+
+    /// All of them as they are configured, in order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Configured> {
+        self.configured.iter()
+    }
+
+    /// The agent of this name, if it can be called.
+    pub fn get(&self, name: &str) -> Option<&StepAgent> {
+        self.compiled.get(name)
+    }
+
+    /// Names of those that steps alone may call. No tool has them.
+    pub fn hidden_names(&self) -> impl Iterator<Item = &str> {
+        self.configured.iter().filter(|agent| !agent.expose_as_tool).map(|agent| agent.name.as_str())
+    }
+}
+
+/// A configured agent as steps of pipelines call it, whether or not other agents may. Cheap to clone.
+#[derive(Clone)]
+pub struct StepAgent {
+    /// The agent.
+    pub agent: Arc<AgentTool>,
+    /// The agent as a tool, as its calls are judged.
+    pub tool: Arc<Registered>,
+}
+
+impl StepAgent {
+    fn new(configured: &Configured) -> Option<StepAgent> {
+        let agent = Arc::new(AgentTool::new(configured));
+        let alone = ToolRegistry::new(vec![Arc::clone(&agent) as Arc<dyn Tool>]).ok()?;
+        let tool = alone.find(&configured.name).cloned()?;
+        Some(StepAgent { agent, tool })
+    }
 }
 
 impl AgentTool {
@@ -74,14 +125,23 @@ impl AgentTool {
 
     /// The message to the agent, whose arguments are whole.
     pub fn message(&self, arguments: &Value) -> String {
-        let values = Value::Object(self.rules.values(arguments));
         let mut text = format!("[Agent Call] {}", self.name());
         if let Some(instruction) = arguments[TASK_INSTRUCTION].as_str().filter(|text| !text.trim().is_empty()) {
             let _ = write!(text, "\n{instruction}");
         }
-        match values.as_object().is_some_and(Map::is_empty) {
+        self.with_fields(text, arguments)
+    }
+
+    /// The message of a step to the agent, whose arguments are whole: the instruction, and the fields.
+    pub fn step_message(&self, arguments: &Value) -> String {
+        self.with_fields(arguments[TASK_INSTRUCTION].as_str().unwrap_or_default().to_owned(), arguments)
+    }
+
+    fn with_fields(&self, text: String, arguments: &Value) -> String {
+        let values = self.rules.values(arguments);
+        match values.is_empty() {
             true => text,
-            false => format!("{text}\n\nFields:\n{}", fenced("fields", &values.to_string())),
+            false => format!("{text}\n\nFields:\n{}", fenced("fields", &Value::Object(values).to_string())),
         }
     }
 }
@@ -229,5 +289,7 @@ mod tests {
         assert!(message.starts_with("[Agent Call] BookTable\nquiet\n\nFields:\n<untrusted-"), "{message}");
         assert!(message.contains(r#"{"party":4}"#), "{message}");
         assert_eq!(agent(json!({ "fields": [] })).message(&json!({})), "[Agent Call] BookTable");
+        let of_step = tool.step_message(&json!({ "party": "4", "task_instruction": "quiet" }));
+        assert_eq!(of_step, message.replacen("[Agent Call] BookTable\n", "", 1));
     }
 }

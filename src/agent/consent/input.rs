@@ -10,12 +10,10 @@ use crate::domain::approval::{
     Approval, ApprovalChoice, ApprovalStatus, Begun, Category, Consequence, INPUT_EXPIRED, InputForm, OpenQuestion,
     Proposal, QuestionKind,
 };
+use crate::domain::run::outcome::SCHEMA_CHANGED;
 use crate::domain::run::{RunError, ToolCall};
 use crate::ports::tool::ToolError;
 use crate::ports::tool::registry::Registered;
-
-/// The code of a run whose agent takes other fields than when a person was asked for them.
-pub const SCHEMA_CHANGED: &str = "schema_changed";
 
 /// Result of the check for missing arguments.
 pub enum InputVerdict {
@@ -104,6 +102,7 @@ impl Consent<'_> {
             allow_modification: true,
             source: self.asking.source.to_owned(),
             delegation_chain: self.chain.to_vec(),
+            step: self.step.map(str::to_owned),
             on_expiry: settings.on_expiry,
             approvers: 1,
             excluded_approver: None,

@@ -27,7 +27,7 @@ pub fn reminder(entries: &[TranscriptEntry], every: u32) -> Option<TranscriptMes
         "[Refocus] {rounds} rounds of calls are done. Keep to the task in the last message that you were sent. What you have decided \
          and what came of your calls, the latest at the end:\n{so_far}\nDo what is missing, or answer if nothing is."
     );
-    Some(TranscriptMessage::user(text))
+    Some(TranscriptMessage::aside(text))
 }
 
 fn makes_calls(message: &TranscriptMessage) -> bool {

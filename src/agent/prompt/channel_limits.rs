@@ -7,6 +7,8 @@ pub struct ChannelLimits {
     pub name: String,
     /// `plain`, `markdown`, `html`, …
     pub supported_formats: Vec<String>,
+    /// Markdown is shown as such, whether the channel carries it or turns it into its own marks.
+    pub renders_markdown: bool,
     /// In characters.
     pub max_response_length: Option<usize>,
 }
@@ -14,6 +16,11 @@ pub struct ChannelLimits {
 impl ChannelLimits {
     /// Those of a chat, whose answer goes back to who asks.
     pub fn chat() -> ChannelLimits {
-        ChannelLimits { name: "chat".into(), supported_formats: vec!["markdown".into()], max_response_length: None }
+        ChannelLimits {
+            name: "chat".into(),
+            supported_formats: vec!["markdown".into()],
+            renders_markdown: true,
+            max_response_length: None,
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use regex::{Regex, RegexSet};
 
 use crate::agent::verify::severity::Severity;
-use crate::agent::verify::{AnswerToVerify, ToolEvidence};
+use crate::agent::verify::{AnswerToVerify, ToolEvidence, csv};
 
 /// A built-in verifier.
 #[derive(Clone, Copy)]
@@ -18,20 +18,21 @@ pub(super) struct AnswerCheck {
 }
 
 /// All of them, in the order of their names.
-pub(super) fn all() -> [AnswerCheck; 7] {
+pub(super) fn all() -> [AnswerCheck; 8] {
     [
         AnswerCheck { name: "A-0001", severity: Severity::Warning, find: misattributed },
         AnswerCheck { name: "C-0001", severity: Severity::Off, find: uncited },
         AnswerCheck { name: "I-0001", severity: Severity::Warning, find: too_long },
         AnswerCheck { name: "I-0002", severity: Severity::Warning, find: marked_up },
+        AnswerCheck { name: "I-0003", severity: Severity::Warning, find: broken_csv },
         AnswerCheck { name: "R-0001", severity: Severity::Flag, find: secret },
         AnswerCheck { name: "R-0002", severity: Severity::Off, find: personal_data },
         AnswerCheck { name: "U-0001", severity: Severity::Warning, find: unhedged },
     ]
 }
 
-/// Formats that carry the marks of Markdown.
-const MARKED: [&str; 2] = ["markdown", "html"];
+/// The word for CSV in a channel's formats.
+const CSV: &str = "csv";
 
 /// A pattern of this file.
 fn pattern(text: &str) -> Regex {
@@ -122,9 +123,19 @@ fn marked_up(answer: &AnswerToVerify) -> Option<String> {
         pattern(r"(?m)^\s{0,3}(?:#{1,6} |```|\|.*\|\s*$)|\*\*[^*\s][^*]*\*\*|\[[^\]\n]+\]\(https?://")
     });
     let channel = answer.channel.as_ref().filter(|channel| !channel.supported_formats.is_empty())?;
-    let carries = channel.supported_formats.iter().any(|format| MARKED.contains(&format.as_str()));
-    (!carries && MARKS.is_match(&answer.text))
+    (!channel.renders_markdown && MARKS.is_match(&answer.text))
         .then(|| format!("the answer has the marks of Markdown, and {} shows them as they stand", channel.name))
+}
+
+/// The answer is meant as CSV, and is none: its channel carries nothing else, or it looks like rows.
+fn broken_csv(answer: &AnswerToVerify) -> Option<String> {
+    let channel = answer.channel.as_ref()?;
+    let is_meant = match channel.supported_formats.as_slice() {
+        [only] => only == CSV,
+        formats => formats.iter().any(|format| format == CSV) && csv::is_meant(&answer.text),
+    };
+    let fault = if is_meant { csv::fault(&answer.text) } else { None };
+    fault.map(|fault| format!("the answer for {} is not CSV: {fault}", channel.name))
 }
 
 /// The answer has what looks like a secret. Those that the run has used are taken out of it in any case.
@@ -217,8 +228,17 @@ mod tests {
     }
 
     fn sms() -> Option<ChannelLimits> {
-        let supported_formats = vec!["plain".into()];
-        Some(ChannelLimits { name: "sms".into(), supported_formats, max_response_length: Some(10) })
+        Some(ChannelLimits { max_response_length: Some(10), ..limits("sms", &["plain"]) })
+    }
+
+    /// Limits of a channel that shows Markdown only where it carries that.
+    fn limits(name: &str, formats: &[&str]) -> ChannelLimits {
+        ChannelLimits {
+            name: name.into(),
+            supported_formats: formats.iter().map(|format| (*format).to_owned()).collect(),
+            renders_markdown: formats.contains(&"markdown"),
+            max_response_length: None,
+        }
     }
 
     #[test]
@@ -281,19 +301,40 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_found_where_the_channel_does_not_carry_them() {
-        let at = |text: &str, formats: &[&str]| {
-            let supported_formats = formats.iter().map(|format| format.to_string()).collect();
-            let channel = Some(ChannelLimits { name: "x".into(), supported_formats, max_response_length: None });
-            marked_up(&AnswerToVerify { channel, ..answer(text) }).is_some()
+    fn marks_are_found_where_the_channel_does_not_render_them() {
+        let found = |text: &str, channel: ChannelLimits| {
+            marked_up(&AnswerToVerify { channel: Some(channel), ..answer(text) }).is_some()
         };
+        let at = |text: &str, formats: &[&str]| found(text, limits("x", formats));
+        let slack = || ChannelLimits { renders_markdown: true, ..limits("slack", &["mrkdwn"]) };
         for marked in ["# Mail\nNone.", "It is **late**.", "See [here](https://a.b).", "```\nx\n```", "| a | b |"] {
             assert!(at(marked, &["plain"]), "{marked}");
             assert!(!at(marked, &["plain", "markdown"]) && !at(marked, &[]), "{marked}");
+            assert!(!found(marked, slack()), "it is turned into the channel's own marks: {marked}");
         }
         for plain in ["2 ** 3 ** 4", "#1 of 3", "[1] a", "a | b"] {
             assert!(!at(plain, &["plain"]), "{plain}");
         }
+    }
+
+    #[test]
+    fn csv_is_looked_at_where_it_is_meant() {
+        let found = |text: &str, formats: &[&str]| {
+            broken_csv(&AnswerToVerify { channel: Some(limits("webhook", formats)), ..answer(text) })
+        };
+        let alone: &[&str] = &["csv"];
+        let among: &[&str] = &["plain", "markdown", "csv"];
+        let (sound, broken) = ("name,price\nTea,3\nMilk,1", "name,price\nTea,3\nMilk,1,50");
+        let told = "the answer for webhook is not CSV: line 3 has 3 fields, and the first row has 2";
+        for formats in [alone, among] {
+            assert_eq!(found(sound, formats), None);
+            assert_eq!(found(broken, formats).as_deref(), Some(told));
+        }
+        let prose = "Tea is at 3, milk at 1.\nBoth were dearer, they say, in May.";
+        assert!(found(prose, alone).is_some(), "nothing else is carried");
+        assert_eq!(found(prose, among), None, "a text is carried as well");
+        assert_eq!(found(broken, &["plain"]), None, "nobody asked for CSV");
+        assert_eq!(broken_csv(&answer(broken)), None, "no channel");
     }
 
     #[test]

@@ -20,8 +20,10 @@ pub const CONTENT_BYTES: usize = 4_096;
 pub const RUN_ID: &str = "reveille.run_id";
 /// The field of a root that says whether the run was executed before; it is not exported.
 pub const IS_FIRST: &str = "reveille.is_first";
-/// The field that all spans of a run have: its id.
+/// The field that all spans of a run have: the conversation that it is a message of, else the run itself.
 pub const CONVERSATION_ID: &str = "gen_ai.conversation.id";
+/// Between the agents of a chain.
+const CALLS: &str = " > ";
 /// The field with the name of the span; it is not exported.
 pub const NAME: &str = "otel.name";
 /// The field that says why something failed. A span that has it has failed.
@@ -41,6 +43,8 @@ pub const RESULT: &str = "gen_ai.tool.call.result";
 pub struct TracedRun<'r> {
     /// The run.
     pub id: Uuid,
+    /// The conversation that it is a message of.
+    pub conversation_id: Option<Uuid>,
     /// Its task; `None`: it has none.
     pub task_id: Option<Uuid>,
     /// The tenant that owns it.
@@ -50,6 +54,11 @@ pub struct TracedRun<'r> {
 }
 
 impl TracedRun<'_> {
+    /// The conversation that all its spans name.
+    fn conversation(&self) -> Uuid {
+        self.conversation_id.unwrap_or(self.id)
+    }
+
     /// The span of an agent that is the whole of the run.
     pub fn invoke_agent(&self, agent: &str) -> Span {
         info_span!(
@@ -57,7 +66,7 @@ impl TracedRun<'_> {
             otel.name = %format_args!("invoke_agent {agent}"),
             gen_ai.operation.name = "invoke_agent",
             gen_ai.agent.name = agent,
-            gen_ai.conversation.id = %self.id,
+            gen_ai.conversation.id = %self.conversation(),
             gen_ai.input.messages = Empty,
             gen_ai.output.messages = Empty,
             reveille.run_id = %self.id,
@@ -75,7 +84,7 @@ impl TracedRun<'_> {
             otel.name = %format_args!("invoke_workflow {name}"),
             gen_ai.operation.name = "invoke_workflow",
             gen_ai.workflow.name = name,
-            gen_ai.conversation.id = %self.id,
+            gen_ai.conversation.id = %self.conversation(),
             reveille.run_id = %self.id,
             reveille.task_id = self.task_id.map(display),
             reveille.tenant_id = self.tenant,
@@ -85,13 +94,15 @@ impl TracedRun<'_> {
     }
 }
 
-/// The span of an agent that is a part of something else.
-pub fn invoke_agent(agent: &str) -> Span {
+/// The span of an agent that is a part of something else; `chain`: the agents that were called, outermost first, this one last, or
+/// none where a step of a pipeline is the agent.
+pub fn invoke_agent(agent: &str, chain: &[String]) -> Span {
     info_span!(
         target: SPANS, "invoke_agent",
         otel.name = %format_args!("invoke_agent {agent}"),
         gen_ai.operation.name = "invoke_agent",
         gen_ai.agent.name = agent,
+        reveille.delegation_chain = (!chain.is_empty()).then(|| chain.join(CALLS)),
         gen_ai.input.messages = Empty,
         gen_ai.output.messages = Empty,
         "error.type" = Empty,

@@ -83,6 +83,20 @@ impl Tree {
         })
     }
 
+    /// The value with everything put in; of an object those fields are left out that name something which is not there.
+    pub fn present(&self, values: &Values) -> Result<Value, TemplateError> {
+        let Tree::Object(fields) = self else { return self.value(values) };
+        let mut present = Map::new();
+        for (key, field) in fields {
+            match field.value(values) {
+                Ok(value) => drop(present.insert(key.clone(), value)),
+                Err(TemplateError::Missing(_)) => {}
+                Err(fault) => return Err(fault),
+            }
+        }
+        Ok(Value::Object(present))
+    }
+
     fn is_literal(&self) -> bool {
         match self {
             Tree::Literal(_) => true,
@@ -120,6 +134,17 @@ mod tests {
         assert_eq!(tree.literal(), None);
         let plain = json!({ "a": ["b", 1] });
         assert_eq!(read(&plain, &mut ValidationErrors::new()).literal(), Some(&plain));
+    }
+
+    #[test]
+    fn fields_that_name_something_which_is_not_there_are_left_out_where_that_is_wanted() {
+        let mut values = Values::default();
+        values.set("event", &json!({ "id": 7 }));
+        let written =
+            json!({ "id": "{{ event.id }}", "zone": "{{ event.zone }}", "list": ["{{ event.zone }}"], "n": 1 });
+        let tree = read(&written, &mut ValidationErrors::new());
+        assert!(matches!(tree.value(&values), Err(TemplateError::Missing(_))));
+        assert_eq!(tree.present(&values).unwrap(), json!({ "id": 7, "n": 1 }));
     }
 
     #[test]

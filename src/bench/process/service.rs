@@ -97,6 +97,11 @@ impl BenchService {
         self.process.id()
     }
 
+    /// The operator, who may do everything for all tenants.
+    pub fn operator(&self) -> &BenchTenant {
+        &self.admin
+    }
+
     /// Ends it in order.
     pub async fn stop(self) -> anyhow::Result<()> {
         self.process.stop().await.map(drop)

@@ -8,6 +8,7 @@ mod oauth;
 mod place;
 mod public_url;
 mod push;
+mod skills;
 mod zones;
 
 use std::collections::BTreeMap;
@@ -112,8 +113,9 @@ async fn run_checks(loaded: &Loaded, ask: bool) -> Vec<Finding> {
     let config = &loaded.config;
     let data_dir = Path::new(&config.server.data_dir);
     let mut findings = vec![Finding::ok("configuration", loaded.origin())];
-    let faults =
-        app::validate(config, data_dir, &Clock::system(), app::AppAdditions::default()).err().unwrap_or_default();
+    let valid = app::validate(config, data_dir, &Clock::system(), app::AppAdditions::default());
+    let names = valid.as_ref().ok().map(|valid| valid.names(config, app::AppAdditions::default()));
+    let faults = valid.err().unwrap_or_default();
     findings.extend(sections(loaded, &faults));
     findings.extend(zones::all(&config.time, machine_now()));
     findings.push(place::data_dir(data_dir));
@@ -128,6 +130,9 @@ async fn run_checks(loaded: &Loaded, ask: bool) -> Vec<Finding> {
         if ask {
             findings.extend(ask::all(loaded).await);
         }
+    }
+    if fine("skills") {
+        findings.extend(skills::all(config, names.as_ref()).await);
     }
     if fine("bus") {
         findings.extend(bus(config).await);

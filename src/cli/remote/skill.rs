@@ -1,10 +1,13 @@
 //! `reveille skill`: skills that agents may use, and whether a folder is one.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use crate::app::{self, AppAdditions, ConfiguredNames};
+use crate::base::clock::Clock;
 use crate::base::unicode_safety::on_one_line;
+use crate::cli::local::setup::ConfigArgs;
 use crate::cli::screen::{cut, text_of};
 use crate::cli::{CliFailure, Client, Screen, ServiceArgs, Tone};
 use crate::config::Environment;
@@ -14,7 +17,7 @@ use crate::ports::skill::{SkillSet, scan};
 #[command(after_help = "\
 Examples:
   reveille skill list               the skills, and the folders of [skills] dir that hold none
-  reveille skill check ./skills     the same of a folder on this machine; needs no service")]
+  reveille skill check ./skills     the same of a folder on this machine, by the tools and models of its configuration; needs no service")]
 pub enum Command {
     /// List the skills that agents may use
     #[command(alias = "ls")]
@@ -34,6 +37,8 @@ pub struct CheckArgs {
     /// A folder whose folders are skills
     #[arg(value_name = "DIR", required = true)]
     dirs: Vec<PathBuf>,
+    #[command(flatten)]
+    config: ConfigArgs,
 }
 
 /// Characters of a description in a row.
@@ -42,9 +47,9 @@ const CELL: usize = 60;
 pub async fn run(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     match command {
         Command::List(args) => list(args, environment, screen).await,
-        Command::Check(args) => {
-            let set = tokio::task::spawn_blocking(move || scan(&args.dirs)).await?;
-            check(&set, screen)
+        Command::Check(CheckArgs { dirs, config }) => {
+            let set = tokio::task::spawn_blocking(move || scan(&dirs)).await?;
+            check(&set, configured_names(&config, environment).as_ref(), screen)
         }
     }
 }
@@ -68,12 +73,24 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
     Ok(screen.table(&["name", "usable", "description", "findings"], rows)?)
 }
 
-fn check(set: &SkillSet, screen: &mut Screen) -> anyhow::Result<()> {
+/// The names of the tools and models that the configuration has; `None`: it is not valid.
+fn configured_names(config: &ConfigArgs, environment: &Environment) -> Option<ConfiguredNames> {
+    let config = config.load(environment).ok()?.config;
+    let (data_dir, added) = (Path::new(&config.server.data_dir), AppAdditions::default());
+    let valid = app::validate(&config, data_dir, &Clock::system(), added).ok()?;
+    Some(valid.names(&config, added))
+}
+
+fn check(set: &SkillSet, names: Option<&ConfiguredNames>, screen: &mut Screen) -> anyhow::Result<()> {
     for skill in &set.skills {
         screen.line(format!("{} {}", screen.tone(Tone::Good, "✓"), skill.document.name))?;
-        for warning in &skill.warnings {
-            screen.line(format!("  {} {}", screen.tone(Tone::Notable, "!"), on_one_line(warning)))?;
+        for finding in names.map_or_else(|| skill.warnings.clone(), |names| names.findings(skill)) {
+            screen.line(format!("  {} {}", screen.tone(Tone::Notable, "!"), on_one_line(&finding)))?;
         }
+    }
+    if names.is_none() {
+        let unjudged = "the configuration is not valid, so names of tools and models in skills are not judged";
+        screen.line(format!("{} {unjudged}", screen.tone(Tone::Notable, "!")))?;
     }
     for unusable in &set.unusable {
         let dir = on_one_line(&unusable.dir.display().to_string());

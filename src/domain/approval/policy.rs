@@ -1,14 +1,14 @@
 //! Whether a call runs by itself or a person is asked first, and why: each rule that had a part in it is named.
 //!
 //! In order: the matrix, the operator's cell of it, whether the call uses a credential that the task does not name, the
-//! operator's rule for the tool, the tenant's, the agent's, the task's. A later one that holds decides otherwise. What
-//! the tool itself demands can't be lowered by any of them.
+//! operator's rule for the tool, the tenant's, the agent's, the task's. A later one that holds decides otherwise, and one
+//! that can't be read or judged asks a person. What the tool itself demands can't be lowered by any of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::base::expr::{Expression, Language, Variables};
@@ -64,39 +64,69 @@ struct CompiledRule {
     tenants: BTreeMap<String, PolicyRules>,
 }
 
-/// The rules of one who may have a say, by tool.
+/// The rules of one who may have a say.
 #[derive(Debug, Default)]
-pub struct PolicyRules(BTreeMap<String, Rule>);
-
-#[derive(Debug)]
-struct Rule {
-    gate: ApprovalLevel,
-    when: Option<(String, Expression)>,
+pub struct PolicyRules {
+    by_tool: BTreeMap<String, Rule>,
+    /// Why it is not known which tools they name: a person is asked about every call.
+    unreadable: Option<String>,
 }
 
-/// The rules of a task, as they stand in `action.config.approvals`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct TaskRules(pub BTreeMap<String, Override>);
+#[derive(Debug)]
+enum Rule {
+    /// The degree of approval, and where it holds; `None`: always.
+    Says(ApprovalLevel, Option<(String, Expression)>),
+    /// Why it can't be read: a person is asked.
+    Unreadable(String),
+}
 
 impl PolicyRules {
-    /// Compiles what was written under `pointer`.
-    pub fn compile(written: &BTreeMap<String, Override>, pointer: &str, faults: &mut ValidationErrors) -> PolicyRules {
-        let language = Language::default();
-        let mut rules = BTreeMap::new();
-        for (tool, Override { gate, when }) in written {
-            let compiled = when.as_ref().map(|text| language.read(text, &VARIABLES).map(|rule| (text.clone(), rule)));
-            match compiled.transpose() {
-                Ok(when) => drop(rules.insert(tool.clone(), Rule { gate: *gate, when })),
-                Err(error) => faults.add(format!("{pointer}/{}/when", escape(tool)), error.to_string()),
+    /// Reads and compiles rules by tool, as they are written as JSON under `pointer`. One that can't be read asks a person.
+    pub fn read(written: &Value, pointer: &str, faults: &mut ValidationErrors) -> PolicyRules {
+        let Some(by_tool) = faults.read::<BTreeMap<String, Value>>(written, pointer) else {
+            return PolicyRules::unreadable(last_fault(faults));
+        };
+        let (mut sound, mut unreadable) = (BTreeMap::new(), Vec::new());
+        for (tool, value) in by_tool {
+            match faults.read::<Override>(&value, &format!("{pointer}/{}", escape(&tool))) {
+                Some(rule) => drop(sound.insert(tool, rule)),
+                None => unreadable.push((tool, Rule::Unreadable(last_fault(faults)))),
             }
         }
-        PolicyRules(rules)
+        let mut rules = PolicyRules::compile(&sound, pointer, faults);
+        rules.by_tool.extend(unreadable);
+        rules
     }
 
-    /// The tools that there are rules for.
-    pub fn tools(&self) -> impl Iterator<Item = &str> {
-        self.0.keys().map(String::as_str)
+    /// Compiles what was written under `pointer`. A rule that is at fault asks a person.
+    pub fn compile(written: &BTreeMap<String, Override>, pointer: &str, faults: &mut ValidationErrors) -> PolicyRules {
+        let mut language: Option<Language> = None;
+        let mut by_tool = BTreeMap::new();
+        for (tool, Override { gate, when }) in written {
+            let rule = match when {
+                None => Rule::Says(*gate, None),
+                Some(text) => match language.get_or_insert_default().read(text, &VARIABLES) {
+                    Ok(when) => Rule::Says(*gate, Some((text.clone(), when))),
+                    Err(error) => {
+                        faults.add(format!("{pointer}/{}/when", escape(tool)), error.to_string());
+                        Rule::Unreadable(last_fault(faults))
+                    }
+                },
+            };
+            by_tool.insert(tool.clone(), rule);
+        }
+        PolicyRules { by_tool, unreadable: None }
     }
+
+    /// Rules of which nothing can be read, and why: a person is asked about every call.
+    pub fn unreadable(why: impl Into<String>) -> PolicyRules {
+        PolicyRules { by_tool: BTreeMap::new(), unreadable: Some(why.into()) }
+    }
+}
+
+/// The sentence of the fault that was found last.
+fn last_fault(faults: &ValidationErrors) -> String {
+    faults.0.last().map(|fault| fault.message.clone()).unwrap_or_default()
 }
 
 impl Policy {
@@ -124,10 +154,10 @@ impl Policy {
     pub fn may_let_through(&self, tool: &str, category: Category, consequence: Consequence) -> bool {
         let CompiledRule { settings, tools, tenants } = &*self.0;
         let cell = settings.cell(category, consequence).unwrap_or_else(|| approval_level(category, consequence, false));
-        let rule_of = |rules: &PolicyRules, before: bool| match rules.0.get(tool) {
-            Some(Rule { gate: ApprovalLevel::Auto, .. }) => true,
-            Some(Rule { gate: ApprovalLevel::Confirm, when: None }) => false,
-            Some(Rule { gate: ApprovalLevel::Confirm, when: Some(_) }) | None => before,
+        let rule_of = |rules: &PolicyRules, before: bool| match rules.by_tool.get(tool) {
+            Some(Rule::Says(ApprovalLevel::Auto, _)) => true,
+            Some(Rule::Says(ApprovalLevel::Confirm, None) | Rule::Unreadable(_)) => false,
+            Some(Rule::Says(ApprovalLevel::Confirm, Some(_))) | None => before,
         };
         let for_all = rule_of(tools, cell == ApprovalLevel::Auto);
         for_all || tenants.values().any(|rules| rule_of(rules, for_all))
@@ -137,8 +167,7 @@ impl Policy {
     pub fn steps(&self, act: &PolicyAct, more: &[(RuleBy, &PolicyRules)]) -> u64 {
         let own = [Some(&self.0.tools), self.0.tenants.get(act.tenant)].into_iter().flatten();
         let all = own.chain(more.iter().map(|(_, rules)| *rules));
-        let conditions: Vec<&Expression> =
-            all.filter_map(|rules| rules.0.get(act.tool)?.when.as_ref()).map(|(_, when)| when).collect();
+        let conditions: Vec<&Expression> = all.filter_map(|rules| rules.by_tool.get(act.tool)?.condition()).collect();
         if conditions.is_empty() {
             return 0;
         }
@@ -170,26 +199,34 @@ impl Policy {
         let tenant = self.0.tenants.get(act.tenant).map(|rules| (RuleBy::Tenant, rules));
         let said = std::iter::once(operator).chain(tenant).chain(more.iter().copied());
         for (by, rules) in said {
-            let Some(rule) = rules.0.get(act.tool) else { continue };
-            let (who, word, tool) = (by.name(), rule.gate.as_str(), act.tool);
-            match rule.holds(act) {
-                Ok(true) => {
-                    gate = rule.gate;
-                    reason_codes.push(ReasonCode::Rule { by, gate });
-                    reasons.push(match &rule.when {
-                        Some((text, _)) => format!("{who} says {word} for `{tool}` where {text}"),
-                        None => format!("{who} says {word} for `{tool}`"),
-                    });
+            let (who, tool) = (by.name(), act.tool);
+            // a rule that can't be read or judged never lets anything through
+            let unjudged = match (&rules.unreadable, rules.by_tool.get(tool)) {
+                (Some(fault), _) => format!("the rules of {who} can't be read, so a person is asked: {fault}"),
+                (None, None) => continue,
+                (None, Some(Rule::Unreadable(fault))) => {
+                    format!("the rule of {who} for `{tool}` can't be read, so a person is asked: {fault}")
                 }
-                Ok(false) => {}
-                // a rule that can't be judged never lets anything through
-                Err(fault) => {
-                    gate = ApprovalLevel::Confirm;
-                    reason_codes.push(ReasonCode::Unjudged);
-                    reasons
-                        .push(format!("the rule of {who} for `{tool}` can't be judged, so a person is asked: {fault}"));
-                }
-            }
+                (None, Some(Rule::Says(level, when))) => match holds(when.as_ref(), act) {
+                    Ok(true) => {
+                        gate = *level;
+                        reason_codes.push(ReasonCode::Rule { by, gate });
+                        let word = gate.as_str();
+                        reasons.push(match when {
+                            Some((text, _)) => format!("{who} says {word} for `{tool}` where {text}"),
+                            None => format!("{who} says {word} for `{tool}`"),
+                        });
+                        continue;
+                    }
+                    Ok(false) => continue,
+                    Err(fault) => {
+                        format!("the rule of {who} for `{tool}` can't be judged, so a person is asked: {fault}")
+                    }
+                },
+            };
+            gate = ApprovalLevel::Confirm;
+            reason_codes.push(ReasonCode::Unjudged);
+            reasons.push(unjudged);
         }
         if act.requires_confirmation {
             gate = ApprovalLevel::Confirm;
@@ -201,10 +238,18 @@ impl Policy {
 }
 
 impl Rule {
-    fn holds(&self, act: &PolicyAct) -> Result<bool, String> {
-        let Some((_, when)) = &self.when else { return Ok(true) };
-        when.is_true(&act.variables()).map_err(|error| error.to_string())
+    fn condition(&self) -> Option<&Expression> {
+        match self {
+            Rule::Says(_, when) => when.as_ref().map(|(_, when)| when),
+            Rule::Unreadable(_) => None,
+        }
     }
+}
+
+/// Whether a rule with this condition holds for an act.
+fn holds(when: Option<&(String, Expression)>, act: &PolicyAct) -> Result<bool, String> {
+    let Some((_, when)) = when else { return Ok(true) };
+    when.is_true(&act.variables()).map_err(|error| error.to_string())
 }
 
 impl PolicyAct<'_> {
@@ -351,6 +396,48 @@ mod tests {
         let ruling = policy.decide(&pay(&json!({ "amount": "many" })), &[]);
         assert_eq!(ruling.gate, ApprovalLevel::Confirm);
         assert!(ruling.reasons[1].starts_with("the rule of the operator for `pay` can't be judged"), "{ruling:?}");
+    }
+
+    #[test]
+    fn rule_that_can_not_be_read_asks_about_its_tool_and_no_other() {
+        let policy = policy(json!({ "matrix": { "write.low": "auto" } }));
+        let arguments = json!({});
+        for (rule, place, why) in [
+            (json!({ "gate": "auto", "when": "args.amount <" }), "/pay/when", "at character"),
+            (json!({ "gate": "deny" }), "/pay/gate", "unknown variant `deny`"),
+            (json!("confirm"), "/pay", "invalid type"),
+        ] {
+            let mut faults = ValidationErrors::new();
+            let written = json!({ "pay": rule, "mail": { "gate": "auto" } });
+            let rules = PolicyRules::read(&written, "/approvals", &mut faults);
+            assert_eq!(faults.0.len(), 1, "{faults:?}");
+            assert_eq!(faults.0[0].pointer, format!("/approvals{place}"));
+            let ruling = policy.decide(&pay(&arguments), &[(RuleBy::Task, &rules)]);
+            assert_eq!(ruling.gate, ApprovalLevel::Confirm);
+            assert_eq!(ruling.reason_codes.last(), Some(&ReasonCode::Unjudged));
+            let told = ruling.reasons.last().unwrap();
+            let begin = "the rule of the task for `pay` can't be read, so a person is asked: ";
+            assert!(told.starts_with(begin) && told.contains(why), "{told}");
+            for tool in ["mail", "post"] {
+                let other = PolicyAct { tool, ..pay(&arguments) };
+                assert_eq!(policy.decide(&other, &[(RuleBy::Task, &rules)]).gate, ApprovalLevel::Auto, "{tool}");
+            }
+        }
+    }
+
+    #[test]
+    fn rules_that_name_no_tool_because_they_can_not_be_read_ask_about_every_call() {
+        let policy = policy(json!({ "matrix": { "write.low": "auto" } }));
+        let arguments = json!({});
+        let mut faults = ValidationErrors::new();
+        let rules = PolicyRules::read(&json!(["pay"]), "/approvals", &mut faults);
+        assert_eq!((faults.0.len(), faults.0[0].pointer.as_str()), (1, "/approvals"));
+        for tool in ["pay", "mail"] {
+            let ruling = policy.decide(&PolicyAct { tool, ..pay(&arguments) }, &[(RuleBy::Task, &rules)]);
+            assert_eq!(ruling.gate, ApprovalLevel::Confirm, "{tool}");
+            let told = ruling.reasons.last().unwrap();
+            assert!(told.starts_with("the rules of the task can't be read, so a person is asked: "), "{told}");
+        }
     }
 
     #[test]

@@ -63,6 +63,9 @@ pub struct Proposal {
     /// The agents through which the call came, outermost first.
     #[serde(default)]
     pub delegation_chain: Vec<String>,
+    /// The step of a pipeline whose agent asks, with the place in its list where it is one of `for_each`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
     /// The fate of the run when nobody answers.
     #[serde(default)]
     pub on_expiry: OnExpiry,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::base::id::Tenant;
 use crate::base::invalid::{ValidationErrors, did_you_mean, escape};
 use crate::domain::approval::{ApprovalLevel, Category, Consequence, OnExpiry};
 
@@ -93,6 +94,12 @@ impl Settings {
                 "is no cell of the matrix; one is a category and a consequence, such as `read.high`",
             );
         }
+        // rules for a name that no tenant can have would silently decide nothing
+        for tenant in self.tenants.keys() {
+            if let Err(why) = Tenant::new(tenant.as_str()) {
+                faults.add(format!("/approvals/tenants/{}", escape(tenant)), why);
+            }
+        }
     }
 
     /// Adds each rule that is for a tool which is not there: it would silently decide nothing.
@@ -138,6 +145,7 @@ mod tests {
                 ("read.huge".into(), ApprovalLevel::Auto),
                 ("delete.low".into(), ApprovalLevel::Auto),
             ]),
+            tenants: ["ann", "ann ", "*", "a/\u{212b}"].map(|tenant| (tenant.to_owned(), BTreeMap::new())).into(),
             ..Settings::default()
         };
         let mut faults = ValidationErrors::new();
@@ -150,9 +158,13 @@ mod tests {
                 "/approvals/reminders/1",
                 "/approvals/escalate_after",
                 "/approvals/required_approvers",
-                "/approvals/matrix/read.huge"
+                "/approvals/matrix/read.huge",
+                "/approvals/tenants/*",
+                "/approvals/tenants/a~1\u{212b}",
+                "/approvals/tenants/ann ",
             ]
         );
+        assert_eq!(faults.0[7].message, "must not begin or end with a space");
         assert_eq!(settings.cell(Category::Delete, Consequence::Low), Some(ApprovalLevel::Auto));
         assert_eq!(settings.cell(Category::Delete, Consequence::High), None);
     }

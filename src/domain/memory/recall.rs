@@ -14,6 +14,10 @@ pub const TERMS: usize = 8;
 pub const MOST_RECALLED: usize = 30;
 /// Of these, how many of the profile.
 pub const MOST_OF_PROFILE: usize = 20;
+/// Of these, how many of the collection `profile`, and how many preferences, before the rest of both.
+pub const OF_EACH_KIND: usize = MOST_OF_PROFILE / 2;
+/// Facts of the profile, from the oldest on and from the newest back, among which those are found that a run is told.
+pub const LOOKED_AT_OF_PROFILE: usize = 200;
 /// Characters of the facts that a run is told.
 pub const RECALLED_CHARS: usize = 4_000;
 /// How the words about facts begin. No fact can begin so: each is a line behind a dash.

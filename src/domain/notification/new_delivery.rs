@@ -6,6 +6,7 @@
 use uuid::Uuid;
 
 use crate::domain::notification::{MessageKind, Recipient, SubjectRef, dedupe};
+use crate::domain::run::Run;
 use crate::domain::task::{Output, Route, Task, Urgency};
 
 /// A delivery that is to be made. Storing one whose key is taken does nothing.
@@ -60,6 +61,15 @@ impl NewDelivery {
     pub fn of_run(tenant_id: &str, run_id: Uuid, kind: MessageKind, channels: Vec<String>) -> Option<NewDelivery> {
         let new = NewDelivery::new(tenant_id, &channels, kind, dedupe::run_result(run_id))?;
         Some(NewDelivery { run_id: Some(run_id), ..new })
+    }
+
+    /// The failure of a run about which its owner was asked, who hears of it even where results are told to nobody; `None` where there is
+    /// no way to.
+    pub fn failure_of_asked(run: &Run, output: Option<&Output>, recipient: Option<&Recipient>) -> Option<NewDelivery> {
+        let usual = Output::default();
+        let output = output.filter(|output| output.route != Route::Nobody).unwrap_or(&usual);
+        let new = NewDelivery::of_run(&run.tenant_id, run.id, MessageKind::Failure, channels(output, recipient))?;
+        Some(new.with_urgency(output.urgency))
     }
 
     /// As urgent as somebody says, where somebody does.

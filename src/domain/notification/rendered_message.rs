@@ -24,15 +24,10 @@ pub struct RenderedMessage {
     /// `approval.requested`, `approval.reminder`, `approval.undo_window`, `input.requested`,
     /// `input.reminder`, `digest`, `test`, `code`.
     pub event: &'static str,
+    /// Somebody is asked: the link decides or answers something, and is for that person alone.
+    pub asks: bool,
     /// For `run.finished` the run as the API shows it and its task's name; else the message itself.
     pub data: Value,
-}
-
-impl RenderedMessage {
-    /// Whether somebody is asked, so that the link decides something.
-    pub fn asks(&self) -> bool {
-        self.event.starts_with("approval.")
-    }
 }
 
 /// The things to which a delivery refers, as they stand when it is sent.

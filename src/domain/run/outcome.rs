@@ -12,6 +12,8 @@ use crate::domain::run::{RunFinish, Usage};
 
 /// The fault's code, and the reason, of a run that ends because its model went round in circles.
 pub const LOOP: &str = "loop";
+/// The code of a run whose agent takes other fields than when a person was asked, or than when it was called.
+pub const SCHEMA_CHANGED: &str = "schema_changed";
 /// Why a run is skipped, or has failed, for which no budget was left.
 pub const REASON_BUDGET: &str = "budget";
 /// The beginning of the codes of runs that a budget has ended.

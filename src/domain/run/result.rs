@@ -40,7 +40,7 @@ pub struct ToolWarning {
 impl ToolWarning {
     /// The findings that an entry of a transcript holds.
     pub fn of(entry: &TranscriptMessage) -> Vec<ToolWarning> {
-        let TranscriptMessage::Verdict { warnings, flags } = entry else { return Vec::new() };
+        let TranscriptMessage::Verdict { warnings, flags, .. } = entry else { return Vec::new() };
         let parts = |finding: &String| {
             let (tool, message) = finding.split_once(": ").unwrap_or(("", finding));
             ToolWarning { tool: tool.to_owned(), message: message.to_owned() }
@@ -57,6 +57,23 @@ mod tests {
     use crate::domain::run::tool_record::ToolAttribution;
 
     #[test]
+    fn verdict_says_whether_the_answer_passes_and_one_of_an_older_release_is_read() {
+        let form = |flags: &[&str]| {
+            let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+            serde_json::to_value(TranscriptMessage::verdict(vec!["U-0001: not certain".into()], flags)).unwrap()
+        };
+        let passed = json!({ "role": "verdict", "pass": true, "warnings": ["U-0001: not certain"] });
+        assert_eq!(form(&[]), passed);
+        let flagged = form(&["R-0001: a secret"]);
+        assert_eq!((&flagged["pass"], &flagged["flags"]), (&json!(false), &json!(["R-0001: a secret"])));
+        let older = json!({ "role": "verdict", "flags": ["R-0001: a secret"] });
+        let read: TranscriptMessage = serde_json::from_value(older.clone()).unwrap();
+        let warning = ToolWarning { tool: "R-0001".into(), message: "a secret".into() };
+        assert_eq!(ToolWarning::of(&read), [warning]);
+        assert_eq!(serde_json::to_value(read).unwrap(), older);
+    }
+
+    #[test]
     fn result_has_the_form_of_the_contract() {
         let usage = Usage { turns: 3, tool_calls: 1, input_tokens: 20, output_tokens: 4, cost_micros: 9 };
         let record = ToolRecord {
@@ -70,10 +87,8 @@ mod tests {
             token_attribution: None,
             is_known: true,
         };
-        let verdict = TranscriptMessage::Verdict {
-            warnings: vec!["I-0001: too long: 16 characters".into()],
-            flags: vec!["R-0001: a secret".into()],
-        };
+        let warnings = vec!["I-0001: too long: 16 characters".into()];
+        let verdict = TranscriptMessage::verdict(warnings, vec!["R-0001: a secret".into()]);
         let result = ReactLoopResult {
             response: "done".into(),
             finish: Some(RunFinish::Answer),

@@ -118,7 +118,7 @@ pub enum StreamEvent {
         /// The reason, in a sentence.
         message: String,
     },
-    /// The run fails.
+    /// The run fails, or a message to it was refused.
     Error {
         /// Code for programs.
         code: String,

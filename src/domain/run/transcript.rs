@@ -83,6 +83,9 @@ pub enum TranscriptMessage {
     },
     /// Findings of verifiers about the answer before it. The model is never shown them.
     Verdict {
+        /// Whether the answer goes out: there are no flags. Absent in entries of older releases.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pass: Option<bool>,
         /// Findings that are noted, each behind the name of its verifier.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         warnings: Vec<String>,
@@ -162,6 +165,9 @@ pub enum CompactionKind {
 /// The code of a summary that was paid for and is not shown.
 pub const SUMMARY_UNUSABLE: &str = "summary_unusable";
 
+/// The source of messages that stand in one request alone.
+const ASIDE: &str = "aside";
+
 /// The version of the entries of pipelines.
 pub const LEDGER: u8 = 1;
 
@@ -190,6 +196,11 @@ impl TranscriptMessage {
     /// A system message.
     pub fn system(text: impl Into<String>) -> TranscriptMessage {
         TranscriptMessage::System { text: text.into() }
+    }
+
+    /// Findings of verifiers.
+    pub fn verdict(warnings: Vec<String>, flags: Vec<String>) -> TranscriptMessage {
+        TranscriptMessage::Verdict { pass: Some(flags.is_empty()), warnings, flags }
     }
 
     /// Whether it is part of a conversation that a model may be shown.
@@ -232,6 +243,18 @@ impl TranscriptMessage {
     pub fn user(text: impl Into<String>) -> TranscriptMessage {
         TranscriptMessage::User { text: text.into(), metadata: Map::new() }
     }
+
+    /// A message of the service that stands at the end of one request alone, and is not stored.
+    pub fn aside(text: impl Into<String>) -> TranscriptMessage {
+        let metadata = Map::from_iter([("source".to_owned(), Value::from(ASIDE))]);
+        TranscriptMessage::User { text: text.into(), metadata }
+    }
+
+    /// Whether no later request has it.
+    pub fn is_aside(&self) -> bool {
+        let TranscriptMessage::User { metadata, .. } = self else { return false };
+        metadata.get("source").is_some_and(|source| source == ASIDE)
+    }
 }
 
 /// An assistant message as its provider wrote it. Models that think refuse to go on with their calls unless they get
@@ -242,6 +265,9 @@ pub struct ProviderMessage {
     pub wire: String,
     /// The provider's name of the model, as it was asked for.
     pub model: String,
+    /// The address at which it was asked, as a hash; absent in messages of earlier releases, which did not note it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
     /// JSON, kept as text: a parsed document would not keep the order of its fields.
     pub raw: String,
 }

@@ -72,6 +72,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_budget_is_whole_at_its_last_step_and_used_up_by_the_next() {
+        for most in [ADMITTED, PLANNED, LISTED] {
+            let steps = StepBudget::new(most);
+            assert_eq!((steps.search(most), steps.exceeded()), (Some(()), None), "{most}");
+            assert_eq!((steps.exclude(1), steps.exceeded()), (None, Some(Costly::Search)), "{most}");
+        }
+    }
+
+    #[test]
     fn budget_is_used_up_by_the_step_after_its_last_and_names_what_took_most() {
         let steps = StepBudget::new(10);
         assert_eq!((steps.search(4), steps.exclude(6)), (Some(()), Some(())));

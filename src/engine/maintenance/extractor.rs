@@ -25,6 +25,7 @@ use crate::domain::halt::Halts;
 use crate::engine::Wakeup;
 use crate::engine::maintenance::extractor::extraction_work::ExtractionWork;
 use crate::engine::service::{IdlePolicy, MAX_IDLE_WAIT, NextTick, ServiceLoop, TickError};
+use crate::executor::host::nearest::NearestFacts;
 use crate::ports::llm::Models;
 use crate::store::{Store, StoreError, Topic};
 
@@ -50,11 +51,13 @@ pub struct FactExtractor {
 }
 
 impl FactExtractor {
-    /// The service with the model that the settings name; `None`: they name none, and nothing is extracted.
+    /// The service with the model that the settings name; `None`: they name none, and nothing is extracted. `nearest` finds known facts
+    /// by their meaning.
     pub fn new(
         store: Store,
         models: Models,
         settings: MemorySettings,
+        nearest: Option<NearestFacts>,
         compute: Compute,
         metrics: &Metrics,
     ) -> Option<FactExtractor> {
@@ -64,6 +67,7 @@ impl FactExtractor {
             store,
             models,
             settings,
+            nearest,
             compute,
             extracted: counted("extractions", "Ended runs from which facts were extracted"),
             facts: counted("extracted_facts", "Facts that were noted by extraction"),

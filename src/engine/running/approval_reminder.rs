@@ -12,9 +12,7 @@ use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::domain::approval::{Approval, ApprovalStatus, Settings};
-use crate::domain::notification::new_delivery::channels;
-use crate::domain::notification::{MessageKind, NewDelivery, Recipient};
-use crate::domain::task::{Output, Route};
+use crate::domain::notification::{NewDelivery, Recipient};
 use crate::engine::service::{IdlePolicy, NextTick, ServiceLoop, TickError};
 use crate::store::{Attend, Attended, Store, StoreError, WaitingRun};
 
@@ -143,14 +141,8 @@ impl ApprovalReminder {
                 deliveries.extend(again.and_then(|n| put(Some(n), (other, recipient.as_ref()), None)));
             }
         }
-        // who was asked hears of the end, even where results are told to nobody
-        let output = match task.as_ref().map(|task| &task.spec.output) {
-            None | Some(Output { route: Route::Nobody, .. }) => &Output::default(),
-            Some(told) => told,
-        };
-        let order = channels(output, owner.as_ref());
-        let if_expired = NewDelivery::of_run(&run.tenant_id, run.id, MessageKind::Failure, order);
-        let if_expired = if_expired.map(|told| told.with_urgency(output.urgency));
+        let output = task.as_ref().map(|task| &task.spec.output);
+        let if_expired = NewDelivery::failure_of_asked(run, output, owner.as_ref());
         Ok(Attend { wake_at, deliveries, if_expired: if_expired.into_iter().collect() })
     }
 

@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use crate::domain::approval::QuestionKind;
 use crate::domain::notification::{NewDelivery, Recipient, RunEnd, RunNotification};
+use crate::domain::run::outcome::SCHEMA_CHANGED;
 use crate::domain::run::{IllegalRunTransition, Run, RunError, RunEvent, RunFault, RunOutcome, RunState, Usage};
 use crate::domain::task::Task;
 use crate::store::{Finish, Lease, Park, RequeuedRun};
@@ -106,8 +107,13 @@ impl RunEnding<'_> {
 
     fn failed(&self, fault: RunFault) -> Result<Finish, IllegalRunTransition> {
         let tells = if self.told { None } else { self.notification(RunEnd::Failed { code: &fault.code }) };
+        // the owner was asked, and would wait for what comes of the answer
+        let is_of_asked = fault.code == SCHEMA_CHANGED && tells.is_none() && !self.told;
+        let output = self.task.map(|task| &task.spec.output);
+        let failure = || NewDelivery::failure_of_asked(self.run, output, self.recipient);
+        let deliveries = is_of_asked.then(failure).flatten().into_iter().collect();
         let reason = fault.end_reason().map(str::to_owned);
-        Ok(Finish { reason, error: Some(fault), tells, ..self.end(RunEvent::Fail)? })
+        Ok(Finish { reason, error: Some(fault), tells, deliveries, ..self.end(RunEvent::Fail)? })
     }
 
     fn notification(&self, end: RunEnd) -> Option<RunNotification> {
@@ -127,6 +133,7 @@ impl RunEnding<'_> {
             usage: self.usage,
             execution_ms: self.ran.as_millis() as i64,
             overlap_counts_waiting: self.task.is_some_and(|task| task.spec.overlap_counts_waiting()),
+            in_conversation: self.run.conversation_id().is_some(),
             ..Finish::of(self.lease, self.run.task_id, RunState::Running.on(event)?)
         })
     }
@@ -306,6 +313,57 @@ mod tests {
         let ask = ending.approval_question(Uuid::from_u128(5)).unwrap();
         assert_eq!((ask.channel.as_str(), ask.kind, ask.run_id), ("email", MessageKind::Ask, Some(run.id)));
         assert_eq!(ask.subject_ref, Some(SubjectRef::Questions { batch_id: Uuid::from_u128(5) }));
+    }
+
+    #[test]
+    fn end_of_a_run_of_a_conversation_is_noted_as_its_use_and_no_other_end_is() {
+        let task = task(RetryPolicy::default());
+        let is_use = |trigger_type: &str| {
+            let run = Run { trigger_type: trigger_type.into(), ..run(1, 0) };
+            let ending = RunEnding {
+                lease: Lease { run_id: run.id, token: 7 },
+                run: &run,
+                task: Some(&task),
+                recipient: None,
+                usage: Usage::default(),
+                ran: Duration::ZERO,
+                now: now(),
+                told: false,
+                random: 0.0,
+            };
+            ending.finish(Err(RunError::fail("timeout", ""))).unwrap().unwrap().in_conversation
+        };
+        assert_eq!(["chat", "schedule", "event"].map(is_use), [true, false, false]);
+    }
+
+    #[test]
+    fn changed_fields_are_told_to_the_owner_even_where_the_result_is_told_to_nobody() {
+        let (run, mut task) = (run(1, 0), task(RetryPolicy::default()));
+        let recipient: Recipient = serde_json::from_value(json!({
+            "timezone": "UTC", "locale": "en", "addresses": { "email": "ann@example.org" },
+        }))
+        .unwrap();
+        let told = |task: &Task, code: &str| {
+            let ending = RunEnding {
+                lease: Lease { run_id: run.id, token: 7 },
+                run: &run,
+                task: Some(task),
+                recipient: Some(&recipient),
+                usage: Usage::default(),
+                ran: Duration::ZERO,
+                now: now(),
+                told: false,
+                random: 0.0,
+            };
+            let finish = ending.finish(Err(RunError::fail(code, ""))).unwrap().unwrap();
+            let of_failure = |one: NewDelivery| (one.channel, one.kind, one.run_id == Some(run.id));
+            (finish.tells.is_some(), finish.deliveries.into_iter().map(of_failure).collect::<Vec<_>>())
+        };
+        assert_eq!(told(&task, SCHEMA_CHANGED), (true, vec![]), "as any failure is told");
+        task.spec.output = crate::domain::task::Output::nobody();
+        let failure = ("email".to_owned(), MessageKind::Failure, true);
+        assert_eq!(told(&task, SCHEMA_CHANGED), (false, vec![failure]));
+        assert_eq!(told(&task, "timeout"), (false, vec![]));
     }
 
     #[test]

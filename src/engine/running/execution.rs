@@ -283,6 +283,7 @@ impl Shared {
         let channel = first.and_then(|name| self.channels.get(&name)).map(|channel| ChannelLimits {
             name: channel.name().to_owned(),
             supported_formats: channel.capabilities().supported_formats.iter().map(|f| (*f).to_owned()).collect(),
+            renders_markdown: channel.renders_markdown(),
             max_response_length: Some(channel.capabilities().max_response_length),
         });
         let (known, host) = (UsedSecrets::of(&started.run), self.host.of_run(started.lease));
@@ -295,6 +296,7 @@ impl Shared {
             is_first: started.is_first,
             task: started.task.clone(),
             timezone: recipient.map_or(chrono_tz::Tz::UTC, |recipient| recipient.timezone),
+            locale: recipient.map(|recipient| recipient.locale.as_str().into()),
             channel,
             store: transcript,
             host: Arc::new(host),

@@ -1,10 +1,14 @@
 //! Configured agents as people see them: what one is for, and what it can do.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use crate::agent::Configured;
+use crate::agent::configured::agent_tool::StepAgent;
 use crate::agent::configured::fields::FieldRules;
 use crate::executor::pipeline::Pipeline;
+use crate::ports::tool::Tool;
 use crate::ports::tool::access::ToolLimits;
 
 /// An entry of `[[agents]]`.
@@ -16,7 +20,7 @@ pub struct ConfiguredAgent<'a> {
     pub description: &'a str,
     /// Whether other agents may call it.
     pub is_exposed: bool,
-    /// Whether a person has to agree to each such call.
+    /// Whether a person has to agree each time before it works, for another agent or in a step.
     pub needs_approval: bool,
     /// JSON Schema of its fields.
     pub fields: Value,
@@ -29,6 +33,13 @@ pub struct ConfiguredAgent<'a> {
 }
 
 impl Pipeline {
+    /// The agent of this name, as a tool, that steps alone may call, if it takes fields of this version.
+    pub fn agent_of_steps(&self, name: &str, version: &str) -> Option<Arc<dyn Tool>> {
+        let StepAgent { agent, .. } = self.0.agents.get(name)?;
+        let is_meant = !agent.configured.expose_as_tool && agent.schema_version() == version;
+        is_meant.then(|| Arc::clone(agent) as Arc<dyn Tool>)
+    }
+
     /// All configured agents, in order.
     pub fn configured_agents(&self) -> impl Iterator<Item = ConfiguredAgent<'_>> {
         self.0.agents.iter().map(|agent: &Configured| ConfiguredAgent {

@@ -20,6 +20,7 @@ pub struct StepContext {
     pub run_id: Uuid,
     pub task_id: Uuid,
     pub timezone: Tz,
+    pub locale: Option<Arc<str>>,
     pub channel: Option<ChannelLimits>,
     /// Whom agents may ask.
     pub asking: Asking,

@@ -92,6 +92,7 @@ impl Pipeline {
             run_id: Uuid::nil(),
             task_id: Uuid::nil(),
             timezone: chrono_tz::Tz::UTC,
+            locale: None,
             channel: None,
             asking: Asking { task_id: None, source: TRIGGER, rules: None },
             host: Arc::new(Nobody),

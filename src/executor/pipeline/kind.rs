@@ -47,6 +47,11 @@ pub trait StepKind: Send + Sync {
     /// Executes it. Dropped when it takes longer than its time limit.
     fn perform<'a>(&'a self, act: &'a StepAction<'a>) -> BoxFuture<'a, Result<StepResult, StepError>>;
 
+    /// How long one execution may take where the step does not say; `None`: as long as others of the kind.
+    fn time_limit(&self) -> Option<Duration> {
+        None
+    }
+
     /// Whether this value ends the run, quietly.
     fn ends_run(&self, _value: &Value) -> bool {
         false

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::agent::{Agent, Configured};
+use crate::agent::Agent;
+use crate::agent::configured::agent_tool::StepAgents;
 use crate::base::compute::Compute;
 use crate::ports::tool::ToolRegistry;
 use crate::ports::vault::credentials::Credentials;
@@ -14,7 +15,7 @@ pub struct StepParts {
     /// The agent of `agent` steps, with its tools.
     pub agent: Agent,
     /// `[[agents]]`.
-    pub agents: Vec<Configured>,
+    pub agents: StepAgents,
     /// Names of the channels for `notify` steps.
     pub channels: Vec<String>,
     /// Threads for work that takes long.

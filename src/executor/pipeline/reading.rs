@@ -22,6 +22,8 @@ pub struct StepReader<'a> {
     pub steps: &'a [String],
     /// Inside of a `for_each`.
     pub in_each: bool,
+    /// The steps are to be saved or tried out, and not run.
+    pub is_saved: bool,
     /// Set where a text can't be read, or exceeds a bound, whatever is configured.
     pub unreadable: &'a Cell<bool>,
 }
@@ -35,6 +37,7 @@ impl StepReader<'_> {
             pointer: format!("{}/{}", self.pointer, escape(key)),
             steps: self.steps,
             in_each: self.in_each,
+            is_saved: self.is_saved,
             unreadable: self.unreadable,
         }
     }

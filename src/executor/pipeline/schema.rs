@@ -44,7 +44,8 @@ pub struct PipelineStep {
     /// By which later steps name its value, as `steps.NAME`. Letters, digits and `_`; not twice in a pipeline.
     #[schema(min_length = 1, max_length = 64, example = "customer")]
     pub name: String,
-    /// How long one execution may take. Absent: `30`; of `llm` it is 300, and of `agent` what `[react]` says.
+    /// How long one execution may take. Absent: `30`; of `llm` it is 300, and of `agent` what its `[[agents]]` entry says,
+    /// or `[react]`.
     #[schema(minimum = 1, maximum = 3600)]
     pub timeout_seconds: Option<u64>,
     /// How often a failure that time may heal is tried again within the run. Absent: `0`.
@@ -199,6 +200,10 @@ pub struct StoreStep {
 /// at this step, with its whole time limit and its retries anew; the run's `timeout_seconds` counts all of it but the waiting. The agent
 /// is told of a call that a person refuses, and answers: a `filter` behind it decides whether the steps after it are executed. A question
 /// that nobody answers in time ends the run as `expired`, whatever `on_error` says.
+///
+/// An agent of `[[agents]]` works as if another agent called it: where its entry has `approval = true`, or a rule for its
+/// name says so, a person has to agree first, and fields that are missing or invalid when the step runs are asked for. Where
+/// the person refuses, the step fails.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"instruction": "Find out why {{ event.data.service }} is down.", "tools": ["http_request"]}))]
@@ -208,6 +213,9 @@ pub struct AgentStep {
     pub instruction: String,
     /// One of `[[agents]]`: what is not said here, it says.
     pub name: Option<String>,
+    /// The fields of the `[[agents]]` entry by their names, templates in any place. Its required fields have to be among
+    /// them; others have their defaults. The agent reads them behind the instruction.
+    pub args: Option<Map<String, Value>>,
     pub system_prompt: Option<String>,
     /// One of `[llm.models]`. Absent: the default.
     pub model: Option<String>,

@@ -14,7 +14,7 @@ use crate::executor::pipeline::kind::StepKind;
 use crate::executor::pipeline::kinds::KINDS;
 use crate::executor::pipeline::parts::StepParts;
 use crate::executor::pipeline::reading::{StepReader, given};
-use crate::executor::task_rules::{TASK_RULES_KEY, read_task_rules};
+use crate::executor::task_rules::{TASK_RULES_KEY, check_task_rules};
 
 /// Most steps of a pipeline.
 const STEPS: usize = 50;
@@ -23,7 +23,7 @@ const NAME_LENGTH: usize = 64;
 /// Time limits that may be asked for, in seconds.
 const TIMEOUTS: std::ops::RangeInclusive<u64> = 1..=3_600;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
-/// A model takes longer; for an agent `[react]` says.
+/// A model takes longer; for an agent its entry says, or `[react]`.
 const MODEL_TIMEOUT: Duration = Duration::from_secs(300);
 /// Repetitions that may be asked for.
 const RETRIES: std::ops::RangeInclusive<u64> = 0..=10;
@@ -91,12 +91,13 @@ impl PipelineSpec {
         parts: &StepParts,
         faults: &mut ValidationErrors,
     ) -> Option<PipelineSpec> {
-        read_task_rules(config, pointer, parts.tools(), faults);
-        PipelineSpec::read_stored(config, pointer, parts, faults, &Cell::default())
+        let callable: Vec<&str> = parts.tools().names().chain(parts.agents.hidden_names()).collect();
+        check_task_rules(config, pointer, &callable, faults);
+        PipelineSpec::read_steps(config, (pointer, true), parts, faults, &Cell::default())
     }
 
-    /// As [`PipelineSpec::read`]; `unreadable` is set where a text is at fault whatever is configured: such a pipeline
-    /// never runs.
+    /// As [`PipelineSpec::read`], for a run, which asks a person for fields of agents that are missing or invalid.
+    /// `unreadable` is set where a text is at fault whatever is configured: such a pipeline never runs.
     pub fn read_stored(
         config: &Map<String, Value>,
         pointer: &str,
@@ -104,10 +105,20 @@ impl PipelineSpec {
         faults: &mut ValidationErrors,
         unreadable: &Cell<bool>,
     ) -> Option<PipelineSpec> {
+        PipelineSpec::read_steps(config, (pointer, false), parts, faults, unreadable)
+    }
+
+    fn read_steps(
+        config: &Map<String, Value>,
+        (pointer, is_saved): (&str, bool),
+        parts: &StepParts,
+        faults: &mut ValidationErrors,
+        unreadable: &Cell<bool>,
+    ) -> Option<PipelineSpec> {
         let before = faults.0.len();
         let mut names: Vec<String> = Vec::new();
         let mut reading =
-            StepReader { parts, faults, pointer: pointer.to_owned(), steps: &[], in_each: false, unreadable };
+            StepReader { parts, faults, pointer: pointer.to_owned(), steps: &[], in_each: false, is_saved, unreadable };
         let whole = Value::Object(config.clone());
         reading.object(&whole, &["steps", "output", TASK_RULES_KEY, TASK_KEY])?;
         TaskBudget::read(config, pointer, reading.faults);
@@ -121,7 +132,8 @@ impl PipelineSpec {
         let mut steps: Vec<StepSpec> = Vec::new();
         for (index, value) in written.iter().enumerate() {
             let pointer = format!("{pointer}/steps/{index}");
-            let mut reading = StepReader { parts, faults, pointer, steps: &names, in_each: false, unreadable };
+            let mut reading =
+                StepReader { parts, faults, pointer, steps: &names, in_each: false, is_saved, unreadable };
             let name = name_of(value, &mut reading);
             if let Some(step) = name.clone().and_then(|name| StepSpec::read(name, value, &FIELDS, &mut reading)) {
                 if step.kind == "llm" && steps.iter().any(|other| other.kind == "llm") {
@@ -131,8 +143,8 @@ impl PipelineSpec {
             }
             names.extend(name);
         }
-        let mut reading =
-            StepReader { parts, faults, pointer: pointer.to_owned(), steps: &names, in_each: false, unreadable };
+        let pointer = pointer.to_owned();
+        let mut reading = StepReader { parts, faults, pointer, steps: &names, in_each: false, is_saved, unreadable };
         let output = reading.tree(config, "output");
         (faults.0.len() == before).then_some(PipelineSpec { steps, output })
     }
@@ -194,13 +206,17 @@ impl StepSpec {
             Some((_, read)) => StepWork::One(Arc::from(read(&written[kind], &mut reading.below(kind))?)),
             None => StepWork::Each(Box::new(ForEach::read(&name, &written[kind], &mut reading.below(kind))?)),
         };
+        let own = match &what {
+            StepWork::One(kind) => kind.time_limit(),
+            StepWork::Each(_) => None,
+        };
         let (kind, usual) = match KINDS.iter().find(|(known, _)| *known == kind) {
             Some((kind @ "agent", _)) => (*kind, reading.parts.agent.settings.agent_limit()),
             Some((kind @ "llm", _)) => (*kind, MODEL_TIMEOUT),
             Some((kind, _)) => (*kind, DEFAULT_TIMEOUT),
             None => (FOR_EACH, DEFAULT_TIMEOUT),
         };
-        Some(StepSpec { name, kind, what, timeout: timeout.unwrap_or(usual), retry, on_error })
+        Some(StepSpec { name, kind, what, timeout: timeout.or(own).unwrap_or(usual), retry, on_error })
     }
 }
 

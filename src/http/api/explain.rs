@@ -20,7 +20,8 @@ use uuid::Uuid;
 use crate::base::token::Permission;
 use crate::domain::approval::{Approval, ApprovalStatus};
 use crate::domain::notification::{Delivery, dedupe};
-use crate::domain::run::{Cause, Run, RunFinish, RunOrigin, RunState, TranscriptEntry, TranscriptMessage};
+use crate::domain::run::outcome::REASON_BUDGET;
+use crate::domain::run::{Cause, Run, RunFault, RunFinish, RunOrigin, RunState, TranscriptEntry, TranscriptMessage};
 use crate::domain::task::{Notify, Route, Task};
 use crate::http::HttpState;
 use crate::http::api::runs::missing;
@@ -222,7 +223,30 @@ fn held_until(approvals: &[Approval]) -> Option<chrono::DateTime<chrono::Utc>> {
 
 /// The recorded reason of a run in this state, in a sentence.
 fn why(state: RunState, reason: &str) -> String {
-    let sentence = match reason {
+    match reason_sentence(state, reason) {
+        Some(sentence) => format!("The reason: {sentence} (`{reason}`)."),
+        None => format!("The reason: {reason}."),
+    }
+}
+
+/// Why a run has no answer: its error, or why it was skipped.
+pub(in crate::http) fn missing_answer(run: &Run) -> Option<RunFault> {
+    let is_skipped = run.state == RunState::Skipped;
+    let of_reason = |reason: &str| {
+        let state = run.state.as_str();
+        let sentence = reason_sentence(run.state, reason).map_or_else(|| format!("the run is {state}"), str::to_owned);
+        RunFault::new(reason, sentence)
+    };
+    run.error.clone().or_else(|| run.reason.as_deref().filter(|_| is_skipped).map(of_reason))
+}
+
+/// The word for a reason, in a sentence.
+fn reason_sentence(state: RunState, reason: &str) -> Option<&'static str> {
+    Some(match reason {
+        "safety" => "the message has words that the operator lets no model be asked with",
+        "rate" => "the tenant has sent models as many messages within this minute as it may",
+        "tier" => "the tenant has sent models as many messages within this minute as its tier lets it",
+        REASON_BUDGET => "there was no budget left for it",
         "stopped" if state == RunState::Skipped => "the operator had stopped the work of its tenant, or of all",
         "tenant_disabled" => "the operator had disabled its tenant",
         "overlap" => "another run of the task was being executed, and the task's overlap rule says to skip",
@@ -248,9 +272,8 @@ fn why(state: RunState, reason: &str) -> String {
         "buffer_full" => "the paused task had buffered as many events as it may",
         "dropped" => "somebody dropped the events that the paused task had buffered",
         "completion_timeout" => "the foreign runtime did not report in time",
-        other => return format!("The reason: {other}."),
-    };
-    format!("The reason: {sentence} (`{reason}`).")
+        _ => return None,
+    })
 }
 
 /// Every call of the transcript with the question about it, and questions whose call is not written down yet.
@@ -291,7 +314,9 @@ fn explained(
     approval: Option<&Approval>,
     answered: Option<(bool, &Vec<String>)>,
 ) -> CallExplained {
-    let ended = match answered.map(|(failed, _)| failed) {
+    // an agent that is a step of a pipeline is called by no model, and its call has no answer in the transcript
+    let outcome = approval.and_then(|approval| approval.outcome.as_ref()).map(|outcome| outcome.is_error);
+    let ended = match answered.map(|(failed, _)| failed).or(outcome) {
         Some(true) => "It was answered with an error.",
         Some(false) => "It was executed.",
         None => "It has no result yet.",

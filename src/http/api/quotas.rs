@@ -13,9 +13,9 @@ use crate::base::invalid::ValidationErrors;
 use crate::base::json::typed;
 use crate::base::token::Permission;
 use crate::domain::quota::{Overrides, Quota, QuotaStanding};
+use crate::http::HttpState;
 use crate::http::error::ApiError;
 use crate::http::request::{AuthenticatedCaller, Call, Id, JsonBody, Query};
-use crate::store::QuotaUsage;
 
 /// The quotas of a tenant as they are answered.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
@@ -29,22 +29,24 @@ pub struct QuotasView {
 }
 
 impl QuotasView {
-    fn of(tenant: &Tenant, usage: QuotaUsage) -> QuotasView {
-        QuotasView { tenant_id: tenant.as_str().to_owned(), quotas: usage.standings, overrides: usage.overrides }
+    async fn read(state: &HttpState, tenant: &Tenant) -> Result<QuotasView, ApiError> {
+        let usage = state.store.quota_usage(tenant.as_str()).await?.with_streams(state.streams.open_of(tenant));
+        Ok(QuotasView { tenant_id: tenant.as_str().to_owned(), quotas: usage.standings, overrides: usage.overrides })
     }
 }
 
 /// Read the quotas of a tenant
 ///
 /// Answers its quotas and its usage. `event_tasks_per_source` shows the source with the most tasks,
-/// `stored_bytes` what was stored until a few seconds ago. A limit that is null is none.
+/// `stored_bytes` what was stored until a few seconds ago, `streams` those that are open on the instance that answers: the
+/// quota is one of each instance. A limit that is null is none.
 #[utoipa::path(get, path = "/v1/tenants/{tenant_id}/quotas", tag = "operations", security(("bearer" = ["stats:read"])),
     params(("tenant_id" = String, Path)), responses((status = 200, body = QuotasView)))]
 pub async fn get_quotas(Call(state, caller): Call, id: Id, query: Query) -> Result<Json<QuotasView>, ApiError> {
     caller.may(Permission::StatsRead)?;
     query.done()?;
     let tenant = caller.sees(&id.0)?;
-    Ok(Json(QuotasView::of(&tenant, state.store.quota_usage(tenant.as_str()).await?)))
+    Ok(Json(QuotasView::read(&state, &tenant).await?))
 }
 
 /// Say what a tenant may have
@@ -62,7 +64,7 @@ pub async fn put_quotas(Call(state, caller): Call, id: Id, body: JsonBody) -> Re
     overrides.check(&mut faults);
     faults.into_result(())?;
     state.store.put_quotas(tenant.as_str(), &overrides, &caller.name()).await?;
-    Ok(Json(QuotasView::of(&tenant, state.store.quota_usage(tenant.as_str()).await?)))
+    Ok(Json(QuotasView::read(&state, &tenant).await?))
 }
 
 /// Let a tenant have what everybody may

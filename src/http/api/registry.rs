@@ -68,7 +68,7 @@ pub struct AgentView {
     pub description: String,
     /// Whether other agents may call it as a tool.
     pub exposed: bool,
-    /// Whether a person has to agree to each such call.
+    /// Whether a person has to agree each time before it works, for another agent or in a step of a pipeline.
     pub approval: bool,
     /// JSON Schema of what it needs to be told.
     #[schema(value_type = Object)]

@@ -117,8 +117,16 @@ pub async fn get_run(Call(state, caller): Call, id: Id, query: Query) -> Result<
     query.done()?;
     let run = state.store.get_run(&caller.scope, id.of("run")?).await.map_err(missing)?;
     let asked = ApprovalFilter { run_id: Some(run.id), limit: APPROVALS, ..ApprovalFilter::default() };
-    let mut approvals = state.store.approvals_page(&caller.scope, &asked).await?.rows;
+    let page = state.store.approvals_page(&caller.scope, &asked).await?;
+    let is_cut = page.is_cut || page.rows.len() as i64 == APPROVALS;
+    let mut approvals = page.rows;
     approvals.reverse();
+    if is_cut {
+        // questions that are open are told, however many there were since
+        let mut open = pending_questions(&state, &caller.scope, run.id).await?;
+        open.retain(|question| approvals.iter().all(|told| told.id != question.id));
+        approvals.splice(0..0, open);
+    }
     let inputs = InputRequest::of_open(&approvals);
     let approvals = approvals.into_iter().map(ApprovalOfRun::of).collect();
     let result = result_of(&run, state.store.run_account(&caller.scope, run.id).await?);

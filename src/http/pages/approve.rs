@@ -16,10 +16,12 @@ mod kind;
 pub(in crate::http) mod moment;
 pub(in crate::http) mod origin;
 mod outcome_url;
+mod page_room;
 mod press;
 mod view;
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -39,12 +41,13 @@ use crate::http::pages::approve::approval_page::{ApprovalPage, FormState, is_ans
 use crate::http::pages::approve::form::SubmittedFields;
 use crate::http::pages::approve::item::{FaultPlace, ItemView};
 use crate::http::pages::approve::outcome_url::Ticket;
+use crate::http::pages::approve::page_room::PageQuestion;
 use crate::http::pages::approve::press::Press;
 use crate::http::pages::{self, failed, too_many, unavailable};
 use crate::http::request::{Id, JsonBody};
 use crate::http::server::Peer;
 use crate::ports::channel::templates::phrases::Phrases;
-use crate::store::{ApprovalFilter, ApprovalLink, Decided, DecisionRefusal, StoreError};
+use crate::store::{ApprovalLink, Decided, DecisionRefusal, StoreError};
 
 /// Purpose of the nonce of a page.
 const NONCE: &str = "approval-page";
@@ -57,7 +60,7 @@ struct LinkQuestion {
     link: ApprovalLink,
     scope: Scope,
     /// In the order of the calls.
-    approvals: Vec<Approval>,
+    questions: Vec<PageQuestion>,
     zone: Tz,
     /// In the recipient's language.
     words: Phrases,
@@ -78,15 +81,15 @@ pub async fn show_approvals(
     Id(token): Id,
 ) -> Result<Response, Response> {
     let asked = asked(&state, peer, &token).await?;
-    let items = initial_items(&asked.approvals, &asked.words);
     let notice = is_paused(&state, &asked).await?.then(|| asked.words.get("paused"));
-    page(&state, &asked, &token, &items, notice, StatusCode::OK).await
+    page(&state, &asked, &token, initial_items(&asked), notice, StatusCode::OK).await
 }
 
 /// Whether what could be answered is paused.
 async fn is_paused(state: &HttpState, asked: &LinkQuestion) -> Result<bool, Response> {
     let now = state.clock.now();
-    let Some(open) = asked.approvals.iter().find(|approval| is_answerable(approval, now)) else { return Ok(false) };
+    let mut approvals = asked.questions.iter().map(|question| &question.approval);
+    let Some(open) = approvals.find(|approval| is_answerable(approval, now)) else { return Ok(false) };
     let place = state.store.locate_run(&asked.scope, open.run_id, None).await.map_err(unavailable)?;
     Ok(place.parked.is_some_and(|parked| parked.paused_until.is_some()))
 }
@@ -119,7 +122,7 @@ pub async fn answer_approvals(
 ) -> Result<Response, Response> {
     let asked = asked(&state, peer, &token).await?;
     let body = body.map_err(failed)?;
-    let sent = SubmittedFields::parse(body.bytes());
+    let sent = Arc::new(SubmittedFields::parse(body.bytes()));
     let nonce = sent.get("nonce").unwrap_or_default();
     let is_ours = origin::is_own(&headers, &state.settings.public_url()) && origin::is_form(&headers);
     if !is_ours || !state.vault.is_tag(NONCE, &nonce_subject(&asked), nonce) {
@@ -129,29 +132,29 @@ pub async fn answer_approvals(
         return page_with_error(&state, &asked, &token, "nothing_pressed", StatusCode::UNPROCESSABLE_ENTITY).await;
     };
     let now = state.clock.now();
-    let all = asked.approvals.iter().enumerate();
-    let mut items: Vec<ItemView> =
-        all.map(|(number, approval)| ItemView::from_submitted(number, approval, &sent, &asked.words)).collect();
+    let (fill, fields) = (initial_items(&asked), Arc::clone(&sent));
+    let filled = move || fill().into_iter().map(|item| item.filled(&fields)).collect::<Vec<_>>();
+    let mut items = state.compute_for(&asked.link.tenant_id, filled).await.map_err(failed)?;
     let mut decisions = Vec::new();
     let mut waits = press == Press::Review;
     for item in items.iter_mut().filter(|item| press.is_about(item)) {
         let stops = matches!(press, Press::Cancel(Some(_))) && item.approval.is_held(now);
-        if !is_open(item.approval, now) && !stops && press.names_one() {
+        if !is_open(&item.approval, now) && !stops && press.names_one() {
             return page_with_error(&state, &asked, &token, "nothing_settled", StatusCode::CONFLICT).await;
         }
-        if !is_open(item.approval, now) && !stops {
+        if !is_open(&item.approval, now) && !stops {
             continue;
         }
         let reviewed = sent.get(&format!("{}.reviewed", item.number));
-        match press.decision(item) {
+        match press.decision(item, &state).await.map_err(failed)? {
             // what was changed is looked at once more, as a whole, before it runs
             Some(_) if item.changed.is_some() && press.approves() && item.changed_digest().as_deref() != reviewed => {
                 waits = true;
             }
             Some(decision) => {
-                let unfit = decision.invalid_fields(&state, item.approval).await.map_err(failed)?;
+                let unfit = decision.invalid_fields(&state, &item.approval).await.map_err(failed)?;
                 match unfit.is_empty() {
-                    true => decisions.push((item.approval, decision)),
+                    true => decisions.push((Arc::clone(&item.approval), decision)),
                     false => item.assign_faults(unfit),
                 }
             }
@@ -165,7 +168,7 @@ pub async fn answer_approvals(
             false => (StatusCode::OK, "nothing_changed"),
         };
         set_focus(&mut items);
-        return page(&state, &asked, &token, &items, Some(asked.words.get(phrase)), status).await;
+        return page(&state, &asked, &token, move || items, Some(asked.words.get(phrase)), status).await;
     }
     settle(&state, &asked, &token, decisions).await
 }
@@ -181,17 +184,20 @@ pub async fn answer_approvals(
 pub async fn show_outcome(State(state): State<HttpState>, Id(ticket): Id) -> Result<Response, Response> {
     let ticket = Ticket::read(&state.vault, &ticket).filter(|ticket| state.clock.now() < ticket.expires_at);
     let Some(Ticket { batch_id, recipient, .. }) = ticket else { return Err(view::unknown()) };
-    let filter = ApprovalFilter { batch_id: Some(batch_id), limit: 1, ..ApprovalFilter::default() };
-    let found = state.store.list_approvals(&Scope::Every, &filter).await.map_err(unavailable)?;
-    let Some(first) = found.first() else { return Err(view::unknown()) };
+    let tenant = state.store.tenant_of_batch(batch_id).await.map_err(unavailable)?;
+    let Some(tenant) = tenant else { return Err(view::unknown()) };
     // those that were replaced aside
-    let approvals = state.store.approvals_of_batch(&first.tenant_id, batch_id).await.map_err(unavailable)?;
+    let read = state.store.approvals_of_batch(&tenant, batch_id).await.map_err(unavailable)?;
+    let questions: Vec<PageQuestion> = read.into_iter().map(PageQuestion::from).collect();
     let reader = reader(&state, &recipient).await?;
-    let Some(first) = approvals.first() else { return Err(view::replaced(&reader.1)) };
-    let scope = scope(&first.tenant_id).map_err(failed)?;
-    let scene = scene(&state, &scope, (&recipient, reader), first).await?;
-    let items = initial_items(&approvals, &scene.words);
-    Ok(view::page(StatusCode::OK, &scene, &items, None, None))
+    let Some(first) = questions.first() else { return Err(view::replaced(&reader.1)) };
+    let scope = scope(&tenant).map_err(failed)?;
+    let scene = scene(&state, &scope, (&recipient, reader), &first.approval).await?;
+    let shown = move || {
+        let items = items_of(&questions, &scene.words);
+        view::page(StatusCode::OK, &scene, &items, None, None)
+    };
+    state.compute_for(&tenant, shown).await.map_err(failed)
 }
 
 /// Looks a link up. Guessing costs the guesser.
@@ -206,10 +212,11 @@ async fn asked(state: &HttpState, peer: Option<Extension<Peer>>, token: &str) ->
         _ => Err(StoreError::NotFound),
     };
     match found {
-        Ok((link, approvals)) => {
+        Ok((link, read)) => {
             state.wrong_tokens.record_success(&hash);
             let (zone, words) = reader(state, &link.recipient).await?;
-            Ok(LinkQuestion { hash, scope: scope(&link.tenant_id).map_err(failed)?, link, approvals, zone, words })
+            let questions = read.into_iter().map(PageQuestion::from).collect();
+            Ok(LinkQuestion { hash, scope: scope(&link.tenant_id).map_err(failed)?, link, questions, zone, words })
         }
         Err(StoreError::NotFound) => {
             if let Some(peer) = peer {
@@ -226,12 +233,12 @@ async fn settle(
     state: &HttpState,
     asked: &LinkQuestion,
     token: &str,
-    decisions: Vec<(&Approval, Decision)>,
+    decisions: Vec<(Arc<Approval>, Decision)>,
 ) -> Result<Response, Response> {
     let mut refused = Vec::new();
     for (approval, decision) in decisions {
         let who = Who { by: Actor::Recipient(&asked.link.recipient).to_string(), via: Via::Link };
-        match decision.put(state, &asked.scope, approval, who).await {
+        match decision.put(state, &asked.scope, &approval, who).await {
             Ok((Decided::Done(_) | Decided::Counted(_), _)) => {}
             Ok((Decided::Refused(refusal, _), _)) => {
                 refused.push((approval.id, asked.words.get(of_refusal(refusal)).to_owned()));
@@ -243,16 +250,20 @@ async fn settle(
     let again = self::asked(state, None, token).await?;
     let now = state.clock.now();
     if !refused.is_empty() {
-        let mut items = initial_items(&again.approvals, &again.words);
-        for item in &mut items {
-            let of = refused.iter().filter(|(id, _)| *id == item.approval.id);
-            item.other_faults.extend(of.map(|(_, why)| (FaultPlace::Item, why.clone())));
-        }
         let why: Vec<&str> = refused.iter().map(|(_, why)| why.as_str()).collect();
         let notice = again.words.with("refused", &[("why", &why.join(" "))]);
-        return page(state, &again, token, &items, Some(&notice), StatusCode::CONFLICT).await;
+        let initial = initial_items(&again);
+        let items = move || {
+            let mut items = initial();
+            for item in &mut items {
+                let of = refused.iter().filter(|(id, _)| *id == item.approval.id);
+                item.other_faults.extend(of.map(|(_, why)| (FaultPlace::Item, why.clone())));
+            }
+            items
+        };
+        return page(state, &again, token, items, Some(&notice), StatusCode::CONFLICT).await;
     }
-    let place = match again.approvals.iter().any(|approval| is_answerable(approval, now)) {
+    let place = match again.questions.iter().any(|question| is_answerable(&question.approval, now)) {
         true => format!("/approvals/{token}"),
         false => Ticket::of(&asked.link).address(&state.vault),
     };
@@ -261,21 +272,23 @@ async fn settle(
     Ok(response)
 }
 
-/// The page of a link.
+/// The page of a link. It is made of what tenants wrote, so it is made where that is computed.
 async fn page(
     state: &HttpState,
     asked: &LinkQuestion,
     token: &str,
-    items: &[ItemView<'_>],
+    items: impl FnOnce() -> Vec<ItemView> + Send + 'static,
     notice: Option<&str>,
     status: StatusCode,
 ) -> Result<Response, Response> {
-    let Some(first) = asked.approvals.first() else { return Err(view::replaced(&asked.words)) };
+    let Some(first) = asked.questions.first() else { return Err(view::replaced(&asked.words)) };
     let reader = (asked.zone, asked.words.clone());
-    let scene = scene(state, &asked.scope, (&asked.link.recipient, reader), first).await?;
+    let scene = scene(state, &asked.scope, (&asked.link.recipient, reader), &first.approval).await?;
     let form =
         FormState { action: format!("/approvals/{token}"), nonce: state.vault.tag(NONCE, &nonce_subject(asked)) };
-    Ok(view::page(status, &scene, items, notice, Some(&form)))
+    let notice = notice.map(str::to_owned);
+    let shown = move || view::page(status, &scene, &items(), notice.as_deref(), Some(&form));
+    state.compute_for(&asked.link.tenant_id, shown).await.map_err(failed)
 }
 
 /// The page as it is at first, with why nothing came of an answer.
@@ -286,8 +299,7 @@ async fn page_with_error(
     phrase: &str,
     status: StatusCode,
 ) -> Result<Response, Response> {
-    let items = initial_items(&asked.approvals, &asked.words);
-    page(state, asked, token, &items, Some(asked.words.get(phrase)), status).await
+    page(state, asked, token, initial_items(asked), Some(asked.words.get(phrase)), status).await
 }
 
 /// Marks where the person is led: to the first thing that is wrong, else to the first that was changed.
@@ -314,14 +326,21 @@ fn of_refusal(refusal: DecisionRefusal) -> &'static str {
 /// The text to which a nonce is bound: the link, and every question with its digest, in order.
 fn nonce_subject(asked: &LinkQuestion) -> String {
     let mut text = hex::encode(asked.hash.as_bytes());
-    for approval in &asked.approvals {
+    for PageQuestion { approval, .. } in &asked.questions {
         text.push_str(&format!("|{}:{}", approval.id, approval.digest));
     }
     text
 }
 
-fn initial_items<'a>(approvals: &'a [Approval], words: &'a Phrases) -> Vec<ItemView<'a>> {
-    approvals.iter().enumerate().map(|(number, approval)| ItemView::new(number, approval, words)).collect()
+/// Makes the questions of a link as they are at first; this is computed.
+fn initial_items(asked: &LinkQuestion) -> impl FnOnce() -> Vec<ItemView> + Send + use<> {
+    let (questions, words) = (asked.questions.clone(), asked.words.clone());
+    move || items_of(&questions, &words)
+}
+
+fn items_of(questions: &[PageQuestion], words: &Phrases) -> Vec<ItemView> {
+    let fitted = page_room::fit(questions);
+    fitted.iter().enumerate().map(|(number, question)| ItemView::new(number, question, words)).collect()
 }
 
 /// In which zone and words a recipient reads.

@@ -18,6 +18,9 @@ use crate::http::error::ApiError;
 use crate::http::request::RequestKey;
 use crate::http::request::idempotency::OpenKey;
 
+/// Arrays and objects inside each other that a body may have; serde_json reads no more.
+const JSON_DEPTH: usize = 127;
+
 /// A request's body, whole and within the limits, not yet understood.
 #[derive(Debug)]
 pub struct JsonBody {
@@ -60,8 +63,14 @@ impl JsonBody {
 
     /// The body as JSON, whatever it is called.
     pub fn parsed(&self) -> Result<Value, ApiError> {
-        serde_json::from_slice(&self.bytes)
-            .map_err(|error| ApiError::Malformed(format!("the body is not JSON: {error}")))
+        serde_json::from_slice(&self.bytes).map_err(|error| {
+            ApiError::Malformed(match error.to_string() {
+                deep if deep.starts_with("recursion limit") => {
+                    format!("the body has more than {JSON_DEPTH} arrays and objects inside each other")
+                }
+                why => format!("the body is not JSON: {why}"),
+            })
+        })
     }
 
     /// The body as a request of this type.

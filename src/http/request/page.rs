@@ -226,6 +226,7 @@ mod tests {
 
     #[test]
     fn limit_out_of_range_and_a_made_up_cursor_are_faults() {
+        assert_eq!(ListPage::of(&mut Query::parse("limit=200")).limit, MOST);
         for query in ["limit=0", "limit=201", "limit=x", "cursor=abc", "cursor=%00"] {
             let mut query = Query::parse(query);
             ListPage::of(&mut query);

@@ -21,7 +21,7 @@ use crate::http::HttpState;
 use crate::http::api::halts::HaltView;
 use crate::http::error::ApiError;
 use crate::http::request::{Call, Query};
-use crate::store::HaltPage;
+use crate::store::{COUNTED_TO, HaltPage};
 
 /// How long figures are good.
 const GOOD_FOR: Duration = Duration::from_secs(5);
@@ -31,11 +31,13 @@ const KEPT: NonZeroUsize = NonZeroUsize::new(1_000).expect("more than none");
 /// The figures. A word that is missing counts zero.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Stats {
-    /// When they were counted, up to five seconds ago.
+    /// When they were counted, up to five seconds ago; halts are those that hold now.
     pub as_of: DateTime<Utc>,
-    /// Tasks by status.
+    /// Tasks by status; 10,000 of them are counted at most.
     #[schema(example = json!({"active": 12, "paused": 1}))]
     pub tasks: BTreeMap<String, i64>,
+    /// As many tasks were counted as are at most: there may be more of each status.
+    pub tasks_at_least: bool,
     /// Runs that are not final: `ready`, `claimed` and `started` in the queue, `parked` while they wait.
     #[schema(example = json!({"ready": 0, "started": 2, "parked": 1}))]
     pub runs: BTreeMap<String, i64>,
@@ -59,7 +61,10 @@ pub async fn get_stats(Call(state, caller): Call, mut query: Query) -> Result<Js
     let tenant = query.text("tenant_id");
     query.done()?;
     let scope = caller.narrowed(tenant.as_deref())?;
-    Ok(Json(state.stats.get(&state, &scope).await?))
+    let stats = state.stats.get(&state, &scope).await?;
+    // an operator who has just stopped something sees it
+    let HaltPage { halts, more } = state.store.list_halts(&scope).await?;
+    Ok(Json(Stats { halts: halts.into_iter().map(HaltView::from).collect(), more_halts: more, ..stats }))
 }
 
 /// The figures that were counted last, by tenant; `None` has those of all together.
@@ -98,17 +103,22 @@ impl Default for StatsCache {
 
 async fn count(state: &HttpState, scope: &Scope) -> Result<Stats, ApiError> {
     let as_of = state.clock.now();
-    let quotas = match scope.tenant() {
-        Some(tenant) => Some(state.store.quota_usage(tenant).await?.standings),
-        None => None,
+    let quotas = match scope {
+        Scope::Only(tenant) => {
+            let usage = state.store.quota_usage(tenant.as_str()).await?;
+            Some(usage.with_streams(state.streams.open_of(tenant)).standings)
+        }
+        Scope::Every => None,
     };
-    let HaltPage { halts, more } = state.store.list_halts(scope).await?;
+    let tasks = state.store.count_tasks(scope).await?;
     Ok(Stats {
         as_of,
         quotas,
-        halts: halts.into_iter().map(HaltView::from).collect(),
-        more_halts: more,
-        tasks: state.store.count_tasks(scope).await?.into_iter().collect(),
+        // these are read each time
+        halts: Vec::new(),
+        more_halts: 0,
+        tasks_at_least: tasks.iter().map(|(_, count)| count).sum::<i64>() >= COUNTED_TO,
+        tasks: tasks.into_iter().collect(),
         runs: state.store.count_runs(scope).await?.into_iter().collect(),
         pending_deliveries: state.store.count_deliveries(scope).await?,
     })

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::base::id::{Scope, Tenant};
 use crate::base::limiter::{self, ConcurrencyLimiter, Limit, LimitReached};
+use crate::domain::quota::{Exceeded, Quota};
 use crate::http::HttpState;
 use crate::http::error::ApiError;
 use crate::http::request::AuthenticatedCaller;
@@ -51,12 +52,17 @@ impl StreamLimiter {
     /// Room for a stream of this caller, which tells what `scope` holds; its tenant may have so many.
     fn acquire(&self, caller: &AuthenticatedCaller, scope: &Scope, of_tenant: usize) -> Result<StreamPermit, ApiError> {
         let keys = self.of_address(caller.address).into_iter().chain(self.of_caller(caller, scope, of_tenant));
-        self.open.acquire(keys).map_err(refuse)
+        self.open.acquire(keys).map_err(|reached| self.refuse(reached, of_tenant))
     }
 
     /// Room for a connection that becomes a stream before it is known whose it is.
     pub fn acquire_unidentified(&self, address: Option<IpAddr>) -> Result<StreamPermit, ApiError> {
-        self.open.acquire(self.of_address(address)).map_err(refuse)
+        self.open.acquire(self.of_address(address)).map_err(|reached| self.refuse(reached, usize::MAX))
+    }
+
+    /// Streams that tell of this tenant and are open on this instance.
+    pub fn open_of(&self, tenant: &Tenant) -> usize {
+        self.open.in_use(&StreamKey::Tenant(tenant.clone()))
     }
 
     fn acquire_identified(
@@ -65,7 +71,28 @@ impl StreamLimiter {
         scope: &Scope,
         of_tenant: usize,
     ) -> Result<StreamPermit, ApiError> {
-        self.open.acquire_of_keys(self.of_caller(caller, scope, of_tenant)).map_err(refuse)
+        let keys = self.of_caller(caller, scope, of_tenant);
+        self.open.acquire_of_keys(keys).map_err(|reached| self.refuse(reached, of_tenant))
+    }
+
+    /// The answer where there is no room. A tenant that has as many as its quota is told of the quota.
+    fn refuse(&self, reached: LimitReached<StreamKey>, of_tenant: usize) -> ApiError {
+        let detail = match reached {
+            LimitReached::All => "all streams of this instance are open",
+            LimitReached::Key(StreamKey::Address(_)) => "this address has too many open streams; close one first",
+            LimitReached::Key(StreamKey::Token(_)) => "this token has too many open streams; close one first",
+            LimitReached::Key(StreamKey::Tenant(tenant)) => {
+                return ApiError::QuotaExceeded(Box::new(Exceeded {
+                    quota: Quota::Streams,
+                    limit: of_tenant as u64,
+                    // one may have been closed meanwhile
+                    usage: self.open_of(&tenant).max(of_tenant) as u64,
+                    tenant: tenant.as_str().to_owned(),
+                    retry_after: ASK_AGAIN,
+                }));
+            }
+        };
+        ApiError::TooManyRequests { detail, retry_after: ASK_AGAIN }
     }
 
     fn of_address(&self, address: Option<IpAddr>) -> Option<(StreamKey, Limit)> {
@@ -73,7 +100,7 @@ impl StreamLimiter {
     }
 
     /// A token has half of what its tenant has, so that no token closes the others out; an admin's acts for many tenants
-    /// and has half of all.
+    /// and has half of all. The tenant is first: where both have as many as they may, the quota is what is told of.
     fn of_caller(
         &self,
         caller: &AuthenticatedCaller,
@@ -89,18 +116,8 @@ impl StreamLimiter {
             Scope::Every => None,
             Scope::Only(tenant) => Some((StreamKey::Tenant(tenant.clone()), Limit::Fixed(of_tenant))),
         };
-        [token].into_iter().chain(tenant)
+        tenant.into_iter().chain([token])
     }
-}
-
-fn refuse(reached: LimitReached<StreamKey>) -> ApiError {
-    let detail = match reached {
-        LimitReached::All => "all streams of this instance are open",
-        LimitReached::Key(StreamKey::Address(_)) => "this address has too many open streams; close one first",
-        LimitReached::Key(StreamKey::Token(_)) => "this token has too many open streams; close one first",
-        LimitReached::Key(StreamKey::Tenant(_)) => "the tenant has too many open streams; close one first",
-    };
-    ApiError::TooManyRequests { detail, retry_after: ASK_AGAIN }
 }
 
 /// Room for a stream of this caller, which tells what `scope` holds.
@@ -109,7 +126,7 @@ pub async fn acquire_stream(
     caller: &AuthenticatedCaller,
     scope: &Scope,
 ) -> Result<StreamPermit, ApiError> {
-    state.streams.acquire(caller, scope, of_tenant(state, scope).await?)
+    counted(state, state.streams.acquire(caller, scope, of_tenant(state, scope).await?))
 }
 
 /// Room for the stream of a connection that has its own: [`StreamLimiter::acquire_unidentified`].
@@ -118,7 +135,15 @@ pub async fn acquire_known_stream(
     caller: &AuthenticatedCaller,
     scope: &Scope,
 ) -> Result<StreamPermit, ApiError> {
-    state.streams.acquire_identified(caller, scope, of_tenant(state, scope).await?)
+    counted(state, state.streams.acquire_identified(caller, scope, of_tenant(state, scope).await?))
+}
+
+/// Counts a refusal by the quota among those of the other quotas.
+fn counted(state: &HttpState, acquired: Result<StreamPermit, ApiError>) -> Result<StreamPermit, ApiError> {
+    if let Err(ApiError::QuotaExceeded(over)) = &acquired {
+        state.store.count_refusal(over.quota);
+    }
+    acquired
 }
 
 /// How many streams the tenant of the scope may have, by its quota.
@@ -164,7 +189,10 @@ mod tests {
         let (second, _) = take(&limiter, &caller("b", "ann", [10, 0, 0, 1]), 9);
         let (third, why) = take(&limiter, &caller("c", "ann", [10, 0, 0, 1]), 9);
         assert_eq!((second.len(), third.len()), (2, 0));
-        assert_eq!(why.unwrap(), "the tenant has too many open streams; close one first");
+        let quota = "the quota `streams` is 4, and 4 are used: close streams that nobody reads, or ask the operator for \
+                     more";
+        assert_eq!(why.unwrap(), quota);
+        assert_eq!(limiter.open_of(&Tenant::new("ann").unwrap()), 4);
         let (others, why) = take(&limiter, &caller("d", "bob", [10, 0, 0, 1]), 9);
         assert_eq!(
             (others.len(), why.unwrap().as_str()),

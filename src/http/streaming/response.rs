@@ -17,7 +17,9 @@ use crate::base::clock::pause;
 use crate::base::id::Scope;
 use crate::domain::run::{RunState, StreamEvent};
 use crate::http::HttpState;
-use crate::http::api::conversations::response_object::{AnsweredMessage, OutputMessage, OutputText, ResponseObject};
+use crate::http::api::conversations::response_object::{
+    AnsweredMessage, OutputMessage, OutputText, RequestEcho, ResponseObject,
+};
 use crate::http::error::ApiError;
 use crate::http::request::AuthenticatedCaller;
 use crate::http::streaming::limiter::{self, StreamPermit};
@@ -39,7 +41,8 @@ pub(in crate::http) fn stream(
     let events = Box::pin(events_of(state.clone(), caller, followed));
     let mut teller = ResponseTeller::new(begun.run.id);
     teller.begin(&begun);
-    let told = ToldResponse { state, scope, conversation_id: begun.conversation_id, events, teller };
+    let AnsweredMessage { conversation_id, request, .. } = begun;
+    let told = ToldResponse { state, scope, conversation_id, request, events, teller };
     let told = unfold(told, |mut told| async move { Some((Ok::<_, Infallible>(told.next().await?), told)) });
     Sse::new(limiter::detached(permit, told)).keep_alive(keep_alive).into_response()
 }
@@ -57,6 +60,7 @@ struct ToldResponse {
     state: HttpState,
     scope: Scope,
     conversation_id: Uuid,
+    request: RequestEcho,
     events: Pin<Box<dyn Stream<Item = ToldEvent> + Send>>,
     teller: ResponseTeller,
 }
@@ -104,7 +108,8 @@ impl ToldResponse {
 
     async fn standing(&mut self) -> Result<AnsweredMessage, ApiError> {
         let run = self.state.store.get_run(&self.scope, self.teller.run_id).await?;
-        AnsweredMessage::read(&self.state, &self.scope, run, self.conversation_id).await
+        let standing = AnsweredMessage::read(&self.state, &self.scope, run, self.conversation_id).await?;
+        Ok(standing.to(self.request))
     }
 }
 

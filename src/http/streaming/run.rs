@@ -28,6 +28,7 @@ use crate::domain::approval::{Approval, QuestionKind};
 use crate::domain::run::{Run, RunState, StreamEvent, TranscriptEntry, TranscriptMessage};
 use crate::executor::hub::{RunSubscription, WatchedEvent};
 use crate::http::HttpState;
+use crate::http::api::explain::missing_answer;
 use crate::http::api::runs::missing;
 use crate::http::error::ApiError;
 use crate::http::request::{AuthenticatedCaller, Call, Id, Query};
@@ -292,7 +293,10 @@ impl Follower {
     fn tell_error(&mut self, run: &Run) {
         // while the run is executed again, the record still has the error of the attempt before
         let has_ended = run.state == RunState::Queued || run.state.is_final();
-        let Some(fault) = run.error.as_ref().filter(|_| has_ended) else { return };
+        // a message that was refused has a reason alone; the person who has sent it is told what that means
+        let is_refused = run.state == RunState::Skipped && run.conversation_id().is_some();
+        let refusal = if is_refused { missing_answer(run) } else { None };
+        let Some(fault) = run.error.as_ref().or(refusal.as_ref()).filter(|_| has_ended) else { return };
         let error = Some(digest_of(&json!([run.attempt, fault.code, fault.message])));
         if self.memory.position.error != error {
             self.memory.position.error = error;

@@ -71,7 +71,7 @@ impl LiveChannel {
         let tenant = Tenant::stored(message.recipient_id).map_err(|why| rejected(&why))?;
         let sealed = seal(&self.vault, &tenant, message.id, &body(message))
             .map_err(|error| ChannelError::Misconfigured { why: error.to_string() })?;
-        let has_approval_link = message.words.asks();
+        let has_approval_link = message.words.asks;
         self.store
             .put_live_message(&tenant, message.id, has_approval_link, &sealed)
             .await

@@ -159,7 +159,7 @@ fn unseal_auth(vault: &Vault, recipient_id: &str, endpoint: &str, sealed: &str) 
 
 /// The key of messages that take each other's place: a question and its reminders, or a message and its repetition.
 fn topic_of(message: &OutgoingMessage) -> String {
-    let thread = message.words.thread.as_deref().filter(|_| message.words.asks());
+    let thread = message.words.thread.as_deref().filter(|_| message.words.asks);
     let named = thread.map_or_else(|| message.id.to_string(), str::to_owned);
     let mut hash = URL_SAFE_NO_PAD.encode(digest(&SHA256, named.as_bytes()));
     hash.truncate(TOPIC_LENGTH);

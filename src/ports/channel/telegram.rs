@@ -119,7 +119,7 @@ fn body(chat: &str, words: &RenderedMessage, urgency: Urgency) -> Value {
         "parse_mode": "HTML",
         "link_preview_options": { "is_disabled": true },
     });
-    if words.asks() {
+    if words.asks {
         body["protect_content"] = json!(true);
     }
     if urgency == Urgency::Low {

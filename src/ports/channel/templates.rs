@@ -72,6 +72,12 @@ impl MessageFormat {
     }
 }
 
+/// Whether an answer in Markdown is shown as such in a format: it is carried as it is, or the templates turn it into the marks
+/// of the format.
+pub(super) fn renders_markdown(format: &str) -> bool {
+    format == "markdown" || MessageFormat::of(format) != MessageFormat::Plain
+}
+
 /// A message in full, for the page that shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
@@ -158,6 +164,7 @@ impl MessageTemplates {
             link: telling.main_message().link.clone(),
             thread: telling.thread,
             event: telling.event,
+            asks: delivery.kind.asks(),
             data: telling.data,
         })
     }
@@ -288,7 +295,7 @@ mod tests {
     use super::*;
 
     use crate::base::secret::Secret;
-    use crate::domain::approval::{ApprovalStatus, test_question};
+    use crate::domain::approval::{ApprovalStatus, QuestionKind, test_question};
     use crate::domain::credential::{CredentialIssueKind, Reference};
     use crate::domain::notification::credential_notice::{credential_ended, idle_issue_notice, issue_notice};
     use crate::domain::notification::{
@@ -425,6 +432,7 @@ mod tests {
                 link: None,
                 thread: None,
                 event: "message",
+                asks: false,
                 data: json!({
                     "tenant_id": "ann", "run_id": "00000000-0000-0000-0000-000000000042",
                     "subject": "Message from Shopping", "text": "Milk is out.\nBuy some.",
@@ -432,6 +440,22 @@ mod tests {
             }
         );
         assert_eq!(words(MessageKind::Notice, None, None).event, "notice");
+    }
+
+    #[test]
+    fn message_says_that_somebody_is_asked_whatever_they_are_asked_for() {
+        let mut question = asking(&["Which city?"]);
+        for (kind, event) in [(MessageKind::Ask, "approval.requested"), (MessageKind::Reminder, "approval.reminder")] {
+            let words = asked(&question, kind, "Mail", Tz::UTC, 1000);
+            assert_eq!((words.event, words.asks), (event, true));
+        }
+        question.items[0].proposal.kind = QuestionKind::Input;
+        for (kind, event) in [(MessageKind::Ask, "input.requested"), (MessageKind::Reminder, "input.reminder")] {
+            let words = asked(&question, kind, "Mail", Tz::UTC, 1000);
+            assert_eq!((words.event, words.asks), (event, true));
+        }
+        let run = run(RunState::Succeeded, Some("done"), None);
+        assert!(!words(MessageKind::Result, Some(&run), None).asks);
     }
 
     #[test]

@@ -11,17 +11,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use crate::base::clock::Clock;
 use crate::base::secret::Secret;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
 use crate::ports::llm::anthropic::answer::AnthropicStream;
 use crate::ports::llm::connections::ModelConnections;
 use crate::ports::llm::portable_calls::portable_calls;
+use crate::ports::llm::provider_message::MessageAuthor;
 use crate::ports::llm::shown_result::result_text;
-use crate::ports::llm::thinking::{PromptCache, ThinkingMode};
+use crate::ports::llm::thinking::{PromptCache, ThinkingMode, stable_part};
 use crate::ports::llm::wire::{Format, Progress, RequestBody, SseEvent, raw, system};
 use crate::ports::llm::{
-    LlmError, Model, ModelAnswer, ModelParts, ModelRequest, ModelSettings, OnDelta, StopReason, ToolSchema,
-    provider_message, wire,
+    LlmError, Model, ModelAnswer, ModelParts, ModelRequest, ModelSettings, OnDelta, StopReason, ToolSchema, wire,
 };
 
 const VERSION: &str = "2023-06-01";
@@ -36,6 +37,8 @@ pub struct Anthropic {
     url: String,
     key: Option<Secret>,
     settings: ModelSettings,
+    author: MessageAuthor,
+    clock: Clock,
 }
 
 impl Anthropic {
@@ -47,6 +50,8 @@ impl Anthropic {
             url: format!("{}/messages", settings.endpoint().unwrap_or_default()),
             key: parts.key.cloned(),
             settings: settings.clone(),
+            author: MessageAuthor::new(WIRE, settings),
+            clock: parts.clock.clone(),
         }
     }
 
@@ -99,8 +104,7 @@ impl Anthropic {
     fn thinking(&self, messages: &[TranscriptMessage]) -> Option<Value> {
         let last = messages.iter().rfind(|message| !matches!(message, TranscriptMessage::Tool { .. }));
         let is_foreign = last.is_some_and(|message| {
-            matches!(message, TranscriptMessage::Assistant { .. })
-                && provider_message::message_of(message, WIRE, &self.settings.model).is_none()
+            matches!(message, TranscriptMessage::Assistant { .. }) && self.author.message_of(message).is_none()
         });
         let has_budget = self.settings.thinking == Some(ThinkingMode::Enabled);
         self.settings.anthropic_thinking().filter(|_| !(has_budget && is_foreign))
@@ -108,8 +112,7 @@ impl Anthropic {
 
     /// The answer with its blocks as they are to come back.
     fn with_provider_message(&self, blocks: Vec<Box<RawValue>>, answer: ModelAnswer) -> ModelAnswer {
-        let provider_message =
-            provider_message::new(WIRE, &self.settings.model, raw(&blocks).to_string(), self.key.as_ref());
+        let provider_message = self.author.keep(raw(&blocks).to_string(), self.key.as_ref());
         ModelAnswer { provider_message, ..answer }
     }
 }
@@ -131,6 +134,10 @@ impl Format for Anthropic {
 
     fn key(&self) -> Option<&Secret> {
         self.key.as_ref()
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     fn streams(&self) -> bool {
@@ -157,8 +164,8 @@ impl Format for Anthropic {
         wire::insert(&mut body, "thinking", self.thinking(&request.messages));
         wire::insert(&mut body, "output_config", settings.effort.map(|effort| json!({ "effort": effort })));
         wire::insert(&mut body, "stream", stream.then_some(true));
-        let portable = portable_calls(&request.messages, WIRE, &settings.model);
-        let conversation = messages(&portable, &settings.model, marker.as_ref());
+        let portable = portable_calls(&request.messages, &self.author);
+        let conversation = messages(&portable, &self.author, marker.as_ref());
         RequestBody { field: "messages", conversation, tools, rest: body }
     }
 
@@ -210,37 +217,46 @@ fn cache_marker(cache: PromptCache) -> Option<Value> {
     (cache != PromptCache::Off).then(|| json!({ "type": "ephemeral", "ttl": cache }))
 }
 
-/// The system message, behind the tools: with them it is the same in all turns of a run.
+/// The system message, behind the tools. The mark stands behind the part of it that all runs of an agent share, so that each run
+/// after the first one finds the tools and that part in the cache.
 fn system_blocks(text: String, marker: Option<&Value>) -> Value {
-    match marker {
-        Some(marker) => json!([{ "type": "text", "text": text, "cache_control": marker }]),
-        None => json!(text),
-    }
+    let Some(marker) = marker else { return json!(text) };
+    let (stable, of_run) = stable_part(&text);
+    let mut blocks = vec![json!({ "type": "text", "text": stable, "cache_control": marker })];
+    blocks.extend(of_run.map(|of_run| json!({ "type": "text", "text": of_run })));
+    Value::Array(blocks)
 }
 
-/// Marks the last block of a conversation, which the next turn begins with. Blocks of a model's own go back as they
-/// were, without a mark.
-fn mark_last(merged: &mut [(&str, Vec<Box<RawValue>>)], marker: &Value) {
-    let Some((role, blocks)) = merged.last_mut() else { return };
-    let Some(last) = blocks.last_mut().filter(|_| *role == "user") else { return };
-    if let Ok(Value::Object(mut block)) = serde_json::from_str(last.get()) {
+/// Marks a block of a user. Blocks of a model's own go back as they were, without a mark.
+fn mark((role, blocks): &mut (&str, Vec<Box<RawValue>>), block: usize, marker: &Value) {
+    let Some(marked) = blocks.get_mut(block).filter(|_| *role == "user") else { return };
+    if let Ok(Value::Object(mut block)) = serde_json::from_str(marked.get()) {
         block.insert("cache_control".into(), marker.clone());
-        *last = raw(&block);
+        *marked = raw(&block);
     }
 }
 
-/// The rest, in blocks. Neighbours of one role are one message: results of one turn must stand together.
-fn messages(messages: &[TranscriptMessage], model: &str, marker: Option<&Value>) -> Vec<Box<RawValue>> {
+/// The rest, in blocks. Neighbours of one role are one message: results of one turn must stand together. The last block that
+/// the next turn begins with is marked.
+fn messages(messages: &[TranscriptMessage], author: &MessageAuthor, marker: Option<&Value>) -> Vec<Box<RawValue>> {
     let mut merged: Vec<(&str, Vec<Box<RawValue>>)> = Vec::new();
-    let said = messages.iter().map(|message| blocks(message, model));
-    for (role, blocks) in said.filter(|(_, blocks)| !blocks.is_empty()) {
+    // the message, and the block in it
+    let mut last_lasting = None;
+    for message in messages {
+        let (role, blocks) = blocks(message, author);
+        if blocks.is_empty() {
+            continue;
+        }
         match merged.last_mut() {
             Some((last, before)) if *last == role => before.extend(blocks),
             _ => merged.push((role, blocks)),
         }
+        if !message.is_aside() {
+            last_lasting = merged.last().map(|(_, blocks)| (merged.len() - 1, blocks.len() - 1));
+        }
     }
-    if let Some(marker) = marker {
-        mark_last(&mut merged, marker);
+    if let (Some(marker), Some((message, block))) = (marker, last_lasting) {
+        mark(&mut merged[message], block, marker);
     }
     merged.into_iter().map(|(role, content)| raw(&AnthropicMessage { role, content })).collect()
 }
@@ -253,9 +269,9 @@ struct AnthropicMessage<'a> {
 
 /// A message in blocks. What this model wrote itself goes back as it was: its thinking is signed, and the order of its
 /// blocks is part of it.
-fn blocks(message: &TranscriptMessage, model: &str) -> (&'static str, Vec<Box<RawValue>>) {
-    let kept = provider_message::message_of(message, WIRE, model)
-        .and_then(|kept| serde_json::from_str::<Vec<Box<RawValue>>>(kept).ok());
+fn blocks(message: &TranscriptMessage, author: &MessageAuthor) -> (&'static str, Vec<Box<RawValue>>) {
+    let kept = author.message_of(message);
+    let kept = kept.and_then(|kept| serde_json::from_str::<Vec<Box<RawValue>>>(kept).ok());
     if let Some(kept) = kept {
         return ("assistant", kept.into_iter().filter(|block| !is_empty_text(block)).collect());
     }

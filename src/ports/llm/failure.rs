@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use http::{HeaderMap, StatusCode};
 use serde_json::Value;
 
 use crate::base::secret::{REDACTED, Secret};
+use crate::ports::egress;
 use crate::ports::llm::LlmError;
 
 /// As much of a provider's error message as is passed on, in characters.
@@ -21,7 +23,7 @@ pub fn without_error(body: Value, key: Option<&Secret>) -> Result<Value, LlmErro
 
 /// The failure that a body or an event states under `error`.
 pub fn stated(body: &Value, key: Option<&Secret>) -> LlmError {
-    of_response(status_in(body), &HeaderMap::new(), &redacted(&body.to_string(), key))
+    of_response(status_in(body), None, &redacted(&body.to_string(), key))
 }
 
 /// The status that a failure in the middle of a stream would have had in its head.
@@ -49,20 +51,20 @@ fn status_of_word(word: &str) -> Option<StatusCode> {
     })
 }
 
-/// Judges a response that is no success. `body` has passed the redactor.
-pub fn of_response(status: StatusCode, headers: &HeaderMap, body: &str) -> LlmError {
+/// Judges a response that is no success. `retry_after`: the wait that it asks for; `body` has passed the redactor.
+pub fn of_response(status: StatusCode, retry_after: Option<Duration>, body: &str) -> LlmError {
     let message = format!("{}: {}", status.as_u16(), message_in(body));
     match status.as_u16() {
         401 | 403 => LlmError::Auth { message },
         // not a matter of waiting: this key has nothing left
         402 => LlmError::Auth { message },
         429 if body.contains("insufficient_quota") => LlmError::Auth { message },
-        429 | 529 => LlmError::RateLimited { retry_after: retry_after(headers), message },
+        429 | 529 => LlmError::RateLimited { retry_after, message },
         413 => LlmError::Overflow { message },
         400 | 422 if speaks_of_overflow(body) => LlmError::Overflow { message },
         404 => LlmError::NoModel { message },
         408 | 504 => LlmError::Timeout { message },
-        409 | 425 | 500..=599 => LlmError::Transient { retry_after: retry_after(headers), message },
+        409 | 425 | 500..=599 => LlmError::Transient { retry_after, message },
         _ => LlmError::Rejected { message },
     }
 }
@@ -82,11 +84,11 @@ fn speaks_of_overflow(body: &str) -> bool {
     WORDS.iter().any(|words| body.contains(words))
 }
 
-/// Seconds, or milliseconds in OpenAI's own header. A date is not read: none of the providers sends one.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
-    let seconds = number("retry-after-ms").map(|millis| millis / 1000.0).or_else(|| number("retry-after"))?;
-    Duration::try_from_secs_f64(seconds).ok()
+/// The wait that a response asks for: milliseconds in OpenAI's own header, else what `Retry-After` says.
+pub fn asked_wait(headers: &HeaderMap, now: DateTime<Utc>) -> Option<Duration> {
+    let millis = headers.get("retry-after-ms").and_then(|value| value.to_str().ok()?.trim().parse::<f64>().ok());
+    let wait = millis.and_then(|millis| Duration::try_from_secs_f64(millis / 1000.0).ok());
+    wait.or_else(|| egress::retry_after(headers, now))
 }
 
 /// The provider's sentence, wherever it puts it, cut to a length for logs.
@@ -114,7 +116,7 @@ mod tests {
     use super::*;
 
     fn told(status: u16, body: &str) -> LlmError {
-        of_response(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), body)
+        of_response(StatusCode::from_u16(status).unwrap(), None, body)
     }
 
     #[test]
@@ -166,18 +168,20 @@ mod tests {
     }
 
     #[test]
-    fn wait_that_a_provider_asks_for_is_read_in_both_units() {
+    fn wait_that_a_provider_asks_for_is_read_in_both_units_and_as_a_date() {
+        let now: DateTime<Utc> = "2026-12-24T07:00:00Z".parse().unwrap();
         let wait = |name: &'static str, value: &str| {
-            retry_after(&HeaderMap::from_iter([(http::HeaderName::from_static(name), value.parse().unwrap())]))
+            asked_wait(&HeaderMap::from_iter([(http::HeaderName::from_static(name), value.parse().unwrap())]), now)
         };
         assert_eq!(wait("retry-after", "7"), Some(Duration::from_secs(7)));
+        assert_eq!(wait("retry-after", "1.5"), Some(Duration::from_millis(1500)));
+        assert_eq!(wait("retry-after", "Thu, 24 Dec 2026 07:01:30 GMT"), Some(Duration::from_secs(90)));
         assert_eq!(wait("retry-after-ms", "250"), Some(Duration::from_millis(250)));
-        for odd in ["-1", "soon", "inf", "1e300"] {
+        for odd in ["-1", "soon", "inf", "1e300", "Thu, 24 Dec 2026 06:59:00 GMT"] {
             assert_eq!(wait("retry-after", odd), None, "{odd}");
         }
-        let headers = HeaderMap::from_iter([(http::header::RETRY_AFTER, "7".parse().unwrap())]);
         for status in [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE] {
-            let asked = of_response(status, &headers, "").retry_after();
+            let asked = of_response(status, Some(Duration::from_secs(7)), "").retry_after();
             assert_eq!(asked, Some(Duration::from_secs(7)), "{status}");
         }
     }

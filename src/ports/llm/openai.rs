@@ -11,11 +11,13 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use crate::base::clock::Clock;
 use crate::base::secret::Secret;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
 use crate::ports::llm::connections::ModelConnections;
 use crate::ports::llm::portable_calls::portable_calls;
-use crate::ports::llm::settings::{MaxTokensField, ModelSettings};
+use crate::ports::llm::provider_message::MessageAuthor;
+use crate::ports::llm::settings::ModelSettings;
 use crate::ports::llm::shown_result::result_text;
 use crate::ports::llm::wire::{Format, Progress, RequestBody, SseEvent, arguments, raw, written_arguments};
 use crate::ports::llm::{
@@ -32,6 +34,8 @@ pub struct OpenAi {
     url: String,
     key: Option<Secret>,
     settings: ModelSettings,
+    author: MessageAuthor,
+    clock: Clock,
 }
 
 impl OpenAi {
@@ -43,29 +47,21 @@ impl OpenAi {
             url: format!("{}/chat/completions", settings.endpoint().unwrap_or_default()),
             key: parts.key.cloned(),
             settings: settings.clone(),
+            author: MessageAuthor::new(WIRE, settings),
+            clock: parts.clock.clone(),
         }
     }
 
     /// A message as it is sent. What this model wrote itself goes back as it was, foreign fields included: some models go
     /// on with their calls only when they get their thinking back.
     fn message(&self, message_in: &TranscriptMessage) -> Box<RawValue> {
-        let kept = provider_message::message_of(message_in, WIRE, &self.settings.model)
-            .and_then(|kept| RawValue::from_string(kept.to_owned()).ok());
+        let kept = self.author.message_of(message_in).and_then(|kept| RawValue::from_string(kept.to_owned()).ok());
         kept.unwrap_or_else(|| raw(&message(message_in)))
-    }
-
-    /// OpenAI itself has renamed the limit and refuses the old name; the others know the old one.
-    fn limit_key(&self) -> MaxTokensField {
-        self.settings.max_tokens_field.unwrap_or(match self.url.starts_with("https://api.openai.com/") {
-            true => MaxTokensField::MaxCompletionTokens,
-            false => MaxTokensField::MaxTokens,
-        })
     }
 
     /// The answer with its message as it is to come back.
     fn keeping(&self, written: Option<String>, answer: ModelAnswer) -> ModelAnswer {
-        let provider_message =
-            written.and_then(|raw| provider_message::new(WIRE, &self.settings.model, raw, self.key.as_ref()));
+        let provider_message = written.and_then(|raw| self.author.keep(raw, self.key.as_ref()));
         ModelAnswer { provider_message, ..answer }
     }
 }
@@ -85,6 +81,10 @@ impl Format for OpenAi {
         self.key.as_ref()
     }
 
+    fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     fn streams(&self) -> bool {
         self.settings.stream
     }
@@ -95,7 +95,8 @@ impl Format for OpenAi {
         let tools = request.tools.written(WIRE, tool);
         wire::insert(&mut body, "tool_choice", tools.is_some().then_some(request.tool_choice));
         let settings = &self.settings;
-        wire::insert(&mut body, self.limit_key().as_str(), request.max_tokens.or(settings.max_output_tokens));
+        let limit = request.max_tokens.or(settings.max_output_tokens);
+        wire::insert(&mut body, settings.sent_max_tokens_field().as_str(), limit);
         wire::insert(&mut body, "temperature", request.temperature.or(settings.temperature));
         wire::insert(&mut body, "top_p", settings.top_p);
         wire::insert(&mut body, "reasoning_effort", settings.effort);
@@ -103,7 +104,7 @@ impl Format for OpenAi {
         wire::insert(&mut body, "stream", stream.then_some(true));
         let usage = (stream && settings.stream_usage).then(|| json!({ "include_usage": true }));
         wire::insert(&mut body, "stream_options", usage);
-        let messages = portable_calls(&request.messages, WIRE, &settings.model);
+        let messages = portable_calls(&request.messages, &self.author);
         let said = messages.iter().filter(|message| message.is_said());
         let conversation = said.map(|message| self.message(message)).collect();
         RequestBody { field: "messages", conversation, tools, rest: body }

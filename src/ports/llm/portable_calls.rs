@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
-use crate::ports::llm::provider_message;
+use crate::ports::llm::provider_message::MessageAuthor;
 
 /// Longest id that every provider takes, in characters.
 const LONGEST_ID: usize = 40;
@@ -19,13 +19,13 @@ const LONGEST_ID: usize = 40;
 const LONGEST_NAME: usize = 64;
 
 /// The messages as this model can be sent them; copied where an id or a name has to change.
-pub fn portable_calls<'a>(messages: &'a [TranscriptMessage], wire: &str, model: &str) -> Cow<'a, [TranscriptMessage]> {
+pub fn portable_calls<'a>(messages: &'a [TranscriptMessage], author: &MessageAuthor) -> Cow<'a, [TranscriptMessage]> {
     let mut portable = Cow::Borrowed(messages);
-    let mut ids = PortableIds::beside(messages, wire, model);
+    let mut ids = PortableIds::beside(messages, author);
     for (index, message) in messages.iter().enumerate() {
         let changed = match message {
             TranscriptMessage::Assistant { tool_calls, .. } => {
-                let is_own = provider_message::message_of(message, wire, model).is_some();
+                let is_own = author.message_of(message).is_some();
                 ids.begin_turn(if is_own { &[] } else { tool_calls });
                 (!is_own).then(|| ids.call_message(message)).flatten()
             }
@@ -50,8 +50,8 @@ struct PortableIds<'a> {
 
 impl<'a> PortableIds<'a> {
     /// Knows the ids that stay as the model itself wrote them.
-    fn beside(messages: &'a [TranscriptMessage], wire: &str, model: &str) -> PortableIds<'a> {
-        let own = messages.iter().filter(|message| provider_message::message_of(message, wire, model).is_some());
+    fn beside(messages: &'a [TranscriptMessage], author: &MessageAuthor) -> PortableIds<'a> {
+        let own = messages.iter().filter(|message| author.message_of(message).is_some());
         let taken = own.flat_map(calls_of).map(|call| Cow::Borrowed(call.id.as_str())).collect();
         PortableIds { taken, changed: HashMap::new(), made: 0 }
     }
@@ -139,7 +139,8 @@ mod tests {
 
     /// A turn with these calls and their results; `model`: the one whose own words are kept.
     fn turn(model: Option<&str>, calls: &[(&str, &str)]) -> Vec<TranscriptMessage> {
-        let own = |model: &str| ProviderMessage { wire: "w".into(), model: model.into(), raw: "{}".into() };
+        let own =
+            |model: &str| ProviderMessage { wire: "w".into(), model: model.into(), address: None, raw: "{}".into() };
         let said = TranscriptMessage::Assistant {
             text: None,
             tool_calls: calls.iter().map(|(id, name)| ToolCall::new(*id, *name, json!({}))).collect(),
@@ -158,9 +159,13 @@ mod tests {
         std::iter::once(said).chain(calls.iter().map(result)).collect()
     }
 
+    fn author() -> MessageAuthor {
+        MessageAuthor { wire: "w", model: "m".into(), address: None }
+    }
+
     /// Ids and names of the calls, and the ids of the results.
     fn sent(messages: &[TranscriptMessage]) -> Vec<String> {
-        let portable = portable_calls(messages, "w", "m");
+        let portable = portable_calls(messages, &author());
         let words = portable.iter().flat_map(|message| match message {
             TranscriptMessage::Tool { call_id, .. } => vec![format!("= {call_id}")],
             other => calls_of(other).iter().map(|call| format!("{} {}", call.id, call.name)).collect(),
@@ -171,7 +176,7 @@ mod tests {
     #[test]
     fn ids_that_every_provider_takes_stay_and_nothing_is_copied() {
         let messages = [turn(None, &[("toolu_01-a", "read"), ("c2", "read")]), turn(None, &[("c3", "read")])].concat();
-        assert!(matches!(portable_calls(&messages, "w", "m"), Cow::Borrowed(_)));
+        assert!(matches!(portable_calls(&messages, &author()), Cow::Borrowed(_)));
     }
 
     #[test]

@@ -11,16 +11,18 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use crate::base::clock::Clock;
 use crate::base::secret::Secret;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
 use crate::ports::llm::connections::ModelConnections;
 use crate::ports::llm::portable_calls::portable_calls;
+use crate::ports::llm::provider_message::MessageAuthor;
 use crate::ports::llm::shown_result::result_text;
 use crate::ports::llm::thinking::ThinkingMode;
 use crate::ports::llm::wire::{Format, Progress, RequestBody, SseEvent, arguments, raw, system, written_arguments};
 use crate::ports::llm::{
     LlmError, Model, ModelAnswer, ModelParts, ModelRequest, ModelSettings, ModelTokens, OnDelta, StopReason,
-    ToolSchema, failure, provider_message, wire,
+    ToolSchema, failure, wire,
 };
 
 /// Format of a kept message's raw text: the items of an output.
@@ -34,6 +36,8 @@ pub struct Responses {
     url: String,
     key: Option<Secret>,
     settings: ModelSettings,
+    author: MessageAuthor,
+    clock: Clock,
 }
 
 impl Responses {
@@ -45,14 +49,16 @@ impl Responses {
             url: format!("{}/responses", settings.endpoint().unwrap_or_default()),
             key: parts.key.cloned(),
             settings: settings.clone(),
+            author: MessageAuthor::new(WIRE, settings),
+            clock: parts.clock.clone(),
         }
     }
 
     /// The items of a message. What this model wrote itself goes back as it was: its reasoning is encrypted, and stands
     /// before the calls that it led to.
     fn items(&self, message: &TranscriptMessage) -> Vec<Box<RawValue>> {
-        let kept = provider_message::message_of(message, WIRE, &self.settings.model)
-            .and_then(|kept| serde_json::from_str::<Vec<Box<RawValue>>>(kept).ok());
+        let kept = self.author.message_of(message);
+        let kept = kept.and_then(|kept| serde_json::from_str::<Vec<Box<RawValue>>>(kept).ok());
         match kept {
             Some(kept) => kept.into_iter().filter(|item| !is_empty_reasoning(item)).collect(),
             None => own_items(message).iter().map(raw).collect(),
@@ -61,8 +67,7 @@ impl Responses {
 
     /// The answer with its items as they are to come back.
     fn with_provider_message(&self, items: &[Box<RawValue>], answer: ModelAnswer) -> ModelAnswer {
-        let provider_message =
-            provider_message::new(WIRE, &self.settings.model, raw(&items).to_string(), self.key.as_ref());
+        let provider_message = self.author.keep(raw(&items).to_string(), self.key.as_ref());
         ModelAnswer { provider_message, ..answer }
     }
 
@@ -92,6 +97,10 @@ impl Format for Responses {
         self.key.as_ref()
     }
 
+    fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     fn streams(&self) -> bool {
         self.settings.stream
     }
@@ -116,7 +125,7 @@ impl Format for Responses {
         wire::insert(&mut body, "reasoning", settings.effort.map(|effort| json!({ "effort": effort })));
         wire::insert(&mut body, "prompt_cache_key", settings.prompt_cache_key.as_ref());
         wire::insert(&mut body, "stream", stream.then_some(true));
-        let messages = portable_calls(&request.messages, WIRE, &settings.model);
+        let messages = portable_calls(&request.messages, &self.author);
         let conversation = messages.iter().flat_map(|message| self.items(message)).collect();
         RequestBody { field: "input", conversation, tools, rest: body }
     }

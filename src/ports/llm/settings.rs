@@ -208,6 +208,17 @@ impl ModelSettings {
         self.max_output_tokens.unwrap_or(DEFAULT_MAX_TOKENS)
     }
 
+    /// The name under which `openai` is told the longest answer. OpenAI itself has renamed it and refuses the old name; the others know
+    /// the old one.
+    pub fn sent_max_tokens_field(&self) -> MaxTokensField {
+        let is_openai =
+            || self.endpoint().is_some_and(|endpoint| format!("{endpoint}/").starts_with("https://api.openai.com/"));
+        self.max_tokens_field.unwrap_or_else(|| match is_openai() {
+            true => MaxTokensField::MaxCompletionTokens,
+            false => MaxTokensField::MaxTokens,
+        })
+    }
+
     /// All keys in the order in which they are tried.
     pub fn keys(&self) -> impl Iterator<Item = &Secret> {
         self.api_key.iter().chain(&self.api_keys)

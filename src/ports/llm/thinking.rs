@@ -58,9 +58,36 @@ impl ThinkingEffort {
     }
 }
 
+/// The line of a system message behind which stands what differs from run to run: the time, and what is known of the recipient.
+pub const RUN_HEADING: &str = "This run:";
+
+/// The part of a system message that is the same in each run of an agent, and the part that differs, with its heading. A cache
+/// knows a request by its beginning, so the stable part comes first.
+pub fn stable_part(system: &str) -> (&str, Option<&str>) {
+    let heading = system.match_indices(RUN_HEADING).find(|(at, _)| {
+        let (before, behind) = (&system[..*at], &system[at + RUN_HEADING.len()..]);
+        before.ends_with("\n\n") && behind.starts_with('\n')
+    });
+    match heading.filter(|(at, _)| !system[..*at].trim().is_empty()) {
+        Some((at, _)) => (&system[..at], Some(&system[at..])),
+        None => (system, None),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stable_part_of_a_system_message_ends_before_the_heading_of_the_run() {
+        let whole = "Be brief.\nThis run: of salmon.\n\nThis run:\nCurrent time: noon.\n\nThis run:\n";
+        let (stable, of_run) = stable_part(whole);
+        assert_eq!(stable, "Be brief.\nThis run: of salmon.\n\n");
+        assert_eq!(of_run, Some("This run:\nCurrent time: noon.\n\nThis run:\n"));
+        for undivided in ["", "Be brief.", "\n\nThis run:\nnoon", "This run:\nnoon", "Be brief.\n\nThis run:"] {
+            assert_eq!(stable_part(undivided), (undivided, None));
+        }
+    }
 
     #[test]
     fn levels_go_down_to_the_least_that_the_provider_has() {

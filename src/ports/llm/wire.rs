@@ -12,6 +12,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 use sse_stream::SseStream;
 
+use crate::base::clock::Clock;
 use crate::base::metrics::trace;
 use crate::base::secret::Secret;
 use crate::domain::run::transcript::TranscriptMessage;
@@ -37,6 +38,9 @@ pub trait Format: Sync {
 
     /// The key with which the request goes.
     fn key(&self) -> Option<&Secret>;
+
+    /// The time by which a provider's dates are read.
+    fn clock(&self) -> &Clock;
 
     /// Whether answers are streamed where somebody reads along.
     fn streams(&self) -> bool;
@@ -78,7 +82,7 @@ pub async fn ask<F: Format>(
     let stream = format.streams() && on_delta.is_some();
     // until the answer is read
     let place = format.connections().acquire();
-    let response = send(written(format, &place.client, request, stream)?, format.key()).await?;
+    let response = send(written(format, &place.client, request, stream)?, format.key(), format.clock()).await?;
     let answer = read_answer(format, response, stream, on_delta).await;
     // from here on the provider may have charged for it, unless it has said why it does not answer
     answer.or_else(|error| match error {
@@ -146,7 +150,11 @@ fn named_model(answer: &Value) -> Option<&str> {
 }
 
 /// Sends a request and returns the response, if it is a success.
-pub async fn send(request: reqwest::RequestBuilder, key: Option<&Secret>) -> Result<reqwest::Response, LlmError> {
+pub async fn send(
+    request: reqwest::RequestBuilder,
+    key: Option<&Secret>,
+    clock: &Clock,
+) -> Result<reqwest::Response, LlmError> {
     let response = request.send().await.map_err(broken)?;
     let status = response.status();
     if status.is_success() {
@@ -154,7 +162,8 @@ pub async fn send(request: reqwest::RequestBuilder, key: Option<&Secret>) -> Res
     }
     let headers = response.headers().clone();
     let body = read(response, ERROR_LIMIT).await.unwrap_or_default();
-    Err(failure::of_response(status, &headers, &redacted(&String::from_utf8_lossy(&body), key)))
+    let wait = failure::asked_wait(&headers, clock.now());
+    Err(failure::of_response(status, wait, &redacted(&String::from_utf8_lossy(&body), key)))
 }
 
 /// The whole answer as JSON, and as it was written.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::base::id::Tenant;
 use crate::base::invalid::{NAMED, ValidationErrors, did_you_mean, escape};
 
 /// `[tool_access]`.
@@ -68,12 +69,15 @@ impl ToolAccess {
         self.allows_any(tool) && own.is_none_or(|own| own.allows(tool))
     }
 
-    /// Adds names that no tool has; pointers begin with `/tool_access`.
+    /// Adds names that no tool has, and those that no tenant can have; pointers begin with `/tool_access`.
     pub fn check(&self, tools: &[&str], faults: &mut ValidationErrors) {
         check_names("/tool_access/allow", self.allow.as_deref().unwrap_or_default(), tools, faults);
         check_names("/tool_access/deny", &self.deny, tools, faults);
         for (tenant, own) in &self.tenants {
             let place = format!("/tool_access/tenants/{}", escape(tenant));
+            if let Err(why) = Tenant::new(tenant.as_str()) {
+                faults.add(place.clone(), why);
+            }
             check_names(&format!("{place}/allow"), own.allow.as_deref().unwrap_or_default(), tools, faults);
             check_names(&format!("{place}/deny"), &own.deny, tools, faults);
         }
@@ -152,12 +156,12 @@ mod tests {
     }
 
     #[test]
-    fn name_of_no_tool_is_refused_with_its_place_and_what_was_meant() {
+    fn name_of_no_tool_or_tenant_is_refused_with_its_place_and_what_was_meant() {
         let ann = ToolLimits { allow: Some(names(&["look"])), deny: names(&["lok"]) };
         let access = ToolAccess {
             allow: Some(names(&["look", "lookk"])),
             deny: names(&["x"]),
-            tenants: BTreeMap::from([("a/n".to_owned(), ann)]),
+            tenants: BTreeMap::from([("a/n".to_owned(), ann), ("ann ".to_owned(), ToolLimits::default())]),
         };
         let mut faults = ValidationErrors::new();
         access.check(&["look"], &mut faults);
@@ -168,6 +172,7 @@ mod tests {
                 "/tool_access/allow/1: unknown tool `lookk`; did you mean `look`?",
                 "/tool_access/deny/0: unknown tool `x`",
                 "/tool_access/tenants/a~1n/deny/0: unknown tool `lok`; did you mean `look`?",
+                "/tool_access/tenants/ann : must not begin or end with a space",
             ]
         );
     }

@@ -151,7 +151,8 @@ pub trait ToolHost: Send + Sync {
         part: DataFilePart,
     ) -> BoxFuture<'a, Result<Value, HostError>>;
 
-    /// The facts that a run with this message is told, within so many characters; notes that it was.
+    /// The facts that a run with this message is told, within so many characters; notes that it was. Without a message they are those of
+    /// the profile alone.
     fn facts_for<'a>(
         &'a self,
         tenant: &'a Tenant,

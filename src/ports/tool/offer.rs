@@ -1,35 +1,26 @@
 //! Whether a model is offered a tool, and why not: what a run goes by is also what people are told.
 
+use crate::base::words::words;
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::{Definition, ToolRegistry, ToolStatus};
 
-/// Why a model is not offered a tool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotOffered {
-    /// Its status is `removed`.
-    Removed,
-    /// `[tool_access]` leaves it out for everybody.
-    DeniedByOperator,
-    /// `[tool_access.tenants]` leaves it out for this tenant.
-    DeniedForTenant,
-    /// The agent, or the task, leaves it out.
-    DeniedByLimits,
-    /// Its status is `deprecated`, and nobody names it: a call of it is carried out all the same.
-    Deprecated,
+words! {
+    /// Why a model is not offered a tool.
+    pub enum NotOffered {
+        /// Its status is `removed`.
+        Removed = "removed",
+        /// `[tool_access]` leaves it out for everybody.
+        DeniedByOperator = "denied_by_operator",
+        /// `[tool_access.tenants]` leaves it out for this tenant.
+        DeniedForTenant = "denied_for_tenant",
+        /// The agent, or the task, leaves it out.
+        DeniedByLimits = "denied_by_limits",
+        /// Its status is `deprecated`, and nobody names it: a call of it is carried out all the same.
+        Deprecated = "deprecated",
+    }
 }
 
 impl NotOffered {
-    /// The reason as a word.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            NotOffered::Removed => "removed",
-            NotOffered::DeniedByOperator => "denied_by_operator",
-            NotOffered::DeniedForTenant => "denied_for_tenant",
-            NotOffered::DeniedByLimits => "denied_by_limits",
-            NotOffered::Deprecated => "deprecated",
-        }
-    }
-
     /// The reason as a sentence.
     pub fn message(self) -> &'static str {
         match self {

@@ -19,6 +19,32 @@ const SELECT: &str = "
 pub(super) const SELECT_APPROVAL: Split =
     Split { postgres: sql!(SELECT; "{votes}" = VOTES.postgres), sqlite: sql!(SELECT; "{votes}" = VOTES.sqlite) };
 
+/// Everything of an approval whose documents are too large to be read: in the place of its arguments, proposed and decided,
+/// stands the beginning of their text, and `left_out` is how many bytes those have with which the call runs.
+pub(super) const SELECT_BEGINNING: Split = Split {
+    postgres: sql!(SELECT_APPROVAL.postgres; "a.modifications," = DECIDED.postgres; "a.proposal," = PROPOSED.postgres),
+    sqlite: sql!(SELECT_APPROVAL.sqlite; "a.modifications," = DECIDED.sqlite; "a.proposal," = PROPOSED.sqlite),
+};
+
+const PROPOSED: Split = Split {
+    postgres: "a.proposal || jsonb_build_object(
+               'arguments', left((a.proposal -> 'arguments')::text, 1000), 'parameters', null, 'precheck', null,
+               'summary', left(a.proposal ->> 'summary', 1000),
+               'description', left(a.proposal ->> 'description', 1000)) as proposal,
+           cast(octet_length(coalesce(a.modifications, a.proposal -> 'arguments')::text) as bigint) as left_out,",
+    sqlite: "json_set(a.proposal, '$.arguments', substr(a.proposal ->> '$.arguments', 1, 1000),
+                    '$.parameters', null, '$.precheck', null,
+                    '$.summary', substr(a.proposal ->> '$.summary', 1, 1000),
+                    '$.description', substr(a.proposal ->> '$.description', 1, 1000)) as proposal,
+           octet_length(coalesce(a.modifications, a.proposal ->> '$.arguments')) as left_out,",
+};
+
+const DECIDED: Split = Split {
+    postgres: "to_jsonb(left(a.modifications::text, 1000)) as modifications,",
+    sqlite: "case when a.modifications is not null then json_quote(substr(a.modifications, 1, 1000)) end
+               as modifications,",
+};
+
 const VOTES: Split = Split {
     postgres: "coalesce(jsonb_agg(jsonb_build_object('by', v.approver, 'identities', coalesce(v.identities, '[]'))
                                   order by v.at, v.approver), '[]')",

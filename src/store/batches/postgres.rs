@@ -278,6 +278,25 @@ pub(super) async fn waited_for(conn: &mut PgConnection, tasks: &[Uuid]) -> Resul
     Ok(sqlx::query_scalar(waited_for).bind(tasks).fetch_all(conn).await?)
 }
 
+pub(super) async fn use_conversations(
+    conn: &mut PgConnection,
+    ids: &[Uuid],
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let used = "update tasks set active_since = $2
+          where id = any (array(select t.id
+                                  from unnest($1::uuid[]) as used (id)
+                                 cross join lateral (select t.id from tasks t
+                                                      where t.id = any (array[used.id]) and t.trigger_type = 'chat'
+                                                        and t.active_since < $2
+                                                        for no key update skip locked) t))";
+    sqlx::query(used).bind(ids).bind(now).execute(conn).await?;
+    Ok(())
+}
+
 pub(super) async fn post(
     conn: &mut PgConnection,
     deliveries: &[&NewDelivery],

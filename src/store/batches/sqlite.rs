@@ -144,6 +144,18 @@ pub(super) async fn waited_for(conn: &mut SqliteConnection, tasks: &[Uuid]) -> R
     Ok(waited_for)
 }
 
+pub(super) async fn use_conversations(
+    conn: &mut SqliteConnection,
+    ids: &[Uuid],
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    for id in ids {
+        let used = "update tasks set active_since = $2 where id = $1 and trigger_type = 'chat' and active_since < $2";
+        sqlx::query(used).bind(id).bind(now).execute(&mut *conn).await?;
+    }
+    Ok(())
+}
+
 pub(super) async fn post(
     conn: &mut SqliteConnection,
     deliveries: &[&NewDelivery],

@@ -4,8 +4,8 @@
 //! Between instances wake-ups go by LISTEN and NOTIFY. A transaction that notifies takes a lock of the whole database
 //! when it commits, and holds it until the disk has the commit. So ours do not: topics are gathered for a moment and sent
 //! in a statement of its own, and only for work that this instance can't do itself: its services forward it. The commit of
-//! that statement doesn't wait for the disk: a crash may lose a wake-up. A run that somebody asks for is told of by its
-//! own commit, one at a time of each instance ([`CommitNotification`]).
+//! that statement doesn't wait for the disk: a crash may lose a wake-up. Where no services run in this process, as while it
+//! is being stopped, a run that somebody asks for is told of by its own commit, one at a time ([`CommitNotification`]).
 
 use std::io::ErrorKind;
 use std::sync::Arc;

@@ -129,6 +129,14 @@ pub struct QuotaUsage {
     pub standings: BTreeMap<Quota, QuotaStanding>,
 }
 
+impl QuotaUsage {
+    /// With the streams of the tenant that are open on an instance, which the database does not know.
+    pub fn with_streams(mut self, open: usize) -> QuotaUsage {
+        self.standings.entry(Quota::Streams).and_modify(|streams| streams.usage = Some(open as u64));
+        self
+    }
+}
+
 #[derive(Default, sqlx_macros::FromRow)]
 struct QuotaRow {
     tasks: Option<i64>,
@@ -331,7 +339,7 @@ impl Store {
         Ok(())
     }
 
-    /// Quotas and usage of a tenant: a look into a few rows, whatever it has stored.
+    /// Quotas and usage of a tenant, but for its streams: a look into a few rows, whatever it has stored.
     pub async fn quota_usage(&self, tenant: &str) -> Result<QuotaUsage, StoreError> {
         let mut read = self.db.read().await?;
         let tx = &mut read.tx();
@@ -342,9 +350,8 @@ impl Store {
         let (usual, own) = (usual.unwrap_or_default(), own.unwrap_or_default());
         let overrides = own.overrides();
         let quotas = Quotas::default().with(&usual.overrides()).with(&overrides);
-        let now = self.clock.now();
-        let events = self.used_this_minute(tenant, Quota::EventsPerMinute, now).await? as i64;
-        let fires = self.used_this_minute(tenant, Quota::FiresPerMinute, now).await? as i64;
+        let used = async |quota| self.used_this_minute(tenant, quota, self.clock.now()).await;
+        let (events, fires) = (used(Quota::EventsPerMinute).await? as i64, used(Quota::FiresPerMinute).await? as i64);
         let used = |quota| match quota {
             Quota::Tasks => Some(amounts.tasks),
             Quota::Polls => Some(amounts.polls),
@@ -372,6 +379,11 @@ impl Store {
             .bind(EVERYBODY)
             .scalar()
             .await?)
+    }
+
+    /// Counts a refusal by a quota that the database does not keep.
+    pub fn count_refusal(&self, quota: Quota) {
+        self.counts.refused(quota);
     }
 
     /// Counts what a quota has refused.

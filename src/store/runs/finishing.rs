@@ -3,7 +3,7 @@
 //! A write whose token is not the run's any more changes nothing. What `start` has returned is running on the record
 //! and may have effects; what `finish` has returned has ended, with its deliveries in the outbox.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -79,6 +79,10 @@ impl Store {
             tx.post(&deliveries, now).await?;
         }
         let has_extractions = queue_extractions(tx, &told, now).await?;
+        let is_use = |end: &Finish| end.in_conversation && end.again.is_none();
+        let used: BTreeSet<Uuid> =
+            ended.iter().filter(|(end, _)| is_use(end)).filter_map(|(end, _)| end.task_id).collect();
+        tx.use_conversations(&used.into_iter().collect::<Vec<_>>(), now).await?;
         let warned = end_budgets(self, tx, &ended, now).await?;
         count_usage(tx, &ended.iter().map(|(end, _)| *end).collect::<Vec<_>>()).await?;
         write.commit().await?;

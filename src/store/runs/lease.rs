@@ -101,6 +101,8 @@ pub struct Finish {
     pub overlap_counts_waiting: bool,
     /// Facts are to be noted from it.
     pub extracts: bool,
+    /// Its task is a conversation, which counts as used at the end.
+    pub in_conversation: bool,
 }
 
 impl Finish {
@@ -126,6 +128,7 @@ impl Finish {
             park: None,
             overlap_counts_waiting: false,
             extracts: false,
+            in_conversation: false,
         }
     }
 

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use crate::base::id::Scope;
 use crate::base::json::length::bytes_of;
 use crate::domain::run::{RunEvent, RunOrigin, RunState};
+use crate::domain::trigger::ChatTrigger;
 use crate::store::approvals::close_questions;
 use crate::store::batches::{RunNowRows, run_now, run_now_committed};
 use crate::store::db::flow::QueueFlow;
@@ -340,8 +341,8 @@ impl Store {
         } else {
             let place = if queued.is_some() { "delete from queue where run_id = $1" } else { UNPARK };
             let left = tx.query(place).bind(id).execute().await?;
-            let (task_id, state): (Option<Uuid>, String) =
-                tx.query("select task_id, state from runs where id = $1").bind(id).one().await?;
+            let (task_id, state, trigger): (Option<Uuid>, String, String) =
+                tx.query("select task_id, state, trigger_type from runs where id = $1").bind(id).one().await?;
             let state = RunState::parse(&state).ok_or_else(|| StoreError::Corrupt(format!("run {id}: {state}")))?;
             let next = state.on(RunEvent::Cancel).map_err(|illegal| StoreError::Conflict(illegal.to_string()))?;
             if left == 0 {
@@ -360,6 +361,9 @@ impl Store {
                 && free(tx, task_id, id).await? > 0
             {
                 hand_over(tx, task_id, now).await?;
+            }
+            if let Some(conversation) = task_id.filter(|_| trigger == ChatTrigger::KIND) {
+                tx.use_conversations(&[conversation], now).await?;
             }
             Some(Cancelled::Now)
         };

@@ -283,18 +283,33 @@ async fn rules_that_take_long_are_judged_on_computing_threads() {
     let policy = Policy::new(&serde_json::from_value(rules).unwrap()).unwrap();
     let stage = stage(&deeds);
     let stage = AgentHarness { agent: Agent { policy, ..stage.agent }, ..stage };
+    pays_once_threads_are_free(&stage, &deeds).await;
+}
+
+#[tokio::test]
+async fn condition_of_an_override_is_compiled_on_computing_threads() {
+    let deeds = Deeds::default();
+    let stage = stage(&deeds);
+    let when = Some("args.amount < 10".into());
+    *stage.store.overrides.lock().unwrap() =
+        vec![ApprovalOverride { when, ..override_of("pay", ApprovalLevel::Auto, None) }];
+    pays_once_threads_are_free(&stage, &deeds).await;
+}
+
+/// The payment of the turn waits for a computing thread, and is done then; the mail needs a person.
+async fn pays_once_threads_are_free(stage: &AgentHarness, deeds: &Deeds) {
     let computing = stage.agent.compute.clone();
     let threads = HeldThreads::all(&computing).await;
     let meanwhile = async {
         until_waiting(&computing, 1).await;
-        assert_eq!(recorded_calls(&deeds), []);
+        assert_eq!(recorded_calls(deeds), []);
         drop(threads);
     };
     // no time has to pass for it
     let incoming = stage.incoming("go");
     let (handled, ()) = tokio::join!(stage.agent.handle_message(&incoming), meanwhile);
     assert!(matches!(handled, Ok(AgentResponse::Suspended(_))), "the other call needs a person: {handled:?}");
-    assert_eq!(recorded_calls(&deeds), [("pay".to_owned(), json!({ "to": "bob", "amount": 5 }))]);
+    assert_eq!(recorded_calls(deeds), [("pay".to_owned(), json!({ "to": "bob", "amount": 5 }))]);
 }
 
 /// A payment that looks at the balance first.

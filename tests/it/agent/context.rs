@@ -20,8 +20,12 @@ fn system(stage: &AgentHarness, request: usize) -> String {
 
 #[tokio::test]
 async fn each_prompt_says_what_carries_the_answer_and_within_which_limits() {
-    let webhook =
-        ChannelLimits { name: "webhook".into(), supported_formats: vec!["csv".into()], max_response_length: Some(200) };
+    let webhook = ChannelLimits {
+        name: "webhook".into(),
+        supported_formats: vec!["csv".into()],
+        renders_markdown: false,
+        max_response_length: Some(200),
+    };
     let on_webhook =
         "Your answer is delivered by webhook, which carries csv; keep it under 200 characters.\nCSV (RFC 4180) ";
     for (source, channel, expected) in [

@@ -226,6 +226,7 @@ async fn sources_of_context_stand_behind_the_instructions_and_one_that_fails_add
     tokio::join!(stage.answer("Hi."), time);
     let requests = stage.model.requests.lock().unwrap();
     let TranscriptMessage::System { text } = &requests[0].messages[0] else { panic!("{:?}", requests[0].messages) };
-    let begin = format!("Be brief.\n\nThe user is called Ann.\n\n{}\n\nCurrent time: ", "é".repeat(SOURCE_CHARS));
-    assert!(text.starts_with(&begin), "{}", text.replace(&"é".repeat(SOURCE_CHARS), "é…"));
+    let added = format!("\n\nThe user is called Ann.\n\n{}\n\nCurrent time: ", "é".repeat(SOURCE_CHARS));
+    let is_behind = text.starts_with("Be brief.\n\n") && text.contains(&added);
+    assert!(is_behind, "{}", text.replace(&"é".repeat(SOURCE_CHARS), "é…"));
 }

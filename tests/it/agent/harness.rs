@@ -25,7 +25,7 @@ use reveille::domain::approval::{Approval, ApprovalOverride, Begun, CallOutcome,
 use reveille::domain::budget::CallBound;
 use reveille::domain::data_file::{DataFilePart, NewDataFile};
 use reveille::domain::event::Event;
-use reveille::domain::memory::{Fact, NewFact};
+use reveille::domain::memory::{Fact, NewFact, is_profile};
 use reveille::domain::run::ToolAttribution;
 use reveille::domain::run::outcome::RunError;
 use reveille::domain::run::stream::StreamEvent;
@@ -48,11 +48,15 @@ pub const RUN: Uuid = Uuid::from_u128(7);
 
 /// The system message of an agent with these tools whose answer no channel carries.
 pub fn system_message(tools: &str) -> String {
-    format!(
-        "Be brief.\n\nCurrent time: Thursday, 2026-12-24T08:00:00+01:00 (2026-12-24T07:00:00Z).\n\
-         The recipient's time zone: Europe/Berlin.\nYour tools: {tools}.\n\
-         Your answer stays on the record of the run; no channel carries it.\n{RULE}\n"
-    )
+    system_parts(tools).concat()
+}
+
+/// The part of it that all runs of the agent share, and the one of this run.
+pub fn system_parts(tools: &str) -> [String; 2] {
+    let of_run = "This run:\nYour answer stays on the record of the run; no channel carries it.\n\
+                  Current time: Thursday, 2026-12-24T08:00:00+01:00 (2026-12-24T07:00:00Z).\n\
+                  The recipient's time zone: Europe/Berlin.\n";
+    [format!("Be brief.\n\nYour tools: {tools}.\n{RULE}\n\n"), of_run.to_owned()]
 }
 
 pub fn start() -> DateTime<Utc> {
@@ -344,7 +348,8 @@ impl ToolHost for Ledger {
 
     fn facts_for<'a>(&'a self, _: &'a Tenant, text: &'a str, _: usize) -> BoxFuture<'a, Result<Vec<Fact>, HostError>> {
         self.looked_for.lock().unwrap().push(text.to_owned());
-        let facts = self.facts.lock().unwrap().clone();
+        let mut facts = self.facts.lock().unwrap().clone();
+        facts.retain(|fact| !text.is_empty() || is_profile(&fact.collection, fact.origin));
         let failure = self.without_facts.lock().unwrap().clone();
         Box::pin(async move { failure.map_or(Ok(facts), Err) })
     }
@@ -571,6 +576,7 @@ impl AgentHarness {
             continues: false,
             wishes: AgentOverrides::default(),
             timezone: chrono_tz::Europe::Berlin,
+            locale: None,
             channel: None,
             agent: None,
             asking: Asking { task_id: None, source: "trigger", rules: None },

@@ -70,7 +70,37 @@ async fn facts_are_told_before_the_first_turn_and_stand_in_the_transcript() {
     let limits = ToolLimits { deny: vec!["recall".into()], ..ToolLimits::default() };
     incoming.wishes.tools = Arc::new(limits);
     passing(&without.clock, without.agent.handle_message(&incoming)).await.unwrap();
-    assert!(!system(&without).contains("Vienna"), "an agent that may not recall is told nothing");
+    assert!(!system(&without).contains("Vienna"), "an agent that is denied `recall` is told nothing");
+}
+
+/// The instructions of an agent with these tools, and the messages for which facts were looked for.
+async fn told_within(allow: Option<&[&str]>, deny: &[&str]) -> (String, Vec<String>) {
+    let stage = stage(vec![says("done")]);
+    let name = Fact { collection: "profile".into(), ..fact("Name: Ann.", FactOrigin::Person) };
+    *stage.host.facts.lock().unwrap() = vec![name, fact("Lives in Vienna.", FactOrigin::Person)];
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<String>>();
+    let mut incoming = stage.incoming("go");
+    incoming.wishes.tools = Arc::new(ToolLimits { allow: allow.map(names), deny: names(deny) });
+    passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();
+    let looked_for = stage.host.looked_for.lock().unwrap().clone();
+    (system(&stage), looked_for)
+}
+
+#[tokio::test]
+async fn agent_whose_tools_leave_recall_out_is_told_the_profile_alone() {
+    let (whole, looked_for) = told_within(None, &[]).await;
+    assert_eq!(looked_for, ["go"]);
+    assert!(whole.contains("- [profile] Name: Ann.\n- Lives in Vienna.\n"), "{whole}");
+    for tools in [&["current_time"][..], &[]] {
+        let (profile, looked_for) = told_within(Some(tools), &[]).await;
+        assert_eq!(looked_for, [""], "{tools:?}");
+        assert!(profile.contains("- [profile] Name: Ann.\n") && !profile.contains("Vienna"), "{profile}");
+    }
+    for tools in [None, Some(&["current_time"][..])] {
+        let (nothing, looked_for) = told_within(tools, &["recall"]).await;
+        assert_eq!(looked_for, [""; 0], "{tools:?}");
+        assert!(!nothing.contains("Name: Ann."), "memory is off for it: {nothing}");
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! The orchestrator: what the agent is told of a fire, which actions it takes, and what becomes of the run.
 
-use std::sync::Arc;
+use std::io::Write;
+use std::sync::{Arc, Mutex};
 
 use chrono::TimeDelta;
 use reveille::agent::UncountedSlot;
@@ -17,7 +18,8 @@ use reveille::ports::llm::LlmError;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::harness::{AgentHarness, FakeTool, RUN, no_credentials, passing, says, start};
+use super::harness::{AgentHarness, FakeTool, RUN, call, calls, no_credentials, passing, says, start};
+use crate::support::computing::{HeldThreads, until_waiting};
 
 fn action(instruction: &str, config: Value) -> Action {
     Action { instruction: instruction.into(), config: serde_json::from_value(config).unwrap() }
@@ -65,6 +67,7 @@ fn job(stage: &AgentHarness, run: Run, action: Action) -> Job {
         is_first: true,
         task: Some(Arc::new(task(action))),
         timezone: incoming.timezone,
+        locale: incoming.locale.clone(),
         channel: None,
         store: stage.store.clone(),
         host: stage.host.clone(),
@@ -87,6 +90,16 @@ async fn user_prompt(run: Run) -> String {
         TranscriptMessage::User { text, .. } => text.clone(),
         other => panic!("{other:?}"),
     }
+}
+
+#[tokio::test]
+async fn locale_of_the_recipient_is_told_to_the_agent() {
+    let stage = AgentHarness::new(vec![says("done")], vec![]);
+    let orchestrator = Orchestrator::new(stage.agent.clone());
+    let job = Job { locale: Some("de-AT".into()), ..job(&stage, run(), action("go", json!({}))) };
+    passing(&stage.clock, orchestrator.execute(job)).await.unwrap();
+    let TranscriptMessage::System { text } = stage.store.messages().remove(0) else { panic!("no instructions") };
+    assert!(text.contains("The recipient's locale: de-AT.\n"), "{text}");
 }
 
 #[tokio::test]
@@ -276,6 +289,89 @@ async fn rules_of_a_task_about_its_approvals_are_checked_when_it_is_saved() {
     assert_eq!(places, [format!("{place}/http_requst"), format!("{place}/http_request/when")]);
     assert!(faults[0].message.contains("did you mean `http_request`"), "{faults:?}");
     assert_eq!(rules(json!({ "http_request": { "gate": "perhaps" } })).len(), 1);
+}
+
+/// A model that calls `look`, which the matrix lets run by itself.
+fn looking() -> AgentHarness {
+    let turn = calls(vec![call("l", "look", json!({ "n": 1 }))]);
+    AgentHarness::new(vec![turn, says("done")], vec![FakeTool::echo("look")])
+}
+
+#[tokio::test]
+async fn rules_of_a_task_that_can_not_be_read_ask_a_person() {
+    let of_tool = "the rule of the task for `look` can't be read, so a person is asked: ";
+    let of_all = "the rules of the task can't be read, so a person is asked: ";
+    for (rules, why) in [
+        (json!({ "look": { "gate": "confirm", "when": "args.n >" } }), Some(of_tool)),
+        (json!({ "look": { "gate": "deny" } }), Some(of_tool)),
+        (json!(["look"]), Some(of_all)),
+        (json!({ "other": { "gate": "deny" } }), None),
+    ] {
+        let stage = looking();
+        let orchestrator = Orchestrator::new(stage.agent.clone());
+        let job = job(&stage, run(), action("Go.", json!({ "approvals": rules })));
+        match (passing(&stage.clock, orchestrator.execute(job)).await.unwrap(), why) {
+            (RunOutcome::Asks { asks, .. }, Some(why)) => {
+                let reasons = &asks[0].0.proposal.reasons;
+                assert!(reasons.last().unwrap().starts_with(why), "{rules}: {reasons:?}");
+            }
+            (RunOutcome::Succeeded { .. }, None) => {}
+            (ended, _) => panic!("{rules}: {ended:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn rules_of_a_task_that_take_long_are_read_on_computing_threads() {
+    let stage = looking();
+    let orchestrator = Orchestrator::new(stage.agent.clone());
+    let when = format!("args.n == 1 && '{}' != ''", "x".repeat(600));
+    let rules = json!({ "look": { "gate": "confirm", "when": when } });
+    let job = job(&stage, run(), action("Go.", json!({ "approvals": rules })));
+    let computing = stage.agent.compute.clone();
+    let threads = HeldThreads::all(&computing).await;
+    let meanwhile = async {
+        until_waiting(&computing, 1).await;
+        assert!(stage.model.requests.lock().unwrap().is_empty(), "the model is asked afterwards");
+        drop(threads);
+    };
+    // no time has to pass for it
+    let (ended, ()) = tokio::join!(orchestrator.execute(job), meanwhile);
+    assert!(matches!(ended, Ok(RunOutcome::Asks { .. })), "{ended:?}");
+}
+
+/// Log of the thread of a test.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn rules_of_a_task_that_can_not_be_read_are_told_to_the_log_once_in_a_run() {
+    let log = Log::default();
+    let making = log.clone();
+    let logged = tracing_subscriber::fmt().with_ansi(false).with_writer(move || making.clone()).finish();
+    let held = tracing::subscriber::set_default(logged);
+    for is_first in [true, false] {
+        let stage = AgentHarness::new(vec![says("done")], vec![FakeTool::echo("look")]);
+        let orchestrator = Orchestrator::new(stage.agent.clone());
+        let config = json!({ "approvals": { "look": { "gate": "deny" } } });
+        let job = Job { is_first, ..job(&stage, run(), action("Go.", config)) };
+        passing(&stage.clock, orchestrator.execute(job)).await.unwrap();
+    }
+    drop(held);
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert_eq!(text.matches("rules of a task can't be read").count(), 1, "{text}");
+    assert!(text.contains("/action/config/approvals/look/gate"), "{text}");
 }
 
 #[tokio::test]

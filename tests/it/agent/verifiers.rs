@@ -27,7 +27,10 @@ fn verified(answers: Answers, settings: Value) -> AgentHarness {
 
 fn verdicts(stage: &AgentHarness) -> Vec<(Vec<String>, Vec<String>)> {
     let verdict = |message| match message {
-        TranscriptMessage::Verdict { warnings, flags } => Some((warnings, flags)),
+        TranscriptMessage::Verdict { pass, warnings, flags } => {
+            assert_eq!(pass, Some(flags.is_empty()), "{flags:?}");
+            Some((warnings, flags))
+        }
         _ => None,
     };
     stage.store.messages().into_iter().filter_map(verdict).collect()
@@ -53,8 +56,12 @@ async fn sound_answer_leaves_no_verdict() {
 async fn warning_is_on_the_record_and_in_the_stream_and_the_answer_goes_out() {
     let stage = verified(vec![says("It is very late.")], json!({}));
     let mut incoming = stage.incoming("go");
-    let supported_formats = vec!["plain".to_owned()];
-    incoming.channel = Some(ChannelLimits { name: "sms".into(), supported_formats, max_response_length: Some(10) });
+    incoming.channel = Some(ChannelLimits {
+        name: "sms".into(),
+        supported_formats: vec!["plain".into()],
+        renders_markdown: false,
+        max_response_length: Some(10),
+    });
     let response = stage.agent.handle_message(&incoming).await.unwrap();
     let AgentResponse::Answered(result) = response else { panic!("{response:?}") };
     assert_eq!(result.response, "It is very late.");

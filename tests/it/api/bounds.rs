@@ -11,7 +11,16 @@ on_both!(
     tokens_are_taken_at_each_bound_and_refused_one_beyond_it
     message_is_taken_at_its_longest_and_refused_one_beyond_it
     instant_is_explained_at_its_longest_and_refused_one_beyond_it
+    body_is_read_at_its_deepest_and_refused_one_level_beyond_it
 );
+
+async fn body_is_read_at_its_deepest_and_refused_one_level_beyond_it(api: Api) {
+    // the body itself is one level
+    let nested = |levels: usize| (1..levels).fold(json!({}), |inside, _| json!({ "a": inside }));
+    api.admin("POST", "/v1/tasks", Some(nested(127))).await.expect(422);
+    let refused = api.admin("POST", "/v1/tasks", Some(nested(128))).await.expect(400);
+    assert_eq!(refused["detail"], "the body has more than 127 arrays and objects inside each other");
+}
 
 async fn message_is_taken_at_its_longest_and_refused_one_beyond_it(api: Api) {
     let said = |length: usize| json!({ "tenant_id": "ann", "message": "é".repeat(length) });
@@ -88,7 +97,9 @@ fn tasks() -> Vec<(&'static str, Value, Value)> {
     };
     let url = |bytes: usize| price(format!("https://example.org/{}", "a".repeat(bytes - "https://example.org/".len())));
     let held = |bytes: usize| listening(json!({ "max_age": length(bytes) }));
+    let instruction = |length: usize| task(json!({ "action": { "instruction": "é".repeat(length) } }));
     vec![
+        ("/action/instruction", instruction(65_536), instruction(65_537)),
         ("/trigger/rrule", values(366), values(367)),
         ("/trigger/rrule", count(10_000), count(10_001)),
         ("/trigger/at", only("at", instant(100)), only("at", instant(101))),

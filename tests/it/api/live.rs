@@ -107,13 +107,13 @@ async fn deliver(api: &Api, id: Uuid) -> Result<Receipt, ChannelError> {
 async fn deliver_to(api: &Api, id: Uuid, recipient: &Recipient) -> Result<Receipt, ChannelError> {
     // an instance without a session must not make a test slow, and one with a session must not make it fail
     let live = LiveChannel::new(&Settings { wait_seconds: 10 }, api.store.clone(), api.vault.clone());
-    offer(&live, id, recipient, api.clock.now()).await
+    offer(&live, (id, "approval.requested"), recipient, api.clock.now()).await
 }
 
 /// A question, through this channel.
 async fn offer(
     live: &LiveChannel,
-    id: Uuid,
+    (id, event): (Uuid, &'static str),
     recipient: &Recipient,
     now: DateTime<Utc>,
 ) -> Result<Receipt, ChannelError> {
@@ -123,7 +123,8 @@ async fn offer(
         html: None,
         link: Some(Link { label: "Decide".into(), url: URL.into() }),
         thread: None,
-        event: "approval.requested",
+        event,
+        asks: true,
         data: json!({ "batch_id": "b1" }),
     };
     let (recipient_id, words, urgency) = ("ann", &words, Urgency::High);
@@ -245,6 +246,7 @@ async fn live_message_without_a_session_is_withdrawn_for_the_next_channel() {
         link: None,
         thread: None,
         event: "message",
+        asks: false,
         data: json!({}),
     };
     let (now, recipient) = (api.clock.now(), recipient(true));
@@ -262,7 +264,7 @@ async fn live_message_without_a_session_is_withdrawn_for_the_next_channel() {
     assert_eq!(live.deliver(&message).await, Err(ChannelError::Rejected { why }));
     assert!((1..10).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
     assert_eq!(api.store.live_message(&Tenant::new("ann").unwrap(), id(7)).await.unwrap(), None);
-    assert!(live.capabilities().deduplicates);
+    assert!(live.capabilities().deduplicates && live.renders_markdown());
     let why = "the recipient has no live address".to_owned();
     assert_eq!(deliver_to(&api, id(8), &self::recipient(false)).await, Err(ChannelError::Unsendable { why }));
 }
@@ -273,12 +275,11 @@ async fn question_is_neither_shown_to_nor_taken_by_a_session_that_may_not_decide
     let reader = api.token("ann", &["deliveries:read"]).await;
     let mut watches = Client::open(&api, &reader, None).await;
     let live = LiveChannel::new(&Settings { wait_seconds: 1 }, api.store.clone(), api.vault.clone());
-    let asked = tokio::spawn({
-        let (now, live) = (api.clock.now(), live);
-        async move { offer(&live, id(9), &recipient(true), now).await }
-    });
-    let why = "no session is open".to_owned();
-    assert_eq!(asked.await.unwrap(), Err(ChannelError::Rejected { why }));
+    for (number, event) in [(9, "approval.requested"), (10, "input.requested"), (11, "input.reminder")] {
+        let asked = offer(&live, (id(number), event), &recipient(true), api.clock.now()).await;
+        let why = "no session is open".to_owned();
+        assert_eq!(asked, Err(ChannelError::Rejected { why }), "{event}");
+    }
     watches.assert_silent();
 }
 
@@ -294,6 +295,7 @@ async fn link_that_only_reads_is_shown_to_a_session_that_may_not_decide() {
         link: Some(Link { label: "Open".into(), url: URL.into() }),
         thread: None,
         event: "run.finished",
+        asks: false,
         data: json!({}),
     };
     let (now, recipient) = (api.clock.now(), recipient(true));
@@ -328,7 +330,9 @@ async fn tenant_has_so_many_sessions_and_an_admin_names_one() {
     let client = Client::open(&api, &token, None).await;
     let full = api.ask("GET", "/v1/live", Some(&token), None).await;
     assert_eq!(full.header("retry-after"), "5");
-    assert_eq!(full.expect(429)["detail"], "this token has too many open streams; close one first");
+    let quota =
+        "the quota `streams` is 1, and 1 are used: close streams that nobody reads, or ask the operator for more";
+    assert_eq!(full.expect(429)["detail"], quota);
     drop(client);
     drop(Client::open(&api, &token, None).await);
     let nobody = api.admin("GET", "/v1/live", None).await.expect(400);

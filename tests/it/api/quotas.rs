@@ -15,6 +15,7 @@ on_both!(
     figures_of_a_tenant_show_its_quotas
     tenant_that_has_stored_all_it_may_is_refused_what_is_new
     override_of_streams_holds_for_the_next_stream
+    stream_beyond_the_quota_is_refused_with_what_to_do
 );
 
 const QUOTAS: &str = "/v1/tenants/ann/quotas";
@@ -57,7 +58,7 @@ async fn admin_says_for_one_tenant_what_it_may_have(api: Api) {
     let ann = api.token("ann", &["*"]).await;
     let before = api.ask("GET", QUOTAS, Some(&ann), None).await.expect(200);
     assert_eq!(before["quotas"]["tasks"], json!({ "limit": 100_000, "usage": 0 }));
-    assert_eq!(before["quotas"]["streams"], json!({ "limit": 50, "usage": null }));
+    assert_eq!(before["quotas"]["streams"], json!({ "limit": 50, "usage": 0 }));
     assert_eq!(before["overrides"]["tasks"], Value::Null);
     let said = limit(&api, json!({ "tasks": 7, "streams": 3, "polls": null })).await;
     assert_eq!(said["tenant_id"], "ann");
@@ -198,4 +199,46 @@ async fn override_of_streams_holds_for_the_next_stream(api: Api) {
     let many = futures::future::join_all((0..25).map(|_| open())).await;
     assert!(many.iter().all(|stream| stream.status() == 200), "everybody's are 50");
     assert_eq!(open().await.status(), 429);
+}
+
+async fn stream_beyond_the_quota_is_refused_with_what_to_do(api: Api) {
+    limit(&api, json!({ "streams": 2 })).await;
+    let (first, second) = (api.token("ann", &["*"]).await, api.token("ann", &["*"]).await);
+    let open = async |token: &str| {
+        let request = Request::get("/v1/events/stream").header("authorization", format!("Bearer {token}"));
+        api.app.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
+    };
+    let one = open(&first).await;
+    // a token has half of what its tenant has: that is no quota
+    let half = api.ask("GET", "/v1/events/stream", Some(&first), None).await.expect(429);
+    assert_eq!(
+        (&half["type"], &half["quota"]),
+        (&json!("urn:reveille:problem:too-many-requests"), &Value::Null),
+        "{half}"
+    );
+    let two = open(&second).await;
+    assert_eq!((one.status().as_u16(), two.status().as_u16()), (200, 200));
+    let reply = api.ask("GET", "/v1/events/stream", Some(&second), None).await;
+    assert_eq!(reply.header("retry-after"), "5");
+    assert_eq!(
+        reply.expect(429),
+        json!({
+            "type": "urn:reveille:problem:quota_exceeded", "title": "The tenant has as much as it may have", "status": 429,
+            "detail": "the quota `streams` is 2, and 2 are used: close streams that nobody reads, or ask the operator for more",
+            "quota": "streams", "limit": 2, "usage": 2,
+        })
+    );
+    // those of this instance are told among the other quotas
+    let standing = json!({ "limit": 2, "usage": 2 });
+    assert_eq!(api.ask("GET", QUOTAS, Some(&first), None).await.expect(200)["quotas"]["streams"], standing);
+    let stats = api.ask("GET", "/v1/stats", Some(&first), None).await.expect(200);
+    assert_eq!(stats["quotas"]["streams"], standing);
+    let bob = api.admin("GET", "/v1/tenants/bob/quotas", None).await.expect(200);
+    assert_eq!(bob["quotas"]["streams"], json!({ "limit": 50, "usage": 0 }));
+    api.store.show_counts(&api.metrics);
+    let metrics = api.metrics.text();
+    assert!(metrics.contains("reveille_quota_refusals_total{quota=\"streams\"} 1"), "{metrics}");
+    drop((one, two));
+    let standing = json!({ "limit": 2, "usage": 0 });
+    assert_eq!(api.ask("GET", QUOTAS, Some(&first), None).await.expect(200)["quotas"]["streams"], standing);
 }

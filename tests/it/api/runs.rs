@@ -105,6 +105,7 @@ async fn figures_count_what_there_is() {
     api.admin("POST", &format!("/v1/tasks/{first}/run"), None).await.expect(201);
     let figures = api.admin("GET", "/v1/stats", None).await.expect(200);
     assert_eq!(figures["tasks"], json!({ "active": 1, "paused": 1 }));
+    assert_eq!(figures["tasks_at_least"], json!(false));
     assert_eq!((&figures["runs"]["ready"], &figures["pending_deliveries"]), (&json!(1), &json!(0)));
     let bob = api.token("bob", &["stats:read"]).await;
     let own = api.ask("GET", "/v1/stats", Some(&bob), None).await.expect(200);

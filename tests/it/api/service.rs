@@ -13,6 +13,7 @@ use axum::http::{HeaderMap, Request, StatusCode};
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
 use reveille::agent::configured::agent_tool::AgentTool;
+use reveille::agent::configured::agent_tool::StepAgents;
 use reveille::agent::{self, Agent, Configured};
 use reveille::base::clock::Clock;
 use reveille::base::id::{Scope, Tenant, new_id};
@@ -222,7 +223,7 @@ impl Api {
         let pipeline = Pipeline::new(pipeline::StepParts {
             credentials,
             agent,
-            agents: vec![booker()],
+            agents: StepAgents::new(vec![booker()]),
             channels: vec!["email".into(), "webhook".into()],
             compute: store.computing().clone(),
             expressions: Default::default(),

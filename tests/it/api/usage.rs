@@ -54,7 +54,7 @@ async fn answered(api: &Api, tenant: &str) -> (String, String) {
         let record = ToolRecord::new((tool, true), &json!({ "n": seq }), 40, (success, 9_000), by);
         TranscriptEntry { tool_record: Some(record), ..entry(seq, message, Usage::default()) }
     };
-    let verdict = TranscriptMessage::Verdict { warnings: vec!["U-0001: not certain".into()], flags: vec![] };
+    let verdict = TranscriptMessage::verdict(vec!["U-0001: not certain".into()], vec![]);
     let entries = vec![
         TranscriptEntry { model_call: Some(call), duration_ms: Some(300), ..entry(0, said, USAGE) },
         called(1, "look", true),
@@ -134,7 +134,7 @@ async fn run_shows_its_result_whole_with_every_call_of_a_tool(api: Api) {
 
 async fn run_that_was_ended_for_its_answer_shows_what_was_found_and_no_answer(api: Api) {
     let (claim, task) = started(&api, "ann").await;
-    let flagged = TranscriptMessage::Verdict { warnings: vec![], flags: vec!["C-0100: Promise nothing.".into()] };
+    let flagged = TranscriptMessage::verdict(vec![], vec!["C-0100: Promise nothing.".into()]);
     let end = Finish {
         usage: USAGE,
         entries: vec![entry(&api, 0, flagged, USAGE)],
@@ -146,4 +146,8 @@ async fn run_that_was_ended_for_its_answer_shows_what_was_found_and_no_answer(ap
     assert_eq!((&shown["state"], &shown["error"]["code"]), (&json!("failed"), &json!("answer_flagged")));
     assert_eq!(shown["result"]["tool_warnings"], json!([{ "tool": "C-0100", "message": "Promise nothing." }]));
     assert_eq!((&shown["output"], &shown["result"]["response"]), (&Value::Null, &json!("")));
+    let path = format!("/v1/runs/{}/transcript", claim.lease.run_id);
+    let transcript = api.admin("GET", &path, None).await.expect(200);
+    let entry = &transcript["items"][0];
+    assert_eq!((&entry["role"], &entry["pass"]), (&json!("verdict"), &json!(false)), "{transcript}");
 }

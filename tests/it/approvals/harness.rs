@@ -58,6 +58,7 @@ pub fn note() -> Proposal {
         allow_modification: true,
         source: "trigger".into(),
         delegation_chain: vec![],
+        step: None,
         on_expiry: OnExpiry::Expire,
         approvers: 1,
         excluded_approver: None,

@@ -32,7 +32,7 @@ on_both! {
     notice_that_can_not_be_delivered_keeps_nothing_from_being_done
 }
 
-const PUBLIC: &str = "https://wake.example.org";
+pub const PUBLIC: &str = "https://wake.example.org";
 
 /// Calls that were executed.
 pub type Deeds = Arc<Mutex<Vec<Value>>>;
@@ -61,13 +61,18 @@ pub fn filing(world: &mut World, server: &MailServer, more: Vec<Value>) -> Deeds
         { "turn": 1, "calls": calls },
         { "turn": 2, "text": "All is settled: {{ file }}" },
     ] }));
+    mailing(world, server);
+    deeds
+}
+
+/// Has messages go to this server, with links to where people reach the service.
+pub fn mailing(world: &mut World, server: &MailServer) {
     world.public_url = Some(PUBLIC.into());
     world.channels.email = email::Settings {
         url: Some(Secret::new(format!("smtp://{}", server.address()))),
         from: Some("Reveille <reveille@wake.example.org>".into()),
         ..email::Settings::default()
     };
-    deeds
 }
 
 /// A run that has asked its model, and waits.
@@ -111,7 +116,7 @@ async fn the_mail(instance: &Instance, server: &MailServer) -> Mail {
 }
 
 /// Asks for the page of a link, or sends its form.
-async fn page(instance: &Instance, path: &str, form: Option<&[(&str, &str)]>) -> (u16, String) {
+pub async fn page(instance: &Instance, path: &str, form: Option<&[(&str, &str)]>) -> (u16, String) {
     let method = if form.is_some() { "POST" } else { "GET" };
     let sent = form.map(|fields| url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish());
     let request = Request::builder()

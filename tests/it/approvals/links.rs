@@ -84,7 +84,7 @@ async fn link_of_a_received_mail_opens_its_batch_and_is_kept_nowhere(mut world: 
     let (remembered, batch) = opened.expect("the link opens");
     assert_eq!((remembered.recipient.as_str(), remembered.tenant_id.as_str()), ("ann", "ann"));
     assert_eq!(remembered.expires_at, at("31 08:30"), "what came of it can be seen for thirty days more");
-    assert_eq!(batch.iter().map(|asked| asked.run_id).collect::<Vec<_>>(), [run, run]);
+    assert_eq!(batch.iter().map(|asked| asked.approval.run_id).collect::<Vec<_>>(), [run, run]);
 
     let deliveries = instance.deliveries().await;
     assert_eq!(deliveries.iter().map(|sent| sent.state).collect::<Vec<_>>(), [DeliveryState::Delivered]);

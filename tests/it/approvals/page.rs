@@ -1,18 +1,24 @@
 //! The page behind a link: what it shows, what its form does, and what is left to see afterwards.
 
+use std::cell::Cell;
+
+use reveille::agent::configured::agent_tool::AgentTool;
 use reveille::base::id::Scope;
 use reveille::domain::approval::{ApprovalChoice, CallOutcome, Proposal, QuestionKind};
 use reveille::domain::run::RunState;
 use serde_json::json;
+use tokio::task::yield_now;
 
-use super::harness::{Seen, TIME, ask, fetch, link, note, note_of, post};
-use crate::api::service::{Api, on_both};
+use super::harness::{Asked, Seen, TIME, ask, fetch, link, note, note_of, post};
+use crate::api::service::{Api, on_both, table_booker};
+use crate::support::computing::{HeldThreads, until_waiting};
 
 on_both! {
     scanners_change_nothing_and_then_a_person_decides
     one_is_edited_one_cancelled_and_the_run_goes_on
     all_are_decided_at_once
     question_for_input_is_answered_with_its_fields_and_by_no_button_for_all
+    answer_to_an_agent_is_held_against_its_validators
     fault_stands_beside_its_field_and_changes_nothing
     text_inside_of_an_object_is_edited_as_a_text
     page_speaks_the_language_of_its_recipient
@@ -20,6 +26,120 @@ on_both! {
     approved_call_that_is_held_can_be_stopped
     of_two_who_answer_one_is_told_that_the_other_was_first
     page_of_a_paused_run_says_so_and_takes_no_answer
+    call_that_has_no_room_on_the_page_can_only_be_rejected_there
+    call_that_has_no_room_on_the_page_is_decided_over_the_api
+}
+
+async fn call_that_has_no_room_on_the_page_can_only_be_rejected_there(api: Api) {
+    let large = |bytes: usize| note_of(json!({ "room": "lobby", "text": "x".repeat(bytes) }));
+    // one that fits is approved; those that are read in part look like those that have no room
+    let asked = ask(&api, "ann", vec![note(), large(262_144), large(10 << 20), large(100_000)]).await;
+    let page = asked.open(&api).await.expect(200);
+    assert!(page.html.len() < 300_000, "{}", page.html.len());
+    for (number, length) in [(1, 262_144), (2, 10 << 20)] {
+        let id = asked.approvals[number].id;
+        page.shows(&format!("<code>reveille approval show {id}</code>"));
+        page.shows(&format!("<code>reveille approval approve {id}</code>"));
+        page.shows(&format!("<code>/v1/approvals/{id}</code>"));
+        page.hides(&format!("value=\"approve:{number}\""));
+        page.shows(&format!("value=\"cancel:{number}\""));
+        page.hides(&format!("name=\"{number}.f0\""));
+        page.hides(&format!("name=\"{number}.grant\""));
+        let bytes = length + r#"{"room":"lobby","text":""}"#.len();
+        let is_told = |bytes: usize| page.html.contains(&format!("have {bytes} bytes"));
+        // PostgreSQL measures what it has of a large one: with a space behind each colon and comma
+        assert!(is_told(bytes) || is_told(bytes + 3), "{bytes}");
+    }
+    for offered in ["approve:0", "approve:3", "cancel:all"] {
+        page.shows(&format!("value=\"{offered}\""));
+    }
+    page.hides("value=\"approve:all\"");
+    // a form that says otherwise changes nothing
+    for press in ["approve:1", "approve:2", "approve:all"] {
+        let refused = asked.send(&api, &[("do", press), ("1.f0", "attic")]).await.expect(422);
+        refused.shows("is too large to be shown whole, so it can only be rejected here");
+        assert_eq!(asked.statuses(&api).await, ["pending"; 4], "{press}");
+    }
+    asked.send(&api, &[("do", "approve:3")]).await.expect(303);
+    asked.send(&api, &[("do", "cancel:1")]).await.expect(303);
+    asked.send(&api, &[("do", "cancel:all")]).await.expect(303);
+    assert_eq!(asked.statuses(&api).await, ["cancelled", "cancelled", "cancelled", "approved"]);
+    asked.open(&api).await.expect(200).shows("Only the beginning is shown");
+}
+
+async fn call_that_has_no_room_on_the_page_is_decided_over_the_api(api: Api) {
+    let asked = ask(&api, "ann", vec![note_of(json!({ "room": "lobby", "text": "x".repeat(300_000) }))]).await;
+    let [approval] = &asked.approvals[..] else { panic!("one") };
+    let path = format!("/v1/approvals/{}", approval.id);
+    let read = api.admin("GET", &path, None).await.expect(200);
+    assert_eq!(read["details"]["text"].as_str().unwrap().len(), 300_000);
+    let decision = json!({ "decision": "approve", "digest": read["digest"] });
+    api.admin("POST", &format!("{path}/decision"), Some(decision)).await.expect(200);
+    let page = asked.open(&api).await.expect(200);
+    page.shows("Only the beginning is shown");
+    assert_eq!(asked.statuses(&api).await, ["approved"]);
+}
+
+#[tokio::test]
+async fn page_of_a_link_is_made_on_computing_threads() {
+    let api = Api::new().await;
+    let asked = ask(&api, "ann", vec![note()]).await;
+    let computing = api.store.computing().clone();
+    let mut threads = HeldThreads::all_of(&computing, "ann").await;
+    let meanwhile = async {
+        // the questions are read there, and then the page is made
+        until_waiting(&computing, 1).await;
+        threads.let_pass().await;
+        until_waiting(&computing, 1).await;
+        api.admin("GET", "/v1/tasks", None).await.expect(200);
+        drop(threads);
+    };
+    let (page, ()) = tokio::join!(asked.open(&api), meanwhile);
+    page.expect(200).shows("The build is broken");
+}
+
+/// A press of a button while the computing threads of the tenant are held, and how many computations it has waited for.
+async fn computed(api: &Api, asked: &Asked, press: &[(&str, &str)]) -> (Seen, usize) {
+    let nonce = asked.open(api).await.hidden("nonce").expect("a form");
+    let fields: Vec<_> = [("nonce", nonce.as_str())].into_iter().chain(press.iter().copied()).collect();
+    let computing = api.store.computing().clone();
+    let mut threads = HeldThreads::all_of(&computing, "ann").await;
+    let path = asked.path();
+    let is_answered = Cell::new(false);
+    let sent = async {
+        let seen = post(api, &path, &fields, &[("origin", "null"), ("sec-fetch-site", "same-origin")]).await;
+        is_answered.set(true);
+        seen
+    };
+    let meanwhile = async {
+        let mut passed = 0;
+        while !is_answered.get() {
+            match computing.queued() {
+                0 => yield_now().await,
+                _ => {
+                    threads.let_pass().await;
+                    passed += 1;
+                }
+            }
+        }
+        passed
+    };
+    tokio::join!(sent, meanwhile)
+}
+
+#[tokio::test]
+async fn arguments_of_a_press_are_judged_on_computing_threads() {
+    let api = Api::new().await;
+    let asked = ask(&api, "ann", vec![note()]).await;
+    // the questions are read, their items are made, the arguments are judged, and the page is made that says why not
+    let long = "x".repeat(31);
+    for button in ["review", "approve:0"] {
+        let (page, computations) = computed(&api, &asked, &[("do", button), ("0.f1", long.as_str())]).await;
+        page.expect(422).shows("the value is longer than 30 characters");
+        assert_eq!(computations, 4, "{button}");
+    }
+    computed(&api, &asked, &[("do", "approve:0")]).await.0.expect(303);
+    assert_eq!(asked.statuses(&api).await, ["approved"]);
 }
 
 async fn scanners_change_nothing_and_then_a_person_decides(api: Api) {
@@ -165,6 +285,30 @@ async fn question_for_input_is_answered_with_its_fields_and_by_no_button_for_all
     asked.send(&api, &[("do", "answer:2"), ("2.f3", "It is green")]).await.expect(303);
     assert_eq!(asked.statuses(&api).await, ["cancelled", "cancelled", "edited"]);
     assert_eq!(asked.run_state(&api).await, RunState::Queued);
+}
+
+async fn answer_to_an_agent_is_held_against_its_validators(api: Api) {
+    let parameters = json!({
+        "type": "object", "required": ["party", "email"], "additionalProperties": false,
+        "properties": { "party": { "type": "integer" }, "email": { "type": "string" } },
+    });
+    let question = Proposal {
+        kind: QuestionKind::Input,
+        tool: "BookTable".into(),
+        version: AgentTool::all(&[table_booker()])[0].schema_version().to_owned(),
+        arguments: json!({ "party": 4 }),
+        parameters,
+        options: vec![ApprovalChoice::Edit, ApprovalChoice::Cancel],
+        ..note()
+    };
+    let asked = ask(&api, "ann", vec![question]).await;
+    let refused = asked.send(&api, &[("do", "answer:0"), ("0.f1", "ann")]).await.expect(422);
+    refused.shows("id=\"i0f1e\">an address with an @</p>");
+    assert_eq!(asked.statuses(&api).await, ["pending"]);
+    asked.send(&api, &[("do", "answer:0"), ("0.f1", "ann@example.org")]).await.expect(303);
+    let answered = asked.only(&api).await;
+    assert_eq!(answered.modifications, Some(json!({ "party": 4, "email": "ann@example.org" })));
+    assert_eq!((answered.status.as_str(), asked.run_state(&api).await), ("edited", RunState::Queued));
 }
 
 async fn fault_stands_beside_its_field_and_changes_nothing(api: Api) {

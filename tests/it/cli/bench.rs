@@ -122,6 +122,15 @@ fn check_figures_of_users(report: &Value) {
         .iter()
         .any(|part| part["name"].as_str().is_some_and(|name| name.starts_with("p50 of the slowest filter, `")));
     assert!(slowest, "{lists:#}");
+    for of in ["all tenants", "this tenant", "a tenant with a hundredth of the runs"] {
+        assert!(part(lists, &format!("the operator's, of {of}, p99")) > 0.0, "{lists:#}");
+    }
+    assert!(part(lists, "a bare select of as many rows by the index, p99") > 0.0, "{lists:#}");
+    // none of them is an answer that was kept
+    let stats = figure(report, "stats_1m");
+    assert!(stats["of"].as_u64() >= Some(2), "{stats:#}");
+    assert!(part(stats, "the operator's, of all tenants, p99") > 0.0, "{stats:#}");
+    assert_eq!(part(stats, "tasks of all tenants"), 300.0, "{stats:#}");
     let recall = figure(report, "recall_1m");
     assert_eq!(recall["of"], 20, "one of each tenant: {recall:#}");
     for name in ["p50", "a bare full-text query over as many, p99", "of a tenant with 500 facts beside them, p99"] {
@@ -171,6 +180,13 @@ async fn every_figure_is_measured_on_postgres_and_nothing_is_left_there() {
     let series = figure(&report, "drain_100k")["series"].as_array().expect("a series").clone();
     assert_eq!(series.iter().map(|point| point["size"].as_u64().unwrap()).collect::<Vec<_>>(), [250, 500, 2500]);
     assert!(part(figure(&report, "next_fire"), "memory of a task that is claimed ahead") <= 256.0);
+    assert!(part(figure(&report, "start_remote"), "asked of an instance that is being stopped, p50") > 0.0);
+    let events = figure(&report, "events.start.p50");
+    assert_eq!(
+        (&events["against"], &events["reach"]),
+        (&Value::from("bare notify"), &Value::from("≤ 1.5 × the limit")),
+        "{events:#}"
+    );
     let neighbours = figure(&report, NEIGHBOURS[0]);
     assert!(part(neighbours, "calls of the hostile tenants") > 0.0, "{neighbours:#}");
     assert_eq!(schemas(&database).await, 0, "schemas are left");

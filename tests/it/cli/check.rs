@@ -150,6 +150,113 @@ async fn question_to_each_model_names_what_is_refused() {
     assert_eq!(of("keys, key 2"), json!(["wrong", "the key was refused: 401: Incorrect API key", null]));
 }
 
+/// The findings of `check --ask` with this configuration, by their names: verdict, message and hint.
+async fn asked(config: &str) -> BTreeMap<String, Value> {
+    let dir = TempDir::new();
+    std::fs::write(dir.path().join("reveille.toml"), config).unwrap();
+    let done = Shell::in_dir(&dir).run(&["check", "--ask", "--json"]).await;
+    let answer: Value = serde_json::from_str(&done.out).unwrap();
+    let finding = |check: &Value| {
+        let found = json!([check["verdict"], check["message"], check["hint"]]);
+        (check["name"].as_str().unwrap().to_owned(), found)
+    };
+    answer["checks"].as_array().unwrap().iter().map(finding).collect()
+}
+
+/// A server of chat completions that refuses requests with these words, whichever comes first, and answers all others.
+async fn refusing(words: &[&str]) -> MockServer {
+    let server = MockServer::start().await;
+    for word in words {
+        let error = json!({ "error": { "message": format!("Unsupported: {word}"), "type": "invalid_request_error" } });
+        let refusal = ResponseTemplate::new(400).set_body_json(error);
+        let place = Mock::given(path("/chat/completions")).and(body_string_contains(*word));
+        place.respond_with(refusal).mount(&server).await;
+    }
+    let said =
+        json!({ "choices": [{ "message": { "role": "assistant", "content": "Noon." }, "finish_reason": "stop" }] });
+    let says = ResponseTemplate::new(200).set_body_json(said);
+    Mock::given(path("/chat/completions")).respond_with(says).mount(&server).await;
+    server
+}
+
+/// A run lowers the level of thinking that is refused; here it would hide what is wrong.
+#[tokio::test]
+async fn level_of_thinking_that_is_refused_is_named_and_not_lowered() {
+    let server = refusing(&["\"max\""]).await;
+    let main = format!("[llm.models.main]\nbase_url = \"{}\"\nmodel = \"m\"\neffort = \"max\"\n", server.uri());
+    let hint = "`effort` is refused: without it the model answers";
+    assert_eq!(asked(&main).await["answer main"], json!(["wrong", "refused: 400: Unsupported: \"max\"", hint]));
+}
+
+#[tokio::test]
+async fn each_refused_setting_is_named_and_the_name_of_the_longest_answer_apart_from_its_length() {
+    let other_name = "is refused: with `max_tokens_field = \"max_completion_tokens\"` the model answers";
+    let both = "without them, and with `max_tokens_field = \"max_completion_tokens\"`,";
+    let cases: [(&[&str], &str, String); 6] = [
+        (
+            &["\"temperature\"", "\"top_p\""],
+            "temperature = 0.5\ntop_p = 0.5\nmax_output_tokens = 500",
+            "`temperature` and `top_p` are refused: without them the model answers".to_owned(),
+        ),
+        (
+            &["\"max_tokens\""],
+            "max_output_tokens = 5000\nmax_tokens_field = \"max_tokens\"",
+            format!("`max_tokens_field = \"max_tokens\"` {other_name}"),
+        ),
+        (&["\"max_tokens\""], "max_output_tokens = 500", format!("`max_tokens_field = \"max_tokens\"` {other_name}")),
+        (
+            &["99999"],
+            "max_output_tokens = 99999",
+            "`max_output_tokens` is refused: without it the model answers".to_owned(),
+        ),
+        (
+            &["\"temperature\"", "\"max_tokens\""],
+            "temperature = 0.5\ntop_p = 0.5\nmax_output_tokens = 5000",
+            format!("`temperature` and `max_tokens_field = \"max_tokens\"` are refused: {both} the model answers"),
+        ),
+        (
+            &["\"temperature\"", "\"stream_options\""],
+            "temperature = 0.5",
+            "`temperature` and `stream_usage` are refused: without them the model answers".to_owned(),
+        ),
+    ];
+    for (words, settings, hint) in cases {
+        let server = refusing(words).await;
+        let main = format!("[llm.models.main]\nbase_url = \"{}\"\nmodel = \"m\"\n{settings}\n", server.uri());
+        let found = asked(&main).await.remove("answer main").expect("a finding");
+        assert_eq!((&found[0], &found[2]), (&json!("wrong"), &json!(hint)), "{found}");
+    }
+}
+
+#[tokio::test]
+async fn model_that_only_makes_vectors_is_asked_for_one() {
+    let server = refusing(&[]).await;
+    let answer = json!({ "data": [{ "index": 0, "embedding": [3.0, 4.0] }] });
+    let error = json!({ "error": { "message": "no such length", "type": "invalid_request_error" } });
+    let refusal = ResponseTemplate::new(400).set_body_json(error);
+    let place = || Mock::given(path("/vectors/embeddings"));
+    place().and(body_string_contains("\"dimensions\"")).respond_with(refusal).mount(&server).await;
+    place().respond_with(ResponseTemplate::new(200).set_body_json(answer)).mount(&server).await;
+    let config = |more: &str| {
+        let uri = server.uri();
+        format!(
+            "[llm.models.main]\nbase_url = \"{uri}\"\nmodel = \"m\"\n\
+             [llm.models.embedder]\nbase_url = \"{uri}/vectors\"\nmodel = \"v\"\n\
+             [memory]\nembedding_model = \"embedder\"\n{more}\n"
+        )
+    };
+    let found = asked(&config("")).await;
+    assert_eq!(found["vector embedder"], json!(["fine", "made a vector of 2 numbers", null]));
+    assert!(found.contains_key("answer main") && !found.contains_key("answer embedder"), "{found:?}");
+    let hint = "`[memory] embedding_dimensions` is refused: without it the model makes a vector";
+    let found = asked(&config("embedding_dimensions = 8")).await;
+    assert_eq!(found["vector embedder"], json!(["wrong", "refused: 400: no such length", hint]));
+    // one that is asked questions, too, is asked both
+    let found = asked(&config("model = \"embedder\"")).await;
+    assert_eq!(found["vector embedder"][0], "fine");
+    assert_eq!(found["answer embedder"][0], "wrong", "{found:?}");
+}
+
 #[tokio::test]
 async fn models_of_the_readme_can_be_asked() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();

@@ -70,6 +70,8 @@ async fn readme_is_what_its_commands_print() {
     reader.pass_over("toml", "[llm.models.embedder]", "chat has an endpoint that makes vectors");
     reader.save("markdown", "---", "skills/expense-report/SKILL.md");
     reader.console("reveille skill check").await;
+    reader.configure("[skills]").await;
+    reader.console("reveille chat --tenant ann 'My receipts").await;
     reader.pass_over(
         "toml",
         "[budgets.run]",

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use super::Shell;
-use crate::support::binary::Service;
+use crate::support::api::Api;
+use crate::support::binary::{Service, TempDir};
 
 const CONFIG: &str = r#"
 [tool_access]
@@ -94,4 +95,76 @@ async fn agents_are_listed_with_whether_they_can_be_asked_and_what_they_are_offe
     let listed = shell.json(&["agent", "list", "--tenant", "ann"]).await;
     let tools: &Vec<Value> = listed["items"][0]["tools"].as_array().unwrap();
     assert!(tools.iter().any(|tool| tool["name"] == "run_task" && tool["offered"] == false), "{listed}");
+}
+
+/// A skill whose names are of no tool and no model, an agent that names one that is not there, and a folder without a skill.
+fn odd_skills(dir: &TempDir) {
+    let write = |path: &str, text: &str| {
+        let file = dir.path().join(path);
+        std::fs::create_dir_all(file.parent().expect("its folder")).expect("make it");
+        std::fs::write(file, text).expect("write it");
+    };
+    let config =
+        "[skills]\ndir = \"skills\"\n[[agents]]\nname = \"booker\"\ninstruction = \"Book.\"\nskills = [\"bookin\"]\n";
+    write("reveille.toml", config);
+    let odd = "allowed-tools: Read Bash(git:*)\nmetadata:\n  model: chaep\n";
+    write("skills/booking/SKILL.md", &format!("---\nname: booking\ndescription: For trips.\n{odd}---\nLook first."));
+    write("skills/bad/SKILL.md", "Look first.");
+}
+
+const UNKNOWN_TOOLS: &str =
+    "its `allowed-tools` has no tool that there is here, so it may call none: `Read`, `Bash(git:*)`";
+const UNKNOWN_MODEL: &str =
+    "the agent's own model answers: its `metadata.model` is `chaep`, which is not in [llm.models]";
+const NO_PROPERTIES: &str = "it does not begin with `---`, its properties, and `---`";
+
+#[tokio::test]
+async fn skills_are_listed_with_what_is_wrong_with_them() {
+    let mut service = Service::new();
+    odd_skills(&service.dir);
+    service.start().await;
+    let listed = Api::of(&service).get("/v1/skills").await;
+    let [booking, bad] = listed["items"].as_array().unwrap().as_slice() else { panic!("{listed:#}") };
+    assert_eq!((&booking["name"], &booking["usable"]), (&json!("booking"), &json!(true)));
+    assert_eq!(booking["findings"], json!([UNKNOWN_TOOLS, UNKNOWN_MODEL]));
+    assert_eq!((&bad["usable"], &bad["findings"]), (&json!(false), &json!([NO_PROPERTIES])));
+
+    let shell = Shell::beside(&service);
+    let table = shell.ok(&["skill", "list"]).await;
+    assert_eq!(row(&table, "booking")[..3], ["booking", "yes", "For trips."], "{table}");
+    assert!(table.contains(UNKNOWN_TOOLS) && table.contains(UNKNOWN_MODEL) && table.contains(NO_PROPERTIES), "{table}");
+    assert_eq!(shell.json(&["skill", "list"]).await["items"], listed["items"]);
+    let missing = "the agent `booker` names the skill `bookin`, which is not in [skills] dir; did you mean `booking`?";
+    assert!(service.log().contains(missing), "{}", service.log());
+}
+
+#[tokio::test]
+async fn folders_of_skills_are_checked_without_a_service() {
+    let dir = TempDir::new();
+    odd_skills(&dir);
+    let shell = Shell::in_dir(&dir);
+    let answer = shell.json(&["check"]).await;
+    let checks = answer["checks"].as_array().unwrap().iter().filter(|check| check["name"] == "skills");
+    assert!(checks.clone().all(|check| check["verdict"] == "odd"), "{answer:#}");
+    let odd: Vec<&str> = checks.map(|check| check["message"].as_str().unwrap()).collect();
+    let missing = "the agent `booker` names the skill `bookin`, which is not in [skills] dir; did you mean `booking`?";
+    let [tools, model] = [UNKNOWN_TOOLS, UNKNOWN_MODEL].map(|finding| format!("booking: {finding}"));
+    assert_eq!(odd, [tools, model, format!("skills/bad holds no skill: {NO_PROPERTIES}"), missing.to_owned()]);
+
+    let done = shell.run(&["skill", "check", "skills"]).await;
+    assert_eq!((done.code, done.err.as_str()), (1, "error: 1 skill folder is invalid\n"), "{}", done.out);
+    let told = format!("✓ booking\n  ! {UNKNOWN_TOOLS}\n  ! {UNKNOWN_MODEL}\n✗ skills/bad\n  {NO_PROPERTIES}\n");
+    assert_eq!(done.out, told);
+
+    // a name is known once the configuration has it
+    let file = dir.path().join("reveille.toml");
+    let config = std::fs::read_to_string(&file).unwrap();
+    let model = "[llm.models.chaep]\nbase_url = \"http://127.0.0.1:1/v1\"\nmodel = \"m\"\n[llm]\ndefault = \"chaep\"\n";
+    std::fs::write(&file, format!("{config}{model}")).unwrap();
+    let done = shell.run(&["skill", "check", "skills"]).await;
+    assert!(done.out.contains(UNKNOWN_TOOLS) && !done.out.contains("metadata.model"), "{}", done.out);
+    std::fs::write(&file, format!("{config}[react]\nmax_turn = 1\n")).unwrap();
+    let done = shell.run(&["skill", "check", "skills"]).await;
+    let unjudged = "! the configuration is not valid, so names of tools and models in skills are not judged";
+    assert!(done.out.contains(unjudged) && !done.out.contains("allowed-tools"), "{}", done.out);
 }

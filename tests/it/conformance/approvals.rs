@@ -9,8 +9,8 @@ use reveille::domain::approval::{
 use reveille::domain::notification::{MessageKind, NewDelivery};
 use reveille::domain::run::RunState;
 use reveille::store::{
-    ApprovalFilter, ApprovalLink, Attend, Attended, AuditFilter, Cancelled, Decided, DecisionRefusal, DeliveryFilter,
-    StartedRun, StoreError,
+    ApprovalFilter, ApprovalLink, Attend, Attended, AuditFilter, BatchQuestion, Cancelled, Decided, DecisionRefusal,
+    DeliveryFilter, StartedRun, StoreError,
 };
 use serde_json::json;
 use sqlx::{Connection, PgConnection, SqliteConnection};
@@ -44,6 +44,7 @@ on_both!(
     run_that_goes_on_waits_for_its_turn_and_is_not_skipped,
     run_whose_end_was_asked_for_is_not_parked,
     link_leads_to_its_batch_until_its_time_is_over,
+    batch_is_read_whole_up_to_its_bound_and_beyond_it_by_beginnings,
     approvals_are_deleted_with_their_run,
     of_a_hundred_answers_one_has_its_effect,
     of_an_answer_and_an_expiry_one_wins,
@@ -620,7 +621,12 @@ async fn link_leads_to_its_batch_until_its_time_is_over(world: &StoreHarness) {
     for _ in 0..2 {
         world.store.remember_link(&[7; 32], &link).await.unwrap();
     }
-    assert_eq!(find([7; 32]).await.unwrap(), (link.clone(), asked.clone()));
+    let whole = |approvals: Vec<Approval>| -> Vec<BatchQuestion> {
+        approvals.into_iter().map(|approval| BatchQuestion { approval, left_out: None }).collect()
+    };
+    assert_eq!(find([7; 32]).await.unwrap(), (link.clone(), whole(asked.clone())));
+    assert_eq!(world.store.tenant_of_batch(asked[0].batch_id).await.unwrap().as_deref(), Some("a"));
+    assert_eq!(world.store.tenant_of_batch(Uuid::from_u128(9)).await.unwrap(), None);
     world.pass(60);
     assert!(matches!(find([7; 32]).await, Err(StoreError::NotFound)));
     link.expires_at += TimeDelta::seconds(60);
@@ -631,10 +637,53 @@ async fn link_leads_to_its_batch_until_its_time_is_over(world: &StoreHarness) {
     let again = go_on(world, started.run.id).await;
     let new = question(world, &again, "c1");
     park(world, &again, &[(new.clone(), Some(asked[0].id))], &[]).await;
-    assert_eq!(find([7; 32]).await.unwrap().1, [asked[1].clone(), new]);
+    assert_eq!(find([7; 32]).await.unwrap().1, whole(vec![asked[1].clone(), new]));
     let elsewhere = ApprovalLink { tenant_id: "b".into(), ..link };
     world.store.remember_link(&[8; 32], &elsewhere).await.unwrap();
     assert_eq!(find([8; 32]).await.unwrap().1, [], "a link of another tenant leads nowhere");
+}
+
+async fn batch_is_read_whole_up_to_its_bound_and_beyond_it_by_beginnings(world: &StoreHarness) {
+    const BATCH_BYTES: usize = 1_048_576;
+    let text = |bytes: usize| json!({ "to": "é".repeat(bytes / 2), "more": "x".repeat(bytes % 2) });
+    let stored = "select cast(max(octet_length(cast(proposal as text))) as bigint) from approvals";
+    asked_with(world, &["c1"], |asked| asked.proposal.arguments = text(0)).await;
+    let bare = usize::try_from(world.count(stored).await).unwrap();
+    // one fills the room to its last byte, and would be a byte too large
+    for (more, left_out) in [(0, None), (1, Some(()))] {
+        let large = text(BATCH_BYTES - bare + more);
+        let (_, _, asked) = asked_with(world, &["c1"], |asked| asked.proposal.arguments = large.clone()).await;
+        let [read] = <[_; 1]>::try_from(world.store.approvals_of_batch("a", asked[0].batch_id).await.unwrap()).unwrap();
+        assert_eq!(read.left_out.map(|_| ()), left_out, "{more}");
+        assert_eq!(read.approval == asked[0], left_out.is_none(), "{more}");
+    }
+    // the open ones are first, and a small one has room behind a large one
+    let (_, _, asked) = asked_with(world, &["c1", "c2", "c3"], |asked| {
+        asked.proposal.summary = "s".repeat(2_000);
+        asked.proposal.precheck = Some(json!("found"));
+        let bytes = if asked.call_id == "c3" { 10 } else { 700_000 };
+        asked.proposal.arguments = json!({ "to": "é".repeat(bytes / 2) });
+    })
+    .await;
+    let read = async || world.store.approvals_of_batch("a", asked[0].batch_id).await.unwrap();
+    let lengths = |read: &[BatchQuestion]| read.iter().map(|one| one.left_out).collect::<Vec<_>>();
+    // PostgreSQL writes a space behind a colon
+    let length = 700_000 + r#"{"to":""}"#.len() as i64 + i64::from(world.is_postgres());
+    let first = read().await;
+    assert_eq!(lengths(&first), [None, Some(length), None]);
+    let (cut, whole) = (&first[1].approval, &asked[1]);
+    assert_eq!((cut.id, &cut.digest, cut.proposal.summary.len()), (whole.id, &whole.digest, 1_000));
+    assert_eq!((&cut.proposal.parameters, &cut.proposal.precheck), (&json!(null), &None));
+    let beginning = cut.proposal.arguments.as_str().unwrap();
+    assert!(beginning.chars().count() == 1_000 && beginning.starts_with("{\"to\":"), "{beginning}");
+    decide(world, &asked[0], Approve).await;
+    assert_eq!(lengths(&read().await), [Some(length), None, None]);
+    // of one that was edited it is the arguments that run
+    decide(world, &asked[1], Edit).await;
+    let small = json!({ "to": "ann", "amount": 5 }).to_string().len() as i64 + if world.is_postgres() { 3 } else { 0 };
+    let read = read().await;
+    assert_eq!(lengths(&read), [None, Some(small), None]);
+    assert!(read[1].approval.arguments().as_str().unwrap().contains("ann"));
 }
 
 async fn approvals_are_deleted_with_their_run(world: &StoreHarness) {

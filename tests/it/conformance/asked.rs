@@ -36,6 +36,7 @@ pub fn proposal() -> Proposal {
         allow_modification: true,
         source: "trigger".into(),
         delegation_chain: vec!["main".into()],
+        step: Some("pay:3".into()),
         on_expiry: OnExpiry::Expire,
         approvers: 1,
         excluded_approver: None,

@@ -2,6 +2,7 @@
 
 use chrono::TimeDelta;
 use reveille::base::id::{Scope, Tenant, new_id};
+use reveille::domain::approval::{Approval, ApprovalChoice};
 use reveille::domain::conversation::{KEPT_FOR, begun_by, new_conversation};
 use reveille::domain::run::RunState;
 use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
@@ -10,6 +11,8 @@ use reveille::store::{ConversationFilter, Finish, RunRequest, StartedRun, StoreE
 use serde_json::json;
 use uuid::Uuid;
 
+use super::asked::{answer, go_on, park, question};
+use super::grants::grant;
 use super::world::{LEASE, StoreHarness, end_of, leases, only};
 
 on_both!(
@@ -17,6 +20,7 @@ on_both!(
     conversation_is_its_tenants_own_and_no_task,
     deleted_conversation_leaves_nothing_and_its_run_loses_its_lease,
     unused_conversation_goes_after_its_time_unless_a_run_of_it_waits,
+    conversation_is_used_when_a_run_of_it_ends_and_kept_from_then_on,
 );
 
 /// Another conversation of a tenant.
@@ -112,11 +116,17 @@ async fn deleted_conversation_leaves_nothing_and_its_run_loses_its_lease(world: 
     let entry = TranscriptEntry::new(0, 0, world.now(), TranscriptMessage::user("more"));
     world.store.append("a", under_way.lease, std::slice::from_ref(&entry)).await.unwrap();
     let waiting = say(world, &task, "behind it").await;
+    let allowed = [&task, &other].map(|task| grant(task, world.now()));
+    for grant in &allowed {
+        world.store.create_grant(&only("a"), grant).await.unwrap();
+    }
     world.store.delete_conversation(&only("a"), task.id).await.unwrap();
     for id in [under_way.run.id, waiting] {
         assert!(world.store.find_run(&Scope::Every, id).await.unwrap().is_none());
     }
     assert_eq!(world.count("select count(*) from turns").await, 0);
+    let grants = world.store.list_grants(&Scope::Every, None, None, 9).await.unwrap().rows;
+    assert_eq!(grants, allowed[1..], "nothing is allowed for good in a conversation that is gone");
     let lost = world.store.finish_runs(&[end_of(&under_way, RunState::Succeeded)]).await.unwrap();
     assert_eq!(lost, [under_way.run.id], "what it comes to is recorded nowhere");
     assert!(matches!(world.store.delete_conversation(&only("a"), task.id).await, Err(StoreError::NotFound)));
@@ -145,4 +155,30 @@ async fn unused_conversation_goes_after_its_time_unless_a_run_of_it_waits(world:
     }
     world.clock.advance(TimeDelta::days(1) + TimeDelta::seconds(1));
     assert_eq!(expire().await, 1);
+}
+
+async fn conversation_is_used_when_a_run_of_it_ends_and_kept_from_then_on(world: &StoreHarness) {
+    let (answered, cancelled) = (conversation(world, "a").await, conversation(world, "a").await);
+    let run = say(world, &answered, "hello").await;
+    let started = started(world).await;
+    let asked = Approval { expires_at: world.now() + KEPT_FOR * 2, ..question(world, &started, "c1") };
+    park(world, &started, &[(asked.clone(), None)], &[]).await;
+    let waiting = say(world, &cancelled, "hello").await;
+    world.pass(KEPT_FOR.num_seconds() + 60);
+    let expire = async || world.store.expire_conversations(world.now() - KEPT_FOR, 10).await.unwrap();
+    assert_eq!(expire().await, 2, "both are looked at, and a run of each is open");
+    let approves = answer(ApprovalChoice::Approve, &asked, "recipient:a");
+    world.store.decide_approval(&Scope::Every, asked.id, &approves).await.unwrap();
+    world.store.cancel_run(&Scope::Every, waiting, "by_hand").await.unwrap();
+    let goes_on = go_on(world, run).await;
+    let end = Finish { output: Some("hi".into()), in_conversation: true, ..end_of(&goes_on, RunState::Succeeded) };
+    assert!(world.store.finish_runs(&[end]).await.unwrap().is_empty(), "it has its lease");
+    world.clock.advance(KEPT_FOR - TimeDelta::seconds(60));
+    assert_eq!(expire().await, 0, "it was used less than a week ago");
+    for kept in [&answered, &cancelled] {
+        assert!(world.store.get_conversation(&Scope::Every, kept.id).await.is_ok());
+    }
+    world.pass(120);
+    assert_eq!(expire().await, 2);
+    assert!(matches!(world.store.get_conversation(&Scope::Every, answered.id).await, Err(StoreError::NotFound)));
 }

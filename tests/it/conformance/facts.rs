@@ -17,6 +17,7 @@ on_both!(
     call_that_is_made_again_notes_nothing_more,
     text_from_outside_takes_the_place_of_no_person_s_word,
     run_is_told_the_profile_and_what_fits_its_message,
+    name_stays_in_the_profile_however_much_is_noted_later,
     facts_are_listed_by_tenant_collection_and_text,
     deleted_facts_are_gone_with_all_that_they_said,
     facts_of_a_tenant_and_versions_of_a_fact_are_bounded,
@@ -204,7 +205,7 @@ async fn run_is_told_the_profile_and_what_fits_its_message(world: &StoreHarness)
     note(world, "a", "Travels to Oslo for a congress.", Some("trips")).await;
     note(world, "a", "喜欢吃辣的川菜。", None).await;
     note(world, "b", "Booked seats in Rome.", None).await;
-    let profile = vec!["Prefers window seats.".to_owned(), "Name: Ann.".to_owned()];
+    let profile = vec!["Name: Ann.".to_owned(), "Prefers window seats.".to_owned()];
     let told = recall(world, "a", "Which SEATS did I book when I was travelling to Oslo?").await;
     assert_eq!(told.0, profile);
     assert_eq!(told.1, ["Booked seats in Oslo.", "Travels to Oslo for a congress."], "the profile is not told twice");
@@ -226,9 +227,28 @@ async fn run_is_told_the_profile_and_what_fits_its_message(world: &StoreHarness)
     for number in 0..MOST_OF_PROFILE {
         note(world, "a", &format!("Fact {number}."), Some("profile")).await;
     }
-    let (profile, found) = recall(world, "a", "what is my name").await;
-    assert_eq!((profile.len(), profile[0].as_str()), (MOST_OF_PROFILE, "Fact 19."), "the newest are told");
-    assert_eq!(found, ["Name: Ann."], "the others where they fit");
+    let (profile, found) = recall(world, "a", "tell me a fact").await;
+    assert_eq!((profile.len(), profile[0].as_str()), (MOST_OF_PROFILE, "Name: Ann."), "the oldest are told");
+    assert_eq!((profile[10].as_str(), profile[19].as_str()), ("Prefers window seats.", "Fact 17."));
+    assert_eq!(found, ["Fact 19.", "Fact 18."], "the others where they fit");
+}
+
+async fn name_stays_in_the_profile_however_much_is_noted_later(world: &StoreHarness) {
+    note(world, "a", "Name: Ann.", Some("profile/name")).await;
+    for number in 0..MOST_OF_PROFILE {
+        note(world, "a", &format!("Likes {number}."), Some("preferences")).await;
+    }
+    let (profile, _) = recall(world, "a", "").await;
+    let told: Vec<&str> = profile.iter().map(String::as_str).collect();
+    assert_eq!((told.len(), told[0]), (MOST_OF_PROFILE, "Name: Ann."), "before the preferences");
+    assert_eq!((told[1], told[19]), ("Likes 19.", "Likes 1."), "of which the newest are told");
+    for number in 0..MOST_OF_PROFILE {
+        note(world, "a", &format!("Knows {number}."), Some("profile/people")).await;
+    }
+    let (profile, _) = recall(world, "a", "").await;
+    let told: Vec<&str> = profile.iter().map(String::as_str).collect();
+    assert_eq!((told.len(), told[0], told[9]), (MOST_OF_PROFILE, "Name: Ann.", "Knows 8."));
+    assert_eq!((told[10], told[19]), ("Likes 19.", "Likes 10."), "neither kind crowds the other out");
 }
 
 async fn facts_are_listed_by_tenant_collection_and_text(world: &StoreHarness) {

@@ -11,7 +11,7 @@ use reveille::domain::run::cause::Cause;
 use reveille::domain::run::{Run, RunState};
 use reveille::domain::task::change::TaskChange;
 use reveille::domain::task::{Task, TaskStatus};
-use reveille::domain::trigger::event::{Arrival, EventVerdict, HELD_EVENTS, reason};
+use reveille::domain::trigger::event::{Arrival, EventVerdict, HELD_EVENTS, WINDOW_BYTES, reason};
 use reveille::engine::events::matcher::index::{Index, compile};
 use reveille::engine::events::matcher::matched;
 use reveille::store::{EventsFired, EventsRecorded, FireEvents, Match, event_shard};
@@ -439,8 +439,13 @@ async fn batch_closes_when_it_is_full_or_its_time_is_over(world: &StoreHarness) 
 
 async fn window_that_would_grow_too_large_closes_first(world: &StoreHarness) {
     let task = task(world, json!({"debounce": {"quiet": "30s"}})).await;
-    let large = |id: &str| event_with(id, json!({"data": {"text": "x".repeat(400_000)}}));
-    publish(world, vec![large("e1"), large("e2"), large("e3")]).await;
+    // two fill the window to its last byte
+    let large = |id: &str, more: usize| event_with(id, json!({"data": {"text": "x".repeat(more)}}));
+    let bare = large("e1", 0).to_value().to_string().len();
+    let half = WINDOW_BYTES / 2 - bare;
+    publish(world, vec![large("e1", half), large("e2", half)]).await;
+    assert_eq!(run_outcomes(world, &task).await, pairs(&[]));
+    publish(world, vec![event("e3")]).await;
     assert_eq!(run_outcomes(world, &task).await, pairs(&[("e1+e2", "queued")]));
     world.pass(30);
     close(world).await;
@@ -563,9 +568,11 @@ async fn pause_during_the_release_keeps_the_rest(world: &StoreHarness) {
 async fn full_hold_says_so(world: &StoreHarness) {
     let task = paused(world, json!({"buffer_while_paused": true})).await;
     publish(world, vec![event("e1")]).await;
-    world.plant(&format!("update event_windows set events = {HELD_EVENTS}")).await;
+    world.plant(&format!("update event_windows set events = {}", HELD_EVENTS - 1)).await;
     publish(world, vec![event("e2")]).await;
-    assert_eq!(run_outcomes(world, &task).await, pairs(&[("e2", "buffer_full")]));
+    assert_eq!(run_outcomes(world, &task).await, pairs(&[]), "it is the last for which there is room");
+    publish(world, vec![event("e3")]).await;
+    assert_eq!(run_outcomes(world, &task).await, pairs(&[("e3", "buffer_full")]));
 }
 
 async fn deleting_a_task_forgets_its_events(world: &StoreHarness) {

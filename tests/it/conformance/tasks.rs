@@ -8,7 +8,7 @@ use reveille::domain::run::{MissedInstants, Run, RunState};
 use reveille::domain::task::change::TaskChange;
 use reveille::domain::task::{Task, TaskStatus};
 use reveille::domain::trigger::Trigger;
-use reveille::store::{Cancelled, DeliveryFilter, PauseResult, StoreError, TaskFilter};
+use reveille::store::{COUNTED_TO, Cancelled, DeliveryFilter, NewTask, PauseResult, StoreError, TaskFilter};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -42,6 +42,7 @@ on_both!(
     task_that_lacks_a_credential_is_paused_and_its_owner_told_for_each_time,
     owner_of_a_task_that_is_over_is_told_of_its_credential_too,
     tasks_are_counted_by_status,
+    tasks_are_counted_up_to_a_bound,
 );
 
 fn at(seconds: i64) -> DateTime<Utc> {
@@ -675,4 +676,20 @@ async fn tasks_are_counted_by_status(world: &StoreHarness) {
     pause(world, &world.task_with("b", json!({"interval": "1m"}), json!({})).await).await;
     let counts = world.store.count_tasks(&Scope::Every).await.unwrap();
     assert_eq!(counts, [("active".into(), 2), ("paused".into(), 1)]);
+}
+
+async fn tasks_are_counted_up_to_a_bound(world: &StoreHarness) {
+    let new = |_| new_task("a", json!({"interval": "1m"}), json!({}), world.now());
+    let tasks: Vec<NewTask> = (0..COUNTED_TO + 1).map(new).collect();
+    let (mut from, bound) = (0, COUNTED_TO as usize);
+    for (to, counted) in [(bound - 1, COUNTED_TO - 1), (bound, COUNTED_TO), (bound + 1, COUNTED_TO)] {
+        for batch in tasks[from..to].chunks(1_000) {
+            let stored = world.store.create_tasks(batch).await.unwrap();
+            assert!(stored.into_iter().all(|stored| stored));
+        }
+        for scope in [&Scope::Every, &only("a")] {
+            assert_eq!(world.store.count_tasks(scope).await.unwrap(), [("active".into(), counted)], "of {to} tasks");
+        }
+        from = to;
+    }
 }

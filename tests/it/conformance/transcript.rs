@@ -1,11 +1,12 @@
 //! Transcripts: append only, in order, fenced by the lease.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
 use futures::future::join_all;
 use reveille::agent::checkpoint::Checkpoint;
-use reveille::base::clock::Clock;
+use reveille::base::clock::{Clock, pause};
 use reveille::base::id::Scope;
 use reveille::domain::run::outcome::RunError;
 use reveille::domain::run::transcript::{
@@ -17,7 +18,8 @@ use reveille::store::{Finish, Lease, PAGE_BYTES, StartedRun, StoreError};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::world::{START, StoreHarness, again, end_of};
+use super::world::{START, StoreHarness, again, end_of, open_postgres};
+use crate::support::gate::Gate;
 
 on_both!(
     entries_read_back_as_they_were_appended,
@@ -83,18 +85,25 @@ async fn provider_s_message_is_kept_byte_for_byte_for_the_run_alone(world: &Stor
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     // order, spaces, doubled fields, escapes, a NUL, a lone surrogate and numbers that no parser would give back
     let raw = r#"{ "z":1,"a":"\u00e9\u0000\\u0000\ud800 🕗","a":"2", "n":1.0e+02, "big":12345678901234567890123 }"#;
-    let provider_message = ProviderMessage { wire: "openai".into(), model: "m".into(), raw: raw.into() };
+    let kept = |address| ProviderMessage { wire: "openai".into(), model: "m".into(), address, raw: raw.into() };
     let said = |provider_message| TranscriptMessage::Assistant {
         text: Some("hi".into()),
         tool_calls: vec![],
         provider_message,
         finish: None,
     };
-    let entries = [entry(0, said(Some(Arc::new(provider_message)))), entry(1, said(None))];
+    let provider_message = Some(Arc::new(kept(Some("0123456789abcdef".to_owned()))));
+    let entries = [entry(0, said(provider_message)), entry(1, said(None))];
     world.store.append("a", started.lease, &entries).await.unwrap();
     assert_eq!(world.store.checkpoint(started.run.id, 0, 9).await.unwrap(), entries);
     let shown = [entry(0, said(None)), entry(1, said(None))];
     assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 9).await.unwrap(), shown);
+    // as an earlier release has stored it, which noted no address
+    let earlier = kept(None);
+    let stored = json!({ "wire": earlier.wire, "model": earlier.model, "raw": earlier.raw }).to_string();
+    world.plant(&format!("update turns set provider_message = '{stored}' where seq = 0")).await;
+    let read = world.store.checkpoint(started.run.id, 0, 9).await.unwrap();
+    assert_eq!(read[0], entry(0, said(Some(Arc::new(earlier)))));
     world.plant("update turns set provider_message = '{' where seq = 0").await;
     let unread = world.store.checkpoint(started.run.id, 0, 9).await;
     assert!(matches!(&unread, Err(StoreError::Corrupt(_))), "{unread:?}");
@@ -197,6 +206,61 @@ async fn appends_of_many_runs_go_together_and_one_without_its_lease_fails_alone(
     for started in &all {
         assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 100).await.unwrap(), entries);
     }
+}
+
+/// Each is sent once its statement was prepared on its connection, and whatever else goes to the database meanwhile.
+#[tokio::test]
+async fn append_is_one_request_however_many_entries_it_has() {
+    let mut world = StoreHarness::postgres().await;
+    world.store.close().await;
+    let gate = Gate::before(&world.url()).await;
+    gate.open().await;
+    world.store = open_postgres(&gate.url(&world.url()), &world.clock).await;
+    let all = many_started(&world, 4).await;
+    let entries = conversation();
+    let (mut small, mut large) = (Vec::new(), Vec::new());
+    for started in &all {
+        for (entries, counted) in [(&entries[..1], &mut small), (&entries[1..], &mut large)] {
+            let before = gate.requests();
+            world.store.append("a", started.lease, entries).await.unwrap();
+            counted.push(gate.requests() - before);
+        }
+    }
+    assert_eq!((small.iter().min(), large.iter().min()), (Some(&1), Some(&1)), "{small:?} {large:?}");
+    world.store.close().await;
+}
+
+/// A lock keeps the first statement from its end. Those that are asked for meanwhile are one or two more, as one of the
+/// waiting lanes takes them along.
+#[tokio::test]
+async fn appends_that_wait_while_another_is_written_share_a_transaction() {
+    const WAITING: usize = 20;
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let world = StoreHarness::postgres().await;
+    let all = many_started(&world, WAITING + 1).await;
+    let entries = conversation();
+    world.plant("begin").await;
+    world.plant("lock table turns in exclusive mode").await;
+    let (store, lease, first) = (world.store.clone(), all[0].lease, entries.clone());
+    let under_way = tokio::spawn(async move { store.append("a", lease, &first).await });
+    let blocked = "select count(*) from pg_locks where not granted and relation = 'turns'::regclass
+                      and database = (select oid from pg_database where datname = current_database())";
+    let began = Instant::now();
+    while world.count(blocked).await == 0 {
+        assert!(began.elapsed() < PATIENCE, "the first append is not under way");
+        pause(Duration::from_millis(2)).await;
+    }
+    let waiting = all[1..].iter().map(|started| world.store.append("a", started.lease, &entries));
+    let mut waiting = Box::pin(join_all(waiting));
+    assert!(futures::poll!(&mut waiting).is_pending(), "all of them are asked for");
+    world.plant("rollback").await;
+    under_way.await.expect("an answer").expect("appended");
+    let written = waiting.await;
+    assert!(written.iter().all(Result::is_ok), "{written:?}");
+    assert_eq!(world.count("select count(*) from turns").await, ((WAITING + 1) * entries.len()) as i64);
+    let transactions = world.count("select count(distinct cast(xmin as text)) from turns").await;
+    assert!((2..=3).contains(&transactions), "{transactions} transactions for {} appends", WAITING + 1);
+    world.leave().await;
 }
 
 async fn entry_that_the_database_refuses_fails_alone(world: &StoreHarness) {

@@ -254,10 +254,7 @@ async fn account_of_a_run_has_its_time_and_its_calls_in_order(world: &StoreHarne
     world.store.append("a", run.lease, &[answered(world, 0, "main"), calls[0].clone()]).await.unwrap();
     let read = world.store.checkpoint(run.run.id, 1, 9).await.unwrap();
     assert_eq!(read, calls[..1], "a run that goes on has it, too");
-    let found = TranscriptMessage::Verdict {
-        warnings: vec!["U-0001: not certain".into()],
-        flags: vec!["R-0001: it has a secret".into()],
-    };
+    let found = TranscriptMessage::verdict(vec!["U-0001: not certain".into()], vec!["R-0001: it has a secret".into()]);
     let verdict = TranscriptEntry { seq: 90, message: found, tool_record: None, ..calls[0].clone() };
     let ended = calls[1..].iter().chain([&verdict]).cloned().collect();
     let end = Finish { entries: ended, execution_ms: 70, ..used(&run) };

@@ -125,7 +125,7 @@ fn pipeline(egress: Egress, stage: &AgentHarness) -> Pipeline {
     Pipeline::new(StepParts {
         credentials: Credentials::none(egress),
         agent: stage.agent.clone(),
-        agents: vec![],
+        agents: Default::default(),
         channels: vec![],
         compute: reveille::base::compute::Compute::of_machine(),
         expressions: Default::default(),

@@ -1,6 +1,6 @@
 //! Budgets over whole instances: how far runs, tasks and tenants get with them, who is told, and what a crash leaves behind.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use reveille::base::clock::pause;
 use reveille::base::id::Scope;
@@ -117,7 +117,29 @@ async fn runs_of_a_tenant_spend_no_more_than_its_day_and_as_much_as_the_model_ha
     assert_eq!(tokens(&world).await, [model.tokens(); 3]);
     assert_eq!(model.answers(), 10);
     assert_eq!(reserved(&world).await, 0);
+    // a token costs a micro-dollar
+    for (metric, value) in [
+        (r#"budget_refusals_total{scope="tenant",quantity="tokens"}"#, 90),
+        ("budget_tokens_total", model.tokens()),
+        ("budget_cost_micros_total", model.tokens()),
+        (r#"model_cost_micros_total{model="main"}"#, model.tokens()),
+    ] {
+        until_counted(&instance, &format!("reveille_{metric} {value}")).await;
+    }
     instance.finish(&world).await;
+}
+
+/// Returns once the metrics have this line.
+async fn until_counted(instance: &Instance, line: &str) {
+    let began = Instant::now();
+    loop {
+        let text = instance.page("/metrics").await;
+        if text.lines().any(|one| one == line) {
+            return;
+        }
+        assert!(began.elapsed() < Duration::from_secs(30), "no `{line}` in:\n{text}");
+        pause(Duration::from_millis(5)).await;
+    }
 }
 
 /// Both instances take runs of one queue at once.

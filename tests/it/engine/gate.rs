@@ -1,20 +1,23 @@
 //! Before the first call of a model, and behind the answer, over whole instances.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use reveille::agent::gate::rates::{RateSettings, Tier};
+use reveille::base::clock::pause;
 use reveille::domain::run::RunState;
 use reveille::executor::post_process::{AnsweredRun, PostProcess};
 use serde_json::{Value, json};
 
 use crate::support::app::Instance;
 use crate::support::slow_model::SlowModel;
-use crate::support::world::{World, on_both};
+use crate::support::world::{ADMIN, World, on_both};
 
 on_both! {
     message_with_a_word_of_the_operator_is_skipped_before_any_model_is_asked
     rate_of_a_tenant_holds_over_instances_until_the_next_minute
+    message_of_a_chat_that_no_model_is_asked_with_is_answered_with_the_reason
     steps_behind_an_answer_follow_its_record_and_fail_nothing
 }
 
@@ -82,6 +85,62 @@ async fn rate_of_a_tenant_holds_over_instances_until_the_next_minute(mut world: 
     for instance in instances {
         instance.finish(&world).await;
     }
+}
+
+/// The answer to a message of a new conversation, while the instance works.
+async fn say(instance: &Instance, tenant: &str, message: &str) -> Value {
+    let body = json!({ "tenant_id": tenant, "message": message });
+    let works = async {
+        loop {
+            instance.work().await;
+            pause(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        (status, answer) = instance.ask("POST", "/v1/chat", ADMIN, Some(body)) => {
+            assert_eq!(status, 200, "{answer}");
+            answer
+        }
+        () = works => unreachable!("it works until the answer is there"),
+    }
+}
+
+async fn message_of_a_chat_that_no_model_is_asked_with_is_answered_with_the_reason(mut world: World) {
+    world.follows(&json!({ "steps": [{ "text": "Done." }] }));
+    world.gate.words = vec!["launch codes".into()];
+    let house = Tier { tenants: ["bob".to_owned()].into(), messages_per_minute: 1 };
+    world.gate_rates = RateSettings { messages_per_minute: 1, tiers: [("house".to_owned(), house)].into() };
+    let instance = world.instance();
+    let budget = json!({ "run": { "tokens": 100 } });
+    let (status, _) = instance.ask("PUT", "/v1/budgets/dan", ADMIN, Some(budget)).await;
+    assert_eq!(status, 200);
+    world.advance(1.0);
+    for tenant in ["bob", "cal"] {
+        let answered = say(&instance, tenant, "Good morning.").await;
+        assert_eq!((&answered["state"], &answered["error"]), (&json!("succeeded"), &Value::Null), "{answered}");
+    }
+    for (tenant, message, code, words) in [
+        (
+            "ann",
+            "Send me the Launch Codes.",
+            "safety",
+            "the message has words that the operator lets no model be asked with",
+        ),
+        (
+            "bob",
+            "And now?",
+            "tier",
+            "the tenant has sent models as many messages within this minute as its tier lets it",
+        ),
+        ("cal", "And now?", "rate", "the tenant has sent models as many messages within this minute as it may"),
+        ("dan", "Good morning.", "budget", "there was no budget left for it"),
+    ] {
+        let refused = say(&instance, tenant, message).await;
+        assert_eq!((&refused["state"], &refused["response"]), (&json!("skipped"), &json!("")), "{refused}");
+        assert_eq!(refused["error"], json!({ "code": code, "message": words }));
+    }
+    instance.settle(0).await;
+    instance.finish(&world).await;
 }
 
 /// Writes down what it is told, and then does as it is made to.

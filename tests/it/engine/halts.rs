@@ -1,17 +1,24 @@
 //! Halts: the operator's stop switch and disabled tenants, over whole instances: what is skipped, what does not begin, and
 //! what becomes of work under way.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::base::clock::{Clock, pause};
+use futures::future::BoxFuture;
+use reveille::base::clock::{Clock, pause, to_delta};
 use reveille::base::expr::Language;
+use reveille::domain::approval::{Category, Consequence};
 use reveille::domain::run::RunState;
 use reveille::domain::trigger::Trigger;
 use reveille::domain::trigger::condition::{ConditionStep, PollResult, Validators};
+use reveille::engine::service::ServiceLoop;
 use reveille::ports::egress;
-use reveille::store::{PollClaim, RecordedPoll};
+use reveille::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput};
+use reveille::store::{PendingWork, PollClaim, RecordedPoll};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::support::app::Instance;
 use crate::support::journal::Ended;
@@ -27,6 +34,8 @@ on_both! {
     claim_from_before_a_stop_does_not_start_and_its_run_goes_on_afterwards
     model_call_is_cut_off_by_a_stop_and_its_run_goes_on_after_the_start
     webhook_under_way_is_waited_for_and_its_answer_recorded
+    tool_call_under_way_is_waited_for_and_is_not_made_again_after_the_start
+    stop_whose_wakeup_is_lost_reaches_a_run_by_the_looks_of_a_second
     model_call_of_a_step_is_cut_off_by_a_stop_and_its_run_goes_on_after_the_start
     stop_of_one_tenant_leaves_runs_of_others_alone
     halt_holds_over_a_restart
@@ -261,6 +270,117 @@ async fn webhook_under_way_is_waited_for_and_its_answer_recorded(mut world: Worl
     instance.finish(&world).await;
 }
 
+/// A tool whose calls come to their end when the test opens its gate.
+struct GatedLook {
+    definition: Definition,
+    begun: AtomicUsize,
+    gate: watch::Sender<bool>,
+}
+
+impl GatedLook {
+    fn closed() -> Arc<GatedLook> {
+        let definition = Definition::new("look", "Looks.", json!({}), Category::Read, Consequence::Low);
+        Arc::new(GatedLook { definition, begun: AtomicUsize::new(0), gate: watch::channel(false).0 })
+    }
+
+    fn calls(&self) -> usize {
+        self.begun.load(Ordering::Relaxed)
+    }
+}
+
+impl Tool for GatedLook {
+    fn definition(&self) -> &Definition {
+        &self.definition
+    }
+
+    fn call<'a>(&'a self, _: &'a ToolContext, _: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        Box::pin(async move {
+            self.begun.fetch_add(1, Ordering::Relaxed);
+            let _ = self.gate.subscribe().wait_for(|is_open| *is_open).await;
+            Ok(ToolOutput::text("a number"))
+        })
+    }
+}
+
+async fn tool_call_under_way_is_waited_for_and_is_not_made_again_after_the_start(mut world: World) {
+    let look = GatedLook::closed();
+    world.tools = vec![Arc::clone(&look) as Arc<dyn Tool>];
+    world.follows(&json!({ "steps": [
+        { "turn": 1, "calls": [{ "tool": "look", "arguments": {} }] },
+        { "text": "It is {{ look }}." },
+    ] }));
+    let instance = world.instance();
+    let action = json!({ "instruction": "Look.", "config": { "tools": ["look"] } });
+    let task = json!({ "executor": "orchestrator", "action": action, "timeout_seconds": 3600 });
+    let run = instance.run_now(&instance.task(task).await).await;
+    instance.settle(1).await;
+    let began = Instant::now();
+    while look.calls() == 0 {
+        assert!(began.elapsed() < Duration::from_secs(60), "the tool is not called");
+        pause(Duration::from_millis(2)).await;
+    }
+    stop_all(&instance).await;
+    keep(&instance).await;
+    assert_eq!(instance.run(run).await.state, RunState::Running, "a call that has begun is waited for");
+    look.gate.send_replace(true);
+    let queued = instance.until(run, |run| run.state == RunState::Queued).await;
+    assert_eq!(queued.attempt, 0, "no attempt is used up");
+    let (_, transcript) = instance.ask("GET", &format!("/v1/runs/{run}/transcript"), ADMIN, None).await;
+    let results: Vec<&Value> =
+        transcript["items"].as_array().expect("entries").iter().filter(|entry| entry["role"] == "tool").collect();
+    assert_eq!(results.len(), 1, "{transcript}");
+    assert_eq!((&results[0]["name"], &results[0]["content"]), (&json!("look"), &json!("a number")));
+    instance.settle(0).await;
+    assert_eq!(instance.run(run).await.state, RunState::Queued);
+
+    start_all(&instance).await;
+    instance.settle(0).await;
+    let ended = instance.run(run).await;
+    assert_eq!((ended.state, look.calls()), (RunState::Succeeded, 1), "{ended:?}");
+    assert!(ended.output.as_deref().is_some_and(|output| output.contains("a number")), "{ended:?}");
+    instance.finish(&world).await;
+}
+
+/// How often a service looks, which must not be less often while it has something to look after.
+fn pace_of<S: ServiceLoop>(service: &Arc<S>, now: DateTime<Utc>) -> Duration {
+    let rests = |next: Option<DateTime<Utc>>| next.is_none_or(|next| next > now);
+    let is_idle = S::IDLE.is_some_and(|idle| rests((idle.next)(service, &PendingWork::default())));
+    assert!(!is_idle, "{} rests", S::NAME);
+    S::POLL_INTERVAL
+}
+
+/// The order is written behind the service's back, so that nobody is woken. Time passes by steps, and as many looks as a second
+/// has are enough.
+async fn stop_whose_wakeup_is_lost_reaches_a_run_by_the_looks_of_a_second(world: World) {
+    let instance = world.instance();
+    let task = instance.task(json!({ "acts": ["hang"] })).await;
+    let run = instance.run_now(&task).await;
+    instance.settle(1).await;
+    world.journal.until_begun(run).await;
+    // the longest way: it has looked just before, and what it has seen is good for a while
+    world.advance(1.0);
+    keep(&instance).await;
+    let order = "insert into halts (tenant_id, kind, halted_by, since)
+                 values ('ann', 'stopped', 'token:admin', '2027-03-01T08:00:00Z')";
+    let version = "update halt_version set version = version + 1 where id = 1";
+    world.execute(order, order).await;
+    world.execute(version, version).await;
+    let pace = pace_of(&instance.engine().halt_keeper, world.clock.now());
+    let mut waited = pace;
+    while waited < Duration::from_secs(1) {
+        world.clock.advance(to_delta(pace));
+        keep(&instance).await;
+        waited += pace;
+    }
+    // no more time passes
+    let queued = instance.until(run, |run| run.state == RunState::Queued).await;
+    assert_eq!(queued.attempt, 0, "no attempt is used up");
+    let (status, _) = instance.ask("POST", &format!("/v1/runs/{run}/cancel"), ADMIN, None).await;
+    assert_eq!(status, 200, "a run that waits can be cancelled");
+    instance.settle(0).await;
+    instance.finish(&world).await;
+}
+
 async fn stop_of_one_tenant_leaves_runs_of_others_alone(world: World) {
     let instance = world.instance();
     let (ann, bob) = (
@@ -303,7 +423,8 @@ async fn halt_holds_over_a_restart(world: World) {
     second.finish(&world).await;
 }
 
-/// The order is given to one instance, and the other one has the run: its own loops find it, with no tick by the test.
+/// The order is given to one instance, and the other one has the run: its own loops find it, with no tick by the test. How
+/// soon they do is the matter of [`stop_whose_wakeup_is_lost_reaches_a_run_by_the_looks_of_a_second`], whose time is stepped.
 #[tokio::test]
 async fn stop_reaches_runs_of_another_instance_and_its_start_too() {
     let mut world = World::postgres().await;

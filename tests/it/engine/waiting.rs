@@ -10,12 +10,14 @@ use reveille::engine::scheduling::run_slots::SlotCounts;
 use reveille::ports::egress;
 use serde_json::{Value, json};
 
+use crate::conditions::{Shop, next_poll, watching};
 use crate::support::app::Instance;
 use crate::support::slow_model::SlowModel;
 use crate::support::world::{World, on_both};
 
 on_both! {
     agents_of_one_instant_are_all_under_way_by_default_and_a_pipeline_beside_them_is_not_held_up
+    poll_beside_agents_that_wait_is_made_at_its_instant_and_fires
     runs_beyond_the_waiting_places_keep_their_places_and_nothing_is_lost
     tenant_with_its_share_of_the_waiting_places_leaves_some_to_another
     run_whose_answer_is_here_keeps_its_lease_and_its_time_limit_while_it_waits_for_a_place
@@ -84,6 +86,32 @@ async fn agents_of_one_instant_are_all_under_way_by_default_and_a_pipeline_besid
     instance.settle(0).await;
     assert_eq!(world.number("select count(*) from runs where state = 'succeeded'").await, AGENTS as i64 + 2);
     assert_eq!(instance.engine().slot_counts(), SlotCounts::default());
+    instance.finish(&world).await;
+}
+
+async fn poll_beside_agents_that_wait_is_made_at_its_instant_and_fires(mut world: World) {
+    const AGENTS: usize = 40;
+    let (model, shop) = (slow(&mut world).await, Shop::open(&mut world).await);
+    shop.sells_at(400).await;
+    // far fewer places than runs that wait
+    world.settings.max_concurrent_runs = 4;
+    let instance = world.instance();
+    let agents = instance.task(agent("many")).await;
+    run_often(&instance, &agents, AGENTS).await;
+    instance.settle(AGENTS as i64).await;
+    model.until_waiting("Answer many", AGENTS).await;
+    let watched = instance.task(watching(&shop, json!({}))).await;
+    // of one look of the watcher
+    let known = next_poll(&world, &instance, &watched).await;
+    assert_eq!((known.verdict, known.edges), (Some(true), 1));
+    assert_eq!(shop.asked().await.len(), 1);
+    instance.settle(AGENTS as i64).await;
+    let states: Vec<RunState> = instance.runs(&watched).await.iter().map(|run| run.state).collect();
+    assert_eq!(states, [RunState::Succeeded]);
+    assert_eq!(model.waiting("Answer many"), AGENTS, "none of them has ended meanwhile");
+    model.answer(AGENTS);
+    instance.settle(0).await;
+    assert_eq!(world.number("select count(*) from runs where state = 'succeeded'").await, AGENTS as i64 + 1);
     instance.finish(&world).await;
 }
 

@@ -39,7 +39,8 @@ fn asked(url: &str) -> RenderedMessage {
     RenderedMessage {
         text: "<b>Morgenpost</b>\n\nGrüße &amp; mehr".into(),
         link: Some(Link { label: "Decide".into(), url: url.into() }),
-        event: "approval.requested",
+        event: "input.requested",
+        asks: true,
         ..words()
     }
 }

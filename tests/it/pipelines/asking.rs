@@ -54,13 +54,14 @@ async fn agents_in_steps_ask_people(model: &TalkingModel, mut service: Service) 
     let api = reborn_when(&api, &task, "pending_approval", &mut reborn).await;
     let question = question(&api, &run).await;
     assert_eq!((&question["agent_name"], &question["source"]), (&json!("pay"), &json!("trigger")), "{question:#}");
-    assert_eq!(question["delegation_chain"], json!(["FlightAgent"]));
+    assert_eq!((&question["delegation_chain"], &question["step"]), (&json!(["FlightAgent"]), &json!("booked")));
     decide(&api, &question, json!({ "decision": "approve" })).await;
 
     // the agent of the next step, whose call is edited
     let api = until_question_other_than(&api, &question, &mut reborn).await;
     let seat = self::question(&api, &run).await;
     assert_eq!((&seat["agent_name"], &seat["delegation_chain"]), (&json!("hold"), &json!([])), "{seat:#}");
+    assert_eq!(seat["step"], "window");
     decide(&api, &seat, json!({ "decision": "edit", "modifications": { "seat": "14C" } })).await;
 
     let api = reborn().await;
@@ -74,12 +75,39 @@ async fn agents_in_steps_ask_people(model: &TalkingModel, mut service: Service) 
     // each answer of a model is counted once
     assert_eq!((&run["usage"]["turns"], &run["usage"]["input_tokens"]), (&json!(6), &json!(60)), "{}", run["usage"]);
 
+    let api = configured_agent_asks_for_its_fields(api, model, &mut reborn).await;
     call_that_the_task_lets_through_is_asked_of_nobody(&api, model).await;
     refused_call_is_told_to_the_model(&api, model).await;
     changed_rules_do_not_end_the_run(&api).await;
     run_that_stores_counts_as_running_while_it_waits(&api).await;
     changed_steps_end_the_run(&api, steps).await;
     service.kill().await;
+}
+
+/// A configured agent in a step lacks a field, and then asks about a call of its own.
+async fn configured_agent_asks_for_its_fields(
+    api: Api,
+    model: &TalkingModel,
+    reborn: &mut impl AsyncFnMut() -> Api,
+) -> Api {
+    let args = json!({ "origin": "SFO", "destination": "{{ task.name }}" });
+    let agent = json!({ "name": "FlightAgent", "instruction": "Book it", "args": args });
+    let task = run_now(&api, json!({ "steps": [{ "name": "flight", "agent": agent }] })).await;
+    let waiting = api.until_run(&task, "waiting_for_input", PATIENCE).await;
+    let (run, paid) = (waiting["id"].as_str().unwrap().to_owned(), model.paid());
+    let lacking = question(&api, &run).await;
+    assert_eq!((&lacking["kind"], &lacking["agent_name"]), (&json!("input"), &json!("FlightAgent")), "{lacking:#}");
+    assert_eq!((&lacking["step"], &lacking["delegation_chain"]), (&json!("flight"), &json!([])), "{lacking:#}");
+    let api = reborn().await;
+    api.post(&format!("/v1/runs/{run}/input"), &json!({ "fields": { "destination": "NYC" } })).await;
+
+    let api = reborn_when(&api, &task, "pending_approval", reborn).await;
+    let pay = question(&api, &run).await;
+    assert_eq!((&pay["agent_name"], &pay["step"]), (&json!("pay"), &json!("flight")), "{pay:#}");
+    decide(&api, &pay, json!({ "decision": "approve" })).await;
+    let ended = api.until_run(&task, "succeeded", PATIENCE).await;
+    assert_eq!((ended["output"].as_str(), model.paid()), (Some("your flight is booked"), paid + 1), "{ended:#}");
+    api
 }
 
 async fn call_that_the_task_lets_through_is_asked_of_nobody(api: &Api, model: &TalkingModel) {

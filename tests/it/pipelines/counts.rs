@@ -1,10 +1,10 @@
-//! How often a pipeline appends to its transcript before it ends, on both databases.
+//! How often a pipeline, or an agent, appends to its transcript before it ends, on both databases.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::future::BoxFuture;
-use reveille::agent::{AgentStore, AppendError};
+use reveille::agent::{AgentRequest, AgentResponse, AgentStore, AppendError, TranscriptSlice};
 use reveille::base::id::Scope;
 use reveille::domain::run::RunState;
 use reveille::domain::run::transcript::{LEDGER, TranscriptEntry, TranscriptMessage};
@@ -15,12 +15,13 @@ use serde_json::{Value, json};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::harness::{job, pipeline};
-use crate::agent::harness::AgentHarness;
+use crate::agent::harness::{AgentHarness, FakeTool, call, calls, says};
 use crate::conformance::on_both;
 use crate::conformance::world::{StoreHarness, end_of};
 
 on_both!(
     appends_of_a_pipeline_are_one_before_each_effect_and_one_after_what_is_not_repeated,
+    appends_of_an_agent_of_three_turns_whose_calls_only_read_are_three,
     transcript_of_a_first_start_is_not_read_before_it_was_appended_to,
 );
 
@@ -76,6 +77,26 @@ async fn counted(world: &StoreHarness, steps: &Value) -> (usize, usize) {
     let stored = world.store.transcript(&Scope::Every, started.run.id, 0, 100).await.expect("a transcript");
     assert!(stored.iter().zip(0..).all(|(entry, seq)| entry.seq == seq), "{stored:?}");
     (store.appends.load(Ordering::Relaxed), stored.len())
+}
+
+/// The agent's clock stands still, so that no call is a slow one however long the database takes.
+async fn appends_of_an_agent_of_three_turns_whose_calls_only_read_are_three(world: &StoreHarness) {
+    let started = world.started(&world.task(json!({ "interval": "1h" })).await).await;
+    let transcript = LeasedTranscript::new(world.store.clone(), started.lease, &started.run, started.is_first);
+    let store = Arc::new(Counting { transcript, appends: AtomicUsize::new(0) });
+    let asked = |id: &str| calls(vec![call(id, "look", json!({}))]);
+    let stage = AgentHarness::new(vec![asked("1"), asked("2"), says("done")], vec![FakeTool::echo("look")]);
+    let slice = Arc::new(TranscriptSlice::of_run(store.clone()));
+    let request = AgentRequest { run_id: started.run.id, store: slice, ..stage.incoming("go") };
+    let answered = stage.agent.handle_message(&request).await.expect("it succeeds");
+    let AgentResponse::Answered(result) = answered else { panic!("no answer: {answered:?}") };
+    assert_eq!((result.response.as_str(), store.appends.load(Ordering::Relaxed)), ("done", 3));
+    let stored = world.store.transcript(&Scope::Every, started.run.id, 0, 100).await.expect("a transcript");
+    assert_eq!(stored.len(), 7, "question, two calls with their results, and the answer: {stored:?}");
+    let (entries, budget) = store.transcript.take_deferred();
+    assert_eq!(entries, [], "nothing waits for the end");
+    let end = Finish { entries, budget, ..end_of(&started, RunState::Succeeded) };
+    assert!(world.store.finish_runs(&[end]).await.expect("recorded").is_empty());
 }
 
 async fn transcript_of_a_first_start_is_not_read_before_it_was_appended_to(world: &StoreHarness) {

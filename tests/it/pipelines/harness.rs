@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
+use reveille::agent::configured::agent_tool::StepAgents;
 use reveille::agent::{AgentStore, AppendError, Configured, UncountedSlot};
 use reveille::base::id::Tenant;
 use reveille::base::invalid::ValidationErrors;
@@ -46,10 +47,22 @@ pub fn pipeline(stage: &AgentHarness) -> Pipeline {
         max_turns: Some(2),
         approvals: Default::default(),
     };
+    // steps alone may call these
+    let waiter = json!({
+        "name": "waiter", "instruction": "You book tables.", "expose_as_tool": false, "timeout_seconds": 25,
+        "fields": [
+            { "name": "email", "type": "string", "required": true, "validator": "value.contains('@')",
+              "validator_description": "an address with an @" },
+            { "name": "party", "type": "integer", "required": true, "max": 12 },
+            { "name": "room", "type": "string", "default": "hall" },
+        ],
+    });
+    let payer = json!({ "name": "payer", "instruction": "You pay.", "expose_as_tool": false, "approval": true });
+    let hidden = [waiter, payer].map(|agent| serde_json::from_value(agent).expect("an agent"));
     Pipeline::new(StepParts {
         credentials: Credentials::none(egress()),
         agent: stage.agent.clone(),
-        agents: vec![librarian],
+        agents: StepAgents::new([librarian].into_iter().chain(hidden).collect()),
         channels: vec!["email".into()],
         compute: reveille::base::compute::Compute::of_machine(),
         expressions: Default::default(),
@@ -102,6 +115,7 @@ pub fn job(stage: &AgentHarness, store: Arc<dyn AgentStore>, config: Value, caus
         is_first: true,
         task: Some(Arc::new(task(config))),
         timezone: chrono_tz::Europe::Berlin,
+        locale: None,
         channel: None,
         store,
         host: stage.host.clone(),

@@ -3,7 +3,7 @@
 use reveille::domain::approval::ApprovalLevel;
 use reveille::domain::approval::matrix::Category;
 use reveille::domain::approval::policy::Policy;
-use reveille::domain::run::outcome::RunOutcome;
+use reveille::domain::run::outcome::{RunError, RunOutcome};
 use serde_json::{Value, json};
 
 use super::harness::{answer, failure, faults, run};
@@ -78,6 +78,26 @@ async fn rules_of_a_pipeline_are_checked_at_their_places_and_hold_for_tool_steps
             false => assert!(matches!(ended, Ok(RunOutcome::Succeeded { .. })), "{ended:?}"),
         }
         stage.store.entries.lock().unwrap().clear();
+    }
+}
+
+#[tokio::test]
+async fn tool_step_is_refused_where_a_rule_of_its_task_can_not_be_read() {
+    let steps = json!([{ "name": "s", "tool": { "name": "echo", "args": { "n": 1 } } }]);
+    let (of_tool, of_all) = ("the rule of the task for `echo` can't be read", "the rules of the task can't be read");
+    for (rules, why) in [
+        (json!({ "echo": { "gate": "auto", "when": "args.n >" } }), Some(of_tool)),
+        (json!({ "echo": { "gate": "deny" } }), Some(of_tool)),
+        (json!("confirm"), Some(of_all)),
+        (json!({ "send": { "gate": "deny" } }), None),
+    ] {
+        match (run(&stage(), json!({ "steps": steps, "approvals": rules }), None).await, why) {
+            (Err(RunError::Fail { fault }), Some(why)) => {
+                assert!(fault.code == "tool_refused" && fault.message.contains(why), "{rules}: {fault:?}");
+            }
+            (Ok(RunOutcome::Succeeded { .. }), None) => {}
+            (ended, _) => panic!("{rules}: {ended:?}"),
+        }
     }
 }
 

@@ -291,11 +291,15 @@ async fn events_are_published_under_the_step_s_own_id_and_circles_end() {
         "tenantid": "ann", "reveillehops": 1, "data": { "id": 7 },
     });
     assert_eq!(*stage.host.asked.lock().unwrap(), [json!({ "publish": published, "tenant": "ann" })]);
-    let mut circling = event(json!({ "id": 7 }));
-    if let reveille::domain::run::cause::Cause::Event { event, .. } = &mut circling {
-        event["reveillehops"] = json!(16);
-    }
-    assert_eq!(failure(run(&self::stage(), config, Some(circling)).await), "fail circle");
+    let circling = |hops: i64| {
+        let mut circling = event(json!({ "id": 7 }));
+        if let reveille::domain::run::cause::Cause::Event { event, .. } = &mut circling {
+            event["reveillehops"] = json!(hops);
+        }
+        circling
+    };
+    run(&self::stage(), config.clone(), Some(circling(15))).await.unwrap();
+    assert_eq!(failure(run(&self::stage(), config, Some(circling(16))).await), "fail circle");
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 //! ask, the person; asked to remember, it notes what stands behind the colon, and asked what it knows, it says what it was told of. Asked to extract facts,
 //! it finds where the person lives. Asked for vectors, it tells vehicles from homes.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,9 +12,13 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::response::sse::{Event, Sse};
+use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use futures::StreamExt;
 use reveille::base::clock::pause;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 use super::binary::Service;
 use super::world::MASTER_KEY;
@@ -38,6 +43,8 @@ struct Counts {
     embeds_nothing: AtomicBool,
     /// Seats that were held.
     held: Mutex<Vec<String>>,
+    /// Lets an answer that comes in pieces go on behind the first of them.
+    goes_on: Notify,
 }
 
 impl TalkingModel {
@@ -85,9 +92,19 @@ impl TalkingModel {
         self.counts.embeds_nothing.store(true, Ordering::Relaxed);
     }
 
+    /// Lets one answer go on that comes in pieces, or the next one.
+    pub fn go_on(&self) {
+        self.counts.goes_on.notify_one();
+    }
+
     /// The seats that were held.
     pub fn held(&self) -> Vec<String> {
         self.counts.held.lock().unwrap().clone()
+    }
+
+    /// A service whose agent asks it for answers in pieces, on SQLite.
+    pub fn streaming_service(&self) -> Service {
+        self.service(None).with("REVEILLE_LLM__MODELS__MAIN__STREAM", "true")
     }
 
     /// A service whose agent asks it; on the database of this URL, or on SQLite.
@@ -152,7 +169,7 @@ const TALKS_FOR: Duration = Duration::from_millis(2);
 /// The admin token of such a service.
 pub const TOKEN: &str = "the admin token of the tests of chats";
 
-async fn complete(State(counts): State<Arc<Counts>>, Json(asked): Json<Value>) -> Json<Value> {
+async fn complete(State(counts): State<Arc<Counts>>, Json(asked): Json<Value>) -> Response {
     counts.asked.fetch_add(1, Ordering::Relaxed);
     let at_once = counts.under_way.fetch_add(1, Ordering::Relaxed) + 1;
     counts.most_at_once.fetch_max(at_once, Ordering::Relaxed);
@@ -166,7 +183,37 @@ async fn complete(State(counts): State<Arc<Counts>>, Json(asked): Json<Value>) -
     }
     let answered = answer_to(&asked);
     counts.under_way.fetch_sub(1, Ordering::Relaxed);
-    answered
+    match asked["stream"] == true {
+        true => in_pieces(counts, &answered.0),
+        false => answered.into_response(),
+    }
+}
+
+/// The words of an answer one by one; all but the first come once they are let go.
+fn in_pieces(counts: Arc<Counts>, answered: &Value) -> Response {
+    let choice = &answered["choices"][0];
+    let delta = |delta: Value| json!({ "choices": [{ "index": 0, "delta": delta }] }).to_string();
+    let words = choice["message"]["content"].as_str().unwrap_or_default().split_inclusive(' ');
+    let mut events: Vec<String> = words.map(|word| delta(json!({ "role": "assistant", "content": word }))).collect();
+    let calls = choice["message"]["tool_calls"].as_array().into_iter().flatten().cloned().enumerate();
+    events.extend(calls.map(|(index, mut call)| {
+        call["index"] = json!(index);
+        delta(json!({ "role": "assistant", "tool_calls": [call] }))
+    }));
+    let end = json!({ "index": 0, "delta": {}, "finish_reason": choice["finish_reason"] });
+    events.push(json!({ "choices": [end] }).to_string());
+    events.push(json!({ "choices": [], "usage": answered["usage"] }).to_string());
+    events.push("[DONE]".into());
+    let told = futures::stream::iter(events.into_iter().enumerate()).then(move |(number, data)| {
+        let counts = Arc::clone(&counts);
+        async move {
+            if number == 1 {
+                counts.goes_on.notified().await;
+            }
+            Ok::<_, Infallible>(Event::default().data(data))
+        }
+    });
+    Sse::new(told).into_response()
 }
 
 fn answer_to(asked: &Value) -> Json<Value> {
@@ -197,6 +244,14 @@ fn answer_to(asked: &Value) -> Json<Value> {
         _ if said.contains("you know") => answer(known(&messages)),
         _ if is_called || said.contains("pay") => calling(&[("pay", json!({}))]),
         _ if said.contains("flight") => calling(&[("FlightAgent", json!({ "origin": "SFO" }))]),
+        _ if said.contains("ask me twice") => calling(&[
+            ("ask_user", json!({ "question": "Window or aisle?", "options": ["window", "aisle"] })),
+            ("ask_user", json!({ "question": "How many bags?" })),
+        ]),
+        _ if said.contains("ask me, and hold") => calling(&[
+            ("ask_user", json!({ "question": "Window or aisle?", "options": ["window", "aisle"] })),
+            ("hold", json!({ "seat": "12A" })),
+        ]),
         _ if said.contains("two seats") => {
             calling(&[("hold", json!({ "seat": "1A" })), ("hold", json!({ "seat": "1B" }))])
         }
@@ -227,8 +282,10 @@ fn material_of(asked: &Value) -> Option<&str> {
 /// Each sentence about a place to live in is a fact, in the place of the known one about another place.
 fn extracted(material: &str) -> Vec<Value> {
     let (said, known) = material.split_once("known facts").unwrap_or((material, ""));
-    let replaced = known.lines().find_map(|line| line.split_once(". ").filter(|(_, text)| text.contains("live in")));
-    let places = said.split(['.', '\n']).filter_map(|sentence| sentence.find("I live in").map(|at| &sentence[at..]));
+    let is_about_a_place = |text: &str| text.contains("live in") || text.contains("a flat");
+    let replaced = known.lines().find_map(|line| line.split_once(". ").filter(|(_, text)| is_about_a_place(text)));
+    let begin = |sentence: &str| sentence.find("I live in").or_else(|| sentence.find("My home is"));
+    let places = said.split(['.', '\n']).filter_map(|sentence| begin(sentence).map(|at| &sentence[at..]));
     let number = replaced.and_then(|(number, _)| number.parse::<usize>().ok());
     let fact = |sentence: &str| json!({ "text": format!("{}.", sentence.trim()), "replaces": number });
     places.map(fact).collect()

@@ -146,6 +146,7 @@ const TESTED: &[(&str, Tested)] = &[
     ("src/domain/approval/stored_override.rs: MOST_OVERRIDES", By("overrides_of_a_tenant_are_bounded")),
     ("src/store/approvals/suspended.rs: MOST_PAUSED_DAYS", By("paused_run_is_resumed_by_itself_after_thirty_days")),
     ("src/store/runs/pages.rs: SCANNED", By("page_by_a_rare_state_goes_on_behind_the_rows_that_it_has_read")),
+    ("src/store/ops/depths.rs: COUNTED_TO", By("tasks_are_counted_up_to_a_bound")),
     ("src/executor/pipeline/spec.rs: STEPS", By("steps_of_a_pipeline_are_fifty_at_most")),
     (
         "src/executor/pipeline/steps/store.rs: VALUE_BYTES",
@@ -174,6 +175,18 @@ const TESTED: &[(&str, Tested)] = &[
     ),
     ("src/http/pages/approve/form.rs: DEPTH", By("form_has_as_many_fields_and_levels_as_it_may_and_the_rest_is_json")),
     ("src/http/pages/approve/form.rs: MOST", By("form_has_as_many_fields_and_levels_as_it_may_and_the_rest_is_json")),
+    (
+        "src/http/pages/approve/page_room.rs: FORM_BYTES",
+        By("form_has_as_many_bytes_as_it_may_and_a_question_for_input_needs_one"),
+    ),
+    (
+        "src/http/pages/approve/page_room.rs: SHOWN_BYTES",
+        By("question_is_shown_whole_at_the_bound_and_by_its_beginning_one_byte_beyond_it"),
+    ),
+    (
+        "src/store/approvals/links.rs: BATCH_BYTES",
+        By("batch_is_read_whole_up_to_its_bound_and_beyond_it_by_beginnings"),
+    ),
     ("src/http/error.rs: FAULTS", By("faults_are_told_up_to_a_number_and_counted_beyond_it")),
     (
         "src/http/api/explain/event.rs: LOOKED_AT",
@@ -289,6 +302,43 @@ const TESTED: &[(&str, Tested)] = &[
     (
         "src/domain/trigger/timetable.rs: LONGEST_TEXT",
         By("text_of_a_schedule_is_taken_at_its_longest_and_refused_one_beyond_it"),
+    ),
+    ("src/domain/trigger/steps.rs: ADMITTED", By("each_budget_is_whole_at_its_last_step_and_used_up_by_the_next")),
+    ("src/domain/trigger/steps.rs: LISTED", By("each_budget_is_whole_at_its_last_step_and_used_up_by_the_next")),
+    ("src/domain/trigger/steps.rs: PLANNED", By("each_budget_is_whole_at_its_last_step_and_used_up_by_the_next")),
+    ("src/ports/llm/provider_message.rs: LIMIT", By("message_is_kept_up_to_its_limit_and_never_with_the_key")),
+    (
+        "src/http/api/explain/event.rs: BYTES",
+        Not("it is met roughly: nothing but fifty of the longest filters come so far"),
+    ),
+    ("src/http/api/explain/event.rs: PAGE", IN_TURNS),
+    ("src/base/id.rs: TENANT_CHARACTERS", By("tokens_are_taken_at_each_bound_and_refused_one_beyond_it")),
+    (
+        "src/domain/notification/recipient/email.rs: LOCAL_BYTES",
+        By("address_is_taken_at_its_longest_and_refused_one_beyond_it"),
+    ),
+    (
+        "src/domain/notification/recipient/email.rs: DOMAIN_BYTES",
+        By("address_is_taken_at_its_longest_and_refused_one_beyond_it"),
+    ),
+    ("src/http/request/page.rs: MOST", By("limit_out_of_range_and_a_made_up_cursor_are_faults")),
+    ("src/domain/trigger/event.rs: EVENT_RUNS", By("fan_out_beyond_the_limit_is_recorded_as_skipped")),
+    ("src/http/request/body.rs: JSON_DEPTH", By("body_is_read_at_its_deepest_and_refused_one_level_beyond_it")),
+    ("src/domain/task.rs: INSTRUCTION_LENGTH", By("tasks_are_taken_at_each_bound_and_refused_one_beyond_it")),
+    ("src/executor/orchestrator.rs: PERSONA_LENGTH", By("persona_is_taken_at_its_longest_and_refused_one_beyond_it")),
+    ("src/domain/credential.rs: DOCUMENT_BYTES", By("document_is_anything_of_json_up_to_64_kib")),
+    ("src/domain/trigger/event.rs: WINDOW_EVENTS", By("batch_is_taken_at_its_largest_and_refused_one_beyond_it")),
+    ("src/domain/trigger/event.rs: WINDOW_BYTES", By("window_that_would_grow_too_large_closes_first")),
+    ("src/domain/trigger/event.rs: HELD_EVENTS", By("full_hold_says_so")),
+    ("src/domain/trigger/event/compiled.rs: KEY_BYTES", By("key_is_kept_at_its_longest_and_as_its_hash_beyond_it")),
+    (
+        "src/executor/pipeline/steps/publish.rs: MOST_HOPS",
+        By("events_are_published_under_the_step_s_own_id_and_circles_end"),
+    ),
+    ("src/domain/trigger/catch_up.rs: MOST_CAUGHT_UP", By("all_runs_each_and_at_most_the_newest_hundred")),
+    (
+        "src/domain/trigger/condition/form.rs: MOST_HEADERS",
+        By("headers_of_a_poll_are_taken_up_to_their_number_and_refused_one_beyond_it"),
     ),
     ("src/domain/trigger/zone.rs: NAME_BYTES", By("zone_and_instant_are_read_up_to_their_bounds")),
     ("src/domain/trigger/zone.rs: TIME_BYTES", By("zone_and_instant_are_read_up_to_their_bounds")),

@@ -20,8 +20,17 @@ const NAMES: [&str; 2] = ["fn what_", "fn who_"];
 /// Endings of files that comments cite.
 const CITED: [&str; 3] = [".md", ".rs", ".sh"];
 
+/// Files of users, which are read by these names.
+const OF_USERS: [&str; 1] = ["SKILL.md"];
+
 /// Folders of the root that hold no file of the repository.
-const FOREIGN: [&str; 3] = [".git", "target", "node_modules"];
+const FOREIGN: [&str; 4] = [".git", ".venv", "target", "node_modules"];
+
+/// Folders whose files pages name by their whole paths.
+const ROOTED: [&str; 3] = ["`src/", "`tests/", "`../"];
+
+/// Pages for people beside those in `docs/`.
+const PAGES: [&str; 4] = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"];
 
 #[test]
 fn comments_and_test_names_keep_the_rules_of_prose() {
@@ -33,6 +42,52 @@ fn comments_and_test_names_keep_the_rules_of_prose() {
     let files = files(root);
     let found: Vec<String> = sources.iter().flat_map(|source| faults(source, &files)).collect();
     assert!(found.is_empty(), "\n{}\n", found.join("\n"));
+}
+
+#[test]
+fn sentences_on_pages_and_in_messages_name_their_subject() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut sources = Source::read_all(root, &["docs", "src"], &["md", "html", "toml"]);
+    sources.extend(PAGES.map(|page| Source::new(page, &std::fs::read_to_string(root.join(page)).expect("a page"))));
+    assert!(["md", "html", "toml"].iter().all(|kind| sources.iter().any(|source| source.path.ends_with(kind))));
+    let files = files(root);
+    let found: Vec<String> = sources.iter().flat_map(|source| faults_of_page(source, &files)).collect();
+    assert!(found.is_empty(), "\n{}\n", found.join("\n"));
+}
+
+#[test]
+fn page_with_a_sentence_without_its_subject_is_found() {
+    let files = BTreeSet::from(["src/domain/task.rs".to_owned()]);
+    let found = |path: &str, text: &str| faults_of_page(&Source::new(path, text), &files).join("\n");
+    let clean = "A run. It tells who waits: [task](../src/domain/task.rs).\n```\nWho waits.\n```\n| `Whose` |\n";
+    assert_eq!(found("docs/a.md", clean), "");
+    let gone = "docs/a.md:1: names `../src/task/gone.rs`, which is not in the repository";
+    assert_eq!(found("docs/a.md", "See [it](../src/task/gone.rs)."), gone);
+    for (path, text) in [
+        ("docs/a.md", "A run.\nWho waits is told."),
+        ("src/a.html", "<h1>Run</h1>\n<p>Who waits is told.</p>"),
+        ("src/en.toml", "# words\nwaits = \"Who waits is told.\""),
+    ] {
+        assert_eq!(found(path, text), format!("{path}:2: a sentence begins with `Who`; name the subject"));
+    }
+}
+
+/// The sentences without a subject on a page, or among the phrases of a language; blocks of code are not looked at.
+fn faults_of_page(source: &Source, files: &BTreeSet<String>) -> Vec<String> {
+    let mut in_code = false;
+    let mut lines = Vec::new();
+    for (index, line) in source.raw.lines().enumerate() {
+        let is_fence = line.trim_start().starts_with("```");
+        in_code ^= is_fence;
+        if !in_code && !is_fence {
+            lines.push((index + 1, line.replace(['<', '>', '"'], " ")));
+        }
+    }
+    let page = Comment { marker: "", lines };
+    let mut found = unnamed(&page);
+    let sources = citations(&page, files).into_iter();
+    found.extend(sources.filter(|(_, fault)| ROOTED.iter().any(|folder| fault.contains(folder))));
+    found.into_iter().map(|(line, fault)| format!("{}:{line}: {fault}", source.path)).collect()
 }
 
 #[test]
@@ -138,7 +193,11 @@ fn cited(text: &str) -> impl Iterator<Item = &str> {
 
 /// Whether a file has this name, or a path that ends with it.
 fn is_there(name: &str, files: &BTreeSet<String>) -> bool {
-    files.contains(name) || files.iter().any(|file| file.strip_suffix(name).is_some_and(|folder| folder.ends_with('/')))
+    let name = name.trim_start_matches("../");
+    let is_of_users = OF_USERS.contains(&name);
+    is_of_users
+        || files.contains(name)
+        || files.iter().any(|file| file.strip_suffix(name).is_some_and(|folder| folder.ends_with('/')))
 }
 
 /// The paths of all files below the root, with `/`.

@@ -46,7 +46,30 @@ pub fn store_macros(sources: &[Source]) -> Vec<String> {
             lines.map(|(line, _)| format!("{}:{line}: a macro", source.path)).collect::<Vec<_>>()
         })
         .collect();
-    if found.len() > STORE_MACROS { found } else { Vec::new() }
+    let awaiting = sources.iter().filter(|source| source.is_one_of(&["src/store"])).flat_map(awaiting_macros);
+    if found.len() > STORE_MACROS { found.into_iter().chain(awaiting).collect() } else { awaiting.collect() }
+}
+
+/// The macros of a file that hold awaited logic. A macro ends where a line closes it at the depth at which it began.
+fn awaiting_macros(source: &Source) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut begun: Option<(usize, usize)> = None;
+    for (number, line) in source.code_lines() {
+        let depth = line.len() - line.trim_start().len();
+        match begun {
+            None if line.trim_start().starts_with("macro_rules!") => match line.trim_end().ends_with('}') {
+                true if line.contains(".await") => found.push(format!("{}:{number}: a macro that awaits", source.path)),
+                true => {}
+                false => begun = Some((number, depth)),
+            },
+            Some((first, _)) if line.contains(".await") => {
+                found.push(format!("{}:{first}: a macro that awaits", source.path))
+            }
+            Some((_, outer)) if depth == outer && line.trim() == "}" => begun = None,
+            _ => {}
+        }
+    }
+    found
 }
 
 /// The types that are declared in the modules of a file, its tests aside: not those in functions, and no associated types.
@@ -88,5 +111,11 @@ mod tests {
         assert_eq!(crowded_folders(&many), ["src/x: has 21 files, 20 at most"]);
         let macros = "macro_rules! m { () => {}; }\n".repeat(STORE_MACROS + 1);
         assert_eq!(store_macros(&[Source::new("src/store/x.rs", &macros)]).len(), STORE_MACROS + 1);
+        let awaiting =
+            "macro_rules! m {\n    () => {\n        f().await\n    };\n}\nasync fn g() {\n    f().await;\n}\n";
+        let found = store_macros(&[Source::new("src/store/x.rs", awaiting)]);
+        assert_eq!(found, ["src/store/x.rs:1: a macro that awaits"]);
+        let found = store_macros(&[Source::new("src/store/x.rs", "macro_rules! m { () => { f().await }; }\n")]);
+        assert_eq!(found, ["src/store/x.rs:1: a macro that awaits"]);
     }
 }

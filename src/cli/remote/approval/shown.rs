@@ -16,6 +16,7 @@ pub fn print(approval: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Re
         ("asked", time_of(&approval["created_at"])),
         ("expires", time_of(&approval["expires_at"])),
         ("why", list(&approval["reasons"])),
+        ("step", on_one_line(&text_of(&approval["step"]))),
         ("chain", list(&approval["delegation_chain"])),
         ("agreed", list(&approval["votes"])),
     ]);

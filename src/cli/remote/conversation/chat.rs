@@ -1,12 +1,15 @@
 //! `reveille chat`: messages to the agent, its answers as they come, and the calls that it asks about.
 //!
-//! A run goes on whoever listens. Ctrl-C while one is answered cancels it; at the prompt it ends the command.
+//! A run goes on whoever listens. Ctrl-C while one is answered, or asks, cancels it; at the prompt it ends the command.
 
+use std::collections::HashSet;
 use std::io::IsTerminal;
 use std::time::Duration;
 
 use futures::StreamExt;
 use serde_json::{Map, Value, json};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
 
 use crate::base::clock::pause;
 use crate::base::unicode_safety::on_one_line;
@@ -15,18 +18,17 @@ use crate::cli::screen::text_of;
 use crate::cli::typed::{self};
 use crate::cli::{CliFailure, Client, LiveTranscript, Screen, ServiceArgs, Tone};
 use crate::config::Environment;
-use crate::domain::approval::QuestionKind;
 use crate::domain::approval::reply::typed_value;
+use crate::domain::approval::{ApprovalStatus, QuestionKind};
 use crate::domain::run::RunState;
 
 /// Messages of an earlier conversation that are shown before it goes on.
 const SHOWN: usize = 10;
 /// After so long without an answer a message that is queued is shown as such.
 const QUEUE_SHOWN_AFTER: Duration = Duration::from_secs(2);
-/// Questions of a run that are asked one after the other.
-const MOST_ASKED: usize = 50;
 const PROMPT: &str = "> ";
 const CHOICES: &str = "approve, cancel, edit, later? ";
+const CHANGES: &str = "arguments to change, as a JSON object: ";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -35,8 +37,8 @@ Examples:
   reveille chat --tenant ann                            message after message, until Ctrl-D
   reveille chat --conversation 0193f7a2                 goes on with one
 
-Ctrl-C cancels the run that is answering. A call that waits for a person is shown, and decided in
-line; what the agent needs to know is asked for.")]
+Ctrl-C cancels the run that is answering or asking, and ends the command where no run does. A call
+that waits for a person is shown, and decided in line; what the agent needs to know is asked for.")]
 pub struct Args {
     /// The message [default: what is typed, line by line]
     #[arg(value_name = "MESSAGE")]
@@ -57,6 +59,7 @@ struct Talk {
     tenant: Option<String>,
     conversation: Option<String>,
     as_json: bool,
+    keyboard: Keyboard,
 }
 
 /// How a message was answered.
@@ -66,18 +69,45 @@ enum ChatOutcome {
     Left,
 }
 
+/// How a question of a run was dealt with.
+enum QuestionOutcome {
+    Answered,
+    /// The service took no answer: the question is asked again where it is open still.
+    Refused,
+    /// It can't be answered with this token.
+    Forbidden,
+    Unanswered(NoLine),
+}
+
+/// Why no line was typed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NoLine {
+    /// The input has ended, or is left for later.
+    End,
+    Interrupt,
+}
+
+/// Lines of standard input, and interrupts in their place.
+struct Keyboard {
+    /// Ctrl-C, from the beginning on: one that comes while nobody waits for it is not lost.
+    interrupts: Signal,
+    /// The line that is being read. An interrupt leaves it: the next prompt takes what is typed.
+    reading: Option<JoinHandle<std::io::Result<Option<String>>>>,
+}
+
 pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let client = Client::new(&args.service, environment)?.with_flag_names(typed::CHAT);
     let conversation = client.optional_id("conversations", args.conversation.as_deref()).await?;
-    let mut talk = Talk { client, tenant: args.tenant, conversation, as_json: args.service.json };
+    let keyboard = Keyboard::listen()?;
+    let mut talk = Talk { client, tenant: args.tenant, conversation, as_json: args.service.json, keyboard };
     if let Some(message) = args.message {
         return match talk.say(&message, screen).await? {
-            ChatOutcome::Ended(RunState::Succeeded | RunState::Skipped) | ChatOutcome::Left => Ok(()),
+            ChatOutcome::Ended(RunState::Succeeded) | ChatOutcome::Left => Ok(()),
             ChatOutcome::Ended(state) => Err(CliFailure::new(format!("the run is {}", state.as_str())).into()),
         };
     }
     talk.recall(screen).await?;
-    while let Some(message) = ask(PROMPT, screen).await? {
+    while let Ok(message) = talk.keyboard.line(PROMPT, screen).await? {
         if message.trim().is_empty() {
             continue;
         }
@@ -103,9 +133,17 @@ impl Talk {
             body[field] = json!(value);
         }
         let key = format!("{:032x}", fastrand::u128(..));
-        let mut events = self.client.post_stream(&["v1", "chat"], &body, &key).await?;
+        let mut events = tokio::select! {
+            events = self.client.post_stream(&["v1", "chat"], &body, &key) => events?,
+            // nobody knows yet whether there is a run to be cancelled
+            _ = self.keyboard.interrupts.recv() => {
+                return Err(CliFailure::new("interrupted before the service answered; the message may have arrived").into());
+            }
+        };
         let (mut live, mut run_id, mut is_cancelled) = (LiveTranscript::default(), String::new(), false);
         let mut is_queued = false;
+        // questions that were answered here, or can't be: they may stay open for others
+        let mut dealt_with = HashSet::new();
         loop {
             let event = tokio::select! {
                 event = events.next() => event,
@@ -115,11 +153,11 @@ impl Talk {
                     screen.flush()?;
                     continue;
                 }
-                _ = tokio::signal::ctrl_c() => {
+                _ = self.keyboard.interrupts.recv() => {
                     // before it is known, it is cancelled as soon as it is
                     is_cancelled = true;
                     if !run_id.is_empty() {
-                        self.cancel(&run_id).await?;
+                        self.cancel(&run_id, screen).await?;
                     }
                     continue;
                 }
@@ -140,19 +178,14 @@ impl Talk {
                 "session" => {
                     run_id = text_of(&data["run_id"]);
                     if is_cancelled {
-                        self.cancel(&run_id).await?;
+                        self.cancel(&run_id, screen).await?;
                     }
                     self.conversation =
                         data["conversation_id"].as_str().map(str::to_owned).or(self.conversation.take());
                 }
                 "state_change" => {
-                    let waits = |state: RunState| !self.as_json && data["state"] == state.as_str();
-                    let is_settled = match () {
-                        _ if waits(RunState::PendingApproval) => self.decide(&run_id, screen).await?,
-                        _ if waits(RunState::WaitingForInput) => self.supply(&run_id, screen).await?,
-                        _ => true,
-                    };
-                    if !is_settled {
+                    let waits = is_in_state(RunState::PendingApproval) || is_in_state(RunState::WaitingForInput);
+                    if waits && !self.as_json && !self.attend(&run_id, &mut dealt_with, screen).await? {
                         return Ok(ChatOutcome::Left);
                     }
                 }
@@ -166,58 +199,108 @@ impl Talk {
         Ok(ChatOutcome::Ended(state))
     }
 
-    /// Asks for what the run lacks until it is said; whether it is.
-    async fn supply(&self, run_id: &str, screen: &mut Screen) -> anyhow::Result<bool> {
-        let run = self.client.get(&["v1", "runs", run_id], &[]).await?;
-        for input in run["inputs"].as_array().into_iter().flatten() {
-            let question = on_one_line(&text_of(&input["question"]));
-            screen.line(format!("\n{}", screen.tone(Tone::Strong, question)))?;
-            for line in text_of(&input["description"]).lines() {
-                screen.line(format!("  {}", on_one_line(line)))?;
-            }
-            let mut given = Map::new();
-            for name in input["awaited"].as_array().into_iter().flatten().map(text_of) {
-                let Some(value) = ask(&format!("{name}: "), screen).await? else {
-                    screen.line(format!("\nlater: reveille run answer {run_id}"))?;
-                    return Ok(false);
-                };
-                let field = &input["fields"]["properties"][&name];
-                given.insert(name, typed_value(value.trim(), field));
-            }
-            let answer = json!({ "input_id": input["id"], "fields": given });
-            if let Err(refused) = self.client.post(&["v1", "runs", run_id, "input"], &answer).await {
-                screen.line(refused.to_string())?;
-                return Box::pin(self.supply(run_id, screen)).await;
-            }
-        }
-        Ok(true)
-    }
-
-    async fn cancel(&self, run_id: &str) -> anyhow::Result<()> {
-        self.client.post(&["v1", "runs", run_id, "cancel"], &json!({})).await?;
-        Ok(())
-    }
-
-    /// Asks about each call that waits; whether all of them are decided.
-    async fn decide(&self, run_id: &str, screen: &mut Screen) -> anyhow::Result<bool> {
-        let filters = [("run_id", run_id.to_owned()), ("status", "pending".to_owned())];
-        for approval in self.client.list(&["v1", "approvals"], &filters, MOST_ASKED).await? {
-            if approval["kind"] == QuestionKind::Input.as_str() {
-                continue;
-            }
-            let id = text_of(&approval["id"]);
-            let approval = self.client.get(&["v1", "approvals", &id], &[]).await?;
-            let Some(answer) = self.answer_about(&approval, screen).await? else {
-                screen.line(format!("\nlater: reveille approval show {id}"))?;
-                return Ok(false);
+    /// Asks about all that the run waits for, the oldest question first; whether nothing is left for later.
+    async fn attend(
+        &mut self,
+        run_id: &str,
+        dealt_with: &mut HashSet<String>,
+        screen: &mut Screen,
+    ) -> anyhow::Result<bool> {
+        let mut is_left = false;
+        loop {
+            let run = self.client.get(&["v1", "runs", run_id], &[]).await?;
+            let asked = run["approvals"].as_array().into_iter().flatten();
+            let mut open = asked.filter(|question| question["status"] == ApprovalStatus::Pending.as_str());
+            let Some(question) = open.find(|question| !dealt_with.contains(&text_of(&question["id"]))) else {
+                return Ok(!is_left);
             };
-            self.client.post(&["v1", "approvals", &id, "decision"], &answer).await?;
+            let id = text_of(&question["id"]);
+            let is_input = question["kind"] == QuestionKind::Input.as_str();
+            let outcome = match is_input {
+                true => self.supply(&run, &id, screen).await?,
+                false => self.decide(&id, screen).await?,
+            };
+            let later = match is_input {
+                true => format!("later: reveille run answer {run_id}"),
+                false => format!("later: reveille approval show {id}"),
+            };
+            match outcome {
+                QuestionOutcome::Answered => {
+                    dealt_with.insert(id);
+                }
+                QuestionOutcome::Refused => {}
+                QuestionOutcome::Forbidden => {
+                    screen.line(later)?;
+                    dealt_with.insert(id);
+                    is_left = true;
+                }
+                QuestionOutcome::Unanswered(NoLine::End) => {
+                    screen.line(format!("\n{later}"))?;
+                    return Ok(false);
+                }
+                QuestionOutcome::Unanswered(NoLine::Interrupt) => {
+                    self.cancel(run_id, screen).await?;
+                    return Ok(true);
+                }
+            }
         }
-        Ok(true)
     }
 
-    /// The answer to one question; `None`: later.
-    async fn answer_about(&self, approval: &Value, screen: &mut Screen) -> anyhow::Result<Option<Value>> {
+    /// Asks for what a call of the run lacks.
+    async fn supply(&mut self, run: &Value, id: &str, screen: &mut Screen) -> anyhow::Result<QuestionOutcome> {
+        let mut inputs = run["inputs"].as_array().into_iter().flatten();
+        let Some(input) = inputs.find(|input| input["id"] == id) else { return Ok(QuestionOutcome::Answered) };
+        let question = on_one_line(&text_of(&input["question"]));
+        screen.line(format!("\n{}", screen.tone(Tone::Strong, question)))?;
+        for line in text_of(&input["description"]).lines() {
+            screen.line(format!("  {}", on_one_line(line)))?;
+        }
+        let mut given = Map::new();
+        for name in input["awaited"].as_array().into_iter().flatten().map(text_of) {
+            let value = match self.keyboard.line(&format!("{name}: "), screen).await? {
+                Ok(value) => value,
+                Err(none) => return Ok(QuestionOutcome::Unanswered(none)),
+            };
+            let field = &input["fields"]["properties"][&name];
+            given.insert(name, typed_value(value.trim(), field));
+        }
+        let answer = json!({ "input_id": id, "fields": given });
+        let answered = self.client.post(&["v1", "runs", &text_of(&run["id"]), "input"], &answer).await;
+        outcome_of(answered.map(drop), screen)
+    }
+
+    /// Cancels the run; one that has ended meanwhile stays as it is.
+    async fn cancel(&self, run_id: &str, screen: &mut Screen) -> anyhow::Result<()> {
+        match self.client.post(&["v1", "runs", run_id, "cancel"], &json!({})).await {
+            // among lines of JSON there is no place for a sentence; the run's end says the rest
+            Err(error) if self.as_json && refusal_of(&error).is_some() => Ok(()),
+            cancelled => outcome_of(cancelled.map(drop), screen).map(drop),
+        }
+    }
+
+    /// Shows a call that waits, and asks whether it may be executed.
+    async fn decide(&mut self, id: &str, screen: &mut Screen) -> anyhow::Result<QuestionOutcome> {
+        let approval = match self.client.get(&["v1", "approvals", id], &[]).await {
+            Ok(approval) => approval,
+            // asked for at once again, it would be refused again
+            Err(error) => return outcome_of(Err(error), screen).map(|_| QuestionOutcome::Forbidden),
+        };
+        let answer = match self.answer_about(&approval, screen).await? {
+            Ok(answer) => answer,
+            Err(none) => return Ok(QuestionOutcome::Unanswered(none)),
+        };
+        let decided = self.client.post(&["v1", "approvals", id, "decision"], &answer).await;
+        if let Ok(decided) = &decided
+            && decided["status"] == ApprovalStatus::Pending.as_str()
+        {
+            let (agreed, needed) = (text_of(&decided["agreed"]), text_of(&decided["required_approvers"]));
+            screen.line(format!("{agreed} of {needed} people have agreed"))?;
+        }
+        outcome_of(decided.map(drop), screen)
+    }
+
+    /// The decision about one call.
+    async fn answer_about(&mut self, approval: &Value, screen: &mut Screen) -> anyhow::Result<Result<Value, NoLine>> {
         let what = on_one_line(&text_of(&approval["action_summary"]));
         screen.line(format!("\n{}", screen.tone(Tone::Strong, what)))?;
         screen.line(format!("  {}", on_one_line(&approval["details"].to_string())))?;
@@ -225,41 +308,83 @@ impl Talk {
             screen.line(format!("  {}", on_one_line(&approval["precheck"].to_string())))?;
         }
         loop {
-            let Some(choice) = ask(CHOICES, screen).await? else { return Ok(None) };
+            let choice = match self.keyboard.line(CHOICES, screen).await? {
+                Ok(choice) => choice,
+                Err(none) => return Ok(Err(none)),
+            };
             let decision = choice.trim().to_lowercase();
             match decision.as_str() {
                 "approve" | "cancel" => {
-                    return Ok(Some(json!({ "decision": decision, "digest": approval["digest"] })));
+                    return Ok(Ok(json!({ "decision": decision, "digest": approval["digest"] })));
                 }
                 "edit" => {
-                    let Some(changes) = ask("arguments to change, as a JSON object: ", screen).await? else {
-                        return Ok(None);
+                    let changes = match self.keyboard.line(CHANGES, screen).await? {
+                        Ok(changes) => changes,
+                        Err(none) => return Ok(Err(none)),
                     };
                     match serde_json::from_str::<Value>(&changes) {
                         Ok(changes @ Value::Object(_)) => {
                             let digest = &approval["digest"];
-                            return Ok(Some(json!({ "decision": "edit", "digest": digest, "modifications": changes })));
+                            return Ok(Ok(json!({ "decision": "edit", "digest": digest, "modifications": changes })));
                         }
                         _ => screen.line("that is no JSON object, such as {\"amount\": 80}")?,
                     }
                 }
-                "later" => return Ok(None),
+                "later" => return Ok(Err(NoLine::End)),
                 _ => {}
             }
         }
     }
 }
 
-/// A line of standard input; `None` at its end.
-async fn ask(prompt: &str, screen: &mut Screen) -> anyhow::Result<Option<String>> {
-    if std::io::stdin().is_terminal() {
-        screen.piece(prompt)?;
+/// The outcome of an answer that was sent. A refusal is shown, and ends nothing; a service that is away does.
+fn outcome_of(sent: anyhow::Result<()>, screen: &mut Screen) -> anyhow::Result<QuestionOutcome> {
+    let Err(error) = sent else { return Ok(QuestionOutcome::Answered) };
+    let Some(outcome) = refusal_of(&error) else { return Err(error) };
+    error.to_string().lines().try_for_each(|line| screen.line(on_one_line(line)))?;
+    Ok(outcome)
+}
+
+/// How an answer was refused; `None`: it is unknown whether the service has it.
+fn refusal_of(error: &anyhow::Error) -> Option<QuestionOutcome> {
+    match error.downcast_ref::<CliFailure>().and_then(CliFailure::status) {
+        Some(403) => Some(QuestionOutcome::Forbidden),
+        Some(400 | 402 | 404..500) => Some(QuestionOutcome::Refused),
+        _ => None,
     }
-    screen.flush()?;
-    let read = tokio::task::spawn_blocking(|| {
-        let mut line = String::new();
-        std::io::stdin().read_line(&mut line).map(|length| (length > 0).then_some(line))
-    });
-    let line = read.await??;
-    Ok(line.map(|line| line.trim_end_matches(['\n', '\r']).to_owned()))
+}
+
+impl Keyboard {
+    fn listen() -> std::io::Result<Keyboard> {
+        Ok(Keyboard { interrupts: signal(SignalKind::interrupt())?, reading: None })
+    }
+
+    /// The next line that is typed.
+    async fn line(&mut self, prompt: &str, screen: &mut Screen) -> anyhow::Result<Result<String, NoLine>> {
+        if std::io::stdin().is_terminal() {
+            screen.piece(prompt)?;
+        }
+        screen.flush()?;
+        let reading = self.reading.get_or_insert_with(|| tokio::task::spawn_blocking(read_line));
+        let line = tokio::select! {
+            biased;
+            _ = self.interrupts.recv() => {
+                // behind the ^C that the terminal shows
+                if std::io::stdin().is_terminal() {
+                    screen.line("")?;
+                }
+                return Ok(Err(NoLine::Interrupt));
+            }
+            line = reading => line,
+        };
+        self.reading = None;
+        Ok(line??.ok_or(NoLine::End))
+    }
+}
+
+/// A line of standard input; `None` at its end.
+fn read_line() -> std::io::Result<Option<String>> {
+    let mut line = String::new();
+    let length = std::io::stdin().read_line(&mut line)?;
+    Ok((length > 0).then(|| line.trim_end_matches(['\n', '\r']).to_owned()))
 }

@@ -12,6 +12,10 @@ use crate::base::invalid::ValidationErrors;
 use crate::base::unicode_safety::is_traceless;
 use crate::domain::notification::AddressKind;
 
+/// Longest part before the `@`, in bytes, and longest domain behind it (RFC 5321, section 4.5.3.1).
+const LOCAL_BYTES: usize = 64;
+const DOMAIN_BYTES: usize = 255;
+
 /// The address of the channel `email`.
 pub struct Email;
 
@@ -70,10 +74,10 @@ fn is_email(address: &str) -> bool {
             && !label.ends_with('-')
             && label.chars().all(|c| c.is_alphanumeric() || c == '-')
     };
-    (1..=64).contains(&local.len())
+    (1..=LOCAL_BYTES).contains(&local.len())
         && !local.contains(odd)
         && local.split('.').all(|part| !part.is_empty())
-        && domain.len() <= 255
+        && domain.len() <= DOMAIN_BYTES
         && domain.split('.').all(label)
 }
 
@@ -118,8 +122,8 @@ mod tests {
     fn address_is_taken_at_its_longest_and_refused_one_beyond_it() {
         let label = "d".repeat(63);
         let of = |local: usize, last: &str| format!("{}@{label}.{label}.{label}.{last}", "l".repeat(local));
-        let longest = of(64, &label);
-        assert_eq!(longest.len(), 320);
+        let longest = of(LOCAL_BYTES, &label);
+        assert_eq!(longest.len(), LOCAL_BYTES + 1 + DOMAIN_BYTES);
         let faults = |address: String| {
             let mut faults = ValidationErrors::new();
             read(serde_json::json!({ "email": address }).as_object().unwrap(), &mut faults);

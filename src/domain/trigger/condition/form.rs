@@ -359,6 +359,17 @@ mod tests {
     }
 
     #[test]
+    fn headers_of_a_poll_are_taken_up_to_their_number_and_refused_one_beyond_it() {
+        let headers = |count: usize| {
+            let headers: Map<String, Value> = (0..count).map(|n| (format!("x-{n}"), json!("v"))).collect();
+            json!({ "poll": { "http": { "url": "https://example.org", "headers": headers } } })
+        };
+        assert!(read_with(headers(MOST_HEADERS)).is_ok());
+        let (place, why) = fault(headers(MOST_HEADERS + 1));
+        assert_eq!((place.as_str(), why.as_str()), ("/trigger/poll/http/headers", "must be at most 30"));
+    }
+
+    #[test]
     fn query_is_taken_at_its_longest_and_refused_one_beyond_it() {
         let query = |bytes: usize| {
             let query = format!("select 1{}", " ".repeat(bytes - "select 1".len()));

@@ -498,9 +498,21 @@ mod tests {
         );
         let missing = judge(json!({"source": "shop", "dedup": {"key": "event.data.nothing", "window": "1h"}}));
         assert_eq!(missing, EventVerdict::Skipped("filter_error: there is no `nothing`".into()));
-        let long = arrival(json!({"data": {"id": "x".repeat(5000)}}));
+    }
+
+    #[test]
+    fn key_is_kept_at_its_longest_and_as_its_hash_beyond_it() {
         let keyed = matcher(json!({"source": "shop", "dedup": {"key": "event.data.id", "window": "1h"}}));
-        let EventVerdict::Fires(MatchPath { dedup: Some((key, _)), .. }) = keyed.judge(&long, now()) else { panic!() };
-        assert!(key.starts_with("sha256:") && key.len() == 71);
+        let key = |bytes: usize| {
+            let arrival = arrival(json!({"data": {"id": "x".repeat(bytes)}}));
+            match keyed.judge(&arrival, now()) {
+                EventVerdict::Fires(MatchPath { dedup: Some((key, _)), .. }) => key,
+                verdict => panic!("{verdict:?}"),
+            }
+        };
+        assert_eq!(key(KEY_BYTES), "x".repeat(KEY_BYTES));
+        for beyond in [KEY_BYTES + 1, 5_000] {
+            assert!(key(beyond).starts_with("sha256:") && key(beyond).len() == 71);
+        }
     }
 }

@@ -238,6 +238,16 @@ mod tests {
     }
 
     #[test]
+    fn batch_is_taken_at_its_largest_and_refused_one_beyond_it() {
+        let places = |size: u64| {
+            let found = faults(json!({ "source": "shop", "batch": { "size": size, "wait": "1m" } }));
+            found.into_iter().map(|(place, _)| place).collect::<Vec<_>>()
+        };
+        assert_eq!(places(WINDOW_EVENTS), [""; 0]);
+        assert_eq!(places(WINDOW_EVENTS + 1), ["/trigger/batch/size"]);
+    }
+
+    #[test]
     fn every_fault_has_its_place() {
         let found = faults(json!({
             "source": "a*b", "filters": {"x": [1], "..": 1}, "filter": "evnt.data == 1", "debounce": {"quit": "3s"},

@@ -16,10 +16,11 @@ use crate::base::clock::{Clock, pause, to_delta, truncate_millis};
 use crate::base::compute::Compute;
 use crate::base::id::{Scope, Tenant};
 use crate::domain::budget::CallBound;
-use crate::domain::memory::recall::{RECALLED_CHARS, terms, within};
+use crate::domain::memory::recall::{RECALLED_CHARS, fused, terms, within};
 use crate::domain::memory::{Fact, FactOrigin, NewFact, identity};
 use crate::domain::run::Usage;
 use crate::domain::run::transcript::ModelCall;
+use crate::executor::host::nearest::{Among, NearestFacts, ReadFacts};
 use crate::ports::llm::fallback::{Chain, Completed};
 use crate::ports::llm::{LlmError, ModelAnswer, ModelRequest, Models, StopReason};
 use crate::store::{ExtractionCall, ExtractionClaim, ExtractionEnd, Store, StoreError, with_timeout};
@@ -39,6 +40,8 @@ pub(super) struct ExtractionWork {
     pub(super) store: Store,
     pub(super) models: Models,
     pub(super) settings: MemorySettings,
+    /// `None`: known facts are found by their words alone.
+    pub(super) nearest: Option<NearestFacts>,
     pub(super) compute: Compute,
     pub(super) clock: Clock,
     pub(super) extracted: Counter,
@@ -171,10 +174,23 @@ impl ExtractionWork {
         Ok(ExtractionEnd { reservation, ..end })
     }
 
-    /// Known facts that a person has said and that fit the material, as many as a run would be told.
+    /// Known facts that a person has said and that fit the material, as many as a run would be told. Those of about its meaning are among
+    /// them, where vectors can be had in time, so that a fact that contradicts one in other words replaces it.
     async fn known(&self, tenant: &Tenant, material: &ExtractionMaterial) -> Result<Vec<Fact>, StoreError> {
-        let recalled = with_timeout(self.store.recall_facts(tenant, &terms(&material.text()), None)).await?;
-        let known = recalled.profile.into_iter().chain(recalled.found);
+        let text = material.text();
+        let space = self.nearest.as_ref().and_then(|nearest| nearest.space_for(tenant, &text));
+        let recalled = with_timeout(self.store.recall_facts(tenant, &terms(&text), space)).await?;
+        let found = match &self.nearest {
+            Some(nearest) => {
+                let read = ReadFacts { embedded: Some(recalled.embedded), facts: &recalled.found };
+                // a fact of the profile that is not among the told ones is found, too
+                let mut by_meaning = nearest.find(&self.store, tenant, &text, Among::All, read).await;
+                by_meaning.retain(|fact| recalled.profile.iter().all(|told| told.id != fact.id));
+                fused(recalled.found, by_meaning)
+            }
+            None => recalled.found,
+        };
+        let known = recalled.profile.into_iter().chain(found);
         Ok(within(known.filter(|fact| fact.origin == FactOrigin::Person).collect(), RECALLED_CHARS))
     }
 

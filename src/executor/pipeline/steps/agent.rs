@@ -1,45 +1,65 @@
 //! `agent`: the loop of an agent as one step. Its conversation is in the run's transcript between the step's intent and
-//! its result, so a crash goes on at its last finished turn. Where people have to be asked, the run waits, and the step goes on
-//! with what they answer.
+//! its result, so a crash goes on at its last finished turn. Where people have to be asked, the run waits, and the step
+//! goes on with what they answer. A configured agent is called with its fields, by the rules for a call by another agent.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use tracing::Instrument;
+use uuid::Uuid;
 
-use crate::agent::{AgentOverrides, AgentRequest, AgentResponse, CallingAgent, Configured, TranscriptSlice};
+use crate::agent::configured::agent_field::TASK_INSTRUCTION;
+use crate::agent::configured::agent_tool::StepAgent;
+use crate::agent::{
+    AgentOverrides, AgentRequest, AgentResponse, AgentStore, Configured, StepAdmission, StepCall, TranscriptSlice,
+};
 use crate::base::invalid::did_you_mean;
 use crate::base::metrics::trace;
-use crate::base::template::Template;
+use crate::base::template::{Template, Tree};
+use crate::domain::approval::CallOutcome;
 use crate::domain::credential::references;
-use crate::domain::run::ToolAttribution;
+use crate::domain::run::outcome::SCHEMA_CHANGED;
+use crate::domain::run::{RunError, ToolAttribution};
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::{StepReader, given};
 use crate::executor::pipeline::scope::{OWN_NAMES, StepScope};
 use crate::executor::pipeline::steps::llm::model;
+use crate::executor::pipeline::steps::tool::message;
 use crate::ports::tool::access::{ToolLimits, check_written};
+use crate::ports::tool::{ToolError, ToolFailure};
 
 /// Turns that may be asked for.
 const TURNS: std::ops::RangeInclusive<u64> = 1..=100;
 /// Turns of the agents of one run count on from these steps, so that the keys of their calls differ.
 const TURNS_OF_A_STEP: i64 = 1_000;
+/// How much of an answer a person who was asked before is shown, in characters.
+const OUTCOME_SHOWN: usize = 500;
+
+/// Settings in a step that change what a configured agent does, and that no question about it shows.
+const UNSEEN: [&str; 4] = ["system_prompt", "model", "tools", "credentials"];
 
 struct AgentExecution {
     instruction: Template,
     wishes: AgentOverrides,
-    /// The `[[agents]]` entry it comes from.
-    name: Option<String>,
-    /// Its say in what needs consent.
-    agent: Option<CallingAgent>,
-    /// The only skills that it may use; `None`: all.
-    skills: Option<Vec<String>>,
+    /// The call of the `[[agents]]` entry that it comes from.
+    called: Option<AgentCall>,
 }
 
-/// `{"instruction": …, "system_prompt"?, "model"?, "max_turns"?, "tools"?, "deny_tools"?, "credentials"?}`, or the `name` of a
-/// configured one.
+/// A configured agent, and the fields with which it is called.
+struct AgentCall {
+    agent: StepAgent,
+    args: Tree,
+    /// Settings of the agent that the step has put others in the place of, which a person who is asked would not see.
+    unseen: Vec<&'static str>,
+}
+
+/// `{"instruction": …, "system_prompt"?, "model"?, "max_turns"?, "tools"?, "deny_tools"?, "credentials"?}`, or the `name`
+/// of a configured one with its fields, `args`.
 pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>> {
-    let known = ["name", "instruction", "system_prompt", "model", "max_turns", "tools", "deny_tools", "credentials"];
+    let known =
+        ["name", "args", "instruction", "system_prompt", "model", "max_turns", "tools", "deny_tools", "credentials"];
     let fields = reading.object(value, &known)?;
     let name = reading.text(fields, "name");
     let configured = match &name {
@@ -71,11 +91,18 @@ pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>
             .map(|list| references(list, &format!("{}/credentials", reading.pointer), reading.faults))
             .unwrap_or_default(),
     };
+    let called = match configured {
+        Some(configured) => Some(AgentCall::read(configured, fields, reading)?),
+        None => {
+            if given(fields, "args").is_some() {
+                reading.below("args").fault("goes with `name`: it has the fields of an agent in [[agents]]");
+            }
+            None
+        }
+    };
     reading.need(fields, "instruction")?;
     let instruction = reading.template(fields, "instruction")?;
-    let agent = configured.map(Configured::calling);
-    let skills = configured.and_then(|agent| agent.skills.clone());
-    Some(Box::new(AgentExecution { instruction, wishes, name, agent, skills }))
+    Some(Box::new(AgentExecution { instruction, wishes, called }))
 }
 
 fn tools(fields: &Map<String, Value>, key: &str, reading: &mut StepReader) -> Option<Vec<String>> {
@@ -87,11 +114,127 @@ fn tools(fields: &Map<String, Value>, key: &str, reading: &mut StepReader) -> Op
     Some(names)
 }
 
+impl AgentCall {
+    fn read(configured: &Configured, fields: &Map<String, Value>, reading: &mut StepReader) -> Option<AgentCall> {
+        let Some(agent) = reading.parts.agents.get(&configured.name).cloned() else {
+            reading.below("name").fault("the fields of this agent are at fault in [[agents]]");
+            return None;
+        };
+        let (none, before) = (Map::new(), reading.faults.0.len());
+        let (written, args) = match given(fields, "args") {
+            None => (&none, Tree::Literal(json!({}))),
+            Some(Value::Object(written)) => (written, reading.tree(fields, "args")?),
+            Some(_) => {
+                reading.below("args").fault("must be an object: the fields of the agent by their names");
+                return None;
+            }
+        };
+        let unseen: Vec<&str> = UNSEEN.into_iter().filter(|key| given(fields, key).is_some()).collect();
+        if let Some(key) = unseen.first().filter(|_| reading.is_saved && configured.approval) {
+            reading.below(key).fault("a person who agrees to this agent would not see it; say it in [[agents]]");
+        }
+        let call = AgentCall { agent, args, unseen };
+        if reading.is_saved && reading.faults.0.len() == before {
+            call.check(written, &mut reading.below("args"));
+        }
+        Some(call)
+    }
+
+    /// Adds what is wrong before anything is put in: fields that the agent has not, required ones that are not given, and
+    /// literal values that are invalid.
+    fn check(&self, written: &Map<String, Value>, reading: &mut StepReader) {
+        if written.contains_key(TASK_INSTRUCTION) {
+            reading.below(TASK_INSTRUCTION).fault("is said by the step's `instruction`");
+            return;
+        }
+        if let Err(error) = self.agent.tool.check(&Value::Object(written.clone())) {
+            reading.fault(message(&error));
+            return;
+        }
+        let is_literal = |name: &str| match &self.args {
+            Tree::Literal(_) => true,
+            Tree::Object(fields) => fields.iter().any(|(field, value)| field == name && value.literal().is_some()),
+            Tree::Text(_) | Tree::List(_) => false,
+        };
+        let literal = written.iter().filter(|(name, _)| is_literal(name));
+        let literal = literal.map(|(name, value)| (name.clone(), value.clone())).collect();
+        for (name, why) in self.agent.tool.tool.invalid_input(&Value::Object(literal)) {
+            if !written.contains_key(&name) || is_literal(&name) {
+                reading.below(&name).fault(why);
+            }
+        }
+    }
+
+    /// The arguments with which the agent works, once it may, and the question that a person has answered before.
+    async fn admit(
+        &self,
+        act: &StepAction<'_>,
+        request: &AgentRequest,
+        fields: Value,
+    ) -> Result<(Value, Option<Uuid>), StepError> {
+        let (tool, steps) = (Arc::clone(&self.agent.tool), self.agent.tool.steps(&fields));
+        let checked = act.compute(steps, move |_| match tool.check(&fields) {
+            Err(error) => Err(StepFault::new("invalid_arguments", message(&error))),
+            Ok(()) => Ok(fields),
+        });
+        let mut arguments = checked.await?;
+        if let Some(arguments) = arguments.as_object_mut() {
+            arguments.insert(TASK_INSTRUCTION.to_owned(), json!(request.text));
+        }
+        let call = StepCall { tool: &self.agent.tool, arguments, unseen: &self.unseen };
+        let admitted = act.world.parts.agent.admit_step(request, call).await.map_err(|error| match error {
+            // the run ends with it, whatever the step says of faults: the person whose answer is void is told
+            RunError::Fail { fault } if fault.code == SCHEMA_CHANGED => StepError::Run(RunError::Fail { fault }),
+            error => error.into(),
+        });
+        match admitted? {
+            StepAdmission::Admitted { arguments, question } => Ok((arguments, question)),
+            StepAdmission::Suspended(suspension) => Err(StepError::Asks(Box::new(suspension))),
+            StepAdmission::Refused(error) => Err(refusal(&error).into()),
+        }
+    }
+}
+
+/// The failure of a step whose agent may not work.
+fn refusal(error: &ToolError) -> StepFault {
+    match error {
+        // others may be answered meanwhile
+        ToolError::Tell { kind: ToolFailure::ResourceError, .. } => {
+            StepFault::passing(error.code(), message(error), None)
+        }
+        _ => StepFault::new(error.code(), message(error)),
+    }
+}
+
+/// Notes what came of the work of an agent, for the person who was asked before.
+async fn note_outcome(request: &AgentRequest, question: Uuid, ended: &Result<AgentResponse, RunError>) {
+    let (is_error, text) = match ended {
+        Ok(AgentResponse::Answered(result)) => (false, result.response.as_str()),
+        Ok(AgentResponse::Refused { reason }) => (true, reason.as_str()),
+        Err(RunError::Fail { fault }) => (true, fault.message.as_str()),
+        Ok(AgentResponse::Suspended(_)) | Err(_) => return,
+    };
+    let outcome = CallOutcome { is_error, text: text.chars().take(OUTCOME_SHOWN).collect() };
+    request.store.note_outcome(question, outcome).await;
+}
+
 impl AgentExecution {
+    /// The name of the configured agent.
+    fn name(&self) -> Option<&str> {
+        self.called.as_ref().map(|call| call.agent.agent.name())
+    }
+
     async fn run(&self, act: &StepAction<'_>) -> Result<StepResult, StepError> {
-        let (instruction, steps) = (self.instruction.clone(), self.steps(act.scope));
-        let text = act.compute(steps, move |scope| Ok(instruction.prompt(&scope.template, &OWN_NAMES)?)).await?;
+        let (instruction, args) = (self.instruction.clone(), self.called.as_ref().map(|call| call.args.clone()));
+        let put_in = act.compute(self.steps(act.scope), move |scope| {
+            let text = instruction.prompt(&scope.template, &OWN_NAMES)?;
+            // a field that is not there is asked for
+            let fields = args.map(|args| args.present(&scope.template)).transpose()?;
+            Ok((text, fields))
+        });
+        let (text, fields) = put_in.await?;
         let world = act.world;
+        let agent = self.called.as_ref().map(|call| &call.agent.agent);
         let metadata = [
             ("source", json!("pipeline")),
             ("run_id", json!(world.run_id)),
@@ -99,21 +242,22 @@ impl AgentExecution {
             ("step", json!(act.step)),
         ];
         let transcript = TranscriptSlice::of_step(world.store.clone(), act.step);
-        let incoming = AgentRequest {
+        let mut incoming = AgentRequest {
             tenant: world.tenant.clone(),
             run_id: world.run_id,
-            attribution: ToolAttribution { agent: self.name.clone(), step: Some(act.place()), turn: 0 },
+            attribution: ToolAttribution { agent: self.name().map(str::to_owned), step: Some(act.place()), turn: 0 },
             text,
             metadata: metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
             continues: false,
             wishes: self.wishes.clone(),
             first_turn: act.position * TURNS_OF_A_STEP,
             timezone: world.timezone,
+            locale: world.locale.clone(),
             channel: world.channel.clone(),
-            agent: self.agent.clone(),
+            agent: agent.map(|agent| agent.calling.clone()),
             asking: world.asking.clone(),
             delegation: None,
-            skills: self.skills.clone(),
+            skills: agent.and_then(|agent| agent.configured.skills.clone()),
             host: world.host.clone(),
             store: Arc::new(transcript),
             stop: world.stop.clone(),
@@ -122,8 +266,17 @@ impl AgentExecution {
             clock: world.clock.clone(),
             known: world.known.clone(),
         };
-        let span = trace::invoke_agent(self.name.as_deref().unwrap_or("agent"));
-        match world.parts.agent.handle_message(&incoming).instrument(span.clone()).await {
+        let mut asked = None;
+        if let (Some(call), Some(fields)) = (&self.called, fields) {
+            let (arguments, question) = call.admit(act, &incoming, fields).await?;
+            (incoming.text, asked) = (call.agent.agent.step_message(&arguments), question);
+        }
+        let span = trace::invoke_agent(self.name().unwrap_or("agent"), incoming.chain());
+        let ended = world.parts.agent.handle_message(&incoming).instrument(span.clone()).await;
+        if let Some(question) = asked {
+            note_outcome(&incoming, question, &ended).await;
+        }
+        match ended {
             // what it used is in its own entries
             Ok(AgentResponse::Answered(result)) => Ok(StepResult::plain(json!(result.response))),
             Ok(AgentResponse::Refused { reason }) => Err(StepFault::new("refused", reason).into()),
@@ -142,16 +295,23 @@ impl StepKind for AgentExecution {
     }
 
     fn steps(&self, scope: &StepScope) -> u64 {
-        self.instruction.steps(&scope.template)
+        let args = self.called.as_ref().map_or(0, |call| call.args.steps(&scope.template));
+        self.instruction.steps(&scope.template).saturating_add(args)
     }
 
     fn shown(&self, scope: &StepScope) -> Result<Value, StepFault> {
         let instruction = self.instruction.prompt(&scope.template, &OWN_NAMES)?;
+        let args = self.called.as_ref().map(|call| call.args.present(&scope.template)).transpose()?;
         let AgentOverrides { model, max_turns, tools, .. } = &self.wishes;
         Ok(json!({
-            "name": self.name, "instruction": instruction, "model": model, "max_turns": max_turns, "tools": tools.allow,
-            "deny_tools": tools.deny,
+            "name": self.name(), "args": args, "instruction": instruction, "model": model, "max_turns": max_turns,
+            "tools": tools.allow, "deny_tools": tools.deny,
         }))
+    }
+
+    fn time_limit(&self) -> Option<Duration> {
+        let seconds = self.called.as_ref().and_then(|call| call.agent.agent.configured.timeout_seconds);
+        seconds.map(Duration::from_secs)
     }
 
     fn perform<'a>(&'a self, act: &'a StepAction<'a>) -> BoxFuture<'a, Result<StepResult, StepError>> {

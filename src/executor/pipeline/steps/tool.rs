@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::agent::Agent;
 use crate::agent::checkpoint::run_error;
-use crate::agent::ruling::{RulingRequest, rules_in_order};
+use crate::agent::ruling::RulingRequest;
 use crate::base::template::Tree;
 use crate::domain::approval::proposal::undo_window;
 use crate::domain::approval::{ApprovalLevel, Category};
@@ -104,7 +104,8 @@ fn needs_approval(tool: &str) -> String {
     format!("`{tool}` needs a person's approval, which a step `tool` can't ask for; a step `agent` can")
 }
 
-fn message(error: &ToolError) -> String {
+/// The error in words.
+pub fn message(error: &ToolError) -> String {
     match error {
         ToolError::Tell { message, .. } | ToolError::Abort { message, .. } => message.clone(),
         ToolError::Credential(error) => error.to_string(),
@@ -192,7 +193,9 @@ impl ToolExecution {
             arguments: arguments.clone(),
             tenant: act.world.tenant.as_str().to_owned(),
             credential: chosen.filter(|chosen| self.credential.as_ref() != Some(chosen)),
-            more: rules_in_order(&overrides, None, act.world.asking.rules.as_ref()),
+            agent: None,
+            task: act.world.asking.rules.clone(),
+            overrides,
         };
         let ruling = request.judge(&act.world.parts.compute).await;
         match (ruling.gate, ruling.reasons.last()) {

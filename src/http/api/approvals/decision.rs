@@ -75,9 +75,10 @@ pub fn ungrantable(approval: &Approval) -> Option<&'static str> {
 }
 
 impl Decision {
-    /// Whether nothing is wrong with it, before anything is asked of the store.
-    pub fn check(&self, approval: &Approval) -> Result<(), ValidationErrors> {
-        Misfit::faults(self.misfits(approval))
+    /// [`Decision::misfits`], found on a computing thread: edited arguments are held against the tool's schema.
+    pub async fn computed_misfits(&self, state: &HttpState, approval: &Approval) -> Result<Vec<Misfit>, ApiError> {
+        let (answer, of) = (self.clone(), approval.clone());
+        state.compute_for(&approval.tenant_id, move || answer.misfits(&of)).await
     }
 
     /// Every fault of the decision, before anything is asked of the store.
@@ -116,7 +117,8 @@ impl Decision {
     /// answer for what is missing is taken as it is: the run that goes on with it ends, and says so.
     pub async fn invalid_fields(&self, state: &HttpState, approval: &Approval) -> Result<Vec<Misfit>, ApiError> {
         let proposal = &approval.proposal;
-        let Some(tool) = state.tools.find(&proposal.tool).map(|registered| registered.tool.clone()) else {
+        let registered = || state.tools.find(&proposal.tool).map(|registered| registered.tool.clone());
+        let Some(tool) = state.pipeline.agent_of_steps(&proposal.tool, &proposal.version).or_else(registered) else {
             return Ok(Vec::new());
         };
         let is_of_old = proposal.is_input() && proposal.version != tool.definition().version;
@@ -142,9 +144,7 @@ impl Decision {
     ) -> Result<(Decided, Option<Grant>), ApiError> {
         let moot = self.digest != approval.digest || approval.status.is_settled();
         if !moot {
-            // edited arguments are held against the tool's schema
-            let (answer, of) = (self.clone(), approval.clone());
-            state.compute_for(&approval.tenant_id, move || answer.check(&of)).await??;
+            Misfit::faults(self.computed_misfits(state, approval).await?)?;
             Misfit::faults(self.invalid_fields(state, approval).await?)?;
         }
         let grant = match &self.grant {

@@ -33,7 +33,7 @@ use crate::store::{OverrideFilter, StoreError};
 pub async fn set_approval_override(Call(state, caller): Call, body: JsonBody) -> Result<Response, Early> {
     caller.may(Permission::ApprovalsDecide)?;
     body.key.replay_if_repeated(&state, &caller).await?;
-    let wanted = wanted(&body.json()?, &state, &caller)?;
+    let wanted = wanted(&body.json()?, &state, &caller).await?;
     let once = body.key.idempotency(&caller, StatusCode::CREATED, &wanted)?;
     let answer = state.store.set_approval_override(&wanted, once.as_ref()).await.map_err(|error| match error {
         StoreError::NotFound => ApiError::invalid("/task_id", "the tenant has no such task"),
@@ -80,13 +80,11 @@ pub async fn remove_approval_override(Call(state, caller): Call, id: Id, query: 
 }
 
 /// The override that is asked for, checked against what there is.
-fn wanted(
-    value: &Value,
-    state: &HttpState,
-    caller: &AuthenticatedCaller,
-) -> Result<ApprovalOverride, ValidationErrors> {
+async fn wanted(value: &Value, state: &HttpState, caller: &AuthenticatedCaller) -> Result<ApprovalOverride, ApiError> {
     let mut faults = ValidationErrors::new();
-    let Some(asked) = typed::read::<schema::NewApprovalOverride>(value, "", &mut faults) else { return Err(faults) };
+    let Some(asked) = typed::read::<schema::NewApprovalOverride>(value, "", &mut faults) else {
+        return Err(faults.into());
+    };
     let tenant = caller.acts_for(value).map_err(|more| faults.0.extend(more.0)).ok();
     check_tool(&asked, state, &mut faults);
     if asked.task_id.is_some() && asked.agent.is_some() {
@@ -99,8 +97,11 @@ fn wanted(
             faults.add("/agent", format!("there is no agent `{agent}` in [[agents]]{near}"));
         }
     }
-    if let Some(Err(error)) = asked.when.as_deref().map(|when| Language::default().read(when, &VARIABLES)) {
-        faults.add("/when", error.to_string());
+    if let Some(when) = asked.when.clone() {
+        let read = move || Language::default().read(&when, &VARIABLES).err();
+        if let Some(error) = state.compute_for(caller.computes_for(), read).await? {
+            faults.add("/when", error.to_string());
+        }
     }
     let now = state.clock.now();
     let expires_at = expiry(asked.expires_at, now, &mut faults);
@@ -116,18 +117,21 @@ fn wanted(
         created_by: caller.name(),
         expires_at,
     };
-    faults.into_result(wanted)
+    faults.into_result(wanted).map_err(ApiError::Invalid)
 }
 
 /// A rule for a tool that is not there, or for one that always asks, would silently decide nothing.
 fn check_tool(asked: &schema::NewApprovalOverride, state: &HttpState, faults: &mut ValidationErrors) {
     let tool = &asked.tool;
-    match state.tools.definitions().find(|definition| definition.name == *tool) {
+    let tools = state.tools.definitions().map(|tool| (tool.name.as_str(), tool.requires_confirmation));
+    let agents = state.pipeline.configured_agents().map(|agent| (agent.name, agent.needs_approval));
+    let callable: Vec<(&str, bool)> = tools.chain(agents).collect();
+    match callable.iter().find(|(name, _)| name == tool) {
         None => {
-            let near = did_you_mean(tool, state.tools.definitions().map(|definition| definition.name.as_str()));
+            let near = did_you_mean(tool, callable.iter().map(|(name, _)| *name));
             faults.add("/tool", format!("unknown tool `{tool}`{near}"));
         }
-        Some(definition) if definition.requires_confirmation && asked.gate == ApprovalLevel::Auto => {
+        Some((_, true)) if asked.gate == ApprovalLevel::Auto => {
             faults.add("/gate", format!("`{tool}` always asks for confirmation, whatever is said here"));
         }
         Some(_) => {}

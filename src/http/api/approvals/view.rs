@@ -55,6 +55,9 @@ pub struct ApprovalView {
     pub source: String,
     /// The agents through which the call came, outermost first.
     pub delegation_chain: Vec<String>,
+    /// The step of a pipeline whose agent asks; `name:3` is the fourth of a list.
+    #[schema(required, example = "book")]
+    pub step: Option<String>,
     /// Whether, and how, it was decided.
     pub status: ApprovalStatus,
     /// The instant of the question.
@@ -133,6 +136,7 @@ impl ApprovalView {
             allow_modification: proposal.allow_modification,
             source: proposal.source,
             delegation_chain: proposal.delegation_chain,
+            step: proposal.step,
             status: approval.status,
             created_at: approval.created_at,
             expires_at: approval.expires_at,

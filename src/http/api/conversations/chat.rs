@@ -26,6 +26,7 @@ use crate::http::api::approvals::ApprovalOfRun;
 use crate::http::api::approvals::decision::{Decision, Who, sentence};
 use crate::http::api::conversations::missing;
 use crate::http::api::conversations::reply::{self, ChatReply};
+use crate::http::api::explain::missing_answer;
 use crate::http::api::runs::input::InputRequest;
 use crate::http::api::runs::{account_of, pending_questions};
 use crate::http::error::{ApiError, ProblemDetails};
@@ -59,7 +60,8 @@ pub struct ChatAnswer {
     /// recorded. Absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked_back: Option<String>,
-    /// Why there is no answer; absent where there is one, or is yet to be.
+    /// Why there is no answer; absent where there is one, or is yet to be. Of a message that no model was asked with, because of
+    /// its words, a rate or a budget, the code is the reason of its run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<RunFault>,
 }
@@ -70,12 +72,15 @@ pub struct Addressed {
     pub scope: Scope,
     message: String,
     destination: Destination,
+    /// By its id, it may answer a question of a run of another conversation, or of a task.
+    answers_elsewhere: bool,
 }
 
 impl Addressed {
     /// The first message of a new conversation.
     pub fn new(tenant: Tenant, message: String) -> Addressed {
-        Addressed { scope: Scope::Only(tenant.clone()), message, destination: Destination::New(tenant) }
+        let scope = Scope::Only(tenant.clone());
+        Addressed { scope, message, destination: Destination::New(tenant), answers_elsewhere: false }
     }
 }
 
@@ -91,7 +96,8 @@ enum Destination {
 /// answer comes with the run's result; where it takes longer than 25 seconds, or a person is to be asked, it says so, and the
 /// run goes on. Where a run of the conversation waits for input, or for a decision about one call, the message may be the answer: the
 /// fields, or yes or no; then that run goes on, and its answer comes. What is not clear is asked back, and what can't be undone is decided
-/// on its page. With `Accept: text/event-stream` the run is followed as by `/v1/runs/{id}/stream`. A lost connection cancels
+/// on its page. A message that begins with the id of a question for input of any other run of the tenant answers that one, with a token
+/// that has `runs:input` and `runs:read`. With `Accept: text/event-stream` the run is followed as by `/v1/runs/{id}/stream`. A lost connection cancels
 /// nothing: with the same `Idempotency-Key`, and `Last-Event-ID` for a stream, the same message is heard further.
 #[utoipa::path(post, path = "/v1/chat", tag = "conversations", security(("bearer" = ["runs:write"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe"),
@@ -106,7 +112,10 @@ pub async fn send_message(Call(state, caller): Call, headers: HeaderMap, body: J
     let position = last_event_id(&headers)?;
     let schema::ChatMessage { tenant_id, message, conversation_id } = body.read()?;
     let addressed = match conversation_id {
-        Some(id) => in_conversation(&state, &caller.narrowed(tenant_id.as_deref())?, id, message).await?,
+        Some(id) => {
+            let addressed = in_conversation(&state, &caller.narrowed(tenant_id.as_deref())?, id, message).await?;
+            Addressed { answers_elsewhere: true, ..addressed }
+        }
         None => Addressed::new(caller.acts_for(&body.json()?)?, message),
     };
     check_message(&addressed.message, "/message")?;
@@ -150,14 +159,14 @@ pub async fn receive(
     state: &HttpState,
     caller: &AuthenticatedCaller,
     key: &RequestKey,
-    Addressed { scope, message, destination }: Addressed,
+    Addressed { scope, message, destination, answers_elsewhere }: Addressed,
 ) -> Result<Received, ApiError> {
     let now = state.clock.now();
     if let Destination::Existing(conversation_id) = destination {
         // a repetition answers no other question than the first did
         let reply = match key.known_identity(state, caller).await? {
             Some(id) => reply::read_again(state, &scope, id, &message).await?,
-            None => reply::read(state, &scope, conversation_id, &message).await?,
+            None => reply::read(state, caller, &scope, conversation_id, &message, answers_elsewhere).await?,
         };
         match reply {
             ChatReply::Message => {}
@@ -286,7 +295,8 @@ pub async fn in_conversation(
 ) -> Result<Addressed, ApiError> {
     let conversation = state.store.get_conversation(scope, id).await.map_err(missing)?;
     let tenant = Tenant::stored(conversation.tenant_id).map_err(|log| ApiError::Internal { log })?;
-    Ok(Addressed { scope: Scope::Only(tenant), message, destination: Destination::Existing(id) })
+    let destination = Destination::Existing(id);
+    Ok(Addressed { scope: Scope::Only(tenant), message, destination, answers_elsewhere: false })
 }
 
 /// Refuses a message that is blank or too long, at this place of the body.
@@ -350,6 +360,6 @@ async fn answer_of(state: &HttpState, scope: &Scope, conversation_id: Uuid, run:
         input_request: InputRequest::of_open(&questions).into_iter().next(),
         pending_approvals: questions.into_iter().map(ApprovalOfRun::of).collect(),
         asked_back: None,
-        error: run.error,
+        error: missing_answer(&run),
     })
 }

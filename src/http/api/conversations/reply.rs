@@ -1,15 +1,17 @@
-//! A message in a conversation that waits for a person: it may answer a question of that conversation, and of no other. What is
-//! ambiguous is asked back, and what can't be undone is decided on the page.
+//! A message in a conversation that waits for a person: it may answer a question of that conversation, or, by its id, what another
+//! run of the tenant asks for. What is ambiguous is asked back, and what can't be undone is decided on the page.
 
 use uuid::Uuid;
 
 use crate::base::id::Scope;
-use crate::domain::approval::reply::{named_reply, read_reply};
+use crate::base::token::Permission;
+use crate::domain::approval::reply::{awaited_fields, named_reply, read_reply, typed_value};
 use crate::domain::approval::{Approval, ApprovalChoice, ApprovalStatus, Category, Consequence, arguments};
 use crate::http::HttpState;
 use crate::http::api::approvals::decision::Decision;
 use crate::http::api::runs::input::{answer_of, asked_back};
 use crate::http::error::ApiError;
+use crate::http::request::AuthenticatedCaller;
 use crate::store::{ApprovalFilter, StoreError};
 
 /// Open questions of a conversation that are looked at.
@@ -40,10 +42,20 @@ pub enum ChatReply {
 }
 
 /// Interprets a message of a person in a conversation.
-pub async fn read(state: &HttpState, scope: &Scope, conversation: Uuid, message: &str) -> Result<ChatReply, ApiError> {
+pub async fn read(
+    state: &HttpState,
+    caller: &AuthenticatedCaller,
+    scope: &Scope,
+    conversation: Uuid,
+    message: &str,
+    answers_elsewhere: bool,
+) -> Result<ChatReply, ApiError> {
     if let Some((id, rest)) = named_question(message) {
+        // the answer of that run comes back, too
+        let may = |permission| caller.may(permission).is_ok();
+        let may_answer_runs = answers_elsewhere && may(Permission::RunsInput) && may(Permission::RunsRead);
         match state.store.get_approval(scope, id).await {
-            Ok(question) if question.task_id == Some(conversation) && is_open(state, &question) => {
+            Ok(question) if is_open(state, &question) && is_for(&question, conversation, may_answer_runs) => {
                 return interpret(state, OpenQuestions { questions: vec![question], has_more: false }, rest).await;
             }
             Ok(_) | Err(StoreError::NotFound) => {}
@@ -77,6 +89,12 @@ fn is_open(state: &HttpState, question: &Approval) -> bool {
     question.status == ApprovalStatus::Pending && question.expires_at > state.clock.now()
 }
 
+/// Whether a message of this conversation may answer a question by its id: any of its own, and of other runs what they lack, for a
+/// token that may answer runs. Calls of other runs are decided elsewhere.
+fn is_for(question: &Approval, conversation: Uuid, may_answer_runs: bool) -> bool {
+    question.task_id == Some(conversation) || question.proposal.is_input() && may_answer_runs
+}
+
 /// The id at the beginning of a message, and the rest of it.
 fn named_question(message: &str) -> Option<(Uuid, &str)> {
     let message = message.trim_start();
@@ -92,19 +110,33 @@ async fn interpret(state: &HttpState, open: OpenQuestions, message: &str) -> Res
 }
 
 impl OpenQuestions {
+    /// A word decides the one call that waits. Else the question is meant whose fields are named, or else the only one that asks for
+    /// input.
     fn meaning_of(self, message: &str) -> ChatReply {
         let unclear = self.clarification();
-        let OpenQuestions { questions, has_more } = self;
-        let is_single = questions.len() == 1 && !has_more;
-        let asks_for_input = questions.iter().any(|question| question.proposal.is_input());
-        if !is_single && !asks_for_input && decision_word(message).is_none() {
-            return ChatReply::Message;
+        let OpenQuestions { mut questions, has_more } = self;
+        if questions.len() == 1 && !has_more {
+            return questions.pop().map_or(ChatReply::Message, |question| reply_to(question, message));
         }
-        // of several, it has to name the fields of one
-        let fits = |question: &Approval| is_single || named_reply(message, &question.proposal.parameters).is_some();
-        let mut fitting = questions.into_iter().filter(fits);
-        match (fitting.next(), fitting.next()) {
-            (Some(question), None) if is_single || asks_for_input && !has_more => reply_to(question, message),
+        let decision = decision_word(message);
+        match questions.iter().any(|question| question.proposal.is_input()) {
+            false if decision.is_none() => return ChatReply::Message,
+            _ if has_more => return unclear,
+            _ => {}
+        }
+        let (inputs, mut calls): (Vec<Approval>, Vec<Approval>) =
+            questions.into_iter().partition(|question| question.proposal.is_input());
+        if let Some(choice) = decision {
+            let is_ambiguous = calls.len() != 1 || inputs.iter().any(|input| takes_word(input, choice, message));
+            return calls.pop().filter(|_| !is_ambiguous).map_or(unclear, |call| as_decision(call, message));
+        }
+        let is_named = |question: &Approval| named_reply(message, &question.proposal.parameters).is_some();
+        calls.retain(|call| call.proposal.allow_modification && is_named(call));
+        let (mut named, mut others): (Vec<Approval>, Vec<Approval>) = inputs.into_iter().partition(is_named);
+        named.append(&mut calls);
+        let meant = if named.is_empty() { &mut others } else { &mut named };
+        match meant.len() {
+            1 => meant.pop().map_or(unclear, |question| reply_to(question, message)),
             _ => unclear,
         }
     }
@@ -125,11 +157,33 @@ impl OpenQuestions {
 
 /// Whether a message agrees to a call or refuses it, with a word.
 fn decision_word(message: &str) -> Option<ApprovalChoice> {
-    let word = message.trim().trim_end_matches(['.', '!']).to_lowercase();
-    match word.as_str() {
+    match word_of(message).to_lowercase().as_str() {
         word if AGREES.contains(&word) => Some(ApprovalChoice::Approve),
         word if REFUSES.contains(&word) => Some(ApprovalChoice::Cancel),
         _ => None,
+    }
+}
+
+fn word_of(message: &str) -> &str {
+    message.trim().trim_end_matches(['.', '!'])
+}
+
+/// Whether a word may be meant as the value of the one field that is awaited: as one of its choices, and a word that agrees as a yes,
+/// or as a text of its own. A call is never executed by a word that may have been the answer to something else.
+fn takes_word(input: &Approval, choice: ApprovalChoice, message: &str) -> bool {
+    let proposal = &input.proposal;
+    match awaited_fields(&proposal.parameters, &proposal.arguments)[..] {
+        [awaited] => {
+            let field = &proposal.parameters["properties"][awaited];
+            let value = typed_value(word_of(message), field);
+            match (field["enum"].as_array(), field["type"].as_str()) {
+                (Some(choices), _) => choices.contains(&value),
+                (None, Some("boolean")) => value.is_boolean() || choice != ApprovalChoice::Cancel,
+                (None, Some("integer" | "number" | "array" | "object" | "null")) => false,
+                (None, _) => choice != ApprovalChoice::Cancel,
+            }
+        }
+        _ => false,
     }
 }
 
@@ -174,4 +228,132 @@ fn needs_page(question: &Approval) -> bool {
         || proposal.category == Category::Delete
         || proposal.confirmation.is_some()
         || proposal.approvers > 1
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::domain::approval::ProposalIdentity;
+
+    const CALL: u128 = 1;
+    const CITY: u128 = 2;
+    const PARTY: u128 = 3;
+
+    fn question(id: u128, kind: &str, properties: Value, required: Value) -> Approval {
+        let proposal = json!({
+            "kind": kind, "tool": "book", "version": "1", "definition": "d", "summary": format!("question {id}"), "description": "",
+            "arguments": {}, "parameters": { "type": "object", "required": required, "properties": properties },
+            "category": "side_effect", "consequence": "low", "reasons": [], "options": ["approve", "edit", "cancel"],
+            "allow_modification": true, "source": "chat", "approvers": 1, "timeout_seconds": 60,
+        });
+        let [id, run_id] = [id, 100 + id].map(Uuid::from_u128);
+        let of = ProposalIdentity { tenant: "ann", run_id, turn: 1, call_id: "c" };
+        let proposal = serde_json::from_value(proposal).expect("a proposal");
+        Approval::asked((id, id), of, Some(Uuid::nil()), proposal, "2027-03-01T08:00:00Z".parse().unwrap())
+    }
+
+    /// A call of which the amount may be changed.
+    fn call() -> Approval {
+        question(CALL, "approval", json!({ "amount": { "type": "integer" } }), json!([]))
+    }
+
+    /// An agent that waits for a city.
+    fn city() -> Approval {
+        question(CITY, "input", json!({ "city": { "type": "string" } }), json!(["city"]))
+    }
+
+    /// An agent that waits for the number of people.
+    fn party() -> Approval {
+        question(PARTY, "input", json!({ "party": { "type": "integer" } }), json!(["party"]))
+    }
+
+    /// The meaning of a message while these questions are open: the one that it answers, how, and with which arguments.
+    fn meaning(questions: Vec<Approval>, message: &str) -> String {
+        match (OpenQuestions { questions, has_more: false }).meaning_of(message) {
+            ChatReply::Message => "message".into(),
+            ChatReply::Unclear(_, words) if words.starts_with("Several questions are open.") => "several".into(),
+            ChatReply::Unclear(_, words) => format!("back: {words}"),
+            ChatReply::Taken(_) => "taken".into(),
+            ChatReply::Decides(question, Decision { choice, arguments, .. }) => {
+                let arguments = arguments.map(|arguments| arguments.to_string()).unwrap_or_default();
+                let choice = format!("{choice:?}").to_lowercase();
+                format!("{} {choice} {arguments}", question.id.as_u128()).trim_end().to_owned()
+            }
+        }
+    }
+
+    #[test]
+    fn value_alone_is_for_the_agent_that_waits_for_input_and_a_refusal_for_the_call_beside_it() {
+        for questions in [[call(), city()], [city(), call()]] {
+            let meaning = |message: &str| meaning(questions.to_vec(), message);
+            assert_eq!(meaning("NYC"), "2 edit {\"city\":\"NYC\"}");
+            assert_eq!(meaning("city: NYC"), "2 edit {\"city\":\"NYC\"}");
+            assert_eq!((meaning("Yes."), meaning("no")), ("several".into(), "1 cancel".into()));
+            assert_eq!(
+                meaning("amount: 80"),
+                "1 edit {\"amount\":80}",
+                "fields that are named are those of one question"
+            );
+        }
+        let beside_a_number = |message: &str| meaning(vec![call(), party()], message);
+        assert_eq!(["yes", "no"].map(beside_a_number), ["1 approve", "1 cancel"], "neither is a number");
+        let fixed = || {
+            let mut fixed = call();
+            fixed.proposal.allow_modification = false;
+            fixed
+        };
+        assert_eq!(meaning(vec![fixed(), city()], "amount: 80"), "2 edit {\"city\":\"amount: 80\"}");
+        let both = question(PARTY, "input", json!({ "from": {}, "to": {} }), json!(["from", "to"]));
+        let asked = "back: question 3 (one line for each, such as \"from: …\")";
+        assert_eq!(meaning(vec![call(), both], "NYC"), asked, "two fields are awaited");
+    }
+
+    #[test]
+    fn word_that_may_be_the_answer_of_an_agent_decides_no_call_beside_it() {
+        for field in [json!({ "type": "boolean" }), json!({ "type": "string", "enum": ["Yes", "No", "Later"] })] {
+            let outside = || question(CITY, "input", json!({ "outside": field }), json!(["outside"]));
+            assert_eq!(meaning(vec![call(), outside()], "yes"), "several");
+            assert_eq!(
+                meaning(vec![call(), question(CITY, "input", json!({ "city": {} }), json!(["city"]))], "ok"),
+                "several"
+            );
+            assert_eq!(meaning(vec![call(), outside()], "cancel"), "1 cancel");
+            assert!(meaning(vec![outside()], "yes").starts_with("2 edit "));
+        }
+    }
+
+    #[test]
+    fn of_several_agents_that_wait_the_one_whose_fields_are_named_is_answered() {
+        let meaning = |message: &str| meaning(vec![city(), party()], message);
+        assert_eq!(meaning("party: 4"), "3 edit {\"party\":4}");
+        assert_eq!(meaning("{\"city\": \"NYC\"}"), "2 edit {\"city\":\"NYC\"}");
+        assert_eq!(["NYC", "4", "yes", "guests: 4"].map(meaning), ["several"; 4]);
+    }
+
+    #[test]
+    fn calls_alone_are_decided_by_a_word_where_there_is_one_and_anything_else_is_a_message() {
+        assert_eq!(
+            ["yes", "What for?", "amount: 80"].map(|message| meaning(vec![call()], message)),
+            ["1 approve", "message", "1 edit {\"amount\":80}"]
+        );
+        assert_eq!(
+            ["yes", "What for?", "amount: 80"].map(|message| meaning(vec![call(), call()], message)),
+            ["several", "message", "message"]
+        );
+        let more = OpenQuestions { questions: vec![call(), city()], has_more: true };
+        assert!(matches!(more.meaning_of("NYC"), ChatReply::Unclear(..)), "there may be another agent that waits");
+    }
+
+    #[test]
+    fn question_is_named_by_its_id_in_its_conversation_or_where_an_agent_elsewhere_lacks_input() {
+        let (here, elsewhere) = (Uuid::nil(), Uuid::from_u128(9));
+        let is_for = |question: Approval| {
+            [(here, false), (here, true), (elsewhere, false), (elsewhere, true)]
+                .map(|(conversation, may_answer)| super::is_for(&question, conversation, may_answer))
+        };
+        assert_eq!(is_for(city()), [true, true, false, true]);
+        assert_eq!(is_for(call()), [true, true, false, false], "a call is decided in its own conversation");
+    }
 }

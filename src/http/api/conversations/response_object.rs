@@ -61,12 +61,13 @@ pub struct ResponseObject {
     pub instructions: Option<String>,
     /// Always empty.
     pub metadata: Map<String, Value>,
-    /// Always `null`: the conversation says what came before.
+    /// The response that the request went on with. It is not stored: `null` in a response that is read again, where the
+    /// conversation says what came before.
     #[schema(required)]
     pub previous_response_id: Option<String>,
     /// Always true.
     pub store: bool,
-    /// Always false.
+    /// Whether the request asked for it in the background. It is not stored: false in a response that is read again.
     pub background: bool,
     /// `disabled`: the agent shortens long conversations by itself.
     pub truncation: String,
@@ -203,6 +204,17 @@ pub struct AnsweredMessage {
     pub asked_back: Option<String>,
     /// Tokens of its calls of models.
     pub tokens: ModelTokens,
+    /// The request that it answers.
+    pub request: RequestEcho,
+}
+
+/// Parts of a request that its response repeats.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RequestEcho {
+    /// It asked for a response in the background.
+    pub background: bool,
+    /// The run of the response that it goes on with.
+    pub previous: Option<Uuid>,
 }
 
 impl AnsweredMessage {
@@ -218,7 +230,13 @@ impl AnsweredMessage {
             _ => Vec::new(),
         };
         let tokens = state.store.tokens_of_run(scope, run.id).await?;
-        Ok(AnsweredMessage { run, conversation_id, questions, asked_back: None, tokens })
+        let request = RequestEcho::default();
+        Ok(AnsweredMessage { run, conversation_id, questions, asked_back: None, tokens, request })
+    }
+
+    /// The answer to this request.
+    pub fn to(self, request: RequestEcho) -> AnsweredMessage {
+        AnsweredMessage { request, ..self }
     }
 
     /// In the form of Open Responses.
@@ -242,9 +260,10 @@ impl AnsweredMessage {
             parallel_tool_calls: true,
             instructions: None,
             metadata: Map::new(),
-            previous_response_id: None,
+            // an answer to a question of a run goes on with this run itself
+            previous_response_id: self.request.previous.filter(|previous| *previous != run.id).map(id_of),
             store: true,
-            background: false,
+            background: self.request.background,
             truncation: "disabled".into(),
             temperature: None,
             top_p: None,
@@ -330,4 +349,30 @@ fn words_of(question: &Approval, is_one_of_many: bool) -> String {
 /// The id of the response of a run.
 pub fn id_of(run_id: Uuid) -> String {
     format!("{PREFIX}{run_id}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn response_repeats_what_its_request_says_and_goes_on_with_none_but_another() {
+        let now = "2027-03-01T08:00:00Z".parse().unwrap();
+        let [id, other] = [1, 2].map(Uuid::from_u128);
+        let run = Run::queued(other, id, "ann", "k", "chat", now, now);
+        let answered = AnsweredMessage {
+            run,
+            conversation_id: other,
+            questions: vec![],
+            asked_back: None,
+            tokens: ModelTokens::default(),
+            request: RequestEcho::default(),
+        };
+        let told = |response: ResponseObject| (response.background, response.previous_response_id);
+        assert_eq!(told(answered.response()), (false, None));
+        let answered = answered.to(RequestEcho { background: true, previous: Some(other) });
+        assert_eq!(told(answered.response()), (true, Some(id_of(other))));
+        let answered = answered.to(RequestEcho { background: false, previous: Some(id) });
+        assert_eq!(told(answered.response()), (false, None), "it is the response itself");
+    }
 }

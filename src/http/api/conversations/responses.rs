@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::base::token::Permission;
 use crate::http::HttpState;
 use crate::http::api::conversations::chat::{Addressed, Received, check_message, in_conversation, receive, settled};
-use crate::http::api::conversations::response_object::{AnsweredMessage, MODEL, PREFIX, ResponseObject};
+use crate::http::api::conversations::response_object::{AnsweredMessage, MODEL, PREFIX, RequestEcho, ResponseObject};
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::{AuthenticatedCaller, Call, Early, Id, JsonBody, Query};
 use crate::http::schema;
@@ -68,9 +68,8 @@ pub async fn create_response(Call(state, caller): Call, body: JsonBody) -> Resul
             let conversation = Some(conversation_id);
             let followed =
                 FollowedRun { id: run_id, conversation_id: conversation, live, position: StreamPosition::default() };
-            let begun =
-                AnsweredMessage::read(&state, &scope, state.store.get_run(&scope, run_id).await?, conversation_id)
-                    .await?;
+            let run = state.store.get_run(&scope, run_id).await?;
+            let begun = AnsweredMessage::read(&state, &scope, run, conversation_id).await?.to(request.echo());
             Ok(stream(state, caller, scope, followed, begun, permit))
         }
         Received::Answered { conversation_id, run_id, live } => {
@@ -78,13 +77,14 @@ pub async fn create_response(Call(state, caller): Call, body: JsonBody) -> Resul
                 true => state.store.get_run(&scope, run_id).await?,
                 false => settled(&state, &scope, run_id, live).await?,
             };
-            Ok(Json(AnsweredMessage::read(&state, &scope, run, conversation_id).await?.response()).into_response())
+            let answered = AnsweredMessage::read(&state, &scope, run, conversation_id).await?.to(request.echo());
+            Ok(Json(answered.response()).into_response())
         }
         Received::AskedBack { conversation_id, run_id, words } => {
             let run = state.store.get_run(&scope, run_id).await?;
             let asked = AnsweredMessage {
                 asked_back: Some(words),
-                ..AnsweredMessage::read(&state, &scope, run, conversation_id).await?
+                ..AnsweredMessage::read(&state, &scope, run, conversation_id).await?.to(request.echo())
             };
             Ok(match request.stream {
                 true => asked_back(&asked),
@@ -154,6 +154,15 @@ impl ResponseRequest {
             stream: flag(fields, "stream")?,
             background: flag(fields, "background")?,
         })
+    }
+
+    /// The parts that its response repeats.
+    fn echo(&self) -> RequestEcho {
+        let previous = match self.goes_on {
+            Some(GoesOn::Response(run_id)) => Some(run_id),
+            Some(GoesOn::Conversation(_)) | None => None,
+        };
+        RequestEcho { background: self.background, previous }
     }
 }
 

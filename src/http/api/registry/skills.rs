@@ -32,12 +32,12 @@ pub struct SkillView {
     pub compatibility: Option<String>,
     /// Its files, by their paths in its folder.
     pub files: Vec<String>,
-    /// Reasons for which it can't be used, or oddities of one that can.
+    /// Reasons for which it can't be used, or oddities of one that can, such as names in it that are of no tool or model here.
     pub findings: Vec<String>,
 }
 
 impl SkillView {
-    fn of(skill: &Skill) -> SkillView {
+    fn of(skill: &Skill, tools: &[&str], models: &[&str]) -> SkillView {
         let document = &skill.document;
         SkillView {
             name: document.name.clone(),
@@ -48,7 +48,7 @@ impl SkillView {
             license: document.license.clone(),
             compatibility: document.compatibility.clone(),
             files: skill.files.clone(),
-            findings: skill.warnings.clone(),
+            findings: skill.findings(tools, models),
         }
     }
 
@@ -77,6 +77,7 @@ pub async fn list_skills(Call(state, caller): Call, query: Query) -> Result<Json
     caller.may(Permission::TasksRead)?;
     query.done()?;
     let set = state.skills.current();
-    let usable = set.skills.iter().map(SkillView::of);
+    let (tools, models): (Vec<&str>, Vec<&str>) = (state.tools.names().collect(), state.pipeline.models().collect());
+    let usable = set.skills.iter().map(|skill| SkillView::of(skill, &tools, &models));
     Ok(Json(Items::whole(usable.chain(set.unusable.iter().map(SkillView::of_unusable)).collect())))
 }

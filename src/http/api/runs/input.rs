@@ -35,6 +35,9 @@ pub struct InputRequest {
     pub agent_name: String,
     /// The agents through which the call came, outermost first.
     pub delegation_chain: Vec<String>,
+    /// The step of a pipeline whose agent asks; `name:3` is the fourth of a list.
+    #[schema(required, example = "book")]
+    pub step: Option<String>,
     /// The question, in a sentence.
     pub question: String,
     /// Each thing that is missing and why, on a line of its own.
@@ -66,6 +69,7 @@ impl InputRequest {
             run_id: question.run_id,
             agent_name: proposal.tool.clone(),
             delegation_chain: proposal.delegation_chain.clone(),
+            step: proposal.step.clone(),
             question: proposal.summary.clone(),
             description: proposal.description.clone(),
             awaited: awaited.into_iter().map(str::to_owned).collect(),

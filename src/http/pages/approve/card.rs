@@ -18,6 +18,7 @@ use crate::http::pages::approve::form::flatten_arguments;
 use crate::http::pages::approve::item::{FaultPlace, ItemView};
 use crate::http::pages::approve::kind::{json, shown};
 use crate::http::pages::approve::moment::{instant, time_left};
+use crate::http::pages::approve::page_room::BEGINNING;
 
 /// A question among others, with its form where there is one.
 #[derive(Debug, Serialize)]
@@ -28,6 +29,8 @@ pub struct Card<'a> {
     /// It asks for what a call lacks.
     is_input: bool,
     arguments: Arguments,
+    /// The page shows the beginning of the arguments alone.
+    left_out: Option<LeftOut>,
     precheck: Option<String>,
     reasons: Reasons<'a>,
     deadline: Option<Deadline>,
@@ -46,6 +49,16 @@ struct Arguments {
     /// Arguments that are no object, as JSON.
     json: Option<String>,
     rows: Vec<Argument>,
+}
+
+/// How large the arguments are that are not shown whole, and how they are seen and decided on elsewhere.
+#[derive(Debug, Serialize)]
+struct LeftOut {
+    phrase: &'static str,
+    bytes: u64,
+    show: String,
+    decide: String,
+    path: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -122,8 +135,9 @@ struct Fate {
 
 impl<'a> Card<'a> {
     /// The card of a question; `has_form`: the page has a form.
-    pub fn of(scene: &'a ApprovalPage, item: &'a ItemView<'a>, has_form: bool) -> Card<'a> {
-        let (approval, proposal) = (item.approval, &item.approval.proposal);
+    pub fn of(scene: &'a ApprovalPage, item: &'a ItemView, has_form: bool) -> Card<'a> {
+        let approval: &'a Approval = &item.approval;
+        let proposal = &approval.proposal;
         let is_open = is_open(approval, scene.now);
         let can_stop = !is_open && has_form && approval.is_held(scene.now);
         Card {
@@ -132,6 +146,7 @@ impl<'a> Card<'a> {
             description: &proposal.description,
             is_input: item.is_input(),
             arguments: Arguments::of(scene, item),
+            left_out: item.left_out.map(|bytes| LeftOut::of(item, bytes, is_open)),
             precheck: proposal.precheck.as_ref().map(shown),
             reasons: Reasons::of(proposal),
             deadline: is_open.then(|| Deadline::of(scene, approval)),
@@ -143,9 +158,26 @@ impl<'a> Card<'a> {
     }
 }
 
+impl LeftOut {
+    fn of(item: &ItemView, bytes: u64, is_open: bool) -> LeftOut {
+        let (id, run_id) = (item.approval.id, item.approval.run_id);
+        // what has no room is then what stands beside the arguments
+        let has_all_arguments = bytes <= BEGINNING as u64;
+        let (phrase, decide) = match (is_open, item.is_input()) {
+            (true, false) if has_all_arguments => ("too_much_to_approve", format!("reveille approval approve {id}")),
+            (true, false) => ("too_large_to_approve", format!("reveille approval approve {id}")),
+            (true, true) if has_all_arguments => ("too_much_to_answer", format!("reveille run answer {run_id}")),
+            (true, true) => ("too_large_to_answer", format!("reveille run answer {run_id}")),
+            (false, _) => ("shown_in_part", String::new()),
+        };
+        let show = format!("reveille approval show {id}");
+        LeftOut { phrase, bytes, show, decide, path: format!("/v1/approvals/{id}") }
+    }
+}
+
 impl Arguments {
     fn of(scene: &ApprovalPage, item: &ItemView) -> Arguments {
-        let approval = item.approval;
+        let approval = &item.approval;
         let (heading, arguments) = match (item.is_input(), approval.status.allows()) {
             (true, true) => ("was_answered", approval.arguments()),
             (true, false) => ("is_known", &approval.proposal.arguments),
@@ -155,7 +187,7 @@ impl Arguments {
     }
 
     fn of_call<'a>(scene: &ApprovalPage, item: &'a ItemView) -> (&'static str, &'a Value) {
-        let approval = item.approval;
+        let approval = &item.approval;
         match (is_open(approval, scene.now), approval.status.allows()) {
             (true, _) => ("will_run", item.fit_change().unwrap_or(&approval.proposal.arguments)),
             (false, true) => ("approved_to_run", approval.arguments()),
@@ -164,6 +196,13 @@ impl Arguments {
     }
 
     fn shown(item: &ItemView, heading: &'static str, arguments: &Value) -> Arguments {
+        if item.left_out.is_some() {
+            let mut beginning = arguments.as_str().unwrap_or_default().to_owned();
+            if beginning.chars().count() >= BEGINNING {
+                beginning.push('…');
+            }
+            return Arguments { heading, json: Some(beginning), rows: Vec::new() };
+        }
         let Some(fields) = arguments.as_object() else {
             return Arguments { heading, json: Some(json(arguments)), rows: Vec::new() };
         };
@@ -317,7 +356,8 @@ impl<'a> ShownDecision<'a> {
             who: name(approval, scene),
             at: approval.decided_at.map(at).unwrap_or_default(),
             comment: approval.comment.as_deref(),
-            changes: approval.modifications.as_ref().filter(|_| !is_input).map(changed),
+            // those of a call that is not shown whole are a text
+            changes: approval.modifications.as_ref().filter(|decided| !is_input && decided.is_object()).map(changed),
             result,
             fate,
         }

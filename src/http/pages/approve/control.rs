@@ -31,6 +31,8 @@ pub struct Controls<'a> {
     may_reject: bool,
     /// It is answered, and not approved.
     is_input: bool,
+    /// It can be answered here.
+    may_answer: bool,
 }
 
 /// Changes that the person has to look at before they are approved.
@@ -104,7 +106,7 @@ struct Confirmation<'a> {
 
 impl<'a> Controls<'a> {
     /// The form of one question as it stands.
-    pub fn of(words: &'a Phrases, item: &'a ItemView<'a>) -> Controls<'a> {
+    pub fn of(words: &'a Phrases, item: &'a ItemView) -> Controls<'a> {
         let number = item.number;
         let wrong = item.faults_by_field();
         let input = |(index, field): (usize, &'a FormField)| {
@@ -115,7 +117,8 @@ impl<'a> Controls<'a> {
             changes: changes(&item.approval.proposal.arguments, changed),
             digest: item.changed_digest(),
         });
-        let confirmation = item.approval.proposal.confirmation.as_deref().map(|code| Confirmation {
+        let code = item.approval.proposal.confirmation.as_deref().filter(|_| item.left_out.is_none());
+        let confirmation = code.map(|code| Confirmation {
             code,
             text: &item.confirmation,
             faults: item.faults_at(FaultPlace::Confirmation),
@@ -139,6 +142,7 @@ impl<'a> Controls<'a> {
             approve: may_approve.then_some(yes),
             may_reject: item.offers(ApprovalChoice::Cancel),
             is_input: item.is_input(),
+            may_answer: item.is_input() && item.left_out.is_none(),
         }
     }
 }
@@ -146,7 +150,7 @@ impl<'a> Controls<'a> {
 impl<'a> Input<'a> {
     fn of(
         words: &'a Phrases,
-        item: &'a ItemView<'a>,
+        item: &'a ItemView,
         (index, field): (usize, &'a FormField),
         faults: Vec<&'a str>,
     ) -> Input<'a> {
@@ -194,14 +198,14 @@ fn control<'a>(words: &'a Phrases, field: &'a FormField) -> (&'static str, Vec<C
 }
 
 impl<'a> GrantChoice<'a> {
-    fn of(item: &'a ItemView<'a>) -> GrantChoice<'a> {
+    fn of(item: &'a ItemView) -> GrantChoice<'a> {
         let pinned: BTreeSet<&String> = item.grant.pinned.iter().collect();
         let pin = |name: String| Pin { is_pinned: pinned.contains(&name), name };
         GrantChoice {
             is_wanted: item.grant.wanted,
             faults: item.faults_at(FaultPlace::Grant),
             tool: &item.approval.proposal.tool,
-            arguments: names(item.approval).into_iter().map(pin).collect(),
+            arguments: names(&item.approval).into_iter().map(pin).collect(),
             lengths: DAYS,
             days: item.grant.days,
             has_focus: item.leads_to(&format!("i{}days", item.number)),

@@ -220,6 +220,7 @@ pub(super) mod tests {
             allow_modification: true,
             source: "trigger".into(),
             delegation_chain: vec![],
+            step: None,
             on_expiry: OnExpiry::Expire,
             approvers: 1,
             excluded_approver: None,

@@ -1,6 +1,7 @@
 //! One question of the page with what a person has put into its form so far, and what they want by it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -9,16 +10,19 @@ use crate::base::invalid::escape;
 use crate::domain::approval::{Approval, ApprovalChoice, ArgumentPart, Misfit};
 use crate::http::api::approvals::decision::{Decision, GRANT_DAYS, GrantWish, ungrantable};
 use crate::http::pages::approve::form::{self, FormFault, FormField, SubmittedFields};
+use crate::http::pages::approve::page_room::PageQuestion;
 use crate::ports::channel::templates::phrases::Phrases;
 
 /// A question and its form.
 #[derive(Debug)]
-pub struct ItemView<'a> {
+pub struct ItemView {
     /// Its place in the batch, from 0: the form's names begin with it.
     pub number: usize,
-    pub approval: &'a Approval,
+    pub approval: Arc<Approval>,
+    /// Bytes of its arguments, where the page shows their beginning alone: it can only be rejected here.
+    pub left_out: Option<u64>,
     /// In which it speaks.
-    words: &'a Phrases,
+    words: Phrases,
     pub fields: Vec<FormField>,
     /// Text of each field.
     pub texts: Vec<String>,
@@ -65,14 +69,16 @@ pub enum FaultPlace {
     Confirmation,
 }
 
-impl<'a> ItemView<'a> {
+impl ItemView {
     /// The question as it is shown at first.
-    pub fn new(number: usize, approval: &'a Approval, words: &'a Phrases) -> ItemView<'a> {
-        let fields = form::fields(&approval.proposal);
+    pub fn new(number: usize, question: &PageQuestion, words: &Phrases) -> ItemView {
+        let approval = &question.approval;
+        let fields = if question.has_fields { form::fields(&approval.proposal) } else { Vec::new() };
         ItemView {
             number,
-            approval,
-            words,
+            approval: Arc::clone(approval),
+            left_out: question.left_out,
+            words: words.clone(),
             texts: fields.iter().map(|field| field.shown.clone()).collect(),
             fields,
             comment: String::new(),
@@ -87,29 +93,24 @@ impl<'a> ItemView<'a> {
     }
 
     /// The question with what was sent; nothing is judged yet.
-    pub fn from_submitted(
-        number: usize,
-        approval: &'a Approval,
-        sent: &SubmittedFields,
-        words: &'a Phrases,
-    ) -> ItemView<'a> {
-        let mut item = ItemView::new(number, approval, words);
+    pub fn filled(mut self, sent: &SubmittedFields) -> ItemView {
+        let number = self.number;
         let get = |name: &str| sent.get(&format!("{number}.{name}"));
-        for (index, text) in item.texts.iter_mut().enumerate() {
+        for (index, text) in self.texts.iter_mut().enumerate() {
             if let Some(sent) = get(&format!("f{index}")) {
                 *text = sent.to_owned();
             }
         }
-        item.comment = get("comment").unwrap_or_default().trim().to_owned();
-        item.confirmation = get("confirmation").unwrap_or_default().trim().to_owned();
+        self.comment = get("comment").unwrap_or_default().trim().to_owned();
+        self.confirmation = get("confirmation").unwrap_or_default().trim().to_owned();
         if get("grant").is_some() {
             let days = get("days").and_then(|days| days.parse().ok()).unwrap_or(GRANT_DAYS);
-            let all = names(approval).into_iter().enumerate();
+            let all = names(&self.approval).into_iter().enumerate();
             let pinned = all.filter(|(index, _)| get(&format!("g{index}")).is_some()).map(|(_, name)| name);
-            item.grant = GrantForm { wanted: true, days, pinned: pinned.collect() };
+            self.grant = GrantForm { wanted: true, days, pinned: pinned.collect() };
         }
-        item.validate();
-        item
+        self.validate();
+        self
     }
 
     /// The arguments as changed, as far as they may run like that.
@@ -168,9 +169,18 @@ impl<'a> ItemView<'a> {
         self.other_faults.iter().filter(|(at, _)| *at == place).map(|(_, fault)| fault.as_str()).collect()
     }
 
-    /// Whether the question offers this choice.
+    /// Whether the question offers this choice here. Nobody agrees to what the page does not show whole.
     pub fn offers(&self, choice: ApprovalChoice) -> bool {
-        self.approval.proposal.options.contains(&choice)
+        let is_seen = self.left_out.is_none() || choice == ApprovalChoice::Cancel;
+        is_seen && self.approval.proposal.options.contains(&choice)
+    }
+
+    /// Puts a fault into the form of a question that the page does not show whole; whether it is one.
+    pub fn refuse_unseen(&mut self) -> bool {
+        if self.left_out.is_some() {
+            self.other_faults.push((FaultPlace::Item, self.words.get("fault_too_large").to_owned()));
+        }
+        self.left_out.is_some()
     }
 
     /// Whether it asks for what a call lacks.
@@ -206,8 +216,8 @@ impl<'a> ItemView<'a> {
         }
     }
 
-    /// The decision to let it run, as shown or as changed.
-    pub fn approve(&mut self) -> Option<Decision> {
+    /// The decision to let it run, as shown or as changed. Nothing of it is judged yet but the code.
+    pub fn approve(&mut self) -> Decision {
         let choice = if self.changed.is_some() { ApprovalChoice::Edit } else { ApprovalChoice::Approve };
         let grant = &self.grant;
         let wish = GrantWish { days: grant.days, uses: None, arguments: grant.pinned.clone() };
@@ -222,26 +232,24 @@ impl<'a> ItemView<'a> {
             let phrase = if self.confirmation.is_empty() { "fault_code_missing" } else { "fault_code_wrong" };
             self.other_faults.push((FaultPlace::Confirmation, self.words.get(phrase).to_owned()));
         }
-        self.valid_decision(decision)
+        decision
     }
 
-    /// The decision that gives what the call lacks.
-    pub fn answer(&mut self) -> Option<Decision> {
+    /// The decision that gives what the call lacks; `None`: what was sent can't be read.
+    pub fn answer(&self) -> Option<Decision> {
         if self.is_faulty() {
             return None;
         }
         // of what was left as it is, it is said which fields are missing
         let arguments = self.changed.as_ref().unwrap_or(&self.approval.proposal.arguments).clone();
-        let decision = Decision { arguments: Some(arguments), ..self.decision(ApprovalChoice::Edit) };
-        self.valid_decision(decision)
+        Some(Decision { arguments: Some(arguments), ..self.decision(ApprovalChoice::Edit) })
     }
 
     /// The decision that it does not run.
-    pub fn cancel(&mut self) -> Option<Decision> {
+    pub fn cancel(&mut self) -> Decision {
         // what stands in the fields is of no matter
         self.faults.clear();
-        let decision = self.decision(ApprovalChoice::Cancel);
-        self.valid_decision(decision)
+        self.decision(ApprovalChoice::Cancel)
     }
 
     fn decision(&self, choice: ApprovalChoice) -> Decision {
@@ -252,11 +260,6 @@ impl<'a> ItemView<'a> {
             comment: Some(self.comment.clone()).filter(|comment| !comment.is_empty()),
             grant: None,
         }
-    }
-
-    fn valid_decision(&mut self, decision: Decision) -> Option<Decision> {
-        self.assign_faults(decision.misfits(self.approval));
-        (!self.is_faulty()).then_some(decision)
     }
 
     /// In the words of the page.
@@ -296,7 +299,7 @@ impl<'a> ItemView<'a> {
 
     /// Whether it can be allowed for good.
     pub fn may_grant(&self) -> bool {
-        ungrantable(self.approval).is_none() && self.approval.proposal.confirmation.is_none()
+        ungrantable(&self.approval).is_none() && self.approval.proposal.confirmation.is_none()
     }
 }
 
@@ -344,9 +347,11 @@ mod tests {
         let arguments = json!({ "to": "ann" });
         let identity = ProposalIdentity { tenant: "ann", run_id: Uuid::nil(), turn: 0, call_id: "c" };
         let approval = Approval::asked((Uuid::nil(), Uuid::nil()), identity, None, proposal(schema, arguments), now);
-        let mut item = ItemView::new(0, &approval, &words);
+        let mut item = ItemView::new(0, &PageQuestion::whole(approval.clone()), &words);
         item.changed = Some(changed.clone());
-        assert_eq!(item.approve(), None);
+        let misfits = item.approve().misfits(&approval);
+        item.assign_faults(misfits);
+        assert!(item.is_faulty());
         let beside = item.faults.iter().map(|(field, fault)| (item.fields[*field].label(), fault.clone()));
         let others = item.other_faults.iter().map(|(_, fault)| (String::new(), fault.clone()));
         beside.chain(others).collect()

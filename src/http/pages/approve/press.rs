@@ -1,7 +1,11 @@
 //! Which button was pressed, and what it decides about a question.
 
+use std::sync::Arc;
+
 use crate::domain::approval::arguments;
+use crate::http::HttpState;
 use crate::http::api::approvals::decision::Decision;
+use crate::http::error::ApiError;
 use crate::http::pages::approve::item::ItemView;
 
 /// The button that a person pressed.
@@ -44,21 +48,32 @@ impl Press {
         matches!(self, Press::Approve(_))
     }
 
-    pub fn decision(self, item: &mut ItemView) -> Option<Decision> {
-        match self {
+    /// The decision about a question, where nothing is wrong with it; its faults are put into the form. The arguments are
+    /// held against the tool's schema on a computing thread.
+    pub async fn decision(self, item: &mut ItemView, state: &HttpState) -> Result<Option<Decision>, ApiError> {
+        if matches!(self, Press::Approve(_) | Press::Answer(_)) && item.refuse_unseen() {
+            return Ok(None);
+        }
+        let approval = Arc::clone(&item.approval);
+        let decision = match self {
             Press::Review => {
                 if let Some(changed) = item.changed.clone() {
-                    item.assign_faults(arguments::misfits(
-                        &item.approval.proposal.parameters,
-                        &changed,
-                        "/modifications",
-                    ));
+                    let parameters = approval.proposal.parameters.clone();
+                    let judge = move || arguments::misfits(&parameters, &changed, "/modifications");
+                    let misfits = state.compute_for(&approval.tenant_id, judge).await?;
+                    item.assign_faults(misfits);
                 }
-                None
+                return Ok(None);
             }
             Press::Approve(_) => item.approve(),
             Press::Cancel(_) => item.cancel(),
-            Press::Answer(_) => item.answer(),
-        }
+            Press::Answer(_) => match item.answer() {
+                Some(answer) => answer,
+                None => return Ok(None),
+            },
+        };
+        let misfits = decision.computed_misfits(state, &approval).await?;
+        item.assign_faults(misfits);
+        Ok((!item.is_faulty()).then_some(decision))
     }
 }

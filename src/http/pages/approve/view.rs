@@ -25,6 +25,8 @@ struct Approvals<'a> {
     answered_by_enter: Option<usize>,
     /// The open questions about calls, where there are several.
     together: Vec<ApprovalQuestionView<'a>>,
+    /// Each of them is shown whole.
+    may_approve_all: bool,
     cards: Vec<Card<'a>>,
     /// A question about a call is open, and no answer is a no.
     waits: bool,
@@ -48,6 +50,7 @@ struct ApprovalNotice<'a> {
 struct Origin<'a> {
     phrase: &'static str,
     task: &'a str,
+    step: &'a str,
     agents: String,
 }
 
@@ -96,13 +99,13 @@ pub fn replaced(words: &Phrases) -> Response {
 }
 
 fn title<'a>(words: &'a Phrases, items: &[ItemView], now: DateTime<Utc>) -> &'a str {
-    let open: Vec<&ItemView> = items.iter().filter(|item| is_open(item.approval, now)).collect();
+    let open: Vec<&ItemView> = items.iter().filter(|item| is_open(&item.approval, now)).collect();
     if !open.is_empty() && open.iter().all(|item| item.is_input()) {
         return words.get("title_input");
     }
     words.get(match open.len() {
         0 if items.iter().any(|item| item.approval.is_held(now)) => "title_held",
-        0 if items.iter().all(|item| is_expired(item.approval)) => "title_expired",
+        0 if items.iter().all(|item| is_expired(&item.approval)) => "title_expired",
         0 => "title_decided",
         1 => "title_one",
         _ => "title_many",
@@ -112,13 +115,13 @@ fn title<'a>(words: &'a Phrases, items: &[ItemView], now: DateTime<Utc>) -> &'a 
 impl<'a> Approvals<'a> {
     fn of(
         scene: &'a ApprovalPage,
-        items: &'a [ItemView<'a>],
+        items: &'a [ItemView],
         notice: Option<&'a str>,
         form: Option<&'a FormState>,
     ) -> Approvals<'a> {
-        let open_items: Vec<&ItemView> = items.iter().filter(|item| is_open(item.approval, scene.now)).collect();
+        let open_items: Vec<&'a ItemView> = items.iter().filter(|item| is_open(&item.approval, scene.now)).collect();
         let answered_by_enter = match open_items[..] {
-            [one] if one.is_input() => Some(one.number),
+            [one] if one.is_input() && one.left_out.is_none() => Some(one.number),
             _ => None,
         };
         let open: Vec<ApprovalQuestionView> = open_items
@@ -126,7 +129,8 @@ impl<'a> Approvals<'a> {
             .filter(|item| !item.is_input())
             .map(|item| ApprovalQuestionView { number: item.number, summary: &item.approval.proposal.summary })
             .collect();
-        let form = form.filter(|_| items.iter().any(|item| is_answerable(item.approval, scene.now)));
+        let are_whole = open_items.iter().all(|item| item.is_input() || item.left_out.is_none());
+        let form = form.filter(|_| items.iter().any(|item| is_answerable(&item.approval, scene.now)));
         Approvals {
             tenant: &scene.tenant,
             notice: notice.map(|text| ApprovalNotice { text, spots: spots(&scene.words, items) }),
@@ -141,6 +145,7 @@ impl<'a> Approvals<'a> {
             waits: !open.is_empty(),
             waits_for_input: open_items.iter().any(|item| item.is_input()),
             together: if open.len() > 1 { open } else { Vec::new() },
+            may_approve_all: are_whole,
             cards: items.iter().map(|item| Card::of(scene, item, form.is_some())).collect(),
         }
     }
@@ -160,15 +165,20 @@ fn spots(words: &Phrases, items: &[ItemView]) -> Vec<Spot> {
 }
 
 impl<'a> Origin<'a> {
-    fn of(scene: &'a ApprovalPage, items: &[ItemView]) -> Origin<'a> {
-        let chain = items.first().map(|item| item.approval.proposal.delegation_chain.as_slice()).unwrap_or_default();
-        let phrase = match (&scene.task, chain) {
-            (Some(_), []) => "by_task",
-            (Some(_), _) => "by_task_through",
-            (None, []) => "by_chat",
-            (None, _) => "by_chat_through",
+    fn of(scene: &'a ApprovalPage, items: &'a [ItemView]) -> Origin<'a> {
+        let first = items.first().map(|item| &item.approval.proposal);
+        let chain = first.map_or(&[] as &[String], |proposal| &proposal.delegation_chain);
+        let step = first.and_then(|proposal| proposal.step.as_deref());
+        let phrase = match (&scene.task, step, chain) {
+            (Some(_), None, []) => "by_task",
+            (Some(_), None, _) => "by_task_through",
+            (Some(_), Some(_), []) => "by_step",
+            (Some(_), Some(_), _) => "by_step_through",
+            (None, _, []) => "by_chat",
+            (None, _, _) => "by_chat_through",
         };
-        Origin { phrase, task: scene.task.as_deref().unwrap_or_default(), agents: chain.join(" → ") }
+        let task = scene.task.as_deref().unwrap_or_default();
+        Origin { phrase, task, step: step.unwrap_or_default(), agents: chain.join(" → ") }
     }
 }
 
@@ -181,10 +191,11 @@ mod tests {
     use super::*;
     use crate::domain::approval::{
         Approval, ApprovalChoice, ApprovalLevel, ApprovalStatus, CallOutcome, Category, Consequence, Proposal,
-        ProposalIdentity, ReasonCode, RuleBy, Vote, VoterIdentities,
+        ProposalIdentity, QuestionKind, ReasonCode, RuleBy, Vote, VoterIdentities,
     };
     use crate::http::pages::approve::form::SubmittedFields;
     use crate::http::pages::approve::item::FaultPlace;
+    use crate::http::pages::approve::page_room::PageQuestion;
     use crate::http::pages::tests::{assert_inert, text_of};
     use crate::ports::channel::templates::phrases::Catalogue;
 
@@ -223,6 +234,7 @@ mod tests {
             allow_modification: true,
             source: "trigger".into(),
             delegation_chain: vec![text.into(), "helper".into()],
+            step: Some(text.into()),
             on_expiry: Default::default(),
             approvers: 1,
             excluded_approver: None,
@@ -291,8 +303,9 @@ mod tests {
             approval(Proposal { arguments: json!([text]), delegation_chain: vec![], ..proposal(text) }),
         ];
         let fresh = |approvals: &'_ [Approval]| -> String {
-            let items: Vec<ItemView> =
-                approvals.iter().enumerate().map(|(number, one)| ItemView::new(number, one, &words)).collect();
+            let item =
+                |(number, one): (usize, &Approval)| ItemView::new(number, &PageQuestion::whole(one.clone()), &words);
+            let items: Vec<ItemView> = approvals.iter().enumerate().map(item).collect();
             html(&scene, &items, Some(text), Some(&form)) + &html(&scene, &items, None, None)
         };
         let sent = |fields: &[(&str, &str)], press: bool| -> String {
@@ -301,11 +314,12 @@ mod tests {
             let mut items: Vec<ItemView> = open
                 .iter()
                 .enumerate()
-                .map(|(number, one)| ItemView::from_submitted(number, one, &sent, &words))
+                .map(|(number, one)| ItemView::new(number, &PageQuestion::whole(one.clone()), &words).filled(&sent))
                 .collect();
             if press {
                 for item in &mut items {
-                    item.approve();
+                    let misfits = item.approve().misfits(&item.approval);
+                    item.assign_faults(misfits);
                 }
                 items[0]
                     .other_faults
@@ -336,6 +350,19 @@ mod tests {
         let ids = (Uuid::from_u128(1), Uuid::from_u128(2));
         let granted = Proposal { reason_codes: vec![ReasonCode::Grant, ReasonCode::UndoWindow], ..proposal(text) };
         let held = [Approval::new_hold(ids, of, None, granted, (TimeDelta::minutes(1), now()))];
+        let in_part = || {
+            let beginning = || Proposal { arguments: json!(text), ..proposal(text) };
+            let input = Proposal { kind: QuestionKind::Input, ..beginning() };
+            let decided = Some(json!(text));
+            let over = Approval { modifications: decided, ..settled(text, ApprovalStatus::Edited, "recipient:ann") };
+            let parts = [approval(beginning()), approval(beginning()), approval(input), over];
+            let item = |(number, one): (usize, Approval)| {
+                let question = PageQuestion { left_out: Some(300_000), has_fields: false, ..PageQuestion::whole(one) };
+                ItemView::new(number, &question, &words)
+            };
+            let items: Vec<ItemView> = parts.into_iter().enumerate().map(item).collect();
+            html(&scene, &items, None, Some(&form))
+        };
         let changes = [
             ("0.f0", "3"),
             ("0.f3", text),
@@ -371,6 +398,7 @@ mod tests {
             fresh(&over),
             fresh(&over[5..]),
             fresh(&held),
+            in_part(),
         ];
         pages.join("\n=====\n")
     }

@@ -90,7 +90,7 @@ enum SocketEnd {
     /// The client did not identify itself, or not in time, or not credibly; the sentence is told.
     Refused(String),
     /// There is no room; the sentence says where.
-    Full(&'static str),
+    Full(String),
     /// The token is good no more.
     Ended,
     Away,
@@ -102,7 +102,7 @@ impl SocketEnd {
         let (code, reason): (CloseCode, String) = match self {
             SocketEnd::Gone => (close_code::NORMAL, String::new()),
             SocketEnd::Refused(why) => (close_code::POLICY, why),
-            SocketEnd::Full(why) => (close_code::AGAIN, why.into()),
+            SocketEnd::Full(why) => (close_code::AGAIN, why),
             SocketEnd::Ended => (close_code::POLICY, "the token is no longer valid".into()),
             SocketEnd::Away => (close_code::AGAIN, "the database is away".into()),
             SocketEnd::Stopped => (close_code::AWAY, "the service stops".into()),
@@ -124,7 +124,8 @@ async fn authenticate(
     let text = first.map_err(|_| refused("no token came"))??;
     let hello: Hello = serde_json::from_str(&text).map_err(|_| refused("send {\"token\": \"rv_…\"} first"))?;
     let of_problem = |error: ApiError| match error {
-        ApiError::TooManyRequests { detail, .. } => SocketEnd::Full(detail),
+        ApiError::TooManyRequests { detail, .. } => SocketEnd::Full(detail.into()),
+        ApiError::QuotaExceeded(over) => SocketEnd::Full(over.to_string()),
         ApiError::Unavailable { .. } => SocketEnd::Away,
         error => {
             let problem = error.into_problem();

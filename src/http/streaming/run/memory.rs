@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn finding_of_a_verifier_is_told_once_live_or_from_the_transcript_and_a_passing_warning_has_no_id() {
         let warnings = vec!["U-0001: not certain".to_owned()];
-        let verdict = || entry(1, 1, TranscriptMessage::Verdict { warnings: warnings.clone(), flags: vec![] });
+        let verdict = || entry(1, 1, TranscriptMessage::verdict(warnings.clone(), vec![]));
         let (tool, message) = ("U-0001".to_owned(), "not certain".to_owned());
         let finding = StreamEvent::ToolWarning { turn: Some(1), tool, message };
         let mut memory = StreamMemory::default();

@@ -181,7 +181,7 @@ fn body(topic: &str, sequence: &str, message: &OutgoingMessage) -> Bytes {
         "message": cut(&words.text, TEXT_LIMIT),
         "priority": priority(message.urgency),
     });
-    if words.asks() {
+    if words.asks {
         body["tags"] = json!(["raised_hand"]);
     }
     if let Some(link) = &words.link {

@@ -198,7 +198,7 @@ impl Embeddings {
         wire::insert(&mut body, "dimensions", *dimensions);
         let place = connections.acquire();
         let request = wire::post_with_bearer(&place.client, url, key)?.json(&body);
-        wire::read_whole(wire::send(request, key).await?).await
+        wire::read_whole(wire::send(request, key, &self.0.clock).await?).await
     }
 
     /// The vectors of an answer, read on a computing thread unless there are few.
@@ -227,6 +227,11 @@ impl Embedding {
         }
         values.iter_mut().for_each(|value| *value = (f64::from(*value) / length) as f32);
         Some(Embedding(values))
+    }
+
+    /// How many numbers it has.
+    pub fn dimensions(&self) -> usize {
+        self.0.len()
     }
 
     /// Its numbers as they are stored, four bytes each, the lowest first.

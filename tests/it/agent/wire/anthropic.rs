@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use chrono::TimeDelta;
 use reveille::agent::{Agent, AgentResponse};
 use reveille::base::template::untrusted::fenced;
 use reveille::domain::run::transcript::TranscriptMessage;
@@ -17,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::server::{End, Reply, Server, offer, settings};
 use super::usable;
-use crate::agent::harness::{AgentHarness, FakeTool, call, system_message};
+use crate::agent::harness::{AgentHarness, FakeTool, call, system_parts};
 
 fn model(server: &Server) -> Anthropic {
     offer(&settings(server, |_| {}), Anthropic::new)
@@ -386,13 +387,16 @@ async fn message_goes_through_tools_and_back_over_the_wire() {
         }
         other => panic!("{other:?}"),
     }
-    let system = system_message("echo");
+    let [stable, of_run] = system_parts("echo");
     let tools = json!([{ "name": "echo", "description": "the tool echo", "input_schema": { "type": "object" } }]);
     let mut messages = vec![json!({ "role": "user", "content": [{ "type": "text", "text": "Which number?" }] })];
     let body = |messages: &[Value]| {
         let mut messages = messages.to_vec();
         messages.last_mut().unwrap()["content"][0]["cache_control"] = kept();
-        let system = json!([{ "type": "text", "text": system, "cache_control": kept() }]);
+        let system = json!([
+            { "type": "text", "text": stable, "cache_control": kept() },
+            { "type": "text", "text": of_run },
+        ]);
         json!({
             "model": "model-7", "max_tokens": 8192, "system": system, "messages": messages,
             "tools": tools, "tool_choice": { "type": "auto" },
@@ -410,4 +414,61 @@ async fn message_goes_through_tools_and_back_over_the_wire() {
         }],
     }));
     assert_eq!(requests[1].body, body(&messages));
+}
+
+/// An agent with a tool whose model is behind this server, and its stage.
+fn agent_behind(server: &Server) -> (Agent, AgentHarness) {
+    let stage = AgentHarness::new(vec![], vec![FakeTool::echo("echo")]);
+    let unable = settings(server, |settings| {
+        settings.provider = "anthropic".into();
+        settings.stream = false;
+    });
+    let settings = Settings { models: [("main".into(), unable)].into(), ..Settings::default() };
+    let models = Models::build(&settings, &Encoders::default(), stage.agent.settings.retry(), &stage.clock).unwrap();
+    (Agent { models, ..stage.agent.clone() }, stage)
+}
+
+/// Everything up to a mark is read from the cache by a later run if it is the same to the last byte: tools, then the first part of the
+/// system message.
+#[tokio::test]
+async fn runs_at_different_times_and_of_different_people_share_the_marked_prefix() {
+    let text = json!({ "content": [{ "type": "text", "text": "hi" }], "stop_reason": "end_turn" });
+    let server = Server::start(vec![Reply::json(200, &text), Reply::json(200, &text)]).await;
+    for hours in [0, 31] {
+        let (agent, stage) = agent_behind(&server);
+        stage.clock.advance(TimeDelta::hours(hours));
+        let mut incoming = stage.incoming("Which number?");
+        if hours > 0 {
+            incoming.timezone = chrono_tz::Asia::Tokyo;
+        }
+        assert!(matches!(agent.handle_message(&incoming).await, Ok(AgentResponse::Answered(_))));
+    }
+    let requests = server.requests();
+    // in the order in which the provider puts a request together
+    let prefix = |sent: &Value| json!([sent["tools"], sent["system"][0]]).to_string();
+    let [first, second] = [&requests[0].body, &requests[1].body];
+    assert_eq!(prefix(first), prefix(second));
+    assert!(prefix(first).contains("cache_control") && prefix(first).contains("Be brief."), "{}", prefix(first));
+    let of_run = |sent: &Value| sent["system"][1].clone();
+    assert_ne!(of_run(first), of_run(second));
+    assert!(of_run(second)["text"].as_str().unwrap().contains("Current time: Friday"), "{}", of_run(second));
+    assert_eq!((of_run(first).get("cache_control"), of_run(first)["type"].as_str()), (None, Some("text")));
+}
+
+/// The reminder stands in one request alone: a mark on it would write to the cache what nobody reads.
+#[tokio::test]
+async fn last_message_that_the_next_request_has_is_marked() {
+    let calls = json!({
+        "content": [{ "type": "tool_use", "id": "c1", "name": "echo", "input": { "n": 1 } }], "stop_reason": "tool_use",
+    });
+    let done = json!({ "content": [{ "type": "text", "text": "One." }], "stop_reason": "end_turn" });
+    let server = Server::start(vec![Reply::json(200, &calls), Reply::json(200, &done)]).await;
+    let (mut agent, stage) = agent_behind(&server);
+    agent.context.refocus_every_rounds = 1;
+    assert!(matches!(agent.handle_message(&stage.incoming("Go.")).await, Ok(AgentResponse::Answered(_))));
+    let sent = server.requests()[1].body["messages"].clone();
+    let [result, reminder] = [&sent[2]["content"][0], &sent[2]["content"][1]];
+    assert_eq!((&result["type"], &result["cache_control"]), (&json!("tool_result"), &kept()));
+    assert!(reminder["text"].as_str().unwrap().starts_with("[Refocus] "), "{reminder}");
+    assert_eq!(sent.to_string().matches("cache_control").count(), 1);
 }

@@ -250,7 +250,7 @@ fn kept(wire: Wire, is_own: bool, draft: &TurnDraft, calls: &[ToolCall]) -> Arc<
         Wire::Anthropic => anthropic(draft, calls),
     };
     let model = if is_own { MODEL } else { "model-8" };
-    Arc::new(ProviderMessage { wire: wire.provider().into(), model: model.into(), raw: raw.to_string() })
+    Arc::new(ProviderMessage { wire: wire.provider().into(), model: model.into(), address: None, raw: raw.to_string() })
 }
 
 fn chat(draft: &TurnDraft, calls: &[ToolCall]) -> Value {

@@ -219,18 +219,17 @@ async fn thinking_model_gets_back_what_it_wrote_so_its_tool_loop_goes_on() {
 #[tokio::test]
 async fn run_that_is_resumed_elsewhere_sends_the_same_back() {
     for vendor in vendors() {
-        let server = strict(&vendor, true, vec![first(&vendor, true), done(vendor.provider)]).await;
+        let replies = vec![first(&vendor, true), done(vendor.provider), done(vendor.provider)];
+        let server = strict(&vendor, true, replies).await;
         let stage = AgentHarness::new(vec![], vec![FakeTool::echo("echo")]);
         let model = one(&server, &vendor, true);
         answer(&agent(&stage, vec![("main", model.clone())]), &stage).await.unwrap();
         // another instance finds what was stored before the calls ran
         let stored = stage.store.entries.lock().unwrap()[..3].to_vec();
-        let server = strict(&vendor, true, vec![done(vendor.provider)]).await;
         let other =
             AgentHarness { store: Memory::of(stored), ..AgentHarness::new(vec![], vec![FakeTool::echo("echo")]) };
-        let model = ModelSettings { base_url: Some(format!("{}/v1", server.address)), ..model };
         assert_eq!(answer(&agent(&other, vec![("main", model)]), &other).await, Ok("Done.".into()));
-        assert_eq!(server.requests().len(), 1);
+        assert_eq!(server.requests().len(), 3);
     }
 }
 
@@ -239,7 +238,7 @@ async fn run_that_is_resumed_elsewhere_sends_the_same_back() {
 async fn thinking_waits_for_an_approval_of_a_day_and_goes_back() {
     for vendor in vendors() {
         let writes = || FakeTool::echo("echo").with(|tool| tool.category = Category::SideEffect);
-        let server = strict(&vendor, true, vec![first(&vendor, true)]).await;
+        let server = strict(&vendor, true, vec![first(&vendor, true), done(vendor.provider)]).await;
         let stage = AgentHarness::new(vec![], vec![writes()]);
         let model = one(&server, &vendor, true);
         let mut incoming = stage.incoming("Go.");
@@ -251,15 +250,13 @@ async fn thinking_waits_for_an_approval_of_a_day_and_goes_back() {
         approval.decided_digest = Some(approval.digest.clone());
         stage.store.approvals.lock().unwrap().push(approval);
 
-        let server = strict(&vendor, true, vec![done(vendor.provider)]).await;
         let other = AgentHarness { store: stage.store.clone(), ..AgentHarness::new(vec![], vec![writes()]) };
         other.clock.advance(TimeDelta::days(1));
-        let model = ModelSettings { base_url: Some(format!("{}/v1", server.address)), ..model };
         let mut incoming = other.incoming("Go.");
         incoming.asking = Asking { task_id: None, source: "trigger", rules: None };
         let answered = agent(&other, vec![("main", model)]).handle_message(&incoming).await;
         let Ok(AgentResponse::Answered(result)) = answered else { panic!("{answered:?}") };
-        assert_eq!((result.response.as_str(), server.requests().len()), ("Done.", 1), "{}", vendor.provider);
+        assert_eq!((result.response.as_str(), server.requests().len()), ("Done.", 2), "{}", vendor.provider);
     }
 }
 
@@ -309,6 +306,45 @@ async fn same_protocol_with_another_model_is_another_model() {
     let message = &spare.requests()[0].body["messages"][2];
     let call = json!({ "id": "c1", "type": "function", "function": { "name": "echo", "arguments": "{\"z\":100.0}" } });
     assert_eq!(*message, json!({ "role": "assistant", "content": null, "tool_calls": [call] }));
+}
+
+/// As with OpenAI and Azure: what one has signed is nothing to the other.
+#[tokio::test]
+async fn same_model_at_another_address_is_another_model() {
+    for vendor in vendors() {
+        let stage = AgentHarness::new(vec![], vec![FakeTool::echo("echo")]);
+        let down = Reply::json(401, &json!({ "error": { "message": "no" } }));
+        let server = Server::start(vec![first(&vendor, false), down]).await;
+        let spare = Server::start(vec![done(vendor.provider)]).await;
+        let models = vec![("main", one(&server, &vendor, false)), ("spare", one(&spare, &vendor, false))];
+        assert_eq!(models[0].1.model, models[1].1.model);
+        assert_eq!(answer(&agent(&stage, models), &stage).await, Ok("Done.".into()), "{}", vendor.provider);
+        let sent = spare.requests().remove(0).text;
+        assert!(!sent.contains("wonder") && !sent.contains("c2ln") && sent.contains("c1"), "{sent}");
+        let own = server.requests().remove(1).text;
+        assert!(own.contains("c2ln") || own.contains("wonder"), "{own}");
+    }
+}
+
+/// A run that an earlier release has begun goes on with what it stored, which names no address.
+#[tokio::test]
+async fn message_that_was_stored_without_its_address_goes_back_as_before() {
+    for vendor in vendors() {
+        let stage = AgentHarness::new(vec![], vec![FakeTool::echo("echo")]);
+        let server = strict(&vendor, false, vec![first(&vendor, false), done(vendor.provider)]).await;
+        answer(&agent(&stage, vec![("main", one(&server, &vendor, false))]), &stage).await.unwrap();
+        let mut stored = stage.store.entries.lock().unwrap()[..3].to_vec();
+        let TranscriptMessage::Assistant { provider_message: Some(kept), .. } = &mut stored[2].message else {
+            panic!("no message is kept")
+        };
+        assert!(kept.address.is_some());
+        *kept = Arc::new(ProviderMessage { address: None, ..(**kept).clone() });
+        let server = strict(&vendor, false, vec![done(vendor.provider)]).await;
+        let other =
+            AgentHarness { store: Memory::of(stored), ..AgentHarness::new(vec![], vec![FakeTool::echo("echo")]) };
+        let came = answer(&agent(&other, vec![("main", one(&server, &vendor, false))]), &other).await;
+        assert_eq!((came, server.requests().len()), (Ok("Done.".into()), 1), "{}", vendor.provider);
+    }
 }
 
 #[tokio::test]

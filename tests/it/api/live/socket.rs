@@ -145,7 +145,9 @@ async fn caller_without_a_valid_token_or_permission_gets_no_session() {
     let mut only = server.greeted(&json!({ "token": token }).to_string()).await;
     assert_eq!(only.next().await, opened());
     assert_eq!(status("/v1/live/ws", &token).await, "429");
-    let full = Frame::Close(1013, "this token has too many open streams; close one first".into());
+    let quota =
+        "the quota `streams` is 1, and 1 are used: close streams that nobody reads, or ask the operator for more";
+    let full = Frame::Close(1013, quota.into());
     assert_eq!(server.greeted(&json!({ "token": token }).to_string()).await.next().await, full);
     server.stop().await;
 }

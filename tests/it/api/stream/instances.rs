@@ -72,7 +72,7 @@ async fn client_cut_off_behind_any_event_goes_on_at_another_instance_with_the_ne
     let lease = start(&beside, run).await;
     append(&beside, lease, 1, 1, time_result()).await;
     append(&beside, lease, 2, 2, answer()).await;
-    let verdict = TranscriptMessage::Verdict { warnings: vec!["U-0001: not certain".into()], flags: vec![] };
+    let verdict = TranscriptMessage::verdict(vec!["U-0001: not certain".into()], vec![]);
     append(&beside, lease, 3, 2, verdict).await;
     let output = Some("Three mails".into());
     let end = Finish { output, finish: Some(RunFinish::MaxTurns), ..Finish::of(lease, None, RunState::Succeeded) };

@@ -193,6 +193,10 @@ impl Respond for Model {
             }
             None if is_about("Kenji") => calls("MeetingTime", &json!({ "zone": "Asia/Tokyo" })),
             Some(_) if is_about("Kenji") => says("Tomorrow from 9:00 to 9:45."),
+            None if is_about("My receipts") => calls("use_skill", &json!({ "name": "expense-report" })),
+            Some(_) if is_about("My receipts") => {
+                says("Your report: travel, 67.80 euros, for a train and a taxi. Both receipts are there.")
+            }
             None if is_about("Which seat") && system.contains("I sit at the window") => {
                 says("One at the window, as you sit there when you fly.")
             }

@@ -43,7 +43,8 @@ fn question() -> RenderedMessage {
         text: "To team@example.org".into(),
         link: Some(Link { label: "Decide".into(), url: "https://wake.example.org/approve/x".into() }),
         thread: Some("0193f7a2".into()),
-        event: "approval.requested",
+        event: "input.requested",
+        asks: true,
         ..words()
     }
 }
@@ -83,8 +84,8 @@ async fn question_has_a_button_presses_and_is_replaced_by_its_reminder() {
     let channel =
         push(&settings(&format!("ntfy = {{ url = \"{}\", user = \"ann\", password = \"pä:ss\" }}", server.uri())));
     let to = ann(vec![topic("phone", None)]);
-    let reminder = RenderedMessage { event: "approval.reminder", ..question() };
-    let result = RenderedMessage { event: "run.finished", ..question() };
+    let reminder = RenderedMessage { event: "input.reminder", ..question() };
+    let result = RenderedMessage { event: "run.finished", asks: false, ..question() };
     say(&channel, &to, &question(), Urgency::High).await.unwrap();
     for (n, words) in [(1, &reminder), (2, &result), (3, &result), (3, &result)] {
         say_as(&channel, Uuid::from_u128(n), &to, words, Urgency::Urgent).await.unwrap();

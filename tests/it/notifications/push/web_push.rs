@@ -99,6 +99,7 @@ async fn message_is_encrypted_for_the_browser_and_signed_for_the_push_service() 
         link: Some(Link { label: "Decide".into(), url: "https://wake.example.org/approve/x".into() }),
         thread: Some("0193f7a2".into()),
         event: "approval.requested",
+        asks: true,
         ..words()
     };
     let endpoint = format!("{}/wpush/v2/token?a=1", server.uri());

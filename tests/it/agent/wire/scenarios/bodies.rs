@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::{Case, Played, play};
-use crate::agent::harness::system_message;
+use crate::agent::harness::{system_message, system_parts};
 use crate::agent::wire::fakes::{Said, Wire, calling, said, without_shapes};
 use crate::agent::wire::server::Reply;
 
@@ -31,7 +31,7 @@ fn body(wire: Wire, stream: bool, turns: &[Turn], closes: bool) -> Value {
             "input": conversation, "tools": tools(wire), "tool_choice": choice,
         }),
         Wire::Anthropic => json!({
-            "model": "model-7", "max_tokens": 8192, "system": [{ "type": "text", "text": system_message(TOOLS), "cache_control": marker() }],
+            "model": "model-7", "max_tokens": 8192, "system": system_blocks(),
             "messages": conversation, "tools": tools(wire), "tool_choice": { "type": choice },
         }),
     };
@@ -46,6 +46,11 @@ fn body(wire: Wire, stream: bool, turns: &[Turn], closes: bool) -> Value {
 
 fn marker() -> Value {
     json!({ "type": "ephemeral", "ttl": "5m" })
+}
+
+fn system_blocks() -> Value {
+    let [stable, of_run] = system_parts(TOOLS);
+    json!([{ "type": "text", "text": stable, "cache_control": marker() }, { "type": "text", "text": of_run }])
 }
 
 fn tools(wire: Wire) -> Vec<Value> {
@@ -110,8 +115,9 @@ fn conversation(wire: Wire, turns: &[Turn], closes: bool) -> Vec<Value> {
                 messages.push(json!({ "role": "user", "content": results.iter().map(result).collect::<Vec<_>>() }));
             }
             let last = messages.last_mut().and_then(|last| last["content"].as_array_mut()).expect("blocks");
-            last.extend(closes.then(|| text(CLOSING)));
             last.last_mut().expect("a block")["cache_control"] = marker();
+            // no later request has it
+            last.extend(closes.then(|| text(CLOSING)));
             messages
         }
     }
