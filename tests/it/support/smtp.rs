@@ -5,13 +5,39 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use super::binary::TempDir;
 
 /// How long a start may take on a loaded machine with two cores.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Takes a port that the system chooses and prints it. A port that a test chose and let go could be another test's by
+/// the time the server binds it, and its mail would go there.
+const SERVER: &str = r#"
+import asyncio, ssl, sys
+from aiosmtpd.handlers import Mailbox
+from aiosmtpd.smtp import SMTP
+
+maildir, tls, *files = sys.argv[1:]
+
+async def serve():
+    context = None
+    if files:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(*files)
+    later = context if tls == "starttls" else None
+    def session():
+        return SMTP(mailbox, enable_SMTPUTF8=True, tls_context=later, require_starttls=later is not None)
+    at_once = context if tls == "tls" else None
+    server = await asyncio.get_running_loop().create_server(session, "127.0.0.1", 0, ssl=at_once)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+mailbox = Mailbox(maildir)
+asyncio.run(serve())
+"#;
 
 /// Killed when dropped.
 pub struct MailServer {
@@ -24,20 +50,20 @@ pub struct MailServer {
 impl MailServer {
     /// A server that takes every message in clear.
     pub async fn start() -> MailServer {
-        MailServer::start_with(&[]).await
+        MailServer::start_with(&["clear"]).await
     }
 
     /// A server that wants STARTTLS, with a certificate for `localhost` that nobody has signed: [`Self::certificate`].
     pub async fn start_with_starttls() -> MailServer {
         let (dir, key, certificate) = self_signed().await;
-        let server = MailServer::start_with(&["--tlscert", &certificate, "--tlskey", &key]).await;
+        let server = MailServer::start_with(&["starttls", &certificate, &key]).await;
         MailServer { certificate_dir: Some(dir), ..server }
     }
 
     /// Starts the server with TLS from the first byte.
     pub async fn start_with_tls() -> MailServer {
         let (dir, key, certificate) = self_signed().await;
-        let server = MailServer::start_with(&["--smtpscert", &certificate, "--smtpskey", &key]).await;
+        let server = MailServer::start_with(&["tls", &certificate, &key]).await;
         MailServer { certificate_dir: Some(dir), ..server }
     }
 
@@ -46,26 +72,19 @@ impl MailServer {
         self.certificate_dir.as_ref().expect("a server with TLS").path().join("certificate.pem")
     }
 
-    async fn start_with(options: &[&str]) -> MailServer {
-        loop {
-            // another process may take the port in between: then the server ends, and another port is tried
-            let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-            let dir = TempDir::new();
-            let mut child = Command::new("/usr/bin/python3")
-                .args(["-m", "aiosmtpd", "-n", "-u", "-l", &address.to_string()])
-                .args(options)
-                .args(["-c", "aiosmtpd.handlers.Mailbox"])
-                .arg(dir.path().join("mail"))
-                .stdin(Stdio::null())
-                .stderr(Stdio::null())
-                .kill_on_drop(true)
-                .spawn()
-                .expect("start python3 -m aiosmtpd (apt-get install python3-aiosmtpd)");
-            let greeted = tokio::time::timeout(PATIENCE, answering(&mut child, address));
-            if greeted.await.expect("the mail server answers") {
-                return MailServer { address, dir, certificate_dir: None, _child: child };
-            }
-        }
+    async fn start_with(tls: &[&str]) -> MailServer {
+        let dir = TempDir::new();
+        let mut child = Command::new("/usr/bin/python3")
+            .args(["-c", SERVER])
+            .arg(dir.path().join("mail"))
+            .args(tls)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("start python3 with aiosmtpd (apt-get install python3-aiosmtpd)");
+        let port = tokio::time::timeout(PATIENCE, printed_port(&mut child)).await.expect("the mail server listens");
+        MailServer { address: SocketAddr::from(([127, 0, 0, 1], port)), dir, certificate_dir: None, _child: child }
     }
 
     /// `127.0.0.1:port`.
@@ -95,15 +114,11 @@ async fn self_signed() -> (TempDir, String, String) {
     (dir, key, certificate)
 }
 
-/// Waits until it listens; false when the server has ended instead.
-async fn answering(child: &mut Child, address: SocketAddr) -> bool {
-    while TcpStream::connect(address).await.is_err() {
-        if child.try_wait().expect("look after the mail server").is_some() {
-            return false;
-        }
-        reveille::base::clock::pause(Duration::from_millis(20)).await;
-    }
-    true
+/// Waits until it listens.
+async fn printed_port(child: &mut Child) -> u16 {
+    let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+    let line = lines.next_line().await.expect("its output").expect("the mail server ended before it listened");
+    line.parse().expect("a port")
 }
 
 /// A message as it was taken.
