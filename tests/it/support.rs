@@ -24,6 +24,7 @@ pub mod servers;
 pub mod sink;
 pub mod slow_model;
 pub mod smtp;
+pub mod sqlite;
 pub mod talking_model;
 pub mod tls;
 pub mod websocket;

@@ -86,7 +86,7 @@ async fn left_by(version: i64, postgres: bool, token: &TokenText) -> World {
         connection.close().await.expect("closed");
         return world;
     }
-    let world = World::sqlite();
+    let world = World::on_empty_sqlite();
     let options = SqliteConnectOptions::from_str(&world.url()).expect("a path").create_if_missing(true);
     let mut connection = SqliteConnection::connect_with(&options).await.expect("SQLite");
     up_to(sqlx_macros::migrate!("migrations/sqlite"), filled).run(&mut connection).await.expect("migrated");
@@ -460,7 +460,7 @@ async fn first_start_makes_everything_that_is_needed(world: World) {
 
 #[tokio::test]
 async fn first_start_on_an_empty_directory_makes_everything_that_is_needed() {
-    first_start_makes_everything_that_is_needed(World::sqlite()).await;
+    first_start_makes_everything_that_is_needed(World::on_empty_sqlite()).await;
 }
 
 #[tokio::test]
@@ -488,7 +488,7 @@ async fn older_instance_goes_on_beside_a_newer_one_on_postgres() {
 
 #[tokio::test]
 async fn sqlite_file_of_a_later_release_is_refused_and_left_as_it_is() {
-    let world = World::sqlite();
+    let world = World::on_empty_sqlite();
     let open = async || Store::open(&Settings::default(), world.dir(), Clock::manual(at("08:00")), |_| {}).await;
     open().await.expect("a store").close().await;
     world.execute(&format!("{LATER} x'', 0)"), "").await;

@@ -53,6 +53,7 @@ use tower::ServiceExt;
 use crate::support::binary::TempDir;
 use crate::support::postgres::Database;
 use crate::support::reference::{Exchange, Reference, reference};
+use crate::support::sqlite;
 
 /// The configured admin token.
 pub const ADMIN: &str = "an admin token of the tests";
@@ -186,6 +187,9 @@ impl Api {
         public_url: &str,
     ) -> Api {
         let dir = TempDir::new();
+        if database.is_none() {
+            sqlite::migrated_copy(dir.path());
+        }
         let clock = Clock::manual(at(START));
         let store = open(database.as_ref().map(|database| database.url.clone()), dir.path(), clock.clone()).await;
         let own = || Vault::open(&vault::Settings::default(), WithoutKeys::KeyFile(dir.path())).expect("a vault").0;

@@ -20,6 +20,7 @@ use uuid::Uuid;
 
 use crate::support::binary::TempDir;
 use crate::support::postgres::Database;
+use crate::support::sqlite;
 use crate::support::world::claim_ready;
 
 /// The first instant of every case.
@@ -45,6 +46,7 @@ enum Place {
 impl StoreHarness {
     pub async fn sqlite() -> StoreHarness {
         let dir = TempDir::new();
+        sqlite::migrated_copy(dir.path());
         let clock = Clock::manual(START);
         let store =
             Store::open(&Settings::default(), dir.path(), clock.clone(), never_waits).await.expect("open SQLite");

@@ -24,6 +24,7 @@ use crate::support::binary::TempDir;
 use crate::support::oauth::{CLIENT, OAuthServer, secret_of};
 use crate::support::postgres::Database;
 use crate::support::proxy::Proxy;
+use crate::support::sqlite;
 
 /// How long access tokens live.
 pub const LIFE: TimeDelta = TimeDelta::minutes(10);
@@ -84,7 +85,11 @@ impl OAuthHarness {
         let server = OAuthServer::start(&oauth::redirect_uri(PUBLIC_URL), LIFE.to_std().expect("a length")).await;
         server.set_clock(clock.now()).await;
         let providers = oauth::Settings::from([("calendar".to_owned(), provider(&server, CLIENT))]);
-        OAuthHarness { clock, server, providers, dir: TempDir::new(), database }
+        let dir = TempDir::new();
+        if database.is_none() {
+            sqlite::migrated_copy(dir.path());
+        }
+        OAuthHarness { clock, server, providers, dir, database }
     }
 
     /// Changes the schema behind the service's back: `(sqlite, postgres)`.

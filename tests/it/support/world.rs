@@ -32,7 +32,7 @@ use super::app::Instance;
 use super::binary::TempDir;
 use super::journal::Journal;
 use super::postgres::Database;
-use super::{redis, servers};
+use super::{redis, servers, sqlite};
 
 /// How long SQLite's one writer is waited for.
 const BUSY: Duration = Duration::from_secs(30);
@@ -114,6 +114,13 @@ enum Kept {
 
 impl World {
     pub fn sqlite() -> World {
+        let world = World::on_empty_sqlite();
+        sqlite::migrated_copy(world.dir());
+        world
+    }
+
+    /// On SQLite, in a directory with nothing in it.
+    pub fn on_empty_sqlite() -> World {
         World::new(Kept::Sqlite)
     }
 
