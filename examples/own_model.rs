@@ -1,21 +1,30 @@
-//! A service with a model of one's own, a source of context for it, and an agent that takes some messages itself; and a program that
-//! talks to them and follows events without a token or a socket.
+//! A service with a model of one's own, an encoder and a source of context for it, and an agent that takes some messages itself; and a
+//! program that talks to them and follows events without a token or a socket.
 //! `cargo run --example own_model`
 
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use reveille::agent::gate::GateMessage;
-use reveille::agent::{ContextSource, PendingAgents};
+use reveille::agent::{ContextSource, PendingAgents, PendingVerdict};
 use reveille::app::App;
 use reveille::domain::run::TranscriptMessage;
 use reveille::domain::run::outcome::RunError;
-use reveille::ports::llm::{LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OnDelta, StopReason};
+use reveille::ports::llm::{LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OnDelta, StopReason, TokenEncoder};
 use serde_json::json;
 use tokio::time::timeout;
 
 /// Says the last message of the person backwards, if the house wants it so.
 struct Mirror;
+
+/// Counts its tokens: each character is one.
+struct Characters;
+
+impl TokenEncoder for Characters {
+    fn count(&self, text: &str) -> usize {
+        text.chars().count()
+    }
+}
 
 /// The rules of the house, for every agent.
 struct HouseRules;
@@ -30,7 +39,7 @@ impl ContextSource for HouseRules {
     }
 }
 
-/// Waits for the bell, and asks no model.
+/// Waits for the bell, which it answers without a model, and lets no knock through.
 struct Porter;
 
 impl PendingAgents for Porter {
@@ -38,9 +47,13 @@ impl PendingAgents for Porter {
         "porter"
     }
 
-    fn take<'a>(&'a self, message: GateMessage<'a>) -> BoxFuture<'a, Result<Option<String>, RunError>> {
-        let rings = message.text == "ring";
-        Box::pin(async move { Ok(rings.then(|| "Somebody is at the door.".to_owned())) })
+    fn take<'a>(&'a self, message: GateMessage<'a>) -> BoxFuture<'a, Result<PendingVerdict, RunError>> {
+        let verdict = match message.text {
+            "ring" => PendingVerdict::Answer("Somebody is at the door.".to_owned()),
+            "knock" => PendingVerdict::Refuse("use_the_bell".to_owned()),
+            _ => PendingVerdict::Continue,
+        };
+        Box::pin(async move { Ok(verdict) })
     }
 }
 
@@ -68,7 +81,7 @@ impl Model for Mirror {
 
 #[tokio::main]
 pub async fn main() -> anyhow::Result<()> {
-    let app = App::builder().with_temp_dir().model("main", Mirror);
+    let app = App::builder().with_temp_dir().model("main", Mirror).encoder("main", Characters);
     let app = app.context_source(HouseRules).pending_agents(Porter).start().await?;
     let handle = app.handle();
     let answer = handle.say("ann", None, "live").await?;
@@ -78,6 +91,9 @@ pub async fn main() -> anyhow::Result<()> {
     let answer = handle.say("ann", None, "ring").await?;
     println!("{}", answer["response"].as_str().unwrap_or_default());
     assert_eq!(answer["response"], "Somebody is at the door.");
+    let answer = handle.say("ann", None, "knock").await?;
+    println!("{}", answer["error"]["code"]);
+    assert_eq!((&answer["state"], &answer["error"]["code"]), (&json!("skipped"), &json!("use_the_bell")));
 
     let mut orders = handle.of_tenant("ann")?.subscribe("order.*").await?;
     handle.publish(json!({ "tenant_id": "bob", "source": "shop", "type": "order.paid", "data": { "id": 1 } })).await?;

@@ -40,6 +40,7 @@ use crate::agent::context::active_skills::SkillScope;
 use crate::agent::context::settings::ContextSettings;
 use crate::agent::context::summary::{SummaryCache, SummaryWriter};
 use crate::agent::context::view::ModelView;
+use crate::agent::gate::pending_agents::{answer_message, result_message};
 use crate::agent::gate::{Gate, GateRefusal};
 use crate::agent::loops::LoopDetector;
 use crate::agent::prompt::Prompt;
@@ -65,13 +66,13 @@ pub use checkpoint::agent_store::{AgentStore, AppendError, SummaryCost};
 pub use checkpoint::transcript_slice::TranscriptSlice;
 pub use configured::{CallingAgent, Configured};
 pub use consent::of_step::{StepAdmission, StepCall};
-pub use gate::pending_agents::{PendingAgents, PendingChecks};
+pub use gate::pending_agents::{PendingAgents, PendingChecks, PendingVerdict};
 pub use prompt::channel_limits::ChannelLimits;
 pub use prompt::context_source::{ContextSource, ContextSources, SOURCE_CHARS};
 pub use prompt::extraction::{ExtractedFact, ExtractionMaterial, MOST_EXTRACTED, MemorySettings, read_facts};
 pub use request::{AgentOverrides, AgentRequest, Asking, CHAT, FROM_AGENT, STEP, StreamSink, TRIGGER};
 pub use settings::Settings;
-pub use slot::{RunSlot, UncountedSlot, wait_without_slot};
+pub use slot::{RunSlot, SharedSlot, SlotTurn, UncountedSlot, slot_turn, wait_without_slot};
 pub use stop::{LoopStopReason, StopSignal};
 
 /// Models, tools and measures of the agent, shared by all runs. Cheap to clone.
@@ -195,7 +196,9 @@ impl Agent {
         let told = memory_of(incoming, &self.tools, &prepared.window, prepared.checkpoint.entries()).await;
         prepared.system += &told;
         check_schema(incoming, prepared.checkpoint.entries())?;
-        self.check_pending_agents(&mut prepared).await?;
+        if let Some(reason) = self.check_pending_agents(&mut prepared).await? {
+            return Ok(AgentResponse::Refused { reason });
+        }
         Ok(match self.react_loop(prepared).await? {
             LoopEnd::Answered(result) => {
                 incoming.log_account(&result);
@@ -213,6 +216,11 @@ impl Agent {
 
     async fn prepare_context<'a>(&'a self, incoming: &'a AgentRequest) -> Result<PreparedRequest<'a>, RunError> {
         let chain = self.chain(incoming, None)?;
+        let checkpoint = Checkpoint::load(incoming.store.clone(), incoming.clock.clone()).await?;
+        // of a run that has begun the message was let through, and the loop measures the whole
+        if checkpoint.is_empty() {
+            chain.measure_text(&incoming.text, &self.compute).await;
+        }
         let window = ContextWindow::new(&self.settings, &self.context, chain.counter(), chain.context_token_limit());
         let wishes = &incoming.wishes;
         let (mut callable, mut offered) = (Vec::new(), Vec::new());
@@ -240,7 +248,6 @@ impl Agent {
             channel: incoming.channel.as_ref().or(chat.as_ref()),
             is_called: incoming.delegation.is_some(),
         };
-        let checkpoint = Checkpoint::load(incoming.store.clone(), incoming.clock.clone()).await?;
         let system = prompt.text();
         if self.extracts && incoming.is_chat() && offered.contains(&REMEMBER) {
             incoming.store.allow_extraction();
@@ -268,22 +275,23 @@ impl Agent {
         self.gate.admit(incoming.gate_message(), &incoming.clock).await
     }
 
-    /// Where an agent waited for the message, its answer is that of the run, and the loop finds it on the record.
-    async fn check_pending_agents(&self, prepared: &mut PreparedRequest<'_>) -> Result<(), RunError> {
-        let PreparedRequest { incoming, system, history, checkpoint, .. } = prepared;
+    /// Where an agent waited for the message, its answer is that of the run, and the loop finds it on the record; a result of it
+    /// stands before the message. Answers the reason for which the message is refused.
+    async fn check_pending_agents(&self, prepared: &mut PreparedRequest<'_>) -> Result<Option<String>, RunError> {
+        let PreparedRequest { incoming, window, system, history, checkpoint, .. } = prepared;
         if !checkpoint.is_empty() || incoming.delegation.is_some() {
-            return Ok(());
+            return Ok(None);
         }
-        let Some(answer) = self.pending.take(incoming.gate_message(), &incoming.clock).await? else { return Ok(()) };
-        let answer = TranscriptMessage::Assistant {
-            text: Some(answer),
-            tool_calls: Vec::new(),
-            provider_message: None,
-            finish: None,
+        let (result, answer) = match self.pending.take(incoming.gate_message(), &incoming.clock).await? {
+            PendingVerdict::Continue => return Ok(None),
+            PendingVerdict::Refuse(reason) => return Ok(Some(reason)),
+            PendingVerdict::Answer(text) => (None, Some(Added::plain(answer_message(text)))),
+            PendingVerdict::Done(result) => (Some(result_message(&window.cut_result(&result))), None),
         };
-        checkpoint.add(incoming.first_turn, incoming.initial_entries(system, std::mem::take(history)));
-        checkpoint.add(incoming.first_turn + 1, vec![Added::plain(answer)]);
-        checkpoint.flush().await
+        let before = std::mem::take(history).into_iter().chain(result);
+        checkpoint.add(incoming.first_turn, incoming.initial_entries(system, before));
+        checkpoint.add(incoming.first_turn + 1, answer.into_iter().collect());
+        checkpoint.flush().await.map(|()| None)
     }
 
     /// The agent of this name, if it may be called.

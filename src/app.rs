@@ -129,7 +129,7 @@ pub async fn build(
     waiting: impl Fn(&str),
 ) -> anyhow::Result<Built> {
     let data_dir = Path::new(&config.server.data_dir);
-    let added = AppAdditions { tools: &extras.tools, models: &extras.models };
+    let added = AppAdditions { tools: &extras.tools, models: &extras.models, encoders: &extras.encoders };
     let Validated { egress, models, policy, declared } = validate(config, data_dir, &clock, added)?;
     private_dir(data_dir).with_context(|| format!("the data directory {} can't be made", data_dir.display()))?;
     let (vault, key_file) = Vault::open(&config.vault, keys_without_setting(config, data_dir))?;

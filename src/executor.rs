@@ -12,6 +12,7 @@ pub mod open_calls;
 pub mod orchestrator;
 pub mod pipeline;
 pub mod post_process;
+pub mod quota_check;
 pub mod rate_check;
 pub mod run_spending;
 pub mod schema;

@@ -363,6 +363,7 @@ fn operations() -> OpenApiRouter<HttpState> {
         .routes(routes!(api::halts::enable_tenant))
         .routes(routes!(api::quotas::budgets::get_budgets))
         .routes(routes!(api::quotas::budgets::put_budgets, api::quotas::budgets::reset_budgets))
+        .routes(routes!(api::quotas::budgets::put_task_budget, api::quotas::budgets::reset_task_budget))
         .routes(routes!(api::quotas::get_quotas, api::quotas::put_quotas, api::quotas::reset_quotas))
         .routes(routes!(api::registry::list_tools))
         .routes(routes!(api::registry::list_agents))

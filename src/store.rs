@@ -93,6 +93,7 @@ pub use runs::requests::{Cancelled, RunRequest};
 pub use runs::rescue::Stranded;
 pub use runs::run_location::{Holder, Parked, QueuedPlace, Whereabouts};
 pub use runs::shares::{Occupant, Shares, TenantShares, tenant_hash, tenant_share};
+pub use runs::slots::log_end_outside_execution;
 pub use runs::starting::{StartedRun, Starts, Taking};
 pub use tasks::TaskFilter;
 pub use tasks::conditions::{DuePoll, PollClaim, RecordedPoll};

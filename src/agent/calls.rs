@@ -27,15 +27,15 @@ use crate::agent::calls::delegation::DelegationOutcome;
 use crate::agent::calls::notice::edited_notice;
 use crate::agent::calls::observation::{check_turn_limit, observation, truncated_call_error, unknown_outcome_error};
 use crate::agent::calls::pending_call::PendingCall;
-use crate::agent::calls::policy::permit;
+use crate::agent::calls::policy::{is_removed, permit};
 use crate::agent::calls::result_cache::ResultCache;
 use crate::agent::calls::shown::{FetchedOutput, ResultView, ShownOutput};
 use crate::agent::consent::input::InputVerdict;
 use crate::agent::consent::{Consent, ConsentVerdict, EarlierQuestions, REFUSED};
 use crate::agent::context::ContextWindow;
 use crate::agent::stop::StopSignal;
-use crate::agent::stream::StreamEmitter;
-use crate::agent::{Agent, AgentRequest};
+use crate::agent::stream::{CallWarnings, StreamEmitter};
+use crate::agent::{Agent, AgentRequest, SharedSlot};
 use crate::base::clock::Clock;
 use crate::base::compute::Compute;
 use crate::base::id::{Tenant, new_id};
@@ -162,7 +162,11 @@ impl ToolRunner<'_> {
         let mut order: Vec<(usize, &ToolCall, Uuid)> =
             calls.iter().enumerate().map(|(index, call)| (index, call, id())).collect();
         order.sort_by_key(|(index, call, _)| (asked.of(&call.id).and_then(|approval| approval.decided_at), *index));
-        let each = |(index, call, question)| self.one(turn, (index, question), call, asked).boxed();
+        let shared = SharedSlot::of(turn.slot);
+        let each = |(index, call, question)| {
+            let slot = shared.share();
+            async move { self.one(CallTurn { slot: &slot, ..turn }, (index, question), call, asked).await }.boxed()
+        };
         order.into_iter().map(each).collect::<FuturesUnordered<_>>()
     }
 
@@ -201,9 +205,9 @@ impl ToolRunner<'_> {
         asked: &EarlierQuestions,
     ) -> Result<CallResult, RunError> {
         self.teller.tool_call(turn.number, call);
-        let begun = self.clock.elapsed();
+        let (begun, warnings) = (self.clock.elapsed(), CallWarnings::of(self.teller, &call.name));
         let attempt = match check_turn_limit(index) {
-            Ok(()) => self.attempt(turn, question, call, asked).await?,
+            Ok(()) => self.attempt(turn, (question, &warnings), call, asked).await?,
             Err(refused) => Attempt::failed(refused),
         };
         let answered = match attempt {
@@ -255,6 +259,7 @@ impl ToolRunner<'_> {
         let attribution = ToolAttribution { turn: turn.number, ..self.attribution.clone() };
         let ended = (!is_error, length.unwrap_or_else(|| text.chars().count()));
         let record = ToolRecord::new((&call.name, tool.is_some()), &call.arguments, duration_ms, ended, attribution);
+        let record = warnings.recorded(record);
         let record = match agent_usage {
             Some(usage) => record.of_agent(usage.into()),
             None => record,
@@ -276,7 +281,7 @@ impl ToolRunner<'_> {
     async fn attempt(
         &self,
         call_turn: CallTurn<'_>,
-        question: Uuid,
+        (question, warnings): (Uuid, &CallWarnings<'_>),
         call: &ToolCall,
         asked: &EarlierQuestions,
     ) -> Result<Attempt, RunError> {
@@ -286,6 +291,7 @@ impl ToolRunner<'_> {
         }
         let may = self.callable.contains(&call.name.as_str());
         let approval = asked.of(&call.id);
+        warnings.keep_hold(approval);
         let Some(tool) = self.tools.find(&call.name).filter(|tool| may || is_removed(tool)) else {
             return Ok(Attempt::failed(unknown_tool(&call.name, self.offered.iter().copied())));
         };
@@ -335,7 +341,7 @@ impl ToolRunner<'_> {
             return Ok(Attempt::done(Err(unknown_outcome_error()), approval, reasons));
         }
         if tool.definition().status == ToolStatus::Deprecated {
-            self.teller.tool_warning(&call.name, "the tool is deprecated");
+            warnings.warn("the tool is deprecated");
         }
         let (call, edited) = match edited {
             Some(arguments) => {
@@ -346,7 +352,7 @@ impl ToolRunner<'_> {
         };
         let notice = answered + &edited;
         let Some(agent) = self.agent.called(&call.name) else {
-            let result = self.known_or_called(turn, &call, tool).await;
+            let result = self.known_or_called(turn, &call, tool, warnings).await;
             return Ok(Attempt::Done(Answered { result, approval, reasons, notice, agent_usage: None }));
         };
         Ok(match self.delegate(call_turn, &call, agent).await {
@@ -389,8 +395,4 @@ impl ToolRunner<'_> {
             known: self.known.clone(),
         }
     }
-}
-
-fn is_removed(tool: &Registered) -> bool {
-    tool.definition().status == ToolStatus::Removed
 }

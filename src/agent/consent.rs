@@ -267,6 +267,7 @@ impl Consent<'_> {
             description: definition.description.clone(),
             arguments: arguments.clone(),
             parameters: definition.parameters.clone(),
+            lacks: Vec::new(),
             category: definition.category,
             consequence: definition.consequence,
             reasons: ruling.reasons,

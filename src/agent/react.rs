@@ -257,7 +257,8 @@ impl ReactLoop<'_> {
 
     /// Asks the chain, with a shorter conversation each time that it was too long.
     async fn complete(&mut self, turn: i64, forced: bool) -> Result<Completed, RunError> {
-        self.prepare_view();
+        let stop = self.stop;
+        stop.run_until_stopped(self.prepare_view()).await?;
         let (mut step, mut recoveries, mut is_reserved) = (Some(0), 0, false);
         loop {
             let aside = self.aside(forced);
@@ -310,9 +311,9 @@ impl ReactLoop<'_> {
     }
 
     /// Prepares the conversation that the model is shown: with a summary that is done by now, and no more than fits.
-    fn prepare_view(&mut self) {
+    async fn prepare_view(&mut self) {
         self.take_summary();
-        self.view.fit(&mut self.checkpoint, self.chain.counter(), &self.offered);
+        self.view.fit(&mut self.checkpoint, &self.chain, &self.offered, self.caller.compute).await;
     }
 
     /// Shows a summary that is done by now, and counts what one has cost.
@@ -360,15 +361,16 @@ impl ReactLoop<'_> {
     }
 
     fn result(&self, response: String, finish: RunFinish, took: Duration) -> ReactLoopResult {
-        let usage = self.usage();
+        let (usage, tool_calls) = (self.usage(), self.checkpoint.records());
+        let findings = self.checkpoint.entries().iter().flat_map(|entry| ToolWarning::of(&entry.message));
         ReactLoopResult {
             response,
             finish: Some(finish),
             turns: usage.turns,
             duration_ms: took.as_millis() as i64,
             token_usage: usage.into(),
-            tool_calls: self.checkpoint.records(),
-            tool_warnings: self.checkpoint.entries().iter().flat_map(|entry| ToolWarning::of(&entry.message)).collect(),
+            tool_warnings: ToolWarning::of_calls(&tool_calls).chain(findings).collect(),
+            tool_calls,
             usage,
         }
     }

@@ -112,10 +112,14 @@ impl AgentRequest {
         }
     }
 
-    /// The first entries of a transcript.
-    pub(in crate::agent) fn initial_entries(&self, system: &str, history: Vec<TranscriptMessage>) -> Vec<Added> {
+    /// The first entries of a transcript: instructions, what was said before, and the message.
+    pub(in crate::agent) fn initial_entries(
+        &self,
+        system: &str,
+        before: impl IntoIterator<Item = TranscriptMessage>,
+    ) -> Vec<Added> {
         let user = TranscriptMessage::User { text: self.text.clone(), metadata: self.metadata.clone() };
-        let messages = std::iter::once(TranscriptMessage::system(system)).chain(history).chain([user]);
+        let messages = std::iter::once(TranscriptMessage::system(system)).chain(before).chain([user]);
         messages.map(Added::plain).collect()
     }
 

@@ -58,10 +58,9 @@ impl CallRound<'_, '_> {
         let caller = self.caller;
         // of a turn that was just made nothing can have been asked
         let asked = if resumed { caller.consent.asked(turn).await? } else { EarlierQuestions::default() };
-        let is_single = calls.len() == 1;
         let has_one_skill = calls.iter().filter(|call| changes_stack(call)).count() <= 1;
-        let (is_context_full, skills) = (self.is_context_full, self.skills);
-        let call_turn = CallTurn { number: turn, resumed, is_context_full, is_single, has_one_skill, skills };
+        let (is_context_full, skills, slot) = (self.is_context_full, self.skills, &caller.incoming.slot);
+        let call_turn = CallTurn { number: turn, resumed, is_context_full, slot, has_one_skill, skills };
         let mut running = caller.start(call_turn, calls, &asked);
         let mut carried = CarriedCalls::default();
         let (mut waiting, mut done) = (Vec::new(), Vec::new());
@@ -127,8 +126,10 @@ impl CallRound<'_, '_> {
         let Some(notice) = self.loops.observe(turn, &finished) else { return };
         self.loops.note_told();
         if let TranscriptMessage::Tool { name, notice: place, .. } = &mut result.message {
-            self.teller.tool_warning(name, "the model repeats itself, and was told so");
+            let warning = "the model repeats itself, and was told so";
+            self.teller.tool_warning(name, warning);
             place.get_or_insert_default().insert_str(0, &notice);
+            result.tool_record.iter_mut().for_each(|record| record.warn(warning));
         }
     }
 

@@ -1,17 +1,30 @@
 //! The place in which a run computes. A run that waits for an answer from elsewhere gives it up for that time.
 
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
 use tokio::sync::oneshot;
 
-/// A run's place. A run waits for one answer at a time.
+/// Ready once a run has its place again. Cheap to clone; all clones are ready together.
+pub type SlotTurn = Shared<BoxFuture<'static, ()>>;
+
+/// A run's place. A run waits for one answer at a time, or several calls [share](SharedSlot) its place.
 pub trait RunSlot: Send + Sync {
     /// The run begins to wait. It gives its place up, if one more run may wait without a place.
     fn leave(&self);
 
-    /// The wait is over. `None`: the run has a place; else it has one once the receiver hears of it.
-    fn arrive(&self) -> Option<oneshot::Receiver<()>>;
+    /// The wait is over. `None`: the run has a place; else it has one once its turn is ready.
+    fn arrive(&self) -> Option<SlotTurn>;
 
     /// The run goes on now, place or not: it was asked to end, and has little to do.
     fn force(&self);
+}
+
+/// The turn that is told in this way.
+pub fn slot_turn(told: oneshot::Receiver<()>) -> SlotTurn {
+    // a pool that is gone gives no turns, and needs none
+    told.map(drop).boxed().shared()
 }
 
 /// The place of a run that nobody counts.
@@ -20,11 +33,88 @@ pub struct UncountedSlot;
 impl RunSlot for UncountedSlot {
     fn leave(&self) {}
 
-    fn arrive(&self) -> Option<oneshot::Receiver<()>> {
+    fn arrive(&self) -> Option<SlotTurn> {
         None
     }
 
     fn force(&self) {}
+}
+
+/// A run's place while several calls are made at once. It is given up while each of them that has not ended waits, and
+/// is there again before the first of them goes on.
+pub struct SharedSlot {
+    slot: Arc<dyn RunSlot>,
+    state: Mutex<ShareState>,
+}
+
+#[derive(Default)]
+struct ShareState {
+    /// Calls that compute.
+    computing: usize,
+    /// Calls that wait for an answer.
+    waiting: usize,
+    has_left: bool,
+    /// When the place is there again that was left last; `None`: it was there at once.
+    turn: Option<SlotTurn>,
+}
+
+/// The part of one call, until it is dropped.
+struct SlotShare(Arc<SharedSlot>);
+
+impl SharedSlot {
+    /// This place, of which no call has a part yet.
+    pub fn of(slot: &Arc<dyn RunSlot>) -> Arc<SharedSlot> {
+        Arc::new(SharedSlot { slot: Arc::clone(slot), state: Mutex::default() })
+    }
+
+    /// The part of one call more, which computes. The call has ended when it is dropped.
+    pub fn share(self: &Arc<SharedSlot>) -> Arc<dyn RunSlot> {
+        self.lock().computing += 1;
+        Arc::new(SlotShare(Arc::clone(self)))
+    }
+
+    /// Gives the place up where nobody computes and somebody waits.
+    fn leave_unused(&self, state: &mut ShareState) {
+        if state.computing == 0 && state.waiting > 0 && !state.has_left {
+            (state.has_left, state.turn) = (true, None);
+            self.slot.leave();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ShareState> {
+        self.state.lock().expect("shared slot lock")
+    }
+}
+
+impl RunSlot for SlotShare {
+    fn leave(&self) {
+        let mut state = self.0.lock();
+        state.computing -= 1;
+        state.waiting += 1;
+        self.0.leave_unused(&mut state);
+    }
+
+    fn arrive(&self) -> Option<SlotTurn> {
+        let mut state = self.0.lock();
+        state.waiting -= 1;
+        state.computing += 1;
+        if std::mem::take(&mut state.has_left) {
+            state.turn = self.0.slot.arrive();
+        }
+        state.turn.clone()
+    }
+
+    fn force(&self) {
+        self.0.slot.force();
+    }
+}
+
+impl Drop for SlotShare {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.computing -= 1;
+        self.0.leave_unused(&mut state);
+    }
 }
 
 /// Waits for an answer without a place, and returns it once the run has one again. Safe to drop at any time.
@@ -33,8 +123,7 @@ pub async fn wait_without_slot<T>(slot: &dyn RunSlot, answer: impl Future<Output
     let answer = answer.await;
     wait.arrived = true;
     if let Some(turn) = slot.arrive() {
-        // a pool that is gone gives no turns, and needs none
-        let _ = turn.await;
+        turn.await;
     }
     wait.over = true;
     answer
@@ -63,5 +152,125 @@ impl Drop for SlotWait<'_> {
             drop(self.slot.arrive());
         }
         self.slot.force();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// A place whose turns come when they are given.
+    #[derive(Default)]
+    struct WatchedSlot {
+        is_left: AtomicBool,
+        left: AtomicUsize,
+        turn: Mutex<Option<oneshot::Sender<()>>>,
+    }
+
+    impl WatchedSlot {
+        /// Gives the run its place again.
+        fn give(&self) {
+            self.is_left.store(false, Ordering::Relaxed);
+            let turn = self.turn.lock().unwrap().take();
+            if let Some(turn) = turn {
+                // nobody may wait for it any more
+                let _ = turn.send(());
+            }
+        }
+
+        fn is_left(&self) -> bool {
+            self.is_left.load(Ordering::Relaxed)
+        }
+    }
+
+    impl RunSlot for WatchedSlot {
+        fn leave(&self) {
+            assert!(!self.is_left.swap(true, Ordering::Relaxed), "it is left once");
+            self.left.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn arrive(&self) -> Option<SlotTurn> {
+            let (turn, told) = oneshot::channel();
+            *self.turn.lock().unwrap() = Some(turn);
+            Some(slot_turn(told))
+        }
+
+        fn force(&self) {
+            self.give();
+        }
+    }
+
+    fn place() -> (Arc<WatchedSlot>, Arc<SharedSlot>) {
+        let watched = Arc::new(WatchedSlot::default());
+        let slot: Arc<dyn RunSlot> = watched.clone();
+        (watched, SharedSlot::of(&slot))
+    }
+
+    fn is_ready(turn: &Option<SlotTurn>) -> bool {
+        turn.clone().is_none_or(|turn| turn.now_or_never().is_some())
+    }
+
+    #[test]
+    fn place_of_calls_is_left_once_all_of_them_wait_and_is_there_before_the_first_goes_on() {
+        let (watched, shared) = place();
+        let (first, second) = (shared.share(), shared.share());
+        first.leave();
+        assert!(!watched.is_left(), "the second computes");
+        assert!(is_ready(&first.arrive()), "it has its place");
+        first.leave();
+        second.leave();
+        assert!(watched.is_left());
+        let turn = first.arrive();
+        assert!(!is_ready(&turn));
+        let other = second.arrive();
+        assert!(!is_ready(&other), "both go on in one place");
+        watched.give();
+        assert!(is_ready(&turn) && is_ready(&other));
+        second.leave();
+        assert!(!watched.is_left(), "the first computes");
+        drop(first);
+        assert!(watched.is_left(), "the first has ended");
+        drop(second.arrive());
+        watched.give();
+        drop(second);
+        assert!(!watched.is_left(), "nobody waits");
+        assert_eq!(watched.left.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn wait_that_is_broken_off_takes_the_place_for_the_others_too() {
+        let (watched, shared) = place();
+        let (first, second) = (shared.share(), shared.share());
+        let mut cut_off = Box::pin(wait_without_slot(&*first, std::future::pending::<()>()));
+        assert!((&mut cut_off).now_or_never().is_none());
+        let (sender, answer) = oneshot::channel::<()>();
+        let mut waits = Box::pin(wait_without_slot(&*second, answer));
+        assert!((&mut waits).now_or_never().is_none());
+        assert!(watched.is_left());
+        sender.send(()).unwrap();
+        assert!((&mut waits).now_or_never().is_none(), "its answer is here, and no place");
+        drop(cut_off);
+        assert!(!watched.is_left());
+        assert!((&mut waits).now_or_never().is_some(), "it goes on in the place of the run");
+    }
+
+    #[test]
+    fn calls_that_are_dropped_together_leave_the_run_its_place() {
+        let (watched, shared) = place();
+        let shares: Vec<Arc<dyn RunSlot>> = (0..3).map(|_| shared.share()).collect();
+        let wait = |slot: Arc<dyn RunSlot>| {
+            async move {
+                let answer = std::future::pending::<()>();
+                wait_without_slot(&*slot, answer).await
+            }
+            .boxed()
+        };
+        let mut calls: Vec<BoxFuture<'_, ()>> = shares.into_iter().map(wait).collect();
+        assert!(calls.iter_mut().all(|call| call.now_or_never().is_none()));
+        assert!(watched.is_left());
+        drop(calls);
+        assert!(!watched.is_left());
     }
 }

@@ -2,8 +2,11 @@
 //!
 //! `session`, `state_change`, `error` and `execution_end` are not told here: they belong to whoever commits them.
 
+use std::sync::Mutex;
+
 use crate::agent::StreamSink;
 use crate::domain::approval::Approval;
+use crate::domain::run::ToolRecord;
 use crate::domain::run::stream::StreamEvent;
 use crate::domain::run::transcript::{ModelCall, ToolCall, TranscriptMessage};
 
@@ -48,5 +51,42 @@ impl StreamEmitter {
     /// A call has its result, or an answer its verdict; of other messages nothing is told.
     pub fn stored_message(&self, turn: i64, message: &TranscriptMessage) {
         StreamEvent::of_message(turn, message, None).into_iter().for_each(&*self.0);
+    }
+}
+
+/// Warnings of one call, while it is made. The watchers of the run are told each at once, and the record of the call keeps them.
+pub struct CallWarnings<'a> {
+    teller: &'a StreamEmitter,
+    tool: &'a str,
+    kept: Mutex<Vec<String>>,
+}
+
+impl<'a> CallWarnings<'a> {
+    pub fn of(teller: &'a StreamEmitter, tool: &'a str) -> CallWarnings<'a> {
+        CallWarnings { teller, tool, kept: Mutex::default() }
+    }
+
+    pub fn warn(&self, message: impl Into<String>) {
+        let message = message.into();
+        self.teller.tool_warning(self.tool, message.as_str());
+        self.keep(message);
+    }
+
+    /// Keeps that the call was held for a while, where it was: watchers were told when that was recorded.
+    pub fn keep_hold(&self, approval: Option<&Approval>) {
+        if let Some(StreamEvent::ToolWarning { message, .. }) = approval.map(StreamEvent::of_approval) {
+            self.keep(message);
+        }
+    }
+
+    /// The record of the call, with its warnings.
+    pub fn recorded(self, mut record: ToolRecord) -> ToolRecord {
+        let kept = self.kept.into_inner().expect("warnings lock");
+        kept.iter().for_each(|message| record.warn(message));
+        record
+    }
+
+    fn keep(&self, message: String) {
+        self.kept.lock().expect("warnings lock").push(message);
     }
 }

@@ -21,7 +21,7 @@ use crate::domain::task::{Draft, Task};
 use crate::executor::Executor;
 use crate::executor::post_process::PostProcess;
 use crate::ports::channel::Channel;
-use crate::ports::llm::{Model, OwnModel};
+use crate::ports::llm::{Model, OwnEncoder, OwnModel, TokenEncoder};
 use crate::ports::tool::Tool;
 
 /// Between two looks at a run.
@@ -70,6 +70,13 @@ impl AppBuilder {
         self
     }
 
+    /// Adds an encoder, which counts tokens exactly for the models of this name at their provider, or with a `*` behind it for those
+    /// whose names begin so. It is used where conversations are fitted into the window of a model, and where budgets are reserved.
+    pub fn encoder(mut self, models: &str, encoder: impl TokenEncoder + 'static) -> AppBuilder {
+        self.extras.encoders.push(OwnEncoder { models: models.to_owned(), encoder: Arc::new(encoder) });
+        self
+    }
+
     /// Adds a channel; the `output` of a task names it.
     pub fn channel(mut self, channel: impl Channel + 'static) -> AppBuilder {
         self.extras.channels.push(Arc::new(channel));
@@ -88,7 +95,7 @@ impl AppBuilder {
         self
     }
 
-    /// Adds agents to `check_pending_agents`: one that waits for a message gets it, and no model is asked.
+    /// Adds agents to `check_pending_agents`: one that waits for a message answers it, hands its result to the model, or refuses it.
     pub fn pending_agents(mut self, agents: impl PendingAgents + 'static) -> AppBuilder {
         self.extras.pending_agents.push(Arc::new(agents));
         self

@@ -11,9 +11,10 @@ use crate::config::Config;
 use crate::executor::Executor;
 use crate::executor::halt_check::HaltCheck;
 use crate::executor::post_process::PostProcess;
+use crate::executor::quota_check::QuotaCheck;
 use crate::executor::rate_check::RateCheck;
 use crate::ports::channel::Channel;
-use crate::ports::llm::OwnModel;
+use crate::ports::llm::{OwnEncoder, OwnModel};
 use crate::ports::tool::Tool;
 use crate::store::Store;
 
@@ -34,6 +35,8 @@ pub struct Extras {
     pub verifiers: Vec<Arc<dyn Verifier>>,
     /// Models besides those of `[llm.models]`.
     pub models: Vec<OwnModel>,
+    /// Encoders that count tokens for models.
+    pub encoders: Vec<OwnEncoder>,
     /// Channels besides the built-in ones.
     pub channels: Vec<Arc<dyn Channel>>,
     /// Steps behind an answer, in this order.
@@ -42,7 +45,8 @@ pub struct Extras {
     pub metrics: Metrics,
 }
 
-/// The gate: halts, rates, the operator's words and patterns, and what an embedder adds.
+/// The gate: halts, rates, the operator's words and patterns, quotas, and what an embedder adds. A message that is refused
+/// for its words uses up no fire.
 pub(super) fn gate(config: &Config, store: &Store, added: Vec<Arc<dyn GateCheck>>) -> Result<Gate, ValidationErrors> {
     let mut checks: Vec<Arc<dyn GateCheck>> = vec![Arc::new(HaltCheck(store.clone()))];
     if config.gate_rates.is_limited() {
@@ -51,6 +55,7 @@ pub(super) fn gate(config: &Config, store: &Store, added: Vec<Arc<dyn GateCheck>
     if let Some(safety) = config.gate.check(store.computing())? {
         checks.push(Arc::new(safety));
     }
+    checks.push(Arc::new(QuotaCheck::new(store.clone())));
     checks.extend(added);
     Ok(Gate::new(checks))
 }

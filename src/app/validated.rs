@@ -16,7 +16,7 @@ use crate::engine::maintenance::housekeeping;
 use crate::ports::bus;
 use crate::ports::channel::ChannelRegistry;
 use crate::ports::egress::Egress;
-use crate::ports::llm::{Models, OwnModel};
+use crate::ports::llm::{Models, OwnEncoder, OwnModel};
 use crate::ports::poll::Sources;
 use crate::ports::skill::{Skill, SkillLibrary};
 use crate::ports::tool::builtin::skills::SKILL_TOOLS;
@@ -44,6 +44,8 @@ pub struct AppAdditions<'a> {
     pub tools: &'a [Arc<dyn Tool>],
     /// Models besides those of `[llm.models]`.
     pub models: &'a [OwnModel],
+    /// Encoders of models.
+    pub encoders: &'a [OwnEncoder],
 }
 
 /// The names that a configuration makes known.
@@ -89,7 +91,8 @@ pub fn validate(
     let mut faults = ValidationErrors::new();
     let mut part = |place: &'static str, found: ValidationErrors| faults.0.extend(faults_below(place)(found).0);
     let egress = Egress::new(&config.egress).map_err(|found| part("/egress", found)).ok();
-    let models = Models::build_with(&config.llm, added.models, &config.encoders, config.react.retry(), clock)
+    let encoders = (&config.encoders, added.encoders);
+    let models = Models::build_with(&config.llm, added.models, encoders, config.react.retry(), clock)
         .map_err(|found| part("/llm", found))
         .ok();
     let policy = Policy::new(&config.approvals).map_err(|found| part("/approvals", found)).ok();
@@ -101,6 +104,7 @@ pub fn validate(
     }
     let mut unfound = ValidationErrors::new();
     config.skills.check(&mut unfound);
+    OwnEncoder::check(added.encoders, &mut unfound);
     part("", unfound);
     let mut declared = None;
     if let Some(egress) = &egress {

@@ -126,7 +126,7 @@ pub const CREDENTIAL: FieldFlags = &[
 pub const CREDENTIAL_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("service", "--service"), ("limit", "--limit")];
 pub const TOKEN: FieldFlags =
     &[("tenant_id", "--tenant"), ("name", "--name"), ("scopes", "--scope"), ("expires_at", "--expires-at")];
-pub const BUDGET: FieldFlags = &[("tenant_id", "TENANT")];
+pub const BUDGET: FieldFlags = &[("tenant_id", "TENANT"), ("task_id", "--task")];
 pub const QUOTA: FieldFlags = &[("tenant_id", "TENANT")];
 pub const USAGE: FieldFlags = &[("tenant_id", "--tenant"), ("task_id", "--task"), ("*", "--*")];
 

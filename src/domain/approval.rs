@@ -29,7 +29,7 @@ pub use arguments::{ArgumentPart, Misfit};
 pub use matrix::{ApprovalLevel, Category, Consequence};
 pub use policy::{Policy, PolicyAct, PolicyRules, Ruling};
 pub use proposal::{Proposal, ProposalIdentity, digest};
-pub use question::{InputForm, OpenQuestion, QuestionKind};
+pub use question::{FieldFault, InputForm, OpenQuestion, QuestionKind};
 pub use reason_code::{ReasonCode, RuleBy};
 pub use settings::Settings;
 pub use stored_override::ApprovalOverride;

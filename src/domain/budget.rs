@@ -1,8 +1,8 @@
 //! Budgets: how much a run, a task and a tenant may spend on models. Numbers and rules, no more: the store keeps the ledgers of
 //! the days, and the executor reserves against them before each call of a model.
 //!
-//! [`Budgets`] are the limits that hold for a run: those of `[budgets]`, with what an admin says for the tenant in their place,
-//! and what the task says below them. A limit that is absent is none. A day is a day in UTC.
+//! [`Budgets`] are the limits that hold for a run: those of `[budgets]`, with what an admin says for the tenant and for the task in
+//! their place, and what the task says below them. A limit that is absent is none. A day is a day in UTC.
 
 pub mod notice;
 mod refusal;
@@ -91,7 +91,7 @@ pub struct Settings {
     pub tenant: DayBudget,
 }
 
-/// A task's own budget, `action.config.budget`.
+/// A budget of one task: its own, `action.config.budget`, or what an admin says for it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TaskBudget {
@@ -180,6 +180,13 @@ impl Budgets {
             task: self.task.with(said.task),
             tenant: self.tenant.with(said.tenant),
         }
+    }
+
+    /// These, with what an admin says for one task in their place.
+    pub fn with_task(self, said: &TaskBudget) -> Budgets {
+        let TaskBudget { turns, wall_time, tokens, cost_usd, tokens_per_day, cost_usd_per_day } = *said;
+        let task = DayBudget { tokens_per_day, cost_usd_per_day };
+        self.with(&Budgets { run: RunBudget { turns, wall_time, tokens, cost_usd }, task, ..Budgets::default() })
     }
 
     /// These, as far as the task does not say less. A task is its tenant's, so it may not say more.
@@ -308,17 +315,22 @@ impl TaskBudget {
             return None;
         }
         let budget: TaskBudget = faults.read(value, &place)?;
+        budget.check(&place, faults);
+        Some(budget)
+    }
+
+    /// Adds the numbers that make no sense, with pointers below `place`.
+    pub fn check(&self, place: &str, faults: &mut ValidationErrors) {
         for (key, number) in [
-            ("turns", budget.turns),
-            ("wall_time", budget.wall_time),
-            ("tokens", budget.tokens),
-            ("tokens_per_day", budget.tokens_per_day),
+            ("turns", self.turns),
+            ("wall_time", self.wall_time),
+            ("tokens", self.tokens),
+            ("tokens_per_day", self.tokens_per_day),
         ] {
             check_number(number, format!("{place}/{key}"), faults);
         }
-        check_dollars(budget.cost_usd, format!("{place}/cost_usd"), faults);
-        check_dollars(budget.cost_usd_per_day, format!("{place}/cost_usd_per_day"), faults);
-        Some(budget)
+        check_dollars(self.cost_usd, format!("{place}/cost_usd"), faults);
+        check_dollars(self.cost_usd_per_day, format!("{place}/cost_usd_per_day"), faults);
     }
 }
 
@@ -408,6 +420,9 @@ mod tests {
         assert_eq!(narrowed.task.limits(), DayLimits { tokens: Some(70), cost_micros: None });
         assert!(narrowed.has_days() && narrowed.has_money() && !own.has_days());
         assert!(Budgets::default().is_empty() && !narrowed.is_empty());
+        let raised = own.with_task(&task);
+        assert_eq!(raised.run, run(Some(20), Some(50), Some(0.5)), "an admin may say more");
+        assert_eq!((raised.task.limits(), raised.tenant), (narrowed.task.limits(), own.tenant));
     }
 
     #[test]

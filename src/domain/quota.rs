@@ -30,7 +30,7 @@ words! {
         EventTasksPerSource = "event_tasks_per_source",
         /// Events that are published within a minute, over HTTP, by hooks and by tools.
         EventsPerMinute = "events_per_minute",
-        /// Fires that are recorded to run within a minute.
+        /// Fires that are recorded to run within a minute, and messages of chats that begin a run.
         FiresPerMinute = "fires_per_minute",
         /// Condition tasks, each of which polls.
         Polls = "polls",
@@ -80,7 +80,7 @@ pub struct Quotas {
     pub event_tasks_per_source: u64,
     /// Published events in a minute.
     pub events_per_minute: u64,
-    /// Automatic fires in a minute.
+    /// Automatic fires and messages of chats in a minute.
     pub fires_per_minute: u64,
     /// Condition tasks.
     pub polls: u64,

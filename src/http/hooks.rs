@@ -15,6 +15,7 @@ use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header::AUTHORIZATION};
 use axum::response::{IntoResponse, Response};
+use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
 use crate::base::id::{Scope, Tenant, new_id};
@@ -26,7 +27,7 @@ use crate::http::api::events::{EventIds, PostedEvents, publish};
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::hooks::settings::{Hook, TOKEN_HEADER};
 use crate::http::hooks::signature::{HookKey, Preset, verify};
-use crate::http::request::{AuthenticatedCaller, Id, JsonBody, Query};
+use crate::http::request::{AuthenticatedCaller, Id, JsonBody, Query, RawBody};
 
 pub use settings::{Settings, check};
 
@@ -101,18 +102,42 @@ pub async fn receive_hook(
         }
         (_, None) => return Err(ApiError::NotFound("hook")),
     };
-    let value = body.parsed()?;
-    let standard = Hook::default();
-    let hook = configured.map_or(&standard, |(hook, _)| hook);
-    if hook.preset == Preset::Slack && value["type"] == "url_verification" {
-        return Ok(Json(json!({ "challenge": value["challenge"] })).into_response());
+    let hook = configured.map(|(hook, _)| hook.clone()).unwrap_or_default();
+    let (body, now) = (body.in_name_of(tenant.as_str()), state.clock.now());
+    let read = move |sent: RawBody| read_hook(&hook, (tenant, source), &headers, sent.parsed()?, now);
+    match body.read_by(read).await? {
+        HookCall::Challenge(text) => Ok(Json(json!({ "challenge": text })).into_response()),
+        HookCall::Event(batch) => {
+            publish(&state, &batch).await?;
+            Ok((StatusCode::ACCEPTED, Json(batch.into_ids())).into_response())
+        }
     }
-    let now = state.clock.now();
+}
+
+/// The meaning of a webhook.
+enum HookCall {
+    /// Slack asks whether the address is right, with a text that is sent back.
+    Challenge(Value),
+    /// One event, counted.
+    Event(PostedEvents),
+}
+
+/// Reads a webhook of a source that is a tenant's.
+fn read_hook(
+    hook: &Hook,
+    (tenant, source): (Tenant, String),
+    headers: &HeaderMap,
+    value: Value,
+    now: DateTime<Utc>,
+) -> Result<HookCall, ApiError> {
+    if hook.preset == Preset::Slack && value["type"] == "url_verification" {
+        return Ok(HookCall::Challenge(value["challenge"].clone()));
+    }
     let event = Event {
         tenant,
-        id: id_of(hook.preset, &headers, &value).unwrap_or_else(|| new_id(now).to_string()),
+        id: id_of(hook.preset, headers, &value).unwrap_or_else(|| new_id(now).to_string()),
         source,
-        kind: kind_of(hook, &headers, &value).unwrap_or_else(|| NAMELESS.into()),
+        kind: kind_of(hook, headers, &value).unwrap_or_else(|| NAMELESS.into()),
         subject: None,
         time: Some(now),
         datacontenttype: Some("application/json".into()),
@@ -125,9 +150,7 @@ pub async fn receive_hook(
     if !event.is_small_enough("", &mut ValidationErrors::new()) {
         return Err(ApiError::TooLarge { limit: EVENT_BYTES });
     }
-    let batch = PostedEvents::of(vec![event]);
-    publish(&state, &batch).await?;
-    Ok((StatusCode::ACCEPTED, Json(batch.into_ids())).into_response())
+    Ok(HookCall::Event(PostedEvents::of(vec![event])))
 }
 
 /// For whom a caller with a token publishes.

@@ -11,7 +11,7 @@ pub mod query;
 pub mod wrong_tokens;
 
 pub use auth::{AuthenticatedCaller, Call};
-pub use body::JsonBody;
+pub use body::{JsonBody, RawBody};
 pub use idempotency::{Early, RequestKey};
 pub use page::{Items, ListPage, NamePage, Onward};
 pub use path::{Id, Pair};

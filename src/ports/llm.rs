@@ -46,6 +46,7 @@ use crate::ports::llm::tokens::encoders::Encoders;
 pub use crate::domain::run::transcript::ModelTokens;
 pub use crate::ports::llm::offered_tools::{OfferedTools, ToolSchema};
 pub use crate::ports::llm::settings::{ModelSettings, Settings};
+pub use crate::ports::llm::tokens::exact::{OwnEncoder, TokenEncoder};
 
 words! {
     /// Whether the model may call tools in this answer; the words are those of both wires.
@@ -253,14 +254,14 @@ impl Models {
         retry: RetryWait,
         clock: &Clock,
     ) -> Result<Models, ValidationErrors> {
-        Models::build_with(settings, &[], encoders, retry, clock)
+        Models::build_with(settings, &[], (encoders, &[]), retry, clock)
     }
 
-    /// Makes the models of the settings, beside those that an embedder has made.
+    /// Makes the models of the settings, beside those that an embedder has made, with its encoders.
     pub fn build_with(
         settings: &Settings,
         added: &[OwnModel],
-        encoders: &Encoders,
+        encoders: (&Encoders, &[OwnEncoder]),
         retry: RetryWait,
         clock: &Clock,
     ) -> Result<Models, ValidationErrors> {
@@ -325,7 +326,7 @@ pub async fn ask_as_configured(
 fn link(
     name: &str,
     settings: &ModelSettings,
-    encoders: &Encoders,
+    (encoders, own): (&Encoders, &[OwnEncoder]),
     connections: &Arc<ModelConnections>,
     clock: &Clock,
 ) -> Result<ChainLink, FieldError> {
@@ -340,7 +341,7 @@ fn link(
         plain: plain.unwrap_or_default(),
         breaker: ModelBreaker::default(),
         counter: encoders.counter(&settings.model),
-        calibration: TokenCalibration::default(),
+        calibration: TokenCalibration::with_exact(OwnEncoder::counts_of(own, &settings.model)),
         calls: settings.max_concurrent_calls.map(FairQueue::new),
         context_token_limit: settings.context_token_limit,
         max_output_tokens: settings.max_output_tokens,

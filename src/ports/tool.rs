@@ -27,7 +27,7 @@ use uuid::Uuid;
 
 use crate::base::clock::Clock;
 use crate::base::id::Tenant;
-use crate::domain::approval::{Category, Consequence, InputForm};
+use crate::domain::approval::{Category, Consequence, FieldFault, InputForm};
 use crate::domain::credential::Reference;
 use crate::domain::memory::PersonWords;
 use crate::ports::vault::credentials::{CredentialError, CredentialFault};
@@ -248,7 +248,7 @@ pub trait Tool: Send + Sync {
     }
 
     /// The invalid fields among those that a person has supplied, each with what is wrong beyond the schema of its form.
-    fn invalid_input(&self, _arguments: &Value) -> Vec<(String, String)> {
+    fn invalid_input(&self, _arguments: &Value) -> Vec<FieldFault> {
         Vec::new()
     }
 

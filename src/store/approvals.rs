@@ -231,11 +231,12 @@ impl Store {
         let done = match began {
             Some(Some(_)) => Begun::Before,
             Some(None) if !ends => {
+                // found by its id: an index of questions that were not replaced has everybody's
                 let begun = tx
                     .query(
                         "update approvals set execution_started_at = $2
                           where id = $1 and execution_started_at is null and status in ('approved', 'edited')
-                            and replaced_by is null and decided_digest = $3
+                            and coalesce(replaced_by is null, false) and decided_digest = $3
                             and (hold_until is null or hold_until <= $2)",
                     )
                     .bind(id)

@@ -7,6 +7,7 @@ use futures::future::join_all;
 use reqwest::{Method, RequestBuilder};
 use reveille::base::clock::pause;
 use reveille::domain::conversation::REMEMBERED;
+use reveille::domain::memory::recall::MOST_OF_PROFILE;
 use reveille::ports::egress::operator_client;
 use serde_json::{Value, json};
 
@@ -617,12 +618,13 @@ async fn fact_is_found_by_its_meaning(model: &TalkingModel, mut service: Service
     service = service.with("REVEILLE_MEMORY__EMBEDDING_MODEL", "main");
     service.start().await;
     let client = ChatClient::of(&service);
-    let note = async |tenant: &str, text: &str| {
-        let (status, noted) =
-            client.ask(Method::POST, "/v1/facts", Some(json!({ "tenant_id": tenant, "text": text }))).await;
+    let note_in = async |tenant: &str, text: &str, collection: Option<&str>| {
+        let fact = json!({ "tenant_id": tenant, "text": text, "collection": collection });
+        let (status, noted) = client.ask(Method::POST, "/v1/facts", Some(fact)).await;
         assert_eq!(status, 201, "{noted:#}");
         id_of(&noted["id"])
     };
+    let note = async |tenant: &str, text: &str| note_in(tenant, text, None).await;
     let embedded = async |count: f64| {
         let begun = Instant::now();
         let api = Api::new(&client.url, TOKEN);
@@ -652,6 +654,17 @@ async fn fact_is_found_by_its_meaning(model: &TalkingModel, mut service: Service
     note("ann", "Repairs every bicycle.").await;
     embedded(5.0).await;
     assert!(told("ann", "What do you know of my car?").await.contains("- Repairs every bicycle."));
+
+    // of the profile those are found, too, that are not told in every run
+    note_in("cleo", "Prefers her bicycle.", Some("preferences")).await;
+    for number in 0..MOST_OF_PROFILE {
+        note_in("cleo", &format!("Likes tea no. {number}."), Some("preferences")).await;
+    }
+    embedded(6.0 + MOST_OF_PROFILE as f64).await;
+    let of_cleo = told("cleo", "What do you know of my car?").await;
+    assert!(of_cleo.contains("- [preferences] Prefers her bicycle."), "{of_cleo}");
+    assert_eq!(of_cleo.matches("Likes tea no. ").count(), MOST_OF_PROFILE, "{of_cleo}");
+    assert!(!told("cleo", "What do you know of my teeth?").await.contains("bicycle"), "it is not of the newest");
 
     model.stop_embedding();
     note("ann", "Sails a boat.").await;

@@ -99,6 +99,12 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
         "Grows: the model of `[memory]` does not answer, or not in time; the log says why. Runs are not touched by it.",
     ),
     (
+        "extractions_dropped",
+        &[],
+        "runs",
+        "Grows: runs of a tenant end faster than `[memory] model` reads them. `reveille_extraction_failures_total` says whether it answers; if it does, name a quicker one, or add an instance.",
+    ),
+    (
         "extractions_skipped",
         &[],
         "runs",

@@ -13,7 +13,7 @@ use crate::agent::calls::pending_call::PendingCall;
 use crate::agent::calls::shown::FetchedOutput;
 use crate::agent::checkpoint::transcript_slice::TranscriptSlice;
 use crate::agent::configured::agent_tool::AgentTool;
-use crate::agent::{AgentOverrides, AgentRequest, AgentResponse, FROM_AGENT, StreamSink, Suspension, UncountedSlot};
+use crate::agent::{AgentOverrides, AgentRequest, AgentResponse, FROM_AGENT, StreamSink, Suspension};
 use crate::base::metrics::trace;
 use crate::domain::run::delegation::{MOST_CALLS, MOST_DEEP};
 use crate::domain::run::outcome::SCHEMA_CHANGED;
@@ -102,11 +102,6 @@ impl ToolRunner<'_> {
         (delegation, store): (Delegation, TranscriptSlice),
     ) -> AgentRequest {
         let caller = self.incoming;
-        let slot = match turn.is_single {
-            true => Arc::clone(&caller.slot),
-            // of several calls at once, none may give up the place of the others
-            false => Arc::new(UncountedSlot),
-        };
         AgentRequest {
             tenant: caller.tenant.clone(),
             run_id: caller.run_id,
@@ -136,7 +131,7 @@ impl ToolRunner<'_> {
             store: Arc::new(store),
             delegation: Some(delegation),
             stop: caller.stop.clone(),
-            slot,
+            slot: Arc::clone(turn.slot),
             sink: sink_of(&caller.sink, &call.name),
             clock: caller.clock.clone(),
             known: caller.known.clone(),

@@ -11,6 +11,7 @@ use tracing::{Instrument, Span};
 use crate::agent::calls::ToolRunner;
 use crate::agent::calls::policy::again;
 use crate::agent::calls::shown::FetchedOutput;
+use crate::agent::stream::CallWarnings;
 use crate::base::metrics::trace;
 use crate::domain::run::ToolCall;
 use crate::ports::tool::output::OutputLevel;
@@ -24,9 +25,10 @@ impl ToolRunner<'_> {
         turn: i64,
         call: &ToolCall,
         tool: &Registered,
+        warnings: &CallWarnings<'_>,
     ) -> Result<FetchedOutput, ToolError> {
         let span = trace::execute_tool(&call.name, &call.id);
-        let fetched = self.fetched(turn, call, tool).instrument(span.clone()).await;
+        let fetched = self.fetched(turn, call, tool, warnings).instrument(span.clone()).await;
         match &fetched {
             Ok(fetched) if trace::has_content() => {
                 self.note_content(&span, call, &fetched.output.whole()).await;
@@ -47,18 +49,30 @@ impl ToolRunner<'_> {
         }
     }
 
-    async fn fetched(&self, turn: i64, call: &ToolCall, tool: &Registered) -> Result<FetchedOutput, ToolError> {
+    async fn fetched(
+        &self,
+        turn: i64,
+        call: &ToolCall,
+        tool: &Registered,
+        warnings: &CallWarnings<'_>,
+    ) -> Result<FetchedOutput, ToolError> {
         let mut call = call.clone();
         let level = tool.output_level().and_then(|_| OutputLevel::take_from(&mut call.arguments));
         let context = self.context(turn, &call, self.time_limit);
-        let called = self.with_retries(turn, &call, tool);
+        let called = self.with_retries(turn, &call, tool, warnings);
         // none is kept in which there is a secret, so it is taken out afterwards
         let fetched = self.results.known_or(tool, &context, &call.arguments, called).await?;
         let output = self.known.clean_output(fetched.output).await;
         Ok(FetchedOutput { output, level, at: fetched.at })
     }
 
-    async fn with_retries(&self, turn: i64, call: &ToolCall, tool: &Registered) -> Result<ToolOutput, ToolError> {
+    async fn with_retries(
+        &self,
+        turn: i64,
+        call: &ToolCall,
+        tool: &Registered,
+        warnings: &CallWarnings<'_>,
+    ) -> Result<ToolOutput, ToolError> {
         let mut limit = tool.definition().timeout.unwrap_or(self.time_limit);
         for tries in 1.. {
             let error = match self.within(limit, self.context(turn, call, limit), tool, &call.arguments).await {
@@ -72,7 +86,7 @@ impl ToolRunner<'_> {
             if self.stop.reason().is_some() {
                 return Err(error);
             }
-            self.teller.tool_warning(&call.name, format!("{error}; trying again"));
+            warnings.warn(format!("{error}; trying again"));
             if self.stop.run_until_stopped(self.clock.sleep(next.wait)).await.is_err() {
                 return Err(error);
             }

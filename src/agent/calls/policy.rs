@@ -3,7 +3,13 @@
 use std::time::Duration;
 
 use crate::ports::tool::policy::ToolRetry;
+use crate::ports::tool::registry::Registered;
 use crate::ports::tool::{Definition, ToolError, ToolFailure, ToolStatus};
+
+/// Whether a tool is gone.
+pub fn is_removed(tool: &Registered) -> bool {
+    tool.definition().status == ToolStatus::Removed
+}
 
 /// Refuses what is gone.
 pub fn permit(tool: &Definition) -> Result<(), ToolError> {

@@ -14,7 +14,7 @@ use crate::agent::{CallingAgent, Configured};
 use crate::base::invalid::did_you_mean;
 use crate::base::json::length::is_longer_than;
 use crate::base::template::untrusted::fenced;
-use crate::domain::approval::{Category, Consequence, InputForm};
+use crate::domain::approval::{Category, Consequence, FieldFault, InputForm};
 use crate::ports::tool::registry::Registered;
 use crate::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolFailure, ToolOutput, ToolRegistry, ToolSource};
 
@@ -194,7 +194,7 @@ impl Tool for AgentTool {
         true
     }
 
-    fn invalid_input(&self, arguments: &Value) -> Vec<(String, String)> {
+    fn invalid_input(&self, arguments: &Value) -> Vec<FieldFault> {
         self.rules.collect(arguments).missing
     }
 
@@ -207,8 +207,8 @@ impl Tool for AgentTool {
         if collected.missing.is_empty() {
             return None;
         }
-        let names: Vec<&str> = collected.missing.iter().map(|(name, _)| name.as_str()).collect();
-        let line = |(name, why): &(String, String)| format!("{name}: {why}");
+        let names: Vec<&str> = collected.missing.iter().map(|one| one.name.as_str()).collect();
+        let line = |one: &FieldFault| format!("{}: {}", one.name, one.fault.message);
         let mut values = collected.values;
         if let Some(instruction) = arguments[TASK_INSTRUCTION].as_str() {
             values.insert(TASK_INSTRUCTION.to_owned(), instruction.into());
@@ -221,6 +221,7 @@ impl Tool for AgentTool {
             description: collected.missing.iter().map(line).collect::<Vec<_>>().join("\n"),
             parameters,
             values: Value::Object(values),
+            lacks: collected.missing,
         })
     }
 }
@@ -283,6 +284,8 @@ mod tests {
             (json!({ "task_instruction": "quiet" }), json!(["party"]))
         );
         assert!(form.description.starts_with("party: "), "{}", form.description);
+        let lacks: Vec<(&str, &str)> = form.lacks.iter().map(|one| (one.name.as_str(), &*one.fault.phrase)).collect();
+        assert_eq!(lacks, [("party", "fault_maximum")]);
         let without = tool.input(&json!({ "task_instruction": null })).unwrap();
         assert_eq!(without.values, json!({}), "what is not said is no value that an answer would have to keep");
         let message = tool.message(&json!({ "party": "4", "task_instruction": "quiet" }));

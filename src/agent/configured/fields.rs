@@ -7,8 +7,10 @@ use crate::agent::configured::agent_field::{AgentField, FieldType, LONGEST_TEXT,
 use crate::base::expr::{Expression, Language, Variables};
 use crate::base::invalid::ValidationErrors;
 use crate::base::json::schema::JsonSchema;
+use crate::domain::approval::arguments::misfits_of;
 use crate::domain::approval::proposal::canonical_hash;
 use crate::domain::approval::reply::typed_value;
+use crate::domain::approval::{FieldFault, Misfit};
 
 /// Fields of an agent, at most.
 const MOST_FIELDS: usize = 50;
@@ -26,7 +28,7 @@ pub struct CollectedFields {
     /// Valid values, and defaults.
     pub values: Map<String, Value>,
     /// Fields that a person has to supply, each with what is wrong.
-    pub missing: Vec<(String, String)>,
+    pub missing: Vec<FieldFault>,
 }
 
 impl FieldRules {
@@ -67,8 +69,8 @@ impl FieldRules {
     fn check_defaults(&self, place: &str, faults: &mut ValidationErrors) {
         for (index, field) in self.fields.iter().enumerate() {
             let Some(default) = &field.default else { continue };
-            if let Err(why) = self.judge(index, default) {
-                faults.add(format!("{place}/{index}/default"), why);
+            if let Err(fault) = self.judge(index, default) {
+                faults.add(format!("{place}/{index}/default"), fault.message);
             }
         }
     }
@@ -109,12 +111,12 @@ impl FieldRules {
             let value = match (given(field, arguments), &field.default) {
                 (Some(value), _) => self.judge(index, &value).map(|()| Some(value)),
                 (None, Some(default)) => Ok(Some(default.clone())),
-                (None, None) if field.required => Err("is missing".to_owned()),
+                (None, None) if field.required => Err(Misfit::with("", "is missing", "fault_required", &[])),
                 (None, None) => Ok(None),
             };
             match value {
                 Ok(value) => collected.values.extend(value.map(|value| (field.name.clone(), value))),
-                Err(why) => collected.missing.push((field.name.clone(), why)),
+                Err(fault) => collected.missing.push(FieldFault::new(&field.name, fault)),
             }
         }
         collected
@@ -126,8 +128,8 @@ impl FieldRules {
     }
 
     /// JSON Schema of what a person has to supply: every field, and those that are missing are required.
-    pub fn asked_schema(&self, missing: &[(String, String)]) -> Value {
-        let is_missing = |field: &AgentField| missing.iter().any(|(name, _)| *name == field.name);
+    pub fn asked_schema(&self, missing: &[FieldFault]) -> Value {
+        let is_missing = |field: &AgentField| missing.iter().any(|one| one.name == field.name);
         schema_of(&self.fields, |field| field.required || is_missing(field))
     }
 
@@ -143,18 +145,20 @@ impl FieldRules {
     }
 
     /// Whether a value of a field is valid; else what is wrong with it.
-    fn judge(&self, index: usize, value: &Value) -> Result<(), String> {
+    fn judge(&self, index: usize, value: &Value) -> Result<(), Misfit> {
         if let Some(schema) = &self.schemas[index]
-            && let Some(fault) = schema.faults(value)?.next()
+            && let Some(error) = schema.faults(value).map_err(|why| Misfit::untranslated("", why))?.next()
         {
-            return Err(fault.masked_with("the value").to_string());
+            let found = misfits_of(&error, "").into_iter().next();
+            return Err(found.unwrap_or_else(|| Misfit::untranslated("", error.masked_with("the value").to_string())));
         }
         let Some(validator) = &self.validators[index] else { return Ok(()) };
-        match validator.is_true(&Variables::new().with(VALUE, value)) {
-            Ok(true) => Ok(()),
-            Ok(false) | Err(_) => {
-                let description = self.fields[index].validator_description.clone();
-                Err(description.unwrap_or_else(|| format!("must satisfy {}", validator.text())))
+        match (validator.is_true(&Variables::new().with(VALUE, value)), &self.fields[index].validator_description) {
+            (Ok(true), _) => Ok(()),
+            (Ok(false) | Err(_), Some(description)) => Err(Misfit::untranslated("", description)),
+            (Ok(false) | Err(_), None) => {
+                let rule = validator.text().to_owned();
+                Err(Misfit::with("", format!("must satisfy {rule}"), "fault_rule", &[("rule", rule)]))
             }
         }
     }
@@ -217,10 +221,12 @@ mod tests {
             Value::Object(collected.values),
             json!({ "party": 4, "outside": true, "room": "hall", "dates": ["Monday", "Tuesday"] })
         );
-        assert_eq!(collected.missing, [("email".to_owned(), "must contain @".to_owned())]);
+        assert_eq!(collected.missing, [FieldFault::new("email", Misfit::untranslated("", "must contain @"))]);
         let collected = rules.collect(&json!({ "party": 13, "email": " ", "room": "attic", "outside": null }));
-        let missing: Vec<&str> = collected.missing.iter().map(|(name, _)| name.as_str()).collect();
+        let missing: Vec<&str> = collected.missing.iter().map(|one| one.name.as_str()).collect();
         assert_eq!(missing, ["party", "email", "room"], "one that is optional and wrong is asked for, too");
+        let phrases: Vec<&str> = collected.missing.iter().map(|one| &*one.fault.phrase).collect();
+        assert_eq!(phrases, ["fault_maximum", "fault_required", "fault_one_of"], "each has its phrase");
         let schema = rules.asked_schema(&collected.missing);
         assert_eq!(schema["required"], json!(["party", "email", "room"]));
         let whole = rules.collect(&json!({ "party": 4, "email": "ann@example.org" }));

@@ -94,6 +94,7 @@ impl Consent<'_> {
             description: form.description,
             arguments: form.values,
             parameters: form.parameters,
+            lacks: form.lacks,
             category: Category::Internal,
             consequence: Consequence::Low,
             reasons: Vec::new(),

@@ -121,7 +121,8 @@ impl Consent<'_> {
         let steps = tool.tool.input_steps(arguments);
         let invalid = self.compute.run_if_costly(self.tenant, steps, move || rules.invalid_input(&given)).await;
         let invalid = invalid.map_err(|panicked| RunError::fail("panicked", panicked.to_string()))?;
-        let faults: Vec<String> = invalid.into_iter().map(|(name, why)| format!("{name}: {why}")).collect();
+        let faults: Vec<String> =
+            invalid.into_iter().map(|one| format!("{}: {}", one.name, one.fault.message)).collect();
         Ok((!faults.is_empty()).then(|| ToolError::arguments(faults.join("; "))))
     }
 }

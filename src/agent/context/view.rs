@@ -7,10 +7,11 @@ use crate::agent::checkpoint::{Added, Checkpoint};
 use crate::agent::context::ContextWindow;
 use crate::agent::context::active_skills::hidden_instructions;
 use crate::agent::context::shown::ShownMessage;
+use crate::base::compute::Compute;
 use crate::domain::run::TranscriptMessage;
 use crate::domain::run::transcript::Compaction;
 use crate::ports::llm::OfferedTools;
-use crate::ports::llm::tokens::TokenCounter;
+use crate::ports::llm::fallback::Chain;
 
 /// The messages that a request brings.
 pub struct ModelView {
@@ -39,13 +40,15 @@ impl ModelView {
     }
 
     /// Before a call: shortens the conversation until it fits, as it is counted by now.
-    pub fn fit(&mut self, checkpoint: &mut Checkpoint, counter: TokenCounter, tools: &OfferedTools) {
-        self.window = self.window.counted_by(counter);
+    pub async fn fit(&mut self, checkpoint: &mut Checkpoint, chain: &Chain, tools: &OfferedTools, compute: &Compute) {
+        chain.measure(&self.messages, tools, compute).await;
+        self.window = self.window.counted_by(chain.counter());
         if !self.window.is_full(&self.messages, tools) {
             return;
         }
         let compactions = self.window.guard(self.shown(checkpoint), tools);
         self.compact(checkpoint, compactions);
+        chain.measure(&self.messages, tools, compute).await;
     }
 
     /// Shortens a conversation that the model found too long, from this step on. Answers the step to go on with; `None`:

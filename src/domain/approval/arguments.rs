@@ -1,7 +1,10 @@
 //! Arguments as a person changes them: put together with the proposed ones, and held against the tool's schema.
 
+use std::borrow::Cow;
+
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::{JsonType, ValidationError};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::base::invalid::{ValidationErrors, escape};
@@ -24,20 +27,21 @@ pub fn changed(proposed: &Value, changes: &Map<String, Value>) -> Value {
 }
 
 /// A fault of an answer, for programs and, by the name of a phrase of the approval page, for people.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Misfit {
     /// JSON pointer to the argument at fault.
     pub pointer: String,
     /// In English.
     pub message: String,
     /// Name of the phrase that tells the fault.
-    pub phrase: &'static str,
+    pub phrase: Cow<'static, str>,
     /// Values for the placeholders of the phrase, by name.
-    pub parts: Vec<(&'static str, ArgumentPart)>,
+    pub parts: Vec<(Cow<'static, str>, ArgumentPart)>,
 }
 
 /// A value for a placeholder of a phrase.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ArgumentPart {
     /// A text, shown as it is.
     Text(String),
@@ -59,8 +63,9 @@ impl Misfit {
         phrase: &'static str,
         parts: &[(&'static str, String)],
     ) -> Misfit {
-        let parts = parts.iter().map(|(name, text)| (*name, ArgumentPart::Text(text.clone()))).collect();
-        Misfit { pointer: pointer.into(), message: message.into(), phrase, parts }
+        let part = |(name, text): &(&'static str, String)| (Cow::Borrowed(*name), ArgumentPart::Text(text.clone()));
+        let parts = parts.iter().map(part).collect();
+        Misfit { pointer: pointer.into(), message: message.into(), phrase: phrase.into(), parts }
     }
 
     /// All of them as faults of a request.
@@ -85,13 +90,14 @@ pub fn misfits(parameters: &Value, arguments: &Value, pointer: &str) -> Vec<Misf
         return vec![Misfit::untranslated(pointer, "can't be checked: the tool's parameters are no JSON Schema")];
     };
     match schema.faults(arguments) {
-        Ok(found) => found.take(FAULTS_TOLD).flat_map(|error| of(&error, pointer)).collect(),
+        Ok(found) => found.take(FAULTS_TOLD).flat_map(|error| misfits_of(&error, pointer)).collect(),
         Err(why) => vec![Misfit::untranslated(pointer, why)],
     }
 }
 
-/// Tells a missing or surplus field at its own place, not at that of the object around it.
-fn of(error: &ValidationError, pointer: &str) -> Vec<Misfit> {
+/// The misfits that an error of a schema is. A missing or surplus field is told at its own place, not at that of the
+/// object around it.
+pub fn misfits_of(error: &ValidationError, pointer: &str) -> Vec<Misfit> {
     let place = format!("{pointer}{}", error.instance_path());
     let below = |name: &str| format!("{place}/{}", escape(name));
     // the sentence would repeat the value, which may be long
@@ -118,8 +124,8 @@ fn of(error: &ValidationError, pointer: &str) -> Vec<Misfit> {
             vec![Misfit {
                 pointer: place,
                 message,
-                phrase: "fault_type",
-                parts: vec![("types", ArgumentPart::OneOf(types))],
+                phrase: "fault_type".into(),
+                parts: vec![("types".into(), ArgumentPart::OneOf(types))],
             }]
         }
         ValidationErrorKind::Minimum { limit } => one("fault_minimum", "limit", limit.to_string()),

@@ -2,7 +2,8 @@
 //!
 //! In order: the matrix, the operator's cell of it, whether the call uses a credential that the task does not name, the
 //! operator's rule for the tool, the tenant's, the agent's, the task's. A later one that holds decides otherwise, and one
-//! that can't be read or judged asks a person. What the tool itself demands can't be lowered by any of them.
+//! that can't be judged asks a person. One that can't be read asks a person whatever the others say: nobody knows what it
+//! was to keep from running. What the tool itself demands can't be lowered by any of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -198,14 +199,18 @@ impl Policy {
         let operator = (RuleBy::Operator, &self.0.tools);
         let tenant = self.0.tenants.get(act.tenant).map(|rules| (RuleBy::Tenant, rules));
         let said = std::iter::once(operator).chain(tenant).chain(more.iter().copied());
+        let mut unreadable = Vec::new();
         for (by, rules) in said {
             let (who, tool) = (by.name(), act.tool);
-            // a rule that can't be read or judged never lets anything through
-            let unjudged = match (&rules.unreadable, rules.by_tool.get(tool)) {
-                (Some(fault), _) => format!("the rules of {who} can't be read, so a person is asked: {fault}"),
-                (None, None) => continue,
+            match (&rules.unreadable, rules.by_tool.get(tool)) {
+                (Some(fault), _) => {
+                    unreadable.push(format!("the rules of {who} can't be read, so a person is asked: {fault}"));
+                }
+                (None, None) => {}
                 (None, Some(Rule::Unreadable(fault))) => {
-                    format!("the rule of {who} for `{tool}` can't be read, so a person is asked: {fault}")
+                    unreadable.push(format!(
+                        "the rule of {who} for `{tool}` can't be read, so a person is asked: {fault}"
+                    ));
                 }
                 (None, Some(Rule::Says(level, when))) => match holds(when.as_ref(), act) {
                     Ok(true) => {
@@ -216,17 +221,24 @@ impl Policy {
                             Some((text, _)) => format!("{who} says {word} for `{tool}` where {text}"),
                             None => format!("{who} says {word} for `{tool}`"),
                         });
-                        continue;
                     }
-                    Ok(false) => continue,
+                    Ok(false) => {}
+                    // it does not let the call through
                     Err(fault) => {
-                        format!("the rule of {who} for `{tool}` can't be judged, so a person is asked: {fault}")
+                        gate = ApprovalLevel::Confirm;
+                        reason_codes.push(ReasonCode::Unjudged);
+                        reasons.push(format!(
+                            "the rule of {who} for `{tool}` can't be judged, so a person is asked: {fault}"
+                        ));
                     }
                 },
-            };
+            }
+        }
+        // after all that is said: no rule outweighs one of which nobody knows what it says
+        for sentence in unreadable {
             gate = ApprovalLevel::Confirm;
             reason_codes.push(ReasonCode::Unjudged);
-            reasons.push(unjudged);
+            reasons.push(sentence);
         }
         if act.requires_confirmation {
             gate = ApprovalLevel::Confirm;
@@ -422,6 +434,25 @@ mod tests {
                 let other = PolicyAct { tool, ..pay(&arguments) };
                 assert_eq!(policy.decide(&other, &[(RuleBy::Task, &rules)]).gate, ApprovalLevel::Auto, "{tool}");
             }
+        }
+    }
+
+    #[test]
+    fn rule_that_can_not_be_read_asks_whatever_weightier_rules_say() {
+        let arguments = json!({});
+        let auto = || rules(json!({ "pay": { "gate": "auto" } }));
+        let broken = json!({ "pay": { "gate": "auto", "when": "args.amount <" } });
+        let unread = PolicyRules::read(&broken, "", &mut ValidationErrors::new());
+        let none = PolicyRules::unreadable("it is a list");
+        let policy = policy(json!({ "tenants": { "ann": { "pay": { "gate": "auto" } } } }));
+        for (rules, begin) in [(&unread, "the rule of the agent for `pay`"), (&none, "the rules of the agent")] {
+            let (stored, task) = (auto(), auto());
+            let said = [(RuleBy::Agent, rules), (RuleBy::Agent, &stored), (RuleBy::Task, &task)];
+            let ruling = policy.decide(&pay(&arguments), &said);
+            assert_eq!(ruling.gate, ApprovalLevel::Confirm);
+            assert_eq!(ruling.reason_codes.last(), Some(&ReasonCode::Unjudged));
+            assert_eq!(ruling.reasons.len(), 5, "the others are told as well: {ruling:?}");
+            assert!(ruling.reasons[4].starts_with(&format!("{begin} can't be read")), "{ruling:?}");
         }
     }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::base::words::is_default;
-use crate::domain::approval::{ApprovalChoice, Category, Consequence, OnExpiry, QuestionKind, ReasonCode};
+use crate::domain::approval::{ApprovalChoice, Category, Consequence, FieldFault, OnExpiry, QuestionKind, ReasonCode};
 
 /// The longest undo window that a tool may declare, in seconds.
 pub const LONGEST_UNDO: u64 = 24 * 3600;
@@ -45,6 +45,9 @@ pub struct Proposal {
     pub arguments: Value,
     /// JSON Schema of the arguments.
     pub parameters: Value,
+    /// Fields that are missing or invalid. Empty: summary and description are told as they are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lacks: Vec<FieldFault>,
     /// Category in the tool's definition.
     pub category: Category,
     /// Consequence in the tool's definition.

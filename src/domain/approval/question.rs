@@ -1,9 +1,14 @@
 //! Kinds of questions to people, and what a run waits for.
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
 use crate::base::words::words;
+use crate::domain::approval::{ArgumentPart, Misfit};
+
+/// Longest text that is put into the phrase of a fault, in characters.
+const LONGEST_PART: usize = 1_000;
 
 words! {
     /// Kind of a question.
@@ -39,4 +44,32 @@ pub struct InputForm {
     pub parameters: Value,
     /// The arguments that are there.
     pub values: Value,
+    /// Fields that are missing or invalid, where the question and the description say nothing else. Each reader is told
+    /// of them in their own language.
+    pub lacks: Vec<FieldFault>,
+}
+
+/// A field that a person has to supply, and what is wrong with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FieldFault {
+    /// Name of the field.
+    pub name: String,
+    /// The fault. Its place is the field.
+    pub fault: Misfit,
+}
+
+impl FieldFault {
+    /// The fault of a field. Long texts in it are cut for its phrase.
+    pub fn new(name: &str, fault: Misfit) -> FieldFault {
+        let mut fault = Misfit { pointer: String::new(), ..fault };
+        for (_, part) in &mut fault.parts {
+            if let ArgumentPart::Text(text) = part
+                && let Some((end, _)) = text.char_indices().nth(LONGEST_PART)
+            {
+                text.truncate(end);
+                text.push('…');
+            }
+        }
+        FieldFault { name: name.to_owned(), fault }
+    }
 }

@@ -2,6 +2,8 @@
 //!
 //! They are made when a message is sent and stored nowhere: the link lets whoever has it decide.
 
+use std::borrow::Cow;
+
 use chrono::{DateTime, SecondsFormat, Utc};
 use chrono_tz::Tz;
 use serde::Serialize;
@@ -10,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::base::secret::Secret;
 use crate::base::unicode_safety::on_one_line;
-use crate::domain::approval::{Approval, ApprovalStatus};
+use crate::domain::approval::{Approval, ApprovalStatus, Proposal};
 use crate::domain::notification::text::instant;
 use crate::domain::notification::{Link, MessageKind, MessageLanguage};
 
@@ -110,7 +112,7 @@ impl ApprovalQuestion {
     pub fn template_data(&self, timezone: Tz, language: MessageLanguage) -> QuestionContext {
         let several = self.items.len() > 1;
         let sentence = |item: &Approval| {
-            let summary = short(&on_one_line(&item.proposal.summary), language);
+            let summary = short(&on_one_line(&summary_in(&item.proposal, language)), language);
             let Some(until) = item.hold_until.filter(|_| several && item.status.allows()) else { return summary };
             let until = instant(until, timezone);
             match language {
@@ -188,6 +190,17 @@ impl ApprovalQuestion {
     }
 }
 
+/// The question in a sentence. The fields that a call lacks are asked for in the language of the message.
+fn summary_in(proposal: &Proposal, language: MessageLanguage) -> Cow<'_, str> {
+    match language {
+        MessageLanguage::German if !proposal.lacks.is_empty() => {
+            let names: Vec<&str> = proposal.lacks.iter().map(|one| one.name.as_str()).collect();
+            Cow::Owned(format!("{} muss noch wissen: {}", proposal.tool, names.join(", ")))
+        }
+        MessageLanguage::English | MessageLanguage::German => Cow::Borrowed(&proposal.summary),
+    }
+}
+
 fn count_text(count: usize, language: MessageLanguage) -> String {
     match count {
         1 => language.pick("1 thing", "1 Sache").into(),
@@ -206,7 +219,7 @@ fn short(sentence: &str, language: MessageLanguage) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::approval::test_question as question;
+    use crate::domain::approval::{FieldFault, Misfit, test_question as question};
 
     const LINK: &str = "https://wake.example.org/approvals/0123456789abcdef";
 
@@ -271,6 +284,11 @@ mod tests {
             ("input", "input.reminder")
         );
         assert_eq!(asked.link(MessageLanguage::German).label, "Antworten");
+        let fault = Misfit::with("", "is missing", "fault_required", &[]);
+        asked.items[0].proposal.lacks = vec![FieldFault::new("party", fault)];
+        let told = |language| asked.template_data(Tz::UTC, language).items.remove(0);
+        assert_eq!(told(MessageLanguage::English), "How many?", "as it was put");
+        assert_eq!(told(MessageLanguage::German), "pay muss noch wissen: party");
     }
 
     #[test]

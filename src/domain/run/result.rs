@@ -21,23 +21,32 @@ pub struct ReactLoopResult {
     pub token_usage: TokenUsage,
     /// Calls of tools, in order.
     pub tool_calls: Vec<ToolRecord>,
-    /// Findings of verifiers about the answers, in order; those for which an answer did not go out are among them.
+    /// Warnings of calls of tools, and then findings of verifiers about the answers, each in order; those for which an answer
+    /// did not go out are among them.
     pub tool_warnings: Vec<ToolWarning>,
     /// Usage in the form of a run, cost included.
     #[serde(skip)]
     pub usage: Usage,
 }
 
-/// A finding of a verifier, as the stream tells it.
+/// A warning of a call of a tool, or a finding of a verifier, as the stream tells it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct ToolWarning {
-    /// Name of the verifier, such as `I-0001`.
+    /// Name of the tool, or of the verifier, such as `I-0001`.
     pub tool: String,
-    /// The finding.
+    /// The warning.
     pub message: String,
 }
 
 impl ToolWarning {
+    /// The warnings of calls of tools, in the order of these records.
+    pub fn of_calls(records: &[ToolRecord]) -> impl Iterator<Item = ToolWarning> {
+        records.iter().flat_map(|record| {
+            let warning = move |message: &String| ToolWarning { tool: record.name.clone(), message: message.clone() };
+            record.warnings.iter().map(warning)
+        })
+    }
+
     /// The findings that an entry of a transcript holds.
     pub fn of(entry: &TranscriptMessage) -> Vec<ToolWarning> {
         let TranscriptMessage::Verdict { warnings, flags, .. } = entry else { return Vec::new() };
@@ -86,6 +95,7 @@ mod tests {
             result_status: None,
             token_attribution: None,
             is_known: true,
+            warnings: Vec::new(),
         };
         let warnings = vec!["I-0001: too long: 16 characters".into()];
         let verdict = TranscriptMessage::verdict(warnings, vec!["R-0001: a secret".into()]);

@@ -13,6 +13,10 @@ use crate::domain::run::token_usage::TokenUsage;
 const SUMMARY_LENGTH: usize = 100;
 /// Most arguments in a record.
 const SUMMARY_FIELDS: usize = 20;
+/// Longest warning in a record, in characters.
+const WARNING_LENGTH: usize = 300;
+/// Most warnings in a record.
+const MOST_WARNINGS: usize = 10;
 /// Parts of names whose values no summary shows.
 const SECRET_NAMES: [&str; 6] = ["password", "passwd", "secret", "token", "api_key", "authorization"];
 
@@ -59,6 +63,10 @@ pub struct ToolRecord {
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     #[schema(required = false)]
     pub is_known: bool,
+    /// Warnings of the call, in order, as the stream has told them; absent where there were none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub warnings: Vec<String>,
 }
 
 /// The caller of a tool within its run.
@@ -94,6 +102,14 @@ impl ToolRecord {
             result_status: None,
             token_attribution: None,
             is_known,
+            warnings: Vec::new(),
+        }
+    }
+
+    /// Adds a warning of the call. A long one is shortened, and of many the first are kept.
+    pub fn warn(&mut self, message: &str) {
+        if self.warnings.len() < MOST_WARNINGS {
+            self.warnings.push(shortened_to(message, WARNING_LENGTH));
         }
     }
 
@@ -135,7 +151,11 @@ fn short_value(value: &Value) -> Value {
 }
 
 fn shortened(text: &str) -> String {
-    match text.char_indices().nth(SUMMARY_LENGTH) {
+    shortened_to(text, SUMMARY_LENGTH)
+}
+
+fn shortened_to(text: &str, length: usize) -> String {
+    match text.char_indices().nth(length) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
@@ -178,5 +198,18 @@ mod tests {
         let (long, caller) = ("n".repeat(5_000), ToolAttribution::default());
         let record = ToolRecord::new((&long, false), &json!({ &long: 1 }), 0, (false, 0), caller);
         assert_eq!((record.name.chars().count(), record.args_summary.to_string().len() < 200), (101, true));
+    }
+
+    #[test]
+    fn warnings_of_a_record_are_bounded_and_a_record_without_any_has_no_such_field() {
+        let mut record = ToolRecord::new(("look", true), &json!({}), 0, (true, 0), ToolAttribution::default());
+        assert_eq!(serde_json::to_value(&record).unwrap().get("warnings"), None);
+        for _ in 0..MOST_WARNINGS + 1 {
+            record.warn(&"é".repeat(WARNING_LENGTH + 1));
+        }
+        let lengths: Vec<usize> = record.warnings.iter().map(|warning| warning.chars().count()).collect();
+        assert_eq!(lengths, [WARNING_LENGTH + 1; MOST_WARNINGS], "each ends with an ellipsis");
+        let read: ToolRecord = serde_json::from_value(serde_json::to_value(&record).unwrap()).unwrap();
+        assert_eq!(read, record);
     }
 }

@@ -29,7 +29,7 @@ impl ExecutionBudget {
             // what is wrong with it was said when the task was saved
             TaskBudget::read(&task.spec.action.config, "", &mut ValidationErrors::new())
         });
-        let budgets = match store.budgets_of(&started.run.tenant_id).await {
+        let budgets = match store.budgets_of_task(&started.run.tenant_id, started.run.task_id).await {
             Ok(budgets) => own.map_or(budgets, |own| budgets.narrowed(&own)),
             Err(error) => {
                 let fault = RunFault::new(STORE_UNAVAILABLE, format!("budgets can't be read: {error}"));

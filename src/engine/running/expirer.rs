@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::base::id::Scope;
 use crate::domain::notification::{RunEnd, RunNotification, report};
-use crate::domain::run::{Run, RunEvent, RunFault};
+use crate::domain::run::{Run, RunEvent, RunFault, RunState};
 use crate::domain::task::Task;
 use crate::engine::service::{IdlePolicy, NextTick, ServiceLoop, TickError};
-use crate::store::{RunCompletion, Store, StoreError};
+use crate::store::{RunCompletion, Store, StoreError, log_end_outside_execution};
 
 /// Rows handled at once.
 const PAGE: i64 = 100;
@@ -35,7 +35,7 @@ impl Expirer {
         };
         let now = self.store.clock().now();
         match self.store.complete_run(&Scope::Every, run.id, &completion, now, None).await {
-            Ok(_) => tracing::warn!(run_id = %run.id, "a run was not completed in time"),
+            Ok(_) => log_end_outside_execution(run, task, RunState::Expired, Some(REASON), now),
             // it was completed or cancelled meanwhile
             Err(StoreError::Conflict(_) | StoreError::NotFound) => return Ok(()),
             Err(error) => return Err(error),

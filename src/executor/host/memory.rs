@@ -29,7 +29,8 @@ impl StoreHost {
         let found = match &self.nearest {
             Some(nearest) => {
                 let read = ReadFacts { embedded: Some(recalled.embedded), facts: &recalled.found };
-                let by_meaning = nearest.find(&self.store, tenant, message, Among::NotOfProfile, read).await;
+                let told: Vec<Uuid> = recalled.profile.iter().map(|fact| fact.id).collect();
+                let by_meaning = nearest.find(&self.store, tenant, message, Among::Besides(&told), read).await;
                 fused(recalled.found, by_meaning)
             }
             None => recalled.found,

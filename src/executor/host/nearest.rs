@@ -30,8 +30,8 @@ pub const SEARCHES: usize = 8;
 pub enum Among<'a> {
     /// All of the tenant.
     All,
-    /// Those that not every run is told.
-    NotOfProfile,
+    /// All but these, which the run is told already.
+    Besides(&'a [Uuid]),
     /// Those of a collection, and below it.
     Collection(&'a str),
 }
@@ -83,8 +83,8 @@ impl NearestFacts {
         self.embeddings.may_ask(tenant.as_str(), text).then(|| self.embeddings.space())
     }
 
-    /// The facts nearest to a text, the nearest first, at most [`MOST_RECALLED`] of each origin; without those of the profile, or those
-    /// of a collection and below it. Where the endpoint or the store does not answer in time, there are none.
+    /// The facts nearest to a text, the nearest first, at most [`MOST_RECALLED`] of each origin; without those that are told already, or
+    /// those of a collection and below it. Where the endpoint or the store does not answer in time, there are none.
     pub async fn find(
         &self,
         store: &Store,
@@ -205,7 +205,7 @@ impl Among<'_> {
         let Some(collection) = &fact.collection else { return false };
         match self {
             Among::All => true,
-            Among::NotOfProfile => fact.is_profile == Some(false),
+            Among::Besides(told) => !told.contains(&fact.fact_id),
             Among::Collection(of) => is_within(collection, of),
         }
     }
@@ -256,7 +256,6 @@ mod tests {
                 version: Some(1),
                 origin: Some(origin.as_str().into()),
                 collection: Some(String::new()),
-                is_profile: Some(false),
             };
             (fact, Arc::from(Embedding::new(values.to_vec()).unwrap().bytes()))
         };
@@ -271,18 +270,17 @@ mod tests {
     }
 
     #[test]
-    fn facts_are_looked_for_within_their_collection_or_beside_the_profile() {
-        let of = |collection: Option<&str>, is_profile: bool| EmbeddedFact {
-            fact_id: Uuid::nil(),
+    fn facts_are_looked_for_within_their_collection_or_beside_those_that_are_told() {
+        let of = |number: u128, collection: Option<&str>| EmbeddedFact {
+            fact_id: Uuid::from_u128(number),
             version: Some(1),
             origin: None,
             collection: collection.map(str::to_owned),
-            is_profile: Some(is_profile),
         };
-        assert!(
-            Among::Collection("a").has(&of(Some("a/b"), true)) && !Among::Collection("a").has(&of(Some("ab"), false))
-        );
-        assert!(Among::NotOfProfile.has(&of(Some(""), false)) && !Among::NotOfProfile.has(&of(Some(""), true)));
-        assert!(Among::All.has(&of(Some(""), true)) && !Among::All.has(&of(None, false)), "one that is gone is none");
+        assert!(Among::Collection("a").has(&of(1, Some("a/b"))) && !Among::Collection("a").has(&of(1, Some("ab"))));
+        let told = [Uuid::from_u128(1)];
+        let beside = Among::Besides(&told);
+        assert!(beside.has(&of(2, Some("profile"))) && !beside.has(&of(1, Some("profile"))));
+        assert!(Among::All.has(&of(1, Some(""))) && !Among::All.has(&of(1, None)), "one that is gone is none");
     }
 }

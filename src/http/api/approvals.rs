@@ -105,7 +105,8 @@ pub async fn get_approval(Call(state, caller): Call, id: Id, query: Query) -> Re
 pub async fn decide_approval(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let id = body.key.begin(&state, &caller, Permission::ApprovalsDecide, id.of("approval")).await?;
     let approval = state.store.get_approval(&caller.scope, id).await.map_err(missing)?;
-    let decision = parse(&body.json()?, &approval)?;
+    let read = move |value: Value| parse(&value, &approval).map(|decision| (decision, approval));
+    let (decision, approval) = body.read_with(read).await?;
     let who = Who { by: caller.name(), via: Via::Api };
     let (decided, grant) = decision.put(&state, &caller.scope, &approval, who).await?;
     let approval = match decided {

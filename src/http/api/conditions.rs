@@ -55,12 +55,11 @@ pub struct ConditionTrial {
     request_body = schema::ConditionTest, responses((status = 200, body = ConditionTrial)))]
 pub async fn test_condition(Call(state, caller): Call, body: JsonBody) -> Result<Json<ConditionTrial>, ApiError> {
     caller.may(Permission::TasksWrite)?;
-    let value = body.json()?;
+    let value = body.json().await?;
     let now = state.clock.now();
     let (known, to_read) = (state.clone(), caller.clone());
-    let previous = value.get("previous").cloned();
-    let read = move || asked(&known, &to_read, &value, now);
-    let (tenant, condition, question) = state.compute_for(caller.computes_for(), read).await??;
+    let read = move || asked(&known, &to_read, &value, now).map(|asked| (asked, value.get("previous").cloned()));
+    let ((tenant, condition, question), previous) = state.compute_for(caller.computes_for(), read).await??;
     let subject = ConditionSubject { id: new_id(now), name: NAME.into(), metadata: Map::new() };
     let ask = PollRequest {
         tenant: &tenant,

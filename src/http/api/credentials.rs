@@ -116,8 +116,8 @@ pub async fn put_credential(
     let (tenant, reference) = named(&caller, name, query)?;
     let tenant = caller.makes_for(tenant.as_str())?;
     check_reference(&reference)?;
-    let draft = CredentialDraft::parse(body.json()?, state.clock.now())?;
     let (name, now) = ((&tenant, &reference), state.clock.now());
+    let draft = body.read_with(move |value| CredentialDraft::parse(value, now)).await?;
     let make = |old: Option<&_>| credential_to_store(&state.vault, name, (&draft, caller.name()), old, now);
     let saved = replace(&state.store, &caller.scope, tenant.as_str(), &reference, make).await.map_err(not_saved)?;
     let view = with_tasks(&state, &caller.scope, saved.stored).await?;

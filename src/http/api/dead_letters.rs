@@ -13,7 +13,6 @@ use crate::base::token::Permission;
 use crate::http::HttpState;
 use crate::http::api::events::{EVENTS_AT_ONCE, of_bus, of_position};
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::request::body::refuse_unknown_fields;
 use crate::http::request::page::limit;
 use crate::http::request::{AuthenticatedCaller, Call, Early, Id, Items, JsonBody, Query};
 use crate::http::schema::DeadLetterChoice;
@@ -136,7 +135,7 @@ pub async fn get_dead_letter(
 pub async fn replay_dead_letter(Call(state, caller): Call, Id(id): Id, body: JsonBody) -> Result<Response, Early> {
     caller.may(Permission::DeadLettersWrite)?;
     body.key.replay_if_repeated(&state, &caller).await?;
-    refuse_unknown_fields(&body.json_or_empty()?, &[])?;
+    body.refuse_fields().await?;
     state.bus.replay(&caller.scope, &id).await.map_err(missing)?;
     body.key.remember_answer(&state, &caller, StatusCode::ACCEPTED, &AffectedCount { count: 1 }).await
 }
@@ -182,7 +181,8 @@ enum Deed {
 async fn bulk(state: HttpState, caller: AuthenticatedCaller, body: JsonBody, deed: Deed) -> Result<Response, Early> {
     caller.may(Permission::DeadLettersWrite)?;
     body.key.replay_if_repeated(&state, &caller).await?;
-    let (scope, mut filter, limit) = choice(&caller, &body.json()?)?;
+    let reader = caller.clone();
+    let (scope, mut filter, limit) = body.read_with(move |value| choice(&reader, &value)).await?;
     let (mut count, mut looked_at) = (0, 0);
     while looked_at < limit {
         filter.limit = PAGE.min(limit - looked_at);

@@ -8,7 +8,6 @@ use crate::base::token::Permission;
 use crate::domain::notification::{Delivery, DeliveryState};
 use crate::http::api::runs::response_not_serializable;
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::request::body::refuse_unknown_fields;
 use crate::http::request::idempotency::replayed_or;
 use crate::http::request::{Call, Early, Id, Items, JsonBody, ListPage, Query};
 use crate::store::{DeliveryFilter, DeliverySummary, StoreError};
@@ -67,7 +66,7 @@ pub async fn get_delivery(Call(state, caller): Call, id: Id, query: Query) -> Re
         content_type = "application/problem+json", description = "It was delivered, or is on its way")))]
 pub async fn retry_delivery(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let id = body.key.begin(&state, &caller, Permission::DeliveriesWrite, id.of("delivery")).await?;
-    refuse_unknown_fields(&body.json_or_empty()?, &[])?;
+    body.refuse_fields().await?;
     let delivery = state.store.get_delivery(&caller.scope, id).await.map_err(missing)?;
     if delivery.state == DeliveryState::Pending {
         return body.key.remember_answer(&state, &caller, StatusCode::ACCEPTED, &delivery).await;

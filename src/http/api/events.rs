@@ -25,7 +25,7 @@ use crate::http::api::events::form::EventReader;
 use crate::http::error::ApiError;
 use crate::http::request::idempotency::REPLAYED;
 use crate::http::request::page::limit;
-use crate::http::request::{AuthenticatedCaller, Call, Items, JsonBody, Query};
+use crate::http::request::{AuthenticatedCaller, Call, Items, JsonBody, Query, RawBody};
 use crate::http::schema::NewEvents;
 use crate::ports::bus::{BusError, LogFilter};
 use crate::store::PAGE_BYTES;
@@ -35,10 +35,6 @@ pub use tail::{__path_stream_events, stream_events};
 
 /// Events that are read at once: of the largest, a few megabytes.
 pub const EVENTS_AT_ONCE: usize = 16;
-/// Bytes of a request that is read at once.
-const IN_PLACE: usize = 16 * 1024;
-/// For whom events of an admin are read: they may be of many tenants.
-const EVERY: &str = "*";
 /// When a bus that is away is asked again.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
@@ -98,12 +94,12 @@ pub async fn publish_events(
     caller.may(Permission::EventsPublish)?;
     let now = state.clock.now();
     let fresh = new_id(now);
-    let asked = Arc::new((caller, headers, body));
-    let batch = read_in_turn(&state, &asked, fresh, now).await?;
-    let (caller, _, body) = &*asked;
+    let asked = Arc::new((caller, headers));
+    let batch = read(&body, &asked, fresh, now).await?;
+    let (caller, _) = &*asked;
     let made = body.key.identity(&state, caller, fresh).await?;
     // a repetition publishes the same events: those of the first may have been lost on their way
-    let batch = if made.repeated { read_in_turn(&state, &asked, made.id, now).await? } else { batch };
+    let batch = if made.repeated { read(&body, &asked, made.id, now).await? } else { batch };
     publish(&state, &batch).await?;
     let mut answer = (StatusCode::ACCEPTED, Json(batch.into_ids())).into_response();
     if made.repeated {
@@ -112,38 +108,20 @@ pub async fn publish_events(
     Ok(answer)
 }
 
-/// The events of a request, as [`read`] has them. A long one is read, and its events are counted, where tenants' data
-/// are computed, in turn with other tenants: five hundred events take the thread that serves others for milliseconds.
-async fn read_in_turn(
-    state: &HttpState,
-    asked: &Arc<(AuthenticatedCaller, HeaderMap, JsonBody)>,
-    made: Uuid,
-    now: DateTime<Utc>,
-) -> Result<PostedEvents, ApiError> {
-    let (caller, headers, body) = &**asked;
-    if body.bytes().len() <= IN_PLACE {
-        return read(caller, headers, body, made, now);
-    }
-    let tenant = caller.scope.tenant().unwrap_or(EVERY).to_owned();
-    let asked = Arc::clone(asked);
-    let work = move || {
-        let (caller, headers, body) = &*asked;
-        read(caller, headers, body, made, now)
-    };
-    let batch = state.compute.run(&tenant, work).await;
-    batch.map_err(|panicked| ApiError::Internal { log: panicked.to_string() })?
-}
-
-/// The events of a request; those without an id get one from `made`.
-fn read(
-    caller: &AuthenticatedCaller,
-    headers: &HeaderMap,
+/// The events of a request; those without an id get one from `made`. Those of a long one are counted where they are read.
+async fn read(
     body: &JsonBody,
+    asked: &Arc<(AuthenticatedCaller, HeaderMap)>,
     made: Uuid,
     now: DateTime<Utc>,
 ) -> Result<PostedEvents, ApiError> {
-    let made_id = |index: usize| if index == 0 { made.to_string() } else { format!("{made}.{index}") };
-    EventReader { caller, made_id: &made_id, now }.read(headers, body).map(PostedEvents::of)
+    let asked = Arc::clone(asked);
+    let read = move |sent: RawBody| {
+        let (caller, headers) = &*asked;
+        let made_id = |index: usize| if index == 0 { made.to_string() } else { format!("{made}.{index}") };
+        EventReader { caller, made_id: &made_id, now }.read(headers, &sent).map(PostedEvents::of)
+    };
+    body.read_by(read).await
 }
 
 /// List events

@@ -20,6 +20,7 @@ use uuid::Uuid;
 use crate::base::token::Permission;
 use crate::domain::approval::{Approval, ApprovalStatus};
 use crate::domain::notification::{Delivery, dedupe};
+use crate::domain::quota::REASON_QUOTA;
 use crate::domain::run::outcome::REASON_BUDGET;
 use crate::domain::run::{Cause, Run, RunFault, RunFinish, RunOrigin, RunState, TranscriptEntry, TranscriptMessage};
 use crate::domain::task::{Notify, Route, Task};
@@ -246,6 +247,7 @@ fn reason_sentence(state: RunState, reason: &str) -> Option<&'static str> {
         "safety" => "the message has words that the operator lets no model be asked with",
         "rate" => "the tenant has sent models as many messages within this minute as it may",
         "tier" => "the tenant has sent models as many messages within this minute as its tier lets it",
+        REASON_QUOTA => "the tenant had stored all that it may, or had used up its fires of the minute",
         REASON_BUDGET => "there was no budget left for it",
         "stopped" if state == RunState::Skipped => "the operator had stopped the work of its tenant, or of all",
         "tenant_disabled" => "the operator had disabled its tenant",

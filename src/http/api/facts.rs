@@ -4,8 +4,11 @@ use axum::Json;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::base::id::{Scope, new_id};
+use crate::base::invalid::ValidationErrors;
+use crate::base::json::typed;
 use crate::base::token::Permission;
 use crate::domain::memory::{Fact, FactChange, FactVersion, NewFact, checked_collection};
 use crate::http::error::ApiError;
@@ -36,8 +39,12 @@ pub struct FactView {
     responses((status = 201, body = Fact), (status = 200, body = Fact, description = "It was known")))]
 pub async fn add_fact(Call(state, caller): Call, body: JsonBody) -> Result<Response, ApiError> {
     caller.may(Permission::FactsWrite)?;
-    let asked: schema::NewFactSchema = body.read()?;
-    let tenant = caller.acts_for(&body.json()?)?;
+    let reader = caller.clone();
+    let read = move |value: Value| {
+        let asked: schema::NewFactSchema = typed::body(&value)?;
+        Ok::<_, ValidationErrors>((asked, reader.acts_for(&value)?))
+    };
+    let (asked, tenant) = body.read_with(read).await?;
     let mut new = NewFact::by_person(&asked.text, asked.collection.as_deref(), caller.name())?;
     let made = body.key.identity(&state, &caller, new_id(state.clock.now())).await?;
     new.call_key = Some(made.id.to_string());
@@ -105,7 +112,7 @@ pub async fn correct_fact(
     caller.may(Permission::FactsWrite)?;
     query.done()?;
     let id = id.of("fact")?;
-    let asked: schema::FactPatch = body.read()?;
+    let asked: schema::FactPatch = body.read().await?;
     if asked.text.is_none() && asked.collection.is_none() {
         return Err(ApiError::invalid("/text", "is missing: give `text`, `collection`, or both"));
     }

@@ -121,7 +121,7 @@ pub async fn start_work(Call(state, caller): Call, body: JsonBody) -> Result<Res
     request_body = Option<schema::Disable>, responses((status = 200, body = HaltsView)))]
 pub async fn disable_tenant(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let tenant = operator_names(&state, &caller, &id, &body).await?;
-    let schema::Disable { reason } = body.read_or_empty()?;
+    let schema::Disable { reason } = body.read_or_empty().await?;
     let reason = reason_of(reason.as_deref())?;
     state.store.halt(HaltKind::TenantDisabled, Some(tenant.as_str()), reason, &caller.name()).await?;
     answer(&state, &caller, &body, Some(tenant)).await
@@ -156,7 +156,7 @@ pub async fn get_tenant(Call(state, caller): Call, id: Id, query: Query) -> Resu
 async fn switch(state: &HttpState, caller: &AuthenticatedCaller, body: &JsonBody) -> Result<SwitchOrder, Early> {
     caller.is_operator()?;
     body.key.replay_if_repeated(state, caller).await?;
-    Ok(body.read()?)
+    Ok(body.read().await?)
 }
 
 /// The tenant that an operator names in the address, unless the request was answered before.

@@ -1,7 +1,9 @@
 //! Trying a pipeline before a task is made of it.
 
 use axum::Json;
+use serde_json::Value;
 
+use crate::base::invalid::ValidationErrors;
 use crate::base::json::typed;
 use crate::base::token::Permission;
 use crate::executor::pipeline::{DryRun, Sample};
@@ -18,9 +20,11 @@ use crate::http::schema;
     request_body = schema::DryRunRequest, responses((status = 200, body = DryRun)))]
 pub async fn dry_run_pipeline(Call(state, caller): Call, body: JsonBody) -> Result<Json<DryRun>, ApiError> {
     caller.may(Permission::TasksWrite)?;
-    let value = body.json()?;
-    let asked: schema::DryRunRequest = typed::body(&value)?;
-    let tenant = caller.acts_for(&value)?;
+    let read = move |value: Value| {
+        let asked: schema::DryRunRequest = typed::body(&value)?;
+        Ok::<_, ValidationErrors>((asked, caller.acts_for(&value)?))
+    };
+    let (asked, tenant) = body.read_with(read).await?;
     let schema::DryRunRequest { config, event, value, previous, input, state: stored, mocks, live, .. } = asked;
     let sample = Sample { event, value, previous, input, state: stored, mocks, live };
     Ok(Json(state.pipeline.dry_run(&tenant, &config, sample, &state.clock).await?))

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::http::StatusCode;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::base::id::Tenant;
 use crate::base::invalid::ValidationErrors;
@@ -59,10 +60,13 @@ pub async fn get_quotas(Call(state, caller): Call, id: Id, query: Query) -> Resu
     responses((status = 200, body = QuotasView)))]
 pub async fn put_quotas(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Json<QuotasView>, ApiError> {
     let tenant = of_an_admin(&caller, &id)?;
-    let mut faults = ValidationErrors::new();
-    let overrides: Overrides = typed::read(&body.json()?, "", &mut faults).unwrap_or_default();
-    overrides.check(&mut faults);
-    faults.into_result(())?;
+    let read = |value: Value| {
+        let mut faults = ValidationErrors::new();
+        let overrides: Overrides = typed::read(&value, "", &mut faults).unwrap_or_default();
+        overrides.check(&mut faults);
+        faults.into_result(overrides)
+    };
+    let overrides = body.read_with(read).await?;
     state.store.put_quotas(tenant.as_str(), &overrides, &caller.name()).await?;
     Ok(Json(QuotasView::read(&state, &tenant).await?))
 }

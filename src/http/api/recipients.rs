@@ -104,7 +104,7 @@ pub async fn get_recipient(Call(state, caller): Call, id: Id, query: Query) -> R
 pub async fn put_recipient(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Json<RecipientView>, ApiError> {
     caller.may(Permission::RecipientsWrite)?;
     let tenant = caller.makes_for(&id.0)?;
-    let draft = RecipientDraft::parse(&body.json()?)?;
+    let draft = body.read_with(|value| RecipientDraft::parse(&value)).await?;
     let seal = Sealing { vault: &state.vault, recipient_id: tenant.as_str() };
     for _ in 0..WRITES {
         let old = state.store.find_recipient(&caller.scope, tenant.as_str()).await?;
@@ -150,7 +150,7 @@ pub async fn test_recipient(
 ) -> Result<(StatusCode, Json<Delivery>), ApiError> {
     caller.may(Permission::DeliveriesWrite)?;
     let tenant = caller.sees(&id.0)?;
-    let schema::TestMessage { channel } = body.read_or_empty()?;
+    let schema::TestMessage { channel } = body.read_or_empty().await?;
     let stored = state.store.get_recipient(&caller.scope, tenant.as_str()).await;
     let recipient = stored.map_err(|error| ApiError::of_store(error, "recipient"))?.recipient;
     let order = channels_to_test(channel.as_deref(), &recipient, &state.known.channels)?;

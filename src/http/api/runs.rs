@@ -22,7 +22,6 @@ use crate::http::HttpState;
 use crate::http::api::approvals::ApprovalOfRun;
 use crate::http::api::runs::input::InputRequest;
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::request::body::refuse_unknown_fields;
 use crate::http::request::idempotency::replayed_or;
 use crate::http::request::{AuthenticatedCaller, Call, Early, Id, Items, JsonBody, ListPage, Onward, Query};
 use crate::store::{ApprovalFilter, RunAccount, RunFilter, StoreError};
@@ -201,7 +200,7 @@ pub async fn get_transcript(
         (status = 409, body = ProblemDetails, content_type = "application/problem+json", description = "It is final already")))]
 pub async fn cancel_run(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let id = body.key.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
-    refuse_unknown_fields(&body.json_or_empty()?, &[])?;
+    body.refuse_fields().await?;
     cancel(&state, &caller, id, &body).await
 }
 
@@ -227,7 +226,7 @@ async fn cancel(state: &HttpState, caller: &AuthenticatedCaller, id: Uuid, body:
         (status = 409, body = ProblemDetails, content_type = "application/problem+json", description = "It is not final yet")))]
 pub async fn retry_run(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let id = body.key.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
-    refuse_unknown_fields(&body.json_or_empty()?, &[])?;
+    body.refuse_fields().await?;
     let now = state.clock.now();
     let old = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     let no_task = || ApiError::Conflict("the run has no task, so it can't be run again".into());

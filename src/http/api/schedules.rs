@@ -29,7 +29,7 @@ pub struct Preview {
     request_body = schema::PreviewRequest, responses((status = 200, body = Preview)))]
 pub async fn preview_schedule(Call(state, caller): Call, body: JsonBody) -> Result<Json<Preview>, ApiError> {
     caller.may(Permission::TasksRead)?;
-    let (value, now) = (body.json()?, state.clock.now());
+    let (value, now) = (body.json().await?, state.clock.now());
     let InstantListing { instants, truncated } =
         state.compute_for(caller.computes_for(), move || fires(&value, now)).await??;
     Ok(Json(Preview { fires: instants, truncated }))

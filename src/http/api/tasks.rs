@@ -57,7 +57,7 @@ pub async fn create_task(Call(state, caller): Call, mut query: Query, body: Json
     let is_dry = dry_run(&mut query);
     query.done()?;
     body.key.replay_if_repeated(&state, &caller).await?;
-    let value = body.json()?;
+    let value = body.json().await?;
     let (known, to_read, now) = (state.clone(), caller.clone(), state.clock.now());
     let read = move || read_new(&known, &to_read, &value, now);
     let (task, nominal) = state.compute_for(caller.computes_for(), read).await??;
@@ -148,7 +148,7 @@ pub async fn update_task(
     caller.may(Permission::TasksWrite)?;
     let is_dry = dry_run(&mut query);
     query.done()?;
-    let (id, patch) = (id.of("task")?, Arc::new(body.json()?));
+    let (id, patch) = (id.of("task")?, Arc::new(body.json().await?));
     let version = version(&patch)?;
     for _ in 0..EDITS {
         let task = state.store.get_task(&caller.scope, id).await.map_err(missing)?;
@@ -195,7 +195,7 @@ pub async fn delete_task(Call(state, caller): Call, id: Id) -> Result<StatusCode
         content_type = "application/problem+json", description = "The task is completed, or disabled")))]
 pub async fn pause_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let id = body.key.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
-    let schema::Pause { reason } = body.read_or_empty()?;
+    let schema::Pause { reason } = body.read_or_empty().await?;
     let changed = state.store.change_task(&caller.scope, id, &TaskChange::Pause { reason }).await;
     let Json(view) = shown(&state, &caller, &changed.map_err(missing)?).await?;
     body.key.remember_answer(&state, &caller, StatusCode::OK, &view).await
@@ -212,7 +212,7 @@ pub async fn pause_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Re
         content_type = "application/problem+json", description = "The task is completed, or disabled")))]
 pub async fn resume_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let id = body.key.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
-    let schema::Resume { buffered_events } = body.read_or_empty()?;
+    let schema::Resume { buffered_events } = body.read_or_empty().await?;
     let change = match buffered_events.as_deref() {
         None | Some("run") => TaskChange::Resume,
         Some("drop") => TaskChange::ResumeDropping,
@@ -235,7 +235,7 @@ pub async fn resume_task(Call(state, caller): Call, id: Id, body: JsonBody) -> R
 pub async fn disable_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     caller.is_operator()?;
     let id = body.key.begin(&state, &caller, Permission::All, id.of("task")).await?;
-    let schema::Disable { reason } = body.read_or_empty()?;
+    let schema::Disable { reason } = body.read_or_empty().await?;
     let reason = reason_of(reason.as_deref())?.map(str::to_owned);
     let disabled = state.store.disable_task_for(id, reason, &caller.name()).await;
     let Json(view) = shown(&state, &caller, &disabled.map_err(missing)?).await?;
@@ -266,7 +266,7 @@ pub async fn enable_task(Call(state, caller): Call, id: Id, body: JsonBody) -> R
     request_body = Option<schema::RunNow>, responses((status = 201, body = RunView)))]
 pub async fn run_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let id = body.key.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
-    let schema::RunNow { input } = body.read_or_empty()?;
+    let schema::RunNow { input } = body.read_or_empty().await?;
     let task = state.store.get_task(&caller.scope, id).await.map_err(missing)?;
     let now = state.clock.now();
     let run_id = id::new_id(now);
@@ -287,7 +287,7 @@ pub async fn run_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Resu
 pub async fn backfill_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let task_id = body.key.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
     let now = state.clock.now();
-    let (from, to) = range(body.read()?, now)?;
+    let (from, to) = range(body.read().await?, now)?;
     let task = state.store.get_task(&caller.scope, task_id).await.map_err(missing)?;
     let (tenant, trigger, anchor) = (task.tenant_id, task.spec.trigger, task.anchor_at);
     let listed = state.compute_for(&tenant, move || trigger.between(from, to, anchor, BACKFILL + 1)).await?;

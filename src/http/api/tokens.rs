@@ -86,7 +86,8 @@ pub async fn create_token(Call(state, caller): Call, body: JsonBody) -> Result<R
     caller.may(Permission::TokensWrite)?;
     body.key.replay_if_repeated(&state, &caller).await?;
     let now = state.clock.now();
-    let wish = Wish::parse(&body.json()?, &caller, now)?;
+    let reader = caller.clone();
+    let wish = body.read_with(move |value| Wish::parse(&value, &reader, now)).await?;
     let text = TokenText::new(if wish.tenant.is_some() { TokenKind::Tenant } else { TokenKind::Admin });
     let token = StoredToken {
         id: id::new_id(now),

@@ -20,7 +20,7 @@ use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::idempotency::replayed_or;
 use crate::http::request::{Call, Early, Id, JsonBody};
 use crate::ports::vault::credentials::UsedSecrets;
-use crate::store::{RunCompletion, StoreError};
+use crate::store::{RunCompletion, StoreError, StoredAnswer, log_end_outside_execution};
 
 /// A runtime may be faster than its own 202 is written down here: so long is that waited for.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -40,7 +40,7 @@ const LOOK: Duration = Duration::from_millis(50);
             description = "It does not wait for completion, or not any more")))]
 pub async fn complete_run(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let id = body.key.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
-    let report = RuntimeReport::parse(&body.json()?)?;
+    let report = body.read_with(|value| RuntimeReport::parse(&value)).await?;
     let run = wait_for_run(&state, &caller.scope, id).await.map_err(missing)?;
     let task = match run.task_id {
         None => None,
@@ -61,6 +61,10 @@ pub async fn complete_run(Call(state, caller): Call, id: Id, body: JsonBody) -> 
     let view = RunView::of(ended);
     let once = body.key.idempotency(&caller, StatusCode::OK, &view)?;
     let answer = state.store.complete_run(&caller.scope, id, &completion, now, once.as_ref()).await.map_err(missing)?;
+    if matches!(answer, StoredAnswer::Done(())) {
+        let why = completion.error.as_ref().map(|error| error.code.as_str());
+        log_end_outside_execution(&view.run, task.as_ref(), view.run.state, why, now);
+    }
     if let (true, Some(task)) = (failed, &task)
         && let Some(limit) = task.spec.pause_after_failures
         && let Err(error) = state.store.pause_if_failing(task.id, limit).await

@@ -122,7 +122,8 @@ pub async fn answer_approvals(
 ) -> Result<Response, Response> {
     let asked = asked(&state, peer, &token).await?;
     let body = body.map_err(failed)?;
-    let sent = Arc::new(SubmittedFields::parse(body.bytes()));
+    let read = body.in_name_of(&asked.link.tenant_id).read_by(|sent| Ok(SubmittedFields::parse(sent.bytes()))).await;
+    let sent = Arc::new(read.map_err(failed)?);
     let nonce = sent.get("nonce").unwrap_or_default();
     let is_ours = origin::is_own(&headers, &state.settings.public_url()) && origin::is_form(&headers);
     if !is_ours || !state.vault.is_tag(NONCE, &nonce_subject(&asked), nonce) {
@@ -339,7 +340,8 @@ fn initial_items(asked: &LinkQuestion) -> impl FnOnce() -> Vec<ItemView> + Send 
 }
 
 fn items_of(questions: &[PageQuestion], words: &Phrases) -> Vec<ItemView> {
-    let fitted = page_room::fit(questions);
+    let told: Vec<PageQuestion> = questions.iter().map(|question| question.clone().told_in(words)).collect();
+    let fitted = page_room::fit(&told);
     fitted.iter().enumerate().map(|(number, question)| ItemView::new(number, question, words)).collect()
 }
 

@@ -31,6 +31,8 @@ use crate::ports::vault::oauth::{ConnectError, ConnectOffer, OAuthFlow};
 
 /// Longest state and longest code that are looked at, in bytes.
 const LONGEST: usize = 4096;
+/// Longest form that is read, in bytes: both, the characters of the code written as `%XX`.
+const LONGEST_FORM: usize = 5 * LONGEST;
 
 /// Where a person connects an account.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
@@ -146,6 +148,9 @@ pub async fn make_connection(
     let body = body.map_err(failed)?;
     if !is_form(&headers) || !is_own(&headers, &state.settings.public_url()) {
         return Err(view::wrong_account());
+    }
+    if body.bytes().len() > LONGEST_FORM {
+        return Err(failed(ApiError::TooLarge { limit: LONGEST_FORM }));
     }
     let mut form = Query::of_form(&String::from_utf8_lossy(body.bytes()));
     let mut given = |name| form.text(name).filter(|text: &String| text.len() <= LONGEST);

@@ -4,6 +4,7 @@
 //! caller's tenant is not found; that it exists is never said.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use axum::http::Uri;
@@ -51,6 +52,10 @@ impl FromRequestParts<HttpState> for AuthenticatedCaller {
     }
 }
 
+/// In whose name the body of a request is read, once its caller is known; see [`AuthenticatedCaller::computes_for`].
+#[derive(Clone)]
+pub struct ComputedFor(pub Arc<str>);
+
 /// A request of a caller: the parts of the service that answer it, and the caller.
 pub struct Call(pub HttpState, pub AuthenticatedCaller);
 
@@ -63,7 +68,10 @@ impl FromRequestParts<HttpState> for Call {
 }
 
 /// Each handler has the future of its extractors in its own. In a box this one is compiled once.
-fn authenticated<'a>(parts: &'a Parts, state: &'a HttpState) -> BoxFuture<'a, Result<AuthenticatedCaller, ApiError>> {
+fn authenticated<'a>(
+    parts: &'a mut Parts,
+    state: &'a HttpState,
+) -> BoxFuture<'a, Result<AuthenticatedCaller, ApiError>> {
     Box::pin(async move {
         // nothing that comes over the network has it
         let embedder = parts.extensions.get::<AuthenticatedCaller>().cloned();
@@ -79,6 +87,9 @@ fn authenticated<'a>(parts: &'a Parts, state: &'a HttpState) -> BoxFuture<'a, Re
         // what a run has come to elsewhere is recorded all the same
         if !parts.method.is_safe() && completed.is_none() {
             caller.may_write(state).await?;
+        }
+        if !parts.method.is_safe() {
+            parts.extensions.insert(ComputedFor(caller.computes_for().into()));
         }
         Ok(caller)
     })

@@ -1,4 +1,6 @@
-//! The body of a request: how large, how slow, and how it is read.
+//! The body of a request: how large, how slow, and how and where it is read.
+
+use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
@@ -11,23 +13,36 @@ use serde_json::Value;
 use tokio::time::timeout;
 use utoipa::PartialSchema;
 
-use crate::base::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
+use crate::base::compute;
+use crate::base::invalid::{ValidationErrors, escape, unknown_fields};
 use crate::base::json::typed;
 use crate::http::HttpState;
 use crate::http::error::ApiError;
 use crate::http::request::RequestKey;
+use crate::http::request::auth::ComputedFor;
 use crate::http::request::idempotency::OpenKey;
 
 /// Arrays and objects inside each other that a body may have; serde_json reads no more.
 const JSON_DEPTH: usize = 127;
+/// Bytes of a body that is read on the thread that serves: to parse them and to hold them against a schema takes a part
+/// of a millisecond, whatever they say.
+const READ_IN_PLACE: usize = 16 * 1_024;
 
 /// A request's body, whole and within the limits, not yet understood.
-#[derive(Debug)]
 pub struct JsonBody {
-    bytes: Bytes,
-    json: bool,
+    sent: RawBody,
+    state: HttpState,
+    /// In whose name it is read where it is long.
+    reader: Arc<str>,
     /// Its `Idempotency-Key`, with which it takes effect once.
     pub key: RequestKey,
+}
+
+/// The bytes of a body, for what reads them where that may take its time. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct RawBody {
+    bytes: Bytes,
+    json: bool,
 }
 
 impl FromRequest<HttpState> for JsonBody {
@@ -44,14 +59,69 @@ fn received(request: Request, state: &HttpState) -> BoxFuture<'_, Result<JsonBod
         let limits = &state.limits;
         let json = is_json(request.headers());
         let key = OpenKey::of(&request)?;
+        let caller = request.extensions().get::<ComputedFor>();
+        let reader: Arc<str> = caller.map_or_else(|| compute::ADMIN.into(), |ComputedFor(name)| Arc::clone(name));
         let bytes = timeout(limits.body_time, read_body(request, limits.body_bytes))
             .await
             .map_err(|_| ApiError::BodyTimeout { limit: limits.body_time })??;
-        Ok(JsonBody { key: key.with_body(&bytes), bytes, json })
+        let key = key.with_body(&bytes);
+        Ok(JsonBody { sent: RawBody { bytes, json }, state: state.clone(), reader, key })
     })
 }
 
 impl JsonBody {
+    /// Has it read in the name of this tenant: for a request whose caller has no token.
+    pub fn in_name_of(self, tenant: &str) -> JsonBody {
+        JsonBody { reader: tenant.into(), ..self }
+    }
+
+    /// The result of `read`. Of a long body it is computed on a computing thread, in its caller's turn.
+    pub async fn read_by<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(RawBody) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let sent = self.sent.clone();
+        match sent.bytes.len() {
+            ..=READ_IN_PLACE => read(sent),
+            _ => self.state.compute_for(&self.reader, move || read(sent)).await?,
+        }
+    }
+
+    /// The result of `read` on the body as JSON, as [`JsonBody::read_by`] has it.
+    pub async fn read_with<T: Send + 'static, E: Into<ApiError>>(
+        &self,
+        read: impl FnOnce(Value) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.read_by(move |sent| read(sent.json()?).map_err(Into::into)).await
+    }
+
+    /// The body as JSON.
+    pub async fn json(&self) -> Result<Value, ApiError> {
+        self.read_by(|sent| sent.json()).await
+    }
+
+    /// The body as a request of this type.
+    pub async fn read<T: PartialSchema + DeserializeOwned + Send + 'static>(&self) -> Result<T, ApiError> {
+        self.read_with(|value| typed::body(&value)).await
+    }
+
+    /// The body as a request of this type, or an empty one where there is none, or null.
+    pub async fn read_or_empty<T: PartialSchema + DeserializeOwned + Send + 'static>(&self) -> Result<T, ApiError> {
+        self.read_by(|sent| Ok(typed::body(&sent.json_or_empty()?)?)).await
+    }
+
+    /// Refuses a body that has any field.
+    pub async fn refuse_fields(&self) -> Result<(), ApiError> {
+        self.read_by(|sent| Ok(refuse_fields_of(&sent.json_or_empty()?)?)).await
+    }
+
+    /// The body as it came.
+    pub fn bytes(&self) -> &[u8] {
+        self.sent.bytes()
+    }
+}
+
+impl RawBody {
     /// The body as JSON.
     pub fn json(&self) -> Result<Value, ApiError> {
         if !self.json {
@@ -73,35 +143,24 @@ impl JsonBody {
         })
     }
 
-    /// The body as a request of this type.
-    pub fn read<T: PartialSchema + DeserializeOwned>(&self) -> Result<T, ApiError> {
-        Ok(typed::body(&self.json()?)?)
-    }
-
-    /// The body as a request of this type, or an empty one where there is none, or null.
-    pub fn read_or_empty<T: PartialSchema + DeserializeOwned>(&self) -> Result<T, ApiError> {
-        Ok(typed::body(&self.json_or_empty()?)?)
-    }
-
     /// The body as it came.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
     /// The body as JSON, or an empty object where there is none, or null.
-    pub fn json_or_empty(&self) -> Result<Value, ApiError> {
+    fn json_or_empty(&self) -> Result<Value, ApiError> {
         let said = if self.bytes.is_empty() { Value::Null } else { self.json()? };
         Ok(if said.is_null() { Value::Object(Default::default()) } else { said })
     }
 }
 
-/// A body that is an object with these fields, and no others.
-pub fn refuse_unknown_fields(value: &Value, known: &[&str]) -> Result<(), ValidationErrors> {
+/// Refuses what is no object, and each field.
+fn refuse_fields_of(value: &Value) -> Result<(), ValidationErrors> {
     let Some(fields) = value.as_object() else { return Err(ValidationErrors::one("", "the body is a JSON object")) };
     let mut faults = ValidationErrors::new();
-    for field in unknown_fields(fields, known) {
-        let near = did_you_mean(field, known.iter().copied());
-        faults.add(format!("/{}", escape(field)), format!("unknown field{near}"));
+    for field in unknown_fields(fields, &[]) {
+        faults.add(format!("/{}", escape(field)), "unknown field");
     }
     faults.into_result(())
 }

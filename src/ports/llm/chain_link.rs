@@ -9,6 +9,7 @@ use crate::ports::llm::settings::{DEFAULT_MAX_TOKENS, ModelSettings};
 use crate::ports::llm::tokens::TokenCounter;
 use crate::ports::llm::tokens::calibration::TokenCalibration;
 use crate::ports::llm::tokens::encoders::Encoders;
+use crate::ports::llm::tokens::exact::OwnEncoder;
 use crate::ports::llm::{Model, ModelRequest, OwnModel};
 
 /// One model with all its keys.
@@ -29,7 +30,7 @@ pub struct ChainLink {
     pub calls: Option<FairQueue<String>>,
     /// Estimates tokens of requests before anything is known of the model.
     pub counter: TokenCounter,
-    /// The provider's own counts of them.
+    /// The provider's own counts of them, and exact ones where an embedder's encoder makes them.
     pub calibration: TokenCalibration,
     /// Most tokens of a request; `None`: there is no limit.
     pub context_token_limit: Option<u64>,
@@ -50,7 +51,7 @@ pub struct ModelOrigin {
 
 impl ChainLink {
     /// A model that an embedder has made.
-    pub fn of_embedder(OwnModel { name, model }: &OwnModel, encoders: &Encoders) -> ChainLink {
+    pub fn of_embedder(OwnModel { name, model }: &OwnModel, (encoders, own): (&Encoders, &[OwnEncoder])) -> ChainLink {
         ChainLink {
             name: name.clone(),
             origin: ModelOrigin { provider: "embedder".into(), model: name.clone() },
@@ -59,7 +60,7 @@ impl ChainLink {
             plain: Vec::new(),
             breaker: ModelBreaker::default(),
             counter: encoders.counter(name),
-            calibration: TokenCalibration::default(),
+            calibration: TokenCalibration::with_exact(OwnEncoder::counts_of(own, name)),
             calls: None,
             context_token_limit: ModelSettings::default().context_token_limit,
             max_output_tokens: None,

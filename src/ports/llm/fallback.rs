@@ -4,6 +4,8 @@
 //! A refused key is never tried again, nor a model that is not there; a conversation that is too long is told at once, because another model does not
 //! shorten it. A model that keeps failing is passed over for a while, where another one answers.
 
+mod measured;
+
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -68,7 +70,8 @@ pub type OnProgress<'a> = &'a (dyn Fn(CallProgress) + Send + Sync);
 impl Chain {
     /// `links` has at least one.
     pub fn new(links: Vec<Arc<ChainLink>>, tenant: &str, retry: RetryWait, clock: Clock) -> Chain {
-        let links = links.into_iter().map(|link| LinkInUse { link, level: AtomicUsize::new(0) }).collect();
+        let used = |link| LinkInUse { link, level: AtomicUsize::new(0), measured: Mutex::default() };
+        let links = links.into_iter().map(used).collect();
         let tenant = tenant.to_owned();
         Chain { links, tenant, retry, clock, is_budgeted: false, is_plain: false, unusable: Mutex::default() }
     }
@@ -87,8 +90,8 @@ impl Chain {
     /// The most that one call may come to, whichever model answers.
     pub fn worst_case(&self, request: &ModelRequest) -> CallBound {
         let mut bound = CallBound::default();
-        for link in self.links.iter().map(|used| &used.link) {
-            let (input, output) = link.most(request);
+        for used in &self.links {
+            let (link, (input, output)) = (&used.link, used.most(request));
             bound.most.tokens = bound.most.tokens.max(input + output);
             bound.most.cost_micros = bound.most.cost_micros.max(link.rates.most_micros(input, output));
             if link.rates.is_unknown() {
@@ -110,7 +113,7 @@ impl Chain {
 
     /// How the first model counts, as far as that is known by now. The later ones are there for bad days.
     pub fn counter(&self) -> TokenCounter {
-        self.links.first().map_or_else(|| TokenCounter::of(""), |used| used.link.calibrated_counter())
+        self.links.first().map_or_else(|| TokenCounter::of(""), LinkInUse::counter)
     }
 
     /// The first model's window in tokens, where its settings name one.
@@ -147,7 +150,7 @@ impl Chain {
         patience: Patience,
         call: &mut ModelAttempts<'_>,
     ) -> Result<Option<Completed>, LlmError> {
-        let LinkInUse { link, level } = link;
+        let LinkInUse { link, level, .. } = link;
         let first = level.load(Ordering::Relaxed);
         let mut fails_for_now = false;
         for (index, keys) in link.levels(self.is_plain).into_iter().enumerate().skip(first) {
@@ -280,7 +283,7 @@ impl Chain {
     /// Notes an answer that nobody has counted: under a budget it counts as the worst, because it may have been that.
     fn note_unmetered(&self, link: &ChainLink, request: &ModelRequest) {
         if self.is_budgeted {
-            let (input, output) = link.most(request);
+            let (input, output) = self.most_of(link, request);
             self.note_unusable(input, output, link.rates.most_micros(input, output));
         }
     }
@@ -301,6 +304,8 @@ struct LinkInUse {
     link: Arc<ChainLink>,
     /// The place among the link's levels.
     level: AtomicUsize,
+    /// The margin by which a counter estimates what an encoder has counted, where one has.
+    measured: Mutex<Option<f64>>,
 }
 
 /// How often one key is asked.

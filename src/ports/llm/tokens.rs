@@ -1,10 +1,11 @@
 //! How many tokens a conversation is, estimated without a provider's table and on the safe side.
 //!
 //! For the context guard, and for what is reserved in budgets; accounts use what the provider counted. What providers count
-//! corrects the estimate of their models: see [`calibration`].
+//! corrects the estimate of their models: see [`calibration`]. An embedder may have encoders count: see [`exact`].
 
 pub mod calibration;
 pub mod encoders;
+pub mod exact;
 
 use crate::domain::run::TranscriptMessage;
 use crate::ports::llm::text_size::TextSize;
@@ -50,34 +51,18 @@ impl TokenCounter {
     }
 
     fn size(self, size: TextSize) -> u64 {
-        let tokens = size.wide as f64 / self.cjk_chars_per_token + size.narrow as f64 / self.chars_per_token;
-        (tokens * self.margin).ceil() as u64
+        (self.without_margin(size) * self.margin).ceil() as u64
+    }
+
+    fn without_margin(self, size: TextSize) -> f64 {
+        size.wide as f64 / self.cjk_chars_per_token + size.narrow as f64 / self.chars_per_token
     }
 
     /// Tokens of a message, with its frame.
     pub fn message(self, message: &TranscriptMessage) -> u64 {
-        let words = match message {
-            TranscriptMessage::System { text } | TranscriptMessage::User { text, .. } => self.text(text),
-            TranscriptMessage::Unusable { .. }
-            | TranscriptMessage::Verdict { .. }
-            | TranscriptMessage::Compaction(_)
-            | TranscriptMessage::Pipeline { .. }
-            | TranscriptMessage::Step { .. }
-            | TranscriptMessage::StepResult { .. } => 0,
-            TranscriptMessage::Tool { content, name, notice, .. } => {
-                let notice = notice.as_deref().map_or(0, |notice| self.text(notice));
-                TAGS + notice + self.text(content) + self.text(name)
-            }
-            // what is sent is the provider's message, thinking included
-            TranscriptMessage::Assistant { provider_message: Some(provider_message), .. } => {
-                self.text(&provider_message.raw)
-            }
-            TranscriptMessage::Assistant { text, tool_calls, provider_message: None, .. } => {
-                let calls = tool_calls.iter().map(|c| FRAME + self.text(&c.name) + self.text(&c.arguments.to_string()));
-                text.as_deref().map_or(0, |text| self.text(text)) + calls.sum::<u64>()
-            }
-        };
-        FRAME + words
+        let mut words = 0;
+        let around = each_text(message, |text| words += self.text(text));
+        around + words
     }
 
     /// Tokens of a conversation.
@@ -94,6 +79,46 @@ impl TokenCounter {
     pub fn request(self, request: &ModelRequest) -> u64 {
         self.messages(&request.messages) + self.tools(&request.tools)
     }
+}
+
+/// Gives `take` each text of a message that a model reads; answers the tokens of what stands around them.
+fn each_text(message: &TranscriptMessage, mut take: impl FnMut(&str)) -> u64 {
+    let around = match message {
+        TranscriptMessage::System { text } | TranscriptMessage::User { text, .. } => {
+            take(text);
+            0
+        }
+        TranscriptMessage::Unusable { .. }
+        | TranscriptMessage::Verdict { .. }
+        | TranscriptMessage::Compaction(_)
+        | TranscriptMessage::Pipeline { .. }
+        | TranscriptMessage::Step { .. }
+        | TranscriptMessage::StepResult { .. } => 0,
+        TranscriptMessage::Tool { content, name, notice, .. } => {
+            if let Some(notice) = notice {
+                take(notice);
+            }
+            take(content);
+            take(name);
+            TAGS
+        }
+        // what is sent is the provider's message, thinking included
+        TranscriptMessage::Assistant { provider_message: Some(provider_message), .. } => {
+            take(&provider_message.raw);
+            0
+        }
+        TranscriptMessage::Assistant { text, tool_calls, provider_message: None, .. } => {
+            if let Some(text) = text {
+                take(text);
+            }
+            for call in tool_calls {
+                take(&call.name);
+                take(&call.arguments.to_string());
+            }
+            FRAME * tool_calls.len() as u64
+        }
+    };
+    FRAME + around
 }
 
 #[cfg(test)]

@@ -57,7 +57,8 @@ pub(in crate::store) async fn ask(
     Ok(())
 }
 
-/// Replaces questions, which can't be answered any more.
+/// Replaces questions, which can't be answered any more. That they were not replaced is asked in words that fit no
+/// index: one has all questions that count.
 pub(in crate::store) const REPLACE: &str = "
     update approvals
        set replaced_by = $2,
@@ -65,7 +66,7 @@ pub(in crate::store) const REPLACE: &str = "
            decided_by = case when status = 'pending' then 'service' else decided_by end,
            decided_via = case when status = 'pending' then 'service' else decided_via end,
            status = case when status = 'pending' then 'cancelled' else status end
-     where id = $1 and replaced_by is null";
+     where id = $1 and coalesce(replaced_by is null, false)";
 
 pub(in crate::store) const INSERT: &str = "
     insert into approvals (id, batch_id, run_id, task_id, tenant_id, turn, call_id, tool, digest, proposal, status,
@@ -172,8 +173,9 @@ pub(in crate::store) async fn withdraw_other_turns(
     Ok(())
 }
 
+/// The status is asked in words that fit no index: one has everybody's open questions in the order of ids.
 const OPEN: &str =
-    "select id, turn from approvals where run_id = $1 and status = 'pending' and replaced_by is null order by id";
+    "select id, turn from approvals where run_id = $1 and status || '' = 'pending' and replaced_by is null order by id";
 
 const CLOSE_ONE: &str = "
     update approvals set status = 'cancelled', decided_at = $2, decided_by = 'service', decided_via = 'service'
@@ -191,11 +193,7 @@ pub(in crate::store) const CLOSE: &str = "
 /// is no new attempt. Where its task has one run at a time, and it has not kept the slot, it waits for its turn, and no
 /// policy skips it.
 pub(in crate::store) async fn unpark(tx: &mut Tx<'_>, run_id: Uuid, now: DateTime<Utc>) -> Result<bool, StoreError> {
-    let parked: Option<(Option<Uuid>, String, Option<String>)> = tx
-        .query("delete from parked where run_id = $1 and reason = 'approval' returning task_id, tenant_id, overlap")
-        .bind(run_id)
-        .optional()
-        .await?;
+    let parked: Option<(Option<Uuid>, String, Option<String>)> = tx.query(UNPARK).bind(run_id).optional().await?;
     let was_parked = parked.is_some();
     if let Some((task_id, tenant_id, overlap)) = parked {
         tx.query(REQUEUE)
@@ -211,6 +209,10 @@ pub(in crate::store) async fn unpark(tx: &mut Tx<'_>, run_id: Uuid, now: DateTim
     }
     Ok(was_parked)
 }
+
+/// The reason is asked in words that fit no index: the indexes of a reason have all runs that wait for it.
+const UNPARK: &str = "
+    delete from parked where run_id = $1 and reason || '' = 'approval' returning task_id, tenant_id, overlap";
 
 const REQUEUED: &str = "
     insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, overlap)

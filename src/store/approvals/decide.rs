@@ -21,9 +21,10 @@ use crate::store::{Grant, Split, Store, StoreError, Topic};
 /// A run is parked once while one looks, and not this often.
 pub(super) const TRIES: usize = 5;
 
-/// Locks a run among the parked ones, where it waits for people; answers until when it is paused at the latest.
+/// Locks a run among the parked ones, where it waits for people; answers until when it is paused at the latest. On
+/// Postgres the reason is asked in words that fit no index: the indexes of a reason have all runs that wait for it.
 pub(super) const LOCK_PARKED: Split = Split {
-    postgres: "select paused_until from parked where run_id = $1 and reason = 'approval' for update",
+    postgres: "select paused_until from parked where run_id = $1 and reason || '' = 'approval' for update",
     sqlite: "select paused_until from parked where run_id = $1 and reason = 'approval'",
 };
 
@@ -341,17 +342,19 @@ impl Store {
     }
 }
 
+/// The question is found by its id. All else is asked in words that fit no index, here and in the two statements below:
+/// the indexes of open questions have everybody's.
 const SETTLE: &str = "
     update approvals set status = $2, decided_at = $3, decided_by = $4, decided_via = $5, comment = $6,
                          modifications = $7, decided_digest = $8, hold_until = $9
-     where id = $1 and status = 'pending' and replaced_by is null and expires_at > $3";
+     where id = $1 and status || '' = 'pending' and coalesce(replaced_by is null, false) and expires_at > $3";
 
 const CANCEL: &str = "
     update approvals set status = 'cancelled', decided_at = $2, decided_by = $3, decided_via = $4, comment = $5
-     where id = $1 and status = 'pending' and replaced_by is null and expires_at > $2";
+     where id = $1 and status || '' = 'pending' and coalesce(replaced_by is null, false) and expires_at > $2";
 
 const STOP: &str = "
     update approvals set status = 'cancelled', decided_at = $2, decided_by = $3, decided_via = $4, comment = $5,
                          modifications = null, decided_digest = null, hold_until = null
-     where id = $1 and status in ('approved', 'edited') and replaced_by is null and execution_started_at is null
-       and hold_until > $2";
+     where id = $1 and status in ('approved', 'edited') and coalesce(replaced_by is null, false)
+       and execution_started_at is null and hold_until > $2";

@@ -85,6 +85,7 @@ pub(in crate::store) struct StoreMetrics {
     data_files: Counter,
     data_file_bytes: Counter,
     data_files_removed: Family<RemovedFiles, Counter>,
+    extractions_dropped: Counter,
 }
 
 impl StoreMetrics {
@@ -164,6 +165,11 @@ impl StoreMetrics {
         if count > 0 {
             self.data_files_removed.get_or_create(&RemovedFiles { reason }).inc_by(count);
         }
+    }
+
+    /// So many runs are not read for facts, because too many of their tenants wait for that; whether they are the first.
+    pub(in crate::store) fn extractions_dropped(&self, count: usize) -> bool {
+        self.extractions_dropped.inc_by(count as u64) == 0
     }
 
     /// Writes of this kind changed nothing, because somebody else had the lease by then.
@@ -288,6 +294,11 @@ impl Store {
             "budget_cost_micros",
             "Micro-dollars that budgets of a day have paid",
             self.counts.budget_cost.clone(),
+        );
+        metrics.register(
+            "extractions_dropped",
+            "Ended runs that are not read for facts, because too many of their tenant waited for that",
+            self.counts.extractions_dropped.clone(),
         );
         self.counts.show_usage(metrics);
         self.counts.show_data_files(metrics);

@@ -109,7 +109,8 @@ impl Store {
         Ok(DeliveryState::Pending)
     }
 
-    /// Up to `limit` messages that a digest is still to tell, oldest first, and how many there are.
+    /// Up to `limit` messages that a digest is still to tell, oldest first, and how many there are. The state is asked
+    /// in words that fit no index: the indexes of states have all that is pending.
     pub async fn digest_members(
         &self,
         scope: &Scope,
@@ -121,7 +122,7 @@ impl Store {
         let found = tx
             .query(sql!(
                 SELECT_DELIVERY,
-                "where d.digest_id = $1 and d.state = 'pending' and ($2 is null or d.tenant_id = $2)
+                "where d.digest_id = $1 and d.state || '' = 'pending' and ($2 is null or d.tenant_id = $2)
                  order by d.id limit $3"
             ))
             .bind(digest)
@@ -132,7 +133,7 @@ impl Store {
         let count: i64 = tx
             .query(
                 "select count(*) from deliveries
-                  where digest_id = $1 and state = 'pending' and ($2 is null or tenant_id = $2)",
+                  where digest_id = $1 and state || '' = 'pending' and ($2 is null or tenant_id = $2)",
             )
             .bind(digest)
             .bind(scope.tenant())
@@ -198,11 +199,12 @@ impl Store {
         Ok(counted > 0)
     }
 
-    /// Takes one interruption back that was counted and then interrupted nobody.
+    /// Takes one interruption back that was counted and then interrupted nobody. The day is asked in words that fit no
+    /// index: the index of days has everybody's counts of a day.
     pub async fn uncount_interruption(&self, recipient: &str, day: &str) -> Result<(), StoreError> {
         let mut write = self.db.write(&Scope::Every).await?;
         write
-            .query("update interruptions set sent = sent - 1 where tenant_id = $1 and day = $2 and sent > 0")
+            .query("update interruptions set sent = sent - 1 where tenant_id = $1 and day || '' = $2 and sent > 0")
             .bind(text(recipient))
             .bind(day)
             .execute()

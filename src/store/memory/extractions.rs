@@ -195,6 +195,18 @@ impl Store {
         Ok(may_note)
     }
 
+    /// Counts the runs that are not read, and says once that there are such; to be called after the commit.
+    pub(in crate::store) fn count_dropped(&self, queued: &QueuedExtractions) {
+        let Some(run_id) = queued.dropped.first() else { return };
+        if self.counts.extractions_dropped(queued.dropped.len()) {
+            tracing::warn!(
+                %run_id,
+                most = MOST_QUEUED,
+                "no facts are noted from a run: as many of its tenant wait for that as may; further ones are counted alone"
+            );
+        }
+    }
+
     /// Deletes up to `limit` extractions of runs that ended before `before`: nobody works them off. Answers how many.
     pub async fn forget_extractions(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
         self.forget_by(
@@ -249,25 +261,36 @@ async fn note_found(
     }
 }
 
-/// Queues those of these runs from which facts are to be noted, in the transaction that has written their ends; answers whether
-/// there are any. A tenant that has many waiting gets no more.
+/// Runs that have ended, as the queue has taken them.
+#[derive(Default)]
+pub(in crate::store) struct QueuedExtractions {
+    /// Whether any waits to be read now.
+    pub is_any: bool,
+    /// Runs that are not read: as many of their tenants wait as may.
+    dropped: Vec<Uuid>,
+}
+
+/// Queues those of these runs from which facts are to be noted, in the transaction that has written their ends. A tenant that
+/// has many waiting gets no more.
 pub(in crate::store) async fn queue_extractions(
     tx: &mut Tx<'_>,
     ended: &[&Finish],
     now: DateTime<Utc>,
-) -> Result<bool, StoreError> {
-    let queued: Vec<Uuid> = ended.iter().filter(|end| end.extracts).map(|end| end.lease.run_id).collect();
-    if queued.is_empty() {
-        return Ok(false);
+) -> Result<QueuedExtractions, StoreError> {
+    let wanted: Vec<Uuid> = ended.iter().filter(|end| end.extracts).map(|end| end.lease.run_id).collect();
+    if wanted.is_empty() {
+        return Ok(QueuedExtractions::default());
     }
     let mut insert =
         tx.build("insert into extractions (tenant_id, run_id, due_at, claims, queued_at) select r.tenant_id, r.id, ");
-    insert.push_bind(now).push(", 0, ").push_bind(now).push(" from runs r where r.id in (").list(queued.into_iter());
+    insert.push_bind(now).push(", 0, ").push_bind(now);
+    insert.push(" from runs r where r.id in (").list(wanted.iter().copied());
     insert.push(") and (select count(*) from (select 1 from extractions e where e.tenant_id = r.tenant_id limit ");
     insert.push_bind(MOST_QUEUED).push(") waiting) < ").push_bind(MOST_QUEUED);
-    insert.push(" on conflict (tenant_id, run_id) do nothing");
-    insert.finish().persistent(false).execute().await?;
-    Ok(true)
+    insert.push(" on conflict (tenant_id, run_id) do nothing returning run_id");
+    let queued: Vec<Uuid> = insert.finish().persistent(false).scalars().await?;
+    let dropped = wanted.into_iter().filter(|run_id| !queued.contains(run_id)).collect();
+    Ok(QueuedExtractions { is_any: !queued.is_empty(), dropped })
 }
 
 /// Forgets the extractions of a tenant: what was said so far is not noted any more. A claim is called back, and records what it took.

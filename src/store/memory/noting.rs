@@ -1,5 +1,5 @@
 //! How facts are noted and corrected, one write of a tenant after the other. The same words are the same fact, which is
-//! counted; one in whose place another is noted becomes an earlier version of it.
+//! counted; one in whose place another is noted becomes an earlier version of it, behind its own earlier ones.
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -56,6 +56,13 @@ const ARCHIVE: &str = "
     insert into fact_versions (fact_id, version, tenant_id, collection, text, origin, run_id, turn, noted_by, call_key,
                                noted_at, replaced_at)
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
+/// The earlier versions of a fact become those of another one, in their order from this version of the other on.
+const HAND_OVER: &str = "
+    insert into fact_versions (fact_id, version, tenant_id, collection, text, origin, run_id, turn, noted_by, call_key,
+                               noted_at, replaced_at)
+    select $2, $3 - 1 + row_number() over (order by v.version), v.tenant_id, v.collection, v.text, v.origin, v.run_id,
+           v.turn, v.noted_by, v.call_key, v.noted_at, v.replaced_at
+      from fact_versions v where v.fact_id = $1";
 const REPLACE: &str = "
     update facts set collection = $2, is_profile = $3, text = $4, folded = $5, identity = $6, origin = $7, run_id = $8,
            turn = $9, noted_by = $10, call_key = $11, version = version + 1, mentions = 1, noted_at = $12,
@@ -281,7 +288,8 @@ async fn replace(tx: &mut Tx<'_>, row: FactRow, new: &NewFact, now: DateTime<Utc
     Ok(Noted { fact: now.fact, noted_as: NotedAs::Replacing })
 }
 
-/// Counts a fact that is known already and takes the place of another, which becomes an earlier version of it.
+/// Counts a fact that is known already and takes the place of another, which becomes an earlier version of it, as its own
+/// earlier ones do.
 async fn merge(
     tx: &mut Tx<'_>,
     row: FactRow,
@@ -291,14 +299,17 @@ async fn merge(
 ) -> Result<Noted, StoreError> {
     check_word(&replaced.fact, new)?;
     check_word(&row.fact, new)?;
+    let hand_over = tx.query(HAND_OVER).bind(replaced.fact.id).bind(row.fact.id).bind(row.fact.version);
+    let last = row.fact.version + hand_over.execute().await? as i64;
     remove(tx, &replaced.fact).await?;
-    archive(tx, &replaced, (row.fact.id, row.fact.version), now).await?;
-    tx.query("update facts set version = version + 1, call_key = $2 where id = $1")
+    archive(tx, &replaced, (row.fact.id, last), now).await?;
+    tx.query("update facts set version = $3, call_key = $2 where id = $1")
         .bind(row.fact.id)
         .bind(optional(new.call_key.as_deref()))
+        .bind(last + 1)
         .execute()
         .await?;
-    let mut fact = Fact { version: row.fact.version + 1, ..row.fact };
+    let mut fact = Fact { version: last + 1, ..row.fact };
     if fact.collection.is_empty() {
         fact.collection = replaced.fact.collection;
     }

@@ -29,8 +29,6 @@ pub struct EmbeddedFact {
     pub origin: Option<String>,
     /// Its collection.
     pub collection: Option<String>,
-    /// Whether every run is told it.
-    pub is_profile: Option<bool>,
 }
 
 /// A claim lasts so long the first time, and each time after it twice as long as the time before: so a text that can't be
@@ -79,12 +77,12 @@ const PAGE: &str = "
         select fact_id from fact_vectors
          where tenant_id = $1 and fact_id > $2 and space = $3
          order by tenant_id, fact_id limit $4)
-    select page.fact_id, f.version, f.origin, f.collection, f.is_profile from page {fact} order by page.fact_id";
+    select page.fact_id, f.version, f.origin, f.collection from page {fact} order by page.fact_id";
 const PAGE_BOTH: Split = Split {
     postgres: sql!(
         PAGE;
         "{fact}" = "left join lateral (
-            select version, origin, collection, is_profile from facts where facts.id = page.fact_id offset 0) f on true"
+            select version, origin, collection from facts where facts.id = page.fact_id offset 0) f on true"
     ),
     sqlite: sql!(PAGE; "{fact}" = "left join facts f on f.id = page.fact_id"),
 };

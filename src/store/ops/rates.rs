@@ -131,6 +131,15 @@ impl Store {
         Ok(self.take(&demand, self.db.write_for_engine(QueueFlow::of(None))).await? as usize)
     }
 
+    /// Whether a message to a model may begin a run: not where its tenant has stored all that it may. One that `is_counted` is a fire
+    /// of this minute, and may not where none is left: that of a chat. The fire of a trigger was counted when it was recorded.
+    pub async fn admit_message(&self, tenant: &str, is_counted: bool) -> Result<bool, StoreError> {
+        match is_counted {
+            true => Ok(self.take_fires(tenant, 1).await? == 1),
+            false => Ok(!self.allowance(tenant).await?.is_full()),
+        }
+    }
+
     /// Counts one message that is about to go to a model; whether the tenant may send it in this minute.
     pub async fn take_model_message(&self, tenant: &str, limit: u64) -> Result<bool, StoreError> {
         let demand = Demand { tenant, quota: MODEL_MESSAGES, limit, count: 1, whole: true };

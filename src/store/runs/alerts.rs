@@ -79,7 +79,7 @@ pub(in crate::store) const FIRST: &str = "
     on conflict (task_id) do nothing";
 pub(in crate::store) const TELL: &str = "update task_alerts set output_hash = $2, alerts = $3 where task_id = $1";
 /// Tasks with ends that a message told which did not arrive, itself or as a digest. The messages are found first, each way
-/// by its own index: SQLite would otherwise walk all that have failed.
+/// by its own index, and all else is asked in words that fit none: all that have failed would be walked otherwise.
 pub(in crate::store) const UNTOLD_OF: Split = Split {
     postgres: sql!(UNTOLD_TASKS; "{told}" = "= any (array[told.id])"; "{its}" = "= any (array[d.run_id])"),
     sqlite: sql!(UNTOLD_TASKS; "{told}" = "= told.id"; "{its}" = "= d.run_id"),
@@ -88,7 +88,7 @@ const UNTOLD_TASKS: &str = "
     select distinct r.task_id
       from (select id from deliveries where id = $1 union all select id from deliveries where digest_id = $1) told
       join deliveries d on d.id {told} join runs r on r.id {its}
-     where d.state = 'failed' and r.task_id is not null
+     where d.state || '' = 'failed' and coalesce(r.task_id is not null, false)
        and (d.kind in ('result', 'failure') or d.subject_ref ->> 'notice' = 'failing')
      order by r.task_id";
 pub(in crate::store) const UNTOLD: &str = "update task_alerts set output_hash = null, alerts = null where task_id = $1";

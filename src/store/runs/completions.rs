@@ -52,11 +52,13 @@ impl Store {
         if let Some(answer) = once(tx, idempotency, now).await? {
             return Ok(answer);
         }
-        // the parked row is the right to end it: who deletes it has won
+        // the parked row is the right to end it: who deletes it has won. Its reason is asked in words that fit no index:
+        // the index of completions has all runs that wait for one
         let waited = tx
             .query(
                 "delete from parked
-                  where run_id = $1 and reason = 'completion' and ($2 is null or tenant_id = $2) and ($3 or wake_at > $4)",
+                  where run_id = $1 and reason || '' = 'completion' and ($2 is null or tenant_id = $2)
+                    and ($3 or wake_at > $4)",
             )
             .bind(id)
             .bind(scope.tenant())

@@ -78,7 +78,7 @@ impl Store {
         if !deliveries.is_empty() {
             tx.post(&deliveries, now).await?;
         }
-        let has_extractions = queue_extractions(tx, &told, now).await?;
+        let extractions = queue_extractions(tx, &told, now).await?;
         let is_use = |end: &Finish| end.in_conversation && end.again.is_none();
         let used: BTreeSet<Uuid> =
             ended.iter().filter(|(end, _)| is_use(end)).filter_map(|(end, _)| end.task_id).collect();
@@ -90,7 +90,8 @@ impl Store {
         if queued {
             self.notify(Topic::Queue);
         }
-        if has_extractions {
+        self.count_dropped(&extractions);
+        if extractions.is_any {
             self.notify(Topic::Extractions);
         }
         if warned || ends.iter().any(|end| !end.deliveries.is_empty() || end.tells.is_some()) {

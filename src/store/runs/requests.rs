@@ -19,7 +19,7 @@ use crate::store::db::writer::StatementTurn;
 use crate::store::db::{Db, connection, fault, with_timeout};
 use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
 use crate::store::runs::overlap::rule::EACH_IN_TURN;
-use crate::store::runs::slots::{LOCK_QUEUED, free, hand_over};
+use crate::store::runs::slots::{LOCK_QUEUED, free, hand_over, log_end_outside_execution};
 use crate::store::runs::{NewRun, enqueue, insert_run, key_instant};
 use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic};
@@ -314,9 +314,12 @@ impl Store {
 
     /// Cancels a run that has not been started, or asks the worker of a running one to end it.
     pub async fn cancel_run(&self, scope: &Scope, id: Uuid, reason: &str) -> Result<Cancelled, StoreError> {
-        self.get_run(scope, id).await?;
+        let run = self.get_run(scope, id).await?;
         for _ in 0..CANCEL_TRIES {
             if let Some(done) = self.try_cancel(id, reason).await? {
+                if done == Cancelled::Now {
+                    log_end_outside_execution(&run, None, RunState::Cancelled, Some(reason), self.clock.now());
+                }
                 self.notify(Topic::Cancels);
                 self.notify(Topic::Queue);
                 return Ok(done);

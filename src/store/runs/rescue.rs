@@ -156,13 +156,15 @@ impl Store {
     /// Looks at tasks whose runs have long waited for a slot, and hands it on where it is free: the hand-over was
     /// lost, or the task's policy was changed meanwhile. Answers how many runs entered the queue.
     pub async fn wake_parked(&self, now: DateTime<Utc>, limit: i64) -> Result<usize, StoreError> {
+        // found by their instants before they are grouped: the index of tasks has all that wait
         let tasks: Vec<Uuid> = self
             .db
             .read()
             .await?
             .query(
-                "select task_id from parked
-                  where wake_at <= $1 and reason = 'overlap' and task_id is not null
+                "with waiting as materialized (
+                     select task_id, wake_at from parked where wake_at <= $1 and reason = 'overlap')
+                 select task_id from waiting where task_id is not null
                   group by task_id order by min(wake_at) limit $2",
             )
             .bind(now)
@@ -243,9 +245,10 @@ const HUNG_RUNS: &str = "
      where q.deadline_at < $2 and q.state = 'started' and q.worker is not null and q.lease_until >= $1
      order by q.deadline_at limit $3";
 
+/// The state is asked in words that fit no index: the index of leases has all that an instance has renewed at once.
 const TAKE_OVER: &str = "
     update queue set lease_token = $5, lease_until = $4, worker = null
-     where run_id = $1 and lease_token = $2 and lease_until = $3 and state = 'started' returning lease_token";
+     where run_id = $1 and lease_token = $2 and lease_until = $3 and state || '' = 'started' returning lease_token";
 
 #[cfg(feature = "failpoints")]
 const STARTED_AGAIN: &str =

@@ -6,7 +6,8 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
-use crate::domain::run::RunState;
+use crate::domain::run::{Run, RunState};
+use crate::domain::task::Task;
 use crate::store::tx::Tx;
 use crate::store::{Split, StoreError};
 
@@ -96,6 +97,30 @@ pub(in crate::store) async fn close_unstarted(
     .execute()
     .await?;
     Ok(())
+}
+
+/// The line that the log has of a run that ends outside of an execution, once its end is on the record: in the form of an
+/// execution's. Its time is counted from when it was first started; without a start it is 0.
+pub fn log_end_outside_execution(
+    run: &Run,
+    task: Option<&Task>,
+    state: RunState,
+    why: Option<&str>,
+    now: DateTime<Utc>,
+) {
+    let Run { id, tenant_id, attempt, .. } = run;
+    let (task_id, name) = (run.task_id.map(tracing::field::display), task.map(|task| task.name.as_str()));
+    let duration_ms = run.started_at.map_or(0, |began| (now - began).num_milliseconds().max(0) as u64);
+    let is_bad = matches!(state, RunState::Failed | RunState::Expired);
+    let state = state.as_str();
+    match is_bad {
+        true => tracing::warn!(
+            run_id = %id, task_id, task = name, tenant_id, state, duration_ms, attempt, why, "run ended outside of an execution"
+        ),
+        false => tracing::info!(
+            run_id = %id, task_id, task = name, tenant_id, state, duration_ms, attempt, why, "run ended outside of an execution"
+        ),
+    }
 }
 
 /// Locks the queue row of one run and answers its state there.

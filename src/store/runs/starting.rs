@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::base::backoff::full_jitter;
 use crate::base::clock::pause;
 use crate::domain::notification::Recipient;
-use crate::domain::run::Run;
+use crate::domain::run::{Run, RunState};
 use crate::domain::task::Task;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::{Db, connection, fault, with_timeout};
@@ -180,8 +180,14 @@ impl Store {
         blocked: Vec<(Uuid, Blocked)>,
         lease_until: DateTime<Utc>,
     ) -> Result<Starts, StoreError> {
-        let skipped = blocked.iter().filter(|(_, fate)| *fate == Blocked::Skipped).count();
-        self.counts.skipped("overlap", skipped);
+        let count_of = |fate: Blocked| blocked.iter().filter(|(_, of)| *of == fate).count();
+        self.counts.skipped("overlap", count_of(Blocked::Skipped));
+        for (fate, state) in [(Blocked::Skipped, RunState::Skipped), (Blocked::Cancelled, RunState::Cancelled)] {
+            match count_of(fate) {
+                0 => {}
+                runs => tracing::info!(runs, state = state.as_str(), "runs ended outside of an execution"),
+            }
+        }
         if blocked.iter().any(|(_, fate)| *fate == Blocked::Behind) {
             self.notify(Topic::Cancels);
         }

@@ -1,14 +1,25 @@
 //! The part of a conversation that the model is shown, and what stands before it.
 
+use std::path::Path;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
 use reveille::agent::context::settings::{ContextSettings, Strategy};
-use reveille::agent::{Agent, Asking, CHAT, ChannelLimits, Settings};
+use reveille::agent::{Agent, AgentResponse, Asking, CHAT, ChannelLimits, Settings, StopSignal};
+use reveille::app::{AppAdditions, validate};
+use reveille::base::clock::Clock;
+use reveille::config::Config;
 use reveille::domain::run::TranscriptMessage;
+use reveille::domain::run::outcome::RunError;
 use reveille::domain::run::transcript::{Compaction, CompactionKind};
-use reveille::ports::llm::{LlmError, ModelAnswer, ModelRequest, ModelTokens, StopReason};
+use reveille::ports::llm::fallback::ChainLink;
+use reveille::ports::llm::tokens::calibration::TokenCalibration;
+use reveille::ports::llm::tokens::exact::ExactCounts;
+use reveille::ports::llm::{LlmError, ModelAnswer, ModelRequest, ModelTokens, OwnEncoder, StopReason, TokenEncoder};
 use reveille::ports::tool::ToolOutput;
 use serde_json::json;
 
-use super::harness::{AgentHarness, FakeTool, Memory, call, calls, passing, says};
+use super::harness::{AgentHarness, FakeTool, Memory, call, calls, link, models_of, passing, says};
 
 /// The system message of the request of this number.
 fn system(stage: &AgentHarness, request: usize) -> String {
@@ -111,6 +122,71 @@ async fn conversation_that_fills_its_window_is_extracted_once_and_the_entry_name
         assert!(texts[1].contains(&format!("Result of look: page {page} has a number")), "{texts:?}");
     }
     assert!(texts[1].len() < 2000, "{texts:?}");
+}
+
+/// Counts so many characters as a token.
+struct Characters(usize);
+
+impl TokenEncoder for Characters {
+    fn count(&self, text: &str) -> usize {
+        text.chars().count().div_ceil(self.0)
+    }
+}
+
+#[tokio::test]
+async fn conversation_is_fitted_into_its_window_by_the_counts_of_an_encoder() {
+    // the estimate is four characters a token
+    for (characters, is_shortened) in [(4, true), (8, false)] {
+        let mut stage = stage(1, 12, ContextSettings::default());
+        let counts = ExactCounts::new(Arc::new(Characters(characters)));
+        let calibration = TokenCalibration::with_exact(Some(counts));
+        let counted = ChainLink { calibration, ..link("main", stage.model.clone()) };
+        let models = models_of(vec![counted], &stage.agent.settings, &stage.clock);
+        stage.agent = Agent { models, ..stage.agent };
+        // no time has to pass for it
+        let handled = stage.agent.handle_message(&stage.incoming("Find the number.")).await;
+        assert!(matches!(handled, Ok(AgentResponse::Answered(_))), "{handled:?}");
+        assert_eq!(!compactions(&stage.store.messages()).is_empty(), is_shortened, "{characters} a token");
+    }
+}
+
+/// Hands its run back while it counts the instructions, and comes to no end with them.
+struct Endless(StopSignal, Mutex<mpsc::Receiver<()>>);
+
+impl TokenEncoder for Endless {
+    fn count(&self, text: &str) -> usize {
+        if text.starts_with("Be brief.") {
+            self.0.hand_back();
+            // nothing is sent: it is over with the test
+            let _ = self.1.lock().unwrap().recv();
+        }
+        text.len()
+    }
+}
+
+#[tokio::test]
+async fn run_that_is_to_stop_waits_for_no_encoder() {
+    let mut stage = AgentHarness::new(vec![says("done")], vec![]);
+    let (_held, waits) = mpsc::channel();
+    let counts = ExactCounts::new(Arc::new(Endless(stage.stop.clone(), Mutex::new(waits))));
+    let calibration = TokenCalibration::with_exact(Some(counts));
+    let counted = ChainLink { calibration, ..link("main", stage.model.clone()) };
+    let models = models_of(vec![counted], &stage.agent.settings, &stage.clock);
+    stage.agent = Agent { models, ..stage.agent };
+    let begun = Instant::now();
+    let handled = stage.agent.handle_message(&stage.incoming("Find the number.")).await;
+    assert_eq!(handled, Err(RunError::HandBack));
+    assert!(begun.elapsed() < Duration::from_secs(4), "the counts of others are waited for five seconds");
+    assert_eq!(stage.model.asked(), 0);
+}
+
+#[tokio::test]
+async fn encoder_with_a_name_that_no_model_can_have_is_refused_at_the_start() {
+    let own = OwnEncoder { models: "a*b".into(), encoder: Arc::new(Characters(4)) };
+    let added = AppAdditions { encoders: &[own], ..AppAdditions::default() };
+    let refused = validate(&Config::default(), Path::new("/nowhere"), &Clock::system(), added).err();
+    let places: Vec<String> = refused.expect("faults").0.into_iter().map(|fault| fault.pointer).collect();
+    assert_eq!(places, ["/encoders/a*b"]);
 }
 
 #[tokio::test]

@@ -395,8 +395,13 @@ impl Tool for NeedsRoom {
         let parameters = json!({
             "type": "object", "required": ["room"], "properties": { "room": { "type": "string" } },
         });
-        let form =
-            InputForm { question: "Which room?".into(), description: String::new(), parameters, values: json!({}) };
+        let form = InputForm {
+            question: "Which room?".into(),
+            description: String::new(),
+            parameters,
+            values: json!({}),
+            lacks: Vec::new(),
+        };
         arguments.get("room").is_none().then_some(form)
     }
 

@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use reveille::agent::gate::safety::Settings;
 use reveille::agent::gate::{Gate, GateCheck, GateMessage, GateRefusal};
 use reveille::agent::{
-    Agent, AgentResponse, ContextSource, ContextSources, PendingAgents, PendingChecks, SOURCE_CHARS,
+    Agent, AgentResponse, ContextSource, ContextSources, PendingAgents, PendingChecks, PendingVerdict, SOURCE_CHARS,
     Settings as ReactSettings,
 };
 use reveille::base::clock::pause;
@@ -16,6 +16,7 @@ use reveille::base::compute::Compute;
 use reveille::base::invalid::ValidationErrors;
 use reveille::domain::run::TranscriptMessage;
 use reveille::domain::run::outcome::RunError;
+use reveille::ports::llm::LlmError;
 use serde_json::json;
 
 use super::harness::{AgentHarness, FakeTool, call, calls, says};
@@ -85,7 +86,7 @@ impl PendingAgents for Hanging {
         "hanging"
     }
 
-    fn take<'a>(&'a self, _: GateMessage<'a>) -> BoxFuture<'a, Result<Option<String>, RunError>> {
+    fn take<'a>(&'a self, _: GateMessage<'a>) -> BoxFuture<'a, Result<PendingVerdict, RunError>> {
         Box::pin(std::future::pending())
     }
 }
@@ -155,27 +156,33 @@ fn faulty_words_and_patterns_are_named_by_their_place() {
     assert_eq!(places(Settings { words: vec!["x".into(); 200], patterns: vec![] }), [""; 0]);
 }
 
-/// Agents of an embedder: one of them waits for a message with this text.
-struct WaitingAgents(&'static str, Arc<Mutex<Vec<String>>>);
+/// Agents of an embedder: one of them waits for a message with this text, and decides so about it.
+struct WaitingAgents(&'static str, PendingVerdict, Arc<Mutex<Vec<String>>>);
 
 impl PendingAgents for WaitingAgents {
     fn name(&self) -> &'static str {
         "pool"
     }
 
-    fn take<'a>(&'a self, message: GateMessage<'a>) -> BoxFuture<'a, Result<Option<String>, RunError>> {
-        self.1.lock().unwrap().push(message.text.to_owned());
-        Box::pin(std::future::ready(Ok((message.text == self.0).then(|| "Booked.".to_owned()))))
+    fn take<'a>(&'a self, message: GateMessage<'a>) -> BoxFuture<'a, Result<PendingVerdict, RunError>> {
+        self.2.lock().unwrap().push(message.text.to_owned());
+        let verdict = if message.text == self.0 { self.1.clone() } else { PendingVerdict::Continue };
+        Box::pin(std::future::ready(Ok(verdict)))
     }
+}
+
+/// With an agent that waits for `At nine.`, behind one that waits for something else.
+fn with_agents(stage: AgentHarness, verdict: PendingVerdict, asked: &Arc<Mutex<Vec<String>>>) -> AgentHarness {
+    let waits = |text, verdict, asked| -> Arc<dyn PendingAgents> { Arc::new(WaitingAgents(text, verdict, asked)) };
+    let first = waits("At ten.", PendingVerdict::Refuse("late".into()), Arc::default());
+    let pending = PendingChecks::new(vec![first, waits("At nine.", verdict, Arc::clone(asked))]);
+    AgentHarness { agent: Agent { pending, ..stage.agent.clone() }, ..stage }
 }
 
 #[tokio::test]
 async fn message_that_an_agent_waits_for_goes_to_it_and_to_no_model() {
     let asked = Arc::<Mutex<Vec<String>>>::default();
-    let waits = |stage: AgentHarness| {
-        let pending = PendingChecks::new(vec![Arc::new(WaitingAgents("At nine.", Arc::clone(&asked)))]);
-        AgentHarness { agent: Agent { pending, ..stage.agent.clone() }, ..stage }
-    };
+    let waits = |stage: AgentHarness| with_agents(stage, PendingVerdict::Answer("Booked.".into()), &asked);
     let stage = waits(AgentHarness::new(vec![], vec![]));
     let result = stage.answer("At nine.").await;
     assert_eq!((result.response.as_str(), result.turns, stage.model.asked()), ("Booked.", 0, 0));
@@ -188,6 +195,34 @@ async fn message_that_an_agent_waits_for_goes_to_it_and_to_no_model() {
     let other = waits(AgentHarness::new(vec![says("Hello.")], vec![]));
     assert_eq!(other.answer("Hi.").await.response, "Hello.");
     assert_eq!(*asked.lock().unwrap(), ["At nine.", "Hi."]);
+}
+
+#[tokio::test]
+async fn agent_that_has_done_its_part_hands_message_and_result_to_the_model() {
+    let asked = Arc::<Mutex<Vec<String>>>::default();
+    let answers = vec![Err(LlmError::Rejected { message: "not now".into() }), says("Room 7 is yours.")];
+    let stage = with_agents(AgentHarness::new(answers, vec![]), PendingVerdict::Done("Room 7.".into()), &asked);
+    assert!(stage.handle("At nine.").await.is_err());
+    // what it has done is on the record: it is not asked again
+    let result = stage.answer("At nine.").await;
+    assert_eq!((result.response.as_str(), result.turns), ("Room 7 is yours.", 1));
+    assert_eq!(*asked.lock().unwrap(), ["At nine."]);
+    let requests = stage.model.requests.lock().unwrap();
+    for request in requests.iter() {
+        let [_, TranscriptMessage::User { text, .. }, message] = &request.messages[..] else { panic!("{request:?}") };
+        assert!(text.starts_with("[Agent] ") && text.contains(">\nRoom 7.\n</untrusted-"), "{text}");
+        assert_eq!(*message, TranscriptMessage::user("At nine."), "it remains the question");
+    }
+}
+
+#[tokio::test]
+async fn message_that_an_agent_refuses_is_skipped_with_its_reason_and_nothing_is_on_record() {
+    let asked = Arc::<Mutex<Vec<String>>>::default();
+    let stage = with_agents(AgentHarness::new(vec![], vec![]), PendingVerdict::Refuse("closed".into()), &asked);
+    assert_eq!(stage.handle("At nine.").await, Ok(AgentResponse::Refused { reason: "closed".into() }));
+    assert_eq!(stage.handle("At ten.").await, Ok(AgentResponse::Refused { reason: "late".into() }));
+    assert_eq!(*asked.lock().unwrap(), ["At nine."], "the first that waits for a message decides");
+    assert_eq!((stage.model.asked(), stage.store.messages()), (0, vec![]));
 }
 
 /// A source of context that answers, or hangs, or breaks.

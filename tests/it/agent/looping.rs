@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use reveille::agent::{Agent, AgentOverrides, AgentResponse, AppendError, Settings};
 use reveille::domain::approval::matrix::Category;
-use reveille::domain::run::Usage;
 use reveille::domain::run::outcome::{RunError, RunFault};
 use reveille::domain::run::stream::StreamEvent;
 use reveille::domain::run::transcript::{ModelCall, TranscriptMessage};
+use reveille::domain::run::{ToolWarning, Usage};
 use reveille::ports::llm::{LlmError, ModelAnswer, ModelTokens, Models, StopReason, ToolChoice};
 use reveille::ports::tool::access::ToolLimits;
 use reveille::ports::tool::{ToolContext, ToolError, ToolFailure, ToolOutput, ToolStatus};
@@ -181,8 +181,11 @@ async fn repeatable_call_that_times_out_gets_more_time_each_time_and_the_same_ke
         }
     });
     let stage = AgentHarness::new(vec![calls(vec![call("1", "slow", json!({}))]), says("done")], vec![tool]);
-    stage.answer("go").await;
+    let result = stage.answer("go").await;
     assert_eq!(stage.results(), [("1".into(), "at last".into(), false)]);
+    let again = [30, 60].map(|limit| format!("timeout: no result within {limit} s; trying again"));
+    let warned: Vec<&str> = result.tool_warnings.iter().map(|warning| warning.message.as_str()).collect();
+    assert_eq!(warned, again);
     let tries = tries.lock().unwrap();
     assert_eq!(tries.iter().map(|(_, limit)| *limit).collect::<Vec<_>>(), [30, 60, 120]);
     assert!(tries.iter().all(|(key, _)| *key == tries[0].0));
@@ -259,8 +262,12 @@ async fn tool_may_end_the_run() {
 async fn deprecated_tool_works_and_is_warned_of() {
     let old = FakeTool::echo("old").with(|tool| tool.status = ToolStatus::Deprecated);
     let stage = AgentHarness::new(vec![calls(vec![call("1", "old", json!({}))]), says("done")], vec![old]);
-    stage.answer("go").await;
+    let result = stage.answer("go").await;
     assert_eq!(stage.results(), [("1".into(), "{}".into(), false)]);
+    let on_record = ToolWarning { tool: "old".into(), message: "the tool is deprecated".into() };
+    assert_eq!(result.tool_warnings, [on_record]);
+    let stored = stage.store.entries.lock().unwrap().iter().find_map(|entry| entry.tool_record.clone());
+    assert_eq!(stored.expect("a record").warnings, ["the tool is deprecated"]);
     let requests = stage.model.requests.lock().unwrap();
     assert!(requests.iter().all(|request| request.tools.is_empty()), "it is offered to no model");
     assert!(matches!(&requests[0].messages[0], TranscriptMessage::System { text } if !text.contains("old")));

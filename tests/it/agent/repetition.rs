@@ -77,7 +77,11 @@ async fn model_is_told_of_the_third_equal_call_and_the_fourth_ends_the_run() {
 async fn model_that_heeds_the_notice_answers() {
     let answers = (1..=3).map(again).chain([says("It is 7.")]).collect();
     let stage = AgentHarness::new(answers, vec![FakeTool::echo("echo")]);
-    assert_eq!(stage.answer("go").await.response, "It is 7.");
+    let result = stage.answer("go").await;
+    assert_eq!(result.response, "It is 7.");
+    let warned: Vec<String> =
+        result.tool_warnings.iter().map(|warning| format!("{}: {}", warning.tool, warning.message)).collect();
+    assert_eq!(warned, ["echo: the model repeats itself, and was told so"], "it is on the record");
 }
 
 #[tokio::test]

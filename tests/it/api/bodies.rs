@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use super::service::{ADMIN, Api, daily_of};
 use crate::approvals::harness::{ask, note};
+use crate::support::computing::{HeldThreads, until_waiting};
 
 /// Operations whose body is not held against a schema here.
 const ELSEWHERE: [(&str, &str); 6] = [
@@ -260,6 +261,13 @@ fn bases() -> Vec<Base> {
             }),
         ),
         base(
+            "put_task_budget",
+            json!({
+                "turns": 50, "wall_time": 600, "tokens": 200_000, "cost_usd": 0.5, "tokens_per_day": 1_000_000,
+                "cost_usd_per_day": 2.5,
+            }),
+        ),
+        base(
             "put_quotas",
             json!({
                 "tasks": 9999, "event_tasks_per_source": 9999, "events_per_minute": 99999, "fires_per_minute": 99999,
@@ -445,7 +453,7 @@ impl BodyHarness {
         BodyHarness { api, task, edited, run, approval }
     }
 
-    async fn send(&self, operation: &(String, String, String), kind: &str, body: &Value) -> (u16, Vec<String>, String) {
+    fn request(&self, operation: &(String, String, String), kind: &str, body: String) -> Request<Body> {
         let (_, method, template) = operation;
         let id = match template.split('/').nth(2).unwrap_or_default() {
             "tasks" if method == "PATCH" => &self.edited,
@@ -453,12 +461,17 @@ impl BodyHarness {
             "runs" => &self.run,
             _ => &self.approval,
         };
-        let path = template.replace("{id}", id).replace("{tenant_id}", "ann");
-        let path = path.replace("{service}", "google").replace("{account_name}", "work");
-        let path = if path.starts_with("/v1/credentials/google") { format!("{path}?tenant_id=ann") } else { path };
+        let path = template.replace("{id}", id).replace("{tenant_id}", "ann").replace("{task_id}", &self.task);
+        let path = path.replace("{service}", "google").replace("{account_name}", "work").replace("{source}", "shop");
+        let in_query = ["/v1/credentials/google", "/v1/hooks/"].into_iter().any(|start| path.starts_with(start));
+        let path = if in_query { format!("{path}?tenant_id=ann") } else { path };
         let request = Request::builder().method(method.as_str()).uri(path);
         let request = request.header("authorization", format!("Bearer {ADMIN}")).header("content-type", kind);
-        let reply = self.api.send(request.body(Body::from(body.to_string())).unwrap()).await;
+        request.body(Body::from(body)).unwrap()
+    }
+
+    async fn send(&self, operation: &(String, String, String), kind: &str, body: &Value) -> (u16, Vec<String>, String) {
+        let reply = self.api.send(self.request(operation, kind, body.to_string())).await;
         let errors = reply.body["errors"].as_array().cloned().unwrap_or_default();
         let pointers = errors.iter().map(|error| error["pointer"].as_str().unwrap_or_default().to_owned()).collect();
         (reply.status.as_u16(), pointers, reply.body.to_string())
@@ -574,6 +587,43 @@ async fn bodies_that_the_reference_allows_are_taken_and_others_are_refused_at_th
     let all = objects(&reference);
     let unseen: Vec<&String> = all.iter().filter(|name| !seen.contains(*name)).collect();
     assert_eq!(unseen, UNSEEN.map(|(name, _)| name), "no body has these objects");
+}
+
+/// A body that is as long as this, by spaces at its end.
+fn padded(body: &Value, bytes: usize) -> String {
+    let text = body.to_string();
+    let spaces = " ".repeat(bytes - text.len());
+    text + &spaces
+}
+
+#[tokio::test]
+async fn body_of_each_operation_is_read_on_a_computing_thread_where_it_is_long() {
+    let stage = BodyHarness::new().await;
+    let operations = stage.api.operations();
+    let operation = |id: &str| operations.iter().find(|(known, ..)| known == id).expect("an operation");
+    let computing = stage.api.store.computing().clone();
+    let threads = HeldThreads::all(&computing).await;
+    let bodies = bases().into_iter().chain([
+        base("create_response", json!({ "tenant_id": "ann", "input": "Hello" })),
+        base("receive_hook", json!({ "type": "order" })),
+        base("cancel_run", json!({})),
+        base("retry_run", json!({})),
+    ]);
+    for Base { operation: id, kind, body } in bodies {
+        let long = stage.request(operation(id), kind, padded(&body, 16_385));
+        tokio::select! {
+            reply = stage.api.send(long) => panic!("{id} was answered: {reply:?}"),
+            () = until_waiting(&computing, 1) => {}
+        }
+        assert_eq!(computing.queued(), 0, "{id}: its request is gone");
+    }
+    let token = json!({ "name": "x", "scopes": ["tasks:read"], "tenant_id": "ann" });
+    let short = stage.request(operation("create_token"), "application/json", padded(&token, 16_384));
+    tokio::select! {
+        reply = stage.api.send(short) => drop(reply.expect(201)),
+        () = until_waiting(&computing, 1) => panic!("a short body is read where it comes"),
+    }
+    drop(threads);
 }
 
 /// The names of all objects with fields that bodies may have.

@@ -154,6 +154,7 @@ fn url_of(template: &str) -> String {
     template
         .replace("{id}", "00000000-0000-0000-0000-000000000001")
         .replace("{tenant_id}", "ann")
+        .replace("{task_id}", "00000000-0000-0000-0000-000000000001")
         .replace("{source}", "standard")
         .replace("{channel}", "sms")
         .replace("{token}", "none")

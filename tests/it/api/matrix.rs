@@ -166,6 +166,8 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("get_budgets", line(P::StatsRead, InQuery, 200, None)),
         ("put_budgets", line(P::All, Here, 403, Some(json!({ "run": { "turns": 5 } })))),
         ("reset_budgets", line(P::All, Here, 403, None)),
+        ("put_task_budget", line(P::All, Here, 403, Some(json!({ "turns": 5 })))),
+        ("reset_task_budget", line(P::All, Here, 403, None)),
         // a tenant sees whether it is halted, and has no say in it, nor in whether its tasks are disabled
         ("get_tenant", line(P::StatsRead, Here, 200, None)),
         ("disable_tenant", line(P::All, Nothing, 403, None)),
@@ -303,6 +305,7 @@ fn url_of(template: &str, tenant: &str, things: &Things) -> String {
     template
         .replace("{id}", id)
         .replace("{tenant_id}", tenant)
+        .replace("{task_id}", &things.task)
         .replace("{source}", "nowhere")
         .replace("{channel}", "sms")
         .replace("{token}", "none")

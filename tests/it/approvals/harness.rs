@@ -50,6 +50,7 @@ pub fn note() -> Proposal {
                 "copies": { "type": "integer", "minimum": 1 },
             },
         }),
+        lacks: vec![],
         category: Category::SideEffect,
         consequence: Consequence::Medium,
         reasons: vec!["the matrix says confirm for side_effect of medium consequence".into()],

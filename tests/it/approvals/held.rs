@@ -194,6 +194,9 @@ async fn held_call_that_nobody_stops_is_done_once_after_its_time(mut world: Worl
     assert_eq!(acts(&instance).await, ["policy: approval.held"]);
     let [done] = approvals(&instance, run).await.try_into().expect("one approval");
     assert_eq!(done.outcome.map(|outcome| outcome.text), Some("it is done".into()));
+    let (_, shown) = instance.ask("GET", &format!("/v1/runs/{run}"), ADMIN, None).await;
+    let held = json!([{ "tool": "file", "message": "held for 60 s, and may be stopped until then" }]);
+    assert_eq!(shown["result"]["tool_warnings"], held, "{shown}");
     let (_, explained) = instance.ask("GET", &path, ADMIN, None).await;
     let call = &explained["calls"][0];
     assert_eq!(call["sentence"], "Nobody was asked; it could be stopped until 2027-03-01T08:01:00Z. It was executed.");

@@ -12,9 +12,11 @@ use crate::support::world::{ADMIN, World, on_both};
 on_both! {
     triggered_run_gets_its_input_on_the_page_whose_link_was_sent
     triggered_run_whose_input_nobody_gives_expires_and_its_recipient_is_told
+    input_is_asked_for_in_the_language_of_its_recipient
 }
 
-const ASKS: &str = "Trip asks you for something";
+/// The subjects of messages that ask, in English and in German.
+const ASKS: [&str; 2] = ["Trip asks you for something", "Trip braucht eine Angabe von Ihnen"];
 
 /// An agent that steps alone may call, and that wants an airport.
 fn booking(world: &mut World, server: &MailServer) {
@@ -33,10 +35,11 @@ fn booking(world: &mut World, server: &MailServer) {
 
 /// A run that its schedule has started at 08:01, and that lacks the airport. The task's messages go to another channel
 /// than the recipient's first.
-async fn waiting(world: &World, instance: &Instance) -> Run {
+async fn waiting(world: &World, instance: &Instance, locale: &str) -> Run {
     let webhook = json!({ "url": "http://127.0.0.1:9/told", "secret": format!("whsec_{}", "AAAA".repeat(8)) });
     let addresses = json!({ "email": "ann@example.org", "webhook": webhook });
-    let recipient = json!({ "timezone": "UTC", "addresses": addresses, "fallback": ["webhook", "email"] });
+    let fallback = ["webhook", "email"];
+    let recipient = json!({ "timezone": "UTC", "locale": locale, "addresses": addresses, "fallback": fallback });
     let (status, put) = instance.ask("PUT", "/v1/recipients/ann", ADMIN, Some(recipient)).await;
     assert_eq!(status, 200, "{put}");
     let agent = json!({ "name": "Booker", "instruction": "Book it.", "args": { "airport": "{{ task.metadata.to }}" } });
@@ -64,7 +67,7 @@ async fn at(world: &World, instance: &Instance, time: &str) {
 
 /// The links of the messages that ask, as paths.
 fn links(server: &MailServer) -> Vec<String> {
-    let asking = server.messages().into_iter().filter(|mail| mail.header("subject") == ASKS);
+    let asking = server.messages().into_iter().filter(|mail| ASKS.contains(&mail.header("subject")));
     let link = |text: &str| text.lines().find_map(|line| line.strip_prefix(PUBLIC).map(str::to_owned));
     let link = |text: String| link(&text).unwrap_or_else(|| panic!("no link in {text}"));
     asking.map(|mail| link(mail.text)).collect()
@@ -74,7 +77,7 @@ async fn triggered_run_gets_its_input_on_the_page_whose_link_was_sent(mut world:
     let server = MailServer::start().await;
     booking(&mut world, &server);
     let instance = world.instance();
-    let run = waiting(&world, &instance).await;
+    let run = waiting(&world, &instance, "en").await;
     at(&world, &instance, "08:01").await;
     let [asked] = instance.deliveries().await.try_into().expect("one delivery");
     assert_eq!((asked.channel.as_str(), asked.fallback), ("email", vec!["webhook".to_owned()]));
@@ -124,7 +127,7 @@ async fn triggered_run_whose_input_nobody_gives_expires_and_its_recipient_is_tol
     let server = MailServer::start().await;
     booking(&mut world, &server);
     let instance = world.instance();
-    let run = waiting(&world, &instance).await;
+    let run = waiting(&world, &instance, "en").await;
     for time in ["08:01", "08:16", "08:28", "08:30:59"] {
         at(&world, &instance, time).await;
         assert_eq!(instance.run(run.id).await.state, RunState::WaitingForInput, "{time}");
@@ -136,5 +139,33 @@ async fn triggered_run_whose_input_nobody_gives_expires_and_its_recipient_is_tol
     let told = server.messages().into_iter().find(|mail| mail.header("subject") == "Trip expired");
     let told = told.expect("the end is told").text;
     assert!(told.contains("expired: input_expired."), "{told}");
+    instance.finish(&world).await;
+}
+
+async fn input_is_asked_for_in_the_language_of_its_recipient(mut world: World) {
+    let server = MailServer::start().await;
+    booking(&mut world, &server);
+    let instance = world.instance();
+    let run = waiting(&world, &instance, "de-AT").await;
+    // the question, and its reminder
+    for (time, count) in [("08:01", 1), ("08:16", 2)] {
+        at(&world, &instance, time).await;
+        let mails = server.messages();
+        assert_eq!(mails.len(), count, "{time}");
+        for mail in mails {
+            assert_eq!(mail.header("subject"), ASKS[1]);
+            assert!(mail.text.contains("1. Booker muss noch wissen: airport\n"), "{}", mail.text);
+        }
+    }
+    let link = links(&server).pop().expect("a link");
+    let (status, html) = page(&instance, &link, None).await;
+    assert_eq!(status, 200, "{html}");
+    let fault = "airport: passt nicht: the three letters of an airport";
+    for shown in ["Booker muss noch wissen: airport", fault] {
+        assert!(html.contains(shown), "{shown} is not in\n{html}");
+    }
+    let (_, inputs) = instance.ask("GET", &format!("/v1/runs/{}", run.id), ADMIN, None).await;
+    assert!(inputs.to_string().contains("Booker needs to know: airport"), "programs are told as before: {inputs:#}");
+    instance.cancel(run.id).await;
     instance.finish(&world).await;
 }

@@ -208,6 +208,16 @@ async fn budget_of_a_tenant_is_set_shown_and_reset_and_ends_its_runs() {
     let refused = shell.run(&["budget", "set", "ann", "run.token=100"]).await;
     assert!(refused.code == 2 && refused.err.contains("there is no budget `run.token`"), "{}", refused.err);
 
+    // for the one task it may be more
+    let table = shell.ok(&["budget", "set", "ann", "--task", &task, "run.tokens=1000000"]).await;
+    assert!(table.lines().any(|line| line.contains("1000000") && line.contains(&task)), "{table}");
+    run_until(&api, &task, "succeeded").await;
+    let refused = shell.run(&["budget", "set", "ann", "--task", &task, "tenant.tokens_per_day=5"]).await;
+    assert!(refused.code != 0 && refused.err.contains("leave --task out"), "{}", refused.err);
+    shell.ok(&["budget", "reset", "ann", "--task", &task]).await;
+    assert_eq!(shell.json(&["budget", "show", "ann"]).await["task_overrides"], json!([]));
+    assert_eq!(run_until(&api, &task, "skipped").await["reason"], "budget");
+
     assert_eq!(shell.ok(&["budget", "reset", "ann"]).await, "ann may spend what everybody may\n");
     let shown = shell.json(&["budget", "show", "ann"]).await;
     assert!(shown["overrides"].as_object().is_none_or(|said| said.values().all(is_nothing)), "{shown}");

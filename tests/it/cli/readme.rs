@@ -67,7 +67,8 @@ async fn readme_is_what_its_commands_print() {
     reader.console("reveille chat --tenant ann 'When can I meet").await;
     reader.configure("[llm.models.small]").await;
     reader.console("reveille chat --tenant ann 'I sit").await;
-    reader.pass_over("toml", "[llm.models.embedder]", "chat has an endpoint that makes vectors");
+    reader.configure("[llm.models.embedder]").await;
+    reader.until("reveille check", "answers; `nomic-embed-text`").await;
     reader.save("markdown", "---", "skills/expense-report/SKILL.md");
     reader.console("reveille skill check").await;
     reader.configure("[skills]").await;
@@ -217,7 +218,7 @@ impl Reader {
     fn add_to_the_configuration(&self, toml: &str) {
         let path = self.dir.path().join("reveille.toml");
         let text = std::fs::read_to_string(&path).unwrap();
-        std::fs::write(path, format!("{text}\n{toml}")).unwrap();
+        std::fs::write(path, with_tables(&text, toml)).unwrap();
     }
 
     async fn start_again(&mut self) {
@@ -408,6 +409,25 @@ impl Reader {
         assert_eq!(left, [], "blocks of the page that nobody has done");
         assert!(self.differences.is_empty(), "the page is not what is printed:\n{}", self.differences);
     }
+}
+
+/// A configuration with the tables of a block. The lines of one that is there already stand below its name.
+fn with_tables(configuration: &str, block: &str) -> String {
+    let mut text = format!("{configuration}\n");
+    let mut place = text.len();
+    for line in block.lines() {
+        let known = text.find(&format!("\n{line}\n")).filter(|_| line.starts_with('[') && !line.starts_with("[["));
+        match known {
+            Some(at) => place = at + line.len() + 2,
+            None => {
+                // what begins here is a table of its own
+                place = if line.starts_with('[') { text.len() } else { place };
+                text.insert_str(place, &format!("{line}\n"));
+                place += line.len() + 1;
+            }
+        }
+    }
+    text
 }
 
 fn edit(file: &Path, changes: &[(&str, &str)]) {

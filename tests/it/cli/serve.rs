@@ -6,6 +6,8 @@ use std::time::Duration;
 use reveille::base::clock;
 use serde_json::{Value, json};
 use tokio::time::timeout;
+use wiremock::matchers::any;
+use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::Shell;
 use crate::support::api::Api;
@@ -89,6 +91,47 @@ async fn log_has_a_line_for_the_start_and_one_for_each_execution() {
         assert!(line["duration_ms"].is_u64() && line["task_id"].is_string() && line["run_id"].is_string(), "{line}");
         assert_eq!(line["tenant_id"], "ann");
     }
+}
+
+#[tokio::test]
+async fn log_has_a_line_for_each_end_of_a_run_that_a_foreign_runtime_executes() {
+    let runtime = MockServer::start().await;
+    Mock::given(any()).respond_with(ResponseTemplate::new(202)).mount(&runtime).await;
+    let mut service = Service::new().with_config("[egress]\nallow = [\"127.0.0.1:*\"]\n");
+    service.start().await;
+    let api = Api::of(&service);
+    let begun = async |name: &str, seconds: u64| {
+        let config = json!({
+            "url": runtime.uri(), "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "completion_timeout_seconds": seconds,
+        });
+        let task = json!({
+            "tenant_id": "ann", "name": name, "trigger": { "type": "schedule", "cron": "@yearly" }, "executor": "webhook",
+            "action": { "instruction": "Book a table", "config": config }, "output": null,
+        });
+        let task = api.post("/v1/tasks", &task).await["id"].as_str().unwrap().to_owned();
+        api.post(&format!("/v1/tasks/{task}/run"), &json!({})).await;
+        task
+    };
+    let (booked, late) = (begun("Booked", 600).await, begun("Late", 1).await);
+    let run = api.until_run(&booked, "waiting_for_completion", Duration::from_secs(30)).await;
+    let place = format!("/v1/runs/{}/complete", run["id"].as_str().unwrap());
+    api.post(&place, &json!({ "state": "succeeded", "output": "Booked for eight." })).await;
+    api.until_run(&late, "expired", Duration::from_secs(30)).await;
+    assert!(service.terminate().await.success());
+    let log = service.log();
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();
+    let ends = lines.iter().filter(|line| line["message"] == "run ended outside of an execution");
+    let told = |line: &Value| ["level", "task", "task_id", "state", "tenant_id"].map(|field| line[field].clone());
+    let mut told: Vec<[Value; 5]> = ends
+        .inspect(|line| assert!(line["duration_ms"].is_u64() && line["run_id"].is_string(), "{line}"))
+        .map(told)
+        .collect();
+    told.sort_by_key(|line| line[0].to_string());
+    let expected = [
+        [json!("INFO"), json!("Booked"), json!(booked), json!("succeeded"), json!("ann")],
+        [json!("WARN"), json!("Late"), json!(late), json!("expired"), json!("ann")],
+    ];
+    assert_eq!(told, expected, "{log}");
 }
 
 #[tokio::test]

@@ -28,6 +28,7 @@ pub fn proposal() -> Proposal {
         description: "Sends a mail".into(),
         arguments: json!({ "to": "ann", "amount": 100 }),
         parameters: json!({ "type": "object" }),
+        lacks: vec![],
         category: Category::SideEffect,
         consequence: Consequence::High,
         reasons: vec!["side effects of high consequence are asked about".into()],

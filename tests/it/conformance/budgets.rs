@@ -7,14 +7,16 @@ use futures::future::join_all;
 use reveille::agent::{AgentStore, SummaryCost};
 use reveille::base::id::new_id;
 use reveille::domain::budget::{
-    BudgetQuantity, BudgetRefusal, BudgetScope, Budgets, CallBound, DayBudget, DayLimits, RunBudget, Spend, day_of,
+    BudgetQuantity, BudgetRefusal, BudgetScope, Budgets, CallBound, DayBudget, DayLimits, RunBudget, Spend, TaskBudget,
+    day_of,
 };
 use reveille::domain::run::transcript::{Compaction, CompactionKind};
 use reveille::domain::run::{RunState, TranscriptEntry, TranscriptMessage, Usage};
 use reveille::executor::leased_transcript::LeasedTranscript;
 use reveille::executor::run_spending::RunSpending;
-use reveille::store::{BudgetEnd, LedgerStanding, Reservation, Reserved, Settlement, StartedRun, Store};
+use reveille::store::{BudgetEnd, LedgerStanding, Reservation, Reserved, Settlement, StartedRun, Store, StoreError};
 use serde_json::json;
+use uuid::Uuid;
 
 use super::world::{StoreHarness, end_of};
 
@@ -35,6 +37,8 @@ on_both!(
     reservation_whose_lease_is_lost_is_taken_back_by_who_comes_to_the_limit,
     ledgers_are_forgotten_after_their_day,
     budgets_of_a_tenant_are_seen_by_every_instance_within_a_second,
+    budget_of_a_task_stands_in_place_of_its_tenant_s_until_one_of_them_is_reset,
+    tasks_with_budgets_of_their_own_are_bounded,
 );
 
 const TOKENS: fn(i64) -> Spend = |tokens| Spend { tokens, cost_micros: tokens * 2 };
@@ -450,4 +454,57 @@ async fn budgets_of_a_tenant_are_seen_by_every_instance_within_a_second(world: &
     for store in [&world.store, &other] {
         assert_eq!(store.budgets_of("a").await.unwrap(), Budgets::default());
     }
+}
+
+const BY: &str = "token:admin";
+
+/// The tasks of tenant `a` of which an admin has said something.
+async fn tasks_with_budgets(world: &StoreHarness) -> Vec<Uuid> {
+    let usage = world.store.budget_usage("a", day_of(world.now())).await.unwrap();
+    usage.task_overrides.into_keys().collect()
+}
+
+async fn budget_of_a_task_stands_in_place_of_its_tenant_s_until_one_of_them_is_reset(world: &StoreHarness) {
+    let other = world.other_instance().await;
+    let (task, another) = (new_id(world.now()), new_id(world.now()));
+    let run = |turns| RunBudget { turns: Some(turns), tokens: Some(9), ..RunBudget::default() };
+    let usual = Budgets { run: run(5), ..Budgets::default() };
+    let said = TaskBudget { turns: Some(50), tokens_per_day: Some(7), ..TaskBudget::default() };
+    world.store.put_budgets("a", &usual, BY).await.unwrap();
+    world.store.set_task_budget("a", task, Some(&said), BY).await.unwrap();
+    world.clock.advance(TimeDelta::milliseconds(500));
+    let expected = Budgets {
+        run: run(50),
+        task: DayBudget { tokens_per_day: Some(7), ..DayBudget::default() },
+        ..Budgets::default()
+    };
+    for store in [&world.store, &other] {
+        assert_eq!(store.budgets_of_task("a", Some(task)).await.unwrap(), expected);
+        assert_eq!(store.budgets_of_task("a", Some(another)).await.unwrap(), usual);
+        assert_eq!(store.budgets_of_task("b", Some(task)).await.unwrap(), Budgets::default());
+        assert_eq!(store.budgets_of("a").await.unwrap(), usual);
+    }
+    world.store.put_budgets("a", &Budgets::default(), BY).await.unwrap();
+    assert_eq!(tasks_with_budgets(world).await, [task], "what is said for the tenant leaves it");
+    world.store.set_task_budget("a", another, Some(&said), BY).await.unwrap();
+    world.store.set_task_budget("a", task, None, BY).await.unwrap();
+    assert_eq!(tasks_with_budgets(world).await, [another]);
+    world.clock.advance(TimeDelta::milliseconds(500));
+    assert_eq!(other.budgets_of_task("a", Some(task)).await.unwrap(), Budgets::default());
+    world.store.reset_budgets("a", BY).await.unwrap();
+    assert_eq!(tasks_with_budgets(world).await, [Uuid::nil(); 0]);
+}
+
+async fn tasks_with_budgets_of_their_own_are_bounded(world: &StoreHarness) {
+    let said = TaskBudget { turns: Some(1), ..TaskBudget::default() };
+    let set = async |number: u128| world.store.set_task_budget("a", Uuid::from_u128(number), Some(&said), BY).await;
+    for number in 1..=200 {
+        set(number).await.unwrap();
+    }
+    let refused = set(201).await;
+    assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
+    set(7).await.unwrap();
+    world.store.set_task_budget("a", Uuid::from_u128(8), None, BY).await.unwrap();
+    set(201).await.unwrap();
+    assert_eq!(tasks_with_budgets(world).await.len(), 200);
 }

@@ -1,6 +1,7 @@
 //! The queue of extractions: filled by ends of runs, worked off from tenant to tenant, counted, and forgotten.
 
 use chrono::TimeDelta;
+use reveille::base::metrics::Metrics;
 use reveille::domain::budget::{Budgets, CallBound, DayBudget, Spend, day_of};
 use reveille::domain::memory::FactOrigin;
 use reveille::domain::run::transcript::{ModelCall, ModelTokens};
@@ -225,11 +226,24 @@ async fn deleted_memory_and_deleted_runs_are_noted_no_more_whoever_reads_them(wo
 }
 
 async fn extractions_of_a_tenant_are_bounded_and_forgotten_when_nobody_works_them_off(world: &StoreHarness) {
+    let metrics = Metrics::new();
+    world.store.show_counts(&metrics);
+    let dropped = |count: u64| {
+        let line = format!("reveille_extractions_dropped_total {count}\n");
+        assert!(metrics.text().contains(&line), "{line}{}", metrics.text());
+    };
     let task = conversation(world, "a").await;
-    for _ in 0..=MOST_QUEUED {
+    for _ in 0..MOST_QUEUED {
         answered(world, &task, true).await;
     }
+    dropped(0);
+    answered(world, &task, true).await;
+    dropped(1);
     assert_eq!(world.count("select count(*) from extractions").await, MOST_QUEUED);
+    answered(world, &task, false).await;
+    answered(world, &conversation(world, "b").await, true).await;
+    dropped(1);
+    assert_eq!(in_turn(world, "a").await.len(), 1, "of another tenant it is read");
     assert_eq!(world.store.forget_extractions(world.now(), 10).await.unwrap(), 0);
     assert_eq!(world.store.forget_extractions(world.now() + TimeDelta::seconds(1), 10).await.unwrap(), 10);
 }

@@ -124,9 +124,13 @@ async fn fact_that_takes_the_place_of_another_keeps_what_it_said(world: &StoreHa
     let graz = note(world, "a", "Lives in Graz.", None).await;
     let merged = world.store.note_fact(&of_a, &said("Lives in Graz.", FactOrigin::Person), Some("Lives in Linz")).await;
     let merged = merged.unwrap();
-    assert_eq!((merged.noted_as, merged.fact.id, merged.fact.version), (NotedAs::Replacing, graz.id, 2));
-    let (fact, versions) = world.store.get_fact(&scope, graz.id).await.unwrap();
-    assert_eq!((fact.mentions, versions[0].text.as_str()), (2, "Lives in Linz."));
+    assert_eq!((merged.noted_as, merged.fact.id, merged.fact.version), (NotedAs::Replacing, graz.id, 4));
+    let (fact, chain) = world.store.get_fact(&scope, graz.id).await.unwrap();
+    assert_eq!((fact.version, fact.mentions, fact.text.as_str()), (4, 2, "Lives in Graz."));
+    let told: Vec<_> = chain.iter().map(|earlier| (earlier.version, earlier.text.as_str())).collect();
+    assert_eq!(told, [(3, "Lives in Linz."), (2, "Lives in Graz."), (1, "Lives in Vienna.")], "as it was before");
+    assert_eq!(chain[1..], versions, "as they were");
+    assert_eq!((chain[0].noted_at, chain[0].replaced_at), (corrected.noted_at, world.now()));
     let rome = NewFact { collection: Some("homes".into()), ..said("Lives in Rome.", FactOrigin::Person) };
     world.store.note_fact(&of_a, &rome, None).await.unwrap();
     let bern = note(world, "a", "Lives in Bern.", None).await;
@@ -138,7 +142,7 @@ async fn fact_that_takes_the_place_of_another_keeps_what_it_said(world: &StoreHa
     // a fact that is moved says the same, and another one can't be made to say it twice
     let moved = FactChange { collection: Some("profile".into()), ..FactChange::default() };
     let moved = world.store.correct_fact(&scope, graz.id, &moved, "token:t").await.unwrap();
-    assert_eq!((moved.version, moved.mentions, moved.collection.as_str()), (2, 2, "profile"));
+    assert_eq!((moved.version, moved.mentions, moved.collection.as_str()), (4, 2, "profile"));
     let dog = note(world, "a", "Has a dog.", None).await;
     let twice = FactChange { text: Some("lives in graz".into()), collection: None };
     let twice = world.store.correct_fact(&scope, dog.id, &twice, "token:t").await;
@@ -173,6 +177,13 @@ async fn call_that_is_made_again_notes_nothing_more(world: &StoreHarness) {
     for key in ["k1", "k2"] {
         let late = world.store.note_fact(&of_a, &keyed("Lives in Graz.", key), Some("Lives in Vienna.")).await.unwrap();
         assert_eq!(late.fact.text, "Lives in Linz.", "a call that is made again undoes no later correction");
+    }
+    // the versions of a fact that is merged into another keep their keys
+    note(world, "a", "Lives in Bern.", None).await;
+    let bern = world.store.note_fact(&of_a, &keyed("Lives in Bern.", "k4"), Some("Lives in Linz.")).await.unwrap().fact;
+    for key in ["k1", "k2", "k4"] {
+        let late = world.store.note_fact(&of_a, &keyed("Lives in Graz.", key), None).await.unwrap();
+        assert_eq!((late.fact.id, late.fact.mentions), (bern.id, bern.mentions), "{key}");
     }
 }
 
@@ -306,6 +317,14 @@ async fn facts_of_a_tenant_and_versions_of_a_fact_are_bounded(world: &StoreHarne
     }
     let (_, versions) = world.store.get_fact(&only("a"), fact.id).await.unwrap();
     assert_eq!((versions.len() as i64, versions.last().unwrap().text.as_str()), (MOST_VERSIONS, "Fact 1."));
+    // what it said goes over to a fact that is known and takes its place
+    note(world, "a", "Another.", None).await;
+    let other = said("Another.", FactOrigin::Person);
+    let merged = world.store.note_fact(&tenant("a"), &other, Some(&fact.id.to_string())).await.unwrap().fact;
+    let (_, versions) = world.store.get_fact(&only("a"), merged.id).await.unwrap();
+    assert_eq!((versions.len() as i64, versions[0].text.as_str()), (MOST_VERSIONS, "Fact 21."));
+    assert_eq!((versions[0].version, versions.last().unwrap().text.as_str()), (merged.version - 1, "Fact 2."));
+    assert_eq!(world.count("select count(*) from fact_versions").await, MOST_VERSIONS, "none is left of the other one");
 
     let plant = async |from: i64, to: i64, origin: &str| {
         let (id, now, no) = match world.is_postgres() {

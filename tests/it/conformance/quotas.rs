@@ -1,12 +1,16 @@
 //! Quotas on amounts: each at its bound and one beyond, by whoever adds, and back again after a deletion.
 
 use futures::future::join_all;
+use reveille::agent::gate::{GateCheck, GateMessage, GateRefusal};
+use reveille::agent::{CHAT, FROM_AGENT, STEP, TRIGGER};
 use reveille::base::id::Scope;
 use reveille::domain::quota::{Exceeded, MOST, Overrides, Quota, Quotas};
 use reveille::domain::task::Task;
 use reveille::domain::task::change::TaskChange;
+use reveille::executor::quota_check::QuotaCheck;
 use reveille::store::{NewTask, StoreError};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::matching;
 use super::world::{START, StoreHarness, new_task};
@@ -24,6 +28,8 @@ on_both!(
     fires_of_schedules_beyond_the_minute_are_skipped_and_the_next_minute_has_its_own,
     fires_are_counted_over_instances,
     messages_to_models_are_counted_over_instances,
+    messages_begin_runs_while_there_is_room_and_those_of_chats_count_as_fires,
+    message_of_a_chat_whose_run_comes_back_counts_once,
     summaries_of_an_hour_cost_no_more_than_the_limit_over_instances,
     events_are_counted_over_instances_all_or_none,
     events_beyond_the_fires_of_a_minute_are_skipped,
@@ -314,6 +320,46 @@ async fn messages_to_models_are_counted_over_instances(world: &StoreHarness) {
     if world.is_postgres() {
         other.close().await;
     }
+}
+
+async fn messages_begin_runs_while_there_is_room_and_those_of_chats_count_as_fires(world: &StoreHarness) {
+    limit(world, Quotas { fires_per_minute: 2, ..Quotas::default() }).await;
+    assert_eq!(world.store.take_fires("a", 1).await.unwrap(), 1, "a schedule fires");
+    assert!(world.store.admit_message("a", true).await.unwrap());
+    assert_eq!(usage(world, "a", Quota::FiresPerMinute).await, Some(2));
+    assert!(!world.store.admit_message("a", true).await.unwrap(), "none is left for a chat");
+    assert!(world.store.admit_message("a", false).await.unwrap(), "the fire of a trigger was counted before");
+    assert!(world.store.admit_message("b", true).await.unwrap(), "another tenant has its own");
+    world.pass(60);
+    assert!(world.store.admit_message("a", true).await.unwrap());
+    world.task(json!({ "interval": "1h" })).await;
+    while world.store.count_stored_bytes(1_000).await.unwrap() > 0 {}
+    limit(world, Quotas { stored_bytes: 1, ..Quotas::default() }).await;
+    for is_counted in [true, false] {
+        assert!(!world.store.admit_message("a", is_counted).await.unwrap(), "it has stored all that it may");
+        assert!(world.store.admit_message("b", is_counted).await.unwrap());
+    }
+}
+
+async fn message_of_a_chat_whose_run_comes_back_counts_once(world: &StoreHarness) {
+    limit(world, Quotas { fires_per_minute: 1, ..Quotas::default() }).await;
+    let check = QuotaCheck::new(world.store.clone());
+    let judged = async |run: u128, source: &'static str| {
+        let run_id = Uuid::from_u128(run);
+        check.check(GateMessage { tenant: "a", run_id, task_id: None, source, text: "Hello." }).await
+    };
+    for _ in 0..2 {
+        assert_eq!(judged(1, CHAT).await, Ok(()), "its model was away the first time");
+    }
+    for _ in 0..2 {
+        assert_eq!(judged(2, CHAT).await, Err(GateRefusal::Skip("quota".into())));
+    }
+    for source in [TRIGGER, STEP, FROM_AGENT] {
+        assert_eq!(judged(3, source).await, Ok(()), "{source}");
+    }
+    assert_eq!(usage(world, "a", Quota::FiresPerMinute).await, Some(1));
+    world.pass(60);
+    assert_eq!(judged(2, CHAT).await, Ok(()), "it was not counted before");
 }
 
 async fn summaries_of_an_hour_cost_no_more_than_the_limit_over_instances(world: &StoreHarness) {

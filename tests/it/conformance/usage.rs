@@ -250,7 +250,8 @@ async fn tools_that_are_not_there_count_as_one(world: &StoreHarness) {
 
 async fn account_of_a_run_has_its_time_and_its_calls_in_order(world: &StoreHarness) {
     let run = started(world, "a").await;
-    let calls = [called(world, 1, ("look", true), true), called(world, 2, ("send", true), false)];
+    let mut calls = [called(world, 1, ("look", true), true), called(world, 2, ("send", true), false)];
+    calls[0].tool_record.iter_mut().for_each(|record| record.warn("the tool is deprecated"));
     world.store.append("a", run.lease, &[answered(world, 0, "main"), calls[0].clone()]).await.unwrap();
     let read = world.store.checkpoint(run.run.id, 1, 9).await.unwrap();
     assert_eq!(read, calls[..1], "a run that goes on has it, too");
@@ -264,7 +265,11 @@ async fn account_of_a_run_has_its_time_and_its_calls_in_order(world: &StoreHarne
     let account = RunAccount {
         execution_ms: 70,
         tool_records: records,
-        tool_warnings: vec![warning("U-0001", "not certain"), warning("R-0001", "it has a secret")],
+        tool_warnings: vec![
+            warning("look", "the tool is deprecated"),
+            warning("U-0001", "not certain"),
+            warning("R-0001", "it has a secret"),
+        ],
     };
     assert_eq!(world.store.run_account(&only("a"), run.run.id).await.unwrap(), account);
     assert_eq!(world.store.run_account(&only("b"), run.run.id).await.unwrap(), RunAccount::default());

@@ -23,6 +23,7 @@ on_both! {
     run_that_has_begun_fails_by_its_budget_and_one_that_has_not_is_skipped
     budget_of_money_refuses_a_model_without_a_price_unless_the_operator_allows_it
     override_of_a_tenant_and_what_its_task_says_hold_for_the_next_run
+    override_of_a_task_holds_for_its_next_run_alone_also_where_it_is_more
     budget_of_time_cuts_a_model_call_off
     reservation_of_a_crashed_instance_is_taken_back
     refused_answer_is_paid_and_counted
@@ -281,6 +282,30 @@ async fn override_of_a_tenant_and_what_its_task_says_hold_for_the_next_run(mut w
     assert_eq!(one_run(&instance, &task).await.state, RunState::Succeeded);
     assert_eq!(one_run(&instance, &narrow).await.state, RunState::Skipped, "a task may say less");
     let (status, _) = instance.ask("DELETE", "/v1/budgets/ann", ADMIN, None).await;
+    assert_eq!(status, 204);
+    world.advance(1.0);
+    assert_eq!(one_run(&instance, &task).await.state, RunState::Skipped);
+    instance.finish(&world).await;
+}
+
+async fn override_of_a_task_holds_for_its_next_run_alone_also_where_it_is_more(mut world: World) {
+    let _model = metered(&mut world).await;
+    world.budgets.run = RunBudget { tokens: Some(100), ..RunBudget::default() };
+    let instance = world.instance();
+    let (task, other) = (instance.task(agent(json!({}))).await, instance.task(agent(json!({}))).await);
+    assert_eq!(one_run(&instance, &task).await.state, RunState::Skipped);
+    let place = format!("/v1/budgets/ann/tasks/{}", task.id);
+    let (status, answer) = instance.ask("PUT", &place, ADMIN, Some(json!({ "tokens": 100_000 }))).await;
+    assert_eq!((status, &answer["task_overrides"][0]["budget"]["tokens"]), (200, &json!(100_000)), "{answer}");
+    world.advance(1.0);
+    assert_eq!(one_run(&instance, &task).await.state, RunState::Succeeded);
+    assert_eq!(one_run(&instance, &other).await.state, RunState::Skipped, "it is for the one task");
+    // what is said for the tenant leaves it as it is
+    let (status, answer) = instance.ask("PUT", "/v1/budgets/ann", ADMIN, Some(json!({ "run": { "turns": 9 } }))).await;
+    assert_eq!(status, 200, "{answer}");
+    world.advance(1.0);
+    assert_eq!(one_run(&instance, &task).await.state, RunState::Succeeded);
+    let (status, _) = instance.ask("DELETE", &place, ADMIN, None).await;
     assert_eq!(status, 204);
     world.advance(1.0);
     assert_eq!(one_run(&instance, &task).await.state, RunState::Skipped);

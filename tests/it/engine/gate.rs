@@ -7,7 +7,9 @@ use futures::future::BoxFuture;
 use reveille::agent::gate::rates::{RateSettings, Tier};
 use reveille::base::clock::pause;
 use reveille::domain::run::RunState;
+use reveille::domain::task::Task;
 use reveille::executor::post_process::{AnsweredRun, PostProcess};
+use reveille::store::StoreError;
 use serde_json::{Value, json};
 
 use crate::support::app::Instance;
@@ -18,6 +20,7 @@ on_both! {
     message_with_a_word_of_the_operator_is_skipped_before_any_model_is_asked
     rate_of_a_tenant_holds_over_instances_until_the_next_minute
     message_of_a_chat_that_no_model_is_asked_with_is_answered_with_the_reason
+    quota_of_a_tenant_refuses_chats_and_triggers_alike_before_any_model_is_asked
     steps_behind_an_answer_follow_its_record_and_fail_nothing
 }
 
@@ -140,6 +143,55 @@ async fn message_of_a_chat_that_no_model_is_asked_with_is_answered_with_the_reas
         assert_eq!(refused["error"], json!({ "code": code, "message": words }));
     }
     instance.settle(0).await;
+    instance.finish(&world).await;
+}
+
+async fn quota_of_a_tenant_refuses_chats_and_triggers_alike_before_any_model_is_asked(mut world: World) {
+    world.follows(&json!({ "steps": [{ "text": "Done." }] }));
+    let instance = world.instance();
+    let limit = async |tenant: &str, quotas: Value| {
+        let path = format!("/v1/tenants/{tenant}/quotas");
+        let (status, told) = instance.ask("PUT", &path, ADMIN, Some(quotas)).await;
+        assert_eq!(status, 200, "{told}");
+    };
+    let ends = async |task: &Task| -> Vec<(RunState, Option<String>)> {
+        instance.runs(task).await.into_iter().map(|run| (run.state, run.reason)).collect()
+    };
+    let answered: (RunState, Option<String>) = (RunState::Succeeded, None);
+    let skipped = (RunState::Skipped, Some("quota".to_owned()));
+    limit("ann", json!({ "fires_per_minute": 1 })).await;
+    let schedule = instance.task(agent("Go.")).await;
+    world.advance(60.0);
+    instance.live(0).await;
+    assert_eq!(ends(&schedule).await, [answered.clone()]);
+    // the one fire of this minute is used up
+    let refused = say(&instance, "ann", "Good morning.").await;
+    assert_eq!(refused["state"], "skipped", "{refused}");
+    let words = "the tenant had stored all that it may, or had used up its fires of the minute";
+    assert_eq!(refused["error"], json!({ "code": "quota", "message": words }));
+    assert_eq!(refused["turns"], 0, "no model was asked");
+    world.advance(60.0);
+    let greeted = say(&instance, "ann", "Good morning.").await;
+    assert_eq!(greeted["state"], "succeeded", "{greeted}");
+    instance.live(0).await;
+    assert_eq!(ends(&schedule).await, [answered.clone(), skipped.clone()], "the message has used up this one");
+
+    let mut stored = agent("Go.");
+    stored["tenant_id"] = json!("bob");
+    let stored = instance.task(stored).await;
+    instance.run_now(&stored).await;
+    let counted = instance.on(|store| async move {
+        while store.count_stored_bytes(100).await? > 0 {}
+        Ok::<_, StoreError>(())
+    });
+    counted.await.expect("counted");
+    limit("bob", json!({ "stored_bytes": 1 })).await;
+    instance.settle(0).await;
+    assert_eq!(ends(&stored).await, [skipped]);
+    limit("bob", json!({ "stored_bytes": 1_000_000 })).await;
+    instance.run_now(&stored).await;
+    instance.settle(0).await;
+    assert_eq!(ends(&stored).await.last(), Some(&answered));
     instance.finish(&world).await;
 }
 

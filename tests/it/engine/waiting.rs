@@ -22,6 +22,7 @@ on_both! {
     tenant_with_its_share_of_the_waiting_places_leaves_some_to_another
     run_whose_answer_is_here_keeps_its_lease_and_its_time_limit_while_it_waits_for_a_place
     webhook_that_does_not_answer_takes_no_place
+    run_whose_agents_wait_at_once_takes_no_place
     calls_of_a_model_are_bounded_and_tenants_have_them_in_turn
     worker_whose_waiting_places_are_taken_looks_once_a_second
     worker_whose_tenant_has_its_limit_looks_once_a_second
@@ -229,6 +230,48 @@ async fn webhook_that_does_not_answer_takes_no_place(mut world: World) {
     model.answer(1);
     instance.settle(0).await;
     assert!(instance.run(waits).await.state.is_final());
+    instance.finish(&world).await;
+}
+
+/// A run that has called two agents at once has no place while both wait, or while one does and the other has ended.
+async fn run_whose_agents_wait_at_once_takes_no_place(mut world: World) {
+    let model = SlowModel::start().await;
+    world.llm.models.insert("slow".to_owned(), model.settings());
+    let called = |name: &str| {
+        let written = json!({ "name": name, "instruction": "You help.", "model": "slow", "tools": [] });
+        serde_json::from_value(written).expect("an agent")
+    };
+    world.agents = vec![called("First"), called("Second")];
+    let call = |agent: &str| json!({ "tool": agent, "arguments": { "task_instruction": "Help." } });
+    world.follows(&json!({ "steps": [
+        { "turn": 1, "calls": [call("First"), call("Second")] },
+        { "turn": 2, "text": "Both have helped." },
+    ] }));
+    world.settings.max_concurrent_runs = 1;
+    let instance = world.instance();
+    let (caller, other) = (instance.task(agent("ann")).await, instance.task(json!({ "acts": ["succeed"] })).await);
+    let calls = instance.run_now(&caller).await;
+    instance.settle(1).await;
+    model.until_waiting("You help.", 2).await;
+    let without_place = SlotCounts { computing: 0, waiting: 1, returning: 0 };
+    until(&instance, without_place).await;
+    let beside = instance.run_now(&other).await;
+    instance.settle(1).await;
+    assert_eq!(instance.run(beside).await.state, RunState::Succeeded);
+    model.answer(1);
+    // what the one that is answered has said is stored in the run's place, which it leaves to others when it ends
+    let began = Instant::now();
+    while world.number("select count(*) from turns where delegation is not null and turns > 0").await < 1 {
+        assert!(began.elapsed() < PATIENCE, "the answer is not stored");
+        pause(LOOK).await;
+    }
+    until(&instance, without_place).await;
+    assert_eq!(model.waiting("You help."), 1);
+    model.answer(1);
+    instance.settle(0).await;
+    let run = instance.run(calls).await;
+    assert_eq!((run.state, run.output.as_deref()), (RunState::Succeeded, Some("Both have helped.")));
+    until(&instance, SlotCounts::default()).await;
     instance.finish(&world).await;
 }
 

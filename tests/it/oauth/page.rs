@@ -206,6 +206,7 @@ async fn state_that_is_old_changed_or_made_for_something_else_leads_nowhere() {
         post(&api, CALLBACK, &[("state", odd), ("code", &code)], &[]).await.expect(404);
     }
     fetch(&api, "GET", "/oauth/callback").await.expect(404);
+    post(&api, CALLBACK, &[("state", &"x".repeat(20_480)), ("code", &code)], &[]).await.expect(413);
     api.advance(600);
     fetch(&api, "GET", &path(&back)).await.expect(410).shows("The time is over");
     press(&api, &page, &[]).await.expect(410);

@@ -219,6 +219,15 @@ const TESTED: &[(&str, Tested)] = &[
         "src/agent/prompt/context_source.rs: SOURCE_CHARS",
         By("sources_of_context_stand_behind_the_instructions_and_one_that_fails_adds_nothing"),
     ),
+    (
+        "src/ports/llm/tokens/exact.rs: KNOWN_TEXTS",
+        By("counts_of_so_many_texts_are_remembered_and_the_oldest_makes_room"),
+    ),
+    (
+        "src/ports/llm/tokens/exact.rs: WAITED_SECONDS",
+        By("counts_are_waited_for_so_long_and_later_ones_are_there_for_the_next_time"),
+    ),
+    ("src/store/ops/budgets.rs: MOST_TASK_BUDGETS", By("tasks_with_budgets_of_their_own_are_bounded")),
     ("src/agent/context/lasting_notices.rs: LONGEST", By("lasting_notice_is_shown_up_to_its_longest")),
     ("src/agent/context/lasting_notices.rs: MOST", By("oldest_lasting_notices_go_where_there_are_too_many")),
     ("src/executor/host.rs: WHOLE_FILES", IN_TURNS),
@@ -324,6 +333,10 @@ const TESTED: &[(&str, Tested)] = &[
     ("src/http/request/page.rs: MOST", By("limit_out_of_range_and_a_made_up_cursor_are_faults")),
     ("src/domain/trigger/event.rs: EVENT_RUNS", By("fan_out_beyond_the_limit_is_recorded_as_skipped")),
     ("src/http/request/body.rs: JSON_DEPTH", By("body_is_read_at_its_deepest_and_refused_one_level_beyond_it")),
+    (
+        "src/http/request/body.rs: READ_IN_PLACE",
+        By("body_of_each_operation_is_read_on_a_computing_thread_where_it_is_long"),
+    ),
     ("src/domain/task.rs: INSTRUCTION_LENGTH", By("tasks_are_taken_at_each_bound_and_refused_one_beyond_it")),
     ("src/executor/orchestrator.rs: PERSONA_LENGTH", By("persona_is_taken_at_its_longest_and_refused_one_beyond_it")),
     ("src/domain/credential.rs: DOCUMENT_BYTES", By("document_is_anything_of_json_up_to_64_kib")),

@@ -1,6 +1,8 @@
-//! `reveille budget`: what the runs of a tenant may spend on models and have spent today, and what is said for one tenant.
+//! `reveille budget`: what the runs of a tenant may spend on models and have spent today, and what is said for one tenant, or for one
+//! task.
 
 use serde_json::{Map, Value, json};
+use uuid::Uuid;
 
 use crate::cli::screen::text_of;
 use crate::cli::{Client, Screen, ServiceArgs, typed};
@@ -26,6 +28,7 @@ Examples:
   reveille budget set ann tenant.cost_usd_per_day=5    ann's runs may cost 5 dollars a day, all together
   reveille budget set ann run.tokens=200000            and each of them takes 200,000 tokens at most
   reveille budget set ann run.tokens=default           as [budgets] has it
+  reveille budget set ann --task news run.turns=100    runs of this one task have 100 turns
   reveille budget reset ann                            all of them as [budgets] has them")]
 pub enum Command {
     /// Show what a tenant's runs may spend, and what they have spent today
@@ -51,6 +54,9 @@ pub struct ResetArgs {
     /// The tenant
     #[arg(value_name = "TENANT")]
     tenant: String,
+    /// Only what was said for this task: its id, the beginning of it, or its key
+    #[arg(long, value_name = "TASK")]
+    task: Option<String>,
     #[command(flatten)]
     service: ServiceArgs,
 }
@@ -63,6 +69,9 @@ pub struct SetArgs {
     /// A budget with its number, such as `tenant.cost_usd_per_day=5`, or with `default`
     #[arg(value_name = "BUDGET=NUMBER", required = true, value_parser = assignment)]
     numbers: Vec<Assignment>,
+    /// For this task alone: its id, the beginning of it, or its key. It may be more than others have
+    #[arg(long, value_name = "TASK")]
+    task: Option<String>,
     #[command(flatten)]
     service: ServiceArgs,
 }
@@ -97,10 +106,18 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
         }
         Command::Set(args) => set(args, environment, screen).await,
         Command::Reset(args) => {
-            Client::new(&args.service, environment)?.delete(&["v1", "budgets", &args.tenant]).await?;
+            let client = Client::new(&args.service, environment)?;
+            let Some(task) = client.optional_id("tasks", args.task.as_deref()).await? else {
+                client.delete(&["v1", "budgets", &args.tenant]).await?;
+                return match args.service.json {
+                    true => Ok(screen.json(&json!({ "tenant_id": args.tenant, "overrides": {} }))?),
+                    false => Ok(screen.line(format!("{} may spend what everybody may", args.tenant))?),
+                };
+            };
+            client.delete(&["v1", "budgets", &args.tenant, "tasks", &task]).await?;
             match args.service.json {
-                true => Ok(screen.json(&json!({ "tenant_id": args.tenant, "overrides": {} }))?),
-                false => Ok(screen.line(format!("{} may spend what everybody may", args.tenant))?),
+                true => Ok(screen.json(&json!({ "tenant_id": args.tenant, "task_id": task, "budget": {} }))?),
+                false => Ok(screen.line(format!("the task {task} may spend what others of {} may", args.tenant))?),
             }
         }
     }
@@ -114,7 +131,14 @@ async fn read(client: &Client, tenant: Option<&str>) -> anyhow::Result<Value> {
 /// The API replaces what was said, so what is not named here is sent again.
 async fn set(args: SetArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let client = Client::new(&args.service, environment)?.with_flag_names(typed::BUDGET);
-    let mut said = read(&client, Some(&args.tenant)).await?["overrides"].as_object().cloned().unwrap_or_default();
+    let task = client.optional_id("tasks", args.task.as_deref()).await?;
+    let before = read(&client, Some(&args.tenant)).await?;
+    if let Some(task) = task {
+        let said = of_task(&before, &task, args.numbers)?;
+        let path = ["v1", "budgets", args.tenant.as_str(), "tasks", task.as_str()];
+        return show(&client.put(&path, &Value::Object(said)).await?, args.service.json, screen);
+    }
+    let mut said = before["overrides"].as_object().cloned().unwrap_or_default();
     for Assignment { scope, key, number } in args.numbers {
         let of_scope = said.entry(scope).or_insert_with(|| Value::Object(Map::new()));
         if let Some(budgets) = of_scope.as_object_mut() {
@@ -123,6 +147,19 @@ async fn set(args: SetArgs, environment: &Environment, screen: &mut Screen) -> a
     }
     let path = ["v1", "budgets", args.tenant.as_str()];
     show(&client.put(&path, &Value::Object(said)).await?, args.service.json, screen)
+}
+
+/// The budget of one task with these numbers.
+fn of_task(before: &Value, task: &str, numbers: Vec<Assignment>) -> anyhow::Result<Map<String, Value>> {
+    // an id that was typed whole may be written in another way
+    let id = Uuid::try_parse(task).map_or_else(|_| task.to_owned(), |id| id.to_string());
+    let known = before["task_overrides"].as_array().into_iter().flatten().find(|known| known["task_id"] == id);
+    let mut said = known.and_then(|known| known["budget"].as_object().cloned()).unwrap_or_default();
+    for Assignment { scope, key, number } in numbers {
+        anyhow::ensure!(scope != "tenant", "`tenant.{key}` is of all tasks together; leave --task out");
+        said.insert(key.to_owned(), number.map_or(Value::Null, |number| written(key, number)));
+    }
+    Ok(said)
 }
 
 /// Dollars have fractions; all else is sent as a whole number where it is one.
@@ -146,12 +183,40 @@ fn show(answer: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Result<()
         let whose = if answer["overrides"][scope][key].is_null() { "everybody's" } else { "its own" };
         vec![format!("{scope}.{key}"), text_of(&answer["limits"][scope][key]), used, whose.to_owned()]
     };
-    Ok(screen.table(&["budget", "limit", "used today", "limit is"], BUDGETS.into_iter().map(row).collect())?)
+    let of_tasks = answer["task_overrides"].as_array().into_iter().flatten().flat_map(rows_of_task);
+    let rows = BUDGETS.into_iter().map(row).chain(of_tasks).collect();
+    Ok(screen.table(&["budget", "limit", "used today", "limit is"], rows)?)
+}
+
+/// The limits that were said for one task.
+fn rows_of_task(said: &Value) -> Vec<Vec<String>> {
+    let whose = format!("of the task {}", text_of(&said["task_id"]));
+    let row = |(scope, key): (&str, &str)| {
+        let limit = Some(&said["budget"][key]).filter(|limit| scope != "tenant" && !limit.is_null())?;
+        Some(vec![format!("{scope}.{key}"), text_of(limit), String::new(), whose.clone()])
+    };
+    BUDGETS.into_iter().filter_map(row).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn budget_of_a_task_keeps_the_numbers_that_are_not_named() {
+        let number = |written: &str| assignment(written).unwrap();
+        let id = Uuid::from_u128(0xA);
+        let known = json!({ "task_id": id, "budget": { "turns": 5, "tokens": null } });
+        let before = json!({ "task_overrides": [{ "task_id": Uuid::nil(), "budget": { "turns": 9 } }, known] });
+        for typed in [id.to_string(), id.to_string().to_uppercase(), id.simple().to_string()] {
+            let said =
+                of_task(&before, &typed, vec![number("run.tokens=50"), number("task.cost_usd_per_day=2")]).unwrap();
+            assert_eq!(Value::Object(said), json!({ "turns": 5, "tokens": 50, "cost_usd_per_day": 2.0 }), "{typed}");
+        }
+        assert!(of_task(&before, &id.to_string(), vec![number("tenant.tokens_per_day=5")]).is_err());
+        let rows = rows_of_task(&before["task_overrides"][1]);
+        assert_eq!(rows, [["run.turns", "5", "", &format!("of the task {id}")]]);
+    }
 
     #[test]
     fn budget_is_named_with_its_scope_and_its_number() {

@@ -18,7 +18,7 @@ use crate::agent::{
 use crate::base::invalid::did_you_mean;
 use crate::base::metrics::trace;
 use crate::base::template::{Template, Tree};
-use crate::domain::approval::CallOutcome;
+use crate::domain::approval::{CallOutcome, FieldFault};
 use crate::domain::credential::references;
 use crate::domain::run::outcome::SCHEMA_CHANGED;
 use crate::domain::run::{RunError, ToolAttribution};
@@ -158,9 +158,9 @@ impl AgentCall {
         };
         let literal = written.iter().filter(|(name, _)| is_literal(name));
         let literal = literal.map(|(name, value)| (name.clone(), value.clone())).collect();
-        for (name, why) in self.agent.tool.tool.invalid_input(&Value::Object(literal)) {
+        for FieldFault { name, fault } in self.agent.tool.tool.invalid_input(&Value::Object(literal)) {
             if !written.contains_key(&name) || is_literal(&name) {
-                reading.below(&name).fault(why);
+                reading.below(&name).fault(fault.message);
             }
         }
     }

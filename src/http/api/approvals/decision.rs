@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::base::id::{Scope, new_id};
 use crate::base::invalid::{ValidationErrors, escape};
 use crate::domain::approval::{
-    Approval, ApprovalAnswer, ApprovalChoice, COMMENT_LENGTH, Category, Consequence, Misfit, Via, arguments,
+    Approval, ApprovalAnswer, ApprovalChoice, COMMENT_LENGTH, Category, Consequence, FieldFault, Misfit, Via, arguments,
 };
 use crate::http::HttpState;
 use crate::http::error::ApiError;
@@ -126,8 +126,10 @@ impl Decision {
             return Ok(Vec::new());
         };
         let unfit = state.compute_for(&approval.tenant_id, move || tool.invalid_input(&arguments)).await?;
-        let misfit =
-            |(name, why): (String, String)| Misfit::untranslated(format!("/modifications/{}", escape(&name)), why);
+        let misfit = |FieldFault { name, fault }| {
+            let pointer = format!("/modifications/{}", escape(&name));
+            Misfit { pointer, ..fault }
+        };
         Ok(unfit.into_iter().map(misfit).collect())
     }
 

@@ -33,7 +33,7 @@ use crate::store::{OverrideFilter, StoreError};
 pub async fn set_approval_override(Call(state, caller): Call, body: JsonBody) -> Result<Response, Early> {
     caller.may(Permission::ApprovalsDecide)?;
     body.key.replay_if_repeated(&state, &caller).await?;
-    let wanted = wanted(&body.json()?, &state, &caller).await?;
+    let wanted = wanted(&body, &state, &caller).await?;
     let once = body.key.idempotency(&caller, StatusCode::CREATED, &wanted)?;
     let answer = state.store.set_approval_override(&wanted, once.as_ref()).await.map_err(|error| match error {
         StoreError::NotFound => ApiError::invalid("/task_id", "the tenant has no such task"),
@@ -80,12 +80,21 @@ pub async fn remove_approval_override(Call(state, caller): Call, id: Id, query: 
 }
 
 /// The override that is asked for, checked against what there is.
-async fn wanted(value: &Value, state: &HttpState, caller: &AuthenticatedCaller) -> Result<ApprovalOverride, ApiError> {
-    let mut faults = ValidationErrors::new();
-    let Some(asked) = typed::read::<schema::NewApprovalOverride>(value, "", &mut faults) else {
-        return Err(faults.into());
+async fn wanted(
+    body: &JsonBody,
+    state: &HttpState,
+    caller: &AuthenticatedCaller,
+) -> Result<ApprovalOverride, ApiError> {
+    let reader = caller.clone();
+    let read = move |value: Value| {
+        let mut faults = ValidationErrors::new();
+        let Some(asked) = typed::read::<schema::NewApprovalOverride>(&value, "", &mut faults) else {
+            return Err(faults);
+        };
+        let tenant = reader.acts_for(&value).map_err(|more| faults.0.extend(more.0)).ok();
+        Ok((asked, tenant, faults))
     };
-    let tenant = caller.acts_for(value).map_err(|more| faults.0.extend(more.0)).ok();
+    let (asked, tenant, mut faults) = body.read_with(read).await?;
     check_tool(&asked, state, &mut faults);
     if asked.task_id.is_some() && asked.agent.is_some() {
         faults.add("/agent", "an override is for a task or for an agent; leave one of them out");

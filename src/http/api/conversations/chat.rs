@@ -16,6 +16,7 @@ use uuid::Uuid;
 use crate::base::clock::pause;
 use crate::base::id::{Scope, Tenant, new_id};
 use crate::base::invalid::ValidationErrors;
+use crate::base::json::typed;
 use crate::base::token::Permission;
 use crate::domain::approval::{Approval, QuestionKind, Via};
 use crate::domain::conversation::{MESSAGE_LENGTH, begun_by, new_conversation};
@@ -61,7 +62,7 @@ pub struct ChatAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked_back: Option<String>,
     /// Why there is no answer; absent where there is one, or is yet to be. Of a message that no model was asked with, because of
-    /// its words, a rate or a budget, the code is the reason of its run.
+    /// its words, a rate, a quota or a budget, the code is the reason of its run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<RunFault>,
 }
@@ -110,13 +111,19 @@ enum Destination {
 pub async fn send_message(Call(state, caller): Call, headers: HeaderMap, body: JsonBody) -> Result<Response, Early> {
     caller.may(Permission::RunsWrite)?;
     let position = last_event_id(&headers)?;
-    let schema::ChatMessage { tenant_id, message, conversation_id } = body.read()?;
+    let reader = caller.clone();
+    let read = move |value: Value| {
+        let asked: schema::ChatMessage = typed::body(&value)?;
+        Ok::<_, ValidationErrors>((asked, reader.acts_for(&value)))
+    };
+    let (asked, tenant) = body.read_with(read).await?;
+    let schema::ChatMessage { tenant_id, message, conversation_id } = asked;
     let addressed = match conversation_id {
         Some(id) => {
             let addressed = in_conversation(&state, &caller.narrowed(tenant_id.as_deref())?, id, message).await?;
             Addressed { answers_elsewhere: true, ..addressed }
         }
-        None => Addressed::new(caller.acts_for(&body.json()?)?, message),
+        None => Addressed::new(tenant?, message),
     };
     check_message(&addressed.message, "/message")?;
     let permit = limiter::acquire_stream(&state, &caller, &addressed.scope).await?;

@@ -7,6 +7,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
+use crate::base::id::Tenant;
+use crate::base::invalid::ValidationErrors;
 use crate::base::token::Permission;
 use crate::http::HttpState;
 use crate::http::api::conversations::chat::{Addressed, Received, check_message, in_conversation, receive, settled};
@@ -28,6 +30,10 @@ const MOST_MESSAGES: usize = 100;
 
 /// A request whose parameters are all supported.
 struct ResponseRequest {
+    /// The tenant that it names.
+    tenant_id: Option<String>,
+    /// The tenant for which it makes something, or why it can't.
+    acts_for: Result<Tenant, ValidationErrors>,
     message: String,
     /// The conversation, or the run whose conversation goes on.
     goes_on: Option<GoesOn>,
@@ -57,10 +63,10 @@ enum GoesOn {
             description = "There is no such conversation or response")))]
 pub async fn create_response(Call(state, caller): Call, body: JsonBody) -> Result<Response, Early> {
     caller.may(Permission::RunsWrite)?;
-    let json = body.json()?;
-    let request = ResponseRequest::read(&json)?;
+    let reader = caller.clone();
+    let request = body.read_with(move |json| ResponseRequest::read(&json, &reader)).await?;
     check_message(&request.message, "/input")?;
-    let addressed = addressed(&state, &caller, &json, &request).await?;
+    let addressed = addressed(&state, &caller, &request).await?;
     let scope = addressed.scope.clone();
     let permit = limiter::acquire_stream(&state, &caller, &scope).await?;
     match receive(&state, &caller, &body.key, addressed).await? {
@@ -112,13 +118,12 @@ pub async fn get_response(Call(state, caller): Call, id: Id, query: Query) -> Re
 async fn addressed(
     state: &HttpState,
     caller: &AuthenticatedCaller,
-    json: &Value,
     request: &ResponseRequest,
 ) -> Result<Addressed, ApiError> {
     let message = request.message.clone();
-    let narrowed = || caller.narrowed(json.get("tenant_id").and_then(Value::as_str));
+    let narrowed = || caller.narrowed(request.tenant_id.as_deref());
     match request.goes_on {
-        None => Ok(Addressed::new(caller.acts_for(json)?, message)),
+        None => Ok(Addressed::new(request.acts_for.clone()?, message)),
         Some(GoesOn::Conversation(id)) => in_conversation(state, &narrowed()?, id, message).await,
         Some(GoesOn::Response(run_id)) => {
             let scope = narrowed()?;
@@ -131,7 +136,7 @@ async fn addressed(
 
 impl ResponseRequest {
     /// Reads a body. A field that is null, or an empty list or object, says nothing.
-    fn read(json: &Value) -> Result<ResponseRequest, ApiError> {
+    fn read(json: &Value, caller: &AuthenticatedCaller) -> Result<ResponseRequest, ApiError> {
         let Some(fields) = json.as_object() else { return Err(malformed("the body is a JSON object")) };
         let mut unsupported = Vec::new();
         for (name, value) in fields.iter().filter(|(_, value)| !says_nothing(value)) {
@@ -149,6 +154,8 @@ impl ResponseRequest {
             return Err(malformed(&format!("not supported: {}", unsupported.join(", "))));
         }
         Ok(ResponseRequest {
+            tenant_id: fields.get("tenant_id").and_then(Value::as_str).map(str::to_owned),
+            acts_for: caller.acts_for(json),
             message: message_of(fields)?,
             goes_on: goes_on(fields)?,
             stream: flag(fields, "stream")?,

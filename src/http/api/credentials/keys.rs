@@ -59,7 +59,7 @@ pub async fn rotate_key(Call(state, caller): Call, body: JsonBody) -> Result<Jso
     if caller.scope != Scope::Every {
         return Err(ApiError::AdminOnly);
     }
-    let schema::RotateKey { cursor } = body.read_or_empty()?;
+    let schema::RotateKey { cursor } = body.read_or_empty().await?;
     let from = decode(cursor.as_deref())?;
     let rotated = rotate(&state.store, &state.vault, &state.clock, from).await?;
     let key = state.vault.first_key().to_owned();

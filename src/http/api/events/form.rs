@@ -13,7 +13,7 @@ use crate::base::id::Scope;
 use crate::base::invalid::{ValidationErrors, escape};
 use crate::domain::event::{Event, TENANT};
 use crate::http::error::ApiError;
-use crate::http::request::{AuthenticatedCaller, JsonBody};
+use crate::http::request::{AuthenticatedCaller, RawBody};
 
 /// Events that one request may carry.
 pub const MOST_EVENTS: usize = 500;
@@ -30,7 +30,7 @@ pub struct EventReader<'a> {
 
 impl EventReader<'_> {
     /// Reads all events of a request; everything that is wrong with any of them is told at once.
-    pub fn read(&self, headers: &HeaderMap, body: &JsonBody) -> Result<Vec<Event>, ApiError> {
+    pub fn read(&self, headers: &HeaderMap, body: &RawBody) -> Result<Vec<Event>, ApiError> {
         let kind = media_type(headers);
         let mut faults = ValidationErrors::new();
         let events = match kind.as_str() {
@@ -121,7 +121,7 @@ impl EventReader<'_> {
         &self,
         headers: &HeaderMap,
         kind: &str,
-        body: &JsonBody,
+        body: &RawBody,
         faults: &mut ValidationErrors,
     ) -> Result<Option<Event>, ApiError> {
         let mut fields = Map::new();

@@ -36,7 +36,7 @@ use crate::store::{CodeCheck, StoreError, StoredRecipient, Verification};
 pub async fn verify_recipient(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     caller.may(Permission::RecipientsWrite)?;
     let tenant = caller.sees(&id.0)?;
-    let schema::Verify { channel, code } = body.read()?;
+    let schema::Verify { channel, code } = body.read().await?;
     match code {
         None => {
             let delivery = send(&state, &caller, &tenant, &channel, &body).await?;

@@ -95,7 +95,7 @@ impl InputRequest {
             description = "It waits for no input, or for several answers")))]
 pub async fn answer_run(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let id = body.key.begin(&state, &caller, Permission::RunsInput, id.of("run")).await?;
-    let schema::RunInput { input_id, fields, message } = body.read()?;
+    let schema::RunInput { input_id, fields, message } = body.read().await?;
     state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     let question = match input_id {
         Some(input) => named(&state, &caller.scope, id, input).await?,

@@ -12,7 +12,6 @@ use crate::domain::run::RunState;
 use crate::http::HttpState;
 use crate::http::api::runs::{RunView, cancel, missing};
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::request::body::refuse_unknown_fields;
 use crate::http::request::{AuthenticatedCaller, Call, Early, Id, Items, JsonBody, ListPage, Query};
 use crate::store::{SuspendedCaller, SuspendedFilter, SuspendedRun};
 
@@ -111,7 +110,7 @@ pub async fn list_suspended(
         (status = 409, body = ProblemDetails, content_type = "application/problem+json", description = "It waits for nobody")))]
 pub async fn pause_suspended(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let id = body.key.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
-    refuse_unknown_fields(&body.json_or_empty()?, &[])?;
+    body.refuse_fields().await?;
     let paused = state.store.pause_suspended(&caller.scope, id, &caller.root()).await.map_err(missing)?;
     answer(&state, &caller, paused, &body).await
 }
@@ -126,7 +125,7 @@ pub async fn pause_suspended(Call(state, caller): Call, id: Id, body: JsonBody) 
         (status = 409, body = ProblemDetails, content_type = "application/problem+json", description = "It waits for nobody")))]
 pub async fn resume_suspended(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let id = body.key.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
-    refuse_unknown_fields(&body.json_or_empty()?, &[])?;
+    body.refuse_fields().await?;
     let resumed = state.store.resume_suspended(&caller.scope, id, &caller.root()).await.map_err(missing)?;
     answer(&state, &caller, resumed, &body).await
 }
@@ -142,7 +141,7 @@ pub async fn resume_suspended(Call(state, caller): Call, id: Id, body: JsonBody)
         (status = 409, body = ProblemDetails, content_type = "application/problem+json", description = "It waits for nobody")))]
 pub async fn cancel_suspended(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
     let id = body.key.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
-    refuse_unknown_fields(&body.json_or_empty()?, &[])?;
+    body.refuse_fields().await?;
     let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     if !matches!(run.state, RunState::Cancelled | RunState::PendingApproval | RunState::WaitingForInput) {
         let why = format!("the run waits for nobody; it is `{}`", run.state.as_str());

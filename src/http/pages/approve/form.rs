@@ -212,6 +212,7 @@ pub(super) mod tests {
             description: String::new(),
             arguments,
             parameters,
+            lacks: vec![],
             category: Category::SideEffect,
             consequence: Consequence::Low,
             reasons: vec![],

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::base::invalid::escape;
-use crate::domain::approval::{Approval, ApprovalChoice, ArgumentPart, Misfit};
+use crate::domain::approval::{Approval, ApprovalChoice, Misfit};
 use crate::http::api::approvals::decision::{Decision, GRANT_DAYS, GrantWish, ungrantable};
 use crate::http::pages::approve::form::{self, FormFault, FormField, SubmittedFields};
 use crate::http::pages::approve::page_room::PageQuestion;
@@ -262,25 +262,11 @@ impl ItemView {
         }
     }
 
-    /// In the words of the page.
-    fn misfit_text(&self, misfit: &Misfit) -> String {
-        let or = self.words.get("or");
-        let texts = misfit.parts.iter().map(|(name, part)| match part {
-            ArgumentPart::Text(text) => (*name, text.clone()),
-            ArgumentPart::OneOf(phrases) => {
-                (*name, phrases.iter().map(|phrase| self.words.get(phrase)).collect::<Vec<_>>().join(or))
-            }
-        });
-        let texts: Vec<(&str, String)> = texts.collect();
-        let texts: Vec<(&str, &str)> = texts.iter().map(|(name, text)| (*name, text.as_str())).collect();
-        self.words.with(misfit.phrase, &texts)
-    }
-
     /// Puts what is wrong beside what it is about.
     pub fn assign_faults(&mut self, misfits: Vec<Misfit>) {
         let places: Vec<String> = self.fields.iter().map(pointer).collect();
         for fault in misfits {
-            let text = self.misfit_text(&fault);
+            let text = self.words.fault(&fault);
             let below = |place: &str, other: &str| {
                 other.strip_prefix(place).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
             };

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::base::unicode_safety::is_hidden;
-use crate::domain::approval::{Approval, ApprovalStatus};
+use crate::domain::approval::{Approval, ApprovalStatus, Proposal};
 use crate::http::pages::approve::form::{FormField, fields, flatten_arguments};
 use crate::http::pages::approve::kind::CallKind;
+use crate::ports::channel::templates::phrases::Phrases;
 use crate::store::BatchQuestion;
 
 /// Bytes that a page shows of all of its questions.
@@ -41,6 +42,18 @@ impl PageQuestion {
         PageQuestion { approval: Arc::new(approval), left_out: None, has_fields: true }
     }
 
+    /// The question in the language of its reader, where it asks for fields.
+    pub fn told_in(mut self, words: &Phrases) -> PageQuestion {
+        if let Some((summary, description)) = words.lacks(&self.approval.proposal) {
+            let proposal = &mut Arc::make_mut(&mut self.approval).proposal;
+            (proposal.summary, proposal.description) = (summary, description);
+            if self.left_out.is_some() {
+                cut_texts(proposal);
+            }
+        }
+        self
+    }
+
     fn is_open(&self) -> bool {
         self.approval.status == ApprovalStatus::Pending
     }
@@ -65,10 +78,7 @@ impl PageQuestion {
         let proposal = &mut approval.proposal;
         proposal.arguments = beginning(&proposal.arguments);
         (proposal.parameters, proposal.precheck) = (Value::Null, None);
-        for text in [&mut proposal.summary, &mut proposal.description] {
-            let end = text.char_indices().nth(BEGINNING).map_or(text.len(), |(end, _)| end);
-            text.truncate(end);
-        }
+        cut_texts(proposal);
     }
 }
 
@@ -76,6 +86,14 @@ impl From<BatchQuestion> for PageQuestion {
     fn from(read: BatchQuestion) -> PageQuestion {
         let left_out = read.left_out.map(|bytes| bytes.max(0) as u64);
         PageQuestion { left_out, ..PageQuestion::whole(read.approval) }
+    }
+}
+
+/// Leaves the beginnings of the texts of a question that is not whole.
+fn cut_texts(proposal: &mut Proposal) {
+    for text in [&mut proposal.summary, &mut proposal.description] {
+        let end = text.char_indices().nth(BEGINNING).map_or(text.len(), |(end, _)| end);
+        text.truncate(end);
     }
 }
 

@@ -222,6 +222,7 @@ mod tests {
                     "maybe": described("boolean"),
                 },
             }),
+            lacks: vec![],
             category: Category::SideEffect,
             consequence: Consequence::High,
             reasons: vec![text.into(), "a rule".into()],

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use crate::base::invalid::did_you_mean;
+use crate::domain::approval::{ArgumentPart, FieldFault, Misfit, Proposal};
 use crate::domain::notification::recipient::is_language;
 use crate::ports::channel::templates::name::languages;
 use crate::ports::channel::templates::set::LANGUAGE;
@@ -128,6 +129,37 @@ impl Phrases {
     }
 }
 
+impl Phrases {
+    /// The words for a fault of an argument. One for which there is no phrase here is told as it was found.
+    pub fn fault(&self, fault: &Misfit) -> String {
+        if self.find(&fault.phrase).is_none() {
+            return fault.message.clone();
+        }
+        let text = |part: &ArgumentPart| match part {
+            ArgumentPart::Text(text) => text.clone(),
+            ArgumentPart::OneOf(names) => {
+                let words: Vec<&str> = names.iter().map(|name| self.find(name).unwrap_or(name)).collect();
+                words.join(self.get("or"))
+            }
+        };
+        let parts: Vec<(&str, String)> = fault.parts.iter().map(|(name, part)| (&**name, text(part))).collect();
+        let parts: Vec<(&str, &str)> = parts.iter().map(|(name, text)| (*name, text.as_str())).collect();
+        self.with(&fault.phrase, &parts)
+    }
+
+    /// The question for the fields that a call lacks, and what is wrong with each, on a line of its own. `None`: it
+    /// names none, and is told as it was put.
+    pub fn lacks(&self, proposal: &Proposal) -> Option<(String, String)> {
+        if proposal.lacks.is_empty() {
+            return None;
+        }
+        let names: Vec<&str> = proposal.lacks.iter().map(|one| one.name.as_str()).collect();
+        let question = self.with("needs_to_know", &[("agent", &proposal.tool), ("fields", &names.join(", "))]);
+        let line = |one: &FieldFault| format!("{}: {}", one.name, self.fault(&one.fault));
+        Some((question, proposal.lacks.iter().map(line).collect::<Vec<_>>().join("\n")))
+    }
+}
+
 /// A piece of a phrase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PhrasePiece<'a> {
@@ -160,7 +192,10 @@ fn inserted(phrase: &str) -> Vec<&str> {
 
 #[cfg(test)]
 mod tests {
+    use chrono::DateTime;
+
     use super::*;
+    use crate::domain::approval::test_question;
 
     #[test]
     fn every_built_in_language_says_every_phrase_and_puts_the_same_in() {
@@ -193,6 +228,32 @@ mod tests {
             ["fr", "de-AT", "en"]
         );
         assert_eq!(catalogue.of("de").with("minutes", &[("count", "5")]), "5 Minuten");
+    }
+
+    #[test]
+    fn fields_that_a_call_lacks_are_told_in_the_language_of_the_reader() {
+        let mut asked = test_question("BookTable needs to know: party, email", DateTime::UNIX_EPOCH, DateTime::MAX_UTC);
+        let told = |locale: &str, proposal: &Proposal| Catalogue::embedded().of(locale).lacks(proposal);
+        assert_eq!(told("de", &asked.proposal), None, "it was stored before fields were");
+        asked.proposal.tool = "BookTable".into();
+        let rule = [("rule", "value != 13".to_owned())];
+        let newer = Misfit { phrase: "fault_of_tomorrow".into(), ..Misfit::untranslated("", "is of tomorrow") };
+        asked.proposal.lacks = [
+            ("party", Misfit::with("", "must satisfy value != 13", "fault_rule", &rule)),
+            ("email", Misfit::with("", "is missing", "fault_required", &[])),
+            ("room", newer),
+        ]
+        .map(|(name, fault)| FieldFault::new(name, fault))
+        .into();
+        let stored = serde_json::to_value(&asked.proposal).unwrap();
+        assert_eq!(serde_json::from_value::<Proposal>(stored).unwrap(), asked.proposal);
+        let lines = |[party, email, room]: [&str; 3]| format!("party: {party}\nemail: {email}\nroom: {room}");
+        let (question, fields) = told("de-AT", &asked.proposal).unwrap();
+        assert_eq!(question, "BookTable muss noch wissen: party, email, room");
+        assert_eq!(fields, lines(["muss dies erfüllen: value != 13", "fehlt", "is of tomorrow"]));
+        let (question, fields) = told("en", &asked.proposal).unwrap();
+        assert_eq!(question, "BookTable needs to know: party, email, room");
+        assert_eq!(fields, lines(["must satisfy value != 13", "is required", "is of tomorrow"]));
     }
 
     #[test]

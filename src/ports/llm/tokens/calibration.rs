@@ -7,6 +7,7 @@ use std::sync::Mutex;
 
 use crate::ports::llm::ModelRequest;
 use crate::ports::llm::tokens::TokenCounter;
+use crate::ports::llm::tokens::exact::ExactCounts;
 
 /// Tokens that the margin of the family counts for.
 const PRIOR: f64 = 20_000.0;
@@ -15,9 +16,12 @@ const HORIZON: f64 = 2_000_000.0;
 /// The ratio stays within these parts of the family's margin, whatever a provider says.
 const BOUNDS: (f64, f64) = (0.75, 3.0);
 
-/// The ratio of one model, which all calls of an instance share.
-#[derive(Debug, Default)]
-pub struct TokenCalibration(Mutex<CountedTokens>);
+/// The ratio of one model, which all calls of an instance share, and its exact counts, where an embedder has them counted.
+#[derive(Default)]
+pub struct TokenCalibration {
+    sums: Mutex<CountedTokens>,
+    exact: Option<ExactCounts>,
+}
 
 #[derive(Debug, Default, Clone, Copy)]
 struct CountedTokens {
@@ -28,13 +32,23 @@ struct CountedTokens {
 }
 
 impl TokenCalibration {
+    /// Of a model of which nothing was observed, with these exact counts.
+    pub fn with_exact(exact: Option<ExactCounts>) -> TokenCalibration {
+        TokenCalibration { exact, ..TokenCalibration::default() }
+    }
+
+    /// The exact counts, where there are any.
+    pub fn exact(&self) -> Option<&ExactCounts> {
+        self.exact.as_ref()
+    }
+
     /// Notes a request, and how many tokens of input the provider says it had; less than one: it does not say.
     pub fn observe(&self, counter: TokenCounter, request: &ModelRequest, counted: i64) {
         if counted < 1 {
             return;
         }
         let estimated = TokenCounter { margin: 1.0, ..counter }.request(request) as f64;
-        let mut sums = self.0.lock().expect("calibration lock");
+        let mut sums = self.sums.lock().expect("calibration lock");
         sums.estimated += estimated;
         sums.counted += counted as f64;
         if sums.estimated > HORIZON {
@@ -44,7 +58,7 @@ impl TokenCalibration {
 
     /// The counter with what was observed in place of its margin.
     pub fn applied_to(&self, counter: TokenCounter) -> TokenCounter {
-        let CountedTokens { estimated, counted } = *self.0.lock().expect("calibration lock");
+        let CountedTokens { estimated, counted } = *self.sums.lock().expect("calibration lock");
         let ratio = (PRIOR * counter.margin + counted) / (PRIOR + estimated);
         TokenCounter { margin: ratio.clamp(counter.margin * BOUNDS.0, counter.margin * BOUNDS.1), ..counter }
     }

@@ -28,10 +28,8 @@ impl Encoders {
     /// The counter of a model: as the longest name says that fits it.
     pub fn counter(&self, model: &str) -> TokenCounter {
         let usual = TokenCounter::of(model);
-        let fitting = self.0.iter().filter(|(name, _)| fits(name, model));
-        let Some((_, encoder)) = fitting.max_by_key(|(name, _)| (!name.ends_with('*'), name.len())) else {
-            return usual;
-        };
+        let named = self.0.iter().map(|(name, encoder)| (name.as_str(), encoder));
+        let Some(encoder) = fitting(named, model) else { return usual };
         TokenCounter {
             margin: encoder.safety_margin.unwrap_or(usual.margin),
             chars_per_token: encoder.chars_per_token.unwrap_or(CHARS_PER_TOKEN),
@@ -43,9 +41,7 @@ impl Encoders {
     pub fn check(&self, faults: &mut ValidationErrors) {
         for (name, encoder) in &self.0 {
             let place = format!("/encoders/{}", escape(name));
-            if name.trim().is_empty() || name.strip_suffix('*').unwrap_or(name).contains('*') {
-                faults.add(&place, "must be the name of a model, or its beginning and one `*`");
-            }
+            check_name(name, faults);
             let mut expect = |value: Option<f64>, least: f64, most: f64, key: &str| {
                 if value.is_some_and(|value| !(least..=most).contains(&value)) {
                     faults.add(format!("{place}/{key}"), format!("must be from {least} to {most}"));
@@ -56,6 +52,20 @@ impl Encoders {
             expect(encoder.cjk_chars_per_token, 0.1, 100.0, "cjk_chars_per_token");
         }
     }
+}
+
+/// Adds a name that can be no model's, nor the beginning of one.
+pub(super) fn check_name(name: &str, faults: &mut ValidationErrors) {
+    if name.trim().is_empty() || name.strip_suffix('*').unwrap_or(name).contains('*') {
+        let place = format!("/encoders/{}", escape(name));
+        faults.add(place, "must be the name of a model, or its beginning and one `*`");
+    }
+}
+
+/// Of these entries by their names, that with the longest name that fits a model.
+pub(super) fn fitting<'n, T>(named: impl Iterator<Item = (&'n str, T)>, model: &str) -> Option<T> {
+    let fitting = named.filter(|(name, _)| fits(name, model));
+    fitting.max_by_key(|(name, _)| (!name.ends_with('*'), name.len())).map(|(_, found)| found)
 }
 
 /// Whether an entry is about a model.

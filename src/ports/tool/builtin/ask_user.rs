@@ -64,6 +64,7 @@ impl Tool for AskUser {
                 "type": "object", "properties": { ANSWER: answer }, "required": [ANSWER], "additionalProperties": false,
             }),
             values: json!({}),
+            lacks: Vec::new(),
         })
     }
 

@@ -20,7 +20,7 @@ pub struct RunAccount {
     pub execution_ms: i64,
     /// Calls of tools in the order in which their results were stored, [`TOOL_RECORDS`] at most.
     pub tool_records: Vec<ToolRecord>,
-    /// Findings of verifiers, of 100 answers at most.
+    /// Warnings of these calls, and then findings of verifiers, of 100 answers at most.
     pub tool_warnings: Vec<ToolWarning>,
 }
 
@@ -42,9 +42,11 @@ impl Store {
             read.query(VERDICTS_OF).bind(run_id).bind(VERDICTS).persistent(false).scalars().await?;
         read.end().await?;
         // an account, on which nothing hangs: a record that can't be read is left out
-        let tool_records = records.iter().filter_map(|record| serde_json::from_str(record).ok()).collect();
+        let tool_records: Vec<ToolRecord> =
+            records.iter().filter_map(|record| serde_json::from_str(record).ok()).collect();
         let verdicts = verdicts.iter().filter_map(|entry| serde_json::from_str(entry).ok());
-        let tool_warnings = verdicts.flat_map(|entry| ToolWarning::of(&entry)).collect();
+        let findings = verdicts.flat_map(|entry| ToolWarning::of(&entry));
+        let tool_warnings = ToolWarning::of_calls(&tool_records).chain(findings).collect();
         Ok(RunAccount { execution_ms, tool_records, tool_warnings })
     }
 }

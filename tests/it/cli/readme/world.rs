@@ -165,7 +165,8 @@ async fn office() -> MockServer {
 /// The small program that speaks OpenAI's wire format.
 async fn model() -> MockServer {
     let server = MockServer::start().await;
-    let models = json!({ "object": "list", "data": [{ "id": "qwen3:8b", "object": "model" }] });
+    let listed = ["qwen3:8b", "qwen3:1.7b", "nomic-embed-text"].map(|id| json!({ "id": id, "object": "model" }));
+    let models = json!({ "object": "list", "data": listed });
     let list = ResponseTemplate::new(200).set_body_json(models);
     Mock::given(method("GET")).and(path("/v1/models")).respond_with(list).mount(&server).await;
     Mock::given(method("POST")).and(path("/v1/chat/completions")).respond_with(Model).mount(&server).await;
