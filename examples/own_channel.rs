@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use http::Method;
 use reveille::app::App;
 use reveille::domain::approval::matrix::{Category, Consequence};
-use reveille::ports::channel::{Capabilities, Channel, ChannelError, Confirmed, OutgoingMessage, Receipt};
+use reveille::ports::channel::{Capabilities, Channel, ChannelError, OutgoingMessage, Receipt, ReceiptLevel};
 use reveille::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -30,7 +30,7 @@ impl Channel for Bell {
         Box::pin(async move {
             let unsent = |_| ChannelError::Unsendable { why: "nobody listens".into() };
             self.0.send(text).map_err(unsent)?;
-            Ok(Receipt { provider_id: None, confirmed: Confirmed::Delivered })
+            Ok(Receipt { provider_id: None, confirmed: ReceiptLevel::Delivered })
         })
     }
 }

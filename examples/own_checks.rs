@@ -39,9 +39,9 @@ impl GateCheck for Discretion {
 }
 
 /// Flags answers in capitals: the model is told why, and asked once more.
-struct Calm;
+struct CalmCheck;
 
-impl Verifier for Calm {
+impl Verifier for CalmCheck {
     fn name(&self) -> &str {
         "C-0100"
     }
@@ -80,7 +80,7 @@ pub async fn main() -> anyhow::Result<()> {
     let config: Config = serde_json::from_value(json!({ "llm": { "models": { "main": model } } }))?;
     let (sender, mut diary) = unbounded_channel();
     let app = App::builder().config(config).with_temp_dir();
-    let app = app.gate_check(Discretion).verifier(Calm).post_process(Diary(sender)).start().await?;
+    let app = app.gate_check(Discretion).verifier(CalmCheck).post_process(Diary(sender)).start().await?;
     std::fs::remove_file(&scenario)?;
 
     let greeting = run(&app, "Say good morning.").await?;

@@ -10,7 +10,9 @@ use reveille::agent::{ContextSource, PendingAgents, PendingVerdict};
 use reveille::app::App;
 use reveille::domain::run::TranscriptMessage;
 use reveille::domain::run::outcome::RunError;
-use reveille::ports::llm::{LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OnDelta, StopReason, TokenEncoder};
+use reveille::ports::llm::{
+    LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OnDelta, StopReason, TokenEncoder,
+};
 use serde_json::json;
 use tokio::time::timeout;
 

@@ -32,7 +32,7 @@ use uuid::Uuid;
 use crate::agent::calls::ToolRunner;
 use crate::agent::calls::delegation::check_schema;
 use crate::agent::calls::result_cache::ResultCache;
-use crate::agent::checkpoint::{Added, Checkpoint, run_error};
+use crate::agent::checkpoint::{Checkpoint, NewEntry, run_error};
 use crate::agent::configured::agent_tool::AgentTool;
 use crate::agent::consent::Consent;
 use crate::agent::context::ContextWindow;
@@ -64,13 +64,13 @@ use crate::ports::tool::offer::NotOffered;
 
 pub use checkpoint::agent_store::{AgentStore, AppendError, SummaryCost};
 pub use checkpoint::transcript_slice::TranscriptSlice;
-pub use configured::{CallingAgent, Configured};
+pub use configured::{AgentDefinition, CallingAgent};
 pub use consent::of_step::{StepAdmission, StepCall};
 pub use gate::pending_agents::{PendingAgents, PendingChecks, PendingVerdict};
 pub use prompt::channel_limits::ChannelLimits;
 pub use prompt::context_source::{ContextSource, ContextSources, SOURCE_CHARS};
 pub use prompt::extraction::{ExtractedFact, ExtractionMaterial, MOST_EXTRACTED, MemorySettings, read_facts};
-pub use request::{AgentOverrides, AgentRequest, Asking, CHAT, FROM_AGENT, STEP, StreamSink, TRIGGER};
+pub use request::{AgentOverrides, AgentRequest, ApprovalContext, CHAT, FROM_AGENT, STEP, StreamSink, TRIGGER};
 pub use settings::Settings;
 pub use slot::{RunSlot, SharedSlot, SlotTurn, UncountedSlot, slot_turn, wait_without_slot};
 pub use stop::{LoopStopReason, StopSignal};
@@ -285,7 +285,7 @@ impl Agent {
         let (result, answer) = match self.pending.take(incoming.gate_message(), &incoming.clock).await? {
             PendingVerdict::Continue => return Ok(None),
             PendingVerdict::Refuse(reason) => return Ok(Some(reason)),
-            PendingVerdict::Answer(text) => (None, Some(Added::plain(answer_message(text)))),
+            PendingVerdict::Answer(text) => (None, Some(NewEntry::plain(answer_message(text)))),
             PendingVerdict::Done(result) => (Some(result_message(&window.cut_result(&result))), None),
         };
         let before = std::mem::take(history).into_iter().chain(result);

@@ -65,12 +65,12 @@ pub use handle::AppHandle;
 use stranded::warn_of_stranded_events;
 pub(crate) use stranded::{WAY_BACK, stranded_events_warning};
 pub use subscription::EventSubscription;
-pub use validated::{AppAdditions, ConfiguredNames, Validated, validate};
+pub use validated::{AppAdditions, ConfiguredNames, ValidatedParts, validate};
 use warnings::{warn_of_bus, warn_of_role, warn_of_skills};
 
 /// Secrets and files that were made at the first start, to be shown once.
 #[derive(Debug, Default)]
-pub struct Made {
+pub struct GeneratedSecrets {
     /// An admin token; it is stored as its hash only.
     pub admin_token: Option<TokenText>,
     /// A key file for the vault; whoever has it and the database can read what is sealed.
@@ -78,7 +78,7 @@ pub struct Made {
 }
 
 /// Everything built, nothing running: `start` runs it, tests tick it by hand.
-pub struct Built {
+pub struct BuiltApp {
     /// The opened store.
     pub store: Store,
     /// The engine, not started yet.
@@ -103,9 +103,9 @@ pub struct AppEnd {
 /// A running service.
 pub struct App {
     address: SocketAddr,
-    made: Made,
+    made: GeneratedSecrets,
     store: Store,
-    engine: engine::Running,
+    engine: engine::RunningEngine,
     http: JoinHandle<()>,
     ending: AppEnd,
     /// The names that tasks made in this process may use.
@@ -127,10 +127,10 @@ pub async fn build(
     extras: Extras,
     ending: AppEnd,
     waiting: impl Fn(&str),
-) -> anyhow::Result<Built> {
+) -> anyhow::Result<BuiltApp> {
     let data_dir = Path::new(&config.server.data_dir);
     let added = AppAdditions { tools: &extras.tools, models: &extras.models, encoders: &extras.encoders };
-    let Validated { egress, models, policy, declared } = validate(config, data_dir, &clock, added)?;
+    let ValidatedParts { egress, models, policy, declared } = validate(config, data_dir, &clock, added)?;
     private_dir(data_dir).with_context(|| format!("the data directory {} can't be made", data_dir.display()))?;
     let (vault, key_file) = Vault::open(&config.vault, keys_without_setting(config, data_dir))?;
     if let Some(file) = &key_file {
@@ -268,7 +268,7 @@ pub async fn build(
         stopping: ending.announced,
         stop: ending.http,
     });
-    Ok(Built { store, engine, http, bus, key_file })
+    Ok(BuiltApp { store, engine, http, bus, key_file })
 }
 
 impl App {
@@ -284,7 +284,7 @@ impl App {
             .with_context(|| format!("the service can't listen on {listen}\nhint: is another one running there?"))?;
         let address = listener.local_addr()?;
         let ending = AppEnd::default();
-        let Built { store, engine, http, bus, key_file } =
+        let BuiltApp { store, engine, http, bus, key_file } =
             build(config, Clock::system(), extras, ending.clone(), waiting).await?;
         warn_of_role(&store).await?;
         warn_of_bus(&*bus).await;
@@ -299,7 +299,7 @@ impl App {
         let http = requests.handle().spawn(serving);
         let mut app = App {
             address,
-            made: Made { admin_token: None, key_file },
+            made: GeneratedSecrets { admin_token: None, key_file },
             store,
             engine,
             http,
@@ -335,7 +335,7 @@ impl App {
     }
 
     /// Secrets and files that were made at the first start.
-    pub fn generated(&self) -> &Made {
+    pub fn generated(&self) -> &GeneratedSecrets {
         &self.made
     }
 

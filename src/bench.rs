@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::clock::machine_now;
 
-pub(crate) use env::{Bare, BenchEnv};
+pub(crate) use env::{BenchEnv, DirectPool};
 pub use figure::{BenchFigure, FigureLimit};
 pub(crate) use figure::{Distribution, FigurePart, Point, Samples};
 pub(crate) use fixtures::{EndedRuns, Fixtures};
@@ -43,11 +43,11 @@ pub use part::run as be_part;
 pub(crate) use probe::{ExecutorProbe, ProbedRun};
 pub use process::ARGUMENT as PART_ARGUMENT;
 pub(crate) use process::PartProcess;
-pub(crate) use protocol::{Asked, Part, Said};
+pub(crate) use protocol::{Part, PartMessage, ServiceSettings};
 pub(crate) use rate::{Rate, Watch};
 pub(crate) use scale::Scale;
 pub(crate) use session::Bench;
-pub use site::Where;
+pub use site::BenchSite;
 pub use size::BenchSize;
 
 /// Every measurement: its name, and its description. First those that a user gets, by the default configuration.
@@ -105,7 +105,7 @@ pub struct BenchReport {
 ///
 /// # Errors
 /// The database or Redis can't be used, or what was measured was not done right: lost, doubled, or not done at all.
-pub async fn run(names: &[&str], at: &Where, size: BenchSize, told: &dyn Fn(&str)) -> anyhow::Result<BenchReport> {
+pub async fn run(names: &[&str], at: &BenchSite, size: BenchSize, told: &dyn Fn(&str)) -> anyhow::Result<BenchReport> {
     let machine = Machine::inspect(at).await?;
     let began_at = machine_now();
     let quick = size.quick;

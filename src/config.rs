@@ -60,13 +60,13 @@ pub struct Config {
     /// Settings of `[verifiers]`.
     pub verifiers: agent::verify::settings::VerifierSettings,
     /// Declared tools, `[[tools]]`.
-    pub tools: Vec<tool::http::Declared>,
+    pub tools: Vec<tool::http::HttpToolDefinition>,
     /// How calls of other tools are treated, `[tool_policies]`.
     pub tool_policies: BTreeMap<String, tool::policy::ToolPolicy>,
     /// Settings of `[tool_access]`.
     pub tool_access: tool::access::ToolAccess,
     /// Configured agents, `[[agents]]`.
-    pub agents: Vec<agent::Configured>,
+    pub agents: Vec<agent::AgentDefinition>,
     /// Settings of `[skills]`.
     pub skills: skill::Settings,
     /// Settings of `[memory]`.
@@ -97,7 +97,7 @@ pub struct Config {
 
 /// A configuration, and where each of its values was written.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// The configuration.
     pub config: Config,
     /// Name of the file in messages.
@@ -112,7 +112,7 @@ impl Config {
     ///
     /// # Errors
     /// What is wrong, with its line and column or its variable, and what would be right.
-    pub fn load(file: Option<&Path>, environment: &Environment) -> Result<Loaded, ConfigError> {
+    pub fn load(file: Option<&Path>, environment: &Environment) -> Result<LoadedConfig, ConfigError> {
         match chosen_file(file, environment) {
             Some(path) => {
                 let text = std::fs::read_to_string(&path).map_err(|error| ConfigError::unreadable(&path, &error))?;
@@ -123,11 +123,11 @@ impl Config {
     }
 
     /// The configuration that `text`, called `name` in messages, and the variables of `environment` make together.
-    pub fn read(name: &str, text: &str, environment: &Environment) -> Result<Loaded, ConfigError> {
+    pub fn read(name: &str, text: &str, environment: &Environment) -> Result<LoadedConfig, ConfigError> {
         let file: Table = text.parse().map_err(|error| ConfigError::syntax(name, text, &error))?;
         let config = environment.overlay(file).map_err(|fault| fault.placed(name, text))?;
         let mut loaded =
-            Loaded { config, name: name.to_owned(), text: text.to_owned(), environment: environment.clone() };
+            LoadedConfig { config, name: name.to_owned(), text: text.to_owned(), environment: environment.clone() };
         let resolved = loaded.config.llm.resolve_keys(|variable| environment.get(variable).map(str::to_owned));
         let variable = |name: &str| environment.get(name).map(str::to_owned);
         let filled = tool::http::fill_variables(&mut loaded.config.tools, variable);
@@ -181,7 +181,7 @@ impl Config {
     }
 }
 
-impl Loaded {
+impl LoadedConfig {
     /// Where it was read from, in words.
     pub fn origin(&self) -> String {
         let variables = self.environment.names_of_keys().join(", ");

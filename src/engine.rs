@@ -38,7 +38,7 @@ use crate::domain::trigger::zone::{self, Zones};
 use crate::engine::delivery::approval_links::Links;
 use crate::engine::delivery::breaker::Breakers;
 use crate::engine::delivery::notifier::Notifier;
-use crate::engine::delivery::sending::Sending;
+use crate::engine::delivery::sending::DeliverySender;
 use crate::engine::events::forwarder::Forwarder;
 use crate::engine::events::matcher::EventMatcher;
 use crate::engine::events::watcher::Watcher;
@@ -56,7 +56,7 @@ use crate::engine::running::approval_reminder::ApprovalReminder;
 use crate::engine::running::execution::Executions;
 use crate::engine::running::expirer::Expirer;
 use crate::engine::running::finisher::Finisher;
-use crate::engine::scheduling::active::Active;
+use crate::engine::scheduling::active::ActiveRuns;
 use crate::engine::scheduling::halt_keeper::HaltKeeper;
 use crate::engine::scheduling::heartbeat::Heartbeat;
 use crate::engine::scheduling::prefetch::PrefetchBuffer;
@@ -171,7 +171,7 @@ pub struct Engine {
     pub housekeeping: Housekeeping,
     /// Writes the ends of runs.
     pub finisher: Finisher,
-    active: Active,
+    active: ActiveRuns,
     store: Store,
     metrics: Metrics,
     worker_id: Uuid,
@@ -215,7 +215,7 @@ impl Engine {
         let worker_id = new_id(store.clock().now());
         let slots = RunSlots::new(settings.max_concurrent_runs, settings.max_waiting_runs);
         slots.register(&metrics);
-        let active = Active::new(slots.clone());
+        let active = ActiveRuns::new(slots.clone());
         let prefetch = match settings.limits().any() {
             false => PrefetchBuffer::new(settings.prefetch, slots),
             true => PrefetchBuffer::under_limits(slots),
@@ -277,7 +277,7 @@ impl Engine {
             extractor: extractor.map(Arc::new),
             embedder: embedder.map(Arc::new),
             file_cleaner: Arc::new(FileCleaner::new(store.clone(), data_files)),
-            notifier: Arc::new(Notifier::new(Sending {
+            notifier: Arc::new(Notifier::new(DeliverySender {
                 store: store.clone(),
                 channels,
                 links,
@@ -306,11 +306,11 @@ impl Engine {
         self.active.slots().counts()
     }
 
-    /// Loops every service until `Running::stop`.
+    /// Loops every service until `RunningEngine::stop`.
     ///
     /// # Errors
     /// `housekeeping` is no cron expression, or never comes; then nothing runs.
-    pub async fn start(self) -> anyhow::Result<Running> {
+    pub async fn start(self) -> anyhow::Result<RunningEngine> {
         let housekeeping = self.housekeeping.start()?;
         // before anything fires, so that it is known which rules plan; without an answer now the first tick asks again
         if !matches!(timeout(ZoneKeeper::TIME_LIMIT, self.zones.tick()).await, Ok(Ok(_))) {
@@ -351,12 +351,12 @@ impl Engine {
         ];
         self.store.begin_reads();
         self.store.begin_work();
-        Ok(Running { engine: self, stop_claiming, stop_all, claiming, keeping, housekeeping })
+        Ok(RunningEngine { engine: self, stop_claiming, stop_all, claiming, keeping, housekeeping })
     }
 }
 
 /// A running engine.
-pub struct Running {
+pub struct RunningEngine {
     engine: Engine,
     stop_claiming: CancellationToken,
     stop_all: CancellationToken,
@@ -365,10 +365,10 @@ pub struct Running {
     housekeeping: maintenance::housekeeping::Rounds,
 }
 
-impl Running {
+impl RunningEngine {
     /// Stops claiming, gives runs their grace, hands back the rest, and returns once nothing is executed or sent here.
     pub async fn stop(self) {
-        let Running { engine, stop_claiming, stop_all, claiming, keeping, housekeeping } = self;
+        let RunningEngine { engine, stop_claiming, stop_all, claiming, keeping, housekeeping } = self;
         engine.store.end_work();
         stop_claiming.cancel();
         engine.store.end_reads();

@@ -29,7 +29,7 @@ use tokio::runtime::Handle;
 
 use crate::base::clock::Clock;
 use crate::base::compute::Compute;
-use crate::domain::quota::Exceeded;
+use crate::domain::quota::ExceededQuota;
 use crate::store::db::Db;
 use crate::store::db::store_metrics::StoreMetrics;
 use crate::store::db::wakeup::Wakeups;
@@ -41,8 +41,8 @@ pub use approvals::grants::{Grant, GrantUse};
 pub use approvals::links::BatchQuestion;
 pub use approvals::overrides::OverrideFilter;
 pub use approvals::{
-    ApprovalFilter, ApprovalLink, Attend, Attended, Decided, DecisionRefusal, SuspendedCaller, SuspendedFilter,
-    SuspendedRun, WaitingRun,
+    ApprovalFilter, ApprovalLink, DecisionOutcome, DecisionRefusal, SuspendedCaller, SuspendedFilter, SuspendedRun,
+    WaitingOutcome, WaitingRun, WaitingUpdate,
 };
 pub use conversations::ConversationFilter;
 pub use credentials::{
@@ -51,28 +51,28 @@ pub use credentials::{
 };
 pub use data_files::CHUNK_BYTES;
 pub use db::connect::{OpenError, ServerFacts, Settings};
-pub use db::examine::{Examined, SqliteFile, examine, sqlite_version};
+pub use db::examine::{DatabaseFacts, SqliteFile, examine, sqlite_version};
 pub use db::listing::{PAGE_BYTES, RowPage, SUMMARY_LENGTH};
 pub use db::store_metrics::PoolUse;
 pub use db::wakeup::Topic;
 pub use db::with_timeout;
 pub use deliveries::live::LiveMessage;
 pub use deliveries::recipients::{ListedRecipient, RecipientFilter, StoredRecipient};
-pub use deliveries::referred::Referred;
+pub use deliveries::referred::ReferredRecords;
 pub use deliveries::verifications::{CodeCheck, Verification};
-pub use deliveries::{DeliveryFilter, DeliverySummary, InLine};
+pub use deliveries::{DeliveryFilter, DeliverySummary, QueuedDelivery};
 pub use events::closing::{DueWindow, EventRelease, HeldEvents};
-pub use events::dead_letters::{Burial, StoredDeadLetter, StoredDeadLetterFilter};
+pub use events::dead_letters::{NewDeadLetter, StoredDeadLetter, StoredDeadLetterFilter};
 pub use events::event_index::{EVENT_SHARDS, EventTask, EventTaskChanges, event_shard};
 pub use events::matches::{EventsRecorded, Match};
 pub use events::matching::{EventsFired, FireEvents};
-pub use events::{EventBacklog, EventFilter, Leased, LeasedEvent};
+pub use events::{EventBacklog, EventFilter, LeasedEntries, LeasedEvent};
 pub use memory::{
     EMBEDDED_AT_ONCE, EmbeddedFact, EmbeddingPlace, ExtractionCall, ExtractionClaim, ExtractionEnd, FactFilter,
-    MOST_QUEUED, Noted, NotedAs, Recalled, UnembeddedFact, VECTORS_AT_ONCE,
+    MOST_QUEUED, NotedFact, NotingKind, RecalledFacts, UnembeddedFact, VECTORS_AT_ONCE,
 };
 pub use ops::audit::{AuditEntry, AuditFilter};
-pub use ops::budgets::reservation::{Reservation, Reserved};
+pub use ops::budgets::reservation::{Reservation, ReservationOutcome};
 pub use ops::budgets::settlement::{BudgetEnd, Settlement};
 pub use ops::budgets::{BudgetUsage, LedgerStanding};
 pub use ops::depths::{COUNTED_TO, Depths};
@@ -85,16 +85,17 @@ pub use ops::usage::run_account::{RunAccount, TOOL_RECORDS};
 pub use ops::usage::{UsageFilter, UsageGroup, UsageSum};
 pub use runs::completions::RunCompletion;
 pub use runs::lease::{
-    Beat, Blocked, CLAIM_MARGIN, ClaimCursor, Finish, Lease, Park, RequeuedRun, RunClaim, RunLimits, Take,
+    CLAIM_MARGIN, ClaimCursor, Finish, Lease, OverlapOutcome, Park, RenewedLease, RequeuedRun, RunClaim, RunLimits,
+    TakeRequest,
 };
 pub use runs::pages::{RunFilter, RunOverview, SCANNED};
-pub use runs::recorded::RecordedAround;
+pub use runs::recorded::SurroundingRuns;
 pub use runs::requests::{Cancelled, RunRequest};
-pub use runs::rescue::Stranded;
-pub use runs::run_location::{Holder, Parked, QueuedPlace, Whereabouts};
+pub use runs::rescue::StrandedRun;
+pub use runs::run_location::{Holder, ParkedRun, QueuedPlace, RunLocation};
 pub use runs::shares::{Occupant, Shares, TenantShares, tenant_hash, tenant_share};
 pub use runs::slots::log_end_outside_execution;
-pub use runs::starting::{StartedRun, Starts, Taking};
+pub use runs::starting::{StartedRun, Starts, TakeResult};
 pub use tasks::TaskFilter;
 pub use tasks::conditions::{DuePoll, PollClaim, RecordedPoll};
 pub use tasks::creating::NewTask;
@@ -122,7 +123,7 @@ pub struct Store {
     runtime: Handle,
     /// Threads for what tenants wrote and the store has to compute before it writes: never in a transaction.
     computing: Compute,
-    apart: Arc<tasks::fires::Apart>,
+    apart: Arc<tasks::fires::BatchOffsets>,
     /// The tenants whose runs are looked after next, of those that wait for people, and for other systems.
     attended: Arc<[TenantCursor; 2]>,
     quotas: ops::quotas::KnownAllowances,
@@ -147,7 +148,7 @@ pub enum StoreError {
     Conflict(String),
     /// It would be more than the tenant may have; nothing was written.
     #[error("{0}")]
-    Quota(Box<Exceeded>),
+    Quota(Box<ExceededQuota>),
     /// Somebody else holds it now; nothing was written.
     #[error("the lease is lost")]
     LeaseLost,
@@ -175,7 +176,7 @@ impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> StoreError {
         use sqlx::Error as E;
         if let E::Database(database) = &error
-            && let Some(exceeded) = Exceeded::parse(database.message())
+            && let Some(exceeded) = ExceededQuota::parse(database.message())
         {
             return StoreError::Quota(Box::new(exceeded));
         }

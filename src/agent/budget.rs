@@ -1,7 +1,7 @@
 //! Budgets in the loop: what a call may come to is reserved before it is made, and what an answer has cost is on the record also
 //! where it can't be used. Decides nothing: the store of the run knows the limits.
 
-use crate::agent::checkpoint::{Added, Checkpoint};
+use crate::agent::checkpoint::{Checkpoint, NewEntry};
 use crate::agent::{AgentStore, RunSlot, wait_without_slot};
 use crate::domain::budget::Spend;
 use crate::domain::run::transcript::{ModelCall, ModelTokens};
@@ -69,7 +69,7 @@ pub fn usage_of(tokens: ModelTokens, cost_micros: i64) -> Usage {
 }
 
 /// The entry of an answer that could not be used; `None` where nothing was paid.
-pub fn unusable_answer(usage: Usage, model_call: Option<ModelCall>, error: &RunError) -> Option<Added> {
+pub fn unusable_answer(usage: Usage, model_call: Option<ModelCall>, error: &RunError) -> Option<NewEntry> {
     if usage == Usage::default() {
         return None;
     }
@@ -78,7 +78,7 @@ pub fn unusable_answer(usage: Usage, model_call: Option<ModelCall>, error: &RunE
         RunError::HandBack | RunError::Cancelled { .. } | RunError::LeaseLost => "stopped",
     };
     let message = TranscriptMessage::Unusable { code: code.to_owned() };
-    Some(Added { usage, model_call, ..Added::plain(message) })
+    Some(NewEntry { usage, model_call, ..NewEntry::plain(message) })
 }
 
 /// The usage of a call that may come to so much at worst, `output` tokens of it written, and of which nobody knows what it came

@@ -45,9 +45,9 @@ use crate::domain::run::{RunError, ToolAttribution, ToolCall, ToolRecord, Usage}
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::builtin::read_data_file::READ_DATA_FILE;
 use crate::ports::tool::output::{DefaultLevel, OutputLevel};
-use crate::ports::tool::registry::{Registered, unknown_tool};
+use crate::ports::tool::registry::{RegisteredTool, unknown_tool};
 use crate::ports::tool::{
-    CalledBy, ToolContext, ToolError, ToolFailure, ToolHost, ToolRegistry, ToolStatus, UsedSecrets,
+    ToolCaller, ToolContext, ToolError, ToolFailure, ToolHost, ToolRegistry, ToolStatus, UsedSecrets,
 };
 
 /// All that calls of one run have in common.
@@ -121,12 +121,12 @@ pub enum CallResult {
 /// Outcome of one attempt at a call.
 enum Attempt {
     Open(PendingCall),
-    Done(Answered),
+    Done(AnsweredCall),
     Ended(RunError),
 }
 
 /// A result, and under which approval it came.
-struct Answered {
+struct AnsweredCall {
     result: Result<FetchedOutput, ToolError>,
     approval: Option<Uuid>,
     /// Why nobody was asked.
@@ -139,7 +139,7 @@ struct Answered {
 
 impl Attempt {
     fn done(result: Result<FetchedOutput, ToolError>, approval: Option<Uuid>, reasons: Vec<String>) -> Attempt {
-        Attempt::Done(Answered { result, approval, reasons, notice: String::new(), agent_usage: None })
+        Attempt::Done(AnsweredCall { result, approval, reasons, notice: String::new(), agent_usage: None })
     }
 
     /// It was not executed.
@@ -223,7 +223,7 @@ impl ToolRunner<'_> {
         let duration_ms = self.clock.elapsed().saturating_sub(begun).as_millis() as i64;
         let tool = self.tools.find(&call.name);
         let unrepeatable = tool.is_some_and(|tool| !tool.definition().idempotent);
-        let Answered { result, approval, reasons, mut notice, agent_usage } = answered;
+        let AnsweredCall { result, approval, reasons, mut notice, agent_usage } = answered;
         let fetched_at = result.as_ref().map_or_else(|_| self.clock.now(), |fetched| fetched.at);
         let length = result.as_ref().ok().map(|fetched| fetched.output.whole().chars().count());
         // in words for a person, and for the model
@@ -353,11 +353,11 @@ impl ToolRunner<'_> {
         let notice = answered + &edited;
         let Some(agent) = self.agent.called(&call.name) else {
             let result = self.known_or_called(turn, &call, tool, warnings).await;
-            return Ok(Attempt::Done(Answered { result, approval, reasons, notice, agent_usage: None }));
+            return Ok(Attempt::Done(AnsweredCall { result, approval, reasons, notice, agent_usage: None }));
         };
         Ok(match self.delegate(call_turn, &call, agent).await {
             DelegationOutcome::Answered(result, usage) => {
-                Attempt::Done(Answered { result, approval, reasons, notice, agent_usage: Some(usage) })
+                Attempt::Done(AnsweredCall { result, approval, reasons, notice, agent_usage: Some(usage) })
             }
             DelegationOutcome::Waits(calls) => Attempt::Open(PendingCall::Delegated(calls)),
             DelegationOutcome::Ended(error) => Attempt::Ended(error),
@@ -365,7 +365,7 @@ impl ToolRunner<'_> {
     }
 
     /// Holds arguments against the schema of their tool; what takes long is computed on a thread of its own.
-    async fn check(&self, tool: &Arc<Registered>, arguments: &Value) -> Result<(), ToolError> {
+    async fn check(&self, tool: &Arc<RegisteredTool>, arguments: &Value) -> Result<(), ToolError> {
         let (steps, tool, arguments) = (tool.steps(arguments), Arc::clone(tool), arguments.clone());
         let check = move || tool.check(&arguments);
         self.compute.run_if_costly(self.tenant.as_str(), steps, check).await.unwrap_or_else(|panicked| {
@@ -381,7 +381,7 @@ impl ToolRunner<'_> {
             tenant: self.tenant.clone(),
             run_id: self.run_id,
             task_id,
-            called_by: CalledBy::Model,
+            called_by: ToolCaller::Model,
             turn,
             call_id: call.id.clone(),
             idempotency_key: ToolContext::key_of(self.run_id, turn, &call.id),

@@ -43,7 +43,7 @@ pub struct Checkpoint {
 }
 
 /// One message on its way into the transcript.
-pub struct Added {
+pub struct NewEntry {
     /// The message as it was stored.
     pub message: TranscriptMessage,
     /// Usage that the message adds.
@@ -56,10 +56,10 @@ pub struct Added {
     pub tool_record: Option<ToolRecord>,
 }
 
-impl Added {
+impl NewEntry {
     /// A message that cost nothing.
-    pub fn plain(message: TranscriptMessage) -> Added {
-        Added { message, usage: Usage::default(), duration_ms: None, model_call: None, tool_record: None }
+    pub fn plain(message: TranscriptMessage) -> NewEntry {
+        NewEntry { message, usage: Usage::default(), duration_ms: None, model_call: None, tool_record: None }
     }
 }
 
@@ -103,11 +103,11 @@ impl Checkpoint {
     }
 
     /// Adds entries that may be lost with the process: they are stored with the next append.
-    pub fn add(&mut self, turn: i64, added: Vec<Added>) {
+    pub fn add(&mut self, turn: i64, added: Vec<NewEntry>) {
         let first = self.entries.last().map_or(0, |entry| entry.seq + 1);
         let at = self.clock.now();
-        let entry = |(seq, added): (i64, Added)| {
-            let Added { message, usage, duration_ms, model_call, tool_record } = added;
+        let entry = |(seq, added): (i64, NewEntry)| {
+            let NewEntry { message, usage, duration_ms, model_call, tool_record } = added;
             TranscriptEntry {
                 usage,
                 duration_ms,
@@ -120,20 +120,20 @@ impl Checkpoint {
     }
 
     /// Adds entries that are stored, with those before them, before the model is asked again.
-    pub fn add_due(&mut self, turn: i64, added: Vec<Added>) {
+    pub fn add_due(&mut self, turn: i64, added: Vec<NewEntry>) {
         self.is_due |= !added.is_empty();
         self.add(turn, added);
     }
 
     /// Adds entries that the next append stores, or else the record of how the execution ended.
-    pub fn defer(&mut self, turn: i64, added: Vec<Added>) {
+    pub fn defer(&mut self, turn: i64, added: Vec<NewEntry>) {
         let first = self.entries.len();
         self.add(turn, added);
         self.store.defer(self.entries[first..].to_vec());
     }
 
     /// Appends, durably, all or nothing, with what was added before. Where it fails, these entries are not in it.
-    pub async fn append(&mut self, turn: i64, added: Vec<Added>) -> Result<(), RunError> {
+    pub async fn append(&mut self, turn: i64, added: Vec<NewEntry>) -> Result<(), RunError> {
         let before = self.entries.len();
         self.add(turn, added);
         let stored = self.flush().await;
@@ -400,7 +400,7 @@ mod tests {
         fn defer(&self, _: Vec<TranscriptEntry>) {}
     }
 
-    fn says(text: &str, calls: &[&str]) -> Added {
+    fn says(text: &str, calls: &[&str]) -> NewEntry {
         let call = |id: &&str| ToolCall::new(*id, "read", json!({ "id": id }));
         let message = TranscriptMessage::Assistant {
             text: Some(text.into()),
@@ -410,10 +410,10 @@ mod tests {
         };
         let usage =
             Usage { turns: 1, tool_calls: calls.len() as i64, input_tokens: 10, output_tokens: 2, cost_micros: 5 };
-        Added { usage, duration_ms: Some(7), ..Added::plain(message) }
+        NewEntry { usage, duration_ms: Some(7), ..NewEntry::plain(message) }
     }
 
-    fn result(id: &str) -> Added {
+    fn result(id: &str) -> NewEntry {
         let message = TranscriptMessage::Tool {
             call_id: id.into(),
             name: "read".into(),
@@ -423,7 +423,7 @@ mod tests {
             reasons: vec![],
             fetched_at: None,
         };
-        Added { duration_ms: Some(3), ..Added::plain(message) }
+        NewEntry { duration_ms: Some(3), ..NewEntry::plain(message) }
     }
 
     async fn empty(store: &Arc<Memory>) -> Checkpoint {
@@ -443,7 +443,10 @@ mod tests {
         let store = Arc::new(Memory::default());
         let mut checkpoint = empty(&store).await;
         checkpoint
-            .append(0, vec![Added::plain(TranscriptMessage::system("s")), Added::plain(TranscriptMessage::user("u"))])
+            .append(
+                0,
+                vec![NewEntry::plain(TranscriptMessage::system("s")), NewEntry::plain(TranscriptMessage::user("u"))],
+            )
             .await
             .unwrap();
         assert_eq!((checkpoint.turn(), checkpoint.open_calls(), checkpoint.answer()), (0, vec![], None));
@@ -473,11 +476,11 @@ mod tests {
     async fn results_stand_behind_their_calls_in_the_calls_order() {
         let store = Arc::new(Memory::default());
         let mut checkpoint = empty(&store).await;
-        checkpoint.append(0, vec![Added::plain(TranscriptMessage::user("u"))]).await.unwrap();
+        checkpoint.append(0, vec![NewEntry::plain(TranscriptMessage::user("u"))]).await.unwrap();
         checkpoint.append(1, vec![says("looking", &["a", "b"])]).await.unwrap();
         checkpoint.append(1, vec![result("b")]).await.unwrap();
         let cut = ToolRecord::new(("read", true), &json!({ "id": "a" }), 5, (true, 900), ToolAttribution::default());
-        checkpoint.append(1, vec![Added { tool_record: Some(cut), ..result("a") }]).await.unwrap();
+        checkpoint.append(1, vec![NewEntry { tool_record: Some(cut), ..result("a") }]).await.unwrap();
         let expected = vec![
             TranscriptMessage::user("u"),
             says("looking", &["a", "b"]).message,
@@ -496,20 +499,20 @@ mod tests {
         let store = Arc::new(Memory::default());
         store.failures.lock().unwrap().push(AppendError::Unavailable);
         let mut checkpoint = empty(&store).await;
-        checkpoint.append(0, vec![Added::plain(TranscriptMessage::user("u"))]).await.unwrap();
+        checkpoint.append(0, vec![NewEntry::plain(TranscriptMessage::user("u"))]).await.unwrap();
         assert_eq!(store.entries.lock().unwrap().len(), 1);
         *store.failures.lock().unwrap() = vec![AppendError::Unavailable, AppendError::LeaseLost];
-        let lost = checkpoint.append(0, vec![Added::plain(TranscriptMessage::user("v"))]).await;
+        let lost = checkpoint.append(0, vec![NewEntry::plain(TranscriptMessage::user("v"))]).await;
         assert_eq!(lost, Err(RunError::LeaseLost));
         assert_eq!(store.failures.lock().unwrap().len(), 1, "not tried again");
         *store.failures.lock().unwrap() = vec![AppendError::Corrupt];
-        let unreadable = checkpoint.append(0, vec![Added::plain(TranscriptMessage::user("v"))]).await;
+        let unreadable = checkpoint.append(0, vec![NewEntry::plain(TranscriptMessage::user("v"))]).await;
         assert!(matches!(unreadable, Err(RunError::Fail { fault }) if fault.code == STORE_CORRUPT));
         *store.failures.lock().unwrap() = vec![AppendError::UnknownFormat { found: 3, newest: 2 }];
-        let newer = checkpoint.append(0, vec![Added::plain(TranscriptMessage::user("v"))]).await;
+        let newer = checkpoint.append(0, vec![NewEntry::plain(TranscriptMessage::user("v"))]).await;
         assert!(matches!(newer, Err(RunError::Fail { fault }) if fault.code == UNKNOWN_FORMAT));
         *store.failures.lock().unwrap() = vec![AppendError::Unavailable; STORE_WAITS.len() + 1];
-        let away = checkpoint.append(0, vec![Added::plain(TranscriptMessage::user("v"))]).await;
+        let away = checkpoint.append(0, vec![NewEntry::plain(TranscriptMessage::user("v"))]).await;
         assert!(matches!(away, Err(RunError::Infrastructure { fault }) if fault.code == STORE_UNAVAILABLE));
         assert_eq!(messages(&checkpoint), [TranscriptMessage::user("u")]);
     }

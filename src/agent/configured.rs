@@ -20,7 +20,7 @@ use crate::ports::tool::builtin::skills::SKILL_TOOLS;
 /// One entry of `[[agents]]`.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Configured {
+pub struct AgentDefinition {
     /// The name by which agents and steps call it.
     pub name: String,
     /// Its purpose, for models that may call it, and for people.
@@ -77,9 +77,9 @@ pub struct CallingAgent {
     pub rules: Option<Arc<PolicyRules>>,
 }
 
-impl Configured {
+impl AgentDefinition {
     /// Adds what is wrong with these as tools: their names, their fields. Pointers begin with `/agents`.
-    pub fn check_fields(agents: &[Configured], faults: &mut ValidationErrors) {
+    pub fn check_fields(agents: &[AgentDefinition], faults: &mut ValidationErrors) {
         let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         for (index, agent) in agents.iter().enumerate() {
             let place = format!("/agents/{index}");
@@ -97,7 +97,7 @@ impl Configured {
     }
 
     /// Adds what is wrong with these; pointers begin with `/agents`.
-    pub fn check(agents: &[Configured], tools: &[&str], models: &[&str], faults: &mut ValidationErrors) {
+    pub fn check(agents: &[AgentDefinition], tools: &[&str], models: &[&str], faults: &mut ValidationErrors) {
         for (index, agent) in agents.iter().enumerate() {
             let place = format!("/agents/{index}");
             if agent.name.trim().is_empty() {
@@ -139,7 +139,7 @@ impl Configured {
         ToolLimits { allow, deny: self.deny_tools.clone() }
     }
 
-    /// The agent as its calls are judged. Rules that [`Configured::check`] found fault with ask a person.
+    /// The agent as its calls are judged. Rules that [`AgentDefinition::check`] found fault with ask a person.
     pub fn calling(&self) -> CallingAgent {
         let written = (!self.approvals.is_empty()).then_some(&self.approvals);
         let compile = |written| PolicyRules::compile(written, "/approvals", &mut ValidationErrors::new());
@@ -152,9 +152,9 @@ mod tests {
     use super::*;
     use crate::domain::approval::{self, ApprovalLevel, Category, Consequence, Policy, PolicyAct, RuleBy};
 
-    fn agent(name: &str) -> Configured {
+    fn agent(name: &str) -> AgentDefinition {
         let instruction = "You book tables.".into();
-        Configured {
+        AgentDefinition {
             name: name.into(),
             description: String::new(),
             instruction,
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_what_is_named_is_there() {
-        let odd = Configured {
+        let odd = AgentDefinition {
             instruction: " ".into(),
             tools: Some(vec!["current_tim".into()]),
             model: Some("mian".into()),
@@ -189,7 +189,7 @@ mod tests {
             ..agent("book")
         };
         let mut faults = ValidationErrors::new();
-        Configured::check(&[agent("book"), odd], &["current_time"], &["main"], &mut faults);
+        AgentDefinition::check(&[agent("book"), odd], &["current_time"], &["main"], &mut faults);
         let told: Vec<String> = faults.0.iter().map(|fault| format!("{}: {}", fault.pointer, fault.message)).collect();
         let (syntax, told) = told.split_last().unwrap();
         assert!(syntax.starts_with("/agents/1/approvals/current_time/when: "), "{syntax}");
@@ -205,18 +205,18 @@ mod tests {
             ]
         );
         let mut faults = ValidationErrors::new();
-        let sound = Configured {
+        let sound = AgentDefinition {
             approvals: rules(serde_json::json!({ "current_time": { "gate": "auto", "when": "args.zone == 'UTC'" } })),
             ..agent("ask")
         };
-        Configured::check(&[agent("book"), sound], &["current_time"], &[], &mut faults);
+        AgentDefinition::check(&[agent("book"), sound], &["current_time"], &[], &mut faults);
         assert_eq!(faults, ValidationErrors::new());
     }
 
     #[test]
     fn rule_of_an_agent_that_can_not_be_read_asks_a_person() {
         let broken = serde_json::json!({ "current_time": { "gate": "auto", "when": "args.zone ==" } });
-        let own = Configured { approvals: rules(broken), ..agent("book") }.calling().rules.unwrap();
+        let own = AgentDefinition { approvals: rules(broken), ..agent("book") }.calling().rules.unwrap();
         let act = PolicyAct {
             tool: "current_time",
             category: Category::Read,

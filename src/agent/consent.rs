@@ -18,18 +18,18 @@ use uuid::Uuid;
 use crate::agent::CallingAgent;
 use crate::agent::checkpoint::run_error;
 use crate::agent::ruling::RulingRequest;
-use crate::agent::{Agent, AgentRequest, AgentStore, Asking};
+use crate::agent::{Agent, AgentRequest, AgentStore, ApprovalContext};
 use crate::base::clock::Clock;
 use crate::base::compute::Compute;
 use crate::domain::actor::Actor;
 use crate::domain::approval::proposal::{canonical_hash, undo_window};
 use crate::domain::approval::{
-    Approval, ApprovalChoice, ApprovalLevel, ApprovalStatus, Begun, CANCELLED, Consequence, EXPIRED, GrantAsk,
-    OpenQuestion, Policy, Proposal, ProposalIdentity, QuestionKind, ReasonCode, Ruling, digest,
+    Approval, ApprovalChoice, ApprovalLevel, ApprovalStatus, ApprovedCallStart, CANCELLED, Consequence, EXPIRED,
+    GrantAsk, OpenQuestion, Policy, Proposal, ProposalIdentity, QuestionKind, ReasonCode, Ruling, digest,
 };
 use crate::domain::credential::Reference;
 use crate::domain::run::{RunError, ToolCall};
-use crate::ports::tool::registry::Registered;
+use crate::ports::tool::registry::RegisteredTool;
 use crate::ports::tool::{Definition, ToolError, ToolFailure};
 
 /// The code of a call that a person refused: the model is told their words and no others.
@@ -47,7 +47,7 @@ pub struct Consent<'a> {
     /// The credentials that the task names: its calls may use them.
     pub credentials: &'a [Reference],
     /// Whom the run may ask.
-    pub asking: &'a Asking,
+    pub asking: &'a ApprovalContext,
     pub store: &'a dyn AgentStore,
     pub tenant: &'a str,
     pub run_id: Uuid,
@@ -136,7 +136,7 @@ impl Consent<'_> {
         &self,
         (turn, id): (i64, Uuid),
         call: &ToolCall,
-        tool: &Arc<Registered>,
+        tool: &Arc<RegisteredTool>,
         asked: Option<&Approval>,
         precheck: Option<Value>,
     ) -> Result<ConsentVerdict, RunError> {
@@ -150,7 +150,7 @@ impl Consent<'_> {
         &self,
         (turn, id): (i64, Uuid),
         call: &ToolCall,
-        tool: &Arc<Registered>,
+        tool: &Arc<RegisteredTool>,
         precheck: Option<Value>,
     ) -> Result<ConsentVerdict, RunError> {
         let Definition { name, undo_seconds, .. } = tool.definition();
@@ -201,7 +201,7 @@ impl Consent<'_> {
         &self,
         (turn, id): (i64, Uuid),
         call: &ToolCall,
-        tool: &Registered,
+        tool: &RegisteredTool,
         approval: &Approval,
         precheck: Option<Value>,
     ) -> Result<ConsentVerdict, RunError> {
@@ -246,13 +246,13 @@ impl Consent<'_> {
             reasons: Vec::new(),
         };
         match self.store.begin(approval.id, &now).await.map_err(run_error)? {
-            Begun::Now => Ok(run(false)),
-            Begun::Before => Ok(run(true)),
-            Begun::Refused => Ok(ConsentVerdict::Wait(approval.open_question())),
+            ApprovedCallStart::Now => Ok(run(false)),
+            ApprovedCallStart::Before => Ok(run(true)),
+            ApprovedCallStart::Refused => Ok(ConsentVerdict::Wait(approval.open_question())),
         }
     }
 
-    fn question(&self, turn: i64, call: &ToolCall, tool: &Registered, shown: ShownQuestion) -> Approval {
+    fn question(&self, turn: i64, call: &ToolCall, tool: &RegisteredTool, shown: ShownQuestion) -> Approval {
         let ShownQuestion { id, arguments, ruling, precheck } = shown;
         let definition = tool.definition();
         let settings = self.policy.settings();

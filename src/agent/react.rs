@@ -11,7 +11,7 @@ use crate::agent::answer;
 use crate::agent::budget;
 use crate::agent::calls::ToolRunner;
 use crate::agent::calls::pending_call::PendingCall;
-use crate::agent::checkpoint::{Added, Checkpoint};
+use crate::agent::checkpoint::{Checkpoint, NewEntry};
 use crate::agent::context::ContextWindow;
 use crate::agent::context::active_skills::{SkillScope, SkillStack};
 use crate::agent::context::refocus;
@@ -29,7 +29,7 @@ use crate::domain::approval::Approval;
 use crate::domain::run::outcome::REASON_BUDGET;
 use crate::domain::run::transcript::{ModelCall, ProviderMessage, ToolCall, TranscriptMessage};
 use crate::domain::run::{ReactLoopResult, RunError, RunFault, RunFinish, ToolWarning, Usage};
-use crate::ports::llm::fallback::{CallProgress, Chain, Completed};
+use crate::ports::llm::fallback::{CallProgress, Chain, ModelCompletion};
 use crate::ports::llm::{LlmError, ModelAnswer, ModelRequest, OfferedTools, ToolChoice};
 
 /// The error that people read when shortening did not help.
@@ -128,7 +128,7 @@ impl ReactLoop<'_> {
             }
             let verdict = TranscriptMessage::verdict(warnings, flags);
             self.teller.stored_message(self.checkpoint.turn(), &verdict);
-            self.checkpoint.add(self.checkpoint.turn(), vec![Added::plain(verdict)]);
+            self.checkpoint.add(self.checkpoint.turn(), vec![NewEntry::plain(verdict)]);
         }
         let Some(TranscriptMessage::Verdict { flags, .. }) = self.checkpoint.verdict() else { return Ok(true) };
         if flags.is_empty() {
@@ -138,7 +138,7 @@ impl ReactLoop<'_> {
             return Err(RunError::fail("answer_flagged", flags.join("; ")));
         }
         let notice = asked_again(flags);
-        self.checkpoint.add(self.checkpoint.turn(), vec![Added::plain(notice.clone())]);
+        self.checkpoint.add(self.checkpoint.turn(), vec![NewEntry::plain(notice.clone())]);
         self.view.extend([notice]);
         Ok(false)
     }
@@ -199,11 +199,11 @@ impl ReactLoop<'_> {
         let message =
             TranscriptMessage::Assistant { text: answer.text, tool_calls: answer.tool_calls, provider_message, finish };
         let model_call = ModelCall { model, tokens: answer.tokens };
-        let added = Added {
+        let added = NewEntry {
             usage,
             duration_ms: Some(duration_ms),
             model_call: Some(model_call.clone()),
-            ..Added::plain(message.clone())
+            ..NewEntry::plain(message.clone())
         };
         self.checkpoint.add(turn, vec![added]);
         // an answer, and the intent of calls that have effects, are on the record before anything follows
@@ -221,12 +221,12 @@ impl ReactLoop<'_> {
         &mut self,
         turn: i64,
         forced: bool,
-        completed: Result<Completed, RunError>,
+        completed: Result<ModelCompletion, RunError>,
     ) -> Result<AcceptedAnswer, RunError> {
         let mut usage = self.chain.take_unusable();
         let (error, model_call) = match completed {
             Err(error) => (error, None),
-            Ok(Completed { answer, model, cost_micros }) => {
+            Ok(ModelCompletion { answer, model, cost_micros }) => {
                 let tokens = answer.tokens;
                 usage += budget::usage_of(tokens, cost_micros);
                 match answer::accept(answer, forced, self.checkpoint.last_said().is_some()) {
@@ -256,7 +256,7 @@ impl ReactLoop<'_> {
     }
 
     /// Asks the chain, with a shorter conversation each time that it was too long.
-    async fn complete(&mut self, turn: i64, forced: bool) -> Result<Completed, RunError> {
+    async fn complete(&mut self, turn: i64, forced: bool) -> Result<ModelCompletion, RunError> {
         let stop = self.stop;
         stop.run_until_stopped(self.prepare_view()).await?;
         let (mut step, mut recoveries, mut is_reserved) = (Some(0), 0, false);

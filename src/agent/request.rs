@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use tracing::Span;
 use uuid::Uuid;
 
-use crate::agent::checkpoint::Added;
+use crate::agent::checkpoint::NewEntry;
 use crate::agent::checkpoint::transcript_slice::TranscriptSlice;
 use crate::agent::configured::CallingAgent;
 use crate::agent::gate::GateMessage;
@@ -69,7 +69,7 @@ pub struct AgentRequest {
     /// The call by which the agent speaks; `None`: it is the run's own.
     pub delegation: Option<Delegation>,
     /// Whom the run may ask.
-    pub asking: Asking,
+    pub asking: ApprovalContext,
     /// The host of tools.
     pub host: Arc<dyn ToolHost>,
     /// The store of the transcript.
@@ -117,10 +117,10 @@ impl AgentRequest {
         &self,
         system: &str,
         before: impl IntoIterator<Item = TranscriptMessage>,
-    ) -> Vec<Added> {
+    ) -> Vec<NewEntry> {
         let user = TranscriptMessage::User { text: self.text.clone(), metadata: self.metadata.clone() };
         let messages = std::iter::once(TranscriptMessage::system(system)).chain(before).chain([user]);
-        messages.map(Added::plain).collect()
+        messages.map(NewEntry::plain).collect()
     }
 
     /// Notes message and answer on the span of the agent, where spans have content, unless there is a secret in them.
@@ -168,7 +168,7 @@ pub struct AgentOverrides {
 
 /// Whom a run may ask, and by which rules of its own.
 #[derive(Debug, Clone)]
-pub struct Asking {
+pub struct ApprovalContext {
     /// The run's task, for standing grants.
     pub task_id: Option<Uuid>,
     /// [`TRIGGER`] or [`CHAT`].

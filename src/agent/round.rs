@@ -12,7 +12,7 @@ use futures::{Stream, StreamExt};
 use crate::agent::calls::call_turn::CallTurn;
 use crate::agent::calls::pending_call::PendingCall;
 use crate::agent::calls::{CallResult, CompletedCall, ToolRunner};
-use crate::agent::checkpoint::{Added, Checkpoint};
+use crate::agent::checkpoint::{Checkpoint, NewEntry};
 use crate::agent::consent::EarlierQuestions;
 use crate::agent::context::ContextWindow;
 use crate::agent::context::active_skills::{SkillStack, changes_stack};
@@ -113,7 +113,7 @@ impl CallRound<'_, '_> {
     }
 
     /// Where this result completes a turn by which the model goes round in circles, a notice to the model goes before it.
-    fn tell_of_repetition(&mut self, turn: i64, waiting: &[(usize, Added)], result: &mut Added) {
+    fn tell_of_repetition(&mut self, turn: i64, waiting: &[(usize, NewEntry)], result: &mut NewEntry) {
         let here = || waiting.iter().map(|(_, added)| &added.message).chain([&result.message]);
         let result_of = |call: &ToolCall| {
             let is_its = |message: &&TranscriptMessage| matches!(message, TranscriptMessage::Tool { call_id, .. } if *call_id == call.id);
@@ -137,7 +137,7 @@ impl CallRound<'_, '_> {
     async fn store(
         &mut self,
         turn: i64,
-        waiting: &mut Vec<(usize, Added)>,
+        waiting: &mut Vec<(usize, NewEntry)>,
         done: &mut Vec<(usize, TranscriptMessage)>,
     ) -> Result<(), RunError> {
         let added = take_waiting(waiting, done);
@@ -149,19 +149,19 @@ impl CallRound<'_, '_> {
 }
 
 /// Takes results that have waited, in the order of their calls; they are `done` then.
-fn take_waiting(waiting: &mut Vec<(usize, Added)>, done: &mut Vec<(usize, TranscriptMessage)>) -> Vec<Added> {
+fn take_waiting(waiting: &mut Vec<(usize, NewEntry)>, done: &mut Vec<(usize, TranscriptMessage)>) -> Vec<NewEntry> {
     waiting.sort_by_key(|(index, _)| *index);
     done.extend(waiting.iter().map(|(index, added)| (*index, added.message.clone())));
     waiting.drain(..).map(|(_, added)| added).collect()
 }
 
 /// A result as it enters transcript and conversation.
-fn result_entry(content: String, done: CompletedCall) -> Added {
+fn result_entry(content: String, done: CompletedCall) -> NewEntry {
     let CompletedCall { call, notice, is_error, reasons, fetched_at, record, .. } = done;
     let (notice, fetched_at) = (Some(notice).filter(|notice| !notice.is_empty()), Some(fetched_at));
     let message =
         TranscriptMessage::Tool { call_id: call.id, name: call.name, notice, content, is_error, reasons, fetched_at };
-    Added { duration_ms: Some(record.duration_ms), tool_record: Some(record), ..Added::plain(message) }
+    NewEntry { duration_ms: Some(record.duration_ms), tool_record: Some(record), ..NewEntry::plain(message) }
 }
 
 /// Does something while calls go on. One that stood still meanwhile might hold what this waits for: the one connection

@@ -11,14 +11,14 @@ use crate::domain::approval::{
 };
 use crate::domain::credential::Reference;
 use crate::ports::tool::Definition;
-use crate::ports::tool::registry::Registered;
+use crate::ports::tool::registry::RegisteredTool;
 
 /// A call, and all that is asked about it.
 pub struct RulingRequest {
     /// Rules of the operator.
     pub policy: Policy,
     /// The tool that is called.
-    pub tool: Arc<Registered>,
+    pub tool: Arc<RegisteredTool>,
     /// Arguments of the call.
     pub arguments: Value,
     /// The tenant that owns the run.

@@ -7,7 +7,7 @@ use lru::LruCache;
 
 use crate::ports::llm::{OfferedTools, ToolSchema};
 use crate::ports::tool::ToolRegistry;
-use crate::ports::tool::registry::Registered;
+use crate::ports::tool::registry::RegisteredTool;
 
 /// Selections that are kept; a task that names its tools has one of its own.
 const KEPT: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
@@ -22,7 +22,7 @@ impl ToolOffers {
         let found: Vec<_> = names.iter().filter_map(|name| tools.find(name)).collect();
         // a selection keeps its schemas, so no other schema is ever at the address of one that is kept
         let key = found.iter().map(|tool| Arc::as_ptr(&tool.parameters) as usize).collect();
-        let schema = |tool: &&Arc<Registered>| ToolSchema {
+        let schema = |tool: &&Arc<RegisteredTool>| ToolSchema {
             name: tool.definition().name.clone(),
             description: tool.definition().description.clone(),
             parameters: Arc::clone(&tool.parameters),

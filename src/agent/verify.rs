@@ -206,9 +206,9 @@ const TIME_LIMIT: Duration = Duration::from_secs(30);
 mod tests {
     use super::*;
 
-    struct Named(&'static str, fn(&str) -> Verdict);
+    struct NamedVerifier(&'static str, fn(&str) -> Verdict);
 
-    impl Verifier for Named {
+    impl Verifier for NamedVerifier {
         fn name(&self) -> &str {
             self.0
         }
@@ -223,8 +223,11 @@ mod tests {
         let warns = |text: &str| Verdict { warnings: vec![format!("says {text}")], flags: vec![] };
         let flags = |_: &str| Verdict { warnings: vec![], flags: vec!["no".into()] };
         let breaks = |_: &str| -> Verdict { panic!("broken") };
-        let added: Vec<Arc<dyn Verifier>> =
-            vec![Arc::new(Named("U-0900", warns)), Arc::new(Named("C-0900", flags)), Arc::new(Named("C-0100", breaks))];
+        let added: Vec<Arc<dyn Verifier>> = vec![
+            Arc::new(NamedVerifier("U-0900", warns)),
+            Arc::new(NamedVerifier("C-0900", flags)),
+            Arc::new(NamedVerifier("C-0100", breaks)),
+        ];
         let settings = serde_json::from_value(json!({
             "rules": { "A-0500": { "when": "answer == 'yes'", "message": "too short", "severity": "warning" } },
         }));

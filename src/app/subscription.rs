@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::base::id::Scope;
 use crate::domain::event::Event;
 use crate::http::HttpState;
-use crate::ports::bus::{BusError, LogFilter, Logged};
+use crate::ports::bus::{BusError, LogFilter, LoggedEvent};
 use crate::store::Topic;
 
 /// How often the log is looked at while nothing is heard of.
@@ -26,7 +26,7 @@ pub struct EventSubscription {
     filter: LogFilter,
     published: watch::Receiver<()>,
     ended: CancellationToken,
-    found: VecDeque<Logged>,
+    found: VecDeque<LoggedEvent>,
     has_more: bool,
 }
 

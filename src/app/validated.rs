@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::agent::Configured;
+use crate::agent::AgentDefinition;
 use crate::agent::configured::agent_tool::AgentTool;
 use crate::app::faults_below;
 use crate::base::clock::Clock;
@@ -26,7 +26,7 @@ use crate::ports::vault::credentials::Credentials;
 use crate::ports::vault::{Vault, WithoutKeys};
 
 /// The parts that need nothing but the configuration.
-pub struct Validated {
+pub struct ValidatedParts {
     /// Rules for outgoing requests.
     pub egress: Egress,
     /// Chains of models.
@@ -57,7 +57,7 @@ pub struct ConfiguredNames {
     pub models: Vec<String>,
 }
 
-impl Validated {
+impl ValidatedParts {
     /// The names of all tools and models that there will be by this configuration.
     pub fn names(&self, config: &Config, added: AppAdditions<'_>) -> ConfiguredNames {
         let registry = tools(config, &self.egress, &self.declared, added.tools);
@@ -87,7 +87,7 @@ pub fn validate(
     data_dir: &Path,
     clock: &Clock,
     added: AppAdditions<'_>,
-) -> Result<Validated, ValidationErrors> {
+) -> Result<ValidatedParts, ValidationErrors> {
     let mut faults = ValidationErrors::new();
     let mut part = |place: &'static str, found: ValidationErrors| faults.0.extend(faults_below(place)(found).0);
     let egress = Egress::new(&config.egress).map_err(|found| part("/egress", found)).ok();
@@ -114,7 +114,7 @@ pub fn validate(
         declared = tool::http::read(&config.tools, egress).map_err(|found| part("/tools", found)).ok();
     }
     let mut unfit = ValidationErrors::new();
-    Configured::check_fields(&config.agents, &mut unfit);
+    AgentDefinition::check_fields(&config.agents, &mut unfit);
     let are_fit = unfit.is_empty();
     part("", unfit);
     if let (Some(egress), Some(declared), true) = (&egress, &declared, are_fit) {
@@ -125,7 +125,7 @@ pub fn validate(
     }
     match (egress, models, policy, declared) {
         (Some(egress), Some(models), Some(policy), Some(declared)) if faults.is_empty() => {
-            Ok(Validated { egress, models, policy, declared })
+            Ok(ValidatedParts { egress, models, policy, declared })
         }
         _ => Err(faults),
     }
@@ -149,7 +149,7 @@ fn with_tools(
     let callable: Vec<&str> = names.iter().copied().chain(hidden).collect();
     config.approvals.check_tools(&callable, &mut found);
     if let Some(models) = models {
-        Configured::check(&config.agents, &names, &models.names().collect::<Vec<_>>(), &mut found);
+        AgentDefinition::check(&config.agents, &names, &models.names().collect::<Vec<_>>(), &mut found);
     }
     part("", found);
     let tools = Arc::new(tools);

@@ -1,6 +1,6 @@
 //! Startup warnings that do not keep the service from running.
 
-use crate::agent::Configured;
+use crate::agent::AgentDefinition;
 use crate::base::invalid::did_you_mean;
 use crate::ports::bus::Bus;
 use crate::ports::skill::SkillSet;
@@ -27,13 +27,13 @@ pub(super) async fn warn_of_bus(bus: &dyn Bus) {
 }
 
 /// Warns of skills that agents name and that are not there now: they may come, because folders are looked at again.
-pub(super) fn warn_of_skills(agents: &[Configured], set: &SkillSet) {
+pub(super) fn warn_of_skills(agents: &[AgentDefinition], set: &SkillSet) {
     missing_skills(agents, set).iter().for_each(|missing| tracing::warn!("{missing}"));
 }
 
 /// Skills that agents name and that are not there, a sentence for each.
-pub(crate) fn missing_skills(agents: &[Configured], set: &SkillSet) -> Vec<String> {
-    let missing = |agent: &Configured| {
+pub(crate) fn missing_skills(agents: &[AgentDefinition], set: &SkillSet) -> Vec<String> {
+    let missing = |agent: &AgentDefinition| {
         let names = agent.skills.iter().flatten().filter(|name| set.find(name).is_none());
         let sentence = |name: &String| {
             let near = did_you_mean(name, set.names());

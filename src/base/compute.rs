@@ -44,7 +44,7 @@ pub struct Compute {
 /// The computation panicked. Its thread is intact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the computation panicked")]
-pub struct Panicked;
+pub struct ComputePanic;
 
 impl Compute {
     /// With so many threads at most; one at least.
@@ -69,7 +69,7 @@ impl Compute {
         &self,
         tenant: &str,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Panicked> {
+    ) -> Result<T, ComputePanic> {
         let turn = match tenant {
             ENGINE => self.turns.acquire_first(ENGINE).await,
             _ => self.turns.acquire(tenant).await,
@@ -79,9 +79,9 @@ impl Compute {
             // the panic ends nothing but the computation: nobody sees what it leaves behind
             let done = catch_unwind(AssertUnwindSafe(work));
             drop(turn);
-            let _ = sender.send(done.map_err(|_| Panicked));
+            let _ = sender.send(done.map_err(|_| ComputePanic));
         });
-        computed.await.unwrap_or(Err(Panicked))
+        computed.await.unwrap_or(Err(ComputePanic))
     }
 
     /// Computes `work` in place where its bound is at most [`IN_PLACE`] steps, else as [`Compute::run`] does: a
@@ -91,7 +91,7 @@ impl Compute {
         tenant: &str,
         steps: u64,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Panicked> {
+    ) -> Result<T, ComputePanic> {
         match steps {
             ..=IN_PLACE => Ok(work()),
             _ => self.run(tenant, work).await,
@@ -191,7 +191,7 @@ mod tests {
             assert!((&mut dropped).now_or_never().is_none());
         }
         drop(running);
-        assert_eq!(compute.run("a", || panic!("on purpose")).await, Err::<(), _>(Panicked));
+        assert_eq!(compute.run("a", || panic!("on purpose")).await, Err::<(), _>(ComputePanic));
         assert_eq!(compute.run("b", || 7).await, Ok(7));
         assert!(compute.turns.acquire("c").now_or_never().is_some(), "the thread is free");
     }

@@ -39,9 +39,9 @@ pub use pattern::{pattern_of_data, pattern_set};
 
 /// A compiled expression. Cheap to clone; equal when the texts are.
 #[derive(Clone)]
-pub struct Expression(Arc<Compiled>);
+pub struct Expression(Arc<CompiledProgram>);
 
-struct Compiled {
+struct CompiledProgram {
     text: String,
     program: Program,
     env: Arc<Env>,
@@ -89,7 +89,7 @@ impl Language {
         let program = compiled.map_err(|errors| guard::syntax_fault(text, &errors))?;
         guard::judge(&program, variables)?;
         let patterns = PatternCache::new(&program)?;
-        Ok(Expression(Arc::new(Compiled { text: text.to_owned(), program, env: Arc::clone(&self.0), patterns })))
+        Ok(Expression(Arc::new(CompiledProgram { text: text.to_owned(), program, env: Arc::clone(&self.0), patterns })))
     }
 }
 

@@ -12,7 +12,7 @@ pub struct Flag {
     /// The flag with its hyphens, such as `--slack-channel`.
     pub name: &'static str,
     /// The value that goes with it.
-    pub takes: Takes,
+    pub takes: FlagValue,
     /// The field of the request that it writes, such as `addresses.slack.channel`.
     pub field: &'static str,
     /// Line of the help.
@@ -21,7 +21,7 @@ pub struct Flag {
 
 /// The value of a flag; the help calls it by the text that stands here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Takes {
+pub enum FlagValue {
     /// A text.
     Text(&'static str),
     /// A text that may begin with a hyphen.

@@ -72,7 +72,7 @@ struct Pulse {
 
 /// A service that has not done its work lately.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Late {
+pub struct OverdueService {
     /// Name of the service.
     pub service: &'static str,
     /// `None`: not since the start.
@@ -81,7 +81,7 @@ pub struct Late {
 
 /// The description of a metric.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Described {
+pub struct MetricDescription {
     /// As it is printed; of a histogram without `_bucket`, `_sum` and `_count`.
     pub name: String,
     /// `counter`, `gauge` or `histogram`.
@@ -112,7 +112,7 @@ struct Handles {
     registry: Mutex<Registry>,
     /// Metrics of this process from the system, under names of their own.
     process: Registry,
-    described: Mutex<Vec<Described>>,
+    described: Mutex<Vec<MetricDescription>>,
     requests: Family<RequestLabels, Counter>,
     request_seconds: Family<RouteLabel, Histogram, fn() -> Histogram>,
     connections: Gauge,
@@ -178,7 +178,8 @@ impl Metrics {
     /// Adds a metric whose owner keeps the other handle. Names carry no prefix; counters get `_total` when printed.
     pub fn register(&self, name: &str, help: &str, metric: impl Metric) {
         let kind = metric.metric_type();
-        let described = Described { name: printed(name, kind), kind: kind.as_str().to_owned(), help: help.to_owned() };
+        let described =
+            MetricDescription { name: printed(name, kind), kind: kind.as_str().to_owned(), help: help.to_owned() };
         self.0.described.lock().expect("registry lock").push(described);
         self.0.registry.lock().expect("registry lock").register(name, help, metric);
     }
@@ -190,9 +191,9 @@ impl Metrics {
     }
 
     /// Every metric that is registered, those too that have no value yet; in the order of their names.
-    pub fn descriptions(&self) -> Vec<Described> {
+    pub fn descriptions(&self) -> Vec<MetricDescription> {
         let mut described = self.0.described.lock().expect("registry lock").clone();
-        described.extend(FIGURES.iter().map(|figure| Described {
+        described.extend(FIGURES.iter().map(|figure| MetricDescription {
             name: format!("{}{}", figure.name, suffix(figure.kind())),
             kind: figure.kind().as_str().to_owned(),
             help: figure.help.to_owned(),
@@ -242,7 +243,7 @@ impl Metrics {
     }
 
     /// The expected services that have no good tick recent enough at `now`, by name.
-    pub fn late_services(&self, now: DateTime<Utc>) -> Vec<Late> {
+    pub fn late_services(&self, now: DateTime<Utc>) -> Vec<OverdueService> {
         let late = |pulse: &Pulse| match pulse.last_success {
             None => true,
             // a clock that was stepped back makes no service late
@@ -250,7 +251,7 @@ impl Metrics {
         };
         let pulses = self.0.pulses.lock().expect("pulse lock");
         let named = pulses.iter().filter(|(_, pulse)| late(pulse));
-        named.map(|(service, pulse)| Late { service, last_success: pulse.last_success }).collect()
+        named.map(|(service, pulse)| OverdueService { service, last_success: pulse.last_success }).collect()
     }
 
     /// Time zone rules of this release are planned by from now on.
@@ -307,12 +308,12 @@ mod tests {
     fn service_is_late_until_its_first_good_tick_and_when_the_last_is_too_old() {
         let metrics = Metrics::new();
         metrics.expect_ticks("scheduler", Duration::from_secs(10));
-        assert_eq!(metrics.late_services(at(0)), [Late { service: "scheduler", last_success: None }]);
+        assert_eq!(metrics.late_services(at(0)), [OverdueService { service: "scheduler", last_success: None }]);
         metrics.ticked("scheduler", false, at(1));
-        assert_eq!(metrics.late_services(at(1)), [Late { service: "scheduler", last_success: None }]);
+        assert_eq!(metrics.late_services(at(1)), [OverdueService { service: "scheduler", last_success: None }]);
         metrics.ticked("scheduler", true, at(2));
         assert_eq!(metrics.late_services(at(12)), []);
-        assert_eq!(metrics.late_services(at(13)), [Late { service: "scheduler", last_success: Some(at(2)) }]);
+        assert_eq!(metrics.late_services(at(13)), [OverdueService { service: "scheduler", last_success: Some(at(2)) }]);
     }
 
     #[test]

@@ -251,7 +251,7 @@ fn render(engine: &Environment<'static>, template: &Template, values: &Values) -
     fuelled.set_fuel(Some(template.work.fuel(values.size())));
     let text = &template.text;
     let template = fuelled.template_from_str(text).map_err(|error| failure(&error))?;
-    let mut output = guard::Bounded::default();
+    let mut output = guard::BoundedOutput::default();
     meter::within(|| match template.render_captured_to(values.context(), &mut output) {
         Ok(_) => Ok(()),
         Err(_) if output.is_full() => Err(guard::too_long()),

@@ -122,7 +122,7 @@ impl std::fmt::Debug for TokenHash {
 
 /// Why a text is not a token of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NotAToken {
+pub enum InvalidToken {
     /// It does not have the form of a token.
     #[error("a token reads rv_<admin|tenant>_ and 36 letters and digits")]
     Shape,
@@ -157,14 +157,14 @@ impl TokenText {
     }
 
     /// Reads a token. A text that passes is well formed; whether it is valid the store knows.
-    pub fn parse(text: &str) -> Result<TokenText, NotAToken> {
-        let (kind, rest) = text.strip_prefix("rv_").and_then(|rest| rest.split_once('_')).ok_or(NotAToken::Shape)?;
-        let kind = TokenKind::parse(kind).ok_or(NotAToken::Shape)?;
+    pub fn parse(text: &str) -> Result<TokenText, InvalidToken> {
+        let (kind, rest) = text.strip_prefix("rv_").and_then(|rest| rest.split_once('_')).ok_or(InvalidToken::Shape)?;
+        let kind = TokenKind::parse(kind).ok_or(InvalidToken::Shape)?;
         if rest.len() != SECRET_LENGTH + CHECKSUM_LENGTH || !rest.bytes().all(|b| b.is_ascii_alphanumeric()) {
-            return Err(NotAToken::Shape);
+            return Err(InvalidToken::Shape);
         }
         let token = TokenText::of_secret(kind, &rest[..SECRET_LENGTH]);
-        if token.text.as_str() == text { Ok(token) } else { Err(NotAToken::Checksum) }
+        if token.text.as_str() == text { Ok(token) } else { Err(InvalidToken::Checksum) }
     }
 
     /// Owner of the token.
@@ -248,7 +248,7 @@ mod tests {
                 let mut typo = token.expose().to_owned();
                 typo.replace_range(at..=at, other);
                 if typo != token.expose() {
-                    assert_eq!(TokenText::parse(&typo).unwrap_err(), NotAToken::Checksum, "{at}");
+                    assert_eq!(TokenText::parse(&typo).unwrap_err(), InvalidToken::Checksum, "{at}");
                 }
             }
         }
@@ -261,10 +261,10 @@ mod tests {
         for text in
             ["", "rv_", "rv_admin", "rv_admin_", "Bearer x", cut, &kind, &format!("rv_tenant_{}", "é".repeat(18))]
         {
-            assert_eq!(TokenText::parse(text).unwrap_err(), NotAToken::Shape, "{text:?}");
+            assert_eq!(TokenText::parse(text).unwrap_err(), InvalidToken::Shape, "{text:?}");
         }
         let swapped = TokenText::new(TokenKind::Tenant).expose().replace("tenant", "admin");
-        assert_eq!(TokenText::parse(&swapped).unwrap_err(), NotAToken::Checksum);
+        assert_eq!(TokenText::parse(&swapped).unwrap_err(), InvalidToken::Checksum);
     }
 
     #[test]

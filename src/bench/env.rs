@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::base::clock::{Clock, pause};
 use crate::base::id::new_id;
 use crate::base::secret::SecretUrl;
-use crate::bench::Where;
+use crate::bench::BenchSite;
 use crate::config::Config;
 use crate::domain::quota::{MOST, Quotas};
 use crate::ports::bus;
@@ -46,16 +46,16 @@ const REMOVALS: usize = 5;
 pub struct BenchEnv {
     pub config: Config,
     /// Connections without anything of ours between, for scratch tables.
-    pub bare: Bare,
+    pub bare: DirectPool,
     /// Such connections to the tables of the service.
-    pub inside: Bare,
+    pub inside: DirectPool,
     pub dir: PathBuf,
     schema: Option<(SecretUrl, String)>,
     redis: Option<(SecretUrl, String)>,
 }
 
 /// Connections without anything of ours between.
-pub enum Bare {
+pub enum DirectPool {
     Postgres(PgPool),
     Sqlite(SqlitePool),
 }
@@ -64,14 +64,14 @@ pub enum Bare {
 macro_rules! on_bare {
     ($bare:expr, |$pool:ident| $body:expr) => {
         match $bare {
-            $crate::bench::env::Bare::Postgres($pool) => $body,
-            $crate::bench::env::Bare::Sqlite($pool) => $body,
+            $crate::bench::env::DirectPool::Postgres($pool) => $body,
+            $crate::bench::env::DirectPool::Sqlite($pool) => $body,
         }
     };
 }
 pub(super) use on_bare;
 
-impl Bare {
+impl DirectPool {
     /// One statement, committed. Its text is made here, of nothing that comes from outside.
     pub async fn execute(&self, statement: impl Into<String>) -> anyhow::Result<()> {
         let statement = AssertSqlSafe(statement.into());
@@ -120,7 +120,7 @@ pub fn config(database_url: SecretUrl, dir: &Path) -> Config {
 
 impl BenchEnv {
     /// Does something in a place of its own, which is removed whatever came of it, an interruption included.
-    pub async fn with<T>(at: &Where, work: impl AsyncFnOnce(&BenchEnv) -> anyhow::Result<T>) -> anyhow::Result<T> {
+    pub async fn with<T>(at: &BenchSite, work: impl AsyncFnOnce(&BenchEnv) -> anyhow::Result<T>) -> anyhow::Result<T> {
         let place = BenchEnv::make(at).await?;
         let done = at.run_until_stopped(work(&place)).await;
         let left = place.teardown().await;
@@ -130,7 +130,7 @@ impl BenchEnv {
     }
 
     /// Makes a schema of its own in the database, or a file of its own.
-    async fn make(at: &Where) -> anyhow::Result<BenchEnv> {
+    async fn make(at: &BenchSite) -> anyhow::Result<BenchEnv> {
         let id = new_id(Clock::system().now()).simple().to_string();
         let dir = std::env::temp_dir().join(format!("reveille-bench-{id}"));
         let (config, schema) = match &at.database_url {
@@ -186,8 +186,8 @@ impl BenchEnv {
     /// The scratch pool of what is measured on Postgres alone.
     pub fn postgres(&self) -> anyhow::Result<&PgPool> {
         match &self.bare {
-            Bare::Postgres(pool) => Ok(pool),
-            Bare::Sqlite(_) => anyhow::bail!("this is measured on Postgres; give --database-url"),
+            DirectPool::Postgres(pool) => Ok(pool),
+            DirectPool::Sqlite(_) => anyhow::bail!("this is measured on Postgres; give --database-url"),
         }
     }
 
@@ -217,12 +217,14 @@ impl BenchEnv {
 }
 
 /// Opens nothing yet: the tables of the service are made by the service.
-fn unopened(config: &Config, file: &Path) -> anyhow::Result<Bare> {
+fn unopened(config: &Config, file: &Path) -> anyhow::Result<DirectPool> {
     let url = config.database.url.expose();
     if url.starts_with("postgres") {
         // row-level security lets the engine see every tenant's rows, and so us
         let options = PgConnectOptions::from_str(url)?.options([("reveille.tenant", "*")]);
-        return Ok(Bare::Postgres(PgPoolOptions::new().max_connections(CONNECTIONS + 2).connect_lazy_with(options)));
+        return Ok(DirectPool::Postgres(
+            PgPoolOptions::new().max_connections(CONNECTIONS + 2).connect_lazy_with(options),
+        ));
     }
     let options = SqliteConnectOptions::new()
         .filename(file)
@@ -230,7 +232,7 @@ fn unopened(config: &Config, file: &Path) -> anyhow::Result<Bare> {
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
         .busy_timeout(Duration::from_secs(30));
-    Ok(Bare::Sqlite(SqlitePoolOptions::new().max_connections(1).connect_lazy_with(options)))
+    Ok(DirectPool::Sqlite(SqlitePoolOptions::new().max_connections(1).connect_lazy_with(options)))
 }
 
 async fn make_schema(url: &SecretUrl, schema: &str) -> anyhow::Result<()> {

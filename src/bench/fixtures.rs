@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::base::id::{Scope, Tenant};
 use crate::base::invalid::ValidationErrors;
 use crate::bench::env::{on_bare, random_id};
-use crate::bench::{Bare, BenchEnv};
+use crate::bench::{BenchEnv, DirectPool};
 use crate::domain::memory::{FactOrigin, NewFact};
 use crate::domain::task::{Draft, Task, TaskValidator};
 use crate::store::{NewTask, Store};
@@ -222,12 +222,12 @@ impl Fixtures<'_> {
     fn id_and_instant(&self, first: DateTime<Utc>) -> (String, String) {
         let (from, step) = (first.timestamp_millis(), BETWEEN_ENDED.num_milliseconds());
         match self.place.inside {
-            Bare::Postgres(_) => {
+            DirectPool::Postgres(_) => {
                 let millis = format!("({from} + g.n::bigint * {step})");
                 let id = format!("(lpad(to_hex({millis}), 12, '0') || '70008' || lpad(to_hex(g.n), 15, '0'))::uuid");
                 (id, format!("to_timestamp({millis} / 1000.0)"))
             }
-            Bare::Sqlite(_) => {
+            DirectPool::Sqlite(_) => {
                 let millis = format!("({from} + g.n * {step})");
                 let id = format!("unhex(printf('%012x70008%015x', {millis}, g.n))");
                 (id, format!("strftime('%Y-%m-%dT%H:%M:%f+00:00', {millis} / 1000.0, 'unixepoch')"))
@@ -275,8 +275,8 @@ impl Fixtures<'_> {
             .map(|column| changes.iter().find(|(name, _)| name == column).map_or(column.as_str(), |(_, value)| value))
             .collect();
         let numbers = match self.place.inside {
-            Bare::Postgres(_) => "generate_series($3::int, $4::int - 1) as g (n)",
-            Bare::Sqlite(_) => {
+            DirectPool::Postgres(_) => "generate_series($3::int, $4::int - 1) as g (n)",
+            DirectPool::Sqlite(_) => {
                 "(with recursive c (n) as (select $3 union all select n + 1 from c where n + 1 < $4) select n from c) as g"
             }
         };
@@ -301,7 +301,7 @@ impl Fixtures<'_> {
 
     async fn columns(&self, table: &str) -> anyhow::Result<Vec<String>> {
         let columns: Vec<String> = match &self.place.inside {
-            Bare::Postgres(pool) => {
+            DirectPool::Postgres(pool) => {
                 sqlx::query_scalar(
                     "select column_name::text from information_schema.columns
                       where table_schema = current_schema() and table_name = $1 order by ordinal_position",
@@ -310,7 +310,7 @@ impl Fixtures<'_> {
                 .fetch_all(pool)
                 .await?
             }
-            Bare::Sqlite(pool) => {
+            DirectPool::Sqlite(pool) => {
                 sqlx::query_scalar("select name from pragma_table_info($1)").bind(table).fetch_all(pool).await?
             }
         };
@@ -325,8 +325,8 @@ impl Fixtures<'_> {
     /// Ids that grow with their number, as those do that are made one after another.
     fn id_of(&self, base: &str, number: &str) -> String {
         match self.place.inside {
-            Bare::Postgres(_) => format!("('{base}' || lpad(to_hex({number}), 12, '0'))::uuid"),
-            Bare::Sqlite(_) => format!("unhex('{base}' || printf('%012x', {number}))"),
+            DirectPool::Postgres(_) => format!("('{base}' || lpad(to_hex({number}), 12, '0'))::uuid"),
+            DirectPool::Sqlite(_) => format!("unhex('{base}' || printf('%012x', {number}))"),
         }
     }
 }

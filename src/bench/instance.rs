@@ -6,13 +6,13 @@ use std::time::Duration;
 use anyhow::Context;
 use chrono::{DateTime, Utc};
 
-use crate::app::{self, AppEnd, Built, Extras};
+use crate::app::{self, AppEnd, BuiltApp, Extras};
 use crate::base::clock::{Clock, pause};
 use crate::bench::env::on_bare;
 use crate::bench::{BenchEnv, ExecutorProbe, Fixtures, Rate, Watch};
 use crate::config::Config;
 use crate::domain::task::TaskValidator;
-use crate::engine::{Engine, Running};
+use crate::engine::{Engine, RunningEngine};
 use crate::executor::hub::Hub;
 use crate::ports::bus::Bus;
 use crate::store::Store;
@@ -36,7 +36,7 @@ pub struct StartedInstance {
     pub known: TaskValidator,
     pub probe: ExecutorProbe,
     pub hub: Hub,
-    running: Running,
+    running: RunningEngine,
 }
 
 /// How much was done, by the record alone.
@@ -61,7 +61,7 @@ impl Instance {
     pub async fn build_with(config: &Config, executor: Option<&str>) -> anyhow::Result<Instance> {
         let probe = ExecutorProbe::default();
         let extras = Extras { executors: vec![Arc::new(probe.clone())], ..Extras::default() };
-        let Built { store, engine, http, bus, .. } =
+        let BuiltApp { store, engine, http, bus, .. } =
             app::build(config, Clock::system(), extras, AppEnd::default(), |_| {}).await?;
         if let Some(executor) = executor {
             let target = http.executors.find(executor).context("the service has no such executor")?;

@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 use sqlx::{Connection, PgConnection};
 
-use crate::bench::Where;
+use crate::bench::BenchSite;
 use crate::store;
 
 /// Facts about the machine that a reader of the figures needs.
@@ -39,7 +39,7 @@ impl Machine {
     ///
     /// # Errors
     /// The database can't be reached, or does not write to disk what it says is written.
-    pub async fn inspect(at: &Where) -> anyhow::Result<Machine> {
+    pub async fn inspect(at: &BenchSite) -> anyhow::Result<Machine> {
         let read = |path: &str| std::fs::read_to_string(Path::new(path)).unwrap_or_default();
         let (database, version, fsync, synchronous_commit) = match &at.database_url {
             None => ("sqlite".to_owned(), store::sqlite_version().await?, "on".to_owned(), "full".to_owned()),

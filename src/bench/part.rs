@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 
-use crate::app::{self, App, AppEnd, Built, Extras};
+use crate::app::{self, App, AppEnd, BuiltApp, Extras};
 use crate::base::clock::Clock;
 use crate::base::secret::SecretUrl;
 use crate::bench::limits::notify;
 use crate::bench::process::service;
 use crate::bench::protocol::{GO, RAN, STOP};
-use crate::bench::{ExecutorProbe, Part, Said, env};
+use crate::bench::{ExecutorProbe, Part, PartMessage, env};
 
 /// Is what it is told to be.
 ///
@@ -35,8 +35,8 @@ pub async fn run() -> anyhow::Result<()> {
         Part::Serve { url, dir, tells } => serve(url, &dir, tells, &mut commands).await?,
         Part::Whole(asked) => {
             let (app, telemetry) = service::serve(&asked).await?;
-            send(&Said::Ready);
-            send(&Said::Listens { address: app.address() });
+            send(&PartMessage::Ready);
+            send(&PartMessage::Listens { address: app.address() });
             wait_for_command(&mut commands, STOP).await;
             app.stop().await;
             if let Some(telemetry) = telemetry {
@@ -46,7 +46,7 @@ pub async fn run() -> anyhow::Result<()> {
         }
         Part::Engine { url, dir } => engine(url, &dir, &mut commands).await?,
     };
-    send(&Said::Ended { executed });
+    send(&PartMessage::Ended { executed });
     Ok(())
 }
 
@@ -56,13 +56,13 @@ async fn serve(url: String, dir: &str, tells: bool, commands: &mut Lines<BufRead
         let mut starts = probe.listen();
         tokio::spawn(async move {
             while let Some(start) = starts.recv().await {
-                send(&Said::Started { run_id: start.run_id, at: start.at });
+                send(&PartMessage::Started { run_id: start.run_id, at: start.at });
             }
         });
     }
     let config = env::config(SecretUrl::new(url), Path::new(dir));
     let app = App::start(&config, extras(&probe), |_| {}).await?;
-    send(&Said::Ready);
+    send(&PartMessage::Ready);
     wait_for_command(commands, STOP).await;
     app.stop().await;
     Ok(probe.executed())
@@ -71,9 +71,9 @@ async fn serve(url: String, dir: &str, tells: bool, commands: &mut Lines<BufRead
 async fn engine(url: String, dir: &str, commands: &mut Lines<BufReader<Stdin>>) -> anyhow::Result<u64> {
     let probe = ExecutorProbe::default();
     let config = env::config(SecretUrl::new(url), Path::new(dir));
-    let Built { store, engine, .. } =
+    let BuiltApp { store, engine, .. } =
         app::build(&config, Clock::system(), extras(&probe), AppEnd::default(), |_| {}).await?;
-    send(&Said::Ready);
+    send(&PartMessage::Ready);
     wait_for_command(commands, GO).await;
     let running = engine.start().await?;
     wait_for_command(commands, STOP).await;
@@ -86,7 +86,7 @@ fn extras(probe: &ExecutorProbe) -> Extras {
     Extras { executors: vec![std::sync::Arc::new(probe.clone())], ..Extras::default() }
 }
 
-fn send(said: &Said) {
+fn send(said: &PartMessage) {
     let line = serde_json::to_string(said).unwrap_or_default();
     // whoever started it may be gone; then the end of the input says so
     let mut out = std::io::stdout().lock();
@@ -101,7 +101,7 @@ async fn wait_for_command(commands: &mut Lines<BufReader<Stdin>>, word: &str) {
         }
         if line == RAN {
             let ran = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-            send(&Said::Ran { cpu: Duration::new(ran.tv_sec as u64, ran.tv_nsec as u32) });
+            send(&PartMessage::Ran { cpu: Duration::new(ran.tv_sec as u64, ran.tv_nsec as u32) });
         }
     }
 }

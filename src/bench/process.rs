@@ -11,7 +11,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
 use crate::bench::protocol::{GO, RAN, STOP};
-use crate::bench::{Part, Said, Where};
+use crate::bench::{BenchSite, Part, PartMessage};
 
 /// The argument of the executable that makes it one.
 pub const ARGUMENT: &str = "--as-part";
@@ -27,7 +27,7 @@ pub struct PartProcess {
 
 impl PartProcess {
     /// Starts it and returns once it is ready.
-    pub async fn start(at: &Where, part: &Part) -> anyhow::Result<PartProcess> {
+    pub async fn start(at: &BenchSite, part: &Part) -> anyhow::Result<PartProcess> {
         let mut child = Command::new(&at.program)
             .args(["bench", ARGUMENT])
             .stdin(Stdio::piped())
@@ -40,7 +40,7 @@ impl PartProcess {
         let mut process = PartProcess { child, input, output };
         process.send(&serde_json::to_string(part)?).await?;
         let said = process.receive().await?;
-        anyhow::ensure!(said == Said::Ready, "the other process said {said:?} before it was ready");
+        anyhow::ensure!(said == PartMessage::Ready, "the other process said {said:?} before it was ready");
         Ok(process)
     }
 
@@ -49,7 +49,7 @@ impl PartProcess {
     }
 
     /// The next thing that it says.
-    pub async fn receive(&mut self) -> anyhow::Result<Said> {
+    pub async fn receive(&mut self) -> anyhow::Result<PartMessage> {
         let line = timeout(PATIENCE, self.output.next_line()).await.context("the other process says nothing")??;
         Ok(serde_json::from_str(&line.context("the other process has ended")?)?)
     }
@@ -63,7 +63,7 @@ impl PartProcess {
     pub async fn cpu(&mut self) -> anyhow::Result<Duration> {
         self.send(RAN).await?;
         loop {
-            if let Said::Ran { cpu } = self.receive().await? {
+            if let PartMessage::Ran { cpu } = self.receive().await? {
                 return Ok(cpu);
             }
         }
@@ -73,7 +73,7 @@ impl PartProcess {
     pub async fn stop(mut self) -> anyhow::Result<u64> {
         self.send(STOP).await?;
         loop {
-            if let Said::Ended { executed } = self.receive().await? {
+            if let PartMessage::Ended { executed } = self.receive().await? {
                 self.child.wait().await?;
                 return Ok(executed);
             }

@@ -19,7 +19,7 @@ pub enum Part {
     /// The services of an engine, once it is told to go.
     Engine { url: String, dir: String },
     /// A whole service with the default configuration, which says where it listens.
-    Whole(Asked),
+    Whole(ServiceSettings),
 }
 
 impl Part {
@@ -42,7 +42,7 @@ fn address(place: &BenchEnv) -> (String, String) {
 
 /// Settings of a whole service.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Asked {
+pub struct ServiceSettings {
     pub url: String,
     pub dir: String,
     /// Its configuration; empty: the default one.
@@ -57,7 +57,7 @@ pub struct Asked {
 /// Lines that the part prints.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "said", rename_all = "snake_case")]
-pub enum Said {
+pub enum PartMessage {
     Ready,
     /// A service that can be called there.
     Listens {
@@ -81,5 +81,5 @@ pub enum Said {
 /// Lines that the part is told later.
 pub const GO: &str = "go";
 pub const STOP: &str = "stop";
-/// Asks for [`Said::Ran`].
+/// Asks for [`PartMessage::Ran`].
 pub const RAN: &str = "ran";

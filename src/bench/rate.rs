@@ -20,11 +20,11 @@ pub struct Watch {
 pub struct Rate {
     pub value: f64,
     /// Of the processors, in microseconds.
-    took: Option<Took>,
+    took: Option<CpuSeconds>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Took {
+struct CpuSeconds {
     here: f64,
     elsewhere: f64,
 }
@@ -44,7 +44,7 @@ impl Watch {
         let each = |spent: Duration| spent.as_secs_f64() * 1e6 / count.max(1) as f64;
         let took = self.all.zip(system_cpu()).map(|(before, now)| {
             let here = process_cpu().saturating_sub(self.here);
-            Took { here: each(here), elsewhere: each(now.saturating_sub(before).saturating_sub(here)) }
+            CpuSeconds { here: each(here), elsewhere: each(now.saturating_sub(before).saturating_sub(here)) }
         });
         Rate { value, took }
     }
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn one_in_the_middle_counts_and_its_times_stand_beside_the_figure() {
-        let rate = |value, here| Rate { value, took: Some(Took { here, elsewhere: 2.0 }) };
+        let rate = |value, here| Rate { value, took: Some(CpuSeconds { here, elsewhere: 2.0 }) };
         let middle = Rate::median(vec![rate(30.0, 1.0), rate(10.0, 3.0), rate(20.0, 5.0)]);
         assert_eq!(middle, rate(20.0, 5.0));
         let figure = middle.profile(BenchFigure::default());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::base::clock::{Clock, machine_now, to_delta};
-use crate::bench::{Bare, BenchEnv};
+use crate::bench::{BenchEnv, DirectPool};
 
 /// Questions to the database; the one that was answered soonest counts.
 const QUESTIONS: usize = 100;
@@ -23,7 +23,7 @@ impl Scale {
     /// Asks for the time.
     pub async fn of(place: &BenchEnv) -> anyhow::Result<Scale> {
         let clock = Clock::system();
-        let Bare::Postgres(pool) = &place.bare else { return Ok(of_machine(&clock)) };
+        let DirectPool::Postgres(pool) = &place.bare else { return Ok(of_machine(&clock)) };
         let mut connection = pool.acquire().await?;
         let mut best: Option<(Duration, Scale)> = None;
         for _ in 0..QUESTIONS {

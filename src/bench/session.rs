@@ -1,12 +1,12 @@
 //! A run of the measurements: where, how large, which, and the figures so far.
 
 use crate::bench::size::BenchSize;
-use crate::bench::{BenchEnv, BenchFigure, FigureLimit, Where};
+use crate::bench::{BenchEnv, BenchFigure, BenchSite, FigureLimit};
 
 /// A run of the measurements.
 pub struct Bench<'a> {
     /// Where it measures.
-    pub at: &'a Where,
+    pub at: &'a BenchSite,
     /// How large it measures.
     pub size: BenchSize,
     /// Names of the measurements; all where there is none.
@@ -36,7 +36,7 @@ impl Bench<'_> {
     /// A place can't be made, or the measurement fails.
     pub async fn rounds<L, V>(
         &self,
-        at: &Where,
+        at: &BenchSite,
         doing: &str,
         measure: impl AsyncFn(&BenchEnv) -> anyhow::Result<(L, V)>,
     ) -> anyhow::Result<(Vec<L>, Vec<V>)> {

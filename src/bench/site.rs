@@ -9,7 +9,7 @@ use crate::base::secret::SecretUrl;
 
 /// Where it is measured.
 #[derive(Debug, Clone)]
-pub struct Where {
+pub struct BenchSite {
     /// `None`: SQLite in a temporary directory.
     pub database_url: Option<SecretUrl>,
     /// `None`: the embedded bus, on the database.
@@ -20,10 +20,10 @@ pub struct Where {
     pub stop: CancellationToken,
 }
 
-impl Where {
+impl BenchSite {
     /// On SQLite, whatever database was given.
-    pub fn on_sqlite(&self) -> Where {
-        Where { database_url: None, redis_url: None, ..self.clone() }
+    pub fn on_sqlite(&self) -> BenchSite {
+        BenchSite { database_url: None, redis_url: None, ..self.clone() }
     }
 
     /// Does something unless it is asked to stop meanwhile.

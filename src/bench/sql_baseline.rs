@@ -14,7 +14,7 @@ use crate::bench::instance::record;
 use crate::bench::limits::rate;
 use crate::bench::{BenchEnv, BenchFigure, Instance};
 use crate::domain::run::RunState;
-use crate::store::{Finish, FireDue, ImmediateStart, RunLimits, Store, Take};
+use crate::store::{Finish, FireDue, ImmediateStart, RunLimits, Store, TakeRequest};
 
 const WHAT: &str = "its statements by themselves, two callers";
 const CALLERS: usize = 2;
@@ -98,9 +98,18 @@ fn firing(worker: Uuid, now: DateTime<Utc>) -> FireDue {
     FireDue { now, limit: BATCH as i64, worker, room: 2 * BATCH, start, ..FireDue::default() }
 }
 
-fn taking(worker: Uuid, now: DateTime<Utc>) -> Take {
+fn taking(worker: Uuid, now: DateTime<Utc>) -> TakeRequest {
     let limits = RunLimits::default();
-    Take { worker, now, ahead: now, lease_until: now + LEASE, limit: BATCH as i64, fair: None, limits, shares: None }
+    TakeRequest {
+        worker,
+        now,
+        ahead: now,
+        lease_until: now + LEASE,
+        limit: BATCH as i64,
+        fair: None,
+        limits,
+        shares: None,
+    }
 }
 
 #[cfg(test)]

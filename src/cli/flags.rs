@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use serde_json::{Map, Value, json};
 
-use crate::base::field::{Flag, Takes};
+use crate::base::field::{Flag, FlagValue};
 use crate::domain::notification::Addresses;
 use crate::domain::task::Spec;
 
@@ -44,7 +44,7 @@ pub struct FlagArgs<L>(Vec<(&'static Flag, Option<Value>)>, std::marker::Phantom
 
 /// Ids of the flags that stand by themselves.
 pub fn ids<L: FlagDescription>() -> impl Iterator<Item = &'static str> {
-    L::flags().filter(|flag| !matches!(flag.takes, Takes::StandardInput(_))).map(|flag| id(flag.name))
+    L::flags().filter(|flag| !matches!(flag.takes, FlagValue::StandardInput(_))).map(|flag| id(flag.name))
 }
 
 fn id(name: &'static str) -> &'static str {
@@ -56,12 +56,12 @@ impl<L: FlagDescription> Args for FlagArgs<L> {
         L::flags().fold(command, |command, flag| {
             let arg = Arg::new(id(flag.name)).long(id(flag.name)).help(flag.help);
             command.arg(match flag.takes {
-                Takes::Text(value) => arg.value_name(value),
-                Takes::Hyphened(value) => arg.value_name(value).allow_hyphen_values(true),
-                Takes::Number(value) => arg.value_name(value).value_parser(value_parser!(u64)),
-                Takes::Seconds(value) => arg.value_name(value).value_parser(humantime::parse_duration),
-                Takes::Nothing => arg.action(ArgAction::SetTrue),
-                Takes::StandardInput(beside) => arg.action(ArgAction::SetTrue).requires(id(beside)),
+                FlagValue::Text(value) => arg.value_name(value),
+                FlagValue::Hyphened(value) => arg.value_name(value).allow_hyphen_values(true),
+                FlagValue::Number(value) => arg.value_name(value).value_parser(value_parser!(u64)),
+                FlagValue::Seconds(value) => arg.value_name(value).value_parser(humantime::parse_duration),
+                FlagValue::Nothing => arg.action(ArgAction::SetTrue),
+                FlagValue::StandardInput(beside) => arg.action(ArgAction::SetTrue).requires(id(beside)),
             })
         })
     }
@@ -82,11 +82,11 @@ impl<L: FlagDescription> FromArgMatches for FlagArgs<L> {
         let typed = |flag: &'static Flag| {
             let id = id(flag.name);
             let value = match flag.takes {
-                Takes::Text(_) | Takes::Hyphened(_) => Some(json!(matches.get_one::<String>(id)?)),
-                Takes::Number(_) => Some(json!(matches.get_one::<u64>(id)?)),
-                Takes::Seconds(_) => Some(json!(matches.get_one::<Duration>(id)?.as_secs())),
-                Takes::Nothing => matches.get_flag(id).then_some(Some(Value::Bool(true)))?,
-                Takes::StandardInput(_) => matches.get_flag(id).then_some(None)?,
+                FlagValue::Text(_) | FlagValue::Hyphened(_) => Some(json!(matches.get_one::<String>(id)?)),
+                FlagValue::Number(_) => Some(json!(matches.get_one::<u64>(id)?)),
+                FlagValue::Seconds(_) => Some(json!(matches.get_one::<Duration>(id)?.as_secs())),
+                FlagValue::Nothing => matches.get_flag(id).then_some(Some(Value::Bool(true)))?,
+                FlagValue::StandardInput(_) => matches.get_flag(id).then_some(None)?,
             };
             Some((flag, value))
         };
@@ -139,14 +139,14 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Parser)]
-    struct Typed {
+    struct TypedFlags {
         #[command(flatten)]
         addresses: FlagArgs<OfAddresses>,
     }
 
     fn written(typed: &[&str]) -> Value {
         let mut document = Map::new();
-        Typed::parse_from([&["set"], typed].concat()).addresses.write_into(&mut document).unwrap();
+        TypedFlags::parse_from([&["set"], typed].concat()).addresses.write_into(&mut document).unwrap();
         Value::Object(document)
     }
 
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn secret_from_standard_input_needs_its_webhook_and_one_flag_alone_takes_a_hyphen() {
-        let refused = |typed: &[&str]| Typed::try_parse_from([&["set"], typed].concat()).is_err();
+        let refused = |typed: &[&str]| TypedFlags::try_parse_from([&["set"], typed].concat()).is_err();
         assert!(refused(&["--webhook-secret-stdin"]));
         assert!(refused(&["--sms", "-1001"]));
         assert!(!refused(&["--telegram", "-1001"]));

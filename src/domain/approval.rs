@@ -25,7 +25,7 @@ use uuid::Uuid;
 use crate::base::clock::to_delta;
 use crate::base::words::words;
 
-pub use arguments::{ArgumentPart, Misfit};
+pub use arguments::{ArgumentFault, ArgumentPart};
 pub use matrix::{ApprovalLevel, Category, Consequence};
 pub use policy::{Policy, PolicyAct, PolicyRules, Ruling};
 pub use proposal::{Proposal, ProposalIdentity, digest};
@@ -188,7 +188,7 @@ pub struct ApprovalAnswer {
 
 /// Whether the execution of an approved call begins now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Begun {
+pub enum ApprovedCallStart {
     /// The call begins with this step, and its effect is still to come.
     Now,
     /// It began before: whether it had its effect is not known.

@@ -220,7 +220,7 @@ impl Overrides {
 /// A quota that stands in the way of what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the quota `{}` is {limit}, and {usage} are used: {}", .quota.as_str(), .quota.advice())]
-pub struct Exceeded {
+pub struct ExceededQuota {
     /// The tenant that asked.
     pub tenant: String,
     /// The quota that refuses.
@@ -233,21 +233,21 @@ pub struct Exceeded {
     pub retry_after: Duration,
 }
 
-impl Exceeded {
+impl ExceededQuota {
     /// When to try again where a quota is on an amount: only a deletion makes room, so an early repetition is in vain.
     pub const AMOUNT: Duration = Duration::from_secs(60);
     /// How the database begins its refusal; quota, limit, usage and tenant follow.
     const MARK: &str = "quota_exceeded ";
 
     /// Reads the refusal of a database.
-    pub fn parse(message: &str) -> Option<Exceeded> {
-        let mut words = message.strip_prefix(Exceeded::MARK)?.splitn(4, ' ');
-        Some(Exceeded {
+    pub fn parse(message: &str) -> Option<ExceededQuota> {
+        let mut words = message.strip_prefix(ExceededQuota::MARK)?.splitn(4, ' ');
+        Some(ExceededQuota {
             quota: Quota::parse(words.next()?)?,
             limit: words.next()?.parse().ok()?,
             usage: words.next()?.parse().ok()?,
             tenant: words.next()?.to_owned(),
-            retry_after: Exceeded::AMOUNT,
+            retry_after: ExceededQuota::AMOUNT,
         })
     }
 }
@@ -288,11 +288,11 @@ mod tests {
 
     #[test]
     fn refusal_of_a_database_is_read_whatever_the_tenant_is_called() {
-        let read = Exceeded::parse("quota_exceeded polls 1000 998 a tenant").expect("a refusal");
+        let read = ExceededQuota::parse("quota_exceeded polls 1000 998 a tenant").expect("a refusal");
         assert_eq!((read.quota, read.limit, read.usage, read.tenant.as_str()), (Quota::Polls, 1000, 998, "a tenant"));
         assert!(read.to_string().starts_with("the quota `polls` is 1000, and 998 are used: delete"), "{read}");
         for other in ["quota_exceeded", "quota_exceeded x 1 1 a", "quota_exceeded polls 1", "unique violation"] {
-            assert_eq!(Exceeded::parse(other), None, "{other}");
+            assert_eq!(ExceededQuota::parse(other), None, "{other}");
         }
     }
 

@@ -28,7 +28,7 @@ struct EndLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Marked {
+struct DeliveryLabels {
     channel: String,
     state: &'static str,
 }
@@ -39,7 +39,7 @@ pub struct RunMetrics {
     lag: Histogram,
     queued: Histogram,
     runs: Family<EndLabels, Histogram, fn() -> Histogram>,
-    deliveries: Family<Marked, Counter>,
+    deliveries: Family<DeliveryLabels, Counter>,
 }
 
 impl RunMetrics {
@@ -105,7 +105,7 @@ impl RunMetrics {
 
     /// Counts the recorded outcome of an attempt.
     pub(super) fn delivered(&self, channel: &str, state: DeliveryState) {
-        self.deliveries.get_or_create(&Marked { channel: channel.to_owned(), state: state.as_str() }).inc();
+        self.deliveries.get_or_create(&DeliveryLabels { channel: channel.to_owned(), state: state.as_str() }).inc();
     }
 }
 

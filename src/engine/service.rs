@@ -283,9 +283,9 @@ mod tests {
 
     /// The pending work for all who ask, and the number of times that they asked.
     #[derive(Clone, Default)]
-    struct Sky(Arc<Mutex<(Option<PendingWork>, usize)>>);
+    struct SharedPendingWork(Arc<Mutex<(Option<PendingWork>, usize)>>);
 
-    impl Sky {
+    impl SharedPendingWork {
         fn shows(&self, pending: Option<PendingWork>) {
             self.0.lock().unwrap().0 = pending;
         }
@@ -295,7 +295,7 @@ mod tests {
         }
     }
 
-    impl PendingWorkSource for Sky {
+    impl PendingWorkSource for SharedPendingWork {
         fn pending_work(&self) -> BoxFuture<'_, Option<PendingWork>> {
             let mut sky = self.0.lock().unwrap();
             sky.1 += 1;
@@ -330,23 +330,23 @@ mod tests {
         }
     }
 
-    struct Looping {
+    struct LoopFixture {
         clock: Clock,
         metrics: Metrics,
         wake: watch::Sender<()>,
-        sky: Sky,
+        sky: SharedPendingWork,
         ticks: tokio::sync::mpsc::UnboundedReceiver<usize>,
         stop: CancellationToken,
         ended: JoinHandle<()>,
     }
 
-    fn looping(script: &[ServiceAction]) -> Looping {
+    fn looping(script: &[ServiceAction]) -> LoopFixture {
         let (clock, metrics) = (Clock::manual(DateTime::UNIX_EPOCH), Metrics::new());
         let (sender, ticks) = tokio::sync::mpsc::unbounded_channel();
         let (wake, stop) = (watch::Sender::new(()), CancellationToken::new());
         let script = Mutex::new(script.iter().copied().collect());
         let service = Arc::new(ScriptedService { script, ticks: sender, wake: wake.clone() });
-        let sky = Sky::default();
+        let sky = SharedPendingWork::default();
         let looped = ServiceRunner {
             clock: clock.clone(),
             metrics: metrics.clone(),
@@ -354,10 +354,10 @@ mod tests {
             phase: 0.5,
         };
         let ended = looped.spawn(service, stop.clone());
-        Looping { clock, metrics, wake, sky, ticks, stop, ended }
+        LoopFixture { clock, metrics, wake, sky, ticks, stop, ended }
     }
 
-    impl Looping {
+    impl LoopFixture {
         async fn ticked(&mut self) -> usize {
             self.ticks.recv().await.unwrap()
         }
@@ -424,7 +424,7 @@ mod tests {
     }
 
     /// An idle service: its polls have found nothing, and it reads the pending work from now on.
-    async fn idle_policy() -> Looping {
+    async fn idle_policy() -> LoopFixture {
         let mut looping = looping(&[]);
         looping.ticked().await;
         for _ in 0..IDLE_AFTER {
@@ -481,8 +481,9 @@ mod tests {
     #[tokio::test]
     async fn service_at_rest_ticks_for_what_the_outlook_shows() {
         let mut looping = idle_policy().await;
-        let shows =
-            |looping: &Looping, at| looping.sky.shows(Some(PendingWork { fire: Some(at), ..PendingWork::default() }));
+        let shows = |looping: &LoopFixture, at| {
+            looping.sky.shows(Some(PendingWork { fire: Some(at), ..PendingWork::default() }))
+        };
         shows(&looping, looping.clock.now());
         for _ in 0..5 {
             looping.looks_after(100).await;
@@ -515,7 +516,7 @@ mod tests {
         let mut looping = looping(&[|| Some(Ok(NextTick::OnWake))]);
         looping.ticked().await;
         assert!(looping.is_quiet().await);
-        let late = |looping: &Looping, seconds: i64| {
+        let late = |looping: &LoopFixture, seconds: i64| {
             let now = DateTime::UNIX_EPOCH + TimeDelta::seconds(seconds);
             looping.metrics.late_services(now).iter().map(|late| late.service).collect::<Vec<_>>()
         };

@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use uuid::Uuid;
 
 use crate::agent::{AgentStore, AppendError, SummaryCost};
-use crate::domain::approval::{Approval, ApprovalOverride, Begun, CallOutcome, GrantAsk};
+use crate::domain::approval::{Approval, ApprovalOverride, ApprovedCallStart, CallOutcome, GrantAsk};
 use crate::domain::budget::CallBound;
 use crate::domain::conversation::{REMEMBERED, history};
 use crate::domain::run::{Run, RunError, TranscriptEntry, TranscriptMessage, Usage};
@@ -237,7 +237,7 @@ impl AgentStore for LeasedTranscript {
         Box::pin(async move { with_timeout(self.store.may_suspend(&self.owner.1)).await.map_err(refused) })
     }
 
-    fn begin<'a>(&'a self, approval: Uuid, digest: &'a str) -> BoxFuture<'a, Result<Begun, AppendError>> {
+    fn begin<'a>(&'a self, approval: Uuid, digest: &'a str) -> BoxFuture<'a, Result<ApprovedCallStart, AppendError>> {
         Box::pin(async move {
             with_timeout(self.store.mark_execution_started(self.lease, approval, digest)).await.map_err(refused)
         })

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use tracing::Instrument;
 
 use crate::agent::{
-    Agent, AgentOverrides, AgentRequest, AgentResponse, Asking, CHAT, Suspension, TRIGGER, TranscriptSlice,
+    Agent, AgentOverrides, AgentRequest, AgentResponse, ApprovalContext, CHAT, Suspension, TRIGGER, TranscriptSlice,
 };
 use crate::base::id::Tenant;
 use crate::base::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
@@ -59,7 +59,7 @@ impl Orchestrator {
         let task = job.task.as_ref().ok_or_else(|| RunError::fail("no_task", "the task of the run is gone"))?;
         let Message { source, text } = Message::of(&job, task);
         let rules = rules_of_run(&job, task, &self.agent.compute).await;
-        let asking = Asking { task_id: job.run.task_id, source, rules };
+        let asking = ApprovalContext { task_id: job.run.task_id, source, rules };
         let incoming = AgentRequest {
             tenant: Tenant::stored(&job.run.tenant_id).map_err(|why| RunError::fail("invalid_tenant", why))?,
             run_id: job.run.id,

@@ -30,7 +30,7 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 use tracing::Instrument;
 
-use crate::agent::{Asking, Suspension, TRIGGER};
+use crate::agent::{ApprovalContext, Suspension, TRIGGER};
 use crate::base::compute::steps_to_read;
 use crate::base::id::Tenant;
 use crate::base::invalid::ValidationErrors;
@@ -143,7 +143,7 @@ impl Pipeline {
             timezone: job.timezone,
             locale: job.locale.clone(),
             channel: job.channel.clone(),
-            asking: Asking { task_id: job.run.task_id, source: TRIGGER, rules },
+            asking: ApprovalContext { task_id: job.run.task_id, source: TRIGGER, rules },
             host: job.host.clone(),
             store: job.store.clone(),
             stop: job.stop.clone(),

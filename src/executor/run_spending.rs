@@ -21,7 +21,7 @@ use crate::domain::budget::{Budgets, CallBound, Spend, day_of};
 use crate::domain::run::{Run, RunError, TranscriptEntry, Usage};
 use crate::executor::held_reservations::{AHEAD, SettledReservation};
 use crate::executor::open_calls::{NextCall, OpenCall, OpenCalls, summaries, turns};
-use crate::store::{BudgetEnd, Lease, Reservation, Reserved, Settlement, Store, StoreError, with_timeout};
+use crate::store::{BudgetEnd, Lease, Reservation, ReservationOutcome, Settlement, Store, StoreError, with_timeout};
 
 /// The first wait for calls of others that have reserved what may be left; doubled each time.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -234,12 +234,12 @@ impl RunSpending {
             let reserved = with_timeout(self.store.reserve_budget(&alone)).await.map_err(unreserved)?;
             pending.answered();
             match reserved {
-                Reserved::Granted => {
+                ReservationOutcome::Granted => {
                     self.hold(&alone, call);
                     return Ok(());
                 }
-                Reserved::Refused(refusal) => return Err(RunError::Fail { fault: refusal.fault() }),
-                Reserved::NotNow => {
+                ReservationOutcome::Refused(refusal) => return Err(RunError::Fail { fault: refusal.fault() }),
+                ReservationOutcome::NotNow => {
                     let wait = full_jitter(FIRST_WAIT, tries, LONGEST_WAIT, fastrand::f64()).max(FIRST_WAIT);
                     pause(wait).await;
                     self.settle_ended().await?;

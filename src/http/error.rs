@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
 use crate::base::invalid::{FieldError, ValidationErrors, shorten_middle};
-use crate::domain::quota::{Exceeded, Quota};
+use crate::domain::quota::{ExceededQuota, Quota};
 use crate::store::StoreError;
 
 /// The media type of RFC 9457.
@@ -180,7 +180,7 @@ pub enum ApiError {
         retry_after: Duration,
     },
     /// The tenant has as much as it may have: make room, or ask for more.
-    QuotaExceeded(Box<Exceeded>),
+    QuotaExceeded(Box<ExceededQuota>),
     /// Not now: a dependency is away, or this took too long.
     Unavailable {
         /// The part that is away, in a sentence.

@@ -49,19 +49,19 @@ impl Hooks {
 }
 
 /// A caller with a token, if one was sent.
-pub struct WithToken(Option<AuthenticatedCaller>);
+pub struct OptionalCaller(Option<AuthenticatedCaller>);
 
-impl FromRequestParts<HttpState> for WithToken {
+impl FromRequestParts<HttpState> for OptionalCaller {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<WithToken, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<OptionalCaller, ApiError> {
         // an Authorization header of a signed hook is the sender's own affair
         let source = Id::from_request_parts(parts, state).await?.0;
         let signed = state.hooks.0.get(&source).is_some_and(|(_, keys)| !keys.is_empty());
         if signed || !parts.headers.contains_key(AUTHORIZATION) {
-            return Ok(WithToken(None));
+            return Ok(OptionalCaller(None));
         }
-        AuthenticatedCaller::from_request_parts(parts, state).await.map(|caller| WithToken(Some(caller)))
+        AuthenticatedCaller::from_request_parts(parts, state).await.map(|caller| OptionalCaller(Some(caller)))
     }
 }
 
@@ -79,7 +79,7 @@ impl FromRequestParts<HttpState> for WithToken {
         (status = 404, body = ProblemDetails, content_type = "application/problem+json", description = "No such hook")))]
 pub async fn receive_hook(
     State(state): State<HttpState>,
-    WithToken(caller): WithToken,
+    OptionalCaller(caller): OptionalCaller,
     Id(source): Id,
     mut query: Query,
     headers: HeaderMap,

@@ -152,15 +152,15 @@ pub(super) mod tests {
     }
 
     #[derive(Serialize)]
-    struct Broken;
+    struct BrokenPage;
 
-    impl View for Broken {
+    impl View for BrokenPage {
         const TEMPLATE: &'static str = "connect.html";
     }
 
     #[test]
     fn page_whose_template_fails_is_an_error_with_the_headers_of_every_page() {
-        let response = page(Phrases::english(), StatusCode::OK, "x", &Broken);
+        let response = page(Phrases::english(), StatusCode::OK, "x", &BrokenPage);
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
         assert!(response.headers().contains_key(header::CONTENT_SECURITY_POLICY));
         assert_eq!(text_of(response), FAILED);

@@ -12,8 +12,8 @@ pub mod wrong_tokens;
 
 pub use auth::{AuthenticatedCaller, Call};
 pub use body::{JsonBody, RawBody};
-pub use idempotency::{Early, RequestKey};
-pub use page::{Items, ListPage, NamePage, Onward};
+pub use idempotency::{EarlyResponse, RequestKey};
+pub use page::{ForwardPage, Items, ListPage, NamePage};
 pub use path::{Id, Pair};
 pub use query::Query;
 pub use wrong_tokens::WrongTokens;

@@ -117,9 +117,11 @@ pub struct Peer(pub IpAddr);
 
 /// The place of an open connection: with a clone of it, a task that goes on with the connection keeps it counted.
 #[derive(Clone)]
-pub struct Hold(#[expect(dead_code, reason = "held, and given back when the last clone is dropped")] Arc<Occupied>);
+pub struct Hold(
+    #[expect(dead_code, reason = "held, and given back when the last clone is dropped")] Arc<ConnectionGuards>,
+);
 
-type Occupied = (ConnectionPermit, OpenConnection, TaskTrackerToken);
+type ConnectionGuards = (ConnectionPermit, OpenConnection, TaskTrackerToken);
 
 /// Serves `app` until `stop`, then lets what is open end for at most [`ServerLimits::drain`].
 ///

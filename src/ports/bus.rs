@@ -123,7 +123,7 @@ pub struct UnreadableEntry {
 
 /// An event with its place in the log of the bus.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Logged {
+pub struct LoggedEvent {
     /// Where reading goes on after it; opaque, safe in a URL and in `Last-Event-ID`.
     pub position: String,
     /// The event as it was published.
@@ -147,7 +147,7 @@ pub struct LogFilter {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Log {
     /// Events of the page, oldest first.
-    pub events: Vec<Logged>,
+    pub events: Vec<LoggedEvent>,
     /// Where reading goes on: behind all that was looked at, whether it matched or not.
     pub position: String,
     /// Whether there was more to look at when it was read.

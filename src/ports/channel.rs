@@ -97,12 +97,12 @@ pub struct Receipt {
     /// The provider's id of the message.
     pub provider_id: Option<String>,
     /// The degree to which delivery is confirmed.
-    pub confirmed: Confirmed,
+    pub confirmed: ReceiptLevel,
 }
 
 /// How much a receipt says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Confirmed {
+pub enum ReceiptLevel {
     /// Taken on; a later report says how it went.
     Sent,
     /// As delivered as this channel can ever say.

@@ -154,9 +154,9 @@ struct SkillFolders {
 }
 
 /// Guard of a look at the folders: the next one may begin once it is dropped, however this one ends.
-struct Looking<'a>(&'a AtomicBool);
+struct ScanGuard<'a>(&'a AtomicBool);
 
-impl Drop for Looking<'_> {
+impl Drop for ScanGuard<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
@@ -187,7 +187,7 @@ impl SkillLibrary {
         if self.is_configured() && is_old && !folders.is_looking.swap(true, Ordering::AcqRel) {
             let folders = Arc::clone(folders);
             tokio::task::spawn_blocking(move || {
-                let _looking = Looking(&folders.is_looking);
+                let _looking = ScanGuard(&folders.is_looking);
                 let set = scan(&folders.dirs);
                 *folders.set.write().expect("folders lock") = Arc::new(set);
                 *folders.looked_at.lock().expect("folders lock") = folders.clock.elapsed();

@@ -143,7 +143,7 @@ pub struct ToolContext {
     /// The task whose run or poll it is, if there is one.
     pub task_id: Option<Uuid>,
     /// The caller of the tool.
-    pub called_by: CalledBy,
+    pub called_by: ToolCaller,
     /// The model's turn within the run.
     pub turn: i64,
     /// The model's id of the call.
@@ -172,7 +172,7 @@ pub struct ToolContext {
 
 /// Callers of tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CalledBy {
+pub enum ToolCaller {
     /// A model.
     Model,
     /// A step of a pipeline.

@@ -15,7 +15,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::base::id::Scope;
-use crate::domain::approval::{Approval, ApprovalStatus, Begun, CallOutcome};
+use crate::domain::approval::{Approval, ApprovalStatus, ApprovedCallStart, CallOutcome};
 use crate::domain::notification::NewDelivery;
 use crate::domain::run::Run;
 use crate::domain::task::Task;
@@ -50,7 +50,7 @@ pub struct ApprovalFilter {
 
 /// Result of an answer.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Decided {
+pub enum DecisionOutcome {
     /// It is the decision.
     Done(Approval),
     /// It was counted; others have to agree as well.
@@ -89,7 +89,7 @@ pub struct WaitingRun {
 
 /// The step for a run that waits, decided by its reader.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Attend {
+pub struct WaitingUpdate {
     /// When it is looked at again, where it goes on waiting.
     pub wake_at: DateTime<Utc>,
     /// Reminders and escalations.
@@ -100,7 +100,7 @@ pub struct Attend {
 
 /// Result of attending to a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Attended {
+pub enum WaitingOutcome {
     /// It waits on.
     Waits,
     /// It was paused for the longest time, and waits as before.
@@ -215,7 +215,12 @@ impl Store {
 
     /// Marks that an approved call is about to be executed, under the run's lease. A run whose end was asked for begins
     /// nothing.
-    pub async fn mark_execution_started(&self, lease: Lease, id: Uuid, digest: &str) -> Result<Begun, StoreError> {
+    pub async fn mark_execution_started(
+        &self,
+        lease: Lease,
+        id: Uuid,
+        digest: &str,
+    ) -> Result<ApprovedCallStart, StoreError> {
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
         let cancel_reason: Option<Option<String>> =
@@ -229,7 +234,7 @@ impl Store {
             .optional_scalar()
             .await?;
         let done = match began {
-            Some(Some(_)) => Begun::Before,
+            Some(Some(_)) => ApprovedCallStart::Before,
             Some(None) if !ends => {
                 // found by its id: an index of questions that were not replaced has everybody's
                 let begun = tx
@@ -244,9 +249,9 @@ impl Store {
                     .bind(digest)
                     .execute()
                     .await?;
-                if begun == 1 { Begun::Now } else { Begun::Refused }
+                if begun == 1 { ApprovedCallStart::Now } else { ApprovedCallStart::Refused }
             }
-            _ => Begun::Refused,
+            _ => ApprovedCallStart::Refused,
         };
         write.commit().await?;
         Ok(done)

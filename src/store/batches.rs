@@ -13,12 +13,12 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::domain::notification::NewDelivery;
-use crate::store::events::matches::{EventBatch, EventsWritten, Locked};
+use crate::store::events::matches::{EventBatch, EventsWritten, LockedTask};
 use crate::store::ops::budgets::ledger_batch::{LedgerOutcome, update_ledgers};
-use crate::store::runs::lease::{Beat, Finish, FinishedRow, Lease, StartedRows, Take, TakenRuns};
+use crate::store::runs::lease::{Finish, FinishedRow, Lease, RenewedLease, StartedRows, TakeRequest, TakenRuns};
 use crate::store::runs::new_entry::{TranscriptAppend, ledger_batch};
 use crate::store::runs::overlap::rule::BlockedRow;
-use crate::store::tasks::fires::{AsRead, FireBatch, FireDue, WrittenRows};
+use crate::store::tasks::fires::{DueSnapshot, FireBatch, FireDue, WrittenRows};
 use crate::store::tx::Tx;
 use crate::store::{Match, StoreError};
 
@@ -29,7 +29,7 @@ pub(super) use sqlite::append_committed;
 /// Each step goes to the database that the connection is of.
 impl Tx<'_> {
     /// Locks the due rows of these tasks, but for those that somebody else holds, and answers how they are now.
-    pub(super) async fn due_as_read(&mut self, tasks: &[Uuid]) -> Result<Vec<AsRead>, StoreError> {
+    pub(super) async fn due_as_read(&mut self, tasks: &[Uuid]) -> Result<Vec<DueSnapshot>, StoreError> {
         match self {
             Tx::Postgres(conn) => postgres::due_as_read(conn, tasks).await,
             Tx::Sqlite(conn) => sqlite::due_as_read(conn, tasks).await,
@@ -45,7 +45,7 @@ impl Tx<'_> {
     }
 
     /// Leases ready runs, and starts those that are due and have, or get, their slot.
-    pub(super) async fn take(&mut self, take: &Take) -> Result<TakenRuns, StoreError> {
+    pub(super) async fn take(&mut self, take: &TakeRequest) -> Result<TakenRuns, StoreError> {
         match self {
             Tx::Postgres(conn) => postgres::take(conn, take).await,
             Tx::Sqlite(conn) => sqlite::take(conn, take).await,
@@ -96,7 +96,11 @@ impl Tx<'_> {
     }
 
     /// Renews leases that are still held; answers those, with what was asked of them.
-    pub(super) async fn beat(&mut self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Vec<Beat>, StoreError> {
+    pub(super) async fn beat(
+        &mut self,
+        leases: &[Lease],
+        lease_until: DateTime<Utc>,
+    ) -> Result<Vec<RenewedLease>, StoreError> {
         match self {
             Tx::Postgres(conn) => postgres::beat(conn, leases, lease_until).await,
             Tx::Sqlite(conn) => sqlite::beat(conn, leases, lease_until).await,
@@ -179,7 +183,7 @@ impl Tx<'_> {
     }
 
     /// Locks the `due` rows of tasks, given in the order of their ids.
-    pub(super) async fn lock_tasks(&mut self, tasks: &[Uuid]) -> Result<Vec<Locked>, StoreError> {
+    pub(super) async fn lock_tasks(&mut self, tasks: &[Uuid]) -> Result<Vec<LockedTask>, StoreError> {
         match self {
             Tx::Postgres(conn) => postgres::lock_tasks(conn, tasks).await,
             Tx::Sqlite(conn) => sqlite::lock_tasks(conn, tasks).await,

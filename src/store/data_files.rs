@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::base::id::{Scope, Tenant, new_id};
 use crate::domain::data_file::{DataFile, NewDataFile};
-use crate::domain::quota::{Exceeded, Quota};
+use crate::domain::quota::{ExceededQuota, Quota};
 use crate::store::db::text::text;
 use crate::store::sql::{CHOSEN, sql};
 use crate::store::tx::Tx;
@@ -281,12 +281,12 @@ async fn evict_own(tx: &mut Tx<'_>, tenant: &Tenant, bytes: i64) -> Result<Vec<i
 /// answers how many.
 async fn make_room(tx: &mut Tx<'_>, tenant: &Tenant, stored: i64, bytes: i64, limit: i64) -> Result<u64, StoreError> {
     let no_room = |usage: i64| {
-        StoreError::Quota(Box::new(Exceeded {
+        StoreError::Quota(Box::new(ExceededQuota {
             tenant: tenant.as_str().to_owned(),
             quota: Quota::DataFileBytes,
             limit: limit as u64,
             usage: usage.max(0) as u64,
-            retry_after: Exceeded::AMOUNT,
+            retry_after: ExceededQuota::AMOUNT,
         }))
     };
     if bytes > limit {

@@ -39,7 +39,7 @@ use crate::store::db::flow::QueueFlow;
 use crate::store::db::listener::Listener;
 use crate::store::db::store_metrics::Waits;
 use crate::store::db::tenant_readers::TenantReaders;
-use crate::store::db::writer::{SqliteWriter, Writing};
+use crate::store::db::writer::{SqliteWriter, WriteTransaction};
 use crate::store::tx::{StatementBuilder, Tx, TxQuery};
 
 /// A database that says nothing for this long counts as away; it gives up a statement itself after half of that.
@@ -90,7 +90,7 @@ pub(super) enum Transaction {
     Postgres(PostgresTransaction),
     /// One statement, which takes effect by itself.
     Statement(PooledConnection),
-    Sqlite(Writing),
+    Sqlite(WriteTransaction),
 }
 
 impl Db {

@@ -28,7 +28,7 @@ use crate::store::sql::sql;
 use crate::store::tx::SqlRecord;
 use crate::store::{Split, Store, StoreError, Topic};
 
-pub use claiming::InLine;
+pub use claiming::QueuedDelivery;
 pub(super) use marking::{MarkBatcher, TOGETHER};
 
 /// Which deliveries to list. Newest first, after the delivery `before`.

@@ -54,7 +54,7 @@ pub struct LeasedEvent {
 
 /// Entries that were leased together, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Leased {
+pub struct LeasedEntries {
     /// Events under the lease, in order.
     pub events: Vec<LeasedEvent>,
     /// After this tenant the next turn begins; empty: with the first, since all had theirs.
@@ -174,7 +174,7 @@ impl Store {
         limit: usize,
         after: &str,
         full: &[Tenant],
-    ) -> Result<Leased, StoreError> {
+    ) -> Result<LeasedEntries, StoreError> {
         let now = self.clock.now();
         let at_once = if matches!(self.db, Db::Postgres { .. }) { limit } else { 1 };
         let mut write = self.db.write_first().await?;
@@ -190,7 +190,7 @@ impl Store {
         tenants.retain(|tenant| !full.iter().any(|full| full.as_str() == tenant));
         let turn = tenants.get(limit.saturating_sub(1)).cloned().unwrap_or_default();
         tenants.truncate(limit);
-        let mut leased = Leased { events: Vec::new(), turn };
+        let mut leased = LeasedEntries { events: Vec::new(), turn };
         while !tenants.is_empty() && limit - leased.events.len() >= tenants.len() {
             let share = (limit - leased.events.len()) / tenants.len();
             let mut counts: HashMap<String, usize> = HashMap::new();

@@ -25,7 +25,7 @@ use crate::store::tx::TxQuery;
 use crate::store::{Split, Store, StoreError};
 
 pub use extractions::{ExtractionCall, ExtractionClaim, ExtractionEnd, MOST_QUEUED};
-pub use noting::{Noted, NotedAs};
+pub use noting::{NotedFact, NotingKind};
 pub use vectors::{EMBEDDED_AT_ONCE, EmbeddedFact, EmbeddingPlace, UnembeddedFact, VECTORS_AT_ONCE};
 
 /// Facts of each origin that a search answers.
@@ -48,7 +48,7 @@ pub struct FactFilter {
 
 /// The facts that a run is told.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Recalled {
+pub struct RecalledFacts {
     /// Of the profile.
     pub profile: Vec<Fact>,
     /// The others in whose text one of the terms is, those with most of them first.
@@ -228,10 +228,10 @@ impl Store {
         tenant: &Tenant,
         terms: &[String],
         space: Option<&str>,
-    ) -> Result<Recalled, StoreError> {
+    ) -> Result<RecalledFacts, StoreError> {
         let now = self.clock.now();
         if self.without_facts.knows(tenant.as_str(), now) {
-            return Ok(Recalled::default());
+            return Ok(RecalledFacts::default());
         }
         let mut read = self.db.read_in(&Scope::Only(tenant.clone())).await?;
         let profile = read.query(PROFILE_BOTH).bind(tenant.as_str()).bind(OF_EACH_KIND as i64);
@@ -259,7 +259,7 @@ impl Store {
                 Vec::new()
             }
         };
-        Ok(Recalled { profile, found, has_any, embedded })
+        Ok(RecalledFacts { profile, found, has_any, embedded })
     }
 
     /// The facts of a collection and those below it, of any collection where none is named, in whose text one of the terms is,

@@ -39,7 +39,7 @@ struct Shell<'a> {
 }
 
 /// Result of a command.
-struct Done {
+struct CommandResult {
     code: i32,
     out: String,
     err: String,
@@ -68,17 +68,17 @@ impl<'a> Shell<'a> {
         command
     }
 
-    async fn run(&self, arguments: &[&str]) -> Done {
-        Done::of(self.command(arguments).output().await.expect("run the binary"))
+    async fn run(&self, arguments: &[&str]) -> CommandResult {
+        CommandResult::of(self.command(arguments).output().await.expect("run the binary"))
     }
 
     /// A command that reads `text` from its standard input.
-    async fn fed(&self, arguments: &[&str], text: &str) -> Done {
+    async fn fed(&self, arguments: &[&str], text: &str) -> CommandResult {
         let mut command = self.command(arguments);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("run");
         child.stdin.take().expect("its stdin").write_all(text.as_bytes()).await.expect("feed it");
-        Done::of(child.wait_with_output().await.expect("run the binary"))
+        CommandResult::of(child.wait_with_output().await.expect("run the binary"))
     }
 
     /// The output of a command that must succeed.
@@ -102,9 +102,13 @@ impl<'a> Shell<'a> {
     }
 }
 
-impl Done {
-    fn of(output: Output) -> Done {
+impl CommandResult {
+    fn of(output: Output) -> CommandResult {
         let text = |bytes| String::from_utf8(bytes).expect("output in UTF-8");
-        Done { code: output.status.code().expect("an exit code"), out: text(output.stdout), err: text(output.stderr) }
+        CommandResult {
+            code: output.status.code().expect("an exit code"),
+            out: text(output.stdout),
+            err: text(output.stderr),
+        }
     }
 }

@@ -160,9 +160,9 @@ async fn task_that_was_created_before_an_event_sees_it(world: World) {
 }
 
 /// A bus whose acknowledgements get lost.
-struct Deaf(Arc<dyn Bus>);
+struct AckLosingBus(Arc<dyn Bus>);
 
-impl Bus for Deaf {
+impl Bus for AckLosingBus {
     fn name(&self) -> &'static str {
         self.0.name()
     }
@@ -257,7 +257,7 @@ async fn instance_that_dies_before_it_acknowledges_leaves_no_second_run(world: W
         .on(|store| async move {
             let matcher = EventMatcher::new(
                 store,
-                Arc::new(Deaf(bus)),
+                Arc::new(AckLosingBus(bus)),
                 held,
                 Compute::of_machine(),
                 Uuid::from_u128(1),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use reveille::base::metrics::Described;
+use reveille::base::metrics::MetricDescription;
 use reveille::domain::run::RunState;
 use reveille::domain::task::change::TaskChange;
 use serde_json::json;
@@ -287,9 +287,9 @@ fn meaning(name: &str) -> Option<&'static (&'static str, &'static [&'static str]
     MEANINGS.iter().find(|(known, ..)| *known == bare)
 }
 
-fn reference(described: &[Described]) -> String {
+fn reference(described: &[MetricDescription]) -> String {
     let mut text = HEAD.to_owned();
-    for Described { name, kind, help } in described {
+    for MetricDescription { name, kind, help } in described {
         let (_, labels, unit, act) = meaning(name).unwrap_or_else(|| panic!("{name} has no line in MEANINGS"));
         let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
         writeln!(text, "| `{name}` | {kind} | {} | {unit} | {help} | {act} |", labels.join(", ")).expect("a String");
@@ -302,7 +302,7 @@ fn file(path: &str) -> PathBuf {
 }
 
 /// All that a whole service registers.
-async fn registered() -> Vec<Described> {
+async fn registered() -> Vec<MetricDescription> {
     let world = World::sqlite();
     let instance = world.instance();
     let mut described = instance.http().metrics.descriptions();
@@ -335,7 +335,7 @@ async fn every_alert_is_about_a_metric_that_there_is() {
         if !word.starts_with("reveille_") {
             continue;
         }
-        let is_it = |one: &Described| match one.kind.as_str() {
+        let is_it = |one: &MetricDescription| match one.kind.as_str() {
             "histogram" => ["_bucket", "_sum", "_count"].iter().any(|part| word == format!("{}{part}", one.name)),
             _ => word == one.name,
         };

@@ -16,7 +16,7 @@ use chrono_tz::Tz;
 use reveille::domain::notification::rendered_message::RenderedMessage;
 use reveille::domain::notification::{Addresses, Recipient};
 use reveille::domain::task::Urgency;
-use reveille::ports::channel::{Channel, ChannelError, Confirmed, OutgoingMessage, Receipt};
+use reveille::ports::channel::{Channel, ChannelError, OutgoingMessage, Receipt, ReceiptLevel};
 use uuid::Uuid;
 use wiremock::matchers::method;
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
@@ -77,8 +77,10 @@ pub async fn deliver(channel: &dyn Channel, recipient: &Recipient) -> Result<Rec
 /// The outcome of an attempt, in a word, and the words for it.
 fn outcome(answer: Result<Receipt, ChannelError>) -> (&'static str, String) {
     match answer {
-        Ok(Receipt { confirmed: Confirmed::Delivered, provider_id }) => ("delivered", provider_id.unwrap_or_default()),
-        Ok(Receipt { confirmed: Confirmed::Sent, provider_id }) => ("sent", provider_id.unwrap_or_default()),
+        Ok(Receipt { confirmed: ReceiptLevel::Delivered, provider_id }) => {
+            ("delivered", provider_id.unwrap_or_default())
+        }
+        Ok(Receipt { confirmed: ReceiptLevel::Sent, provider_id }) => ("sent", provider_id.unwrap_or_default()),
         Err(ChannelError::Transient { why, .. }) => ("transient", why),
         Err(ChannelError::Busy { why }) => ("busy", why),
         Err(ChannelError::Rejected { why }) => ("rejected", why),

@@ -115,7 +115,7 @@ fn facts_of_other_schedulers_come_out() {
 // ---- an oracle that knows cron's fields and the written rule for clock changes, and walks every minute ----
 
 /// A pattern of five plain fields, as sets of numbers, read by no code of the service.
-struct Plain {
+struct PlainPattern {
     text: &'static str,
     minute_of_day: Vec<bool>,
     days: Vec<bool>,
@@ -139,11 +139,11 @@ fn numbers(field: &str, low: usize, high: usize) -> Vec<bool> {
     set
 }
 
-impl Plain {
-    fn new(text: &'static str) -> Plain {
+impl PlainPattern {
+    fn new(text: &'static str) -> PlainPattern {
         let fields: Vec<&str> = text.split(' ').collect();
         let (minutes, hours) = (numbers(fields[0], 0, 59), numbers(fields[1], 0, 23));
-        Plain {
+        PlainPattern {
             text,
             minute_of_day: (0..1440).map(|minute| hours[minute / 60] && minutes[minute % 60]).collect(),
             days: numbers(fields[2], 1, 31),
@@ -164,14 +164,14 @@ impl Plain {
 }
 
 /// For each minute of the day, the patterns that can match in it.
-fn by_minute_of_day(patterns: &[Plain]) -> Vec<Vec<usize>> {
+fn by_minute_of_day(patterns: &[PlainPattern]) -> Vec<Vec<usize>> {
     let at = |minute: usize| (0..patterns.len()).filter(|index| patterns[*index].minute_of_day[minute]).collect();
     (0..1440).map(at).collect()
 }
 
 /// Why a pattern may fire at an instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Because {
+enum FireCause {
     /// The clock shows a time that matches, and for the first time.
     Shown,
     /// It shows it again, after it was put back.
@@ -182,11 +182,11 @@ enum Because {
 
 /// All that may fire in a zone after one time and up to another, for each pattern, by walking all minutes.
 fn walk_minutes(
-    patterns: &[Plain],
+    patterns: &[PlainPattern],
     (source, zone): (&ZoneTable, Tz),
     from: DateTime<Utc>,
     to: DateTime<Utc>,
-) -> Vec<Vec<(DateTime<Utc>, Because)>> {
+) -> Vec<Vec<(DateTime<Utc>, FireCause)>> {
     let (candidates, zone) = (by_minute_of_day(patterns), source.zone(zone));
     let matching = |local: i64| {
         let here = candidates[local.rem_euclid(1440) as usize].iter().copied();
@@ -199,9 +199,9 @@ fn walk_minutes(
         let offset = zone.offset(instant).local_minus_utc();
         let local = minute + i64::from(offset / 60);
         let last = *shown_up_to.get_or_insert(local - 1);
-        let because = if local <= last { Because::ShownAgain } else { Because::Shown };
+        let because = if local <= last { FireCause::ShownAgain } else { FireCause::Shown };
         let shown = matching(local).map(|index| (index, because));
-        let left_out = (last + 1..local).flat_map(matching).map(|index| (index, Because::LeftOut));
+        let left_out = (last + 1..local).flat_map(matching).map(|index| (index, FireCause::LeftOut));
         for (index, because) in shown.chain(left_out).filter(|_| instant > from) {
             found[index].push((instant, because));
         }
@@ -210,13 +210,13 @@ fn walk_minutes(
     found
 }
 
-impl Plain {
+impl PlainPattern {
     /// The written rule: what fires of all that may.
-    fn by_rule(&self, may: &[(DateTime<Utc>, Because)], gap: &str, fold: &str) -> Vec<DateTime<Utc>> {
-        let fires = |because: Because| match because {
-            Because::Shown => true,
-            Because::ShownAgain => !self.fixed || fold == "both",
-            Because::LeftOut => self.fixed && gap == "run_after",
+    fn by_rule(&self, may: &[(DateTime<Utc>, FireCause)], gap: &str, fold: &str) -> Vec<DateTime<Utc>> {
+        let fires = |because: FireCause| match because {
+            FireCause::Shown => true,
+            FireCause::ShownAgain => !self.fixed || fold == "both",
+            FireCause::LeftOut => self.fixed && gap == "run_after",
         };
         let mut instants: Vec<_> =
             may.iter().filter(|(_, because)| fires(*because)).map(|(instant, _)| *instant).collect();
@@ -245,7 +245,7 @@ const PATTERNS: [&str; 12] = [
 ];
 
 fn compare_with_the_walk(source: &ZoneTable, zone: Tz, from: DateTime<Utc>, to: DateTime<Utc>, rules: &[(&str, &str)]) {
-    let patterns = PATTERNS.map(Plain::new);
+    let patterns = PATTERNS.map(PlainPattern::new);
     let walked = walk_minutes(&patterns, (source, zone), from, to);
     for (pattern, may) in patterns.iter().zip(walked) {
         for (gap, fold) in rules {

@@ -15,7 +15,7 @@ use crate::agent::stream::CallWarnings;
 use crate::base::metrics::trace;
 use crate::domain::run::ToolCall;
 use crate::ports::tool::output::OutputLevel;
-use crate::ports::tool::registry::Registered;
+use crate::ports::tool::registry::RegisteredTool;
 use crate::ports::tool::{ToolContext, ToolError, ToolFailure, ToolOutput};
 
 impl ToolRunner<'_> {
@@ -24,7 +24,7 @@ impl ToolRunner<'_> {
         &self,
         turn: i64,
         call: &ToolCall,
-        tool: &Registered,
+        tool: &RegisteredTool,
         warnings: &CallWarnings<'_>,
     ) -> Result<FetchedOutput, ToolError> {
         let span = trace::execute_tool(&call.name, &call.id);
@@ -53,7 +53,7 @@ impl ToolRunner<'_> {
         &self,
         turn: i64,
         call: &ToolCall,
-        tool: &Registered,
+        tool: &RegisteredTool,
         warnings: &CallWarnings<'_>,
     ) -> Result<FetchedOutput, ToolError> {
         let mut call = call.clone();
@@ -70,7 +70,7 @@ impl ToolRunner<'_> {
         &self,
         turn: i64,
         call: &ToolCall,
-        tool: &Registered,
+        tool: &RegisteredTool,
         warnings: &CallWarnings<'_>,
     ) -> Result<ToolOutput, ToolError> {
         let mut limit = tool.definition().timeout.unwrap_or(self.time_limit);
@@ -100,7 +100,7 @@ impl ToolRunner<'_> {
         &self,
         limit: Duration,
         context: ToolContext,
-        tool: &Registered,
+        tool: &RegisteredTool,
         arguments: &Value,
     ) -> Result<ToolOutput, ToolError> {
         let called = self.limited(limit, tool.tool.call(&context, arguments.clone())).await;

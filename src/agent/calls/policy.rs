@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use crate::ports::tool::policy::ToolRetry;
-use crate::ports::tool::registry::Registered;
+use crate::ports::tool::registry::RegisteredTool;
 use crate::ports::tool::{Definition, ToolError, ToolFailure, ToolStatus};
 
 /// Whether a tool is gone.
-pub fn is_removed(tool: &Registered) -> bool {
+pub fn is_removed(tool: &RegisteredTool) -> bool {
     tool.definition().status == ToolStatus::Removed
 }
 

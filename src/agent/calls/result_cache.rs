@@ -13,7 +13,7 @@ use crate::agent::calls::shown::FetchedOutput;
 use crate::base::collections::bounded_cache::{BoundedCache, CacheLimit};
 use crate::base::json::length::is_longer_than;
 use crate::domain::approval::proposal::canonical_hash;
-use crate::ports::tool::registry::Registered;
+use crate::ports::tool::registry::RegisteredTool;
 use crate::ports::tool::{Definition, ToolContext, ToolError, ToolOutput};
 
 /// How long a result is kept.
@@ -52,7 +52,7 @@ struct CachedResult {
 
 impl CacheableCall {
     /// The call of this tool, where its result may be kept.
-    async fn of(tool: &Registered, context: &ToolContext, arguments: &Value) -> Option<CacheableCall> {
+    async fn of(tool: &RegisteredTool, context: &ToolContext, arguments: &Value) -> Option<CacheableCall> {
         if !tool.policy.cache {
             return None;
         }
@@ -80,7 +80,7 @@ impl ResultCache {
     /// The result of the same call where it is kept; else `call` is carried out, and its result kept if it may be.
     pub async fn known_or(
         &self,
-        tool: &Registered,
+        tool: &RegisteredTool,
         context: &ToolContext,
         arguments: &Value,
         call: impl Future<Output = Result<ToolOutput, ToolError>>,

@@ -19,7 +19,7 @@ use crate::base::id::Tenant;
 use crate::domain::data_file::{FILE_BYTES, NewDataFile};
 use crate::domain::run::ToolCall;
 use crate::ports::tool::output::OutputLevel;
-use crate::ports::tool::registry::Registered;
+use crate::ports::tool::registry::RegisteredTool;
 use crate::ports::tool::{ToolContext, ToolHost, ToolOutput, UsedSecrets};
 
 /// Results of more bytes go to a data file, whatever their level.
@@ -72,7 +72,7 @@ pub struct ResultView<'a> {
 
 impl ResultView<'_> {
     /// The result of a call as the model is to be shown it.
-    pub async fn show(&self, turn: i64, call: &ToolCall, tool: &Registered, fetched: FetchedOutput) -> ShownOutput {
+    pub async fn show(&self, turn: i64, call: &ToolCall, tool: &RegisteredTool, fetched: FetchedOutput) -> ShownOutput {
         let FetchedOutput { output, level: named, .. } = fetched;
         let whole = output.whole();
         let level = tool.output_level().map(|own| own.of_call(named, self.is_context_full, self.usual_level));

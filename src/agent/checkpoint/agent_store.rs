@@ -3,7 +3,7 @@
 use futures::future::BoxFuture;
 use uuid::Uuid;
 
-use crate::domain::approval::{Approval, ApprovalOverride, Begun, CallOutcome, GrantAsk};
+use crate::domain::approval::{Approval, ApprovalOverride, ApprovedCallStart, CallOutcome, GrantAsk};
 use crate::domain::budget::{CallBound, Spend};
 use crate::domain::run::{RunError, TranscriptEntry, TranscriptMessage, Usage};
 
@@ -114,8 +114,8 @@ pub trait AgentStore: Send + Sync {
     }
 
     /// Marks that an approved call, which has this digest now, is about to be executed.
-    fn begin<'a>(&'a self, _approval: Uuid, _digest: &'a str) -> BoxFuture<'a, Result<Begun, AppendError>> {
-        Box::pin(std::future::ready(Ok(Begun::Refused)))
+    fn begin<'a>(&'a self, _approval: Uuid, _digest: &'a str) -> BoxFuture<'a, Result<ApprovedCallStart, AppendError>> {
+        Box::pin(std::future::ready(Ok(ApprovedCallStart::Refused)))
     }
 
     /// The overrides of the matrix that hold for calls of this tool by the run, and by this configured agent in it.

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::agent::checkpoint::agent_store::{AgentStore, AppendError, SummaryCost};
 use crate::agent::checkpoint::shared_transcript::SharedTranscript;
-use crate::domain::approval::{Approval, ApprovalOverride, Begun, CallOutcome, GrantAsk};
+use crate::domain::approval::{Approval, ApprovalOverride, ApprovedCallStart, CallOutcome, GrantAsk};
 use crate::domain::budget::CallBound;
 use crate::domain::run::{Delegation, RunError, TranscriptEntry, TranscriptMessage, Usage};
 
@@ -225,7 +225,7 @@ impl AgentStore for TranscriptSlice {
         self.run.store.may_suspend()
     }
 
-    fn begin<'a>(&'a self, approval: Uuid, digest: &'a str) -> BoxFuture<'a, Result<Begun, AppendError>> {
+    fn begin<'a>(&'a self, approval: Uuid, digest: &'a str) -> BoxFuture<'a, Result<ApprovedCallStart, AppendError>> {
         self.run.store.begin(approval, digest)
     }
 

@@ -10,12 +10,12 @@ use serde_json::{Map, Value};
 
 use crate::agent::configured::agent_field::{LONGEST_TEXT, TASK_INSTRUCTION};
 use crate::agent::configured::fields::FieldRules;
-use crate::agent::{CallingAgent, Configured};
+use crate::agent::{AgentDefinition, CallingAgent};
 use crate::base::invalid::did_you_mean;
 use crate::base::json::length::is_longer_than;
 use crate::base::template::untrusted::fenced;
 use crate::domain::approval::{Category, Consequence, FieldFault, InputForm};
-use crate::ports::tool::registry::Registered;
+use crate::ports::tool::registry::RegisteredTool;
 use crate::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolFailure, ToolOutput, ToolRegistry, ToolSource};
 
 /// Longest arguments of a call, in bytes as JSON.
@@ -26,7 +26,7 @@ const NEEDS_CONFIRMATION: &str = "[Requires user confirmation before execution]"
 /// An agent of `[[agents]]` that others may call.
 pub struct AgentTool {
     /// The agent as it is configured.
-    pub configured: Configured,
+    pub configured: AgentDefinition,
     /// The agent as its calls are judged.
     pub calling: CallingAgent,
     definition: Definition,
@@ -36,19 +36,19 @@ pub struct AgentTool {
 /// The agents of `[[agents]]` as steps of pipelines call them, each compiled once.
 #[derive(Default)]
 pub struct StepAgents {
-    configured: Vec<Configured>,
+    configured: Vec<AgentDefinition>,
     compiled: BTreeMap<String, StepAgent>,
 }
 
 impl StepAgents {
-    /// These agents. Those with faults that [`Configured::check_fields`] finds can't be called.
-    pub fn new(configured: Vec<Configured>) -> StepAgents {
+    /// These agents. Those with faults that [`AgentDefinition::check_fields`] finds can't be called.
+    pub fn new(configured: Vec<AgentDefinition>) -> StepAgents {
         let compiled = configured.iter().filter_map(|agent| Some((agent.name.clone(), StepAgent::new(agent)?)));
         StepAgents { compiled: compiled.collect(), configured }
     }
 
     /// All of them as they are configured, in order.
-    pub fn iter(&self) -> std::slice::Iter<'_, Configured> {
+    pub fn iter(&self) -> std::slice::Iter<'_, AgentDefinition> {
         self.configured.iter()
     }
 
@@ -69,11 +69,11 @@ pub struct StepAgent {
     /// The agent.
     pub agent: Arc<AgentTool>,
     /// The agent as a tool, as its calls are judged.
-    pub tool: Arc<Registered>,
+    pub tool: Arc<RegisteredTool>,
 }
 
 impl StepAgent {
-    fn new(configured: &Configured) -> Option<StepAgent> {
+    fn new(configured: &AgentDefinition) -> Option<StepAgent> {
         let agent = Arc::new(AgentTool::new(configured));
         let alone = ToolRegistry::new(vec![Arc::clone(&agent) as Arc<dyn Tool>]).ok()?;
         let tool = alone.find(&configured.name).cloned()?;
@@ -82,12 +82,13 @@ impl StepAgent {
 }
 
 impl AgentTool {
-    /// The agents among these that others may call. Those with faults that [`Configured::check_fields`] finds make none.
-    pub fn all(agents: &[Configured]) -> Vec<AgentTool> {
+    /// The agents among these that others may call. Those with faults that [`AgentDefinition::check_fields`] finds make
+    /// none.
+    pub fn all(agents: &[AgentDefinition]) -> Vec<AgentTool> {
         agents.iter().filter(|agent| agent.expose_as_tool).map(AgentTool::new).collect()
     }
 
-    fn new(agent: &Configured) -> AgentTool {
+    fn new(agent: &AgentDefinition) -> AgentTool {
         let rules = FieldRules::new(&agent.fields);
         let description = match agent.description.trim() {
             "" => format!("Lets the agent {} do its work.", agent.name),

@@ -10,7 +10,7 @@ use crate::base::json::schema::JsonSchema;
 use crate::domain::approval::arguments::misfits_of;
 use crate::domain::approval::proposal::canonical_hash;
 use crate::domain::approval::reply::typed_value;
-use crate::domain::approval::{FieldFault, Misfit};
+use crate::domain::approval::{ArgumentFault, FieldFault};
 
 /// Fields of an agent, at most.
 const MOST_FIELDS: usize = 50;
@@ -111,7 +111,7 @@ impl FieldRules {
             let value = match (given(field, arguments), &field.default) {
                 (Some(value), _) => self.judge(index, &value).map(|()| Some(value)),
                 (None, Some(default)) => Ok(Some(default.clone())),
-                (None, None) if field.required => Err(Misfit::with("", "is missing", "fault_required", &[])),
+                (None, None) if field.required => Err(ArgumentFault::with("", "is missing", "fault_required", &[])),
                 (None, None) => Ok(None),
             };
             match value {
@@ -145,20 +145,22 @@ impl FieldRules {
     }
 
     /// Whether a value of a field is valid; else what is wrong with it.
-    fn judge(&self, index: usize, value: &Value) -> Result<(), Misfit> {
+    fn judge(&self, index: usize, value: &Value) -> Result<(), ArgumentFault> {
         if let Some(schema) = &self.schemas[index]
-            && let Some(error) = schema.faults(value).map_err(|why| Misfit::untranslated("", why))?.next()
+            && let Some(error) = schema.faults(value).map_err(|why| ArgumentFault::untranslated("", why))?.next()
         {
             let found = misfits_of(&error, "").into_iter().next();
-            return Err(found.unwrap_or_else(|| Misfit::untranslated("", error.masked_with("the value").to_string())));
+            return Err(
+                found.unwrap_or_else(|| ArgumentFault::untranslated("", error.masked_with("the value").to_string()))
+            );
         }
         let Some(validator) = &self.validators[index] else { return Ok(()) };
         match (validator.is_true(&Variables::new().with(VALUE, value)), &self.fields[index].validator_description) {
             (Ok(true), _) => Ok(()),
-            (Ok(false) | Err(_), Some(description)) => Err(Misfit::untranslated("", description)),
+            (Ok(false) | Err(_), Some(description)) => Err(ArgumentFault::untranslated("", description)),
             (Ok(false) | Err(_), None) => {
                 let rule = validator.text().to_owned();
-                Err(Misfit::with("", format!("must satisfy {rule}"), "fault_rule", &[("rule", rule)]))
+                Err(ArgumentFault::with("", format!("must satisfy {rule}"), "fault_rule", &[("rule", rule)]))
             }
         }
     }
@@ -221,7 +223,7 @@ mod tests {
             Value::Object(collected.values),
             json!({ "party": 4, "outside": true, "room": "hall", "dates": ["Monday", "Tuesday"] })
         );
-        assert_eq!(collected.missing, [FieldFault::new("email", Misfit::untranslated("", "must contain @"))]);
+        assert_eq!(collected.missing, [FieldFault::new("email", ArgumentFault::untranslated("", "must contain @"))]);
         let collected = rules.collect(&json!({ "party": 13, "email": " ", "room": "attic", "outside": null }));
         let missing: Vec<&str> = collected.missing.iter().map(|one| one.name.as_str()).collect();
         assert_eq!(missing, ["party", "email", "room"], "one that is optional and wrong is asked for, too");

@@ -7,13 +7,13 @@ use crate::agent::calls::notice::answered_notice;
 use crate::agent::checkpoint::run_error;
 use crate::agent::consent::{Consent, definition_hash, refusal, refusal_error};
 use crate::domain::approval::{
-    Approval, ApprovalChoice, ApprovalStatus, Begun, Category, Consequence, INPUT_EXPIRED, InputForm, OpenQuestion,
-    Proposal, QuestionKind,
+    Approval, ApprovalChoice, ApprovalStatus, ApprovedCallStart, Category, Consequence, INPUT_EXPIRED, InputForm,
+    OpenQuestion, Proposal, QuestionKind,
 };
 use crate::domain::run::outcome::SCHEMA_CHANGED;
 use crate::domain::run::{RunError, ToolCall};
 use crate::ports::tool::ToolError;
-use crate::ports::tool::registry::Registered;
+use crate::ports::tool::registry::RegisteredTool;
 
 /// Result of the check for missing arguments.
 pub enum InputVerdict {
@@ -34,7 +34,7 @@ impl Consent<'_> {
         &self,
         (turn, id): (i64, Uuid),
         call: &ToolCall,
-        tool: &Registered,
+        tool: &RegisteredTool,
         asked: Option<&Approval>,
     ) -> Result<InputVerdict, RunError> {
         if let Some(question) = asked {
@@ -56,7 +56,7 @@ impl Consent<'_> {
     async fn answered_call(
         &self,
         call: &ToolCall,
-        tool: &Registered,
+        tool: &RegisteredTool,
         question: &Approval,
     ) -> Result<InputVerdict, RunError> {
         let words = match question.status {
@@ -74,15 +74,21 @@ impl Consent<'_> {
         }
         let digest = question.decided_digest.as_deref().unwrap_or_default();
         let begun = match self.store.begin(question.id, digest).await.map_err(run_error)? {
-            Begun::Refused => return Ok(InputVerdict::Wait(question.open_question())),
-            begun => Some(begun == Begun::Before),
+            ApprovedCallStart::Refused => return Ok(InputVerdict::Wait(question.open_question())),
+            begun => Some(begun == ApprovedCallStart::Before),
         };
         let (arguments, asked) = (question.arguments().clone(), &question.proposal.arguments);
         let notice = answered_notice(&given(&arguments, asked));
         Ok(InputVerdict::Ready { call: ToolCall { arguments, ..call.clone() }, notice, begun })
     }
 
-    fn input_question(&self, (turn, id): (i64, Uuid), call: &ToolCall, tool: &Registered, form: InputForm) -> Approval {
+    fn input_question(
+        &self,
+        (turn, id): (i64, Uuid),
+        call: &ToolCall,
+        tool: &RegisteredTool,
+        form: InputForm,
+    ) -> Approval {
         let definition = tool.definition();
         let settings = self.policy.settings();
         let proposal = Proposal {

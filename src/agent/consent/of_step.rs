@@ -17,7 +17,7 @@ use crate::agent::{Agent, AgentRequest, Suspension};
 use crate::base::id::new_id;
 use crate::domain::approval::{Approval, OpenQuestion};
 use crate::domain::run::{RunError, ToolCall, Usage};
-use crate::ports::tool::registry::Registered;
+use crate::ports::tool::registry::RegisteredTool;
 use crate::ports::tool::{ToolError, ToolFailure};
 
 /// Whether the agent of a step may work.
@@ -39,7 +39,7 @@ pub enum StepAdmission {
 /// A call of a configured agent by a step.
 pub struct StepCall<'a> {
     /// The agent as a tool.
-    pub tool: &'a Arc<Registered>,
+    pub tool: &'a Arc<RegisteredTool>,
     /// Its fields, and the instruction as `task_instruction`.
     pub arguments: Value,
     /// Settings of the step that a question would not show: with any of them a person can't be asked.
@@ -116,7 +116,7 @@ impl Consent<'_> {
     }
 
     /// The fault of fields that are invalid though a person has supplied or approved them; `None`: they are valid.
-    async fn unfit(&self, tool: &Registered, arguments: &Value) -> Result<Option<ToolError>, RunError> {
+    async fn unfit(&self, tool: &RegisteredTool, arguments: &Value) -> Result<Option<ToolError>, RunError> {
         let (rules, given) = (tool.tool.clone(), arguments.clone());
         let steps = tool.tool.input_steps(arguments);
         let invalid = self.compute.run_if_costly(self.tenant, steps, move || rules.invalid_input(&given)).await;

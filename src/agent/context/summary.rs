@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tracing::Instrument;
 
 use crate::agent::budget::worst_usage;
-use crate::agent::checkpoint::{Added, Checkpoint};
+use crate::agent::checkpoint::{Checkpoint, NewEntry};
 use crate::agent::context::compaction_before;
 use crate::agent::context::cut::{beginning, cut_short};
 use crate::agent::context::settings::{ContextSettings, Strategy};
@@ -27,7 +27,7 @@ use crate::domain::approval::proposal::canonical_hash;
 use crate::domain::budget::{CallBound, Spend};
 use crate::domain::run::transcript::{Compaction, CompactionKind, ModelCall, SUMMARY_UNUSABLE};
 use crate::domain::run::{TranscriptMessage, Usage};
-use crate::ports::llm::fallback::{Chain, Completed};
+use crate::ports::llm::fallback::{Chain, ModelCompletion};
 use crate::ports::llm::{ModelRequest, OfferedTools, StopReason, ToolChoice};
 
 /// A summary takes the place of at least this part of the messages from which on there is one.
@@ -160,13 +160,13 @@ impl SummaryWriter {
     }
 
     /// The entry that counts a summary which is broken off now; `None`: none is under way.
-    pub fn break_off(&mut self) -> Option<Added> {
+    pub fn break_off(&mut self) -> Option<NewEntry> {
         let usage = self.under_way.take()?.at_worst;
-        Some(Added { usage, ..Added::plain(TranscriptMessage::Unusable { code: SUMMARY_UNUSABLE.into() }) })
+        Some(NewEntry { usage, ..NewEntry::plain(TranscriptMessage::Unusable { code: SUMMARY_UNUSABLE.into() }) })
     }
 
     /// The entry of a summary that is done; `None`: none is, or it came to nothing.
-    pub fn take(&mut self) -> Option<Added> {
+    pub fn take(&mut self) -> Option<NewEntry> {
         let written = self.under_way.as_mut()?.task.join_next().now_or_never()?;
         let SummaryUnderWay { replaces, errors, .. } = self.under_way.take()?;
         let (message, usage, model_call) = match written {
@@ -183,7 +183,7 @@ impl SummaryWriter {
                 return None;
             }
         };
-        Some(Added { message, usage, duration_ms: None, model_call, tool_record: None })
+        Some(NewEntry { message, usage, duration_ms: None, model_call, tool_record: None })
     }
 
     fn is_due(&self, messages: usize) -> bool {
@@ -273,7 +273,7 @@ impl SummaryWork {
             tracing::info!("no summary in time, the conversation is shortened without it");
             return WrittenSummary::Unusable(at_worst, None);
         };
-        let Ok(Completed { answer, model, cost_micros }) = completed else {
+        let Ok(ModelCompletion { answer, model, cost_micros }) = completed else {
             tracing::info!("no summary, the conversation is shortened without it");
             let usage = self.chain.take_unusable();
             self.store.give_summary_back((most - usage.cost_micros).max(0)).await;

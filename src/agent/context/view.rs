@@ -3,7 +3,7 @@
 //! Begins with the system message of today, not that of a first attempt. Each shortening is a compaction in the transcript, so
 //! that another execution begins with the same conversation.
 
-use crate::agent::checkpoint::{Added, Checkpoint};
+use crate::agent::checkpoint::{Checkpoint, NewEntry};
 use crate::agent::context::ContextWindow;
 use crate::agent::context::active_skills::hidden_instructions;
 use crate::agent::context::shown::ShownMessage;
@@ -73,7 +73,7 @@ impl ModelView {
     }
 
     /// Shows a summary from here on, or counts what one has cost.
-    pub fn summarise(&mut self, checkpoint: &mut Checkpoint, entry: Added) {
+    pub fn summarise(&mut self, checkpoint: &mut Checkpoint, entry: NewEntry) {
         checkpoint.add(checkpoint.turn(), vec![entry]);
         self.read(checkpoint);
     }
@@ -85,7 +85,7 @@ impl ModelView {
         for compaction in &compactions {
             tracing::info!(from = compaction.from, to = compaction.to, by = ?compaction.by, "conversation shortened");
         }
-        let entries = compactions.into_iter().map(TranscriptMessage::Compaction).map(Added::plain).collect();
+        let entries = compactions.into_iter().map(TranscriptMessage::Compaction).map(NewEntry::plain).collect();
         checkpoint.add(checkpoint.turn(), entries);
         self.read(checkpoint);
     }

@@ -29,11 +29,11 @@ pub struct Extent {
     /// The longest text or key, and the most elements of one list or object, at any depth.
     longest: u64,
     most: u64,
-    inside: Inside,
+    inside: InnerExtent,
 }
 
 #[derive(Debug, Clone, Default)]
-enum Inside {
+enum InnerExtent {
     /// Any part may be as large as the bounds allow.
     #[default]
     Unknown,
@@ -63,10 +63,10 @@ impl Extent {
         let mut list = Extent { items: elements.len() as u64, ..Extent::sum(elements) };
         list.most = list.most.max(list.items);
         list.inside = match elements {
-            [] => Inside::Unknown,
-            [only] => Inside::Elements(Arc::clone(only)),
+            [] => InnerExtent::Unknown,
+            [only] => InnerExtent::Elements(Arc::clone(only)),
             [first, more @ ..] => {
-                Inside::Elements(more.iter().fold(Arc::clone(first), |either, more| Extent::union(&either, more)))
+                InnerExtent::Elements(more.iter().fold(Arc::clone(first), |either, more| Extent::union(&either, more)))
             }
         };
         list
@@ -80,7 +80,7 @@ impl Extent {
         object.most = object.most.max(object.items);
         let named = members.iter().map(|(name, member)| Some(((*name)?.to_owned(), Arc::clone(member))));
         if let Some(named) = named.collect::<Option<BTreeMap<_, _>>>() {
-            object.inside = Inside::Members(named);
+            object.inside = InnerExtent::Members(named);
         }
         object
     }
@@ -95,9 +95,9 @@ impl Extent {
         // what is added to an empty list is all that is in there
         let filled: Vec<&Arc<Extent>> = parts.iter().filter(|part| part.items > 0).collect();
         if let [one] = filled.as_slice()
-            && let Inside::Elements(element) = &one.inside
+            && let InnerExtent::Elements(element) = &one.inside
         {
-            joined.inside = Inside::Elements(Arc::clone(element));
+            joined.inside = InnerExtent::Elements(Arc::clone(element));
         }
         joined
     }
@@ -118,7 +118,7 @@ impl Extent {
             inside: match (a.most, b.most) {
                 (_, 0) => a.inside.clone(),
                 (0, _) => b.inside.clone(),
-                _ => Inside::Unknown,
+                _ => InnerExtent::Unknown,
             },
         })
     }
@@ -141,23 +141,23 @@ impl Extent {
     /// The extent of the member of this name.
     pub fn member(&self, name: &str) -> Arc<Extent> {
         match &self.inside {
-            Inside::Members(members) => members.get(name).cloned().unwrap_or_else(|| Arc::new(Extent::plain())),
-            Inside::Elements(_) | Inside::Unknown => self.any(),
+            InnerExtent::Members(members) => members.get(name).cloned().unwrap_or_else(|| Arc::new(Extent::plain())),
+            InnerExtent::Elements(_) | InnerExtent::Unknown => self.any(),
         }
     }
 
     /// The extent of any element, key or member.
     pub fn any(&self) -> Arc<Extent> {
         match &self.inside {
-            Inside::Elements(element) => Arc::clone(element),
-            Inside::Members(_) | Inside::Unknown => Arc::new(Extent {
+            InnerExtent::Elements(element) => Arc::clone(element),
+            InnerExtent::Members(_) | InnerExtent::Unknown => Arc::new(Extent {
                 text: self.longest,
                 items: self.most,
                 nodes: self.nodes,
                 bytes: self.bytes,
                 longest: self.longest,
                 most: self.most,
-                inside: Inside::Unknown,
+                inside: InnerExtent::Unknown,
             }),
         }
     }
@@ -192,7 +192,7 @@ fn measured(value: &Value, depth: usize) -> Result<Extent, String> {
                     Some(either) => max_of(either, item),
                 });
             }
-            list.inside = element.map_or(Inside::Unknown, |element| Inside::Elements(Arc::new(element)));
+            list.inside = element.map_or(InnerExtent::Unknown, |element| InnerExtent::Elements(Arc::new(element)));
             Ok(list)
         }
         Value::Object(fields) => {
@@ -208,7 +208,7 @@ fn measured(value: &Value, depth: usize) -> Result<Extent, String> {
                 }
             }
             if fields.len() <= NAMED_MEMBERS {
-                object.inside = Inside::Members(members);
+                object.inside = InnerExtent::Members(members);
             }
             Ok(object)
         }
@@ -235,7 +235,7 @@ fn max_of(mut a: Extent, b: Extent) -> Extent {
     a.longest = a.longest.max(b.longest);
     a.most = a.most.max(b.most);
     a.inside = match (a.inside, b.inside) {
-        (Inside::Members(mut members), Inside::Members(more)) => {
+        (InnerExtent::Members(mut members), InnerExtent::Members(more)) => {
             for (name, member) in more {
                 let both = match members.remove(&name) {
                     None => member,
@@ -244,17 +244,17 @@ fn max_of(mut a: Extent, b: Extent) -> Extent {
                 members.insert(name, both);
             }
             match members.len() <= NAMED_MEMBERS {
-                true => Inside::Members(members),
-                false => Inside::Unknown,
+                true => InnerExtent::Members(members),
+                false => InnerExtent::Unknown,
             }
         }
-        (Inside::Elements(a), Inside::Elements(b)) => {
-            Inside::Elements(Arc::new(max_of(Arc::unwrap_or_clone(a), Arc::unwrap_or_clone(b))))
+        (InnerExtent::Elements(a), InnerExtent::Elements(b)) => {
+            InnerExtent::Elements(Arc::new(max_of(Arc::unwrap_or_clone(a), Arc::unwrap_or_clone(b))))
         }
         // a text, a number or an empty list has nothing inside that could be larger
         (inside, _) if most_of_b == 0 => inside,
         (_, inside) if most_of_a == 0 => inside,
-        _ => Inside::Unknown,
+        _ => InnerExtent::Unknown,
     };
     a
 }

@@ -112,7 +112,7 @@ pub fn parts(text: &str) -> Vec<TemplatePart<'_>> {
 
 /// Refuses a value that is larger than what one may give.
 pub fn affordable(value: &Value) -> Result<(), TemplateError> {
-    match serde_json::to_writer(&mut Bounded::default(), value) {
+    match serde_json::to_writer(&mut BoundedOutput::default(), value) {
         Ok(()) => Ok(()),
         Err(_) => Err(too_long()),
     }
@@ -124,12 +124,12 @@ pub fn too_long() -> TemplateError {
 
 /// Takes at most [`OUTPUT_BYTES`].
 #[derive(Default)]
-pub struct Bounded {
+pub struct BoundedOutput {
     bytes: Vec<u8>,
     full: bool,
 }
 
-impl Bounded {
+impl BoundedOutput {
     pub fn is_full(&self) -> bool {
         self.full
     }
@@ -139,7 +139,7 @@ impl Bounded {
     }
 }
 
-impl io::Write for Bounded {
+impl io::Write for BoundedOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.bytes.len() + bytes.len() > OUTPUT_BYTES {
             self.full = true;

@@ -51,7 +51,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Observations of a service with runs that wait.
-struct Waiting {
+struct WaitFigures {
     runs: usize,
     /// Resident, in bytes, before the runs and with them.
     before: f64,
@@ -61,7 +61,7 @@ struct Waiting {
     last_after: f64,
 }
 
-impl Waiting {
+impl WaitFigures {
     /// KiB of a run.
     fn each(&self) -> f64 {
         (self.with_runs - self.before) / self.runs as f64 / KIBIBYTE
@@ -89,7 +89,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn observe(bench: &Bench<'_>, place: &BenchEnv, asked: usize) -> anyhow::Result<Waiting> {
+async fn observe(bench: &Bench<'_>, place: &BenchEnv, asked: usize) -> anyhow::Result<WaitFigures> {
     let model = ModelServer::open().await?;
     let service = BenchService::start_with_model(bench.at, place, model.base_url()).await?;
     let id = service.id().context("the service has ended")?;
@@ -117,7 +117,7 @@ async fn observe(bench: &Bench<'_>, place: &BenchEnv, asked: usize) -> anyhow::R
     let (record, all) = (record(place).await?, (TENANTS + asked) as i64);
     ensure!((record.runs, record.finished) == (all, all), "of {all} runs came {record:?}");
     let (half_after, last_after) = (begun.percentile(0.5), begun.percentile(1.0));
-    Ok(Waiting { runs, before, with_runs, half_after, last_after })
+    Ok(WaitFigures { runs, before, with_runs, half_after, last_after })
 }
 
 /// One run of each tenant's agent, from its request on.

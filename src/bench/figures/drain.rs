@@ -62,13 +62,13 @@ async fn baseline_rate(bench: &Bench<'_>, size: usize, rounds: usize) -> anyhow:
 }
 
 /// A backlog of one size.
-struct Worked {
+struct DrainedBacklog {
     size: u64,
     ours: Rate,
     limit: Rate,
 }
 
-impl Worked {
+impl DrainedBacklog {
     fn point(&self) -> Point {
         Point { size: self.size, value: self.ours.value, limit: self.limit.value }
     }
@@ -78,7 +78,7 @@ impl Worked {
     }
 }
 
-async fn drain_queue(bench: &Bench<'_>, size: usize, rounds: usize) -> anyhow::Result<Worked> {
+async fn drain_queue(bench: &Bench<'_>, size: usize, rounds: usize) -> anyhow::Result<DrainedBacklog> {
     let (mut bare, mut ours) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
         bench.progress(&format!("drain: {size} queued runs, round {round}"));
@@ -95,5 +95,5 @@ async fn drain_queue(bench: &Bench<'_>, size: usize, rounds: usize) -> anyhow::R
         bare.push(limit);
         ours.push(value);
     }
-    Ok(Worked { size: size as u64, ours: Rate::median(ours), limit: Rate::median(bare) })
+    Ok(DrainedBacklog { size: size as u64, ours: Rate::median(ours), limit: Rate::median(bare) })
 }

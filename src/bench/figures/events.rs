@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::app::{self, AppEnd, Built, Extras};
+use crate::app::{self, AppEnd, BuiltApp, Extras};
 use crate::base::clock::{Clock, pause};
 use crate::base::id::{Tenant, new_id};
 use crate::base::invalid::ValidationErrors;
@@ -17,7 +17,7 @@ use crate::base::metrics::Metrics;
 use crate::bench::env::random_id;
 use crate::bench::limits::stream::{Stream, StreamRow, insert_runs};
 use crate::bench::limits::{commits, notify, rate};
-use crate::bench::{BenchEnv, BenchFigure, BenchSize, Samples, Where};
+use crate::bench::{BenchEnv, BenchFigure, BenchSite, BenchSize, Samples};
 use crate::domain::event::Event;
 use crate::domain::run::{RunError, RunOutcome, Usage};
 use crate::domain::task::{Action, Draft, Task};
@@ -40,12 +40,12 @@ const GAP: Duration = Duration::from_millis(5);
 const BARE_NOTIFY: &str = "bare notify";
 const TWO_COMMITS: &str = "two commits of one row, one after the other";
 
-pub async fn measure(at: &Where, size: BenchSize, progress: &dyn Fn(&str)) -> anyhow::Result<Vec<BenchFigure>> {
+pub async fn measure(at: &BenchSite, size: BenchSize, progress: &dyn Fn(&str)) -> anyhow::Result<Vec<BenchFigure>> {
     BenchEnv::with(at, async |place| measure_on(at, place, size, progress).await).await
 }
 
 async fn measure_on(
-    at: &Where,
+    at: &BenchSite,
     place: &BenchEnv,
     size: BenchSize,
     progress: &dyn Fn(&str),
@@ -54,7 +54,7 @@ async fn measure_on(
     let limit = bare_starts(at, place, size).await?;
     let started = StartedRuns::default();
     let extras = Extras { executors: vec![Arc::new(started.clone())], ..Extras::default() };
-    let Built { store, engine, http, .. } =
+    let BuiltApp { store, engine, http, .. } =
         app::build(&place.config, Clock::system(), extras, AppEnd::default(), |_| {}).await?;
     let bus = Arc::clone(&http.bus);
     progress(&format!("making {} event tasks", size.event_tasks));
@@ -218,7 +218,7 @@ async fn drain(matcher: &EventMatcher, count: usize) -> anyhow::Result<f64> {
 
 /// The name of the limit of an event's way to its start, and times in milliseconds: bare notify, or where nothing
 /// notifies, two commits.
-async fn bare_starts(at: &Where, place: &BenchEnv, size: BenchSize) -> anyhow::Result<(&'static str, Samples)> {
+async fn bare_starts(at: &BenchSite, place: &BenchEnv, size: BenchSize) -> anyhow::Result<(&'static str, Samples)> {
     if !place.is_postgres() {
         let commits = commits::times(&place.bare, size.event_samples, 2, Duration::ZERO).await?;
         return Ok((TWO_COMMITS, commits));

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::bench::figure::median;
 use crate::bench::fixtures::{hourly, hourly_with_a_slot};
 use crate::bench::limits::{fire, rows};
-use crate::bench::{Bench, BenchEnv, BenchFigure, FigureLimit, Instance, Rate, Where, sql_baseline};
+use crate::bench::{Bench, BenchEnv, BenchFigure, BenchSite, FigureLimit, Instance, Rate, sql_baseline};
 
 const WHAT: &str = "due → run recorded → executor that does nothing → finished, by one instance";
 
@@ -50,7 +50,7 @@ pub async fn on_sqlite(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     if !bench.includes("sqlite_fire") {
         return Ok(());
     }
-    let at: Where = bench.at.on_sqlite();
+    let at: BenchSite = bench.at.on_sqlite();
     let (fires, count) = (bench.size.fires / 5, bench.size.rows());
     let (mut inserted, mut updated, mut ours, mut by_itself) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 1..=bench.size.rounds {

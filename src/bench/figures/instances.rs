@@ -9,7 +9,7 @@ use futures::future::try_join_all;
 use crate::base::clock::pause;
 use crate::bench::figure::median;
 use crate::bench::instance::{PATIENCE, record};
-use crate::bench::{Bench, BenchEnv, BenchFigure, Instance, Part, PartProcess, Where};
+use crate::bench::{Bench, BenchEnv, BenchFigure, BenchSite, Instance, Part, PartProcess};
 
 /// How often it is looked whether all is done.
 const LOOK: Duration = Duration::from_millis(250);
@@ -51,7 +51,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn share(at: &Where, place: &BenchEnv, count: usize, fires: usize) -> anyhow::Result<Shared> {
+async fn share(at: &BenchSite, place: &BenchEnv, count: usize, fires: usize) -> anyhow::Result<Shared> {
     let instance = Instance::build(place).await?;
     instance.fixtures(place).due(fires, instance.store.clock().now()).await?;
     instance.store.close().await;

@@ -41,7 +41,7 @@ const QUICK_COUNTS: usize = 2;
 const PAGE: usize = 50;
 
 /// How long requests with one filter took, in milliseconds.
-struct Filtered {
+struct FilterTimes {
     filter: String,
     took: Vec<f64>,
 }
@@ -49,7 +49,7 @@ struct Filtered {
 /// Times of one caller's lists, or none where they are not asked for.
 struct CallerTimes {
     words: &'static str,
-    filtered: Vec<Filtered>,
+    filtered: Vec<FilterTimes>,
 }
 
 impl CallerTimes {
@@ -67,7 +67,7 @@ struct CountTimes {
 }
 
 /// All that was observed.
-struct Observed {
+struct ListObservations {
     /// Of the tenant, and of the operator.
     lists: Vec<CallerTimes>,
     /// Bare selects of a page, in milliseconds.
@@ -83,7 +83,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     }
     let stored = bench.size.stored_runs;
     bench.progress(&format!("{LIST}, {STATS}: {stored} stored runs of one tenant"));
-    let Observed { lists, bare, own_figures, all_figures, tasks } =
+    let ListObservations { lists, bare, own_figures, all_figures, tasks } =
         BenchEnv::with(bench.at, async |place| observe(bench, place).await).await?;
     if bench.includes(LIST)
         && let Some((own, others)) = lists.split_first()
@@ -114,11 +114,11 @@ fn judged(figure: BenchFigure) -> BenchFigure {
     figure.with_limit("what it may take", MOST).at_most(1.0)
 }
 
-fn median(filtered: &Filtered) -> f64 {
+fn median(filtered: &FilterTimes) -> f64 {
     Samples::new(filtered.took.clone()).percentile(0.5)
 }
 
-async fn observe(bench: &Bench<'_>, place: &BenchEnv) -> anyhow::Result<Observed> {
+async fn observe(bench: &Bench<'_>, place: &BenchEnv) -> anyhow::Result<ListObservations> {
     let stored = bench.size.stored_runs;
     let instance = Instance::build_with(&place.default_config(), None).await?;
     let fixtures = instance.fixtures(place);
@@ -174,7 +174,7 @@ async fn observe(bench: &Bench<'_>, place: &BenchEnv) -> anyhow::Result<Observed
         counted = Instant::now();
     }
     service.stop().await?;
-    Ok(Observed { lists, bare, own_figures, all_figures, tasks: tasks + 2 * ENDED_TASKS })
+    Ok(ListObservations { lists, bare, own_figures, all_figures, tasks: tasks + 2 * ENDED_TASKS })
 }
 
 impl CountTimes {
@@ -243,7 +243,7 @@ fn address(filter: &str, cursor: Option<&str>) -> String {
 }
 
 /// Asks for one page after the other, and for the first again behind the last.
-async fn requests(caller: &BenchTenant, filter: String, most: usize) -> anyhow::Result<Filtered> {
+async fn requests(caller: &BenchTenant, filter: String, most: usize) -> anyhow::Result<FilterTimes> {
     let (mut took, from, mut cursor) = (Vec::new(), Instant::now(), None);
     while took.len() < LEAST || (took.len() < most && from.elapsed() < LONGEST) {
         let began = Instant::now();
@@ -251,7 +251,7 @@ async fn requests(caller: &BenchTenant, filter: String, most: usize) -> anyhow::
         took.push(millis(began));
         cursor = page["next_cursor"].as_str().map(str::to_owned);
     }
-    Ok(Filtered { filter, took })
+    Ok(FilterTimes { filter, took })
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::base::clock::pause;
 use crate::bench::figures::rest::memory;
 use crate::bench::process::service::BenchService;
 use crate::bench::{Bench, BenchEnv, BenchFigure, Samples};
-use hostile::{Hostile, HostileCounts};
+use hostile::{HostileCounts, HostileLoad};
 use quiet::{QuietTenant, QuietTimes};
 use sink::MessageSink;
 
@@ -53,7 +53,7 @@ async fn observe(bench: &Bench<'_>, place: &BenchEnv) -> anyhow::Result<QuietFig
     let mut quiet = QuietTenant::start(&service, &sink).await?;
     let alone = quiet.live(watched).await?;
     bench.progress(&format!("{NAME}: the same beside two hostile tenants with {crowd} tasks of a kind, {seconds} s"));
-    let hostile = Hostile::start(&service, &sink, crowd).await?;
+    let hostile = HostileLoad::start(&service, &sink, crowd).await?;
     // their schedules have fired and their polls are under way
     pause(watched / 4).await;
     let beside = quiet.live(watched).await?;

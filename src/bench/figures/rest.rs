@@ -7,7 +7,7 @@ use chrono::TimeDelta;
 
 use crate::base::clock::pause;
 use crate::bench::machine::{field, kilobytes};
-use crate::bench::{Bench, BenchEnv, BenchFigure, Instance, Part, PartProcess, Where};
+use crate::bench::{Bench, BenchEnv, BenchFigure, BenchSite, Instance, Part, PartProcess};
 
 /// Of a core, in percent.
 const MOST_CPU: f64 = 0.1;
@@ -18,7 +18,7 @@ const COMES_TO_REST: f64 = 25.0;
 const MIB: f64 = 1024.0 * 1024.0;
 
 /// A service that has nothing to do.
-struct Resting {
+struct RestFigures {
     /// From the start of the process, in seconds.
     ready: f64,
     /// Of a core, in percent.
@@ -57,7 +57,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 }
 
 /// Starts a service, lets it come to rest, and watches it.
-async fn measure_idle(at: &Where, place: &BenchEnv, seconds: usize) -> anyhow::Result<Resting> {
+async fn measure_idle(at: &BenchSite, place: &BenchEnv, seconds: usize) -> anyhow::Result<RestFigures> {
     let began = Instant::now();
     let mut service = PartProcess::start(at, &Part::serve(place, false)).await?;
     let ready = began.elapsed().as_secs_f64();
@@ -69,7 +69,7 @@ async fn measure_idle(at: &Where, place: &BenchEnv, seconds: usize) -> anyhow::R
     let cpu = (service.cpu().await? - before).as_secs_f64() / from.elapsed().as_secs_f64() * 100.0;
     let memory = memory(id)?;
     service.stop().await?;
-    Ok(Resting { ready, cpu, memory })
+    Ok(RestFigures { ready, cpu, memory })
 }
 
 /// Memory of a process, in bytes.

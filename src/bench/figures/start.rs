@@ -14,7 +14,8 @@ use crate::bench::env::random_id;
 use crate::bench::fixtures::draft;
 use crate::bench::limits::{commits, notify};
 use crate::bench::{
-    Bench, BenchEnv, BenchFigure, FigureLimit, Instance, Part, PartProcess, Rate, Said, Samples, StartedInstance, Watch,
+    Bench, BenchEnv, BenchFigure, FigureLimit, Instance, Part, PartMessage, PartProcess, Rate, Samples,
+    StartedInstance, Watch,
 };
 use crate::store::Store;
 
@@ -130,7 +131,7 @@ async fn remote_starts(
         let began = clock.elapsed();
         store.run_now(&Scope::Every, task, id, None, clock.now(), None).await?;
         let said = other.receive().await?;
-        let Said::Started { run_id, at } = said else { anyhow::bail!("the other instance said {said:?}") };
+        let PartMessage::Started { run_id, at } = said else { anyhow::bail!("the other instance said {said:?}") };
         anyhow::ensure!(run_id == id, "another run was started than the one that was asked for");
         took.push(at.saturating_sub(began).as_secs_f64() * 1000.0);
         pause(GAP).await;

@@ -10,7 +10,7 @@ use http::header;
 
 use crate::bench::env::{on_bare, random_id};
 use crate::bench::limits::{commits, millis};
-use crate::bench::{Bare, Rate, Samples, Watch};
+use crate::bench::{DirectPool, Rate, Samples, Watch};
 use crate::ports::egress;
 
 /// The longest that a request may take.
@@ -39,7 +39,7 @@ impl BareClient {
     }
 
     /// How long each of so many runs takes, one after the other: its requests, and a one-row commit after each.
-    pub async fn times(&self, bare: &Bare, runs: usize) -> anyhow::Result<BareTimes> {
+    pub async fn times(&self, bare: &DirectPool, runs: usize) -> anyhow::Result<BareTimes> {
         commits::prepare(bare).await?;
         let (mut took, mut committed) = (Vec::with_capacity(runs), Vec::new());
         on_bare!(bare, |pool| {

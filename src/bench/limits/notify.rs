@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::base::clock::{Clock, pause};
 use crate::bench::env::random_id;
-use crate::bench::{BenchEnv, Part, PartProcess, Rate, Said, Samples, Watch, Where};
+use crate::bench::{BenchEnv, BenchSite, Part, PartMessage, PartProcess, Rate, Samples, Watch};
 
 /// The channel, within the database: its name holds that of the schema.
 fn channel(place: &BenchEnv) -> String {
@@ -17,7 +17,7 @@ fn channel(place: &BenchEnv) -> String {
 
 /// Milliseconds from before the insert until the second commit, so often; `gap` passes after each.
 pub async fn measure(
-    at: &Where,
+    at: &BenchSite,
     place: &BenchEnv,
     pool: &PgPool,
     samples: usize,
@@ -42,7 +42,7 @@ pub async fn measure(
         .execute(&mut *connection)
         .await?;
         loop {
-            if let Said::Started { run_id, at } = other.receive().await?
+            if let PartMessage::Started { run_id, at } = other.receive().await?
                 && run_id == id
             {
                 took.push(at.saturating_sub(began).as_secs_f64() * 1000.0);
@@ -57,19 +57,19 @@ pub async fn measure(
 }
 
 /// The other process: marks what it is told of, and says when it had done so. Until `stop`.
-pub async fn listen(url: &str, channel: &str, say: impl Fn(&Said)) -> anyhow::Result<()> {
+pub async fn listen(url: &str, channel: &str, say: impl Fn(&PartMessage)) -> anyhow::Result<()> {
     let pool = PgPool::connect(url).await?;
     let mut listener = PgListener::connect_with(&pool).await?;
     listener.listen(channel).await?;
     let mut connection = pool.acquire().await?;
     let clock = Clock::system();
-    say(&Said::Ready);
+    say(&PartMessage::Ready);
     loop {
         let run_id: Uuid = listener.recv().await?.payload().parse()?;
         sqlx::query("update bare_asked set state = 'started' where id = $1 and state = 'ready'")
             .bind(run_id)
             .execute(&mut *connection)
             .await?;
-        say(&Said::Started { run_id, at: clock.elapsed() });
+        say(&PartMessage::Started { run_id, at: clock.elapsed() });
     }
 }

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::bench::env::{on_bare, random_id};
 use crate::bench::limits::{millis, rate};
-use crate::bench::{Bare, Samples};
+use crate::bench::{DirectPool, Samples};
 
 /// Rows of a statement.
 pub const BATCH: usize = 100;
@@ -20,16 +20,16 @@ pub struct RowLimits {
 }
 
 /// `body` is what a row holds besides its id and its tenant.
-pub async fn rates(bare: &Bare, count: usize, body: &str) -> anyhow::Result<RowLimits> {
+pub async fn rates(bare: &DirectPool, count: usize, body: &str) -> anyhow::Result<RowLimits> {
     bare.execute("drop table if exists bare_rows").await?;
-    let (id, document) = if matches!(bare, Bare::Postgres(_)) { ("uuid", "jsonb") } else { ("blob", "text") };
+    let (id, document) = if matches!(bare, DirectPool::Postgres(_)) { ("uuid", "jsonb") } else { ("blob", "text") };
     bare.execute(format!(
         "create table bare_rows (id {id} primary key, tenant_id text not null, body {document} not null, n bigint not null)"
     ))
     .await?;
     let ids: Vec<Uuid> = (0..count).map(|_| random_id()).collect();
     match bare {
-        Bare::Postgres(pool) => {
+        DirectPool::Postgres(pool) => {
             let mut connection = pool.acquire().await?;
             let began = Instant::now();
             for batch in ids.chunks(BATCH) {
@@ -52,7 +52,7 @@ pub async fn rates(bare: &Bare, count: usize, body: &str) -> anyhow::Result<RowL
             }
             Ok(RowLimits { inserted, updated: rate(count, began) })
         }
-        Bare::Sqlite(pool) => {
+        DirectPool::Sqlite(pool) => {
             let mut connection = pool.acquire().await?;
             // one statement of 100 rows is the fastest that there is
             let rows: Vec<String> =
@@ -83,7 +83,7 @@ pub async fn rates(bare: &Bare, count: usize, body: &str) -> anyhow::Result<RowL
 }
 
 /// How long each of so many selects takes that reads a tenant's newest runs by their index, in milliseconds.
-pub async fn pages(inside: &Bare, tenant: &str, page: usize, times: usize) -> anyhow::Result<Samples> {
+pub async fn pages(inside: &DirectPool, tenant: &str, page: usize, times: usize) -> anyhow::Result<Samples> {
     let select = "select * from runs where tenant_id = $1 order by id desc limit $2";
     let mut took = Vec::with_capacity(times);
     on_bare!(inside, |pool| {

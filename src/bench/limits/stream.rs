@@ -6,7 +6,7 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 use uuid::Uuid;
 
-use crate::bench::Bare;
+use crate::bench::DirectPool;
 use crate::bench::env::random_id;
 use crate::bench::limits::rate;
 
@@ -79,9 +79,9 @@ pub struct StreamRow {
 
 /// Runs per second by bare inserts of the rows that events become, their records and their places in the queue, `batch`
 /// in a transaction.
-pub async fn insert_runs(bare: &Bare, rows: &[StreamRow], batch: usize) -> anyhow::Result<f64> {
+pub async fn insert_runs(bare: &DirectPool, rows: &[StreamRow], batch: usize) -> anyhow::Result<f64> {
     match bare {
-        Bare::Postgres(pool) => {
+        DirectPool::Postgres(pool) => {
             for table in ["runs", "queue"] {
                 let copy = format!("create table bare_{table} (like {table} including all)");
                 sqlx::query(sqlx::AssertSqlSafe(copy)).execute(pool).await?;
@@ -121,7 +121,7 @@ pub async fn insert_runs(bare: &Bare, rows: &[StreamRow], batch: usize) -> anyho
             }
             Ok(rate(rows.len(), began))
         }
-        Bare::Sqlite(pool) => {
+        DirectPool::Sqlite(pool) => {
             for table in [
                 "create table bare_runs (id blob primary key, task_id blob, tenant_id text, fire_key text,
                     trigger_type text, state text, created_at text, event_ids text, cause text, unique (task_id, fire_key))",

@@ -16,7 +16,7 @@ use crate::base::token::{TokenKind, TokenText};
 use crate::bench::env::{self};
 use crate::bench::process::PartProcess;
 use crate::bench::servers::set_model;
-use crate::bench::{Asked, BenchEnv, Part, Said, Where};
+use crate::bench::{BenchEnv, BenchSite, Part, PartMessage, ServiceSettings};
 use crate::config::{Config, Environment};
 use crate::ports::egress;
 use crate::telemetry::{self, Telemetry};
@@ -25,7 +25,7 @@ use crate::telemetry::{self, Telemetry};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Becomes the service: as it is without configuration, but for what was asked for, the admin's token and its model.
-pub async fn serve(asked: &Asked) -> anyhow::Result<(App, Option<Telemetry>)> {
+pub async fn serve(asked: &ServiceSettings) -> anyhow::Result<(App, Option<Telemetry>)> {
     let mut config = Config::read("the measurement", &asked.toml, &Environment::of(&[]))?.config;
     env::set_place(&mut config, SecretUrl::new(asked.url.clone()), Path::new(&asked.dir));
     config.server.admin_token = Some(Secret::new(asked.admin_token.clone()));
@@ -58,28 +58,28 @@ pub struct BenchTenant {
 
 impl BenchService {
     /// Starts it with the default configuration, without a model.
-    pub async fn start(at: &Where, place: &BenchEnv) -> anyhow::Result<BenchService> {
+    pub async fn start(at: &BenchSite, place: &BenchEnv) -> anyhow::Result<BenchService> {
         BenchService::start_as(at, place, None, String::new()).await
     }
 
     /// Starts it with the default configuration, and a model whose API begins there.
-    pub async fn start_with_model(at: &Where, place: &BenchEnv, model: String) -> anyhow::Result<BenchService> {
+    pub async fn start_with_model(at: &BenchSite, place: &BenchEnv, model: String) -> anyhow::Result<BenchService> {
         BenchService::start_as(at, place, Some(model), String::new()).await
     }
 
     /// Starts it with this configuration, in TOML, but for where its data is.
-    pub async fn start_configured(at: &Where, place: &BenchEnv, toml: String) -> anyhow::Result<BenchService> {
+    pub async fn start_configured(at: &BenchSite, place: &BenchEnv, toml: String) -> anyhow::Result<BenchService> {
         BenchService::start_as(at, place, None, toml).await
     }
 
     async fn start_as(
-        at: &Where,
+        at: &BenchSite,
         place: &BenchEnv,
         model: Option<String>,
         toml: String,
     ) -> anyhow::Result<BenchService> {
         let token = TokenText::new(TokenKind::Admin).expose().to_owned();
-        let asked = Asked {
+        let asked = ServiceSettings {
             url: place.config.database.url.expose().to_owned(),
             dir: place.dir.display().to_string(),
             toml,
@@ -89,7 +89,7 @@ impl BenchService {
         };
         let mut process = PartProcess::start(at, &Part::Whole(asked)).await?;
         let said = process.receive().await?;
-        let Said::Listens { address } = said else { anyhow::bail!("the service said {said:?} and no address") };
+        let PartMessage::Listens { address } = said else { anyhow::bail!("the service said {said:?} and no address") };
         Ok(BenchService { process, admin: BenchTenant::new(address, token) })
     }
 

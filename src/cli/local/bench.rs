@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::base::secret::SecretUrl;
 use crate::bench::figure::number;
 use crate::bench::report::relative_to;
-use crate::bench::{self, BenchFigure, BenchReport, BenchSize, NAMES, Where};
+use crate::bench::{self, BenchFigure, BenchReport, BenchSite, BenchSize, NAMES};
 use crate::cli::{Screen, Tone};
 
 /// Event tasks that a tenant may have of one source by default.
@@ -140,7 +140,7 @@ async fn measured(args: &Args) -> anyhow::Result<BenchReport> {
     let size = args.size();
     let stop = CancellationToken::new();
     stop_when_asked(stop.clone())?;
-    let at = Where {
+    let at = BenchSite {
         database_url: args.database_url.clone().map(SecretUrl::new),
         redis_url: args.redis_url.clone().map(SecretUrl::new),
         program: program()?,

@@ -22,7 +22,7 @@ use crate::app::{self, WAY_BACK, stranded_events_warning};
 use crate::base::clock::{Clock, machine_now};
 use crate::base::invalid::ValidationErrors;
 use crate::cli::{CliFailure, Screen, Tone};
-use crate::config::{Config, Environment, Loaded};
+use crate::config::{Config, Environment, LoadedConfig};
 use crate::ports::bus::Bus;
 use crate::ports::bus::redis::Redis;
 
@@ -109,7 +109,7 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
 }
 
 /// Looks at one thing after another, in the order in which a start needs them.
-async fn run_checks(loaded: &Loaded, ask: bool) -> Vec<Finding> {
+async fn run_checks(loaded: &LoadedConfig, ask: bool) -> Vec<Finding> {
     let config = &loaded.config;
     let data_dir = Path::new(&config.server.data_dir);
     let mut findings = vec![Finding::ok("configuration", loaded.origin())];
@@ -148,7 +148,7 @@ async fn run_checks(loaded: &Loaded, ask: bool) -> Vec<Finding> {
 }
 
 /// Faults that refuse a start whatever the state of database, keys and network: one finding for each section at fault.
-fn sections(loaded: &Loaded, faults: &ValidationErrors) -> Vec<Finding> {
+fn sections(loaded: &LoadedConfig, faults: &ValidationErrors) -> Vec<Finding> {
     let mut sections: BTreeMap<&str, ValidationErrors> = BTreeMap::new();
     for fault in &faults.0 {
         sections.entry(section_of(&fault.pointer)).or_default().0.push(fault.clone());
@@ -192,7 +192,7 @@ async fn stranded_events(config: &Config, data_dir: &Path) -> Option<Finding> {
     Some(Finding::warning("events", events).hint(WAY_BACK))
 }
 
-fn misconfigured(name: &str, loaded: &Loaded, faults: ValidationErrors) -> Finding {
+fn misconfigured(name: &str, loaded: &LoadedConfig, faults: ValidationErrors) -> Finding {
     Finding::error(name, loaded.explain(&faults).to_string())
 }
 

@@ -24,7 +24,7 @@ use crate::base::clock::{machine_now, pause};
 use crate::base::secret::Secret;
 use crate::cli::screen::{cut, text_of};
 use crate::cli::{CliFailure, Client, Screen, Tone};
-use crate::config::{Config, Environment, Loaded};
+use crate::config::{Config, Environment, LoadedConfig};
 use crate::domain::run::StreamEvent;
 use crate::domain::trigger::zone::shown_in;
 use stage::DemoScreen;
@@ -160,7 +160,7 @@ async fn follow(
 ) -> anyhow::Result<()> {
     let id = text_of(&run["id"]);
     let mut events = client.stream(&["v1", "runs", &id, "stream"]).await?;
-    let mut spoken: Option<Spoken> = None;
+    let mut spoken: Option<SpokenText> = None;
     while let Some(event) = events.next().await {
         let Some(data) = event?.data else { continue };
         let event = serde_json::from_str(&data)?;
@@ -172,7 +172,7 @@ async fn follow(
             spoken.print(stage, None)?;
         }
         match event {
-            StreamEvent::MessageEnd { turn, text, .. } => spoken = Some(Spoken { at: machine_now(), turn, text }),
+            StreamEvent::MessageEnd { turn, text, .. } => spoken = Some(SpokenText { at: machine_now(), turn, text }),
             StreamEvent::ToolCallStart { tool, args, .. } => {
                 stage.print_details(Tone::Notable, &cut(&format!("→ {tool} {args}"), LONGEST_TOOL_LINE))?;
             }
@@ -205,14 +205,14 @@ async fn follow(
 }
 
 /// Words of the model, kept until it is known which event comes next.
-struct Spoken {
+struct SpokenText {
     /// When it was heard; the stream may tell the last turn a little after the run has ended.
     at: DateTime<Utc>,
     turn: i64,
     text: String,
 }
 
-impl Spoken {
+impl SpokenText {
     /// A turn is over before its run is.
     fn print(self, stage: &mut DemoScreen<'_>, finished: Option<DateTime<Utc>>) -> anyhow::Result<()> {
         let at = finished.map_or(self.at, |finished| self.at.min(finished));
@@ -295,7 +295,7 @@ async fn await_result(
 }
 
 /// The configuration of the demo's service, as an operator would set it.
-fn configuration(home: &Home, world: &DemoWorld) -> anyhow::Result<Loaded> {
+fn configuration(home: &Home, world: &DemoWorld) -> anyhow::Result<LoadedConfig> {
     let scenario = home.0.join("scenario.toml");
     let script = SCENARIO.replace("{INBOX}", &world.inbox_url()).replace("{OUTBOX}", &world.outbox_url());
     std::fs::write(&scenario, script).context("write the scenario")?;

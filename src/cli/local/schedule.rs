@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::base::clock;
 use crate::base::invalid::ValidationErrors;
 use crate::cli::{CliFailure, Screen, typed};
-use crate::domain::trigger::zone::{Wall, parse_instant, parse_zone, shown_in};
+use crate::domain::trigger::zone::{WallClock, parse_instant, parse_zone, shown_in};
 use crate::domain::trigger::{DstFold, DstGap, InstantListing, Trigger};
 
 /// How many fires are shown without being told.
@@ -149,7 +149,7 @@ fn from_of(
 ) -> DateTime<Utc> {
     // a wrong time zone is told once, by the trigger
     let zone = timezone.and_then(Value::as_str).and_then(|name| parse_zone(name).ok()).unwrap_or(Tz::UTC);
-    let wall = Wall::new(zone, DstGap::default(), DstFold::default());
+    let wall = WallClock::new(zone, DstGap::default(), DstFold::default());
     let read = match &written {
         Value::Null => return now,
         Value::String(text) => parse_instant(text, &wall),

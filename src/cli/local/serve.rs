@@ -17,7 +17,7 @@ use crate::app::{App, Extras};
 use crate::base::metrics::Metrics;
 use crate::base::token::TokenText;
 use crate::cli::{Screen, Tone};
-use crate::config::{Config, Environment, Loaded};
+use crate::config::{Config, Environment, LoadedConfig};
 use crate::telemetry;
 
 /// The first admin token's file in the data directory, where standard output is no terminal.
@@ -48,7 +48,7 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
     served
 }
 
-async fn serve(loaded: &Loaded, metrics: Metrics, screen: &mut Screen) -> anyhow::Result<()> {
+async fn serve(loaded: &LoadedConfig, metrics: Metrics, screen: &mut Screen) -> anyhow::Result<()> {
     let mut stop = ServeStop::listen()?;
     let waiting = |why: &str| tracing::warn!("{why}");
     let extras = Extras { metrics, ..Extras::default() };

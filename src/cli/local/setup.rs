@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::base::invalid::ValidationErrors;
 use crate::cli::CliFailure;
-use crate::config::{Config, ConfigError, Environment, Loaded};
+use crate::config::{Config, ConfigError, Environment, LoadedConfig};
 
 /// Where the configuration comes from.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -16,13 +16,13 @@ pub struct ConfigArgs {
 
 impl ConfigArgs {
     /// Reads the configuration.
-    pub fn load(&self, environment: &Environment) -> anyhow::Result<Loaded> {
+    pub fn load(&self, environment: &Environment) -> anyhow::Result<LoadedConfig> {
         Config::load(self.config.as_deref(), environment).map_err(|error| refused(&error).into())
     }
 }
 
 /// A failure to build something; faults in the configuration are told with the place where they were written.
-pub fn with_config_place(error: anyhow::Error, loaded: &Loaded) -> anyhow::Error {
+pub fn with_config_place(error: anyhow::Error, loaded: &LoadedConfig) -> anyhow::Error {
     match error.downcast_ref::<ValidationErrors>() {
         Some(faults) => refused(&loaded.explain(faults)).into(),
         None => error,

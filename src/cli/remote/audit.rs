@@ -14,7 +14,7 @@ use crate::cli::{CliFailure, Client, ListOptions, Screen, typed};
 use crate::config::Environment;
 use crate::engine::maintenance::sealer::chain::{ChainCheck, verify};
 use crate::ports::vault::{KEY_FILE, Vault, WithoutKeys};
-use crate::store::{Examined, SqliteFile, Store, examine};
+use crate::store::{DatabaseFacts, SqliteFile, Store, examine};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -96,7 +96,7 @@ async fn verify_chain(args: VerifyArgs, environment: &Environment, screen: &mut 
     let config = args.config.load(environment)?.config;
     let data_dir = Path::new(&config.server.data_dir);
     // looking makes nothing: with another key, or in a new file, nothing could be said of the record
-    if let Examined::Sqlite { file, state: SqliteFile::Absent, .. } = examine(&config.database, data_dir).await? {
+    if let DatabaseFacts::Sqlite { file, state: SqliteFile::Absent, .. } = examine(&config.database, data_dir).await? {
         return Err(CliFailure::new(format!("there is no database {}", file.display())).into());
     }
     let without = keys_without_setting(&config, data_dir);

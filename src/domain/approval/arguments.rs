@@ -28,7 +28,7 @@ pub fn changed(proposed: &Value, changes: &Map<String, Value>) -> Value {
 
 /// A fault of an answer, for programs and, by the name of a phrase of the approval page, for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Misfit {
+pub struct ArgumentFault {
     /// JSON pointer to the argument at fault.
     pub pointer: String,
     /// In English.
@@ -49,11 +49,11 @@ pub enum ArgumentPart {
     OneOf(Vec<String>),
 }
 
-impl Misfit {
+impl ArgumentFault {
     /// One that is told in these words in every language.
-    pub fn untranslated(pointer: impl Into<String>, message: impl Into<String>) -> Misfit {
+    pub fn untranslated(pointer: impl Into<String>, message: impl Into<String>) -> ArgumentFault {
         let message = message.into();
-        Misfit::with(pointer, message.clone(), "fault_other", &[("why", message)])
+        ArgumentFault::with(pointer, message.clone(), "fault_other", &[("why", message)])
     }
 
     /// One for which there is a phrase.
@@ -62,14 +62,14 @@ impl Misfit {
         message: impl Into<String>,
         phrase: &'static str,
         parts: &[(&'static str, String)],
-    ) -> Misfit {
+    ) -> ArgumentFault {
         let part = |(name, text): &(&'static str, String)| (Cow::Borrowed(*name), ArgumentPart::Text(text.clone()));
         let parts = parts.iter().map(part).collect();
-        Misfit { pointer: pointer.into(), message: message.into(), phrase: phrase.into(), parts }
+        ArgumentFault { pointer: pointer.into(), message: message.into(), phrase: phrase.into(), parts }
     }
 
     /// All of them as faults of a request.
-    pub fn faults(found: Vec<Misfit>) -> Result<(), ValidationErrors> {
+    pub fn faults(found: Vec<ArgumentFault>) -> Result<(), ValidationErrors> {
         let mut faults = ValidationErrors::new();
         found.into_iter().for_each(|misfit| faults.add(misfit.pointer, misfit.message));
         faults.into_result(())
@@ -78,40 +78,45 @@ impl Misfit {
 
 /// Whether the arguments fit the tool's schema; each fault stands at its place below `pointer`.
 pub fn check(parameters: &Value, arguments: &Value, pointer: &str) -> Result<(), ValidationErrors> {
-    Misfit::faults(misfits(parameters, arguments, pointer))
+    ArgumentFault::faults(misfits(parameters, arguments, pointer))
 }
 
 /// Every misfit between the arguments and the tool's schema, each at its place below `pointer`.
-pub fn misfits(parameters: &Value, arguments: &Value, pointer: &str) -> Vec<Misfit> {
+pub fn misfits(parameters: &Value, arguments: &Value, pointer: &str) -> Vec<ArgumentFault> {
     if !arguments.is_object() {
-        return vec![Misfit::untranslated(pointer, "must be a JSON object")];
+        return vec![ArgumentFault::untranslated(pointer, "must be a JSON object")];
     }
     let Ok(schema) = JsonSchema::read(parameters) else {
-        return vec![Misfit::untranslated(pointer, "can't be checked: the tool's parameters are no JSON Schema")];
+        return vec![ArgumentFault::untranslated(
+            pointer,
+            "can't be checked: the tool's parameters are no JSON Schema",
+        )];
     };
     match schema.faults(arguments) {
         Ok(found) => found.take(FAULTS_TOLD).flat_map(|error| misfits_of(&error, pointer)).collect(),
-        Err(why) => vec![Misfit::untranslated(pointer, why)],
+        Err(why) => vec![ArgumentFault::untranslated(pointer, why)],
     }
 }
 
 /// The misfits that an error of a schema is. A missing or surplus field is told at its own place, not at that of the
 /// object around it.
-pub fn misfits_of(error: &ValidationError, pointer: &str) -> Vec<Misfit> {
+pub fn misfits_of(error: &ValidationError, pointer: &str) -> Vec<ArgumentFault> {
     let place = format!("{pointer}{}", error.instance_path());
     let below = |name: &str| format!("{place}/{}", escape(name));
     // the sentence would repeat the value, which may be long
     let message = error.masked_with("the value").to_string();
-    let one = |phrase, name, part: String| vec![Misfit::with(place.clone(), message.clone(), phrase, &[(name, part)])];
-    let plainly = |phrase| vec![Misfit::with(place.clone(), message.clone(), phrase, &[])];
+    let one =
+        |phrase, name, part: String| vec![ArgumentFault::with(place.clone(), message.clone(), phrase, &[(name, part)])];
+    let plainly = |phrase| vec![ArgumentFault::with(place.clone(), message.clone(), phrase, &[])];
     match error.kind() {
         ValidationErrorKind::Required { property } => {
             let name = property.as_str().unwrap_or_default();
-            vec![Misfit::with(below(name), "is required", "fault_required", &[])]
+            vec![ArgumentFault::with(below(name), "is required", "fault_required", &[])]
         }
         ValidationErrorKind::AdditionalProperties { unexpected } => {
-            let unknown =
-                |name: &String| Misfit::with(below(name), "is no argument of this tool", "fault_unknown_argument", &[]);
+            let unknown = |name: &String| {
+                ArgumentFault::with(below(name), "is no argument of this tool", "fault_unknown_argument", &[])
+            };
             unexpected.iter().map(unknown).collect()
         }
         ValidationErrorKind::Type { kind } => {
@@ -121,7 +126,7 @@ pub fn misfits_of(error: &ValidationError, pointer: &str) -> Vec<Misfit> {
             };
             types.sort_by_key(|one| matches!(one, JsonType::Null));
             let types = types.into_iter().map(|one| format!("type_{one}")).collect();
-            vec![Misfit {
+            vec![ArgumentFault {
                 pointer: place,
                 message,
                 phrase: "fault_type".into(),
@@ -161,7 +166,7 @@ pub fn misfits_of(error: &ValidationError, pointer: &str) -> Vec<Misfit> {
                 options.as_array().map(|options| options.iter().map(plain_text).collect::<Vec<_>>().join(", "));
             one("fault_one_of", "words", options.unwrap_or_default())
         }
-        _ => vec![Misfit::untranslated(place, message)],
+        _ => vec![ArgumentFault::untranslated(place, message)],
     }
 }
 

@@ -208,9 +208,8 @@ impl Policy {
                 }
                 (None, None) => {}
                 (None, Some(Rule::Unreadable(fault))) => {
-                    unreadable.push(format!(
-                        "the rule of {who} for `{tool}` can't be read, so a person is asked: {fault}"
-                    ));
+                    unreadable
+                        .push(format!("the rule of {who} for `{tool}` can't be read, so a person is asked: {fault}"));
                 }
                 (None, Some(Rule::Says(level, when))) => match holds(when.as_ref(), act) {
                     Ok(true) => {

@@ -5,7 +5,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::base::words::words;
-use crate::domain::approval::{ArgumentPart, Misfit};
+use crate::domain::approval::{ArgumentFault, ArgumentPart};
 
 /// Longest text that is put into the phrase of a fault, in characters.
 const LONGEST_PART: usize = 1_000;
@@ -55,13 +55,13 @@ pub struct FieldFault {
     /// Name of the field.
     pub name: String,
     /// The fault. Its place is the field.
-    pub fault: Misfit,
+    pub fault: ArgumentFault,
 }
 
 impl FieldFault {
     /// The fault of a field. Long texts in it are cut for its phrase.
-    pub fn new(name: &str, fault: Misfit) -> FieldFault {
-        let mut fault = Misfit { pointer: String::new(), ..fault };
+    pub fn new(name: &str, fault: ArgumentFault) -> FieldFault {
+        let mut fault = ArgumentFault { pointer: String::new(), ..fault };
         for (_, part) in &mut fault.parts {
             if let ArgumentPart::Text(text) = part
                 && let Some((end, _)) = text.char_indices().nth(LONGEST_PART)

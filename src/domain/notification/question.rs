@@ -219,7 +219,7 @@ fn short(sentence: &str, language: MessageLanguage) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::approval::{FieldFault, Misfit, test_question as question};
+    use crate::domain::approval::{ArgumentFault, FieldFault, test_question as question};
 
     const LINK: &str = "https://wake.example.org/approvals/0123456789abcdef";
 
@@ -284,7 +284,7 @@ mod tests {
             ("input", "input.reminder")
         );
         assert_eq!(asked.link(MessageLanguage::German).label, "Antworten");
-        let fault = Misfit::with("", "is missing", "fault_required", &[]);
+        let fault = ArgumentFault::with("", "is missing", "fault_required", &[]);
         asked.items[0].proposal.lacks = vec![FieldFault::new("party", fault)];
         let told = |language| asked.template_data(Tz::UTC, language).items.remove(0);
         assert_eq!(told(MessageLanguage::English), "How many?", "as it was put");

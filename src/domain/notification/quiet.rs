@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::task::Urgency;
 use crate::domain::trigger::policy::{DstFold, DstGap};
-use crate::domain::trigger::zone::{Wall, shown_in};
+use crate::domain::trigger::zone::{WallClock, shown_in};
 
 /// Channels that interrupt nobody: programs read them, or sessions that somebody has open.
 pub const SILENT: [&str; 2] = ["webhook", "live"];
@@ -227,7 +227,7 @@ impl QuietHours {
     }
 
     /// From and to for the hours that begin on a date.
-    fn span(&self, wall: &Wall, date: NaiveDate) -> Option<(DateTime<Utc>, DateTime<Utc>)> {
+    fn span(&self, wall: &WallClock, date: NaiveDate) -> Option<(DateTime<Utc>, DateTime<Utc>)> {
         if !self.days.is_empty() && !self.days.iter().any(|day| day.is(date.weekday())) {
             return None;
         }
@@ -261,8 +261,8 @@ fn instants(times: &BTreeSet<WallTime>, zone: Tz, now: DateTime<Utc>) -> impl It
 /// [`HORIZON`] as a number.
 const HORIZON_DAYS: usize = 9;
 
-fn wall(zone: Tz) -> Wall {
-    Wall::new(zone, DstGap::RunAfter, DstFold::First)
+fn wall(zone: Tz) -> WallClock {
+    WallClock::new(zone, DstGap::RunAfter, DstFold::First)
 }
 
 #[cfg(test)]

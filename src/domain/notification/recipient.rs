@@ -205,9 +205,9 @@ mod tests {
     const AUTH: &str = "BTBZMqHH6r4Tts7J_aSIgg";
 
     /// Seals by naming the place and the length.
-    struct Named;
+    struct NamingSealer;
 
-    impl Seal for Named {
+    impl Seal for NamingSealer {
         type Error = ValidationErrors;
 
         fn seal(&self, place: SecretPlace, secret: &Secret) -> Result<String, ValidationErrors> {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     fn settled(body: Value, old: Option<&Recipient>) -> Result<Recipient, ValidationErrors> {
-        RecipientDraft::parse(&body)?.settle(old, &Named)
+        RecipientDraft::parse(&body)?.settle(old, &NamingSealer)
     }
 
     fn everything() -> Value {

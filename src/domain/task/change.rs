@@ -65,7 +65,7 @@ pub enum TaskChange {
 
 /// A task after a change, and what its `due` row says then.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Changed {
+pub struct ChangedTask {
     /// The task after the change.
     pub task: Task,
     /// Fires recorded ahead are void, and the `due` row is written anew.
@@ -91,7 +91,7 @@ struct PendingInstant {
 }
 
 /// How a change stands to what a task fires.
-struct Course {
+struct ChangeFlags {
     edited: bool,
     /// The task did not fire before.
     waited: bool,
@@ -156,12 +156,17 @@ impl Task {
 
     /// This task after `change`, which was planned for it as it is. `fire_count` and `run_count` of `self` must be without the
     /// fires that are taken back.
-    pub fn change(&self, change: &TaskChange, scope: &Scope, planned: &PlannedChange) -> Result<Changed, ChangeError> {
+    pub fn change(
+        &self,
+        change: &TaskChange,
+        scope: &Scope,
+        planned: &PlannedChange,
+    ) -> Result<ChangedTask, ChangeError> {
         let answers = planned.answers.as_ref().map_err(Clone::clone)?;
         let mut task = self.after(change, scope, planned.now)?;
         if !self.differs_in_firing(&task) {
             let nominal_at = planned.unconsidered;
-            return Ok(Changed { task, replanned: false, nominal_at, skipped: None, fires_now: None });
+            return Ok(ChangedTask { task, replanned: false, nominal_at, skipped: None, fires_now: None });
         }
         task.epoch += 1;
         Ok(self.replan(task, answers, planned.unconsidered, planned.now))
@@ -253,13 +258,13 @@ impl Task {
     }
 
     /// How the change to `task` stands to what this one fires.
-    fn effect_on_runs(&self, task: &Task) -> Course {
+    fn effect_on_runs(&self, task: &Task) -> ChangeFlags {
         let edited = self.spec.trigger != task.spec.trigger;
         let waited = matches!(self.status, TaskStatus::Paused | TaskStatus::Disabled);
         let resumed = waited && task.status == TaskStatus::Active;
         let catches_up = resumed && !edited && self.disabled_by.is_none() && task.spec.trigger.catches_up_on_resume();
         let reopened = task.status == TaskStatus::Completed;
-        Course { edited, waited, resumed, catches_up, reopened }
+        ChangeFlags { edited, waited, resumed, catches_up, reopened }
     }
 
     /// Asks the triggers about the change to `task`: all of it that computes.
@@ -269,7 +274,7 @@ impl Task {
         unconsidered: Option<DateTime<Utc>>,
         now: DateTime<Utc>,
     ) -> Result<ChangeAnswers, FieldError> {
-        let Course { edited, waited, resumed, catches_up, .. } = self.effect_on_runs(task);
+        let ChangeFlags { edited, waited, resumed, catches_up, .. } = self.effect_on_runs(task);
         let trigger = &task.spec.trigger;
         let anchor = if edited { Some(trigger.anchor(task.created_at)?) } else { None };
         let counted_from = anchor.unwrap_or(task.anchor_at);
@@ -305,7 +310,7 @@ impl Task {
         unconsidered: Option<DateTime<Utc>>,
         now: DateTime<Utc>,
     ) -> Option<DateTime<Utc>> {
-        let Course { edited, waited, reopened, .. } = self.effect_on_runs(task);
+        let ChangeFlags { edited, waited, reopened, .. } = self.effect_on_runs(task);
         unconsidered.filter(|nominal| edited && !waited && !reopened && *nominal <= now)
     }
 
@@ -316,8 +321,8 @@ impl Task {
         answers: &ChangeAnswers,
         unconsidered: Option<DateTime<Utc>>,
         now: DateTime<Utc>,
-    ) -> Changed {
-        let Course { edited, resumed, catches_up, reopened, .. } = self.effect_on_runs(&task);
+    ) -> ChangedTask {
+        let ChangeFlags { edited, resumed, catches_up, reopened, .. } = self.effect_on_runs(&task);
         if let Some(anchor) = answers.anchor {
             task.anchor_at = anchor;
             task.active_since = now;
@@ -350,7 +355,7 @@ impl Task {
         task.next_fire_at = if fires { next.map(|n| n.run_at) } else { None };
         let keeps_place = !fires && !edited && task.status != TaskStatus::Completed;
         let nominal_at = if keeps_place { unconsidered } else { next.map(|n| n.nominal) };
-        Changed { task, replanned: true, nominal_at, skipped, fires_now: waiting.fires_now }
+        ChangedTask { task, replanned: true, nominal_at, skipped, fires_now: waiting.fires_now }
     }
 
     /// The fate of an instant that is past, its time to run not, as `found` by the trigger that `self` has now.

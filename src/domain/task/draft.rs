@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::base::id::Tenant;
 use crate::base::invalid::{NAMED, ValidationErrors, did_you_mean, escape, unknown_fields};
-use crate::domain::task::fields::Listed;
+use crate::domain::task::fields::ListedFields;
 use crate::domain::task::reader::DraftReader;
 use crate::domain::task::{
     Action, DECIDED, DEFAULT_EXECUTOR, Draft, INSTRUCTION_LENGTH, KEY_LENGTH, NAME_LENGTH, Output, Route, Spec, Task,
@@ -118,7 +118,7 @@ impl<'a> DraftReader<'a> {
             self.faults.add("/action/config/conversation", message);
         }
         let output = self.output(was.map(|s| &s.output));
-        let listed = Listed::read(&mut self, was);
+        let listed = ListedFields::read(&mut self, was);
         let spec = listed.spec(trigger, executor, action, output);
         match name.zip(spec) {
             Some(read) if self.faults.is_empty() => Ok(read),

@@ -11,7 +11,7 @@ use utoipa::openapi::{Object, RefOr, Schema};
 
 use super::reader::DraftReader;
 use super::{DEFAULT_TIMEOUT, RetryPolicy, TIMEOUT_RANGE};
-use crate::base::field::{Flag, Takes};
+use crate::base::field::{Flag, FlagValue};
 use crate::base::invalid::{did_you_mean, escape};
 use crate::domain::task::Notify;
 
@@ -79,7 +79,7 @@ impl TaskField for NotifyField {
 
     const FLAGS: &'static [Flag] = &[Flag {
         name: "--notify",
-        takes: Takes::Text("WHEN"),
+        takes: FlagValue::Text("WHEN"),
         field: "notify",
         help: "Which ends of runs are told: always, on_change, on_failure or never",
     }];
@@ -106,8 +106,12 @@ impl TaskField for MaxRuns {
     type Value = Option<u64>;
 
     const RANGE: Option<RangeInclusive<u64>> = Some(RUNS);
-    const FLAGS: &'static [Flag] =
-        &[Flag { name: "--max-runs", takes: Takes::Number("N"), field: "max_runs", help: "Stop after so many fires" }];
+    const FLAGS: &'static [Flag] = &[Flag {
+        name: "--max-runs",
+        takes: FlagValue::Number("N"),
+        field: "max_runs",
+        help: "Stop after so many fires",
+    }];
 
     fn default() -> Option<u64> {
         None
@@ -126,7 +130,7 @@ impl TaskField for Timeout {
     const RANGE: Option<RangeInclusive<u64>> = Some(TIMEOUT_RANGE);
     const FLAGS: &'static [Flag] = &[Flag {
         name: "--timeout",
-        takes: Takes::Seconds("LENGTH"),
+        takes: FlagValue::Seconds("LENGTH"),
         field: "timeout_seconds",
         help: "Longest running time of a run, such as `10m`",
     }];
@@ -148,13 +152,13 @@ impl TaskField for RetryField {
     const FLAGS: &'static [Flag] = &[
         Flag {
             name: "--max-attempts",
-            takes: Takes::Number("N"),
+            takes: FlagValue::Number("N"),
             field: "retry.max_attempts",
             help: "Attempts at a run in all",
         },
         Flag {
             name: "--backoff",
-            takes: Takes::Seconds("LENGTH"),
+            takes: FlagValue::Seconds("LENGTH"),
             field: "retry.backoff_seconds",
             help: "First wait between attempts, doubled each time",
         },
@@ -196,7 +200,7 @@ impl TaskField for PauseAfterFailures {
     const RANGE: Option<RangeInclusive<u64>> = Some(FAILURES);
     const FLAGS: &'static [Flag] = &[Flag {
         name: "--pause-after-failures",
-        takes: Takes::Number("N"),
+        takes: FlagValue::Number("N"),
         field: "pause_after_failures",
         help: "Pause the task after so many failed runs in a row",
     }];

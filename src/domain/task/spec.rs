@@ -24,13 +24,13 @@ macro_rules! task_fields {
             ["tenant_id", "key", "name", "trigger", "executor", "action", "output", $(stringify!($name)),+];
 
         /// The listed fields as they are read: `None` where a fault was found.
-        pub(super) struct Listed {
+        pub(super) struct ListedFields {
             $($name: Option<$value>,)+
         }
 
-        impl Listed {
-            pub(super) fn read(reader: &mut DraftReader<'_>, was: Option<&Spec>) -> Listed {
-                Listed {
+        impl ListedFields {
+            pub(super) fn read(reader: &mut DraftReader<'_>, was: Option<&Spec>) -> ListedFields {
+                ListedFields {
                     $($name: reader.field(
                         stringify!($name),
                         <$field as TaskField>::read,

@@ -10,7 +10,7 @@ use crate::domain::trigger::catch_up::{DueSchedule, FirePlan};
 use crate::domain::trigger::listing::InstantListing;
 use crate::domain::trigger::next::NextFire;
 use crate::domain::trigger::schedule::Schedule;
-use crate::domain::trigger::steps::{Costly, LISTED, PLANNED};
+use crate::domain::trigger::steps::{CostliestPart, LISTED, PLANNED};
 use crate::domain::trigger::timetable::Timetable;
 use crate::domain::trigger::zone::{self, ZoneTable};
 
@@ -70,13 +70,13 @@ impl Schedule {
     }
 
     /// The field that used up a budget, and what would be right.
-    pub(super) fn too_costly(&self, part: Costly) -> (&'static str, String) {
+    pub(super) fn too_costly(&self, part: CostliestPart) -> (&'static str, String) {
         match part {
-            Costly::Search => (
+            CostliestPart::Search => (
                 self.when.field(),
                 "takes too many steps to compute; write a rule of fewer values and positions".into(),
             ),
-            Costly::Exclusions => {
+            CostliestPart::Exclusions => {
                 ("exclude", "takes too many steps to compute; write dates, or fewer cron expressions".into())
             }
         }

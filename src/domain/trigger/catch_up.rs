@@ -91,7 +91,7 @@ impl Timetable {
         if room == 0 {
             return FirePlan::default();
         }
-        let mut planning = Planning { timetable: self, task_id: due.task_id, now, plan: FirePlan::default() };
+        let mut planning = PlanBuilder { timetable: self, task_id: due.task_id, now, plan: FirePlan::default() };
         let first = match due.nominal < due.active_since {
             true => self.next_after(due.active_since - TICK),
             false => Some(due.nominal),
@@ -123,7 +123,7 @@ impl Timetable {
 }
 
 /// A plan in the making.
-struct Planning<'a> {
+struct PlanBuilder<'a> {
     timetable: &'a Timetable,
     task_id: Uuid,
     now: DateTime<Utc>,
@@ -137,13 +137,13 @@ struct Stretch {
 }
 
 /// Missed instants that one run will stand for.
-struct Coalesced {
+struct CoalescedInstants {
     /// The one that runs, if no later instant does in its place.
     latest: DateTime<Utc>,
     before: Option<MissedInstants>,
 }
 
-impl Planning<'_> {
+impl PlanBuilder<'_> {
     fn at(&self, nominal: DateTime<Utc>) -> NextFire {
         self.timetable.with_run_at(self.task_id, nominal)
     }
@@ -184,7 +184,7 @@ impl Planning<'_> {
         first: Option<DateTime<Utc>>,
         in_window: Option<DateTime<Utc>>,
         on_time: Option<DateTime<Utc>>,
-    ) -> Option<Coalesced> {
+    ) -> Option<CoalescedInstants> {
         if self.timetable.catch_up == CatchUp::Skip {
             self.skip_range(first, on_time, reason::CATCH_UP_SKIP);
             return None;
@@ -269,10 +269,12 @@ impl Planning<'_> {
     }
 
     /// `catch_up: latest`: one run stands for all.
-    fn coalesce(&mut self, stretch: Stretch) -> Option<Coalesced> {
+    fn coalesce(&mut self, stretch: Stretch) -> Option<CoalescedInstants> {
         let kept = self.skip_excluded(&stretch.listed);
         match kept.split_last() {
-            Some((latest, earlier)) => Some(Coalesced { latest: *latest, before: merge_range(stretch.older, earlier) }),
+            Some((latest, earlier)) => {
+                Some(CoalescedInstants { latest: *latest, before: merge_range(stretch.older, earlier) })
+            }
             None => {
                 let too_old = stretch.older.map(|missed| Skip { missed, reason: reason::CATCH_UP_LIMIT });
                 self.plan.skips.extend(too_old);
@@ -305,9 +307,9 @@ impl Planning<'_> {
     }
 
     /// Gives the coalesced instants their run, and keeps to what `max_runs` leaves.
-    fn finish(mut self, coalesced: Option<Coalesced>, room: u64) -> FirePlan {
+    fn finish(mut self, coalesced: Option<CoalescedInstants>, room: u64) -> FirePlan {
         let has_passed = |fire: &PlannedFire| fire.run_at <= self.now;
-        if let Some(Coalesced { latest, before }) = coalesced {
+        if let Some(CoalescedInstants { latest, before }) = coalesced {
             let room = usize::try_from(room).unwrap_or(usize::MAX);
             let own = self.at(latest);
             match self.plan.fires.iter_mut().take(room).rfind(|fire| has_passed(fire)) {

@@ -21,9 +21,9 @@ use crate::domain::trigger::zone::midnight;
 const KEPT: NonZeroUsize = NonZeroUsize::new(512).unwrap();
 
 /// One for the process, because a text means one thing in it: nothing is in it that could not be compiled again.
-static LATELY: LazyLock<Mutex<Lately>> = LazyLock::new(|| Mutex::new(LruCache::new(KEPT)));
+static LATELY: LazyLock<Mutex<CronCache>> = LazyLock::new(|| Mutex::new(LruCache::new(KEPT)));
 
-type Lately = LruCache<Box<str>, Arc<Cron>>;
+type CronCache = LruCache<Box<str>, Arc<Cron>>;
 
 /// The wall times of one expression. About 6 KiB of heap: no task keeps its own, see [`Cron::parse_cached`].
 #[derive(Debug, Clone)]
@@ -44,7 +44,7 @@ impl Cron {
         Cron::parse_with_cache(&LATELY, text)
     }
 
-    fn parse_with_cache(lately: &Mutex<Lately>, text: &str) -> Result<Arc<Cron>, String> {
+    fn parse_with_cache(lately: &Mutex<CronCache>, text: &str) -> Result<Arc<Cron>, String> {
         if let Some(cron) = lately.lock().expect("cron lock").get(text) {
             return Ok(Arc::clone(cron));
         }

@@ -32,26 +32,26 @@ impl Timetable {
         self.firing_after(from).take_while(|instant| *instant < to).take(limit).collect()
     }
 
-    fn firing_after(&self, from: DateTime<Utc>) -> Firing<'_> {
-        Firing { timetable: self, last: from, excluded: 0 }
+    fn firing_after(&self, from: DateTime<Utc>) -> FiringInstants<'_> {
+        FiringInstants { timetable: self, last: from, excluded: 0 }
     }
 }
 
-struct Firing<'a> {
+struct FiringInstants<'a> {
     timetable: &'a Timetable,
     last: DateTime<Utc>,
     /// Excluded ones that were met.
     excluded: usize,
 }
 
-impl Firing<'_> {
+impl FiringInstants<'_> {
     /// Whether it ended for what it takes, and not with the schedule.
     fn hit_limit(&self) -> bool {
         self.excluded == MOST_EXCLUDED || self.timetable.exceeded().is_some()
     }
 }
 
-impl Iterator for Firing<'_> {
+impl Iterator for FiringInstants<'_> {
     type Item = DateTime<Utc>;
 
     fn next(&mut self) -> Option<DateTime<Utc>> {

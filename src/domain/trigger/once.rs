@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
-use crate::domain::trigger::zone::{Wall, parse_instant};
+use crate::domain::trigger::zone::{WallClock, parse_instant};
 
 /// The instant of an `at`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub struct Once(pub DateTime<Utc>);
 
 impl Once {
     /// Reads RFC 3339, or wall time of the zone under its rule for clock changes.
-    pub fn parse(text: &str, wall: &Wall) -> Result<Once, String> {
+    pub fn parse(text: &str, wall: &WallClock) -> Result<Once, String> {
         parse_instant(text, wall).map(Once)
     }
 

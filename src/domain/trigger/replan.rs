@@ -11,7 +11,7 @@ use crate::base::invalid::FieldError;
 use crate::domain::trigger::NextFire;
 use crate::domain::trigger::schedule::Schedule;
 use crate::domain::trigger::timetable::{TICK, Timetable};
-use crate::domain::trigger::zone::{Local, ZoneTable};
+use crate::domain::trigger::zone::{LocalInstants, ZoneTable};
 
 /// Instants that have fired and are passed over, at most: a day of every second has fewer.
 const MOST_PASSED: usize = 90_000;
@@ -72,9 +72,9 @@ impl Timetable {
     fn map_instant(&self, old: &Timetable, instant: DateTime<Utc>) -> DateTime<Utc> {
         let local = old.wall().wall_time(instant);
         match self.wall().resolve(local) {
-            Local::Once(at) | Local::Never { after: at, .. } => at,
-            Local::Twice { first, second, .. } => match old.wall().resolve(local) {
-                Local::Twice { first: was_first, .. } if was_first == instant => first,
+            LocalInstants::Once(at) | LocalInstants::Never { after: at, .. } => at,
+            LocalInstants::Twice { first, second, .. } => match old.wall().resolve(local) {
+                LocalInstants::Twice { first: was_first, .. } if was_first == instant => first,
                 _ => second,
             },
         }

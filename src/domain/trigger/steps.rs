@@ -25,7 +25,7 @@ pub struct StepBudget {
 
 /// Which part of a schedule used up most of its budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Costly {
+pub enum CostliestPart {
     /// The search for instants.
     Search,
     /// The comparison with exclusions.
@@ -61,8 +61,9 @@ impl StepBudget {
     }
 
     /// The cause that used the budget up, if it is.
-    pub fn exceeded(&self) -> Option<Costly> {
-        let part = if self.excluded.get() > self.searched.get() { Costly::Exclusions } else { Costly::Search };
+    pub fn exceeded(&self) -> Option<CostliestPart> {
+        let part =
+            if self.excluded.get() > self.searched.get() { CostliestPart::Exclusions } else { CostliestPart::Search };
         (self.used() > self.most).then_some(part)
     }
 }
@@ -76,7 +77,7 @@ mod tests {
         for most in [ADMITTED, PLANNED, LISTED] {
             let steps = StepBudget::new(most);
             assert_eq!((steps.search(most), steps.exceeded()), (Some(()), None), "{most}");
-            assert_eq!((steps.exclude(1), steps.exceeded()), (None, Some(Costly::Search)), "{most}");
+            assert_eq!((steps.exclude(1), steps.exceeded()), (None, Some(CostliestPart::Search)), "{most}");
         }
     }
 
@@ -86,8 +87,8 @@ mod tests {
         assert_eq!((steps.search(4), steps.exclude(6)), (Some(()), Some(())));
         assert_eq!(steps.exceeded(), None);
         assert_eq!(steps.search(1), None);
-        assert_eq!((steps.used(), steps.exceeded()), (11, Some(Costly::Exclusions)));
+        assert_eq!((steps.used(), steps.exceeded()), (11, Some(CostliestPart::Exclusions)));
         let steps = StepBudget::new(1);
-        assert_eq!((steps.search(2), steps.exceeded()), (None, Some(Costly::Search)));
+        assert_eq!((steps.search(2), steps.exceeded()), (None, Some(CostliestPart::Search)));
     }
 }

@@ -26,9 +26,9 @@ use crate::domain::trigger::policy::CatchUp;
 use crate::domain::trigger::rrule::Rrule;
 use crate::domain::trigger::rrule::parts::Until;
 use crate::domain::trigger::schedule::{Schedule, When};
-use crate::domain::trigger::steps::{Costly, StepBudget, ZONE};
+use crate::domain::trigger::steps::{CostliestPart, StepBudget, ZONE};
 use crate::domain::trigger::zone::{
-    Wall, WallTimes, ZoneTable, first_date, last_date, midnight, parse_instant, parse_zone,
+    WallClock, WallTimes, ZoneTable, first_date, last_date, midnight, parse_instant, parse_zone,
 };
 
 /// How late a fire may still start, where the schedule does not say.
@@ -44,7 +44,7 @@ pub const TICK: TimeDelta = TimeDelta::milliseconds(1);
 #[derive(Debug, Clone)]
 pub struct Timetable {
     instants: Instants,
-    wall: Wall,
+    wall: WallClock,
     anchor: DateTime<Utc>,
     start: Option<DateTime<Utc>>,
     end: Option<DateTime<Utc>>,
@@ -86,7 +86,7 @@ impl Timetable {
                 Tz::UTC
             }
         };
-        let wall = Wall::under(zones, zone, schedule.dst_gap, schedule.dst_fold);
+        let wall = WallClock::under(zones, zone, schedule.dst_gap, schedule.dst_fold);
         let mut instant = |field: &str, text: Option<&str>| match parse_instant(text?, &wall) {
             Ok(instant) => Some(instant),
             Err(why) => {
@@ -128,7 +128,7 @@ impl Timetable {
     }
 
     /// The cause that used the budget up, if it is: the answers since then are void.
-    pub fn exceeded(&self) -> Option<Costly> {
+    pub fn exceeded(&self) -> Option<CostliestPart> {
         self.steps.exceeded()
     }
 
@@ -167,7 +167,7 @@ impl Timetable {
         }
     }
 
-    pub(super) fn wall(&self) -> &Wall {
+    pub(super) fn wall(&self) -> &WallClock {
         &self.wall
     }
 
@@ -348,7 +348,7 @@ fn last_instant() -> DateTime<Utc> {
 }
 
 impl Instants {
-    fn parse(when: &When, anchor: DateTime<Utc>, wall: &Wall) -> Result<Instants, String> {
+    fn parse(when: &When, anchor: DateTime<Utc>, wall: &WallClock) -> Result<Instants, String> {
         Ok(match when {
             When::Cron(text) => Instants::Cron(Cron::parse_cached(text)?),
             When::Interval(text) => Instants::Interval(Interval::new(anchor, parse_length(text)?)),

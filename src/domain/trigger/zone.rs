@@ -114,7 +114,7 @@ pub fn parse_zone(name: &str) -> Result<Tz, String> {
 
 /// The instants that a wall time stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Local {
+pub enum LocalInstants {
     /// The clock shows it once, at this instant.
     Once(DateTime<Utc>),
     /// The clock was put back and shows it twice; wall times up to `until` (exclusive) are doubled.
@@ -147,21 +147,21 @@ pub trait WallTimes {
 
 /// A zone, and the rule for the times its clock leaves out or shows twice.
 #[derive(Debug, Clone)]
-pub struct Wall {
+pub struct WallClock {
     zone: Zone,
     gap: DstGap,
     fold: DstFold,
 }
 
-impl Wall {
+impl WallClock {
     /// By the rules that this process plans by.
-    pub fn new(zone: Tz, gap: DstGap, fold: DstFold) -> Wall {
-        Wall::under(&current(), zone, gap, fold)
+    pub fn new(zone: Tz, gap: DstGap, fold: DstFold) -> WallClock {
+        WallClock::under(&current(), zone, gap, fold)
     }
 
     /// By the rules of a certain database.
-    pub fn under(database: &ZoneTable, zone: Tz, gap: DstGap, fold: DstFold) -> Wall {
-        Wall { zone: database.zone(zone), gap, fold }
+    pub fn under(database: &ZoneTable, zone: Tz, gap: DstGap, fold: DstFold) -> WallClock {
+        WallClock { zone: database.zone(zone), gap, fold }
     }
 
     /// The wall time at an instant.
@@ -170,18 +170,18 @@ impl Wall {
     }
 
     /// The instants of a wall time.
-    pub fn resolve(&self, local: NaiveDateTime) -> Local {
+    pub fn resolve(&self, local: NaiveDateTime) -> LocalInstants {
         let at = |offset: FixedOffset| (local - length(offset)).and_utc();
         match self.zone.offsets(local) {
-            Offsets::One(offset) => Local::Once(at(offset)),
+            Offsets::One(offset) => LocalInstants::Once(at(offset)),
             Offsets::Two { before, after } => {
                 let (first, second) = (at(before), at(after));
                 let change = self.change_between(first, second);
-                Local::Twice { first, second, until: change.naive_utc() + length(before) }
+                LocalInstants::Twice { first, second, until: change.naive_utc() + length(before) }
             }
             Offsets::None { before, after } => {
                 let end = self.change_between(at(after), at(before));
-                Local::Never { after: end, until: end.naive_utc() + length(after) }
+                LocalInstants::Never { after: end, until: end.naive_utc() + length(after) }
             }
         }
     }
@@ -189,17 +189,17 @@ impl Wall {
     /// The one instant that a wall time stands for by the rule; `None` where it stands for none. Of two, the first.
     pub fn instant(&self, local: NaiveDateTime) -> Option<DateTime<Utc>> {
         match self.resolve(local) {
-            Local::Once(instant) | Local::Twice { first: instant, .. } => Some(instant),
-            Local::Never { after, .. } => (self.gap == DstGap::RunAfter).then_some(after),
+            LocalInstants::Once(instant) | LocalInstants::Twice { first: instant, .. } => Some(instant),
+            LocalInstants::Never { after, .. } => (self.gap == DstGap::RunAfter).then_some(after),
         }
     }
 
     /// The last instant that a wall time stands for; where it stands for none, the end of the gap.
     pub fn last_instant(&self, local: NaiveDateTime) -> DateTime<Utc> {
         match self.resolve(local) {
-            Local::Once(instant) | Local::Twice { second: instant, .. } | Local::Never { after: instant, .. } => {
-                instant
-            }
+            LocalInstants::Once(instant)
+            | LocalInstants::Twice { second: instant, .. }
+            | LocalInstants::Never { after: instant, .. } => instant,
         }
     }
 
@@ -224,12 +224,14 @@ impl Wall {
         loop {
             let local = times.next_from(from, horizon)?;
             match self.resolve(local) {
-                Local::Once(instant) if instant > after => return Some(instant),
-                Local::Once(_) => from = local + TimeDelta::seconds(1),
-                Local::Twice { first, .. } if first > after => return Some(first),
-                Local::Twice { second, .. } if second > after && self.repeats_times(times) => return Some(second),
-                Local::Twice { until, .. } => from = until,
-                Local::Never { after: end, until } => {
+                LocalInstants::Once(instant) if instant > after => return Some(instant),
+                LocalInstants::Once(_) => from = local + TimeDelta::seconds(1),
+                LocalInstants::Twice { first, .. } if first > after => return Some(first),
+                LocalInstants::Twice { second, .. } if second > after && self.repeats_times(times) => {
+                    return Some(second);
+                }
+                LocalInstants::Twice { until, .. } => from = until,
+                LocalInstants::Never { after: end, until } => {
                     if end > after && self.gap == DstGap::RunAfter && !times.follows_elapsed() {
                         return Some(end);
                     }
@@ -245,7 +247,7 @@ impl Wall {
             return None;
         }
         match self.resolve(here) {
-            Local::Twice { first, second, until } if first == after => {
+            LocalInstants::Twice { first, second, until } if first == after => {
                 let begins = until + (self.offset(second) - self.offset(first));
                 let local = times.next_from(begins, until)?;
                 Some((local - self.offset(second)).and_utc())
@@ -280,7 +282,7 @@ fn length(offset: FixedOffset) -> TimeDelta {
 }
 
 /// Reads an instant: RFC 3339 with an offset, or a wall time of the zone, which a clock change may leave out.
-pub fn parse_instant(text: &str, wall: &Wall) -> Result<DateTime<Utc>, String> {
+pub fn parse_instant(text: &str, wall: &WallClock) -> Result<DateTime<Utc>, String> {
     let text = bounded(text, TIME_BYTES)?;
     let instant = match DateTime::parse_from_rfc3339(text) {
         Ok(instant) => instant.to_utc(),
@@ -332,8 +334,8 @@ pub fn midnight(date: NaiveDate) -> NaiveDateTime {
 mod tests {
     use super::*;
 
-    fn wall(zone: &str) -> Wall {
-        Wall::new(parse_zone(zone).unwrap(), DstGap::RunAfter, DstFold::First)
+    fn wall(zone: &str) -> WallClock {
+        WallClock::new(parse_zone(zone).unwrap(), DstGap::RunAfter, DstFold::First)
     }
 
     fn local(text: &str) -> NaiveDateTime {
@@ -354,7 +356,7 @@ mod tests {
             ("America/Santiago", "2026-09-06T00:00:00", "2026-09-06T04:00:00Z", "2026-09-06T01:00:00"),
         ];
         for (zone, wall_time, after, until) in cases {
-            let expected = Local::Never { after: utc(after), until: local(until) };
+            let expected = LocalInstants::Never { after: utc(after), until: local(until) };
             assert_eq!(wall(zone).resolve(local(wall_time)), expected, "{zone}");
         }
     }
@@ -385,7 +387,7 @@ mod tests {
             ),
         ];
         for (zone, wall_time, first, second, until) in cases {
-            let expected = Local::Twice { first: utc(first), second: utc(second), until: local(until) };
+            let expected = LocalInstants::Twice { first: utc(first), second: utc(second), until: local(until) };
             assert_eq!(wall(zone).resolve(local(wall_time)), expected, "{zone}");
         }
     }
@@ -417,7 +419,7 @@ mod tests {
         ] {
             assert_eq!(parse_instant(text, &berlin), Ok(utc(instant)), "{text}");
         }
-        let strict = Wall { gap: DstGap::Skip, ..berlin.clone() };
+        let strict = WallClock { gap: DstGap::Skip, ..berlin.clone() };
         assert_eq!(
             parse_instant("2026-03-29T02:30:00", &strict).unwrap_err(),
             "`2026-03-29T02:30:00` does not exist in Europe/Berlin: the clock is put forward past it"

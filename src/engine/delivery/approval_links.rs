@@ -23,7 +23,7 @@ const BATCH: i64 = 500;
 
 /// Why a message is not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Unsent {
+pub enum UnsentReason {
     /// It is a question and names none.
     #[error("it names no batch of questions")]
     Nameless,
@@ -35,10 +35,10 @@ pub enum Unsent {
     NothingHeld,
 }
 
-impl Unsent {
+impl UnsentReason {
     /// The mark of such a message: no other channel tells it either.
     pub fn mark(self, claim: &DeliveryClaim) -> Mark {
-        match self != Unsent::NothingHeld && claim.may_have_been_sent() {
+        match self != UnsentReason::NothingHeld && claim.may_have_been_sent() {
             true => Mark::Unknown { error: format!("not sent again: {self}"), fall_back: None },
             false => Mark::Failed { error: format!("not sent: {self}"), fall_back: None },
         }
@@ -59,9 +59,9 @@ impl Links {
         &self,
         store: &Store,
         delivery: &Delivery,
-    ) -> Result<Result<ApprovalQuestion, Unsent>, StoreError> {
+    ) -> Result<Result<ApprovalQuestion, UnsentReason>, StoreError> {
         let Some(SubjectRef::Questions { batch_id }) = delivery.subject_ref else {
-            return Ok(Err(Unsent::Nameless));
+            return Ok(Err(UnsentReason::Nameless));
         };
         let filter = ApprovalFilter {
             tenant: Some(delivery.tenant_id.clone()),
@@ -73,7 +73,7 @@ impl Links {
         batch.reverse();
         let last = batch.iter().map(|item| item.expires_at).max();
         let items = still_open(batch, store.clock().now());
-        let (Some(last), false) = (last, items.is_empty()) else { return Ok(Err(Unsent::Settled)) };
+        let (Some(last), false) = (last, items.is_empty()) else { return Ok(Err(UnsentReason::Settled)) };
         let token = self.vault.tag(link::PURPOSE, &link::subject(batch_id, &delivery.recipient, delivery.id));
         let remembered = ApprovalLink {
             batch_id,
@@ -125,10 +125,10 @@ mod tests {
         let doubtful = DeliveryClaim { delivery: Delivery { maybe_delivered: true, ..delivery }, ..first.clone() };
         let died = DeliveryClaim { interrupted: true, ..first.clone() };
         for (claim, mark) in [(first, unsent), (doubtful.clone(), in_doubt.clone()), (died, in_doubt)] {
-            assert_eq!(Unsent::Settled.mark(&claim), mark);
+            assert_eq!(UnsentReason::Settled.mark(&claim), mark);
         }
         let empty = "not sent: nothing of what was held is left to be told".to_owned();
-        assert_eq!(Unsent::NothingHeld.mark(&doubtful), Mark::Failed { error: empty, fall_back: None });
+        assert_eq!(UnsentReason::NothingHeld.mark(&doubtful), Mark::Failed { error: empty, fall_back: None });
     }
 
     #[test]

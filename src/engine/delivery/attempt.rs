@@ -12,7 +12,7 @@ use crate::base::clock::Clock;
 use crate::domain::notification::delivery::retry_at;
 use crate::domain::notification::{Delivery, DeliveryClaim, Mark, Recipient, RenderedMessage};
 use crate::ports::channel::{
-    ATTEMPT_LIMIT, Channel, ChannelError, ChannelRegistry, Confirmed, OutgoingMessage, Receipt,
+    ATTEMPT_LIMIT, Channel, ChannelError, ChannelRegistry, OutgoingMessage, Receipt, ReceiptLevel,
 };
 
 /// The longest wait for a channel of a question that has another one: somebody is waited for, and the question expires.
@@ -34,7 +34,7 @@ pub enum Signal {
 
 /// Facts that an attempt needs besides its claim, read just before it.
 #[derive(Clone, Copy)]
-pub struct Occasion<'a> {
+pub struct AttemptContext<'a> {
     /// `None` where the tenant has none.
     pub recipient: Option<&'a Recipient>,
     /// The words of the message; an error says which part is gone.
@@ -45,7 +45,7 @@ pub struct Occasion<'a> {
 
 /// Result of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attempted {
+pub struct AttemptResult {
     /// To be recorded.
     pub mark: Mark,
     /// The signal about the channel.
@@ -55,10 +55,10 @@ pub struct Attempted {
 /// Attempts a delivery and says what is to be recorded.
 pub async fn attempt(
     claim: &DeliveryClaim,
-    occasion: Occasion<'_>,
+    occasion: AttemptContext<'_>,
     channels: &ChannelRegistry,
     clock: &Clock,
-) -> Attempted {
+) -> AttemptResult {
     let delivery = &claim.delivery;
     let channel = channels.get(&delivery.channel);
     let repeatable = channel.is_some_and(|channel| channel.capabilities().deduplicates);
@@ -68,7 +68,7 @@ pub async fn attempt(
         Some(_) if claim.may_have_been_sent() && !repeatable => (Signal::Silent, Err(interrupted())),
         Some(channel) => send(delivery, occasion, channel, clock.now()).await,
     };
-    Attempted { mark: judge(claim, answer, repeatable, clock.now(), occasion.random), sign }
+    AttemptResult { mark: judge(claim, answer, repeatable, clock.now(), occasion.random), sign }
 }
 
 fn sign(answer: &Result<Receipt, ChannelError>) -> Signal {
@@ -86,7 +86,7 @@ fn sign(answer: &Result<Receipt, ChannelError>) -> Signal {
 /// Sends it; what went nowhere says nothing about the channel.
 async fn send(
     delivery: &Delivery,
-    occasion: Occasion<'_>,
+    occasion: AttemptContext<'_>,
     channel: &dyn Channel,
     now: DateTime<Utc>,
 ) -> (Signal, Result<Receipt, ChannelError>) {
@@ -138,8 +138,8 @@ fn judge(
         }
     };
     match answer {
-        Ok(Receipt { provider_id, confirmed: Confirmed::Delivered }) => Mark::Delivered { provider_id },
-        Ok(Receipt { provider_id, confirmed: Confirmed::Sent }) => Mark::Sent { provider_id },
+        Ok(Receipt { provider_id, confirmed: ReceiptLevel::Delivered }) => Mark::Delivered { provider_id },
+        Ok(Receipt { provider_id, confirmed: ReceiptLevel::Sent }) => Mark::Sent { provider_id },
         Err(ChannelError::Transient { why, retry_after }) => later(why, retry_after),
         Err(ChannelError::Busy { why }) => later(why, None),
         Err(ChannelError::Misconfigured { why }) if delivery.fallback.is_empty() => later(why, None),
@@ -237,21 +237,25 @@ mod tests {
         Recipient { timezone: Tz::UTC, locale: "en".into(), addresses, ..Recipient::default() }
     }
 
-    struct Done {
+    struct AttemptEffects {
         mark: Mark,
         sign: Signal,
         given: Vec<(Uuid, String, String)>,
     }
 
-    async fn attempted(claim: &DeliveryClaim, deduplicates: bool, answer: Result<Receipt, ChannelError>) -> Done {
+    async fn attempted(
+        claim: &DeliveryClaim,
+        deduplicates: bool,
+        answer: Result<Receipt, ChannelError>,
+    ) -> AttemptEffects {
         let given = Arc::default();
         let channel = ScriptedChannel { deduplicates, answer, given: Arc::clone(&given) };
         let recipient = recipient();
         let channels = ChannelRegistry::of(vec![Box::new(channel)]);
         let words = words(&claim.delivery, &channels);
-        let occasion = Occasion { recipient: Some(&recipient), words: &words, random: 0.5 };
-        let Attempted { mark, sign } = attempt(claim, occasion, &channels, &Clock::manual(now())).await;
-        Done { mark, sign, given: given.lock().unwrap().clone() }
+        let occasion = AttemptContext { recipient: Some(&recipient), words: &words, random: 0.5 };
+        let AttemptResult { mark, sign } = attempt(claim, occasion, &channels, &Clock::manual(now())).await;
+        AttemptEffects { mark, sign, given: given.lock().unwrap().clone() }
     }
 
     fn words(delivery: &Delivery, channels: &ChannelRegistry) -> Result<RenderedMessage, String> {
@@ -260,7 +264,7 @@ mod tests {
     }
 
     fn delivered() -> Result<Receipt, ChannelError> {
-        Ok(Receipt { provider_id: Some("queued as 7".into()), confirmed: Confirmed::Delivered })
+        Ok(Receipt { provider_id: Some("queued as 7".into()), confirmed: ReceiptLevel::Delivered })
     }
 
     fn transient(retry_after: Option<Duration>) -> Result<Receipt, ChannelError> {
@@ -285,7 +289,7 @@ mod tests {
 
     #[tokio::test]
     async fn message_that_the_provider_took_on_is_sent_not_delivered() {
-        let sent = Ok(Receipt { provider_id: None, confirmed: Confirmed::Sent });
+        let sent = Ok(Receipt { provider_id: None, confirmed: ReceiptLevel::Sent });
         assert_eq!(attempted(&claim(1, &[]), false, sent).await.mark, Mark::Sent { provider_id: None });
     }
 
@@ -415,7 +419,7 @@ mod tests {
     #[tokio::test]
     async fn delivery_without_recipient_or_channel_says_why() {
         let claim = claim(1, &[]);
-        let occasion = Occasion { recipient: None, words: &Err("nothing".into()), random: 0.5 };
+        let occasion = AttemptContext { recipient: None, words: &Err("nothing".into()), random: 0.5 };
         let clock = Clock::manual(now());
         let none = ChannelRegistry::of(vec![]);
         assert_eq!(
@@ -436,7 +440,7 @@ mod tests {
             let scripted = ScriptedChannel { deduplicates: true, answer: Err(answer), given: Arc::default() };
             let channels = ChannelRegistry::of(vec![Box::new(scripted)]);
             let words = words(delivery, &channels);
-            let occasion = Occasion { recipient, words: &words, random: 0.5 };
+            let occasion = AttemptContext { recipient, words: &words, random: 0.5 };
             attempt(&claim, occasion, &channels, &Clock::manual(now())).await.sign
         };
         let refused = || ChannelError::Rejected { why: "no such user".into() };

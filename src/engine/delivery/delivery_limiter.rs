@@ -25,7 +25,7 @@ pub enum Key {
 
 /// Scope in which no place is left for now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Full {
+pub enum FullScope {
     Channel,
     Tenant,
 }
@@ -44,18 +44,18 @@ impl DeliveryLimiter {
     }
 
     /// Takes one for a delivery of this channel and tenant.
-    pub fn acquire(&self, channel: &str, tenant: &str) -> Result<DeliveryPermit, Full> {
+    pub fn acquire(&self, channel: &str, tenant: &str) -> Result<DeliveryPermit, FullScope> {
         let channel = (Key::Channel(channel.to_owned()), OF_CHANNEL);
         let tenant = (Key::Tenant(tenant.to_owned()), OF_TENANT);
         self.0.acquire([channel, tenant]).map_err(|reached| match reached {
-            LimitReached::All | LimitReached::Key(Key::Channel(_)) => Full::Channel,
-            LimitReached::Key(Key::Tenant(_)) => Full::Tenant,
+            LimitReached::All | LimitReached::Key(Key::Channel(_)) => FullScope::Channel,
+            LimitReached::Key(Key::Tenant(_)) => FullScope::Tenant,
         })
     }
 
     /// Takes one for a tenant, whatever for.
-    pub fn acquire_any(&self, tenant: &str) -> Result<DeliveryPermit, Full> {
-        self.0.acquire([(Key::Tenant(tenant.to_owned()), OF_TENANT)]).map_err(|_| Full::Tenant)
+    pub fn acquire_any(&self, tenant: &str) -> Result<DeliveryPermit, FullScope> {
+        self.0.acquire([(Key::Tenant(tenant.to_owned()), OF_TENANT)]).map_err(|_| FullScope::Tenant)
     }
 
     /// Until a place is freed; at once where one was since this was waited for last.
@@ -79,8 +79,8 @@ mod tests {
         let permits: Vec<Vec<DeliveryPermit>> =
             ["a", "b", "c", "d", "e"].map(|tenant| acquire_all(&limiter, "webhook", tenant)).into_iter().collect();
         assert_eq!(permits.iter().map(Vec::len).collect::<Vec<_>>(), [32, 22, 14, 4, 0]);
-        assert_eq!(limiter.acquire("webhook", "e").err(), Some(Full::Channel));
-        assert_eq!(limiter.acquire("email", "a").err(), Some(Full::Tenant), "by whatever channel");
+        assert_eq!(limiter.acquire("webhook", "e").err(), Some(FullScope::Channel));
+        assert_eq!(limiter.acquire("email", "a").err(), Some(FullScope::Tenant), "by whatever channel");
         let mail = acquire_all(&limiter, "email", "e");
         assert_eq!((mail.len(), limiter.available()), (8, 16));
     }

@@ -16,12 +16,12 @@ use uuid::Uuid;
 use crate::base::clock::{self, to_delta};
 use crate::domain::notification::delivery::retry_at;
 use crate::domain::notification::{DeliveryClaim, Mark};
-use crate::engine::delivery::approval_links::Unsent;
+use crate::engine::delivery::approval_links::UnsentReason;
 use crate::engine::delivery::attempt::{LEASE, abandoned};
-use crate::engine::delivery::delivery_limiter::{DeliveryLimiter, DeliveryPermit, Full};
-use crate::engine::delivery::sending::Sending;
+use crate::engine::delivery::delivery_limiter::{DeliveryLimiter, DeliveryPermit, FullScope};
+use crate::engine::delivery::sending::DeliverySender;
 use crate::engine::service::{IdlePolicy, MAX_IDLE_WAIT, NextTick, ServiceLoop, TickError};
-use crate::store::{InLine, StoreError, Topic};
+use crate::store::{QueuedDelivery, StoreError, Topic};
 
 /// Attempts at the same time.
 const AT_ONCE: usize = 96;
@@ -36,7 +36,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Sends due messages.
 pub struct Notifier {
-    sending: Sending,
+    sending: DeliverySender,
     limiter: DeliveryLimiter,
     /// Whether more may be due than there were places for.
     backlog: Arc<AtomicBool>,
@@ -55,7 +55,7 @@ struct DeliveryBatch {
 
 impl DeliveryBatch {
     /// Takes a place for it, if there is one for its channel and its tenant.
-    fn acquire(&mut self, limiter: &DeliveryLimiter, waiting: &InLine) -> Result<(), Full> {
+    fn acquire(&mut self, limiter: &DeliveryLimiter, waiting: &QueuedDelivery) -> Result<(), FullScope> {
         if self.permits.contains_key(&waiting.id) {
             return Ok(());
         }
@@ -67,7 +67,7 @@ impl DeliveryBatch {
 
 impl Notifier {
     /// The service, with its limits on attempts at once.
-    pub fn new(sending: Sending) -> Notifier {
+    pub fn new(sending: DeliverySender) -> Notifier {
         Notifier {
             sending,
             limiter: DeliveryLimiter::new(AT_ONCE),
@@ -108,7 +108,7 @@ impl Notifier {
                 continue;
             };
             let full = (first.next_at <= now).then(|| chosen.acquire(&self.limiter, &first)).and_then(Result::err);
-            tenant = (full != Some(Full::Channel)).then_some(first.tenant_id);
+            tenant = (full != Some(FullScope::Channel)).then_some(first.tenant_id);
             channel = first.channel;
             if self.limiter.available() == 0 {
                 break;
@@ -126,7 +126,7 @@ impl Notifier {
 }
 
 /// Reads what the delivery refers to, attempts it, records what came of it.
-async fn deliver(sending: Sending, claim: DeliveryClaim) {
+async fn deliver(sending: DeliverySender, claim: DeliveryClaim) {
     let (id, store) = (claim.delivery.id, &sending.store);
     // what takes longer than its claim may be under way elsewhere by then
     let outcome = match tokio::time::timeout(LEASE, sending.deliver(&claim)).await {
@@ -134,7 +134,7 @@ async fn deliver(sending: Sending, claim: DeliveryClaim) {
         Ok(Ok(outcome)) => outcome,
         Ok(Err(error)) => Ok(unreadable_mark(&claim, &error, store.clock().now(), fastrand::f64())),
     };
-    let is_settled = outcome == Err(Unsent::Settled);
+    let is_settled = outcome == Err(UnsentReason::Settled);
     let mark = outcome.unwrap_or_else(|unsent| unsent.mark(&claim));
     if is_settled {
         tracing::debug!(delivery_id = %id, "a question was answered before it was sent");

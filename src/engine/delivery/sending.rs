@@ -16,20 +16,20 @@ use crate::domain::notification::recipient::Reader;
 use crate::domain::notification::{
     ApprovalQuestion, Delivery, DeliveryClaim, DigestItem, Mark, MessageKind, Recipient, References, RenderedMessage,
 };
-use crate::engine::delivery::approval_links::{Links, Unsent, redact_mark};
-use crate::engine::delivery::attempt::{Occasion, Signal, abandoned, attempt};
+use crate::engine::delivery::approval_links::{Links, UnsentReason, redact_mark};
+use crate::engine::delivery::attempt::{AttemptContext, Signal, abandoned, attempt};
 use crate::engine::delivery::breaker::{Breakers, CircuitTarget, OpenCircuit};
 use crate::engine::delivery::hold_policy::{self, BudgetState};
 use crate::engine::run_metrics::RunMetrics;
 use crate::ports::channel::ChannelRegistry;
-use crate::store::{Referred, Store, StoreError, with_timeout};
+use crate::store::{ReferredRecords, Store, StoreError, with_timeout};
 
 /// Messages that a digest tells in their own words.
 const IN_A_DIGEST: i64 = 50;
 
 /// State that all attempts of this process share. Cheap to clone.
 #[derive(Clone)]
-pub struct Sending {
+pub struct DeliverySender {
     pub store: Store,
     pub channels: ChannelRegistry,
     pub links: Links,
@@ -42,7 +42,7 @@ pub struct Sending {
 /// The message, with all that its words are made of.
 struct MessageParts {
     delivery: Delivery,
-    referred: Referred,
+    referred: ReferredRecords,
     question: Option<ApprovalQuestion>,
     digest: Vec<DigestItem>,
     /// Messages of a digest beyond those.
@@ -77,9 +77,9 @@ impl MessageParts {
     }
 }
 
-impl Sending {
+impl DeliverySender {
     /// Does what there is to be done for a claim, and says what is to be recorded, or why nothing is to be sent.
-    pub async fn deliver(&self, claim: &DeliveryClaim) -> Result<Result<Mark, Unsent>, StoreError> {
+    pub async fn deliver(&self, claim: &DeliveryClaim) -> Result<Result<Mark, UnsentReason>, StoreError> {
         let stored = with_timeout(self.store.find_recipient(&Scope::Every, &claim.delivery.recipient)).await?;
         let stored = stored.map(|stored| Arc::new(stored.recipient));
         match self.message_parts(&claim.delivery, stored.as_ref()).await? {
@@ -128,7 +128,7 @@ impl Sending {
             Some(recipient) if self.may_send(claim) => self.render(&parts, recipient, &delivery.channel).await?,
             _ => Err("there is nobody to tell, or nothing is sent".into()),
         };
-        let occasion = Occasion { recipient, words: &words, random: fastrand::f64() };
+        let occasion = AttemptContext { recipient, words: &words, random: fastrand::f64() };
         let attempted = attempt(claim, occasion, &self.channels, self.store.clock()).await;
         self.breakers.report(&place, attempted.sign, self.store.clock().now());
         if let (Some(day), Mark::Failed { .. }) = (counted, &attempted.mark) {
@@ -175,7 +175,7 @@ impl Sending {
         &self,
         delivery: &Delivery,
         recipient: Option<&Arc<Recipient>>,
-    ) -> Result<Result<MessageParts, Unsent>, StoreError> {
+    ) -> Result<Result<MessageParts, UnsentReason>, StoreError> {
         let whole = self.links.full_text_link(delivery);
         if delivery.kind == MessageKind::Digest {
             let digest = self.digest_parts(delivery, recipient).await?;
@@ -199,13 +199,13 @@ impl Sending {
         &self,
         delivery: &Delivery,
         recipient: Option<&Arc<Recipient>>,
-    ) -> Result<Result<MessageParts, Unsent>, StoreError> {
+    ) -> Result<Result<MessageParts, UnsentReason>, StoreError> {
         let (members, count) = with_timeout(self.store.digest_members(&Scope::Every, delivery.id, IN_A_DIGEST)).await?;
         if let [only] = members.as_slice() {
             return Ok(Ok(self.referred(only).await?));
         }
         if members.is_empty() {
-            return Ok(Err(Unsent::NothingHeld));
+            return Ok(Err(UnsentReason::NothingHeld));
         }
         let mut digest = Vec::with_capacity(members.len());
         for member in members {
@@ -231,7 +231,7 @@ impl MessageParts {
     fn of(delivery: &Delivery) -> MessageParts {
         MessageParts {
             delivery: delivery.clone(),
-            referred: Referred::default(),
+            referred: ReferredRecords::default(),
             question: None,
             digest: vec![],
             more: 0,

@@ -34,7 +34,7 @@ use crate::base::clock::pause;
 use crate::base::compute::Compute;
 use crate::base::id::Tenant;
 use crate::base::metrics::Metrics;
-use crate::engine::events::matcher::intake::{Intake, Judgement, ReadBatch, Unjudged};
+use crate::engine::events::matcher::intake::{Intake, Judgement, ReadBatch, UnjudgedEvents};
 use crate::engine::events::matcher::judging::JudgedEvents;
 use crate::engine::events::matcher::work::MatcherWork;
 use crate::engine::scheduling::prefetch::PrefetchBuffer;
@@ -54,7 +54,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 const BETWEEN_ENDS: Duration = Duration::from_millis(100);
 
 /// How a task of a set ended.
-type Joined<T> = Result<T, JoinError>;
+type JoinResult<T> = Result<T, JoinError>;
 
 /// Turns events into runs.
 pub struct EventMatcher {
@@ -190,7 +190,7 @@ impl EventMatcher {
     fn collect_read(
         &self,
         work: &mut MatcherWork,
-        read: Option<Joined<Result<ReadBatch, BusError>>>,
+        read: Option<JoinResult<Result<ReadBatch, BusError>>>,
     ) -> Result<(), TickError> {
         match read {
             None => {}
@@ -203,7 +203,7 @@ impl EventMatcher {
         Ok(())
     }
 
-    fn collect_judged(&self, work: &mut MatcherWork, judged: Joined<Judgement>) -> Result<usize, TickError> {
+    fn collect_judged(&self, work: &mut MatcherWork, judged: JoinResult<Judgement>) -> Result<usize, TickError> {
         match judged {
             Ok(judgement) => self.collect_judgement(work, judgement),
             // its tenant is not known any more: nobody's turn is held up for long
@@ -238,13 +238,13 @@ impl EventMatcher {
                 work.backlog.put_back(&tenant, rest, None);
                 Ok(0)
             }
-            Err(Unjudged { events, error: error @ StoreError::Unavailable(_) }) => {
+            Err(UnjudgedEvents { events, error: error @ StoreError::Unavailable(_) }) => {
                 work.backlog.put_back(&tenant, events, None);
                 work.away = true;
                 Err(error.into())
             }
             // tasks that can't be read hold up the events of their tenants, and no others
-            Err(Unjudged { events, error }) => {
+            Err(UnjudgedEvents { events, error }) => {
                 let count = events.len();
                 events.into_iter().for_each(|taken| self.leave_unhandled(work, taken, &error));
                 Ok(count)

@@ -14,7 +14,7 @@ use crate::base::id::Scope;
 use crate::domain::approval::{Approval, ApprovalStatus, Settings};
 use crate::domain::notification::{NewDelivery, Recipient};
 use crate::engine::service::{IdlePolicy, NextTick, ServiceLoop, TickError};
-use crate::store::{Attend, Attended, Store, StoreError, WaitingRun};
+use crate::store::{Store, StoreError, WaitingOutcome, WaitingRun, WaitingUpdate};
 
 /// Runs attended to at once.
 const PAGE: i64 = 100;
@@ -110,18 +110,21 @@ impl ApprovalReminder {
         let attend = self.plan_reminder(waiting).await?;
         let run_id = waiting.run.id;
         match self.store.settle_waiting(run_id, &attend).await {
-            Ok(Attended::Expired) => tracing::warn!(%run_id, "nobody approved in time, the run has expired"),
-            Ok(Attended::Woken) => tracing::info!(%run_id, "a run that waited for people goes on"),
-            Ok(Attended::Resumed) => {
+            Ok(WaitingOutcome::Expired) => tracing::warn!(%run_id, "nobody approved in time, the run has expired"),
+            Ok(WaitingOutcome::Woken) => tracing::info!(%run_id, "a run that waited for people goes on"),
+            Ok(WaitingOutcome::Resumed) => {
                 tracing::info!(%run_id, "a run that was paused as long as may be waits for people again")
             }
-            Ok(Attended::Waits | Attended::Gone) | Err(StoreError::NotFound) => {}
+            Ok(WaitingOutcome::Waits | WaitingOutcome::Gone) | Err(StoreError::NotFound) => {}
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    async fn plan_reminder(&self, WaitingRun { run, task, approvals }: &WaitingRun) -> Result<Attend, StoreError> {
+    async fn plan_reminder(
+        &self,
+        WaitingRun { run, task, approvals }: &WaitingRun,
+    ) -> Result<WaitingUpdate, StoreError> {
         let now = self.store.clock().now();
         let owner = self.recipient(&run.tenant_id).await?;
         let (mut deliveries, mut wake_at) = (vec![], now + AT_LEISURE);
@@ -143,7 +146,7 @@ impl ApprovalReminder {
         }
         let output = task.as_ref().map(|task| &task.spec.output);
         let if_expired = NewDelivery::failure_of_asked(run, output, owner.as_ref());
-        Ok(Attend { wake_at, deliveries, if_expired: if_expired.into_iter().collect() })
+        Ok(WaitingUpdate { wake_at, deliveries, if_expired: if_expired.into_iter().collect() })
     }
 
     async fn recipient(&self, id: &str) -> Result<Option<Recipient>, StoreError> {

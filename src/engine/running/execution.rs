@@ -25,7 +25,7 @@ use crate::engine::running::credential_pause;
 use crate::engine::running::ending::RunEnding;
 use crate::engine::running::execution_budget::{ExecutionBudget, NO_TIME_LEFT, time_is_used_up};
 use crate::engine::running::finisher::Finisher;
-use crate::engine::scheduling::active::{Active, RunGuard};
+use crate::engine::scheduling::active::{ActiveRuns, RunGuard};
 use crate::executor::host::StoreHost;
 use crate::executor::hub::Hub;
 use crate::executor::leased_transcript::LeasedTranscript;
@@ -59,7 +59,7 @@ struct Shared {
     host: Arc<StoreHost>,
     hub: Hub,
     finisher: Finisher,
-    active: Active,
+    active: ActiveRuns,
     measures: RunMetrics,
     post_processing: PostProcessing,
     lease: Duration,
@@ -76,7 +76,7 @@ impl Executions {
         host: Arc<StoreHost>,
         hub: Hub,
         finisher: Finisher,
-        active: Active,
+        active: ActiveRuns,
         measures: RunMetrics,
         post_processing: PostProcessing,
         lease: Duration,

@@ -18,7 +18,7 @@ use crate::store::Lease;
 
 /// Cheap to clone; all clones are one list.
 #[derive(Clone)]
-pub struct Active(Arc<Shared>);
+pub struct ActiveRuns(Arc<Shared>);
 
 struct Shared {
     runs: Mutex<HashMap<Uuid, ActiveRun>>,
@@ -39,7 +39,7 @@ struct ActiveRun {
 
 /// One run's place in the list; dropping it gives the place up.
 pub struct RunGuard {
-    active: Active,
+    active: ActiveRuns,
     lease: Lease,
     /// The signal that stops the run.
     pub stop: StopSignal,
@@ -49,10 +49,15 @@ pub struct RunGuard {
     pub valid_until: watch::Receiver<DateTime<Utc>>,
 }
 
-impl Active {
+impl ActiveRuns {
     /// No runs yet; they compute in these places.
-    pub fn new(slots: RunSlots) -> Active {
-        Active(Arc::new(Shared { runs: Mutex::default(), slots, ended: Wakeup::default(), begun: Wakeup::default() }))
+    pub fn new(slots: RunSlots) -> ActiveRuns {
+        ActiveRuns(Arc::new(Shared {
+            runs: Mutex::default(),
+            slots,
+            ended: Wakeup::default(),
+            begun: Wakeup::default(),
+        }))
     }
 
     /// The places in which runs compute.

@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 
-use crate::engine::scheduling::active::Active;
+use crate::engine::scheduling::active::ActiveRuns;
 use crate::engine::service::{IdlePolicy, MAX_IDLE_WAIT, NOW, NextTick, ServiceLoop, TickError};
 use crate::store::{Store, Topic};
 
 /// Asks runs of halted tenants back.
 pub struct HaltKeeper {
     store: Store,
-    active: Active,
+    active: ActiveRuns,
 }
 
 impl HaltKeeper {
     /// The service for the runs that are executed here.
-    pub fn new(store: Store, active: Active) -> HaltKeeper {
+    pub fn new(store: Store, active: ActiveRuns) -> HaltKeeper {
         HaltKeeper { store, active }
     }
 }

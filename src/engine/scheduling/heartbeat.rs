@@ -7,9 +7,9 @@ use futures::future::BoxFuture;
 use uuid::Uuid;
 
 use crate::base::clock::to_delta;
-use crate::engine::scheduling::active::Active;
+use crate::engine::scheduling::active::ActiveRuns;
 use crate::engine::service::{NextTick, ServiceLoop, TickError};
-use crate::store::{Beat, Store, StoreError};
+use crate::store::{RenewedLease, Store, StoreError};
 
 /// The clock is measured at least this often, well within the time for which a measurement is believed.
 const MEASURE_EVERY: Duration = Duration::from_secs(10);
@@ -17,13 +17,13 @@ const MEASURE_EVERY: Duration = Duration::from_secs(10);
 /// Renews the leases of runs that are executed here.
 pub struct Heartbeat {
     store: Store,
-    active: Active,
+    active: ActiveRuns,
     lease: Duration,
 }
 
 impl Heartbeat {
     /// The service for leases of this length.
-    pub fn new(store: Store, active: Active, lease: Duration) -> Heartbeat {
+    pub fn new(store: Store, active: ActiveRuns, lease: Duration) -> Heartbeat {
         Heartbeat { store, active, lease }
     }
 
@@ -36,7 +36,7 @@ impl Heartbeat {
         let leases = self.active.leases();
         let until = self.store.clock().now() + to_delta(self.lease);
         let renewed = self.store.heartbeat(&leases, until).await?;
-        let renewed: HashMap<Uuid, &Beat> = renewed.iter().map(|beat| (beat.run_id, beat)).collect();
+        let renewed: HashMap<Uuid, &RenewedLease> = renewed.iter().map(|beat| (beat.run_id, beat)).collect();
         for lease in leases {
             match renewed.get(&lease.run_id) {
                 None => self.active.revoke(lease),

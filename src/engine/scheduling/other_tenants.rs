@@ -11,15 +11,15 @@ use crate::store::{Store, with_timeout};
 const GOOD_FOR: Duration = Duration::from_secs(1);
 
 /// Asks for one service, and no more often than once a second.
-pub struct Neighbours {
+pub struct OtherTenants {
     store: Store,
     prefetch: Arc<PrefetchBuffer>,
     asked: Mutex<Option<Duration>>,
 }
 
-impl Neighbours {
-    pub fn new(store: Store, prefetch: Arc<PrefetchBuffer>) -> Neighbours {
-        Neighbours { store, prefetch, asked: Mutex::default() }
+impl OtherTenants {
+    pub fn new(store: Store, prefetch: Arc<PrefetchBuffer>) -> OtherTenants {
+        OtherTenants { store, prefetch, asked: Mutex::default() }
     }
 
     /// Tells those who share the places out. A store that is away leaves it as it was.

@@ -200,7 +200,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::engine::scheduling::active::Active;
+    use crate::engine::scheduling::active::ActiveRuns;
     use crate::store::{Lease, tenant_hash};
 
     fn at(seconds: i64) -> DateTime<Utc> {
@@ -208,12 +208,12 @@ mod tests {
     }
 
     /// Runs of an instance with so many places.
-    fn active(capacity: usize) -> Active {
-        Active::new(RunSlots::new(capacity, 0))
+    fn active(capacity: usize) -> ActiveRuns {
+        ActiveRuns::new(RunSlots::new(capacity, 0))
     }
 
     /// Of an instance whose tasks are all of one tenant, as far as the places go.
-    fn single_tenant_buffer(prefetch: usize, active: &Active) -> Arc<PrefetchBuffer> {
+    fn single_tenant_buffer(prefetch: usize, active: &ActiveRuns) -> Arc<PrefetchBuffer> {
         let buffer = PrefetchBuffer::new(prefetch, active.slots().clone());
         buffer.set_single_tenant(true);
         buffer

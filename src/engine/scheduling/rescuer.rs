@@ -13,7 +13,7 @@ use crate::domain::notification::Recipient;
 use crate::domain::run::{RunError, RunState, Usage};
 use crate::engine::running::ending::RunEnding;
 use crate::engine::service::{IdlePolicy, MAX_IDLE_WAIT, NOW, NextTick, ServiceLoop, TickError};
-use crate::store::{Finish, PendingWork, Store, StoreError, Stranded};
+use crate::store::{Finish, PendingWork, Store, StoreError, StrandedRun};
 
 /// Runs rescued in one tick: a tick has an end, however many were left.
 const PAGE: i64 = 100;
@@ -55,7 +55,7 @@ impl Rescuer {
 
     /// Ends or requeues what was taken over, with one commit for all: where others write much, each commit waits for
     /// its turn.
-    async fn rescue(&self, page: Vec<Stranded>) -> Result<(), StoreError> {
+    async fn rescue(&self, page: Vec<StrandedRun>) -> Result<(), StoreError> {
         let tenants: BTreeSet<&str> = page.iter().map(|stranded| stranded.run.tenant_id.as_str()).collect();
         let recipients = self.store.recipients_by_tenant(&tenants.into_iter().collect::<Vec<_>>()).await?;
         let mut finishes = Vec::with_capacity(page.len());
@@ -84,7 +84,7 @@ impl Rescuer {
     }
 
     /// The end of a run whose worker is gone or hangs; `None` where nothing may be written.
-    fn finish_of(&self, stranded: &Stranded, recipient: Option<&Recipient>, usage: Usage) -> Option<Finish> {
+    fn finish_of(&self, stranded: &StrandedRun, recipient: Option<&Recipient>, usage: Usage) -> Option<Finish> {
         let ending = RunEnding {
             lease: stranded.lease,
             run: &stranded.run,

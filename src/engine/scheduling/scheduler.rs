@@ -13,7 +13,7 @@ use crate::base::clock::to_delta;
 use crate::base::metrics::Metrics;
 use crate::engine::Wakeup;
 use crate::engine::running::execution::Executions;
-use crate::engine::scheduling::other_tenants::Neighbours;
+use crate::engine::scheduling::other_tenants::OtherTenants;
 use crate::engine::scheduling::prefetch::PrefetchBuffer;
 use crate::engine::service::{IdlePolicy, MAX_IDLE_WAIT, NextTick, ServiceLoop, TickError};
 use crate::store::{FireDue, ImmediateStart, Store, Topic};
@@ -34,7 +34,7 @@ pub struct Scheduler {
     lease: Duration,
     /// Wakes the service that sees to the rules of time zones.
     zones: Wakeup,
-    neighbours: Neighbours,
+    neighbours: OtherTenants,
     /// Whether the last batch was a whole one.
     behind: AtomicBool,
     fired: Counter,
@@ -53,7 +53,7 @@ impl Scheduler {
         metrics: &Metrics,
     ) -> Scheduler {
         let lease = executions.lease();
-        let neighbours = Neighbours::new(store.clone(), Arc::clone(&prefetch));
+        let neighbours = OtherTenants::new(store.clone(), Arc::clone(&prefetch));
         let counted = |name: &str, help: &str| metrics.registered(name, help, Counter::default());
         Scheduler {
             store,

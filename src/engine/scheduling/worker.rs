@@ -15,14 +15,14 @@ use crate::base::clock::to_delta;
 use crate::base::metrics::Metrics;
 use crate::domain::halt::Halts;
 use crate::engine::running::execution::Executions;
-use crate::engine::scheduling::active::Active;
+use crate::engine::scheduling::active::ActiveRuns;
 use crate::engine::scheduling::cancel_watch::CancelWatch;
 use crate::engine::scheduling::claim_pace::{ClaimLoad, ClaimPace};
-use crate::engine::scheduling::other_tenants::Neighbours;
+use crate::engine::scheduling::other_tenants::OtherTenants;
 use crate::engine::scheduling::prefetch::PrefetchBuffer;
 use crate::engine::scheduling::scheduler::HORIZON;
 use crate::engine::service::{IdlePolicy, MAX_IDLE_WAIT, NOW, NextTick, ServiceLoop, TickError};
-use crate::store::{ClaimCursor, Lease, RunLimits, Starts, Store, Take, Topic, tenant_hash, with_timeout};
+use crate::store::{ClaimCursor, Lease, RunLimits, Starts, Store, TakeRequest, Topic, tenant_hash, with_timeout};
 
 /// How long before an instant halts are looked at: within the time that a look is good for.
 const LOOK_AHEAD: TimeDelta = TimeDelta::milliseconds(200);
@@ -34,7 +34,7 @@ pub struct Worker {
     store: Store,
     prefetch: Arc<PrefetchBuffer>,
     executions: Executions,
-    active: Active,
+    active: ActiveRuns,
     id: Uuid,
     lease: Duration,
     /// Whether more could be done if there were more room: only then does a place that is left wake the worker.
@@ -42,7 +42,7 @@ pub struct Worker {
     /// Where to go on among the tenants, while there is more than can be taken.
     turn: Mutex<Option<ClaimCursor>>,
     limits: RunLimits,
-    neighbours: Neighbours,
+    neighbours: OtherTenants,
     pace: Arc<ClaimPace>,
     cancels: Mutex<CancelWatch>,
     started: Counter,
@@ -55,7 +55,7 @@ impl Worker {
         store: Store,
         prefetch: Arc<PrefetchBuffer>,
         executions: Executions,
-        active: Active,
+        active: ActiveRuns,
         id: Uuid,
         limits: RunLimits,
         metrics: &Metrics,
@@ -64,7 +64,7 @@ impl Worker {
         let started = counted("run_starts", "Runs started by this instance");
         let claims = counted("run_claims", "Statements by which this instance claimed ready runs, or found none");
         let lease = executions.lease();
-        let neighbours = Neighbours::new(store.clone(), Arc::clone(&prefetch));
+        let neighbours = OtherTenants::new(store.clone(), Arc::clone(&prefetch));
         let cancels = Mutex::new(CancelWatch::new(store.listen(Topic::Cancels)));
         Worker {
             store,
@@ -121,7 +121,7 @@ impl Worker {
             0 => (permit.slots, now),
             room => (room, now + to_delta(HORIZON)),
         };
-        let take = Take {
+        let take = TakeRequest {
             worker: self.id,
             now,
             ahead,
@@ -135,8 +135,8 @@ impl Worker {
             false => self.claim_batch(&take).await?,
             true => {
                 let [less, more] = take.shares.as_ref().map_or([None, None], |shares| shares.halves().map(Some));
-                let half = Take { limit: take.limit / 2, shares: less, ..take.clone() };
-                let rest = Take { limit: take.limit - half.limit, shares: more, ..take };
+                let half = TakeRequest { limit: take.limit / 2, shares: less, ..take.clone() };
+                let rest = TakeRequest { limit: take.limit - half.limit, shares: more, ..take };
                 let (one, other) = tokio::join!(self.claim_batch(&half), self.claim_batch(&rest));
                 one? | other?
             }
@@ -147,7 +147,7 @@ impl Worker {
     }
 
     /// Answers whether as many were taken as were asked for.
-    async fn claim_batch(&self, take: &Take) -> Result<bool, TickError> {
+    async fn claim_batch(&self, take: &TakeRequest) -> Result<bool, TickError> {
         self.claims.inc();
         let taken = self.store.take_runs(take).await?;
         let full = taken.len() as i64 == take.limit;

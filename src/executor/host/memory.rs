@@ -6,7 +6,7 @@ use uuid::Uuid;
 use crate::base::id::{Scope, Tenant};
 use crate::domain::memory::recall::{fused, persons_first, terms, within};
 use crate::domain::memory::{Fact, FactOrigin, NewFact};
-use crate::executor::host::nearest::{Among, ReadFacts};
+use crate::executor::host::nearest::{FactScope, ReadFacts};
 use crate::executor::host::{StoreHost, host_error};
 use crate::ports::tool::{FactQuery, HostError};
 use crate::store::with_timeout;
@@ -30,7 +30,7 @@ impl StoreHost {
             Some(nearest) => {
                 let read = ReadFacts { embedded: Some(recalled.embedded), facts: &recalled.found };
                 let told: Vec<Uuid> = recalled.profile.iter().map(|fact| fact.id).collect();
-                let by_meaning = nearest.find(&self.store, tenant, message, Among::Besides(&told), read).await;
+                let by_meaning = nearest.find(&self.store, tenant, message, FactScope::Besides(&told), read).await;
                 fused(recalled.found, by_meaning)
             }
             None => recalled.found,
@@ -83,7 +83,7 @@ impl StoreHost {
         let found = self.store.search_facts(tenant, &terms, collection);
         let mut found = with_timeout(found).await.map_err(host_error)?;
         if let Some(nearest) = &self.nearest {
-            let among = collection.map_or(Among::All, Among::Collection);
+            let among = collection.map_or(FactScope::All, FactScope::Collection);
             let read = ReadFacts { embedded: None, facts: &found };
             let by_meaning = nearest.find(&self.store, tenant, text, among, read).await;
             found = fused(found, by_meaning);

@@ -27,7 +27,7 @@ pub const SEARCHES: usize = 8;
 
 /// The facts among which the nearest are looked for.
 #[derive(Clone, Copy)]
-pub enum Among<'a> {
+pub enum FactScope<'a> {
     /// All of the tenant.
     All,
     /// All but these, which the run is told already.
@@ -90,7 +90,7 @@ impl NearestFacts {
         store: &Store,
         tenant: &Tenant,
         text: &str,
-        among: Among<'_>,
+        among: FactScope<'_>,
         read: ReadFacts<'_>,
     ) -> Vec<Fact> {
         if read.embedded.as_ref().is_some_and(Vec::is_empty) {
@@ -114,7 +114,7 @@ impl NearestFacts {
         store: &Store,
         tenant: &Tenant,
         wanted: Embedding,
-        among: Among<'_>,
+        among: FactScope<'_>,
         read: ReadFacts<'_>,
     ) -> Result<Vec<Fact>, StoreError> {
         let nearest = self.nearest(store, tenant, wanted, among, read.embedded).await?;
@@ -127,7 +127,7 @@ impl NearestFacts {
         store: &Store,
         tenant: &Tenant,
         wanted: Embedding,
-        among: Among<'_>,
+        among: FactScope<'_>,
         embedded: Option<Vec<EmbeddedFact>>,
     ) -> Result<Vec<Uuid>, StoreError> {
         let _place = self.place(tenant).await;
@@ -200,13 +200,13 @@ async fn facts_of(store: &Store, tenant: &Tenant, ids: &[Uuid], read: &[Fact]) -
     Ok(facts)
 }
 
-impl Among<'_> {
+impl FactScope<'_> {
     fn has(self, fact: &EmbeddedFact) -> bool {
         let Some(collection) = &fact.collection else { return false };
         match self {
-            Among::All => true,
-            Among::Besides(told) => !told.contains(&fact.fact_id),
-            Among::Collection(of) => is_within(collection, of),
+            FactScope::All => true,
+            FactScope::Besides(told) => !told.contains(&fact.fact_id),
+            FactScope::Collection(of) => is_within(collection, of),
         }
     }
 }
@@ -277,10 +277,12 @@ mod tests {
             origin: None,
             collection: collection.map(str::to_owned),
         };
-        assert!(Among::Collection("a").has(&of(1, Some("a/b"))) && !Among::Collection("a").has(&of(1, Some("ab"))));
+        assert!(
+            FactScope::Collection("a").has(&of(1, Some("a/b"))) && !FactScope::Collection("a").has(&of(1, Some("ab")))
+        );
         let told = [Uuid::from_u128(1)];
-        let beside = Among::Besides(&told);
+        let beside = FactScope::Besides(&told);
         assert!(beside.has(&of(2, Some("profile"))) && !beside.has(&of(1, Some("profile"))));
-        assert!(Among::All.has(&of(1, Some(""))) && !Among::All.has(&of(1, None)), "one that is gone is none");
+        assert!(FactScope::All.has(&of(1, Some(""))) && !FactScope::All.has(&of(1, None)), "one that is gone is none");
     }
 }

@@ -22,7 +22,7 @@ use crate::executor::pipeline::spec::{ForEach, OnError, StepSpec, StepWork};
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// A step that came to its end: a value, or a failure for good.
-pub type Settled = Result<Value, RunFault>;
+pub type SettledStep = Result<Value, RunFault>;
 
 /// Why the steps of a run do not go on here.
 pub enum StepsEnd {
@@ -63,7 +63,7 @@ impl<'a> Unit<'a> {
 
 impl Attempts<'_> {
     /// Executes a step, or takes from the ledger what it gave.
-    pub async fn settle(&self, step: &StepSpec, position: i64, scope: &StepScope) -> Result<Settled, StepsEnd> {
+    pub async fn settle(&self, step: &StepSpec, position: i64, scope: &StepScope) -> Result<SettledStep, StepsEnd> {
         match &step.what {
             StepWork::One(kind) => {
                 let later = step.on_error == OnError::Fail;
@@ -80,7 +80,7 @@ impl Attempts<'_> {
         each: &ForEach,
         position: i64,
         scope: &StepScope,
-    ) -> Result<Settled, StepsEnd> {
+    ) -> Result<SettledStep, StepsEnd> {
         match self.ledger.step_state(&step.name, None) {
             StepStanding::Failed(fault) => return Ok(Err(fault)),
             StepStanding::Done(value) => return Ok(Ok(value)),
@@ -138,7 +138,7 @@ impl Attempts<'_> {
         Ok(fault)
     }
 
-    async fn run_unit(&self, unit: Unit<'_>, scope: &StepScope) -> Result<Settled, StepsEnd> {
+    async fn run_unit(&self, unit: Unit<'_>, scope: &StepScope) -> Result<SettledStep, StepsEnd> {
         let name = &unit.step.name;
         match self.ledger.step_state(name, unit.index) {
             StepStanding::Done(value) => return Ok(Ok(value)),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::agent::Configured;
+use crate::agent::AgentDefinition;
 use crate::agent::configured::agent_tool::StepAgent;
 use crate::agent::configured::fields::FieldRules;
 use crate::executor::pipeline::Pipeline;
@@ -42,7 +42,7 @@ impl Pipeline {
 
     /// All configured agents, in order.
     pub fn configured_agents(&self) -> impl Iterator<Item = ConfiguredAgent<'_>> {
-        self.0.agents.iter().map(|agent: &Configured| ConfiguredAgent {
+        self.0.agents.iter().map(|agent: &AgentDefinition| ConfiguredAgent {
             name: &agent.name,
             description: &agent.description,
             is_exposed: agent.expose_as_tool,

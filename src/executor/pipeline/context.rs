@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use chrono_tz::Tz;
 use uuid::Uuid;
 
-use crate::agent::{AgentStore, Asking, ChannelLimits, RunSlot, StopSignal, StreamSink};
+use crate::agent::{AgentStore, ApprovalContext, ChannelLimits, RunSlot, StopSignal, StreamSink};
 use crate::base::clock::Clock;
 use crate::base::id::Tenant;
 use crate::executor::pipeline::parts::StepParts;
@@ -23,7 +23,7 @@ pub struct StepContext {
     pub locale: Option<Arc<str>>,
     pub channel: Option<ChannelLimits>,
     /// Whom agents may ask.
-    pub asking: Asking,
+    pub asking: ApprovalContext,
     pub host: Arc<dyn ToolHost>,
     pub store: Arc<dyn AgentStore>,
     pub stop: StopSignal,

@@ -14,7 +14,7 @@ use chrono::{DateTime, Utc};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use crate::agent::{Asking, StopSignal, TRIGGER, UncountedSlot};
+use crate::agent::{ApprovalContext, StopSignal, TRIGGER, UncountedSlot};
 use crate::base::clock::Clock;
 use crate::base::compute::steps_to_read;
 use crate::base::expr::MissingField;
@@ -23,7 +23,7 @@ use crate::base::invalid::ValidationErrors;
 use crate::domain::run::RunFault;
 use crate::executor::pipeline::attempt::{error_value, too_large};
 use crate::executor::pipeline::context::StepContext;
-use crate::executor::pipeline::dry_run::nobody::Nobody;
+use crate::executor::pipeline::dry_run::nobody::TrialHost;
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind};
 use crate::executor::pipeline::ledger::VALUE_BYTES;
 use crate::executor::pipeline::scope::{FireScope, StepScope};
@@ -94,9 +94,9 @@ impl Pipeline {
             timezone: chrono_tz::Tz::UTC,
             locale: None,
             channel: None,
-            asking: Asking { task_id: None, source: TRIGGER, rules: None },
-            host: Arc::new(Nobody),
-            store: Arc::new(Nobody),
+            asking: ApprovalContext { task_id: None, source: TRIGGER, rules: None },
+            host: Arc::new(TrialHost),
+            store: Arc::new(TrialHost),
             stop: StopSignal::new(),
             slot: Arc::new(UncountedSlot),
             sink: Arc::new(|_| {}),

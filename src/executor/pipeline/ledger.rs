@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use tokio::sync::{Mutex, Notify};
 
 use crate::agent::AgentStore;
-use crate::agent::checkpoint::{Added, Checkpoint};
+use crate::agent::checkpoint::{Checkpoint, NewEntry};
 use crate::base::clock::Clock;
 use crate::base::json::length::bytes_of;
 use crate::domain::run::transcript::LEDGER;
@@ -90,7 +90,7 @@ impl Ledger {
     pub async fn begin(&self, beginning: &StepStart) -> Result<(), RunError> {
         let StepStart { digest, state } = beginning.clone();
         let entry = TranscriptMessage::Pipeline { digest, state: Value::Object(state), ledger: LEDGER };
-        self.defer(0, Added::plain(entry)).await
+        self.defer(0, NewEntry::plain(entry)).await
     }
 
     pub fn step_state(&self, step: &str, index: Option<u32>) -> StepStanding {
@@ -132,7 +132,8 @@ impl Ledger {
         let message = TranscriptMessage::StepResult { name: step.to_owned(), index, outcome, ledger: LEDGER };
         let StepAccount { usage, model_call, tool_record } = account;
         let (model_call, tool_record) = (model_call.map(|call| *call), tool_record.map(|record| *record));
-        self.defer(position, Added { message, usage, duration_ms: Some(duration_ms), model_call, tool_record }).await?;
+        self.defer(position, NewEntry { message, usage, duration_ms: Some(duration_ms), model_call, tool_record })
+            .await?;
         self.set(place, standing);
         Ok(())
     }
@@ -155,7 +156,7 @@ impl Ledger {
     }
 
     /// Adds an entry that may wait, unless too much waits already.
-    async fn defer(&self, position: i64, added: Added) -> Result<(), RunError> {
+    async fn defer(&self, position: i64, added: NewEntry) -> Result<(), RunError> {
         let mut entries = self.entries.lock().await;
         entries.waiting += bytes_of(&added.message);
         entries.checkpoint.defer(position, vec![added]);
@@ -186,8 +187,8 @@ impl Entries {
     }
 }
 
-fn intent_of(place: StepPlace<'_>) -> Added {
-    Added::plain(TranscriptMessage::Step { name: place.step.to_owned(), index: place.index, ledger: LEDGER })
+fn intent_of(place: StepPlace<'_>) -> NewEntry {
+    NewEntry::plain(TranscriptMessage::Step { name: place.step.to_owned(), index: place.index, ledger: LEDGER })
 }
 
 fn standing_of(outcome: &StepOutcome) -> StepStanding {

@@ -20,11 +20,11 @@ use crate::base::invalid::ValidationErrors;
 use crate::base::json::typed;
 use crate::base::token::Permission;
 use crate::domain::approval::{Approval, ApprovalStatus, Via, arguments};
-use crate::http::api::approvals::decision::{Decision, GrantWish, Who, missing, sentence};
+use crate::http::api::approvals::decision::{Decider, Decision, GrantRequest, missing, sentence};
 use crate::http::error::{ApiError, PROBLEM_JSON, ProblemDetails};
-use crate::http::request::{Call, Early, Id, Items, JsonBody, ListPage, Query};
+use crate::http::request::{Call, EarlyResponse, Id, Items, JsonBody, ListPage, Query};
 use crate::http::schema;
-use crate::store::{ApprovalFilter, Decided, Grant};
+use crate::store::{ApprovalFilter, DecisionOutcome, Grant};
 
 pub use view::{ApprovalOfRun, ApprovalView};
 
@@ -102,16 +102,16 @@ pub async fn get_approval(Call(state, caller): Call, id: Id, query: Query) -> Re
     responses((status = 200, body = DecidedView, description = "Decided, or counted"),
         (status = 409, body = ApprovalProblem, content_type = "application/problem+json",
             description = "It is decided or expired already, or another digest is asked about")))]
-pub async fn decide_approval(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
+pub async fn decide_approval(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, EarlyResponse> {
     let id = body.key.begin(&state, &caller, Permission::ApprovalsDecide, id.of("approval")).await?;
     let approval = state.store.get_approval(&caller.scope, id).await.map_err(missing)?;
     let read = move |value: Value| parse(&value, &approval).map(|decision| (decision, approval));
     let (decision, approval) = body.read_with(read).await?;
-    let who = Who { by: caller.name(), via: Via::Api };
+    let who = Decider { by: caller.name(), via: Via::Api };
     let (decided, grant) = decision.put(&state, &caller.scope, &approval, who).await?;
     let approval = match decided {
-        Decided::Done(approval) | Decided::Counted(approval) => approval,
-        Decided::Refused(refusal, approval) => return Ok(refused(&sentence(refusal, &approval), approval)),
+        DecisionOutcome::Done(approval) | DecisionOutcome::Counted(approval) => approval,
+        DecisionOutcome::Refused(refusal, approval) => return Ok(refused(&sentence(refusal, &approval), approval)),
     };
     let answer = DecidedView { approval: ApprovalView::of(approval), grant_id: grant.map(|grant: Grant| grant.id) };
     body.key.remember_answer(&state, &caller, StatusCode::OK, &answer).await
@@ -137,7 +137,7 @@ fn parse(body: &Value, approval: &Approval) -> Result<Decision, ValidationErrors
     let all = || proposed.as_object().map(Map::keys).into_iter().flatten().cloned().collect();
     let grant = grant.map(|schema::NewGrant { days, uses, arguments }| {
         let arguments = arguments.unwrap_or_else(all);
-        GrantWish { days, uses, arguments }
+        GrantRequest { days, uses, arguments }
     });
     faults.into_result(Decision { choice, digest, arguments, comment, grant })
 }

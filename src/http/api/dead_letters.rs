@@ -14,7 +14,7 @@ use crate::http::HttpState;
 use crate::http::api::events::{EVENTS_AT_ONCE, of_bus, of_position};
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::page::limit;
-use crate::http::request::{AuthenticatedCaller, Call, Early, Id, Items, JsonBody, Query};
+use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, Id, Items, JsonBody, Query};
 use crate::http::schema::DeadLetterChoice;
 use crate::ports::bus::{self, BusError, DeadLetterFilter};
 use crate::store::PAGE_BYTES;
@@ -132,7 +132,11 @@ pub async fn get_dead_letter(
     params(("id" = String, Path), ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     responses((status = 202, body = AffectedCount), (status = 409, body = ProblemDetails,
         content_type = "application/problem+json", description = "It is no event")))]
-pub async fn replay_dead_letter(Call(state, caller): Call, Id(id): Id, body: JsonBody) -> Result<Response, Early> {
+pub async fn replay_dead_letter(
+    Call(state, caller): Call,
+    Id(id): Id,
+    body: JsonBody,
+) -> Result<Response, EarlyResponse> {
     caller.may(Permission::DeadLettersWrite)?;
     body.key.replay_if_repeated(&state, &caller).await?;
     body.refuse_fields().await?;
@@ -158,8 +162,8 @@ pub async fn drop_dead_letter(Call(state, caller): Call, Id(id): Id, query: Quer
 #[utoipa::path(post, path = "/v1/dead-letters/replay", tag = "events", security(("bearer" = ["dead_letters:write"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = DeadLetterChoice, responses((status = 200, body = AffectedCount)))]
-pub async fn replay_dead_letters(Call(state, caller): Call, body: JsonBody) -> Result<Response, Early> {
-    bulk(state, caller, body, Deed::Replay).await
+pub async fn replay_dead_letters(Call(state, caller): Call, body: JsonBody) -> Result<Response, EarlyResponse> {
+    bulk(state, caller, body, DeadLetterAction::Replay).await
 }
 
 /// Drop dead letters
@@ -168,17 +172,22 @@ pub async fn replay_dead_letters(Call(state, caller): Call, body: JsonBody) -> R
 #[utoipa::path(post, path = "/v1/dead-letters/drop", tag = "events", security(("bearer" = ["dead_letters:write"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = DeadLetterChoice, responses((status = 200, body = AffectedCount)))]
-pub async fn drop_dead_letters(Call(state, caller): Call, body: JsonBody) -> Result<Response, Early> {
-    bulk(state, caller, body, Deed::Drop).await
+pub async fn drop_dead_letters(Call(state, caller): Call, body: JsonBody) -> Result<Response, EarlyResponse> {
+    bulk(state, caller, body, DeadLetterAction::Drop).await
 }
 
 #[derive(Clone, Copy)]
-enum Deed {
+enum DeadLetterAction {
     Replay,
     Drop,
 }
 
-async fn bulk(state: HttpState, caller: AuthenticatedCaller, body: JsonBody, deed: Deed) -> Result<Response, Early> {
+async fn bulk(
+    state: HttpState,
+    caller: AuthenticatedCaller,
+    body: JsonBody,
+    deed: DeadLetterAction,
+) -> Result<Response, EarlyResponse> {
     caller.may(Permission::DeadLettersWrite)?;
     body.key.replay_if_repeated(&state, &caller).await?;
     let reader = caller.clone();
@@ -192,8 +201,8 @@ async fn bulk(state: HttpState, caller: AuthenticatedCaller, body: JsonBody, dee
         filter.before = letters.last().map(|letter| letter.id.clone());
         for letter in letters {
             let done = match deed {
-                Deed::Replay => state.bus.replay(&scope, &letter.id).await,
-                Deed::Drop => state.bus.drop_dead_letter(&scope, &letter.id).await,
+                DeadLetterAction::Replay => state.bus.replay(&scope, &letter.id).await,
+                DeadLetterAction::Drop => state.bus.drop_dead_letter(&scope, &letter.id).await,
             };
             match done {
                 Ok(()) => count += 1,

@@ -9,7 +9,7 @@ use crate::domain::notification::{Delivery, DeliveryState};
 use crate::http::api::runs::response_not_serializable;
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::idempotency::replayed_or;
-use crate::http::request::{Call, Early, Id, Items, JsonBody, ListPage, Query};
+use crate::http::request::{Call, EarlyResponse, Id, Items, JsonBody, ListPage, Query};
 use crate::store::{DeliveryFilter, DeliverySummary, StoreError};
 
 /// List deliveries
@@ -64,7 +64,7 @@ pub async fn get_delivery(Call(state, caller): Call, id: Id, query: Query) -> Re
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     responses((status = 202, body = Delivery), (status = 409, body = ProblemDetails,
         content_type = "application/problem+json", description = "It was delivered, or is on its way")))]
-pub async fn retry_delivery(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
+pub async fn retry_delivery(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, EarlyResponse> {
     let id = body.key.begin(&state, &caller, Permission::DeliveriesWrite, id.of("delivery")).await?;
     body.refuse_fields().await?;
     let delivery = state.store.get_delivery(&caller.scope, id).await.map_err(missing)?;

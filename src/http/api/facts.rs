@@ -14,7 +14,7 @@ use crate::domain::memory::{Fact, FactChange, FactVersion, NewFact, checked_coll
 use crate::http::error::ApiError;
 use crate::http::request::{Call, Id, Items, JsonBody, ListPage, Query};
 use crate::http::schema;
-use crate::store::{FactFilter, NotedAs, StoreError};
+use crate::store::{FactFilter, NotingKind, StoreError};
 
 /// Longest text that a list is searched for, in characters.
 const LONGEST_SEARCH: usize = 200;
@@ -50,7 +50,7 @@ pub async fn add_fact(Call(state, caller): Call, body: JsonBody) -> Result<Respo
     new.call_key = Some(made.id.to_string());
     let noted = state.store.add_fact(&tenant, &new).await.map_err(missing)?;
     let place = [(header::LOCATION, format!("/v1/facts/{}", noted.fact.id))];
-    let status = if noted.noted_as == NotedAs::New { StatusCode::CREATED } else { StatusCode::OK };
+    let status = if noted.noted_as == NotingKind::New { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, place, Json(noted.fact)).into_response())
 }
 

@@ -11,7 +11,7 @@ use crate::base::token::Permission;
 use crate::domain::halt::{Halt, HaltKind};
 use crate::http::HttpState;
 use crate::http::error::ApiError;
-use crate::http::request::{AuthenticatedCaller, Call, Early, Id, JsonBody, Query};
+use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, Id, JsonBody, Query};
 use crate::http::schema;
 use crate::store::HaltPage;
 
@@ -90,7 +90,7 @@ impl SwitchOrder {
 #[utoipa::path(post, path = "/v1/stop", tag = "operations", security(("bearer" = ["*"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = SwitchOrder, responses((status = 200, body = HaltsView)))]
-pub async fn stop_work(Call(state, caller): Call, body: JsonBody) -> Result<Response, Early> {
+pub async fn stop_work(Call(state, caller): Call, body: JsonBody) -> Result<Response, EarlyResponse> {
     let order = switch(&state, &caller, &body).await?;
     let (tenant, reason) = (order.tenant()?, reason_of(order.reason.as_deref())?);
     state.store.halt(HaltKind::Stopped, tenant.as_ref().map(Tenant::as_str), reason, &caller.name()).await?;
@@ -104,7 +104,7 @@ pub async fn stop_work(Call(state, caller): Call, body: JsonBody) -> Result<Resp
 #[utoipa::path(post, path = "/v1/start", tag = "operations", security(("bearer" = ["*"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = SwitchOrder, responses((status = 200, body = HaltsView)))]
-pub async fn start_work(Call(state, caller): Call, body: JsonBody) -> Result<Response, Early> {
+pub async fn start_work(Call(state, caller): Call, body: JsonBody) -> Result<Response, EarlyResponse> {
     let order = switch(&state, &caller, &body).await?;
     let tenant = order.tenant()?;
     state.store.lift_halt(HaltKind::Stopped, tenant.as_ref().map(Tenant::as_str), &caller.name()).await?;
@@ -119,7 +119,7 @@ pub async fn start_work(Call(state, caller): Call, body: JsonBody) -> Result<Res
     params(("tenant_id" = String, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = Option<schema::Disable>, responses((status = 200, body = HaltsView)))]
-pub async fn disable_tenant(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
+pub async fn disable_tenant(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, EarlyResponse> {
     let tenant = operator_names(&state, &caller, &id, &body).await?;
     let schema::Disable { reason } = body.read_or_empty().await?;
     let reason = reason_of(reason.as_deref())?;
@@ -134,7 +134,7 @@ pub async fn disable_tenant(Call(state, caller): Call, id: Id, body: JsonBody) -
     params(("tenant_id" = String, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     responses((status = 200, body = HaltsView)))]
-pub async fn enable_tenant(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
+pub async fn enable_tenant(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, EarlyResponse> {
     let tenant = operator_names(&state, &caller, &id, &body).await?;
     state.store.lift_halt(HaltKind::TenantDisabled, Some(tenant.as_str()), &caller.name()).await?;
     answer(&state, &caller, &body, Some(tenant)).await
@@ -153,7 +153,11 @@ pub async fn get_tenant(Call(state, caller): Call, id: Id, query: Query) -> Resu
 }
 
 /// The order of an operator about one or all tenants, unless it was answered before.
-async fn switch(state: &HttpState, caller: &AuthenticatedCaller, body: &JsonBody) -> Result<SwitchOrder, Early> {
+async fn switch(
+    state: &HttpState,
+    caller: &AuthenticatedCaller,
+    body: &JsonBody,
+) -> Result<SwitchOrder, EarlyResponse> {
     caller.is_operator()?;
     body.key.replay_if_repeated(state, caller).await?;
     Ok(body.read().await?)
@@ -165,7 +169,7 @@ async fn operator_names(
     caller: &AuthenticatedCaller,
     id: &Id,
     body: &JsonBody,
-) -> Result<Tenant, Early> {
+) -> Result<Tenant, EarlyResponse> {
     caller.is_operator()?;
     let tenant = caller.makes_for(&id.0)?;
     body.key.replay_if_repeated(state, caller).await?;
@@ -188,7 +192,7 @@ async fn answer(
     caller: &AuthenticatedCaller,
     body: &JsonBody,
     tenant: Option<Tenant>,
-) -> Result<Response, Early> {
+) -> Result<Response, EarlyResponse> {
     let view = halts_of(state, tenant).await?;
     body.key.remember_answer(state, caller, StatusCode::OK, &view).await
 }

@@ -105,7 +105,7 @@ pub async fn put_recipient(Call(state, caller): Call, id: Id, body: JsonBody) ->
     caller.may(Permission::RecipientsWrite)?;
     let tenant = caller.makes_for(&id.0)?;
     let draft = body.read_with(|value| RecipientDraft::parse(&value)).await?;
-    let seal = Sealing { vault: &state.vault, recipient_id: tenant.as_str() };
+    let seal = RecipientSealer { vault: &state.vault, recipient_id: tenant.as_str() };
     for _ in 0..WRITES {
         let old = state.store.find_recipient(&caller.scope, tenant.as_str()).await?;
         let recipient: Recipient = draft.clone().settle(old.as_ref().map(|old| &old.recipient), &seal)?;
@@ -200,15 +200,15 @@ fn channels_to_test(
 }
 
 /// Seals the secrets of one recipient.
-struct Sealing<'a> {
+struct RecipientSealer<'a> {
     vault: &'a Vault,
     recipient_id: &'a str,
 }
 
-impl Seal for Sealing<'_> {
-    type Error = Refused;
+impl Seal for RecipientSealer<'_> {
+    type Error = RecipientFault;
 
-    fn seal(&self, place: SecretPlace, secret: &Secret) -> Result<String, Refused> {
+    fn seal(&self, place: SecretPlace, secret: &Secret) -> Result<String, RecipientFault> {
         Ok(match place {
             SecretPlace::Webhook => webhook::seal_secret(self.vault, self.recipient_id, secret)?,
             SecretPlace::Push(endpoint) => push::seal_auth(self.vault, self.recipient_id, endpoint, secret)?,
@@ -218,28 +218,28 @@ impl Seal for Sealing<'_> {
 }
 
 /// Why a recipient could not be made ready to be stored.
-enum Refused {
+enum RecipientFault {
     Faults(ValidationErrors),
     Vault(VaultError),
 }
 
-impl From<ValidationErrors> for Refused {
-    fn from(faults: ValidationErrors) -> Refused {
-        Refused::Faults(faults)
+impl From<ValidationErrors> for RecipientFault {
+    fn from(faults: ValidationErrors) -> RecipientFault {
+        RecipientFault::Faults(faults)
     }
 }
 
-impl From<VaultError> for Refused {
-    fn from(error: VaultError) -> Refused {
-        Refused::Vault(error)
+impl From<VaultError> for RecipientFault {
+    fn from(error: VaultError) -> RecipientFault {
+        RecipientFault::Vault(error)
     }
 }
 
-impl From<Refused> for ApiError {
-    fn from(refused: Refused) -> ApiError {
+impl From<RecipientFault> for ApiError {
+    fn from(refused: RecipientFault) -> ApiError {
         match refused {
-            Refused::Faults(faults) => faults.into(),
-            Refused::Vault(error) => ApiError::Internal { log: error.to_string() },
+            RecipientFault::Faults(faults) => faults.into(),
+            RecipientFault::Vault(error) => ApiError::Internal { log: error.to_string() },
         }
     }
 }

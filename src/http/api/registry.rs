@@ -15,7 +15,7 @@ use crate::http::error::ApiError;
 use crate::http::request::{Call, Items, Query};
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::offer::NotOffered;
-use crate::ports::tool::registry::Registered;
+use crate::ports::tool::registry::RegisteredTool;
 use crate::ports::tool::{Definition, ToolRegistry, ToolSource};
 
 /// An executor.
@@ -156,7 +156,7 @@ pub async fn list_tools(Call(state, caller): Call, mut query: Query) -> Result<J
         None => Some(of_agent.unwrap_or_default()),
     };
     let tenant = task.as_ref().map_or(scope.tenant(), |task| Some(task.tenant_id.as_str()));
-    let view = |registered: &Registered| ToolView {
+    let view = |registered: &RegisteredTool| ToolView {
         definition: registered.definition().clone(),
         source: registered.tool.source(),
         offer: limits.as_ref().map_or_else(OfferView::without_agent, |limits| {

@@ -23,7 +23,9 @@ use crate::http::api::approvals::ApprovalOfRun;
 use crate::http::api::runs::input::InputRequest;
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::idempotency::replayed_or;
-use crate::http::request::{AuthenticatedCaller, Call, Early, Id, Items, JsonBody, ListPage, Onward, Query};
+use crate::http::request::{
+    AuthenticatedCaller, Call, EarlyResponse, ForwardPage, Id, Items, JsonBody, ListPage, Query,
+};
 use crate::store::{ApprovalFilter, RunAccount, RunFilter, StoreError};
 
 pub use summary::RunSummary;
@@ -178,7 +180,7 @@ pub async fn get_transcript(
     mut query: Query,
 ) -> Result<Json<Items<TranscriptEntry>>, ApiError> {
     caller.may(Permission::RunsRead)?;
-    let page = Onward::of(&mut query);
+    let page = ForwardPage::of(&mut query);
     query.done()?;
     let run = state.store.get_run(&caller.scope, id.of("run")?).await.map_err(missing)?;
     Ok(Json(
@@ -198,14 +200,19 @@ pub async fn get_transcript(
     responses((status = 200, body = RunView, description = "It is cancelled"),
         (status = 202, body = RunView, description = "Its worker has been asked to end it"),
         (status = 409, body = ProblemDetails, content_type = "application/problem+json", description = "It is final already")))]
-pub async fn cancel_run(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
+pub async fn cancel_run(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, EarlyResponse> {
     let id = body.key.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
     body.refuse_fields().await?;
     cancel(&state, &caller, id, &body).await
 }
 
 /// Cancels a run, and answers it as it is then.
-async fn cancel(state: &HttpState, caller: &AuthenticatedCaller, id: Uuid, body: &JsonBody) -> Result<Response, Early> {
+async fn cancel(
+    state: &HttpState,
+    caller: &AuthenticatedCaller,
+    id: Uuid,
+    body: &JsonBody,
+) -> Result<Response, EarlyResponse> {
     let before = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     if before.state == RunState::Cancelled {
         return body.key.remember_answer(state, caller, StatusCode::OK, &RunView::of(before)).await;
@@ -224,7 +231,7 @@ async fn cancel(state: &HttpState, caller: &AuthenticatedCaller, id: Uuid, body:
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     responses((status = 201, body = RunView),
         (status = 409, body = ProblemDetails, content_type = "application/problem+json", description = "It is not final yet")))]
-pub async fn retry_run(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
+pub async fn retry_run(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, EarlyResponse> {
     let id = body.key.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
     body.refuse_fields().await?;
     let now = state.clock.now();

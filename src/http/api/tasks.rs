@@ -24,7 +24,7 @@ use crate::http::api::halts::reason_of;
 use crate::http::api::runs::RunView;
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::idempotency::replayed_or;
-use crate::http::request::{AuthenticatedCaller, Call, Early, Id, Items, JsonBody, ListPage, Query};
+use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, Id, Items, JsonBody, ListPage, Query};
 use crate::http::{HttpState, schema};
 use crate::store::{NewTask, RunRequest, StoreError, TaskFilter};
 
@@ -52,7 +52,11 @@ pub struct Backfill {
     responses((status = 201, body = TaskView), (status = 200, body = TaskView, description = "A dry run"),
         (status = 409, body = ProblemDetails, content_type = "application/problem+json",
             description = "The tenant has a task with this key")))]
-pub async fn create_task(Call(state, caller): Call, mut query: Query, body: JsonBody) -> Result<Response, Early> {
+pub async fn create_task(
+    Call(state, caller): Call,
+    mut query: Query,
+    body: JsonBody,
+) -> Result<Response, EarlyResponse> {
     caller.may(Permission::TasksWrite)?;
     let is_dry = dry_run(&mut query);
     query.done()?;
@@ -193,7 +197,7 @@ pub async fn delete_task(Call(state, caller): Call, id: Id) -> Result<StatusCode
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")), request_body = Option<schema::Pause>,
     responses((status = 200, body = TaskView), (status = 409, body = ProblemDetails,
         content_type = "application/problem+json", description = "The task is completed, or disabled")))]
-pub async fn pause_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
+pub async fn pause_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, EarlyResponse> {
     let id = body.key.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
     let schema::Pause { reason } = body.read_or_empty().await?;
     let changed = state.store.change_task(&caller.scope, id, &TaskChange::Pause { reason }).await;
@@ -210,7 +214,7 @@ pub async fn pause_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Re
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")), request_body = Option<schema::Resume>,
     responses((status = 200, body = TaskView), (status = 409, body = ProblemDetails,
         content_type = "application/problem+json", description = "The task is completed, or disabled")))]
-pub async fn resume_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
+pub async fn resume_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, EarlyResponse> {
     let id = body.key.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
     let schema::Resume { buffered_events } = body.read_or_empty().await?;
     let change = match buffered_events.as_deref() {
@@ -232,7 +236,7 @@ pub async fn resume_task(Call(state, caller): Call, id: Id, body: JsonBody) -> R
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")), request_body = Option<schema::Disable>,
     responses((status = 200, body = TaskView), (status = 409, body = ProblemDetails,
         content_type = "application/problem+json", description = "The task is completed")))]
-pub async fn disable_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
+pub async fn disable_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, EarlyResponse> {
     caller.is_operator()?;
     let id = body.key.begin(&state, &caller, Permission::All, id.of("task")).await?;
     let schema::Disable { reason } = body.read_or_empty().await?;
@@ -250,7 +254,7 @@ pub async fn disable_task(Call(state, caller): Call, id: Id, body: JsonBody) -> 
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     responses((status = 200, body = TaskView)))]
-pub async fn enable_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
+pub async fn enable_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, EarlyResponse> {
     caller.is_operator()?;
     let id = body.key.begin(&state, &caller, Permission::All, id.of("task")).await?;
     let enabled = state.store.enable_task(id, &caller.name()).await;
@@ -264,7 +268,7 @@ pub async fn enable_task(Call(state, caller): Call, id: Id, body: JsonBody) -> R
 #[utoipa::path(post, path = "/v1/tasks/{id}/run", tag = "tasks", security(("bearer" = ["tasks:write"])),
     params(("id" = Uuid, Path), ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = Option<schema::RunNow>, responses((status = 201, body = RunView)))]
-pub async fn run_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
+pub async fn run_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, EarlyResponse> {
     let id = body.key.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
     let schema::RunNow { input } = body.read_or_empty().await?;
     let task = state.store.get_task(&caller.scope, id).await.map_err(missing)?;
@@ -284,7 +288,7 @@ pub async fn run_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Resu
 #[utoipa::path(post, path = "/v1/tasks/{id}/backfill", tag = "tasks", security(("bearer" = ["tasks:write"])),
     params(("id" = Uuid, Path), ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = schema::BackfillRange, responses((status = 202, body = Backfill)))]
-pub async fn backfill_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
+pub async fn backfill_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, EarlyResponse> {
     let task_id = body.key.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
     let now = state.clock.now();
     let (from, to) = range(body.read().await?, now)?;

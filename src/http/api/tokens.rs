@@ -16,7 +16,7 @@ use crate::base::json::typed;
 use crate::base::token::{Permission, TokenKind, TokenText};
 use crate::http::error::ApiError;
 use crate::http::request::idempotency::replayed_or;
-use crate::http::request::{AuthenticatedCaller, Call, Early, Id, Items, JsonBody, ListPage, Query};
+use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, Id, Items, JsonBody, ListPage, Query};
 use crate::http::schema;
 use crate::store::StoredToken;
 
@@ -82,12 +82,12 @@ impl TokenView {
     params(("Idempotency-Key" = Option<String>, Header,
         description = "Makes a repetition safe; the text is not repeated")),
     request_body = schema::NewToken, responses((status = 201, body = MadeToken)))]
-pub async fn create_token(Call(state, caller): Call, body: JsonBody) -> Result<Response, Early> {
+pub async fn create_token(Call(state, caller): Call, body: JsonBody) -> Result<Response, EarlyResponse> {
     caller.may(Permission::TokensWrite)?;
     body.key.replay_if_repeated(&state, &caller).await?;
     let now = state.clock.now();
     let reader = caller.clone();
-    let wish = body.read_with(move |value| Wish::parse(&value, &reader, now)).await?;
+    let wish = body.read_with(move |value| TokenDraft::parse(&value, &reader, now)).await?;
     let text = TokenText::new(if wish.tenant.is_some() { TokenKind::Tenant } else { TokenKind::Admin });
     let token = StoredToken {
         id: id::new_id(now),
@@ -137,15 +137,15 @@ pub async fn revoke_token(Call(state, caller): Call, id: Id) -> Result<StatusCod
 }
 
 /// A token as it is asked for, checked against who asks.
-struct Wish {
+struct TokenDraft {
     tenant: Option<Tenant>,
     name: String,
     scopes: Vec<String>,
     expires_at: Option<DateTime<Utc>>,
 }
 
-impl Wish {
-    fn parse(value: &Value, caller: &AuthenticatedCaller, now: DateTime<Utc>) -> Result<Wish, ValidationErrors> {
+impl TokenDraft {
+    fn parse(value: &Value, caller: &AuthenticatedCaller, now: DateTime<Utc>) -> Result<TokenDraft, ValidationErrors> {
         let mut faults = ValidationErrors::new();
         let Some(asked) = typed::read::<schema::NewToken>(value, "", &mut faults) else { return Err(faults) };
         let tenant = match (caller.scope.tenant(), asked.tenant_id) {
@@ -157,7 +157,7 @@ impl Wish {
         }
         let scopes = scopes(&asked.scopes, caller, &mut faults);
         let expires_at = expiry(asked.expires_at, caller, now, &mut faults);
-        faults.into_result(Wish { tenant, name: asked.name, scopes, expires_at })
+        faults.into_result(TokenDraft { tenant, name: asked.name, scopes, expires_at })
     }
 }
 

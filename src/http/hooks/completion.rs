@@ -18,7 +18,7 @@ use crate::http::HttpState;
 use crate::http::api::runs::{RunView, missing};
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::idempotency::replayed_or;
-use crate::http::request::{Call, Early, Id, JsonBody};
+use crate::http::request::{Call, EarlyResponse, Id, JsonBody};
 use crate::ports::vault::credentials::UsedSecrets;
 use crate::store::{RunCompletion, StoreError, StoredAnswer, log_end_outside_execution};
 
@@ -38,7 +38,7 @@ const LOOK: Duration = Duration::from_millis(50);
     responses((status = 200, body = RunView),
         (status = 409, body = ProblemDetails, content_type = "application/problem+json",
             description = "It does not wait for completion, or not any more")))]
-pub async fn complete_run(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
+pub async fn complete_run(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, EarlyResponse> {
     let id = body.key.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
     let report = body.read_with(|value| RuntimeReport::parse(&value)).await?;
     let run = wait_for_run(&state, &caller.scope, id).await.map_err(missing)?;

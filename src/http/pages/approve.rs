@@ -35,7 +35,7 @@ use crate::domain::actor::Actor;
 use crate::domain::approval::{Approval, Via};
 use crate::domain::notification::recipient::Reader;
 use crate::http::HttpState;
-use crate::http::api::approvals::decision::{Decision, Who};
+use crate::http::api::approvals::decision::{Decider, Decision};
 use crate::http::error::ApiError;
 use crate::http::pages::approve::approval_page::{ApprovalPage, FormState, is_answerable, is_open};
 use crate::http::pages::approve::form::SubmittedFields;
@@ -47,7 +47,7 @@ use crate::http::pages::{self, failed, too_many, unavailable};
 use crate::http::request::{Id, JsonBody};
 use crate::http::server::Peer;
 use crate::ports::channel::templates::phrases::Phrases;
-use crate::store::{ApprovalLink, Decided, DecisionRefusal, StoreError};
+use crate::store::{ApprovalLink, DecisionOutcome, DecisionRefusal, StoreError};
 
 /// Purpose of the nonce of a page.
 const NONCE: &str = "approval-page";
@@ -238,10 +238,10 @@ async fn settle(
 ) -> Result<Response, Response> {
     let mut refused = Vec::new();
     for (approval, decision) in decisions {
-        let who = Who { by: Actor::Recipient(&asked.link.recipient).to_string(), via: Via::Link };
+        let who = Decider { by: Actor::Recipient(&asked.link.recipient).to_string(), via: Via::Link };
         match decision.put(state, &asked.scope, &approval, who).await {
-            Ok((Decided::Done(_) | Decided::Counted(_), _)) => {}
-            Ok((Decided::Refused(refusal, _), _)) => {
+            Ok((DecisionOutcome::Done(_) | DecisionOutcome::Counted(_), _)) => {}
+            Ok((DecisionOutcome::Refused(refusal, _), _)) => {
                 refused.push((approval.id, asked.words.get(of_refusal(refusal)).to_owned()));
             }
             Err(ApiError::Invalid(faults)) => refused.push((approval.id, faults.to_string())),

@@ -115,17 +115,17 @@ async fn digest(state: &HttpState, delivery: Delivery, recipient: PageReader) ->
 
 /// A message in full; its template has made it markup.
 #[derive(Debug, Serialize)]
-struct Whole<'a> {
+struct WholeMessage<'a> {
     about: &'a str,
     html: &'a str,
 }
 
-impl View for Whole<'_> {
+impl View for WholeMessage<'_> {
     const TEMPLATE: &'static str = "message.html";
 }
 
 fn shown(words: &Phrases, page: &Page) -> Response {
-    pages::page(words, StatusCode::OK, &page.subject, &Whole { about: &page.about, html: &page.html })
+    pages::page(words, StatusCode::OK, &page.subject, &WholeMessage { about: &page.about, html: &page.html })
 }
 
 /// One page for a link that is wrong, for one whose time is over, and for a message that may not be read here.

@@ -42,7 +42,7 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(environment);
 /// The template names something that is not there.
 pub fn render(template: &str, words: &Phrases, title: &str, page: impl Serialize) -> Result<String, Error> {
     let template = ENVIRONMENT.get_template(template)?;
-    let (lang, words) = (words.lang(), Value::from_object(Words(words.clone())));
+    let (lang, words) = (words.lang(), Value::from_object(PagePhrases(words.clone())));
     template.render(context! { lang, words, title, page => Value::from(Serde(page)) })
 }
 
@@ -93,9 +93,9 @@ fn escaped(text: &str) -> String {
 
 /// The phrases of the reader's language, as a template sees them: `words.approve`, `words.say("left", left=…)`.
 #[derive(Debug)]
-struct Words(Phrases);
+struct PagePhrases(Phrases);
 
-impl Words {
+impl PagePhrases {
     /// A phrase with these parts in it.
     fn phrase(&self, name: &str, parts: &Kwargs) -> Result<Value, Error> {
         let phrase = self.0.find(name).ok_or_else(|| missing_phrase(format!("there is no phrase `{name}`")))?;
@@ -117,7 +117,7 @@ fn missing_phrase(why: String) -> Error {
     Error::new(ErrorKind::UndefinedError, why)
 }
 
-impl Object for Words {
+impl Object for PagePhrases {
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
         self.0.find(key.as_str()?).map(Value::from)
     }
@@ -138,7 +138,7 @@ mod tests {
     fn rendered(template: &str, page: impl Serialize) -> Result<String, String> {
         let mut environment = environment();
         environment.add_template("test.html", template).unwrap();
-        let words = Value::from_object(Words(Phrases::english().clone()));
+        let words = Value::from_object(PagePhrases(Phrases::english().clone()));
         let context = context! { words, page => Value::from(Serde(page)) };
         environment.get_template("test.html").unwrap().render(context).map_err(|error| error.to_string())
     }

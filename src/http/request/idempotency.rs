@@ -68,24 +68,24 @@ pub struct BodyIdentity {
 
 /// Why a handler ends before its own answer.
 #[derive(Debug)]
-pub enum Early {
+pub enum EarlyResponse {
     /// The request is refused.
     Refused(ApiError),
     /// The request was answered before, so.
     Answered(Box<Response>),
 }
 
-impl<E: Into<ApiError>> From<E> for Early {
-    fn from(error: E) -> Early {
-        Early::Refused(error.into())
+impl<E: Into<ApiError>> From<E> for EarlyResponse {
+    fn from(error: E) -> EarlyResponse {
+        EarlyResponse::Refused(error.into())
     }
 }
 
-impl IntoResponse for Early {
+impl IntoResponse for EarlyResponse {
     fn into_response(self) -> Response {
         match self {
-            Early::Refused(error) => error.into_response(),
-            Early::Answered(answer) => *answer,
+            EarlyResponse::Refused(error) => error.into_response(),
+            EarlyResponse::Answered(answer) => *answer,
         }
     }
 }
@@ -153,7 +153,7 @@ impl RequestKey {
         caller: &AuthenticatedCaller,
         status: StatusCode,
         answer: &impl Serialize,
-    ) -> Result<Response, Early> {
+    ) -> Result<Response, EarlyResponse> {
         let fresh = (status, axum::Json(answer)).into_response();
         match self.idempotency(caller, status, answer)? {
             None => Ok(fresh),
@@ -169,7 +169,7 @@ impl RequestKey {
         caller: &AuthenticatedCaller,
         permission: Permission,
         id: Result<Uuid, ApiError>,
-    ) -> Result<Uuid, Early> {
+    ) -> Result<Uuid, EarlyResponse> {
         caller.may(permission)?;
         let id = id?;
         self.replay_if_repeated(state, caller).await?;
@@ -178,20 +178,24 @@ impl RequestKey {
 
     /// Ends early with the answer that this request got before, if it did. Asked before anything is judged: what was right
     /// then may be refused by now (an instant that has passed), and the answer must be the same.
-    pub async fn replay_if_repeated(&self, state: &HttpState, caller: &AuthenticatedCaller) -> Result<(), Early> {
+    pub async fn replay_if_repeated(
+        &self,
+        state: &HttpState,
+        caller: &AuthenticatedCaller,
+    ) -> Result<(), EarlyResponse> {
         let Some(key) = &self.key else { return Ok(()) };
         match state.store.recall_answer(&caller.scope, key, &self.digest, state.clock.now()).await? {
             None => Ok(()),
             Some(answer) => {
                 let answer = replayed_or(answer, |()| StatusCode::OK.into_response())?;
-                Err(Early::Answered(Box::new(answer)))
+                Err(EarlyResponse::Answered(Box::new(answer)))
             }
         }
     }
 }
 
 /// The answer of an effect that may have happened before.
-pub fn replayed_or<T>(answer: StoredAnswer<T>, fresh: impl FnOnce(T) -> Response) -> Result<Response, Early> {
+pub fn replayed_or<T>(answer: StoredAnswer<T>, fresh: impl FnOnce(T) -> Response) -> Result<Response, EarlyResponse> {
     match answer {
         StoredAnswer::Done(done) => Ok(fresh(done)),
         StoredAnswer::Replayed { status, body } => {

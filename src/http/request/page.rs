@@ -37,7 +37,7 @@ pub struct Items<T> {
 
 /// Which part of a list is asked for that grows at its end, and is read from its beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Onward {
+pub struct ForwardPage {
     limit: usize,
     /// The number of the first item.
     pub from: i64,
@@ -94,11 +94,11 @@ impl<T> Items<T> {
     }
 }
 
-impl Onward {
+impl ForwardPage {
     /// Reads `limit` and `cursor`.
-    pub fn of(query: &mut Query) -> Onward {
+    pub fn of(query: &mut Query) -> ForwardPage {
         let from = query.read("cursor", |cursor| i64::try_from(decode(cursor)?).ok(), CURSOR);
-        Onward { limit: limit(query), from: from.unwrap_or(0) }
+        ForwardPage { limit: limit(query), from: from.unwrap_or(0) }
     }
 
     /// Number of rows to ask of the store: one more than is answered.
@@ -106,7 +106,7 @@ impl Onward {
         self.limit as i64 + 1
     }
 
-    /// The page out of what the store answered to [`Onward::fetch`]; one that is cut goes on behind its last item.
+    /// The page out of what the store answered to [`ForwardPage::fetch`]; one that is cut goes on behind its last item.
     pub fn items<T>(&self, found: RowPage<T>, number: impl Fn(&T) -> i64) -> Items<T> {
         let RowPage { rows: mut found, is_cut, .. } = found;
         let behind = found.last().filter(|_| is_cut).map(|last| number(last) + 1);
@@ -183,10 +183,10 @@ mod tests {
 
     #[test]
     fn list_that_grows_is_read_onward() {
-        let page = Onward::of(&mut Query::parse("limit=2"));
+        let page = ForwardPage::of(&mut Query::parse("limit=2"));
         let first = page.items(of(vec![0, 1, 2], false), |seq| *seq);
         assert_eq!(first.items, [0, 1]);
-        let next = Onward::of(&mut Query::parse(&format!("cursor={}", first.next_cursor.unwrap())));
+        let next = ForwardPage::of(&mut Query::parse(&format!("cursor={}", first.next_cursor.unwrap())));
         assert_eq!(next.from, 2);
         assert_eq!(next.items(of(vec![2], false), |seq| *seq), Items { items: vec![2], next_cursor: None });
     }
@@ -208,9 +208,9 @@ mod tests {
             let next = page.within(gap(rows), |id| *id).next_cursor.expect("there is more behind what was left out");
             assert_eq!(decode(&next), Some(9));
         }
-        let onward = Onward::of(&mut Query::parse("limit=5"));
+        let onward = ForwardPage::of(&mut Query::parse("limit=5"));
         let cut = onward.items(of(vec![0, 1], true), |seq| *seq);
-        assert_eq!(Onward::of(&mut Query::parse(&format!("cursor={}", cut.next_cursor.unwrap()))).from, 2);
+        assert_eq!(ForwardPage::of(&mut Query::parse(&format!("cursor={}", cut.next_cursor.unwrap()))).from, 2);
     }
 
     #[test]

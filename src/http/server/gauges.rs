@@ -20,29 +20,29 @@ const GOOD_FOR: Duration = Duration::from_secs(15);
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct InPool {
+struct PoolStateLabels {
     pool: &'static str,
     state: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct InState {
+struct StateLabel {
     state: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfKind {
+struct KindLabel {
     kind: &'static str,
 }
 
 /// The gauges, and when they were last counted.
 pub struct Gauges {
-    connections: Family<InPool, Gauge>,
-    runs: Family<InState, Gauge>,
+    connections: Family<PoolStateLabels, Gauge>,
+    runs: Family<StateLabel, Gauge>,
     due_late: Gauge,
     approvals: Gauge,
     deliveries: Gauge,
-    halts: Family<OfKind, Gauge>,
+    halts: Family<KindLabel, Gauge>,
     counted: Mutex<Option<Duration>>,
 }
 
@@ -88,12 +88,12 @@ impl Gauges {
     pub async fn refresh(&self, store: &Store) {
         for used in store.pools() {
             for (state, count) in [("in_use", used.in_use), ("idle", used.idle), ("max", used.most)] {
-                self.connections.get_or_create(&InPool { pool: used.pool, state }).set(count.into());
+                self.connections.get_or_create(&PoolStateLabels { pool: used.pool, state }).set(count.into());
             }
         }
         if let Ok(Ok(halts)) = timeout(PATIENCE, store.halts()).await {
             for (kind, count) in halts.counts() {
-                self.halts.get_or_create(&OfKind { kind }).set(count);
+                self.halts.get_or_create(&KindLabel { kind }).set(count);
             }
         }
         let now = store.clock().elapsed();
@@ -108,7 +108,7 @@ impl Gauges {
             ("parked", depths.parked),
         ];
         for (state, count) in states {
-            self.runs.get_or_create(&InState { state }).set(count);
+            self.runs.get_or_create(&StateLabel { state }).set(count);
         }
         self.due_late.set(depths.due_late);
         self.approvals.set(depths.approvals_open);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::base::id::{Scope, Tenant};
 use crate::base::limiter::{self, ConcurrencyLimiter, Limit, LimitReached};
-use crate::domain::quota::{Exceeded, Quota};
+use crate::domain::quota::{ExceededQuota, Quota};
 use crate::http::HttpState;
 use crate::http::error::ApiError;
 use crate::http::request::AuthenticatedCaller;
@@ -82,7 +82,7 @@ impl StreamLimiter {
             LimitReached::Key(StreamKey::Address(_)) => "this address has too many open streams; close one first",
             LimitReached::Key(StreamKey::Token(_)) => "this token has too many open streams; close one first",
             LimitReached::Key(StreamKey::Tenant(tenant)) => {
-                return ApiError::QuotaExceeded(Box::new(Exceeded {
+                return ApiError::QuotaExceeded(Box::new(ExceededQuota {
                     quota: Quota::Streams,
                     limit: of_tenant as u64,
                     // one may have been closed meanwhile

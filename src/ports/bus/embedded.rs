@@ -17,11 +17,12 @@ use crate::base::clock::{pause, to_delta};
 use crate::base::id::{Scope, Tenant, new_id};
 use crate::domain::event::Event;
 use crate::ports::bus::{
-    Bus, BusBacklog, BusDeadLetter, BusEntry, BusError, DeadLetterFilter, Log, LogFilter, Logged, Settings, read_entry,
+    Bus, BusBacklog, BusDeadLetter, BusEntry, BusError, DeadLetterFilter, Log, LogFilter, LoggedEvent, Settings,
+    read_entry,
 };
 use crate::store::{
-    Burial, EventFilter, Leased, LeasedEvent, Store, StoreError, StoredDeadLetter, StoredDeadLetterFilter, Topic,
-    with_timeout,
+    EventFilter, LeasedEntries, LeasedEvent, NewDeadLetter, Store, StoreError, StoredDeadLetter,
+    StoredDeadLetterFilter, Topic, with_timeout,
 };
 
 /// How long a reader waits at most before it looks for what no hint told of; and at rest, when look after look has found
@@ -36,18 +37,18 @@ const REST: Duration = Duration::from_millis(20);
 const BATCH: i64 = 500;
 
 /// The bus in the service's own database.
-pub struct Embedded {
+pub struct EmbeddedBus {
     store: Store,
     consumer: Uuid,
     lease: TimeDelta,
     retention: TimeDelta,
-    looks: Mutex<Looks>,
+    looks: Mutex<BusPollState>,
     /// After this tenant the next turn begins; empty: with the first.
     turn: Mutex<String>,
 }
 
 /// When this process looked for events, so that it does so without a cause only now and then.
-struct Looks {
+struct BusPollState {
     /// Hints before the last look are seen.
     hint: watch::Receiver<()>,
     /// `None`: there may be more than was read.
@@ -56,7 +57,7 @@ struct Looks {
     empty: u32,
 }
 
-impl Looks {
+impl BusPollState {
     /// The time until the next look without a cause.
     fn pause(&self) -> Duration {
         let wait = idle_wait(POLL_INTERVAL, self.empty, IDLE_POLL_INTERVAL);
@@ -64,13 +65,13 @@ impl Looks {
     }
 }
 
-impl Embedded {
+impl EmbeddedBus {
     /// A bus over this store, with a consumer name of its own.
-    pub fn new(store: Store, settings: &Settings) -> Embedded {
+    pub fn new(store: Store, settings: &Settings) -> EmbeddedBus {
         let consumer = new_id(store.clock().now());
         let (lease, retention) = (to_delta(settings.stalled_after()), to_delta(settings.retention()));
-        let looks = Mutex::new(Looks { hint: store.listen(Topic::Events), last: None, empty: 0 });
-        Embedded { store, consumer, lease, retention, looks, turn: Mutex::default() }
+        let looks = Mutex::new(BusPollState { hint: store.listen(Topic::Events), last: None, empty: 0 });
+        EmbeddedBus { store, consumer, lease, retention, looks, turn: Mutex::default() }
     }
 
     async fn read_within(&self, full: &[Tenant], limit: usize, wait: Duration) -> Result<Vec<BusEntry>, BusError> {
@@ -99,7 +100,7 @@ impl Embedded {
     /// Looks once.
     async fn poll_once(&self, full: &[Tenant], limit: usize, hinted: bool) -> Result<Vec<BusEntry>, BusError> {
         let leased = match self.is_empty(hinted).await {
-            true => Ok(Leased::default()),
+            true => Ok(LeasedEntries::default()),
             false => {
                 // what is published from now on is hinted at again
                 self.poll_state().hint.mark_unchanged();
@@ -129,7 +130,7 @@ impl Embedded {
         self.turn.lock().expect("the lock of the turn")
     }
 
-    fn poll_state(&self) -> MutexGuard<'_, Looks> {
+    fn poll_state(&self) -> MutexGuard<'_, BusPollState> {
         self.looks.lock().expect("the lock of the looks")
     }
 
@@ -148,7 +149,7 @@ impl Embedded {
         let mut events = Vec::with_capacity(rows.len());
         for (seq, body) in rows {
             match read_entry(body.as_bytes()) {
-                Ok(event) => events.push(Logged { position: seq.to_string(), event }),
+                Ok(event) => events.push(LoggedEvent { position: seq.to_string(), event }),
                 Err(unreadable) => tracing::debug!(seq, why = unreadable.why, "an entry of the log is no event"),
             }
         }
@@ -177,7 +178,7 @@ impl Embedded {
     }
 }
 
-impl Bus for Embedded {
+impl Bus for EmbeddedBus {
     fn name(&self) -> &'static str {
         "embedded"
     }
@@ -216,7 +217,7 @@ impl Bus for Embedded {
                 Err(unreadable) => (None, unreadable.text.clone()),
             };
             let deliveries = entry.deliveries.try_into().unwrap_or(i32::MAX);
-            let burial = Burial { seq: parse_position(&entry.id)?, event, body: &body, error, deliveries };
+            let burial = NewDeadLetter { seq: parse_position(&entry.id)?, event, body: &body, error, deliveries };
             Ok(self.store.dead_letter_event(burial).await?)
         })
     }
@@ -354,7 +355,7 @@ mod tests {
     #[tokio::test]
     async fn looks_that_find_nothing_become_rare_and_one_that_found_something_is_followed_at_once() {
         let hint = watch::channel(()).1;
-        let looks = |last, empty| Looks { hint: hint.clone(), last, empty }.pause();
+        let looks = |last, empty| BusPollState { hint: hint.clone(), last, empty }.pause();
         let now = Some(Instant::now());
         assert_eq!(looks(None, u32::MAX), Duration::ZERO);
         assert!(looks(now, 0) <= POLL_INTERVAL && looks(now, 0) > Duration::ZERO);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::base::clock::Clock;
-use crate::ports::bus::embedded::Embedded;
+use crate::ports::bus::embedded::EmbeddedBus;
 use crate::ports::bus::outbox::Outbox;
 use crate::ports::bus::redis::Redis;
 use crate::ports::bus::{Bus, Settings};
@@ -26,7 +26,7 @@ pub fn check_address(settings: &Settings, clock: &Clock) -> Result<(), String> {
 /// A sentence on what is wrong with `bus.url`.
 pub fn open(settings: &Settings, store: &Store) -> Result<Arc<dyn Bus>, String> {
     if settings.is_embedded() {
-        return Ok(Arc::new(Embedded::new(store.clone(), settings)));
+        return Ok(Arc::new(EmbeddedBus::new(store.clone(), settings)));
     }
     let redis = Arc::new(Redis::new(settings, store.clock())?);
     Ok(Arc::new(Outbox::new(redis, store.clone(), settings.outbox)))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use crate::ports::channel::{ChannelError, Confirmed, Receipt};
+use crate::ports::channel::{ChannelError, Receipt, ReceiptLevel};
 use crate::ports::egress::EgressError;
 
 /// Judges a status that the receiver gives no meaning of its own; `why` says who answered it.
@@ -14,7 +14,7 @@ pub(super) fn judge_status(
     why: String,
 ) -> Result<Receipt, ChannelError> {
     match status.as_u16() {
-        200..=299 => Ok(Receipt { provider_id: None, confirmed: Confirmed::Delivered }),
+        200..=299 => Ok(Receipt { provider_id: None, confirmed: ReceiptLevel::Delivered }),
         // a server that many share may mean this recipient alone
         429 if retry_after.is_none() => Err(ChannelError::Busy { why }),
         408 | 425 | 429 | 500..=599 => Err(ChannelError::Transient { why, retry_after }),

@@ -23,7 +23,7 @@ use self::compose::Composer;
 use self::server::{MailServer, read_certificates};
 use crate::base::invalid::ValidationErrors;
 use crate::base::secret::Secret;
-use crate::ports::channel::{Capabilities, Channel, ChannelError, Confirmed, OutgoingMessage, Receipt};
+use crate::ports::channel::{Capabilities, Channel, ChannelError, OutgoingMessage, Receipt, ReceiptLevel};
 
 pub use self::server::StartTls;
 
@@ -163,7 +163,7 @@ fn judge_accepted(
     match answer {
         Ok(Ok(response)) => {
             let response_line = response.first_line().map(|line| line.chars().take(ANSWER_LENGTH).collect());
-            Ok(Receipt { provider_id: response_line, confirmed: Confirmed::Delivered })
+            Ok(Receipt { provider_id: response_line, confirmed: ReceiptLevel::Delivered })
         }
         Ok(Err(error)) if error.is_transient() || error.is_permanent() => Err(judge_refused(&error)),
         Ok(Err(error)) => Err(ChannelError::Unknown {

@@ -17,7 +17,7 @@ use crate::base::clock::pause;
 use crate::base::id::Tenant;
 use crate::base::invalid::ValidationErrors;
 use crate::base::secret::Secret;
-use crate::ports::channel::{Capabilities, Channel, ChannelError, Confirmed, OutgoingMessage, Receipt};
+use crate::ports::channel::{Capabilities, Channel, ChannelError, OutgoingMessage, Receipt, ReceiptLevel};
 use crate::ports::vault::{SealedPlace, Vault, VaultError};
 use crate::store::{Store, StoreError, Topic};
 
@@ -83,7 +83,7 @@ impl LiveChannel {
             Err(_late) => self.store.withdraw_live_message(&tenant, message.id).await,
         };
         match withdrawn.map_err(outcome_unknown)? {
-            false => Ok(Receipt { provider_id: None, confirmed: Confirmed::Delivered }),
+            false => Ok(Receipt { provider_id: None, confirmed: ReceiptLevel::Delivered }),
             true => Err(rejected("no session is open")),
         }
     }

@@ -228,7 +228,7 @@ fn uncertainty(error: &ChannelError) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ports::channel::Confirmed;
+    use crate::ports::channel::ReceiptLevel;
 
     #[test]
     fn text_is_cut_between_characters_within_its_bytes() {
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn push_succeeds_with_one_address_and_else_takes_the_greatest_doubt() {
-        let taken = || Ok(Receipt { provider_id: None, confirmed: Confirmed::Delivered });
+        let taken = || Ok(Receipt { provider_id: None, confirmed: ReceiptLevel::Delivered });
         let rejected = || Err(ChannelError::Rejected { why: "gone".into() });
         let wrong = || Err(ChannelError::Misconfigured { why: "no key".into() });
         let later = |seconds: Option<u64>| {

@@ -21,7 +21,7 @@ use crate::base::invalid::ValidationErrors;
 use crate::base::secret::Secret;
 use crate::domain::notification::SlackAddress;
 use crate::ports::channel::provider::{ProviderAnswer, ProviderApi, redact};
-use crate::ports::channel::{Capabilities, Channel, ChannelError, Confirmed, Login, OutgoingMessage, Receipt};
+use crate::ports::channel::{Capabilities, Channel, ChannelError, Login, OutgoingMessage, Receipt, ReceiptLevel};
 use crate::ports::egress::{Egress, EgressError, EgressRequest, Response, retry_after};
 use crate::ports::vault::{SealedPlace, Vault, VaultError};
 
@@ -208,7 +208,7 @@ fn judge_app(app: &ProviderApi, answer: &ProviderAnswer) -> Result<Receipt, Chan
     }
     if body["ok"] == true {
         let provider_id = body["ts"].as_str().map(|ts| app.public_text(ts));
-        return Ok(Receipt { provider_id, confirmed: Confirmed::Delivered });
+        return Ok(Receipt { provider_id, confirmed: ReceiptLevel::Delivered });
     }
     let code = body["error"].as_str().unwrap_or("no reason");
     let why = format!("Slack refused: {}{}", app.public_text(code), explained(body));
@@ -286,7 +286,7 @@ fn judge_webhook(
     let wait = retry_after(&headers);
     match status.as_u16() {
         429 if wait.is_none() => Err(ChannelError::Busy { why }),
-        200..=299 => Ok(Receipt { provider_id: None, confirmed: Confirmed::Delivered }),
+        200..=299 => Ok(Receipt { provider_id: None, confirmed: ReceiptLevel::Delivered }),
         408 | 429 | 500..=599 => Err(ChannelError::Transient { why, retry_after: wait }),
         _ => Err(ChannelError::Rejected { why }),
     }

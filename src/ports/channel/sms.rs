@@ -19,7 +19,7 @@ use crate::domain::notification::DeliveryReport;
 use crate::ports::channel::provider::{ProviderApi, has_public_name};
 use crate::ports::channel::sms::callback::Signer;
 use crate::ports::channel::{
-    Callback, CallbackError, Capabilities, Channel, ChannelError, Confirmed, Login, OutgoingMessage, Receipt,
+    Callback, CallbackError, Capabilities, Channel, ChannelError, Login, OutgoingMessage, Receipt, ReceiptLevel,
     report_url,
 };
 use crate::ports::vault::Vault;
@@ -147,7 +147,7 @@ impl SmsChannel {
         let answer = self.provider.ask(request, now).await?;
         judgement::judge(&self.provider, &answer)?;
         let provider_id = answer.body["sid"].as_str().map(|sid| self.provider.public_text(sid));
-        Ok(Receipt { provider_id, confirmed: Confirmed::Sent })
+        Ok(Receipt { provider_id, confirmed: ReceiptLevel::Sent })
     }
 
     /// The text within the parts that it may have. A link stays, because without it there is nothing to decide with.

@@ -15,7 +15,7 @@ use crate::base::secret::Secret;
 use crate::domain::notification::{Link, RenderedMessage};
 use crate::domain::task::Urgency;
 use crate::ports::channel::provider::{ProviderAnswer, ProviderApi, has_public_name};
-use crate::ports::channel::{Capabilities, Channel, ChannelError, Confirmed, Login, OutgoingMessage, Receipt};
+use crate::ports::channel::{Capabilities, Channel, ChannelError, Login, OutgoingMessage, Receipt, ReceiptLevel};
 
 /// `[channels.telegram]`.
 #[derive(Debug, Clone, Deserialize, Serialize)]
@@ -144,7 +144,7 @@ fn judge(provider: &ProviderApi, answer: &ProviderAnswer) -> Result<Receipt, Cha
             return Err(ChannelError::Unknown { why: "Telegram's answer can't be read".into() });
         }
         let provider_id = body["result"]["message_id"].as_i64().map(|id| id.to_string());
-        return Ok(Receipt { provider_id, confirmed: Confirmed::Delivered });
+        return Ok(Receipt { provider_id, confirmed: ReceiptLevel::Delivered });
     }
     let said = body["description"].as_str().unwrap_or_default();
     let parameters = &body["parameters"];

@@ -116,7 +116,7 @@ impl EgressInner {
             .pool_max_idle_per_host(0)
             .retry(reqwest::retry::never())
             .tls_backend_preconfigured(self.tls.clone())
-            .dns_resolver(Arc::new(Nowhere));
+            .dns_resolver(Arc::new(EmptyResolver));
         if let TargetPlace::Name(name) = &target.place {
             builder = builder.resolve_to_addrs(name, pinned);
         }
@@ -256,9 +256,9 @@ fn reason(error: &reqwest::Error) -> String {
 }
 
 /// Knows no name at all: only what was pinned is ever connected to.
-struct Nowhere;
+struct EmptyResolver;
 
-impl reqwest::dns::Resolve for Nowhere {
+impl reqwest::dns::Resolve for EmptyResolver {
     fn resolve(&self, _: reqwest::dns::Name) -> reqwest::dns::Resolving {
         Box::pin(async { Err("this name was not checked".into()) })
     }

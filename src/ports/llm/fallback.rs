@@ -40,7 +40,7 @@ pub struct Chain {
 
 /// An answer, and what is known of how it came.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Completed {
+pub struct ModelCompletion {
     /// The model's answer.
     pub answer: ModelAnswer,
     /// Which model gave it.
@@ -49,9 +49,9 @@ pub struct Completed {
     pub cost_micros: i64,
 }
 
-impl Completed {
-    fn of(link: &ChainLink, answer: ModelAnswer) -> Completed {
-        Completed { model: link.name.clone(), cost_micros: link.rates.cost_micros(answer.tokens), answer }
+impl ModelCompletion {
+    fn of(link: &ChainLink, answer: ModelAnswer) -> ModelCompletion {
+        ModelCompletion { model: link.name.clone(), cost_micros: link.rates.cost_micros(answer.tokens), answer }
     }
 }
 
@@ -123,7 +123,11 @@ impl Chain {
 
     /// Asks until there is an answer or nobody is left to ask. The error is the first that time may heal, else the
     /// last. A model whose breaker is open is asked once, when nobody else has answered.
-    pub async fn complete(&self, request: &ModelRequest, on_progress: OnProgress<'_>) -> Result<Completed, LlmError> {
+    pub async fn complete(
+        &self,
+        request: &ModelRequest,
+        on_progress: OnProgress<'_>,
+    ) -> Result<ModelCompletion, LlmError> {
         let mut call = ModelAttempts { request, on_progress, healing: None, last: None };
         let mut passed_over = Vec::new();
         for link in &self.links {
@@ -149,7 +153,7 @@ impl Chain {
         link: &LinkInUse,
         patience: Patience,
         call: &mut ModelAttempts<'_>,
-    ) -> Result<Option<Completed>, LlmError> {
+    ) -> Result<Option<ModelCompletion>, LlmError> {
         let LinkInUse { link, level, .. } = link;
         let first = level.load(Ordering::Relaxed);
         let mut fails_for_now = false;
@@ -161,7 +165,7 @@ impl Chain {
                     // one thinking configuration from here on: what was too much once is not asked for in the next turn
                     level.store(index, Ordering::Relaxed);
                     link.calibration.observe(link.counter, call.request, answer.tokens.input);
-                    return Ok(Some(Completed::of(link, *answer)));
+                    return Ok(Some(ModelCompletion::of(link, *answer)));
                 }
                 KeysAnswer::KeysRefused => break,
                 KeysAnswer::Failed { for_now } => fails_for_now |= for_now,
@@ -531,9 +535,9 @@ mod tests {
     }
 
     /// Answers with its name once it may.
-    struct Held(tokio::sync::watch::Receiver<bool>);
+    struct GatedModel(tokio::sync::watch::Receiver<bool>);
 
-    impl Model for Held {
+    impl Model for GatedModel {
         fn complete<'a>(
             &'a self,
             _: &'a ModelRequest,
@@ -553,7 +557,7 @@ mod tests {
     async fn call_beyond_the_limit_of_its_model_waits_for_its_turn_and_is_not_sent_to_the_next_model() {
         let (may, held) = tokio::sync::watch::channel(false);
         let link = |name: &str, calls| {
-            let keys = vec![Arc::new(Held(held.clone())) as Arc<dyn Model>];
+            let keys = vec![Arc::new(GatedModel(held.clone())) as Arc<dyn Model>];
             let counter = TokenCounter::of("");
             let rates = TokenPrices::from_dollars(0.0, 0.0);
             let (lower, breaker, calibration) = Default::default();
@@ -585,7 +589,7 @@ mod tests {
         }
         assert_eq!(links[0].calls.as_ref().map(FairQueue::waiting), Some(2));
         may.send_replace(true);
-        let answered = |done: std::task::Poll<Result<Completed, LlmError>>| match done {
+        let answered = |done: std::task::Poll<Result<ModelCompletion, LlmError>>| match done {
             std::task::Poll::Ready(done) => Some(done.unwrap().model),
             std::task::Poll::Pending => None,
         };
@@ -734,9 +738,9 @@ mod tests {
     }
 
     /// Fails each time in the same way; without a failure it never answers.
-    struct Failing(Mutex<usize>, Option<fn() -> Result<ModelAnswer, LlmError>>);
+    struct FailingModel(Mutex<usize>, Option<fn() -> Result<ModelAnswer, LlmError>>);
 
-    impl Model for Failing {
+    impl Model for FailingModel {
         fn complete<'a>(
             &'a self,
             _: &'a ModelRequest,
@@ -785,7 +789,7 @@ mod tests {
         let down = || Err(LlmError::Transient { retry_after: None, message: "down".into() });
         let clock = Clock::manual(DateTime::UNIX_EPOCH);
         let asked = async |is_budgeted: bool, failure: fn() -> Result<ModelAnswer, LlmError>| {
-            let model = Arc::new(Failing(Mutex::default(), Some(failure)));
+            let model = Arc::new(FailingModel(Mutex::default(), Some(failure)));
             let keys: Vec<Arc<dyn Model>> = vec![model.clone(), model.clone()];
             let retry = RetryWait { max_retries: 2, base_delay: Duration::ZERO };
             let chain = Chain::new(vec![link_of(keys, vec![])], "a", retry, clock.clone());
@@ -807,7 +811,7 @@ mod tests {
     async fn call_that_is_cut_off_counts_as_the_worst_under_a_budget() {
         let clock = Clock::manual(DateTime::UNIX_EPOCH);
         for (is_budgeted, counted) in [(true, 134), (false, 0)] {
-            let keys: Vec<Arc<dyn Model>> = vec![Arc::new(Failing(Mutex::default(), None))];
+            let keys: Vec<Arc<dyn Model>> = vec![Arc::new(FailingModel(Mutex::default(), None))];
             let retry = RetryWait { max_retries: 0, base_delay: Duration::ZERO };
             let chain = Chain::new(vec![link_of(keys, vec![])], "a", retry, clock.clone());
             let chain = if is_budgeted { chain.budgeted() } else { chain };

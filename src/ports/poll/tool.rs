@@ -14,8 +14,8 @@ use crate::domain::approval::{ApprovalLevel, Category};
 use crate::domain::memory::PersonWords;
 use crate::domain::trigger::condition::{PollFault, ToolPoll};
 use crate::ports::poll::{PollRequest, of_credential};
-use crate::ports::tool::registry::{Registered, unknown_tool};
-use crate::ports::tool::{CalledBy, Definition, ToolContext, ToolError, ToolStatus};
+use crate::ports::tool::registry::{RegisteredTool, unknown_tool};
+use crate::ports::tool::{Definition, ToolCaller, ToolContext, ToolError, ToolStatus};
 use crate::ports::vault::credentials::UsedSecrets;
 
 pub use crate::ports::tool::{ToolHost, ToolRegistry};
@@ -62,7 +62,7 @@ impl Tools {
             tenant: ask.tenant.clone(),
             run_id: ask.id,
             task_id,
-            called_by: CalledBy::Poll,
+            called_by: ToolCaller::Poll,
             turn: 0,
             call_id: CALL.into(),
             idempotency_key: ToolContext::key_of(ask.id, clock.now().timestamp_millis(), CALL),
@@ -81,7 +81,7 @@ impl Tools {
         Ok(output.into_value())
     }
 
-    fn find(&self, name: &str) -> Result<&Arc<Registered>, PollFault> {
+    fn find(&self, name: &str) -> Result<&Arc<RegisteredTool>, PollFault> {
         let pollable = self.0.definitions().filter(|tool| is_pollable(tool) && self.0.allows_any(&tool.name));
         let pollable = pollable.map(|tool| tool.name.as_str());
         match self.0.find(name) {
@@ -98,7 +98,12 @@ impl Tools {
 }
 
 /// Holds arguments against the schema of their tool; what takes long is computed on a thread of its own.
-async fn check(tool: &Arc<Registered>, arguments: &Value, tenant: &str, compute: &Compute) -> Result<(), PollFault> {
+async fn check(
+    tool: &Arc<RegisteredTool>,
+    arguments: &Value,
+    tenant: &str,
+    compute: &Compute,
+) -> Result<(), PollFault> {
     let (steps, tool, arguments) = (tool.steps(arguments), Arc::clone(tool), arguments.clone());
     let checked = compute.run_if_costly(tenant, steps, move || tool.check(&arguments)).await;
     checked.map_err(|panicked| PollFault::new("panicked", panicked.to_string()))?.map_err(of_tool)

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::domain::credential::{CredentialIssueKind, Reference, SECRET_HEADERS};
 use crate::domain::notification::{MessageLanguage, NoticeKind, SubjectRef, credential_notice, dedupe};
 use crate::ports::egress::{EgressError, EgressRequest, Response};
-use crate::ports::tool::{CalledBy, ToolContext, ToolError, ToolFailure, ToolNotice, ToolOutput};
+use crate::ports::tool::{ToolCaller, ToolContext, ToolError, ToolFailure, ToolNotice, ToolOutput};
 use crate::ports::vault::credentials::{CredentialError, CredentialFault, Credentials, FetchError, Use};
 
 /// As much of an error page as the model is shown, in characters.
@@ -73,7 +73,7 @@ pub(super) async fn fetch(
     let with = credential.map(|reference| Use {
         tenant: &context.tenant,
         reference,
-        run_id: (context.called_by != CalledBy::Poll).then_some(context.run_id).filter(|id| !id.is_nil()),
+        run_id: (context.called_by != ToolCaller::Poll).then_some(context.run_id).filter(|id| !id.is_nil()),
         task_id: context.task_id,
         by: &by,
     });
@@ -81,7 +81,7 @@ pub(super) async fn fetch(
         Ok(answer) => answer.check_accepted().map_err(ToolError::Credential),
         Err(FetchError::Egress(error)) => Err(unreachable(error)),
         Err(FetchError::Credential(error)) => {
-            if error.trouble == CredentialFault::Missing && context.called_by == CalledBy::Model {
+            if error.trouble == CredentialFault::Missing && context.called_by == ToolCaller::Model {
                 notify_owner(&error, context).await;
             }
             Err(ToolError::Credential(error))

@@ -35,7 +35,7 @@ const ARGUMENTS: &str = "args";
 /// One entry of `[[tools]]`.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Declared {
+pub struct HttpToolDefinition {
     /// Name for the model: letters, digits, `_` and `-`, at most 64.
     pub name: String,
     /// Its effect and when to use it, for the model.
@@ -247,7 +247,7 @@ impl Tool for DeclaredHttpTool {
     }
 }
 
-impl Declared {
+impl HttpToolDefinition {
     /// How its calls are treated.
     pub fn policy(&self) -> ToolPolicy {
         ToolPolicy { retry: self.retry.clone(), cache: self.cache, output_level: self.output_level }

@@ -78,9 +78,9 @@ mod tests {
     use crate::ports::tool::access::ToolAccess;
     use crate::ports::tool::{Tool, ToolContext, ToolError, ToolOutput};
 
-    struct Named(Definition);
+    struct DefinedTool(Definition);
 
-    impl Tool for Named {
+    impl Tool for DefinedTool {
         fn definition(&self) -> &Definition {
             &self.0
         }
@@ -92,7 +92,7 @@ mod tests {
 
     fn tool(name: &str, status: ToolStatus) -> Arc<dyn Tool> {
         let made = Definition::new(name, "", json!({ "type": "object" }), Category::Read, Consequence::Low);
-        Arc::new(Named(Definition { status, ..made }))
+        Arc::new(DefinedTool(Definition { status, ..made }))
     }
 
     #[test]

@@ -20,7 +20,7 @@ const FAULTS_TOLD: usize = 5;
 const MAX_INPUT: usize = 10 * 1_024 * 1_024;
 
 /// A tool, its schema compiled.
-pub struct Registered {
+pub struct RegisteredTool {
     /// The tool.
     pub tool: Arc<dyn Tool>,
     /// Its parameters, as every request to a model shows them.
@@ -32,7 +32,7 @@ pub struct Registered {
 
 /// The tools that models may be offered, in the order in which they are offered, and who may use them.
 pub struct ToolRegistry {
-    tools: Vec<Arc<Registered>>,
+    tools: Vec<Arc<RegisteredTool>>,
     access: ToolAccess,
 }
 
@@ -41,7 +41,7 @@ impl ToolRegistry {
     ///
     /// Fails when two tools share a name, a schema is none, or an undo window is too long; the sentence names the tool.
     pub fn new(tools: Vec<Arc<dyn Tool>>) -> Result<ToolRegistry, String> {
-        let mut registered: Vec<Arc<Registered>> = Vec::with_capacity(tools.len());
+        let mut registered: Vec<Arc<RegisteredTool>> = Vec::with_capacity(tools.len());
         for tool in tools {
             let Definition { name, parameters, undo_seconds, .. } = tool.definition();
             if undo_seconds.is_some_and(|seconds| !(1..=LONGEST_UNDO).contains(&seconds)) {
@@ -54,7 +54,7 @@ impl ToolRegistry {
                 format!("the parameters of tool `{name}` are no JSON Schema that can be used: {error}")
             })?;
             let parameters = Arc::new(parameters.clone());
-            let mut made = Registered { tool, parameters, policy: ToolPolicy::default(), schema };
+            let mut made = RegisteredTool { tool, parameters, policy: ToolPolicy::default(), schema };
             made.take_levels();
             registered.push(Arc::new(made));
         }
@@ -88,7 +88,7 @@ impl ToolRegistry {
     }
 
     /// All tools, in order.
-    pub fn iter(&self) -> impl Iterator<Item = &Registered> {
+    pub fn iter(&self) -> impl Iterator<Item = &RegisteredTool> {
         self.tools.iter().map(Arc::as_ref)
     }
 
@@ -99,12 +99,12 @@ impl ToolRegistry {
     }
 
     /// Whatever its status.
-    pub fn find(&self, name: &str) -> Option<&Arc<Registered>> {
+    pub fn find(&self, name: &str) -> Option<&Arc<RegisteredTool>> {
         self.tools.iter().find(|registered| registered.tool.definition().name == name)
     }
 }
 
-impl Registered {
+impl RegisteredTool {
     /// The definition of the tool.
     pub fn definition(&self) -> &Definition {
         self.tool.definition()
@@ -125,7 +125,7 @@ impl Registered {
         }
     }
 
-    /// The steps that [`Registered::check`] takes at most.
+    /// The steps that [`RegisteredTool::check`] takes at most.
     pub fn steps(&self, arguments: &Value) -> u64 {
         self.schema.steps(arguments)
     }

@@ -25,7 +25,7 @@ use crate::ports::vault::oauth::endpoint::{ClientAuthentication, Endpoint, TIMEO
 use crate::ports::vault::{Vault, VaultError};
 use crate::store::{Store, StoreError};
 
-pub use connect::{ConnectError, ConnectOffer, Connected, OAuthConnector, StartedConnection};
+pub use connect::{ConnectError, ConnectOffer, ConnectedAccount, OAuthConnector, StartedConnection};
 pub use flow::{OAuthFlow, StateError};
 pub use probe::{Probe, probe};
 pub use provider::{OAuthProvider, Settings, check};

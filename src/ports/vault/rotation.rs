@@ -58,7 +58,7 @@ pub struct RotationCounts {
 
 /// Counts of one call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rotated {
+pub struct RotationResult {
     /// Secrets that were put under the first key.
     pub rewrapped: RotationCounts,
     /// Rows that could not be, the first of them by name, and why.
@@ -96,9 +96,9 @@ enum RotationPage {
 ///
 /// # Errors
 /// The store's; what was done until then is done.
-pub async fn rotate(store: &Store, vault: &Vault, clock: &Clock, from: Cursor) -> Result<Rotated, StoreError> {
+pub async fn rotate(store: &Store, vault: &Vault, clock: &Clock, from: Cursor) -> Result<RotationResult, StoreError> {
     let begun = clock.elapsed();
-    let mut rotated = Rotated::default();
+    let mut rotated = RotationResult::default();
     let mut cursor = from;
     loop {
         let page = read(store, vault, &cursor).await?;
@@ -107,7 +107,7 @@ pub async fn rotate(store: &Store, vault: &Vault, clock: &Clock, from: Cursor) -
         match next {
             None => return Ok(rotated),
             Some(next) if clock.elapsed().saturating_sub(begun) >= BUDGET => {
-                return Ok(Rotated { next: Some(next), ..rotated });
+                return Ok(RotationResult { next: Some(next), ..rotated });
             }
             Some(next) => cursor = next,
         }
@@ -196,7 +196,7 @@ async fn rewrap_page(
     store: &Store,
     vault: &Vault,
     page: RotationPage,
-    rotated: &mut Rotated,
+    rotated: &mut RotationResult,
 ) -> Result<(), StoreError> {
     match page {
         RotationPage::Credentials(rows) => {
@@ -261,7 +261,7 @@ async fn rewrap_page(
     Ok(())
 }
 
-impl Rotated {
+impl RotationResult {
     fn name(&mut self, what: String, tenant: &str, why: &VaultError) {
         if self.failures.len() < NAMED {
             self.failures.push(RotationFailure {

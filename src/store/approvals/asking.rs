@@ -25,7 +25,7 @@ pub(in crate::store) async fn ask(
         if let Some(replaced) = replaces {
             tx.query(REPLACE).bind(replaced).bind(approval.id).bind(now).execute().await?;
         }
-        let put = Put::of(approval, now);
+        let put = QuestionInstants::of(approval, now);
         let put_now = tx
             .query(INSERT)
             .bind(approval.id)
@@ -75,19 +75,19 @@ pub(in crate::store) const INSERT: &str = "
     on conflict do nothing";
 
 /// The instants of a question as it is put. What nobody is asked about is held from now on, by the database's time.
-pub(in crate::store) struct Put {
+pub(in crate::store) struct QuestionInstants {
     pub expires_at: DateTime<Utc>,
     pub decided_at: Option<DateTime<Utc>>,
     pub hold_until: Option<DateTime<Utc>>,
 }
 
-impl Put {
-    pub fn of(approval: &Approval, now: DateTime<Utc>) -> Put {
+impl QuestionInstants {
+    pub fn of(approval: &Approval, now: DateTime<Utc>) -> QuestionInstants {
         match approval.proposal.undo_window().filter(|_| approval.proposal.is_auto_approved()) {
-            None => Put { expires_at: approval.expires_at, decided_at: None, hold_until: None },
+            None => QuestionInstants { expires_at: approval.expires_at, decided_at: None, hold_until: None },
             Some(window) => {
                 let until = now + window;
-                Put { expires_at: until, decided_at: Some(now), hold_until: Some(until) }
+                QuestionInstants { expires_at: until, decided_at: Some(now), hold_until: Some(until) }
             }
         }
     }

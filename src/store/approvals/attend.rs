@@ -14,9 +14,9 @@ use crate::domain::run::{RunEvent, RunState};
 use crate::store::approvals::decide::{LOCK_PARKED, LOCK_RUN};
 use crate::store::approvals::row::SELECT_APPROVAL;
 use crate::store::approvals::suspended::resume_overdue;
-use crate::store::approvals::{Attend, Attended, WaitingRun, unpark};
+use crate::store::approvals::{WaitingOutcome, WaitingRun, WaitingUpdate, unpark};
 use crate::store::ops::audit::{AuditAction, write_audit};
-use crate::store::runs::due_parked::Awaited;
+use crate::store::runs::due_parked::WaitTarget;
 use crate::store::runs::slots::{free, hand_over};
 use crate::store::sql::sql;
 use crate::store::{Split, Store, StoreError, Topic};
@@ -121,7 +121,7 @@ impl Store {
     /// Runs that wait for people and want to be looked at, the longest due first, or tenants in turn where more than
     /// `limit` do. One that can't be read is set aside.
     pub async fn waiting_for_people(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<WaitingRun>, StoreError> {
-        let ids = self.due_parked(Awaited::People, now, limit).await?;
+        let ids = self.due_parked(WaitTarget::People, now, limit).await?;
         let mut runs = self.runs_by_id(&ids).await?;
         let task_ids: Vec<Uuid> = runs.values().filter_map(|run| run.task_id).collect();
         let tasks = self.tasks_by_id(&task_ids).await?;
@@ -156,18 +156,18 @@ impl Store {
 
     /// Settles what is overdue by the database's own time, and does what follows. One that waits on is looked at again
     /// at `attend.wake_at`, or earlier where a question expires or a hold ends before.
-    pub async fn settle_waiting(&self, run_id: Uuid, attend: &Attend) -> Result<Attended, StoreError> {
+    pub async fn settle_waiting(&self, run_id: Uuid, attend: &WaitingUpdate) -> Result<WaitingOutcome, StoreError> {
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
         let parked: Option<Option<DateTime<Utc>>> = tx.query(LOCK_PARKED).bind(run_id).optional_scalar().await?;
-        let Some(paused_until) = parked else { return Ok(Attended::Gone) };
+        let Some(paused_until) = parked else { return Ok(WaitingOutcome::Gone) };
         let state: String = tx.query(LOCK_RUN).bind(run_id).scalar().await?;
         let state = RunState::parse(&state).ok_or_else(|| StoreError::Corrupt(format!("run {run_id}: {state}")))?;
         let now = self.settled_at(tx).await?;
         if let Some(until) = paused_until {
             let resumed = resume_overdue(tx, (run_id, until), now).await?;
             write.commit().await?;
-            return Ok(if resumed { Attended::Resumed } else { Attended::Waits });
+            return Ok(if resumed { WaitingOutcome::Resumed } else { WaitingOutcome::Waits });
         }
         let mut approvals: Vec<Approval> = tx.query(LATEST).bind(run_id).all().await?;
         for approval in approvals.iter_mut().filter(|approval| approval.status == ApprovalStatus::Pending) {
@@ -180,7 +180,7 @@ impl Store {
         let (done, deliveries) = match question_state(&approvals, now) {
             QuestionFate::GoesOn => {
                 unpark(tx, run_id, now).await?;
-                (Attended::Woken, &[][..])
+                (WaitingOutcome::Woken, &[][..])
             }
             QuestionFate::Waits(until) => {
                 let wake_at = until.map_or(attend.wake_at, |until| until.min(attend.wake_at));
@@ -189,7 +189,7 @@ impl Store {
                     .bind(wake_at)
                     .execute()
                     .await?;
-                (Attended::Waits, &attend.deliveries[..])
+                (WaitingOutcome::Waits, &attend.deliveries[..])
             }
             QuestionFate::Expires => {
                 let next = state.on(RunEvent::Expire).map_err(|illegal| StoreError::Conflict(illegal.to_string()))?;
@@ -207,7 +207,7 @@ impl Store {
                 {
                     hand_over(tx, task_id, now).await?;
                 }
-                (Attended::Expired, &attend.if_expired[..])
+                (WaitingOutcome::Expired, &attend.if_expired[..])
             }
         };
         let deliveries: Vec<&NewDelivery> = deliveries.iter().collect();
@@ -215,7 +215,7 @@ impl Store {
             tx.post(&deliveries, now).await?;
         }
         write.commit().await?;
-        if done != Attended::Waits {
+        if done != WaitingOutcome::Waits {
             self.notify(Topic::Queue);
         }
         self.notify(Topic::Outbox);

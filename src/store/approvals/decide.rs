@@ -12,7 +12,7 @@ use crate::base::id::Scope;
 use crate::domain::approval::voter::distinct_people;
 use crate::domain::approval::{Approval, ApprovalAnswer, ApprovalChoice, ApprovalStatus, Vote, VoterIdentities};
 use crate::store::approvals::grants::{end_grants, keep_grant};
-use crate::store::approvals::{Decided, DecisionRefusal, ONE, unpark};
+use crate::store::approvals::{DecisionOutcome, DecisionRefusal, ONE, unpark};
 use crate::store::db::text::{document, optional, optional_document, text};
 use crate::store::ops::audit::{AuditAction, write_audit};
 use crate::store::tx::Tx;
@@ -40,7 +40,7 @@ const OPEN_SIBLINGS: &str = "
 
 /// The effect of an answer.
 #[derive(Debug, PartialEq)]
-enum DecisionResult {
+enum DecisionEffect {
     Refused(DecisionRefusal),
     /// It settles the question, once enough agree.
     Agrees {
@@ -60,28 +60,28 @@ fn judge(
     answer: &ApprovalAnswer,
     voter: &Voter,
     now: DateTime<Utc>,
-) -> DecisionResult {
+) -> DecisionEffect {
     let open = approval.status == ApprovalStatus::Pending && !replaced;
     let stops = answer.choice == ApprovalChoice::Cancel && approval.is_held(now) && !replaced;
     let proposal = &approval.proposal;
     let edited = (answer.choice == ApprovalChoice::Edit).then_some(answer.edited.as_ref());
     match answer.choice {
-        _ if !(open || stops) => DecisionResult::Refused(DecisionRefusal::Settled),
-        _ if answer.digest != approval.digest => DecisionResult::Refused(DecisionRefusal::OtherDigest),
-        _ if open && approval.expires_at <= now => DecisionResult::Refused(DecisionRefusal::Expired),
-        _ if voter.is_excluded => DecisionResult::Refused(DecisionRefusal::Excluded),
+        _ if !(open || stops) => DecisionEffect::Refused(DecisionRefusal::Settled),
+        _ if answer.digest != approval.digest => DecisionEffect::Refused(DecisionRefusal::OtherDigest),
+        _ if open && approval.expires_at <= now => DecisionEffect::Refused(DecisionRefusal::Expired),
+        _ if voter.is_excluded => DecisionEffect::Refused(DecisionRefusal::Excluded),
         choice if !proposal.options.contains(&choice) || edited == Some(None) => {
-            DecisionResult::Refused(DecisionRefusal::NotOffered)
+            DecisionEffect::Refused(DecisionRefusal::NotOffered)
         }
-        ApprovalChoice::Cancel if stops => DecisionResult::Stops,
-        ApprovalChoice::Cancel => DecisionResult::Cancels,
+        ApprovalChoice::Cancel if stops => DecisionEffect::Stops,
+        ApprovalChoice::Cancel => DecisionEffect::Cancels,
         ApprovalChoice::Approve | ApprovalChoice::Edit => {
             let (modifications, digest) = match edited.flatten() {
                 Some((arguments, digest)) => (Some(arguments.clone()), digest.clone()),
                 None => (None, approval.digest.clone()),
             };
             let status = if modifications.is_some() { ApprovalStatus::Edited } else { ApprovalStatus::Approved };
-            DecisionResult::Agrees {
+            DecisionEffect::Agrees {
                 status,
                 digest,
                 modifications,
@@ -185,7 +185,7 @@ impl Store {
         scope: &Scope,
         id: Uuid,
         answer: &ApprovalAnswer,
-    ) -> Result<Decided, StoreError> {
+    ) -> Result<DecisionOutcome, StoreError> {
         self.decide(scope, id, answer, None).await
     }
 
@@ -197,7 +197,7 @@ impl Store {
         id: Uuid,
         answer: &ApprovalAnswer,
         grant: &Grant,
-    ) -> Result<Decided, StoreError> {
+    ) -> Result<DecisionOutcome, StoreError> {
         self.decide(scope, id, answer, Some(grant)).await
     }
 
@@ -207,7 +207,7 @@ impl Store {
         id: Uuid,
         answer: &ApprovalAnswer,
         grant: Option<&Grant>,
-    ) -> Result<Decided, StoreError> {
+    ) -> Result<DecisionOutcome, StoreError> {
         let voter = self.voter(scope, id, answer).await?;
         for _ in 0..TRIES {
             if let Some((decided, woken)) = self.try_decide(scope, id, (answer, &voter), grant).await? {
@@ -254,7 +254,7 @@ impl Store {
         id: Uuid,
         (answer, voter): (&ApprovalAnswer, &Voter),
         grant: Option<&Grant>,
-    ) -> Result<Option<(Decided, bool)>, StoreError> {
+    ) -> Result<Option<(DecisionOutcome, bool)>, StoreError> {
         let mut write = self.db.write(scope).await?;
         let tx = &mut write.tx();
         let run_id: Option<Uuid> = tx
@@ -273,11 +273,11 @@ impl Store {
         let asked: Option<AskedApproval> = tx.query(ONE).bind(id).bind(scope.tenant()).optional().await?;
         let AskedApproval { approval, replaced_by } = asked.ok_or(StoreError::NotFound)?;
         let (settled, goes_on, recorded) = match judge(&approval, replaced_by.is_some(), answer, voter, now) {
-            DecisionResult::Refused(refusal) => return Ok(Some((Decided::Refused(refusal, approval), false))),
+            DecisionEffect::Refused(refusal) => return Ok(Some((DecisionOutcome::Refused(refusal, approval), false))),
             _ if parked.flatten().is_some() => {
-                return Ok(Some((Decided::Refused(DecisionRefusal::Paused, approval), false)));
+                return Ok(Some((DecisionOutcome::Refused(DecisionRefusal::Paused, approval), false)));
             }
-            DecisionResult::Agrees { status, digest, modifications, hold_until } => {
+            DecisionEffect::Agrees { status, digest, modifications, hold_until } => {
                 let (fresh, enough) = count_vote(tx, &approval, &answer.by, &voter.identities, &digest, now).await?;
                 if enough {
                     let rows = tx
@@ -304,8 +304,8 @@ impl Store {
                 };
                 (enough, enough, (enough || fresh).then_some((action, Some(digest))))
             }
-            verdict @ (DecisionResult::Cancels | DecisionResult::Stops) => {
-                let stops = verdict == DecisionResult::Stops;
+            verdict @ (DecisionEffect::Cancels | DecisionEffect::Stops) => {
+                let stops = verdict == DecisionEffect::Stops;
                 let rows = tx
                     .query(if stops { STOP } else { CANCEL })
                     .bind(id)
@@ -338,7 +338,7 @@ impl Store {
         let woken = goes_on && parked.is_some() && unpark(tx, run_id, now).await?;
         let approval = tx.query(ONE).bind(id).bind(scope.tenant()).one().await?;
         write.commit().await?;
-        Ok(Some((if settled { Decided::Done(approval) } else { Decided::Counted(approval) }, woken)))
+        Ok(Some((if settled { DecisionOutcome::Done(approval) } else { DecisionOutcome::Counted(approval) }, woken)))
     }
 }
 

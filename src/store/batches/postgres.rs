@@ -26,15 +26,15 @@ use crate::store::StoreError;
 use crate::store::db::text::{document, optional, optional_document, text};
 use crate::store::runs::global_limits::lock_takes;
 use crate::store::runs::lease::{
-    Beat, CLAIM_MARGIN, ClaimCursor, Finish, FinishedRow, Lease, Park, RunClaim, StartedRow, StartedRows,
-    TENANTS_AT_ONCE, Take, TakenRuns,
+    CLAIM_MARGIN, ClaimCursor, Finish, FinishedRow, Lease, Park, RenewedLease, RunClaim, StartedRow, StartedRows,
+    TENANTS_AT_ONCE, TakeRequest, TakenRuns,
 };
 use crate::store::runs::overlap::BLOCKED_ROW;
 use crate::store::runs::overlap::rule::BlockedRow;
 use crate::store::runs::run_in;
 use crate::store::runs::shares::tenant_hash;
 use crate::store::sql::sql;
-use crate::store::tasks::fires::{AsRead, FireBatch, FireDue, WrittenRows};
+use crate::store::tasks::fires::{DueSnapshot, FireBatch, FireDue, WrittenRows};
 
 pub(super) use appending::{append, append_budgeted, append_ended};
 pub(in crate::store) use events::record_guarded;
@@ -76,7 +76,7 @@ impl TakenRow {
     }
 }
 
-pub(super) async fn due_as_read(conn: &mut PgConnection, tasks: &[Uuid]) -> Result<Vec<AsRead>, StoreError> {
+pub(super) async fn due_as_read(conn: &mut PgConnection, tasks: &[Uuid]) -> Result<Vec<DueSnapshot>, StoreError> {
     let locked = sqlx::query_as(include_str!("../sql/due_as_read.postgres.sql"));
     Ok(locked.bind(tasks).fetch_all(conn).await?)
 }
@@ -93,7 +93,7 @@ pub(super) async fn fire(conn: &mut PgConnection, batch: &FireBatch, ask: &FireD
     Ok(written)
 }
 
-pub(super) async fn take(conn: &mut PgConnection, take: &Take) -> Result<TakenRuns, StoreError> {
+pub(super) async fn take(conn: &mut PgConnection, take: &TakeRequest) -> Result<TakenRuns, StoreError> {
     if take.limits.any() {
         lock_takes(conn).await?;
     }
@@ -231,7 +231,7 @@ pub(super) async fn beat(
     conn: &mut PgConnection,
     leases: &[Lease],
     lease_until: DateTime<Utc>,
-) -> Result<Vec<Beat>, StoreError> {
+) -> Result<Vec<RenewedLease>, StoreError> {
     Ok(sqlx::query_as(include_str!("../sql/beat.postgres.sql"))
         .bind(leases.iter().map(|lease| lease.run_id).collect::<Vec<_>>())
         .bind(leases.iter().map(|lease| lease.token).collect::<Vec<_>>())

@@ -23,10 +23,10 @@ use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
 use crate::store::db::text::{document, optional, optional_document, text};
 use crate::store::runs::global_limits::RunLimitsLeft;
 use crate::store::runs::lease::{
-    Beat, CLAIM_MARGIN, ClaimCursor, Lease, RunClaim, StartedRow, StartedRows, Take, TakenRuns,
+    CLAIM_MARGIN, ClaimCursor, Lease, RenewedLease, RunClaim, StartedRow, StartedRows, TakeRequest, TakenRuns,
 };
 use crate::store::runs::shares::tenant_hash;
-use crate::store::tasks::fires::{AsRead, FireBatch, FireDue, WrittenRows, all_moved};
+use crate::store::tasks::fires::{DueSnapshot, FireBatch, FireDue, WrittenRows, all_moved};
 
 pub(in crate::store) use appending::append_committed;
 pub(super) use appending::{append, append_ended};
@@ -35,7 +35,7 @@ pub(super) use finishing::finish;
 pub(super) use recording::{in_windows, lock_tasks, record_events, versions};
 
 /// The one writer has them all.
-pub(super) async fn due_as_read(conn: &mut SqliteConnection, tasks: &[Uuid]) -> Result<Vec<AsRead>, StoreError> {
+pub(super) async fn due_as_read(conn: &mut SqliteConnection, tasks: &[Uuid]) -> Result<Vec<DueSnapshot>, StoreError> {
     let mut rows = Vec::with_capacity(tasks.len());
     for tasks in chunks(tasks) {
         let mut select = QueryBuilder::new(
@@ -63,7 +63,7 @@ pub(super) async fn fire(
     Ok(written)
 }
 
-pub(super) async fn take(conn: &mut SqliteConnection, take: &Take) -> Result<TakenRuns, StoreError> {
+pub(super) async fn take(conn: &mut SqliteConnection, take: &TakeRequest) -> Result<TakenRuns, StoreError> {
     let mut taken = TakenRuns::default();
     let picked = match &take.fair {
         None => pick(conn, READY, take, None, take.limit).await?,
@@ -117,10 +117,10 @@ pub(super) async fn beat(
     conn: &mut SqliteConnection,
     leases: &[Lease],
     lease_until: DateTime<Utc>,
-) -> Result<Vec<Beat>, StoreError> {
+) -> Result<Vec<RenewedLease>, StoreError> {
     let mut held = Vec::with_capacity(leases.len());
     for leases in chunks(leases) {
-        let beats: Vec<Beat> = heartbeat_statement(leases, lease_until)
+        let beats: Vec<RenewedLease> = heartbeat_statement(leases, lease_until)
             .build_query_as()
             .persistent(is_reusable(leases.len()))
             .fetch_all(&mut *conn)

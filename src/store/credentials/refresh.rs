@@ -8,7 +8,7 @@ use crate::base::id::Scope;
 use crate::domain::credential::Reference;
 use crate::store::credentials::TASKS_MOVE;
 use crate::store::credentials::credential_status::lock_reference;
-use crate::store::credentials::resuming::{Resumptions, WentOn, resume_waiting};
+use crate::store::credentials::resuming::{ResumedTasks, Resumptions, resume_waiting};
 use crate::store::credentials::row;
 use crate::store::db::text::text;
 use crate::store::sql::sql;
@@ -106,7 +106,7 @@ impl Store {
             .await?;
         let stored = stored.ok_or(StoreError::LeaseLost)?;
         let went_on = match lease {
-            Some(_) => Ok(WentOn::default()),
+            Some(_) => Ok(ResumedTasks::default()),
             None => resume_waiting(self, tx, &stored.credential, &Scope::Every, planned).await?,
         };
         let (stored, went_on) = match went_on {

@@ -75,7 +75,7 @@ struct Resumption {
 
 /// Tasks that go on with a credential that was saved.
 #[derive(Default)]
-pub(super) struct WentOn {
+pub(super) struct ResumedTasks {
     pub resumed: Vec<DependentTask>,
     /// Why instants of theirs were recorded as skipped.
     pub missed: Vec<&'static str>,
@@ -143,7 +143,7 @@ impl Store {
     }
 
     /// Those who look for work hear of tasks that were resumed, and what these have missed is counted.
-    pub(super) fn notify_resumed(&self, went_on: &WentOn) {
+    pub(super) fn notify_resumed(&self, went_on: &ResumedTasks) {
         self.counts.each_skipped(&went_on.missed);
         if !went_on.resumed.is_empty() {
             self.notify(Topic::Due);
@@ -210,7 +210,11 @@ impl Store {
     }
 
     /// One try; `None`: the task is not as it was planned, and nothing is written.
-    async fn try_resume(&self, resumption: &Resumption, planned: &PlannedChange) -> Result<Option<WentOn>, StoreError> {
+    async fn try_resume(
+        &self,
+        resumption: &Resumption,
+        planned: &PlannedChange,
+    ) -> Result<Option<ResumedTasks>, StoreError> {
         let Resumption { task_id, tenant_id, service, account, .. } = resumption;
         let credential = Reference { service: service.clone(), account: account.clone() };
         let mut write = self.db.write(&Scope::Every).await?;
@@ -222,7 +226,7 @@ impl Store {
             tx.query(STANDS).bind(text(tenant_id)).bind(text(service)).bind(text(account)).optional().await?;
         let is_active =
             stands.is_some_and(|(status, _)| CredentialStatus::parse(&status) == Some(CredentialStatus::Active));
-        let mut went_on = WentOn::default();
+        let mut went_on = ResumedTasks::default();
         if is_wanted && is_active && row.awaits(&credential) {
             match as_planned(tx, row, planned).await? {
                 None => return Ok(None),
@@ -256,8 +260,8 @@ pub(super) async fn resume_waiting(
     credential: &Credential,
     scope: &Scope,
     planned: &Resumptions,
-) -> Result<Result<WentOn, Vec<Uuid>>, StoreError> {
-    let mut went_on = WentOn::default();
+) -> Result<Result<ResumedTasks, Vec<Uuid>>, StoreError> {
+    let mut went_on = ResumedTasks::default();
     let mut unplanned: Vec<Uuid> = Vec::new();
     let Credential { tenant_id, service, account_name, .. } = credential;
     let reference = credential.reference();

@@ -35,7 +35,7 @@ use crate::store::ops::rates::RateCounters;
 use crate::store::ops::unreadable::UnreadableRow;
 use crate::store::runs::transcript;
 use crate::store::tasks::creating;
-use crate::store::tasks::fires::Apart;
+use crate::store::tasks::fires::BatchOffsets;
 use crate::store::tasks::task_cache::TaskCache;
 use crate::store::tenants_without::TenantsWithout;
 use crate::store::tx::Tx;
@@ -191,7 +191,7 @@ impl Store {
             seen: LastPendingWork::default(),
             runtime: Handle::current(),
             computing: Compute::of_machine(),
-            apart: Arc::<Apart>::default(),
+            apart: Arc::<BatchOffsets>::default(),
             attended: Arc::default(),
             quotas: KnownAllowances::default(),
             budgets: KnownBudgets::default(),

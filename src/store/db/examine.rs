@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A database that could be asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Examined {
+pub enum DatabaseFacts {
     /// A SQLite database.
     Sqlite {
         /// Version of the library.
@@ -55,7 +55,7 @@ pub enum SqliteFile {
 ///
 /// # Errors
 /// It can't be reached within five seconds, refuses us, or can't keep the promises.
-pub async fn examine(settings: &Settings, data_dir: &Path) -> Result<Examined, OpenError> {
+pub async fn examine(settings: &Settings, data_dir: &Path) -> Result<DatabaseFacts, OpenError> {
     let url = connect::address(settings, data_dir);
     let looked = async {
         match url.split_once(':').map(|(scheme, _)| scheme) {
@@ -75,7 +75,7 @@ pub async fn sqlite_version() -> Result<String, OpenError> {
     sqlx::query_scalar("select sqlite_version()").fetch_one(&mut memory).await.map_err(refused)
 }
 
-async fn examine_sqlite(url: &str) -> Result<Examined, OpenError> {
+async fn examine_sqlite(url: &str) -> Result<DatabaseFacts, OpenError> {
     let options = SqliteConnectOptions::from_str(url).map_err(|error| OpenError::Url(error.to_string()))?;
     let file = options.get_filename().to_owned();
     let version = sqlite_version().await?;
@@ -89,10 +89,10 @@ async fn examine_sqlite(url: &str) -> Result<Examined, OpenError> {
             Err(error) => return Err(error),
         },
     };
-    Ok(Examined::Sqlite { version, file, state })
+    Ok(DatabaseFacts::Sqlite { version, file, state })
 }
 
-async fn examine_postgres(url: &str) -> Result<Examined, OpenError> {
+async fn examine_postgres(url: &str) -> Result<DatabaseFacts, OpenError> {
     let options = PgConnectOptions::from_str(url).map_err(|error| OpenError::Url(error.to_string()))?;
     let mut connection = options.application_name("reveille check").connect().await.map_err(refused)?;
     check_postgres(&mut connection).await?;
@@ -117,5 +117,5 @@ async fn examine_postgres(url: &str) -> Result<Examined, OpenError> {
     let _ = connection.close().await;
     let known = sqlx_macros::migrate!("migrations/postgres");
     let pending = known.iter().filter(|migration| !applied.contains(&migration.version)).count();
-    Ok(Examined::Postgres { version, role, above_row_security, pending })
+    Ok(DatabaseFacts::Postgres { version, role, above_row_security, pending })
 }

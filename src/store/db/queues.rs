@@ -22,20 +22,20 @@ struct QueueLabel {
 
 /// One queue, and what is waited for in it.
 #[derive(Clone)]
-struct Watched {
+struct WatchedQueue {
     label: QueueLabel,
     waiting: Arc<dyn Fn() -> usize + Send + Sync>,
     waits: Histogram,
 }
 
-impl Watched {
-    fn new<K: Ord + Hash + Clone + Send + 'static>(resource: &'static str, queue: FairQueue<K>) -> Watched {
+impl WatchedQueue {
+    fn new<K: Ord + Hash + Clone + Send + 'static>(resource: &'static str, queue: FairQueue<K>) -> WatchedQueue {
         let waits = queue.waits();
-        Watched { label: QueueLabel { resource }, waiting: Arc::new(move || queue.waiting()), waits }
+        WatchedQueue { label: QueueLabel { resource }, waiting: Arc::new(move || queue.waiting()), waits }
     }
 }
 
-impl fmt::Debug for Watched {
+impl fmt::Debug for WatchedQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.label.resource)
     }
@@ -43,11 +43,11 @@ impl fmt::Debug for Watched {
 
 /// A gauge for each queue.
 #[derive(Debug)]
-struct QueueGauges(Vec<Watched>);
+struct QueueGauges(Vec<WatchedQueue>);
 
 /// A histogram for each queue.
 #[derive(Debug)]
-struct QueueWaits(Vec<Watched>);
+struct QueueWaits(Vec<WatchedQueue>);
 
 impl EncodeMetric for QueueGauges {
     fn encode(&self, mut encoder: MetricEncoder) -> fmt::Result {
@@ -76,13 +76,15 @@ impl EncodeMetric for QueueWaits {
 impl Store {
     /// Shows who waits from now on.
     pub(in crate::store) fn show_queues(&self, metrics: &Metrics) {
-        let mut queues =
-            vec![Watched::new("compute", self.computing.queue()), Watched::new("large_writes", self.bulk.queue())];
+        let mut queues = vec![
+            WatchedQueue::new("compute", self.computing.queue()),
+            WatchedQueue::new("large_writes", self.bulk.queue()),
+        ];
         match &self.db {
-            Db::Postgres { pool, .. } => queues.push(Watched::new("connections", pool.queue())),
+            Db::Postgres { pool, .. } => queues.push(WatchedQueue::new("connections", pool.queue())),
             Db::Sqlite { writer, tenant_readers, .. } => {
-                queues.push(Watched::new("readers", tenant_readers.queue()));
-                queues.push(Watched::new("writer", writer.queue()));
+                queues.push(WatchedQueue::new("readers", tenant_readers.queue()));
+                queues.push(WatchedQueue::new("writer", writer.queue()));
             }
         }
         metrics.register(

@@ -218,7 +218,7 @@ pub(in crate::store) struct Waits(Arc<Family<NamedPool, Counter>>);
 
 impl Waits {
     /// To be called before a connection is taken: counts if none is free and no more may be opened.
-    pub(in crate::store) fn record_acquire(&self, name: &'static str, pool: &impl Pooled) {
+    pub(in crate::store) fn record_acquire(&self, name: &'static str, pool: &impl MeasuredPool) {
         if pool.usage(name).is_exhausted() {
             self.0.get_or_create(&NamedPool { pool: name }).inc();
         }
@@ -249,18 +249,18 @@ impl PoolUse {
 }
 
 /// Connections that can be counted.
-pub(in crate::store) trait Pooled {
+pub(in crate::store) trait MeasuredPool {
     fn usage(&self, name: &'static str) -> PoolUse;
 }
 
-impl Pooled for Connections {
+impl MeasuredPool for Connections {
     fn usage(&self, name: &'static str) -> PoolUse {
         let (open, idle, most) = self.counted();
         PoolUse::of(name, open, idle, most)
     }
 }
 
-impl Pooled for Pool<Sqlite> {
+impl MeasuredPool for Pool<Sqlite> {
     fn usage(&self, name: &'static str) -> PoolUse {
         PoolUse::of(name, self.size(), self.num_idle() as u32, self.options().get_max_connections())
     }

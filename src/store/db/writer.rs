@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use crate::base::clock::pause;
 use crate::base::collections::fair_queue::{FairQueue, QueuePermit};
 use crate::store::db::flow::QueueFlow;
-use crate::store::db::store_metrics::{PoolUse, Pooled};
+use crate::store::db::store_metrics::{MeasuredPool, PoolUse};
 use shared_transaction::SharedTransaction;
 
 /// A turn is waited for no longer.
@@ -49,7 +49,7 @@ pub(in crate::store) struct SqliteWriter {
 }
 
 /// A transaction of the writer, or a part of one. Nobody else writes until it is dropped.
-pub(in crate::store) struct Writing {
+pub(in crate::store) struct WriteTransaction {
     writer: SqliteWriter,
     /// `None` once it has ended.
     shared: Option<SharedTransaction>,
@@ -64,7 +64,7 @@ pub(in crate::store) enum StatementTurn {
     /// Nobody else writes: the text begins and commits by itself, which is one way to the writer's thread.
     Alone(Statement),
     /// A part of what others write.
-    Shared(Writing),
+    Shared(WriteTransaction),
 }
 
 /// The writer for a single text, which is rolled back by the next write unless it is [ended](Statement::end).
@@ -88,7 +88,7 @@ impl SqliteWriter {
     }
 
     /// Begins a transaction of its own, in turn.
-    pub(in crate::store) async fn begin(&self, flow: QueueFlow) -> Result<Writing, sqlx::Error> {
+    pub(in crate::store) async fn begin(&self, flow: QueueFlow) -> Result<WriteTransaction, sqlx::Error> {
         let turn = self.turn(flow).await?;
         self.commit_open().await;
         self.begin_in_turn(turn, false).await
@@ -96,7 +96,7 @@ impl SqliteWriter {
 
     /// Begins a transaction, in turn, that may share its commit with those before and after it. It may see what they have
     /// written, so whatever it answers must be answered after its own commit.
-    pub(in crate::store) async fn begin_shared(&self, flow: QueueFlow) -> Result<Writing, sqlx::Error> {
+    pub(in crate::store) async fn begin_shared(&self, flow: QueueFlow) -> Result<WriteTransaction, sqlx::Error> {
         let turn = self.turn(flow).await?;
         self.begin_shared_in_turn(turn).await
     }
@@ -114,7 +114,7 @@ impl SqliteWriter {
         })
     }
 
-    async fn begin_shared_in_turn(&self, turn: QueuePermit<QueueFlow>) -> Result<Writing, sqlx::Error> {
+    async fn begin_shared_in_turn(&self, turn: QueuePermit<QueueFlow>) -> Result<WriteTransaction, sqlx::Error> {
         let open = match self.take_open() {
             Some(open) if open.has_room(self.open_for) => open,
             open => {
@@ -123,7 +123,7 @@ impl SqliteWriter {
             }
         };
         let mut writing =
-            Writing { writer: self.clone(), shared: Some(open), is_part: false, may_share: true, _turn: turn };
+            WriteTransaction { writer: self.clone(), shared: Some(open), is_part: false, may_share: true, _turn: turn };
         if let Some(shared) = &mut writing.shared {
             shared.begin_part().await?;
         }
@@ -131,10 +131,14 @@ impl SqliteWriter {
         Ok(writing)
     }
 
-    async fn begin_in_turn(&self, turn: QueuePermit<QueueFlow>, may_share: bool) -> Result<Writing, sqlx::Error> {
+    async fn begin_in_turn(
+        &self,
+        turn: QueuePermit<QueueFlow>,
+        may_share: bool,
+    ) -> Result<WriteTransaction, sqlx::Error> {
         self.undo_text().await?;
         let shared = Some(SharedTransaction::begin(&self.pool).await?);
-        Ok(Writing { writer: self.clone(), shared, is_part: false, may_share, _turn: turn })
+        Ok(WriteTransaction { writer: self.clone(), shared, is_part: false, may_share, _turn: turn })
     }
 
     /// The connection, in turn.
@@ -219,13 +223,13 @@ impl SqliteWriter {
     }
 }
 
-impl Pooled for SqliteWriter {
+impl MeasuredPool for SqliteWriter {
     fn usage(&self, name: &'static str) -> PoolUse {
         self.pool.usage(name)
     }
 }
 
-impl Writing {
+impl WriteTransaction {
     /// Returns once it is on the disk, with those who share the commit.
     pub(in crate::store) async fn commit(mut self) -> Result<(), sqlx::Error> {
         if std::mem::take(&mut self.is_part)
@@ -250,7 +254,7 @@ impl Writing {
 }
 
 /// A write that has not ended is taken back before the next one: a part alone, or the whole.
-impl Drop for Writing {
+impl Drop for WriteTransaction {
     fn drop(&mut self) {
         let Some(mut shared) = self.shared.take() else { return };
         if self.is_part {
@@ -262,7 +266,7 @@ impl Drop for Writing {
     }
 }
 
-impl Deref for Writing {
+impl Deref for WriteTransaction {
     type Target = SqliteConnection;
 
     fn deref(&self) -> &SqliteConnection {
@@ -270,7 +274,7 @@ impl Deref for Writing {
     }
 }
 
-impl DerefMut for Writing {
+impl DerefMut for WriteTransaction {
     fn deref_mut(&mut self) -> &mut SqliteConnection {
         self.shared.as_mut().expect("a transaction that has not ended").connection()
     }
@@ -317,12 +321,12 @@ mod tests {
         (scratch, writer)
     }
 
-    async fn add(writing: &mut Writing, number: i64) {
+    async fn add(writing: &mut WriteTransaction, number: i64) {
         sqlx::query("insert into numbers values ($1)").bind(number).execute(&mut **writing).await.expect("a row");
     }
 
     /// A write that shares, of a number.
-    async fn writing(writer: &SqliteWriter, number: i64) -> Writing {
+    async fn writing(writer: &SqliteWriter, number: i64) -> WriteTransaction {
         let mut writing = writer.begin_shared(flow()).await.expect("a turn");
         add(&mut writing, number).await;
         writing

@@ -15,7 +15,7 @@ use crate::store::{NEXT_TOKEN, Split, Store, StoreError};
 
 /// A delivery that waits for its time, and whose it is.
 #[derive(Debug, Clone, PartialEq, Eq, sqlx_macros::FromRow)]
-pub struct InLine {
+pub struct QueuedDelivery {
     /// Id of the delivery.
     pub id: Uuid,
     /// The channel of the attempt.
@@ -79,7 +79,7 @@ const LOCKED: Split = Split { postgres: " for update skip locked", sqlite: "" };
 
 impl Store {
     /// Up to `limit` deliveries that are due, those first that are due for the longest time.
-    pub async fn due_deliveries(&self, limit: i64) -> Result<Vec<InLine>, StoreError> {
+    pub async fn due_deliveries(&self, limit: i64) -> Result<Vec<QueuedDelivery>, StoreError> {
         let now = self.clock.now();
         let mut read = self.db.read_quick().await?;
         Ok(read.query(DUE).bind(now).bind(limit).all().await?)
@@ -87,7 +87,7 @@ impl Store {
 
     /// Lines are what a tenant has waiting on a channel, in the order of channel and tenant: the first delivery of the
     /// line after this one, due or not. After a channel and no tenant comes the next channel.
-    pub async fn next_queue(&self, channel: &str, tenant: Option<&str>) -> Result<Option<InLine>, StoreError> {
+    pub async fn next_queue(&self, channel: &str, tenant: Option<&str>) -> Result<Option<QueuedDelivery>, StoreError> {
         let mut read = self.db.read_quick().await?;
         let query = match tenant {
             Some(tenant) => read.query(NEXT_LINE).bind(text(channel)).bind(text(tenant)),
@@ -145,7 +145,7 @@ impl Store {
 
     /// When the next delivery is due; `None` where none waits. What a digest tells has no time of its own.
     pub async fn next_delivery(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
-        let first: Option<InLine> = self.db.read().await?.query(NEXT).optional().await?;
+        let first: Option<QueuedDelivery> = self.db.read().await?.query(NEXT).optional().await?;
         Ok(first.map(|first| first.next_at))
     }
 }

@@ -10,7 +10,7 @@ use crate::store::{Store, StoreError};
 
 /// The run that a message is about, and the name of its task; the credential that a notice is about.
 #[derive(Debug, Clone, Default)]
-pub struct Referred {
+pub struct ReferredRecords {
     /// The run that the message is about.
     pub run: Option<Run>,
     /// Name of the task.
@@ -19,7 +19,7 @@ pub struct Referred {
     pub credential: Option<CredentialContext>,
 }
 
-impl Referred {
+impl ReferredRecords {
     /// The references for the message's words.
     pub fn references(&self) -> References<'_> {
         References {
@@ -33,7 +33,7 @@ impl Referred {
 
 impl Store {
     /// Reads the things to which a delivery refers; one that is gone is `None`.
-    pub async fn referred(&self, delivery: &Delivery) -> Result<Referred, StoreError> {
+    pub async fn referred(&self, delivery: &Delivery) -> Result<ReferredRecords, StoreError> {
         let run = match delivery.run_id {
             Some(run_id) => self.find_run(&Scope::Every, run_id).await?,
             None => None,
@@ -46,7 +46,7 @@ impl Store {
             Some(telling) => self.current_state(telling, delivery).await?,
             None => None,
         };
-        Ok(Referred { run, task_name: task.map(|task| task.name), credential })
+        Ok(ReferredRecords { run, task_name: task.map(|task| task.name), credential })
     }
 
     /// Tasks that wait for the credential, and the reason; `None` where whom it concerns is gone.

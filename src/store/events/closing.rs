@@ -11,9 +11,9 @@ use crate::base::words::words;
 use crate::domain::event::Event;
 use crate::domain::halt::HaltKind;
 use crate::domain::task::TaskStatus;
-use crate::store::events::matches::{EventsRecorded, Locked, RecordedSubject};
+use crate::store::events::matches::{EventsRecorded, LockedTask, RecordedSubject};
 use crate::store::events::matching::{EventsFired, FireEvents, not_halted};
-use crate::store::events::recording::{Aside, Recording, write_recording};
+use crate::store::events::recording::{BatchEffects, Recording, write_recording};
 use crate::store::events::windows;
 use crate::store::{Store, StoreError};
 
@@ -121,7 +121,7 @@ impl Store {
         let halts = self.halts().await?;
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
-        let locked: HashMap<Uuid, Locked> =
+        let locked: HashMap<Uuid, LockedTask> =
             tx.lock_tasks(&tasks).await?.into_iter().map(|row| (row.task_id, row)).collect();
         let mut recording = Recording::new(now, room, locked);
         for window in due {
@@ -213,7 +213,7 @@ impl Store {
         let matches = not_halted(ask.matches, &halts);
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
-        let locked: HashMap<Uuid, Locked> =
+        let locked: HashMap<Uuid, LockedTask> =
             tx.lock_tasks(&[task_id]).await?.into_iter().map(|row| (row.task_id, row)).collect();
         let owner: Option<Owner> = tx.query(OWNER).bind(task_id).optional().await?;
         let (recorded, opened) = if owner.as_ref().is_some_and(|owner| owner.status == TaskStatus::Paused.as_str()) {
@@ -221,7 +221,7 @@ impl Store {
                 .bind(window_id)
                 .execute()
                 .await?;
-            (EventsRecorded::default(), Aside::default())
+            (EventsRecorded::default(), BatchEffects::default())
         } else if matches.iter().any(|m| locked.get(&task_id).is_none_or(|at| at.epoch != m.epoch)) {
             return Ok(EventsFired::Stale);
         } else {

@@ -28,7 +28,7 @@ pub struct StoredDeadLetter {
 
 /// The letter to bury.
 #[derive(Debug, Clone, Copy)]
-pub struct Burial<'a> {
+pub struct NewDeadLetter<'a> {
     /// Its place in the queue.
     pub seq: i64,
     /// The event; `None` where the entry can't be read.
@@ -58,7 +58,7 @@ pub struct StoredDeadLetterFilter {
 
 impl Store {
     /// Moves an entry from the queue to the dead letters, once.
-    pub async fn dead_letter_event(&self, burial: Burial<'_>) -> Result<(), StoreError> {
+    pub async fn dead_letter_event(&self, burial: NewDeadLetter<'_>) -> Result<(), StoreError> {
         let now = self.clock.now();
         let event = burial.event;
         let mut write = self.db.write(&Scope::Every).await?;

@@ -108,7 +108,7 @@ impl EventsWritten {
 
 /// A task whose events are recorded, as its locked row says.
 #[derive(Debug, Clone, Copy, sqlx_macros::FromRow)]
-pub(in crate::store) struct Locked {
+pub(in crate::store) struct LockedTask {
     pub task_id: Uuid,
     pub epoch: i64,
     pub fire_count: i64,

@@ -17,8 +17,8 @@ use crate::domain::trigger::event::EventVerdict;
 use crate::store::batches::record_guarded;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::{Db, connection, fault};
-use crate::store::events::matches::{EventsRecorded, Locked, Match, MatchGuard};
-use crate::store::events::recording::{Aside, Recording, write_recording};
+use crate::store::events::matches::{EventsRecorded, LockedTask, Match, MatchGuard};
+use crate::store::events::recording::{BatchEffects, Recording, write_recording};
 use crate::store::tx::Tx;
 use crate::store::{Store, StoreError, Topic};
 
@@ -164,7 +164,7 @@ impl Store {
         let mut tasks: Vec<Uuid> = ask.matches.iter().map(|matched| matched.task_id).collect();
         tasks.sort_unstable();
         tasks.dedup();
-        let locked: HashMap<Uuid, Locked> =
+        let locked: HashMap<Uuid, LockedTask> =
             tx.lock_tasks(&tasks).await?.into_iter().map(|row| (row.task_id, row)).collect();
         if ask.matches.iter().any(|matched| locked.get(&matched.task_id).is_none_or(|at| at.epoch != matched.epoch)) {
             return Ok(EventsFired::Stale);
@@ -182,7 +182,7 @@ impl Store {
     }
 
     /// Wakes those who go on with what was recorded.
-    pub(in crate::store) fn notify_recorded(&self, recorded: EventsRecorded, aside: Aside) -> EventsRecorded {
+    pub(in crate::store) fn notify_recorded(&self, recorded: EventsRecorded, aside: BatchEffects) -> EventsRecorded {
         self.counts.each_skipped(&aside.skipped);
         if recorded.recorded > recorded.claims.len() {
             self.notify_all_instances(Topic::Queue);

@@ -16,9 +16,9 @@ use crate::store::StoreError;
 use crate::store::db::text::StoredJson;
 use crate::store::events::event_index::index_event_task;
 use crate::store::events::matches::{
-    EventBatch, EventRun, EventsRecorded, EventsWritten, Locked, Match, RecordedSubject,
+    EventBatch, EventRun, EventsRecorded, EventsWritten, LockedTask, Match, RecordedSubject,
 };
-use crate::store::events::windows::{self, Collected};
+use crate::store::events::windows::{self, WindowOutcome};
 use crate::store::runs::NewRun;
 use crate::store::tx::Tx;
 
@@ -28,7 +28,7 @@ pub(in crate::store) async fn write_recording(
     recording: Recording,
     now: DateTime<Utc>,
     worker: Uuid,
-) -> Result<(EventsRecorded, Aside), StoreError> {
+) -> Result<(EventsRecorded, BatchEffects), StoreError> {
     let written = tx.record_events(&recording.batch, now, worker).await?;
     for (task_id, tenant) in recording.completed() {
         windows::complete(tx, task_id, now).await?;
@@ -39,7 +39,7 @@ pub(in crate::store) async fn write_recording(
 
 /// Consequences of a batch that is written.
 #[derive(Default)]
-pub(in crate::store) struct Aside {
+pub(in crate::store) struct BatchEffects {
     /// A window was opened.
     pub opened: bool,
     /// Why each was skipped that was.
@@ -50,7 +50,7 @@ pub(in crate::store) struct Aside {
 pub(in crate::store) struct Recording {
     now: DateTime<Utc>,
     room: usize,
-    tasks: HashMap<Uuid, Locked>,
+    tasks: HashMap<Uuid, LockedTask>,
     /// Tasks with a limit, and their tenants.
     limited: BTreeMap<Uuid, (i64, String)>,
     pub batch: EventBatch,
@@ -62,7 +62,7 @@ pub(in crate::store) struct Recording {
 }
 
 impl Recording {
-    pub fn new(now: DateTime<Utc>, room: usize, tasks: HashMap<Uuid, Locked>) -> Recording {
+    pub fn new(now: DateTime<Utc>, room: usize, tasks: HashMap<Uuid, LockedTask>) -> Recording {
         Recording {
             now,
             room,
@@ -134,14 +134,14 @@ impl Recording {
         };
         let subject = matched.subject();
         match windows::collect(tx, subject.task_id, subject.tenant, window, &matched.arrival, self.now).await? {
-            Collected::Waits { before } => {
+            WindowOutcome::Waits { before } => {
                 self.collected += 1;
                 self.opened = true;
                 if let Some((id, events)) = before {
                     self.close_window(subject, id, events, None)?;
                 }
             }
-            Collected::Full { id, events } => self.close_window(subject, id, events, None)?,
+            WindowOutcome::Full { id, events } => self.close_window(subject, id, events, None)?,
         }
         Ok(())
     }
@@ -219,7 +219,7 @@ impl Recording {
         spent.map(|(task_id, (_, tenant))| (*task_id, tenant.as_str()))
     }
 
-    pub fn summary(self, written: EventsWritten) -> (EventsRecorded, Aside) {
+    pub fn summary(self, written: EventsWritten) -> (EventsRecorded, BatchEffects) {
         let asked = self.batch.runs.len() + self.batch.skipped.len();
         let recorded = EventsRecorded {
             recorded: written.recorded,
@@ -229,7 +229,7 @@ impl Recording {
             claims: written.claims,
         };
         let skipped = self.batch.skipped.into_iter().filter_map(|run| run.reason).collect();
-        (recorded, Aside { opened: self.opened, skipped })
+        (recorded, BatchEffects { opened: self.opened, skipped })
     }
 }
 

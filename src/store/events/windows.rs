@@ -17,7 +17,7 @@ use crate::store::tx::Tx;
 
 /// An event that was put into a window.
 #[derive(Debug)]
-pub(in crate::store) enum Collected {
+pub(in crate::store) enum WindowOutcome {
     /// It waits. `before`: the window that had no room for it closed, with these events.
     Waits { before: Option<(Uuid, Vec<Value>)> },
     /// It was the last that its window waited for.
@@ -117,7 +117,7 @@ pub(in crate::store) async fn collect(
     window: &EventWindow,
     arrival: &Arrival,
     now: DateTime<Utc>,
-) -> Result<Collected, StoreError> {
+) -> Result<WindowOutcome, StoreError> {
     let key = text(&window.key);
     let bytes = arrival.value().to_string().len() as i64;
     let mut open: Option<OpenWindowRow> = tx
@@ -156,9 +156,9 @@ pub(in crate::store) async fn collect(
     .await?;
     append_event(tx, task_id, arrival, id, now).await?;
     if events as u64 >= window.size {
-        return Ok(Collected::Full { id, events: close(tx, id).await? });
+        return Ok(WindowOutcome::Full { id, events: close(tx, id).await? });
     }
-    Ok(Collected::Waits { before })
+    Ok(WindowOutcome::Waits { before })
 }
 
 /// Keeps an event for the resume of its task; false where it keeps as many as it may.

@@ -12,7 +12,7 @@ use crate::domain::run::transcript::ModelCall;
 use crate::store::memory::fact_row::IN_TURN;
 use crate::store::memory::noting::note;
 use crate::store::ops::budgets::ledger_batch::{LedgerBatch, update_ledgers};
-use crate::store::ops::usage::counting::{BesideUsage, count_beside};
+use crate::store::ops::usage::counting::{CallOutsideTranscript, count_beside};
 use crate::store::runs::lease::{Finish, Lease};
 use crate::store::tx::Tx;
 use crate::store::{Reservation, Settlement, Store, StoreError};
@@ -220,8 +220,8 @@ impl Store {
 }
 
 impl ExtractionCall {
-    fn counted<'a>(&'a self, tenant: &'a Tenant, day: NaiveDate) -> BesideUsage<'a> {
-        BesideUsage {
+    fn counted<'a>(&'a self, tenant: &'a Tenant, day: NaiveDate) -> CallOutsideTranscript<'a> {
+        CallOutsideTranscript {
             tenant: tenant.as_str(),
             day,
             task_id: self.task_id,

@@ -18,7 +18,7 @@ use crate::store::{Store, StoreError};
 
 words! {
     /// How a fact was noted.
-    pub enum NotedAs {
+    pub enum NotingKind {
         /// It is new.
         New = "new",
         /// It was known, and is counted.
@@ -30,11 +30,11 @@ words! {
 
 /// A fact that was noted.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Noted {
+pub struct NotedFact {
     /// The fact, as it stands now.
     pub fact: Fact,
     /// How it was noted.
-    pub noted_as: NotedAs,
+    pub noted_as: NotingKind,
 }
 
 const BY_IDENTITY: &str = sql!(ROW, "f.identity = $2");
@@ -76,7 +76,12 @@ impl Store {
     /// # Errors
     /// `NotFound`: there is no fact to be replaced. `Conflict`: the tenant has as many facts as it may have, or text from outside
     /// would take the place of a person's word.
-    pub async fn note_fact(&self, tenant: &Tenant, new: &NewFact, replaces: Option<&str>) -> Result<Noted, StoreError> {
+    pub async fn note_fact(
+        &self,
+        tenant: &Tenant,
+        new: &NewFact,
+        replaces: Option<&str>,
+    ) -> Result<NotedFact, StoreError> {
         let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
         let tx = &mut write.tx();
         tx.query(IN_TURN).bind(tenant.as_str()).execute().await?;
@@ -93,7 +98,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::note_fact`].
-    pub async fn add_fact(&self, tenant: &Tenant, new: &NewFact) -> Result<Noted, StoreError> {
+    pub async fn add_fact(&self, tenant: &Tenant, new: &NewFact) -> Result<NotedFact, StoreError> {
         let now = self.clock.now();
         let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
         let tx = &mut write.tx();
@@ -162,7 +167,7 @@ pub(super) async fn note(
     new: &NewFact,
     replaces: Option<&str>,
     now: DateTime<Utc>,
-) -> Result<Noted, StoreError> {
+) -> Result<NotedFact, StoreError> {
     let same = with_words(tx, tenant, &new.text).await?;
     let replaced = match replaces {
         None => None,
@@ -181,12 +186,12 @@ pub(super) async fn note(
 }
 
 /// The fact that the same call has noted before, as it stands now.
-async fn noted_before(tx: &mut Tx<'_>, tenant: &Tenant, new: &NewFact) -> Result<Option<Noted>, StoreError> {
+async fn noted_before(tx: &mut Tx<'_>, tenant: &Tenant, new: &NewFact) -> Result<Option<NotedFact>, StoreError> {
     let Some(key) = &new.call_key else { return Ok(None) };
     let row: Option<FactRow> = tx.query(BY_CALL).bind(tenant.as_str()).bind(text(key)).optional().await?;
     Ok(row.map(|row| {
-        let noted_as = if row.fact.version == 1 { NotedAs::New } else { NotedAs::Replacing };
-        Noted { fact: row.fact, noted_as }
+        let noted_as = if row.fact.version == 1 { NotingKind::New } else { NotingKind::Replacing };
+        NotedFact { fact: row.fact, noted_as }
     }))
 }
 
@@ -214,12 +219,12 @@ async fn named_by(tx: &mut Tx<'_>, tenant: &Tenant, named: &str) -> Result<Optio
     }
 }
 
-async fn insert(tx: &mut Tx<'_>, tenant: &Tenant, new: &NewFact, now: DateTime<Utc>) -> Result<Noted, StoreError> {
+async fn insert(tx: &mut Tx<'_>, tenant: &Tenant, new: &NewFact, now: DateTime<Utc>) -> Result<NotedFact, StoreError> {
     check_room(tx, tenant, new.origin).await?;
     let values = (new_id(now), new, collection_of(new, None), now);
     with_version(tx.query(INSERT), values).bind(tenant.as_str()).execute().await?;
     let row: FactRow = tx.query(BY_IDENTITY).bind(tenant.as_str()).bind(identity(&new.text)).one().await?;
-    Ok(Noted { fact: row.fact, noted_as: NotedAs::New })
+    Ok(NotedFact { fact: row.fact, noted_as: NotingKind::New })
 }
 
 /// The first twelve values of a statement that writes a version of a fact.
@@ -258,7 +263,7 @@ async fn check_room(tx: &mut Tx<'_>, tenant: &Tenant, origin: FactOrigin) -> Res
     }
 }
 
-async fn count(tx: &mut Tx<'_>, row: FactRow, new: &NewFact, now: DateTime<Utc>) -> Result<Noted, StoreError> {
+async fn count(tx: &mut Tx<'_>, row: FactRow, new: &NewFact, now: DateTime<Utc>) -> Result<NotedFact, StoreError> {
     if row.fact.origin == FactOrigin::Outside && new.origin == FactOrigin::Person {
         return replace(tx, row, new, now).await;
     }
@@ -275,17 +280,17 @@ async fn count(tx: &mut Tx<'_>, row: FactRow, new: &NewFact, now: DateTime<Utc>)
         .bind(is_profile(&fact.collection, fact.origin))
         .execute()
         .await?;
-    Ok(Noted { fact, noted_as: NotedAs::Known })
+    Ok(NotedFact { fact, noted_as: NotingKind::Known })
 }
 
-async fn replace(tx: &mut Tx<'_>, row: FactRow, new: &NewFact, now: DateTime<Utc>) -> Result<Noted, StoreError> {
+async fn replace(tx: &mut Tx<'_>, row: FactRow, new: &NewFact, now: DateTime<Utc>) -> Result<NotedFact, StoreError> {
     check_word(&row.fact, new)?;
     archive(tx, &row, (row.fact.id, row.fact.version), now).await?;
     let values = (row.fact.id, new, collection_of(new, Some(&row.fact)), now);
     with_version(tx.query(REPLACE), values).execute().await?;
     forget_vector(tx, &row.fact.tenant_id, row.fact.id).await?;
     let now: FactRow = tx.query(BY_ID).bind(text(&row.fact.tenant_id)).bind(row.fact.id).one().await?;
-    Ok(Noted { fact: now.fact, noted_as: NotedAs::Replacing })
+    Ok(NotedFact { fact: now.fact, noted_as: NotingKind::Replacing })
 }
 
 /// Counts a fact that is known already and takes the place of another, which becomes an earlier version of it, as its own
@@ -296,7 +301,7 @@ async fn merge(
     replaced: FactRow,
     new: &NewFact,
     now: DateTime<Utc>,
-) -> Result<Noted, StoreError> {
+) -> Result<NotedFact, StoreError> {
     check_word(&replaced.fact, new)?;
     check_word(&row.fact, new)?;
     let hand_over = tx.query(HAND_OVER).bind(replaced.fact.id).bind(row.fact.id).bind(row.fact.version);
@@ -314,7 +319,7 @@ async fn merge(
         fact.collection = replaced.fact.collection;
     }
     let noted = count(tx, FactRow { fact, ..row }, new, now).await?;
-    Ok(Noted { noted_as: NotedAs::Replacing, ..noted })
+    Ok(NotedFact { noted_as: NotingKind::Replacing, ..noted })
 }
 
 /// Text from outside takes the place of no word of a person.

@@ -33,10 +33,10 @@ const MOST_TASK_BUDGETS: usize = 200;
 
 /// The budgets as one process knows them. Cheap to clone.
 #[derive(Clone, Default)]
-pub(in crate::store) struct KnownBudgets(Arc<Known>);
+pub(in crate::store) struct KnownBudgets(Arc<BudgetCache>);
 
 #[derive(Default)]
-struct Known {
+struct BudgetCache {
     settings: OnceLock<Settings>,
     said: Mutex<SaidBudgets>,
 }

@@ -44,13 +44,13 @@ pub enum StoredAnswer<T> {
 }
 
 #[derive(sqlx_macros::FromRow)]
-pub(in crate::store) struct Remembered {
+pub(in crate::store) struct RememberedResponse {
     request_digest: Vec<u8>,
     status: i32,
     body: Json<Value>,
 }
 
-impl Remembered {
+impl RememberedResponse {
     pub(in crate::store) fn answer<T>(self, digest: &[u8]) -> StoredAnswer<T> {
         if self.request_digest != digest {
             return StoredAnswer::Mismatch;
@@ -81,7 +81,7 @@ pub(in crate::store) async fn once<T>(
     if fresh > 0 {
         return Ok(None);
     }
-    let remembered: Remembered = tx.query(RECALL).bind(&asked.tenant).bind(text(&asked.key)).one().await?;
+    let remembered: RememberedResponse = tx.query(RECALL).bind(&asked.tenant).bind(text(&asked.key)).one().await?;
     Ok(Some(remembered.answer(&asked.digest)))
 }
 
@@ -107,7 +107,7 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<Option<StoredAnswer<()>>, StoreError> {
         let mut read = self.db.read_in(scope).await?;
-        let row: Option<Remembered> = read
+        let row: Option<RememberedResponse> = read
             .query(
                 "select request_digest, status, body from idempotency
                   where tenant_id = $1 and key = $2 and expires_at > $3",

@@ -9,7 +9,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use crate::domain::quota::meter::{Demand, Meter, MeterRequest, MeterVerdict, minute_of};
-use crate::domain::quota::{Exceeded, Quota};
+use crate::domain::quota::{ExceededQuota, Quota};
 use crate::store::db::Transaction;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::text::text;
@@ -105,7 +105,7 @@ impl Store {
         }
         let now = self.clock.now();
         let used = self.used_this_minute(tenant, Quota::EventsPerMinute, now).await?;
-        let exceeded = Exceeded {
+        let exceeded = ExceededQuota {
             tenant: tenant.to_owned(),
             quota: Quota::EventsPerMinute,
             limit,

@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::base::json::length::bytes_of;
-use crate::domain::quota::{Exceeded, Quota};
+use crate::domain::quota::{ExceededQuota, Quota};
 use crate::domain::task::Task;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::text::text;
@@ -81,12 +81,12 @@ impl Store {
             admission = self.quotas.admit(tenant, bytes, self.clock.now());
         }
         let Admission::Full { limit, stored, .. } = admission else { return Ok(()) };
-        Err(StoreError::Quota(Box::new(Exceeded {
+        Err(StoreError::Quota(Box::new(ExceededQuota {
             tenant: tenant.to_owned(),
             quota: Quota::StoredBytes,
             limit,
             usage: stored,
-            retry_after: Exceeded::AMOUNT,
+            retry_after: ExceededQuota::AMOUNT,
         })))
     }
 

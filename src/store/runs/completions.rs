@@ -11,7 +11,7 @@ use crate::domain::task::Task;
 use crate::store::db::text::{optional, optional_document};
 use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
 use crate::store::runs::alerts::notifications_for;
-use crate::store::runs::due_parked::Awaited;
+use crate::store::runs::due_parked::WaitTarget;
 use crate::store::runs::slots::{free, hand_over};
 use crate::store::{Store, StoreError, Topic};
 
@@ -52,8 +52,8 @@ impl Store {
         if let Some(answer) = once(tx, idempotency, now).await? {
             return Ok(answer);
         }
-        // the parked row is the right to end it: who deletes it has won. Its reason is asked in words that fit no index:
-        // the index of completions has all runs that wait for one
+        // the parked row is the right to end it: who deletes it has won. Its reason is asked in words that fit no
+        // index: the index of completions has all runs that wait for one
         let waited = tx
             .query(
                 "delete from parked
@@ -119,7 +119,7 @@ impl Store {
         now: DateTime<Utc>,
         limit: i64,
     ) -> Result<Vec<(Run, Option<Task>)>, StoreError> {
-        let ids = self.due_parked(Awaited::Completion, now, limit).await?;
+        let ids = self.due_parked(WaitTarget::Completion, now, limit).await?;
         let mut runs = self.runs_by_id(&ids).await?;
         let task_ids: Vec<Uuid> = runs.values().filter_map(|run| run.task_id).collect();
         let tasks = self.tasks_by_id(&task_ids).await?;

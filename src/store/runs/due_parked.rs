@@ -13,7 +13,7 @@ use crate::store::{Split, Store, StoreError};
 
 /// Reasons of parked runs that services look after.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::store) enum Awaited {
+pub(in crate::store) enum WaitTarget {
     People,
     Completion,
 }
@@ -22,7 +22,7 @@ pub(in crate::store) enum Awaited {
 const EARLIEST: &str = "select run_id from parked where wake_at <= $1 and reason || '' = $2 order by wake_at limit $3";
 
 /// Statements for one reason, which stands in the text so that its index can be used.
-struct Reads {
+struct DueParkedStatements {
     /// The reason.
     reason: &'static str,
     /// From tenant to tenant.
@@ -32,7 +32,7 @@ struct Reads {
     of_tenants: Split,
 }
 
-const FOR_PEOPLE: Reads = Reads {
+const FOR_PEOPLE: DueParkedStatements = DueParkedStatements {
     reason: "approval",
     tenants: Split {
         postgres: sql!(TENANTS; "{index}" = ""; "{reason}" = "approval"),
@@ -43,7 +43,7 @@ const FOR_PEOPLE: Reads = Reads {
         sqlite: sql!(OF_TENANTS.sqlite; "{index}" = "parked_for_approval"; "{reason}" = "approval"),
     },
 };
-const FOR_COMPLETION: Reads = Reads {
+const FOR_COMPLETION: DueParkedStatements = DueParkedStatements {
     reason: "completion",
     tenants: Split {
         postgres: sql!(TENANTS; "{index}" = ""; "{reason}" = "completion"),
@@ -77,11 +77,11 @@ const OF_TENANTS: Split = Split {
               order by p.wake_at",
 };
 
-impl Awaited {
-    fn reads(self) -> &'static Reads {
+impl WaitTarget {
+    fn reads(self) -> &'static DueParkedStatements {
         match self {
-            Awaited::People => &FOR_PEOPLE,
-            Awaited::Completion => &FOR_COMPLETION,
+            WaitTarget::People => &FOR_PEOPLE,
+            WaitTarget::Completion => &FOR_COMPLETION,
         }
     }
 }
@@ -90,11 +90,11 @@ impl Store {
     /// Up to `limit` runs that want to be looked at; where there are more, as many of each tenant that has its turn.
     pub(in crate::store) async fn due_parked(
         &self,
-        awaited: Awaited,
+        awaited: WaitTarget,
         now: DateTime<Utc>,
         limit: i64,
     ) -> Result<Vec<Uuid>, StoreError> {
-        let Reads { reason, tenants, of_tenants } = *awaited.reads();
+        let DueParkedStatements { reason, tenants, of_tenants } = *awaited.reads();
         let earliest: Vec<Uuid> =
             self.db.read().await?.query(EARLIEST).bind(now).bind(reason).bind(limit).scalars().await?;
         if (earliest.len() as i64) < limit {

@@ -16,7 +16,7 @@ use crate::store::ops::budgets::ledger_batch::{LedgerBatch, update_ledgers};
 use crate::store::ops::budgets::ledgers::warn_owners;
 use crate::store::ops::usage::counting::count_usage;
 use crate::store::runs::alerts::notifications_for;
-use crate::store::runs::lease::{Beat, Finish, FinishedRow, Lease};
+use crate::store::runs::lease::{Finish, FinishedRow, Lease, RenewedLease};
 use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
 use crate::store::runs::settle_park::settle_park;
 use crate::store::runs::slots::hand_over;
@@ -25,7 +25,11 @@ use crate::store::{Split, Store, StoreError, Topic, split};
 
 impl Store {
     /// Renews these leases in one statement. A lease that is not in the answer is lost.
-    pub async fn heartbeat(&self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Vec<Beat>, StoreError> {
+    pub async fn heartbeat(
+        &self,
+        leases: &[Lease],
+        lease_until: DateTime<Utc>,
+    ) -> Result<Vec<RenewedLease>, StoreError> {
         if leases.is_empty() {
             return Ok(Vec::new());
         }
@@ -38,7 +42,7 @@ impl Store {
     }
 
     /// Runs of this worker whose end was asked for. A narrow index makes it cost nothing while there are none.
-    pub async fn cancels_asked(&self, worker: Uuid) -> Result<Vec<Beat>, StoreError> {
+    pub async fn cancels_asked(&self, worker: Uuid) -> Result<Vec<RenewedLease>, StoreError> {
         let mut read = self.db.read_quick().await?;
         Ok(read
             .query("select run_id, cancel_reason from queue where worker = $1 and cancel_reason is not null")

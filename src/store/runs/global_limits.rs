@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use sqlx::{PgConnection, SqliteConnection};
 
 use crate::store::StoreError;
-use crate::store::runs::lease::{RunLimits, Take};
+use crate::store::runs::lease::{RunLimits, TakeRequest};
 use crate::store::runs::shares::TenantShares;
 
 /// One take at a time, so that each counts what those before it took. The lock goes with the transaction.
@@ -36,7 +36,10 @@ pub(in crate::store) struct RunLimitsLeft {
 }
 
 impl RunLimitsLeft {
-    pub(in crate::store) async fn of(conn: &mut SqliteConnection, take: &Take) -> Result<RunLimitsLeft, StoreError> {
+    pub(in crate::store) async fn of(
+        conn: &mut SqliteConnection,
+        take: &TakeRequest,
+    ) -> Result<RunLimitsLeft, StoreError> {
         let (limits, shares) = (take.limits, take.shares.clone());
         let halted: Vec<String> = sqlx::query_scalar("select tenant_id from halts").fetch_all(&mut *conn).await?;
         let halted = halted.into_iter().collect();

@@ -53,7 +53,7 @@ pub struct RunClaim {
 
 /// A lease that is still held, and whether its run's end was asked for.
 #[derive(Debug, Clone, PartialEq, sqlx_macros::FromRow)]
-pub struct Beat {
+pub struct RenewedLease {
     /// The run under the lease.
     pub run_id: Uuid,
     /// The reason for which it is to stop, if it is.
@@ -203,7 +203,7 @@ pub struct RequeuedRun {
 
 /// The request to take ready runs.
 #[derive(Debug, Clone)]
-pub struct Take {
+pub struct TakeRequest {
     /// The instance that takes them.
     pub worker: Uuid,
     /// The present.
@@ -242,7 +242,7 @@ impl ClaimCursor {
 
 /// The fate of a run whose task has another one running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Blocked {
+pub enum OverlapOutcome {
     /// Recorded as skipped.
     Skipped,
     /// Waits for the slot.

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::domain::run::RunState;
 use crate::domain::trigger::Overlap;
-use crate::store::runs::lease::{Blocked, Lease};
+use crate::store::runs::lease::{Lease, OverlapOutcome};
 use crate::store::runs::overlap::previous::{SUPERSEDE, lock_previous, take_over};
 use crate::store::runs::overlap::rule::{BlockedRow, REASON_SUPERSEDED, skipped_at_once};
 use crate::store::runs::slots::{RECHECK_AFTER, close_unstarted, free, hand_over};
@@ -28,7 +28,7 @@ pub(in crate::store) async fn resolve_blocked(
     tx: &mut Tx<'_>,
     mut leases: Vec<Lease>,
     now: DateTime<Utc>,
-) -> Result<Vec<(Uuid, Blocked)>, StoreError> {
+) -> Result<Vec<(Uuid, OverlapOutcome)>, StoreError> {
     leases.sort_by_key(|lease| lease.run_id);
     let mut rows = tx.standing(&leases).await?;
     rows.sort_by_key(|row| (row.task_id, row.run_id));
@@ -36,7 +36,8 @@ pub(in crate::store) async fn resolve_blocked(
     let holders = tx.lock_slots(&tasks_of(&rows)).await?;
     let (skipped, rows) = skipped_at_once(rows, &holders);
     tx.skip_blocked(&skipped, now).await?;
-    let mut blocked: Vec<(Uuid, Blocked)> = skipped.into_iter().map(|(run_id, _)| (run_id, Blocked::Skipped)).collect();
+    let mut blocked: Vec<(Uuid, OverlapOutcome)> =
+        skipped.into_iter().map(|(run_id, _)| (run_id, OverlapOutcome::Skipped)).collect();
     for row in &rows {
         let mut holder: Option<Uuid> = tx.query(LOCK_SLOT).bind(row.task_id).optional_scalar().await?;
         let waiting: Vec<Uuid> = tx.query(WAITING).bind(row.task_id).scalars().await?;
@@ -77,14 +78,14 @@ const WAITING: &str = "select run_id from parked where task_id = $1 and reason =
 async fn settle_blocked(
     tx: &mut Tx<'_>,
     row: &BlockedRow,
-    fate: Blocked,
+    fate: OverlapOutcome,
     holder: Option<Uuid>,
     waiting: &[Uuid],
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
     let id = row.run_id;
     match fate {
-        Blocked::Cancelled => {
+        OverlapOutcome::Cancelled => {
             let superseded_by = waiting.first().copied().filter(|_| row.cancel_reason.is_none());
             close_unstarted(tx, id, RunState::Cancelled, row.cancel_reason(), superseded_by, now).await?;
             if let Some(task_id) = row.task_id
@@ -93,8 +94,8 @@ async fn settle_blocked(
                 hand_over(tx, task_id, now).await?;
             }
         }
-        Blocked::Skipped => close_unstarted(tx, id, RunState::Skipped, "overlap", holder, now).await?,
-        Blocked::Again => {
+        OverlapOutcome::Skipped => close_unstarted(tx, id, RunState::Skipped, "overlap", holder, now).await?,
+        OverlapOutcome::Again => {
             tx.query(
                 "update queue set state = 'ready', lease_token = 0, lease_until = null, worker = null
                   where run_id = $1",
@@ -103,7 +104,7 @@ async fn settle_blocked(
             .execute()
             .await?;
         }
-        Blocked::Behind => {
+        OverlapOutcome::Behind => {
             if row.policy() == Overlap::CancelPrevious {
                 tx.query(SUPERSEDE).bind(holder).bind(REASON_SUPERSEDED).bind(now).execute().await?;
                 for older in waiting {

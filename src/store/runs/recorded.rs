@@ -21,7 +21,7 @@ const FIRST_RANGE: &str = "r:0001-01-01T00:00:00.000Z";
 
 /// The records of a task around an instant.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct RecordedAround {
+pub struct SurroundingRuns {
     /// Of the instant itself.
     pub at: Option<Run>,
     /// Of a range that covers the instant; a run that stands for it, or one record of many that were skipped.
@@ -53,7 +53,7 @@ impl Store {
         scope: &Scope,
         task_id: Uuid,
         at: DateTime<Utc>,
-    ) -> Result<RecordedAround, StoreError> {
+    ) -> Result<SurroundingRuns, StoreError> {
         let (key, next) = (format!("s:{}", key_instant(at)), at + TimeDelta::milliseconds(1));
         let range = format!("r:{}", key_instant(next));
         let mut read = self.db.read_unconfined(scope.tenant()).await?;
@@ -71,7 +71,7 @@ impl Store {
         let [own, before, after, range] = found;
         let covers = |run: &Run| run.missed.as_ref().is_some_and(|missed| missed.from <= at && at <= missed.to);
         let covering = [&range, &after].into_iter().flatten().find(|run| covers(run)).cloned();
-        Ok(RecordedAround { at: own, covering, before, after })
+        Ok(SurroundingRuns { at: own, covering, before, after })
     }
 
     /// The run, or the record of the skip, that each of these tasks has of an event.

@@ -16,7 +16,7 @@ use crate::store::{NEXT_TOKEN, Split, Store, StoreError, Topic, split};
 
 /// A started run whose worker is gone, or that has outlived its time limit.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Stranded {
+pub struct StrandedRun {
     /// Taken over by the rescuer: the old holder's is void.
     pub lease: Lease,
     /// The run whose worker is gone.
@@ -69,7 +69,7 @@ impl Store {
         grace: TimeDelta,
         lease_until: DateTime<Utc>,
         limit: i64,
-    ) -> Result<Vec<Stranded>, StoreError> {
+    ) -> Result<Vec<StrandedRun>, StoreError> {
         let mut read = self.db.read().await?;
         let tx = &mut read.tx();
         let mut rows: Vec<StrandedRow> = tx.query(LEASE_ENDED).bind(now).bind(limit).all().await?;
@@ -87,7 +87,7 @@ impl Store {
             let lease = *leases.get(&row.run_id)?;
             let run = runs.remove(&row.run_id)?;
             let task = run.task_id.and_then(|id| tasks.get(&id).cloned());
-            Some(Stranded {
+            Some(StrandedRun {
                 lease,
                 run,
                 crashed: row.lease_until < now,

@@ -25,7 +25,7 @@ pub struct QueuedPlace {
 
 /// A run that waits outside the queue.
 #[derive(Debug, Clone, PartialEq, Eq, sqlx_macros::FromRow)]
-pub struct Parked {
+pub struct ParkedRun {
     /// `overlap`, `completion` or `approval`.
     pub reason: String,
     /// When it is looked at again; for a completion, when its time is over.
@@ -47,11 +47,11 @@ pub struct Holder {
 
 /// Where a run is; all empty: it is over, or is just moving.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Whereabouts {
+pub struct RunLocation {
     /// Its row in the queue.
     pub queued: Option<QueuedPlace>,
     /// Its row among the parked runs.
-    pub parked: Option<Parked>,
+    pub parked: Option<ParkedRun>,
     /// The run with the task's slot; it may be the run itself.
     pub holder: Option<Holder>,
 }
@@ -63,7 +63,7 @@ impl Store {
         scope: &Scope,
         run_id: Uuid,
         task_id: Option<Uuid>,
-    ) -> Result<Whereabouts, StoreError> {
+    ) -> Result<RunLocation, StoreError> {
         let mut read = self.db.read_in(scope).await?;
         let tx = &mut read.tx();
         let queued: Option<QueuedPlace> = tx
@@ -75,7 +75,7 @@ impl Store {
             .bind(scope.tenant())
             .optional()
             .await?;
-        let parked: Option<Parked> = tx
+        let parked: Option<ParkedRun> = tx
             .query(
                 "select reason, wake_at, paused_until from parked where run_id = $1 and ($2 is null or tenant_id = $2)",
             )
@@ -88,7 +88,7 @@ impl Store {
             Some(task_id) => self.slot_holder(scope, task_id).await?,
             None => None,
         };
-        Ok(Whereabouts { queued, parked, holder })
+        Ok(RunLocation { queued, parked, holder })
     }
 
     /// The run that has this task's slot; `None`: it is free.

@@ -17,7 +17,9 @@ use crate::domain::run::{Run, RunState};
 use crate::domain::task::Task;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::{Db, connection, fault, with_timeout};
-use crate::store::runs::lease::{Blocked, ClaimCursor, Lease, RunClaim, StartedRow, StartedRows, Take, time_limit};
+use crate::store::runs::lease::{
+    ClaimCursor, Lease, OverlapOutcome, RunClaim, StartedRow, StartedRows, TakeRequest, time_limit,
+};
 use crate::store::runs::overlap::resolve_blocked;
 use crate::store::tasks::task_cache::CachedTask;
 use crate::store::tx::Tx;
@@ -25,7 +27,7 @@ use crate::store::{Store, StoreError, Topic};
 
 /// Result of a take.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Taking {
+pub struct TakeResult {
     /// The runs that started and those that did not.
     pub starts: Starts,
     /// Those that are due later.
@@ -36,7 +38,7 @@ pub struct Taking {
     pub leased: usize,
 }
 
-impl Taking {
+impl TakeResult {
     /// How many runs are not ready any more.
     pub fn len(&self) -> usize {
         self.leased
@@ -80,7 +82,7 @@ pub struct Starts {
     /// Runs that started.
     pub started: Vec<StartedRun>,
     /// Runs that found their task's slot taken, and what became of them.
-    pub blocked: Vec<(Uuid, Blocked)>,
+    pub blocked: Vec<(Uuid, OverlapOutcome)>,
 }
 
 /// Reads what belongs to runs that are started on the record: a store that is away for a moment is asked again, since
@@ -109,7 +111,7 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::fro
 impl Store {
     /// Leases ready runs that are due until `ahead`, and starts those that are due by now: one commit. On Postgres
     /// those that could not start are judged in another one.
-    pub async fn take_runs(&self, take: &Take) -> Result<Taking, StoreError> {
+    pub async fn take_runs(&self, take: &TakeRequest) -> Result<TakeResult, StoreError> {
         let (taken, blocked) = match &self.db {
             // one statement, which is its own transaction; what it could not start it has claimed, as a start finds it
             Db::Postgres { engine, waits, .. } if !take.limits.any() => {
@@ -133,11 +135,11 @@ impl Store {
         };
         let leased = taken.started.rows.len() + taken.stopped.len() + taken.claims.len();
         let starts = self.starts(taken.started, blocked, take.lease_until).await?;
-        Ok(Taking { starts, claims: taken.claims, turn: taken.turn, leased })
+        Ok(TakeResult { starts, claims: taken.claims, turn: taken.turn, leased })
     }
 
     /// Decides about claims that were not started. Where that fails they run out, and are taken again.
-    async fn resolve(&self, claims: Vec<Lease>) -> Result<Vec<(Uuid, Blocked)>, StoreError> {
+    async fn resolve(&self, claims: Vec<Lease>) -> Result<Vec<(Uuid, OverlapOutcome)>, StoreError> {
         if claims.is_empty() {
             return Ok(Vec::new());
         }
@@ -177,21 +179,23 @@ impl Store {
     async fn starts(
         &self,
         started: StartedRows,
-        blocked: Vec<(Uuid, Blocked)>,
+        blocked: Vec<(Uuid, OverlapOutcome)>,
         lease_until: DateTime<Utc>,
     ) -> Result<Starts, StoreError> {
-        let count_of = |fate: Blocked| blocked.iter().filter(|(_, of)| *of == fate).count();
-        self.counts.skipped("overlap", count_of(Blocked::Skipped));
-        for (fate, state) in [(Blocked::Skipped, RunState::Skipped), (Blocked::Cancelled, RunState::Cancelled)] {
+        let count_of = |fate: OverlapOutcome| blocked.iter().filter(|(_, of)| *of == fate).count();
+        self.counts.skipped("overlap", count_of(OverlapOutcome::Skipped));
+        for (fate, state) in
+            [(OverlapOutcome::Skipped, RunState::Skipped), (OverlapOutcome::Cancelled, RunState::Cancelled)]
+        {
             match count_of(fate) {
                 0 => {}
                 runs => tracing::info!(runs, state = state.as_str(), "runs ended outside of an execution"),
             }
         }
-        if blocked.iter().any(|(_, fate)| *fate == Blocked::Behind) {
+        if blocked.iter().any(|(_, fate)| *fate == OverlapOutcome::Behind) {
             self.notify(Topic::Cancels);
         }
-        if blocked.iter().any(|(_, fate)| matches!(fate, Blocked::Again | Blocked::Cancelled)) {
+        if blocked.iter().any(|(_, fate)| matches!(fate, OverlapOutcome::Again | OverlapOutcome::Cancelled)) {
             self.notify(Topic::Queue);
         }
         Ok(Starts { started: self.read_started(started, lease_until).await?, blocked })

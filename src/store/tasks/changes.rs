@@ -16,7 +16,7 @@ use crate::base::json::length::bytes_of;
 use crate::domain::credential::CredentialIssue;
 use crate::domain::notification::NewDelivery;
 use crate::domain::run::MissedInstants;
-use crate::domain::task::change::{Changed, FaultyPart, PlannedChange, TaskChange};
+use crate::domain::task::change::{ChangedTask, FaultyPart, PlannedChange, TaskChange};
 use crate::domain::task::{Task, TaskStatus, named_by};
 use crate::domain::trigger::zone_database_version;
 use crate::store::credentials::credential_status::is_resolved;
@@ -45,7 +45,7 @@ type ChangedInstants = Vec<(Uuid, DateTime<Utc>)>;
 type SkippedInstants = Vec<(Uuid, DateTime<Utc>, Option<Json<MissedInstants>>)>;
 
 /// The instants of a task that are recorded ahead.
-pub(in crate::store) struct RecordedAhead {
+pub(in crate::store) struct InstantsAhead {
     fires: ChangedInstants,
     skips: ChangedInstants,
 }
@@ -57,7 +57,7 @@ async fn recorded_ahead(
     fires: impl Into<Split>,
     row: &TaskRow,
     now: DateTime<Utc>,
-) -> Result<(RecordedAhead, Option<DateTime<Utc>>), StoreError> {
+) -> Result<(InstantsAhead, Option<DateTime<Utc>>), StoreError> {
     let fires: ChangedInstants = tx.query(fires).bind(row.id).bind(now).all().await?;
     let since = first_id(now - RECORDED_LATELY);
     let skipped: SkippedInstants = tx.query(SKIPPED_AHEAD).bind(row.id).bind(now).bind(since).all().await?;
@@ -66,7 +66,7 @@ async fn recorded_ahead(
         skipped.into_iter().filter_map(|(id, at, missed)| is_of_one(missed).then_some((id, at))).collect();
     let considered = row.nominal_at.filter(|_| row.spec.0.trigger.fires_by_the_clock());
     let unconsidered = fires.iter().chain(&skips).map(|(_, nominal)| *nominal).chain(considered).min();
-    Ok((RecordedAhead { fires, skips }, unconsidered))
+    Ok((InstantsAhead { fires, skips }, unconsidered))
 }
 
 /// A task whose `due` row is locked, and what is recorded ahead of it, if it is still as a change was planned for it.
@@ -74,7 +74,7 @@ pub(in crate::store) async fn as_planned(
     tx: &mut Tx<'_>,
     row: TaskRow,
     planned: &PlannedChange,
-) -> Result<Option<(Task, RecordedAhead)>, StoreError> {
+) -> Result<Option<(Task, InstantsAhead)>, StoreError> {
     let (ahead, unconsidered) = recorded_ahead(tx, LOCK_AHEAD, &row, planned.now).await?;
     let task = row.task()?;
     Ok(planned.is_of(&task, unconsidered).then_some((task, ahead)))
@@ -85,7 +85,7 @@ pub(in crate::store) async fn as_planned(
 /// is due that has to be fired first.
 pub(in crate::store) async fn change_locked(
     tx: &mut Tx<'_>,
-    (mut before, ahead): (Task, RecordedAhead),
+    (mut before, ahead): (Task, InstantsAhead),
     change: &TaskChange,
     scope: &Scope,
     planned: &PlannedChange,
@@ -122,7 +122,7 @@ pub(in crate::store) async fn change_locked(
 }
 
 /// Takes back what is recorded ahead, and writes the `due` row.
-async fn reschedule(tx: &mut Tx<'_>, changed: &Changed, ahead: &RecordedAhead) -> Result<(), StoreError> {
+async fn reschedule(tx: &mut Tx<'_>, changed: &ChangedTask, ahead: &InstantsAhead) -> Result<(), StoreError> {
     for (run_id, _) in &ahead.fires {
         tx.query("delete from queue where run_id = $1").bind(run_id).execute().await?;
     }

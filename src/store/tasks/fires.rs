@@ -37,9 +37,9 @@ use crate::store::tasks::disabling::{UNREADABLE, stop_and_disable};
 use crate::store::tasks::tenant_turns::{self, TENANTS_IN_TURN, TenantDue};
 use crate::store::tasks::zones::may_plan;
 use crate::store::{Split, Store, StoreError, Topic, split};
-use batch::Unplannable;
-pub(in crate::store) use batch::{AsRead, DueUpdate, FireBatch, PlannedRun, all_moved};
-pub(in crate::store) use batch_offsets::Apart;
+use batch::UnplannableTask;
+pub(in crate::store) use batch::{DueSnapshot, DueUpdate, FireBatch, PlannedRun, all_moved};
+pub(in crate::store) use batch_offsets::BatchOffsets;
 use due_row::DueRow;
 use planning_pieces::PlanningPieces;
 pub(in crate::store) use request::WrittenRows;
@@ -117,7 +117,7 @@ impl Store {
         let read = due.len();
         let zones = zone::current().release().clone();
         let mut pieces = PlanningPieces::new(due, ask.clone());
-        let (mut fired, mut started) = Recorded::default();
+        let (mut fired, mut started) = RecordedFires::default();
         let mut left = read;
         for _ in 0..PIECES {
             if left == 0 || fired.other_zones {
@@ -252,7 +252,7 @@ impl Store {
         pieces: PlanningPieces,
         ask: &FireDue,
         zones: &ZoneRelease,
-    ) -> Result<(PlanningPieces, Recorded), StoreError> {
+    ) -> Result<(PlanningPieces, RecordedFires), StoreError> {
         let (rest, batch) = self.planned(ENGINE, pieces).await?;
         Ok((rest, self.record(batch, ask, Some(zones)).await?))
     }
@@ -269,7 +269,7 @@ impl Store {
         if !unplannable.is_empty() {
             let tenants: BTreeSet<&str> = unplannable.iter().map(|task| task.tenant_id.as_str()).collect();
             let recipients = self.recipients_by_tenant(&tenants.into_iter().collect::<Vec<_>>()).await?;
-            let notice = |task: &Unplannable| Some((task.task_id, task.notice(recipients.get(&task.tenant_id))?));
+            let notice = |task: &UnplannableTask| Some((task.task_id, task.notice(recipients.get(&task.tenant_id))?));
             batch.notices = unplannable.iter().filter_map(notice).collect();
         }
         self.task_cache.keep(std::mem::take(&mut batch.read_tasks));
@@ -283,7 +283,7 @@ impl Store {
         mut batch: FireBatch,
         ask: &FireDue,
         zones: Option<&ZoneRelease>,
-    ) -> Result<Recorded, StoreError> {
+    ) -> Result<RecordedFires, StoreError> {
         let ids: Vec<Uuid> = batch.read.iter().map(|row| row.task_id).collect();
         let halts = self.halts().await?;
         batch.skip_halted(&halts);
@@ -347,7 +347,7 @@ impl Store {
 }
 
 /// The fires, and the runs that start.
-type Recorded = (FireResult, Vec<StartedRow>);
+type RecordedFires = (FireResult, Vec<StartedRow>);
 
 fn summary(batch: FireBatch, written: WrittenRows) -> FireResult {
     FireResult {

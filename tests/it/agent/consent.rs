@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-use reveille::agent::{Agent, AgentResponse, Asking, CallingAgent, Suspension};
+use reveille::agent::{Agent, AgentResponse, ApprovalContext, CallingAgent, Suspension};
 use reveille::base::invalid::ValidationErrors;
 use reveille::domain::approval::matrix::Category;
 use reveille::domain::approval::policy::{Policy, PolicyRules};
@@ -21,10 +21,10 @@ use uuid::Uuid;
 use super::harness::{AgentHarness, FakeTool, call, calls, passing, says, start};
 use crate::support::computing::{HeldThreads, until_waiting};
 
-type Deeds = Arc<Mutex<Vec<(String, Value)>>>;
+type RecordedCalls = Arc<Mutex<Vec<(String, Value)>>>;
 
 /// A tool that writes down what it is asked to do.
-fn recording_tool(name: &'static str, deeds: &Deeds) -> FakeTool {
+fn recording_tool(name: &'static str, deeds: &RecordedCalls) -> FakeTool {
     let deeds = deeds.clone();
     FakeTool::new(name, move |_, arguments| {
         deeds.lock().unwrap().push((name.to_owned(), arguments));
@@ -42,7 +42,7 @@ fn read_tool() -> FakeTool {
 }
 
 /// A turn of a look, a mail and a payment, then the answer.
-fn stage(deeds: &Deeds) -> AgentHarness {
+fn stage(deeds: &RecordedCalls) -> AgentHarness {
     let turn = vec![
         call("l", "look", json!({ "at": "it" })),
         call("m", "mail", json!({ "to": "ann" })),
@@ -57,7 +57,7 @@ fn stage(deeds: &Deeds) -> AgentHarness {
 /// Hands the message on as a run does that may ask.
 async fn handle(stage: &AgentHarness) -> AgentResponse {
     let mut incoming = stage.incoming("go");
-    incoming.asking = Asking { task_id: None, source: "trigger", rules: None };
+    incoming.asking = ApprovalContext { task_id: None, source: "trigger", rules: None };
     passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap()
 }
 
@@ -98,13 +98,13 @@ fn edit(arguments: Value) -> impl FnOnce(&mut Approval) {
     }
 }
 
-fn recorded_calls(deeds: &Deeds) -> Vec<(String, Value)> {
+fn recorded_calls(deeds: &RecordedCalls) -> Vec<(String, Value)> {
     deeds.lock().unwrap().clone()
 }
 
 #[tokio::test]
 async fn calls_without_consent_run_and_the_rest_of_the_turn_is_asked_as_one_batch() {
-    let deeds = Deeds::default();
+    let deeds = RecordedCalls::default();
     let stage = stage(&deeds);
     let suspension = suspend(&stage).await;
     let asked: Vec<(&str, &str, &str)> = suspension
@@ -126,7 +126,7 @@ async fn calls_without_consent_run_and_the_rest_of_the_turn_is_asked_as_one_batc
 
 #[tokio::test]
 async fn run_that_comes_back_without_an_answer_finds_its_questions_again() {
-    let stage = stage(&Deeds::default());
+    let stage = stage(&RecordedCalls::default());
     let first = suspend(&stage).await;
     let second = suspend(&stage).await;
     assert_eq!(second.asks, []);
@@ -136,7 +136,7 @@ async fn run_that_comes_back_without_an_answer_finds_its_questions_again() {
 
 #[tokio::test]
 async fn approved_call_runs_while_its_sibling_is_still_open_and_once_only() {
-    let deeds = Deeds::default();
+    let deeds = RecordedCalls::default();
     let stage = stage(&deeds);
     suspend(&stage).await;
     decide(&stage, "p", approve);
@@ -153,7 +153,7 @@ async fn approved_call_runs_while_its_sibling_is_still_open_and_once_only() {
 
 #[tokio::test]
 async fn model_is_told_what_people_made_of_its_calls() {
-    let deeds = Deeds::default();
+    let deeds = RecordedCalls::default();
     let stage = stage(&deeds);
     suspend(&stage).await;
     decide(&stage, "m", edit(json!({ "to": "carl" })));
@@ -181,7 +181,7 @@ async fn model_is_told_what_people_made_of_its_calls() {
 
 #[tokio::test]
 async fn unanswered_question_is_a_rejection() {
-    let deeds = Deeds::default();
+    let deeds = RecordedCalls::default();
     let stage = stage(&deeds);
     suspend(&stage).await;
     for id in ["m", "p"] {
@@ -195,7 +195,7 @@ async fn unanswered_question_is_a_rejection() {
 
 #[tokio::test]
 async fn call_that_began_before_a_crash_is_not_repeated_but_called_unknown() {
-    let deeds = Deeds::default();
+    let deeds = RecordedCalls::default();
     let stage = stage(&deeds);
     suspend(&stage).await;
     decide(&stage, "m", |approval| {
@@ -216,7 +216,7 @@ fn with_tools(stage: AgentHarness, tools: Vec<FakeTool>) -> AgentHarness {
 
 #[tokio::test]
 async fn tool_that_has_changed_meanwhile_is_asked_about_again_and_not_run() {
-    let deeds = Deeds::default();
+    let deeds = RecordedCalls::default();
     let stage = stage(&deeds);
     let first = suspend(&stage).await;
     decide(&stage, "m", approve);
@@ -238,7 +238,7 @@ async fn tool_that_has_changed_meanwhile_is_asked_about_again_and_not_run() {
 
 #[tokio::test]
 async fn arguments_that_no_longer_fit_a_changed_schema_are_told_and_not_run() {
-    let deeds = Deeds::default();
+    let deeds = RecordedCalls::default();
     let stage = stage(&deeds);
     suspend(&stage).await;
     decide(&stage, "m", approve);
@@ -253,7 +253,7 @@ async fn arguments_that_no_longer_fit_a_changed_schema_are_told_and_not_run() {
 
 #[tokio::test]
 async fn call_under_a_standing_grant_is_not_asked() {
-    let deeds = Deeds::default();
+    let deeds = RecordedCalls::default();
     let stage = stage(&deeds);
     stage.store.granted.lock().unwrap().push("mail".into());
     let suspension = suspend(&stage).await;
@@ -263,7 +263,7 @@ async fn call_under_a_standing_grant_is_not_asked() {
 
 #[tokio::test]
 async fn operator_s_rules_decide_and_others_are_asked_about() {
-    let deeds = Deeds::default();
+    let deeds = RecordedCalls::default();
     let rules = json!({ "tools": { "pay": { "gate": "auto", "when": "args.amount < 10" } } });
     let policy = Policy::new(&serde_json::from_value(rules).unwrap()).unwrap();
     let stage = stage(&deeds);
@@ -276,7 +276,7 @@ async fn operator_s_rules_decide_and_others_are_asked_about() {
 
 #[tokio::test]
 async fn rules_that_take_long_are_judged_on_computing_threads() {
-    let deeds = Deeds::default();
+    let deeds = RecordedCalls::default();
     let list = json!(vec![0; 50]);
     let when = format!("{list}.all(a, {list}.all(b, a == b)) && args.amount < 10");
     let rules = json!({ "tools": { "pay": { "gate": "auto", "when": when } } });
@@ -288,7 +288,7 @@ async fn rules_that_take_long_are_judged_on_computing_threads() {
 
 #[tokio::test]
 async fn condition_of_an_override_is_compiled_on_computing_threads() {
-    let deeds = Deeds::default();
+    let deeds = RecordedCalls::default();
     let stage = stage(&deeds);
     let when = Some("args.amount < 10".into());
     *stage.store.overrides.lock().unwrap() =
@@ -297,7 +297,7 @@ async fn condition_of_an_override_is_compiled_on_computing_threads() {
 }
 
 /// The payment of the turn waits for a computing thread, and is done then; the mail needs a person.
-async fn pays_once_threads_are_free(stage: &AgentHarness, deeds: &Deeds) {
+async fn pays_once_threads_are_free(stage: &AgentHarness, deeds: &RecordedCalls) {
     let computing = stage.agent.compute.clone();
     let threads = HeldThreads::all(&computing).await;
     let meanwhile = async {
@@ -313,12 +313,12 @@ async fn pays_once_threads_are_free(stage: &AgentHarness, deeds: &Deeds) {
 }
 
 /// A payment that looks at the balance first.
-struct Careful {
+struct CheckedPayment {
     pay: FakeTool,
     balance: Arc<Mutex<i64>>,
 }
 
-impl Tool for Careful {
+impl Tool for CheckedPayment {
     fn definition(&self) -> &Definition {
         self.pay.definition()
     }
@@ -335,9 +335,10 @@ impl Tool for Careful {
 
 #[tokio::test]
 async fn check_of_a_tool_is_shown_and_a_difference_is_asked_about_again() {
-    let (deeds, balance) = (Deeds::default(), Arc::new(Mutex::new(100)));
+    let (deeds, balance) = (RecordedCalls::default(), Arc::new(Mutex::new(100)));
     let stage = AgentHarness::new(vec![calls(vec![call("p", "pay", json!({ "to": "bob" }))]), says("paid")], vec![]);
-    let careful: Arc<dyn Tool> = Arc::new(Careful { pay: recording_tool("pay", &deeds), balance: balance.clone() });
+    let careful: Arc<dyn Tool> =
+        Arc::new(CheckedPayment { pay: recording_tool("pay", &deeds), balance: balance.clone() });
     let stage = AgentHarness {
         agent: Agent { tools: Arc::new(ToolRegistry::new(vec![careful]).unwrap()), ..stage.agent },
         ..stage
@@ -355,7 +356,7 @@ async fn check_of_a_tool_is_shown_and_a_difference_is_asked_about_again() {
 
 #[tokio::test]
 async fn call_that_may_still_be_stopped_waits() {
-    let deeds = Deeds::default();
+    let deeds = RecordedCalls::default();
     let stage = stage(&deeds);
     suspend(&stage).await;
     decide(&stage, "p", |approval| approval.status = ApprovalStatus::Cancelled);
@@ -373,7 +374,7 @@ async fn call_that_may_still_be_stopped_waits() {
 }
 
 /// A turn of a mail that needs no consent and can be stopped for a minute, and of a payment that needs one.
-fn stage_with_undo(deeds: &Deeds) -> AgentHarness {
+fn stage_with_undo(deeds: &RecordedCalls) -> AgentHarness {
     let turn = vec![call("m", "mail", json!({ "to": "ann" })), call("p", "pay", json!({ "to": "bob" }))];
     let mail = recording_tool("mail", deeds).with(|tool| {
         tool.category = Category::Internal;
@@ -384,7 +385,7 @@ fn stage_with_undo(deeds: &Deeds) -> AgentHarness {
 
 #[tokio::test]
 async fn call_that_needs_no_consent_is_held_where_its_tool_can_be_stopped() {
-    let deeds = Deeds::default();
+    let deeds = RecordedCalls::default();
     let stage = stage_with_undo(&deeds);
     let suspension = suspend(&stage).await;
     let (mail, pay) = (&suspension.asks[0].0, &suspension.asks[1].0);
@@ -417,7 +418,7 @@ async fn call_that_needs_no_consent_is_held_where_its_tool_can_be_stopped() {
 
 #[tokio::test]
 async fn held_call_that_was_stopped_is_not_done_and_the_model_is_told() {
-    let deeds = Deeds::default();
+    let deeds = RecordedCalls::default();
     let stage = stage_with_undo(&deeds);
     suspend(&stage).await;
     for id in ["m", "p"] {
@@ -434,7 +435,7 @@ async fn held_call_that_was_stopped_is_not_done_and_the_model_is_told() {
 
 #[tokio::test]
 async fn call_under_a_standing_grant_is_held_as_well() {
-    let deeds = Deeds::default();
+    let deeds = RecordedCalls::default();
     let pay = recording_tool("pay", &deeds).with(|tool| tool.undo_seconds = Some(60));
     let stage = AgentHarness::new(vec![calls(vec![call("p", "pay", json!({ "to": "bob" }))]), says("paid")], vec![pay]);
     stage.store.granted.lock().unwrap().push("pay".into());
@@ -458,7 +459,7 @@ fn rules(written: Value) -> Option<Arc<PolicyRules>> {
 
 #[tokio::test]
 async fn agent_s_own_rules_outweigh_the_operator_s_and_a_task_s_outweigh_them() {
-    let deeds = Deeds::default();
+    let deeds = RecordedCalls::default();
     let operator = json!({ "tools": { "mail": { "gate": "confirm" }, "pay": { "gate": "auto" } } });
     let stage = stage(&deeds);
     let policy = Policy::new(&serde_json::from_value(operator).unwrap()).unwrap();
@@ -467,7 +468,7 @@ async fn agent_s_own_rules_outweigh_the_operator_s_and_a_task_s_outweigh_them() 
     let own = rules(json!({ "mail": { "gate": "auto" }, "pay": { "gate": "auto" } }));
     incoming.agent = Some(CallingAgent { name: "booker".into(), rules: own });
     let task = rules(json!({ "pay": { "gate": "confirm", "when": "args.amount > 1" } }));
-    incoming.asking = Asking { task_id: None, source: "trigger", rules: task };
+    incoming.asking = ApprovalContext { task_id: None, source: "trigger", rules: task };
     let AgentResponse::Suspended(suspension) =
         passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap()
     else {
@@ -487,7 +488,7 @@ async fn agent_s_own_rules_outweigh_the_operator_s_and_a_task_s_outweigh_them() 
 
 #[tokio::test]
 async fn agent_s_own_rules_never_lower_what_the_tool_demands() {
-    let deeds = Deeds::default();
+    let deeds = RecordedCalls::default();
     let pay = recording_tool("pay", &deeds).with(|tool| tool.requires_confirmation = true);
     let stage = AgentHarness::new(vec![calls(vec![call("p", "pay", json!({}))]), says("no")], vec![pay]);
     let mut incoming = stage.incoming("go");
@@ -517,7 +518,7 @@ fn as_kept(stage: &AgentHarness) {
 
 #[tokio::test]
 async fn arguments_with_a_nul_are_asked_about_once() {
-    let deeds = Deeds::default();
+    let deeds = RecordedCalls::default();
     let turn = vec![call("p", "pay", json!({ "to": "bo\0b" }))];
     let stage = AgentHarness::new(vec![calls(turn), says("paid")], vec![recording_tool("pay", &deeds)]);
     assert_eq!(suspend(&stage).await.asks.len(), 1);
@@ -529,10 +530,10 @@ async fn arguments_with_a_nul_are_asked_about_once() {
 
 #[tokio::test]
 async fn check_result_with_a_nul_equals_itself_at_the_next_check() {
-    let deeds = Deeds::default();
+    let deeds = RecordedCalls::default();
     let pay = recording_tool("pay", &deeds);
     let stage = AgentHarness::new(vec![calls(vec![call("p", "pay", json!({ "to": "bob" }))]), says("paid")], vec![]);
-    let odd: Arc<dyn Tool> = Arc::new(Odd(pay));
+    let odd: Arc<dyn Tool> = Arc::new(NulPayment(pay));
     let stage = AgentHarness {
         agent: Agent { tools: Arc::new(ToolRegistry::new(vec![odd]).unwrap()), ..stage.agent },
         ..stage
@@ -545,9 +546,9 @@ async fn check_result_with_a_nul_equals_itself_at_the_next_check() {
 }
 
 /// A payment whose look finds a text with a NUL.
-struct Odd(FakeTool);
+struct NulPayment(FakeTool);
 
-impl Tool for Odd {
+impl Tool for NulPayment {
     fn definition(&self) -> &Definition {
         self.0.definition()
     }
@@ -579,7 +580,7 @@ pub fn override_of(tool: &str, gate: ApprovalLevel, agent: Option<&str>) -> Appr
 
 #[tokio::test]
 async fn override_that_was_set_outweighs_the_rules_of_those_for_whom_it_holds() {
-    let deeds = Deeds::default();
+    let deeds = RecordedCalls::default();
     let stage = stage(&deeds);
     *stage.store.overrides.lock().unwrap() = vec![
         override_of("mail", ApprovalLevel::Auto, None),
@@ -590,7 +591,7 @@ async fn override_that_was_set_outweighs_the_rules_of_those_for_whom_it_holds() 
     let own = rules(json!({ "pay": { "gate": "confirm" } }));
     incoming.agent = Some(CallingAgent { name: "booker".into(), rules: own });
     let task = rules(json!({ "mail": { "gate": "confirm" } }));
-    incoming.asking = Asking { task_id: None, source: "trigger", rules: task };
+    incoming.asking = ApprovalContext { task_id: None, source: "trigger", rules: task };
     let AgentResponse::Suspended(suspension) =
         passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap()
     else {
@@ -603,7 +604,7 @@ async fn override_that_was_set_outweighs_the_rules_of_those_for_whom_it_holds() 
 
 #[tokio::test]
 async fn questions_of_a_turn_stand_in_the_order_of_its_calls_whichever_is_judged_first() {
-    let deeds = Deeds::default();
+    let deeds = RecordedCalls::default();
     let stage = stage(&deeds);
     *stage.store.answered_last.lock().unwrap() = Some("mail".into());
     let mut asks = suspend(&stage).await.asks;

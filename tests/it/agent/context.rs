@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use reveille::agent::context::settings::{ContextSettings, Strategy};
-use reveille::agent::{Agent, AgentResponse, Asking, CHAT, ChannelLimits, Settings, StopSignal};
+use reveille::agent::{Agent, AgentResponse, ApprovalContext, CHAT, ChannelLimits, Settings, StopSignal};
 use reveille::app::{AppAdditions, validate};
 use reveille::base::clock::Clock;
 use reveille::config::Config;
@@ -48,7 +48,7 @@ async fn each_prompt_says_what_carries_the_answer_and_within_which_limits() {
         let stage = AgentHarness::new(vec![says("done")], vec![]);
         let mut incoming = stage.incoming("go");
         incoming.channel = channel;
-        incoming.asking = Asking { task_id: None, source, rules: None };
+        incoming.asking = ApprovalContext { task_id: None, source, rules: None };
         passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();
         let text = system(&stage, 0);
         assert!(text.contains(expected), "{source}: {text}");

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use reveille::agent::{Agent, AgentResponse, Asking, Suspension};
+use reveille::agent::{Agent, AgentResponse, ApprovalContext, Suspension};
 use reveille::domain::approval::matrix::Category;
 use reveille::domain::approval::{Approval, ApprovalStatus, InputForm, QuestionKind};
 use reveille::domain::run::outcome::RunError;
@@ -28,10 +28,10 @@ fn booker() -> Value {
     })
 }
 
-type Seen = Arc<Mutex<Vec<(Value, Vec<String>)>>>;
+type SeenCalls = Arc<Mutex<Vec<(Value, Vec<String>)>>>;
 
 /// A tool that writes down its arguments and by which agents the call came.
-fn book(seen: &Seen) -> FakeTool {
+fn book(seen: &SeenCalls) -> FakeTool {
     let seen = seen.clone();
     FakeTool::new("book", move |context: ToolContext, arguments| {
         seen.lock().unwrap().push((arguments, context.delegation_chain));
@@ -49,7 +49,7 @@ pub(super) fn asks_people(book: FakeTool) -> FakeTool {
 /// Hands the message on as a run does that may ask.
 pub(super) async fn handle(stage: &AgentHarness) -> Result<AgentResponse, RunError> {
     let mut incoming = stage.incoming("a table for tonight");
-    incoming.asking = Asking { task_id: None, source: "trigger", rules: None };
+    incoming.asking = ApprovalContext { task_id: None, source: "trigger", rules: None };
     passing(&stage.clock, stage.agent.handle_message(&incoming)).await
 }
 
@@ -92,7 +92,7 @@ fn calls_booker(arguments: Value) -> Result<reveille::ports::llm::ModelAnswer, r
 
 #[tokio::test]
 async fn agent_answers_in_a_conversation_of_its_own_with_its_own_tools_and_is_accounted_for() {
-    let seen = Seen::default();
+    let seen = SeenCalls::default();
     let answers = vec![
         calls_booker(json!({ "party": "4", "task_instruction": "quiet" })),
         calls(vec![call("b", "book", json!({ "for": 4 }))]),
@@ -145,7 +145,7 @@ fn text_of(message: &TranscriptMessage) -> Option<String> {
 
 #[tokio::test]
 async fn missing_field_is_asked_for_and_the_agent_goes_on_with_the_answer() {
-    let seen = Seen::default();
+    let seen = SeenCalls::default();
     let answers =
         || vec![calls_booker(json!({ "party": 13, "task_instruction": "quiet" })), says("Booked."), says("Done.")];
     let stage = AgentHarness::with_agents(answers(), vec![book(&seen)], json!([booker()]));
@@ -187,7 +187,7 @@ async fn missing_field_is_asked_for_and_the_agent_goes_on_with_the_answer() {
 #[tokio::test]
 async fn agent_whose_fields_have_changed_meanwhile_ends_its_run() {
     for asks_first in [true, false] {
-        let seen = Seen::default();
+        let seen = SeenCalls::default();
         let arguments = if asks_first { json!({}) } else { json!({ "party": 4 }) };
         let answers = vec![calls_booker(arguments), calls(vec![call("b", "book", json!({}))])];
         let stage = AgentHarness::with_agents(answers, vec![asks_people(book(&seen))], json!([booker()]));
@@ -208,7 +208,7 @@ async fn agent_whose_fields_have_changed_meanwhile_ends_its_run() {
 
 #[tokio::test]
 async fn question_inside_an_agent_suspends_all_of_it_and_it_goes_on_at_the_innermost_call() {
-    let seen = Seen::default();
+    let seen = SeenCalls::default();
     let outer = json!({
         "name": "Evening", "description": "Plan an evening.", "instruction": "You plan.", "tools": ["BookTable"],
         "approval": true,
@@ -248,7 +248,7 @@ async fn question_inside_an_agent_suspends_all_of_it_and_it_goes_on_at_the_inner
 
 #[tokio::test]
 async fn call_that_would_make_one_run_too_many_wait_is_an_observation_and_no_question() {
-    let seen = Seen::default();
+    let seen = SeenCalls::default();
     let answers = || {
         vec![
             calls_booker(json!({ "party": 2 })),
@@ -380,9 +380,9 @@ async fn run_calls_as_many_agents_as_it_may_and_none_beyond() {
 }
 
 /// A tool that may not be repeated and that needs a room, which a person names.
-struct NeedsRoom(FakeTool);
+struct BookingTool(FakeTool);
 
-impl Tool for NeedsRoom {
+impl Tool for BookingTool {
     fn definition(&self) -> &Definition {
         self.0.definition()
     }
@@ -412,10 +412,10 @@ impl Tool for NeedsRoom {
 
 #[tokio::test]
 async fn tool_that_may_not_be_repeated_is_carried_out_once_with_what_a_person_has_supplied() {
-    let seen = Seen::default();
+    let seen = SeenCalls::default();
     for (begun, is_error) in [(None, false), (Some(start()), true)] {
         let stage = AgentHarness::new(vec![calls(vec![call("b", "book", json!({}))]), says("Done.")], vec![]);
-        let tool = NeedsRoom(book(&seen).with(|tool| tool.idempotent = false));
+        let tool = BookingTool(book(&seen).with(|tool| tool.idempotent = false));
         let tools = Arc::new(ToolRegistry::new(vec![Arc::new(tool)]).unwrap());
         let stage = AgentHarness { agent: Agent { tools, ..stage.agent }, ..stage };
         assert_eq!(suspended(&stage).await.asks[0].0.proposal.summary, "Which room?");

@@ -11,7 +11,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use reveille::agent::configured::agent_tool::AgentTool;
 use reveille::agent::{
-    Agent, AgentOverrides, AgentRequest, AgentResponse, AgentStore, AppendError, Asking, Settings, StopSignal,
+    Agent, AgentOverrides, AgentRequest, AgentResponse, AgentStore, AppendError, ApprovalContext, Settings, StopSignal,
     SummaryCost, TranscriptSlice, UncountedSlot,
 };
 use reveille::base::clock::Clock;
@@ -21,7 +21,7 @@ use reveille::base::template::untrusted::RULE;
 use reveille::domain::approval;
 use reveille::domain::approval::matrix::{Category, Consequence};
 use reveille::domain::approval::policy::Policy;
-use reveille::domain::approval::{Approval, ApprovalOverride, Begun, CallOutcome, GrantAsk};
+use reveille::domain::approval::{Approval, ApprovalOverride, ApprovedCallStart, CallOutcome, GrantAsk};
 use reveille::domain::budget::CallBound;
 use reveille::domain::data_file::{DataFilePart, NewDataFile};
 use reveille::domain::event::Event;
@@ -183,13 +183,13 @@ impl AgentStore for Memory {
         Box::pin(std::future::ready(Ok(!self.refuses_questions.load(Ordering::Relaxed))))
     }
 
-    fn begin<'a>(&'a self, approval: Uuid, digest: &'a str) -> BoxFuture<'a, Result<Begun, AppendError>> {
+    fn begin<'a>(&'a self, approval: Uuid, digest: &'a str) -> BoxFuture<'a, Result<ApprovedCallStart, AppendError>> {
         let mut approvals = self.approvals.lock().unwrap();
         let found = approvals.iter_mut().find(|known| known.id == approval).unwrap();
         let begun = match (found.decided_digest.as_deref() == Some(digest), found.execution_started_at) {
-            (_, Some(_)) => Begun::Before,
-            (true, None) => Begun::Now,
-            (false, None) => Begun::Refused,
+            (_, Some(_)) => ApprovedCallStart::Before,
+            (true, None) => ApprovedCallStart::Now,
+            (false, None) => ApprovedCallStart::Refused,
         };
         found.execution_started_at.get_or_insert(start());
         Box::pin(std::future::ready(Ok(begun)))
@@ -455,12 +455,12 @@ pub fn calls(tool_calls: Vec<ToolCall>) -> Result<ModelAnswer, LlmError> {
     })
 }
 
-type Deed = dyn Fn(ToolContext, Value) -> BoxFuture<'static, Result<ToolOutput, ToolError>> + Send + Sync;
+type ToolFunction = dyn Fn(ToolContext, Value) -> BoxFuture<'static, Result<ToolOutput, ToolError>> + Send + Sync;
 
 /// A tool that does as it is told.
 pub struct FakeTool {
     pub definition: Definition,
-    deed: Box<Deed>,
+    deed: Box<ToolFunction>,
 }
 
 impl FakeTool {
@@ -542,7 +542,7 @@ impl AgentHarness {
         agents: Value,
     ) -> AgentHarness {
         let stage = AgentHarness::new(answers, vec![]);
-        let configured: Vec<reveille::agent::Configured> = serde_json::from_value(agents).expect("agents");
+        let configured: Vec<reveille::agent::AgentDefinition> = serde_json::from_value(agents).expect("agents");
         let agents: Vec<Arc<AgentTool>> = AgentTool::all(&configured).into_iter().map(Arc::new).collect();
         let tools = tools.into_iter().map(|tool| Arc::new(tool) as Arc<dyn Tool>);
         let tools = tools.chain(agents.iter().map(|agent| Arc::clone(agent) as Arc<dyn Tool>)).collect();
@@ -579,7 +579,7 @@ impl AgentHarness {
             locale: None,
             channel: None,
             agent: None,
-            asking: Asking { task_id: None, source: "trigger", rules: None },
+            asking: ApprovalContext { task_id: None, source: "trigger", rules: None },
             delegation: None,
             skills: None,
             host: self.host.clone(),

@@ -28,13 +28,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A model's server behind TLS that speaks HTTP/2 alone and answers once it is told to.
 struct Http2Model {
     port: u16,
-    seen: Arc<Seen>,
+    seen: Arc<ConnectionCounts>,
     answer: watch::Sender<bool>,
     tls: TlsServer,
 }
 
 #[derive(Default)]
-struct Seen {
+struct ConnectionCounts {
     /// Requests that wait for their answer now.
     waiting: AtomicUsize,
     /// Requests of each connection that had any.
@@ -46,7 +46,7 @@ impl Http2Model {
         let tls = TlsServer::new("h2");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("its address").port();
-        let seen = Arc::<Seen>::default();
+        let seen = Arc::<ConnectionCounts>::default();
         let answer = watch::channel(false).0;
         let (acceptor, shared, told) = (tls.acceptor.clone(), Arc::clone(&seen), answer.subscribe());
         tokio::spawn(async move {
@@ -79,7 +79,7 @@ impl Http2Model {
     }
 }
 
-async fn serve(tls: TlsAcceptor, stream: TcpStream, seen: Arc<Seen>, told: watch::Receiver<bool>) {
+async fn serve(tls: TlsAcceptor, stream: TcpStream, seen: Arc<ConnectionCounts>, told: watch::Receiver<bool>) {
     let Ok(stream) = tls.accept(stream).await else { return };
     // one that no call goes over does not count: several may be begun before the first is there
     let mine = Arc::new(Mutex::new(None));
@@ -93,7 +93,7 @@ async fn serve(tls: TlsAcceptor, stream: TcpStream, seen: Arc<Seen>, told: watch
 
 async fn answer(
     request: Request<Incoming>,
-    seen: Arc<Seen>,
+    seen: Arc<ConnectionCounts>,
     mine: Arc<Mutex<Option<usize>>>,
     mut told: watch::Receiver<bool>,
 ) -> Result<Response<Body>, Infallible> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use chrono::DateTime;
-use reveille::agent::{Agent, AgentRequest, AgentResponse, Asking, CHAT};
+use reveille::agent::{Agent, AgentRequest, AgentResponse, ApprovalContext, CHAT};
 use reveille::domain::conversation::{self, EarlierRun};
 use reveille::domain::memory::{Fact, FactOrigin};
 use reveille::domain::run::transcript::TranscriptMessage;
@@ -132,7 +132,7 @@ async fn origin_of(source: &'static str, before: &[&str], told: Vec<Fact>, histo
     *stage.host.facts.lock().unwrap() = told;
     *stage.store.history.lock().unwrap() = history.to_vec();
     let mut incoming = stage.incoming("Remember it. I moved to Graz.");
-    incoming.asking = Asking { task_id: None, source, rules: None };
+    incoming.asking = ApprovalContext { task_id: None, source, rules: None };
     incoming.continues = true;
     passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();
     let asked = stage.host.asked.lock().unwrap();
@@ -170,7 +170,7 @@ async fn fact_is_a_person_s_word_where_nothing_else_was_read_or_where_the_messag
 async fn run_that_goes_on_is_told_what_it_was_told_and_its_words_are_no_better_than_they_were() {
     let first = stage(vec![calls(vec![call("time", "current_time", json!({}))]), says("done")]);
     *first.host.facts.lock().unwrap() = vec![fact("Read in a mail.", FactOrigin::Outside)];
-    let chat = || Asking { task_id: None, source: CHAT, rules: None };
+    let chat = || ApprovalContext { task_id: None, source: CHAT, rules: None };
     let incoming = AgentRequest { asking: chat(), ..first.incoming("go") };
     passing(&first.clock, first.agent.handle_message(&incoming)).await.unwrap();
     let mut entries = first.store.entries.lock().unwrap().clone();
@@ -199,7 +199,8 @@ async fn secret_of_the_run_is_not_noted_and_whoever_is_asked_to_forget_sees_the_
         says("done"),
     ]);
     *stage.host.facts.lock().unwrap() = vec![fact("Asks before it pays.", FactOrigin::Person)];
-    let incoming = AgentRequest { asking: Asking { task_id: None, source: CHAT, rules: None }, ..stage.incoming("go") };
+    let incoming =
+        AgentRequest { asking: ApprovalContext { task_id: None, source: CHAT, rules: None }, ..stage.incoming("go") };
     incoming.known.add(["swordfish-1234"]);
     let response = passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();
     let AgentResponse::Suspended(suspension) = response else { panic!("{response:?}") };

@@ -12,9 +12,9 @@ use serde_json::json;
 use super::harness::{AgentHarness, FakeTool, Memory, call, calls, says, start};
 
 /// Calls by name and idempotency key, with the number of tries.
-type Called = Arc<Mutex<BTreeMap<(String, String), usize>>>;
+type CallTries = Arc<Mutex<BTreeMap<(String, String), usize>>>;
 
-fn counting(name: &'static str, idempotent: bool, called: &Called) -> FakeTool {
+fn counting(name: &'static str, idempotent: bool, called: &CallTries) -> FakeTool {
     let called = called.clone();
     let tool = FakeTool::new(name, move |context: ToolContext, _| {
         *called.lock().unwrap().entry((name.to_owned(), context.idempotency_key.clone())).or_default() += 1;
@@ -24,7 +24,7 @@ fn counting(name: &'static str, idempotent: bool, called: &Called) -> FakeTool {
 }
 
 /// Two turns with two tools each, one of which can't be repeated, then the answer.
-fn stage(answered: usize, called: &Called) -> AgentHarness {
+fn stage(answered: usize, called: &CallTries) -> AgentHarness {
     let turn = |n| calls(vec![call(&format!("r{n}"), "read", json!({})), call(&format!("w{n}"), "write", json!({}))]);
     let answers = vec![turn(1), turn(2), says("done")];
     let tools = vec![counting("read", true, called), counting("write", false, called)];
@@ -53,7 +53,7 @@ fn open(entries: &[TranscriptEntry]) -> Vec<ToolCall> {
 
 #[tokio::test]
 async fn resume_from_any_transcript_prefix_repeats_nothing() {
-    let first: Called = Called::default();
+    let first: CallTries = CallTries::default();
     let whole = stage(0, &first);
     whole.answer("go").await;
     let entries = whole.store.entries.lock().unwrap().clone();
@@ -66,7 +66,7 @@ async fn resume_from_any_transcript_prefix_repeats_nothing() {
         if length == 1 {
             continue; // the first two are one append
         }
-        let called = Called::default();
+        let called = CallTries::default();
         let mut resumed = stage(count_answers(&prefix), &called);
         resumed.store = Memory::of(prefix.clone());
         let result = resumed.answer("go").await;
@@ -102,11 +102,11 @@ async fn resume_from_any_transcript_prefix_repeats_nothing() {
 
 #[tokio::test]
 async fn unknown_outcome_is_told_to_the_model_in_words() {
-    let called = Called::default();
+    let called = CallTries::default();
     let whole = stage(0, &called);
     whole.answer("go").await;
     let entries = whole.store.entries.lock().unwrap()[..3].to_vec();
-    let mut resumed = stage(1, &Called::default());
+    let mut resumed = stage(1, &CallTries::default());
     resumed.store = Memory::of(entries);
     resumed.answer("go").await;
     let requests = resumed.model.requests.lock().unwrap();
@@ -125,7 +125,7 @@ async fn unknown_outcome_is_told_to_the_model_in_words() {
 
 #[tokio::test]
 async fn unrepeatable_call_is_stored_as_soon_as_it_is_done() {
-    let called = Called::default();
+    let called = CallTries::default();
     let slow = FakeTool::new("slow", |_, _| std::future::pending());
     let asked = calls(vec![call("s", "slow", json!({})), call("w", "write", json!({}))]);
     let stage = AgentHarness::new(vec![asked], vec![slow, counting("write", false, &called)]);

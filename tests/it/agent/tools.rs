@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use reveille::agent::{Agent, AgentResponse, Asking};
+use reveille::agent::{Agent, AgentResponse, ApprovalContext};
 use reveille::base::invalid::ValidationErrors;
 use reveille::domain::approval::policy::Policy;
 use reveille::domain::credential::Reference;
@@ -282,7 +282,7 @@ async fn credential_that_the_task_does_not_name_is_used_only_with_a_person_s_con
     let stage = stage(asked, egress::Settings::default());
     let mut incoming = stage.incoming("go");
     incoming.wishes.credentials = vec![Reference::parse("shop/primary").unwrap()];
-    incoming.asking = Asking { task_id: None, source: "trigger", rules: None };
+    incoming.asking = ApprovalContext { task_id: None, source: "trigger", rules: None };
     let AgentResponse::Suspended(suspension) = stage.agent.handle_message(&incoming).await.unwrap() else {
         panic!("it went on")
     };
@@ -305,7 +305,7 @@ async fn header_that_holds_a_secret_is_refused_before_anybody_is_asked() {
         let stage =
             stage(vec![call("c1", "http_request", look), call("c2", "http_send", send)], egress::Settings::default());
         let mut incoming = stage.incoming("go");
-        incoming.asking = Asking { task_id: None, source: "trigger", rules: None };
+        incoming.asking = ApprovalContext { task_id: None, source: "trigger", rules: None };
         let handled = stage.agent.handle_message(&incoming).await.unwrap();
         assert!(matches!(handled, AgentResponse::Answered(_)), "nobody is asked: {handled:?}");
         for (_, text, is_error) in stage.results() {

@@ -338,7 +338,7 @@ impl Reference {
     }
 
     /// All places of the fields of a body, whether they are there or not, each with its schema.
-    fn places<'a>(&'a self, schema: &'a Value, value: &Value, at: &str, found: &mut Found<'a>) {
+    fn places<'a>(&'a self, schema: &'a Value, value: &Value, at: &str, found: &mut FoundFields<'a>) {
         let (schema, name) = self.resolved(schema);
         found.seen.extend(name.filter(|_| value.is_object()));
         for part in schema["allOf"].as_array().into_iter().flatten() {
@@ -375,7 +375,7 @@ impl Reference {
 }
 
 #[derive(Default)]
-struct Found<'a> {
+struct FoundFields<'a> {
     fields: Vec<(String, &'a Value)>,
     /// Objects that take no other fields.
     closed: Vec<String>,
@@ -515,7 +515,7 @@ async fn bodies_that_the_reference_allows_are_taken_and_others_are_refused_at_th
                 wrong.push(format!("{name}: {odd} is taken, and the schema forbids it: {status} {said}"));
             }
         }
-        let mut found = Found::default();
+        let mut found = FoundFields::default();
         reference.places(&schema, &base.body, "", &mut found);
         seen.extend(found.seen.iter().map(|name| (*name).to_owned()));
         let mut made: Vec<(String, &str, Value)> = Vec::new();

@@ -51,8 +51,13 @@ async fn letter_is_replayed_or_dropped_once() {
 #[tokio::test]
 async fn entry_that_is_no_event_is_shown_to_admins_and_not_replayed() {
     let api = Api::new().await;
-    let burial =
-        reveille::store::Burial { seq: 99, event: None, body: "not json", error: "it is not JSON", deliveries: 1 };
+    let burial = reveille::store::NewDeadLetter {
+        seq: 99,
+        event: None,
+        body: "not json",
+        error: "it is not JSON",
+        deliveries: 1,
+    };
     api.store.dead_letter_event(burial).await.unwrap();
     let listed = api.admin("GET", "/v1/dead-letters", None).await.expect(200);
     let letter = &listed["items"][0];

@@ -15,7 +15,7 @@ use reveille::domain::notification::text::Link;
 use reveille::domain::notification::{Addresses, Recipient};
 use reveille::domain::task::Urgency;
 use reveille::ports::channel::live::{LiveChannel, Settings};
-use reveille::ports::channel::{Channel, ChannelError, Confirmed, OutgoingMessage, Receipt};
+use reveille::ports::channel::{Channel, ChannelError, OutgoingMessage, Receipt, ReceiptLevel};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tower::ServiceExt;
@@ -141,7 +141,7 @@ fn told(id: Uuid) -> Value {
 }
 
 fn delivered() -> Result<Receipt, ChannelError> {
-    Ok(Receipt { provider_id: None, confirmed: Confirmed::Delivered })
+    Ok(Receipt { provider_id: None, confirmed: ReceiptLevel::Delivered })
 }
 
 on_both!(

@@ -14,7 +14,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
 use reveille::agent::configured::agent_tool::AgentTool;
 use reveille::agent::configured::agent_tool::StepAgents;
-use reveille::agent::{self, Agent, Configured};
+use reveille::agent::{self, Agent, AgentDefinition};
 use reveille::base::clock::Clock;
 use reveille::base::id::{Scope, Tenant, new_id};
 use reveille::base::invalid::ValidationErrors;
@@ -43,7 +43,7 @@ use reveille::ports::tool;
 use reveille::ports::vault;
 use reveille::ports::vault::credentials::Credentials;
 use reveille::ports::vault::{Vault, WithoutKeys, oauth};
-use reveille::store::{self, Burial, Store, StoredDeadLetterFilter, StoredToken};
+use reveille::store::{self, NewDeadLetter, Store, StoredDeadLetterFilter, StoredToken};
 use serde_json::{Value, json};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection};
@@ -119,9 +119,9 @@ impl Reply {
 }
 
 /// Asks for an instruction, and runs nothing.
-struct Idle;
+struct IdleExecutor;
 
-impl Executor for Idle {
+impl Executor for IdleExecutor {
     fn name(&self) -> &'static str {
         "orchestrator"
     }
@@ -196,7 +196,7 @@ impl Api {
         let vault = vault.unwrap_or_else(own);
         let (hub, metrics) = (Hub::new(), Metrics::new());
         let (stopping, stop) = (CancellationToken::new(), CancellationToken::new());
-        let executors = ExecutorRegistry::new(vec![Arc::new(Idle)]);
+        let executors = ExecutorRegistry::new(vec![Arc::new(IdleExecutor)]);
         let checked = executors.clone();
         let check = Arc::new(move |name: &str, action: &Action, faults: &mut ValidationErrors| {
             checked.validate(name, action, faults);
@@ -310,7 +310,7 @@ impl Api {
         let until = self.clock.now() + TimeDelta::seconds(60);
         let leased =
             self.store.lease_events(uuid::Uuid::nil(), until, 1, "", &[]).await.expect("leased").events.remove(0);
-        let burial = Burial { seq: leased.seq, event: Some(&event), body: &leased.body, error, deliveries: 5 };
+        let burial = NewDeadLetter { seq: leased.seq, event: Some(&event), body: &leased.body, error, deliveries: 5 };
         self.store.dead_letter_event(burial).await.expect("buried");
         let filter = StoredDeadLetterFilter { limit: 1, ..StoredDeadLetterFilter::default() };
         self.store.list_dead_letters(&only(tenant), &filter).await.expect("letters").remove(0).id.to_string()
@@ -531,7 +531,7 @@ async fn sums_on_sqlite(file: &Path) -> Vec<(String, String)> {
 }
 
 /// An agent that is a tool.
-pub fn table_booker() -> Configured {
+pub fn table_booker() -> AgentDefinition {
     let written = json!({
         "name": "BookTable", "description": "Book a table.", "instruction": "You book tables.", "tools": ["current_time"],
         "fields": [
@@ -546,8 +546,8 @@ pub fn table_booker() -> Configured {
 }
 
 /// The one agent that steps name.
-fn booker() -> Configured {
-    Configured {
+fn booker() -> AgentDefinition {
+    AgentDefinition {
         name: "booker".into(),
         description: String::new(),
         instruction: "You book tables.".into(),

@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
-use super::harness::{Asked, TIME, ask, note, note_of};
+use super::harness::{AskingRun, TIME, ask, note, note_of};
 use crate::api::service::Api;
 use crate::support::servers::{chromium, images};
 
@@ -44,7 +44,7 @@ async fn person_on_a_phone_can_read_and_answer_every_page() {
     let options = vec![ApprovalChoice::Edit, ApprovalChoice::Cancel];
     let arguments = json!({ "room": "lobby" });
     let input = ask(&api, "ann", vec![Proposal { kind: QuestionKind::Input, options, arguments, ..note() }]).await;
-    let path = |asked: &Asked| asked.path();
+    let path = |asked: &AskingRun| asked.path();
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());

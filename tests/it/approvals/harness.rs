@@ -21,7 +21,7 @@ use crate::support::world::claim_ready;
 pub const TIME: TimeDelta = TimeDelta::minutes(30);
 
 /// A run that has asked.
-pub struct Asked {
+pub struct AskingRun {
     pub task: String,
     pub run: Uuid,
     pub batch: Uuid,
@@ -76,7 +76,7 @@ pub fn note_of(arguments: Value) -> Proposal {
 }
 
 /// Makes a run of this tenant that waits for an answer to each of these.
-pub async fn ask(api: &Api, tenant: &str, proposals: Vec<Proposal>) -> Asked {
+pub async fn ask(api: &Api, tenant: &str, proposals: Vec<Proposal>) -> AskingRun {
     let text = |body: &Value| body["id"].as_str().expect("an id").to_owned();
     let task = text(&api.admin("POST", "/v1/tasks", Some(daily_of(tenant))).await.expect(201));
     let run = text(&api.admin("POST", &format!("/v1/tasks/{task}/run"), None).await.expect(201));
@@ -103,7 +103,7 @@ pub async fn ask(api: &Api, tenant: &str, proposals: Vec<Proposal>) -> Asked {
     let lost = api.store.finish_runs(&[finish]).await.expect("parked");
     assert!(lost.is_empty(), "the lease was lost");
     let token = link(api, tenant, batch, tenant).await;
-    Asked { task, run, batch, approvals, token }
+    AskingRun { task, run, batch, approvals, token }
 }
 
 fn approval(api: &Api, tenant: &str, task: &str, run: Uuid, batch: Uuid, index: usize, proposal: Proposal) -> Approval {
@@ -131,15 +131,15 @@ pub async fn link(api: &Api, tenant: &str, batch: Uuid, recipient: &str) -> Stri
 
 /// A page as a browser gets it.
 #[derive(Debug)]
-pub struct Seen {
+pub struct BrowserPage {
     pub status: u16,
     pub headers: HeaderMap,
     pub html: String,
 }
 
-impl Seen {
+impl BrowserPage {
     #[track_caller]
-    pub fn expect(self, status: u16) -> Seen {
+    pub fn expect(self, status: u16) -> BrowserPage {
         assert_eq!(self.status, status, "{}", self.html);
         self
     }
@@ -165,18 +165,18 @@ impl Seen {
     }
 }
 
-impl Asked {
+impl AskingRun {
     pub fn path(&self) -> String {
         format!("/approvals/{}", self.token)
     }
 
     /// Opens the link.
-    pub async fn open(&self, api: &Api) -> Seen {
+    pub async fn open(&self, api: &Api) -> BrowserPage {
         fetch(api, "GET", &self.path()).await
     }
 
     /// Sends the form of the page with its nonce and these fields, as a browser does.
-    pub async fn send(&self, api: &Api, fields: &[(&str, &str)]) -> Seen {
+    pub async fn send(&self, api: &Api, fields: &[(&str, &str)]) -> BrowserPage {
         let nonce = self.open(api).await.hidden("nonce").unwrap_or_default();
         let fields: Vec<_> = [("nonce", nonce.as_str())].into_iter().chain(fields.iter().copied()).collect();
         post(api, &self.path(), &fields, &[("origin", "null"), ("sec-fetch-site", "same-origin")]).await
@@ -201,17 +201,17 @@ impl Asked {
     }
 }
 
-pub async fn fetch(api: &Api, method: &str, path: &str) -> Seen {
+pub async fn fetch(api: &Api, method: &str, path: &str) -> BrowserPage {
     request(api, Request::builder().method(method).uri(path).body(Body::empty()).expect("a request")).await
 }
 
 /// Fetches from an address.
-pub async fn fetch_from(api: &Api, address: [u8; 4], path: &str) -> Seen {
+pub async fn fetch_from(api: &Api, address: [u8; 4], path: &str) -> BrowserPage {
     let request_from = Request::get(path).extension(Peer(address.into())).body(Body::empty()).expect("a request");
     request(api, request_from).await
 }
 
-pub async fn post(api: &Api, path: &str, fields: &[(&str, &str)], headers: &[(&str, &str)]) -> Seen {
+pub async fn post(api: &Api, path: &str, fields: &[(&str, &str)], headers: &[(&str, &str)]) -> BrowserPage {
     let form = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
     let mut sent = Request::post(path).header(header::CONTENT_TYPE, "application/x-www-form-urlencoded");
     for (name, value) in headers {
@@ -220,9 +220,9 @@ pub async fn post(api: &Api, path: &str, fields: &[(&str, &str)], headers: &[(&s
     request(api, sent.body(Body::from(form)).expect("a request")).await
 }
 
-async fn request(api: &Api, request: Request<Body>) -> Seen {
+async fn request(api: &Api, request: Request<Body>) -> BrowserPage {
     let (parts, body) = api.app.clone().oneshot(request).await.expect("an answer").into_parts();
     let html = axum::body::to_bytes(body, 1 << 22).await.expect("a whole page");
     let html = String::from_utf8(html.to_vec()).expect("UTF-8");
-    Seen { status: parts.status.as_u16(), headers: parts.headers, html }
+    BrowserPage { status: parts.status.as_u16(), headers: parts.headers, html }
 }

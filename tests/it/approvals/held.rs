@@ -35,11 +35,11 @@ on_both! {
 pub const PUBLIC: &str = "https://wake.example.org";
 
 /// Calls that were executed.
-pub type Deeds = Arc<Mutex<Vec<Value>>>;
+pub type RecordedActions = Arc<Mutex<Vec<Value>>>;
 
 /// A world whose agent files a note, which nobody has to agree to and which can be stopped for a minute.
-pub fn filing(world: &mut World, server: &MailServer, more: Vec<Value>) -> Deeds {
-    let deeds = Deeds::default();
+pub fn filing(world: &mut World, server: &MailServer, more: Vec<Value>) -> RecordedActions {
+    let deeds = RecordedActions::default();
     let tool = |name: &'static str, category: Category, undo_seconds: Option<u64>| {
         let deeds = deeds.clone();
         let prop = FakeTool::new(name, move |_, arguments| {

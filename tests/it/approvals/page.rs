@@ -9,7 +9,7 @@ use reveille::domain::run::RunState;
 use serde_json::json;
 use tokio::task::yield_now;
 
-use super::harness::{Asked, Seen, TIME, ask, fetch, link, note, note_of, post};
+use super::harness::{AskingRun, BrowserPage, TIME, ask, fetch, link, note, note_of, post};
 use crate::api::service::{Api, on_both, table_booker};
 use crate::support::computing::{HeldThreads, until_waiting};
 
@@ -99,7 +99,7 @@ async fn page_of_a_link_is_made_on_computing_threads() {
 }
 
 /// A press of a button while the computing threads of the tenant are held, and how many computations it has waited for.
-async fn computed(api: &Api, asked: &Asked, press: &[(&str, &str)]) -> (Seen, usize) {
+async fn computed(api: &Api, asked: &AskingRun, press: &[(&str, &str)]) -> (BrowserPage, usize) {
     let nonce = asked.open(api).await.hidden("nonce").expect("a form");
     let fields: Vec<_> = [("nonce", nonce.as_str())].into_iter().chain(press.iter().copied()).collect();
     let computing = api.store.computing().clone();
@@ -401,7 +401,7 @@ async fn page_speaks_the_language_of_its_recipient(api: Api) {
 }
 
 /// The text under a heading at the name of an argument, first.
-fn first_value<'a>(page: &'a Seen, heading: &str, argument: &str) -> &'a str {
+fn first_value<'a>(page: &'a BrowserPage, heading: &str, argument: &str) -> &'a str {
     let (_, rest) = page.html.split_once(&format!("<h3>{heading}</h3>")).expect("the heading");
     let (_, rest) = rest.split_once(&format!("<dt><bdi>{argument}</bdi>")).expect("the argument");
     let (_, rest) = rest.split_once("dir=\"auto\">").expect("its value");
@@ -409,7 +409,7 @@ fn first_value<'a>(page: &'a Seen, heading: &str, argument: &str) -> &'a str {
 }
 
 /// The form's name of the field of an argument.
-fn field(page: &Seen, argument: &str) -> String {
+fn field(page: &BrowserPage, argument: &str) -> String {
     let (before, _) = page.html.split_once(&format!("\"><bdi>{argument}</bdi> <span")).expect("the field");
     let id = before.rsplit_once('"').unwrap().1;
     let (number, index) = id.strip_prefix('i').unwrap().split_once('f').unwrap();

@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::time::timeout;
 
-use super::{Done, Shell};
+use super::{CommandResult, Shell};
 use crate::support::api::Api;
 use crate::support::binary::signal;
 use crate::support::talking_model::{TOKEN, TalkingModel};
@@ -86,7 +86,7 @@ async fn interrupt_cancels_the_run_that_is_answering_and_the_command_goes_on() {
     signal("INT", child.id().expect("a running process")).await;
     typed.write_all(b"hello\n").await.expect("feed it");
     drop(typed);
-    let done = Done::of(child.wait_with_output().await.expect("run the binary"));
+    let done = CommandResult::of(child.wait_with_output().await.expect("run the binary"));
     assert_eq!(done.code, 0, "{}{}", done.out, done.err);
     assert!(done.out.contains("hello") && begun.elapsed() < PATIENCE, "{}", done.out);
     let cancelled = api.get(&format!("/v1/runs/{run}")).await;

@@ -27,14 +27,14 @@ use crate::support::postgres::Database;
 use crate::support::servers;
 
 /// One look, as the tenant ann.
-struct Looking {
+struct PollHarness {
     sources: std::sync::Arc<Sources>,
     poller: reveille::ports::poll::Poller,
     compute: Compute,
 }
 
-impl Looking {
-    async fn at(settings: Value, dir: &Path) -> Looking {
+impl PollHarness {
+    async fn at(settings: Value, dir: &Path) -> PollHarness {
         let settings: Settings = serde_json::from_value(settings).expect("settings");
         let egress = Egress::new(&egress::Settings::default()).expect("an egress");
         let credentials = reveille::ports::vault::credentials::Credentials::none(egress);
@@ -52,7 +52,7 @@ impl Looking {
         let compute = store.computing().clone();
         let host = std::sync::Arc::new(StoreHost::new(store, known, bus));
         let poller = reveille::ports::poll::Poller::new(sources.clone(), host, Clock::system(), compute.clone());
-        Looking { poller, sources, compute }
+        PollHarness { poller, sources, compute }
     }
 
     /// The fault of such a poll, by its place.
@@ -85,7 +85,7 @@ impl Looking {
     /// The value that is seen, or the kind of the fault.
     async fn poll_value(&self, poll: &Value) -> Result<Value, String> {
         let poll: PollSpec = serde_json::from_value(poll.clone()).expect("a poll");
-        match self.poll(Ask { poll, ..Looking::ask("ann", "") }).await {
+        match self.poll(Ask { poll, ..PollHarness::ask("ann", "") }).await {
             Ok(PollResult::Value { value, .. }) => Ok(value),
             Ok(other) => panic!("{other:?}"),
             Err(PollFailure::Fault(fault)) => Err(fault.to_string()),
@@ -108,7 +108,7 @@ fn sql(query: &str) -> Value {
 }
 
 /// Tries every write: no source may do one, whatever else it can.
-async fn nothing_is_written(looking: &Looking, count: impl AsyncFn() -> i64) {
+async fn nothing_is_written(looking: &PollHarness, count: impl AsyncFn() -> i64) {
     for query in [
         "insert into orders values (9, 'x')",
         "delete from orders",
@@ -141,7 +141,7 @@ async fn postgres_is_read_and_never_written() {
         .unwrap();
     let dir = TempDir::new();
     let looking =
-        Looking::at(json!({ "sql": { "shop": { "url": database.url, "tenants": ["ann"] } } }), dir.path()).await;
+        PollHarness::at(json!({ "sql": { "shop": { "url": database.url, "tenants": ["ann"] } } }), dir.path()).await;
     let seen = looking.poll_value(&sql("select count(*) as open from orders where state = 'open'; -- those")).await;
     assert_eq!(seen, Ok(json!({ "rows": [{ "open": 1 }], "count": 1, "scalar": 1 })));
     let seen = looking.poll_value(&sql("select id, state, now() is null as never from orders order by id")).await;
@@ -177,8 +177,8 @@ async fn one_tenant_never_holds_all_connections_of_a_database() {
     let database = Database::empty().await;
     let dir = TempDir::new();
     let settings = json!({ "sql": { "shop": { "url": database.url, "tenants": ["*"] } } });
-    let looking = Looking::at(settings, dir.path()).await;
-    let slow = Ask { time_limit: Duration::from_secs(60), ..Looking::ask("ann", "select pg_sleep(600)") };
+    let looking = PollHarness::at(settings, dir.path()).await;
+    let slow = Ask { time_limit: Duration::from_secs(60), ..PollHarness::ask("ann", "select pg_sleep(600)") };
     let trial = Ask { trial: true, ..slow.clone() };
     let mut held = Vec::new();
     // a poll that is put off answers at once, one that is made holds its connection
@@ -211,7 +211,7 @@ async fn one_tenant_never_holds_all_connections_of_a_database() {
         }
     }
     // its connection is made meanwhile
-    let quick = Ask { time_limit: Duration::from_secs(60), ..Looking::ask("bob", "select 1 as n") };
+    let quick = Ask { time_limit: Duration::from_secs(60), ..PollHarness::ask("bob", "select 1 as n") };
     let seen = looking.poll(quick).await;
     assert!(matches!(&seen, Ok(PollResult::Value { value, .. }) if value["scalar"] == 1), "{seen:?}");
 }
@@ -228,7 +228,7 @@ async fn sqlite_file_is_read_and_never_written() {
         .await
         .unwrap();
     let settings = json!({ "sql": { "shop": { "url": "sqlite://{data_dir}/shop.db", "tenants": ["*"] } } });
-    let looking = Looking::at(settings, dir.path()).await;
+    let looking = PollHarness::at(settings, dir.path()).await;
     let seen = looking.poll_value(&sql("select count(*) as open from orders where state = 'open'")).await;
     assert_eq!(seen, Ok(json!({ "rows": [{ "open": 1 }], "count": 1, "scalar": 1 })));
     let seen = looking.poll_value(&sql("select 1.5 as r, 'a' as t, x'00ff' as b, null as n")).await.unwrap();
@@ -264,7 +264,7 @@ async fn redis_is_read_by_type_and_only_where_it_is_opened() {
     let dir = TempDir::new();
     let settings =
         json!({ "redis": { "prices": { "url": servers::redis_url(), "prefixes": [prefix], "tenants": ["*"] } } });
-    let looking = Looking::at(settings, dir.path()).await;
+    let looking = PollHarness::at(settings, dir.path()).await;
     let poll = |name: &str| json!({ "redis": { "source": "prices", "key": key(name) } });
     for (name, expected) in [
         ("number", json!(480)),
@@ -294,7 +294,7 @@ async fn redis_is_read_by_type_and_only_where_it_is_opened() {
 #[tokio::test]
 async fn source_is_used_only_by_whom_it_is_opened_to() {
     let dir = TempDir::new();
-    let looking = Looking::at(
+    let looking = PollHarness::at(
         json!({
             "sql": { "shop": { "url": "postgres://reader:canary@127.0.0.1:9/shop" } },
             "redis": { "prices": { "url": "redis://:canary@127.0.0.1:9", "prefixes": ["p:"], "tenants": ["bob"] } },
@@ -315,7 +315,7 @@ async fn source_is_used_only_by_whom_it_is_opened_to() {
 #[tokio::test]
 async fn source_that_is_away_says_so_and_not_its_password() {
     let dir = TempDir::new();
-    let looking = Looking::at(
+    let looking = PollHarness::at(
         json!({
             "sql": { "shop": { "url": "postgres://reader:canary@127.0.0.1:9/shop", "tenants": ["ann"] } },
             "redis": { "prices": { "url": "redis://:canary@127.0.0.1:9", "prefixes": [""], "tenants": ["ann"] } },
@@ -333,7 +333,7 @@ async fn source_that_is_away_says_so_and_not_its_password() {
 #[tokio::test]
 async fn tool_is_polled_only_where_it_reads() {
     let dir = TempDir::new();
-    let looking = Looking::at(json!({}), dir.path()).await;
+    let looking = PollHarness::at(json!({}), dir.path()).await;
     let tool = |name: &str, args: Value| json!({ "tool": { "name": name, "args": args } });
     let berlin = tool("current_time", json!({ "timezone": "Europe/Berlin" }));
     assert_eq!(looking.fault("ann", &berlin), None);
@@ -352,7 +352,7 @@ async fn tool_is_polled_only_where_it_reads() {
 #[tokio::test]
 async fn long_arguments_of_a_polled_tool_are_held_against_its_schema_on_a_computing_thread() {
     let dir = TempDir::new();
-    let looking = Looking::at(json!({}), dir.path()).await;
+    let looking = PollHarness::at(json!({}), dir.path()).await;
     let poll = json!({ "tool": { "name": "current_time", "args": { "timezone": "x".repeat(600_000) } } });
     let poll: PollSpec = serde_json::from_value(poll).expect("a poll");
     let threads = HeldThreads::all(&looking.compute).await;
@@ -361,7 +361,7 @@ async fn long_arguments_of_a_polled_tool_are_held_against_its_schema_on_a_comput
         drop(threads);
     };
     let time_limit = Duration::from_secs(600);
-    let (seen, ()) = tokio::join!(looking.poll(Ask { poll, time_limit, ..Looking::ask("ann", "") }), meanwhile);
+    let (seen, ()) = tokio::join!(looking.poll(Ask { poll, time_limit, ..PollHarness::ask("ann", "") }), meanwhile);
     assert!(matches!(&seen, Err(PollFailure::Fault(fault)) if fault.kind != "timeout"), "{seen:?}");
 }
 
@@ -382,11 +382,11 @@ async fn redis_hashes_and_texts_are_read_at_their_bounds_and_too_large_one_beyon
     let dir = TempDir::new();
     let settings =
         json!({ "redis": { "prices": { "url": servers::redis_url(), "prefixes": [prefix], "tenants": ["*"] } } });
-    let looking = Looking::at(settings, dir.path()).await;
+    let looking = PollHarness::at(settings, dir.path()).await;
     let look = async |name: &str| {
         let poll = json!({ "redis": { "source": "prices", "key": key(name) } });
         let poll = serde_json::from_value(poll).expect("a poll");
-        looking.poll(Ask { poll, time_limit: Duration::from_secs(60), ..Looking::ask("ann", "") }).await
+        looking.poll(Ask { poll, time_limit: Duration::from_secs(60), ..PollHarness::ask("ann", "") }).await
     };
     let seen = async |name: &str| match look(name).await {
         Ok(PollResult::Value { value, .. }) => value,

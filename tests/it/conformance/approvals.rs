@@ -4,13 +4,13 @@ use chrono::TimeDelta;
 use reveille::base::id::{Scope, new_id};
 use reveille::domain::approval::voter::{Vote, VoterIdentities};
 use reveille::domain::approval::{
-    Approval, ApprovalAnswer, ApprovalChoice, ApprovalStatus, Begun, CallOutcome, OnExpiry, Proposal, Via,
+    Approval, ApprovalAnswer, ApprovalChoice, ApprovalStatus, ApprovedCallStart, CallOutcome, OnExpiry, Proposal, Via,
 };
 use reveille::domain::notification::{MessageKind, NewDelivery};
 use reveille::domain::run::RunState;
 use reveille::store::{
-    ApprovalFilter, ApprovalLink, Attend, Attended, AuditFilter, BatchQuestion, Cancelled, Decided, DecisionRefusal,
-    DeliveryFilter, StartedRun, StoreError,
+    ApprovalFilter, ApprovalLink, AuditFilter, BatchQuestion, Cancelled, DecisionOutcome, DecisionRefusal,
+    DeliveryFilter, StartedRun, StoreError, WaitingOutcome, WaitingUpdate,
 };
 use serde_json::json;
 use sqlx::{Connection, PgConnection, SqliteConnection};
@@ -53,7 +53,7 @@ on_both!(
 
 const EVERY: &Scope = &Scope::Every;
 
-async fn decide(world: &StoreHarness, to: &Approval, choice: ApprovalChoice) -> Decided {
+async fn decide(world: &StoreHarness, to: &Approval, choice: ApprovalChoice) -> DecisionOutcome {
     world.store.decide_approval(EVERY, to.id, &answer(choice, to, "token:t")).await.unwrap()
 }
 
@@ -77,13 +77,13 @@ fn voters(approval: &Approval) -> Vec<&str> {
     approval.votes.iter().map(|vote| vote.by.as_str()).collect()
 }
 
-fn attend(world: &StoreHarness) -> Attend {
-    Attend { wake_at: world.now() + TimeDelta::days(1), deliveries: vec![], if_expired: vec![] }
+fn attend(world: &StoreHarness) -> WaitingUpdate {
+    WaitingUpdate { wake_at: world.now() + TimeDelta::days(1), deliveries: vec![], if_expired: vec![] }
 }
 
-fn refused(decided: Decided) -> DecisionRefusal {
+fn refused(decided: DecisionOutcome) -> DecisionRefusal {
     match decided {
-        Decided::Refused(refusal, _) => refusal,
+        DecisionOutcome::Refused(refusal, _) => refusal,
         other => panic!("not refused: {other:?}"),
     }
 }
@@ -151,12 +151,12 @@ async fn answer_is_the_decision_once_and_the_run_goes_on(world: &StoreHarness) {
         decided_digest: Some(asked[0].digest.clone()),
         ..asked[0].clone()
     };
-    assert_eq!(decided, Decided::Done(expected.clone()));
+    assert_eq!(decided, DecisionOutcome::Done(expected.clone()));
     assert_eq!(get(world, asked[0].id).await, expected);
     for choice in [Approve, Edit, Cancel] {
         assert_eq!(
             decide(world, &asked[0], choice).await,
-            Decided::Refused(DecisionRefusal::Settled, expected.clone())
+            DecisionOutcome::Refused(DecisionRefusal::Settled, expected.clone())
         );
     }
     assert_eq!(acts(world, asked[0].id).await, ["service: approval.asked", "recipient:a: approval.approved"]);
@@ -166,9 +166,9 @@ async fn answer_is_the_decision_once_and_the_run_goes_on(world: &StoreHarness) {
     assert_eq!(again.run.attempt, 1);
     let begin =
         async |digest: &str| world.store.mark_execution_started(again.lease, asked[0].id, digest).await.unwrap();
-    assert_eq!(begin("another").await, Begun::Refused);
-    assert_eq!(begin(&asked[0].digest).await, Begun::Now);
-    assert_eq!(begin(&asked[0].digest).await, Begun::Before);
+    assert_eq!(begin("another").await, ApprovedCallStart::Refused);
+    assert_eq!(begin(&asked[0].digest).await, ApprovedCallStart::Now);
+    assert_eq!(begin(&asked[0].digest).await, ApprovedCallStart::Before);
     let late = world.store.mark_execution_started(started.lease, asked[0].id, &asked[0].digest).await;
     assert!(matches!(late, Err(StoreError::LeaseLost)), "{late:?}");
     let outcome = CallOutcome { is_error: false, text: "sent".into() };
@@ -189,7 +189,7 @@ async fn answer_that_may_not_be_changes_nothing(world: &StoreHarness) {
     let one = &asked[0];
     let ask = async |answer: &ApprovalAnswer| world.store.decide_approval(&only("a"), one.id, answer).await.unwrap();
     let other_digest = ApprovalAnswer { digest: "0".repeat(64), ..answer(Approve, one, "token:t") };
-    assert_eq!(ask(&other_digest).await, Decided::Refused(DecisionRefusal::OtherDigest, one.clone()));
+    assert_eq!(ask(&other_digest).await, DecisionOutcome::Refused(DecisionRefusal::OtherDigest, one.clone()));
     assert_eq!(refused(ask(&answer(Approve, one, "recipient:a")).await), DecisionRefusal::Excluded);
     assert_eq!(refused(ask(&answer(Edit, one, "token:t")).await), DecisionRefusal::NotOffered);
     let other_tenant = world.store.decide_approval(&only("b"), one.id, &answer(Approve, one, "token:t")).await;
@@ -199,8 +199,14 @@ async fn answer_that_may_not_be_changes_nothing(world: &StoreHarness) {
     assert_eq!(world.store.list_approvals(&only("b"), &all).await.unwrap(), []);
     // at its last instant it is over, whether anybody has noticed it or not
     world.pass(LIMIT);
-    assert_eq!(ask(&answer(Approve, one, "token:t")).await, Decided::Refused(DecisionRefusal::Expired, one.clone()));
-    assert_eq!(ask(&answer(Cancel, one, "token:t")).await, Decided::Refused(DecisionRefusal::Expired, one.clone()));
+    assert_eq!(
+        ask(&answer(Approve, one, "token:t")).await,
+        DecisionOutcome::Refused(DecisionRefusal::Expired, one.clone())
+    );
+    assert_eq!(
+        ask(&answer(Cancel, one, "token:t")).await,
+        DecisionOutcome::Refused(DecisionRefusal::Expired, one.clone())
+    );
     assert_eq!(state(world, &started).await, RunState::PendingApproval);
     assert_eq!(acts(world, one.id).await, ["service: approval.asked"]);
 }
@@ -215,13 +221,16 @@ async fn edited_call_runs_as_edited_and_not_otherwise(world: &StoreHarness) {
         refused(world.store.decide_approval(EVERY, one.id, &without).await.unwrap()),
         DecisionRefusal::NotOffered
     );
-    let Decided::Done(edited) = decide(world, one, Edit).await else { panic!("not decided") };
+    let DecisionOutcome::Done(edited) = decide(world, one, Edit).await else { panic!("not decided") };
     assert_eq!(edited.status, ApprovalStatus::Edited);
     assert_eq!((edited.arguments(), edited.decided_digest.as_ref()), (&arguments, Some(&digest)));
     assert_eq!(edited.proposal.arguments, one.proposal.arguments);
     let again = go_on(world, started.run.id).await;
-    assert_eq!(world.store.mark_execution_started(again.lease, one.id, &one.digest).await.unwrap(), Begun::Refused);
-    assert_eq!(world.store.mark_execution_started(again.lease, one.id, &digest).await.unwrap(), Begun::Now);
+    assert_eq!(
+        world.store.mark_execution_started(again.lease, one.id, &one.digest).await.unwrap(),
+        ApprovedCallStart::Refused
+    );
+    assert_eq!(world.store.mark_execution_started(again.lease, one.id, &digest).await.unwrap(), ApprovedCallStart::Now);
     world.succeed(&again).await;
 }
 
@@ -244,7 +253,10 @@ async fn approved_proposal_has_the_same_hash_when_it_is_read(world: &StoreHarnes
         let now = decided.proposal.digest(&decided.identity(), decided.arguments());
         assert_eq!(decided.decided_digest.as_ref(), Some(&now), "{choice:?}");
         let again = go_on(world, started.run.id).await;
-        assert_eq!(world.store.mark_execution_started(again.lease, one.id, &now).await.unwrap(), Begun::Now);
+        assert_eq!(
+            world.store.mark_execution_started(again.lease, one.id, &now).await.unwrap(),
+            ApprovedCallStart::Now
+        );
         world.succeed(&again).await;
     }
 }
@@ -258,7 +270,7 @@ async fn approved_call_wakes_the_run_and_a_cancelled_one_waits_for_the_others(wo
     let again = go_on(world, started.run.id).await;
     assert_eq!(
         world.store.mark_execution_started(again.lease, both[0].id, &both[0].digest).await.unwrap(),
-        Begun::Refused
+        ApprovedCallStart::Refused
     );
     world.succeed(&again).await;
     let (_, started, both) = asked(world, &["c1", "c2"]).await;
@@ -277,7 +289,7 @@ async fn question_settled_while_the_run_goes_on_keeps_it_from_being_parked(world
     assert_eq!(state(world, &started).await, RunState::PendingApproval);
     assert_eq!(
         world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(),
-        Attended::Woken,
+        WaitingOutcome::Woken,
         "one may run"
     );
     let again = go_on(world, started.run.id).await;
@@ -294,13 +306,13 @@ async fn as_many_as_are_wanted_have_to_agree_to_the_same(world: &StoreHarness) {
     let one = &asked[0];
     let vote = async |choice, by| world.store.decide_approval(EVERY, one.id, &answer(choice, one, by)).await.unwrap();
     let given = Vote { by: "token:t".into(), identities: VoterIdentities::of_name("token:t") };
-    let counted = Decided::Counted(Approval { votes: vec![given], ..one.clone() });
+    let counted = DecisionOutcome::Counted(Approval { votes: vec![given], ..one.clone() });
     assert_eq!(vote(Approve, "token:t").await, counted);
     assert_eq!(vote(Approve, "token:t").await, counted, "a person has one vote");
-    assert!(matches!(vote(Edit, "token:u").await, Decided::Counted(_)), "to something else");
+    assert!(matches!(vote(Edit, "token:u").await, DecisionOutcome::Counted(_)), "to something else");
     assert_eq!(state(world, &started).await, RunState::PendingApproval);
     world.pass(1);
-    let Decided::Done(done) = vote(Edit, "token:t").await else { panic!("not decided") };
+    let DecisionOutcome::Done(done) = vote(Edit, "token:t").await else { panic!("not decided") };
     assert_eq!((done.status, voters(&done)), (ApprovalStatus::Edited, vec!["token:u", "token:t"]));
     assert_eq!(done.decided_digest, answer(Edit, one, "").edited.map(|(_, digest)| digest));
     assert_eq!(state(world, &started).await, RunState::Queued);
@@ -311,29 +323,35 @@ async fn as_many_as_are_wanted_have_to_agree_to_the_same(world: &StoreHarness) {
     // one no is enough
     let (_, started, asked) = asked_with(world, &["c1"], two).await;
     let one = &asked[0];
-    assert!(matches!(decide(world, one, Approve).await, Decided::Counted(_)));
+    assert!(matches!(decide(world, one, Approve).await, DecisionOutcome::Counted(_)));
     let no = world.store.decide_approval(EVERY, one.id, &answer(Cancel, one, "token:u")).await.unwrap();
-    assert!(matches!(no, Decided::Done(done) if done.status == ApprovalStatus::Cancelled));
+    assert!(matches!(no, DecisionOutcome::Done(done) if done.status == ApprovalStatus::Cancelled));
     world.succeed(&go_on(world, started.run.id).await).await;
 }
 
 async fn approved_call_is_held_and_can_be_stopped(world: &StoreHarness) {
     let (_, started, asked) = asked_with(world, &["c1"], |asked| asked.proposal.undo_seconds = Some(60)).await;
     let one = &asked[0];
-    let Decided::Done(done) = decide(world, one, Approve).await else { panic!("not decided") };
+    let DecisionOutcome::Done(done) = decide(world, one, Approve).await else { panic!("not decided") };
     assert_eq!(done.hold_until, Some(world.now() + TimeDelta::seconds(60)));
     let again = go_on(world, started.run.id).await;
     world.pass(59);
-    assert_eq!(world.store.mark_execution_started(again.lease, one.id, &one.digest).await.unwrap(), Begun::Refused);
+    assert_eq!(
+        world.store.mark_execution_started(again.lease, one.id, &one.digest).await.unwrap(),
+        ApprovedCallStart::Refused
+    );
     park(world, &again, &[], &[one.id]).await;
     assert_eq!(state(world, &started).await, RunState::PendingApproval, "it waits for the end of the hold");
     assert_eq!(refused(decide(world, one, Approve).await), DecisionRefusal::Settled);
-    let Decided::Done(stopped) = decide(world, one, Cancel).await else { panic!("not stopped") };
+    let DecisionOutcome::Done(stopped) = decide(world, one, Cancel).await else { panic!("not stopped") };
     assert_eq!((stopped.status, stopped.decided_digest), (ApprovalStatus::Cancelled, None));
     assert_eq!(state(world, &started).await, RunState::Queued);
     let again = go_on(world, started.run.id).await;
     world.pass(60);
-    assert_eq!(world.store.mark_execution_started(again.lease, one.id, &one.digest).await.unwrap(), Begun::Refused);
+    assert_eq!(
+        world.store.mark_execution_started(again.lease, one.id, &one.digest).await.unwrap(),
+        ApprovedCallStart::Refused
+    );
     assert_eq!(acts(world, one.id).await[1..], ["token:t: approval.approved", "token:t: approval.stopped"]);
     world.succeed(&again).await;
 }
@@ -344,15 +362,18 @@ async fn held_call_runs_when_its_time_has_come(world: &StoreHarness) {
     decide(world, one, Approve).await;
     park(world, &go_on(world, started.run.id).await, &[], &[]).await;
     let until = world.now() + TimeDelta::seconds(60);
-    assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), Attended::Waits);
+    assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), WaitingOutcome::Waits);
     assert_eq!(world.store.next_waiting_at().await.unwrap(), Some(until), "no later than the hold ends");
     world.pass(60);
     assert_eq!(refused(decide(world, one, Cancel).await), DecisionRefusal::Settled, "too late to stop it");
-    assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), Attended::Woken);
+    assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), WaitingOutcome::Woken);
     // had it ended while the run was being parked, the run would not have been
     park(world, &go_on(world, started.run.id).await, &[], &[one.id]).await;
     let again = go_on(world, started.run.id).await;
-    assert_eq!(world.store.mark_execution_started(again.lease, one.id, &one.digest).await.unwrap(), Begun::Now);
+    assert_eq!(
+        world.store.mark_execution_started(again.lease, one.id, &one.digest).await.unwrap(),
+        ApprovedCallStart::Now
+    );
     world.succeed(&again).await;
 }
 
@@ -387,16 +408,22 @@ async fn call_without_a_question_is_held_and_runs_after_its_time(world: &StoreHa
     assert_eq!(one, expected);
     assert_eq!(state(world, &started).await, RunState::PendingApproval);
     assert_eq!(acts(world, put.id).await, ["policy: approval.held"]);
-    assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), Attended::Waits);
+    assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), WaitingOutcome::Waits);
     assert_eq!(world.store.next_waiting_at().await.unwrap(), Some(until));
     world.pass(59);
-    assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), Attended::Waits);
+    assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), WaitingOutcome::Waits);
     world.pass(1);
     assert_eq!(refused(decide(world, &one, Cancel).await), DecisionRefusal::Settled, "too late to stop it");
-    assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), Attended::Woken);
+    assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), WaitingOutcome::Woken);
     let again = go_on(world, started.run.id).await;
-    assert_eq!(world.store.mark_execution_started(again.lease, one.id, &one.digest).await.unwrap(), Begun::Now);
-    assert_eq!(world.store.mark_execution_started(again.lease, one.id, &one.digest).await.unwrap(), Begun::Before);
+    assert_eq!(
+        world.store.mark_execution_started(again.lease, one.id, &one.digest).await.unwrap(),
+        ApprovedCallStart::Now
+    );
+    assert_eq!(
+        world.store.mark_execution_started(again.lease, one.id, &one.digest).await.unwrap(),
+        ApprovedCallStart::Before
+    );
     assert_eq!(acts(world, put.id).await.len(), 1, "nobody has voted for it");
     world.succeed(&again).await;
 }
@@ -407,12 +434,15 @@ async fn call_without_a_question_can_be_stopped_and_not_approved(world: &StoreHa
     for choice in [Approve, Edit] {
         assert_eq!(refused(decide(world, &one, choice).await), DecisionRefusal::Settled);
     }
-    let Decided::Done(stopped) = decide(world, &one, Cancel).await else { panic!("not stopped") };
+    let DecisionOutcome::Done(stopped) = decide(world, &one, Cancel).await else { panic!("not stopped") };
     assert_eq!((stopped.status, stopped.decided_by.as_deref()), (ApprovalStatus::Cancelled, Some("token:t")));
     assert_eq!(acts(world, one.id).await, ["policy: approval.held", "token:t: approval.stopped"]);
     let again = go_on(world, started.run.id).await;
     world.pass(60);
-    assert_eq!(world.store.mark_execution_started(again.lease, one.id, &one.digest).await.unwrap(), Begun::Refused);
+    assert_eq!(
+        world.store.mark_execution_started(again.lease, one.id, &one.digest).await.unwrap(),
+        ApprovedCallStart::Refused
+    );
     world.succeed(&again).await;
 }
 
@@ -446,12 +476,12 @@ async fn nobody_answers_and_the_run_expires(world: &StoreHarness) {
     let (_, started, asked) = asked(world, &["c1", "c2"]).await;
     decide(world, &asked[0], Cancel).await;
     world.pass(LIMIT - 1);
-    assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), Attended::Waits);
+    assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), WaitingOutcome::Waits);
     world.pass(1);
     let if_expired =
         NewDelivery::of_run("a", started.run.id, MessageKind::Result, vec!["email".into()]).into_iter().collect();
-    let attend = Attend { if_expired, ..attend(world) };
-    assert_eq!(world.store.settle_waiting(started.run.id, &attend).await.unwrap(), Attended::Expired);
+    let attend = WaitingUpdate { if_expired, ..attend(world) };
+    assert_eq!(world.store.settle_waiting(started.run.id, &attend).await.unwrap(), WaitingOutcome::Expired);
     let run = world.get_run(started.run.id).await;
     assert_eq!(
         (run.state, run.reason.as_deref(), run.finished_at),
@@ -463,7 +493,7 @@ async fn nobody_answers_and_the_run_expires(world: &StoreHarness) {
     assert_eq!(refused(decide(world, &asked[1], Approve).await), DecisionRefusal::Settled);
     let filter = DeliveryFilter { limit: 10, ..DeliveryFilter::default() };
     assert_eq!(world.store.list_deliveries(EVERY, &filter).await.unwrap().len(), 1);
-    assert_eq!(world.store.settle_waiting(started.run.id, &attend).await.unwrap(), Attended::Gone);
+    assert_eq!(world.store.settle_waiting(started.run.id, &attend).await.unwrap(), WaitingOutcome::Gone);
     assert_eq!(world.store.next_waiting_at().await.unwrap(), None);
 }
 
@@ -482,11 +512,17 @@ async fn expired_question_is_a_no_and_the_rest_goes_on(world: &StoreHarness) {
         let (_, started, asked) = asked_with(world, &["c1", "c2"], with).await;
         world.pass(LIMIT);
         if case == 2 {
-            assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), Attended::Waits);
+            assert_eq!(
+                world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(),
+                WaitingOutcome::Waits
+            );
             assert_eq!(get(world, asked[1].id).await.status, ApprovalStatus::Expired);
             decide(world, &asked[0], Approve).await;
         } else {
-            assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), Attended::Woken);
+            assert_eq!(
+                world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(),
+                WaitingOutcome::Woken
+            );
         }
         assert_eq!(state(world, &started).await, RunState::Queued);
         world.succeed(&go_on(world, started.run.id).await).await;
@@ -500,14 +536,14 @@ async fn waiting_run_is_checked_again_and_reminded_once(world: &StoreHarness) {
         ..NewDelivery::of_run("a", started.run.id, MessageKind::Result, vec!["email".into()]).unwrap()
     };
     let soon = world.now() + TimeDelta::seconds(100);
-    let attend = Attend { wake_at: soon, deliveries: vec![reminder], if_expired: vec![] };
+    let attend = WaitingUpdate { wake_at: soon, deliveries: vec![reminder], if_expired: vec![] };
     for _ in 0..2 {
-        assert_eq!(world.store.settle_waiting(started.run.id, &attend).await.unwrap(), Attended::Waits);
+        assert_eq!(world.store.settle_waiting(started.run.id, &attend).await.unwrap(), WaitingOutcome::Waits);
     }
     assert_eq!(world.store.next_waiting_at().await.unwrap(), Some(soon));
     assert_eq!(world.count("select count(*) from deliveries").await, 1);
-    let late = Attend { wake_at: soon + TimeDelta::days(1), ..attend };
-    assert_eq!(world.store.settle_waiting(started.run.id, &late).await.unwrap(), Attended::Waits);
+    let late = WaitingUpdate { wake_at: soon + TimeDelta::days(1), ..attend };
+    assert_eq!(world.store.settle_waiting(started.run.id, &late).await.unwrap(), WaitingOutcome::Waits);
     assert_eq!(world.store.next_waiting_at().await.unwrap(), Some(asked[0].expires_at), "no later than it expires");
 }
 
@@ -524,8 +560,14 @@ async fn question_takes_the_place_of_another(world: &StoreHarness) {
     assert_eq!(refused(decide(world, old, Cancel).await), DecisionRefusal::Settled);
     decide(world, &new, Approve).await;
     let again = go_on(world, started.run.id).await;
-    assert_eq!(world.store.mark_execution_started(again.lease, old.id, &old.digest).await.unwrap(), Begun::Refused);
-    assert_eq!(world.store.mark_execution_started(again.lease, new.id, &new.digest).await.unwrap(), Begun::Now);
+    assert_eq!(
+        world.store.mark_execution_started(again.lease, old.id, &old.digest).await.unwrap(),
+        ApprovedCallStart::Refused
+    );
+    assert_eq!(
+        world.store.mark_execution_started(again.lease, new.id, &new.digest).await.unwrap(),
+        ApprovedCallStart::Now
+    );
     world.succeed(&again).await;
 }
 
@@ -603,7 +645,7 @@ async fn run_whose_end_was_asked_for_is_not_parked(world: &StoreHarness) {
     let again = go_on(world, started.run.id).await;
     world.store.cancel_run(EVERY, started.run.id, "no").await.unwrap();
     let begun = world.store.mark_execution_started(again.lease, asked[0].id, &asked[0].digest).await.unwrap();
-    assert_eq!(begun, Begun::Refused);
+    assert_eq!(begun, ApprovedCallStart::Refused);
     world.store.finish_runs(&[end_of(&again, RunState::Cancelled)]).await.unwrap();
 }
 
@@ -722,7 +764,7 @@ async fn of_a_hundred_answers_one_has_its_effect(world: &StoreHarness) {
     let mut done = Vec::new();
     for decided in answers {
         match decided.await.unwrap() {
-            Decided::Done(approval) => done.push(approval),
+            DecisionOutcome::Done(approval) => done.push(approval),
             told => assert_eq!(refused(told), DecisionRefusal::Settled),
         }
     }
@@ -743,8 +785,9 @@ async fn of_an_answer_and_an_expiry_one_wins(world: &StoreHarness) {
             other.settle_waiting(run, &attend).await.unwrap()
         };
         let (decided, attended) = tokio::join!(world.store.decide_approval(EVERY, asked[0].id, &answer), expiry);
-        let outcome = (matches!(decided, Ok(Decided::Done(_))), attended, state(world, &started).await);
-        let expected = [(true, Attended::Gone, RunState::Queued), (false, Attended::Expired, RunState::Expired)];
+        let outcome = (matches!(decided, Ok(DecisionOutcome::Done(_))), attended, state(world, &started).await);
+        let expected =
+            [(true, WaitingOutcome::Gone, RunState::Queued), (false, WaitingOutcome::Expired, RunState::Expired)];
         assert!(expected.contains(&outcome), "{outcome:?}");
         if outcome.0 {
             world.succeed(&go_on(world, run).await).await;

@@ -14,7 +14,9 @@ use reveille::domain::run::transcript::{Compaction, CompactionKind};
 use reveille::domain::run::{RunState, TranscriptEntry, TranscriptMessage, Usage};
 use reveille::executor::leased_transcript::LeasedTranscript;
 use reveille::executor::run_spending::RunSpending;
-use reveille::store::{BudgetEnd, LedgerStanding, Reservation, Reserved, Settlement, StartedRun, Store, StoreError};
+use reveille::store::{
+    BudgetEnd, LedgerStanding, Reservation, ReservationOutcome, Settlement, StartedRun, Store, StoreError,
+};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -88,8 +90,8 @@ async fn calls_at_once_reserve_no_more_than_the_day_has(world: &StoreHarness) {
     let mut granted = 0;
     for ask in asks.collect::<Vec<_>>() {
         match ask.await.unwrap() {
-            Reserved::Granted => granted += 1,
-            other => assert_eq!(other, Reserved::NotNow, "calls under way have it"),
+            ReservationOutcome::Granted => granted += 1,
+            other => assert_eq!(other, ReservationOutcome::NotNow, "calls under way have it"),
         }
     }
     assert_eq!(granted, 7);
@@ -126,7 +128,7 @@ async fn summaries_of_two_instances_at_once_cost_no_more_than_their_tenants_hour
 
 async fn call_is_refused_by_the_ledger_that_has_too_little_and_takes_nothing_of_the_other(world: &StoreHarness) {
     let run = started(world).await;
-    let refused = |scope, quantity| Reserved::Refused(BudgetRefusal { scope, quantity });
+    let refused = |scope, quantity| ReservationOutcome::Refused(BudgetRefusal { scope, quantity });
     let short = call(world, &run, 100, Some(500), Some(99));
     assert_eq!(world.store.reserve_budget(&short).await.unwrap(), refused(BudgetScope::Task, BudgetQuantity::Tokens));
     assert_eq!(standings(world, &run).await.0, standing(0, 0));
@@ -135,7 +137,10 @@ async fn call_is_refused_by_the_ledger_that_has_too_little_and_takes_nothing_of_
         ..call(world, &run, 100, None, None)
     };
     assert_eq!(world.store.reserve_budget(&dear).await.unwrap(), refused(BudgetScope::Tenant, BudgetQuantity::Cost));
-    assert_eq!(world.store.reserve_budget(&call(world, &run, 100, Some(100), None)).await.unwrap(), Reserved::Granted);
+    assert_eq!(
+        world.store.reserve_budget(&call(world, &run, 100, Some(100), None)).await.unwrap(),
+        ReservationOutcome::Granted
+    );
     world.store.finish_runs(&[finish(&run, BudgetEnd::default())]).await.unwrap();
 }
 
@@ -203,7 +208,7 @@ async fn next_call_is_reserved_with_the_turn_before_it_or_left_to_be_waited_for(
     let (first, second, third) = (next(300), next(250), next(200));
     let early = append(0, run.lease, None, &first).await.unwrap();
     assert!(!early, "nobody has opened the ledgers of the day");
-    assert_eq!(world.store.reserve_budget(&first).await.unwrap(), Reserved::Granted);
+    assert_eq!(world.store.reserve_budget(&first).await.unwrap(), ReservationOutcome::Granted);
     assert_eq!(standings(world, &run).await, (standing(0, 300), standing(0, 300)));
 
     let settled = append(1, run.lease, Some((&first, 100)), &second).await.unwrap();
@@ -240,7 +245,7 @@ async fn first_calls_of_a_day_reserve_no_more_than_it_has_on_any_instance(world:
         });
         let mut granted = 0;
         for ask in asks.collect::<Vec<_>>() {
-            granted += i64::from(ask.await.unwrap() == Reserved::Granted);
+            granted += i64::from(ask.await.unwrap() == ReservationOutcome::Granted);
         }
         assert_eq!(granted, 2, "day {day}");
     }
@@ -257,7 +262,7 @@ async fn first_calls_of_many_tasks_in_a_day_are_reserved_together(world: &StoreH
     for (number, reserved) in
         join_all(calls.iter().map(|call| world.store.reserve_budget(call))).await.iter().enumerate()
     {
-        assert_eq!(*reserved.as_ref().unwrap(), Reserved::Granted, "{number}");
+        assert_eq!(*reserved.as_ref().unwrap(), ReservationOutcome::Granted, "{number}");
     }
     for run in &runs {
         assert_eq!(standings(world, run).await, (standing(0, 100 * TASKS as i64), standing(0, 100)));
@@ -275,7 +280,7 @@ async fn reservation_of_which_nobody_knows_is_taken_back_with_the_next_append(wo
     let next = next.expect("the run's own budget has it");
     // the answer to this is lost
     let made = next.reservation.as_ref().expect("a budget of the day holds");
-    assert_eq!(world.store.reserve_budget(made).await.unwrap(), Reserved::Granted);
+    assert_eq!(world.store.reserve_budget(made).await.unwrap(), ReservationOutcome::Granted);
     spending.note_reserved(&next, None);
     assert_eq!(standings(world, &run).await.0, standing(0, 2_400));
     let transcript = LeasedTranscript::new(world.store.clone(), run.lease, &run.run, true).spending(Some(spending));
@@ -376,7 +381,7 @@ async fn settling_twice_counts_once_and_what_a_run_has_left_is_taken_back_with_i
     let run = started(world).await;
     let calls = [call(world, &run, 100, Some(500), None), call(world, &run, 200, Some(500), None)];
     for call in &calls {
-        assert_eq!(world.store.reserve_budget(call).await.unwrap(), Reserved::Granted);
+        assert_eq!(world.store.reserve_budget(call).await.unwrap(), ReservationOutcome::Granted);
     }
     let entry = said(world, 0);
     let settlement = || vec![Settlement { id: calls[0].id, spent: TOKENS(30), notice: None }];
@@ -386,7 +391,7 @@ async fn settling_twice_counts_once_and_what_a_run_has_left_is_taken_back_with_i
     assert_eq!(standings(world, &run).await, (standing(30, 200), standing(30, 200)));
     // nor does it without an append
     let alone = call(world, &run, 50, Some(500), None);
-    assert_eq!(world.store.reserve_budget(&alone).await.unwrap(), Reserved::Granted);
+    assert_eq!(world.store.reserve_budget(&alone).await.unwrap(), ReservationOutcome::Granted);
     for _ in 0..2 {
         let settlement = Settlement { id: alone.id, spent: TOKENS(20), notice: None };
         world.store.settle_budget("a", &[settlement]).await.unwrap();
@@ -404,10 +409,10 @@ async fn settling_twice_counts_once_and_what_a_run_has_left_is_taken_back_with_i
 async fn reservation_whose_lease_is_lost_is_taken_back_by_who_comes_to_the_limit(world: &StoreHarness) {
     let (lost, other) = (started(world).await, started(world).await);
     let held = call(world, &lost, 100, Some(150), None);
-    assert_eq!(world.store.reserve_budget(&held).await.unwrap(), Reserved::Granted);
+    assert_eq!(world.store.reserve_budget(&held).await.unwrap(), ReservationOutcome::Granted);
     assert_eq!(
         world.store.reserve_budget(&call(world, &other, 100, Some(150), None)).await.unwrap(),
-        Reserved::NotNow,
+        ReservationOutcome::NotNow,
         "its call is under way"
     );
     // as a crash leaves it: the run is in the queue again, and knows nothing of what was reserved
@@ -415,7 +420,7 @@ async fn reservation_whose_lease_is_lost_is_taken_back_by_who_comes_to_the_limit
         .plant(&format!("update queue set state = 'ready', lease_token = 0 where run_id = {}", world.id(lost.run.id)))
         .await;
     let next = call(world, &other, 100, Some(150), None);
-    assert_eq!(world.store.reserve_budget(&next).await.unwrap(), Reserved::Granted);
+    assert_eq!(world.store.reserve_budget(&next).await.unwrap(), ReservationOutcome::Granted);
     assert_eq!(standings(world, &other).await.0, standing(0, 100));
     assert_eq!(world.store.release_stale_reservations(None, 10).await.unwrap(), 0, "nothing is left of it");
     let (id, token) = (world.id(lost.run.id), lost.lease.token);

@@ -7,7 +7,7 @@ use reveille::domain::notification::{
     Delivery, DeliveryClaim, DeliveryReport, DeliveryState, HoldReason, Mark, MessageKind, NewDelivery, ReportedFate,
     SubjectRef,
 };
-use reveille::store::{DeliveryFilter, InLine, PendingWork, StoreError, StoredAnswer};
+use reveille::store::{DeliveryFilter, PendingWork, QueuedDelivery, StoreError, StoredAnswer};
 use uuid::Uuid;
 
 use super::approvals::{plan, quick_plan};
@@ -199,7 +199,7 @@ async fn due_deliveries_are_read_in_due_order_line_by_line(world: &StoreHarness)
         world.pass(1);
     }
     let due = world.store.due_deliveries(3).await.unwrap();
-    let shown = |waiting: &InLine| (waiting.channel.clone(), waiting.tenant_id.clone(), waiting.next_at);
+    let shown = |waiting: &QueuedDelivery| (waiting.channel.clone(), waiting.tenant_id.clone(), waiting.next_at);
     let line = |channel: &str, tenant: &str, seconds| (channel.to_owned(), tenant.to_owned(), at(seconds));
     let expected = [line("sms", "b", 0), line("sms", "a", 1), line("email", "b", 2)];
     assert_eq!(due.iter().map(shown).collect::<Vec<_>>(), expected);

@@ -5,7 +5,8 @@ use futures::FutureExt;
 use reveille::base::id::{Scope, Tenant};
 use reveille::domain::event::Event;
 use reveille::store::{
-    Burial, EventBacklog, EventFilter, LeasedEvent, PendingWork, StoreError, StoredDeadLetter, StoredDeadLetterFilter,
+    EventBacklog, EventFilter, LeasedEvent, NewDeadLetter, PendingWork, StoreError, StoredDeadLetter,
+    StoredDeadLetterFilter,
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -194,7 +195,7 @@ async fn only_what_is_old_and_acknowledged_is_forgotten(world: &StoreHarness) {
 async fn buried(world: &StoreHarness, event: &Event, error: &str) -> StoredDeadLetter {
     world.store.publish_events(std::slice::from_ref(event)).await.unwrap();
     let [entry] = <[LeasedEvent; 1]>::try_from(lease(world, 1).await).unwrap();
-    let burial = Burial { seq: entry.seq, event: Some(event), body: &entry.body, error, deliveries: 5 };
+    let burial = NewDeadLetter { seq: entry.seq, event: Some(event), body: &entry.body, error, deliveries: 5 };
     world.store.dead_letter_event(burial).await.unwrap();
     world.store.dead_letter_event(burial).await.unwrap();
     let filter = StoredDeadLetterFilter { limit: 1, ..StoredDeadLetterFilter::default() };
@@ -275,7 +276,7 @@ async fn dropped_letter_is_gone(world: &StoreHarness) {
 }
 
 async fn letter_without_a_tenant_belongs_to_nobody(world: &StoreHarness) {
-    let burial = Burial { seq: 7, event: None, body: "not an event", error: "it is not JSON", deliveries: 1 };
+    let burial = NewDeadLetter { seq: 7, event: None, body: "not an event", error: "it is not JSON", deliveries: 1 };
     world.store.dead_letter_event(burial).await.unwrap();
     let filter = StoredDeadLetterFilter { limit: 9, ..StoredDeadLetterFilter::default() };
     let all = world.store.list_dead_letters(&Scope::Every, &filter).await.unwrap();

@@ -4,7 +4,7 @@ use chrono::TimeDelta;
 use reveille::base::id::{Scope, Tenant};
 use reveille::domain::memory::recall::{MOST_OF_PROFILE, terms};
 use reveille::domain::memory::{Fact, FactChange, FactOrigin, MOST_FACTS, MOST_FROM_OUTSIDE, MOST_VERSIONS, NewFact};
-use reveille::store::{AuditFilter, FactFilter, NotedAs, Recalled, StoreError};
+use reveille::store::{AuditFilter, FactFilter, NotingKind, RecalledFacts, StoreError};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -49,7 +49,7 @@ async fn note(world: &StoreHarness, of: &str, text: &str, collection: Option<&st
 
 async fn recall(world: &StoreHarness, of: &str, message: &str) -> (Vec<String>, Vec<String>) {
     let recalled = world.store.recall_facts(&tenant(of), &terms(message), None).await.unwrap();
-    let Recalled { profile, found, has_any, embedded } = recalled;
+    let RecalledFacts { profile, found, has_any, embedded } = recalled;
     assert!(embedded.is_empty(), "no space was asked for");
     assert!(has_any || profile.is_empty() && found.is_empty());
     let texts = |facts: Vec<Fact>| facts.into_iter().map(|fact| fact.text).collect();
@@ -76,7 +76,7 @@ async fn same_words_are_one_fact_that_is_counted(world: &StoreHarness) {
         world.pass(1);
         let again =
             world.store.note_fact(&tenant("a"), &said("lives in VIENNA", FactOrigin::Outside), None).await.unwrap();
-        assert_eq!((again.noted_as, again.fact.id), (NotedAs::Known, first.id));
+        assert_eq!((again.noted_as, again.fact.id), (NotingKind::Known, first.id));
     }
     let (fact, versions) = world.store.get_fact(&only("a"), first.id).await.unwrap();
     assert_eq!((fact.mentions, fact.version, versions.len()), (9, 1, 0));
@@ -84,7 +84,7 @@ async fn same_words_are_one_fact_that_is_counted(world: &StoreHarness) {
     assert_eq!((fact.run_id, fact.turn), (Some(Uuid::from_u128(7)), Some(2)));
 
     let outside = world.store.note_fact(&tenant("a"), &said("Owns a dog.", FactOrigin::Outside), None).await.unwrap();
-    assert_eq!((outside.noted_as, outside.fact.origin), (NotedAs::New, FactOrigin::Outside));
+    assert_eq!((outside.noted_as, outside.fact.origin), (NotingKind::New, FactOrigin::Outside));
     let by_ann =
         NewFact { noted_by: "ann".into(), collection: Some("pets".into()), ..said("owns a dog", FactOrigin::Person) };
     world.store.note_fact(&tenant("a"), &by_ann, None).await.unwrap();
@@ -108,7 +108,7 @@ async fn fact_that_takes_the_place_of_another_keeps_what_it_said(world: &StoreHa
     world.pass(5);
     let new = said("Lives in Graz.", FactOrigin::Person);
     let by_words = world.store.note_fact(&of_a, &new, Some("Lives in vienna")).await.unwrap();
-    assert_eq!((by_words.noted_as, by_words.fact.id), (NotedAs::Replacing, first.id));
+    assert_eq!((by_words.noted_as, by_words.fact.id), (NotingKind::Replacing, first.id));
     assert_eq!((by_words.fact.version, by_words.fact.collection.as_str()), (2, "profile"));
     world.pass(5);
     let linz = FactChange { text: Some("Lives in Linz.".into()), collection: Some(String::new()) };
@@ -124,7 +124,7 @@ async fn fact_that_takes_the_place_of_another_keeps_what_it_said(world: &StoreHa
     let graz = note(world, "a", "Lives in Graz.", None).await;
     let merged = world.store.note_fact(&of_a, &said("Lives in Graz.", FactOrigin::Person), Some("Lives in Linz")).await;
     let merged = merged.unwrap();
-    assert_eq!((merged.noted_as, merged.fact.id, merged.fact.version), (NotedAs::Replacing, graz.id, 4));
+    assert_eq!((merged.noted_as, merged.fact.id, merged.fact.version), (NotingKind::Replacing, graz.id, 4));
     let (fact, chain) = world.store.get_fact(&scope, graz.id).await.unwrap();
     assert_eq!((fact.version, fact.mentions, fact.text.as_str()), (4, 2, "Lives in Graz."));
     let told: Vec<_> = chain.iter().map(|earlier| (earlier.version, earlier.text.as_str())).collect();
@@ -163,15 +163,15 @@ async fn call_that_is_made_again_notes_nothing_more(world: &StoreHarness) {
     let keyed = |text: &str, key: &str| NewFact { call_key: Some(key.into()), ..said(text, FactOrigin::Person) };
     for _ in 0..2 {
         let noted = world.store.note_fact(&of_a, &keyed("Lives in Vienna.", "k1"), None).await.unwrap();
-        assert_eq!((noted.noted_as, noted.fact.mentions), (NotedAs::New, 1));
+        assert_eq!((noted.noted_as, noted.fact.mentions), (NotingKind::New, 1));
     }
     for _ in 0..2 {
         let noted =
             world.store.note_fact(&of_a, &keyed("Lives in Graz.", "k2"), Some("Lives in Vienna.")).await.unwrap();
-        assert_eq!((noted.noted_as, noted.fact.version, noted.fact.mentions), (NotedAs::Replacing, 2, 1));
+        assert_eq!((noted.noted_as, noted.fact.version, noted.fact.mentions), (NotingKind::Replacing, 2, 1));
     }
     let again = world.store.note_fact(&of_a, &keyed("Lives in Graz.", "k3"), None).await.unwrap();
-    assert_eq!((again.noted_as, again.fact.mentions), (NotedAs::Known, 2), "another call is another mention");
+    assert_eq!((again.noted_as, again.fact.mentions), (NotingKind::Known, 2), "another call is another mention");
     let linz = FactChange { text: Some("Lives in Linz.".into()), collection: None };
     world.store.correct_fact(&only("a"), again.fact.id, &linz, "token:t").await.unwrap();
     for key in ["k1", "k2"] {
@@ -346,11 +346,11 @@ async fn facts_of_a_tenant_and_versions_of_a_fact_are_bounded(world: &StoreHarne
     assert!(matches!(&beyond, Err(StoreError::Conflict(why)) if why.contains("2000 facts from outside")), "{beyond:?}");
     plant(MOST_FROM_OUTSIDE + 2, MOST_FACTS - 1, "person").await;
     let last = world.store.note_fact(&tenant("a"), &said("The last one.", FactOrigin::Person), None).await.unwrap();
-    assert_eq!(last.noted_as, NotedAs::New);
+    assert_eq!(last.noted_as, NotingKind::New);
     let beyond = world.store.note_fact(&tenant("a"), &said("One beyond it.", FactOrigin::Person), None).await;
     assert!(matches!(&beyond, Err(StoreError::Conflict(why)) if why.contains("10000 facts")), "{beyond:?}");
     let known = world.store.note_fact(&tenant("a"), &said("The last one.", FactOrigin::Person), None).await.unwrap();
-    assert_eq!(known.noted_as, NotedAs::Known);
+    assert_eq!(known.noted_as, NotingKind::Known);
     note(world, "b", "Another tenant's.", None).await;
 }
 

@@ -6,7 +6,7 @@ use reveille::domain::approval::{Approval, ApprovalAnswer, ApprovalChoice, Appro
 use reveille::domain::run::RunState;
 use reveille::domain::task::Task;
 use reveille::domain::task::change::TaskChange;
-use reveille::store::{AuditFilter, Decided, DecisionRefusal, Grant, GrantUse, StoreError};
+use reveille::store::{AuditFilter, DecisionOutcome, DecisionRefusal, Grant, GrantUse, StoreError};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -214,7 +214,7 @@ async fn decision_and_its_grant_are_kept_together_or_not_at_all(world: &StoreHar
     assert_eq!(world.count("select count(*) from grants").await, 0);
     let kept = grant(&task, world.now());
     let decided = decide(&kept).await.unwrap();
-    assert!(matches!(decided, Decided::Done(done) if done.status == ApprovalStatus::Approved));
+    assert!(matches!(decided, DecisionOutcome::Done(done) if done.status == ApprovalStatus::Approved));
     assert_eq!(self::kept(world, kept.id).await, kept);
     assert_eq!(acts(world, kept.id).await, ["recipient:a by link: grant.created"]);
     assert_eq!(used(world, &task, TO_ANN.clone()).await, Some(kept.id));
@@ -229,12 +229,12 @@ async fn answer_that_decides_nothing_gives_no_grant(world: &StoreHarness) {
         world.store.decide_and_grant(EVERY, asked[of].id, answer, &grant).await.unwrap()
     };
     let vote = decide(0, &answer(ApprovalChoice::Approve, &asked[0], "token:t")).await;
-    assert!(matches!(vote, Decided::Counted(_)), "{vote:?}");
+    assert!(matches!(vote, DecisionOutcome::Counted(_)), "{vote:?}");
     let cancel = decide(1, &answer(ApprovalChoice::Cancel, &asked[1], "token:t")).await;
-    assert!(matches!(cancel, Decided::Done(_)), "{cancel:?}");
+    assert!(matches!(cancel, DecisionOutcome::Done(_)), "{cancel:?}");
     let unseen = ApprovalAnswer { digest: "0".repeat(64), ..answer(ApprovalChoice::Approve, &asked[2], "token:t") };
     let refused = decide(2, &unseen).await;
-    assert!(matches!(refused, Decided::Refused(DecisionRefusal::OtherDigest, _)), "{refused:?}");
+    assert!(matches!(refused, DecisionOutcome::Refused(DecisionRefusal::OtherDigest, _)), "{refused:?}");
     assert_eq!(world.count("select count(*) from grants").await, 0);
 }
 

@@ -6,7 +6,7 @@ use reveille::domain::halt::{Halt, HaltKind};
 use reveille::domain::run::RunState;
 use reveille::domain::task::TaskStatus;
 use reveille::domain::task::change::TaskChange;
-use reveille::store::{AuditFilter, ClaimCursor, RunLimits, StartedRun, Store, StoreError, Take, event_shard};
+use reveille::store::{AuditFilter, ClaimCursor, RunLimits, StartedRun, Store, StoreError, TakeRequest, event_shard};
 use serde_json::json;
 
 use super::world::{LEASE, StoreHarness, WORKER, end_of, only};
@@ -29,8 +29,16 @@ const DISABLED: HaltKind = HaltKind::TenantDisabled;
 async fn taken(store: &Store, limits: RunLimits) -> Vec<StartedRun> {
     let now = store.clock().now();
     let fair = Some(ClaimCursor::default());
-    let take =
-        Take { worker: WORKER, now, ahead: now, lease_until: now + LEASE, limit: 64, fair, limits, shares: None };
+    let take = TakeRequest {
+        worker: WORKER,
+        now,
+        ahead: now,
+        lease_until: now + LEASE,
+        limit: 64,
+        fair,
+        limits,
+        shares: None,
+    };
     store.take_runs(&take).await.expect("a take").starts.started
 }
 

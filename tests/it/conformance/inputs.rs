@@ -3,10 +3,10 @@
 use chrono::TimeDelta;
 use reveille::base::id::{Scope, new_id};
 use reveille::domain::approval::{
-    Approval, ApprovalChoice, ApprovalStatus, Begun, OpenQuestion, ProposalIdentity, QuestionKind,
+    Approval, ApprovalChoice, ApprovalStatus, ApprovedCallStart, OpenQuestion, ProposalIdentity, QuestionKind,
 };
 use reveille::domain::run::RunState;
-use reveille::store::{Attend, Attended, Finish, Park, StartedRun};
+use reveille::store::{Finish, Park, StartedRun, WaitingOutcome, WaitingUpdate};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -36,16 +36,16 @@ async fn park(world: &StoreHarness, started: &StartedRun, asks: Vec<Approval>, o
     assert_eq!(world.store.finish_runs(&[end]).await.unwrap(), Vec::<Uuid>::new());
 }
 
-async fn settle(world: &StoreHarness, started: &StartedRun) -> Attended {
+async fn settle(world: &StoreHarness, started: &StartedRun) -> WaitingOutcome {
     let wake_at = world.now() + TimeDelta::minutes(1);
-    let attend = Attend { wake_at, deliveries: vec![], if_expired: vec![] };
+    let attend = WaitingUpdate { wake_at, deliveries: vec![], if_expired: vec![] };
     world.store.settle_waiting(started.run.id, &attend).await.unwrap()
 }
 
 async fn begin(world: &StoreHarness, started: &StartedRun, id: Uuid) {
     let decided = world.store.get_approval(EVERY, id).await.unwrap();
     let digest = decided.decided_digest.as_deref().unwrap();
-    assert_eq!(world.store.mark_execution_started(started.lease, id, digest).await.unwrap(), Begun::Now);
+    assert_eq!(world.store.mark_execution_started(started.lease, id, digest).await.unwrap(), ApprovedCallStart::Now);
 }
 
 async fn call_may_have_a_question_of_each_kind_and_the_run_waits_in_the_state_of_what_it_asks(world: &StoreHarness) {
@@ -54,7 +54,7 @@ async fn call_may_have_a_question_of_each_kind_and_the_run_waits_in_the_state_of
     let input = question(world, &started, 1, QuestionKind::Input);
     park(world, &started, vec![input.clone()], vec![], RunState::WaitingForInput).await;
     let state = async || world.store.get_run(EVERY, started.run.id).await.unwrap().state;
-    assert_eq!((state().await, settle(world, &started).await), (RunState::WaitingForInput, Attended::Waits));
+    assert_eq!((state().await, settle(world, &started).await), (RunState::WaitingForInput, WaitingOutcome::Waits));
     let stored = world.store.get_approval(EVERY, input.id).await.unwrap();
     assert_eq!(stored, input, "its kind is read back");
     world.store.decide_approval(EVERY, input.id, &answer(ApprovalChoice::Edit, &input, "token:t")).await.unwrap();
@@ -64,7 +64,7 @@ async fn call_may_have_a_question_of_each_kind_and_the_run_waits_in_the_state_of
     // the same call is asked about
     let approval = question(world, &again, 1, QuestionKind::Approval);
     park(world, &again, vec![approval.clone()], vec![], RunState::PendingApproval).await;
-    assert_eq!(settle(world, &started).await, Attended::Waits, "what was answered wakes nobody again");
+    assert_eq!(settle(world, &started).await, WaitingOutcome::Waits, "what was answered wakes nobody again");
     let asked = world.store.approvals_of_turn(started.run.id, 1).await.unwrap();
     assert_eq!(
         asked.iter().map(|one| one.proposal.kind).collect::<Vec<_>>(),
@@ -75,7 +75,7 @@ async fn call_may_have_a_question_of_each_kind_and_the_run_waits_in_the_state_of
     assert_eq!(world.store.approvals_of_batch("b", approval.batch_id).await.unwrap(), []);
     // what the call lacked was answered, and the call itself was not
     world.pass(1801);
-    assert_eq!(settle(world, &started).await, Attended::Expired);
+    assert_eq!(settle(world, &started).await, WaitingOutcome::Expired);
     let run = world.store.get_run(EVERY, started.run.id).await.unwrap();
     assert_eq!((run.state, run.reason.as_deref()), (RunState::Expired, Some("approval_expired")));
 }
@@ -106,9 +106,9 @@ async fn run_waits_for_the_questions_of_every_turn_that_it_names(world: &StoreHa
     let outer = question(world, &started, 1, QuestionKind::Approval);
     let inner = question(world, &started, 2, QuestionKind::Input);
     park(world, &started, vec![outer.clone(), inner.clone()], vec![], RunState::PendingApproval).await;
-    assert_eq!(settle(world, &started).await, Attended::Waits);
+    assert_eq!(settle(world, &started).await, WaitingOutcome::Waits);
     world.store.decide_approval(EVERY, outer.id, &answer(ApprovalChoice::Cancel, &outer, "token:t")).await.unwrap();
-    assert_eq!(settle(world, &started).await, Attended::Waits, "the other one is open");
+    assert_eq!(settle(world, &started).await, WaitingOutcome::Waits, "the other one is open");
     world.store.decide_approval(EVERY, inner.id, &answer(ApprovalChoice::Edit, &inner, "token:t")).await.unwrap();
     let again = go_on(world, started.run.id).await;
     begin(world, &again, inner.id).await;
@@ -120,9 +120,9 @@ async fn run_waits_for_the_questions_of_every_turn_that_it_names(world: &StoreHa
     let again = go_on(world, started.run.id).await;
     begin(world, &again, first.id).await;
     park(world, &again, vec![], vec![later.open_question()], RunState::WaitingForInput).await;
-    assert_eq!(settle(world, &started).await, Attended::Waits);
+    assert_eq!(settle(world, &started).await, WaitingOutcome::Waits);
     world.pass(1801);
-    assert_eq!(settle(world, &started).await, Attended::Expired);
+    assert_eq!(settle(world, &started).await, WaitingOutcome::Expired);
     let run = world.store.get_run(EVERY, started.run.id).await.unwrap();
     assert_eq!((run.state, run.reason.as_deref()), (RunState::Expired, Some("input_expired")));
     let expired = world.store.get_approval(EVERY, later.id).await.unwrap();

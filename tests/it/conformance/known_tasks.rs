@@ -4,7 +4,7 @@ use reveille::base::id::Scope;
 use reveille::domain::notification::Recipient;
 use reveille::domain::task::Task;
 use reveille::domain::task::change::TaskChange;
-use reveille::store::{FireDue, ImmediateStart, RunLimits, StartedRun, Take};
+use reveille::store::{FireDue, ImmediateStart, RunLimits, StartedRun, TakeRequest};
 use serde_json::json;
 
 use super::world::{LEASE, StoreHarness, WORKER, open_postgres, spec};
@@ -41,7 +41,8 @@ async fn take(world: &StoreHarness, task: &Task) -> StartedRun {
 async fn take_ready(world: &StoreHarness) -> Vec<StartedRun> {
     let (now, limits) = (world.now(), RunLimits::default());
     let lease_until = now + LEASE;
-    let take = Take { worker: WORKER, now, ahead: now, lease_until, limit: 100, fair: None, limits, shares: None };
+    let take =
+        TakeRequest { worker: WORKER, now, ahead: now, lease_until, limit: 100, fair: None, limits, shares: None };
     world.store.take_runs(&take).await.expect("a take").starts.started
 }
 

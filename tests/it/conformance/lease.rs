@@ -9,7 +9,8 @@ use reveille::domain::run::outcome::RunFault;
 use reveille::domain::run::{Run, RunFinish, RunState, Usage};
 use reveille::domain::task::change::TaskChange;
 use reveille::store::{
-    Beat, Blocked, Cancelled, Finish, Lease, Park, RunLimits, StartedRun, Starts, StoreError, Take, Topic,
+    Cancelled, Finish, Lease, OverlapOutcome, Park, RenewedLease, RunLimits, StartedRun, Starts, StoreError,
+    TakeRequest, Topic,
 };
 use serde_json::json;
 use uuid::Uuid;
@@ -181,8 +182,8 @@ async fn run_that_was_started_before_is_not_first_though_its_attempt_is_given_ba
     assert_eq!(taken.iter().map(|next| (next.run.id, next.is_first)).collect::<Vec<_>>(), [(asked_for, true)]);
 }
 
-fn take_all(world: &StoreHarness) -> Take {
-    Take {
+fn take_all(world: &StoreHarness) -> TakeRequest {
+    TakeRequest {
         worker: WORKER,
         now: world.now(),
         ahead: world.now(),
@@ -203,8 +204,10 @@ async fn beat_renews_what_is_held_and_leaves_out_what_is_lost(world: &StoreHarne
     world.pass(30);
     let mut held = world.store.heartbeat(&[kept.lease, asked.lease, lost], at(75)).await.unwrap();
     held.sort_by_key(|beat| beat.run_id);
-    let beat =
-        |run: &StartedRun, reason: Option<&str>| Beat { run_id: run.run.id, cancel_reason: reason.map(Into::into) };
+    let beat = |run: &StartedRun, reason: Option<&str>| RenewedLease {
+        run_id: run.run.id,
+        cancel_reason: reason.map(Into::into),
+    };
     assert_eq!(held, [beat(&kept, None), beat(&asked, Some("enough"))]);
     // the one that was not renewed is stranded, the others are not
     world.pass(16);
@@ -219,7 +222,7 @@ async fn cancels_are_heard_by_the_worker_that_runs(world: &StoreHarness) {
     for (reason, done) in [("first", Cancelled::Asked), ("second", Cancelled::Asked)] {
         assert_eq!(world.store.cancel_run(&Scope::Every, started.run.id, reason).await.unwrap(), done);
     }
-    let asked = Beat { run_id: started.run.id, cancel_reason: Some("first".into()) };
+    let asked = RenewedLease { run_id: started.run.id, cancel_reason: Some("first".into()) };
     assert_eq!(world.store.cancels_asked(WORKER).await.unwrap(), [asked]);
     assert_eq!(world.store.cancels_asked(OTHER_WORKER).await.unwrap(), []);
     assert_eq!(world.get_run(started.run.id).await.state, RunState::Running);
@@ -377,7 +380,7 @@ async fn run_whose_end_was_asked_for_is_not_tried_again(world: &StoreHarness) {
     world.store.finish_runs(&[again(&started, at(0), true)]).await.unwrap();
     let claims = leases(&world.claim().await);
     let starts = world.store.start_runs(&claims, at(45)).await.unwrap();
-    assert_eq!(starts, Starts { started: vec![], blocked: vec![(started.run.id, Blocked::Cancelled)] });
+    assert_eq!(starts, Starts { started: vec![], blocked: vec![(started.run.id, OverlapOutcome::Cancelled)] });
     let run = world.get_run(started.run.id).await;
     assert_eq!((run.state, run.reason.as_deref()), (RunState::Cancelled, Some("enough")));
     assert_eq!(world.count("select count(*) from slots").await, 0);

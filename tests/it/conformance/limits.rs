@@ -3,7 +3,7 @@
 use chrono::DateTime;
 use reveille::domain::quota::{Overrides, Quota};
 use reveille::domain::run::RunState;
-use reveille::store::{ClaimCursor, RunLimits, StartedRun, Store, Take, Taking};
+use reveille::store::{ClaimCursor, RunLimits, StartedRun, Store, TakeRequest, TakeResult};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -19,9 +19,9 @@ on_both!(
     tenants_own_limit_is_in_the_place_of_everybodys,
 );
 
-async fn take(store: &Store, worker: Uuid, limit: i64, fair: Option<ClaimCursor>, limits: RunLimits) -> Taking {
+async fn take(store: &Store, worker: Uuid, limit: i64, fair: Option<ClaimCursor>, limits: RunLimits) -> TakeResult {
     let now = store.clock().now();
-    let take = Take { worker, now, ahead: now, lease_until: now + LEASE, limit, fair, limits, shares: None };
+    let take = TakeRequest { worker, now, ahead: now, lease_until: now + LEASE, limit, fair, limits, shares: None };
     store.take_runs(&take).await.expect("a take")
 }
 
@@ -69,7 +69,7 @@ async fn leases_ahead_count_and_an_end_makes_room(world: &StoreHarness) {
     // an instance that was configured without limits has leased one
     assert_eq!(world.store.fire_due(&world.ask(0, 0)).await.expect("nothing is due").recorded, 0);
     let past = DateTime::UNIX_EPOCH;
-    let ahead = Take {
+    let ahead = TakeRequest {
         worker: OTHER_WORKER,
         now: past,
         ahead: world.now(),
@@ -121,7 +121,7 @@ async fn a_crowd_and_one(world: &StoreHarness) -> Uuid {
     run
 }
 
-fn started(taken: &Taking) -> Vec<Uuid> {
+fn started(taken: &TakeResult) -> Vec<Uuid> {
     taken.starts.started.iter().map(|started| started.run.id).collect()
 }
 

@@ -91,14 +91,14 @@ async fn refresh(index: &mut Index, world: &StoreHarness, shard: i32) -> i64 {
 }
 
 /// The engine's matcher, step by step.
-struct Matching {
+struct MatcherHarness {
     index: Index,
     matches: Vec<Match>,
     shards: Vec<(i32, i64)>,
 }
 
-impl Matching {
-    async fn of(world: &StoreHarness, events: Vec<Event>) -> Matching {
+impl MatcherHarness {
+    async fn of(world: &StoreHarness, events: Vec<Event>) -> MatcherHarness {
         let mut index = Index::default();
         let mut shards = BTreeMap::new();
         for shard in events.iter().map(|event| event_shard(event.tenant.as_str())) {
@@ -110,7 +110,7 @@ impl Matching {
             index.candidates(&arrival.event).filter_map(|task| matched(task, &arrival, world.now())).collect()
         };
         let matches = arrivals.flat_map(judge).collect();
-        Matching { index, matches, shards }
+        MatcherHarness { index, matches, shards }
     }
 
     async fn record(&self, world: &StoreHarness, room: usize) -> EventsFired {
@@ -127,7 +127,7 @@ impl Matching {
 }
 
 pub(super) async fn publish(world: &StoreHarness, events: Vec<Event>) -> EventsRecorded {
-    match Matching::of(world, events).await.record(world, 100).await {
+    match MatcherHarness::of(world, events).await.record(world, 100).await {
         EventsFired::Done(recorded) => recorded,
         EventsFired::Stale => panic!("nothing has changed meanwhile"),
     }
@@ -228,7 +228,7 @@ async fn task_of_another_tenant_is_not_fired(world: &StoreHarness) {
 
 async fn event_run_without_room_is_ready_for_anyone(world: &StoreHarness) {
     task(world, json!({})).await;
-    let matching = Matching::of(world, vec![event("e1"), event("e2")]).await;
+    let matching = MatcherHarness::of(world, vec![event("e1"), event("e2")]).await;
     let EventsFired::Done(recorded) = matching.record(world, 1).await else { panic!("stale") };
     assert_eq!((recorded.recorded, recorded.claims.len()), (2, 1));
     assert_eq!(world.claim().await.len(), 1);
@@ -240,7 +240,7 @@ async fn only_tasks_that_an_event_leads_to_are_asked(world: &StoreHarness) {
     for other in [json!({"event_type": "orders"}), json!({"source": "shops"}), json!({"source": "p*"})] {
         task(world, other).await;
     }
-    let index = Matching::of(world, vec![event("e1")]).await.index;
+    let index = MatcherHarness::of(world, vec![event("e1")]).await.index;
     let event = event("e1");
     let mut asked: Vec<_> = index.candidates(&event).map(|task| task.task_id).collect();
     asked.sort();
@@ -248,7 +248,7 @@ async fn only_tasks_that_an_event_leads_to_are_asked(world: &StoreHarness) {
 }
 
 async fn index_that_is_older_than_a_task_is_stale(world: &StoreHarness) {
-    let early = Matching::of(world, vec![event("e1")]).await;
+    let early = MatcherHarness::of(world, vec![event("e1")]).await;
     let task = task(world, json!({})).await;
     assert_eq!(early.record(world, 9).await, EventsFired::Stale);
     assert_eq!(publish(world, vec![event("e1")]).await.recorded, 1);
@@ -301,11 +301,11 @@ async fn reader_that_knows_too_little_reads_its_shard_anew(world: &StoreHarness)
 
 async fn pause_between_matching_and_recording_is_seen(world: &StoreHarness) {
     let task = task(world, json!({})).await;
-    let matching = Matching::of(world, vec![event("e1")]).await;
+    let matching = MatcherHarness::of(world, vec![event("e1")]).await;
     assert_eq!(matching.index.len(), 1);
     world.store.change_task(&Scope::Every, task.id, &TaskChange::Pause { reason: None }).await.unwrap();
     assert_eq!(matching.record(world, 9).await, EventsFired::Stale);
-    let deleted = Matching::of(world, vec![event("e1")]).await;
+    let deleted = MatcherHarness::of(world, vec![event("e1")]).await;
     world.store.delete_task(&Scope::Every, task.id).await.unwrap();
     assert_eq!(deleted.record(world, 9).await, EventsFired::Stale);
     assert_eq!(world.count("select count(*) from runs").await, 0);

@@ -20,8 +20,8 @@ use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
 use reveille::domain::run::{RunState, Usage};
 use reveille::domain::task::Task;
 use reveille::store::{
-    Blocked, BudgetEnd, ClaimCursor, Finish, FireDue, ImmediateStart, Lease, Park, RequeuedRun, Reservation, Reserved,
-    RunClaim, RunLimits, Settlement, StartedRun, StoreError, Take,
+    BudgetEnd, ClaimCursor, Finish, FireDue, ImmediateStart, Lease, OverlapOutcome, Park, RequeuedRun, Reservation,
+    ReservationOutcome, RunClaim, RunLimits, Settlement, StartedRun, StoreError, TakeRequest,
 };
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -40,8 +40,8 @@ const STORED: i64 = 10_000;
 const BATCH: i64 = 20;
 /// Most rows that may be read, of tables and indexes together, by [`every_step`], or by [`every_service`].
 const READ: i64 = 6_000;
-/// As [`READ`], with the rounds before the tables were filled; and most rows of one table or index in any case. Less than
-/// one look at all that is stored of a kind.
+/// As [`READ`], with the rounds before the tables were filled; and most rows of one table or index in any case. Less
+/// than one look at all that is stored of a kind.
 const READ_WITH_ROUNDS: i64 = 8_000;
 
 #[tokio::test]
@@ -425,7 +425,7 @@ async fn fire(world: &StoreHarness) -> (Vec<StartedRun>, Vec<RunClaim>) {
 
 async fn take(world: &StoreHarness, fair: Option<ClaimCursor>) -> Vec<StartedRun> {
     let (now, lease_until, limits) = (world.now(), world.now() + LEASE, RunLimits::default());
-    let take = Take { worker: WORKER, now, ahead: now, lease_until, limit: BATCH, fair, limits, shares: None };
+    let take = TakeRequest { worker: WORKER, now, ahead: now, lease_until, limit: BATCH, fair, limits, shares: None };
     world.store.take_runs(&take).await.unwrap().starts.started
 }
 
@@ -472,7 +472,7 @@ async fn spend(world: &StoreHarness, started: &[StartedRun]) {
         };
         let calls = [call(100), call(200)];
         for call in &calls {
-            assert_eq!(world.store.reserve_budget(call).await.unwrap(), Reserved::Granted);
+            assert_eq!(world.store.reserve_budget(call).await.unwrap(), ReservationOutcome::Granted);
         }
         let spent = Spend { tokens: 50, cost_micros: 1 };
         let settlement = Settlement { id: calls[0].id, spent, notice: None };
@@ -527,9 +527,9 @@ async fn skip(world: &StoreHarness) {
     }
     let (now, lease_until, limits) = (world.now(), world.now() + LEASE, RunLimits::default());
     let limit = 3 * TASKS; // they are more urgent than what else is ready
-    let take = Take { worker: WORKER, now, ahead: now, lease_until, limit, fair: None, limits, shares: None };
+    let take = TakeRequest { worker: WORKER, now, ahead: now, lease_until, limit, fair: None, limits, shares: None };
     let starts = world.store.take_runs(&take).await.unwrap().starts;
-    let skipped = starts.blocked.iter().filter(|(_, fate)| *fate == Blocked::Skipped).count() as i64;
+    let skipped = starts.blocked.iter().filter(|(_, fate)| *fate == OverlapOutcome::Skipped).count() as i64;
     assert!(skipped >= TASKS, "{skipped}");
     end(world, starts.started).await;
 }

@@ -4,7 +4,7 @@ use futures::future::join_all;
 use reveille::agent::gate::{GateCheck, GateMessage, GateRefusal};
 use reveille::agent::{CHAT, FROM_AGENT, STEP, TRIGGER};
 use reveille::base::id::Scope;
-use reveille::domain::quota::{Exceeded, MOST, Overrides, Quota, Quotas};
+use reveille::domain::quota::{ExceededQuota, MOST, Overrides, Quota, Quotas};
 use reveille::domain::task::Task;
 use reveille::domain::task::change::TaskChange;
 use reveille::executor::quota_check::QuotaCheck;
@@ -64,7 +64,7 @@ async fn create(world: &StoreHarness, (task, nominal_at): NewTask) -> Result<Tas
 fn refusal<T: std::fmt::Debug>(result: Result<T, StoreError>) -> (Quota, u64, u64, String) {
     match result {
         Err(StoreError::Quota(over)) => {
-            let Exceeded { quota, limit, usage, tenant, .. } = *over;
+            let ExceededQuota { quota, limit, usage, tenant, .. } = *over;
             (quota, limit, usage, tenant)
         }
         other => panic!("no quota stands in the way of {other:?}"),

@@ -17,7 +17,8 @@ use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
 use reveille::domain::task::Task;
 use reveille::domain::task::change::TaskChange;
 use reveille::store::{
-    Attend, Attended, Decided, Finish, Idempotency, RunClaim, RunLimits, StartedRun, Store, StoreError, Take,
+    DecisionOutcome, Finish, Idempotency, RunClaim, RunLimits, StartedRun, Store, StoreError, TakeRequest,
+    WaitingOutcome, WaitingUpdate,
 };
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
@@ -29,16 +30,16 @@ use crate::support::gate::Gate;
 use crate::support::world::claim_ready;
 
 /// The act of one of the two, by its name; its answer is what it says of itself.
-struct Act(&'static str, Box<dyn Fn(Store, Arc<Scene>) -> Doing>);
+struct Act(&'static str, Box<dyn Fn(Store, Arc<Scene>) -> ActFuture>);
 
-type Doing = BoxFuture<'static, Result<String, StoreError>>;
+type ActFuture = BoxFuture<'static, Result<String, StoreError>>;
 
 fn act<F, R>(name: &'static str, what: impl Fn(Store, Arc<Scene>) -> F + 'static) -> Act
 where
     F: Future<Output = Result<R, StoreError>> + Send + 'static,
     R: Debug,
 {
-    let does = move |store, scene| -> Doing {
+    let does = move |store, scene| -> ActFuture {
         let doing = what(store, scene);
         Box::pin(async move { doing.await.map(|done| format!("{done:?}")) })
     };
@@ -237,7 +238,7 @@ fn claim() -> Act {
 /// Takes what is due, starts it if it has its slot, and else judges what becomes of it.
 fn take() -> Act {
     act("take", |store, _| async move {
-        let take = Take {
+        let take = TakeRequest {
             worker: super::world::OTHER_WORKER,
             now: START,
             ahead: START,
@@ -351,7 +352,7 @@ fn decide(choice: ApprovalChoice) -> Act {
     act("decide", move |store, scene| async move {
         let asked = scene.asked.last().unwrap();
         let decided = store.decide_approval(&Scope::Every, asked.id, &answer(choice, asked, "token:t")).await?;
-        Ok(matches!(decided, Decided::Done(_)))
+        Ok(matches!(decided, DecisionOutcome::Done(_)))
     })
 }
 
@@ -361,7 +362,7 @@ fn refuse_first() -> Act {
         let asked = &scene.asked[0];
         let decided =
             store.decide_approval(&Scope::Every, asked.id, &answer(ApprovalChoice::Cancel, asked, "token:u")).await?;
-        Ok(matches!(decided, Decided::Done(_)))
+        Ok(matches!(decided, DecisionOutcome::Done(_)))
     })
 }
 
@@ -375,7 +376,7 @@ fn expire() -> Act {
     act("expire", |store, scene| async move {
         store.clock().advance(scene.asked[0].expires_at - store.clock().now().min(scene.asked[0].expires_at));
         let wake_at = store.clock().now() + TimeDelta::days(1);
-        let attend = Attend { wake_at, deliveries: vec![], if_expired: vec![] };
+        let attend = WaitingUpdate { wake_at, deliveries: vec![], if_expired: vec![] };
         store.settle_waiting(scene.running.run.id, &attend).await
     })
 }
@@ -643,7 +644,7 @@ async fn answer_and_an_expiry() {
     let once = async |_: &StoreHarness, _: &Scene, told: [&str; 2]| {
         let mut told = told;
         told.sort_unstable();
-        assert_eq!(told, [format!("{:?}", Attended::Expired), format!("{:?}", Attended::Gone)]);
+        assert_eq!(told, [format!("{:?}", WaitingOutcome::Expired), format!("{:?}", WaitingOutcome::Gone)]);
     };
     meet(people(People::Asked), expire(), expire(), once).await;
 }

@@ -3,7 +3,7 @@
 use chrono::TimeDelta;
 use reveille::base::id::{Scope, Tenant};
 use reveille::domain::run::{Run, RunState};
-use reveille::store::RecordedAround;
+use reveille::store::SurroundingRuns;
 use serde_json::json;
 
 use super::matching;
@@ -31,7 +31,7 @@ async fn records_around_an_instant_are_found_by_their_keys(world: &StoreHarness)
         world.store.recorded_around(scope, task.id, at).await.unwrap()
     };
     let ids =
-        |found: RecordedAround| [found.before, found.at, found.covering, found.after].map(|run| run.map(|run| run.id));
+        |found: SurroundingRuns| [found.before, found.at, found.covering, found.after].map(|run| run.map(|run| run.id));
     let every = Scope::Every;
     assert_eq!(ids(around(&every, 0).await), [None, Some(first.id), None, None]);
     assert_eq!(ids(around(&every, 1).await), [Some(first.id), None, None, None]);
@@ -43,7 +43,7 @@ async fn records_around_an_instant_are_found_by_their_keys(world: &StoreHarness)
     let missed = range.missed.expect("what it stands for");
     assert!(missed.from <= first.scheduled_for + TimeDelta::seconds(120) && missed.to > missed.from, "{missed:?}");
     let others = Scope::Only(tenant("b"));
-    assert_eq!(around(&others, 0).await, RecordedAround::default());
+    assert_eq!(around(&others, 0).await, SurroundingRuns::default());
 }
 
 async fn records_of_an_event_are_found_by_its_key(world: &StoreHarness) {

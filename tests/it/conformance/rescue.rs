@@ -6,7 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use reveille::base::id::Scope;
 use reveille::domain::run::RunState;
 use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
-use reveille::store::{Finish, Lease, Starts, Store, StoreError, Stranded};
+use reveille::store::{Finish, Lease, Starts, Store, StoreError, StrandedRun};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -32,7 +32,7 @@ fn at(seconds: i64) -> DateTime<Utc> {
     START + TimeDelta::seconds(seconds)
 }
 
-async fn stranded(store: &Store, now: DateTime<Utc>) -> Vec<Stranded> {
+async fn stranded(store: &Store, now: DateTime<Utc>) -> Vec<StrandedRun> {
     store.take_over_expired(now, GRACE, now + TimeDelta::seconds(45), 100).await.unwrap()
 }
 
@@ -60,11 +60,11 @@ async fn run_whose_lease_ended_is_taken_over(world: &StoreHarness) {
     let now = at(45) + TimeDelta::milliseconds(1);
     assert_eq!(stranded(&world.store, at(45)).await, []);
     let found = stranded(&world.store, now).await;
-    let [one] = <[Stranded; 1]>::try_from(found).unwrap();
+    let [one] = <[StrandedRun; 1]>::try_from(found).unwrap();
     assert_ne!(one.lease.token, started.lease.token);
     assert_eq!(
         one,
-        Stranded {
+        StrandedRun {
             lease: Lease { run_id: started.run.id, token: one.lease.token },
             run: (*started.run).clone(),
             task: Some(world.get_task(task.id).await),

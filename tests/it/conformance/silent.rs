@@ -5,7 +5,7 @@ use std::time::Duration;
 use reveille::base::id::{Scope, new_id};
 use reveille::domain::run::RunState;
 use reveille::domain::task::Task;
-use reveille::store::{RunLimits, Store, StoreError, Take, Topic};
+use reveille::store::{RunLimits, Store, StoreError, TakeRequest, Topic};
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -82,7 +82,7 @@ async fn work_after_an_abandoned_begin_is_committed_for_all_to_see() {
     // one statement, which is its own transaction
     let run = world.run_now(&task).await;
     let (now, limits) = (world.now(), RunLimits::default());
-    let take = Take {
+    let take = TakeRequest {
         worker: WORKER,
         now,
         ahead: now,

@@ -4,7 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use reveille::base::id::Scope;
 use reveille::domain::run::{Run, RunState};
 use reveille::domain::task::Task;
-use reveille::store::{Blocked, Cancelled, Finish, StartedRun, Starts};
+use reveille::store::{Cancelled, Finish, OverlapOutcome, StartedRun, Starts};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -65,7 +65,7 @@ async fn start_all(world: &StoreHarness) -> Starts {
 }
 
 /// Runs the task now; it must be blocked.
-async fn blocked(world: &StoreHarness, task: &Task) -> (Run, Blocked) {
+async fn blocked(world: &StoreHarness, task: &Task) -> (Run, OverlapOutcome) {
     let id = world.run_now(task).await;
     let starts = start_all(world).await;
     assert_eq!((starts.started, starts.blocked.len(), starts.blocked[0].0), (vec![], 1, id));
@@ -84,7 +84,7 @@ async fn skip_records_who_was_in_the_way(world: &StoreHarness) {
     let first = world.started(&task).await;
     world.pass(1);
     let (run, fate) = blocked(world, &task).await;
-    assert_eq!(fate, Blocked::Skipped);
+    assert_eq!(fate, OverlapOutcome::Skipped);
     assert_eq!((run.state, run.reason.as_deref(), run.attempt), (RunState::Skipped, Some("overlap"), 0));
     assert_eq!((run.blocked_by, run.finished_at, run.started_at), (Some(first.run.id), Some(at(1)), None));
     world.succeed(&first).await;
@@ -105,15 +105,15 @@ async fn queue_one_lets_one_wait_and_skips_further_ones(world: &StoreHarness) {
     let task = overlapping(world, "queue_one").await;
     let first = world.started(&task).await;
     let (second, fate) = blocked(world, &task).await;
-    assert_eq!((fate, second.state), (Blocked::Behind, RunState::Queued));
+    assert_eq!((fate, second.state), (OverlapOutcome::Behind, RunState::Queued));
     let (third, fate) = blocked(world, &task).await;
-    assert_eq!((fate, third.state, third.blocked_by), (Blocked::Skipped, RunState::Skipped, Some(first.run.id)));
+    assert_eq!((fate, third.state, third.blocked_by), (OverlapOutcome::Skipped, RunState::Skipped, Some(first.run.id)));
     assert_eq!(start_all(world).await, Starts::default());
     world.succeed(&first).await;
     let started = next(world).await;
     assert_eq!(started.run.id, second.id);
     // it runs, so another one may wait
-    assert_eq!(blocked(world, &task).await.1, Blocked::Behind);
+    assert_eq!(blocked(world, &task).await.1, OverlapOutcome::Behind);
 }
 
 async fn queue_all_hands_the_slot_over_in_order(world: &StoreHarness) {
@@ -122,7 +122,7 @@ async fn queue_all_hands_the_slot_over_in_order(world: &StoreHarness) {
     let mut waiting: Vec<Uuid> = Vec::new();
     for _ in 0..3 {
         let (run, fate) = blocked(world, &task).await;
-        assert_eq!(fate, Blocked::Behind);
+        assert_eq!(fate, OverlapOutcome::Behind);
         waiting.push(run.id);
     }
     for expected in waiting {
@@ -135,7 +135,7 @@ async fn queue_all_hands_the_slot_over_in_order(world: &StoreHarness) {
         let younger = world.run_now(&task).await;
         let starts = start_all(world).await;
         assert_eq!(starts.started.iter().map(|s| s.run.id).collect::<Vec<_>>(), [expected]);
-        assert_eq!(starts.blocked, [(younger, Blocked::Behind)]);
+        assert_eq!(starts.blocked, [(younger, OverlapOutcome::Behind)]);
         world.store.cancel_run(&Scope::Every, younger, "aside").await.unwrap();
         running = starts.started.into_iter().next().unwrap();
     }
@@ -147,11 +147,11 @@ async fn cancel_previous_asks_the_running_one_to_end_and_only_the_youngest_follo
     let task = overlapping(world, "cancel_previous").await;
     let first = world.started(&task).await;
     let (second, fate) = blocked(world, &task).await;
-    assert_eq!(fate, Blocked::Behind);
+    assert_eq!(fate, OverlapOutcome::Behind);
     let asked = world.store.cancels_asked(super::world::WORKER).await.unwrap();
     assert_eq!((asked[0].run_id, asked[0].cancel_reason.as_deref()), (first.run.id, Some("superseded")));
     let (third, fate) = blocked(world, &task).await;
-    assert_eq!(fate, Blocked::Behind);
+    assert_eq!(fate, OverlapOutcome::Behind);
     let second = world.get_run(second.id).await;
     assert_eq!((second.state, second.reason.as_deref()), (RunState::Cancelled, Some("superseded")));
     assert_eq!(second.blocked_by, Some(third.id));
@@ -167,7 +167,7 @@ async fn older_run_does_not_supersede_a_younger_one_that_waits(world: &StoreHarn
     let late = leases(&world.claim().await);
     let (younger, _) = blocked(world, &task).await;
     let starts = world.store.start_runs(&late, at(45)).await.unwrap();
-    assert_eq!(starts.blocked, [(older, Blocked::Cancelled)]);
+    assert_eq!(starts.blocked, [(older, OverlapOutcome::Cancelled)]);
     let older = world.get_run(older).await;
     assert_eq!((older.reason.as_deref(), older.blocked_by), (Some("superseded"), Some(younger.id)));
     world.store.finish_runs(&[end_of(&first, RunState::Cancelled)]).await.unwrap();
@@ -179,7 +179,7 @@ async fn of_two_in_one_batch_the_older_starts(world: &StoreHarness) {
     let (older, younger) = (world.run_now(&task).await, world.run_now(&task).await);
     let starts = start_all(world).await;
     assert_eq!(starts.started.iter().map(|s| s.run.id).collect::<Vec<_>>(), [older]);
-    assert_eq!(starts.blocked, [(younger, Blocked::Skipped)]);
+    assert_eq!(starts.blocked, [(younger, OverlapOutcome::Skipped)]);
 }
 
 async fn tasks_do_not_wait_for_each_other(world: &StoreHarness) {
@@ -193,7 +193,7 @@ async fn run_that_waits_for_its_next_attempt_keeps_the_slot(world: &StoreHarness
     let first = world.started(&task).await;
     world.store.finish_runs(&[again(&first, at(10), true)]).await.unwrap();
     let (behind, fate) = blocked(world, &task).await;
-    assert_eq!(fate, Blocked::Behind);
+    assert_eq!(fate, OverlapOutcome::Behind);
     world.pass(10);
     let second = next(world).await;
     assert_eq!((second.run.id, second.run.attempt), (first.run.id, 2));
@@ -257,7 +257,7 @@ async fn wait_that_is_long_goes_on_behind_a_slot_that_is_taken(world: &StoreHarn
         assert_eq!(world.store.wake_parked(world.now(), 9).await.unwrap(), 0);
         assert_eq!(world.store.wake_parked(world.now(), 9).await.unwrap(), 0);
         assert_eq!(start_all(world).await, Starts::default());
-        assert_eq!(blocked(world, &task).await.1, Blocked::Skipped);
+        assert_eq!(blocked(world, &task).await.1, OverlapOutcome::Skipped);
     }
     world.succeed(&first).await;
     assert_eq!(next(world).await.run.id, second.id);
@@ -282,7 +282,7 @@ async fn run_all(world: &StoreHarness) -> Vec<DateTime<Utc>> {
         let starts = start_all(world).await;
         assert!(starts.started.len() <= 1, "one at a time");
         let Some(started) = starts.started.first() else { return ran };
-        assert!(starts.blocked.iter().all(|(_, fate)| *fate == Blocked::Behind), "{:?}", starts.blocked);
+        assert!(starts.blocked.iter().all(|(_, fate)| *fate == OverlapOutcome::Behind), "{:?}", starts.blocked);
         world.succeed(started).await;
         ran.push(started.run.scheduled_for);
     }
@@ -299,9 +299,9 @@ async fn backfill_runs_each_in_turn_under_every_policy(world: &StoreHarness) {
         let starts = start_all(world).await;
         let fate = starts.blocked.iter().find(|(id, _)| *id == between).map(|(_, fate)| *fate);
         let (expected, more) = match policy {
-            "skip" => (Some(Blocked::Skipped), 0),
+            "skip" => (Some(OverlapOutcome::Skipped), 0),
             "allow" => (None, 0),
-            _ => (Some(Blocked::Behind), 1),
+            _ => (Some(OverlapOutcome::Behind), 1),
         };
         assert_eq!(fate, expected, "{policy}");
         for started in &starts.started {
@@ -340,7 +340,7 @@ async fn late_fires_that_are_all_caught_up_run_each_in_turn(world: &StoreHarness
     world.pass(8);
     let fired = world.fire().await;
     let starts = world.store.start_runs(&leases(&fired.claims), at(120)).await.unwrap();
-    assert_eq!(starts.blocked, [(fired.claims[0].lease.run_id, Blocked::Skipped)]);
+    assert_eq!(starts.blocked, [(fired.claims[0].lease.run_id, OverlapOutcome::Skipped)]);
     world.succeed(&running).await;
 }
 

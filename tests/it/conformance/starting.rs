@@ -9,8 +9,8 @@ use reveille::domain::notification::Recipient;
 use reveille::domain::run::RunState;
 use reveille::domain::task::Task;
 use reveille::store::{
-    Blocked, ClaimCursor, FireDue, FireResult, ImmediateStart, Occupant, RunLimits, Shares, StartedRun, Take, Taking,
-    Topic, tenant_hash,
+    ClaimCursor, FireDue, FireResult, ImmediateStart, Occupant, OverlapOutcome, RunLimits, Shares, StartedRun,
+    TakeRequest, TakeResult, Topic, tenant_hash,
 };
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
@@ -33,10 +33,10 @@ on_both!(
     other_instances_hear_of_what_can_not_be_done_here,
 );
 
-async fn take(world: &StoreHarness, ahead_seconds: i64) -> Taking {
+async fn take(world: &StoreHarness, ahead_seconds: i64) -> TakeResult {
     let now = world.now();
     let ahead = now + TimeDelta::seconds(ahead_seconds);
-    let take = Take {
+    let take = TakeRequest {
         worker: WORKER,
         now,
         ahead,
@@ -96,7 +96,7 @@ async fn taken_run_that_finds_the_slot_taken_is_judged_at_once(world: &StoreHarn
     let running = world.started(&task).await;
     let second = world.run_now(&task).await;
     let taken = take(world, 0).await;
-    assert_eq!((taken.starts.started.len(), taken.starts.blocked), (0, vec![(second, Blocked::Skipped)]));
+    assert_eq!((taken.starts.started.len(), taken.starts.blocked), (0, vec![(second, OverlapOutcome::Skipped)]));
     let run = world.get_run(second).await;
     assert_eq!((run.state, run.blocked_by), (RunState::Skipped, Some(running.run.id)));
 }
@@ -127,7 +127,7 @@ async fn due_fire_starts_with_its_record(world: &StoreHarness) {
     let second = fired(world, 9).await;
     assert_eq!((second.started.len(), second.claims.len()), (0, 1));
     let starts = world.store.start_runs(&[second.claims[0].lease], world.now() + LEASE).await.unwrap();
-    assert_eq!(starts.blocked, [(second.claims[0].lease.run_id, Blocked::Skipped)]);
+    assert_eq!(starts.blocked, [(second.claims[0].lease.run_id, OverlapOutcome::Skipped)]);
     world.succeed(started).await;
     world.pass(60);
     let third = fired(world, 9).await;
@@ -145,7 +145,7 @@ async fn of_fires_that_are_caught_up_with_one_starts_and_the_others_are_leased(w
     assert_eq!(first, START + TimeDelta::seconds(60), "the oldest");
     let leases: Vec<_> = fired.claims.iter().map(|claim| claim.lease).collect();
     let starts = world.store.start_runs(&leases, world.now() + LEASE).await.unwrap();
-    assert!(starts.blocked.iter().all(|(_, fate)| *fate == Blocked::Behind), "{starts:?}");
+    assert!(starts.blocked.iter().all(|(_, fate)| *fate == OverlapOutcome::Behind), "{starts:?}");
     world.succeed(&fired.started[0]).await;
 }
 
@@ -205,7 +205,7 @@ async fn take_in_turn_leaves_places_and_passes_over_a_tenant_that_has_its_share(
     }
     let take = async |shares: Shares| {
         let now = world.now();
-        let take = Take {
+        let take = TakeRequest {
             worker: WORKER,
             now,
             ahead: now,

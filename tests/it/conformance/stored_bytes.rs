@@ -9,7 +9,7 @@ use reveille::domain::run::RunState;
 use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
 use reveille::domain::task::Task;
 use reveille::domain::task::change::TaskChange;
-use reveille::store::{Burial, Finish, Idempotency, StoreError, StoredAnswer, TaskFilter};
+use reveille::store::{Finish, Idempotency, NewDeadLetter, StoreError, StoredAnswer, TaskFilter};
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
 
@@ -225,7 +225,7 @@ async fn whatever_is_kept_counts_until_it_is_deleted(world: &StoreHarness) {
     grown("a task and an event", 100).await;
     matching::publish(world, vec![event.clone()]).await;
     grown("an event in a window", 50).await;
-    let burial = Burial { seq: 1, event: Some(&event), body: "an entry", error: "boom", deliveries: 5 };
+    let burial = NewDeadLetter { seq: 1, event: Some(&event), body: "an entry", error: "boom", deliveries: 5 };
     world.store.dead_letter_event(burial).await.unwrap();
     grown("a dead letter", 8).await;
 

@@ -7,7 +7,8 @@ use reveille::domain::approval::{Approval, ApprovalChoice, ApprovalStatus};
 use reveille::domain::quota::{Overrides, Quota};
 use reveille::domain::run::RunState;
 use reveille::store::{
-    ApprovalLink, Attend, Attended, AuditFilter, Decided, DecisionRefusal, StoreError, SuspendedFilter, SuspendedRun,
+    ApprovalLink, AuditFilter, DecisionOutcome, DecisionRefusal, StoreError, SuspendedFilter, SuspendedRun,
+    WaitingOutcome, WaitingUpdate,
 };
 use serde_json::json;
 use uuid::Uuid;
@@ -40,14 +41,14 @@ async fn one(world: &StoreHarness, run_id: Uuid) -> SuspendedRun {
 
 async fn decide(world: &StoreHarness, to: &Approval) -> Result<ApprovalStatus, DecisionRefusal> {
     match world.store.decide_approval(EVERY, to.id, &answer(ApprovalChoice::Approve, to, "token:t")).await.unwrap() {
-        Decided::Done(approval) => Ok(approval.status),
-        Decided::Refused(refusal, _) => Err(refusal),
+        DecisionOutcome::Done(approval) => Ok(approval.status),
+        DecisionOutcome::Refused(refusal, _) => Err(refusal),
         other => panic!("{other:?}"),
     }
 }
 
-async fn settle(world: &StoreHarness, run_id: Uuid) -> Attended {
-    let attend = Attend { wake_at: world.now() + TimeDelta::days(1), deliveries: vec![], if_expired: vec![] };
+async fn settle(world: &StoreHarness, run_id: Uuid) -> WaitingOutcome {
+    let attend = WaitingUpdate { wake_at: world.now() + TimeDelta::days(1), deliveries: vec![], if_expired: vec![] };
     world.store.settle_waiting(run_id, &attend).await.unwrap()
 }
 
@@ -120,7 +121,7 @@ async fn paused_run_takes_no_answer_and_has_its_time_left_when_it_is_resumed(wor
     // days later nobody has been reminded, nothing has expired, and nobody can answer
     world.pass(20 * 86_400);
     assert_eq!(looked_at(world).await, 0);
-    assert_eq!(settle(world, run_id).await, Attended::Waits);
+    assert_eq!(settle(world, run_id).await, WaitingOutcome::Waits);
     assert_eq!(decide(world, &asked[0]).await, Err(DecisionRefusal::Paused));
     assert_eq!(world.store.get_approval(EVERY, asked[0].id).await.unwrap().status, ApprovalStatus::Pending);
     let resumed = world.store.resume_suspended(&only("a"), run_id, "token:t").await.unwrap();
@@ -128,7 +129,7 @@ async fn paused_run_takes_no_answer_and_has_its_time_left_when_it_is_resumed(wor
     assert_eq!((resumed.paused_at, resumed.paused_until), (None, None));
     assert_eq!(resumed.agents[0].expires_at, asked[0].expires_at + later);
     assert_eq!(looked_at(world).await, 1, "what is due now is worked out anew");
-    assert_eq!(settle(world, run_id).await, Attended::Waits);
+    assert_eq!(settle(world, run_id).await, WaitingOutcome::Waits);
     let shown = asked[0].expires_at + later + SHOWS_FOR;
     assert_eq!(world.store.approvals_by_link(&[7; 32], world.now()).await.unwrap().0.expires_at, shown);
     assert_eq!(world.store.resume_suspended(EVERY, run_id, "token:t").await.unwrap(), resumed);
@@ -156,14 +157,14 @@ async fn call_that_is_held_stays_held_while_its_run_is_paused(world: &StoreHarne
     world.pass(20);
     world.store.pause_suspended(EVERY, run_id, "token:t").await.unwrap();
     world.pass(3_600);
-    assert_eq!(settle(world, run_id).await, Attended::Waits);
+    assert_eq!(settle(world, run_id).await, WaitingOutcome::Waits);
     let agents = one(world, run_id).await.agents;
     let latest = world.now() + TimeDelta::seconds(LONGEST + 40 - 3_600);
     assert_eq!((agents[0].questions, agents[0].expires_at), (1, latest));
     world.store.resume_suspended(EVERY, run_id, "token:t").await.unwrap();
-    assert_eq!(settle(world, run_id).await, Attended::Waits, "it is held for the rest of its minute");
+    assert_eq!(settle(world, run_id).await, WaitingOutcome::Waits, "it is held for the rest of its minute");
     world.pass(40);
-    assert_eq!(settle(world, run_id).await, Attended::Woken);
+    assert_eq!(settle(world, run_id).await, WaitingOutcome::Woken);
     go_on(world, run_id).await;
 }
 
@@ -175,12 +176,12 @@ async fn paused_run_is_resumed_by_itself_after_thirty_days(world: &StoreHarness)
     assert_eq!(world.store.next_waiting_at().await.unwrap(), Some(resumes_at));
     // as an instance of the release before may leave it
     world.plant("update parked set wake_at = '1970-01-01T00:00:00+00:00'").await;
-    assert_eq!(settle(world, run_id).await, Attended::Waits);
+    assert_eq!(settle(world, run_id).await, WaitingOutcome::Waits);
     assert_eq!(world.store.next_waiting_at().await.unwrap(), Some(resumes_at), "it is not looked at all the time");
     // nobody looked when it was time
     world.pass(LONGEST + 900);
     assert_eq!(looked_at(world).await, 1);
-    assert_eq!(settle(world, run_id).await, Attended::Resumed);
+    assert_eq!(settle(world, run_id).await, WaitingOutcome::Resumed);
     assert_eq!(one(world, run_id).await.paused_at, None);
     world.pass(LIMIT - 1);
     assert_eq!(decide(world, &asked[0]).await, Ok(ApprovalStatus::Approved), "it has all of its time");

@@ -327,7 +327,7 @@ async fn edit_loses_no_instant_that_waits_out_its_jitter(world: &StoreHarness) {
     assert_eq!(records(world, &task).await, [format!("{} queued", since_start(nominal))]);
 }
 
-struct Edited {
+struct EditedTask {
     task: Task,
     triggers: [Value; 3],
     /// When the second and the third trigger took the place of the one before.
@@ -351,7 +351,7 @@ async fn whenever_tasks_are_edited_every_instant_has_one_record(world: &StoreHar
     let mut tasks = Vec::new();
     for _ in 0..60 {
         let triggers = [trigger(), trigger(), trigger()];
-        tasks.push(Edited { task: world.task(triggers[0].clone()).await, triggers, from: [START; 2] });
+        tasks.push(EditedTask { task: world.task(triggers[0].clone()).await, triggers, from: [START; 2] });
     }
     let mut random = fastrand::Rng::with_seed(20_260_302);
     let mut edits: Vec<(i64, usize, usize)> = Vec::new();
@@ -380,7 +380,7 @@ async fn whenever_tasks_are_edited_every_instant_has_one_record(world: &StoreHar
         world.pass(1);
         world.store.fire_due(&ask()).await.unwrap();
     }
-    for Edited { task, triggers, from } in tasks {
+    for EditedTask { task, triggers, from } in tasks {
         let reached = world.get_task(task.id).await.next_fire_at.unwrap();
         let spans = [(START, from[0]), (from[0], from[1]), (from[1], end)];
         let mut expected = Vec::new();

@@ -11,8 +11,8 @@ use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
 use reveille::domain::run::{RunState, Usage};
 use reveille::domain::task::change::TaskChange;
 use reveille::store::{
-    ApprovalFilter, AuditFilter, CredentialFilter, Decided, DeliveryFilter, Grant, Idempotency, RunFilter, Store,
-    StoreError, StoredToken, TaskFilter, UseFilter,
+    ApprovalFilter, AuditFilter, CredentialFilter, DecisionOutcome, DeliveryFilter, Grant, Idempotency, RunFilter,
+    Store, StoreError, StoredToken, TaskFilter, UseFilter,
 };
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
@@ -202,7 +202,7 @@ async fn tenant_sees_and_changes_its_own(world: &StoreHarness) {
     store.run_now(a, things.task, new_id(START), None, START, None).await.unwrap();
     store.backfill(a, things.task, new_id(START), &[START], None, None).await.unwrap();
     let yes = answer(ApprovalChoice::Approve, &things.asked[0], "token:a");
-    assert!(matches!(store.decide_approval(a, things.asked[0].id, &yes).await.unwrap(), Decided::Done(_)));
+    assert!(matches!(store.decide_approval(a, things.asked[0].id, &yes).await.unwrap(), DecisionOutcome::Done(_)));
     world.pass(3601);
     store.change_task(a, things.task, &TaskChange::Pause { reason: None }).await.unwrap();
     store.get_task(a, things.task).await.unwrap();

@@ -21,7 +21,7 @@ use reveille::domain::task::{DependentTask, Task, TaskStatus};
 use reveille::domain::trigger::zone::ZoneRelease;
 use reveille::store::{
     AuditEntry, CredentialRowDraft, EventsRecorded, Finish, Park, PauseResult, RunLimits, SealedDocument, SeenTask,
-    Take, event_shard,
+    TakeRequest, event_shard,
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -583,7 +583,7 @@ async fn unreadable_time_limit_starts_with_the_usual_one_and_the_others_start_be
     spec["timeout_seconds"] = json!("soon");
     world.plant(&format!("update tasks set spec = '{spec}' where id = {}", world.id(bad.id))).await;
     let now = world.now();
-    let take = Take {
+    let take = TakeRequest {
         worker: WORKER,
         now,
         ahead: now,

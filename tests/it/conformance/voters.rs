@@ -4,7 +4,7 @@ use chrono::TimeDelta;
 use reveille::base::id::{Scope, new_id};
 use reveille::domain::approval::{Approval, ApprovalChoice, ApprovalStatus};
 use reveille::domain::notification::{Addresses, Recipient};
-use reveille::store::{Decided, DecisionRefusal, RunRequest, StartedRun, StoredToken};
+use reveille::store::{DecisionOutcome, DecisionRefusal, RunRequest, StartedRun, StoredToken};
 use serde_json::json;
 
 use super::asked::{answer, asked_with, go_on};
@@ -57,7 +57,7 @@ async fn end(world: &StoreHarness, decided: &Approval) {
     world.succeed(&go_on(world, decided.run_id).await).await;
 }
 
-async fn put(world: &StoreHarness, to: &Approval, choice: ApprovalChoice, by: &str) -> Decided {
+async fn put(world: &StoreHarness, to: &Approval, choice: ApprovalChoice, by: &str) -> DecisionOutcome {
     world.store.decide_approval(EVERY, to.id, &answer(choice, to, by)).await.unwrap()
 }
 
@@ -94,14 +94,16 @@ async fn votes_of_one_person_count_once_and_of_two_people_twice(world: &StoreHar
             [world.store.voter_identities(one).await.unwrap(), world.store.voter_identities(two).await.unwrap()];
         assert_eq!(identities[0].overlaps(&identities[1]), people == 1, "{one} {two}");
         let asked = question(world).await;
-        let Decided::Counted(first) = put(world, &asked, Approve, one).await else { panic!("{one} alone decided") };
+        let DecisionOutcome::Counted(first) = put(world, &asked, Approve, one).await else {
+            panic!("{one} alone decided")
+        };
         assert_eq!(first.agreed_count(), 1);
         match put(world, &asked, Approve, two).await {
-            Decided::Done(done) => {
+            DecisionOutcome::Done(done) => {
                 assert_eq!((people, done.status, done.agreed_count()), (2, ApprovalStatus::Approved, 2), "{one} {two}");
                 end(world, &done).await;
             }
-            Decided::Counted(open) => assert_eq!((people, open.agreed_count()), (1, 1), "{one} {two}"),
+            DecisionOutcome::Counted(open) => assert_eq!((people, open.agreed_count()), (1, 1), "{one} {two}"),
             refused => panic!("{refused:?}"),
         }
     }
@@ -113,10 +115,13 @@ async fn vote_for_something_else_takes_back_the_other_votes_of_the_same_person(w
     let own = token(world, Some("a"), None).await;
     let asked = question(world).await;
     put(world, &asked, Approve, &ann).await;
-    let Decided::Counted(open) = put(world, &asked, Edit, &own).await else { panic!("not counted") };
+    let DecisionOutcome::Counted(open) = put(world, &asked, Edit, &own).await else { panic!("not counted") };
     assert_eq!((open.votes.len(), open.agreed_count()), (1, 1), "of two opinions the last one counts");
-    assert!(matches!(put(world, &asked, Approve, &boss).await, Decided::Counted(_)), "nobody else agrees to that");
-    let Decided::Done(done) = put(world, &asked, Edit, &boss).await else { panic!("not decided") };
+    assert!(
+        matches!(put(world, &asked, Approve, &boss).await, DecisionOutcome::Counted(_)),
+        "nobody else agrees to that"
+    );
+    let DecisionOutcome::Done(done) = put(world, &asked, Edit, &boss).await else { panic!("not decided") };
     assert_eq!(done.status, ApprovalStatus::Edited);
 }
 
@@ -135,11 +140,11 @@ async fn requester_is_barred_with_all_that_descends_from_them(world: &StoreHarne
             let bars = |asked: &mut Approval| asked.proposal.excluded_approver = Some("recipient:a".into());
             let asked = asked_with(world, &["c1"], bars).await.2.remove(0);
             match put(world, &asked, choice, by).await {
-                Decided::Done(done) => {
+                DecisionOutcome::Done(done) => {
                     assert!(may, "{by} may not answer");
                     end(world, &done).await;
                 }
-                Decided::Refused(DecisionRefusal::Excluded, _) => assert!(!may, "{by} may answer"),
+                DecisionOutcome::Refused(DecisionRefusal::Excluded, _) => assert!(!may, "{by} may answer"),
                 other => panic!("{other:?}"),
             }
         }
@@ -182,13 +187,13 @@ async fn person_who_asked_for_the_run_by_hand_is_barred_with_all_that_descends_f
             asked.proposal.excluded_approver = bars.then(|| "recipient:a".into());
             super::asked::park(world, &started, &[(asked.clone(), None)], &[]).await;
             let refused = match put(world, &asked, Approve, by).await {
-                Decided::Done(done) => {
+                DecisionOutcome::Done(done) => {
                     end(world, &done).await;
                     false
                 }
-                Decided::Refused(DecisionRefusal::Excluded, _) => {
+                DecisionOutcome::Refused(DecisionRefusal::Excluded, _) => {
                     let done = put(world, &asked, Approve, &boss).await;
-                    let Decided::Done(done) = done else { panic!("{done:?}") };
+                    let DecisionOutcome::Done(done) = done else { panic!("{done:?}") };
                     end(world, &done).await;
                     true
                 }
@@ -210,7 +215,7 @@ async fn votes_that_were_given_before_their_marks_were_kept_count_by_their_names
     put(world, &asked, Approve, "token:t").await;
     let forgotten = "update approval_votes set identities = null";
     world.plant(forgotten).await;
-    let Decided::Counted(open) = put(world, &asked, Approve, "token:t").await else { panic!("not counted") };
+    let DecisionOutcome::Counted(open) = put(world, &asked, Approve, "token:t").await else { panic!("not counted") };
     assert_eq!(open.agreed_count(), 1);
-    assert!(matches!(put(world, &asked, Approve, "token:u").await, Decided::Done(_)));
+    assert!(matches!(put(world, &asked, Approve, "token:u").await, DecisionOutcome::Done(_)));
 }

@@ -7,8 +7,8 @@ use reveille::domain::run::{Run, RunEvent, RunState};
 use reveille::domain::task::Task;
 use reveille::domain::task::change::TaskChange;
 use reveille::store::{
-    Attend, Attended, AuditFilter, Blocked, Cancelled, Decided, DecisionRefusal, Finish, Park, RunCompletion,
-    StartedRun, Starts, StoreError,
+    AuditFilter, Cancelled, DecisionOutcome, DecisionRefusal, Finish, OverlapOutcome, Park, RunCompletion, StartedRun,
+    Starts, StoreError, WaitingOutcome, WaitingUpdate,
 };
 use serde_json::json;
 use uuid::Uuid;
@@ -69,7 +69,7 @@ async fn start_all(world: &StoreHarness) -> Starts {
 }
 
 /// Runs the task now; it must be blocked.
-async fn blocked(world: &StoreHarness, task: &Task) -> (Run, Blocked) {
+async fn blocked(world: &StoreHarness, task: &Task) -> (Run, OverlapOutcome) {
     let id = world.run_now(task).await;
     let starts = start_all(world).await;
     assert_eq!((starts.started, starts.blocked.len(), starts.blocked[0].0), (vec![], 1, id));
@@ -97,7 +97,7 @@ async fn run_that_waits_for_a_completion_keeps_the_slot_until_it_is_completed_or
         let waits = world.started(&task).await;
         await_completion(world, &waits).await;
         let (run, fate) = blocked(world, &task).await;
-        assert_eq!((fate, run.state, run.blocked_by), (Blocked::Skipped, RunState::Skipped, Some(waits.run.id)));
+        assert_eq!((fate, run.state, run.blocked_by), (OverlapOutcome::Skipped, RunState::Skipped, Some(waits.run.id)));
         complete(world, waits.run.id, end).await.unwrap();
         assert_eq!(world.count("select count(*) from slots").await, 0);
     }
@@ -105,7 +105,7 @@ async fn run_that_waits_for_a_completion_keeps_the_slot_until_it_is_completed_or
     let waits = world.started(&task).await;
     await_completion(world, &waits).await;
     let (behind, fate) = blocked(world, &task).await;
-    assert_eq!((fate, blocked(world, &task).await.1), (Blocked::Behind, Blocked::Skipped));
+    assert_eq!((fate, blocked(world, &task).await.1), (OverlapOutcome::Behind, OverlapOutcome::Skipped));
     // neither is it taken for a slot that nobody has, nor for a wait that was forgotten
     world.pass(59);
     assert_eq!(world.store.free_lost_slots(world.now(), 9).await.unwrap(), 0);
@@ -120,9 +120,9 @@ async fn answered_run_goes_on_with_the_slot_and_hands_it_on_at_its_end(world: &S
     let waits = world.started(&task).await;
     let asked = ask(world, &waits).await;
     let (behind, fate) = blocked(world, &task).await;
-    assert_eq!(fate, Blocked::Behind);
+    assert_eq!(fate, OverlapOutcome::Behind);
     let decided = world.store.decide_approval(EVERY, asked.id, &answer(ApprovalChoice::Approve, &asked, "ann")).await;
-    assert!(matches!(decided, Ok(Decided::Done(_))), "{decided:?}");
+    assert!(matches!(decided, Ok(DecisionOutcome::Done(_))), "{decided:?}");
     let went_on = next(world).await;
     assert_eq!((went_on.run.id, went_on.run.attempt), (waits.run.id, 1));
     // it may ask once more, and is in the way still
@@ -141,8 +141,8 @@ async fn expired_run_hands_the_slot_on(world: &StoreHarness) {
     ask(world, &waits).await;
     let (behind, _) = blocked(world, &task).await;
     world.pass(LIMIT);
-    let attend = Attend { wake_at: world.now() + TimeDelta::days(1), deliveries: vec![], if_expired: vec![] };
-    assert_eq!(world.store.settle_waiting(waits.run.id, &attend).await.unwrap(), Attended::Expired);
+    let attend = WaitingUpdate { wake_at: world.now() + TimeDelta::days(1), deliveries: vec![], if_expired: vec![] };
+    assert_eq!(world.store.settle_waiting(waits.run.id, &attend).await.unwrap(), WaitingOutcome::Expired);
     assert_eq!(next(world).await.run.id, behind.id);
 }
 
@@ -171,12 +171,12 @@ async fn younger_run_takes_the_place_of_one_that_waits_for_people(world: &StoreH
     let asked = ask(world, &waits).await;
     world.pass(5);
     let (young, fate) = blocked(world, &task).await;
-    assert_eq!((fate, young.state), (Blocked::Again, RunState::Queued));
+    assert_eq!((fate, young.state), (OverlapOutcome::Again, RunState::Queued));
     assert_superseded(world, waits.run.id, young.id).await;
     assert_eq!(world.store.get_approval(EVERY, asked.id).await.unwrap().status, ApprovalStatus::Cancelled);
     let late =
         world.store.decide_approval(EVERY, asked.id, &answer(ApprovalChoice::Approve, &asked, "ann")).await.unwrap();
-    assert!(matches!(late, Decided::Refused(DecisionRefusal::Settled, _)), "{late:?}");
+    assert!(matches!(late, DecisionOutcome::Refused(DecisionRefusal::Settled, _)), "{late:?}");
     let filter = AuditFilter { subject_id: Some(asked.id), limit: 9, ..AuditFilter::default() };
     let acts = world.store.audit_page(EVERY, &filter).await.unwrap().rows;
     assert_eq!(
@@ -194,7 +194,7 @@ async fn younger_run_takes_the_place_of_one_that_waits_for_a_completion(world: &
     let waits = world.started(&task).await;
     await_completion(world, &waits).await;
     let (young, fate) = blocked(world, &task).await;
-    assert_eq!(fate, Blocked::Again);
+    assert_eq!(fate, OverlapOutcome::Again);
     assert_superseded(world, waits.run.id, young.id).await;
     let late = complete(world, waits.run.id, RunEvent::Succeed).await;
     assert!(matches!(&late, Err(StoreError::Conflict(why)) if why.contains("cancelled")), "{late:?}");
@@ -210,7 +210,7 @@ async fn youngest_takes_the_place_of_those_that_waited_behind_as_well(world: &St
     let edit = TaskChange::Edit { version: 1, name: "n".into(), spec: Box::new(spec(trigger, json!({}))) };
     world.store.change_task(EVERY, task.id, &edit).await.unwrap();
     let (young, fate) = blocked(world, &task).await;
-    assert_eq!(fate, Blocked::Again);
+    assert_eq!(fate, OverlapOutcome::Again);
     assert_superseded(world, waits.run.id, young.id).await;
     assert_superseded(world, behind.id, young.id).await;
     assert_eq!(next(world).await.run.id, young.id);
@@ -223,7 +223,7 @@ async fn resumed_run_is_superseded_as_any_running_one(world: &StoreHarness) {
     world.store.decide_approval(EVERY, asked.id, &answer(ApprovalChoice::Approve, &asked, "ann")).await.unwrap();
     let went_on = next(world).await;
     let (young, fate) = blocked(world, &task).await;
-    assert_eq!(fate, Blocked::Behind);
+    assert_eq!(fate, OverlapOutcome::Behind);
     let asked = world.store.cancels_asked(super::world::WORKER).await.unwrap();
     assert_eq!(asked.iter().map(|asked| asked.run_id).collect::<Vec<_>>(), [waits.run.id]);
     record(world, end_of(&went_on, RunState::Cancelled)).await;
@@ -248,7 +248,7 @@ async fn backfill_that_waits_is_not_superseded(world: &StoreHarness) {
     let [first] = <[StartedRun; 1]>::try_from(starts.started).unwrap();
     await_completion(world, &first).await;
     let (young, fate) = blocked(world, &task).await;
-    assert_eq!(fate, Blocked::Behind);
+    assert_eq!(fate, OverlapOutcome::Behind);
     assert_eq!(world.get_run(first.run.id).await.state, RunState::WaitingForCompletion);
     complete(world, first.run.id, RunEvent::Succeed).await.unwrap();
     let second = next(world).await;
@@ -268,7 +268,7 @@ async fn run_that_no_longer_counts_gives_the_slot_up_and_waits_for_its_turn(worl
     let beside = next(world).await;
     assert_eq!(beside.run.id, behind.id);
     world.store.decide_approval(EVERY, asked.id, &answer(ApprovalChoice::Approve, &asked, "ann")).await.unwrap();
-    assert_eq!(start_all(world).await.blocked, [(waits.run.id, Blocked::Behind)]);
+    assert_eq!(start_all(world).await.blocked, [(waits.run.id, OverlapOutcome::Behind)]);
     world.succeed(&beside).await;
     assert_eq!(next(world).await.run.id, waits.run.id);
 }
@@ -299,7 +299,7 @@ async fn takeover_and_an_answer_at_once_leave_one_run(world: &StoreHarness) {
             world.store.decide_approval(EVERY, asked.id, &approves),
         );
         assert_eq!(starts.unwrap().started, []);
-        let approved = matches!(decided.unwrap(), Decided::Done(_));
+        let approved = matches!(decided.unwrap(), DecisionOutcome::Done(_));
         // whoever was first, the older one is to end and the younger one runs
         let mut started = start_all(world).await.started;
         started.extend(start_all(world).await.started);

@@ -35,7 +35,7 @@ pub struct StoreHarness {
     pub clock: Clock,
     place: Arc<Place>,
     /// A connection of the case's own, made when it first looks behind the store.
-    look: Arc<Mutex<Option<Look>>>,
+    look: Arc<Mutex<Option<DatabaseInspector>>>,
 }
 
 enum Place {
@@ -194,13 +194,15 @@ impl StoreHarness {
         }
     }
 
-    async fn connect(&self) -> Look {
+    async fn connect(&self) -> DatabaseInspector {
         match &*self.place {
-            Place::Sqlite(_) => Look::Sqlite(SqliteConnection::connect(&self.url()).await.expect("look at SQLite")),
+            Place::Sqlite(_) => {
+                DatabaseInspector::Sqlite(SqliteConnection::connect(&self.url()).await.expect("look at SQLite"))
+            }
             Place::Postgres(database) => {
                 let mut connection = database.connect().await;
                 sqlx::query("set reveille.tenant = '*'").execute(&mut connection).await.expect("see every tenant");
-                Look::Postgres(connection)
+                DatabaseInspector::Postgres(connection)
             }
         }
     }
@@ -222,17 +224,17 @@ impl StoreHarness {
     }
 }
 
-enum Look {
+enum DatabaseInspector {
     Sqlite(SqliteConnection),
     Postgres(PgConnection),
 }
 
-impl Look {
+impl DatabaseInspector {
     async fn number(&mut self, sql: &str) -> i64 {
         let query = AssertSqlSafe(sql.to_owned());
         match self {
-            Look::Sqlite(connection) => sqlx::query_scalar(query).fetch_one(connection).await,
-            Look::Postgres(connection) => sqlx::query_scalar(query).fetch_one(connection).await,
+            DatabaseInspector::Sqlite(connection) => sqlx::query_scalar(query).fetch_one(connection).await,
+            DatabaseInspector::Postgres(connection) => sqlx::query_scalar(query).fetch_one(connection).await,
         }
         .unwrap_or_else(|error| panic!("{sql}: {error}"))
     }
@@ -240,8 +242,8 @@ impl Look {
     async fn run(&mut self, sql: &str) {
         let query = AssertSqlSafe(sql.to_owned());
         match self {
-            Look::Sqlite(connection) => sqlx::query(query).execute(connection).await.map(drop),
-            Look::Postgres(connection) => sqlx::query(query).execute(connection).await.map(drop),
+            DatabaseInspector::Sqlite(connection) => sqlx::query(query).execute(connection).await.map(drop),
+            DatabaseInspector::Postgres(connection) => sqlx::query(query).execute(connection).await.map(drop),
         }
         .unwrap_or_else(|error| panic!("{sql}: {error}"));
     }

@@ -17,7 +17,7 @@ use reveille::executor::webhook::WebhookExecutor;
 use reveille::ports::channel::{ChannelError, webhook};
 use reveille::ports::egress::Egress;
 use reveille::ports::poll::{self, Sources};
-use reveille::ports::tool::{self, CalledBy, ToolContext, ToolError};
+use reveille::ports::tool::{self, ToolCaller, ToolContext, ToolError};
 use reveille::ports::vault;
 use reveille::ports::vault::credentials::Credentials;
 use reveille::ports::vault::{Vault, WithoutKeys};
@@ -55,7 +55,7 @@ async fn tools_for_http_reach_none_of_them() {
         tenant: Tenant::new("ann").unwrap(),
         run_id: RUN,
         task_id: None,
-        called_by: CalledBy::Model,
+        called_by: ToolCaller::Model,
         turn: 1,
         call_id: "c".into(),
         idempotency_key: "k".into(),
@@ -197,7 +197,7 @@ async fn condition_polls_none_of_them() {
 #[test]
 fn declared_tool_takes_none_of_them() {
     for url in table() {
-        let tools: Vec<tool::http::Declared> = serde_json::from_value(json!([{
+        let tools: Vec<tool::http::HttpToolDefinition> = serde_json::from_value(json!([{
             "name": "look", "description": "Looks.", "category": "read", "consequence": "low",
             "http": { "method": "GET", "url": url },
         }]))

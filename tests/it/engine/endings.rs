@@ -10,7 +10,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::support::app::Instance;
-use crate::support::journal::Ended;
+use crate::support::journal::RecordedEnd;
 use crate::support::world::{World, at, on_both};
 
 on_both! {
@@ -141,7 +141,7 @@ async fn run_ends_at_its_time_limit_whatever_it_does(world: World) {
     instance.settle(0).await;
     let run = only_run(&instance, &task).await;
     assert_eq!((run.state, run.error.unwrap().code.as_str()), (RunState::Failed, "timeout"));
-    assert_eq!(world.journal.ended(run.id), [Ended::Dropped]);
+    assert_eq!(world.journal.ended(run.id), [RecordedEnd::Dropped]);
     instance.finish(&world).await;
 }
 
@@ -183,7 +183,7 @@ async fn executing_run_is_cancelled_by_asking_first(world: World) {
         assert_eq!((run.state, run.reason.as_deref()), (RunState::Cancelled, Some("no longer needed")));
     }
     let ended = runs.iter().map(|id| world.journal.ended(*id)).collect::<Vec<_>>();
-    assert_eq!(ended, [vec![Ended::ByItself], vec![Ended::ByItself], vec![Ended::Dropped]]);
+    assert_eq!(ended, [vec![RecordedEnd::ByItself], vec![RecordedEnd::ByItself], vec![RecordedEnd::Dropped]]);
     instance.finish(&world).await;
 }
 

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::support::app::Instance;
-use crate::support::journal::Ended;
+use crate::support::journal::RecordedEnd;
 use crate::support::slow_model::SlowModel;
 use crate::support::world::{ADMIN, World, on_both};
 
@@ -397,7 +397,10 @@ async fn stop_of_one_tenant_leaves_runs_of_others_alone(world: World) {
     world.journal.open_gate();
     instance.settle(0).await;
     assert_eq!(instance.run(bob).await.state, RunState::Succeeded);
-    assert_eq!((world.journal.ended(ann), instance.run(ann).await.state), (vec![Ended::ByItself], RunState::Queued));
+    assert_eq!(
+        (world.journal.ended(ann), instance.run(ann).await.state),
+        (vec![RecordedEnd::ByItself], RunState::Queued)
+    );
     let (status, _) = instance.ask("POST", &format!("/v1/runs/{ann}/cancel"), ADMIN, None).await;
     assert_eq!(status, 200, "a run that waits can be cancelled");
     instance.settle(0).await;

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::support::app::Instance;
-use crate::support::journal::Ended;
+use crate::support::journal::RecordedEnd;
 use crate::support::world::{World, on_both};
 
 /// How long what comes by itself may take.
@@ -49,7 +49,7 @@ async fn running(world: &mut World, json: serde_json::Value) -> (Instance, Uuid)
 }
 
 /// Waits until the executions of a run have ended so.
-async fn until_ended(world: &World, run: Uuid, how: &[Ended]) {
+async fn until_ended(world: &World, run: Uuid, how: &[RecordedEnd]) {
     let started = Instant::now();
     while world.journal.ended(run) != how {
         assert!(started.elapsed() < Duration::from_secs(30), "ended {:?}", world.journal.ended(run));
@@ -80,7 +80,7 @@ async fn worker_that_hears_that_its_lease_is_gone_drops_the_run(mut world: World
     let (instance, id) = running(&mut world, json!({ "acts": ["deaf", "succeed"] })).await;
     steal(&world).await;
     instance.beat().await;
-    until_ended(&world, id, &[Ended::Dropped]).await;
+    until_ended(&world, id, &[RecordedEnd::Dropped]).await;
     assert_eq!(instance.run(id).await.state, RunState::Running, "nothing was written");
     world.advance(45.001);
     instance.rescue().await;
@@ -94,7 +94,7 @@ async fn end_under_a_lost_lease_is_not_recorded(mut world: World) {
     let (instance, id) = running(&mut world, json!({ "acts": ["wait", "say:second"] })).await;
     steal(&world).await;
     world.journal.open_gate();
-    until_ended(&world, id, &[Ended::ByItself]).await;
+    until_ended(&world, id, &[RecordedEnd::ByItself]).await;
     world.advance(45.001);
     instance.rescue().await;
     instance.settle(0).await;
@@ -109,7 +109,7 @@ async fn worker_that_can_not_beat_stops_before_others_may_take_over(mut world: W
     instance.settle(1).await;
     assert_eq!(world.journal.ended(id), []);
     world.advance(0.001);
-    until_ended(&world, id, &[Ended::Dropped]).await;
+    until_ended(&world, id, &[RecordedEnd::Dropped]).await;
     instance.rescue().await;
     assert_eq!(instance.run(id).await.state, RunState::Running, "its lease stands, so nobody may take it yet");
     world.advance(0.501);
@@ -147,7 +147,7 @@ async fn worker_that_has_slept_over_its_lease_takes_no_further_step(mut world: W
             assert!(woken.elapsed() < PATIENCE, "it is still executed");
             pause(Duration::from_millis(5)).await;
         }
-        assert_eq!(world.journal.ended(run), [Ended::Dropped]);
+        assert_eq!(world.journal.ended(run), [RecordedEnd::Dropped]);
     }
     instance.crash();
 }
@@ -370,7 +370,7 @@ async fn end_that_comes_while_the_database_is_away_is_recorded_once_it_is_back()
     let fired = instance.tick(&engine.scheduler).await;
     assert!(matches!(fired, Err(TickError::Store(StoreError::Unavailable(_)))), "{fired:?}");
     world.journal.open_gate();
-    until_ended(&world, id, &[Ended::ByItself]).await;
+    until_ended(&world, id, &[RecordedEnd::ByItself]).await;
     world.advance(60.0);
     world.give_back().await;
     let run = instance.until(id, |run| run.state.is_final()).await;

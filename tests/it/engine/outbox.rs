@@ -107,7 +107,7 @@ async fn each_delivery_through_a_sick_channel_ends_in_one_honest_state(mut world
     assert_eq!(sink.changed(), [""; 0], "a repetition says the same");
     let (mut wrong, mut states) = (vec![], BTreeMap::new());
     let (mut requests, to_the_sick) = (sink.requests(), sick.requests());
-    for Ended { id, tenant, state, attempts } in ended(&instance).await {
+    for EndedDelivery { id, tenant, state, attempts } in ended(&instance).await {
         *states.entry(state.as_str()).or_insert(0) += 1;
         let is_expected = match tenant == "bob" {
             // a death may cut off the last attempt, too
@@ -211,14 +211,14 @@ async fn kill_during_delivery(instance: Instance, world: &World, sink: &Sink) ->
     world.instance()
 }
 
-struct Ended {
+struct EndedDelivery {
     id: String,
     tenant: String,
     state: DeliveryState,
     attempts: i32,
 }
 
-async fn ended(instance: &Instance) -> Vec<Ended> {
+async fn ended(instance: &Instance) -> Vec<EndedDelivery> {
     let mut all = vec![];
     let mut before = None;
     loop {
@@ -229,7 +229,7 @@ async fn ended(instance: &Instance) -> Vec<Ended> {
             .expect("listed");
         let Some(last) = page.last() else { return all };
         before = Some(last.id);
-        all.extend(page.into_iter().map(|delivery| Ended {
+        all.extend(page.into_iter().map(|delivery| EndedDelivery {
             id: delivery.id.to_string(),
             tenant: delivery.tenant_id,
             state: delivery.state,

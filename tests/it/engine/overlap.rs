@@ -7,7 +7,7 @@ use reveille::store::ApprovalFilter;
 use serde_json::{Value, json};
 
 use crate::support::app::Instance;
-use crate::support::journal::Ended;
+use crate::support::journal::RecordedEnd;
 use crate::support::world::{World, on_both};
 
 on_both! {
@@ -112,7 +112,7 @@ async fn cancel_previous_ends_the_one_before_and_takes_its_place(world: World) {
     let lines = ["08:01 cancelled superseded", "08:02 cancelled superseded", "08:03 running"];
     assert_eq!(instance.lines(&task).await, lines);
     let runs = instance.runs(&task).await;
-    assert_eq!(world.journal.ended(runs[0].id), [Ended::ByItself], "the executor was asked, and ended");
+    assert_eq!(world.journal.ended(runs[0].id), [RecordedEnd::ByItself], "the executor was asked, and ended");
     instance.cancel(runs[2].id).await;
     instance.settle(0).await;
     instance.finish(&world).await;

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use reveille::base::clock::{Clock, to_delta};
 use reveille::domain::run::RunState;
-use reveille::engine::Running;
+use reveille::engine::RunningEngine;
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
 
 use crate::support::app::Instance;
-use crate::support::journal::Ended;
+use crate::support::journal::RecordedEnd;
 use crate::support::world::{World, on_both};
 
 on_both! {
@@ -19,7 +19,7 @@ on_both! {
     stop_does_not_wait_for_events
 }
 
-async fn stop(instance: &Instance, running: Running) {
+async fn stop(instance: &Instance, running: RunningEngine) {
     instance.on(|_| async move { running.stop().await }).await;
 }
 
@@ -101,8 +101,8 @@ async fn stop_waits_for_runs_and_hands_back_what_does_not_end(mut world: World) 
         let run = first.run(id).await;
         assert_eq!((run.state, run.attempt), (RunState::Queued, 0), "handed back, and no attempt is used up");
     }
-    assert_eq!(world.journal.ended(hanging), [Ended::ByItself]);
-    assert_eq!(world.journal.ended(deaf), [Ended::Dropped]);
+    assert_eq!(world.journal.ended(hanging), [RecordedEnd::ByItself]);
+    assert_eq!(world.journal.ended(deaf), [RecordedEnd::Dropped]);
     assert_eq!(first.run(waiting).await.state, RunState::Succeeded, "what ends within the grace is recorded");
     assert_eq!(first.queue().await, [("ready".into(), 3)], "nothing stays claimed");
     first.crash();

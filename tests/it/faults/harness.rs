@@ -9,7 +9,7 @@ use reveille::base::clock::{MEASUREMENT_ERROR, machine_now, pause, to_delta};
 use serde_json::{Value, json};
 
 use crate::support::binary::Service;
-use crate::support::checker::{Known, Records, Source, Verdict, judge};
+use crate::support::checker::{CheckerFacts, Records, Source, Verdict, judge};
 use crate::support::effects::Effects;
 use crate::support::world::MASTER_KEY;
 
@@ -36,7 +36,7 @@ fn event_key(tenant: &str, source: &str, id: &str) -> String {
 pub struct FaultHarness {
     pub effects: Effects,
     pub source: Source,
-    pub known: Known,
+    pub known: CheckerFacts,
     services: Vec<Service>,
     alive: Vec<bool>,
     /// Since when nobody is there.
@@ -76,7 +76,7 @@ impl FaultHarness {
         FaultHarness {
             effects: Effects::start().await,
             source,
-            known: Known::default(),
+            known: CheckerFacts::default(),
             services: services.collect(),
             alive,
             down_since: Some(machine_now()),

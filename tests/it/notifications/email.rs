@@ -6,7 +6,7 @@ use reveille::base::secret::Secret;
 use reveille::domain::notification::rendered_message::RenderedMessage;
 use reveille::domain::notification::{Addresses, Recipient};
 use reveille::ports::channel::email::{EmailChannel, Settings, StartTls};
-use reveille::ports::channel::{Channel, Confirmed};
+use reveille::ports::channel::{Channel, ReceiptLevel};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 
@@ -36,7 +36,7 @@ fn to(address: &str) -> Recipient {
 }
 
 /// An SMTP server that answers each command with `250 ok`, but for those for which a test has another answer.
-struct Scripted {
+struct ScriptedSmtp {
     url: String,
     heard: Arc<Mutex<Vec<String>>>,
 }
@@ -45,7 +45,7 @@ struct Scripted {
 /// says nothing for ever, `close` ends the connection.
 type Answers = &'static [(&'static str, &'static str)];
 
-async fn scripted(answers: Answers) -> Scripted {
+async fn scripted(answers: Answers) -> ScriptedSmtp {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("smtp://{}", listener.local_addr().unwrap());
     let heard = Arc::<Mutex<Vec<String>>>::default();
@@ -82,10 +82,10 @@ async fn scripted(answers: Answers) -> Scripted {
             }
         }
     });
-    Scripted { url, heard }
+    ScriptedSmtp { url, heard }
 }
 
-impl Scripted {
+impl ScriptedSmtp {
     fn received_commands(&self, begin: &str) -> bool {
         self.heard.lock().unwrap().iter().any(|line| line.starts_with(begin))
     }
@@ -98,7 +98,7 @@ async fn real_mail_server_takes_the_message_as_it_was_meant() {
     let later = created_at() + chrono::TimeDelta::hours(9);
     let channel = email(format!("smtp://{}", server.address()));
     let receipt = deliver_words(&channel, &ann(), &words(), later).await.unwrap();
-    assert_eq!(receipt.confirmed, Confirmed::Delivered);
+    assert_eq!(receipt.confirmed, ReceiptLevel::Delivered);
     let [mail] = server.messages().try_into().expect("one message");
     assert_eq!(mail.text, "Grüße!\n.\n..dots stay\nEnd.");
     let headers = ["from", "to", "subject", "message-id", "date", "auto-submitted", "list-unsubscribe", "x-rcptto"]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use reveille::base::secret::Secret;
 use reveille::domain::notification::{Addresses, PushAddress, Recipient};
 use reveille::ports::channel::push::{PushChannel, Settings, Vapid, seal_auth};
-use reveille::ports::channel::{Channel, ChannelError, Confirmed, Receipt};
+use reveille::ports::channel::{Channel, ChannelError, Receipt, ReceiptLevel};
 use reveille::ports::egress::Egress;
 use reveille::ports::vault::{Vault, WithoutKeys};
 use wiremock::matchers::method;
@@ -76,7 +76,7 @@ async fn answering(status: u16, body: &str) -> MockServer {
 }
 
 fn delivered(provider_id: Option<&str>) -> Result<Receipt, ChannelError> {
-    Ok(Receipt { provider_id: provider_id.map(str::to_owned), confirmed: Confirmed::Delivered })
+    Ok(Receipt { provider_id: provider_id.map(str::to_owned), confirmed: ReceiptLevel::Delivered })
 }
 
 fn rejected(why: &str) -> Result<Receipt, ChannelError> {

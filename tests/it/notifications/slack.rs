@@ -7,7 +7,7 @@ use reveille::domain::notification::rendered_message::RenderedMessage;
 use reveille::domain::notification::text::Link;
 use reveille::domain::notification::{Addresses, Recipient, SlackAddress};
 use reveille::ports::channel::slack::{Settings, SlackChannel, seal_url};
-use reveille::ports::channel::{Channel, ChannelError, Confirmed, Login, Receipt};
+use reveille::ports::channel::{Channel, ChannelError, Login, Receipt, ReceiptLevel};
 use reveille::ports::egress::{self, Egress};
 use serde_json::{Value, json};
 use wiremock::ResponseTemplate;
@@ -80,7 +80,7 @@ async fn message_is_written_with_the_operator_s_token_in_blocks() {
     let server = answering(ok()).await;
     let receipt = deliver_words(&slack(&server.uri(), Some(TOKEN)), &member(), &sample_message(), created_at()).await;
     let provider_id = Some("1503435956.000247".to_owned());
-    assert_eq!(receipt, Ok(Receipt { provider_id, confirmed: Confirmed::Delivered }));
+    assert_eq!(receipt, Ok(Receipt { provider_id, confirmed: ReceiptLevel::Delivered }));
     let request = only_request(&server).await;
     assert_eq!(request.url.path(), "/api/chat.postMessage");
     assert_eq!(header(&request, "authorization"), format!("Bearer {TOKEN}"));
@@ -96,7 +96,7 @@ async fn webhook_of_the_recipient_s_own_needs_no_token() {
     let slack = slack(&server.uri(), None);
     let receipt =
         deliver_words(&slack, &hooked(&format!("{}{PLACE}", server.uri())), &sample_message(), created_at()).await;
-    assert_eq!(receipt, Ok(Receipt { provider_id: None, confirmed: Confirmed::Delivered }));
+    assert_eq!(receipt, Ok(Receipt { provider_id: None, confirmed: ReceiptLevel::Delivered }));
     let request = only_request(&server).await;
     assert_eq!((request.url.path(), body(&request)), (PLACE, expected()));
     assert!(request.headers.get("authorization").is_none());

@@ -10,7 +10,7 @@ use reveille::domain::notification::text::Link;
 use reveille::domain::notification::{Addresses, Recipient};
 use reveille::ports::channel::sms::segments::segments;
 use reveille::ports::channel::sms::{Settings, SmsChannel, SmsProvider};
-use reveille::ports::channel::{Channel, ChannelError, Confirmed, Login, Receipt, report_url};
+use reveille::ports::channel::{Channel, ChannelError, Login, Receipt, ReceiptLevel, report_url};
 use serde_json::{Value, json};
 use wiremock::matchers::{method, path, query_param};
 use wiremock::{Mock, MockServer, ResponseTemplate};
@@ -64,7 +64,7 @@ fn pairs(fields: &[(&str, &str)]) -> Vec<(String, String)> {
 async fn twilio_is_asked_as_its_interface_says_and_what_it_took_is_sent_not_delivered() {
     let server = answering(taken()).await;
     let receipt = deliver(&sms(&server.uri()), &ann()).await;
-    assert_eq!(receipt, Ok(Receipt { provider_id: Some("SM42".into()), confirmed: Confirmed::Sent }));
+    assert_eq!(receipt, Ok(Receipt { provider_id: Some("SM42".into()), confirmed: ReceiptLevel::Sent }));
     let request = only_request(&server).await;
     assert_eq!(request.url.path(), "/2010-04-01/Accounts/AC7f00/Messages.json");
     assert_eq!(header(&request, "content-type"), "application/x-www-form-urlencoded");

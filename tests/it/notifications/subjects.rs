@@ -3,7 +3,7 @@
 
 use reveille::domain::notification::{DeliveryState, MessageKind};
 use reveille::domain::task::TaskStatus;
-use reveille::store::Referred;
+use reveille::store::ReferredRecords;
 use serde_json::{Value, json};
 use wiremock::matchers::method;
 use wiremock::{Mock, MockServer, ResponseTemplate};
@@ -15,7 +15,7 @@ on_both! {
     messages_with_other_subjects_and_keys_are_told_as_before
 }
 
-async fn referred(instance: &Instance, kind: MessageKind) -> Vec<Referred> {
+async fn referred(instance: &Instance, kind: MessageKind) -> Vec<ReferredRecords> {
     let deliveries = instance.deliveries().await.into_iter().filter(|delivery| delivery.kind == kind);
     let mut found = Vec::new();
     for delivery in deliveries {

@@ -10,7 +10,7 @@ use reveille::domain::notification::text::Link;
 use reveille::domain::notification::{Addresses, Recipient};
 use reveille::domain::task::Urgency;
 use reveille::ports::channel::telegram::{Settings, TelegramChannel};
-use reveille::ports::channel::{Channel, ChannelError, Confirmed, Login, OutgoingMessage, Receipt};
+use reveille::ports::channel::{Channel, ChannelError, Login, OutgoingMessage, Receipt, ReceiptLevel};
 use serde_json::{Value, json};
 use wiremock::ResponseTemplate;
 
@@ -56,7 +56,7 @@ async fn question_is_sent_with_a_button_and_can_t_be_forwarded() {
     let server = answering(ok()).await;
     let told = asked("https://wake.example.org/approvals/1");
     let receipt = deliver_words(&telegram(&server.uri()), &ann(), &told, created_at()).await;
-    assert_eq!(receipt, Ok(Receipt { provider_id: Some("4711".into()), confirmed: Confirmed::Delivered }));
+    assert_eq!(receipt, Ok(Receipt { provider_id: Some("4711".into()), confirmed: ReceiptLevel::Delivered }));
     let request = only_request(&server).await;
     assert_eq!(request.url.path(), format!("/bot{TOKEN}/sendMessage"));
     assert_eq!(header(&request, "content-type"), "application/json");

@@ -9,7 +9,7 @@ use chrono::TimeDelta;
 use reveille::base::secret::Secret;
 use reveille::domain::notification::{Addresses, Recipient, WebhookAddress};
 use reveille::ports::channel::webhook::{Settings, WebhookChannel, seal_secret};
-use reveille::ports::channel::{Channel, ChannelError, Confirmed, Receipt};
+use reveille::ports::channel::{Channel, ChannelError, Receipt, ReceiptLevel};
 use reveille::ports::egress::Egress;
 use reveille::ports::vault::{Vault, WithoutKeys};
 use wiremock::matchers::{method, path};
@@ -54,7 +54,7 @@ async fn answering(status: u16) -> MockServer {
 }
 
 fn delivered() -> Result<Receipt, ChannelError> {
-    Ok(Receipt { provider_id: None, confirmed: Confirmed::Delivered })
+    Ok(Receipt { provider_id: None, confirmed: ReceiptLevel::Delivered })
 }
 
 /// Verifies as a receiver does: it recomputes the signature over the raw body, and compares it with each that was sent.

@@ -37,14 +37,14 @@ fn mailing(world: &mut World, server: &MailServer) {
     };
 }
 
-struct Seen {
+struct WholePage {
     status: u16,
     headers: HeaderMap,
     html: String,
 }
 
 /// The answer to a browser without any token.
-async fn open(instance: &Instance, method: &str, token: &str) -> Seen {
+async fn open(instance: &Instance, method: &str, token: &str) -> WholePage {
     let request = Request::builder().method(method).uri(format!("/messages/{token}")).body(Body::empty());
     let (router, request) = (instance.router(), request.expect("a request"));
     instance
@@ -52,7 +52,7 @@ async fn open(instance: &Instance, method: &str, token: &str) -> Seen {
             let (parts, body) = router.oneshot(request).await.expect("an answer").into_parts();
             let bytes = axum::body::to_bytes(body, usize::MAX).await.expect("a body");
             let html = String::from_utf8(bytes.to_vec()).expect("UTF-8");
-            Seen { status: parts.status.as_u16(), headers: parts.headers, html }
+            WholePage { status: parts.status.as_u16(), headers: parts.headers, html }
         })
         .await
 }

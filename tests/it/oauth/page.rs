@@ -13,7 +13,7 @@ use url::Url;
 use super::harness::{LIFE, PUBLIC_URL, parameter, provider};
 use crate::api::service::Api;
 use crate::approvals::browser::drive;
-use crate::approvals::harness::{Seen, fetch, post};
+use crate::approvals::harness::{BrowserPage, fetch, post};
 use crate::support::oauth::{CLIENT, OAuthServer};
 use crate::support::servers::{chromium, images};
 
@@ -46,7 +46,7 @@ fn path(back: &Url) -> String {
 }
 
 /// Presses the button of a page.
-async fn press(api: &Api, page: &Seen, headers: &[(&str, &str)]) -> Seen {
+async fn press(api: &Api, page: &BrowserPage, headers: &[(&str, &str)]) -> BrowserPage {
     let field = |name: &str| page.hidden(name).unwrap_or_else(|| panic!("no field {name}"));
     let (state, code) = (field("state"), field("code"));
     let cookie = cookie(page);
@@ -55,7 +55,7 @@ async fn press(api: &Api, page: &Seen, headers: &[(&str, &str)]) -> Seen {
 }
 
 /// The cookie that a browser sends back after a page has set it.
-fn cookie(page: &Seen) -> String {
+fn cookie(page: &BrowserPage) -> String {
     let (pair, rest) = page.header("set-cookie").split_once("; ").expect("a cookie");
     assert!(rest.contains("HttpOnly; SameSite=Lax"), "{rest}");
     pair.to_owned()

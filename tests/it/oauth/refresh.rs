@@ -138,11 +138,14 @@ async fn owner_s_own_token_endpoint_is_asked_with_the_secret_of_the_document_and
 }
 
 /// The fields that an owner writes in the place of a credential: host, document, OAuth.
-type Written = (String, Option<Value>, Option<OAuth>);
+type CredentialFields = (String, Option<Value>, Option<OAuth>);
 
 /// A host that holds the first request until the owner has written this, refuses it, and would take the next ones. What
 /// it was sent, and what became of the use.
-async fn written_while_refused(one: &Instance, written: impl FnOnce(&str) -> Written) -> (Vec<String>, String) {
+async fn written_while_refused(
+    one: &Instance,
+    written: impl FnOnce(&str) -> CredentialFields,
+) -> (Vec<String>, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let host = listener.local_addr().unwrap().to_string();
     let old = json!({ "access_token": "old-access", "refresh_token": "old-refresh" });

@@ -125,7 +125,7 @@ async fn run_renews_a_token_that_has_ended_and_the_other_side_gets_the_new_one(w
 
 /// Users of an account that is taken back.
 #[derive(Debug, Clone, Copy)]
-enum Who {
+enum AccountUser {
     Steps,
     Agent,
     Poll,
@@ -157,10 +157,10 @@ async fn account_that_is_taken_back_is_told_of_once_whoever_comes_to_it_first(wo
         } }))
         .await;
     let orders = [
-        [Who::Steps, Who::Agent, Who::Poll, Who::Hook],
-        [Who::Agent, Who::Poll, Who::Hook, Who::Steps],
-        [Who::Poll, Who::Hook, Who::Steps, Who::Agent],
-        [Who::Hook, Who::Steps, Who::Agent, Who::Poll],
+        [AccountUser::Steps, AccountUser::Agent, AccountUser::Poll, AccountUser::Hook],
+        [AccountUser::Agent, AccountUser::Poll, AccountUser::Hook, AccountUser::Steps],
+        [AccountUser::Poll, AccountUser::Hook, AccountUser::Steps, AccountUser::Agent],
+        [AccountUser::Hook, AccountUser::Steps, AccountUser::Agent, AccountUser::Poll],
     ];
     for (round, order) in orders.into_iter().enumerate() {
         connect(&world, &instance, &server).await;
@@ -171,19 +171,19 @@ async fn account_that_is_taken_back_is_told_of_once_whoever_comes_to_it_first(wo
         advance(&world, &server, LIFE + TimeDelta::seconds(1)).await;
         for who in order {
             match who {
-                Who::Steps | Who::Hook => {
-                    let task = if matches!(who, Who::Steps) { &steps } else { &hook };
+                AccountUser::Steps | AccountUser::Hook => {
+                    let task = if matches!(who, AccountUser::Steps) { &steps } else { &hook };
                     let fault = run(&instance, task).await.error.expect("it fails");
                     assert_eq!(fault.code, "credential_needs_consent", "{}", fault.message);
                     assert_paused(&instance, task).await;
                 }
-                Who::Agent => {
+                AccountUser::Agent => {
                     let ended = run(&instance, &agent).await;
                     assert_eq!(ended.output.as_deref(), Some("Could not."), "{:?}", ended.error);
                     let told = instance.page(&format!("/v1/runs/{}/transcript", ended.id)).await;
                     assert!(told.contains("Please connect calendar again"), "{told}");
                 }
-                Who::Poll => {
+                AccountUser::Poll => {
                     instance.poll().await;
                     assert_paused(&instance, &poll).await;
                 }

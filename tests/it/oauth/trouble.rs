@@ -131,7 +131,7 @@ async fn refresh_lease_of_a_dead_process_expires_and_another_renews() {
     stage.connect(&two).await;
     stage.advance(LIFE).await;
     stage.server.fault("hang", 1, 0).await;
-    let (doomed, asked) = (Doomed::new(), stage.server.asked().await);
+    let (doomed, asked) = (KillableProcess::new(), stage.server.asked().await);
     let one = doomed.within(stage.instance()).await;
     doomed.start(async move { one.call().await });
     while stage.server.asked().await == asked {}
@@ -210,12 +210,12 @@ async fn token_without_refresh_token_is_used_until_it_expires() {
 }
 
 /// A process that can be killed: a runtime of its own.
-struct Doomed(tokio::runtime::Runtime);
+struct KillableProcess(tokio::runtime::Runtime);
 
-impl Doomed {
-    fn new() -> Doomed {
+impl KillableProcess {
+    fn new() -> KillableProcess {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        Doomed(runtime.expect("a runtime"))
+        KillableProcess(runtime.expect("a runtime"))
     }
 
     async fn within(&self, building: impl Future<Output = Instance>) -> Instance {

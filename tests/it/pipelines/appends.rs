@@ -12,7 +12,7 @@ use reveille::ports::tool::ToolOutput;
 use serde_json::{Value, json};
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
-use super::harness::{Death, Mortal, job, ledger, pipeline};
+use super::harness::{Death, MortalTranscript, job, ledger, pipeline};
 use crate::agent::harness::{AgentHarness, FakeTool, Memory};
 
 /// A server that answers how many entries are stored when it is asked.
@@ -217,7 +217,7 @@ async fn results_that_waited_are_lost_with_the_worker_and_counted_once_all_the_s
     for (death, kept_before) in [(Death::Before(0), 0), (Death::After(0), 3), (Death::Before(1), 3)] {
         stage.host.state.lock().unwrap().insert("n".into(), json!(1));
         let kept = Arc::new(Memory::default());
-        assert!(Mortal::new(kept.clone(), death).execute(&stage, &config).await.is_none());
+        assert!(MortalTranscript::new(kept.clone(), death).execute(&stage, &config).await.is_none());
         assert_eq!(kept.messages().len(), kept_before, "{death:?}");
         let resumed = pipeline(&stage).execute(job(&stage, kept.clone(), config.clone(), None)).await;
         assert_eq!(output(resumed), "2", "{death:?}: counted once, however often it was executed");

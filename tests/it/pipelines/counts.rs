@@ -26,12 +26,12 @@ on_both!(
 );
 
 /// The transcript of a run, and how often it was appended to.
-struct Counting {
+struct CountingTranscript {
     transcript: LeasedTranscript,
     appends: AtomicUsize,
 }
 
-impl AgentStore for Counting {
+impl AgentStore for CountingTranscript {
     fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>> {
         self.transcript.load()
     }
@@ -66,7 +66,7 @@ async fn appends_of_a_pipeline_are_one_before_each_effect_and_one_after_what_is_
 async fn counted(world: &StoreHarness, steps: &Value) -> (usize, usize) {
     let started = world.started(&world.task(json!({ "interval": "1h" })).await).await;
     let transcript = LeasedTranscript::new(world.store.clone(), started.lease, &started.run, started.is_first);
-    let store = Arc::new(Counting { transcript, appends: AtomicUsize::new(0) });
+    let store = Arc::new(CountingTranscript { transcript, appends: AtomicUsize::new(0) });
     let stage = AgentHarness::new(vec![], vec![]);
     let config = json!({ "steps": steps });
     let job = Job { run: started.run.clone(), ..job(&stage, store.clone(), config, None) };
@@ -83,7 +83,7 @@ async fn counted(world: &StoreHarness, steps: &Value) -> (usize, usize) {
 async fn appends_of_an_agent_of_three_turns_whose_calls_only_read_are_three(world: &StoreHarness) {
     let started = world.started(&world.task(json!({ "interval": "1h" })).await).await;
     let transcript = LeasedTranscript::new(world.store.clone(), started.lease, &started.run, started.is_first);
-    let store = Arc::new(Counting { transcript, appends: AtomicUsize::new(0) });
+    let store = Arc::new(CountingTranscript { transcript, appends: AtomicUsize::new(0) });
     let asked = |id: &str| calls(vec![call(id, "look", json!({}))]);
     let stage = AgentHarness::new(vec![asked("1"), asked("2"), says("done")], vec![FakeTool::echo("look")]);
     let slice = Arc::new(TranscriptSlice::of_run(store.clone()));

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
 use reveille::agent::configured::agent_tool::StepAgents;
-use reveille::agent::{AgentStore, AppendError, Configured, UncountedSlot};
+use reveille::agent::{AgentDefinition, AgentStore, AppendError, UncountedSlot};
 use reveille::base::id::Tenant;
 use reveille::base::invalid::ValidationErrors;
 use reveille::domain::run::cause::Cause;
@@ -32,7 +32,7 @@ pub fn egress() -> Egress {
 }
 
 pub fn pipeline(stage: &AgentHarness) -> Pipeline {
-    let librarian = Configured {
+    let librarian = AgentDefinition {
         name: "librarian".into(),
         description: String::new(),
         instruction: "You look things up.".into(),
@@ -180,7 +180,7 @@ pub enum Death {
 }
 
 /// A transcript whose writer dies at one append.
-pub struct Mortal {
+pub struct MortalTranscript {
     pub kept: Arc<Memory>,
     death: Death,
     appends: AtomicUsize,
@@ -189,15 +189,15 @@ pub struct Mortal {
     dead: watch::Sender<bool>,
 }
 
-impl Mortal {
-    pub fn new(kept: Arc<Memory>, death: Death) -> Arc<Mortal> {
+impl MortalTranscript {
+    pub fn new(kept: Arc<Memory>, death: Death) -> Arc<MortalTranscript> {
         let (appends, deferred, dead) = (AtomicUsize::new(0), Mutex::default(), watch::channel(false).0);
-        Arc::new(Mortal { kept, death, appends, deferred, dead })
+        Arc::new(MortalTranscript { kept, death, appends, deferred, dead })
     }
 
     /// The outcome, or `None` where the worker died before there was one.
     pub async fn execute(
-        self: &Arc<Mortal>,
+        self: &Arc<MortalTranscript>,
         stage: &AgentHarness,
         config: &Value,
     ) -> Option<Result<RunOutcome, RunError>> {
@@ -214,7 +214,7 @@ impl Mortal {
     }
 }
 
-impl AgentStore for Mortal {
+impl AgentStore for MortalTranscript {
     fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>> {
         self.kept.load()
     }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use wiremock::matchers::method;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use super::harness::{Death, Mortal, job, ledger, pipeline};
+use super::harness::{Death, MortalTranscript, job, ledger, pipeline};
 use crate::agent::harness::{AgentHarness, FakeTool, Memory, call, calls, says};
 
 fn steps(url: &str) -> Value {
@@ -50,7 +50,7 @@ async fn crashed(
     death: Death,
 ) -> Option<(Result<RunOutcome, RunError>, Arc<Memory>)> {
     let kept = Arc::new(Memory::default());
-    if Mortal::new(kept.clone(), death).execute(stage, config).await.is_some() {
+    if MortalTranscript::new(kept.clone(), death).execute(stage, config).await.is_some() {
         return None;
     }
     Some((resumed(stage, config, &kept).await, kept))
@@ -170,7 +170,7 @@ async fn agent_goes_on_at_its_last_turn_and_two_of_them_have_calls_of_their_own(
         // what is stored is not asked for again, so four answers are enough wherever it dies
         let stage = AgentHarness::new(vec![asks(1), says("first"), asks(2), says("second")], vec![tool]);
         let kept = Arc::new(Memory::default());
-        let died = Mortal::new(kept.clone(), Death::After(n)).execute(&stage, &config).await.is_none();
+        let died = MortalTranscript::new(kept.clone(), Death::After(n)).execute(&stage, &config).await.is_none();
         if !died {
             break;
         }

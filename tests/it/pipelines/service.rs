@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use reveille::agent::Configured;
+use reveille::agent::AgentDefinition;
 use reveille::base::clock::pause;
 use reveille::domain::approval::matrix::Category;
 use reveille::domain::run::RunState;
@@ -158,7 +158,7 @@ async fn agent_s_own_rules_decide_in_a_step_and_are_told_as_the_reason(mut world
         "name": "clerk", "instruction": "You file notes.",
         "approvals": { "file": { "gate": "auto", "when": "args.note == 'one'" }, "look": { "gate": "confirm" } },
     });
-    let clerk: Configured = serde_json::from_value(clerk).unwrap();
+    let clerk: AgentDefinition = serde_json::from_value(clerk).unwrap();
     world.agents = vec![clerk];
     let call = |tool: &str, note: &str| json!({ "tool": tool, "arguments": { "note": note } });
     world.follows(&json!({ "steps": [

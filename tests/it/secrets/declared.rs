@@ -29,7 +29,7 @@ fn noting(world: World, host: &str, credential: &str) -> World {
     world
 }
 
-fn tools(host: &str, credential: &str) -> Vec<reveille::ports::tool::http::Declared> {
+fn tools(host: &str, credential: &str) -> Vec<reveille::ports::tool::http::HttpToolDefinition> {
     serde_json::from_value(json!([{
         "name": "send_note", "description": "Send a note to a room.", "category": "side_effect", "consequence": "high",
         "requires_confirmation": true, "summary": "Send a note to {room}",

@@ -35,12 +35,12 @@ on_both! {
 const SECRET: &str = "c4nary/+%41&=7Zq";
 
 /// Renews to what it was told, and counts.
-struct Renews {
+struct FakeRenewal {
     to: Value,
     forced: Arc<Mutex<Vec<bool>>>,
 }
 
-impl Renewal for Renews {
+impl Renewal for FakeRenewal {
     fn fresh<'a>(
         &'a self,
         _: &'a StoredCredential,
@@ -208,9 +208,9 @@ async fn nothing_of_fifty_odd_secrets_comes_back_by_any_path(world: World) {
 }
 
 /// A service that knows keys in hexadecimal, and answers with the one that it was asked with, in letters of its own.
-struct Recased(fn(&str) -> String);
+struct RecasingService(fn(&str) -> String);
 
-impl Respond for Recased {
+impl Respond for RecasingService {
     fn respond(&self, request: &wiremock::Request) -> ResponseTemplate {
         let echoed = (self.0)(&sent(request));
         let body = json!({ "key": echoed, "hex": hex::encode_upper(&echoed), "in": format!("key={echoed}&n=1") });
@@ -234,7 +234,7 @@ async fn key_that_comes_back_in_other_letter_case_is_taken_out(world: World) {
     let recasings: [fn(&str) -> String; 3] = [str::to_uppercase, str::to_lowercase, swapped];
     for recase in recasings {
         let server = MockServer::start().await;
-        Mock::given(wiremock::matchers::any()).respond_with(Recased(recase)).mount(&server).await;
+        Mock::given(wiremock::matchers::any()).respond_with(RecasingService(recase)).mount(&server).await;
         for path in ["/echo", "/refuse", "/moved"] {
             let get = EgressRequest::new(Method::GET, format!("{}{path}", server.uri()));
             let answer = fetch(&world, &instance, get, "hex").await;
@@ -314,7 +314,7 @@ async fn refused_token_is_renewed_and_the_request_sent_once_more(world: World) {
     save_for(&world, &instance, "shop", with_oauth, json!({ "access_token": "an-old-token" })).await;
     let renews = |to: &str| {
         let forced = Arc::default();
-        let renewal = Renews { to: json!({ "access_token": to }), forced: Arc::clone(&forced) };
+        let renewal = FakeRenewal { to: json!({ "access_token": to }), forced: Arc::clone(&forced) };
         (Arc::new(renewal) as Arc<dyn Renewal>, forced)
     };
     let get = || EgressRequest::new(Method::GET, server.uri());

@@ -11,7 +11,7 @@ use axum::http::Request;
 use chrono::{DateTime, Utc};
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use reveille::app::{AppEnd, Built, Extras, build};
+use reveille::app::{AppEnd, BuiltApp, Extras, build};
 use reveille::base::clock::{Clock, pause};
 use reveille::base::id::{Scope, Tenant, new_id};
 use reveille::config::Config;
@@ -82,7 +82,7 @@ impl Instance {
                 .block_on(without_faults(build(&config, clock, extras, AppEnd::default(), |_| {})))
                 .expect("a service")
         };
-        let Built { store, engine, http, .. } = std::thread::spawn(building).join().expect("a service");
+        let BuiltApp { store, engine, http, .. } = std::thread::spawn(building).join().expect("a service");
         let stop = CancellationToken::new();
         let in_it = runtime.enter();
         drop(engine.finisher.run(stop.clone()));
@@ -480,7 +480,7 @@ impl Instance {
     }
 
     /// Loops all services for real.
-    pub async fn start(&mut self) -> engine::Running {
+    pub async fn start(&mut self) -> engine::RunningEngine {
         self.stop.cancel();
         let engine = self.engine.take().expect("an engine that was not started");
         self.on(|_| async move { engine.start().await }).await.expect("a running engine")

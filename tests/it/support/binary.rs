@@ -41,10 +41,10 @@ pub struct Service {
     settings: Vec<(String, String)>,
     /// The token that the first start printed; later ones know it and print nothing.
     admin_token: Option<String>,
-    running: Option<Running>,
+    running: Option<ServiceProcess>,
 }
 
-struct Running {
+struct ServiceProcess {
     child: Child,
     stdout: Lines<BufReader<ChildStdout>>,
     address: String,
@@ -87,7 +87,7 @@ impl Service {
             .spawn()
             .expect("start the binary");
         let stdout = BufReader::new(child.stdout.take().expect("its stdout")).lines();
-        let mut running = Running { child, stdout, address: String::new(), announced: String::new() };
+        let mut running = ServiceProcess { child, stdout, address: String::new(), announced: String::new() };
         let answered = timeout(PATIENCE, running.read_until_ready()).await;
         assert_eq!(answered, Ok(true), "the service did not start; it logged:\n{}", self.log());
         if let Some(line) = running.announced.lines().find_map(|line| line.strip_prefix("admin token  in ")) {
@@ -168,7 +168,7 @@ impl Service {
         command
     }
 
-    fn running(&self) -> &Running {
+    fn running(&self) -> &ServiceProcess {
         self.running.as_ref().expect("a running service")
     }
 
@@ -177,7 +177,7 @@ impl Service {
     }
 }
 
-impl Running {
+impl ServiceProcess {
     /// Reads on until `listening on http://…`; false when the output ends before.
     async fn read_until_ready(&mut self) -> bool {
         while let Ok(Some(line)) = self.stdout.next_line().await {

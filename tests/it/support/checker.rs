@@ -26,7 +26,7 @@ const AHEAD: TimeDelta = TimeDelta::milliseconds(1500);
 
 /// Facts that the test knows besides the database.
 #[derive(Debug, Clone, Default)]
-pub struct Known {
+pub struct CheckerFacts {
     /// When nobody could record anything: no instance, no database, no clock.
     pub outages: Vec<(DateTime<Utc>, DateTime<Utc>)>,
     /// Requests that the other side of the webhook tasks has seen.
@@ -102,7 +102,7 @@ impl fmt::Display for Verdict {
 }
 
 /// Judges what is stored.
-pub fn judge(records: &Records, known: &Known) -> Verdict {
+pub fn judge(records: &Records, known: &CheckerFacts) -> Verdict {
     let mut verdict = Verdict { runs: records.runs.len(), effects: known.effects.len(), ..Verdict::default() };
     for task in &records.tasks {
         fires::judge(records, task, known, &mut verdict);

@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The facts of an execution.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Begun {
+pub struct StartedExecution {
     pub run_id: Uuid,
     pub fire_key: String,
     pub attempt: i32,
@@ -39,7 +39,7 @@ pub struct Begun {
 
 /// How an execution ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum RecordedEnd {
     ByItself,
     /// The engine let go of it.
     Dropped,
@@ -50,8 +50,8 @@ pub enum Ended {
 pub struct Journal(Arc<Shared>);
 
 struct Shared {
-    begun: watch::Sender<Vec<Begun>>,
-    ended: Mutex<Vec<(Uuid, Ended)>>,
+    begun: watch::Sender<Vec<StartedExecution>>,
+    ended: Mutex<Vec<(Uuid, RecordedEnd)>>,
     gate: watch::Sender<bool>,
 }
 
@@ -61,7 +61,7 @@ impl Journal {
         Journal(Arc::new(Shared { begun, ended: Mutex::default(), gate }))
     }
 
-    pub fn begun(&self) -> Vec<Begun> {
+    pub fn begun(&self) -> Vec<StartedExecution> {
         self.0.begun.borrow().clone()
     }
 
@@ -73,7 +73,7 @@ impl Journal {
     }
 
     /// How the executions of a run ended, in order.
-    pub fn ended(&self, run_id: Uuid) -> Vec<Ended> {
+    pub fn ended(&self, run_id: Uuid) -> Vec<RecordedEnd> {
         self.0.ended.lock().unwrap().iter().filter(|(id, _)| *id == run_id).map(|(_, ended)| *ended).collect()
     }
 
@@ -84,29 +84,29 @@ impl Journal {
 
     /// The executor `test` of one instance.
     pub fn executor(&self, instance: usize) -> Arc<dyn Executor> {
-        Arc::new(Scripted { journal: self.clone(), instance })
+        Arc::new(ScriptedExecutor { journal: self.clone(), instance })
     }
 }
 
-struct Scripted {
+struct ScriptedExecutor {
     journal: Journal,
     instance: usize,
 }
 
 /// Writes down an end, whichever it is.
-struct Watched {
+struct EndGuard {
     journal: Journal,
     run_id: Uuid,
-    ended: Ended,
+    ended: RecordedEnd,
 }
 
-impl Drop for Watched {
+impl Drop for EndGuard {
     fn drop(&mut self) {
         self.journal.0.ended.lock().unwrap().push((self.run_id, self.ended));
     }
 }
 
-impl Executor for Scripted {
+impl Executor for ScriptedExecutor {
     fn name(&self) -> &'static str {
         "test"
     }
@@ -115,7 +115,7 @@ impl Executor for Scripted {
 
     fn execute(&self, job: Job) -> BoxFuture<'_, Result<RunOutcome, RunError>> {
         Box::pin(async move {
-            let begun = Begun {
+            let begun = StartedExecution {
                 run_id: job.run.id,
                 fire_key: job.run.fire_key.clone(),
                 attempt: job.run.attempt,
@@ -124,15 +124,16 @@ impl Executor for Scripted {
                 instance: self.instance,
             };
             self.journal.0.begun.send_modify(|all| all.push(begun));
-            let mut watched = Watched { journal: self.journal.clone(), run_id: job.run.id, ended: Ended::Dropped };
+            let mut watched =
+                EndGuard { journal: self.journal.clone(), run_id: job.run.id, ended: RecordedEnd::Dropped };
             let result = self.act(&job).await;
-            watched.ended = Ended::ByItself;
+            watched.ended = RecordedEnd::ByItself;
             result
         })
     }
 }
 
-impl Scripted {
+impl ScriptedExecutor {
     async fn act(&self, job: &Job) -> Result<RunOutcome, RunError> {
         let config = &job.task.as_ref().expect("a task").spec.action.config;
         let acts: Vec<&str> = config["acts"].as_array().expect("acts").iter().filter_map(|act| act.as_str()).collect();

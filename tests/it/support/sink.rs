@@ -25,7 +25,7 @@ pub enum Answer {
 
 /// A message that was taken, once for each id.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Taken {
+pub struct TakenMessage {
     pub id: String,
     pub event: String,
     pub data: Value,
@@ -34,9 +34,9 @@ pub struct Taken {
 type Script = dyn Fn(&str, usize) -> Answer + Send + Sync;
 
 #[derive(Default)]
-struct Seen {
+struct SinkState {
     /// In the order in which they were taken.
-    taken: Vec<Taken>,
+    taken: Vec<TakenMessage>,
     /// Requests by id, with the body of the first.
     requests: BTreeMap<String, (usize, String)>,
     /// Ids whose body was another at a later request.
@@ -50,7 +50,7 @@ struct Seen {
 #[derive(Clone)]
 pub struct Sink {
     address: SocketAddr,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<SinkState>>,
     script: Arc<Mutex<Arc<Script>>>,
 }
 
@@ -83,7 +83,7 @@ impl Sink {
         format!("http://{}/hook", self.address)
     }
 
-    pub fn taken(&self) -> Vec<Taken> {
+    pub fn taken(&self) -> Vec<TakenMessage> {
         self.seen.lock().unwrap().taken.clone()
     }
 
@@ -122,7 +122,7 @@ impl Sink {
             if takes && !seen.taken.iter().rev().any(|taken| taken.id == id) {
                 let body: Value = serde_json::from_str(&body).expect("JSON");
                 let event = body["type"].as_str().expect("a type").to_owned();
-                seen.taken.push(Taken { id: id.clone(), event, data: body["data"].clone() });
+                seen.taken.push(TakenMessage { id: id.clone(), event, data: body["data"].clone() });
             }
             answer
         };

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::agent::context::settings::ContextSettings;
-use reveille::agent::{self, Configured, gate};
+use reveille::agent::{self, AgentDefinition, gate};
 use reveille::app::Extras;
 use reveille::base::clock::Clock;
 use reveille::base::secret::{Secret, SecretUrl};
@@ -20,10 +20,10 @@ use reveille::domain::budget;
 use reveille::engine;
 use reveille::executor::post_process::PostProcess;
 use reveille::ports::tool::Tool;
-use reveille::ports::tool::http::Declared;
+use reveille::ports::tool::http::HttpToolDefinition;
 use reveille::ports::vault::{self, KeySource, Vault, WithoutKeys, oauth};
 use reveille::ports::{bus, channel, egress, llm, poll};
-use reveille::store::{self, RunClaim, RunLimits, Store, Take};
+use reveille::store::{self, RunClaim, RunLimits, Store, TakeRequest};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection};
 use uuid::Uuid;
@@ -43,7 +43,7 @@ pub const MASTER_KEY: &str = "test:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 pub async fn claim_ready(store: &Store, worker: Uuid, until: DateTime<Utc>, limit: i64) -> Vec<RunClaim> {
     let nothing_is_due = DateTime::UNIX_EPOCH;
     let (now, lease_until, limits) = (nothing_is_due, nothing_is_due, RunLimits::default());
-    let take = Take { worker, now, ahead: until, lease_until, limit, fair: None, limits, shares: None };
+    let take = TakeRequest { worker, now, ahead: until, lease_until, limit, fair: None, limits, shares: None };
     store.take_runs(&take).await.expect("claims").claims
 }
 
@@ -90,7 +90,7 @@ pub struct World {
     pub public_url: Option<String>,
     /// The models and the configured agents, and tools besides our own.
     pub llm: llm::settings::Settings,
-    pub agents: Vec<Configured>,
+    pub agents: Vec<AgentDefinition>,
     pub context: ContextSettings,
     pub react: agent::Settings,
     pub tools: Vec<Arc<dyn Tool>>,
@@ -99,15 +99,15 @@ pub struct World {
     pub gate: gate::safety::Settings,
     pub budgets: budget::Settings,
     pub gate_rates: gate::rates::RateSettings,
-    pub declared: Vec<Declared>,
+    pub declared: Vec<HttpToolDefinition>,
     /// Services that people can connect.
     pub oauth: oauth::Settings,
-    database: Kept,
+    database: WorldDatabase,
     dir: TempDir,
     instances: AtomicUsize,
 }
 
-enum Kept {
+enum WorldDatabase {
     Sqlite,
     Postgres(Database),
 }
@@ -121,7 +121,7 @@ impl World {
 
     /// On SQLite, in a directory with nothing in it.
     pub fn on_empty_sqlite() -> World {
-        World::new(Kept::Sqlite)
+        World::new(WorldDatabase::Sqlite)
     }
 
     pub async fn postgres() -> World {
@@ -130,19 +130,19 @@ impl World {
             let store = Store::open(&settings, Path::new("."), Clock::system(), |_| {}).await.expect("migrate");
             store.close().await;
         };
-        World::new(Kept::Postgres(Database::copy_of("engine_template", migrate).await))
+        World::new(WorldDatabase::Postgres(Database::copy_of("engine_template", migrate).await))
     }
 
     /// On a Postgres database with nothing in it, not even tables.
     pub async fn on_empty_postgres() -> World {
-        World::new(Kept::Postgres(Database::empty().await))
+        World::new(WorldDatabase::Postgres(Database::empty().await))
     }
 
     /// Where the database is, for connections of a test's own.
     pub fn url(&self) -> String {
         match &self.database {
-            Kept::Sqlite => format!("sqlite://{}", self.dir.path().join("reveille.db").display()),
-            Kept::Postgres(database) => database.url.clone(),
+            WorldDatabase::Sqlite => format!("sqlite://{}", self.dir.path().join("reveille.db").display()),
+            WorldDatabase::Postgres(database) => database.url.clone(),
         }
     }
 
@@ -166,7 +166,7 @@ impl World {
         }
     }
 
-    fn new(database: Kept) -> World {
+    fn new(database: WorldDatabase) -> World {
         World {
             clock: Clock::manual(at("08:00")),
             journal: Journal::new(),
@@ -205,7 +205,7 @@ impl World {
     }
 
     pub fn is_postgres(&self) -> bool {
-        matches!(self.database, Kept::Postgres(_))
+        matches!(self.database, WorldDatabase::Postgres(_))
     }
 
     /// A directory that goes with the test.
@@ -225,7 +225,7 @@ impl World {
 
     /// Everything that is stored, as text: each table on Postgres, the files themselves on SQLite.
     pub async fn dump(&self) -> Vec<u8> {
-        let Kept::Postgres(database) = &self.database else {
+        let WorldDatabase::Postgres(database) = &self.database else {
             let files = std::fs::read_dir(self.dir()).expect("a directory").map(|file| file.expect("a file").path());
             let mut stored: Vec<_> = files.filter(|path| path.to_string_lossy().contains("reveille.db")).collect();
             // the log before the database: it may be gone by then, and what was in it is in the database
@@ -292,7 +292,7 @@ impl World {
         config.agents = self.agents.clone();
         config.tools = self.declared.clone();
         config.oauth = self.oauth.clone();
-        if let Kept::Postgres(database) = &self.database {
+        if let WorldDatabase::Postgres(database) = &self.database {
             config.database.url = SecretUrl::new(database.url.clone());
             config.vault.master_keys = vec![KeySource::value(MASTER_KEY)];
         }
@@ -302,8 +302,10 @@ impl World {
     /// Changes or damages what is stored, behind the service's back. The text may differ: `(sqlite, postgres)`.
     pub async fn execute(&self, sqlite: &str, postgres: &str) {
         let done = match &self.database {
-            Kept::Sqlite => self.file().await.execute(AssertSqlSafe(sqlite)).await.map(|done| done.rows_affected()),
-            Kept::Postgres(database) => {
+            WorldDatabase::Sqlite => {
+                self.file().await.execute(AssertSqlSafe(sqlite)).await.map(|done| done.rows_affected())
+            }
+            WorldDatabase::Postgres(database) => {
                 let mut connection = all_tenants(database).await;
                 connection.execute(AssertSqlSafe(postgres)).await.map(|done| done.rows_affected())
             }
@@ -315,8 +317,8 @@ impl World {
     pub async fn define(&self, sqlite: &str, postgres: &str) {
         let text = |text: &str| AssertSqlSafe(text.to_owned());
         let defined = match &self.database {
-            Kept::Sqlite => self.file().await.execute(text(sqlite)).await.map(drop),
-            Kept::Postgres(database) => database.connect().await.execute(text(postgres)).await.map(drop),
+            WorldDatabase::Sqlite => self.file().await.execute(text(sqlite)).await.map(drop),
+            WorldDatabase::Postgres(database) => database.connect().await.execute(text(postgres)).await.map(drop),
         };
         defined.expect("a definition");
     }
@@ -324,8 +326,10 @@ impl World {
     /// One number, asked behind the service's back.
     pub async fn number(&self, query: &'static str) -> i64 {
         let number = match &self.database {
-            Kept::Sqlite => sqlx::query_scalar(query).fetch_one(&mut self.file().await).await,
-            Kept::Postgres(database) => sqlx::query_scalar(query).fetch_one(&mut all_tenants(database).await).await,
+            WorldDatabase::Sqlite => sqlx::query_scalar(query).fetch_one(&mut self.file().await).await,
+            WorldDatabase::Postgres(database) => {
+                sqlx::query_scalar(query).fetch_one(&mut all_tenants(database).await).await
+            }
         };
         number.unwrap_or_else(|error| panic!("{query}: {error}"))
     }
@@ -345,7 +349,7 @@ impl World {
 
     /// Begins a transaction of nobody's with a statement, and leaves it open.
     pub async fn begin(&self, statement: &'static str) -> PgConnection {
-        let Kept::Postgres(database) = &self.database else { panic!("SQLite has one writer") };
+        let WorldDatabase::Postgres(database) = &self.database else { panic!("SQLite has one writer") };
         let mut connection = all_tenants(database).await;
         connection.execute("begin").await.expect("begin");
         connection.execute(statement).await.expect("a statement");
@@ -353,7 +357,7 @@ impl World {
     }
 
     async fn lock_out(&self, let_in: bool) -> &str {
-        let Kept::Postgres(database) = &self.database else { panic!("SQLite does not go away") };
+        let WorldDatabase::Postgres(database) = &self.database else { panic!("SQLite does not go away") };
         let statement = format!("alter database {} with allow_connections {let_in}", database.name);
         owner().await.execute(AssertSqlSafe(statement)).await.expect("alter database");
         &database.name

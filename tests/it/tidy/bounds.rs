@@ -7,17 +7,17 @@ use super::limits::{constant, rows, thousands};
 use super::source::Source;
 
 /// Where a bound stands: a test at the number and one beyond it, or why there is none.
-enum Tested {
+enum BoundTest {
     By(&'static str),
     Not(&'static str),
 }
-use Tested::{By, Not};
+use BoundTest::{By, Not};
 
 /// Of one that only says how much is done at once.
-const IN_TURNS: Tested = Not("nothing is refused: what is beyond it comes with the next turn");
+const IN_TURNS: BoundTest = Not("nothing is refused: what is beyond it comes with the next turn");
 
 /// Every constant that the page names.
-const TESTED: &[(&str, Tested)] = &[
+const TESTED: &[(&str, BoundTest)] = &[
     (
         "src/ports/channel/templates/markup/output.rs: MARKUP_BYTES",
         By("markup_is_whole_at_its_bound_and_cut_one_beyond_it"),
@@ -385,7 +385,7 @@ fn bound_without_a_test_that_knows_it_is_found() {
 }
 
 /// The fault of a bound's test: it is not there, or the tests where it stands know neither the constant nor its number.
-fn fault(bound: &str, tested: &Tested, sources: &[Source]) -> Option<String> {
+fn fault(bound: &str, tested: &BoundTest, sources: &[Source]) -> Option<String> {
     let test = match tested {
         By(test) => test,
         Not(why) => return why.is_empty().then(|| format!("{bound}: has neither a test nor a reason")),

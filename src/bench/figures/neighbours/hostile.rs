@@ -53,7 +53,7 @@ struct CallCounts {
 }
 
 /// At work until it is stopped or dropped.
-pub struct Hostile {
+pub struct HostileLoad {
     loops: JoinSet<()>,
     stop: CancellationToken,
     counts: Arc<CallCounts>,
@@ -64,11 +64,11 @@ pub struct Hostile {
 /// The request that one loop makes again and again.
 type HostileCall = dyn Fn(&BenchTenant) -> RequestBuilder + Send + Sync;
 
-impl Hostile {
+impl HostileLoad {
     /// Makes their tasks, `crowd` of a kind, and begins.
-    pub async fn start(service: &BenchService, sink: &MessageSink, crowd: usize) -> anyhow::Result<Hostile> {
+    pub async fn start(service: &BenchService, sink: &MessageSink, crowd: usize) -> anyhow::Result<HostileLoad> {
         let (loops, stop, threads) = (JoinSet::new(), CancellationToken::new(), LowRuntime::start()?);
-        let mut hostile = Hostile { loops, stop, counts: Arc::default(), threads };
+        let mut hostile = HostileLoad { loops, stop, counts: Arc::default(), threads };
         for (number, name) in NAMES.into_iter().enumerate() {
             let tenant = service.tenant_with_webhook(name, &sink.url(number + 1, 0, "/slow/3")).await?;
             tenant.import(&tasks(sink, number + 1, crowd)).await?;

@@ -13,7 +13,7 @@ use serde_json::json;
 use super::Finding;
 use crate::base::clock::Clock;
 use crate::base::compute::Compute;
-use crate::config::{Config, Loaded};
+use crate::config::{Config, LoadedConfig};
 use crate::domain::run::transcript::{ModelTokens, ToolCall, TranscriptMessage};
 use crate::ports::llm::openai::embedding::Embeddings;
 use crate::ports::llm::settings::MaxTokensField;
@@ -76,7 +76,7 @@ fn other_field(model: &ModelSettings) -> MaxTokensField {
 }
 
 /// Asks all models that are somewhere else, each by every key.
-pub async fn all(loaded: &Loaded) -> Vec<Finding> {
+pub async fn all(loaded: &LoadedConfig) -> Vec<Finding> {
     let config = &loaded.config;
     let models = || config.llm.models.iter().filter(|(_, settings)| settings.endpoint().is_some());
     let speaking = models().filter(|(name, _)| !makes_only_vectors(config, name));

@@ -3,11 +3,11 @@
 use futures::future::join_all;
 
 use super::Finding;
-use crate::config::Loaded;
+use crate::config::LoadedConfig;
 use crate::ports::channel::email::EmailChannel;
 use crate::ports::channel::{Account, Login, Settings};
 
-pub async fn all(loaded: &Loaded) -> Vec<Finding> {
+pub async fn all(loaded: &LoadedConfig) -> Vec<Finding> {
     let accounts = join_all(loaded.config.channels.accounts().into_iter().map(account));
     let (email, accounts) = tokio::join!(email(loaded), accounts);
     email.into_iter().chain(accounts.into_iter().flatten()).collect()
@@ -31,7 +31,7 @@ fn finding(name: &str, login: Login, hint: &str) -> Finding {
     }
 }
 
-async fn email(loaded: &Loaded) -> Option<Finding> {
+async fn email(loaded: &LoadedConfig) -> Option<Finding> {
     let channels = &loaded.config.channels;
     Some(match EmailChannel::new(&channels.email).ok()? {
         None => {

@@ -6,14 +6,14 @@ use reqwest::{Response, StatusCode};
 use serde_json::Value;
 
 use super::Finding;
-use crate::config::Loaded;
+use crate::config::LoadedConfig;
 use crate::ports::egress;
 use crate::ports::llm::settings::ModelSettings;
 
 /// How long an endpoint may take to list its models.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-pub async fn all(loaded: &Loaded) -> Vec<Finding> {
+pub async fn all(loaded: &LoadedConfig) -> Vec<Finding> {
     let config = &loaded.config;
     if config.llm.models.is_empty() {
         let hint = "set [llm.models.main]; config/reveille.toml shows how";

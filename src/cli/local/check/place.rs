@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Finding;
 use crate::base::clock::Clock;
 use crate::config::Config;
-use crate::store::{Examined, OpenError, SqliteFile, Store, StoreError, examine};
+use crate::store::{DatabaseFacts, OpenError, SqliteFile, Store, StoreError, examine};
 
 /// How long a look into the tables of the database may take: all that is sealed is counted.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -30,7 +30,7 @@ pub fn data_dir(dir: &Path) -> Finding {
 pub async fn database(config: &Config, data_dir: &Path) -> Vec<Finding> {
     let name = "database";
     match examine(&config.database, data_dir).await {
-        Ok(Examined::Sqlite { version, file, state }) => {
+        Ok(DatabaseFacts::Sqlite { version, file, state }) => {
             let state = match state {
                 SqliteFile::Absent => "will be made at the first start",
                 SqliteFile::Free => "is there, and nobody uses it",
@@ -40,7 +40,7 @@ pub async fn database(config: &Config, data_dir: &Path) -> Vec<Finding> {
             findings.extend(file_permissions(&file));
             findings
         }
-        Ok(Examined::Postgres { version, role, above_row_security, pending }) => {
+        Ok(DatabaseFacts::Postgres { version, role, above_row_security, pending }) => {
             let mut findings = vec![Finding::ok(
                 name,
                 format!("PostgreSQL {version} answers; fsync and synchronous_commit are on; {}", migrations(pending)),
@@ -74,9 +74,9 @@ pub async fn query_store<T>(
     question: impl AsyncFnOnce(&Store) -> Result<T, StoreError>,
 ) -> Result<Option<T>, String> {
     match examine(&config.database, data_dir).await {
-        Err(_) | Ok(Examined::Sqlite { state: SqliteFile::Absent, .. }) => return Ok(None),
-        Ok(Examined::Postgres { pending, .. }) if pending > 0 => return Ok(None),
-        Ok(Examined::Sqlite { .. } | Examined::Postgres { .. }) => {}
+        Err(_) | Ok(DatabaseFacts::Sqlite { state: SqliteFile::Absent, .. }) => return Ok(None),
+        Ok(DatabaseFacts::Postgres { pending, .. }) if pending > 0 => return Ok(None),
+        Ok(DatabaseFacts::Sqlite { .. } | DatabaseFacts::Postgres { .. }) => {}
     }
     let asked = async {
         let opened = Store::open_read_only(&config.database, data_dir, Clock::system(), |_| {}).await;

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use super::{Finding, misconfigured};
 use crate::app::keys_without_setting;
-use crate::config::Loaded;
+use crate::config::LoadedConfig;
 
 const NAME: &str = "push";
 
-pub fn check(loaded: &Loaded, data_dir: &Path) -> Finding {
+pub fn check(loaded: &LoadedConfig, data_dir: &Path) -> Finding {
     let config = &loaded.config;
     let ntfy = match &config.channels.push.ntfy.url {
         Some(url) => format!("ntfy at {url}"),

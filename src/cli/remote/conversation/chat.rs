@@ -54,7 +54,7 @@ pub struct Args {
 }
 
 /// A conversation that goes on.
-struct Talk {
+struct ChatLoop {
     client: Client,
     tenant: Option<String>,
     conversation: Option<String>,
@@ -99,7 +99,7 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
     let client = Client::new(&args.service, environment)?.with_flag_names(typed::CHAT);
     let conversation = client.optional_id("conversations", args.conversation.as_deref()).await?;
     let keyboard = Keyboard::listen()?;
-    let mut talk = Talk { client, tenant: args.tenant, conversation, as_json: args.service.json, keyboard };
+    let mut talk = ChatLoop { client, tenant: args.tenant, conversation, as_json: args.service.json, keyboard };
     if let Some(message) = args.message {
         return match talk.say(&message, screen).await? {
             ChatOutcome::Ended(RunState::Succeeded) | ChatOutcome::Left => Ok(()),
@@ -117,7 +117,7 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
     Ok(())
 }
 
-impl Talk {
+impl ChatLoop {
     /// Shows what was said before.
     async fn recall(&self, screen: &mut Screen) -> anyhow::Result<()> {
         let Some(id) = self.conversation.as_deref().filter(|_| !self.as_json) else { return Ok(()) };

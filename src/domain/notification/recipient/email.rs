@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::reading::text;
 use super::secrets::Seal;
-use crate::base::field::{Flag, Takes};
+use crate::base::field::{Flag, FlagValue};
 use crate::base::invalid::ValidationErrors;
 use crate::base::unicode_safety::is_traceless;
 use crate::domain::notification::AddressKind;
@@ -34,7 +34,7 @@ impl AddressKind for Email {
 
     const FLAGS: &'static [Flag] = &[Flag {
         name: "--email",
-        takes: Takes::Text("ADDRESS"),
+        takes: FlagValue::Text("ADDRESS"),
         field: "addresses.email",
         help: "Address for the channel `email`",
     }];

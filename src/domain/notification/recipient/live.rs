@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::reading::flag;
 use super::secrets::Seal;
-use crate::base::field::{Flag, Takes};
+use crate::base::field::{Flag, FlagValue};
 use crate::base::invalid::ValidationErrors;
 use crate::domain::notification::AddressKind;
 
@@ -36,7 +36,7 @@ impl AddressKind for Live {
 
     const FLAGS: &'static [Flag] = &[Flag {
         name: "--live",
-        takes: Takes::Nothing,
+        takes: FlagValue::Nothing,
         field: "addresses.live",
         help: "Tell sessions that the tenant has open",
     }];

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::reading::text;
 use super::secrets::Seal;
-use crate::base::field::{Flag, Takes};
+use crate::base::field::{Flag, FlagValue};
 use crate::base::invalid::ValidationErrors;
 use crate::domain::notification::AddressKind;
 
@@ -41,7 +41,7 @@ impl AddressKind for Phone {
 
     const FLAGS: &'static [Flag] = &[Flag {
         name: "--sms",
-        takes: Takes::Text("NUMBER"),
+        takes: FlagValue::Text("NUMBER"),
         field: "addresses.sms",
         help: "Telephone number for the channel `sms`, with its country code",
     }];

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::reading::{flag, given, object, only, text, url};
 use super::secrets::{Seal, SecretPlace};
-use crate::base::field::{Flag, Takes};
+use crate::base::field::{Flag, FlagValue};
 use crate::base::invalid::ValidationErrors;
 use crate::base::secret::Secret;
 use crate::domain::notification::AddressKind;
@@ -75,7 +75,7 @@ impl AddressKind for Push {
 
     const FLAGS: &'static [Flag] = &[Flag {
         name: "--ntfy-topic",
-        takes: Takes::Text("TOPIC"),
+        takes: FlagValue::Text("TOPIC"),
         field: "addresses.push.topic",
         help: "Topic of the configured ntfy server for the channel `push`; browsers and other servers go by --file",
     }];

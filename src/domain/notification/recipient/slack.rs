@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::reading::{flag, given, object, only, text, url};
 use super::secrets::{Seal, SecretPlace};
-use crate::base::field::{Flag, Takes};
+use crate::base::field::{Flag, FlagValue};
 use crate::base::invalid::ValidationErrors;
 use crate::base::secret::Secret;
 use crate::domain::notification::AddressKind;
@@ -56,7 +56,7 @@ impl AddressKind for Slack {
 
     const FLAGS: &'static [Flag] = &[Flag {
         name: "--slack-channel",
-        takes: Takes::Text("ID"),
+        takes: FlagValue::Text("ID"),
         field: "addresses.slack.channel",
         help: "Channel or member id for the channel `slack`; an incoming webhook is a secret and goes by --file",
     }];

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::reading::{given, text};
 use super::secrets::Seal;
-use crate::base::field::{Flag, Takes};
+use crate::base::field::{Flag, FlagValue};
 use crate::base::invalid::ValidationErrors;
 use crate::domain::notification::AddressKind;
 
@@ -40,7 +40,7 @@ impl AddressKind for Telegram {
 
     const FLAGS: &'static [Flag] = &[Flag {
         name: "--telegram",
-        takes: Takes::Hyphened("CHAT"),
+        takes: FlagValue::Hyphened("CHAT"),
         field: "addresses.telegram",
         help: "Chat id or @name for the channel `telegram`",
     }];

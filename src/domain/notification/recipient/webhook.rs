@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::reading::{flag, given, object, only, url};
 use super::secrets::{Seal, SecretPlace};
-use crate::base::field::{Flag, Takes};
+use crate::base::field::{Flag, FlagValue};
 use crate::base::invalid::ValidationErrors;
 use crate::base::secret::Secret;
 use crate::domain::notification::AddressKind;
@@ -50,13 +50,13 @@ impl AddressKind for Webhook {
     const FLAGS: &'static [Flag] = &[
         Flag {
             name: "--webhook",
-            takes: Takes::Text("URL"),
+            takes: FlagValue::Text("URL"),
             field: "addresses.webhook.url",
             help: "Address for the channel `webhook`; its secret is read from standard input with --webhook-secret-stdin",
         },
         Flag {
             name: "--webhook-secret-stdin",
-            takes: Takes::StandardInput("--webhook"),
+            takes: FlagValue::StandardInput("--webhook"),
             field: "addresses.webhook.secret",
             help: "Read the webhook's secret (`whsec_…`) from standard input: flags can be seen by others on this machine",
         },

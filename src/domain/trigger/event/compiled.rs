@@ -274,7 +274,7 @@ impl CompiledEventTrigger {
         if !self.source.matches(&event.source) || !self.kind.matches(&event.kind) || !self.passes(event) {
             return EventVerdict::No;
         }
-        let variables = Lazy::new(arrival, &self.task);
+        let variables = LazyVariables::new(arrival, &self.task);
         if let Some(filter) = &self.filter {
             match filter.asked(variables.get()) {
                 Ok(Evaluation::Holds(true)) => {}
@@ -314,7 +314,7 @@ impl CompiledEventTrigger {
     }
 
     /// An error comes with its expression.
-    fn way(&self, variables: &Lazy) -> Result<MatchPath, (Expression, ExpressionError)> {
+    fn way(&self, variables: &LazyVariables) -> Result<MatchPath, (Expression, ExpressionError)> {
         let key = |expression: Option<&Expression>| match expression {
             Some(expression) => expression.key(variables.get()).map(short).map_err(|error| (expression.clone(), error)),
             None => Ok(String::new()),
@@ -337,15 +337,15 @@ impl CompiledEventTrigger {
 }
 
 /// The variables of one event and one task, joined when an expression asks for them.
-struct Lazy<'a> {
+struct LazyVariables<'a> {
     arrival: &'a Arrival,
     task: &'a Variables,
     joined: OnceLock<Variables>,
 }
 
-impl<'a> Lazy<'a> {
-    fn new(arrival: &'a Arrival, task: &'a Variables) -> Lazy<'a> {
-        Lazy { arrival, task, joined: OnceLock::new() }
+impl<'a> LazyVariables<'a> {
+    fn new(arrival: &'a Arrival, task: &'a Variables) -> LazyVariables<'a> {
+        LazyVariables { arrival, task, joined: OnceLock::new() }
     }
 
     fn get(&self) -> &Variables {

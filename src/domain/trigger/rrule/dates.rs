@@ -19,7 +19,7 @@ pub struct Dates {
     month_days: Numbers<1>,
     year_days: Numbers<6>,
     week_numbers: Numbers<1>,
-    weekdays: Option<[Numbered; 7]>,
+    weekdays: Option<[NumberedWeekdays; 7]>,
     /// Numbered weekdays count in their year, not in their month.
     of_year: bool,
     week_start: Weekday,
@@ -27,7 +27,7 @@ pub struct Dates {
 
 /// The weekdays of one name: all of them, or those with a number.
 #[derive(Debug, Clone, Copy, Default)]
-struct Numbered {
+struct NumberedWeekdays {
     any: bool,
     numbers: Numbers<1>,
 }
@@ -74,7 +74,7 @@ impl<const WORDS: usize> Numbers<WORDS> {
 impl Dates {
     /// A search over the dates of a rule.
     pub fn new(parts: &RuleParts) -> Dates {
-        let mut weekdays = [Numbered::default(); 7];
+        let mut weekdays = [NumberedWeekdays::default(); 7];
         for (which, weekday) in &parts.weekdays {
             let numbered = &mut weekdays[weekday.num_days_from_monday() as usize];
             match which {
@@ -166,7 +166,7 @@ impl Dates {
 
     /// Whether bits alone do not tell.
     pub fn looks_at_each(&self) -> bool {
-        let numbered = |weekdays: &[Numbered; 7]| weekdays.iter().any(|day| !day.numbers.is_empty());
+        let numbered = |weekdays: &[NumberedWeekdays; 7]| weekdays.iter().any(|day| !day.numbers.is_empty());
         !self.year_days.is_empty() || !self.week_numbers.is_empty() || self.weekdays.as_ref().is_some_and(numbered)
     }
 
@@ -193,7 +193,7 @@ impl Dates {
     /// Whether a date is a weekday of the rule, the numbered one of its month, or of its year where no month is named.
     fn is_weekday(&self, date: NaiveDate) -> bool {
         let Some(weekdays) = &self.weekdays else { return true };
-        let Numbered { any, numbers } = weekdays[date.weekday().num_days_from_monday() as usize];
+        let NumberedWeekdays { any, numbers } = weekdays[date.weekday().num_days_from_monday() as usize];
         let (before, length) = match self.of_year {
             true => (date.ordinal0(), year_length(date.year())),
             false => (date.day0(), date.num_days_in_month().into()),
@@ -209,7 +209,7 @@ pub fn week_of(date: NaiveDate, week_start: Weekday) -> NaiveDate {
 }
 
 /// The days of a month that have one of these names, numbers aside.
-fn on_weekdays(weekdays: &[Numbered; 7], first: NaiveDate) -> u32 {
+fn on_weekdays(weekdays: &[NumberedWeekdays; 7], first: NaiveDate) -> u32 {
     let begins = first.weekday().num_days_from_monday() as usize;
     let named = |ahead: &usize| {
         let day = &weekdays[(begins + ahead) % 7];

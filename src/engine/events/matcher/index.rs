@@ -18,7 +18,7 @@ use crate::store::{EventTask, EventTaskChanges};
 
 /// A task with its compiled trigger.
 #[derive(Debug)]
-pub struct Indexed {
+pub struct IndexedTask {
     /// Id of the task.
     pub task_id: Uuid,
     /// Epoch of the task, which a batch is checked against.
@@ -38,7 +38,7 @@ pub struct Indexed {
 /// A task that is ready to be taken in.
 pub struct CompiledTask {
     tenant: String,
-    task: Indexed,
+    task: IndexedTask,
 }
 
 /// Everything that is known of event tasks.
@@ -58,22 +58,22 @@ struct IndexKey {
     kind: Pattern,
 }
 
-type TenantIndex = ByPattern<ByPattern<BTreeMap<Uuid, Arc<Indexed>>>>;
+type TenantIndex = PatternMap<PatternMap<BTreeMap<Uuid, Arc<IndexedTask>>>>;
 
 /// Things by an exact text, or by its beginning.
-struct ByPattern<T> {
+struct PatternMap<T> {
     exact: HashMap<String, T>,
     /// By length and text, so that a lookup asks once per length that there is.
     prefixes: BTreeMap<usize, HashMap<String, T>>,
 }
 
-impl<T> Default for ByPattern<T> {
-    fn default() -> ByPattern<T> {
-        ByPattern { exact: HashMap::new(), prefixes: BTreeMap::new() }
+impl<T> Default for PatternMap<T> {
+    fn default() -> PatternMap<T> {
+        PatternMap { exact: HashMap::new(), prefixes: BTreeMap::new() }
     }
 }
 
-impl<T: Default> ByPattern<T> {
+impl<T: Default> PatternMap<T> {
     fn entry(&mut self, pattern: &Pattern) -> &mut T {
         let map = match pattern.is_prefix {
             true => self.prefixes.entry(pattern.text.len()).or_default(),
@@ -141,7 +141,7 @@ impl Index {
     }
 
     /// The tasks that an event may concern: of its tenant, with a source and type that lead to it.
-    pub fn candidates<'a>(&'a self, event: &'a Event) -> impl Iterator<Item = &'a Arc<Indexed>> {
+    pub fn candidates<'a>(&'a self, event: &'a Event) -> impl Iterator<Item = &'a Arc<IndexedTask>> {
         let tenant = self.tenants.get(event.tenant.as_str());
         let sources = tenant.into_iter().flat_map(|tenant| tenant.matching_patterns(&event.source));
         sources.flat_map(|kinds| kinds.matching_patterns(&event.kind)).flat_map(BTreeMap::values)
@@ -163,8 +163,8 @@ impl Index {
             tasks.remove(&task_id);
         };
         let out_of_source =
-            |kinds: &mut ByPattern<BTreeMap<_, _>>| kinds.remove_empty(&place.kind, out_of_kind, BTreeMap::is_empty);
-        tenant.remove_empty(&place.source, out_of_source, ByPattern::is_empty);
+            |kinds: &mut PatternMap<BTreeMap<_, _>>| kinds.remove_empty(&place.kind, out_of_kind, BTreeMap::is_empty);
+        tenant.remove_empty(&place.source, out_of_source, PatternMap::is_empty);
         if tenant.is_empty() {
             self.tenants.remove(&place.tenant);
         }
@@ -211,9 +211,9 @@ fn compile_one(task: &EventTask, language: &Language) -> Option<Result<CompiledT
 }
 
 /// A task with its compiled trigger.
-pub fn indexed(task: &EventTask, trigger: &EventTrigger, language: &Language) -> Result<Indexed, String> {
+pub fn indexed(task: &EventTask, trigger: &EventTrigger, language: &Language) -> Result<IndexedTask, String> {
     let matcher = CompiledEventTrigger::compile(trigger, (task.task_id, &task.name, &task.metadata), language)?;
-    Ok(Indexed {
+    Ok(IndexedTask {
         task_id: task.task_id,
         epoch: task.epoch,
         status: task.status,

@@ -14,7 +14,7 @@ use crate::domain::task::change::FaultyPart;
 use crate::domain::trigger::event::Arrival;
 use crate::engine::events::matcher::backlog::TenantEvents;
 use crate::engine::events::matcher::index::{CompiledTask, Index, UnreadableTask, compile};
-use crate::engine::events::matcher::judging::{JudgedEvents, Judging};
+use crate::engine::events::matcher::judging::{JudgedEvents, JudgingState};
 use crate::engine::events::matcher::received::ReceivedEvent;
 use crate::ports::bus::{Bus, BusEntry, BusError};
 use crate::store::{EVENT_SHARDS, EventTask, SeenTask, Store, StoreError, event_shard};
@@ -48,11 +48,11 @@ pub struct ReadBatch {
 /// Result of judging a tenant's events.
 pub struct Judgement {
     pub tenant: Tenant,
-    pub result: Result<JudgedEvents, Unjudged>,
+    pub result: Result<JudgedEvents, UnjudgedEvents>,
 }
 
 /// Events that could not be judged.
-pub struct Unjudged {
+pub struct UnjudgedEvents {
     pub events: Vec<ReceivedEvent>,
     pub error: StoreError,
 }
@@ -94,14 +94,19 @@ impl Intake {
     pub async fn judge(self: Arc<Intake>, share: TenantEvents) -> Judgement {
         let TenantEvents { tenant, events, stale } = share;
         let result = match self.refresh(&tenant, stale).await {
-            Err(error) => Err(Unjudged { events, error }),
+            Err(error) => Err(UnjudgedEvents { events, error }),
             Ok(()) => self.judged(&tenant, events, stale.is_some()).await,
         };
         Judgement { tenant, result }
     }
 
-    async fn judged(&self, tenant: &Tenant, events: Vec<ReceivedEvent>, alone: bool) -> Result<JudgedEvents, Unjudged> {
-        let mut judging = Judging::new(tenant.clone(), events, alone);
+    async fn judged(
+        &self,
+        tenant: &Tenant,
+        events: Vec<ReceivedEvent>,
+        alone: bool,
+    ) -> Result<JudgedEvents, UnjudgedEvents> {
+        let mut judging = JudgingState::new(tenant.clone(), events, alone);
         loop {
             let (index, clock) = (Arc::clone(&self.index), self.store.clock().clone());
             let piece = self.compute.run(tenant.as_str(), move || judging.judge_slice(&index, clock.now()));
@@ -110,7 +115,10 @@ impl Intake {
                 Ok(ControlFlow::Break(judged)) => return Ok(*judged),
                 // the events went with it, and come again from the bus
                 Err(panicked) => {
-                    return Err(Unjudged { events: Vec::new(), error: StoreError::Corrupt(panicked.to_string()) });
+                    return Err(UnjudgedEvents {
+                        events: Vec::new(),
+                        error: StoreError::Corrupt(panicked.to_string()),
+                    });
                 }
             };
         }

@@ -14,7 +14,7 @@ use chrono::{DateTime, Utc};
 use crate::base::id::Tenant;
 use crate::domain::task::TaskStatus;
 use crate::domain::trigger::event::{Arrival, EVENT_RUNS, EventVerdict, MissedEventField, reason};
-use crate::engine::events::matcher::index::{Index, Indexed};
+use crate::engine::events::matcher::index::{Index, IndexedTask};
 use crate::engine::events::matcher::missing::Miss;
 use crate::engine::events::matcher::received::ReceivedEvent;
 use crate::engine::events::matcher::slice::{Slice, WRITE};
@@ -26,13 +26,13 @@ const PIECE: Duration = Duration::from_millis(5);
 const ASKED: usize = 5_000;
 
 /// Events of a tenant while they are judged.
-pub struct Judging {
+pub struct JudgingState {
     tenant: Tenant,
     alone: bool,
     /// Those that are not judged; the first one may be judged in part.
     waiting: VecDeque<ReceivedEvent>,
     /// The tasks that the first one still has to be shown to; `None`: they are not looked up.
-    candidates: Option<std::vec::IntoIter<Arc<Indexed>>>,
+    candidates: Option<std::vec::IntoIter<Arc<IndexedTask>>>,
     /// Tasks that the first one fires.
     fires: usize,
     judged: Vec<ReceivedEvent>,
@@ -51,9 +51,9 @@ pub struct JudgedEvents {
     pub misses: Vec<Miss>,
 }
 
-impl Judging {
-    pub fn new(tenant: Tenant, events: Vec<ReceivedEvent>, alone: bool) -> Judging {
-        Judging {
+impl JudgingState {
+    pub fn new(tenant: Tenant, events: Vec<ReceivedEvent>, alone: bool) -> JudgingState {
+        JudgingState {
             tenant,
             alone,
             waiting: events.into(),
@@ -68,7 +68,11 @@ impl Judging {
     }
 
     /// Judges for a while.
-    pub fn judge_slice(mut self, index: &RwLock<Index>, now: DateTime<Utc>) -> ControlFlow<Box<JudgedEvents>, Judging> {
+    pub fn judge_slice(
+        mut self,
+        index: &RwLock<Index>,
+        now: DateTime<Utc>,
+    ) -> ControlFlow<Box<JudgedEvents>, JudgingState> {
         let begun = Instant::now();
         while let Some(taken) = self.waiting.front() {
             let arrival = Arc::clone(&taken.arrival);
@@ -94,14 +98,14 @@ impl Judging {
         ControlFlow::Break(Box::new(JudgedEvents { slice, rest: self.waiting.into(), misses: self.misses }))
     }
 
-    fn look_up(&mut self, index: &RwLock<Index>, arrival: &Arrival) -> std::vec::IntoIter<Arc<Indexed>> {
+    fn look_up(&mut self, index: &RwLock<Index>, arrival: &Arrival) -> std::vec::IntoIter<Arc<IndexedTask>> {
         let index = index.read().expect("the lock of the index");
         let known = index.version(event_shard(self.tenant.as_str())).unwrap_or(0);
         self.version.get_or_insert(known);
         index.candidates(&arrival.event).cloned().collect::<Vec<_>>().into_iter()
     }
 
-    fn ask(&mut self, task: &Arc<Indexed>, arrival: &Arc<Arrival>, now: DateTime<Utc>) {
+    fn ask(&mut self, task: &Arc<IndexedTask>, arrival: &Arc<Arrival>, now: DateTime<Utc>) {
         self.asked += 1;
         let mut missed = None;
         let found = matched_noting(task, arrival, now, &mut missed);
@@ -117,7 +121,7 @@ impl Judging {
     }
 
     /// Keeps the first field that an active task misses.
-    fn note(&mut self, task: &Arc<Indexed>, arrival: &Arrival, missed: Option<MissedEventField>) {
+    fn note(&mut self, task: &Arc<IndexedTask>, arrival: &Arrival, missed: Option<MissedEventField>) {
         let Some(missed) = missed.filter(|_| task.status == TaskStatus::Active) else { return };
         if !task.told.swap(true, Ordering::Relaxed) {
             let field = task.matcher.missing_field(&missed, arrival);
@@ -128,12 +132,12 @@ impl Judging {
 
 /// The match of one task with an event; `None` where it does not concern the task. A fault of one task, even a panic of
 /// its expression, stays its own.
-pub fn matched(task: &Indexed, arrival: &Arc<Arrival>, now: DateTime<Utc>) -> Option<Match> {
+pub fn matched(task: &IndexedTask, arrival: &Arc<Arrival>, now: DateTime<Utc>) -> Option<Match> {
     matched_noting(task, arrival, now, &mut None)
 }
 
 fn matched_noting(
-    task: &Indexed,
+    task: &IndexedTask,
     arrival: &Arc<Arrival>,
     now: DateTime<Utc>,
     missed: &mut Option<MissedEventField>,
@@ -196,7 +200,7 @@ mod tests {
     }
 
     fn judged(index: &RwLock<Index>, events: Vec<ReceivedEvent>) -> JudgedEvents {
-        let mut judging = Judging::new(Tenant::new("a").unwrap(), events, false);
+        let mut judging = JudgingState::new(Tenant::new("a").unwrap(), events, false);
         loop {
             match judging.judge_slice(index, "2027-03-01T08:00:00Z".parse().unwrap()) {
                 ControlFlow::Continue(rest) => judging = rest,

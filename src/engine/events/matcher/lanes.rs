@@ -3,7 +3,7 @@
 
 use crate::base::id::Tenant;
 use crate::engine::events::matcher::received::ReceivedEvent;
-use crate::engine::events::matcher::slice::{Failed, Slice, SlicePiece, SliceQueue};
+use crate::engine::events::matcher::slice::{FailedWrite, Slice, SlicePiece, SliceQueue};
 
 /// Matches of a tenant that are few. They cost hardly more than the commit that records them.
 const FEW: usize = 25;
@@ -98,7 +98,7 @@ impl Lanes {
     }
 
     /// The piece can't be recorded.
-    pub fn failed(&mut self, lane: Lane, piece: &SlicePiece) -> Failed {
+    pub fn failed(&mut self, lane: Lane, piece: &SlicePiece) -> FailedWrite {
         let failed = self.lane(lane).failed(piece);
         self.settled(lane);
         failed

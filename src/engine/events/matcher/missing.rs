@@ -11,7 +11,7 @@ use crate::base::expr::MissingField;
 use crate::base::id::Scope;
 use crate::domain::notification::notices::ArrivalNotice;
 use crate::domain::notification::{NewDelivery, Recipient, SubjectRef, notices};
-use crate::engine::events::matcher::index::Indexed;
+use crate::engine::events::matcher::index::IndexedTask;
 use crate::store::{Store, StoreError};
 
 /// Owners that are told between two looks at the bus while no event is under way; else it is one a round.
@@ -21,7 +21,7 @@ const WAITING: usize = 10_000;
 
 /// The first miss of a task.
 pub struct Miss {
-    pub task: Arc<Indexed>,
+    pub task: Arc<IndexedTask>,
     pub field: MissingField,
 }
 

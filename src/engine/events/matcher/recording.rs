@@ -9,7 +9,7 @@ use crate::base::clock::pause;
 use crate::engine::events::matcher::backlog::ReadRequest;
 use crate::engine::events::matcher::lanes::Lane;
 use crate::engine::events::matcher::received::ReceivedEvent;
-use crate::engine::events::matcher::slice::{Failed, SlicePiece, WRITE_BY_RULES};
+use crate::engine::events::matcher::slice::{FailedWrite, SlicePiece, WRITE_BY_RULES};
 use crate::engine::events::matcher::work::MatcherWork;
 use crate::engine::events::matcher::{BETWEEN_LOOKS, EventMatcher};
 use crate::engine::service::TickError;
@@ -151,8 +151,8 @@ impl EventMatcher {
         };
         tracing::warn!(%error, matches = piece.matches.len(), "events can't be recorded together, fewer are tried");
         match work.lanes.failed(lane, piece) {
-            Failed::Again => Ok(0),
-            Failed::Event(taken) => {
+            FailedWrite::Again => Ok(0),
+            FailedWrite::Event(taken) => {
                 self.leave_unhandled(work, taken, &error);
                 Ok(1)
             }

@@ -95,7 +95,7 @@ pub struct SlicePiece {
 }
 
 /// Result of a write that failed.
-pub enum Failed {
+pub enum FailedWrite {
     /// It is tried again in smaller parts.
     Again,
     /// The event is what fails; it is out of its slice.
@@ -182,9 +182,9 @@ impl SliceQueue {
 
     /// The piece can't be recorded. Those that were written together wait apart, and one that was alone waits to be written
     /// in half of the piece; behind all others.
-    pub fn failed(&mut self, piece: &SlicePiece) -> Failed {
+    pub fn failed(&mut self, piece: &SlicePiece) -> FailedWrite {
         let mut slices: Vec<Slice> = self.0.drain(..piece.parts.len()).collect();
-        let mut failed = Failed::Again;
+        let mut failed = FailedWrite::Again;
         if let [slice] = &mut slices[..] {
             match piece.matches.as_slice() {
                 [only] => {
@@ -193,7 +193,7 @@ impl SliceQueue {
                     slice.recorded = 0;
                     slice.matches.retain(|matched| !Arc::ptr_eq(&matched.arrival, &arrival));
                     let place = slice.events.iter().position(|taken| Arc::ptr_eq(&taken.arrival, &arrival));
-                    failed = place.map_or(Failed::Again, |place| Failed::Event(slice.events.remove(place)));
+                    failed = place.map_or(FailedWrite::Again, |place| FailedWrite::Event(slice.events.remove(place)));
                 }
                 _ => slice.most = (piece.matches.len() / 2).max(1),
             }
@@ -301,7 +301,7 @@ pub(super) mod tests {
             };
             if !piece.matches.iter().any(poisoned) {
                 recorded.extend(ids(ready.recorded(&piece)));
-            } else if let Failed::Event(taken) = ready.failed(&piece) {
+            } else if let FailedWrite::Event(taken) = ready.failed(&piece) {
                 given_up.push(taken.id);
             }
             assert!(writes == 1 || tenants.windows(2).all(|pair| pair[0] == pair[1]), "apart after the first");

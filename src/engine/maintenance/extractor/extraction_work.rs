@@ -20,8 +20,8 @@ use crate::domain::memory::recall::{RECALLED_CHARS, fused, terms, within};
 use crate::domain::memory::{Fact, FactOrigin, NewFact, identity};
 use crate::domain::run::Usage;
 use crate::domain::run::transcript::ModelCall;
-use crate::executor::host::nearest::{Among, NearestFacts, ReadFacts};
-use crate::ports::llm::fallback::{Chain, Completed};
+use crate::executor::host::nearest::{FactScope, NearestFacts, ReadFacts};
+use crate::ports::llm::fallback::{Chain, ModelCompletion};
 use crate::ports::llm::{LlmError, ModelAnswer, ModelRequest, Models, StopReason};
 use crate::store::{ExtractionCall, ExtractionClaim, ExtractionEnd, Store, StoreError, with_timeout};
 
@@ -145,7 +145,7 @@ impl ExtractionWork {
         let duration_ms = begun.elapsed().as_millis() as i64;
         let call = |model_call, usage| ExtractionCall { task_id: run.task_id, model_call, usage, duration_ms };
         let (end, cost) = match answer {
-            ExtractionReply::Answered(Completed { answer, model, cost_micros }) => {
+            ExtractionReply::Answered(ModelCompletion { answer, model, cost_micros }) => {
                 let usage = usage_of(answer.tokens, cost_micros);
                 let call = Some(call(Some(ModelCall { model, tokens: answer.tokens }), usage));
                 let facts = found(&answer, &known, claim, &material);
@@ -184,7 +184,7 @@ impl ExtractionWork {
             Some(nearest) => {
                 let read = ReadFacts { embedded: Some(recalled.embedded), facts: &recalled.found };
                 // a fact of the profile that is not among the told ones is found, too
-                let mut by_meaning = nearest.find(&self.store, tenant, &text, Among::All, read).await;
+                let mut by_meaning = nearest.find(&self.store, tenant, &text, FactScope::All, read).await;
                 by_meaning.retain(|fact| recalled.profile.iter().all(|told| told.id != fact.id));
                 fused(recalled.found, by_meaning)
             }
@@ -236,7 +236,7 @@ impl ExtractionWork {
 
 /// How a question to the model ended.
 enum ExtractionReply {
-    Answered(Completed),
+    Answered(ModelCompletion),
     Refused(LlmError),
     Late,
 }

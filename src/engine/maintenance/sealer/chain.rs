@@ -26,12 +26,12 @@ pub struct ChainCheck {
     /// Entries that have no place in the chain yet.
     pub unsealed: i64,
     /// The first break of the chain; `None`: it is whole.
-    pub broken: Option<Broken>,
+    pub broken: Option<ChainBreak>,
 }
 
 /// The first place where the chain is not as it was sealed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Broken {
+pub struct ChainBreak {
     /// Position of the row in the chain.
     pub position: i64,
     /// The kind of the break, in words.
@@ -66,9 +66,9 @@ struct ChainWalk {
 }
 
 impl ChainWalk {
-    fn step(&mut self, vault: &Vault, entry: &AuditEntry) -> Result<(), Broken> {
+    fn step(&mut self, vault: &Vault, entry: &AuditEntry) -> Result<(), ChainBreak> {
         let position = self.position + 1;
-        let broken = |why| Err(Broken { position, why });
+        let broken = |why| Err(ChainBreak { position, why });
         if entry.position != Some(position) {
             return broken(MISSING);
         }
@@ -82,13 +82,13 @@ impl ChainWalk {
     }
 
     /// `end`: the recorded end before the walk, and after it; entries may have been sealed meanwhile.
-    fn end(&self, before: (i64, &str), after: (i64, &str)) -> Result<(), Broken> {
+    fn end(&self, before: (i64, &str), after: (i64, &str)) -> Result<(), ChainBreak> {
         if self.position < before.0 {
-            return Err(Broken { position: self.position + 1, why: CUT_OFF });
+            return Err(ChainBreak { position: self.position + 1, why: CUT_OFF });
         }
         let agrees = |end: (i64, &str)| end.0 != self.position || end.1 == self.hash;
         match after.0 < self.position || !agrees(before) || !agrees(after) {
-            true => Err(Broken { position: self.position, why: OTHER_END }),
+            true => Err(ChainBreak { position: self.position, why: OTHER_END }),
             false => Ok(()),
         }
     }
@@ -189,7 +189,7 @@ mod tests {
         (1..=length).map(entry).collect()
     }
 
-    fn walked(vault: &Vault, entries: &[AuditEntry]) -> Result<ChainWalk, Broken> {
+    fn walked(vault: &Vault, entries: &[AuditEntry]) -> Result<ChainWalk, ChainBreak> {
         let mut walk = ChainWalk::default();
         entries.iter().try_for_each(|entry| walk.step(vault, entry))?;
         Ok(walk)
@@ -200,7 +200,7 @@ mod tests {
         let entries = chain(&vault(&[OLD]), 20);
         assert_eq!(walked(&vault(&[OLD]), &entries).map(|walk| walk.position), Ok(20));
         assert_eq!(walked(&vault(&[NEW, OLD]), &entries).map(|walk| walk.position), Ok(20));
-        assert_eq!(walked(&vault(&[NEW]), &entries).err(), Some(Broken { position: 1, why: CHANGED }));
+        assert_eq!(walked(&vault(&[NEW]), &entries).err(), Some(ChainBreak { position: 1, why: CHANGED }));
     }
 
     #[test]
@@ -244,11 +244,11 @@ mod tests {
         let hash_of = |n: usize| entries[n - 1].hash.clone().unwrap();
         let (eight, ten) = (hash_of(8), hash_of(10));
         let walk = |n| walked(&vault, &entries[..n]).ok().unwrap();
-        assert_eq!(walk(8).end((10, &ten), (10, &ten)), Err(Broken { position: 9, why: CUT_OFF }));
+        assert_eq!(walk(8).end((10, &ten), (10, &ten)), Err(ChainBreak { position: 9, why: CUT_OFF }));
         assert_eq!(walk(10).end((8, &eight), (10, &ten)), Ok(()));
         assert_eq!(walk(8).end((8, &eight), (10, &ten)), Ok(()));
-        assert_eq!(walk(10).end((8, &eight), (8, &eight)), Err(Broken { position: 10, why: OTHER_END }));
-        assert_eq!(walk(10).end((10, &eight), (10, &eight)), Err(Broken { position: 10, why: OTHER_END }));
+        assert_eq!(walk(10).end((8, &eight), (8, &eight)), Err(ChainBreak { position: 10, why: OTHER_END }));
+        assert_eq!(walk(10).end((10, &eight), (10, &eight)), Err(ChainBreak { position: 10, why: OTHER_END }));
         assert_eq!(ChainWalk::default().end((0, ""), (0, "")), Ok(()));
     }
 }

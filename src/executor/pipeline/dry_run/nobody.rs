@@ -14,29 +14,29 @@ use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::{FactQuery, HostError, MissedByStep, TaskQuery, ToolHost, ToolNotice};
 
 /// The host and the transcript of a trial: nothing is there, and nothing can be done.
-pub struct Nobody;
+pub struct TrialHost;
 
-impl Nobody {
+impl TrialHost {
     fn refused<'a, T: Send + 'a>() -> BoxFuture<'a, Result<T, HostError>> {
         Box::pin(async { Err(HostError::Conflict("a dry run changes nothing".into())) })
     }
 }
 
-impl ToolHost for Nobody {
+impl ToolHost for TrialHost {
     fn create_task<'a>(&'a self, _: &'a Tenant, _: Value, _: &'a str) -> BoxFuture<'a, Result<Value, HostError>> {
-        Nobody::refused()
+        TrialHost::refused()
     }
 
     fn list_tasks<'a>(&'a self, _: &'a Tenant, _: TaskQuery) -> BoxFuture<'a, Result<Value, HostError>> {
-        Nobody::refused()
+        TrialHost::refused()
     }
 
     fn pause_task<'a>(&'a self, _: &'a Tenant, _: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
-        Nobody::refused()
+        TrialHost::refused()
     }
 
     fn resume_task<'a>(&'a self, _: &'a Tenant, _: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
-        Nobody::refused()
+        TrialHost::refused()
     }
 
     fn update_task<'a>(
@@ -46,7 +46,7 @@ impl ToolHost for Nobody {
         _: Value,
         _: &'a ToolLimits,
     ) -> BoxFuture<'a, Result<Value, HostError>> {
-        Nobody::refused()
+        TrialHost::refused()
     }
 
     fn run_task<'a>(
@@ -56,23 +56,23 @@ impl ToolHost for Nobody {
         _: Option<Value>,
         _: &'a str,
     ) -> BoxFuture<'a, Result<Value, HostError>> {
-        Nobody::refused()
+        TrialHost::refused()
     }
 
     fn delete_task<'a>(&'a self, _: &'a Tenant, _: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
-        Nobody::refused()
+        TrialHost::refused()
     }
 
     fn notify<'a>(&'a self, _: &'a Tenant, _: ToolNotice) -> BoxFuture<'a, Result<Value, HostError>> {
-        Nobody::refused()
+        TrialHost::refused()
     }
 
     fn publish_event<'a>(&'a self, _: &'a Tenant, _: Event) -> BoxFuture<'a, Result<Value, HostError>> {
-        Nobody::refused()
+        TrialHost::refused()
     }
 
     fn task_state<'a>(&'a self, _: &'a Tenant, _: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
-        Nobody::refused()
+        TrialHost::refused()
     }
 
     fn put_task_state<'a>(
@@ -82,11 +82,11 @@ impl ToolHost for Nobody {
         _: &'a str,
         _: Option<Value>,
     ) -> BoxFuture<'a, Result<(), HostError>> {
-        Nobody::refused()
+        TrialHost::refused()
     }
 
     fn keep_data_file<'a>(&'a self, _: &'a Tenant, _: NewDataFile) -> BoxFuture<'a, Result<Uuid, HostError>> {
-        Nobody::refused()
+        TrialHost::refused()
     }
 
     fn read_data_file<'a>(
@@ -95,7 +95,7 @@ impl ToolHost for Nobody {
         _: Uuid,
         _: DataFilePart,
     ) -> BoxFuture<'a, Result<Value, HostError>> {
-        Nobody::refused()
+        TrialHost::refused()
     }
 
     fn facts_for<'a>(&'a self, _: &'a Tenant, _: &'a str, _: usize) -> BoxFuture<'a, Result<Vec<Fact>, HostError>> {
@@ -108,27 +108,27 @@ impl ToolHost for Nobody {
         _: NewFact,
         _: Option<String>,
     ) -> BoxFuture<'a, Result<Value, HostError>> {
-        Nobody::refused()
+        TrialHost::refused()
     }
 
     fn search_facts<'a>(&'a self, _: &'a Tenant, _: FactQuery) -> BoxFuture<'a, Result<Vec<Fact>, HostError>> {
-        Nobody::refused()
+        TrialHost::refused()
     }
 
     fn find_fact<'a>(&'a self, _: &'a Tenant, _: Uuid) -> BoxFuture<'a, Result<Fact, HostError>> {
-        Nobody::refused()
+        TrialHost::refused()
     }
 
     fn delete_fact<'a>(&'a self, _: &'a Tenant, _: Uuid, _: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
-        Nobody::refused()
+        TrialHost::refused()
     }
 
     fn tell_missing<'a>(&'a self, _: &'a Tenant, _: MissedByStep) -> BoxFuture<'a, Result<(), HostError>> {
-        Nobody::refused()
+        TrialHost::refused()
     }
 }
 
-impl AgentStore for Nobody {
+impl AgentStore for TrialHost {
     fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>> {
         Box::pin(async { Ok(vec![]) })
     }

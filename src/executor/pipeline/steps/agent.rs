@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::agent::configured::agent_field::TASK_INSTRUCTION;
 use crate::agent::configured::agent_tool::StepAgent;
 use crate::agent::{
-    AgentOverrides, AgentRequest, AgentResponse, AgentStore, Configured, StepAdmission, StepCall, TranscriptSlice,
+    AgentDefinition, AgentOverrides, AgentRequest, AgentResponse, AgentStore, StepAdmission, StepCall, TranscriptSlice,
 };
 use crate::base::invalid::did_you_mean;
 use crate::base::metrics::trace;
@@ -75,7 +75,7 @@ pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>
             found
         }
     };
-    let own = configured.map(Configured::limits).unwrap_or_default();
+    let own = configured.map(AgentDefinition::limits).unwrap_or_default();
     let wishes = AgentOverrides {
         system_prompt: reading.text(fields, "system_prompt").or(configured.map(|agent| agent.instruction.clone())),
         model: model(fields, reading).or(configured.and_then(|agent| agent.model.clone())),
@@ -115,7 +115,7 @@ fn tools(fields: &Map<String, Value>, key: &str, reading: &mut StepReader) -> Op
 }
 
 impl AgentCall {
-    fn read(configured: &Configured, fields: &Map<String, Value>, reading: &mut StepReader) -> Option<AgentCall> {
+    fn read(configured: &AgentDefinition, fields: &Map<String, Value>, reading: &mut StepReader) -> Option<AgentCall> {
         let Some(agent) = reading.parts.agents.get(&configured.name).cloned() else {
             reading.below("name").fault("the fields of this agent are at fault in [[agents]]");
             return None;

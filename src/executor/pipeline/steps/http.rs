@@ -45,7 +45,7 @@ struct Http {
 }
 
 /// A request, everything put in.
-struct Resolved {
+struct ResolvedRequest {
     url: String,
     headers: HeaderMap,
     body: Option<Value>,
@@ -134,7 +134,7 @@ fn query(fields: &Map<String, Value>, reading: &mut StepReader) -> Option<Vec<(S
 }
 
 impl Http {
-    fn resolve(&self, scope: &StepScope) -> Result<Resolved, StepFault> {
+    fn resolve(&self, scope: &StepScope) -> Result<ResolvedRequest, StepFault> {
         let mut url = self.url.url(&scope.template)?;
         if !self.query.is_empty() {
             let mut parsed: url::Url =
@@ -157,12 +157,12 @@ impl Http {
             let kind = if body.is_string() { "text/plain; charset=utf-8" } else { "application/json" };
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
         }
-        Ok(Resolved { url, headers, body })
+        Ok(ResolvedRequest { url, headers, body })
     }
 
     async fn send(&self, act: &StepAction<'_>) -> Result<StepResult, StepFault> {
         let (this, steps) = (self.clone(), self.steps(act.scope));
-        let Resolved { url, mut headers, body } = act.compute(steps, move |scope| this.resolve(scope)).await?;
+        let ResolvedRequest { url, mut headers, body } = act.compute(steps, move |scope| this.resolve(scope)).await?;
         let key = HeaderValue::from_str(&act.key()).expect("a digest is a header's value");
         headers.insert(HeaderName::from_static("idempotency-key"), key);
         let body = match body {
@@ -236,7 +236,7 @@ impl StepKind for Http {
     }
 
     fn shown(&self, scope: &StepScope) -> Result<Value, StepFault> {
-        let Resolved { url, headers, body } = self.resolve(scope)?;
+        let ResolvedRequest { url, headers, body } = self.resolve(scope)?;
         let headers: Map<String, Value> = headers
             .iter()
             .map(|(name, value)| (name.to_string(), json!(String::from_utf8_lossy(value.as_bytes()))))

@@ -20,9 +20,9 @@ use crate::executor::pipeline::account::StepAccount;
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::{StepReader, given};
 use crate::executor::pipeline::scope::StepScope;
-use crate::ports::tool::registry::{Registered, unknown_tool};
+use crate::ports::tool::registry::{RegisteredTool, unknown_tool};
 use crate::ports::tool::{
-    CalledBy, Definition, ToolContext, ToolError, ToolFailure, ToolOutput, ToolSource, ToolStatus,
+    Definition, ToolCaller, ToolContext, ToolError, ToolFailure, ToolOutput, ToolSource, ToolStatus,
 };
 
 struct ToolExecution {
@@ -85,7 +85,7 @@ fn refused(tool: &Definition, agent: &Agent) -> Option<String> {
     (!may).then(|| needs_approval(name))
 }
 
-fn needs_a_person(tool: &Registered) -> Option<String> {
+fn needs_a_person(tool: &RegisteredTool) -> Option<String> {
     let name = &tool.definition().name;
     match tool.tool.source() {
         ToolSource::Agent => Some(format!("`{name}` is an agent: use a step `agent` with its name")),
@@ -144,7 +144,7 @@ impl ToolExecution {
             tenant: act.world.tenant.clone(),
             run_id: act.world.run_id,
             task_id,
-            called_by: CalledBy::Step,
+            called_by: ToolCaller::Step,
             turn: act.position,
             call_id: act.place(),
             idempotency_key: act.key(),
@@ -184,7 +184,12 @@ impl ToolExecution {
     }
 
     /// Whether the rules let this call through, for this tenant and with these arguments.
-    async fn permit(&self, act: &StepAction<'_>, tool: &Arc<Registered>, arguments: &Value) -> Result<(), StepError> {
+    async fn permit(
+        &self,
+        act: &StepAction<'_>,
+        tool: &Arc<RegisteredTool>,
+        arguments: &Value,
+    ) -> Result<(), StepError> {
         let chosen = tool.tool.credential_chosen(arguments);
         let overrides = act.world.store.overrides(None, &self.name).await.map_err(run_error)?;
         let request = RulingRequest {

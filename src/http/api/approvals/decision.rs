@@ -8,11 +8,12 @@ use serde_json::{Map, Value, json};
 use crate::base::id::{Scope, new_id};
 use crate::base::invalid::{ValidationErrors, escape};
 use crate::domain::approval::{
-    Approval, ApprovalAnswer, ApprovalChoice, COMMENT_LENGTH, Category, Consequence, FieldFault, Misfit, Via, arguments,
+    Approval, ApprovalAnswer, ApprovalChoice, ArgumentFault, COMMENT_LENGTH, Category, Consequence, FieldFault, Via,
+    arguments,
 };
 use crate::http::HttpState;
 use crate::http::error::ApiError;
-use crate::store::{Decided, DecisionRefusal, Grant, StoreError};
+use crate::store::{DecisionOutcome, DecisionRefusal, Grant, StoreError};
 
 /// For how many days a grant holds where nothing is said.
 pub const GRANT_DAYS: i64 = 30;
@@ -33,12 +34,12 @@ pub struct Decision {
     /// A comment for the model and for the record.
     pub comment: Option<String>,
     /// The standing grant that is asked for with an approval.
-    pub grant: Option<GrantWish>,
+    pub grant: Option<GrantRequest>,
 }
 
 /// "Always allow this", as it is asked for.
 #[derive(Debug, Clone, PartialEq)]
-pub struct GrantWish {
+pub struct GrantRequest {
     /// Days for which it holds.
     pub days: i64,
     /// `None`: as often as it likes.
@@ -49,7 +50,7 @@ pub struct GrantWish {
 
 /// The person or token that decides, and the way of the decision.
 #[derive(Debug, Clone)]
-pub struct Who {
+pub struct Decider {
     /// Name for the record: `recipient:<id>` or `token:<id>`.
     pub by: String,
     /// The way of the decision.
@@ -76,35 +77,46 @@ pub fn ungrantable(approval: &Approval) -> Option<&'static str> {
 
 impl Decision {
     /// [`Decision::misfits`], found on a computing thread: edited arguments are held against the tool's schema.
-    pub async fn computed_misfits(&self, state: &HttpState, approval: &Approval) -> Result<Vec<Misfit>, ApiError> {
+    pub async fn computed_misfits(
+        &self,
+        state: &HttpState,
+        approval: &Approval,
+    ) -> Result<Vec<ArgumentFault>, ApiError> {
         let (answer, of) = (self.clone(), approval.clone());
         state.compute_for(&approval.tenant_id, move || answer.misfits(&of)).await
     }
 
     /// Every fault of the decision, before anything is asked of the store.
-    pub fn misfits(&self, approval: &Approval) -> Vec<Misfit> {
+    pub fn misfits(&self, approval: &Approval) -> Vec<ArgumentFault> {
         let mut found = Vec::new();
         let proposal = &approval.proposal;
         if self.comment.as_ref().is_some_and(|comment| comment.chars().count() > COMMENT_LENGTH) {
             let message = format!("must have at most {COMMENT_LENGTH} characters");
-            found.push(Misfit::with("/comment", message, "fault_max_length", &[("limit", COMMENT_LENGTH.to_string())]));
+            found.push(ArgumentFault::with(
+                "/comment",
+                message,
+                "fault_max_length",
+                &[("limit", COMMENT_LENGTH.to_string())],
+            ));
         }
         if !proposal.options.contains(&self.choice) {
-            found.push(Misfit::untranslated("/decision", "is not among the options of this approval"));
+            found.push(ArgumentFault::untranslated("/decision", "is not among the options of this approval"));
         }
         match (&self.arguments, self.choice) {
             (Some(_), ApprovalChoice::Edit) if !proposal.allow_modification => {
                 let why = "the arguments of this call can't be changed: approve it as it is, or reject it";
-                found.push(Misfit::untranslated("/decision", why));
+                found.push(ArgumentFault::untranslated("/decision", why));
             }
             (Some(edited), ApprovalChoice::Edit) => {
                 found.extend(arguments::misfits(&proposal.parameters, edited, "/modifications"));
             }
             (None, ApprovalChoice::Edit) => {
                 let why = "is missing: the arguments that are to be otherwise";
-                found.push(Misfit::untranslated("/modifications", why));
+                found.push(ArgumentFault::untranslated("/modifications", why));
             }
-            (Some(_), _) => found.push(Misfit::untranslated("/modifications", "goes with the decision `edit` only")),
+            (Some(_), _) => {
+                found.push(ArgumentFault::untranslated("/modifications", "goes with the decision `edit` only"))
+            }
             (None, _) => {}
         }
         if let Some(grant) = &self.grant {
@@ -115,7 +127,7 @@ impl Decision {
 
     /// The arguments that are invalid by the rules of the tool. Where it takes others by now than when the question was put, an
     /// answer for what is missing is taken as it is: the run that goes on with it ends, and says so.
-    pub async fn invalid_fields(&self, state: &HttpState, approval: &Approval) -> Result<Vec<Misfit>, ApiError> {
+    pub async fn invalid_fields(&self, state: &HttpState, approval: &Approval) -> Result<Vec<ArgumentFault>, ApiError> {
         let proposal = &approval.proposal;
         let registered = || state.tools.find(&proposal.tool).map(|registered| registered.tool.clone());
         let Some(tool) = state.pipeline.agent_of_steps(&proposal.tool, &proposal.version).or_else(registered) else {
@@ -128,7 +140,7 @@ impl Decision {
         let unfit = state.compute_for(&approval.tenant_id, move || tool.invalid_input(&arguments)).await?;
         let misfit = |FieldFault { name, fault }| {
             let pointer = format!("/modifications/{}", escape(&name));
-            Misfit { pointer, ..fault }
+            ArgumentFault { pointer, ..fault }
         };
         Ok(unfit.into_iter().map(misfit).collect())
     }
@@ -142,12 +154,12 @@ impl Decision {
         state: &HttpState,
         scope: &Scope,
         approval: &Approval,
-        who: Who,
-    ) -> Result<(Decided, Option<Grant>), ApiError> {
+        who: Decider,
+    ) -> Result<(DecisionOutcome, Option<Grant>), ApiError> {
         let moot = self.digest != approval.digest || approval.status.is_settled();
         if !moot {
-            Misfit::faults(self.computed_misfits(state, approval).await?)?;
-            Misfit::faults(self.invalid_fields(state, approval).await?)?;
+            ArgumentFault::faults(self.computed_misfits(state, approval).await?)?;
+            ArgumentFault::faults(self.invalid_fields(state, approval).await?)?;
         }
         let grant = match &self.grant {
             Some(wish) if !moot => Some(wish.grant(state, scope, approval, &who.by).await?),
@@ -170,32 +182,35 @@ impl Decision {
             None => state.store.decide_approval(scope, approval.id, &answer).await,
         };
         let decided = decided.map_err(missing)?;
-        let grant = grant.filter(|_| matches!(decided, Decided::Done(_)));
+        let grant = grant.filter(|_| matches!(decided, DecisionOutcome::Done(_)));
         Ok((decided, grant))
     }
 }
 
-impl GrantWish {
-    fn check(&self, choice: ApprovalChoice, approval: &Approval, found: &mut Vec<Misfit>) {
+impl GrantRequest {
+    fn check(&self, choice: ApprovalChoice, approval: &Approval, found: &mut Vec<ArgumentFault>) {
         if choice != ApprovalChoice::Approve {
             let why = "goes with the decision `approve` only";
-            found.push(Misfit::with("/grant", why, "fault_grant_as_shown", &[]));
+            found.push(ArgumentFault::with("/grant", why, "fault_grant_as_shown", &[]));
         }
         if let Some(why) = ungrantable(approval) {
-            found.push(Misfit::untranslated("/grant", why));
+            found.push(ArgumentFault::untranslated("/grant", why));
         }
         if !(1..=MOST_GRANT_DAYS).contains(&self.days) {
             let message = format!("must lie between 1 and {MOST_GRANT_DAYS}");
             let limits = [("from", "1".to_owned()), ("to", MOST_GRANT_DAYS.to_string())];
-            found.push(Misfit::with("/grant/days", message, "fault_between", &limits));
+            found.push(ArgumentFault::with("/grant/days", message, "fault_between", &limits));
         }
         if self.uses.is_some_and(|uses| !(1..=MOST_GRANT_USES).contains(&uses)) {
             let message = format!("must lie between 1 and {MOST_GRANT_USES}, or be null");
-            found.push(Misfit::untranslated("/grant/uses", message));
+            found.push(ArgumentFault::untranslated("/grant/uses", message));
         }
         for (index, name) in self.arguments.iter().enumerate() {
             if approval.proposal.arguments.get(name).is_none() {
-                found.push(Misfit::untranslated(format!("/grant/arguments/{index}"), "is no argument of this call"));
+                found.push(ArgumentFault::untranslated(
+                    format!("/grant/arguments/{index}"),
+                    "is no argument of this call",
+                ));
             }
         }
     }

@@ -17,7 +17,7 @@ use crate::domain::approval::{ApprovalLevel, ApprovalOverride};
 use crate::http::HttpState;
 use crate::http::error::ApiError;
 use crate::http::request::idempotency::replayed_or;
-use crate::http::request::{AuthenticatedCaller, Call, Early, Id, Items, JsonBody, ListPage, Query};
+use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, Id, Items, JsonBody, ListPage, Query};
 use crate::http::schema;
 use crate::store::{OverrideFilter, StoreError};
 
@@ -30,7 +30,7 @@ use crate::store::{OverrideFilter, StoreError};
 #[utoipa::path(post, path = "/v1/approval-overrides", tag = "approvals", security(("bearer" = ["approvals:decide"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = schema::NewApprovalOverride, responses((status = 201, body = ApprovalOverride)))]
-pub async fn set_approval_override(Call(state, caller): Call, body: JsonBody) -> Result<Response, Early> {
+pub async fn set_approval_override(Call(state, caller): Call, body: JsonBody) -> Result<Response, EarlyResponse> {
     caller.may(Permission::ApprovalsDecide)?;
     body.key.replay_if_repeated(&state, &caller).await?;
     let wanted = wanted(&body, &state, &caller).await?;

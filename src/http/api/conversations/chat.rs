@@ -24,18 +24,18 @@ use crate::domain::run::{ReactLoopResult, Run, RunFault, RunState, StreamEvent};
 use crate::executor::hub::{RunSubscription, WatchedEvent};
 use crate::http::HttpState;
 use crate::http::api::approvals::ApprovalOfRun;
-use crate::http::api::approvals::decision::{Decision, Who, sentence};
+use crate::http::api::approvals::decision::{Decider, Decision, sentence};
 use crate::http::api::conversations::missing;
 use crate::http::api::conversations::reply::{self, ChatReply};
 use crate::http::api::explain::missing_answer;
 use crate::http::api::runs::input::InputRequest;
 use crate::http::api::runs::{account_of, pending_questions};
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::request::{AuthenticatedCaller, Call, Early, JsonBody, RequestKey};
+use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, JsonBody, RequestKey};
 use crate::http::schema;
 use crate::http::streaming::limiter::{self, StreamPermit};
 use crate::http::streaming::run::{FollowedRun, StreamPosition, follow, last_event_id, told};
-use crate::store::{Decided, RunRequest};
+use crate::store::{DecisionOutcome, RunRequest};
 
 /// How often the record is looked at while nothing is heard.
 const LOOK: Duration = Duration::from_millis(500);
@@ -68,7 +68,7 @@ pub struct ChatAnswer {
 }
 
 /// A message, and whose it is.
-pub struct Addressed {
+pub struct AddressedMessage {
     /// Of its tenant.
     pub scope: Scope,
     message: String,
@@ -77,11 +77,11 @@ pub struct Addressed {
     answers_elsewhere: bool,
 }
 
-impl Addressed {
+impl AddressedMessage {
     /// The first message of a new conversation.
-    pub fn new(tenant: Tenant, message: String) -> Addressed {
+    pub fn new(tenant: Tenant, message: String) -> AddressedMessage {
         let scope = Scope::Only(tenant.clone());
-        Addressed { scope, message, destination: Destination::New(tenant), answers_elsewhere: false }
+        AddressedMessage { scope, message, destination: Destination::New(tenant), answers_elsewhere: false }
     }
 }
 
@@ -108,7 +108,11 @@ enum Destination {
         (status = 202, body = ChatAnswer, description = "The run goes on"),
         (status = 404, body = ProblemDetails, content_type = "application/problem+json",
             description = "There is no such conversation")))]
-pub async fn send_message(Call(state, caller): Call, headers: HeaderMap, body: JsonBody) -> Result<Response, Early> {
+pub async fn send_message(
+    Call(state, caller): Call,
+    headers: HeaderMap,
+    body: JsonBody,
+) -> Result<Response, EarlyResponse> {
     caller.may(Permission::RunsWrite)?;
     let position = last_event_id(&headers)?;
     let reader = caller.clone();
@@ -121,26 +125,26 @@ pub async fn send_message(Call(state, caller): Call, headers: HeaderMap, body: J
     let addressed = match conversation_id {
         Some(id) => {
             let addressed = in_conversation(&state, &caller.narrowed(tenant_id.as_deref())?, id, message).await?;
-            Addressed { answers_elsewhere: true, ..addressed }
+            AddressedMessage { answers_elsewhere: true, ..addressed }
         }
-        None => Addressed::new(tenant?, message),
+        None => AddressedMessage::new(tenant?, message),
     };
     check_message(&addressed.message, "/message")?;
     let permit = limiter::acquire_stream(&state, &caller, &addressed.scope).await?;
     let scope = addressed.scope.clone();
     let reading = ChatRequest { wants_events: wants_events(&headers), position, permit };
     match receive(&state, &caller, &body.key, addressed).await? {
-        Received::Answered { conversation_id, run_id, live } => {
+        MessageOutcome::Answered { conversation_id, run_id, live } => {
             answered(state, caller, &scope, (conversation_id, run_id), live, reading).await
         }
-        Received::AskedBack { conversation_id, run_id, words } => {
+        MessageOutcome::AskedBack { conversation_id, run_id, words } => {
             ask_back(&state, &scope, conversation_id, run_id, words, &reading).await
         }
     }
 }
 
 /// A message that was taken, or asked back.
-pub enum Received {
+pub enum MessageOutcome {
     /// This run answers it.
     Answered {
         /// The conversation of the message.
@@ -166,8 +170,8 @@ pub async fn receive(
     state: &HttpState,
     caller: &AuthenticatedCaller,
     key: &RequestKey,
-    Addressed { scope, message, destination, answers_elsewhere }: Addressed,
-) -> Result<Received, ApiError> {
+    AddressedMessage { scope, message, destination, answers_elsewhere }: AddressedMessage,
+) -> Result<MessageOutcome, ApiError> {
     let now = state.clock.now();
     if let Destination::Existing(conversation_id) = destination {
         // a repetition answers no other question than the first did
@@ -178,11 +182,11 @@ pub async fn receive(
         match reply {
             ChatReply::Message => {}
             ChatReply::Unclear(run_id, words) => {
-                return Ok(Received::AskedBack { conversation_id, run_id, words });
+                return Ok(MessageOutcome::AskedBack { conversation_id, run_id, words });
             }
             ChatReply::Taken(run_id) => {
                 let live = state.hub.subscribe(run_id);
-                return Ok(Received::Answered { conversation_id, run_id, live });
+                return Ok(MessageOutcome::Answered { conversation_id, run_id, live });
             }
             ChatReply::Decides(question, decision) => {
                 let is_first = key.identity(state, caller, question.id).await?.id == question.id;
@@ -193,8 +197,8 @@ pub async fn receive(
                     false => None,
                 };
                 return Ok(match refused {
-                    None => Received::Answered { conversation_id, run_id, live },
-                    Some(words) => Received::AskedBack { conversation_id, run_id, words },
+                    None => MessageOutcome::Answered { conversation_id, run_id, live },
+                    Some(words) => MessageOutcome::AskedBack { conversation_id, run_id, words },
                 });
             }
         }
@@ -213,7 +217,7 @@ pub async fn receive(
     let live = state.hub.subscribe(run_id);
     let request = RunRequest { input: Some(Value::String(message)), requested_by: Some(caller.root()) };
     state.store.post_message(&scope, conversation_id, run_id, request, now).await.map_err(missing)?;
-    Ok(Received::Answered { conversation_id, run_id, live })
+    Ok(MessageOutcome::Answered { conversation_id, run_id, live })
 }
 
 /// Puts a person's reply to a question; the words that ask once more where it is not taken. A token that may talk to the agent
@@ -233,9 +237,11 @@ async fn decide(
         );
         return Ok(Some(words));
     }
-    let who = Who { by: caller.name(), via: Via::Api };
+    let who = Decider { by: caller.name(), via: Via::Api };
     match decision.put(state, scope, question, who).await {
-        Ok((Decided::Refused(why, question), _)) => Ok(Some(format!("{summary}\n{}", sentence(why, &question)))),
+        Ok((DecisionOutcome::Refused(why, question), _)) => {
+            Ok(Some(format!("{summary}\n{}", sentence(why, &question))))
+        }
         Ok(_) => Ok(None),
         Err(ApiError::Invalid(faults)) => Ok(Some(format!("{summary}\n{faults}"))),
         Err(error) => Err(error),
@@ -257,7 +263,7 @@ async fn answered(
     (conversation_id, id): (Uuid, Uuid),
     live: RunSubscription,
     ChatRequest { wants_events, position, permit }: ChatRequest,
-) -> Result<Response, Early> {
+) -> Result<Response, EarlyResponse> {
     if wants_events {
         let followed = FollowedRun { id, conversation_id: Some(conversation_id), live, position };
         return Ok(follow(state, caller, followed, permit));
@@ -278,7 +284,7 @@ async fn ask_back(
     run_id: Uuid,
     words: String,
     request: &ChatRequest,
-) -> Result<Response, Early> {
+) -> Result<Response, EarlyResponse> {
     let run = state.store.get_run(scope, run_id).await.map_err(missing)?;
     if request.wants_events {
         let (run_id, conversation_id) = (run_id.to_string(), Some(conversation_id));
@@ -299,11 +305,11 @@ pub async fn in_conversation(
     scope: &Scope,
     id: Uuid,
     message: String,
-) -> Result<Addressed, ApiError> {
+) -> Result<AddressedMessage, ApiError> {
     let conversation = state.store.get_conversation(scope, id).await.map_err(missing)?;
     let tenant = Tenant::stored(conversation.tenant_id).map_err(|log| ApiError::Internal { log })?;
     let destination = Destination::Existing(id);
-    Ok(Addressed { scope: Scope::Only(tenant), message, destination, answers_elsewhere: false })
+    Ok(AddressedMessage { scope: Scope::Only(tenant), message, destination, answers_elsewhere: false })
 }
 
 /// Refuses a message that is blank or too long, at this place of the body.

@@ -11,10 +11,12 @@ use crate::base::id::Tenant;
 use crate::base::invalid::ValidationErrors;
 use crate::base::token::Permission;
 use crate::http::HttpState;
-use crate::http::api::conversations::chat::{Addressed, Received, check_message, in_conversation, receive, settled};
+use crate::http::api::conversations::chat::{
+    AddressedMessage, MessageOutcome, check_message, in_conversation, receive, settled,
+};
 use crate::http::api::conversations::response_object::{AnsweredMessage, MODEL, PREFIX, RequestEcho, ResponseObject};
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::request::{AuthenticatedCaller, Call, Early, Id, JsonBody, Query};
+use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, Id, JsonBody, Query};
 use crate::http::schema;
 use crate::http::streaming::limiter;
 use crate::http::streaming::response::{asked_back, stream};
@@ -36,12 +38,12 @@ struct ResponseRequest {
     acts_for: Result<Tenant, ValidationErrors>,
     message: String,
     /// The conversation, or the run whose conversation goes on.
-    goes_on: Option<GoesOn>,
+    goes_on: Option<ContinuedFrom>,
     stream: bool,
     background: bool,
 }
 
-enum GoesOn {
+enum ContinuedFrom {
     Conversation(Uuid),
     Response(Uuid),
 }
@@ -61,7 +63,7 @@ enum GoesOn {
             description = "A parameter is not supported"),
         (status = 404, body = ProblemDetails, content_type = "application/problem+json",
             description = "There is no such conversation or response")))]
-pub async fn create_response(Call(state, caller): Call, body: JsonBody) -> Result<Response, Early> {
+pub async fn create_response(Call(state, caller): Call, body: JsonBody) -> Result<Response, EarlyResponse> {
     caller.may(Permission::RunsWrite)?;
     let reader = caller.clone();
     let request = body.read_with(move |json| ResponseRequest::read(&json, &reader)).await?;
@@ -70,7 +72,7 @@ pub async fn create_response(Call(state, caller): Call, body: JsonBody) -> Resul
     let scope = addressed.scope.clone();
     let permit = limiter::acquire_stream(&state, &caller, &scope).await?;
     match receive(&state, &caller, &body.key, addressed).await? {
-        Received::Answered { conversation_id, run_id, live } if request.stream => {
+        MessageOutcome::Answered { conversation_id, run_id, live } if request.stream => {
             let conversation = Some(conversation_id);
             let followed =
                 FollowedRun { id: run_id, conversation_id: conversation, live, position: StreamPosition::default() };
@@ -78,7 +80,7 @@ pub async fn create_response(Call(state, caller): Call, body: JsonBody) -> Resul
             let begun = AnsweredMessage::read(&state, &scope, run, conversation_id).await?.to(request.echo());
             Ok(stream(state, caller, scope, followed, begun, permit))
         }
-        Received::Answered { conversation_id, run_id, live } => {
+        MessageOutcome::Answered { conversation_id, run_id, live } => {
             let run = match request.background {
                 true => state.store.get_run(&scope, run_id).await?,
                 false => settled(&state, &scope, run_id, live).await?,
@@ -86,7 +88,7 @@ pub async fn create_response(Call(state, caller): Call, body: JsonBody) -> Resul
             let answered = AnsweredMessage::read(&state, &scope, run, conversation_id).await?.to(request.echo());
             Ok(Json(answered.response()).into_response())
         }
-        Received::AskedBack { conversation_id, run_id, words } => {
+        MessageOutcome::AskedBack { conversation_id, run_id, words } => {
             let run = state.store.get_run(&scope, run_id).await?;
             let asked = AnsweredMessage {
                 asked_back: Some(words),
@@ -119,13 +121,13 @@ async fn addressed(
     state: &HttpState,
     caller: &AuthenticatedCaller,
     request: &ResponseRequest,
-) -> Result<Addressed, ApiError> {
+) -> Result<AddressedMessage, ApiError> {
     let message = request.message.clone();
     let narrowed = || caller.narrowed(request.tenant_id.as_deref());
     match request.goes_on {
-        None => Ok(Addressed::new(request.acts_for.clone()?, message)),
-        Some(GoesOn::Conversation(id)) => in_conversation(state, &narrowed()?, id, message).await,
-        Some(GoesOn::Response(run_id)) => {
+        None => Ok(AddressedMessage::new(request.acts_for.clone()?, message)),
+        Some(ContinuedFrom::Conversation(id)) => in_conversation(state, &narrowed()?, id, message).await,
+        Some(ContinuedFrom::Response(run_id)) => {
             let scope = narrowed()?;
             let run = state.store.get_run(&scope, run_id).await.map_err(missing)?;
             let id = run.conversation_id().ok_or(ApiError::NotFound("response"))?;
@@ -166,8 +168,8 @@ impl ResponseRequest {
     /// The parts that its response repeats.
     fn echo(&self) -> RequestEcho {
         let previous = match self.goes_on {
-            Some(GoesOn::Response(run_id)) => Some(run_id),
-            Some(GoesOn::Conversation(_)) | None => None,
+            Some(ContinuedFrom::Response(run_id)) => Some(run_id),
+            Some(ContinuedFrom::Conversation(_)) | None => None,
         };
         RequestEcho { background: self.background, previous }
     }
@@ -190,7 +192,7 @@ fn flag(fields: &Map<String, Value>, name: &str) -> Result<bool, ApiError> {
     }
 }
 
-fn goes_on(fields: &Map<String, Value>) -> Result<Option<GoesOn>, ApiError> {
+fn goes_on(fields: &Map<String, Value>) -> Result<Option<ContinuedFrom>, ApiError> {
     let conversation = match fields.get("conversation") {
         None | Some(Value::Null) => None,
         Some(Value::Object(object)) => object.get("id").and_then(Value::as_str).or(Some("")),
@@ -201,11 +203,11 @@ fn goes_on(fields: &Map<String, Value>) -> Result<Option<GoesOn>, ApiError> {
         (Some(_), Some(_)) => Err(malformed("`conversation` and `previous_response_id` can't both be given")),
         (Some(id), None) => {
             let id = Uuid::try_parse(id).map_err(|_| ApiError::NotFound("conversation"))?;
-            Ok(Some(GoesOn::Conversation(id)))
+            Ok(Some(ContinuedFrom::Conversation(id)))
         }
         (None, Some(id)) => {
             let run_id = id.as_str().and_then(run_of).ok_or(ApiError::NotFound("response"))?;
-            Ok(Some(GoesOn::Response(run_id)))
+            Ok(Some(ContinuedFrom::Response(run_id)))
         }
         (None, None) => Ok(None),
     }

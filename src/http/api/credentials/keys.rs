@@ -11,7 +11,9 @@ use crate::base::token::Permission;
 use crate::http::error::ApiError;
 use crate::http::request::{Call, JsonBody};
 use crate::http::schema;
-use crate::ports::vault::rotation::{Cursor, Rotated, RotationCounts, RotationFailure, RotationKeys, rotate, survey};
+use crate::ports::vault::rotation::{
+    Cursor, RotationCounts, RotationFailure, RotationKeys, RotationResult, rotate, survey,
+};
 
 /// Counts of secrets that a call has put under the first master key, and of those that stay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
@@ -73,7 +75,7 @@ pub async fn rotate_key(Call(state, caller): Call, body: JsonBody) -> Result<Jso
         Some(_) => vec![],
         None => views(&state.vault.key_ids(), &survey(&state.store).await?),
     };
-    let Rotated { rewrapped, failed, failures, next } = rotated;
+    let RotationResult { rewrapped, failed, failures, next } = rotated;
     let next_cursor = next.map(|next| encode(&next)).transpose()?;
     Ok(Json(RotationView { key, rewrapped, failed, failures, next_cursor, keys }))
 }

@@ -11,10 +11,10 @@ use crate::domain::run::Run;
 use crate::domain::task::{Task, TaskStatus};
 use crate::domain::trigger::Trigger;
 use crate::domain::trigger::policy::{DstFold, DstGap};
-use crate::domain::trigger::zone::{Wall, parse_instant, shown_in};
+use crate::domain::trigger::zone::{WallClock, parse_instant, shown_in};
 use crate::http::api::explain::{instant, why};
 use crate::http::error::ApiError;
-use crate::store::RecordedAround;
+use crate::store::SurroundingRuns;
 
 /// Longest text of an instant, in characters.
 const TEXT: usize = 64;
@@ -101,7 +101,7 @@ pub struct InstantFacts<'a> {
     /// The instant as the trigger sees it.
     pub place: TriggerInstant,
     /// Records of the task around the instant.
-    pub recorded: &'a RecordedAround,
+    pub recorded: &'a SurroundingRuns,
     /// The present.
     pub now: DateTime<Utc>,
 }
@@ -111,7 +111,7 @@ pub fn read(text: &str, task: &Task) -> Result<DateTime<Utc>, ApiError> {
     if text.chars().count() > TEXT {
         return Err(ApiError::Query(ValidationErrors::one("/at", format!("must be at most {TEXT} characters"))));
     }
-    let wall = Wall::new(zone(task).1, DstGap::default(), DstFold::default());
+    let wall = WallClock::new(zone(task).1, DstGap::default(), DstFold::default());
     parse_instant(text, &wall).map_err(|why| ApiError::Query(ValidationErrors::one("/at", why)))
 }
 
@@ -255,7 +255,7 @@ fn neighbours(place: &TriggerInstant) -> String {
 }
 
 /// Outcomes of the instants beside it.
-fn nearest(recorded: &RecordedAround, place: &TriggerInstant) -> Vec<String> {
+fn nearest(recorded: &SurroundingRuns, place: &TriggerInstant) -> Vec<String> {
     let beside = [(&recorded.before, place.before), (&recorded.after, place.after)];
     let known = beside.into_iter().filter_map(|(run, at)| {
         let run = run.as_ref().filter(|run| Some(run.scheduled_for) == at)?;

@@ -20,7 +20,7 @@ use crate::http::api::explain::{instant, unfinished_run, why};
 use crate::http::api::tasks::missing;
 use crate::http::error::ApiError;
 use crate::http::request::{AuthenticatedCaller, Call, Id, Query};
-use crate::store::{Holder, RecordedAround, RunFilter};
+use crate::store::{Holder, RunFilter, SurroundingRuns};
 
 /// Instants that are told ahead.
 const AHEAD: usize = 5;
@@ -127,7 +127,7 @@ async fn at_instant(
         _ => {
             let before = RunFilter { task_id: Some(task.id), until: Some(at), limit: 1, ..RunFilter::default() };
             let before = state.store.list_runs(&caller.scope, &before).await?.pop();
-            RecordedAround { before, ..RecordedAround::default() }
+            SurroundingRuns { before, ..SurroundingRuns::default() }
         }
     };
     let facts = instant::InstantFacts { task, at, place, recorded: &recorded, now: state.clock.now() };

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::domain::run::{Run, RunState};
 use crate::domain::task::Task;
 use crate::http::api::explain::instant;
-use crate::store::{Holder, Parked, QueuedPlace, RunLimits, Whereabouts};
+use crate::store::{Holder, ParkedRun, QueuedPlace, RunLimits, RunLocation};
 
 /// Facts that were read about a run.
 pub struct StandingFacts<'a> {
@@ -15,7 +15,7 @@ pub struct StandingFacts<'a> {
     /// `None`: it is gone, or there was none.
     pub task: Option<&'a Task>,
     /// The queue row or the parked row of the run.
-    pub place: &'a Whereabouts,
+    pub place: &'a RunLocation,
     /// Limits on runs under way.
     pub limits: RunLimits,
     /// The present.
@@ -76,13 +76,13 @@ pub fn pending_conditions(facts: &StandingFacts) -> Vec<String> {
         (Some(_), _) => {
             sentences.push(format!("It starts as soon as a worker has a free place{}.", limits_text(limits)))
         }
-        (None, Some(Parked { paused_until: Some(until), .. })) => {
+        (None, Some(ParkedRun { paused_until: Some(until), .. })) => {
             sentences.push(format!(
                 "It is paused: until somebody resumes it, or until {}, its time stands still and no answer is taken.",
                 instant(*until)
             ));
         }
-        (None, Some(Parked { reason, wake_at, .. })) => sentences.push(match reason.as_str() {
+        (None, Some(ParkedRun { reason, wake_at, .. })) => sentences.push(match reason.as_str() {
             "completion" => format!("The foreign runtime reports by {}, or it fails.", instant(*wake_at)),
             "approval" => "People decide, or the time of what they were asked is over.".into(),
             _ => "The run that has its task's slot comes to its end.".into(),

@@ -13,7 +13,7 @@ use crate::domain::notification::verification::{PURPOSE, STORED, address_subject
 use crate::domain::notification::{Addresses, Delivery, MessageKind, NewDelivery, Proof, Recipient};
 use crate::http::api::recipients::{RecipientView, WRITES};
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::request::{AuthenticatedCaller, Call, Early, Id, JsonBody};
+use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, Id, JsonBody};
 use crate::http::{HttpState, schema};
 use crate::ports::vault::Vault;
 use crate::store::{CodeCheck, StoreError, StoredRecipient, Verification};
@@ -33,7 +33,7 @@ use crate::store::{CodeCheck, StoreError, StoredRecipient, Verification};
         (status = 202, body = Delivery, description = "A code is on its way"),
         (status = 409, body = ProblemDetails, content_type = "application/problem+json",
             description = "A code was sent less than a minute ago, or ten within a day")))]
-pub async fn verify_recipient(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
+pub async fn verify_recipient(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, EarlyResponse> {
     caller.may(Permission::RecipientsWrite)?;
     let tenant = caller.sees(&id.0)?;
     let schema::Verify { channel, code } = body.read().await?;

@@ -13,12 +13,12 @@ use crate::domain::approval::reply::{awaited_fields, read_reply};
 use crate::domain::approval::{Approval, ApprovalChoice, ApprovalStatus, Via, arguments};
 use crate::domain::conversation::MESSAGE_LENGTH;
 use crate::http::HttpState;
-use crate::http::api::approvals::decision::{Decision, Who, sentence};
+use crate::http::api::approvals::decision::{Decider, Decision, sentence};
 use crate::http::api::runs::{RunView, missing, pending_questions};
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::request::{Call, Early, Id, JsonBody};
+use crate::http::request::{Call, EarlyResponse, Id, JsonBody};
 use crate::http::schema;
-use crate::store::{Decided, StoreError};
+use crate::store::{DecisionOutcome, StoreError};
 
 /// Open questions that a refusal lists.
 const LISTED: usize = 20;
@@ -93,7 +93,7 @@ impl InputRequest {
     responses((status = 200, body = RunView, description = "The answer is taken"),
         (status = 409, body = ProblemDetails, content_type = "application/problem+json",
             description = "It waits for no input, or for several answers")))]
-pub async fn answer_run(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
+pub async fn answer_run(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, EarlyResponse> {
     let id = body.key.begin(&state, &caller, Permission::RunsInput, id.of("run")).await?;
     let schema::RunInput { input_id, fields, message } = body.read().await?;
     state.store.get_run(&caller.scope, id).await.map_err(missing)?;
@@ -106,7 +106,7 @@ pub async fn answer_run(Call(state, caller): Call, id: Id, body: JsonBody) -> Re
         (None, Some(message)) => given_by(&state, message, &question).await?,
         _ => return Err(ApiError::invalid("", "must have either `fields` or `message`").into()),
     };
-    let who = Who { by: caller.name(), via: Via::Api };
+    let who = Decider { by: caller.name(), via: Via::Api };
     answer(&state, &caller.scope, &question, given, who).await?;
     let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     body.key.remember_answer(&state, &caller, StatusCode::OK, &RunView::of(run)).await
@@ -169,11 +169,11 @@ async fn answer(
     scope: &Scope,
     question: &Approval,
     given: Map<String, Value>,
-    who: Who,
+    who: Decider,
 ) -> Result<(), ApiError> {
     match answer_of(question, &given).put(state, scope, question, who).await.map_err(at_fields)?.0 {
-        Decided::Done(_) | Decided::Counted(_) => Ok(()),
-        Decided::Refused(refusal, question) => Err(ApiError::Conflict(sentence(refusal, &question))),
+        DecisionOutcome::Done(_) | DecisionOutcome::Counted(_) => Ok(()),
+        DecisionOutcome::Refused(refusal, question) => Err(ApiError::Conflict(sentence(refusal, &question))),
     }
 }
 

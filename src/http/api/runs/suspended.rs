@@ -12,7 +12,7 @@ use crate::domain::run::RunState;
 use crate::http::HttpState;
 use crate::http::api::runs::{RunView, cancel, missing};
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::request::{AuthenticatedCaller, Call, Early, Id, Items, JsonBody, ListPage, Query};
+use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, Id, Items, JsonBody, ListPage, Query};
 use crate::store::{SuspendedCaller, SuspendedFilter, SuspendedRun};
 
 /// A run that waits for people.
@@ -108,7 +108,7 @@ pub async fn list_suspended(
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     responses((status = 200, body = SuspendedAgent),
         (status = 409, body = ProblemDetails, content_type = "application/problem+json", description = "It waits for nobody")))]
-pub async fn pause_suspended(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
+pub async fn pause_suspended(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, EarlyResponse> {
     let id = body.key.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
     body.refuse_fields().await?;
     let paused = state.store.pause_suspended(&caller.scope, id, &caller.root()).await.map_err(missing)?;
@@ -123,7 +123,7 @@ pub async fn pause_suspended(Call(state, caller): Call, id: Id, body: JsonBody) 
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     responses((status = 200, body = SuspendedAgent),
         (status = 409, body = ProblemDetails, content_type = "application/problem+json", description = "It waits for nobody")))]
-pub async fn resume_suspended(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
+pub async fn resume_suspended(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, EarlyResponse> {
     let id = body.key.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
     body.refuse_fields().await?;
     let resumed = state.store.resume_suspended(&caller.scope, id, &caller.root()).await.map_err(missing)?;
@@ -139,7 +139,7 @@ pub async fn resume_suspended(Call(state, caller): Call, id: Id, body: JsonBody)
     responses((status = 200, body = RunView, description = "It is cancelled"),
         (status = 202, body = RunView, description = "It has just gone on, and its worker has been asked to end it"),
         (status = 409, body = ProblemDetails, content_type = "application/problem+json", description = "It waits for nobody")))]
-pub async fn cancel_suspended(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, Early> {
+pub async fn cancel_suspended(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, EarlyResponse> {
     let id = body.key.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
     body.refuse_fields().await?;
     let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
@@ -155,7 +155,7 @@ async fn answer(
     caller: &AuthenticatedCaller,
     run: SuspendedRun,
     body: &JsonBody,
-) -> Result<Response, Early> {
+) -> Result<Response, EarlyResponse> {
     let view = SuspendedAgent::of(run, state.clock.now());
     body.key.remember_answer(state, caller, StatusCode::OK, &view).await
 }

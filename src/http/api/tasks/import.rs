@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::base::invalid::{FieldError, ValidationErrors};
 use crate::base::token::Permission;
-use crate::domain::quota::{Exceeded, Quota};
+use crate::domain::quota::{ExceededQuota, Quota};
 use crate::http::api::tasks::read_new;
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::{AuthenticatedCaller, Call, Query};
@@ -125,7 +125,7 @@ struct Import {
     batch: Vec<(u64, NewTask)>,
     bytes: usize,
     /// The first refusal of a quota.
-    over: Option<Box<Exceeded>>,
+    over: Option<Box<ExceededQuota>>,
 }
 
 /// A line as it was understood, and its length.
@@ -211,7 +211,7 @@ impl Import {
     }
 
     /// A line that is good, and that a quota refuses.
-    fn refuse_over_quota(&mut self, line: u64, over: Box<Exceeded>) {
+    fn refuse_over_quota(&mut self, line: u64, over: Box<ExceededQuota>) {
         self.done.over_quota += 1;
         self.refuse(line, ValidationErrors::one("", over.to_string()));
         if let Some(bad) = self.done.errors.last_mut().filter(|bad| bad.line == line) {

@@ -30,7 +30,7 @@ pub struct Card<'a> {
     is_input: bool,
     arguments: Arguments,
     /// The page shows the beginning of the arguments alone.
-    left_out: Option<LeftOut>,
+    left_out: Option<OmittedArguments>,
     precheck: Option<String>,
     reasons: Reasons<'a>,
     deadline: Option<Deadline>,
@@ -53,7 +53,7 @@ struct Arguments {
 
 /// How large the arguments are that are not shown whole, and how they are seen and decided on elsewhere.
 #[derive(Debug, Serialize)]
-struct LeftOut {
+struct OmittedArguments {
     phrase: &'static str,
     bytes: u64,
     show: String,
@@ -146,7 +146,7 @@ impl<'a> Card<'a> {
             description: &proposal.description,
             is_input: item.is_input(),
             arguments: Arguments::of(scene, item),
-            left_out: item.left_out.map(|bytes| LeftOut::of(item, bytes, is_open)),
+            left_out: item.left_out.map(|bytes| OmittedArguments::of(item, bytes, is_open)),
             precheck: proposal.precheck.as_ref().map(shown),
             reasons: Reasons::of(proposal),
             deadline: is_open.then(|| Deadline::of(scene, approval)),
@@ -158,8 +158,8 @@ impl<'a> Card<'a> {
     }
 }
 
-impl LeftOut {
-    fn of(item: &ItemView, bytes: u64, is_open: bool) -> LeftOut {
+impl OmittedArguments {
+    fn of(item: &ItemView, bytes: u64, is_open: bool) -> OmittedArguments {
         let (id, run_id) = (item.approval.id, item.approval.run_id);
         // what has no room is then what stands beside the arguments
         let has_all_arguments = bytes <= BEGINNING as u64;
@@ -171,7 +171,7 @@ impl LeftOut {
             (false, _) => ("shown_in_part", String::new()),
         };
         let show = format!("reveille approval show {id}");
-        LeftOut { phrase, bytes, show, decide, path: format!("/v1/approvals/{id}") }
+        OmittedArguments { phrase, bytes, show, decide, path: format!("/v1/approvals/{id}") }
     }
 }
 

@@ -19,7 +19,7 @@ const DAYS: [i64; 4] = [1, 7, 30, 90];
 pub struct Controls<'a> {
     /// Faults of the question itself.
     faults: Vec<&'a str>,
-    change: Option<Reviewed>,
+    change: Option<ReviewedChanges>,
     fields: Vec<Input<'a>>,
     /// The fields are open: something was changed, or is wrong.
     is_touched: bool,
@@ -37,7 +37,7 @@ pub struct Controls<'a> {
 
 /// Changes that the person has to look at before they are approved.
 #[derive(Debug, Serialize)]
-struct Reviewed {
+struct ReviewedChanges {
     has_focus: bool,
     changes: Vec<ArgumentChange>,
     /// Hash of the call with them.
@@ -112,7 +112,7 @@ impl<'a> Controls<'a> {
         let input = |(index, field): (usize, &'a FormField)| {
             Input::of(words, item, (index, field), wrong.get(&index).cloned().unwrap_or_default())
         };
-        let change = item.fit_change().filter(|_| !item.is_input()).map(|changed| Reviewed {
+        let change = item.fit_change().filter(|_| !item.is_input()).map(|changed| ReviewedChanges {
             has_focus: item.has_focus && !item.is_faulty(),
             changes: changes(&item.approval.proposal.arguments, changed),
             digest: item.changed_digest(),

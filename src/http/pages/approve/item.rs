@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::base::invalid::escape;
-use crate::domain::approval::{Approval, ApprovalChoice, Misfit};
-use crate::http::api::approvals::decision::{Decision, GRANT_DAYS, GrantWish, ungrantable};
+use crate::domain::approval::{Approval, ApprovalChoice, ArgumentFault};
+use crate::http::api::approvals::decision::{Decision, GRANT_DAYS, GrantRequest, ungrantable};
 use crate::http::pages::approve::form::{self, FormFault, FormField, SubmittedFields};
 use crate::http::pages::approve::page_room::PageQuestion;
 use crate::ports::channel::templates::phrases::Phrases;
@@ -220,7 +220,7 @@ impl ItemView {
     pub fn approve(&mut self) -> Decision {
         let choice = if self.changed.is_some() { ApprovalChoice::Edit } else { ApprovalChoice::Approve };
         let grant = &self.grant;
-        let wish = GrantWish { days: grant.days, uses: None, arguments: grant.pinned.clone() };
+        let wish = GrantRequest { days: grant.days, uses: None, arguments: grant.pinned.clone() };
         let decision = Decision {
             arguments: self.changed.clone(),
             grant: Some(wish).filter(|_| grant.wanted),
@@ -263,7 +263,7 @@ impl ItemView {
     }
 
     /// Puts what is wrong beside what it is about.
-    pub fn assign_faults(&mut self, misfits: Vec<Misfit>) {
+    pub fn assign_faults(&mut self, misfits: Vec<ArgumentFault>) {
         let places: Vec<String> = self.fields.iter().map(pointer).collect();
         for fault in misfits {
             let text = self.words.fault(&fault);

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::http::pages::approve::moment::{instant, time_left};
 use crate::http::pages::{Row, View, message_in, page};
 use crate::ports::channel::templates::phrases::Phrases;
-use crate::ports::vault::oauth::{CALLBACK, ConnectOffer, Connected, OAuthFlow};
+use crate::ports::vault::oauth::{CALLBACK, ConnectOffer, ConnectedAccount, OAuthFlow};
 
 /// How much of a provider's own words is shown, in characters.
 const SHOWN: usize = 300;
@@ -34,18 +34,18 @@ impl View for ConsentQuestion<'_> {
 
 /// The provider has sent an error.
 #[derive(Debug, Serialize)]
-struct Declined<'a> {
+struct DeclinedPage<'a> {
     reason: &'static str,
     rows: [Row<'a>; 2],
 }
 
-impl View for Declined<'_> {
+impl View for DeclinedPage<'_> {
     const TEMPLATE: &'static str = "connect_declined.html";
 }
 
 /// The account is connected.
 #[derive(Debug, Serialize)]
-struct Done<'a> {
+struct ConnectedPage<'a> {
     account: String,
     tenant: &'a str,
     /// The phrase that says how long it stays so.
@@ -58,7 +58,7 @@ struct Done<'a> {
     resuming: u64,
 }
 
-impl View for Done<'_> {
+impl View for ConnectedPage<'_> {
     const TEMPLATE: &'static str = "connect_done.html";
 }
 
@@ -96,17 +96,17 @@ pub fn declined(words: &Phrases, offer: &ConnectOffer, error: &str, description:
     };
     let shown: String = shown.chars().take(SHOWN).collect();
     let rows = [row("connect_service", &offer.flow.reference.service), row("connect_words", shown)];
-    page(words, StatusCode::OK, words.get("connect_nothing"), &Declined { reason, rows })
+    page(words, StatusCode::OK, words.get("connect_nothing"), &DeclinedPage { reason, rows })
 }
 
 /// Done.
-pub fn connected(words: &Phrases, flow: &OAuthFlow, connected: &Connected) -> Response {
+pub fn connected(words: &Phrases, flow: &OAuthFlow, connected: &ConnectedAccount) -> Response {
     let (lasts, ends_at) = match (connected.is_renewable, connected.expires_at) {
         (true, _) => ("connect_stays", String::new()),
         (false, Some(end)) => ("connect_ends", instant(words, end, Tz::UTC)),
         (false, None) => ("connect_no_end", String::new()),
     };
-    let view = Done {
+    let view = ConnectedPage {
         account: flow.reference.to_string(),
         tenant: &flow.tenant,
         lasts,
@@ -216,15 +216,16 @@ mod tests {
             status: TaskStatus::Active,
             status_reason: None,
         };
-        let done = Connected {
+        let done = ConnectedAccount {
             expires_at: Some(now + TimeDelta::hours(1)),
             is_renewable: false,
             scope: Some(text.into()),
             resumed: vec![task],
             resuming: 3,
         };
-        let renewed = Connected { is_renewable: true, scope: None, resumed: vec![], resuming: 0, ..done.clone() };
-        let endless = Connected { expires_at: None, is_renewable: false, ..renewed.clone() };
+        let renewed =
+            ConnectedAccount { is_renewable: true, scope: None, resumed: vec![], resuming: 0, ..done.clone() };
+        let endless = ConnectedAccount { expires_at: None, is_renewable: false, ..renewed.clone() };
         let long = format!("{text} {}", "x".repeat(SHOWN));
         let pages = [
             question(&words, &offer, text, text, now),

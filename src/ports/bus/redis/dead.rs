@@ -5,7 +5,7 @@ use redis::{Cmd, cmd, pipe};
 
 use crate::base::id::Scope;
 use crate::ports::bus::redis::servers::RedisLink;
-use crate::ports::bus::redis::streams::{FIELD, Raw, StreamId, StreamNames, event_of, read_entry_name, text_of};
+use crate::ports::bus::redis::streams::{FIELD, RawEntry, StreamId, StreamNames, event_of, read_entry_name, text_of};
 use crate::ports::bus::{BusDeadLetter, BusEntry, BusError, DeadLetterFilter, UnreadableEntry, fits};
 
 /// Letters that are read at once, and that are looked at by one call.
@@ -77,7 +77,7 @@ pub(super) async fn list(
     };
     let (mut found, mut looked_at) = (Vec::new(), 0);
     loop {
-        let raws: Vec<Raw> =
+        let raws: Vec<RawEntry> =
             link.ask(cmd("XREVRANGE").arg(names.dead()).arg(&before).arg("-").arg("COUNT").arg(PAGE)).await?;
         looked_at += raws.len();
         let last = raws.len() < PAGE || looked_at >= MOST_LOOKED_AT;
@@ -119,9 +119,9 @@ pub(super) async fn remove(link: &RedisLink, names: &StreamNames, scope: &Scope,
     if removed == 0 { Err(BusError::NotFound) } else { Ok(()) }
 }
 
-async fn raw(link: &RedisLink, names: &StreamNames, scope: &Scope, id: &str) -> Result<Raw, BusError> {
+async fn raw(link: &RedisLink, names: &StreamNames, scope: &Scope, id: &str) -> Result<RawEntry, BusError> {
     let id = StreamId::parse(id).ok_or(BusError::NotFound)?.to_string();
-    let raws: Vec<Raw> = link.ask(cmd("XRANGE").arg(names.dead()).arg(&id).arg(&id)).await?;
+    let raws: Vec<RawEntry> = link.ask(cmd("XRANGE").arg(names.dead()).arg(&id).arg(&id)).await?;
     raws.into_iter()
         .next()
         .filter(|(_, fields)| is_visible(&text_of(fields, "tenant"), scope))
@@ -132,7 +132,7 @@ fn is_visible(tenant: &str, scope: &Scope) -> bool {
     scope.tenant().is_none_or(|own| own == tenant)
 }
 
-fn is_wanted((_, fields): &Raw, scope: &Scope, filter: &DeadLetterFilter) -> bool {
+fn is_wanted((_, fields): &RawEntry, scope: &Scope, filter: &DeadLetterFilter) -> bool {
     let event = event_of(fields).ok();
     let error = |part: &str| text_of(fields, "error").to_lowercase().contains(&part.to_lowercase());
     is_visible(&text_of(fields, "tenant"), scope)
@@ -141,7 +141,7 @@ fn is_wanted((_, fields): &Raw, scope: &Scope, filter: &DeadLetterFilter) -> boo
         && filter.kind.as_deref().is_none_or(|kind| event.as_ref().is_some_and(|event| fits(kind, &event.kind)))
 }
 
-fn letter((id, fields): Raw) -> BusDeadLetter {
+fn letter((id, fields): RawEntry) -> BusDeadLetter {
     let millis = StreamId::parse(&id).map_or(0, |id| id.0).try_into().unwrap_or(0);
     BusDeadLetter {
         id,

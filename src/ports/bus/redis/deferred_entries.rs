@@ -13,7 +13,7 @@ use crate::ports::bus::BusEntry;
 use crate::ports::bus::redis::left_entries::{LeftEntries, LeftEntry};
 use crate::ports::bus::redis::reading::StreamReader;
 use crate::ports::bus::redis::servers::RedisConnection;
-use crate::ports::bus::redis::streams::{Raw, StreamId, entry_name, event_of};
+use crate::ports::bus::redis::streams::{RawEntry, StreamId, entry_name, event_of};
 
 /// Ids that are renewed, or given up, by one command.
 const AT_ONCE: usize = 500;
@@ -50,7 +50,7 @@ impl StreamReader {
             let LeftEntry { partition, deliveries, .. } = alike[0];
             let ids: Vec<StreamId> = alike.iter().map(|left| left.id).collect();
             let mut claim = self.claim_command(partition, &ids);
-            let raws: Vec<Option<Raw>> = claim.arg("RETRYCOUNT").arg(deliveries).query_async(connection).await?;
+            let raws: Vec<Option<RawEntry>> = claim.arg("RETRYCOUNT").arg(deliveries).query_async(connection).await?;
             entries.extend(raws.into_iter().flatten().map(|(id, fields)| BusEntry {
                 id: entry_name(partition, &id),
                 event: event_of(&fields),

@@ -11,8 +11,8 @@ use redis::cmd;
 use crate::base::id::{Scope, Tenant};
 use crate::domain::event::Event;
 use crate::ports::bus::redis::servers::RedisLink;
-use crate::ports::bus::redis::streams::{Raw, StreamId, StreamNames, event_of};
-use crate::ports::bus::{BusError, Log, LogFilter, Logged, fits};
+use crate::ports::bus::redis::streams::{RawEntry, StreamId, StreamNames, event_of};
+use crate::ports::bus::{BusError, Log, LogFilter, LoggedEvent, fits};
 
 /// Entries of a stream that are read at once, and that are looked at by one call.
 const PAGE: usize = 200;
@@ -93,7 +93,7 @@ async fn each_newest(
     let stream = names.stream(names.of_tenant(tenant.as_str()));
     let mut before = "+".to_owned();
     for _ in 0..MOST_LOOKED_AT / PAGE {
-        let page: Vec<Raw> =
+        let page: Vec<RawEntry> =
             link.ask(cmd("XREVRANGE").arg(&stream).arg(&before).arg("-").arg("COUNT").arg(PAGE)).await?;
         let events = page.iter().filter_map(|(_, fields)| event_of(fields).ok());
         let mut of_these =
@@ -126,7 +126,7 @@ pub(super) async fn read(
             looked_at += 1;
             position.0.insert(partition, id);
             if let Some(event) = event.filter(|event| is_wanted(event, scope, filter)) {
-                events.push(Logged { position: position.text(), event });
+                events.push(LoggedEvent { position: position.text(), event });
             }
         }
         if last || !more || events.len() == filter.limit || looked_at == MOST_LOOKED_AT {
@@ -139,7 +139,7 @@ pub(super) async fn read(
 pub(super) async fn end(link: &RedisLink, names: &StreamNames, scope: &Scope) -> Result<String, BusError> {
     let mut position = Position::default();
     for partition in streams(link, names, scope).await? {
-        let last: Vec<Raw> =
+        let last: Vec<RawEntry> =
             link.ask(cmd("XREVRANGE").arg(names.stream(partition)).arg("+").arg("-").arg("COUNT").arg(1)).await?;
         if let Some((id, _)) = last.first() {
             position.0.insert(partition, StreamId::from_redis(id)?);
@@ -171,7 +171,7 @@ async fn page(
     let mut bound: Option<StreamId> = None;
     for partition in streams {
         let from = position.0.get(partition).map_or("-".to_owned(), |id| format!("({id}"));
-        let raws: Vec<Raw> =
+        let raws: Vec<RawEntry> =
             link.ask(cmd("XRANGE").arg(names.stream(*partition)).arg(from).arg("+").arg("COUNT").arg(PAGE)).await?;
         let cut = raws.len() == PAGE;
         for (id, fields) in raws {

@@ -14,7 +14,7 @@ use tokio::sync::{Mutex, Notify};
 use crate::base::id::Tenant;
 use crate::ports::bus::redis::left_entries::{LeftEntries, SortedEntries};
 use crate::ports::bus::redis::servers::{RedisConnection, RedisLink, is_lost};
-use crate::ports::bus::redis::streams::{Raw, StreamId, StreamNames, entry_name, event_of};
+use crate::ports::bus::redis::streams::{RawEntry, StreamId, StreamNames, entry_name, event_of};
 use crate::ports::bus::{BusEntry, BusError};
 
 /// The longest block of one read; answers are waited for longer than that, or a read would fail and take all the same.
@@ -35,8 +35,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// How often the streams of a cluster are asked: first, and at last while nothing comes.
 const CLUSTER_WAIT: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
 
-type Streams = Option<Vec<(String, Vec<Raw>)>>;
-type Claimed = (String, Vec<Option<Raw>>, Vec<String>);
+type Streams = Option<Vec<(String, Vec<RawEntry>)>>;
+type ClaimedEntries = (String, Vec<Option<RawEntry>>, Vec<String>);
 type PendingEntries = Vec<(String, String, u64, u32)>;
 
 pub(super) struct StreamReader {
@@ -244,7 +244,7 @@ impl StreamReader {
             false => self.read_all(connection, state.streams, count, wait).await?,
         };
         state.busy = read.len();
-        let entry = |partition: u32, (id, fields): Raw| BusEntry {
+        let entry = |partition: u32, (id, fields): RawEntry| BusEntry {
             id: entry_name(partition, &id),
             event: event_of(&fields),
             deliveries: 1,
@@ -285,7 +285,7 @@ impl StreamReader {
         streams: u32,
         count: usize,
         wait: Duration,
-    ) -> Result<Vec<(u32, Vec<Raw>)>, RedisError> {
+    ) -> Result<Vec<(u32, Vec<RawEntry>)>, RedisError> {
         let mut read = self.read_command(count);
         if !wait.is_zero() {
             read.arg("BLOCK").arg(wait.as_millis().max(1) as u64);
@@ -303,7 +303,7 @@ impl StreamReader {
         streams: u32,
         count: usize,
         wait: Duration,
-    ) -> Result<Vec<(u32, Vec<Raw>)>, RedisError> {
+    ) -> Result<Vec<(u32, Vec<RawEntry>)>, RedisError> {
         let begun = Instant::now();
         let mut pause = CLUSTER_WAIT.0;
         loop {
@@ -333,7 +333,7 @@ impl StreamReader {
         read
     }
 
-    fn by_partition(&self, answer: Streams) -> Vec<(u32, Vec<Raw>)> {
+    fn by_partition(&self, answer: Streams) -> Vec<(u32, Vec<RawEntry>)> {
         let partition = |stream: &str| stream.rsplit_once(':').and_then(|(_, number)| number.parse().ok());
         let streams = answer.unwrap_or_default().into_iter();
         streams.filter_map(|(stream, raws)| Some((partition(&stream)?, raws))).collect()
@@ -353,7 +353,7 @@ impl StreamReader {
             let mut from = "0-0".to_owned();
             while claimed.len() < limit {
                 let idle = self.stalled_after.as_millis() as u64;
-                let (next, raws, deleted): Claimed = cmd("XAUTOCLAIM")
+                let (next, raws, deleted): ClaimedEntries = cmd("XAUTOCLAIM")
                     .arg(&stream)
                     .arg(&self.group)
                     .arg(&self.consumer)
@@ -366,7 +366,7 @@ impl StreamReader {
                 if !deleted.is_empty() {
                     let () = cmd("XACK").arg(&stream).arg(&self.group).arg(&deleted).query_async(connection).await?;
                 }
-                let raws: Vec<Raw> = raws.into_iter().flatten().collect();
+                let raws: Vec<RawEntry> = raws.into_iter().flatten().collect();
                 let deliveries = self.deliveries(connection, &stream, &raws).await?;
                 for ((id, fields), deliveries) in raws.into_iter().zip(deliveries) {
                     claimed.push(BusEntry { id: entry_name(partition, &id), event: event_of(&fields), deliveries });
@@ -385,7 +385,7 @@ impl StreamReader {
         &self,
         connection: &mut RedisConnection,
         stream: &str,
-        raws: &[Raw],
+        raws: &[RawEntry],
     ) -> Result<Vec<u32>, RedisError> {
         if raws.is_empty() {
             return Ok(Vec::new());

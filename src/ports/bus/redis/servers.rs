@@ -123,11 +123,11 @@ pub(super) struct RedisLink {
     /// The servers to connect to.
     pub servers: Servers,
     patience: Duration,
-    current: Mutex<Current>,
+    current: Mutex<CurrentConnection>,
 }
 
 #[derive(Default)]
-struct Current {
+struct CurrentConnection {
     connection: Option<RedisConnection>,
     failed: Option<(Instant, String)>,
 }
@@ -172,7 +172,7 @@ impl RedisLink {
         }
         match self.servers.connect(self.patience).await {
             Ok(connection) => {
-                *current = Current { connection: Some(connection.clone()), failed: None };
+                *current = CurrentConnection { connection: Some(connection.clone()), failed: None };
                 Ok(connection)
             }
             Err(error) => {

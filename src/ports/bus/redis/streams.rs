@@ -11,7 +11,7 @@ pub(super) const FIELD: &str = "event";
 /// Fields and values of an entry, in turn.
 pub(super) type StreamFields = Vec<Vec<u8>>;
 /// An entry as Redis answers it.
-pub(super) type Raw = (String, StreamFields);
+pub(super) type RawEntry = (String, StreamFields);
 
 /// How streams are called.
 #[derive(Clone)]

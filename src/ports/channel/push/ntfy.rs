@@ -21,7 +21,7 @@ use crate::base::secret::Secret;
 use crate::domain::task::Urgency;
 use crate::ports::channel::answer::{judge_no_answer, judge_status};
 use crate::ports::channel::push::{ANSWER_LIMIT, cut};
-use crate::ports::channel::{ChannelError, Confirmed, OutgoingMessage, Receipt};
+use crate::ports::channel::{ChannelError, OutgoingMessage, Receipt, ReceiptLevel};
 use crate::ports::egress::{Egress, EgressError, EgressRequest, operator_client, retry_after};
 
 /// Longest text in bytes; ntfy makes an attachment of a longer one, or refuses it.
@@ -56,7 +56,7 @@ struct Operator {
 
 /// Owner of the server that answered, who has to act when it refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Whose {
+enum ServerOwner {
     Operator,
     Recipient,
 }
@@ -113,8 +113,8 @@ impl NtfyClient {
     ) -> Result<Receipt, ChannelError> {
         let body = body(topic, sequence, message);
         match (server, &self.operator) {
-            (Some(server), _) => judge(self.fetch(server, body).await?, Whose::Recipient, message.now),
-            (None, Some(operator)) => judge(operator.post(body).await?, Whose::Operator, message.now),
+            (Some(server), _) => judge(self.fetch(server, body).await?, ServerOwner::Recipient, message.now),
+            (None, Some(operator)) => judge(operator.post(body).await?, ServerOwner::Operator, message.now),
             (None, None) => {
                 let why = "there is no ntfy server for topics without one: channels.push.ntfy.url is not set".into();
                 Err(ChannelError::Misconfigured { why })
@@ -201,10 +201,10 @@ fn priority(urgency: Urgency) -> u8 {
 }
 
 /// Judges an answer. A refused login is the operator's to mend where it is the operator's server.
-fn judge(answer: NtfyAnswer, whose: Whose, now: DateTime<Utc>) -> Result<Receipt, ChannelError> {
+fn judge(answer: NtfyAnswer, whose: ServerOwner, now: DateTime<Utc>) -> Result<Receipt, ChannelError> {
     let refused = |why: String| match whose {
-        Whose::Operator => ChannelError::Misconfigured { why },
-        Whose::Recipient => ChannelError::Rejected { why },
+        ServerOwner::Operator => ChannelError::Misconfigured { why },
+        ServerOwner::Recipient => ChannelError::Rejected { why },
     };
     let answer_body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let mut why = format!("the ntfy server answered {}", answer.status);
@@ -216,7 +216,7 @@ fn judge(answer: NtfyAnswer, whose: Whose, now: DateTime<Utc>) -> Result<Receipt
         200..=299 => match answer_body["id"].as_str() {
             Some(id) => {
                 let provider_id = Some(id.chars().take(SAID_LENGTH).collect());
-                Ok(Receipt { provider_id, confirmed: Confirmed::Delivered })
+                Ok(Receipt { provider_id, confirmed: ReceiptLevel::Delivered })
             }
             None => Err(refused(format!("{why}, but not as ntfy does: there is something else at this address"))),
         },
@@ -231,7 +231,7 @@ fn judge(answer: NtfyAnswer, whose: Whose, now: DateTime<Utc>) -> Result<Receipt
 mod tests {
     use super::*;
 
-    fn meaning(status: u16, body: &'static str, whose: Whose) -> String {
+    fn meaning(status: u16, body: &'static str, whose: ServerOwner) -> String {
         let status = StatusCode::from_u16(status).unwrap();
         let answer = NtfyAnswer { status, headers: HeaderMap::new(), body: Bytes::from_static(body.as_bytes()) };
         match judge(answer, whose, DateTime::UNIX_EPOCH) {
@@ -251,11 +251,11 @@ mod tests {
                 _ => ["Rejected"; 2],
             };
             let body = r#"{"id":"x"}"#;
-            let answer_body = [Whose::Operator, Whose::Recipient].map(|whose| meaning(code, body, whose));
+            let answer_body = [ServerOwner::Operator, ServerOwner::Recipient].map(|whose| meaning(code, body, whose));
             assert_eq!(answer_body, expected, "{code}");
         }
-        assert_eq!(meaning(200, "<html>", Whose::Operator), "Misconfigured");
-        assert_eq!(meaning(200, "{}", Whose::Recipient), "Rejected");
+        assert_eq!(meaning(200, "<html>", ServerOwner::Operator), "Misconfigured");
+        assert_eq!(meaning(200, "{}", ServerOwner::Recipient), "Rejected");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use crate::base::invalid::did_you_mean;
-use crate::domain::approval::{ArgumentPart, FieldFault, Misfit, Proposal};
+use crate::domain::approval::{ArgumentFault, ArgumentPart, FieldFault, Proposal};
 use crate::domain::notification::recipient::is_language;
 use crate::ports::channel::templates::name::languages;
 use crate::ports::channel::templates::set::LANGUAGE;
@@ -131,7 +131,7 @@ impl Phrases {
 
 impl Phrases {
     /// The words for a fault of an argument. One for which there is no phrase here is told as it was found.
-    pub fn fault(&self, fault: &Misfit) -> String {
+    pub fn fault(&self, fault: &ArgumentFault) -> String {
         if self.find(&fault.phrase).is_none() {
             return fault.message.clone();
         }
@@ -192,7 +192,7 @@ fn inserted(phrase: &str) -> Vec<&str> {
 
 #[cfg(test)]
 mod tests {
-    use chrono::DateTime;
+    use chrono::{DateTime, Utc};
 
     use super::*;
     use crate::domain::approval::test_question;
@@ -232,15 +232,17 @@ mod tests {
 
     #[test]
     fn fields_that_a_call_lacks_are_told_in_the_language_of_the_reader() {
-        let mut asked = test_question("BookTable needs to know: party, email", DateTime::UNIX_EPOCH, DateTime::MAX_UTC);
+        let mut asked =
+            test_question("BookTable needs to know: party, email", DateTime::UNIX_EPOCH, DateTime::<Utc>::MAX_UTC);
         let told = |locale: &str, proposal: &Proposal| Catalogue::embedded().of(locale).lacks(proposal);
         assert_eq!(told("de", &asked.proposal), None, "it was stored before fields were");
         asked.proposal.tool = "BookTable".into();
         let rule = [("rule", "value != 13".to_owned())];
-        let newer = Misfit { phrase: "fault_of_tomorrow".into(), ..Misfit::untranslated("", "is of tomorrow") };
+        let newer =
+            ArgumentFault { phrase: "fault_of_tomorrow".into(), ..ArgumentFault::untranslated("", "is of tomorrow") };
         asked.proposal.lacks = [
-            ("party", Misfit::with("", "must satisfy value != 13", "fault_rule", &rule)),
-            ("email", Misfit::with("", "is missing", "fault_required", &[])),
+            ("party", ArgumentFault::with("", "must satisfy value != 13", "fault_rule", &rule)),
+            ("email", ArgumentFault::with("", "is missing", "fault_required", &[])),
             ("room", newer),
         ]
         .map(|(name, fault)| FieldFault::new(name, fault))

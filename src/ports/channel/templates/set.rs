@@ -23,7 +23,7 @@ const SUBJECT_PART: &str = "#subject";
 pub const LANGUAGE: &str = "en";
 
 /// The text, or the name of the template that failed and why.
-pub type Rendered = Result<String, (String, String)>;
+pub type RenderResult = Result<String, (String, String)>;
 
 /// Which of its parts is wanted of a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl TemplateSet {
         channel: &str,
         format: MessageFormat,
         part: TemplateKind,
-    ) -> Option<Rendered> {
+    ) -> Option<RenderResult> {
         let names = looked_for(&telling.purpose, &telling.locale, channel, format);
         let found = |files: &'_ BTreeMap<String, String>| {
             names.iter().find_map(|name| files.get(&name.to_lowercase())).cloned()

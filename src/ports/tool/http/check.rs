@@ -11,7 +11,7 @@ use crate::base::template::{Template, TemplateNames, TextTemplates, Tree, UrlTem
 use crate::domain::approval::Category;
 use crate::domain::credential::{Reference, SECRET_HEADERS};
 use crate::ports::egress::Egress;
-use crate::ports::tool::http::{ARGUMENTS, BodyTemplate, Declared, PreparedTool, ToolCallRequest};
+use crate::ports::tool::http::{ARGUMENTS, BodyTemplate, HttpToolDefinition, PreparedTool, ToolCallRequest};
 
 const METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
 /// Longest name, as models take it.
@@ -27,7 +27,7 @@ const OURS: [&str; 6] = ["host", "content-length", "transfer-encoding", "connect
 ///
 /// # Errors
 /// What is wrong with any of them.
-pub fn read(declared: &[Declared], egress: &Egress) -> Result<Vec<PreparedTool>, ValidationErrors> {
+pub fn read(declared: &[HttpToolDefinition], egress: &Egress) -> Result<Vec<PreparedTool>, ValidationErrors> {
     let mut faults = ValidationErrors::new();
     let mut prepared = Vec::with_capacity(declared.len());
     for (index, tool) in declared.iter().enumerate() {
@@ -45,7 +45,7 @@ pub fn read(declared: &[Declared], egress: &Egress) -> Result<Vec<PreparedTool>,
 }
 
 struct DeclarationReader<'a> {
-    tool: &'a Declared,
+    tool: &'a HttpToolDefinition,
     egress: &'a Egress,
     templates: TextTemplates,
     place: String,
@@ -63,7 +63,7 @@ impl DeclarationReader<'_> {
     }
 
     fn words(&mut self) {
-        let Declared { name, description, version, timeout_seconds, undo_seconds, .. } = self.tool;
+        let HttpToolDefinition { name, description, version, timeout_seconds, undo_seconds, .. } = self.tool;
         let is_name = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
         if name.is_empty() || name.len() > NAME_LENGTH || !name.chars().all(is_name) {
             self.fault("/name", format!("must be 1 to {NAME_LENGTH} letters, digits, `_` or `-`"));
@@ -85,7 +85,7 @@ impl DeclarationReader<'_> {
 
     /// The schema, and whether it has what the request names.
     fn arguments(&mut self) {
-        let Declared { parameters, http, .. } = self.tool;
+        let HttpToolDefinition { parameters, http, .. } = self.tool;
         if parameters.get("type").and_then(Value::as_str) != Some("object") {
             self.fault("/parameters", "must be a JSON Schema with `type = \"object\"`");
             return;
@@ -130,7 +130,7 @@ impl DeclarationReader<'_> {
     }
 
     fn method(&mut self) -> Option<Method> {
-        let Declared { category, http, .. } = self.tool;
+        let HttpToolDefinition { category, http, .. } = self.tool;
         let method = http.method.as_str();
         if !METHODS.contains(&method) {
             let hint = did_you_mean(method, METHODS);
@@ -222,7 +222,7 @@ mod tests {
     fn faults(change: impl FnOnce(&mut Value)) -> Vec<String> {
         let mut tool = note();
         change(&mut tool);
-        let tool: Declared = serde_json::from_value(tool).unwrap();
+        let tool: HttpToolDefinition = serde_json::from_value(tool).unwrap();
         let read = read(&[tool], &Egress::new(&Settings::default()).unwrap());
         let faults = read.err().map_or(vec![], |faults| faults.0);
         faults.into_iter().map(|fault| format!("{}: {}", fault.pointer, fault.message)).collect()
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn two_tools_of_one_name_are_refused() {
-        let tool: Declared = serde_json::from_value(note()).unwrap();
+        let tool: HttpToolDefinition = serde_json::from_value(note()).unwrap();
         let faults = read(&[tool.clone(), tool], &Egress::new(&Settings::default()).unwrap()).err().unwrap();
         assert_eq!(faults.0.len(), 1);
         assert_eq!(faults.0[0].pointer, "/tools/1/name");
@@ -282,7 +282,7 @@ mod tests {
         let hash = |change: fn(&mut Value)| {
             let mut tool = note();
             change(&mut tool);
-            let tool: Declared = serde_json::from_value(tool).unwrap();
+            let tool: HttpToolDefinition = serde_json::from_value(tool).unwrap();
             serde_json::to_value(tool.definition()).unwrap()
         };
         let one = hash(|_| ());

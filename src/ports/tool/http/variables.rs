@@ -6,7 +6,7 @@
 use serde_json::Value;
 
 use crate::base::invalid::ValidationErrors;
-use crate::ports::tool::http::{Declared, ToolCallRequest};
+use crate::ports::tool::http::{HttpToolDefinition, ToolCallRequest};
 
 /// Variables with this prefix are settings of the service itself, and may be secrets.
 const OURS: &str = "REVEILLE_";
@@ -16,7 +16,7 @@ const OURS: &str = "REVEILLE_";
 /// # Errors
 /// Variables that are not set, and names that are none.
 pub fn fill_variables(
-    tools: &mut [Declared],
+    tools: &mut [HttpToolDefinition],
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<(), ValidationErrors> {
     let mut faults = ValidationErrors::new();
@@ -89,7 +89,7 @@ mod tests {
             .find_map(|(known, value)| (known == name).then(|| value.to_owned()))
     }
 
-    fn tool(http: Value) -> Declared {
+    fn tool(http: Value) -> HttpToolDefinition {
         let declared = json!({
             "name": "send", "description": "x", "category": "side_effect", "consequence": "low", "http": http,
         });

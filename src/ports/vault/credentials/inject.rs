@@ -23,7 +23,7 @@ pub struct Injected {
 
 /// Why a credential can't be put into a request; the ends of sentences, without secrets.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Unfit {
+pub enum InjectFault {
     /// The request holds one already.
     Taken(String),
     /// There is no value, or it can't stand where it is to be put.
@@ -31,8 +31,13 @@ pub enum Unfit {
 }
 
 /// Puts the credential in. `replaces`: a query parameter that is there goes, because the other side has put it there.
-pub fn inject(request: &mut EgressRequest, how: &Inject, document: &Value, replaces: bool) -> Result<Injected, Unfit> {
-    check_places(how).map_err(|(field, why)| Unfit::Value(format!("`inject.{field}` {why}")))?;
+pub fn inject(
+    request: &mut EgressRequest,
+    how: &Inject,
+    document: &Value,
+    replaces: bool,
+) -> Result<Injected, InjectFault> {
+    check_places(how).map_err(|(field, why)| InjectFault::Value(format!("`inject.{field}` {why}")))?;
     let mut parts = Vec::new();
     let value = match how.form {
         InjectForm::Basic => pair(how, document, &mut parts)?,
@@ -48,7 +53,7 @@ pub fn inject(request: &mut EgressRequest, how: &Inject, document: &Value, repla
         }
         InjectForm::Header => {
             let name = named(how)?;
-            let name = name.parse().map_err(|_| Unfit::Value(format!("`{name}` is no name of a header")))?;
+            let name = name.parse().map_err(|_| InjectFault::Value(format!("`{name}` is no name of a header")))?;
             put_header(request, name, &value)?;
         }
         InjectForm::Query => put_parameter(request, named(how)?, &value, replaces)?,
@@ -65,12 +70,12 @@ pub fn parts(how: &Inject, document: &Value) -> Vec<Text> {
     inject(&mut request, how, document, true).map_or_else(|_| Vec::new(), |injected| injected.parts)
 }
 
-fn named(how: &Inject) -> Result<&str, Unfit> {
-    how.name.as_deref().ok_or_else(|| Unfit::Value("`inject.name` is missing".into()))
+fn named(how: &Inject) -> Result<&str, InjectFault> {
+    how.name.as_deref().ok_or_else(|| InjectFault::Value("`inject.name` is missing".into()))
 }
 
 /// The value that is put in; what it is made of is added to `parts`.
-fn value(how: &Inject, document: &Value, parts: &mut Vec<Text>) -> Result<Text, Unfit> {
+fn value(how: &Inject, document: &Value, parts: &mut Vec<Text>) -> Result<Text, InjectFault> {
     match (&how.template, &how.from) {
         (Some(template), _) => filled(template, document, parts),
         (None, from) => scalar(document, from.as_deref().unwrap_or_default()),
@@ -78,14 +83,14 @@ fn value(how: &Inject, document: &Value, parts: &mut Vec<Text>) -> Result<Text, 
 }
 
 /// `user:password`.
-fn pair(how: &Inject, document: &Value, parts: &mut Vec<Text>) -> Result<Text, Unfit> {
+fn pair(how: &Inject, document: &Value, parts: &mut Vec<Text>) -> Result<Text, InjectFault> {
     let from = how.from.as_deref().unwrap_or_default();
     match document.pointer(from) {
         Some(Value::Object(_)) if how.template.is_none() => {
             let user = scalar(document, &format!("{from}/username"))?;
             let password = scalar(document, &format!("{from}/password"))?;
             if user.contains(':') {
-                return Err(Unfit::Value("a user's name with a colon can't be sent (RFC 7617)".into()));
+                return Err(InjectFault::Value("a user's name with a colon can't be sent (RFC 7617)".into()));
             }
             let pair = Zeroizing::new(format!("{}:{}", *user, *password));
             parts.push(password);
@@ -94,7 +99,7 @@ fn pair(how: &Inject, document: &Value, parts: &mut Vec<Text>) -> Result<Text, U
         _ => {
             let pair = value(how, document, parts)?;
             let Some((_, password)) = pair.split_once(':') else {
-                return Err(Unfit::Value("its value is not `user:password`".into()));
+                return Err(InjectFault::Value("its value is not `user:password`".into()));
             };
             parts.push(Zeroizing::new(password.to_owned()));
             Ok(pair)
@@ -103,10 +108,10 @@ fn pair(how: &Inject, document: &Value, parts: &mut Vec<Text>) -> Result<Text, U
 }
 
 /// A text or a number at a place of the document.
-fn scalar(document: &Value, pointer: &str) -> Result<Text, Unfit> {
+fn scalar(document: &Value, pointer: &str) -> Result<Text, InjectFault> {
     let missing = || {
         let place = if pointer.is_empty() { "in the whole document" } else { pointer };
-        Unfit::Value(format!("there is no text at `{place}`"))
+        InjectFault::Value(format!("there is no text at `{place}`"))
     };
     let text = match document.pointer(pointer).ok_or_else(missing)? {
         Value::String(text) => text.clone(),
@@ -117,7 +122,7 @@ fn scalar(document: &Value, pointer: &str) -> Result<Text, Unfit> {
 }
 
 /// The template with each `{/pointer}` in it filled in; a brace that begins nothing of the kind stays.
-fn filled(template: &str, document: &Value, parts: &mut Vec<Text>) -> Result<Text, Unfit> {
+fn filled(template: &str, document: &Value, parts: &mut Vec<Text>) -> Result<Text, InjectFault> {
     let mut text = Zeroizing::new(String::new());
     let mut rest = template;
     while let Some(at) = rest.find("{/") {
@@ -132,22 +137,23 @@ fn filled(template: &str, document: &Value, parts: &mut Vec<Text>) -> Result<Tex
     Ok(text)
 }
 
-fn put_header(request: &mut EgressRequest, name: HeaderName, text: &Text) -> Result<(), Unfit> {
+fn put_header(request: &mut EgressRequest, name: HeaderName, text: &Text) -> Result<(), InjectFault> {
     if request.headers.contains_key(&name) {
-        return Err(Unfit::Taken(format!("the header `{name}`")));
+        return Err(InjectFault::Taken(format!("the header `{name}`")));
     }
-    let mut value = HeaderValue::from_str(text)
-        .map_err(|_| Unfit::Value("a header can carry its value only if that is ASCII without line breaks".into()))?;
+    let mut value = HeaderValue::from_str(text).map_err(|_| {
+        InjectFault::Value("a header can carry its value only if that is ASCII without line breaks".into())
+    })?;
     value.set_sensitive(true);
     request.headers.insert(name, value);
     Ok(())
 }
 
-fn put_parameter(request: &mut EgressRequest, name: &str, text: &Text, replaces: bool) -> Result<(), Unfit> {
-    let mut url = Url::parse(&request.url).map_err(|_| Unfit::Value("the address is no URL".into()))?;
+fn put_parameter(request: &mut EgressRequest, name: &str, text: &Text, replaces: bool) -> Result<(), InjectFault> {
+    let mut url = Url::parse(&request.url).map_err(|_| InjectFault::Value("the address is no URL".into()))?;
     if url.query_pairs().any(|(key, _)| key == name) {
         if !replaces {
-            return Err(Unfit::Taken(format!("the parameter `{name}`")));
+            return Err(InjectFault::Taken(format!("the parameter `{name}`")));
         }
         let others: Vec<(String, String)> = url.query_pairs().into_owned().filter(|(key, _)| key != name).collect();
         url.query_pairs_mut().clear().extend_pairs(others);
@@ -157,14 +163,15 @@ fn put_parameter(request: &mut EgressRequest, name: &str, text: &Text, replaces:
     Ok(())
 }
 
-fn put_field(request: &mut EgressRequest, name: &str, text: &Text) -> Result<(), Unfit> {
+fn put_field(request: &mut EgressRequest, name: &str, text: &Text) -> Result<(), InjectFault> {
     if request.headers.contains_key(SIGNATURE) {
-        return Err(Unfit::Value("the body is signed, so nothing can be put into it".into()));
+        return Err(InjectFault::Value("the body is signed, so nothing can be put into it".into()));
     }
-    let no_object = || Unfit::Value("it goes into a field of the JSON body, and the body is no JSON object".into());
+    let no_object =
+        || InjectFault::Value("it goes into a field of the JSON body, and the body is no JSON object".into());
     let mut fields: Map<String, Value> = serde_json::from_slice(&request.body).map_err(|_| no_object())?;
     if fields.contains_key(name) {
-        return Err(Unfit::Taken(format!("the field `{name}`")));
+        return Err(InjectFault::Taken(format!("the field `{name}`")));
     }
     fields.insert(name.to_owned(), json!(text.as_str()));
     request.body = Value::Object(fields).to_string().into();
@@ -189,7 +196,7 @@ mod tests {
         json!({ "token": "t0ken-7", "id": 17, "login": { "username": "ann", "password": "pass:word" }, "odd": "a\nb", "empty": "" })
     }
 
-    fn put(form: &str, more: Value) -> Result<EgressRequest, Unfit> {
+    fn put(form: &str, more: Value) -> Result<EgressRequest, InjectFault> {
         let mut request = request();
         inject(&mut request, &how(form, more), &document(), false).map(|_| request)
     }
@@ -202,9 +209,9 @@ mod tests {
     #[test]
     fn stored_pointer_beyond_its_bound_is_not_looked_up() {
         let deep = |parts| json!({ "from": "/a".repeat(parts) });
-        let missing = Unfit::Value(format!("there is no text at `{}`", "/a".repeat(16)));
+        let missing = InjectFault::Value(format!("there is no text at `{}`", "/a".repeat(16)));
         assert_eq!(put("bearer", deep(16)).unwrap_err(), missing);
-        let Unfit::Value(why) = put("bearer", deep(17)).unwrap_err() else { panic!("it was looked up") };
+        let InjectFault::Value(why) = put("bearer", deep(17)).unwrap_err() else { panic!("it was looked up") };
         assert!(why.starts_with("`inject.from` must be a JSON pointer"), "{why}");
     }
 
@@ -235,11 +242,11 @@ mod tests {
             inject(&mut request.clone(), &how(form, more), &document(), false).err().unwrap()
         };
         let header = taken(&carried, "header", json!({ "name": "X-KEY", "from": "/token" }));
-        assert_eq!(header, Unfit::Taken("the header `x-key`".into()));
+        assert_eq!(header, InjectFault::Taken("the header `x-key`".into()));
         let query = taken(&carried, "query", json!({ "name": "q", "from": "/token" }));
-        assert_eq!(query, Unfit::Taken("the parameter `q`".into()));
+        assert_eq!(query, InjectFault::Taken("the parameter `q`".into()));
         let field = taken(&carried, "field", json!({ "name": "to", "from": "/token" }));
-        assert_eq!(field, Unfit::Taken("the field `to`".into()));
+        assert_eq!(field, InjectFault::Taken("the field `to`".into()));
         let mut again = EgressRequest::new(Method::GET, "https://h.example/a?q=old&x=1&q=older");
         inject(&mut again, &how("query", json!({ "name": "q", "from": "/token" })), &document(), true).unwrap();
         assert_eq!(again.url, "https://h.example/a?x=1&q=t0ken-7");
@@ -258,18 +265,18 @@ mod tests {
             ("header", json!({ "from": "/token", "name": "no header" })),
             ("query", json!({ "template": "{/none}", "name": "k" })),
         ] {
-            let Err(Unfit::Value(why)) = put(form, more.clone()) else { panic!("{form} {more}") };
+            let Err(InjectFault::Value(why)) = put(form, more.clone()) else { panic!("{form} {more}") };
             assert!(!why.contains("t0ken") && !why.contains("a\nb"), "{why}");
         }
         let mut text = EgressRequest { body: "plain".into(), ..request() };
         let into_text =
             inject(&mut text, &how("field", json!({ "name": "key", "from": "/token" })), &document(), false);
-        assert!(matches!(into_text, Err(Unfit::Value(_))));
+        assert!(matches!(into_text, Err(InjectFault::Value(_))));
         let mut signed = request();
         signed.headers.insert(SIGNATURE, HeaderValue::from_static("v1,x"));
         let into_signed =
             inject(&mut signed, &how("field", json!({ "name": "key", "from": "/token" })), &document(), false);
-        assert!(matches!(into_signed, Err(Unfit::Value(why)) if why.contains("signed")));
+        assert!(matches!(into_signed, Err(InjectFault::Value(why)) if why.contains("signed")));
         assert_eq!(signed.body, request().body);
     }
 

@@ -2,7 +2,7 @@
 
 use crate::ports::vault::credentials::Use;
 use crate::ports::vault::credentials::fault::{CredentialError, CredentialFault};
-use crate::ports::vault::credentials::inject::Unfit;
+use crate::ports::vault::credentials::inject::InjectFault;
 use crate::ports::vault::credentials::renewal::RenewalError;
 use crate::store::StoreError;
 
@@ -30,9 +30,9 @@ pub(super) fn not_renewed(with: &Use<'_>, error: RenewalError) -> CredentialErro
 }
 
 /// It does not fit into the request.
-pub(super) fn unfitting(with: &Use<'_>, unfit: Unfit) -> CredentialError {
+pub(super) fn unfitting(with: &Use<'_>, unfit: InjectFault) -> CredentialError {
     match unfit {
-        Unfit::Taken(what) => CredentialError::new(CredentialFault::Taken, with.reference, what),
-        Unfit::Value(why) => CredentialError::new(CredentialFault::NoInject, with.reference, why),
+        InjectFault::Taken(what) => CredentialError::new(CredentialFault::Taken, with.reference, what),
+        InjectFault::Value(why) => CredentialError::new(CredentialFault::NoInject, with.reference, why),
     }
 }

@@ -33,12 +33,12 @@ struct SecretSet {
     /// `None`: nothing is known.
     redactor: Option<Arc<Redactor>>,
     /// The run whose earlier uses are yet to be read.
-    unread: Option<Earlier>,
+    unread: Option<EarlierUses>,
 }
 
 /// The uses of a run by executions that have ended.
 #[derive(Debug, Clone)]
-struct Earlier {
+struct EarlierUses {
     tenant: String,
     run_id: Uuid,
     since: DateTime<Utc>,
@@ -47,7 +47,7 @@ struct Earlier {
 impl UsedSecrets {
     /// The secrets known of a run that is executed, for the first time or once more.
     pub fn of(run: &Run) -> UsedSecrets {
-        let earlier = Earlier { tenant: run.tenant_id.clone(), run_id: run.id, since: run.created_at - BEFORE };
+        let earlier = EarlierUses { tenant: run.tenant_id.clone(), run_id: run.id, since: run.created_at - BEFORE };
         UsedSecrets(Arc::new(Mutex::new(SecretSet { unread: Some(earlier), ..SecretSet::default() })))
     }
 
@@ -116,7 +116,7 @@ impl UsedSecrets {
 
     /// Reads what earlier executions of the run have used, once.
     pub(super) async fn load(&self, store: &Store, vault: &Vault) -> Result<(), StoreError> {
-        let Some(Earlier { tenant, run_id, since }) = self.kept().unread.clone() else { return Ok(()) };
+        let Some(EarlierUses { tenant, run_id, since }) = self.kept().unread.clone() else { return Ok(()) };
         let used = with_timeout(store.credentials_used_by(&tenant, run_id, since)).await?;
         self.read(store, vault, &tenant, &used).await?;
         self.kept().unread = None;

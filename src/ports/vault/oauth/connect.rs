@@ -25,7 +25,7 @@ use crate::ports::vault::oauth::endpoint::EndpointRefusal;
 use crate::ports::vault::oauth::flow::{OAuthFlow, StateError};
 use crate::ports::vault::oauth::provider::OAuthProvider;
 use crate::ports::vault::oauth::refresh::AGAIN;
-use crate::ports::vault::oauth::tokens::Granted;
+use crate::ports::vault::oauth::tokens::OAuthTokenResponse;
 use crate::store::{CredentialRowDraft, Idempotency, StoreError, StoredAnswer, StoredCredential, next_generation};
 
 /// Takes people to providers, and brings back what they agreed to. Cheap to clone.
@@ -59,7 +59,7 @@ pub struct ConnectOffer {
 
 /// Result of connecting.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Connected {
+pub struct ConnectedAccount {
     /// Of the access token.
     pub expires_at: Option<DateTime<Utc>>,
     /// Whether it can be renewed when that is over.
@@ -154,14 +154,14 @@ impl OAuthConnector {
     }
 
     /// Ends a flow: the code becomes tokens, and they a credential, active, in the place of the one that was there.
-    pub async fn finish(&self, flow: OAuthFlow, code: Secret) -> Result<Connected, ConnectError> {
+    pub async fn finish(&self, flow: OAuthFlow, code: Secret) -> Result<ConnectedAccount, ConnectError> {
         let this = self.clone();
         // on its own, because the person's browser may go away when the code is spent already
         let work = tokio::spawn(async move { this.end(&flow, &code).await });
         work.await.unwrap_or_else(|_| Err(ConnectError::Later("the exchange broke off".into())))
     }
 
-    async fn end(&self, flow: &OAuthFlow, code: &Secret) -> Result<Connected, ConnectError> {
+    async fn end(&self, flow: &OAuthFlow, code: &Secret) -> Result<ConnectedAccount, ConnectError> {
         let provider = self.provider(&flow.reference.service)?;
         if !self.take(flow).await? {
             let stored = self.stored(flow).await?;
@@ -211,8 +211,8 @@ impl OAuthConnector {
         &self,
         flow: &OAuthFlow,
         provider: &OAuthProvider,
-        granted: &Granted,
-    ) -> Result<Connected, ConnectError> {
+        granted: &OAuthTokenResponse,
+    ) -> Result<ConnectedAccount, ConnectError> {
         let now = self.shared.now();
         let (document, expires_at) = (granted.written_into(None), granted.expires_at(now));
         let Reference { service, account } = &flow.reference;
@@ -246,6 +246,6 @@ impl OAuthConnector {
             }
         };
         let is_renewable = granted.refresh_token.as_ref().is_some_and(|token| !token.expose().is_empty());
-        Ok(Connected { expires_at, is_renewable, scope: granted.scope.clone(), resumed, resuming })
+        Ok(ConnectedAccount { expires_at, is_renewable, scope: granted.scope.clone(), resumed, resuming })
     }
 }

@@ -19,7 +19,7 @@ use crate::base::unicode_safety::on_one_line;
 use crate::domain::credential::ClientAuth;
 use crate::ports::egress::{Egress, EgressError, EgressRequest};
 use crate::ports::vault::credentials::hosts;
-use crate::ports::vault::oauth::tokens::Granted;
+use crate::ports::vault::oauth::tokens::OAuthTokenResponse;
 
 /// How long a token endpoint may take for the whole of an answer.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
@@ -77,7 +77,11 @@ struct EndpointError {
 impl Endpoint {
     /// Sends a form with the client's own proof, and reads what is given for it. `document`: the credential's, of which
     /// nothing may be in what the endpoint says.
-    pub async fn ask(&self, form: &[(&str, &Secret)], document: Option<&Secret>) -> Result<Granted, EndpointRefusal> {
+    pub async fn ask(
+        &self,
+        form: &[(&str, &Secret)],
+        document: Option<&Secret>,
+    ) -> Result<OAuthTokenResponse, EndpointRefusal> {
         let (headers, body) = self.request(form);
         let secrets = self.redactor(form, document);
         let (status, body) = self.send(headers, body).await.map_err(|refusal| match refusal {
@@ -183,12 +187,12 @@ fn unreachable(error: &reqwest::Error) -> EndpointRefusal {
 }
 
 /// Judges an answer. Some providers answer 200 with an error in it.
-fn read(status: StatusCode, body: &[u8], secrets: &Redactor) -> Result<Granted, EndpointRefusal> {
+fn read(status: StatusCode, body: &[u8], secrets: &Redactor) -> Result<OAuthTokenResponse, EndpointRefusal> {
     if let Ok(answer) = serde_json::from_slice::<EndpointError>(body) {
         return Err(refused(status, &answer, secrets));
     }
     if status.is_success() {
-        let granted: Granted = serde_json::from_slice(body).map_err(|_| {
+        let granted: OAuthTokenResponse = serde_json::from_slice(body).map_err(|_| {
             EndpointRefusal::Request("it answers something else than tokens (RFC 6749, section 5.1)".into())
         })?;
         return match granted.token_type.as_deref() {

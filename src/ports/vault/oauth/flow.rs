@@ -43,7 +43,7 @@ pub struct OAuthFlow {
 
 /// A flow as it is sealed.
 #[derive(Serialize)]
-struct Sealed<'a> {
+struct SealedFlow<'a> {
     id: Uuid,
     tenant: &'a str,
     service: &'a str,
@@ -100,7 +100,7 @@ impl OAuthFlow {
 
     /// The text that goes to the provider as `state`, and comes back.
     pub fn state(&self, vault: &Vault) -> Result<String, VaultError> {
-        let sealed = Sealed {
+        let sealed = SealedFlow {
             id: self.id,
             tenant: &self.tenant,
             service: &self.reference.service,

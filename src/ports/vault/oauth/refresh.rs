@@ -22,7 +22,7 @@ use crate::base::id::Scope;
 use crate::base::secret::Secret;
 use crate::domain::credential::{Credential, CredentialStatus};
 use crate::ports::vault::oauth::endpoint::{Endpoint, EndpointRefusal, TIMEOUT};
-use crate::ports::vault::oauth::tokens::{Age, Granted, OAuthTokens};
+use crate::ports::vault::oauth::tokens::{Age, OAuthTokenResponse, OAuthTokens};
 use crate::ports::vault::oauth::{OAuthError, Shared, notice};
 use crate::store::{SealedDocument, StoreError, StoredCredential, next_generation, with_timeout};
 
@@ -186,7 +186,7 @@ impl RefreshTurn {
     }
 
     /// Stores what was given, and only then hands it out.
-    async fn keep(&self, old: &Secret, granted: &Granted) -> Result<Secret, OAuthError> {
+    async fn keep(&self, old: &Secret, granted: &OAuthTokenResponse) -> Result<Secret, OAuthError> {
         let credential = &self.stored.credential;
         let document = granted.written_into(Some(old));
         let expires_at = granted.expires_at(self.shared.now());

@@ -40,7 +40,7 @@ impl OAuthTokens {
 
 /// The answer of a token endpoint (RFC 6749, section 5.1).
 #[derive(Debug, Deserialize)]
-pub struct Granted {
+pub struct OAuthTokenResponse {
     pub access_token: Secret,
     #[serde(default)]
     pub token_type: Option<String>,
@@ -53,7 +53,7 @@ pub struct Granted {
     pub scope: Option<String>,
 }
 
-impl Granted {
+impl OAuthTokenResponse {
     /// When the access token ends, where the answer says so.
     pub fn expires_at(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
         now.checked_add_signed(to_delta(Duration::from_secs(self.expires_in?)))
@@ -151,7 +151,7 @@ mod tests {
 
     use super::*;
 
-    fn granted(json: Value) -> Granted {
+    fn granted(json: Value) -> OAuthTokenResponse {
         serde_json::from_value(json).unwrap()
     }
 

@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::store::db::text::{StoredJson, optional, optional_document};
-use crate::store::events::matches::{EventBatch, EventsWritten, Locked, MatchGuard};
+use crate::store::events::matches::{EventBatch, EventsWritten, LockedTask, MatchGuard};
 use crate::store::runs::lease::{Lease, RunClaim};
 use crate::store::runs::shares::tenant_hash;
 use crate::store::runs::{NewRun, event_ids};
@@ -29,7 +29,7 @@ pub(in crate::store::batches) async fn versions(
 pub(in crate::store::batches) async fn lock_tasks(
     conn: &mut PgConnection,
     tasks: &[Uuid],
-) -> Result<Vec<Locked>, StoreError> {
+) -> Result<Vec<LockedTask>, StoreError> {
     if tasks.is_empty() {
         return Ok(Vec::new());
     }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::store::batches::sqlite::next_tokens;
 use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
 use crate::store::db::text::{StoredJson, optional_document};
-use crate::store::events::matches::{EventBatch, EventRun, EventsWritten, LOCK_TASKS, Locked};
+use crate::store::events::matches::{EventBatch, EventRun, EventsWritten, LOCK_TASKS, LockedTask};
 use crate::store::runs::lease::{Lease, RunClaim};
 use crate::store::runs::shares::tenant_hash;
 use crate::store::runs::{INTO_RUNS, NewRun, event_ids};
@@ -145,10 +145,10 @@ pub(in crate::store::batches) async fn versions(
 pub(in crate::store::batches) async fn lock_tasks(
     conn: &mut SqliteConnection,
     tasks: &[Uuid],
-) -> Result<Vec<Locked>, StoreError> {
+) -> Result<Vec<LockedTask>, StoreError> {
     let mut locked = Vec::with_capacity(tasks.len());
     for tasks in chunks(tasks) {
-        let rows: Vec<Locked> =
+        let rows: Vec<LockedTask> =
             lock_statement(tasks).build_query_as().persistent(is_reusable(tasks.len())).fetch_all(&mut *conn).await?;
         locked.extend(rows);
     }

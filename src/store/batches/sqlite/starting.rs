@@ -10,7 +10,7 @@ use crate::domain::run::Run;
 use crate::store::StoreError;
 use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
 use crate::store::runs::global_limits::RunLimitsLeft;
-use crate::store::runs::lease::{Lease, StartedRow, TENANTS_AT_ONCE, Take};
+use crate::store::runs::lease::{Lease, StartedRow, TENANTS_AT_ONCE, TakeRequest};
 use crate::store::runs::run_in;
 
 pub(super) const READY: &str = "
@@ -23,7 +23,7 @@ pub(super) const READY_OF_TENANT: &str = "
 pub(in crate::store::batches) async fn pick(
     conn: &mut SqliteConnection,
     statement: &'static str,
-    take: &Take,
+    take: &TakeRequest,
     tenant: Option<&String>,
     limit: i64,
 ) -> Result<Vec<(Uuid, DateTime<Utc>, String)>, StoreError> {

@@ -38,7 +38,7 @@ pub struct Reservation {
 
 /// How a reservation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reserved {
+pub enum ReservationOutcome {
     /// The call may be made.
     Granted,
     /// Calls under way have reserved what may be left.

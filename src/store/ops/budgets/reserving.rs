@@ -11,7 +11,7 @@ use crate::store::db::text::text;
 use crate::store::db::write_batcher::WriteBatcher;
 use crate::store::ops::budgets::ledger_batch::{LedgerBatch, update_ledgers};
 use crate::store::ops::budgets::ledgers::{LedgerKey, LedgerRow, READ_LEDGER, ledger_query, ledgers};
-use crate::store::ops::budgets::reservation::{Reservation, Reserved};
+use crate::store::ops::budgets::reservation::{Reservation, ReservationOutcome};
 use crate::store::{Settlement, Store, StoreError, Topic, with_timeout};
 
 /// Reservations in one statement.
@@ -21,11 +21,11 @@ pub(in crate::store) const TOGETHER: usize = 100;
 const TAKEN_BACK: i64 = 500;
 
 /// Reservations that wait to be written, and how each ends.
-pub(in crate::store) type ReservationBatcher = WriteBatcher<Reservation, Result<ReservationResult, StoreError>>;
+pub(in crate::store) type ReservationBatcher = WriteBatcher<Reservation, Result<ReservationAttempt, StoreError>>;
 
 /// Result of one attempt to reserve.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(in crate::store) enum ReservationResult {
+pub(in crate::store) enum ReservationAttempt {
     Granted,
     /// The limit that is met, and whether what is spent alone meets it.
     Met(BudgetRefusal, bool),
@@ -34,10 +34,10 @@ pub(in crate::store) enum ReservationResult {
 impl Store {
     /// Reserves the worst that a call may come to in the ledgers of its tenant's and its task's day, or in none of them. A
     /// limit that is met by calls under way is no refusal; one that is used up is told once.
-    pub async fn reserve_budget(&self, call: &Reservation) -> Result<Reserved, StoreError> {
+    pub async fn reserve_budget(&self, call: &Reservation) -> Result<ReservationOutcome, StoreError> {
         let tried = match self.try_reserve(call).await? {
             // somebody may have died with what is missing here
-            ReservationResult::Met(..)
+            ReservationAttempt::Met(..)
                 if self.release_stale_reservations(Some(&call.tenant), TAKEN_BACK).await? > 0 =>
             {
                 self.try_reserve(call).await?
@@ -45,12 +45,12 @@ impl Store {
             tried => tried,
         };
         match tried {
-            ReservationResult::Granted => Ok(Reserved::Granted),
-            ReservationResult::Met(_, false) => Ok(Reserved::NotNow),
-            ReservationResult::Met(refusal, true) => {
+            ReservationAttempt::Granted => Ok(ReservationOutcome::Granted),
+            ReservationAttempt::Met(_, false) => Ok(ReservationOutcome::NotNow),
+            ReservationAttempt::Met(refusal, true) => {
                 self.counts.budget_refused(refusal);
                 self.tell_used_up(call, refusal).await?;
-                Ok(Reserved::Refused(refusal))
+                Ok(ReservationOutcome::Refused(refusal))
             }
         }
     }
@@ -58,7 +58,7 @@ impl Store {
     /// As [`Store::reserve_budget`], for a call that nobody waits for: whether it is reserved. Nobody is told of a limit that is
     /// met.
     pub async fn reserve_budget_if_left(&self, call: &Reservation) -> Result<bool, StoreError> {
-        Ok(self.try_reserve(call).await? == ReservationResult::Granted)
+        Ok(self.try_reserve(call).await? == ReservationAttempt::Granted)
     }
 
     /// Settles calls that are on the record, without an append. Settling one twice changes nothing.
@@ -71,7 +71,7 @@ impl Store {
         Ok(())
     }
 
-    async fn try_reserve(&self, call: &Reservation) -> Result<ReservationResult, StoreError> {
+    async fn try_reserve(&self, call: &Reservation) -> Result<ReservationAttempt, StoreError> {
         let store = self.clone();
         let work = |calls: Vec<_>| async move { store.reserve_batch(&calls).await };
         let tried = self.reservations.submit_for(call.tenant.clone(), 0, call.clone(), work).await;
@@ -79,10 +79,10 @@ impl Store {
     }
 
     /// All at once while there is enough for all of them, and else one by one.
-    async fn reserve_batch(&self, calls: &[Reservation]) -> Vec<Result<ReservationResult, StoreError>> {
+    async fn reserve_batch(&self, calls: &[Reservation]) -> Vec<Result<ReservationAttempt, StoreError>> {
         if calls.len() > 1 {
             match with_timeout(self.reserve_opening_ledgers(calls)).await {
-                Ok(true) => return calls.iter().map(|_| Ok(ReservationResult::Granted)).collect(),
+                Ok(true) => return calls.iter().map(|_| Ok(ReservationAttempt::Granted)).collect(),
                 // it may have taken effect
                 Err(StoreError::Unavailable(why)) => {
                     return calls.iter().map(|_| Err(StoreError::Unavailable(why.clone()))).collect();
@@ -113,9 +113,9 @@ impl Store {
         Ok(updated.is_reserved)
     }
 
-    async fn reserve_alone(&self, call: &Reservation) -> Result<ReservationResult, StoreError> {
+    async fn reserve_alone(&self, call: &Reservation) -> Result<ReservationAttempt, StoreError> {
         let met =
-            |scope, quantity, is_used_up| Ok(ReservationResult::Met(BudgetRefusal { scope, quantity }, is_used_up));
+            |scope, quantity, is_used_up| Ok(ReservationAttempt::Met(BudgetRefusal { scope, quantity }, is_used_up));
         for key in ledgers(&call.tenant, call.task_id, call.day) {
             if let Some(quantity) = call.bounds_of(&key).exceeded(call.most) {
                 return met(key.scope(), quantity, true);
@@ -123,7 +123,7 @@ impl Store {
         }
         for _ in 0..2 {
             if self.reserve_together(std::slice::from_ref(call)).await? {
-                return Ok(ReservationResult::Granted);
+                return Ok(ReservationAttempt::Granted);
             }
             let mut is_new = false;
             for key in ledgers(&call.tenant, call.task_id, call.day) {

@@ -20,7 +20,7 @@ use crate::store::sql::sql;
 use crate::store::tx::Tx;
 
 /// A call of a model that no entry of a transcript tells of.
-pub(in crate::store) struct BesideUsage<'a> {
+pub(in crate::store) struct CallOutsideTranscript<'a> {
     pub tenant: &'a str,
     pub day: NaiveDate,
     pub task_id: Option<Uuid>,
@@ -31,7 +31,10 @@ pub(in crate::store) struct BesideUsage<'a> {
 }
 
 /// Adds a call beside a run to its tenant's day.
-pub(in crate::store) async fn count_beside(tx: &mut Tx<'_>, used: &BesideUsage<'_>) -> Result<(), StoreError> {
+pub(in crate::store) async fn count_beside(
+    tx: &mut Tx<'_>,
+    used: &CallOutsideTranscript<'_>,
+) -> Result<(), StoreError> {
     let tokens = used.model_call.map_or(ModelTokens::default(), |call| call.tokens);
     tx.query(BESIDE)
         .bind(text(used.tenant))

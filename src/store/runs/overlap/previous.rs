@@ -10,29 +10,29 @@ use uuid::Uuid;
 use crate::domain::run::RunState;
 use crate::domain::trigger::Overlap;
 use crate::store::approvals::close_questions;
-use crate::store::runs::overlap::rule::{BlockedRow, Previous, REASON_SUPERSEDED};
+use crate::store::runs::overlap::rule::{BlockedRow, LockedHolder, REASON_SUPERSEDED};
 use crate::store::runs::slots::close_unstarted;
 use crate::store::tx::Tx;
 use crate::store::{Split, StoreError};
 
 /// Locks the rows of the runs that may have to end; answers those. Locks of `queue` are taken in the order of ids, and
 /// these come after younger ones: so one that someone else has is not waited for, and its task is tried again.
-pub(super) async fn lock_previous(tx: &mut Tx<'_>, rows: &[BlockedRow]) -> Result<Vec<Previous>, StoreError> {
+pub(super) async fn lock_previous(tx: &mut Tx<'_>, rows: &[BlockedRow]) -> Result<Vec<LockedHolder>, StoreError> {
     let mut holders: Vec<Uuid> = Vec::new();
     for row in rows.iter().filter(|row| row.policy() == Overlap::CancelPrevious) {
         let holder: Option<Uuid> =
             tx.query("select run_id from slots where task_id = $1").bind(row.task_id).optional_scalar().await?;
         holders.extend(holder);
     }
-    let mut held: Vec<Previous> = Vec::new();
+    let mut held: Vec<LockedHolder> = Vec::new();
     for run_id in holders {
         let queued: Option<Uuid> = tx.query(LOCK_QUEUED_IF_FREE).bind(run_id).optional_scalar().await?;
         if queued.is_some() {
-            held.push(Previous { run_id, waits: false });
+            held.push(LockedHolder { run_id, waits: false });
             continue;
         }
         let waits: Option<bool> = tx.query(LOCK_WAITING_IF_FREE).bind(run_id).optional_scalar().await?;
-        held.extend(waits.map(|waits| Previous { run_id, waits }));
+        held.extend(waits.map(|waits| LockedHolder { run_id, waits }));
     }
     Ok(held)
 }

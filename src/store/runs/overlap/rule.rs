@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use uuid::Uuid;
 
 use crate::domain::trigger::Overlap;
-use crate::store::runs::lease::Blocked;
+use crate::store::runs::lease::OverlapOutcome;
 
 /// Why a run that `cancel_previous` ended was cancelled.
 pub(in crate::store) const REASON_SUPERSEDED: &str = "superseded";
@@ -30,7 +30,7 @@ impl BlockedRow {
     }
 
     /// Whether it takes the slot from `holder`, which only waits for a person or a completion.
-    pub(in crate::store) fn takes_over(&self, holder: Option<Uuid>, waiting: &[Uuid], held: &[Previous]) -> bool {
+    pub(in crate::store) fn takes_over(&self, holder: Option<Uuid>, waiting: &[Uuid], held: &[LockedHolder]) -> bool {
         let waits = held.iter().any(|held| Some(held.run_id) == holder && held.waits);
         let wanted = self.policy() == Overlap::CancelPrevious && self.cancel_reason.is_none();
         waits && wanted && waiting.iter().all(|other| *other < self.run_id)
@@ -43,19 +43,24 @@ impl BlockedRow {
 
     /// `waiting` are the runs of the task that wait for its slot; `held` the runs whose row this transaction has locked,
     /// as it must before it asks one to end.
-    pub(in crate::store) fn decide(&self, holder: Option<Uuid>, waiting: &[Uuid], held: &[Previous]) -> Blocked {
+    pub(in crate::store) fn decide(
+        &self,
+        holder: Option<Uuid>,
+        waiting: &[Uuid],
+        held: &[LockedHolder],
+    ) -> OverlapOutcome {
         let Some(holder) = holder.filter(|holder| *holder != self.run_id) else {
-            return if self.cancel_reason.is_some() { Blocked::Cancelled } else { Blocked::Again };
+            return if self.cancel_reason.is_some() { OverlapOutcome::Cancelled } else { OverlapOutcome::Again };
         };
         match self.policy() {
-            _ if self.cancel_reason.is_some() => Blocked::Cancelled,
-            Overlap::QueueAll => Blocked::Behind,
-            Overlap::QueueOne if waiting.is_empty() => Blocked::Behind,
-            Overlap::CancelPrevious if waiting.iter().any(|other| *other > self.run_id) => Blocked::Cancelled,
-            Overlap::CancelPrevious if held.iter().all(|held| held.run_id != holder) => Blocked::Again,
-            Overlap::CancelPrevious => Blocked::Behind,
+            _ if self.cancel_reason.is_some() => OverlapOutcome::Cancelled,
+            Overlap::QueueAll => OverlapOutcome::Behind,
+            Overlap::QueueOne if waiting.is_empty() => OverlapOutcome::Behind,
+            Overlap::CancelPrevious if waiting.iter().any(|other| *other > self.run_id) => OverlapOutcome::Cancelled,
+            Overlap::CancelPrevious if held.iter().all(|held| held.run_id != holder) => OverlapOutcome::Again,
+            Overlap::CancelPrevious => OverlapOutcome::Behind,
             // a task that allows overlap has no slot; its policy may have been another when the slot was taken
-            Overlap::QueueOne | Overlap::Skip | Overlap::Allow => Blocked::Skipped,
+            Overlap::QueueOne | Overlap::Skip | Overlap::Allow => OverlapOutcome::Skipped,
         }
     }
 
@@ -71,7 +76,7 @@ pub(in crate::store) const EACH_IN_TURN: &str = "queue_all";
 
 /// A run that has a task's slot, with its row locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::store) struct Previous {
+pub(in crate::store) struct LockedHolder {
     pub run_id: Uuid,
     /// It only waits, and no policy of its own protects it: nobody is to be asked.
     pub waits: bool,
@@ -116,18 +121,18 @@ mod tests {
         }
     }
 
-    fn previous(run_id: Uuid, waits: bool) -> Previous {
-        Previous { run_id, waits }
+    fn previous(run_id: Uuid, waits: bool) -> LockedHolder {
+        LockedHolder { run_id, waits }
     }
 
-    fn fates(overlap: &str) -> [Blocked; 4] {
+    fn fates(overlap: &str) -> [OverlapOutcome; 4] {
         let fate = |waiting: &[Uuid]| row(overlap).decide(Some(HOLDER), waiting, &[previous(HOLDER, false)]);
         [fate(&[]), fate(&[OLDER]), fate(&[YOUNGER]), row(overlap).decide(None, &[], &[])]
     }
 
     #[test]
     fn each_policy_judges_by_who_waits() {
-        use Blocked::*;
+        use OverlapOutcome::*;
         assert_eq!(fates("skip"), [Skipped, Skipped, Skipped, Again]);
         assert_eq!(fates("queue_one"), [Behind, Skipped, Skipped, Again]);
         assert_eq!(fates("queue_all"), [Behind, Behind, Behind, Again]);
@@ -161,20 +166,21 @@ mod tests {
     fn cancelled_one_is_cancelled_whoever_has_the_slot() {
         let cancelled = BlockedRow { cancel_reason: Some("no".into()), ..row("skip") };
         for holder in [None, Some(OWN), Some(HOLDER)] {
-            assert_eq!(cancelled.decide(holder, &[], &[]), Blocked::Cancelled);
+            assert_eq!(cancelled.decide(holder, &[], &[]), OverlapOutcome::Cancelled);
         }
     }
 
     #[test]
     fn run_is_never_in_its_own_way_and_only_a_locked_holder_is_asked_to_end() {
-        assert_eq!(row("skip").decide(Some(OWN), &[], &[]), Blocked::Again);
-        assert_eq!(row("cancel_previous").decide(Some(HOLDER), &[], &[previous(OLDER, false)]), Blocked::Again);
+        assert_eq!(row("skip").decide(Some(OWN), &[], &[]), OverlapOutcome::Again);
+        assert_eq!(row("cancel_previous").decide(Some(HOLDER), &[], &[previous(OLDER, false)]), OverlapOutcome::Again);
     }
 
     #[test]
     fn slot_is_taken_only_from_one_that_waits_by_the_youngest_that_nobody_has_cancelled() {
         let (waits, works) = ([previous(HOLDER, true)], [previous(HOLDER, false)]);
-        let takes = |row: &BlockedRow, waiting: &[Uuid], held: &[Previous]| row.takes_over(Some(HOLDER), waiting, held);
+        let takes =
+            |row: &BlockedRow, waiting: &[Uuid], held: &[LockedHolder]| row.takes_over(Some(HOLDER), waiting, held);
         let own = row("cancel_previous");
         assert!(takes(&own, &[], &waits) && takes(&own, &[OLDER], &waits));
         assert!(!takes(&own, &[], &works) && !takes(&own, &[], &[]) && !takes(&own, &[YOUNGER], &waits));

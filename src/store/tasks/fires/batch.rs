@@ -23,7 +23,7 @@ use crate::store::tasks::task_cache::CachedTask;
 #[derive(Default)]
 pub(in crate::store) struct FireBatch {
     /// The due rows as they were read, and are to be still when this is written.
-    pub read: Vec<AsRead>,
+    pub read: Vec<DueSnapshot>,
     pub moves: Vec<DueUpdate>,
     pub runs: Vec<PlannedRun>,
     pub skipped: Vec<NewRun>,
@@ -38,7 +38,7 @@ pub(in crate::store) struct FireBatch {
 
 /// A due row and the version of its task.
 #[derive(Debug, Clone, PartialEq, Eq, sqlx_macros::FromRow)]
-pub(in crate::store) struct AsRead {
+pub(in crate::store) struct DueSnapshot {
     pub task_id: Uuid,
     pub epoch: i64,
     pub next_at: Option<DateTime<Utc>>,
@@ -48,7 +48,7 @@ pub(in crate::store) struct AsRead {
 }
 
 /// A task that can't be scheduled any more, and who is to be told.
-pub(super) struct Unplannable {
+pub(super) struct UnplannableTask {
     pub task_id: Uuid,
     pub tenant_id: String,
     pub name: String,
@@ -57,7 +57,7 @@ pub(super) struct Unplannable {
     pub why: String,
 }
 
-impl Unplannable {
+impl UnplannableTask {
     /// The message to its owner; `None` where there is no way to tell.
     pub fn notice(&self, recipient: Option<&Recipient>) -> Option<NewDelivery> {
         let about = SubjectRef::notice(NoticeKind::Disabled, self.task_id, self.version);
@@ -68,8 +68,8 @@ impl Unplannable {
 
 impl FireBatch {
     /// Leaves out what is not as it was read: somebody else has moved or changed it, or is about to.
-    pub fn keep(&mut self, now: Vec<AsRead>) {
-        let now: HashMap<Uuid, AsRead> = now.into_iter().map(|row| (row.task_id, row)).collect();
+    pub fn keep(&mut self, now: Vec<DueSnapshot>) {
+        let now: HashMap<Uuid, DueSnapshot> = now.into_iter().map(|row| (row.task_id, row)).collect();
         self.read.retain(|row| now.get(&row.task_id) == Some(row));
         if self.read.len() == self.moves.len() {
             return;
@@ -133,17 +133,17 @@ impl PlannedRun {
 }
 
 /// The rest of a batch while it is decided: runs that may be leased, and runs that may start.
-pub(super) struct Left {
+pub(super) struct RemainingCapacity {
     room: usize,
     places: usize,
     shares: Option<Shares>,
 }
 
-impl Left {
-    pub fn of(ask: &FireDue) -> Left {
+impl RemainingCapacity {
+    pub fn of(ask: &FireDue) -> RemainingCapacity {
         let places = ask.start.as_ref().map_or(0, |start| start.places);
         let shares = ask.start.as_ref().and_then(|start| start.shares.clone());
-        Left { room: ask.room, places: places.min(ask.room), shares }
+        RemainingCapacity { room: ask.room, places: places.min(ask.room), shares }
     }
 
     /// Whether a run of this tenant is leased, and whether it starts. Where a tenant has all the places that it may have,

@@ -16,7 +16,7 @@ const MOST: i64 = 4;
 
 /// The batches that this instance has under way, and what it leaves to others.
 #[derive(Default)]
-pub(in crate::store) struct Apart {
+pub(in crate::store) struct BatchOffsets {
     places: Mutex<BatchSlots>,
     tenants: TenantCursor,
 }
@@ -32,7 +32,7 @@ struct BatchSlots {
 
 /// The place of one batch, until it is dropped.
 pub(super) struct BatchSlot<'a> {
-    apart: &'a Apart,
+    apart: &'a BatchOffsets,
     limit: i64,
     /// So many of the earliest rows are passed over.
     pub offset: i64,
@@ -40,7 +40,7 @@ pub(super) struct BatchSlot<'a> {
     pub takes_turns: bool,
 }
 
-impl Apart {
+impl BatchOffsets {
     /// A place for a batch of at most `limit` rows.
     pub(super) fn place(&self, limit: i64) -> BatchSlot<'_> {
         let mut places = self.lock();
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn batches_of_one_instance_begin_behind_each_other() {
-        let apart = Apart::default();
+        let apart = BatchOffsets::default();
         let first = apart.place(500);
         assert_eq!((first.offset, apart.place(100).offset), (0, 500));
         drop(first);
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn tenants_have_their_turn_in_one_batch_at_a_time_while_more_is_due() {
-        let apart = Apart::default();
+        let apart = BatchOffsets::default();
         let first = apart.place(500);
         assert!(!first.takes_turns, "nothing is known yet");
         first.settle(500, 500);
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn instance_that_lost_its_rows_begins_later_and_returns_after_a_few_batches() {
-        let apart = Apart::default();
+        let apart = BatchOffsets::default();
         let next = |read, kept| {
             let place = apart.place(500);
             place.settle(read, kept);

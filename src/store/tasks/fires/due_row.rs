@@ -10,7 +10,7 @@ use serde_json::Value;
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use super::batch::{AsRead, DueUpdate, FireBatch, Left, PlannedRun, Unplannable};
+use super::batch::{DueSnapshot, DueUpdate, FireBatch, PlannedRun, RemainingCapacity, UnplannableTask};
 use super::request::FireDue;
 use crate::base::clock::to_delta;
 use crate::domain::run::{MissedInstants, RunState};
@@ -93,9 +93,9 @@ impl DueRow {
     pub fn plan_into(
         self,
         ask: &FireDue,
-        left: &mut Left,
+        left: &mut RemainingCapacity,
         batch: &mut FireBatch,
-        unplannable: &mut Vec<Unplannable>,
+        unplannable: &mut Vec<UnplannableTask>,
     ) -> u64 {
         batch.read.push(self.as_read());
         let Some(nominal) = self.task.nominal_at else {
@@ -170,9 +170,9 @@ impl DueRow {
         written.map_or(USUAL_LIMIT, i64::from)
     }
 
-    fn as_read(&self) -> AsRead {
+    fn as_read(&self) -> DueSnapshot {
         let TaskRow { id, epoch, next_at, nominal_at, fire_count, version, .. } = &self.task;
-        AsRead {
+        DueSnapshot {
             task_id: *id,
             epoch: *epoch,
             next_at: *next_at,
@@ -182,14 +182,14 @@ impl DueRow {
         }
     }
 
-    fn unplannable(self, why: String) -> Unplannable {
+    fn unplannable(self, why: String) -> UnplannableTask {
         let TaskRow { id: task_id, tenant_id, name, version, spec, .. } = self.task;
         let written = || -> Option<Output> {
             let written: Value = serde_json::from_str(&spec?).ok()?;
             Output::deserialize(&written["output"]).ok()
         };
         let output = self.known.map_or_else(|| written().unwrap_or_default(), |known| known.spec.output.clone());
-        Unplannable { task_id, tenant_id, name, version, output, why }
+        UnplannableTask { task_id, tenant_id, name, version, output, why }
     }
 
     /// The records to make, or why this task can't be scheduled any more; and how many steps that took. A fault of one
@@ -216,7 +216,14 @@ impl DueRow {
     }
 
     /// Adds the runs, the skipped instants and the next instant of a plan to the batch.
-    fn record_plan(&self, plan: FirePlan, task: &ReadTask, ask: &FireDue, left: &mut Left, batch: &mut FireBatch) {
+    fn record_plan(
+        &self,
+        plan: FirePlan,
+        task: &ReadTask,
+        ask: &FireDue,
+        left: &mut RemainingCapacity,
+        batch: &mut FireBatch,
+    ) {
         let trigger = task.trigger();
         let fired = plan.fires.len() as i64;
         let last_ahead = last_instant(&plan).filter(|last| *last > ask.now);

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::FireDue;
-use super::batch::{FireBatch, Left, Unplannable};
+use super::batch::{FireBatch, RemainingCapacity, UnplannableTask};
 use super::due_row::DueRow;
 use crate::domain::trigger::steps::PLANNED;
 
@@ -16,7 +16,7 @@ const PIECE: u64 = PLANNED;
 pub(super) struct PlanningPieces {
     rows: VecDeque<DueRow>,
     ask: FireDue,
-    left: Left,
+    left: RemainingCapacity,
     /// How many tasks of each tenant are planned.
     had: HashMap<String, usize>,
     in_turn: bool,
@@ -24,7 +24,7 @@ pub(super) struct PlanningPieces {
 
 impl PlanningPieces {
     pub fn new(due: Vec<DueRow>, ask: FireDue) -> PlanningPieces {
-        PlanningPieces { rows: due.into(), left: Left::of(&ask), ask, had: HashMap::new(), in_turn: false }
+        PlanningPieces { rows: due.into(), left: RemainingCapacity::of(&ask), ask, had: HashMap::new(), in_turn: false }
     }
 
     /// How many are not planned.
@@ -33,7 +33,7 @@ impl PlanningPieces {
     }
 
     /// Plans the next piece, one task at least; those that can't be planned are answered beside the batch.
-    pub fn piece(&mut self) -> (FireBatch, Vec<Unplannable>) {
+    pub fn piece(&mut self) -> (FireBatch, Vec<UnplannableTask>) {
         let (mut batch, mut unplannable) = (FireBatch::default(), Vec::new());
         let mut steps = 0;
         while steps < PIECE {

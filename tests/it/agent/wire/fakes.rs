@@ -32,7 +32,7 @@ pub enum Ending {
 
 /// One answer. Each counts 100 tokens of input, 40 of them cached, and 10 of output.
 #[derive(Debug, Clone, Default)]
-pub struct Said {
+pub struct FakeReply {
     pub thinking: Option<&'static str>,
     pub text: Option<&'static str>,
     /// Id, name and arguments as they are written.
@@ -40,21 +40,21 @@ pub struct Said {
     pub ending: Ending,
 }
 
-pub fn said(text: &'static str) -> Said {
-    Said { text: Some(text), ..Said::default() }
+pub fn said(text: &'static str) -> FakeReply {
+    FakeReply { text: Some(text), ..FakeReply::default() }
 }
 
-pub fn calling(calls: &[(&'static str, &'static str, &'static str)]) -> Said {
-    Said { calls: calls.to_vec(), ..Said::default() }
+pub fn calling(calls: &[(&'static str, &'static str, &'static str)]) -> FakeReply {
+    FakeReply { calls: calls.to_vec(), ..FakeReply::default() }
 }
 
-impl Said {
-    pub fn ending(self, ending: Ending) -> Said {
-        Said { ending, ..self }
+impl FakeReply {
+    pub fn ending(self, ending: Ending) -> FakeReply {
+        FakeReply { ending, ..self }
     }
 
-    pub fn thinking(self, thinking: &'static str) -> Said {
-        Said { thinking: Some(thinking), ..self }
+    pub fn thinking(self, thinking: &'static str) -> FakeReply {
+        FakeReply { thinking: Some(thinking), ..self }
     }
 
     /// The answer over a wire, a stream in pieces that cut lines and letters.
@@ -382,7 +382,7 @@ fn without_tags(text: &str) -> (&str, &str) {
 pub fn without_shape(sent: &str) -> String {
     #[derive(serde::Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct Sent<'s> {
+    struct SentEnvelope<'s> {
         #[serde(rename = "tool")]
         _tool: String,
         #[serde(rename = "fetched_at")]
@@ -392,7 +392,7 @@ pub fn without_shape(sent: &str) -> String {
         error: Option<String>,
     }
     let (notice, sent) = without_tags(sent);
-    let sent: Sent = serde_json::from_str(sent).unwrap_or_else(|error| panic!("{error}: {sent}"));
+    let sent: SentEnvelope = serde_json::from_str(sent).unwrap_or_else(|error| panic!("{error}: {sent}"));
     let result = match (sent.data.map(|data| data.get()), sent.error) {
         (Some(data), None) => serde_json::from_str(data).unwrap_or_else(|_| data.to_owned()),
         (None, Some(error)) => error,

@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 
 use super::fakes::Wire;
 use super::rules::broken_rules;
-use super::server::{Received, Reply, Server, settings};
+use super::server::{ReceivedRequest, Reply, Server, settings};
 use super::vendors::{SentRequest, faults_of};
 use crate::agent::harness::{AgentHarness, FakeTool, start};
 
@@ -51,7 +51,7 @@ pub struct Case {
     /// Adds to the settings of the loop.
     pub react: fn(&mut ReactSettings),
     /// Asserts whatever else must hold.
-    pub holds: fn(&Played),
+    pub holds: fn(&PlayedCase),
     /// The rule of a provider that its own answers break, so that requests may break it, too.
     pub allows: Option<&'static str>,
 }
@@ -75,7 +75,7 @@ impl Case {
         Case { react, ..self }
     }
 
-    pub const fn holds(self, holds: fn(&Played)) -> Case {
+    pub const fn holds(self, holds: fn(&PlayedCase)) -> Case {
         Case { holds, ..self }
     }
 
@@ -85,10 +85,10 @@ impl Case {
 }
 
 /// The outcome of a case over one wire.
-pub struct Played {
+pub struct PlayedCase {
     pub wire: Wire,
     pub stream: bool,
-    pub requests: Vec<Received>,
+    pub requests: Vec<ReceivedRequest>,
     /// The results of tools in the transcript: call, content, whether it is an error.
     pub results: Vec<(String, String, bool)>,
     pub error: Option<RunError>,
@@ -100,7 +100,7 @@ pub struct Played {
     pub took: Duration,
 }
 
-impl Played {
+impl PlayedCase {
     pub fn error_message(&self) -> &str {
         match &self.error {
             Some(RunError::Fail { fault } | RunError::Retry { fault, .. }) => &fault.message,
@@ -169,7 +169,7 @@ async fn complaint_about(case: &Case, wire: Wire, stream: bool, server: &Server)
         Some(Ok(other)) => return Some(format!("{other:?}")),
         Some(Err(error)) => (Err(code(&error)), Some(error)),
     };
-    let played = Played {
+    let played = PlayedCase {
         wire,
         stream,
         requests: server.requests(),
@@ -253,7 +253,7 @@ pub fn two_keys(settings: &mut ModelSettings) {
 }
 
 /// The keys that requests came with, in order.
-pub fn keys(played: &Played) -> Vec<&str> {
+pub fn keys(played: &PlayedCase) -> Vec<&str> {
     played
         .requests
         .iter()
@@ -267,7 +267,7 @@ pub fn keys(played: &Played) -> Vec<&str> {
 }
 
 /// The body of a request.
-pub fn body(played: &Played, index: usize) -> &Value {
+pub fn body(played: &PlayedCase, index: usize) -> &Value {
     &played.requests[index].body
 }
 

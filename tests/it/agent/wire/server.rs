@@ -60,7 +60,7 @@ impl Reply {
 
 /// A request as it came in.
 #[derive(Debug, Clone)]
-pub struct Received {
+pub struct ReceivedRequest {
     /// Method, path and version.
     pub line: String,
     /// Lower-case names.
@@ -70,7 +70,7 @@ pub struct Received {
     pub text: String,
 }
 
-impl Received {
+impl ReceivedRequest {
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
@@ -78,7 +78,7 @@ impl Received {
 
 pub struct Server {
     pub address: String,
-    pub received: Arc<Mutex<Vec<Received>>>,
+    pub received: Arc<Mutex<Vec<ReceivedRequest>>>,
     accepting: tokio::task::JoinHandle<()>,
 }
 
@@ -91,11 +91,11 @@ impl Server {
     /// Gives the answer of `judge`, where it has one, in the place of the next.
     pub async fn strict(
         replies: Vec<Reply>,
-        judge: impl Fn(&Received) -> Option<Reply> + Send + Sync + 'static,
+        judge: impl Fn(&ReceivedRequest) -> Option<Reply> + Send + Sync + 'static,
     ) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
-        let received: Arc<Mutex<Vec<Received>>> = Arc::default();
+        let received: Arc<Mutex<Vec<ReceivedRequest>>> = Arc::default();
         let kept = received.clone();
         let mut replies = VecDeque::from(replies);
         let accepting = tokio::spawn(async move {
@@ -117,7 +117,7 @@ impl Server {
         Server { address, received, accepting }
     }
 
-    pub fn requests(&self) -> Vec<Received> {
+    pub fn requests(&self) -> Vec<ReceivedRequest> {
         self.received.lock().unwrap().clone()
     }
 }
@@ -128,7 +128,7 @@ impl Drop for Server {
     }
 }
 
-async fn read(connection: &mut TcpStream) -> Received {
+async fn read(connection: &mut TcpStream) -> ReceivedRequest {
     let mut bytes = Vec::new();
     let head = loop {
         let mut piece = [0; 4096];
@@ -150,7 +150,7 @@ async fn read(connection: &mut TcpStream) -> Received {
     connection.read_exact(&mut more).await.unwrap();
     body.extend(more);
     let text = String::from_utf8(body).unwrap();
-    Received { line: line.to_owned(), headers, body: serde_json::from_str(&text).unwrap(), text }
+    ReceivedRequest { line: line.to_owned(), headers, body: serde_json::from_str(&text).unwrap(), text }
 }
 
 async fn write(connection: &mut TcpStream, reply: &Reply) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use chrono::TimeDelta;
-use reveille::agent::{Agent, AgentResponse, Asking};
+use reveille::agent::{Agent, AgentResponse, ApprovalContext};
 use reveille::domain::approval::ApprovalStatus;
 use reveille::domain::approval::matrix::Category;
 use reveille::domain::run::outcome::RunError;
@@ -242,7 +242,7 @@ async fn thinking_waits_for_an_approval_of_a_day_and_goes_back() {
         let stage = AgentHarness::new(vec![], vec![writes()]);
         let model = one(&server, &vendor, true);
         let mut incoming = stage.incoming("Go.");
-        incoming.asking = Asking { task_id: None, source: "trigger", rules: None };
+        incoming.asking = ApprovalContext { task_id: None, source: "trigger", rules: None };
         let waiting = agent(&stage, vec![("main", model.clone())]).handle_message(&incoming).await;
         let Ok(AgentResponse::Suspended(suspension)) = waiting else { panic!("{waiting:?}") };
         let (mut approval, _) = suspension.asks.into_iter().next().unwrap();
@@ -253,7 +253,7 @@ async fn thinking_waits_for_an_approval_of_a_day_and_goes_back() {
         let other = AgentHarness { store: stage.store.clone(), ..AgentHarness::new(vec![], vec![writes()]) };
         other.clock.advance(TimeDelta::days(1));
         let mut incoming = other.incoming("Go.");
-        incoming.asking = Asking { task_id: None, source: "trigger", rules: None };
+        incoming.asking = ApprovalContext { task_id: None, source: "trigger", rules: None };
         let answered = agent(&other, vec![("main", model)]).handle_message(&incoming).await;
         let Ok(AgentResponse::Answered(result)) = answered else { panic!("{answered:?}") };
         assert_eq!((result.response.as_str(), server.requests().len()), ("Done.", 2), "{}", vendor.provider);

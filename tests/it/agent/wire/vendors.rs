@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-use super::fakes::{Ending, Said, Wire, calling, said};
+use super::fakes::{Ending, FakeReply, Wire, calling, said};
 use super::server::Server;
 
 /// A request that was sent, and by which case.
@@ -45,12 +45,12 @@ async fn run(program: &str, lines: impl Iterator<Item = Value>) -> Vec<String> {
 }
 
 /// Answers that a provider can give as well.
-fn answers() -> Vec<Said> {
+fn answers() -> Vec<FakeReply> {
     vec![
         said("Guten Morgen, Grüße."),
         calling(&[("call_1", "echo", r#"{"n": 1}"#)]),
         calling(&[("call_1", "echo", r#"{"n": 1}"#), ("call_2", "echo", r#"{"n": 2}"#)]),
-        Said { text: Some("Let me look."), ..calling(&[("call_1", "echo", "{}")]) },
+        FakeReply { text: Some("Let me look."), ..calling(&[("call_1", "echo", "{}")]) },
         said("Half of").ending(Ending::Length),
         said("I").ending(Ending::Refusal),
         said("Fine.").thinking("c2lnbmVk"),
@@ -58,7 +58,7 @@ fn answers() -> Vec<Said> {
 }
 
 /// Words of a wire for the end of an answer.
-fn end(wire: Wire, said: &Said) -> &'static str {
+fn end(wire: Wire, said: &FakeReply) -> &'static str {
     match (wire, said.ending) {
         (Wire::Chat, Ending::Length) => "length",
         (Wire::Responses, Ending::Length) => "max_output_tokens",

@@ -3,7 +3,7 @@
 
 use chrono::TimeDelta;
 use reveille::base::id::{Scope, new_id};
-use reveille::domain::approval::{ApprovalChoice, Begun, CallOutcome};
+use reveille::domain::approval::{ApprovalChoice, ApprovedCallStart, CallOutcome};
 use reveille::domain::event::Event;
 use reveille::domain::notification::run_notification::NotifiedOutcome;
 use reveille::domain::notification::{
@@ -13,8 +13,8 @@ use reveille::domain::run::{RunEvent, RunState};
 use reveille::domain::task::Task;
 use reveille::domain::task::change::TaskChange;
 use reveille::store::{
-    ApprovalLink, Attend, Attended, Burial, Cancelled, Decided, Finish, Park, PollClaim, RecordedPoll, RunCompletion,
-    RunLimits, StartedRun, Take,
+    ApprovalLink, Cancelled, DecisionOutcome, Finish, NewDeadLetter, Park, PollClaim, RecordedPoll, RunCompletion,
+    RunLimits, StartedRun, TakeRequest, WaitingOutcome, WaitingUpdate,
 };
 use serde_json::json;
 use uuid::Uuid;
@@ -180,7 +180,7 @@ async fn start(world: &StoreHarness, ids: &[Uuid]) -> Vec<StartedRun> {
     }
     let (now, lease_until, limits) = (world.now(), world.now() + LEASE, RunLimits::default());
     let limit = ids.len() as i64;
-    let take = Take { worker: WORKER, now, ahead: now, lease_until, limit, fair: None, limits, shares: None };
+    let take = TakeRequest { worker: WORKER, now, ahead: now, lease_until, limit, fair: None, limits, shares: None };
     let started = world.store.take_runs(&take).await.unwrap().starts.started;
     assert!(started.len() == ids.len() && started.iter().all(|started| ids.contains(&started.run.id)), "{started:?}");
     started
@@ -328,7 +328,7 @@ async fn collect(world: &StoreHarness) {
     store.change_task(EVERY, paused.id, &TaskChange::Resume).await.unwrap();
     while !matching::release(world, None).await.is_empty() {}
     store.take_events("a", 1).await.unwrap();
-    let letter = Burial { seq: i64::MAX, event: None, body: "x", error: "it can't be read", deliveries: 3 };
+    let letter = NewDeadLetter { seq: i64::MAX, event: None, body: "x", error: "it can't be read", deliveries: 3 };
     store.dead_letter_event(letter).await.unwrap();
 }
 
@@ -368,8 +368,8 @@ async fn ask(world: &StoreHarness, started: &StartedRun) {
     assert_eq!(store.approvals_of_turn(id, 1).await.unwrap().len(), 2);
     let later = now + TimeDelta::seconds(LIMIT);
     assert_eq!(store.waiting_for_people(later, 1).await.unwrap().len(), 1);
-    let attend = Attend { wake_at: later, deliveries: vec![], if_expired: vec![] };
-    assert_eq!(store.settle_waiting(id, &attend).await.unwrap(), Attended::Waits);
+    let attend = WaitingUpdate { wake_at: later, deliveries: vec![], if_expired: vec![] };
+    assert_eq!(store.settle_waiting(id, &attend).await.unwrap(), WaitingOutcome::Waits);
     let mut hash = [0; 32];
     hash[..16].copy_from_slice(id.as_bytes());
     let link = ApprovalLink {
@@ -385,10 +385,13 @@ async fn ask(world: &StoreHarness, started: &StartedRun) {
     assert_eq!(store.approvals_by_link(&hash, now).await.unwrap().1.len(), 2);
     for (asked, choice) in [(&second, ApprovalChoice::Cancel), (&first, ApprovalChoice::Approve)] {
         let decided = store.decide_approval(&only("a"), asked.id, &answer(choice, asked, "token:t")).await.unwrap();
-        assert!(matches!(decided, Decided::Done(_)), "{decided:?}");
+        assert!(matches!(decided, DecisionOutcome::Done(_)), "{decided:?}");
     }
     let again = start(world, &[id]).await.remove(0);
-    assert_eq!(store.mark_execution_started(again.lease, first.id, &first.digest).await.unwrap(), Begun::Now);
+    assert_eq!(
+        store.mark_execution_started(again.lease, first.id, &first.digest).await.unwrap(),
+        ApprovedCallStart::Now
+    );
     let outcome = CallOutcome { is_error: false, text: "sent".into() };
     store.note_outcome(first.id, &outcome).await.unwrap();
     park(world, &again, &[(question(world, &again, "c2"), Some(second.id))], &[]).await;
@@ -413,7 +416,7 @@ async fn undo(world: &StoreHarness, started: &StartedRun) {
     park(world, started, &[(asked.clone(), None)], &[]).await;
     for choice in [ApprovalChoice::Approve, ApprovalChoice::Cancel] {
         let decided = world.store.decide_approval(EVERY, asked.id, &answer(choice, &asked, "token:t")).await.unwrap();
-        assert!(matches!(decided, Decided::Done(_)), "{decided:?}");
+        assert!(matches!(decided, DecisionOutcome::Done(_)), "{decided:?}");
     }
     world.succeed(&start(world, &[started.run.id]).await.remove(0)).await;
 }

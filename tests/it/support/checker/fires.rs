@@ -6,7 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 
 use super::oracle::{excluded, is_excluded, jitter};
-use super::{AHEAD, Due, Known, PATIENCE, Records, RunRow, TaskRow, Verdict};
+use super::{AHEAD, CheckerFacts, Due, PATIENCE, Records, RunRow, TaskRow, Verdict};
 
 /// Why an instant has a row of its own and no run, decided when it fell due.
 const PLANNED_SKIPS: [&str; 6] = ["missed_window", "catch_up_skip", "catch_up_limit", "max_runs", "excluded", "paused"];
@@ -39,7 +39,7 @@ impl Range<'_> {
     }
 }
 
-pub fn judge(records: &Records, task: &TaskRow, known: &Known, verdict: &mut Verdict) {
+pub fn judge(records: &Records, task: &TaskRow, known: &CheckerFacts, verdict: &mut Verdict) {
     let trigger = &task.spec.0["trigger"];
     let due = Due::of(trigger);
     let exclusions = excluded(trigger);
@@ -187,7 +187,7 @@ fn covered(
     trigger: &Value,
     at: DateTime<Utc>,
     mut covering: Vec<&mut Range>,
-    known: &Known,
+    known: &CheckerFacts,
     verdict: &mut Verdict,
 ) {
     match covering.as_mut_slice() {
@@ -201,7 +201,7 @@ fn covered(
     }
 }
 
-fn skipped_for_a_reason(row: &RunRow, trigger: &Value, at: DateTime<Utc>, known: &Known, verdict: &mut Verdict) {
+fn skipped_for_a_reason(row: &RunRow, trigger: &Value, at: DateTime<Utc>, known: &CheckerFacts, verdict: &mut Verdict) {
     if row.state != "skipped" {
         return;
     }
@@ -218,7 +218,7 @@ fn missed_for_a_reason(
     is_run: bool,
     trigger: &Value,
     at: DateTime<Utc>,
-    known: &Known,
+    known: &CheckerFacts,
     verdict: &mut Verdict,
 ) {
     let policy = trigger["catch_up"].as_str().unwrap_or("latest");

@@ -6,7 +6,7 @@ use chrono::TimeDelta;
 use uuid::Uuid;
 
 use super::super::effects::{Effect, answer_to};
-use super::{Known, Records, RunRow, Verdict};
+use super::{CheckerFacts, Records, RunRow, Verdict};
 
 const FINAL: [&str; 5] = ["succeeded", "failed", "cancelled", "expired", "skipped"];
 /// A run whose process died this often is not tried again.
@@ -14,7 +14,7 @@ const CRASH_LIMIT: i64 = 3;
 /// How exactly the clocks of a test's two sides agree, and how long a request is on its way.
 const NEARLY: TimeDelta = TimeDelta::seconds(1);
 
-pub fn judge(records: &Records, known: &Known, verdict: &mut Verdict) {
+pub fn judge(records: &Records, known: &CheckerFacts, verdict: &mut Verdict) {
     let queued: HashMap<Uuid, &super::records::QueueRow> = records.queue.iter().map(|row| (row.run_id, row)).collect();
     let parked: HashMap<Uuid, &str> = records.parked.iter().map(|(id, why)| (*id, why.as_str())).collect();
     let runs: HashMap<Uuid, &RunRow> = records.runs.iter().map(|run| (run.id, run)).collect();
@@ -55,7 +55,7 @@ fn check_location(run: &RunRow, queued: Option<&str>, parked: Option<&str>, verd
 }
 
 /// Instants in their order, attempts within their limits, and an end where there is to be one.
-fn ends(run: &RunRow, known: &Known, verdict: &mut Verdict) {
+fn ends(run: &RunRow, known: &CheckerFacts, verdict: &mut Verdict) {
     let is_final = FINAL.contains(&run.state.as_str());
     if is_final != run.finished_at.is_some() {
         verdict.violated("final", format!("{} is {}, finished at {:?}", run.id, run.state, run.finished_at));
@@ -98,7 +98,7 @@ fn retried(run: &RunRow) -> bool {
 }
 
 /// One that was skipped for another names that other: a run of the same task.
-fn overlap(run: &RunRow, runs: &HashMap<Uuid, &RunRow>, known: &Known, verdict: &mut Verdict) {
+fn overlap(run: &RunRow, runs: &HashMap<Uuid, &RunRow>, known: &CheckerFacts, verdict: &mut Verdict) {
     if run.state != "skipped" || run.reason.as_deref() != Some("overlap") {
         return;
     }
@@ -155,7 +155,7 @@ fn slots(records: &Records, verdict: &mut Verdict) {
 
 /// Judges the requests that the other side has seen: each attempt once, in order, not before its time, not after the
 /// end; and the recorded answer was the answer to the attempt that is recorded.
-fn effects(runs: &HashMap<Uuid, &RunRow>, pipelines: &HashSet<Uuid>, known: &Known, verdict: &mut Verdict) {
+fn effects(runs: &HashMap<Uuid, &RunRow>, pipelines: &HashSet<Uuid>, known: &CheckerFacts, verdict: &mut Verdict) {
     let mut of_run: HashMap<Uuid, Vec<&Effect>> = HashMap::new();
     let (older, _) = known.effects.split_at(known.effects.len() - known.newer);
     for effect in older {
@@ -213,7 +213,7 @@ fn pipelines(records: &Records) -> HashSet<Uuid> {
 }
 
 /// Judges the payments of pipelines: nobody pays twice, and a run that succeeded has paid.
-fn payments(runs: &HashMap<Uuid, &RunRow>, pipelines: &HashSet<Uuid>, known: &Known, verdict: &mut Verdict) {
+fn payments(runs: &HashMap<Uuid, &RunRow>, pipelines: &HashSet<Uuid>, known: &CheckerFacts, verdict: &mut Verdict) {
     let mut paid = HashSet::new();
     for payment in &known.payments {
         if !paid.insert(payment.run_id) {

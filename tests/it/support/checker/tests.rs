@@ -78,15 +78,15 @@ fn effect(of: &RunRow, attempt: i64, seconds: f64) -> Effect {
 }
 
 /// Four seconds of a task that runs each second, all well.
-fn well() -> (Records, Known) {
+fn well() -> (Records, CheckerFacts) {
     let runs: Vec<RunRow> = (1..=4).map(|second| run(f64::from(second))).collect();
     let effects = runs.iter().map(|run| Effect { at: run.started_at.unwrap(), ..effect(run, 1, 0.0) }).collect();
     let tasks = vec![task(json!({ "type": "schedule", "interval": "1s", "overlap": "skip" }), 4.5, 4)];
     let records = Records { tasks, runs, last_token: 10, ..Records::default() };
-    (records, Known { effects, crashes: 1, ended: true, ..Known::default() })
+    (records, CheckerFacts { effects, crashes: 1, ended: true, ..CheckerFacts::default() })
 }
 
-fn found(change: impl FnOnce(&mut Records, &mut Known)) -> Vec<&'static str> {
+fn found(change: impl FnOnce(&mut Records, &mut CheckerFacts)) -> Vec<&'static str> {
     let (mut records, mut known) = well();
     change(&mut records, &mut known);
     judge(&records, &known).rules().into_keys().collect()
@@ -128,7 +128,7 @@ fn record_of_what_was_not_due_is_found() {
 }
 
 /// The second of four instants is covered by the run of the third.
-fn coalesced(records: &mut Records, known: &mut Known, count: u64) {
+fn coalesced(records: &mut Records, known: &mut CheckerFacts, count: u64) {
     records.runs.remove(1);
     known.effects.remove(1);
     records.tasks[0].fire_count = 3;
@@ -158,7 +158,7 @@ fn instant_is_owed_by_a_task_that_completed_and_by_none_that_was_paused_before_i
 
 #[test]
 fn missed_instants_need_an_outage_their_count_and_their_policy() {
-    let outage = |known: &mut Known| known.outages.push((at(1.2), at(59.0)));
+    let outage = |known: &mut CheckerFacts| known.outages.push((at(1.2), at(59.0)));
     let with_outage = |count| {
         found(|records, known| {
             coalesced(records, known, count);

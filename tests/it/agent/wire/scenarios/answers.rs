@@ -5,12 +5,12 @@ use reveille::domain::run::transcript::ModelTokens;
 use reveille::ports::llm::ModelSettings;
 use reveille::ports::llm::thinking::{PromptCache, ThinkingEffort};
 
-use super::{Case, Played, body, play};
-use crate::agent::wire::fakes::{Ending, Said, Wire, calling, said};
+use super::{Case, PlayedCase, body, play};
+use crate::agent::wire::fakes::{Ending, FakeReply, Wire, calling, said};
 use crate::agent::wire::server::Reply;
 
 /// These answers in turn.
-fn turns(turns: &[Said], wire: Wire, stream: bool) -> Vec<Reply> {
+fn turns(turns: &[FakeReply], wire: Wire, stream: bool) -> Vec<Reply> {
     turns.iter().map(|turn| turn.reply(wire, stream)).collect()
 }
 
@@ -24,7 +24,7 @@ fn too_long(wire: Wire) -> Reply {
 }
 
 /// The results, each as its call and the beginning of its text, with whether it is an error.
-fn results(played: &Played, expected: &[(&str, &str, bool)]) {
+fn results(played: &PlayedCase, expected: &[(&str, &str, bool)]) {
     assert_eq!(played.results.len(), expected.len(), "{:?}", played.results);
     for (found, (call, text, is_error)) in played.results.iter().zip(expected) {
         let (id, content, failed) = found;
@@ -35,27 +35,27 @@ fn results(played: &Played, expected: &[(&str, &str, bool)]) {
     assert_eq!(sent, expected.iter().map(|(call, ..)| *call).collect::<Vec<_>>());
 }
 
-fn counts_tokens(played: &Played) {
+fn counts_tokens(played: &PlayedCase) {
     let of_a_call = ModelTokens { cache_read: 40, ..ModelTokens::of(100, 10) };
     assert_eq!(played.tokens, [of_a_call, of_a_call]);
 }
 
-fn echoes_thinking(played: &Played) {
+fn echoes_thinking(played: &PlayedCase) {
     let sent = &played.requests[1].text;
     assert!(sent.contains("c2lnbmVk"), "{sent}");
 }
 
-fn forbids_tools_at_the_end(played: &Played) {
+fn forbids_tools_at_the_end(played: &PlayedCase) {
     let last = played.requests.len() - 1;
     assert!(played.wire.forbids_tools(body(played, last)) && !played.wire.forbids_tools(body(played, 0)));
 }
 
-fn shortens_the_result(played: &Played) {
+fn shortens_the_result(played: &PlayedCase) {
     let length = |index: usize| played.wire.results(body(played, index))[0].1.len();
     assert_eq!((length(1), length(2) < 2100), (9000, true), "{}", length(2));
 }
 
-fn sends_nothing_that_is_not_configured(played: &Played) {
+fn sends_nothing_that_is_not_configured(played: &PlayedCase) {
     let mut expected = match (played.wire, played.stream) {
         (Wire::Chat, true) => vec!["stream", "stream_options"],
         (_, true) => vec!["stream"],
@@ -75,7 +75,7 @@ fn everything(settings: &mut ModelSettings) {
     settings.max_output_tokens = Some(2000);
 }
 
-fn sends_what_is_configured(played: &Played) {
+fn sends_what_is_configured(played: &PlayedCase) {
     for request in &played.requests {
         let sent = &request.body;
         let limit = match played.wire {
@@ -105,7 +105,9 @@ pub static CASES: [Case; 36] = [
         .holds(|played| results(played, &[("c1", r#"{"n":1}"#, false)])),
     Case::new(
         "a call with words",
-        |w, s| turns(&[Said { text: Some("Let me look."), ..calling(&[("c1", "echo", "{}")]) }, said("Fine.")], w, s),
+        |w, s| {
+            turns(&[FakeReply { text: Some("Let me look."), ..calling(&[("c1", "echo", "{}")]) }, said("Fine.")], w, s)
+        },
         Ok("Fine."),
         2,
     )
@@ -192,14 +194,20 @@ pub static CASES: [Case; 36] = [
     Case::new("an answer that is cut off", |w, s| turns(&[said("Half").ending(Ending::Length)], w, s), Ok("Half"), 1),
     Case::new(
         "a length that is used up",
-        |w, s| turns(&[Said { ending: Ending::Length, ..Said::default() }], w, s),
+        |w, s| turns(&[FakeReply { ending: Ending::Length, ..FakeReply::default() }], w, s),
         Err("llm_truncated"),
         1,
     ),
     Case::new("a refusal", |w, s| turns(&[said("No").ending(Ending::Refusal)], w, s), Err("llm_refused"), 1),
     Case::new(
         "a refusal behind a tool",
-        |w, s| turns(&[calling(&[("c1", "echo", "{}")]), Said { ending: Ending::Refusal, ..Said::default() }], w, s),
+        |w, s| {
+            turns(
+                &[calling(&[("c1", "echo", "{}")]), FakeReply { ending: Ending::Refusal, ..FakeReply::default() }],
+                w,
+                s,
+            )
+        },
         Err("llm_refused"),
         2,
     ),
@@ -209,7 +217,7 @@ pub static CASES: [Case; 36] = [
     Case::new(
         "a model that calls on all the same",
         |w, s| {
-            let calls_on = Said { text: Some("So far."), ..calling(&[("c2", "echo", "{}")]) };
+            let calls_on = FakeReply { text: Some("So far."), ..calling(&[("c2", "echo", "{}")]) };
             turns(&[calling(&[("c1", "echo", "{}")]), calls_on], w, s)
         },
         Ok("So far."),

@@ -3,13 +3,13 @@
 
 use serde_json::{Value, json};
 
-use super::{Case, Played, play};
+use super::{Case, PlayedCase, play};
 use crate::agent::harness::{system_message, system_parts};
-use crate::agent::wire::fakes::{Said, Wire, calling, said, without_shapes};
+use crate::agent::wire::fakes::{FakeReply, Wire, calling, said, without_shapes};
 use crate::agent::wire::server::Reply;
 
 /// A turn: the answer of the model, and the results of its calls, each with whether it is an error.
-type Turn = (Said, &'static [(&'static str, &'static str, bool)]);
+type Turn = (FakeReply, &'static [(&'static str, &'static str, bool)]);
 
 const TOOLS: &str = "echo, count, long, empty, fails, panics, hangs";
 const CLOSING: &str = "You have executed enough steps. Please provide a final answer based on the information gathered so \
@@ -132,7 +132,7 @@ fn without_empty_refusals(mut body: Value) -> Value {
 }
 
 /// Each request brings the turns before it, whole.
-fn bring(played: &Played, turns: &[Turn], closes: bool) {
+fn bring(played: &PlayedCase, turns: &[Turn], closes: bool) {
     assert_eq!(played.requests.len(), turns.len() + 1);
     for (index, request) in played.requests.iter().enumerate() {
         let closes = closes && index == turns.len();
@@ -162,7 +162,7 @@ fn unknown_tool() -> Vec<Turn> {
 }
 
 fn thinking() -> Vec<Turn> {
-    let first = Said { text: Some("Let me look."), ..calling(&[("c1", "echo", r#"{"n":1}"#)]) };
+    let first = FakeReply { text: Some("Let me look."), ..calling(&[("c1", "echo", r#"{"n":1}"#)]) };
     let second = calling(&[("c2", "fails", "{}"), ("c3", "echo", r#"{"t":"é早😀"}"#)]);
     vec![
         (first.thinking("b25l"), &[("c1", r#"{"n":1}"#, false)]),

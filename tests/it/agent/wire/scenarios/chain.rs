@@ -5,7 +5,7 @@ use reveille::ports::llm::ModelSettings;
 use reveille::ports::llm::thinking::ThinkingEffort;
 use serde_json::json;
 
-use super::{Case, Played, keys, patiently, play, two_keys, with_models};
+use super::{Case, PlayedCase, keys, patiently, play, two_keys, with_models};
 use crate::agent::harness::AgentHarness;
 use crate::agent::wire::fakes::{Ending, Wire, calling, said};
 use crate::agent::wire::rules::broken_rules;
@@ -25,22 +25,22 @@ fn thinks(settings: &mut ModelSettings) {
 }
 
 /// The levels of thinking that requests asked for, in order.
-fn efforts(played: &Played, expected: &[&str]) {
+fn efforts(played: &PlayedCase, expected: &[&str]) {
     let found: Vec<&str> =
         played.requests.iter().map(|request| played.wire.effort(&request.body).as_str().unwrap_or_default()).collect();
     assert_eq!(found, expected);
 }
 
-fn two_levels_lower(played: &Played) {
+fn two_levels_lower(played: &PlayedCase) {
     efforts(played, &["high", "medium", "low"]);
 }
 
 /// The level that has answered stays for the rest of the loop.
-fn stays_lower(played: &Played) {
+fn stays_lower(played: &PlayedCase) {
     efforts(played, &["high", "medium", "medium"]);
 }
 
-fn second_key_answers(played: &Played) {
+fn second_key_answers(played: &PlayedCase) {
     assert_eq!(keys(played), ["sk-canary", "sk-second"]);
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use reveille::domain::run::outcome::RunError;
 use reveille::ports::llm::ModelSettings;
 
-use super::{Case, Played, play};
+use super::{Case, PlayedCase, play};
 use crate::agent::wire::fakes::{Ending, Wire, calling, said};
 use crate::agent::wire::server::{End, Reply};
 
@@ -45,11 +45,11 @@ fn impatient(settings: &mut ModelSettings) {
     settings.timeout_seconds = 1;
 }
 
-fn waited_20_seconds(played: &Played) {
+fn waited_20_seconds(played: &PlayedCase) {
     assert!(played.took >= Duration::from_secs(20), "only {:?} have passed", played.took);
 }
 
-fn asks_to_come_back_after_90_seconds(played: &Played) {
+fn asks_to_come_back_after_90_seconds(played: &PlayedCase) {
     let after = match &played.error {
         Some(RunError::Retry { after, .. }) => *after,
         other => panic!("{other:?}"),
@@ -57,13 +57,13 @@ fn asks_to_come_back_after_90_seconds(played: &Played) {
     assert_eq!(after, Some(Duration::from_secs(90)));
 }
 
-fn names_the_reason(played: &Played) {
+fn names_the_reason(played: &PlayedCase) {
     let message = played.error_message();
     assert!(message.contains("`novel_reason`"), "{message}");
     assert_eq!(played.paid, (3, 300, 30), "each answer was paid for");
 }
 
-fn keeps_the_key(played: &Played) {
+fn keeps_the_key(played: &PlayedCase) {
     assert!(!played.error_message().contains("sk-canary"), "{}", played.error_message());
 }
 

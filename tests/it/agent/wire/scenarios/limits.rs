@@ -2,8 +2,8 @@
 
 use reveille::agent::Settings as ReactSettings;
 
-use super::{Case, Played, play};
-use crate::agent::wire::fakes::{Said, Wire, calling, said};
+use super::{Case, PlayedCase, play};
+use crate::agent::wire::fakes::{FakeReply, Wire, calling, said};
 use crate::agent::wire::server::Reply;
 
 const IDS: [&str; 4] = ["c1", "c2", "c3", "c4"];
@@ -24,7 +24,7 @@ fn one_turn(react: &mut ReactSettings) {
 }
 
 /// Results as the last request brings them: which begin with the notice.
-fn notices(played: &Played, expected: &[bool]) {
+fn notices(played: &PlayedCase, expected: &[bool]) {
     let told: Vec<bool> = played.sent_results().iter().map(|(_, text)| text.starts_with("[Repetition] ")).collect();
     assert_eq!(told, expected);
     assert!(played.sent_results().iter().all(|(_, text)| text.ends_with(r#"{"n":7}"#)), "the results are whole");
@@ -41,7 +41,7 @@ pub static CASES: [Case; 5] = [
     Case::new(
         "a last turn that says nothing behind one that spoke",
         |w, s| {
-            let speaks = Said { text: Some("Halfway."), ..calling(&[("c1", "echo", "{}")]) };
+            let speaks = FakeReply { text: Some("Halfway."), ..calling(&[("c1", "echo", "{}")]) };
             vec![speaks.reply(w, s), calling(&[("c2", "echo", "{}")]).reply(w, s)]
         },
         Ok("Halfway."),

@@ -1,8 +1,8 @@
 //! Answers on their way: connections that drop or say nothing, streams in unusual and in broken forms, and failures
 //! that a provider states behind `200 OK`.
 
-use super::{Case, Played, body, keys, play, two_keys};
-use crate::agent::wire::fakes::{Said, Wire, calling, said};
+use super::{Case, PlayedCase, body, keys, play, two_keys};
+use crate::agent::wire::fakes::{FakeReply, Wire, calling, said};
 use crate::agent::wire::server::{End, Reply};
 
 const CALL: &[(&str, &str, &str)] = &[("c1", "echo", r#"{"n":1}"#)];
@@ -12,7 +12,7 @@ fn fine(wire: Wire, stream: bool) -> Reply {
 }
 
 /// The first part of an answer, on a connection that ends like this. `parts`: how many of eight.
-fn cut(said: &Said, parts: usize, wire: Wire, stream: bool, end: End) -> Reply {
+fn cut(said: &FakeReply, parts: usize, wire: Wire, stream: bool, end: End) -> Reply {
     let whole = said.reply(wire, stream);
     let bytes: Vec<u8> = whole.body.concat();
     let length = bytes.len() * parts / 8;
@@ -20,7 +20,7 @@ fn cut(said: &Said, parts: usize, wire: Wire, stream: bool, end: End) -> Reply {
 }
 
 /// An answer whose text is written in another way.
-fn rewritten(said: &Said, wire: Wire, stream: bool, write: impl Fn(&str) -> Vec<u8>) -> Reply {
+fn rewritten(said: &FakeReply, wire: Wire, stream: bool, write: impl Fn(&str) -> Vec<u8>) -> Reply {
     let whole = said.reply(wire, stream);
     let text = String::from_utf8(whole.body.concat()).expect("text");
     Reply { body: write(&text).chunks(17).map(<[u8]>::to_vec).collect(), ..whole }
@@ -75,13 +75,13 @@ fn refused_key(wire: Wire, stream: bool) -> Reply {
 }
 
 /// The call ran once, and its result went back.
-fn one_result(played: &Played) {
+fn one_result(played: &PlayedCase) {
     assert_eq!(played.results, [("c1".to_owned(), r#"{"n":1}"#.to_owned(), false)]);
     assert_eq!(played.sent_results(), [("c1".to_owned(), r#"{"n":1}"#.to_owned())]);
 }
 
 /// The last request is the one before, once more.
-fn asks_the_same_again(played: &Played) {
+fn asks_the_same_again(played: &PlayedCase) {
     one_result(played);
     let last = played.requests.len() - 1;
     assert_eq!(body(played, last), body(played, last - 1));

@@ -3,8 +3,8 @@
 
 use reveille::agent::Settings as ReactSettings;
 
-use super::{Case, Played, body, keys, play, two_keys};
-use crate::agent::wire::fakes::{Ending, Said, Wire, calling, said};
+use super::{Case, PlayedCase, body, keys, play, two_keys};
+use crate::agent::wire::fakes::{Ending, FakeReply, Wire, calling, said};
 use crate::agent::wire::server::Reply;
 
 const CALL: &[(&str, &str, &str)] = &[("c1", "echo", r#"{"n":1}"#)];
@@ -44,7 +44,7 @@ fn short_history(react: &mut ReactSettings) {
 }
 
 /// For each request from the sixth on, how many results it brings, and how long the longest is.
-fn sizes(played: &Played) -> Vec<(usize, usize)> {
+fn sizes(played: &PlayedCase) -> Vec<(usize, usize)> {
     let size = |index: usize| {
         let results = played.wire.results(body(played, index));
         (results.len(), results.iter().map(|(_, text)| text.len()).max().unwrap_or_default())
@@ -55,28 +55,28 @@ fn sizes(played: &Played) -> Vec<(usize, usize)> {
 /// The end of a result that was cut.
 const CUT: usize = "\n[...truncated]".len();
 
-fn is_shortened_once(played: &Played) {
+fn is_shortened_once(played: &PlayedCase) {
     assert_eq!(sizes(played), [(5, 9000), (4, 9000)]);
     assert_eq!(played.results.len(), 5, "the transcript keeps all");
 }
 
-fn is_shortened_by_each_step(played: &Played) {
+fn is_shortened_by_each_step(played: &PlayedCase) {
     assert_eq!(sizes(played), [(5, 9000), (4, 9000), (4, 2000 + CUT), (3, 2000 + CUT)]);
     assert_eq!(played.results.len(), 5, "the transcript keeps all");
 }
 
-fn last_results(played: &Played) {
+fn last_results(played: &PlayedCase) {
     assert_eq!(sizes(played), [(3, 2400 + CUT)], "the last messages alone, each result within its share");
 }
 
-fn asks_the_same_again(played: &Played) {
+fn asks_the_same_again(played: &PlayedCase) {
     assert_eq!(played.results, [("c1".to_owned(), r#"{"n":1}"#.to_owned(), false)]);
     let last = played.requests.len() - 1;
     assert_eq!(body(played, last), body(played, last - 1));
 }
 
 /// The results as they went back last.
-fn sent(played: &Played, expected: &[(&str, &str)]) {
+fn sent(played: &PlayedCase, expected: &[(&str, &str)]) {
     let results = played.sent_results();
     let found: Vec<(&str, &str)> = results.iter().map(|(id, text)| (id.as_str(), text.as_str())).collect();
     assert_eq!(found, expected);
@@ -93,14 +93,14 @@ const EIGHT: [(&str, &str, &str); 8] = [
     ("c8", "echo", r#"{"n":8}"#),
 ];
 
-fn eight_results(played: &Played) {
+fn eight_results(played: &PlayedCase) {
     let failed: Vec<bool> = played.results.iter().map(|(.., failed)| *failed).collect();
     assert_eq!(failed, [true, false, true, false, true, false, true, false], "{:?}", played.results);
     let ids: Vec<String> = played.sent_results().into_iter().map(|(id, _)| id).collect();
     assert_eq!(ids, EIGHT.map(|(id, ..)| id), "in the order of the calls");
 }
 
-fn thinking_of_both_turns(played: &Played) {
+fn thinking_of_both_turns(played: &PlayedCase) {
     let sent = &played.requests[2].text;
     assert!(sent.contains("b25l") && sent.contains("dHdv"), "{sent}");
     assert!(!played.requests[1].text.contains("dHdv"));
@@ -214,7 +214,7 @@ pub static CASES: [Case; 24] = [
         "thinking in two turns",
         |w, s| {
             let one = calling(CALL).thinking("b25l");
-            let two = Said { text: Some("And again."), ..calling(&[("c2", "echo", "{}")]) }.thinking("dHdv");
+            let two = FakeReply { text: Some("And again."), ..calling(&[("c2", "echo", "{}")]) }.thinking("dHdv");
             vec![one.reply(w, s), two.reply(w, s), fine(w, s)]
         },
         Ok("Fine."),
