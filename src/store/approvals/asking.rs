@@ -173,9 +173,13 @@ pub(in crate::store) async fn withdraw_other_turns(
     Ok(())
 }
 
-/// The status is asked in words that fit no index: one has everybody's open questions in the order of ids.
-const OPEN: &str =
-    "select id, turn from approvals where run_id = $1 and status || '' = 'pending' and replaced_by is null order by id";
+/// Found by the run, and put in order then: the order of ids is that of an index that has everybody's questions. Status
+/// and replacement are asked in words that fit no index, as two have all that are open.
+const OPEN: &str = "
+    with open_questions as materialized (
+        select id, turn from approvals
+         where run_id = $1 and status || '' = 'pending' and coalesce(replaced_by is null, false))
+    select id, turn from open_questions order by id";
 
 const CLOSE_ONE: &str = "
     update approvals set status = 'cancelled', decided_at = $2, decided_by = 'service', decided_via = 'service'

@@ -41,19 +41,21 @@ struct MeasuredQuestion {
     bytes: i64,
 }
 
+/// Tenant and replacement are asked in words that fit no index: those have all of a tenant, and all that count.
 const MEASURED: &str = "
     select a.id, a.status = 'pending' as is_open,
            cast(octet_length(cast(a.proposal as text)) + coalesce(octet_length(cast(a.modifications as text)), 0)
                 as bigint) as bytes
-      from approvals a where a.batch_id = $1 and a.tenant_id = $2 and a.replaced_by is null order by a.id";
+      from approvals a
+     where a.batch_id = $1 and a.tenant_id || '' = $2 and coalesce(a.replaced_by is null, false) order by a.id";
 const OF_BATCH: Split = Split {
     postgres: sql!(
         SELECT_APPROVAL.postgres,
-        "where a.batch_id = $1 and a.tenant_id = $2 and a.replaced_by is null order by a.id"
+        "where a.batch_id = $1 and a.tenant_id || '' = $2 and coalesce(a.replaced_by is null, false) order by a.id"
     ),
     sqlite: sql!(
         SELECT_APPROVAL.sqlite,
-        "where a.batch_id = $1 and a.tenant_id = $2 and a.replaced_by is null order by a.id"
+        "where a.batch_id = $1 and a.tenant_id || '' = $2 and coalesce(a.replaced_by is null, false) order by a.id"
     ),
 };
 

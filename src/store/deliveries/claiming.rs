@@ -75,7 +75,7 @@ const NEXT_CHANNEL: Split = Split {
 };
 
 /// Nobody else may claim them meanwhile; SQLite has one writer.
-const LOCKED: Split = Split { postgres: " for update skip locked", sqlite: "" };
+pub(super) const LOCKED: Split = Split { postgres: " for update skip locked", sqlite: "" };
 
 impl Store {
     /// Up to `limit` deliveries that are due, those first that are due for the longest time.
@@ -145,7 +145,7 @@ impl Store {
 
     /// When the next delivery is due; `None` where none waits. What a digest tells has no time of its own.
     pub async fn next_delivery(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
-        let first: Option<QueuedDelivery> = self.db.read().await?.query(NEXT).optional().await?;
+        let first: Option<QueuedDelivery> = self.db.read_quick().await?.query(NEXT).optional().await?;
         Ok(first.map(|first| first.next_at))
     }
 }

@@ -20,7 +20,7 @@ pub(in crate::store) async fn settle_members(
     tx.query(
         "update deliveries set state = $2, last_error = $3, sent_at = coalesce(sent_at, $4),
                 delivered_at = coalesce(delivered_at, $5)
-          where digest_id = $1 and state in ('pending', 'sent', 'unknown')",
+          where digest_id = $1 and state || '' in ('pending', 'sent', 'unknown')",
     )
     .bind(digest)
     .bind(state.as_str())
@@ -61,7 +61,7 @@ pub(in crate::store) async fn hand_over(
     };
     tx.query(
         "update deliveries set state = 'pending', digest_id = $2
-          where digest_id = $1 and state in ('pending', 'sent', 'unknown')",
+          where digest_id = $1 and state || '' in ('pending', 'sent', 'unknown')",
     )
     .bind(digest)
     .bind(heir)

@@ -234,7 +234,8 @@ const ENDED_LEASES: &str = "
      where q.lease_until < $1 and q.state <> 'ready' and q.state = 'started'
      order by q.lease_until limit $2";
 
-/// One that a rescuer has taken over has no worker; it is found by its lease.
+/// One that a rescuer has taken over has no worker; it is found by its lease. The lease is asked in words that fit no
+/// index, which has everybody's.
 const HUNG: Split = Split {
     postgres: sql!(HUNG_RUNS; "{its}" = "= any (array[q.run_id])"),
     sqlite: sql!(HUNG_RUNS; "{its}" = "= q.run_id"),
@@ -242,7 +243,7 @@ const HUNG: Split = Split {
 const HUNG_RUNS: &str = "
     select q.run_id, q.lease_token, q.lease_until, q.deadline_at, q.cancel_reason, r.execution_ms
       from queue q join runs r on r.id {its}
-     where q.deadline_at < $2 and q.state = 'started' and q.worker is not null and q.lease_until >= $1
+     where q.deadline_at < $2 and q.state = 'started' and q.worker is not null and coalesce(q.lease_until >= $1, false)
      order by q.deadline_at limit $3";
 
 /// The state is asked in words that fit no index: the index of leases has all that an instance has renewed at once.

@@ -497,7 +497,7 @@ async fn budget_of_a_task_stands_in_place_of_its_tenant_s_until_one_of_them_is_r
     world.clock.advance(TimeDelta::milliseconds(500));
     assert_eq!(other.budgets_of_task("a", Some(task)).await.unwrap(), Budgets::default());
     world.store.reset_budgets("a", BY).await.unwrap();
-    assert_eq!(tasks_with_budgets(world).await, [Uuid::nil(); 0]);
+    assert!(tasks_with_budgets(world).await.is_empty());
 }
 
 async fn tasks_with_budgets_of_their_own_are_bounded(world: &StoreHarness) {

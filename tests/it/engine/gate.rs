@@ -163,7 +163,7 @@ async fn quota_of_a_tenant_refuses_chats_and_triggers_alike_before_any_model_is_
     let schedule = instance.task(agent("Go.")).await;
     world.advance(60.0);
     instance.live(0).await;
-    assert_eq!(ends(&schedule).await, [answered.clone()]);
+    assert_eq!(ends(&schedule).await, std::slice::from_ref(&answered));
     // the one fire of this minute is used up
     let refused = say(&instance, "ann", "Good morning.").await;
     assert_eq!(refused["state"], "skipped", "{refused}");

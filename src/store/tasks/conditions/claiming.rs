@@ -175,7 +175,7 @@ impl Store {
 
     /// The earliest poll that nobody is at; `None` where none waits.
     pub async fn next_poll(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
-        let mut read = self.db.read().await?;
+        let mut read = self.db.read_quick().await?;
         Ok(read
             .query(
                 "select next_at from due where kind = 'condition' and next_at is not null and claimed_until is null
