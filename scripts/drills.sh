@@ -3,6 +3,9 @@
 #
 #   scripts/drills.sh faults [CYCLES]   every fault, with 1000 cycles of kill -9 on each database, or CYCLES: half an hour.
 #                                       It is scripts/chaos.sh --long. Short case, 25 cycles: faults::killed
+#   scripts/drills.sh turns [ROUNDS]    kill -9 at each place of an agent's turn, and around calls that people have a say in,
+#                                       10 rounds or ROUNDS on each database: half an hour.
+#                                       Short case, one round: faults::turns and faults::approved
 #   scripts/drills.sh budgets [RUNS]    2000 runs, or RUNS, on two instances that share one budget of a day: a minute.
 #                                       Short case, 100 runs: engine::budgets::runs_on_two_instances
 #   scripts/drills.sh events [EVENTS]   a million events, or EVENTS, through three instances that are killed: half an hour.
@@ -20,10 +23,10 @@ refuse() { echo "scripts/drills.sh: $1" >&2; exit 2; }
 
 drill=${1:-}
 case "$drill" in
-    faults | budgets | events | deliveries) [ $# -le 2 ] || refuse "$drill takes one number and nothing more" ;;
+    faults | turns | budgets | events | deliveries) [ $# -le 2 ] || refuse "$drill takes one number and nothing more" ;;
     all) [ $# = 1 ] || refuse "all takes nothing more" ;;
-    -h | --help) sed -n '2,16s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    *) refuse "say faults, budgets, events, deliveries or all; see scripts/drills.sh --help" ;;
+    -h | --help) sed -n '2,19s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) refuse "say faults, turns, budgets, events, deliveries or all; see scripts/drills.sh --help" ;;
 esac
 number=${2:-}
 [[ ${number:-1} =~ ^[1-9][0-9]*$ ]] || refuse "$number is not a number of 1 or more"
@@ -45,6 +48,14 @@ run_test() {
 
 faults() { scripts/chaos.sh --long "${1:-1000}"; }
 
+turns() {
+    local test
+    for test in turns::on_{sqlite,postgres}_a_turn_that_is_killed_at_any_write_repeats_and_loses_no_call \
+        approved::on_{sqlite,postgres}_an_approved_call_is_made_once_wherever_the_service_is_killed; do
+        REVEILLE_DRILL_TURNS=${1:-10} run_test "faults::$test" || return
+    done
+}
+
 budgets() {
     REVEILLE_DRILL_RUNS=${1:-2000} \
         run_test engine::budgets::runs_on_two_instances_spend_no_more_than_their_tenant_s_day
@@ -65,7 +76,7 @@ deliveries() {
 
 outcome=0
 case "$drill" in
-    all) for each in faults budgets events deliveries; do "$each" || outcome=1; done ;;
+    all) for each in faults turns budgets events deliveries; do "$each" || outcome=1; done ;;
     *) "$drill" "$number" || outcome=1 ;;
 esac
 exit "$outcome"

@@ -222,10 +222,10 @@ impl Agent {
             chain.measure_text(&incoming.text, &self.compute).await;
         }
         let window = ContextWindow::new(&self.settings, &self.context, chain.counter(), chain.context_token_limit());
-        let wishes = &incoming.wishes;
+        let overrides = &incoming.wishes;
         let (mut callable, mut offered) = (Vec::new(), Vec::new());
         for tool in self.tools.definitions() {
-            let offer = self.tools.offer(Some(incoming.tenant.as_str()), &wishes.tools, tool);
+            let offer = self.tools.offer(Some(incoming.tenant.as_str()), &overrides.tools, tool);
             if offer.map_or_else(NotOffered::may_be_called, |()| true) {
                 callable.push(tool.name.as_str());
             }

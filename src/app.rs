@@ -68,7 +68,7 @@ pub use subscription::EventSubscription;
 pub use validated::{AppAdditions, ConfiguredNames, ValidatedParts, validate};
 use warnings::{warn_of_bus, warn_of_role, warn_of_skills};
 
-/// Secrets and files that were made at the first start, to be shown once.
+/// Secrets and files that were generated at the first start, to be shown once.
 #[derive(Debug, Default)]
 pub struct GeneratedSecrets {
     /// An admin token; it is stored as its hash only.

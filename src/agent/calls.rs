@@ -125,7 +125,7 @@ enum Attempt {
     Ended(RunError),
 }
 
-/// A result, and under which approval it came.
+/// A call with its result, and the approval under which that came.
 struct AnsweredCall {
     result: Result<FetchedOutput, ToolError>,
     approval: Option<Uuid>,

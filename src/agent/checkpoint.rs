@@ -42,7 +42,7 @@ pub struct Checkpoint {
     is_due: bool,
 }
 
-/// One message on its way into the transcript.
+/// A message that becomes an entry of the transcript.
 pub struct NewEntry {
     /// The message as it was stored.
     pub message: TranscriptMessage,

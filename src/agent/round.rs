@@ -185,7 +185,7 @@ async fn while_running<T, S: Stream + Unpin>(
     }
 }
 
-/// Waits for running calls, unless the run is cancelled. A wish to hand the run back is heard when they are done:
+/// Waits for running calls, unless the run is cancelled. A request for the run back is heard when they are done:
 /// they have begun, and what they do should be known to whoever goes on.
 async fn or_cancelled<T>(stop: &StopSignal, work: impl Future<Output = T>) -> Result<T, RunError> {
     let cancelled = async {
@@ -196,7 +196,7 @@ async fn or_cancelled<T>(stop: &StopSignal, work: impl Future<Output = T>) -> Re
     };
     tokio::select! {
         biased;
-        () = cancelled => Err(stop.check().expect_err("only a wish ends this wait")),
+        () = cancelled => Err(stop.check().expect_err("only a request ends this wait")),
         done = work => Ok(done),
     }
 }

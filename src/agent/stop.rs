@@ -1,4 +1,4 @@
-//! The wish that a run stop before its end, with its reason. Heard between turns and during waits.
+//! The request that a run stop before its end, with its reason. It is heard between turns and during waits.
 
 use std::sync::{Arc, OnceLock};
 
@@ -18,7 +18,7 @@ pub enum LoopStopReason {
     Halt,
 }
 
-/// Cheap to clone; all clones share one wish. The first wish counts.
+/// The signal that a run is to stop. Cheap to clone; all clones share one request. The first request counts.
 #[derive(Debug, Clone, Default)]
 pub struct StopSignal {
     token: CancellationToken,
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn first_wish_counts_and_ends_a_wait() {
+    async fn first_request_counts_and_ends_a_wait() {
         let stop = StopSignal::new();
         assert_eq!(stop.run_until_stopped(async { 7 }).await, Ok(7));
         stop.clone().cancel("no longer needed");
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn wait_that_has_begun_ends_with_the_wish() {
+    async fn wait_that_has_begun_ends_with_the_request() {
         let stop = StopSignal::new();
         let waiting = tokio::spawn({
             let stop = stop.clone();

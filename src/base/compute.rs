@@ -41,7 +41,7 @@ pub struct Compute {
     threads: LowPool,
 }
 
-/// The computation panicked. Its thread is intact.
+/// The panic of a computation. Its thread is intact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the computation panicked")]
 pub struct ComputePanic;

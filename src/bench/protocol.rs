@@ -54,7 +54,7 @@ pub struct ServiceSettings {
     pub redis: Option<(String, String)>,
 }
 
-/// Lines that the part prints.
+/// A message of the part: a line that it prints.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "said", rename_all = "snake_case")]
 pub enum PartMessage {

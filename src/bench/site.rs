@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::base::secret::SecretUrl;
 
-/// Where it is measured.
+/// The site of a run of the measurements.
 #[derive(Debug, Clone)]
 pub struct BenchSite {
     /// `None`: SQLite in a temporary directory.

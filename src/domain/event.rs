@@ -102,9 +102,24 @@ pub enum Data {
 }
 
 impl Event {
-    /// Reads the structured JSON form that stands at `pointer`; `tenantid` has to be there. All that is wrong is added
-    /// to `faults`; `None` exactly when something was.
+    /// Reads the structured JSON form that stands at `pointer`; `tenantid` has to be there, in the one form in which
+    /// tenants are named. All that is wrong is added to `faults`; `None` exactly when something was.
     pub fn parse(value: &Value, pointer: &str, faults: &mut ValidationErrors) -> Option<Event> {
+        Event::parse_with(value, pointer, Tenant::new, faults)
+    }
+
+    /// Like [`Event::parse`], for an event whose tenant is stored already, as a token, a run or an entry of the bus has
+    /// it: that may have been before tenants had one form.
+    pub fn parse_of_stored_tenant(value: &Value, pointer: &str, faults: &mut ValidationErrors) -> Option<Event> {
+        Event::parse_with(value, pointer, Tenant::stored, faults)
+    }
+
+    fn parse_with(
+        value: &Value,
+        pointer: &str,
+        read_tenant: fn(String) -> Result<Tenant, String>,
+        faults: &mut ValidationErrors,
+    ) -> Option<Event> {
         let Some(fields) = value.as_object() else {
             faults.add(pointer, "an event is a JSON object in the structured form of CloudEvents 1.0");
             return None;
@@ -112,7 +127,7 @@ impl Event {
         let before = faults.0.len();
         let mut reader = EventFieldReader { fields, pointer, faults };
         reader.version();
-        let tenant = reader.required(TENANT).and_then(|name| match Tenant::new(name) {
+        let tenant = reader.required(TENANT).and_then(|name| match read_tenant(name) {
             Ok(tenant) => Some(tenant),
             Err(why) => {
                 reader.fault(TENANT, why);
@@ -234,6 +249,7 @@ pub fn partition(tenant: &str, partitions: u32) -> u32 {
     crc32fast::hash(tenant.as_bytes()) % partitions.max(1)
 }
 
+/// Reads an event back that was stored or is on the bus.
 impl TryFrom<Value> for Event {
     type Error = ValidationErrors;
 
@@ -242,7 +258,7 @@ impl TryFrom<Value> for Event {
         // the data may be large, and is moved rather than copied
         let both = value.get("data_base64").is_some_and(|base64| !base64.is_null());
         let data = value.as_object_mut().filter(|_| !both).and_then(|fields| fields.remove("data"));
-        let event = Event::parse(&value, "", &mut faults).ok_or(faults)?;
+        let event = Event::parse_of_stored_tenant(&value, "", &mut faults).ok_or(faults)?;
         Ok(match data {
             Some(data) => Event { data: Data::Json(data), ..event },
             None => event,
@@ -395,6 +411,20 @@ mod tests {
             places,
             ["/specversion", "/tenantid", "/id", "/source", "/type", "/time", "/data_base64", "/Bad", "/deep"]
         );
+    }
+
+    #[test]
+    fn event_of_a_tenant_of_an_older_form_is_read_back_and_no_such_tenant_is_named_anew() {
+        for tenant in [" ta", "t\u{200b}a", "o\u{308}", "*"] {
+            let value = json!({
+                "specversion": "1.0", "id": "1", "source": "email", "type": "new_email", "tenantid": tenant,
+            });
+            let mut faults = ValidationErrors::new();
+            assert_eq!(Event::parse(&value, "/0", &mut faults), None);
+            assert_eq!(faults.0[0].pointer, "/0/tenantid", "{tenant:?}");
+            let read_back = Event::try_from(value.clone()).map(|event| event.to_value());
+            assert_eq!(read_back.ok(), (tenant != "*").then_some(value), "{tenant:?}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Telling people: who is reached where (`recipient`, `address`), one message on its way (`delivery`), what is reported
-//! of it later (`report`), what it is about (`subject_ref`), and its words (`telling`, `wording`, `question`, `trouble`).
+//! of it later (`report`), what it is about (`subject_ref`), and its words
+//! (`message_context`, `rendered_message`, `question`, `credential_notice`).
 //!
 //! Data and transitions only: nothing here sends, stores or waits. A delivery stores references; its words are made
 //! when it is sent, and a secret is never part of it.

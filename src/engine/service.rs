@@ -160,7 +160,7 @@ impl ServiceRunner {
                     until_next(next, latest)
                 }
                 None => {
-                    // hints may have been lost with whatever failed
+                    // wake-ups may have been lost with whatever failed
                     quiet = 0;
                     failures += 1;
                     let wait = full_jitter(BACK_OFF.0, failures, BACK_OFF.1, fastrand::f64());
@@ -234,7 +234,7 @@ fn max_wait<S: ServiceLoop>() -> Duration {
 #[derive(Debug, PartialEq, Eq)]
 struct Wait {
     until: DateTime<Utc>,
-    /// Without a cause, for what no hint told.
+    /// Without a cause, for what no wake-up told of.
     looks: bool,
 }
 
@@ -297,9 +297,9 @@ mod tests {
 
     impl PendingWorkSource for SharedPendingWork {
         fn pending_work(&self) -> BoxFuture<'_, Option<PendingWork>> {
-            let mut sky = self.0.lock().unwrap();
-            sky.1 += 1;
-            Box::pin(std::future::ready(sky.0))
+            let mut shared = self.0.lock().unwrap();
+            shared.1 += 1;
+            Box::pin(std::future::ready(shared.0))
         }
     }
 
@@ -334,7 +334,7 @@ mod tests {
         clock: Clock,
         metrics: Metrics,
         wake: watch::Sender<()>,
-        sky: SharedPendingWork,
+        pending_work: SharedPendingWork,
         ticks: tokio::sync::mpsc::UnboundedReceiver<usize>,
         stop: CancellationToken,
         ended: JoinHandle<()>,
@@ -346,15 +346,15 @@ mod tests {
         let (wake, stop) = (watch::Sender::new(()), CancellationToken::new());
         let script = Mutex::new(script.iter().copied().collect());
         let service = Arc::new(ScriptedService { script, ticks: sender, wake: wake.clone() });
-        let sky = SharedPendingWork::default();
+        let pending_work = SharedPendingWork::default();
         let looped = ServiceRunner {
             clock: clock.clone(),
             metrics: metrics.clone(),
-            pending_work: Arc::new(sky.clone()),
+            pending_work: Arc::new(pending_work.clone()),
             phase: 0.5,
         };
         let ended = looped.spawn(service, stop.clone());
-        LoopFixture { clock, metrics, wake, sky, ticks, stop, ended }
+        LoopFixture { clock, metrics, wake, pending_work, ticks, stop, ended }
     }
 
     impl LoopFixture {
@@ -436,22 +436,22 @@ mod tests {
     #[tokio::test]
     async fn service_at_rest_goes_by_the_outlook_and_is_well() {
         let mut looping = idle_policy().await;
-        looping.sky.shows(Some(PendingWork::default()));
+        looping.pending_work.shows(Some(PendingWork::default()));
         for looks in 1..=5 {
             assert!(looping.is_quiet().await);
             looping.clock.advance(TimeDelta::seconds(200));
             assert!(looping.is_quiet().await, "there is nothing to tick for");
-            assert_eq!(looping.sky.looks(), looks);
+            assert_eq!(looping.pending_work.looks(), looks);
             assert!(looping.metrics.late_services(looping.clock.now()).is_empty());
         }
         // the wait is longer by now
         looping.clock.advance(TimeDelta::seconds(159));
         assert!(looping.is_quiet().await);
-        assert_eq!(looping.sky.looks(), 5);
+        assert_eq!(looping.pending_work.looks(), 5);
         looping.wake.send_replace(());
         looping.ticked().await;
         looping.looks_after(100).await;
-        assert_eq!(looping.sky.looks(), 5, "a hint ends the rest");
+        assert_eq!(looping.pending_work.looks(), 5, "a hint ends the rest");
         looping.ends().await;
     }
 
@@ -469,7 +469,7 @@ mod tests {
     async fn hint_that_comes_with_the_end_of_a_wait_is_not_missed() {
         for _ in 0..20 {
             let mut looping = idle_policy().await;
-            looping.sky.shows(Some(PendingWork::default()));
+            looping.pending_work.shows(Some(PendingWork::default()));
             assert!(looping.is_quiet().await);
             looping.clock.advance(TimeDelta::seconds(200));
             looping.wake.send_replace(());
@@ -482,7 +482,7 @@ mod tests {
     async fn service_at_rest_ticks_for_what_the_outlook_shows() {
         let mut looping = idle_policy().await;
         let shows = |looping: &LoopFixture, at| {
-            looping.sky.shows(Some(PendingWork { fire: Some(at), ..PendingWork::default() }))
+            looping.pending_work.shows(Some(PendingWork { fire: Some(at), ..PendingWork::default() }))
         };
         shows(&looping, looping.clock.now());
         for _ in 0..5 {
@@ -495,7 +495,7 @@ mod tests {
         assert!(looping.is_quiet().await);
         looping.looks_after(1).await;
         // and rests on
-        looping.sky.shows(Some(PendingWork::default()));
+        looping.pending_work.shows(Some(PendingWork::default()));
         looping.clock.advance(TimeDelta::seconds(100));
         assert!(looping.is_quiet().await);
         looping.ends().await;
@@ -507,7 +507,7 @@ mod tests {
         for _ in 0..5 {
             looping.looks_after(100).await;
         }
-        assert_eq!(looping.sky.looks(), 5);
+        assert_eq!(looping.pending_work.looks(), 5);
         looping.ends().await;
     }
 

@@ -93,11 +93,11 @@ impl Orchestrator {
         }
     }
 
-    /// The task's wishes once more: models and tools may have gone since they were checked.
+    /// The task's overrides once more: models and tools may have gone since they were checked.
     fn parse_overrides(&self, action: &Action) -> Result<AgentOverrides, RunError> {
         let mut faults = ValidationErrors::new();
-        let wishes = self.check_overrides(&action.config, &mut faults);
-        faults.into_result(wishes).map_err(|faults| RunError::fail("invalid_action", faults.to_string()))
+        let overrides = self.check_overrides(&action.config, &mut faults);
+        faults.into_result(overrides).map_err(|faults| RunError::fail("invalid_action", faults.to_string()))
     }
 
     fn check_overrides(&self, config: &Map<String, Value>, faults: &mut ValidationErrors) -> AgentOverrides {
@@ -148,10 +148,10 @@ impl Executor for Orchestrator {
 
     fn tool_limits(&self, action: &Action) -> Option<ToolLimits> {
         let mut faults = ValidationErrors::new();
-        let wishes = self.check_overrides(&action.config, &mut faults);
+        let overrides = self.check_overrides(&action.config, &mut faults);
         // a run of what can't be read any more fails before a model is asked
         Some(match faults.0.is_empty() {
-            true => ToolLimits::clone(&wishes.tools),
+            true => ToolLimits::clone(&overrides.tools),
             false => ToolLimits { allow: Some(Vec::new()), ..ToolLimits::default() },
         })
     }

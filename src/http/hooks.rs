@@ -146,7 +146,8 @@ fn read_hook(
         extensions: Default::default(),
     };
     // the address may hold what no attribute takes
-    Event::parse(&event.to_value(), "", &mut ValidationErrors::new()).ok_or(ApiError::NotFound("hook"))?;
+    let read_back = Event::parse_of_stored_tenant(&event.to_value(), "", &mut ValidationErrors::new());
+    read_back.ok_or(ApiError::NotFound("hook"))?;
     if !event.is_small_enough("", &mut ValidationErrors::new()) {
         return Err(ApiError::TooLarge { limit: EVENT_BYTES });
     }

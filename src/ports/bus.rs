@@ -3,7 +3,7 @@
 //! An event that `publish` has accepted survives a crash and is delivered until it is acknowledged, more than once
 //! where a consumer dies in between; who consumes makes that harmless by its key. Order holds for a tenant as long as
 //! no consumer dies, or has enough of that tenant. The bus never judges an event and never drops one that was not
-//! acknowledged or buried.
+//! acknowledged or put among the dead letters.
 
 /// Methods that a bus around another one passes on: the log and the dead letters are those of the one inside.
 macro_rules! pass_on {

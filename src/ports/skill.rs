@@ -153,7 +153,7 @@ struct SkillFolders {
     is_looking: AtomicBool,
 }
 
-/// Guard of a look at the folders: the next one may begin once it is dropped, however this one ends.
+/// Guard of a scan of the folders: the next one may begin once it is dropped, however this one ends.
 struct ScanGuard<'a>(&'a AtomicBool);
 
 impl Drop for ScanGuard<'_> {

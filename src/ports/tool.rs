@@ -170,7 +170,7 @@ pub struct ToolContext {
     pub known: UsedSecrets,
 }
 
-/// Callers of tools.
+/// The caller of a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolCaller {
     /// A model.

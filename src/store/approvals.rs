@@ -48,7 +48,7 @@ pub struct ApprovalFilter {
     pub limit: i64,
 }
 
-/// Result of an answer.
+/// Outcome of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum DecisionOutcome {
     /// It is the decision.
@@ -87,7 +87,7 @@ pub struct WaitingRun {
     pub approvals: Vec<Approval>,
 }
 
-/// The step for a run that waits, decided by its reader.
+/// The update of a run that waits for people, decided by its reader.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WaitingUpdate {
     /// When it is looked at again, where it goes on waiting.
@@ -98,7 +98,7 @@ pub struct WaitingUpdate {
     pub if_expired: Vec<NewDelivery>,
 }
 
-/// Result of attending to a run.
+/// Outcome of the update of a run that waits for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitingOutcome {
     /// It waits on.

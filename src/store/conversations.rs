@@ -6,13 +6,14 @@ use uuid::Uuid;
 
 use crate::base::id::{Scope, Tenant};
 use crate::domain::conversation::{Conversation, EarlierRun};
-use crate::domain::run::Run;
+use crate::domain::run::{Run, RunState};
 use crate::domain::task::Task;
 use crate::store::approvals::close_questions;
 use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, fitting};
 use crate::store::db::text::text;
 use crate::store::runs::SELECT_RUN;
 use crate::store::runs::requests::LOCK_DUE;
+use crate::store::runs::slots::log_ends_outside_execution;
 use crate::store::sql::{CHOSEN, sql};
 use crate::store::{RunRequest, Split, Store, StoreError, Topic};
 
@@ -271,7 +272,7 @@ impl Store {
         }
         open.sort_unstable();
         open.dedup();
-        for run_id in open {
+        for run_id in open.iter().copied() {
             tx.query("update runs set state = 'cancelled', reason = $2, finished_at = $3 where id = $1")
                 .bind(run_id)
                 .bind(REASON_DELETED)
@@ -281,6 +282,7 @@ impl Store {
             close_questions(tx, run_id, now).await?;
         }
         write.commit().await?;
+        log_ends_outside_execution(open.len(), RunState::Cancelled, Some(id), Some(REASON_DELETED));
         Ok(())
     }
 

@@ -19,6 +19,7 @@ use std::collections::HashMap;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
+use crate::domain::run::RunState;
 use crate::domain::task::{Task, TaskStatus, exported_id};
 use crate::domain::trigger::Trigger;
 use crate::store::approvals::close_questions;
@@ -29,6 +30,7 @@ use crate::store::events::closing::FORGET_TASK;
 use crate::store::events::event_index::index_event_task;
 use crate::store::ops::depths::COUNTED_TO;
 use crate::store::runs::requests::LOCK_DUE;
+use crate::store::runs::slots::log_ends_outside_execution;
 use crate::store::sql::sql;
 use crate::store::tasks::row::TaskRow;
 use crate::store::tx::Tx;
@@ -230,7 +232,8 @@ impl Store {
             tx.query("delete from parked where task_id = $1 returning run_id").bind(id).scalars().await?;
         parked.extend(behind);
         let unstarted = queued.into_iter().filter(|(_, state)| state != "started").map(|(run_id, _)| run_id);
-        for run_id in unstarted.chain(parked) {
+        let ended: Vec<Uuid> = unstarted.chain(parked).collect();
+        for run_id in ended.iter().copied() {
             tx.query("update runs set state = 'cancelled', reason = $2, finished_at = $3 where id = $1")
                 .bind(run_id)
                 .bind(REASON_DELETED)
@@ -258,6 +261,7 @@ impl Store {
             index_event_task(tx, id, &row.tenant_id, false, now).await?;
         }
         write.commit().await?;
+        log_ends_outside_execution(ended.len(), RunState::Cancelled, Some(id), Some(REASON_DELETED));
         self.notify(Topic::Cancels);
         Ok(())
     }

@@ -190,7 +190,7 @@ async fn messages_of_many_clients_at_two_instances_are_answered_once_each_and_on
     }
     let clients = services.each_ref().map(ChatClient::of);
     let id = id_of(&clients[0].say("begin", None).await.1["conversation_id"]);
-    let talk = |number: usize| {
+    let client_loop = |number: usize| {
         let (client, id) = (clients[number % 2].clone(), id.clone());
         async move {
             let mut shown = Vec::new();
@@ -205,7 +205,7 @@ async fn messages_of_many_clients_at_two_instances_are_answered_once_each_and_on
             shown
         }
     };
-    let shown = join_all((0..CLIENTS).map(talk)).await;
+    let shown = join_all((0..CLIENTS).map(client_loop)).await;
     assert_eq!(model.asked(), 1 + CLIENTS * MESSAGES, "once each");
     assert!(shown.iter().all(|of_client| of_client.is_sorted()), "each client's in order: {shown:?}");
     assert_eq!(model.most_at_once(), 1, "one after the other");
@@ -396,8 +396,8 @@ async fn flight_is_booked(model: &TalkingModel, mut service: Service) {
     let (_, second) = client.say("hold one", Some(&id)).await;
     let heard = repeated().await;
     assert_eq!((&heard["run_id"], &heard["state"]), (&first["run_id"], &json!("succeeded")), "{heard:#}");
-    let wish = json!({ "name": "widget", "tenant_id": "ann", "scopes": ["runs:write"] });
-    let (status, token) = client.ask(Method::POST, "/v1/tokens", Some(wish)).await;
+    let draft = json!({ "name": "widget", "tenant_id": "ann", "scopes": ["runs:write"] });
+    let (status, token) = client.ask(Method::POST, "/v1/tokens", Some(draft)).await;
     assert_eq!(status, 201, "{token}");
     let request = client.http.post(format!("{}/v1/chat", client.url)).bearer_auth(id_of(&token["token"]));
     let (_, back) = answer_of(request.json(&again)).await;
@@ -895,8 +895,8 @@ async fn question_of_another_run_is_answered_by_its_id_where_the_token_may_answe
 
     // a token that may only talk, and another tenant, answer nothing by it: what they say is a message like any other
     let answer = format!("{input}: aisle");
-    let wish = json!({ "name": "widget", "tenant_id": "ann", "scopes": ["runs:write"] });
-    let (status, token) = client.ask(Method::POST, "/v1/tokens", Some(wish)).await;
+    let draft = json!({ "name": "widget", "tenant_id": "ann", "scopes": ["runs:write"] });
+    let (status, token) = client.ask(Method::POST, "/v1/tokens", Some(draft)).await;
     assert_eq!(status, 201, "{token}");
     let request = client.http.post(format!("{}/v1/chat", client.url)).bearer_auth(id_of(&token["token"]));
     let (_, said) = answer_of(request.json(&json!({ "message": answer, "conversation_id": id }))).await;

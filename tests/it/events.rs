@@ -52,7 +52,7 @@ on_each_bus! {
     event_runs_the_tasks_that_it_matches_and_no_other
     task_that_was_created_before_an_event_sees_it
     instance_that_dies_before_it_acknowledges_leaves_no_second_run
-    one_event_that_can_not_be_recorded_holds_up_no_other_and_is_buried
+    one_event_that_can_not_be_recorded_holds_up_no_other_and_becomes_a_dead_letter
     stored_filter_beyond_a_bound_disables_its_task_and_tells_its_owner_once
     task_that_can_not_be_read_holds_up_no_events
     paused_task_holds_its_events_and_runs_them_when_it_is_resumed
@@ -283,7 +283,7 @@ async fn instance_that_dies_before_it_acknowledges_leaves_no_second_run(world: W
     second.finish(&world).await;
 }
 
-async fn one_event_that_can_not_be_recorded_holds_up_no_other_and_is_buried(world: World) {
+async fn one_event_that_can_not_be_recorded_holds_up_no_other_and_becomes_a_dead_letter(world: World) {
     let instance = world.instance();
     let task = instance.task(on(json!({}))).await;
     world

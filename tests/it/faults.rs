@@ -16,3 +16,4 @@ mod stopped;
 mod turn_server;
 mod turns;
 mod wires;
+mod write_lock;

@@ -169,7 +169,7 @@ fn by_minute_of_day(patterns: &[PlainPattern]) -> Vec<Vec<usize>> {
     (0..1440).map(at).collect()
 }
 
-/// Why a pattern may fire at an instant.
+/// The cause for which a pattern may fire at an instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum FireCause {
     /// The clock shows a time that matches, and for the first time.

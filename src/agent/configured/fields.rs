@@ -7,7 +7,7 @@ use crate::agent::configured::agent_field::{AgentField, FieldType, LONGEST_TEXT,
 use crate::base::expr::{Expression, Language, Variables};
 use crate::base::invalid::ValidationErrors;
 use crate::base::json::schema::JsonSchema;
-use crate::domain::approval::arguments::misfits_of;
+use crate::domain::approval::arguments::faults_of;
 use crate::domain::approval::proposal::canonical_hash;
 use crate::domain::approval::reply::typed_value;
 use crate::domain::approval::{ArgumentFault, FieldFault};
@@ -149,7 +149,7 @@ impl FieldRules {
         if let Some(schema) = &self.schemas[index]
             && let Some(error) = schema.faults(value).map_err(|why| ArgumentFault::untranslated("", why))?.next()
         {
-            let found = misfits_of(&error, "").into_iter().next();
+            let found = faults_of(&error, "").into_iter().next();
             return Err(
                 found.unwrap_or_else(|| ArgumentFault::untranslated("", error.masked_with("the value").to_string()))
             );

@@ -122,7 +122,7 @@ pub fn too_long() -> TemplateError {
     TemplateError::Failed(format!("the template gives more than {OUTPUT_BYTES} bytes"))
 }
 
-/// Takes at most [`OUTPUT_BYTES`].
+/// The output of a template, which takes at most [`OUTPUT_BYTES`].
 #[derive(Default)]
 pub struct BoundedOutput {
     bytes: Vec<u8>,

@@ -61,7 +61,7 @@ async fn baseline_rate(bench: &Bench<'_>, size: usize, rounds: usize) -> anyhow:
     Ok(median(rates))
 }
 
-/// A backlog of one size.
+/// A backlog of one size that was drained.
 struct DrainedBacklog {
     size: u64,
     ours: Rate,

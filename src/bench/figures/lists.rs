@@ -40,7 +40,7 @@ const QUICK_COUNTS: usize = 2;
 /// Rows of a page.
 const PAGE: usize = 50;
 
-/// How long requests with one filter took, in milliseconds.
+/// Times of requests with one filter, in milliseconds.
 struct FilterTimes {
     filter: String,
     took: Vec<f64>,
@@ -66,7 +66,7 @@ struct CountTimes {
     as_of: Value,
 }
 
-/// All that was observed.
+/// Observations of lists and figures.
 struct ListObservations {
     /// Of the tenant, and of the operator.
     lists: Vec<CallerTimes>,

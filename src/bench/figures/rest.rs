@@ -17,7 +17,7 @@ const MOST_SECONDS: f64 = 5.0;
 const COMES_TO_REST: f64 = 25.0;
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// A service that has nothing to do.
+/// Figures of a service that has nothing to do.
 struct RestFigures {
     /// From the start of the process, in seconds.
     ready: f64,

@@ -26,10 +26,10 @@ pub fn changed(proposed: &Value, changes: &Map<String, Value>) -> Value {
     Value::Object(arguments)
 }
 
-/// A fault of an answer, for programs and, by the name of a phrase of the approval page, for people.
+/// A fault of an argument or of another part of an answer, for programs and, by the name of a phrase, for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArgumentFault {
-    /// JSON pointer to the argument at fault.
+    /// JSON pointer to the part at fault.
     pub pointer: String,
     /// In English.
     pub message: String,
@@ -71,18 +71,18 @@ impl ArgumentFault {
     /// All of them as faults of a request.
     pub fn faults(found: Vec<ArgumentFault>) -> Result<(), ValidationErrors> {
         let mut faults = ValidationErrors::new();
-        found.into_iter().for_each(|misfit| faults.add(misfit.pointer, misfit.message));
+        found.into_iter().for_each(|fault| faults.add(fault.pointer, fault.message));
         faults.into_result(())
     }
 }
 
 /// Whether the arguments fit the tool's schema; each fault stands at its place below `pointer`.
 pub fn check(parameters: &Value, arguments: &Value, pointer: &str) -> Result<(), ValidationErrors> {
-    ArgumentFault::faults(misfits(parameters, arguments, pointer))
+    ArgumentFault::faults(faults(parameters, arguments, pointer))
 }
 
-/// Every misfit between the arguments and the tool's schema, each at its place below `pointer`.
-pub fn misfits(parameters: &Value, arguments: &Value, pointer: &str) -> Vec<ArgumentFault> {
+/// Every fault that the tool's schema finds with the arguments, each at its place below `pointer`.
+pub fn faults(parameters: &Value, arguments: &Value, pointer: &str) -> Vec<ArgumentFault> {
     if !arguments.is_object() {
         return vec![ArgumentFault::untranslated(pointer, "must be a JSON object")];
     }
@@ -93,14 +93,14 @@ pub fn misfits(parameters: &Value, arguments: &Value, pointer: &str) -> Vec<Argu
         )];
     };
     match schema.faults(arguments) {
-        Ok(found) => found.take(FAULTS_TOLD).flat_map(|error| misfits_of(&error, pointer)).collect(),
+        Ok(found) => found.take(FAULTS_TOLD).flat_map(|error| faults_of(&error, pointer)).collect(),
         Err(why) => vec![ArgumentFault::untranslated(pointer, why)],
     }
 }
 
-/// The misfits that an error of a schema is. A missing or surplus field is told at its own place, not at that of the
-/// object around it.
-pub fn misfits_of(error: &ValidationError, pointer: &str) -> Vec<ArgumentFault> {
+/// The faults that an error of a schema stands for. A missing or surplus field is told at its own place, not at that of
+/// the object around it.
+pub fn faults_of(error: &ValidationError, pointer: &str) -> Vec<ArgumentFault> {
     let place = format!("{pointer}{}", error.instance_path());
     let below = |name: &str| format!("{place}/{}", escape(name));
     // the sentence would repeat the value, which may be long

@@ -43,7 +43,7 @@ impl Event {
         structured.entry("time").or_insert_with(|| now.to_rfc3339_opts(SecondsFormat::Millis, true).into());
         // extensions are unknown fields here, and were told as such
         structured.retain(|name, _| FIELDS.contains(&name.as_str()) || name == "specversion" || name == TENANT);
-        let event = Event::parse(&Value::Object(structured), pointer, faults);
+        let event = Event::parse_of_stored_tenant(&Value::Object(structured), pointer, faults);
         event.filter(|event| event.is_small_enough(pointer, faults) && faults.0.len() == before)
     }
 
@@ -84,6 +84,16 @@ mod tests {
             json!({"specversion": "1.0", "tenantid": "ann", "id": "7", "source": "mail", "type": "new",
                 "time": "2026-01-01T00:00:00.000Z", "subject": "x"})
         );
+    }
+
+    #[test]
+    fn event_of_a_tenant_of_an_older_form_is_taken_and_read_back() {
+        let (mut faults, tenant) = (ValidationErrors::new(), Tenant::stored("o\u{308}").unwrap());
+        let value = json!({"source": "mail", "type": "new"});
+        let event = Event::read_short(&value, "", &tenant, "made", DateTime::UNIX_EPOCH, &mut faults);
+        let event = event.unwrap_or_else(|| panic!("{faults}"));
+        assert_eq!(event.tenant, tenant);
+        assert_eq!(Event::try_from(event.to_value()).unwrap(), event);
     }
 
     #[test]

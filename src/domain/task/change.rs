@@ -90,7 +90,7 @@ struct PendingInstant {
     skipped: Option<Skip>,
 }
 
-/// How a change stands to what a task fires.
+/// Flags of a change, by which it bears on what the task fires.
 struct ChangeFlags {
     edited: bool,
     /// The task did not fire before.

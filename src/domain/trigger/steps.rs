@@ -23,7 +23,7 @@ pub struct StepBudget {
     excluded: Cell<u64>,
 }
 
-/// Which part of a schedule used up most of its budget.
+/// The part of a schedule that used up most of its budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CostliestPart {
     /// The search for instants.

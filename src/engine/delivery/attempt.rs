@@ -55,7 +55,7 @@ pub struct AttemptResult {
 /// Attempts a delivery and says what is to be recorded.
 pub async fn attempt(
     claim: &DeliveryClaim,
-    occasion: AttemptContext<'_>,
+    context: AttemptContext<'_>,
     channels: &ChannelRegistry,
     clock: &Clock,
 ) -> AttemptResult {
@@ -66,9 +66,9 @@ pub async fn attempt(
         None => (Signal::Silent, Err(not_configured(&delivery.channel))),
         // another attempt may have got through, and nothing is sent now
         Some(_) if claim.may_have_been_sent() && !repeatable => (Signal::Silent, Err(interrupted())),
-        Some(channel) => send(delivery, occasion, channel, clock.now()).await,
+        Some(channel) => send(delivery, context, channel, clock.now()).await,
     };
-    AttemptResult { mark: judge(claim, answer, repeatable, clock.now(), occasion.random), sign }
+    AttemptResult { mark: judge(claim, answer, repeatable, clock.now(), context.random), sign }
 }
 
 fn sign(answer: &Result<Receipt, ChannelError>) -> Signal {
@@ -86,15 +86,15 @@ fn sign(answer: &Result<Receipt, ChannelError>) -> Signal {
 /// Sends it; what went nowhere says nothing about the channel.
 async fn send(
     delivery: &Delivery,
-    occasion: AttemptContext<'_>,
+    context: AttemptContext<'_>,
     channel: &dyn Channel,
     now: DateTime<Utc>,
 ) -> (Signal, Result<Receipt, ChannelError>) {
     let nowhere = |why| (Signal::Silent, Err(ChannelError::Unsendable { why }));
-    let Some(recipient) = occasion.recipient else {
+    let Some(recipient) = context.recipient else {
         return nowhere("the tenant has no recipient".into());
     };
-    let words = match occasion.words {
+    let words = match context.words {
         Ok(words) => words,
         Err(why) => return nowhere(why.clone()),
     };
@@ -253,8 +253,8 @@ mod tests {
         let recipient = recipient();
         let channels = ChannelRegistry::of(vec![Box::new(channel)]);
         let words = words(&claim.delivery, &channels);
-        let occasion = AttemptContext { recipient: Some(&recipient), words: &words, random: 0.5 };
-        let AttemptResult { mark, sign } = attempt(claim, occasion, &channels, &Clock::manual(now())).await;
+        let context = AttemptContext { recipient: Some(&recipient), words: &words, random: 0.5 };
+        let AttemptResult { mark, sign } = attempt(claim, context, &channels, &Clock::manual(now())).await;
         AttemptEffects { mark, sign, given: given.lock().unwrap().clone() }
     }
 
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn temporary_failure_is_retried_by_the_table_and_by_the_other_sides_wish() {
+    async fn temporary_failure_is_retried_by_the_table_and_by_the_other_sides_request() {
         let retry = |seconds| again(seconds, "busy");
         assert_eq!(attempted(&claim(1, &["webhook"]), true, transient(None)).await.mark, retry(5));
         assert_eq!(attempted(&claim(6, &[]), true, transient(None)).await.mark, retry(36_000));
@@ -419,16 +419,16 @@ mod tests {
     #[tokio::test]
     async fn delivery_without_recipient_or_channel_says_why() {
         let claim = claim(1, &[]);
-        let occasion = AttemptContext { recipient: None, words: &Err("nothing".into()), random: 0.5 };
+        let context = AttemptContext { recipient: None, words: &Err("nothing".into()), random: 0.5 };
         let clock = Clock::manual(now());
         let none = ChannelRegistry::of(vec![]);
         assert_eq!(
-            attempt(&claim, occasion, &none, &clock).await.mark,
+            attempt(&claim, context, &none, &clock).await.mark,
             again(5, "the channel `email` is not configured")
         );
         let scripted = ScriptedChannel { deduplicates: true, answer: delivered(), given: Arc::default() };
         assert_eq!(
-            attempt(&claim, occasion, &ChannelRegistry::of(vec![Box::new(scripted)]), &clock).await.mark,
+            attempt(&claim, context, &ChannelRegistry::of(vec![Box::new(scripted)]), &clock).await.mark,
             Mark::Failed { error: "the tenant has no recipient".into(), fall_back: None }
         );
     }
@@ -440,8 +440,8 @@ mod tests {
             let scripted = ScriptedChannel { deduplicates: true, answer: Err(answer), given: Arc::default() };
             let channels = ChannelRegistry::of(vec![Box::new(scripted)]);
             let words = words(delivery, &channels);
-            let occasion = AttemptContext { recipient, words: &words, random: 0.5 };
-            attempt(&claim, occasion, &channels, &Clock::manual(now())).await.sign
+            let context = AttemptContext { recipient, words: &words, random: 0.5 };
+            attempt(&claim, context, &channels, &Clock::manual(now())).await.sign
         };
         let refused = || ChannelError::Rejected { why: "no such user".into() };
         let (message, ann) = (claim(1, &[]).delivery, recipient());

@@ -27,7 +27,7 @@ use crate::store::{ReferredRecords, Store, StoreError, with_timeout};
 /// Messages that a digest tells in their own words.
 const IN_A_DIGEST: i64 = 50;
 
-/// State that all attempts of this process share. Cheap to clone.
+/// Sends deliveries, with state that all attempts of this process share. Cheap to clone.
 #[derive(Clone)]
 pub struct DeliverySender {
     pub store: Store,
@@ -128,8 +128,8 @@ impl DeliverySender {
             Some(recipient) if self.may_send(claim) => self.render(&parts, recipient, &delivery.channel).await?,
             _ => Err("there is nobody to tell, or nothing is sent".into()),
         };
-        let occasion = AttemptContext { recipient, words: &words, random: fastrand::f64() };
-        let attempted = attempt(claim, occasion, &self.channels, self.store.clock()).await;
+        let context = AttemptContext { recipient, words: &words, random: fastrand::f64() };
+        let attempted = attempt(claim, context, &self.channels, self.store.clock()).await;
         self.breakers.report(&place, attempted.sign, self.store.clock().now());
         if let (Some(day), Mark::Failed { .. }) = (counted, &attempted.mark) {
             self.give_back(&delivery.recipient, &day).await;

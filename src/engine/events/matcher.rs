@@ -63,7 +63,7 @@ pub struct EventMatcher {
     intake: Arc<Intake>,
     prefetch: Arc<PrefetchBuffer>,
     worker: Uuid,
-    /// An entry that failed this often is buried.
+    /// An entry that failed this often becomes a dead letter.
     max_deliveries: u32,
     work: Mutex<MatcherWork>,
     /// Whether the last tick came to its end.
@@ -71,7 +71,7 @@ pub struct EventMatcher {
     events: Counter,
     matched: Counter,
     skipped: Counter,
-    buried: Counter,
+    dead_lettered: Counter,
 }
 
 /// Result of one round.
@@ -107,7 +107,7 @@ impl EventMatcher {
             events: counted("events_matched", "Events that were judged, and acknowledged"),
             matched: counted("event_fires", "Runs that events became"),
             skipped: counted("event_fires_skipped", "Matches that were recorded as skipped"),
-            buried: counted("events_dead_lettered", "Entries of the bus put among the dead letters"),
+            dead_lettered: counted("events_dead_lettered", "Entries of the bus put among the dead letters"),
         }
     }
 
@@ -144,7 +144,7 @@ impl EventMatcher {
         if !self.store.clock().trusted() {
             return Err(TickError::ClockUnknown);
         }
-        let buried = self.dead_letter_hopeless(&mut work.hopeless).await?;
+        let dead_lettered = self.dead_letter_hopeless(&mut work.hopeless).await?;
         let given_up = self.judge(work).await?;
         let recorded = self.record(work, idle).await?;
         let untold = work.misses.notify_next(&self.store).await;
@@ -152,7 +152,7 @@ impl EventMatcher {
             self.acknowledge(&mut work.done).await?;
         }
         Ok(Round {
-            finished: buried + given_up + recorded,
+            finished: dead_lettered + given_up + recorded,
             goes_on: untold || !work.is_idle() || !work.reading.is_empty(),
         })
     }
@@ -257,7 +257,7 @@ impl EventMatcher {
         while let Some((entry, why)) = hopeless.last() {
             tracing::warn!(entry = entry.id, why, "an entry of the event bus goes among the dead letters");
             self.bus.dead_letter_entry(entry, why).await?;
-            self.buried.inc();
+            self.dead_lettered.inc();
             hopeless.pop();
         }
         Ok(count)

@@ -16,7 +16,7 @@ use crate::domain::notification::{NewDelivery, Recipient};
 use crate::engine::service::{IdlePolicy, NextTick, ServiceLoop, TickError};
 use crate::store::{Store, StoreError, WaitingOutcome, WaitingRun, WaitingUpdate};
 
-/// Runs attended to at once.
+/// Waiting runs that are looked at in one batch.
 const PAGE: i64 = 100;
 /// When a run is looked at again whose time is over by our clock and not by the database's.
 const ONCE_MORE: TimeDelta = TimeDelta::seconds(1);
@@ -107,9 +107,9 @@ impl ApprovalReminder {
     }
 
     async fn remind(&self, waiting: &WaitingRun) -> Result<(), StoreError> {
-        let attend = self.plan_reminder(waiting).await?;
+        let update = self.plan_reminder(waiting).await?;
         let run_id = waiting.run.id;
-        match self.store.settle_waiting(run_id, &attend).await {
+        match self.store.settle_waiting(run_id, &update).await {
             Ok(WaitingOutcome::Expired) => tracing::warn!(%run_id, "nobody approved in time, the run has expired"),
             Ok(WaitingOutcome::Woken) => tracing::info!(%run_id, "a run that waited for people goes on"),
             Ok(WaitingOutcome::Resumed) => {

@@ -13,7 +13,7 @@ use crate::engine::running::ending::RunEnding;
 /// The longest wait between two attempts.
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(3600);
 /// The longest wait that is asked for by the other side, or by the executor.
-const LONGEST_WISH: Duration = Duration::from_secs(24 * 3600);
+const LONGEST_ASKED_WAIT: Duration = Duration::from_secs(24 * 3600);
 /// The first and the longest wait for it to be mended.
 const INFRA_BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
@@ -26,7 +26,7 @@ impl RunEnding<'_> {
         let first = Duration::from_secs(self.retry().backoff_seconds);
         let tries = self.run.attempt.max(1) as u32;
         let own = full_jitter(first, tries, LONGEST_BACK_OFF, self.random);
-        Some(truncate_millis(self.now + to_delta(own.max(after.unwrap_or_default().min(LONGEST_WISH)))))
+        Some(truncate_millis(self.now + to_delta(own.max(after.unwrap_or_default().min(LONGEST_ASKED_WAIT)))))
     }
 
     /// When a run follows that the infrastructure held up.

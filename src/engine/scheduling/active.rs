@@ -16,7 +16,7 @@ use crate::engine::Wakeup;
 use crate::engine::scheduling::run_slots::{LeasedSlot, RunSlots};
 use crate::store::Lease;
 
-/// Cheap to clone; all clones are one list.
+/// The runs that this instance executes now. Cheap to clone; all clones are one list.
 #[derive(Clone)]
 pub struct ActiveRuns(Arc<Shared>);
 

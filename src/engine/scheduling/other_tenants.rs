@@ -10,7 +10,7 @@ use crate::store::{Store, with_timeout};
 /// How old the answer may be. A tenant whose first task comes later than that is reckoned with.
 const GOOD_FOR: Duration = Duration::from_secs(1);
 
-/// Asks for one service, and no more often than once a second.
+/// Facts about other tenants, which are asked for by one service, and no more often than once a second.
 pub struct OtherTenants {
     store: Store,
     prefetch: Arc<PrefetchBuffer>,

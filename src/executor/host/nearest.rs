@@ -25,7 +25,7 @@ const COMPARED_WITHIN: Duration = Duration::from_secs(3);
 /// Searches at once on one instance; of one tenant it is one.
 pub const SEARCHES: usize = 8;
 
-/// The facts among which the nearest are looked for.
+/// The facts that a search for the nearest covers.
 #[derive(Clone, Copy)]
 pub enum FactScope<'a> {
     /// All of the tenant.

@@ -4,7 +4,7 @@
 //! that refuses everything. All else is shown with everything put in, and skipped; `mocks` say what it would have
 //! given.
 
-mod nobody;
+mod trial_host;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ use crate::base::invalid::ValidationErrors;
 use crate::domain::run::RunFault;
 use crate::executor::pipeline::attempt::{error_value, too_large};
 use crate::executor::pipeline::context::StepContext;
-use crate::executor::pipeline::dry_run::nobody::TrialHost;
+use crate::executor::pipeline::dry_run::trial_host::TrialHost;
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind};
 use crate::executor::pipeline::ledger::VALUE_BYTES;
 use crate::executor::pipeline::scope::{FireScope, StepScope};

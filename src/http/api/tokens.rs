@@ -87,16 +87,16 @@ pub async fn create_token(Call(state, caller): Call, body: JsonBody) -> Result<R
     body.key.replay_if_repeated(&state, &caller).await?;
     let now = state.clock.now();
     let reader = caller.clone();
-    let wish = body.read_with(move |value| TokenDraft::parse(&value, &reader, now)).await?;
-    let text = TokenText::new(if wish.tenant.is_some() { TokenKind::Tenant } else { TokenKind::Admin });
+    let draft = body.read_with(move |value| TokenDraft::parse(&value, &reader, now)).await?;
+    let text = TokenText::new(if draft.tenant.is_some() { TokenKind::Tenant } else { TokenKind::Admin });
     let token = StoredToken {
         id: id::new_id(now),
-        tenant_id: wish.tenant.map(|tenant| tenant.as_str().to_owned()),
-        name: wish.name,
+        tenant_id: draft.tenant.map(|tenant| tenant.as_str().to_owned()),
+        name: draft.name,
         hash: text.hash().as_bytes().to_vec(),
-        scopes: wish.scopes,
+        scopes: draft.scopes,
         created_at: now,
-        expires_at: wish.expires_at,
+        expires_at: draft.expires_at,
         revoked_at: None,
         root: Some(caller.root()),
     };

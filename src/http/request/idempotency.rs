@@ -66,7 +66,7 @@ pub struct BodyIdentity {
     pub repeated: bool,
 }
 
-/// Why a handler ends before its own answer.
+/// A response with which a handler ends before its own answer.
 #[derive(Debug)]
 pub enum EarlyResponse {
     /// The request is refused.

@@ -35,7 +35,7 @@ pub struct Items<T> {
     pub next_cursor: Option<String>,
 }
 
-/// Which part of a list is asked for that grows at its end, and is read from its beginning.
+/// The page that is asked for of a list that grows at its end, and is read from its beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForwardPage {
     limit: usize,

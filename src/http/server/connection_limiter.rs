@@ -14,13 +14,13 @@ pub fn origin(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Why there is no seat: all are taken, or this address has taken its share.
+/// Why there is no permit: all are taken, or this address has taken its share.
 pub type ConnectionRefusal = limiter::LimitReached<IpAddr>;
 
 /// Room for one connection, or for one request that comes through a proxy.
 pub type ConnectionPermit = limiter::Permit<IpAddr>;
 
-/// The seats of one server.
+/// The limiter of the connections of one server.
 #[derive(Debug, Clone)]
 pub struct ConnectionLimiter {
     taken: ConcurrencyLimiter<IpAddr>,
@@ -33,18 +33,18 @@ impl ConnectionLimiter {
         ConnectionLimiter { taken: ConcurrencyLimiter::new(all), per_address: Limit::Fixed(per_address) }
     }
 
-    /// A seat for a connection from `address`, given back when it is dropped.
+    /// A permit for a connection from `address`, given back when it is dropped.
     pub fn acquire(&self, address: IpAddr) -> Result<ConnectionPermit, ConnectionRefusal> {
         self.taken.acquire([(origin(address), self.per_address)])
     }
 
-    /// A seat for a connection of a trusted proxy: it is one of all, and counts for no address.
+    /// A permit for a connection of a trusted proxy: it is one of all, and counts for no address.
     pub fn acquire_for_proxy(&self) -> Result<ConnectionPermit, ConnectionRefusal> {
         self.taken.acquire([])
     }
 
-    /// A seat for a request that `address` makes through a trusted proxy, as long as it is under way: it counts for its
-    /// address alone, because its connection is counted already.
+    /// A permit for a request that `address` makes through a trusted proxy, as long as it is under way: it counts for
+    /// its address alone, because its connection is counted already.
     pub fn acquire_behind_proxy(&self, address: IpAddr) -> Result<ConnectionPermit, ConnectionRefusal> {
         self.taken.acquire_of_keys([(origin(address), self.per_address)])
     }

@@ -19,7 +19,7 @@ pub struct CountedBus {
     published: Counter,
     read: Counter,
     acknowledged: Counter,
-    buried: Counter,
+    dead_lettered: Counter,
     unread: Gauge,
     pending: Gauge,
 }
@@ -34,7 +34,7 @@ impl CountedBus {
             published: counter("events_published", "Events that were accepted here"),
             read: counter("events_read", "Entries of the bus that were read here, repeated deliveries included"),
             acknowledged: counter("events_acknowledged", "Entries of the bus that were handled here"),
-            buried: counter("events_dead_lettered", "Entries of the bus that became dead letters here"),
+            dead_lettered: counter("events_dead_lettered", "Entries of the bus that became dead letters here"),
             unread: gauge("events_unread", "Entries of the bus that nobody has read, over all instances"),
             pending: gauge("events_pending", "Entries of the bus that are read and not acknowledged, over all"),
         }
@@ -78,7 +78,7 @@ impl Bus for CountedBus {
     fn dead_letter_entry<'a>(&'a self, entry: &'a BusEntry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
         Box::pin(async move {
             self.bus.dead_letter_entry(entry, error).await?;
-            self.buried.inc();
+            self.dead_lettered.inc();
             Ok(())
         })
     }

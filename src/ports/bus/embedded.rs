@@ -1,7 +1,7 @@
 //! The bus in the database: the log and the queue of `store/events.rs`, the same on SQLite and on Postgres.
 //!
 //! Owns nothing but the wait of a reader. Any number of instances on Postgres share it: leases keep them apart. What is
-//! published wakes its readers, here and elsewhere; what no hint told of is found by looking.
+//! published wakes its readers, here and elsewhere; what no wake-up told of is found by looking.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -25,8 +25,8 @@ use crate::store::{
     StoredDeadLetterFilter, Topic, with_timeout,
 };
 
-/// How long a reader waits at most before it looks for what no hint told of; and at rest, when look after look has found
-/// nothing.
+/// How long a reader waits at most before it looks for what no wake-up told of; and while idle, when look after look
+/// has found nothing.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 const IDLE_POLL_INTERVAL: Duration = Duration::from_secs(4);
 /// The longest read: long, because what is published, and a stop, end it.
@@ -47,9 +47,9 @@ pub struct EmbeddedBus {
     turn: Mutex<String>,
 }
 
-/// When this process looked for events, so that it does so without a cause only now and then.
+/// State of the polls for events: this process looks without a cause only now and then.
 struct BusPollState {
-    /// Hints before the last look are seen.
+    /// Wake-ups before the last look are seen.
     hint: watch::Receiver<()>,
     /// `None`: there may be more than was read.
     last: Option<Instant>,
@@ -217,8 +217,8 @@ impl Bus for EmbeddedBus {
                 Err(unreadable) => (None, unreadable.text.clone()),
             };
             let deliveries = entry.deliveries.try_into().unwrap_or(i32::MAX);
-            let burial = NewDeadLetter { seq: parse_position(&entry.id)?, event, body: &body, error, deliveries };
-            Ok(self.store.dead_letter_event(burial).await?)
+            let letter = NewDeadLetter { seq: parse_position(&entry.id)?, event, body: &body, error, deliveries };
+            Ok(self.store.dead_letter_event(letter).await?)
         })
     }
 

@@ -23,7 +23,7 @@ use crate::store::{Store, StoreError, Topic};
 
 /// How long a session is waited for, in seconds.
 const WAIT_RANGE: std::ops::RangeInclusive<u64> = 1..=30;
-/// How often the row is looked at while nothing is heard of it: a session of another instance gives no hint.
+/// How often the row is looked at while nothing is heard of it: a session of another instance gives no wake-up.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// `[channels.live]`.

@@ -38,7 +38,7 @@ pub struct Chain {
     unusable: Mutex<Usage>,
 }
 
-/// An answer, and what is known of how it came.
+/// A completed call of a model: the answer, and what is known of how it came.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelCompletion {
     /// The model's answer.

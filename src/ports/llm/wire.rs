@@ -255,7 +255,7 @@ pub fn written_arguments(arguments: &Value) -> String {
     }
 }
 
-/// Whether the server took the wish for a stream.
+/// Whether the server answers with a stream.
 fn is_event_stream(response: &reqwest::Response) -> bool {
     let kind = response.headers().get(http::header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     kind.is_some_and(|kind| kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream"))

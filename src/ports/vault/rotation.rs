@@ -56,7 +56,7 @@ pub struct RotationCounts {
     pub messages: u64,
 }
 
-/// Counts of one call.
+/// Result of one call, in counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RotationResult {
     /// Secrets that were put under the first key.

@@ -155,8 +155,8 @@ impl Store {
     }
 
     /// Settles what is overdue by the database's own time, and does what follows. One that waits on is looked at again
-    /// at `attend.wake_at`, or earlier where a question expires or a hold ends before.
-    pub async fn settle_waiting(&self, run_id: Uuid, attend: &WaitingUpdate) -> Result<WaitingOutcome, StoreError> {
+    /// at `update.wake_at`, or earlier where a question expires or a hold ends before.
+    pub async fn settle_waiting(&self, run_id: Uuid, update: &WaitingUpdate) -> Result<WaitingOutcome, StoreError> {
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
         let parked: Option<Option<DateTime<Utc>>> = tx.query(LOCK_PARKED).bind(run_id).optional_scalar().await?;
@@ -183,13 +183,13 @@ impl Store {
                 (WaitingOutcome::Woken, &[][..])
             }
             QuestionFate::Waits(until) => {
-                let wake_at = until.map_or(attend.wake_at, |until| until.min(attend.wake_at));
+                let wake_at = until.map_or(update.wake_at, |until| until.min(update.wake_at));
                 tx.query("update parked set wake_at = $2 where run_id = $1")
                     .bind(run_id)
                     .bind(wake_at)
                     .execute()
                     .await?;
-                (WaitingOutcome::Waits, &attend.deliveries[..])
+                (WaitingOutcome::Waits, &update.deliveries[..])
             }
             QuestionFate::Expires => {
                 let next = state.on(RunEvent::Expire).map_err(|illegal| StoreError::Conflict(illegal.to_string()))?;
@@ -207,7 +207,7 @@ impl Store {
                 {
                     hand_over(tx, task_id, now).await?;
                 }
-                (WaitingOutcome::Expired, &attend.if_expired[..])
+                (WaitingOutcome::Expired, &update.if_expired[..])
             }
         };
         let deliveries: Vec<&NewDelivery> = deliveries.iter().collect();

@@ -15,7 +15,7 @@ use crate::store::db::connect::{OpenError, Settings};
 /// How long a database may take to answer someone who looks.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A database that could be asked.
+/// Facts about a database that could be asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DatabaseFacts {
     /// A SQLite database.

@@ -248,7 +248,7 @@ impl PoolUse {
     }
 }
 
-/// Connections that can be counted.
+/// A pool whose connections are counted.
 pub(in crate::store) trait MeasuredPool {
     fn usage(&self, name: &'static str) -> PoolUse;
 }

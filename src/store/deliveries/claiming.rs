@@ -13,7 +13,7 @@ use crate::store::ops::unreadable::RETRY_AFTER;
 use crate::store::sql::sql;
 use crate::store::{NEXT_TOKEN, Split, Store, StoreError};
 
-/// A delivery that waits for its time, and whose it is.
+/// A delivery that waits for its time, with its tenant.
 #[derive(Debug, Clone, PartialEq, Eq, sqlx_macros::FromRow)]
 pub struct QueuedDelivery {
     /// Id of the delivery.

@@ -8,7 +8,7 @@ use crate::domain::run::Run;
 use crate::domain::task::TaskStatus;
 use crate::store::{Store, StoreError};
 
-/// The run that a message is about, and the name of its task; the credential that a notice is about.
+/// The records that a message refers to: its run and the name of its task; the credential of a notice.
 #[derive(Debug, Clone, Default)]
 pub struct ReferredRecords {
     /// The run that the message is about.

@@ -22,11 +22,11 @@ pub struct StoredDeadLetter {
     pub error: String,
     /// The number of times that the entry was delivered.
     pub deliveries: i32,
-    /// The instant of its burial.
+    /// The instant at which it became a dead letter.
     pub created_at: DateTime<Utc>,
 }
 
-/// The letter to bury.
+/// A dead letter that is to be stored.
 #[derive(Debug, Clone, Copy)]
 pub struct NewDeadLetter<'a> {
     /// Its place in the queue.
@@ -58,9 +58,9 @@ pub struct StoredDeadLetterFilter {
 
 impl Store {
     /// Moves an entry from the queue to the dead letters, once.
-    pub async fn dead_letter_event(&self, burial: NewDeadLetter<'_>) -> Result<(), StoreError> {
+    pub async fn dead_letter_event(&self, letter: NewDeadLetter<'_>) -> Result<(), StoreError> {
         let now = self.clock.now();
-        let event = burial.event;
+        let event = letter.event;
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
         tx.query(
@@ -71,14 +71,14 @@ impl Store {
         .bind(event.map(|event| event.tenant.as_str()))
         .bind(optional(event.map(|event| event.source.as_str())))
         .bind(optional(event.map(|event| event.kind.as_str())))
-        .bind(burial.seq.to_string())
-        .bind(text(burial.body))
-        .bind(text(burial.error))
-        .bind(burial.deliveries)
+        .bind(letter.seq.to_string())
+        .bind(text(letter.body))
+        .bind(text(letter.error))
+        .bind(letter.deliveries)
         .bind(now)
         .execute()
         .await?;
-        tx.query("delete from event_queue where seq = $1").bind(burial.seq).execute().await?;
+        tx.query("delete from event_queue where seq = $1").bind(letter.seq).execute().await?;
         write.commit().await?;
         Ok(())
     }

@@ -37,7 +37,7 @@ pub(in crate::store) async fn write_recording(
     Ok(recording.summary(written))
 }
 
-/// Consequences of a batch that is written.
+/// Effects of a batch that is written.
 #[derive(Default)]
 pub(in crate::store) struct BatchEffects {
     /// A window was opened.

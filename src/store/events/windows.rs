@@ -15,7 +15,7 @@ use crate::store::StoreError;
 use crate::store::db::text::{document, text};
 use crate::store::tx::Tx;
 
-/// An event that was put into a window.
+/// Outcome of an event that was put into a window.
 #[derive(Debug)]
 pub(in crate::store) enum WindowOutcome {
     /// It waits. `before`: the window that had no room for it closed, with these events.

@@ -11,7 +11,7 @@ use crate::store::sql::sql;
 use crate::store::tasks::tenant_turns::{self, TENANTS_IN_TURN, TenantDue};
 use crate::store::{Split, Store, StoreError};
 
-/// Reasons of parked runs that services look after.
+/// Targets of the waits that services look after: people, or another system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store) enum WaitTarget {
     People,

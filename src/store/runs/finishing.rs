@@ -18,7 +18,7 @@ use crate::store::ops::usage::counting::count_usage;
 use crate::store::runs::alerts::notifications_for;
 use crate::store::runs::lease::{Finish, FinishedRow, Lease, RenewedLease};
 use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
-use crate::store::runs::settle_park::settle_park;
+use crate::store::runs::settle_park::{log_cancelled_parks, settle_park};
 use crate::store::runs::slots::hand_over;
 use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic, split};
@@ -90,6 +90,7 @@ impl Store {
         let warned = end_budgets(self, tx, &ended, now).await?;
         count_usage(tx, &ended.iter().map(|(end, _)| *end).collect::<Vec<_>>()).await?;
         write.commit().await?;
+        log_cancelled_parks(&ended);
         self.counts.used(ended.iter().flat_map(|(end, _)| &end.entries));
         if queued {
             self.notify(Topic::Queue);

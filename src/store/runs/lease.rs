@@ -1,4 +1,4 @@
-//! The lease of a run, and the data that is passed under it: claims, beats, ends and started runs.
+//! The lease of a run, and the data that is passed under it: claims, renewals, ends and started runs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub struct RunClaim {
     pub tenant_hash: u32,
 }
 
-/// A lease that is still held, and whether its run's end was asked for.
+/// A lease that was renewed, and whether the end of its run was asked for.
 #[derive(Debug, Clone, PartialEq, sqlx_macros::FromRow)]
 pub struct RenewedLease {
     /// The run under the lease.
@@ -201,7 +201,7 @@ pub struct RequeuedRun {
     pub uses_attempt: bool,
 }
 
-/// The request to take ready runs.
+/// A request to take ready runs.
 #[derive(Debug, Clone)]
 pub struct TakeRequest {
     /// The instance that takes them.
@@ -240,7 +240,7 @@ impl ClaimCursor {
     }
 }
 
-/// The fate of a run whose task has another one running.
+/// Outcome of the overlap rule for a run whose task has another one running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OverlapOutcome {
     /// Recorded as skipped.

@@ -20,6 +20,15 @@ use crate::store::sql::sql;
 use crate::store::tx::Tx;
 use crate::store::{Split, StoreError};
 
+/// Outcomes of claims that did not start.
+#[derive(Debug, Default)]
+pub(in crate::store) struct ResolvedClaims {
+    /// Of each claim that still stood.
+    pub outcomes: Vec<(Uuid, OverlapOutcome)>,
+    /// Older runs that were ended for one of them.
+    pub superseded: usize,
+}
+
 /// Judges the claims among `leases` that still stand (they did not start), and answers what became of each.
 ///
 /// Locks are taken queue, runs that wait, slots, and each in the order of ids. Most are skipped, by a few statements
@@ -28,7 +37,7 @@ pub(in crate::store) async fn resolve_blocked(
     tx: &mut Tx<'_>,
     mut leases: Vec<Lease>,
     now: DateTime<Utc>,
-) -> Result<Vec<(Uuid, OverlapOutcome)>, StoreError> {
+) -> Result<ResolvedClaims, StoreError> {
     leases.sort_by_key(|lease| lease.run_id);
     let mut rows = tx.standing(&leases).await?;
     rows.sort_by_key(|row| (row.task_id, row.run_id));
@@ -36,20 +45,20 @@ pub(in crate::store) async fn resolve_blocked(
     let holders = tx.lock_slots(&tasks_of(&rows)).await?;
     let (skipped, rows) = skipped_at_once(rows, &holders);
     tx.skip_blocked(&skipped, now).await?;
-    let mut blocked: Vec<(Uuid, OverlapOutcome)> =
-        skipped.into_iter().map(|(run_id, _)| (run_id, OverlapOutcome::Skipped)).collect();
+    let outcomes = skipped.into_iter().map(|(run_id, _)| (run_id, OverlapOutcome::Skipped)).collect();
+    let mut resolved = ResolvedClaims { outcomes, superseded: 0 };
     for row in &rows {
         let mut holder: Option<Uuid> = tx.query(LOCK_SLOT).bind(row.task_id).optional_scalar().await?;
         let waiting: Vec<Uuid> = tx.query(WAITING).bind(row.task_id).scalars().await?;
         if row.takes_over(holder, &waiting, &held) {
-            take_over(tx, holder, row, &waiting, now).await?;
+            resolved.superseded += take_over(tx, holder, row, &waiting, now).await?;
             holder = Some(row.run_id);
         }
         let fate = row.decide(holder, &waiting, &held);
-        settle_blocked(tx, row, fate, holder, &waiting, now).await?;
-        blocked.push((row.run_id, fate));
+        resolved.superseded += settle_blocked(tx, row, fate, holder, &waiting, now).await?;
+        resolved.outcomes.push((row.run_id, fate));
     }
-    Ok(blocked)
+    Ok(resolved)
 }
 
 /// The columns by which a claim is judged, of `queue` as `q` and `tasks` as `t`. SQLite keeps tasks as texts: one that
@@ -74,7 +83,7 @@ fn tasks_of(rows: &[BlockedRow]) -> Vec<Uuid> {
 const WAITING: &str = "select run_id from parked where task_id = $1 and reason = 'overlap' and overlap is null
       order by run_id desc limit 100";
 
-/// Writes what becomes of one blocked run.
+/// Writes what becomes of one blocked run; answers how many older ones it ended.
 async fn settle_blocked(
     tx: &mut Tx<'_>,
     row: &BlockedRow,
@@ -82,8 +91,9 @@ async fn settle_blocked(
     holder: Option<Uuid>,
     waiting: &[Uuid],
     now: DateTime<Utc>,
-) -> Result<(), StoreError> {
+) -> Result<usize, StoreError> {
     let id = row.run_id;
+    let mut superseded = 0;
     match fate {
         OverlapOutcome::Cancelled => {
             let superseded_by = waiting.first().copied().filter(|_| row.cancel_reason.is_none());
@@ -110,6 +120,7 @@ async fn settle_blocked(
                 for older in waiting {
                     close_unstarted(tx, *older, RunState::Cancelled, REASON_SUPERSEDED, Some(id), now).await?;
                 }
+                superseded = waiting.len();
             }
             tx.query("delete from queue where run_id = $1").bind(id).execute().await?;
             tx.query(
@@ -125,7 +136,7 @@ async fn settle_blocked(
             .await?;
         }
     }
-    Ok(())
+    Ok(superseded)
 }
 
 /// The slots that were there are locked by now. One that somebody else has taken since is not waited for, as it would

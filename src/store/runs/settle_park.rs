@@ -4,6 +4,7 @@
 use chrono::{DateTime, Utc};
 
 use crate::domain::approval::OpenQuestion;
+use crate::domain::run::RunState;
 use crate::store::approvals::{ask, close_questions, unpark, withdraw_other_turns};
 use crate::store::runs::lease::{Finish, FinishedRow, Park};
 use crate::store::tx::Tx;
@@ -58,6 +59,15 @@ pub(in crate::store) async fn settle_park(
         }
         _ => false,
     })
+}
+
+/// The line that the log has of each run whose end was asked for while it was being parked, once that is on the record.
+pub(in crate::store) fn log_cancelled_parks(ended: &[(&Finish, &FinishedRow)]) {
+    for (end, taken) in ended.iter().filter(|(end, taken)| taken.must_end(end)) {
+        let (task_id, state) = (end.task_id.map(tracing::field::display), RunState::Cancelled.as_str());
+        let why = taken.cancel_reason.as_deref();
+        tracing::info!(run_id = %taken.run_id, task_id, state, why, "run ended outside of an execution");
+    }
 }
 
 /// Nobody has answered, or what was approved is held still.

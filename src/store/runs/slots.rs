@@ -123,6 +123,20 @@ pub fn log_end_outside_execution(
     }
 }
 
+/// The line that the log has of runs that end together outside of an execution, once their ends are on the record; none
+/// of no run.
+pub(in crate::store) fn log_ends_outside_execution(
+    runs: usize,
+    state: RunState,
+    task_id: Option<Uuid>,
+    why: Option<&str>,
+) {
+    if runs > 0 {
+        let (task_id, state) = (task_id.map(tracing::field::display), state.as_str());
+        tracing::info!(runs, task_id, state, why, "runs ended outside of an execution");
+    }
+}
+
 /// Locks the queue row of one run and answers its state there.
 pub(in crate::store) const LOCK_QUEUED: Split = Split {
     postgres: "select state from queue where run_id = $1 for update",

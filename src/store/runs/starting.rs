@@ -20,7 +20,9 @@ use crate::store::db::{Db, connection, fault, with_timeout};
 use crate::store::runs::lease::{
     ClaimCursor, Lease, OverlapOutcome, RunClaim, StartedRow, StartedRows, TakeRequest, time_limit,
 };
-use crate::store::runs::overlap::resolve_blocked;
+use crate::store::runs::overlap::rule::REASON_SUPERSEDED;
+use crate::store::runs::overlap::{ResolvedClaims, resolve_blocked};
+use crate::store::runs::slots::log_ends_outside_execution;
 use crate::store::tasks::task_cache::CachedTask;
 use crate::store::tx::Tx;
 use crate::store::{Store, StoreError, Topic};
@@ -120,7 +122,7 @@ impl Store {
                 fault()?;
                 let blocked = self.resolve(taken.stopped.clone()).await.unwrap_or_else(|error| {
                     tracing::warn!(%error, "what becomes of runs that can't start is not known yet");
-                    Vec::new()
+                    ResolvedClaims::default()
                 });
                 (taken, blocked)
             }
@@ -139,9 +141,9 @@ impl Store {
     }
 
     /// Decides about claims that were not started. Where that fails they run out, and are taken again.
-    async fn resolve(&self, claims: Vec<Lease>) -> Result<Vec<(Uuid, OverlapOutcome)>, StoreError> {
+    async fn resolve(&self, claims: Vec<Lease>) -> Result<ResolvedClaims, StoreError> {
         if claims.is_empty() {
-            return Ok(Vec::new());
+            return Ok(ResolvedClaims::default());
         }
         let mut write = self.db.write_for_engine(QueueFlow::of(None)).await?;
         let tx = &mut write.tx();
@@ -179,19 +181,15 @@ impl Store {
     async fn starts(
         &self,
         started: StartedRows,
-        blocked: Vec<(Uuid, OverlapOutcome)>,
+        ResolvedClaims { outcomes: blocked, superseded }: ResolvedClaims,
         lease_until: DateTime<Utc>,
     ) -> Result<Starts, StoreError> {
         let count_of = |fate: OverlapOutcome| blocked.iter().filter(|(_, of)| *of == fate).count();
-        self.counts.skipped("overlap", count_of(OverlapOutcome::Skipped));
-        for (fate, state) in
-            [(OverlapOutcome::Skipped, RunState::Skipped), (OverlapOutcome::Cancelled, RunState::Cancelled)]
-        {
-            match count_of(fate) {
-                0 => {}
-                runs => tracing::info!(runs, state = state.as_str(), "runs ended outside of an execution"),
-            }
-        }
+        let (skipped, cancelled) = (count_of(OverlapOutcome::Skipped), count_of(OverlapOutcome::Cancelled));
+        self.counts.skipped("overlap", skipped);
+        log_ends_outside_execution(skipped, RunState::Skipped, None, None);
+        log_ends_outside_execution(cancelled, RunState::Cancelled, None, None);
+        log_ends_outside_execution(superseded, RunState::Cancelled, None, Some(REASON_SUPERSEDED));
         if blocked.iter().any(|(_, fate)| *fate == OverlapOutcome::Behind) {
             self.notify(Topic::Cancels);
         }

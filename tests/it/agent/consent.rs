@@ -208,7 +208,7 @@ async fn call_that_began_before_a_crash_is_not_repeated_but_called_unknown() {
     assert!(stage.results()[1].1.contains("code: outcome_unknown"), "{:?}", stage.results());
 }
 
-/// The stage with other tools, as after an upgrade.
+/// The harness with other tools, as after an upgrade.
 fn with_tools(stage: AgentHarness, tools: Vec<FakeTool>) -> AgentHarness {
     let tools: Vec<Arc<dyn Tool>> = tools.into_iter().map(|tool| Arc::new(tool) as Arc<dyn Tool>).collect();
     AgentHarness { agent: Agent { tools: Arc::new(ToolRegistry::new(tools).unwrap()), ..stage.agent }, ..stage }

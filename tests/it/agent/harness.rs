@@ -1,4 +1,4 @@
-//! The stage of the agent's tests: a store in memory, a host that writes down what it is asked, models and tools that
+//! The harness of the agent's tests: a store in memory, a host that writes down what it is asked, models and tools that
 //! do as they are told, and time that passes by itself.
 
 use std::collections::VecDeque;
@@ -224,7 +224,7 @@ impl AgentStore for Memory {
     }
 }
 
-/// A host that answers every wish and writes it down.
+/// A host that answers every request and writes it down.
 #[derive(Default)]
 pub struct Ledger {
     pub asked: Mutex<Vec<Value>>,
@@ -232,7 +232,7 @@ pub struct Ledger {
     pub state: Mutex<Map<String, Value>>,
     /// Data files that were kept; the id of each is its place, from 1.
     pub files: Mutex<Vec<NewDataFile>>,
-    /// Failure of the coming wish.
+    /// Failure of the coming request.
     pub failure: Mutex<Option<HostError>>,
     /// Facts of the tenant.
     pub facts: Mutex<Vec<Fact>>,

@@ -19,7 +19,7 @@ use super::harness::{AgentHarness, FakeTool, Memory, call, calls, says};
 
 type Answers = Vec<Result<ModelAnswer, LlmError>>;
 
-/// A stage whose tools are under these policies and limits.
+/// A harness whose tools are under these policies and limits.
 pub fn governed(answers: Answers, tools: Vec<FakeTool>, policies: Value, access: ToolAccess) -> AgentHarness {
     let mut stage = AgentHarness::new(answers, vec![]);
     let tools = tools.into_iter().map(|tool| Arc::new(tool) as Arc<dyn Tool>).collect();

@@ -19,7 +19,7 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 use super::harness::{AgentHarness, RUN, call, calls, says};
 use crate::support::computing::{HeldThreads, until_waiting};
 
-/// A stage whose agent has the built-in tools and makes these calls.
+/// A harness whose agent has the built-in tools and makes these calls.
 fn stage(asked: Vec<ToolCall>, egress: egress::Settings) -> AgentHarness {
     let mut stage = AgentHarness::new(vec![calls(asked), says("done")], vec![]);
     let tools = builtin::all(&Credentials::none(Egress::new(&egress).unwrap()));
@@ -211,7 +211,7 @@ async fn time_is_told_in_the_recipient_s_zone_or_another() {
     assert!(there.contains("2026-12-24T15:00:00+08:00"), "{there}");
 }
 
-/// `http_request` over real HTTP, this machine opened. Real time: the stage's clock stands still meanwhile.
+/// `http_request` over real HTTP, this machine opened. Real time: the harness's clock stands still meanwhile.
 async fn fetched(server: &MockServer, arguments: Value) -> (String, bool) {
     let settings = egress::Settings { allow: vec!["127.0.0.1:*".into()], ..egress::Settings::default() };
     let mut arguments = arguments;

@@ -58,8 +58,8 @@ async fn conditions_and_pipelines_of_requests_are_read_on_computing_threads() {
 #[tokio::test]
 async fn overrides_and_decisions_of_requests_are_judged_on_computing_threads() {
     let api = Api::new().await;
-    let wish = json!({ "tenant_id": "ann", "tool": "http_request", "gate": "auto", "when": "args.url ==" });
-    let faults = computed(&api, "POST", "/v1/approval-overrides", Some(wish), 422).await;
+    let request = json!({ "tenant_id": "ann", "tool": "http_request", "gate": "auto", "when": "args.url ==" });
+    let faults = computed(&api, "POST", "/v1/approval-overrides", Some(request), 422).await;
     assert!(faults["errors"].to_string().contains("/when"), "{faults}");
 
     let asked = ask(&api, "ann", vec![note()]).await;

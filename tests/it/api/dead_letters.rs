@@ -51,14 +51,14 @@ async fn letter_is_replayed_or_dropped_once() {
 #[tokio::test]
 async fn entry_that_is_no_event_is_shown_to_admins_and_not_replayed() {
     let api = Api::new().await;
-    let burial = reveille::store::NewDeadLetter {
+    let letter = reveille::store::NewDeadLetter {
         seq: 99,
         event: None,
         body: "not json",
         error: "it is not JSON",
         deliveries: 1,
     };
-    api.store.dead_letter_event(burial).await.unwrap();
+    api.store.dead_letter_event(letter).await.unwrap();
     let listed = api.admin("GET", "/v1/dead-letters", None).await.expect(200);
     let letter = &listed["items"][0];
     assert_eq!(

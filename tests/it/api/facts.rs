@@ -16,8 +16,8 @@ const PLACE: &str = "/v1/facts";
 async fn fact_is_noted_corrected_and_deleted(api: Api) {
     let token = api.token("ann", &["facts:read", "facts:write"]).await;
     let ask = async |method: &str, path: &str, body: Option<Value>| api.ask(method, path, Some(&token), body).await;
-    let wish = json!({ "text": " Prefers\nwindow seats. ", "collection": "preferences/travel" });
-    let noted = ask("POST", PLACE, Some(wish.clone())).await;
+    let request = json!({ "text": " Prefers\nwindow seats. ", "collection": "preferences/travel" });
+    let noted = ask("POST", PLACE, Some(request.clone())).await;
     let fact = noted.expect(201);
     let own = format!("{PLACE}/{}", fact["id"].as_str().unwrap());
     let shown = json!({
@@ -26,7 +26,7 @@ async fn fact_is_noted_corrected_and_deleted(api: Api) {
         "created_at": "2026-11-21T00:00:00Z", "noted_at": "2026-11-21T00:00:00Z", "last_used_at": "2026-11-21T00:00:00Z",
     });
     assert_eq!(fact, shown);
-    let again = ask("POST", PLACE, Some(wish)).await.expect(200);
+    let again = ask("POST", PLACE, Some(request)).await.expect(200);
     assert_eq!((&again["id"], &again["mentions"]), (&fact["id"], &json!(2)), "it was known");
     let corrected = ask("PATCH", &own, Some(json!({ "text": "Prefers aisle seats." }))).await.expect(200);
     assert_eq!((&corrected["version"], &corrected["collection"]), (&json!(2), &json!("preferences/travel")));
@@ -53,8 +53,8 @@ async fn facts_are_found_by_collection_and_text_page_by_page(api: Api) {
         ("ann", "Likes TEA.", "preferences"),
         ("bob", "Likes tea.", "hobbies"),
     ] {
-        let wish = json!({ "tenant_id": tenant, "text": text, "collection": collection });
-        api.admin("POST", PLACE, Some(wish)).await.expect(201);
+        let request = json!({ "tenant_id": tenant, "text": text, "collection": collection });
+        api.admin("POST", PLACE, Some(request)).await.expect(201);
     }
     let texts = async |query: &str| {
         let page = api.admin("GET", &format!("{PLACE}?{query}"), None).await.expect(200);
@@ -74,7 +74,7 @@ async fn facts_are_found_by_collection_and_text_page_by_page(api: Api) {
 async fn text_that_is_no_fact_is_refused_with_its_field(api: Api) {
     let token = api.token("ann", &["facts:read", "facts:write"]).await;
     let length = |count: usize| "x".repeat(count);
-    for (wish, pointer, words) in [
+    for (request, pointer, words) in [
         (json!({}), "/text", ""),
         (json!({ "text": " \n" }), "/text", "must be a sentence"),
         (json!({ "text": length(1_001) }), "/text", "1000 characters"),
@@ -83,7 +83,7 @@ async fn text_that_is_no_fact_is_refused_with_its_field(api: Api) {
         (json!({ "text": "x", "tenant_id": "bob" }), "/tenant_id", ""),
         (json!({ "text": "x", "kind": "y" }), "/kind", ""),
     ] {
-        let problem = api.ask("POST", PLACE, Some(&token), Some(wish)).await.expect(422);
+        let problem = api.ask("POST", PLACE, Some(&token), Some(request)).await.expect(422);
         let fault = &problem["errors"][0];
         assert_eq!(fault["pointer"], pointer, "{problem}");
         assert!(fault["message"].as_str().unwrap().contains(words), "{problem}");
@@ -102,9 +102,9 @@ async fn text_that_is_no_fact_is_refused_with_its_field(api: Api) {
 
 async fn fact_that_is_noted_again_with_its_key_is_the_same(api: Api) {
     let token = api.token("ann", &["facts:write"]).await;
-    let wish = json!({ "text": "Lives in Vienna." });
+    let request = json!({ "text": "Lives in Vienna." });
     let once =
-        async || api.ask_with("POST", PLACE, Some(&token), Some(wish.clone()), &[("idempotency-key", "k")]).await;
+        async || api.ask_with("POST", PLACE, Some(&token), Some(request.clone()), &[("idempotency-key", "k")]).await;
     let (first, second) = (once().await, once().await);
     let first = first.expect(201);
     let second = second.expect(201);

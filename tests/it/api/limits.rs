@@ -180,7 +180,7 @@ async fn connections_are_limited_for_each_address_and_in_all() {
     assert!(text.contains("reveille_http_connections 3\n"), "{text}");
     assert!(text.contains("reveille_http_connections_refused_total 2\n"), "{text}");
     drop(held);
-    // a seat is free once the server has noticed; until then it says 429
+    // a permit is free once the server has noticed; until then it says 429
     let answer = timeout(PATIENCE, async {
         loop {
             let answer = server.exchange(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;

@@ -14,8 +14,8 @@ const PLACE: &str = "/v1/approval-overrides";
 
 async fn override_is_set_for_thirty_days_listed_and_taken_back(api: Api) {
     let token = api.token("ann", &["approvals:read", "approvals:decide"]).await;
-    let wish = json!({ "tool": "http_request", "gate": "auto", "when": "args.method == 'POST'", "agent": "booker" });
-    let set = api.ask("POST", PLACE, Some(&token), Some(wish)).await.expect(201);
+    let request = json!({ "tool": "http_request", "gate": "auto", "when": "args.method == 'POST'", "agent": "booker" });
+    let set = api.ask("POST", PLACE, Some(&token), Some(request)).await.expect(201);
     let shown = json!({
         "id": set["id"], "tenant_id": "ann", "task_id": null, "agent": "booker", "tool": "http_request", "gate": "auto",
         "when": "args.method == 'POST'", "created_at": "2026-11-21T00:00:00Z", "created_by": set["created_by"],
@@ -38,10 +38,10 @@ async fn override_is_set_for_thirty_days_listed_and_taken_back(api: Api) {
 
 async fn override_that_would_decide_nothing_is_refused_with_its_field(api: Api) {
     let token = api.token("ann", &["*"]).await;
-    let wish = |more: Value| {
-        let mut wish = json!({ "tool": "http_request", "gate": "auto" });
-        wish.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        wish
+    let request = |more: Value| {
+        let mut request = json!({ "tool": "http_request", "gate": "auto" });
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        request
     };
     for (more, pointer, words) in [
         (json!({ "tool": "http_reqest" }), "/tool", "did you mean `http_request`?"),
@@ -56,20 +56,20 @@ async fn override_that_would_decide_nothing_is_refused_with_its_field(api: Api) 
         (json!({ "tenant_id": "bob" }), "/tenant_id", ""),
         (json!({ "tolo": 1 }), "/tolo", ""),
     ] {
-        let problem = api.ask("POST", PLACE, Some(&token), Some(wish(more.clone()))).await.expect(422);
+        let problem = api.ask("POST", PLACE, Some(&token), Some(request(more.clone()))).await.expect(422);
         let fault = &problem["errors"][0];
         assert_eq!(fault["pointer"], pointer, "{more}: {problem}");
         assert!(problem.to_string().contains(words), "{more}: {problem}");
     }
-    let nobody = api.admin("POST", PLACE, Some(wish(json!({})))).await.expect(422);
+    let nobody = api.admin("POST", PLACE, Some(request(json!({})))).await.expect(422);
     assert_eq!(nobody["errors"][0]["pointer"], "/tenant_id", "an admin token names the tenant");
 }
 
 async fn override_that_is_set_again_with_its_key_is_the_same(api: Api) {
     let token = api.token("ann", &["*"]).await;
-    let wish = json!({ "tool": "http_request", "gate": "confirm" });
+    let request = json!({ "tool": "http_request", "gate": "confirm" });
     let headers = [("idempotency-key", "k1")];
-    let set = async || api.ask_with("POST", PLACE, Some(&token), Some(wish.clone()), &headers).await.expect(201);
+    let set = async || api.ask_with("POST", PLACE, Some(&token), Some(request.clone()), &headers).await.expect(201);
     let first = set().await;
     assert_eq!(set().await["id"], first["id"]);
     assert_eq!(api.admin("GET", PLACE, None).await.expect(200)["items"].as_array().unwrap().len(), 1);

@@ -89,10 +89,10 @@ async fn runs_backfills_and_retries_are_made_once(api: Api) {
 }
 
 async fn text_of_a_token_is_never_repeated(api: Api) {
-    let wish = json!({ "name": "x", "scopes": ["*"] });
-    let (_, _, made) = post(&api, "/v1/tokens", "k", wish.clone()).await;
+    let draft = json!({ "name": "x", "scopes": ["*"] });
+    let (_, _, made) = post(&api, "/v1/tokens", "k", draft.clone()).await;
     assert!(made["token"].as_str().unwrap().starts_with("rv_admin_"));
-    let (status, replayed, again) = post(&api, "/v1/tokens", "k", wish).await;
+    let (status, replayed, again) = post(&api, "/v1/tokens", "k", draft).await;
     assert_eq!((status, replayed.as_str(), &again["token"], &again["id"]), (201, "true", &Value::Null, &made["id"]));
 }
 

@@ -310,8 +310,8 @@ impl Api {
         let until = self.clock.now() + TimeDelta::seconds(60);
         let leased =
             self.store.lease_events(uuid::Uuid::nil(), until, 1, "", &[]).await.expect("leased").events.remove(0);
-        let burial = NewDeadLetter { seq: leased.seq, event: Some(&event), body: &leased.body, error, deliveries: 5 };
-        self.store.dead_letter_event(burial).await.expect("buried");
+        let letter = NewDeadLetter { seq: leased.seq, event: Some(&event), body: &leased.body, error, deliveries: 5 };
+        self.store.dead_letter_event(letter).await.expect("a dead letter");
         let filter = StoredDeadLetterFilter { limit: 1, ..StoredDeadLetterFilter::default() };
         self.store.list_dead_letters(&only(tenant), &filter).await.expect("letters").remove(0).id.to_string()
     }

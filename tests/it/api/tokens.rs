@@ -7,8 +7,8 @@ use super::service::{Api, at};
 #[tokio::test]
 async fn token_is_shown_once_and_works_until_it_is_revoked() {
     let api = Api::new().await;
-    let wish = json!({ "tenant_id": "ann", "name": "phone", "scopes": ["tasks:read", "runs:read", "tasks:read"] });
-    let made = api.admin("POST", "/v1/tokens", Some(wish)).await.expect(201);
+    let draft = json!({ "tenant_id": "ann", "name": "phone", "scopes": ["tasks:read", "runs:read", "tasks:read"] });
+    let made = api.admin("POST", "/v1/tokens", Some(draft)).await.expect(201);
     let text = made["token"].as_str().unwrap().to_owned();
     assert!(text.starts_with("rv_tenant_"));
     let mut shown = made.clone();
@@ -38,8 +38,8 @@ async fn token_never_exceeds_the_scopes_and_expiry_of_its_creator() {
     let api = Api::new().await;
     let end = at("2026-11-22T00:00:00Z");
     let (_, ann) = api.token_until("ann", &["tokens:write", "tasks:read"], Some(end)).await;
-    let make = async |wish: Value| api.ask("POST", "/v1/tokens", Some(&ann), Some(wish)).await;
-    for (wish, pointer) in [
+    let make = async |draft: Value| api.ask("POST", "/v1/tokens", Some(&ann), Some(draft)).await;
+    for (draft, pointer) in [
         (json!({ "name": "x", "scopes": ["*"] }), "/scopes/0"),
         (json!({ "name": "x", "scopes": ["tasks:read", "tasks:write"] }), "/scopes/1"),
         (json!({ "name": "x", "scopes": ["tasks:raed"] }), "/scopes/0"),
@@ -50,8 +50,8 @@ async fn token_never_exceeds_the_scopes_and_expiry_of_its_creator() {
         (json!({ "name": "x", "scopes": ["tasks:read"], "expires_at": "2026-11-20T00:00:00Z" }), "/expires_at"),
         (json!({ "name": "x", "scopes": ["tasks:read"], "kind": "admin" }), "/kind"),
     ] {
-        let problem = make(wish.clone()).await.expect(422);
-        assert_eq!(problem["errors"][0]["pointer"], pointer, "{wish}: {problem}");
+        let problem = make(draft.clone()).await.expect(422);
+        assert_eq!(problem["errors"][0]["pointer"], pointer, "{draft}: {problem}");
     }
     let made = make(json!({ "name": "x", "scopes": ["tasks:read"] })).await.expect(201);
     assert_eq!((&made["kind"], &made["tenant_id"]), (&json!("tenant"), &json!("ann")));

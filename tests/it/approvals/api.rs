@@ -231,10 +231,10 @@ async fn where_two_have_to_agree_one_vote_leaves_it_open(api: Api) {
     let asked = ask(&api, "ann", vec![proposal]).await;
     let approval = &asked.approvals[0];
     let own = api.token("ann", &["*"]).await;
-    let wish = json!({ "name": "the second one", "scopes": ["*"] });
-    let minted = api.ask("POST", "/v1/tokens", Some(&own), Some(wish.clone())).await.expect(201);
+    let draft = json!({ "name": "the second one", "scopes": ["*"] });
+    let minted = api.ask("POST", "/v1/tokens", Some(&own), Some(draft.clone())).await.expect(201);
     let minted = minted["token"].as_str().unwrap();
-    let admins = api.admin("POST", "/v1/tokens", Some(wish)).await.expect(201);
+    let admins = api.admin("POST", "/v1/tokens", Some(draft)).await.expect(201);
     let vote = async |token: &str| {
         api.ask("POST", &decision_url(approval), Some(token), Some(decision(approval, "approve"))).await.expect(200)
     };

@@ -30,7 +30,7 @@ async fn foreign_service_publishes_by_a_plain_xadd() {
 }
 
 #[tokio::test]
-async fn entry_that_does_not_parse_is_handed_over_as_what_it_is_and_buried() {
+async fn entry_that_does_not_parse_is_handed_over_as_what_it_is_and_becomes_a_dead_letter() {
     let stage = BusHarness::redis().await;
     let stream = stage.stream("a");
     let large = "x".repeat(reveille::domain::event::EVENT_BYTES + 1);

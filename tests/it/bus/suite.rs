@@ -50,7 +50,7 @@ on_every_bus!(
     acknowledged_entry_never_comes_again,
     two_consumers_share_what_comes,
     entries_of_a_full_tenant_are_left_uncounted_and_those_behind_them_are_read,
-    buried_entry_waits_among_the_dead_letters_until_it_is_replayed,
+    dead_letter_waits_until_it_is_replayed,
     dead_letters_are_found_by_what_is_asked_for_and_dropped,
     log_goes_on_where_it_ended,
     events_are_found_by_their_ids_and_ids_by_their_beginnings,
@@ -142,7 +142,7 @@ async fn two_consumers_share_what_comes(stage: &BusHarness) {
     assert_eq!(ids_of(&all), (0..10).map(|n| n.to_string()).collect::<Vec<_>>());
 }
 
-async fn buried_entry_waits_among_the_dead_letters_until_it_is_replayed(stage: &BusHarness) {
+async fn dead_letter_waits_until_it_is_replayed(stage: &BusHarness) {
     let bus = &*stage.bus;
     let poison = event("a", "1");
     stage.publish(std::slice::from_ref(&poison)).await;

@@ -87,8 +87,8 @@ fn is_nothing(said: &Value) -> bool {
 
 /// The secret of a token of ann, who may do what an owner does.
 async fn owner(api: &Api) -> String {
-    let wish = json!({ "name": "owner", "tenant_id": "ann", "scopes": ["tasks:read", "tasks:write"] });
-    api.post("/v1/tokens", &wish).await["token"].as_str().expect("a token").to_owned()
+    let draft = json!({ "name": "owner", "tenant_id": "ann", "scopes": ["tasks:read", "tasks:write"] });
+    api.post("/v1/tokens", &draft).await["token"].as_str().expect("a token").to_owned()
 }
 
 #[tokio::test]

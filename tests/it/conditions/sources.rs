@@ -26,7 +26,7 @@ use crate::support::computing::{HeldThreads, until_waiting};
 use crate::support::postgres::Database;
 use crate::support::servers;
 
-/// One look, as the tenant ann.
+/// Sources and a poller, for looks as the tenant ann.
 struct PollHarness {
     sources: std::sync::Arc<Sources>,
     poller: reveille::ports::poll::Poller,

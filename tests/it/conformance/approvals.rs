@@ -77,7 +77,7 @@ fn voters(approval: &Approval) -> Vec<&str> {
     approval.votes.iter().map(|vote| vote.by.as_str()).collect()
 }
 
-fn attend(world: &StoreHarness) -> WaitingUpdate {
+fn update(world: &StoreHarness) -> WaitingUpdate {
     WaitingUpdate { wake_at: world.now() + TimeDelta::days(1), deliveries: vec![], if_expired: vec![] }
 }
 
@@ -288,7 +288,7 @@ async fn question_settled_while_the_run_goes_on_keeps_it_from_being_parked(world
     park(world, &again, &[], &[both[1].id]).await;
     assert_eq!(state(world, &started).await, RunState::PendingApproval);
     assert_eq!(
-        world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(),
+        world.store.settle_waiting(started.run.id, &update(world)).await.unwrap(),
         WaitingOutcome::Woken,
         "one may run"
     );
@@ -362,11 +362,11 @@ async fn held_call_runs_when_its_time_has_come(world: &StoreHarness) {
     decide(world, one, Approve).await;
     park(world, &go_on(world, started.run.id).await, &[], &[]).await;
     let until = world.now() + TimeDelta::seconds(60);
-    assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), WaitingOutcome::Waits);
+    assert_eq!(world.store.settle_waiting(started.run.id, &update(world)).await.unwrap(), WaitingOutcome::Waits);
     assert_eq!(world.store.next_waiting_at().await.unwrap(), Some(until), "no later than the hold ends");
     world.pass(60);
     assert_eq!(refused(decide(world, one, Cancel).await), DecisionRefusal::Settled, "too late to stop it");
-    assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), WaitingOutcome::Woken);
+    assert_eq!(world.store.settle_waiting(started.run.id, &update(world)).await.unwrap(), WaitingOutcome::Woken);
     // had it ended while the run was being parked, the run would not have been
     park(world, &go_on(world, started.run.id).await, &[], &[one.id]).await;
     let again = go_on(world, started.run.id).await;
@@ -408,13 +408,13 @@ async fn call_without_a_question_is_held_and_runs_after_its_time(world: &StoreHa
     assert_eq!(one, expected);
     assert_eq!(state(world, &started).await, RunState::PendingApproval);
     assert_eq!(acts(world, put.id).await, ["policy: approval.held"]);
-    assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), WaitingOutcome::Waits);
+    assert_eq!(world.store.settle_waiting(started.run.id, &update(world)).await.unwrap(), WaitingOutcome::Waits);
     assert_eq!(world.store.next_waiting_at().await.unwrap(), Some(until));
     world.pass(59);
-    assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), WaitingOutcome::Waits);
+    assert_eq!(world.store.settle_waiting(started.run.id, &update(world)).await.unwrap(), WaitingOutcome::Waits);
     world.pass(1);
     assert_eq!(refused(decide(world, &one, Cancel).await), DecisionRefusal::Settled, "too late to stop it");
-    assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), WaitingOutcome::Woken);
+    assert_eq!(world.store.settle_waiting(started.run.id, &update(world)).await.unwrap(), WaitingOutcome::Woken);
     let again = go_on(world, started.run.id).await;
     assert_eq!(
         world.store.mark_execution_started(again.lease, one.id, &one.digest).await.unwrap(),
@@ -476,12 +476,12 @@ async fn nobody_answers_and_the_run_expires(world: &StoreHarness) {
     let (_, started, asked) = asked(world, &["c1", "c2"]).await;
     decide(world, &asked[0], Cancel).await;
     world.pass(LIMIT - 1);
-    assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), WaitingOutcome::Waits);
+    assert_eq!(world.store.settle_waiting(started.run.id, &update(world)).await.unwrap(), WaitingOutcome::Waits);
     world.pass(1);
     let if_expired =
         NewDelivery::of_run("a", started.run.id, MessageKind::Result, vec!["email".into()]).into_iter().collect();
-    let attend = WaitingUpdate { if_expired, ..attend(world) };
-    assert_eq!(world.store.settle_waiting(started.run.id, &attend).await.unwrap(), WaitingOutcome::Expired);
+    let update = WaitingUpdate { if_expired, ..update(world) };
+    assert_eq!(world.store.settle_waiting(started.run.id, &update).await.unwrap(), WaitingOutcome::Expired);
     let run = world.get_run(started.run.id).await;
     assert_eq!(
         (run.state, run.reason.as_deref(), run.finished_at),
@@ -493,7 +493,7 @@ async fn nobody_answers_and_the_run_expires(world: &StoreHarness) {
     assert_eq!(refused(decide(world, &asked[1], Approve).await), DecisionRefusal::Settled);
     let filter = DeliveryFilter { limit: 10, ..DeliveryFilter::default() };
     assert_eq!(world.store.list_deliveries(EVERY, &filter).await.unwrap().len(), 1);
-    assert_eq!(world.store.settle_waiting(started.run.id, &attend).await.unwrap(), WaitingOutcome::Gone);
+    assert_eq!(world.store.settle_waiting(started.run.id, &update).await.unwrap(), WaitingOutcome::Gone);
     assert_eq!(world.store.next_waiting_at().await.unwrap(), None);
 }
 
@@ -513,14 +513,14 @@ async fn expired_question_is_a_no_and_the_rest_goes_on(world: &StoreHarness) {
         world.pass(LIMIT);
         if case == 2 {
             assert_eq!(
-                world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(),
+                world.store.settle_waiting(started.run.id, &update(world)).await.unwrap(),
                 WaitingOutcome::Waits
             );
             assert_eq!(get(world, asked[1].id).await.status, ApprovalStatus::Expired);
             decide(world, &asked[0], Approve).await;
         } else {
             assert_eq!(
-                world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(),
+                world.store.settle_waiting(started.run.id, &update(world)).await.unwrap(),
                 WaitingOutcome::Woken
             );
         }
@@ -536,13 +536,13 @@ async fn waiting_run_is_checked_again_and_reminded_once(world: &StoreHarness) {
         ..NewDelivery::of_run("a", started.run.id, MessageKind::Result, vec!["email".into()]).unwrap()
     };
     let soon = world.now() + TimeDelta::seconds(100);
-    let attend = WaitingUpdate { wake_at: soon, deliveries: vec![reminder], if_expired: vec![] };
+    let update = WaitingUpdate { wake_at: soon, deliveries: vec![reminder], if_expired: vec![] };
     for _ in 0..2 {
-        assert_eq!(world.store.settle_waiting(started.run.id, &attend).await.unwrap(), WaitingOutcome::Waits);
+        assert_eq!(world.store.settle_waiting(started.run.id, &update).await.unwrap(), WaitingOutcome::Waits);
     }
     assert_eq!(world.store.next_waiting_at().await.unwrap(), Some(soon));
     assert_eq!(world.count("select count(*) from deliveries").await, 1);
-    let late = WaitingUpdate { wake_at: soon + TimeDelta::days(1), ..attend };
+    let late = WaitingUpdate { wake_at: soon + TimeDelta::days(1), ..update };
     assert_eq!(world.store.settle_waiting(started.run.id, &late).await.unwrap(), WaitingOutcome::Waits);
     assert_eq!(world.store.next_waiting_at().await.unwrap(), Some(asked[0].expires_at), "no later than it expires");
 }
@@ -779,10 +779,10 @@ async fn of_an_answer_and_an_expiry_one_wins(world: &StoreHarness) {
     for _ in 0..10 {
         let (_, started, asked) = asked(world, &["c1"]).await;
         world.pass(LIMIT - 1);
-        let (run, attend, answer) = (started.run.id, attend(world), answer(Approve, &asked[0], "token:t"));
+        let (run, update, answer) = (started.run.id, update(world), answer(Approve, &asked[0], "token:t"));
         let expiry = async {
             world.pass(1);
-            other.settle_waiting(run, &attend).await.unwrap()
+            other.settle_waiting(run, &update).await.unwrap()
         };
         let (decided, attended) = tokio::join!(world.store.decide_approval(EVERY, asked[0].id, &answer), expiry);
         let outcome = (matches!(decided, Ok(DecisionOutcome::Done(_))), attended, state(world, &started).await);

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::asked::{answer, go_on, park, question};
 use super::grants::grant;
-use super::world::{LEASE, StoreHarness, end_of, leases, only};
+use super::world::{LEASE, StoreHarness, end_in_log, end_of, leases, only};
 
 on_both!(
     earlier_runs_with_an_answer_are_told_newest_first,
@@ -120,7 +120,9 @@ async fn deleted_conversation_leaves_nothing_and_its_run_loses_its_lease(world: 
     for grant in &allowed {
         world.store.create_grant(&only("a"), grant).await.unwrap();
     }
-    world.store.delete_conversation(&only("a"), task.id).await.unwrap();
+    let (deleted, line) = end_in_log(world.store.delete_conversation(&only("a"), task.id)).await;
+    deleted.unwrap();
+    assert!(line.contains("runs=2") && line.contains("why=\"conversation_deleted\""), "{line}");
     for id in [under_way.run.id, waiting] {
         assert!(world.store.find_run(&Scope::Every, id).await.unwrap().is_none());
     }

@@ -21,7 +21,7 @@ on_both!(
     more_tenants_than_one_look_have_their_turns_after_each_other,
     log_is_read_by_source_type_tenant_and_place,
     only_what_is_old_and_acknowledged_is_forgotten,
-    buried_entry_is_a_dead_letter_once,
+    entry_is_a_dead_letter_once,
     dead_letters_are_listed_by_what_is_asked_for,
     replayed_event_is_queued_under_its_key,
     dropped_letter_is_gone,
@@ -191,20 +191,20 @@ async fn only_what_is_old_and_acknowledged_is_forgotten(world: &StoreHarness) {
     assert_eq!(world.store.last_event(&Scope::Every).await.unwrap(), 0);
 }
 
-/// Publishes an event and buries its entry.
-async fn buried(world: &StoreHarness, event: &Event, error: &str) -> StoredDeadLetter {
+/// Publishes an event and makes its entry a dead letter.
+async fn dead_letter(world: &StoreHarness, event: &Event, error: &str) -> StoredDeadLetter {
     world.store.publish_events(std::slice::from_ref(event)).await.unwrap();
     let [entry] = <[LeasedEvent; 1]>::try_from(lease(world, 1).await).unwrap();
-    let burial = NewDeadLetter { seq: entry.seq, event: Some(event), body: &entry.body, error, deliveries: 5 };
-    world.store.dead_letter_event(burial).await.unwrap();
-    world.store.dead_letter_event(burial).await.unwrap();
+    let letter = NewDeadLetter { seq: entry.seq, event: Some(event), body: &entry.body, error, deliveries: 5 };
+    world.store.dead_letter_event(letter).await.unwrap();
+    world.store.dead_letter_event(letter).await.unwrap();
     let filter = StoredDeadLetterFilter { limit: 1, ..StoredDeadLetterFilter::default() };
     world.store.list_dead_letters(&Scope::Every, &filter).await.unwrap().remove(0)
 }
 
-async fn buried_entry_is_a_dead_letter_once(world: &StoreHarness) {
+async fn entry_is_a_dead_letter_once(world: &StoreHarness) {
     let event = event("a", "1");
-    let letter = buried(world, &event, "it \0 broke").await;
+    let letter = dead_letter(world, &event, "it \0 broke").await;
     assert_eq!(serde_json::from_str::<Event>(&letter.body).unwrap(), event);
     let shown = (letter.tenant_id.as_deref(), letter.error.as_str(), letter.deliveries, letter.created_at);
     assert_eq!(shown, (Some("a"), "it \u{FFFD} broke", 5, START));
@@ -218,7 +218,7 @@ async fn buried_entry_is_a_dead_letter_once(world: &StoreHarness) {
 async fn dead_letters_are_listed_by_what_is_asked_for(world: &StoreHarness) {
     let mut letters = Vec::new();
     for (tenant, id, error) in [("a", "1", "Boom"), ("a", "2", "100% sure"), ("b", "3", "boom_")] {
-        letters.push(buried(world, &event(tenant, id), error).await);
+        letters.push(dead_letter(world, &event(tenant, id), error).await);
     }
     letters.reverse();
     let list = async |scope: &Scope, filter: StoredDeadLetterFilter| {
@@ -244,7 +244,7 @@ async fn dead_letters_are_listed_by_what_is_asked_for(world: &StoreHarness) {
 
 async fn replayed_event_is_queued_under_its_key(world: &StoreHarness) {
     let event = event("a", "1");
-    let letter = buried(world, &event, "boom").await;
+    let letter = dead_letter(world, &event, "boom").await;
     let other = world.store.replay_dead_letter(&only("b"), letter.id, &event).await;
     assert!(matches!(other, Err(StoreError::NotFound)), "{other:?}");
     world.store.replay_dead_letter(&only("a"), letter.id, &event).await.unwrap();
@@ -258,7 +258,7 @@ async fn replayed_event_is_queued_under_its_key(world: &StoreHarness) {
     // an event that the log has forgotten is in it again
     world.plant("delete from event_queue").await;
     world.store.forget_events(START + TimeDelta::seconds(1), 10).await.unwrap();
-    let letter = buried(world, &event, "boom").await;
+    let letter = dead_letter(world, &event, "boom").await;
     world.plant("delete from events").await;
     world.store.replay_dead_letter(&Scope::Every, letter.id, &event).await.unwrap();
     assert_eq!(lease(world, 10).await.iter().map(body).collect::<Vec<_>>(), [event]);
@@ -266,7 +266,7 @@ async fn replayed_event_is_queued_under_its_key(world: &StoreHarness) {
 }
 
 async fn dropped_letter_is_gone(world: &StoreHarness) {
-    let letter = buried(world, &event("a", "1"), "boom").await;
+    let letter = dead_letter(world, &event("a", "1"), "boom").await;
     let other = world.store.drop_dead_letter(&only("b"), letter.id).await;
     assert!(matches!(other, Err(StoreError::NotFound)), "{other:?}");
     world.store.drop_dead_letter(&only("a"), letter.id).await.unwrap();
@@ -276,8 +276,8 @@ async fn dropped_letter_is_gone(world: &StoreHarness) {
 }
 
 async fn letter_without_a_tenant_belongs_to_nobody(world: &StoreHarness) {
-    let burial = NewDeadLetter { seq: 7, event: None, body: "not an event", error: "it is not JSON", deliveries: 1 };
-    world.store.dead_letter_event(burial).await.unwrap();
+    let letter = NewDeadLetter { seq: 7, event: None, body: "not an event", error: "it is not JSON", deliveries: 1 };
+    world.store.dead_letter_event(letter).await.unwrap();
     let filter = StoredDeadLetterFilter { limit: 9, ..StoredDeadLetterFilter::default() };
     let all = world.store.list_dead_letters(&Scope::Every, &filter).await.unwrap();
     assert_eq!(

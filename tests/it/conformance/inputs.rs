@@ -38,8 +38,8 @@ async fn park(world: &StoreHarness, started: &StartedRun, asks: Vec<Approval>, o
 
 async fn settle(world: &StoreHarness, started: &StartedRun) -> WaitingOutcome {
     let wake_at = world.now() + TimeDelta::minutes(1);
-    let attend = WaitingUpdate { wake_at, deliveries: vec![], if_expired: vec![] };
-    world.store.settle_waiting(started.run.id, &attend).await.unwrap()
+    let update = WaitingUpdate { wake_at, deliveries: vec![], if_expired: vec![] };
+    world.store.settle_waiting(started.run.id, &update).await.unwrap()
 }
 
 async fn begin(world: &StoreHarness, started: &StartedRun, id: Uuid) {

@@ -1,4 +1,4 @@
-//! Leases: claimed once, started once, kept by a beat, ended once; a stale token changes nothing.
+//! Leases: claimed once, started once, kept by a renewal, ended once; a stale token changes nothing.
 
 use std::time::Duration;
 

@@ -376,8 +376,8 @@ fn expire() -> Act {
     act("expire", |store, scene| async move {
         store.clock().advance(scene.asked[0].expires_at - store.clock().now().min(scene.asked[0].expires_at));
         let wake_at = store.clock().now() + TimeDelta::days(1);
-        let attend = WaitingUpdate { wake_at, deliveries: vec![], if_expired: vec![] };
-        store.settle_waiting(scene.running.run.id, &attend).await
+        let update = WaitingUpdate { wake_at, deliveries: vec![], if_expired: vec![] };
+        store.settle_waiting(scene.running.run.id, &update).await
     })
 }
 

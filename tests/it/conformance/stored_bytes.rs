@@ -225,8 +225,8 @@ async fn whatever_is_kept_counts_until_it_is_deleted(world: &StoreHarness) {
     grown("a task and an event", 100).await;
     matching::publish(world, vec![event.clone()]).await;
     grown("an event in a window", 50).await;
-    let burial = NewDeadLetter { seq: 1, event: Some(&event), body: "an entry", error: "boom", deliveries: 5 };
-    world.store.dead_letter_event(burial).await.unwrap();
+    let letter = NewDeadLetter { seq: 1, event: Some(&event), body: "an entry", error: "boom", deliveries: 5 };
+    world.store.dead_letter_event(letter).await.unwrap();
     grown("a dead letter", 8).await;
 
     // all of it goes, each thing in its own way

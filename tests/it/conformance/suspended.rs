@@ -48,8 +48,8 @@ async fn decide(world: &StoreHarness, to: &Approval) -> Result<ApprovalStatus, D
 }
 
 async fn settle(world: &StoreHarness, run_id: Uuid) -> WaitingOutcome {
-    let attend = WaitingUpdate { wake_at: world.now() + TimeDelta::days(1), deliveries: vec![], if_expired: vec![] };
-    world.store.settle_waiting(run_id, &attend).await.unwrap()
+    let update = WaitingUpdate { wake_at: world.now() + TimeDelta::days(1), deliveries: vec![], if_expired: vec![] };
+    world.store.settle_waiting(run_id, &update).await.unwrap()
 }
 
 /// How many runs the reminders look at now.

@@ -14,7 +14,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::asked::{LIMIT, answer, parked, question};
-use super::world::{LEASE, StoreHarness, end_of, leases, spec};
+use super::world::{LEASE, StoreHarness, end_in_log, end_of, leases, spec};
 
 on_both!(
     run_that_waits_for_a_completion_keeps_the_slot_until_it_is_completed_or_expires,
@@ -31,6 +31,7 @@ on_both!(
     run_that_no_longer_counts_gives_the_slot_up_and_waits_for_its_turn,
     deleted_task_leaves_no_slot,
     takeover_and_an_answer_at_once_leave_one_run,
+    log_tells_of_runs_that_end_for_a_younger_one_with_their_task_or_while_parked,
 );
 
 const EVERY: &Scope = &Scope::Every;
@@ -141,8 +142,8 @@ async fn expired_run_hands_the_slot_on(world: &StoreHarness) {
     ask(world, &waits).await;
     let (behind, _) = blocked(world, &task).await;
     world.pass(LIMIT);
-    let attend = WaitingUpdate { wake_at: world.now() + TimeDelta::days(1), deliveries: vec![], if_expired: vec![] };
-    assert_eq!(world.store.settle_waiting(waits.run.id, &attend).await.unwrap(), WaitingOutcome::Expired);
+    let update = WaitingUpdate { wake_at: world.now() + TimeDelta::days(1), deliveries: vec![], if_expired: vec![] };
+    assert_eq!(world.store.settle_waiting(waits.run.id, &update).await.unwrap(), WaitingOutcome::Expired);
     assert_eq!(next(world).await.run.id, behind.id);
 }
 
@@ -315,4 +316,33 @@ async fn takeover_and_an_answer_at_once_leave_one_run(world: &StoreHarness) {
         assert_eq!(status, if approved { ApprovalStatus::Approved } else { ApprovalStatus::Cancelled });
         world.succeed(&started[0]).await;
     }
+}
+
+async fn log_tells_of_runs_that_end_for_a_younger_one_with_their_task_or_while_parked(world: &StoreHarness) {
+    let tells = |line: &str, parts: &[&str]| {
+        for part in parts {
+            assert!(line.contains(part), "{part} in {line}");
+        }
+    };
+    let task = counting(world, "cancel_previous").await;
+    let waits = world.started(&task).await;
+    ask(world, &waits).await;
+    let ((young, fate), line) = end_in_log(blocked(world, &task)).await;
+    assert_eq!(fate, OverlapOutcome::Again);
+    tells(&line, &["INFO", "runs=1", "state=\"cancelled\"", "why=\"superseded\""]);
+
+    let started = next(world).await;
+    assert_eq!(started.run.id, young.id);
+    assert_eq!(world.store.cancel_run(EVERY, young.id, "aside").await.unwrap(), Cancelled::Asked);
+    let (_, line) = end_in_log(ask(world, &started)).await;
+    let (run_id, task_id) = (format!("run_id={}", young.id), format!("task_id={}", task.id));
+    tells(&line, &["INFO", &run_id, &task_id, "state=\"cancelled\"", "why=\"aside\""]);
+
+    let ended = [world.run_now(&task).await, world.run_now(&task).await];
+    let (deleted, line) = end_in_log(world.store.delete_task(EVERY, task.id)).await;
+    deleted.unwrap();
+    for id in ended {
+        assert_eq!(world.get_run(id).await.state, RunState::Cancelled);
+    }
+    tells(&line, &["INFO", "runs=2", &task_id, "state=\"cancelled\"", "why=\"task_deleted\""]);
 }

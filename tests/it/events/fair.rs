@@ -175,7 +175,7 @@ const GIVE_UP: &str = "
         for each statement execute function give_up()";
 
 /// In place of a slow machine: which statement takes too long is told by how much it records.
-async fn write_that_times_out_is_halved_and_an_event_that_does_so_alone_is_buried(world: World) {
+async fn write_that_times_out_is_halved_and_an_event_that_does_so_alone_becomes_a_dead_letter(world: World) {
     let instance = world.instance();
     let loud = flooded(&instance).await;
     let quiet = instance.task(on(json!({}))).await;
@@ -201,10 +201,10 @@ async fn write_that_times_out_is_halved_and_an_event_that_does_so_alone_is_burie
 
 #[tokio::test]
 async fn write_that_times_out_on_the_embedded_bus() {
-    write_that_times_out_is_halved_and_an_event_that_does_so_alone_is_buried(World::postgres().await).await;
+    write_that_times_out_is_halved_and_an_event_that_does_so_alone_becomes_a_dead_letter(World::postgres().await).await;
 }
 
 #[tokio::test]
 async fn write_that_times_out_on_redis() {
-    write_that_times_out_is_halved_and_an_event_that_does_so_alone_is_buried(World::redis().await).await;
+    write_that_times_out_is_halved_and_an_event_that_does_so_alone_becomes_a_dead_letter(World::redis().await).await;
 }

@@ -99,7 +99,7 @@ impl FaultHarness {
         self
     }
 
-    /// Sets an environment variable while others use the stage: no service of it is running.
+    /// Sets an environment variable while others use the harness: no service of it is running.
     pub fn set(&mut self, name: &str, value: &str) {
         let services = std::mem::take(&mut self.services);
         self.services = services.into_iter().map(|service| service.with(name, value)).collect();

@@ -16,17 +16,22 @@ use tokio::sync::watch;
 
 use super::harness::PATIENCE;
 
-/// Characters of what the tool that only reads answers.
+/// Characters of what the tool `look` answers.
 pub const LOOKED_AT: usize = 3_000;
+/// Tokens that an answer of the model says it has read, and written.
+const INPUT: i64 = 200;
+const OUTPUT: i64 = 50;
+/// Tokens of an answer.
+pub const TOKENS: i64 = INPUT + OUTPUT;
 
-/// A step of a run with one call.
+/// A step of a run with one turn of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TurnStep {
     /// The model is asked for the first time.
     Question,
     /// The call is made.
     Call,
-    /// The model is asked with the result of the call.
+    /// The model is asked with the results of the calls.
     Result,
 }
 
@@ -38,12 +43,13 @@ pub struct TurnServer {
 }
 
 struct Shared {
-    /// Requests of this step get no answer.
-    held: watch::Sender<Option<TurnStep>>,
+    /// Requests of these steps get no answer: those of one tool, or all.
+    held: watch::Sender<Vec<(TurnStep, Option<&'static str>)>>,
     counts: Mutex<TurnCounts>,
 }
 
-/// Requests by step and tool.
+/// Requests by step and tool. Those to the model are counted by the names of the tools that it is offered, in order,
+/// with a `+` between them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TurnCounts {
     pub asked: BTreeMap<(TurnStep, String), usize>,
@@ -64,7 +70,7 @@ impl TurnCounts {
 
 impl TurnServer {
     pub async fn start() -> TurnServer {
-        let shared = Arc::new(Shared { held: watch::channel(None).0, counts: Mutex::default() });
+        let shared = Arc::new(Shared { held: watch::channel(Vec::new()).0, counts: Mutex::default() });
         let routes = axum::Router::new()
             .route("/v1/chat/completions", post(complete))
             .route("/tools/{tool}", any(call))
@@ -82,7 +88,12 @@ impl TurnServer {
 
     /// From now on requests of this step wait, and those of the step before are answered. Nothing is counted yet.
     pub fn hold(&self, step: Option<TurnStep>) {
-        self.shared.held.send_replace(step);
+        self.shared.held.send_replace(step.map(|step| (step, None)).into_iter().collect());
+    }
+
+    /// As [`TurnServer::hold`], but each of these steps for one tool alone.
+    pub fn hold_each(&self, held: &[(TurnStep, &'static str)]) {
+        self.shared.held.send_replace(held.iter().map(|(step, tool)| (*step, Some(*tool))).collect());
     }
 
     /// Forgets what has come.
@@ -118,27 +129,44 @@ impl Shared {
     /// Counts a request, and its answer once it may be given.
     async fn answers(&self, step: TurnStep, tool: &str) {
         *self.counts.lock().unwrap().asked.entry((step, tool.to_owned())).or_default() += 1;
-        let _ = self.held.subscribe().wait_for(|held| *held != Some(step)).await;
+        let _ = self.held.subscribe().wait_for(|held| !is_held(held, step, tool)).await;
         *self.counts.lock().unwrap().answered.entry((step, tool.to_owned())).or_default() += 1;
     }
 }
 
-/// Calls the one tool that it is offered beside that for data files, then says what came of it.
+fn is_held(held: &[(TurnStep, Option<&'static str>)], step: TurnStep, tool: &str) -> bool {
+    held.iter().any(|(of, only)| *of == step && only.is_none_or(|only| only == tool))
+}
+
+/// Calls all tools that it is offered beside that for data files, then says what came of them.
 async fn complete(State(shared): State<Arc<Shared>>, Json(body): Json<Value>) -> Json<Value> {
-    let mut names =
-        body["tools"].as_array().expect("tools").iter().filter_map(|tool| tool["function"]["name"].as_str());
-    let tool = names.find(|name| *name != "read_data_file").expect("a tool").to_owned();
-    let last = body["messages"].as_array().and_then(|messages| messages.last()).expect("a message");
-    let (step, message, finish) = match last["role"] == "tool" {
-        false => {
-            let call = json!({ "id": "call_1", "type": "function", "function": { "name": tool, "arguments": "{}" } });
-            let message = json!({ "role": "assistant", "content": null, "tool_calls": [call] });
+    let offered = body["tools"].as_array().expect("tools").iter();
+    let names = offered.filter_map(|tool| tool["function"]["name"].as_str());
+    let mut names: Vec<&str> = names.filter(|name| *name != "read_data_file").collect();
+    names.sort_unstable();
+    let last = body["messages"].as_array().expect("messages").iter().rev();
+    let results = last.take_while(|message| message["role"] == "tool");
+    let results: Vec<String> = results.map(|message| text_of(&message["content"])).collect();
+    let (step, message, finish) = match results.is_empty() {
+        true => {
+            let call = |(number, name): (i32, &&str)| {
+                let function = json!({ "name": name, "arguments": "{}" });
+                json!({ "id": format!("call_{number}"), "type": "function", "function": function })
+            };
+            let calls: Vec<Value> = (1..).zip(&names).map(call).collect();
+            let message = json!({ "role": "assistant", "content": null, "tool_calls": calls });
             (TurnStep::Question, message, "tool_calls")
         }
-        true => (TurnStep::Result, json!({ "role": "assistant", "content": last["content"] }), "stop"),
+        false => (TurnStep::Result, json!({ "role": "assistant", "content": results.join("\n") }), "stop"),
     };
-    shared.answers(step, &tool).await;
-    Json(json!({ "choices": [{ "index": 0, "message": message, "finish_reason": finish }] }))
+    shared.answers(step, &names.join("+")).await;
+    let usage = json!({ "prompt_tokens": INPUT, "completion_tokens": OUTPUT, "total_tokens": TOKENS });
+    let choice = json!({ "index": 0, "message": message, "finish_reason": finish });
+    Json(json!({ "choices": [choice], "usage": usage }))
+}
+
+fn text_of(content: &Value) -> String {
+    content.as_str().map_or_else(|| content.to_string(), str::to_owned)
 }
 
 async fn call(State(shared): State<Arc<Shared>>, Path(tool): Path<String>, headers: HeaderMap) -> Json<Value> {

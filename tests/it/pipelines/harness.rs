@@ -1,4 +1,4 @@
-//! A pipeline on the stage of the agent's tests: a model and tools that are puppets, a transcript in memory, a host that
+//! A pipeline on the harness of the agent's tests: a fake model and fake tools, a transcript in memory, a host that
 //! writes down what it is asked, and a real HTTP server for the other side.
 
 use std::sync::atomic::{AtomicUsize, Ordering};

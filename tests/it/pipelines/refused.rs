@@ -20,7 +20,7 @@ fn stage() -> AgentHarness {
     AgentHarness::new(vec![], tools)
 }
 
-/// A stage on which the operator and the tenants say this of tools.
+/// A harness in which the operator and the tenants say this of tools.
 fn ruled(approvals: Value) -> AgentHarness {
     let mut stage = stage();
     stage.agent.policy = Policy::new(&serde_json::from_value(approvals).unwrap()).unwrap();

@@ -264,7 +264,7 @@ impl Instance {
         self.tick(&self.engine().rescuer).await.expect("a rescue");
     }
 
-    /// The next hint to the worker from now on; older hints are used up.
+    /// The next wake-up of the worker from now on; older ones are used up.
     pub fn worker_hint(&self) -> BoxFuture<'static, ()> {
         loop {
             let mut hint = self.engine().worker.wakeup();

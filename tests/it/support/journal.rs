@@ -25,7 +25,7 @@ use uuid::Uuid;
 /// How long a start may take on a loaded machine with two cores.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The facts of an execution.
+/// An execution that has started.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StartedExecution {
     pub run_id: Uuid,
@@ -37,7 +37,7 @@ pub struct StartedExecution {
     pub instance: usize,
 }
 
-/// How an execution ended.
+/// The end of an execution, as it was written down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordedEnd {
     ByItself,
@@ -93,7 +93,7 @@ struct ScriptedExecutor {
     instance: usize,
 }
 
-/// Writes down an end, whichever it is.
+/// Guard of an execution, which writes down its end, whichever it is.
 struct EndGuard {
     journal: Journal,
     run_id: Uuid,

@@ -67,6 +67,11 @@ pub fn drill_deliveries() -> usize {
     number("REVEILLE_DRILL_DELIVERIES", 1_500)
 }
 
+/// How often a service dies at each place of a turn: what CI does, unless `scripts/drills.sh` asks for more.
+pub fn drill_turns() -> usize {
+    number("REVEILLE_DRILL_TURNS", 1)
+}
+
 /// A port for a server that goes down and comes back: below those that the system gives to whoever asks for any, or one of
 /// these might have it meanwhile.
 pub fn lasting_port() -> u16 {

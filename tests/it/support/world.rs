@@ -170,7 +170,7 @@ impl World {
         World {
             clock: Clock::manual(at("08:00")),
             journal: Journal::new(),
-            // tests that are not about leases need not beat
+            // tests that are not about leases need not renew them
             settings: engine::Settings { lease_seconds: 3600.0, ..engine::Settings::default() },
             poll: poll::Settings::default(),
             egress: egress::Settings::default(),

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::limits::{constant, rows, thousands};
 use super::source::Source;
 
-/// Where a bound stands: a test at the number and one beyond it, or why there is none.
+/// The test of a bound, at the number and one beyond it, or why there is none.
 enum BoundTest {
     By(&'static str),
     Not(&'static str),

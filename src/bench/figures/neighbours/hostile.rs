@@ -52,7 +52,7 @@ struct CallCounts {
     refused: AtomicU64,
 }
 
-/// At work until it is stopped or dropped.
+/// The load of the hostile tenants, which goes on until it is stopped or dropped.
 pub struct HostileLoad {
     loops: JoinSet<()>,
     stop: CancellationToken,

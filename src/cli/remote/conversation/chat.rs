@@ -53,7 +53,7 @@ pub struct Args {
     service: ServiceArgs,
 }
 
-/// A conversation that goes on.
+/// The loop that keeps up a conversation.
 struct ChatLoop {
     client: Client,
     tenant: Option<String>,
@@ -99,19 +99,19 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
     let client = Client::new(&args.service, environment)?.with_flag_names(typed::CHAT);
     let conversation = client.optional_id("conversations", args.conversation.as_deref()).await?;
     let keyboard = Keyboard::listen()?;
-    let mut talk = ChatLoop { client, tenant: args.tenant, conversation, as_json: args.service.json, keyboard };
+    let mut chat = ChatLoop { client, tenant: args.tenant, conversation, as_json: args.service.json, keyboard };
     if let Some(message) = args.message {
-        return match talk.say(&message, screen).await? {
+        return match chat.say(&message, screen).await? {
             ChatOutcome::Ended(RunState::Succeeded) | ChatOutcome::Left => Ok(()),
             ChatOutcome::Ended(state) => Err(CliFailure::new(format!("the run is {}", state.as_str())).into()),
         };
     }
-    talk.recall(screen).await?;
-    while let Ok(message) = talk.keyboard.line(PROMPT, screen).await? {
+    chat.recall(screen).await?;
+    while let Ok(message) = chat.keyboard.line(PROMPT, screen).await? {
         if message.trim().is_empty() {
             continue;
         }
-        talk.say(&message, screen).await?;
+        chat.say(&message, screen).await?;
         screen.line("")?;
     }
     Ok(())

@@ -60,7 +60,7 @@ struct IndexKey {
 
 type TenantIndex = PatternMap<PatternMap<BTreeMap<Uuid, Arc<IndexedTask>>>>;
 
-/// Things by an exact text, or by its beginning.
+/// A map by patterns: exact texts, and beginnings of texts.
 struct PatternMap<T> {
     exact: HashMap<String, T>,
     /// By length and text, so that a lookup asks once per length that there is.

@@ -159,7 +159,7 @@ impl EventMatcher {
         }
     }
 
-    /// Leaves an entry that can't be handled now: it comes again from the bus, and in the end is buried.
+    /// Leaves an entry that can't be handled now: it comes again from the bus, and in the end is a dead letter.
     pub(super) fn leave_unhandled(&self, work: &mut MatcherWork, taken: ReceivedEvent, error: &StoreError) {
         match taken.deliveries >= self.max_deliveries {
             true => work.hopeless.push((taken.entry(), error.to_string())),

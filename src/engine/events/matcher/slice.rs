@@ -94,7 +94,7 @@ pub struct SlicePiece {
     pub matches: Vec<Match>,
 }
 
-/// Result of a write that failed.
+/// A write that failed, and what follows from it.
 pub enum FailedWrite {
     /// It is tried again in smaller parts.
     Again,

@@ -42,7 +42,7 @@ const UNSEEN: [&str; 4] = ["system_prompt", "model", "tools", "credentials"];
 
 struct AgentExecution {
     instruction: Template,
-    wishes: AgentOverrides,
+    overrides: AgentOverrides,
     /// The call of the `[[agents]]` entry that it comes from.
     called: Option<AgentCall>,
 }
@@ -76,7 +76,7 @@ pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>
         }
     };
     let own = configured.map(AgentDefinition::limits).unwrap_or_default();
-    let wishes = AgentOverrides {
+    let overrides = AgentOverrides {
         system_prompt: reading.text(fields, "system_prompt").or(configured.map(|agent| agent.instruction.clone())),
         model: model(fields, reading).or(configured.and_then(|agent| agent.model.clone())),
         max_turns: reading
@@ -102,7 +102,7 @@ pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>
     };
     reading.need(fields, "instruction")?;
     let instruction = reading.template(fields, "instruction")?;
-    Some(Box::new(AgentExecution { instruction, wishes, called }))
+    Some(Box::new(AgentExecution { instruction, overrides, called }))
 }
 
 fn tools(fields: &Map<String, Value>, key: &str, reading: &mut StepReader) -> Option<Vec<String>> {
@@ -249,7 +249,7 @@ impl AgentExecution {
             text,
             metadata: metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
             continues: false,
-            wishes: self.wishes.clone(),
+            wishes: self.overrides.clone(),
             first_turn: act.position * TURNS_OF_A_STEP,
             timezone: world.timezone,
             locale: world.locale.clone(),
@@ -302,7 +302,7 @@ impl StepKind for AgentExecution {
     fn shown(&self, scope: &StepScope) -> Result<Value, StepFault> {
         let instruction = self.instruction.prompt(&scope.template, &OWN_NAMES)?;
         let args = self.called.as_ref().map(|call| call.args.present(&scope.template)).transpose()?;
-        let AgentOverrides { model, max_turns, tools, .. } = &self.wishes;
+        let AgentOverrides { model, max_turns, tools, .. } = &self.overrides;
         Ok(json!({
             "name": self.name(), "args": args, "instruction": instruction, "model": model, "max_turns": max_turns,
             "tools": tools.allow, "deny_tools": tools.deny,

@@ -312,12 +312,12 @@ mod tests {
 
     #[test]
     fn request_is_repeated_by_its_method_and_by_the_answer() {
-        let wish = Some(Duration::from_secs(3));
+        let asked = Some(Duration::from_secs(3));
         let statuses = |idempotent, wished| -> Vec<u16> {
             (400..600).filter(|code| passes(StatusCode::from_u16(*code).unwrap(), idempotent, wished)).collect()
         };
         assert_eq!(statuses(false, None), [429]);
-        assert_eq!(statuses(false, wish), [429, 503]);
+        assert_eq!(statuses(false, asked), [429, 503]);
         let expected: Vec<u16> = [408, 425, 429].into_iter().chain(500..600).collect();
         assert_eq!(statuses(true, None), expected);
     }

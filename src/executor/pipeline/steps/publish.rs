@@ -70,8 +70,8 @@ impl Publish {
         body["id"] = json!(format!("{}:{}", act.world.run_id, act.place()));
         body[crate::domain::event::TENANT] = json!(act.world.tenant.as_str());
         let mut faults = ValidationErrors::new();
-        let event =
-            Event::parse(&body, "", &mut faults).ok_or_else(|| StepFault::new("invalid_event", faults.to_string()))?;
+        let event = Event::parse_of_stored_tenant(&body, "", &mut faults)
+            .ok_or_else(|| StepFault::new("invalid_event", faults.to_string()))?;
         if let Data::Json(data) = &event.data
             && bytes_of(data) > crate::domain::event::EVENT_BYTES
         {

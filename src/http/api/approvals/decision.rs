@@ -37,7 +37,7 @@ pub struct Decision {
     pub grant: Option<GrantRequest>,
 }
 
-/// "Always allow this", as it is asked for.
+/// A request for a standing grant: "always allow this".
 #[derive(Debug, Clone, PartialEq)]
 pub struct GrantRequest {
     /// Days for which it holds.
@@ -76,18 +76,18 @@ pub fn ungrantable(approval: &Approval) -> Option<&'static str> {
 }
 
 impl Decision {
-    /// [`Decision::misfits`], found on a computing thread: edited arguments are held against the tool's schema.
-    pub async fn computed_misfits(
+    /// [`Decision::faults`], found on a computing thread: edited arguments are held against the tool's schema.
+    pub async fn computed_faults(
         &self,
         state: &HttpState,
         approval: &Approval,
     ) -> Result<Vec<ArgumentFault>, ApiError> {
         let (answer, of) = (self.clone(), approval.clone());
-        state.compute_for(&approval.tenant_id, move || answer.misfits(&of)).await
+        state.compute_for(&approval.tenant_id, move || answer.faults(&of)).await
     }
 
     /// Every fault of the decision, before anything is asked of the store.
-    pub fn misfits(&self, approval: &Approval) -> Vec<ArgumentFault> {
+    pub fn faults(&self, approval: &Approval) -> Vec<ArgumentFault> {
         let mut found = Vec::new();
         let proposal = &approval.proposal;
         if self.comment.as_ref().is_some_and(|comment| comment.chars().count() > COMMENT_LENGTH) {
@@ -108,7 +108,7 @@ impl Decision {
                 found.push(ArgumentFault::untranslated("/decision", why));
             }
             (Some(edited), ApprovalChoice::Edit) => {
-                found.extend(arguments::misfits(&proposal.parameters, edited, "/modifications"));
+                found.extend(arguments::faults(&proposal.parameters, edited, "/modifications"));
             }
             (None, ApprovalChoice::Edit) => {
                 let why = "is missing: the arguments that are to be otherwise";
@@ -138,11 +138,11 @@ impl Decision {
             return Ok(Vec::new());
         };
         let unfit = state.compute_for(&approval.tenant_id, move || tool.invalid_input(&arguments)).await?;
-        let misfit = |FieldFault { name, fault }| {
+        let argument_fault = |FieldFault { name, fault }| {
             let pointer = format!("/modifications/{}", escape(&name));
             ArgumentFault { pointer, ..fault }
         };
-        Ok(unfit.into_iter().map(misfit).collect())
+        Ok(unfit.into_iter().map(argument_fault).collect())
     }
 
     /// Puts the answer to the store, and gives the grant that goes with it. Answers how things stand and the grant.
@@ -158,11 +158,11 @@ impl Decision {
     ) -> Result<(DecisionOutcome, Option<Grant>), ApiError> {
         let moot = self.digest != approval.digest || approval.status.is_settled();
         if !moot {
-            ArgumentFault::faults(self.computed_misfits(state, approval).await?)?;
+            ArgumentFault::faults(self.computed_faults(state, approval).await?)?;
             ArgumentFault::faults(self.invalid_fields(state, approval).await?)?;
         }
         let grant = match &self.grant {
-            Some(wish) if !moot => Some(wish.grant(state, scope, approval, &who.by).await?),
+            Some(request) if !moot => Some(request.grant(state, scope, approval, &who.by).await?),
             _ => None,
         };
         let edited = self.arguments.clone().filter(|_| self.choice == ApprovalChoice::Edit).map(|arguments| {

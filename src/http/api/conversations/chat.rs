@@ -67,7 +67,7 @@ pub struct ChatAnswer {
     pub error: Option<RunFault>,
 }
 
-/// A message, and whose it is.
+/// A message, with its tenant and its destination.
 pub struct AddressedMessage {
     /// Of its tenant.
     pub scope: Scope,
@@ -143,7 +143,7 @@ pub async fn send_message(
     }
 }
 
-/// A message that was taken, or asked back.
+/// Outcome of a message: a run answers it, or it is asked back.
 pub enum MessageOutcome {
     /// This run answers it.
     Answered {

@@ -112,7 +112,10 @@ impl EventReader<'_> {
                 }
             }
         }
-        let event = Event::parse(&value, place, faults)?;
+        let event = match self.caller.scope {
+            Scope::Only(_) => Event::parse_of_stored_tenant(&value, place, faults)?,
+            Scope::Every => Event::parse(&value, place, faults)?,
+        };
         event.is_small_enough(place, faults).then_some(event)
     }
 

@@ -51,7 +51,7 @@ struct Arguments {
     rows: Vec<Argument>,
 }
 
-/// How large the arguments are that are not shown whole, and how they are seen and decided on elsewhere.
+/// Arguments that are not shown whole: how large they are, and how they are seen and decided on elsewhere.
 #[derive(Debug, Serialize)]
 struct OmittedArguments {
     phrase: &'static str,

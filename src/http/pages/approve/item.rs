@@ -220,10 +220,10 @@ impl ItemView {
     pub fn approve(&mut self) -> Decision {
         let choice = if self.changed.is_some() { ApprovalChoice::Edit } else { ApprovalChoice::Approve };
         let grant = &self.grant;
-        let wish = GrantRequest { days: grant.days, uses: None, arguments: grant.pinned.clone() };
+        let request = GrantRequest { days: grant.days, uses: None, arguments: grant.pinned.clone() };
         let decision = Decision {
             arguments: self.changed.clone(),
-            grant: Some(wish).filter(|_| grant.wanted),
+            grant: Some(request).filter(|_| grant.wanted),
             ..self.decision(choice)
         };
         if let Some(code) = &self.approval.proposal.confirmation
@@ -263,9 +263,9 @@ impl ItemView {
     }
 
     /// Puts what is wrong beside what it is about.
-    pub fn assign_faults(&mut self, misfits: Vec<ArgumentFault>) {
+    pub fn assign_faults(&mut self, faults: Vec<ArgumentFault>) {
         let places: Vec<String> = self.fields.iter().map(pointer).collect();
-        for fault in misfits {
+        for fault in faults {
             let text = self.words.fault(&fault);
             let below = |place: &str, other: &str| {
                 other.strip_prefix(place).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -335,8 +335,8 @@ mod tests {
         let approval = Approval::asked((Uuid::nil(), Uuid::nil()), identity, None, proposal(schema, arguments), now);
         let mut item = ItemView::new(0, &PageQuestion::whole(approval.clone()), &words);
         item.changed = Some(changed.clone());
-        let misfits = item.approve().misfits(&approval);
-        item.assign_faults(misfits);
+        let faults = item.approve().faults(&approval);
+        item.assign_faults(faults);
         assert!(item.is_faulty());
         let beside = item.faults.iter().map(|(field, fault)| (item.fields[*field].label(), fault.clone()));
         let others = item.other_faults.iter().map(|(_, fault)| (String::new(), fault.clone()));
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn misfits_of_changed_arguments_are_said_in_the_language_of_the_reader() {
+    fn faults_of_changed_arguments_are_said_in_the_language_of_the_reader() {
         let changed = json!({
             "kind": "x", "low": 1, "high": 10, "above": 0, "below": 1, "short": "ab", "long": "abc", "code": "ab", "how": "post",
             "few": [1], "many": [1, 2], "same": [1, 1], "part": 7, "only": "that",
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn misfits_of_rare_keywords_are_said_in_the_language_of_the_reader() {
+    fn faults_of_rare_keywords_are_said_in_the_language_of_the_reader() {
         let changed = json!({
             "to": "ann", "empty": {}, "wide": { "a": 1, "b": 2 }, "named": { "b": 1 }, "closed": { "b": 1 }, "has": [1],
             "not": "x", "any": 1, "one": 1,

@@ -59,9 +59,9 @@ impl Press {
             Press::Review => {
                 if let Some(changed) = item.changed.clone() {
                     let parameters = approval.proposal.parameters.clone();
-                    let judge = move || arguments::misfits(&parameters, &changed, "/modifications");
-                    let misfits = state.compute_for(&approval.tenant_id, judge).await?;
-                    item.assign_faults(misfits);
+                    let judge = move || arguments::faults(&parameters, &changed, "/modifications");
+                    let faults = state.compute_for(&approval.tenant_id, judge).await?;
+                    item.assign_faults(faults);
                 }
                 return Ok(None);
             }
@@ -72,8 +72,8 @@ impl Press {
                 None => return Ok(None),
             },
         };
-        let misfits = decision.computed_misfits(state, &approval).await?;
-        item.assign_faults(misfits);
+        let faults = decision.computed_faults(state, &approval).await?;
+        item.assign_faults(faults);
         Ok((!item.is_faulty()).then_some(decision))
     }
 }

@@ -319,8 +319,8 @@ mod tests {
                 .collect();
             if press {
                 for item in &mut items {
-                    let misfits = item.approve().misfits(&item.approval);
-                    item.assign_faults(misfits);
+                    let faults = item.approve().faults(&item.approval);
+                    item.assign_faults(faults);
                 }
                 items[0]
                     .other_faults

@@ -32,7 +32,7 @@ impl View for ConsentQuestion<'_> {
     const TEMPLATE: &'static str = "connect.html";
 }
 
-/// The provider has sent an error.
+/// The page for an error that the provider has sent.
 #[derive(Debug, Serialize)]
 struct DeclinedPage<'a> {
     reason: &'static str,
@@ -43,7 +43,7 @@ impl View for DeclinedPage<'_> {
     const TEMPLATE: &'static str = "connect_declined.html";
 }
 
-/// The account is connected.
+/// The page for an account that is connected.
 #[derive(Debug, Serialize)]
 struct ConnectedPage<'a> {
     account: String,
@@ -99,7 +99,7 @@ pub fn declined(words: &Phrases, offer: &ConnectOffer, error: &str, description:
     page(words, StatusCode::OK, words.get("connect_nothing"), &DeclinedPage { reason, rows })
 }
 
-/// Done.
+/// Tells that the account is connected.
 pub fn connected(words: &Phrases, flow: &OAuthFlow, connected: &ConnectedAccount) -> Response {
     let (lasts, ends_at) = match (connected.is_renewable, connected.expires_at) {
         (true, _) => ("connect_stays", String::new()),

@@ -20,7 +20,7 @@ use crate::http::streaming::limiter::StreamPermit;
 use crate::ports::channel::live;
 use crate::store::{StoreError, Topic};
 
-/// How often messages are looked for while nothing is heard of one: those of other instances give no hint.
+/// How often messages are looked for while nothing is heard of one: those of other instances give no wake-up.
 const LOOK: Duration = Duration::from_millis(500);
 /// Rows may show up in another order than that of their times, by no more than this: their transactions and clocks.
 const OVERLAP: TimeDelta = TimeDelta::seconds(5);

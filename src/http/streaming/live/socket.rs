@@ -69,14 +69,14 @@ pub async fn open_socket(State(state): State<HttpState>, request: Request) -> Re
     Ok(upgrade.on_upgrade(async move |mut socket| {
         let _held = (hold, permit);
         let stop = state.stop.clone();
-        let talk = async {
+        let serving = async {
             let session = match session {
                 Some(session) => session,
                 None => authenticate(&state, peer, &mut socket).await?,
             };
             send_messages(&state, session, &mut socket).await
         };
-        let end = stop.run_until_cancelled(talk).await.unwrap_or(Err(SocketEnd::Stopped));
+        let end = stop.run_until_cancelled(serving).await.unwrap_or(Err(SocketEnd::Stopped));
         if let Err(end) = end {
             let _ = timeout(GOODBYE, socket.send(Message::Close(Some(end.frame())))).await;
         }

@@ -57,7 +57,7 @@ pub struct ConnectOffer {
     pub replaces: bool,
 }
 
-/// Result of connecting.
+/// An account that was connected, and what follows from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectedAccount {
     /// Of the access token.

@@ -37,15 +37,16 @@ pub(super) async fn lock_previous(tx: &mut Tx<'_>, rows: &[BlockedRow]) -> Resul
     Ok(held)
 }
 
-/// Ends the run that has the slot and only waits, and those that wait behind it; the slot is `row`'s.
+/// Ends the run that has the slot and only waits, and those that wait behind it; the slot is `row`'s. Answers how many
+/// it ended.
 pub(super) async fn take_over(
     tx: &mut Tx<'_>,
     holder: Option<Uuid>,
     row: &BlockedRow,
     waiting: &[Uuid],
     now: DateTime<Utc>,
-) -> Result<(), StoreError> {
-    let Some(holder) = holder else { return Ok(()) };
+) -> Result<usize, StoreError> {
+    let Some(holder) = holder else { return Ok(0) };
     tx.query("delete from parked where run_id = $1").bind(holder).execute().await?;
     tx.query(CANCEL_WAITING).bind(holder).bind(REASON_SUPERSEDED).bind(row.run_id).bind(now).execute().await?;
     close_questions(tx, holder, now).await?;
@@ -53,7 +54,7 @@ pub(super) async fn take_over(
         close_unstarted(tx, *older, RunState::Cancelled, REASON_SUPERSEDED, Some(row.run_id), now).await?;
     }
     tx.query("update slots set run_id = $2 where task_id = $1").bind(row.task_id).bind(row.run_id).execute().await?;
-    Ok(())
+    Ok(1 + waiting.len())
 }
 
 pub(in crate::store) const CANCEL_WAITING: &str = "

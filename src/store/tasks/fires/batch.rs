@@ -36,7 +36,7 @@ pub(in crate::store) struct FireBatch {
     pub read_tasks: Vec<CachedTask>,
 }
 
-/// A due row and the version of its task.
+/// A due row as it was read, and the version of its task.
 #[derive(Debug, Clone, PartialEq, Eq, sqlx_macros::FromRow)]
 pub(in crate::store) struct DueSnapshot {
     pub task_id: Uuid,
@@ -132,7 +132,7 @@ impl PlannedRun {
     }
 }
 
-/// The rest of a batch while it is decided: runs that may be leased, and runs that may start.
+/// Capacity that remains while a batch is decided: runs that may be leased, and runs that may start.
 pub(super) struct RemainingCapacity {
     room: usize,
     places: usize,

@@ -14,7 +14,7 @@ const STAY: u32 = 8;
 /// The most batches that are left to other instances.
 const MOST: i64 = 4;
 
-/// The batches that this instance has under way, and what it leaves to others.
+/// Offsets of batches: behind those that this instance has under way, and behind what it leaves to others.
 #[derive(Default)]
 pub(in crate::store) struct BatchOffsets {
     places: Mutex<BatchSlots>,

@@ -416,7 +416,7 @@ async fn message_goes_through_tools_and_back_over_the_wire() {
     assert_eq!(requests[1].body, body(&messages));
 }
 
-/// An agent with a tool whose model is behind this server, and its stage.
+/// An agent with a tool whose model is behind this server, and its harness.
 fn agent_behind(server: &Server) -> (Agent, AgentHarness) {
     let stage = AgentHarness::new(vec![], vec![FakeTool::echo("echo")]);
     let unable = settings(server, |settings| {

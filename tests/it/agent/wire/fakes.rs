@@ -30,7 +30,7 @@ pub enum Ending {
     Pause,
 }
 
-/// One answer. Each counts 100 tokens of input, 40 of them cached, and 10 of output.
+/// One reply of a provider. Each counts 100 tokens of input, 40 of them cached, and 10 of output.
 #[derive(Debug, Clone, Default)]
 pub struct FakeReply {
     pub thinking: Option<&'static str>,

@@ -368,8 +368,8 @@ async fn ask(world: &StoreHarness, started: &StartedRun) {
     assert_eq!(store.approvals_of_turn(id, 1).await.unwrap().len(), 2);
     let later = now + TimeDelta::seconds(LIMIT);
     assert_eq!(store.waiting_for_people(later, 1).await.unwrap().len(), 1);
-    let attend = WaitingUpdate { wake_at: later, deliveries: vec![], if_expired: vec![] };
-    assert_eq!(store.settle_waiting(id, &attend).await.unwrap(), WaitingOutcome::Waits);
+    let update = WaitingUpdate { wake_at: later, deliveries: vec![], if_expired: vec![] };
+    assert_eq!(store.settle_waiting(id, &update).await.unwrap(), WaitingOutcome::Waits);
     let mut hash = [0; 32];
     hash[..16].copy_from_slice(id.as_bytes());
     let link = ApprovalLink {
