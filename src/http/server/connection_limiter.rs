@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seat_is_free_again_when_it_was_given_back() {
+    fn permit_is_free_again_when_it_was_given_back() {
         let limiter = ConnectionLimiter::new(2, 1);
         let [ann, bob, eve] = [1, 2, 3].map(|n| IpAddr::from([10, 0, 0, n]));
         let first = limiter.acquire(ann).unwrap();
