@@ -11,6 +11,7 @@ pub mod computing;
 pub mod effects;
 pub mod gate;
 pub mod journal;
+pub mod log;
 pub mod metered_model;
 pub mod model;
 pub mod oauth;

@@ -1,7 +1,6 @@
 //! The orchestrator: what the agent is told of a fire, which actions it takes, and what becomes of the run.
 
-use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use chrono::TimeDelta;
 use reveille::agent::UncountedSlot;
@@ -16,10 +15,12 @@ use reveille::executor::orchestrator::Orchestrator;
 use reveille::executor::{Executor, ExecutorRegistry, Job};
 use reveille::ports::llm::LlmError;
 use serde_json::{Value, json};
+use tracing::Level;
 use uuid::Uuid;
 
 use super::harness::{AgentHarness, FakeTool, RUN, call, calls, no_credentials, passing, says, start};
 use crate::support::computing::{HeldThreads, until_waiting};
+use crate::support::log::logged;
 
 fn action(instruction: &str, config: Value) -> Action {
     Action { instruction: instruction.into(), config: serde_json::from_value(config).unwrap() }
@@ -340,36 +341,18 @@ async fn rules_of_a_task_that_take_long_are_read_on_computing_threads() {
     assert!(matches!(ended, Ok(RunOutcome::Asks { .. })), "{ended:?}");
 }
 
-/// Log of the thread of a test.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test]
 async fn rules_of_a_task_that_can_not_be_read_are_told_to_the_log_once_in_a_run() {
-    let log = Log::default();
-    let making = log.clone();
-    let logged = tracing_subscriber::fmt().with_ansi(false).with_writer(move || making.clone()).finish();
-    let held = tracing::subscriber::set_default(logged);
-    for is_first in [true, false] {
-        let stage = AgentHarness::new(vec![says("done")], vec![FakeTool::echo("look")]);
-        let orchestrator = Orchestrator::new(stage.agent.clone());
-        let config = json!({ "approvals": { "look": { "gate": "deny" } } });
-        let job = Job { is_first, ..job(&stage, run(), action("Go.", config)) };
-        passing(&stage.clock, orchestrator.execute(job)).await.unwrap();
-    }
-    drop(held);
-    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let both = async {
+        for is_first in [true, false] {
+            let stage = AgentHarness::new(vec![says("done")], vec![FakeTool::echo("look")]);
+            let orchestrator = Orchestrator::new(stage.agent.clone());
+            let config = json!({ "approvals": { "look": { "gate": "deny" } } });
+            let job = Job { is_first, ..job(&stage, run(), action("Go.", config)) };
+            passing(&stage.clock, orchestrator.execute(job)).await.unwrap();
+        }
+    };
+    let ((), text) = logged(Level::INFO, both).await;
     assert_eq!(text.matches("rules of a task can't be read").count(), 1, "{text}");
     assert!(text.contains("/action/config/approvals/look/gate"), "{text}");
 }

@@ -1,31 +1,15 @@
 //! Runs: read as they were recorded, filtered, cancelled, run again.
 
-use std::io::Write;
-use std::sync::{Arc, Mutex};
-
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
+use tracing::Level;
 
 use super::service::{Api, daily_of};
+use crate::support::log::logged;
 
 async fn task(api: &Api, tenant: &str) -> String {
     let task = api.admin("POST", "/v1/tasks", Some(daily_of(tenant))).await.expect(201);
     task["id"].as_str().unwrap().to_owned()
-}
-
-/// Log of the thread of a test.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
 }
 
 #[tokio::test]
@@ -34,15 +18,12 @@ async fn log_has_one_line_of_a_run_that_is_cancelled_before_it_starts() {
     let task = task(&api, "ann").await;
     let run = api.admin("POST", &format!("/v1/tasks/{task}/run"), None).await.expect(201);
     let id = run["id"].as_str().unwrap();
-    let log = Log::default();
-    let making = log.clone();
-    let logged = tracing_subscriber::fmt().with_ansi(false).with_writer(move || making.clone()).finish();
-    let held = tracing::subscriber::set_default(logged);
-    for _ in 0..2 {
-        api.admin("POST", &format!("/v1/runs/{id}/cancel"), None).await.expect(200);
-    }
-    drop(held);
-    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let twice = async {
+        for _ in 0..2 {
+            api.admin("POST", &format!("/v1/runs/{id}/cancel"), None).await.expect(200);
+        }
+    };
+    let ((), text) = logged(Level::INFO, twice).await;
     let lines: Vec<&str> = text.lines().filter(|line| line.contains("run ended outside of an execution")).collect();
     let [line] = lines[..] else { panic!("one line in:\n{text}") };
     let run_id = format!("run_id={id}");

@@ -1,8 +1,5 @@
 //! The link of a question: in the message that arrives, good from its first moment, and nowhere else.
 
-use std::io::Write;
-use std::sync::{Arc, Mutex};
-
 use reveille::base::id::Scope;
 use reveille::base::secret::Secret;
 use reveille::base::token::TokenHash;
@@ -11,9 +8,10 @@ use reveille::domain::notification::DeliveryState;
 use reveille::domain::run::RunState;
 use reveille::ports::channel::email;
 use reveille::store::ApprovalFilter;
-use tracing_subscriber::util::SubscriberInitExt;
+use tracing::Level;
 
 use super::expiry::asking;
+use crate::support::log::Log;
 use crate::support::smtp::MailServer;
 use crate::support::world::{World, at, on_both};
 
@@ -33,37 +31,8 @@ fn mailing(world: &mut World, server: &MailServer) {
     };
 }
 
-/// Log of everything in this process.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    /// Collects from now on; each test has a process of its own.
-    fn collect() -> Log {
-        let log = Log::default();
-        let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG);
-        subscriber.with_writer(move || writer.clone()).finish().try_init().expect("the only subscriber");
-        log
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
-    }
-}
-
 async fn link_of_a_received_mail_opens_its_batch_and_is_kept_nowhere(mut world: World) {
-    let log = Log::collect();
+    let log = Log::of_process(Level::DEBUG);
     let server = MailServer::start().await;
     mailing(&mut world, &server);
     let instance = world.instance();
@@ -105,7 +74,7 @@ async fn link_of_a_received_mail_opens_its_batch_and_is_kept_nowhere(mut world: 
 }
 
 async fn question_that_is_settled_by_then_is_not_sent(mut world: World) {
-    let log = Log::collect();
+    let log = Log::of_process(Level::DEBUG);
     let server = MailServer::start().await;
     mailing(&mut world, &server);
     let instance = world.instance();

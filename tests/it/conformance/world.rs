@@ -16,9 +16,11 @@ use reveille::store::{
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
 use tokio::sync::Mutex;
+use tracing::Level;
 use uuid::Uuid;
 
 use crate::support::binary::TempDir;
+use crate::support::log::logged;
 use crate::support::postgres::Database;
 use crate::support::sqlite;
 use crate::support::world::claim_ready;
@@ -402,30 +404,9 @@ pub fn again(started: &StartedRun, run_at: DateTime<Utc>, uses_attempt: bool) ->
     Finish { again: Some(RequeuedRun { run_at, uses_attempt }), ..end_of(started, RunState::Queued) }
 }
 
-/// Log of the thread of a test.
-#[derive(Clone, Default)]
-struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 /// Does something; the one line that the log has of a run, or of several, that ends outside of an execution meanwhile.
 pub async fn end_in_log<T>(work: impl Future<Output = T>) -> (T, String) {
-    let log = Log::default();
-    let making = log.clone();
-    let logged = tracing_subscriber::fmt().with_ansi(false).with_writer(move || making.clone()).finish();
-    let held = tracing::subscriber::set_default(logged);
-    let done = work.await;
-    drop(held);
-    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let (done, text) = logged(Level::INFO, work).await;
     let lines: Vec<&str> = text.lines().filter(|line| line.contains("ended outside of an execution")).collect();
     let [line] = lines[..] else { panic!("one line in:\n{text}") };
     (done, line.to_owned())

@@ -1,7 +1,5 @@
 //! Telegram: what the Bot API is sent, and what is made of every answer.
 
-use std::io::Write;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use reveille::base::secret::Secret;
@@ -12,6 +10,7 @@ use reveille::domain::task::Urgency;
 use reveille::ports::channel::telegram::{Settings, TelegramChannel};
 use reveille::ports::channel::{Channel, ChannelError, Login, OutgoingMessage, Receipt, ReceiptLevel};
 use serde_json::{Value, json};
+use tracing::Level;
 use wiremock::ResponseTemplate;
 
 use super::{
@@ -19,6 +18,7 @@ use super::{
     words,
 };
 use crate::support::broken_servers::BrokenServers;
+use crate::support::log::logged;
 
 const TOKEN: &str = "123456:canary-of-the-token";
 
@@ -172,37 +172,18 @@ async fn unanswered_message_is_unknown_and_an_unsent_one_is_retried() {
     assert_eq!(outcome(nowhere), ("unsendable", "the recipient has no Telegram chat".into()));
 }
 
-/// Log of the thread of a test.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test]
 async fn token_is_in_no_log_though_it_is_in_the_address() {
-    let log = Log::default();
-    let (written, making) = (log.clone(), log.clone());
-    let logged =
-        tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(move || making.clone()).finish();
-    let held = tracing::subscriber::set_default(logged);
-    let server = answering(ok()).await;
-    tracing::trace!("begin");
-    deliver(&telegram(&server.uri()), &ann()).await.unwrap();
-    let broken = BrokenServers::start().await;
-    for (_, base) in broken.each() {
-        let _ = deliver(&telegram(&base), &ann()).await;
-    }
-    drop(held);
-    let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    let deliveries = async {
+        let server = answering(ok()).await;
+        tracing::trace!("begin");
+        deliver(&telegram(&server.uri()), &ann()).await.unwrap();
+        let broken = BrokenServers::start().await;
+        for (_, base) in broken.each() {
+            let _ = deliver(&telegram(&base), &ann()).await;
+        }
+    };
+    let ((), text) = logged(Level::TRACE, deliveries).await;
     let ours: Vec<&str> = text.lines().filter(|line| !line.contains("wiremock")).collect();
     assert!(ours.iter().any(|line| line.contains("begin")) && ours.len() > 5, "{text}");
     let told: Vec<&&str> = ours.iter().filter(|line| line.contains("canary")).collect();

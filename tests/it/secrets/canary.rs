@@ -2,7 +2,6 @@
 //! sends them back in every way, renewed by a provider that repeats what it was sent, and then looked for in everything
 //! that the service has written or said.
 
-use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,12 +15,13 @@ use reveille::domain::run::RunState;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tower::ServiceExt;
-use tracing_subscriber::fmt::MakeWriter;
+use tracing::Level;
 use wiremock::matchers::{any, method, path};
 use wiremock::{Mock, MockServer, Request, Respond, ResponseTemplate};
 
 use super::{echo, encodings, open, received, sent, traces};
 use crate::support::app::Instance;
+use crate::support::log::Log;
 use crate::support::world::{ADMIN, World, on_both};
 
 on_both! { planted_secret_is_found_nowhere_but_encrypted }
@@ -33,29 +33,6 @@ const REFRESH: [&str; 2] = ["r3fresh/Kan4rie+0ne&x", "r3fresh/Kan4rie+tw0&y"];
 const CLIENT_SECRET: &str = "cl1ent/s3cret+Kan4rie&z";
 const PLANTED: [&str; 6] = [CANARY, ACCESS[0], ACCESS[1], REFRESH[0], REFRESH[1], CLIENT_SECRET];
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
-
-/// All that is logged, at trace level, by whoever logs.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Log;
-
-    fn make_writer(&'a self) -> Log {
-        self.clone()
-    }
-}
 
 /// A token endpoint that renews, or at `/gone` refuses, and repeats what it was sent.
 struct Provider;
@@ -180,8 +157,7 @@ impl Respond for Model {
 }
 
 async fn planted_secret_is_found_nowhere_but_encrypted(world: World) {
-    let log = Log::default();
-    tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(log.clone()).try_init().ok();
+    let log = Log::of_process(Level::TRACE);
     let mut world = open(world);
     let elsewhere = echo("").await;
     let server = echo(&elsewhere.uri()).await;
@@ -395,7 +371,7 @@ async fn planted_secret_is_found_nowhere_but_encrypted(world: World) {
     let dump = world.dump().await;
     assert!(dump.windows(10).any(|part| part == b"[redacted]"), "the dump is of this database");
     assert_eq!(found(&dump), Vec::<String>::new(), "in the database");
-    let logged = log.0.lock().unwrap().clone();
-    assert!(logged.windows(5).any(|part| part == b"TRACE"), "the log is at trace level");
-    assert_eq!(found(&logged), Vec::<String>::new(), "in the log");
+    let logged = log.text();
+    assert!(logged.contains("TRACE"), "the log is at trace level");
+    assert_eq!(found(logged.as_bytes()), Vec::<String>::new(), "in the log");
 }
