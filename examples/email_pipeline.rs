@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use wiremock::matchers::{header, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-/// What only ann and her mail server know.
+/// Only ann and her mail server know it.
 const PASSWORD: &str = "correct-horse-battery";
 
 /// Fetches a mail with the credential `mailbox` of whoever the run is for.

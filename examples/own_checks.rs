@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
 
-/// What the model says: loud at first, and calm once it is told why its answer was not sent.
+/// Answers of the model: loud at first, and calm once it is told why its answer was not sent.
 const SCENARIO: &str = r#"
 [[steps]]
 when = "answer was not sent"

@@ -27,6 +27,14 @@ pub fn steps_to_read(written: &Value) -> u64 {
     if text.contains("matches") { u64::MAX } else { (text.len() as u64).saturating_mul(READ_BYTE) }
 }
 
+/// Steps to read a byte of JSON into a value: 16 KiB are read in place.
+const PARSE_BYTE: u64 = 30;
+
+/// The steps that it takes at most to read an answer of so many bytes, as JSON or as text.
+pub fn steps_to_parse(bytes: usize) -> u64 {
+    (bytes as u64).saturating_mul(PARSE_BYTE)
+}
+
 /// In whose name the engine computes a batch of many tenants. It waits for what is running, and for no tenant's turn: all
 /// of them wait for it.
 pub const ENGINE: &str = "";
@@ -171,6 +179,12 @@ mod tests {
         let text = |bytes: usize| Value::String("x".repeat(bytes - 2));
         assert_eq!((steps_to_read(&text(500)), steps_to_read(&text(501))), (IN_PLACE, IN_PLACE + READ_BYTE));
         assert_eq!(steps_to_read(&serde_json::json!({ "map": "event.t.matches('a')" })), u64::MAX);
+    }
+
+    #[test]
+    fn answers_of_16_kib_are_read_where_they_are() {
+        assert!(steps_to_parse(16 * 1024) <= IN_PLACE);
+        assert!(steps_to_parse(17 * 1024) > IN_PLACE);
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@
 
 mod needles;
 mod reading;
+mod steps;
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -16,7 +17,10 @@ use zeroize::Zeroizing;
 
 use crate::base::redact::needles::{Needle, needles};
 use crate::base::redact::reading::{MOST_READINGS, RedactionReader, readings};
+use crate::base::redact::steps::RedactionSteps;
 use crate::base::secret::REDACTED;
+
+pub use crate::base::redact::steps::JointRedaction;
 
 /// The shortest text that is looked for, in bytes: anything shorter is everywhere.
 pub const SHORTEST: usize = 4;
@@ -26,12 +30,8 @@ pub const SHORTEST_LEAF: usize = 8;
 const TELLING: usize = 64;
 /// Readings that are looked into besides the first, from one place on.
 const BRANCHES: usize = 1024;
-/// Steps that a text is read with, for each of its bytes, and for the whole. An ordinary answer takes two or three for each
-/// byte where fifty secrets are looked for; a mebibyte that is made to take long is read for no two seconds, even by a
-/// build without optimization.
-const STEPS: (usize, usize) = (5, 500_000);
-/// Steps inside of what was found, for each byte of the text, to find where secrets that overlap end.
-const STEPS_INSIDE: usize = 5;
+/// So many secrets that begin alike take one more step to look at.
+const SECRETS_OF_A_STEP: usize = 8;
 /// Leaves under these names are known to be no secrets.
 const PLAIN: [&str; 24] = [
     "account",
@@ -66,6 +66,8 @@ pub struct Redactor {
     needles: Vec<Needle>,
     /// Where those that begin with a byte lie.
     beginnings: Box<[Range<u32>; 256]>,
+    /// It does not know all secrets that there are.
+    hides_all: bool,
 }
 
 /// The texts of a secret document that count as secrets: every text of at least [`SHORTEST_LEAF`] characters, but those
@@ -95,6 +97,16 @@ pub fn all_secrets_of(document: &Value) -> Vec<Zeroizing<String>> {
     found.into_iter().map(|value| Zeroizing::new(text_of(value))).collect()
 }
 
+/// The longest of these, `most` at most, and whether there are more.
+pub fn longest(mut texts: Vec<&str>, most: usize) -> (Vec<&str>, bool) {
+    let has_more = texts.len() > most;
+    if has_more {
+        texts.sort_unstable_by_key(|text| std::cmp::Reverse(text.len()));
+        texts.truncate(most);
+    }
+    (texts, has_more)
+}
+
 /// `plain`: it is a text, or a list of texts, under a name that tells that it is no secret.
 fn collect<'a>(value: &'a Value, plain: bool, is_secret: &mut dyn FnMut(&Value) -> bool, found: &mut Vec<&'a Value>) {
     match value {
@@ -120,28 +132,40 @@ impl Redactor {
             let range: &mut Range<u32> = &mut beginnings[usize::from(needle.text[0])];
             *range = if range.start == range.end { at..at + 1 } else { range.start..at + 1 };
         }
-        Redactor { needles, beginnings }
+        Redactor { needles, beginnings, hides_all: false }
+    }
+
+    /// Takes every text as a whole from now on: there are more secrets than it looks for.
+    pub fn hiding_all(mut self) -> Redactor {
+        self.hides_all = true;
+        self
     }
 
     /// Whether one of the secrets is in there, or may be: a text that takes too many steps is not read to its end.
     pub fn contains_secret(&self, bytes: &[u8]) -> bool {
-        let mut steps = RedactionSteps::of(bytes);
-        (0..bytes.len()).any(|at| self.match_at(bytes, at, &mut steps).is_some()) || steps.is_exhausted()
+        self.contains_within(bytes, &mut RedactionSteps::of(bytes))
+    }
+
+    fn contains_within(&self, bytes: &[u8], steps: &mut RedactionSteps) -> bool {
+        if self.hides_all || bytes.is_empty() {
+            return !bytes.is_empty();
+        }
+        (0..bytes.len()).any(|at| self.match_at(bytes, at, steps).is_some()) || steps.is_exhausted()
     }
 
     /// The text without the secrets. One that takes too many steps goes as a whole.
     pub fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        match self.bytes(text.as_bytes()) {
-            Cow::Borrowed(_) => Cow::Borrowed(text),
-            Cow::Owned(bytes) => Cow::Owned(String::from_utf8_lossy(&bytes).into_owned()),
-        }
+        shown(text, self.bytes(text.as_bytes()))
     }
 
     /// The bytes without the secrets, whatever they hold.
     pub fn bytes<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
-        let mut steps = RedactionSteps::of(bytes);
-        let places = self.secret_ranges(bytes, &mut steps);
-        if steps.is_exhausted() {
+        self.bytes_within(bytes, &mut RedactionSteps::of(bytes))
+    }
+
+    fn bytes_within<'a>(&self, bytes: &'a [u8], steps: &mut RedactionSteps) -> Cow<'a, [u8]> {
+        let places = if self.hides_all { Vec::new() } else { self.secret_ranges(bytes, steps) };
+        if !bytes.is_empty() && (self.hides_all || steps.is_exhausted()) {
             return Cow::Owned(REDACTED.into());
         }
         if places.is_empty() {
@@ -192,7 +216,7 @@ impl Redactor {
         let whole = 0..self.needles.len() as u32;
         let mut next = Some(Path { among: whole, depth: 0, at, read: [0; TELLING] });
         while let Some(path) = next.take().or_else(|| todo.pop()) {
-            if !steps.take() {
+            if !steps.take(Redactor::weight(&path)) {
                 break;
             }
             for needle in self.complete_matches(&path) {
@@ -220,6 +244,11 @@ impl Redactor {
             }
         }
         found
+    }
+
+    /// The steps that this one takes: once they are given away, all secrets that begin so are looked at.
+    fn weight(path: &Path) -> usize {
+        if path.depth < TELLING { 1 } else { 1 + path.among.len() / SECRETS_OF_A_STEP }
     }
 
     /// The secrets that have been read to their ends, or so far that they are given away. Those of one length come first
@@ -281,38 +310,6 @@ impl std::fmt::Debug for Redactor {
     }
 }
 
-/// How many places may still be looked at, on all the ways of reading one text together.
-struct RedactionSteps {
-    left: usize,
-    are_short: bool,
-}
-
-impl RedactionSteps {
-    fn of(bytes: &[u8]) -> RedactionSteps {
-        let (each, whole) = STEPS;
-        RedactionSteps { left: bytes.len().saturating_mul(each).saturating_add(whole), are_short: false }
-    }
-
-    /// For secrets that begin inside of others.
-    fn inside(bytes: &[u8]) -> RedactionSteps {
-        RedactionSteps { left: bytes.len().saturating_mul(STEPS_INSIDE), are_short: false }
-    }
-
-    /// Whether there was one left.
-    fn take(&mut self) -> bool {
-        match self.left.checked_sub(1) {
-            Some(left) => self.left = left,
-            None => self.are_short = true,
-        }
-        !self.are_short
-    }
-
-    /// Whether the text could not be read to its end.
-    fn is_exhausted(&self) -> bool {
-        self.are_short
-    }
-}
-
 /// How far one way of reading the text has come.
 #[derive(Clone)]
 struct Path {
@@ -323,6 +320,14 @@ struct Path {
     at: usize,
     /// The first of these bytes, in the case in which they stand.
     read: [u8; TELLING],
+}
+
+/// A text as its bytes are shown.
+fn shown<'a>(text: &'a str, bytes: Cow<'_, [u8]>) -> Cow<'a, str> {
+    match bytes {
+        Cow::Borrowed(_) => Cow::Borrowed(text),
+        Cow::Owned(bytes) => Cow::Owned(String::from_utf8_lossy(&bytes).into_owned()),
+    }
 }
 
 fn is_base64(byte: u8) -> bool {
@@ -595,6 +600,31 @@ mod tests {
         assert!(steps.is_exhausted(), "{} of {most} steps are left", steps.left);
         assert_eq!(redactor.text(&mean), REDACTED);
         assert!(redactor.contains_secret(mean.as_bytes()), "what is not read may hold one");
+    }
+
+    #[test]
+    fn secrets_that_begin_alike_take_more_steps_and_none_goes_unseen() {
+        let text = "a".repeat(100);
+        let taken = |count: usize| {
+            let secrets: Vec<String> = (0..count).map(|n| format!("{text}{n:04}")).collect();
+            let mut steps = RedactionSteps::of(text.as_bytes());
+            let most = steps.left;
+            let redactor = Redactor::new(secrets.iter().map(String::as_str));
+            assert_eq!(redactor.secret_ranges(text.as_bytes(), &mut steps).first(), Some(&(0..100)));
+            most - steps.left
+        };
+        let (one, many) = (taken(1), taken(200));
+        assert!(many > 5 * one, "{one} and {many}");
+    }
+
+    #[test]
+    fn redactor_that_does_not_know_all_secrets_shows_nothing() {
+        let redactor = Redactor::new(["one-secret"]).hiding_all();
+        assert_eq!((redactor.text("plain"), redactor.text("")), (REDACTED.into(), "".into()));
+        assert!(redactor.contains_secret(b"plain") && !redactor.contains_secret(b""));
+        assert_eq!((redactor.in_place().text("plain"), redactor.together().text("")), (REDACTED.into(), "".into()));
+        assert_eq!(longest(vec!["b", "ccc", "aa"], 2), (vec!["ccc", "aa"], true));
+        assert_eq!(longest(vec!["b", "ccc"], 2), (vec!["b", "ccc"], false));
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub use issue::{CredentialIssue, CredentialIssueKind};
 pub const PRIMARY: &str = "primary";
 /// Largest document, in bytes of JSON.
 pub const DOCUMENT_BYTES: usize = 64 * 1024;
+/// Most texts and numbers in a document: each text may be a secret, and every answer is searched for all of them.
+pub const DOCUMENT_TEXTS: usize = 200;
 /// Longest service or account name, in characters.
 pub const NAME_LENGTH: usize = 100;
 

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 pub use approval::{NewApprovalOverride, NewDecision, NewGrant};
-pub use chat::{ChatMessage, NewResponse, RunInput};
+pub use chat::{ChatMessage, InputPart, NewResponse, RunInput};
 pub use credential::{NewCredential, RotateKey};
 pub use event::{DeadLetterChoice, NewEvents};
 pub use memory::{FactPatch, NewFactSchema};

@@ -22,6 +22,7 @@ use crate::base::clock::Clock;
 use crate::base::compute::Compute;
 use crate::base::id::Tenant;
 use crate::base::invalid::{ValidationErrors, did_you_mean, escape};
+use crate::base::json::length::is_longer_than;
 use crate::domain::trigger::condition::{PollFault, PollResult, PollSpec, Validators};
 use crate::ports::poll::rate_limiter::HostRateLimiter;
 use crate::ports::poll::redis::{RedisSource, Settings as RedisSettings};
@@ -275,7 +276,9 @@ impl Poller {
         // who may use a source is asked each time: the operator may have changed it
         let refused = |why| PollFault::new("denied", why);
         let value = match ask.poll {
-            PollSpec::Http(poll) => return http::poll(&sources.credentials, poll, ask, self.clock.now()).await,
+            PollSpec::Http(poll) => {
+                return http::poll(&sources.credentials, poll, ask, self.clock.now(), &self.compute).await;
+            }
             PollSpec::Tool(poll) => sources.tools.poll(poll, ask, &self.host, &self.clock, &self.compute).await?,
             PollSpec::Sql(poll) => {
                 let source = sources.sql_source(ask.tenant, &poll.source).map_err(refused)?;
@@ -299,11 +302,10 @@ fn too_slow(limit: Duration) -> PollFault {
 }
 
 fn bounded(value: &Value) -> Result<(), PollFault> {
-    match value.to_string().len() {
-        ..=VALUE_BYTES => Ok(()),
-        length => {
-            let message =
-                format!("the value has {length} bytes as JSON, {VALUE_BYTES} at most; poll something narrower");
+    match is_longer_than(value, VALUE_BYTES) {
+        false => Ok(()),
+        true => {
+            let message = format!("the value has more than {VALUE_BYTES} bytes as JSON; poll something narrower");
             Err(PollFault::new("too_large", message))
         }
     }

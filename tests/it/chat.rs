@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::support::api::Api;
 use crate::support::binary::Service;
 use crate::support::postgres::Database;
+use crate::support::reference::exchanged;
 use crate::support::talking_model::{TOKEN, TalkingModel};
 
 /// How long anything may take on a loaded machine with two cores.
@@ -89,10 +90,10 @@ impl ChatClient {
     }
 }
 
+/// The answer to a request; both are held against the reference.
 async fn answer_of(request: RequestBuilder) -> (u16, Value) {
-    let answer = request.send().await.expect("an answer");
-    let status = answer.status().as_u16();
-    (status, answer.json().await.unwrap_or_default())
+    let (status, text) = exchanged(request).await;
+    (status, serde_json::from_str(&text).unwrap_or_default())
 }
 
 fn id_of(value: &Value) -> String {
@@ -363,6 +364,8 @@ async fn flight_is_booked(model: &TalkingModel, mut service: Service) {
     let (status, resumed) = client.ask(Method::POST, &format!("{of_run}/resume"), None).await;
     assert_eq!((status, &resumed["paused_at"]), (200, &Value::Null), "{resumed:#}");
     assert_eq!(client.ask(Method::POST, &format!("{path}/decision"), Some(decision)).await.0, 200);
+    // a death while the call is under way leaves its outcome open: `faults::approved` has those
+    client.until_run(&run_id, "succeeded").await;
     let client = reborn().await;
     let run = client.until_run(&run_id, "succeeded").await;
     let output = run["output"].as_str().unwrap();

@@ -17,8 +17,21 @@ impl Client {
     /// # Errors
     /// There is nothing like it, or more than one.
     pub async fn id(&self, list: &str, typed: &str) -> anyhow::Result<String> {
+        let what = kind_in(list);
+        let missing = || {
+            CliFailure::new(format!("there is no {what} `{typed}`"))
+                .hint(format!("`reveille {what} list` has their ids; the beginning of one is enough"))
+        };
+        Ok(self.id_if_found(list, typed).await?.ok_or_else(missing)?)
+    }
+
+    /// [`Client::id`], where there may be nothing like it.
+    ///
+    /// # Errors
+    /// There is more than one, or the list can't be read.
+    pub async fn id_if_found(&self, list: &str, typed: &str) -> anyhow::Result<Option<String>> {
         if Uuid::try_parse(typed).is_ok() {
-            return Ok(typed.to_owned());
+            return Ok(Some(typed.to_owned()));
         }
         let mut found = Vec::new();
         if list == "tasks" {
@@ -28,13 +41,33 @@ impl Client {
             let page = self.page(&["v1", list], &[], 2, Some(cursor_at(beginning.upper_bound()))).await?;
             found = page.items.into_iter().filter(|item| beginning.is_prefix_of(&text_of(&item["id"]))).collect();
         }
-        let what = if list == "deliveries" { "delivery" } else { list.trim_end_matches('s') };
         match found.as_slice() {
-            [one] => Ok(text_of(&one["id"])),
-            [] => Err(CliFailure::new(format!("there is no {what} `{typed}`"))
-                .hint(format!("`reveille {what} list` has their ids; the beginning of one is enough"))
+            [one] => Ok(Some(text_of(&one["id"]))),
+            [] => Ok(None),
+            _ => Err(more_than_one(kind_in(list), typed)),
+        }
+    }
+
+    /// The open question of a run that was meant, by its id or by as much of its beginning as tells it from the others.
+    ///
+    /// # Errors
+    /// There is nothing like it, or more than one.
+    pub async fn open_input(&self, run: &str, typed: &str) -> anyhow::Result<String> {
+        if Uuid::try_parse(typed).is_ok() {
+            return Ok(typed.to_owned());
+        }
+        let mut found = Vec::new();
+        if let Some(beginning) = IdBeginning::parse(typed) {
+            let shown = self.get(&["v1", "runs", run], &[]).await?;
+            found.extend(shown["inputs"].as_array().into_iter().flatten().map(|input| text_of(&input["id"])));
+            found.retain(|id| beginning.is_prefix_of(id));
+        }
+        match found.as_slice() {
+            [one] => Ok(one.clone()),
+            [] => Err(CliFailure::new(format!("there is no open question `{typed}`"))
+                .hint(format!("`reveille run answer {run}` has their ids; the beginning of one is enough"))
                 .into()),
-            _ => Err(more_than_one(what, typed)),
+            _ => Err(more_than_one("open question", typed)),
         }
     }
 
@@ -83,6 +116,11 @@ fn is_full_id(typed: &str) -> bool {
     let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let entry = typed.split_once('-').is_some_and(|(millis, count)| number(millis) && number(count));
     entry || Uuid::try_parse(typed).is_ok()
+}
+
+/// One thing of a list, in words.
+fn kind_in(list: &str) -> &str {
+    if list == "deliveries" { "delivery" } else { list.trim_end_matches('s') }
 }
 
 fn more_than_one(what: &str, typed: &str) -> anyhow::Error {

@@ -67,9 +67,9 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 /// The approval, else the grant, whose id begins with the typed text.
 async fn subject(client: &Client, typed: Option<String>) -> anyhow::Result<Option<String>> {
     let Some(typed) = typed else { return Ok(None) };
-    match client.id("approvals", &typed).await {
-        Ok(id) => Ok(Some(id)),
-        Err(_) => Ok(Some(client.id("grants", &typed).await?)),
+    match client.id_if_found("approvals", &typed).await? {
+        Some(id) => Ok(Some(id)),
+        None => Ok(Some(client.id("grants", &typed).await?)),
     }
 }
 

@@ -10,7 +10,7 @@ use url::Url;
 
 use crate::base::invalid::{ValidationErrors, bounded, did_you_mean, escape, unknown_fields};
 use crate::base::secret::{Secret, erase};
-use crate::domain::credential::{ClientAuth, Credential, DOCUMENT_BYTES, Inject, InjectForm, OAuth};
+use crate::domain::credential::{ClientAuth, Credential, DOCUMENT_BYTES, DOCUMENT_TEXTS, Inject, InjectForm, OAuth};
 
 pub use fit::check_places;
 pub use hosts::split_port;
@@ -124,7 +124,22 @@ fn written(document: &Value, faults: &mut ValidationErrors) -> Option<Secret> {
         faults.add("/document", format!("must be at most {DOCUMENT_BYTES} bytes of JSON, this has {length}"));
         return None;
     }
+    let count = texts(document);
+    if count > DOCUMENT_TEXTS {
+        faults.add("/document", format!("must have at most {DOCUMENT_TEXTS} texts and numbers, this has {count}"));
+        return None;
+    }
     std::str::from_utf8(&text).ok().map(Secret::new)
+}
+
+/// How many texts and numbers there are, however deep.
+fn texts(value: &Value) -> usize {
+    match value {
+        Value::String(_) | Value::Number(_) => 1,
+        Value::Array(items) => items.iter().map(texts).sum(),
+        Value::Object(fields) => fields.values().map(texts).sum(),
+        Value::Null | Value::Bool(_) => 0,
+    }
 }
 
 /// Takes what fits and counts all.
@@ -355,6 +370,14 @@ mod tests {
         }
         let large = faults(json!({ "document": "a".repeat(65_535) }));
         assert_eq!(large, [("/document".into(), "must be at most 65536 bytes of JSON, this has 65537".into())]);
+    }
+
+    #[test]
+    fn document_is_taken_with_its_most_texts_and_refused_with_one_more() {
+        let document = |count: usize| json!({ "keys": vec!["key"; count - 2], "deep": [{ "pin": 7 }, "text", true] });
+        assert!(parse(json!({ "document": document(DOCUMENT_TEXTS) })).is_ok());
+        let refused = faults(json!({ "document": document(DOCUMENT_TEXTS + 1) }));
+        assert_eq!(refused, [("/document".into(), "must have at most 200 texts and numbers, this has 201".into())]);
     }
 
     #[test]

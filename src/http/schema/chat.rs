@@ -33,27 +33,76 @@ pub struct RunInput {
     pub message: Option<String>,
 }
 
-/// A message in the form of Open Responses. Other parameters of that form are refused with their names.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+/// A message in the form of Open Responses. Clients of vendors send other parameters of that form, too: one that is
+/// null, or an empty list or object, says nothing and is taken; any other is refused with its name.
+#[derive(ToSchema)]
 #[schema(example = json!({"model": "reveille", "input": "What is on for today?"}))]
 pub struct NewResponse {
     /// The tenant whose agent it is; an admin token names it for a new conversation. Vendors' clients have it as an extra field of the body.
     pub tenant_id: Option<String>,
-    /// The message: a text, or a list of messages of the role `user`, of parts of the type `input_text`.
-    #[schema(value_type = String)]
-    pub input: Value,
-    /// The id of the conversation that it belongs to, or an object with it as `id`. Absent: a new one.
-    #[schema(value_type = Option<String>)]
-    pub conversation: Option<Value>,
+    /// The message.
+    pub input: ResponseInput,
+    /// The conversation that it belongs to. Absent: a new one.
+    pub conversation: Option<ConversationChoice>,
     /// A response of the conversation that it belongs to, in place of `conversation`.
     pub previous_response_id: Option<String>,
     /// `reveille`, or nothing: which models answer is the operator's.
     pub model: Option<String>,
-    /// Whether the events of the response come as they happen.
+    /// Whether the events of the response come as they happen, as `text/event-stream`.
     pub stream: Option<bool>,
     /// Whether the response comes at once, before there is an answer.
     pub background: Option<bool>,
     /// `true`, or nothing: every message is stored.
     pub store: Option<bool>,
+}
+
+/// A text, or messages that are put together.
+#[derive(Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum ResponseInput {
+    Text(String),
+    Messages(Vec<InputMessage>),
+}
+
+/// A message of the person. Fields that do not stand here say nothing.
+#[derive(Deserialize, ToSchema)]
+pub struct InputMessage {
+    /// `message`, or nothing.
+    pub r#type: Option<String>,
+    /// `user`: what was said before is in the conversation.
+    pub role: String,
+    /// The words of the message.
+    pub content: InputContent,
+}
+
+/// A text, or parts that are put together.
+#[derive(Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum InputContent {
+    Text(String),
+    Parts(Vec<InputPart>),
+}
+
+/// A part of a message. Fields that do not stand here say nothing.
+#[derive(Deserialize, ToSchema)]
+pub struct InputPart {
+    /// `input_text`.
+    pub r#type: String,
+    /// The words of the part. Absent: none.
+    pub text: Option<String>,
+}
+
+/// A conversation by its id.
+#[derive(Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum ConversationChoice {
+    Id(String),
+    Object(ChosenConversation),
+}
+
+/// The id of a conversation in an object. Fields that do not stand here say nothing.
+#[derive(Deserialize, ToSchema)]
+pub struct ChosenConversation {
+    /// The id, as `/v1/conversations` has it.
+    pub id: String,
 }

@@ -5,6 +5,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use serde_json::{Map, Value, json};
 use url::Url;
 
+use crate::base::compute::{Compute, steps_to_parse};
 use crate::domain::credential::Reference;
 use crate::domain::trigger::condition::poll::PollMethod;
 use crate::domain::trigger::condition::{HttpPoll, PollFault, PollResult, Validators};
@@ -27,6 +28,7 @@ pub async fn poll(
     poll: &HttpPoll,
     ask: &PollRequest<'_>,
     now: DateTime<Utc>,
+    compute: &Compute,
 ) -> Result<PollResult, PollFault> {
     let odd = |why| PollFault::new("invalid", format!("the credential's name: {why}"));
     let credential = poll.credential.as_deref().map(Reference::parse).transpose().map_err(odd)?;
@@ -45,7 +47,10 @@ pub async fn poll(
     let request = EgressRequest { headers, timeout: ask.time_limit, ..EgressRequest::new(method, poll.url.clone()) };
     let answer = credentials.fetch(request, with.as_ref(), &UsedSecrets::default()).await.map_err(unfetched)?;
     let response = answer.check_accepted().map_err(|error| of_credential(&error))?;
-    result_of(poll, ask.known.is_some(), &response, now)
+    let (steps, poll, known) = (steps_to_parse(response.body.len()), poll.clone(), ask.known.is_some());
+    let read = move || result_of(&poll, known, &response, now);
+    let read = compute.run_if_costly(ask.tenant.as_str(), steps, read).await;
+    read.unwrap_or_else(|panicked| Err(PollFault::new("panicked", panicked.to_string())))
 }
 
 fn headers(poll: &HttpPoll, known: Option<&Validators>) -> Result<HeaderMap, PollFault> {

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::base::redact::JointRedaction;
 use crate::base::secret::REDACTED;
 use crate::ports::tool::{ToolError, ToolOutput, UsedSecrets};
 
@@ -35,32 +36,36 @@ impl UsedSecrets {
         }
     }
 
-    /// An output without what is known; on a thread of its own, where anything is: it may be long.
+    /// An output without what is known; on a thread of its own, where anything is: it may be long. Its texts have their
+    /// steps together.
     pub async fn clean_output(&self, output: ToolOutput) -> ToolOutput {
         if self.is_empty() {
             return output;
         }
-        let known = self.clone();
-        let cleaned = tokio::task::spawn_blocking(move || ToolOutput {
-            data: known.clean_value(output.data),
-            text: output.text.map(|text| known.text(&text)),
-            instructions: output.instructions.map(|text| known.text(&text)),
+        let cleaned = self.read_aside(move |redactor| {
+            let mut reading = redactor.together();
+            ToolOutput {
+                data: clean_value(&mut reading, output.data),
+                text: output.text.map(|text| reading.text(&text).into_owned()),
+                instructions: output.instructions.map(|text| reading.text(&text).into_owned()),
+            }
         });
         // where it can't be cleaned, nothing of it is shown
-        cleaned.await.unwrap_or_else(|_| ToolOutput::text(REDACTED))
+        cleaned.await.unwrap_or_else(|| ToolOutput::text(REDACTED))
     }
+}
 
-    fn clean_value(&self, value: Value) -> Value {
-        match value {
-            Value::String(text) => Value::String(self.text(&text)),
-            Value::Array(items) => items.into_iter().map(|item| self.clean_value(item)).collect(),
-            Value::Object(fields) => {
-                fields.into_iter().map(|(name, value)| (self.text(&name), self.clean_value(value))).collect()
-            }
-            other => {
-                let text = other.to_string();
-                if self.text(&text) == text { other } else { Value::String(REDACTED.to_owned()) }
-            }
+fn clean_value(reading: &mut JointRedaction<'_>, value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(reading.text(&text).into_owned()),
+        Value::Array(items) => items.into_iter().map(|item| clean_value(reading, item)).collect(),
+        Value::Object(fields) => fields
+            .into_iter()
+            .map(|(name, value)| (reading.text(&name).into_owned(), clean_value(reading, value)))
+            .collect(),
+        other => {
+            let text = other.to_string();
+            if reading.text(&text) == text { other } else { Value::String(REDACTED.to_owned()) }
         }
     }
 }

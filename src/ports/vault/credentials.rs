@@ -13,6 +13,7 @@ mod renewal;
 mod replace;
 mod saving;
 mod secret_document;
+mod secret_reader;
 mod shelf;
 mod tenant_credentials;
 mod unusable;
@@ -197,6 +198,7 @@ impl Credentials {
         let CredentialInUse { inject: how, document, former, .. } = opened;
         let former = former.as_ref().and_then(SecretDocument::read);
         let documents: Vec<&SecretDocument> = former.iter().chain([document]).collect();
+        known.read_in_turn(shelf.store.computing(), with.tenant.as_str());
         let mut plain = request.clone();
         let mut guard = SecretGuard::of(&[], &documents, known);
         let mut bound = true;
@@ -230,7 +232,7 @@ impl Credentials {
             let next = next.map_err(|error| guard.error(error))?;
             if bound && !same_origin(&plain.url, &next.url) {
                 // the other side may not carry the secret on by naming it
-                if guard.finds(&next.url) {
+                if guard.finds(&next.url).await {
                     return Ok(CredentialAnswer::plain(guard.response(response, &plain.url).await));
                 }
                 bound = false;

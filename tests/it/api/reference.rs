@@ -109,6 +109,32 @@ fn judge_of_the_suite_finds_what_the_reference_does_not_have() {
     assert!(body(422, &json!({ "reason": 7 })), "it was refused");
 }
 
+#[tokio::test]
+async fn each_form_of_a_message_of_open_responses_is_taken_and_in_the_reference() {
+    let api = Api::new().await;
+    let first = json!({ "tenant_id": "ann", "input": "Hello", "background": true });
+    let first = api.admin("POST", "/v1/responses", Some(first)).await.expect(200);
+    let id = &first["conversation"]["id"];
+    let message = json!({ "role": "user", "content": "Hello" });
+    let part = json!({ "type": "input_text", "text": "Hello", "annotations": [] });
+    let empty = json!({ "type": "input_text", "text": null });
+    let parts = json!({ "type": "message", "role": "user", "content": [part, empty], "status": "completed" });
+    for (input, conversation) in [
+        (json!("Hello"), json!(id)),
+        (json!([message]), json!({ "id": id, "object": "conversation" })),
+        (json!([parts, { "type": null, "role": "user", "content": "Hello" }]), Value::Null),
+    ] {
+        let body = json!({
+            "tenant_id": "ann", "input": input, "conversation": conversation, "background": true,
+            "temperature": null, "tools": [], "metadata": {},
+        });
+        api.admin("POST", "/v1/responses", Some(body)).await.expect(200);
+    }
+    let body = json!({ "tenant_id": "ann", "input": "Hello", "tools": [], "temperature": 0.5 });
+    let refused = api.admin("POST", "/v1/responses", Some(body)).await.expect(400);
+    assert_eq!(refused["detail"], "not supported: `temperature`");
+}
+
 #[test]
 fn every_body_and_answer_has_one_form_that_clients_are_made_for() {
     let document = published();

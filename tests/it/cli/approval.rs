@@ -137,6 +137,9 @@ async fn approval_is_listed_shown_approved_edited_and_cancelled() {
     let of_one = shell.json(&["audit", "list", "--subject", &approval_id]).await;
     let acts: Vec<&str> = of_one["items"].as_array().unwrap().iter().filter_map(|act| act["action"].as_str()).collect();
     assert_eq!(acts, ["approval.cancelled", "approval.asked"]);
+    // all three were asked within the same minute
+    let said = shell.refused(&["audit", "list", "--subject", &approval_id[..6]]).await;
+    assert!(said.contains("means more than one approval"), "{said}");
     let filtered = shell.json(&["audit", "list", "--action", "approval.edited"]).await;
     assert_eq!(filtered["items"].as_array().map(Vec::len), Some(1));
     assert_eq!(shell.refused(&["approval", "show", &task]).await, "error: there is no such approval\n");
@@ -202,6 +205,11 @@ async fn standing_grant_is_listed_and_revoked() {
     assert!(row.starts_with(&grant_id) && row.contains("current_time") && row.contains("Europe/Berlin"), "{table}");
     let listed = shell.json(&["grant", "list"]).await;
     assert_eq!((&listed["items"][0]["id"], &listed["items"][0]["uses_left"]), (&json!(grant_id), &json!(2)));
+
+    let recorded = shell.json(&["audit", "list", "--subject", &grant_id[..32]]).await;
+    let acts = recorded["items"].as_array().expect("a list");
+    let acts: Vec<&Value> = acts.iter().map(|act| &act["action"]).collect();
+    assert_eq!(acts, ["grant.used", "grant.created"]);
 
     assert_eq!(shell.ok(&["grant", "revoke", &grant_id]).await, format!("revoked {grant_id}\n"));
     ran(&shell, &task, "pending_approval").await;

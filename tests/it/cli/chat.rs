@@ -300,7 +300,12 @@ async fn several_questions_of_a_run_are_listed_and_answered_one_by_one() {
     let refused = shell.refused(&["run", "answer", run, "--set", "answer=roof", "--input", &seat]).await;
     assert!(refused.contains("--set answer: "), "{refused}");
 
-    shell.ok(&["run", "answer", run, "--set", "answer=aisle", "--input", &seat]).await;
+    // both were asked within the same minute
+    let refused = shell.refused(&["run", "answer", run, "--set", "answer=aisle", "--input", &seat[..6]]).await;
+    assert!(refused.contains("means more than one open question") && refused.contains("hint: type more"), "{refused}");
+    let refused = shell.refused(&["run", "answer", run, "--set", "answer=aisle", "--input", "ffff"]).await;
+    assert!(refused.starts_with("error: there is no open question `ffff`\nhint: "), "{refused}");
+    shell.ok(&["run", "answer", run, "--set", "answer=aisle", "--input", &seat[..32]]).await;
     let refused = shell.refused(&["run", "answer", run, "--set", "answer=aisle", "--input", &seat]).await;
     assert!(refused.contains("no open question"), "{refused}");
     shell.ok(&["run", "answer", run, "two of them", "--input", &bags]).await;

@@ -5,11 +5,12 @@ use serde_json::Value;
 use super::Shell;
 use crate::support::binary::TempDir;
 
-/// A faulty configuration, and the key that is at fault, as it is named to people. At least one of each section, and of
-/// each part that is judged where it is built.
+/// A faulty configuration, and the key that is at fault, as it is named to people. At least one of each section
+/// in which a value can be refused, and of each part that is judged where it is built.
 const REFUSALS: &[(&str, &str)] = &[
     ("[server]\nlisten = \"nowhere\"", "server.listen"),
     ("[server]\npublic_url = \"example\"", "server.public_url"),
+    ("[server]\ntrusted_proxies = [\"10.0.0.0/99\"]", "server.trusted_proxies.0"),
     ("[hooks.x]\nsecrets = [\"\"]\ntenant_id = \"ann\"", "hooks.x.secrets.0"),
     (
         "[vault]\nmaster_keys = [\"k1:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\"]\n[database]\nurl = \"mysql://h/d\"",
@@ -20,9 +21,13 @@ const REFUSALS: &[(&str, &str)] = &[
     ("[engine]\nhousekeeping = \"0 3 * *\"", "engine.housekeeping"),
     ("[engine]\nhousekeeping = \"0 0 30 2 *\"", "engine.housekeeping"),
     ("[llm.models.main]\nmodel = \"m\"\nprovider = \"opnai\"", "llm.models.main.provider"),
+    ("[encoders.m]\nsafety_margin = 0.5", "encoders.m.safety_margin"),
     ("[react]\nmax_turns = 0", "react.max_turns"),
+    ("[context]\nsummary_max_tokens = 10", "context.summary_max_tokens"),
     ("[gate]\npatterns = [\"ok\", \"(\"]", "gate.patterns.1"),
     ("[gate]\nwords = [\" \"]", "gate.words.0"),
+    ("[gate_rates.tiers.free]\ntenants = [\"ann \"]", "gate_rates.tiers.free.tenants"),
+    ("[verifiers.severity]\nI-0009 = \"off\"", "verifiers.severity.I-0009"),
     ("[egress]\nallow = [\"10.0.0.0/99\"]", "egress.allow.0"),
     ("[channels]\ntemplates_dir = \"/nowhere/at/all\"", "channels.templates_dir"),
     ("[channels.email]\nurl = \"smtp://127.0.0.1:1\"", "channels.email.from"),
@@ -43,6 +48,10 @@ const REFUSALS: &[(&str, &str)] = &[
          http = { method = \"GET\", url = \"https://notes.example.org\" }",
         "two tools are named `current_time`",
     ),
+    ("[tool_policies.current_tim]\ncache = true", "tool_policies.current_tim"),
+    ("[tool_access]\ndeny = [\"current_tim\"]", "tool_access.deny.0"),
+    ("[skills]\ndir = \"/nowhere/at/all\"", "skills.dir"),
+    ("[memory]\nmax_tokens = 10", "memory.max_tokens"),
     ("[[agents]]\nname = \"a\"\ninstruction = \"i\"\ntools = [\"current_tim\"]", "agents.0.tools.0"),
     ("[approvals]\ntimeout_minutes = 0", "approvals.timeout_minutes"),
     ("[approvals.tools.http_send]\ngate = \"auto\"\nwhen = \"args.\"", "approvals.tools.http_send.when"),
@@ -51,6 +60,9 @@ const REFUSALS: &[(&str, &str)] = &[
     ("[poll]\nmax_concurrent = 0", "poll.max_concurrent"),
     ("[poll.sql.shop]\nurl = \"mysql://h/d\"", "poll.sql.shop.url"),
     ("[poll.redis.shop]\nurl = \"x\"", "poll.redis.shop.url"),
+    ("[data_files]\nmax_bytes = 0", "data_files.max_bytes"),
+    ("[quotas]\ntasks = 0", "quotas.tasks"),
+    ("[budgets.run]\nturns = 0", "budgets.run.turns"),
     ("[vault]\nmaster_keys = [\"x\"]", "vault.master_keys"),
     ("[telemetry]\nlog_level = \"reveille=loud\"", "telemetry.log_level"),
     (

@@ -20,6 +20,8 @@ use reveille::ports::tool;
 use reveille::store::{self, Store};
 use serde_json::{Value, json};
 use sqlx::{Connection, Executor, SqliteConnection};
+use wiremock::matchers::any;
+use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use crate::support::binary::TempDir;
 use crate::support::computing::{HeldThreads, until_waiting};
@@ -36,7 +38,8 @@ struct PollHarness {
 impl PollHarness {
     async fn at(settings: Value, dir: &Path) -> PollHarness {
         let settings: Settings = serde_json::from_value(settings).expect("settings");
-        let egress = Egress::new(&egress::Settings::default()).expect("an egress");
+        let opened = egress::Settings { allow: vec!["127.0.0.1:*".into()], ..egress::Settings::default() };
+        let egress = Egress::new(&opened).expect("an egress");
         let credentials = reveille::ports::vault::credentials::Credentials::none(egress);
         let tools = tool::ToolRegistry::new(tool::builtin::all(&credentials)).expect("tools");
         let sources = Sources::new(&settings, &credentials, std::sync::Arc::new(tools), dir).expect("sources");
@@ -363,6 +366,24 @@ async fn long_arguments_of_a_polled_tool_are_held_against_its_schema_on_a_comput
     let time_limit = Duration::from_secs(600);
     let (seen, ()) = tokio::join!(looking.poll(Ask { poll, time_limit, ..PollHarness::ask("ann", "") }), meanwhile);
     assert!(matches!(&seen, Err(PollFailure::Fault(fault)) if fault.kind != "timeout"), "{seen:?}");
+}
+
+#[tokio::test]
+async fn long_answer_of_a_polled_address_is_read_on_a_computing_thread() {
+    let page = json!({ "text": "x".repeat(20_000) });
+    let server = MockServer::start().await;
+    Mock::given(any()).respond_with(ResponseTemplate::new(200).set_body_json(&page)).mount(&server).await;
+    let dir = TempDir::new();
+    let looking = PollHarness::at(json!({}), dir.path()).await;
+    let poll: PollSpec = serde_json::from_value(json!({ "http": { "url": server.uri() } })).expect("a poll");
+    let threads = HeldThreads::all(&looking.compute).await;
+    let meanwhile = async {
+        until_waiting(&looking.compute, 1).await;
+        drop(threads);
+    };
+    let time_limit = Duration::from_secs(600);
+    let (seen, ()) = tokio::join!(looking.poll(Ask { poll, time_limit, ..PollHarness::ask("ann", "") }), meanwhile);
+    assert!(matches!(&seen, Ok(PollResult::Value { value, .. }) if *value == page), "{seen:?}");
 }
 
 #[tokio::test]

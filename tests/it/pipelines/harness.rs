@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use futures::future::BoxFuture;
 use reveille::agent::configured::agent_tool::StepAgents;
 use reveille::agent::{AgentDefinition, AgentStore, AppendError, UncountedSlot};
+use reveille::base::compute::Compute;
 use reveille::base::id::Tenant;
 use reveille::base::invalid::ValidationErrors;
 use reveille::domain::run::cause::Cause;
@@ -32,6 +33,11 @@ pub fn egress() -> Egress {
 }
 
 pub fn pipeline(stage: &AgentHarness) -> Pipeline {
+    pipeline_with(stage, Compute::of_machine())
+}
+
+/// A pipeline that computes there.
+pub fn pipeline_with(stage: &AgentHarness, compute: Compute) -> Pipeline {
     let librarian = AgentDefinition {
         name: "librarian".into(),
         description: String::new(),
@@ -64,7 +70,7 @@ pub fn pipeline(stage: &AgentHarness) -> Pipeline {
         agent: stage.agent.clone(),
         agents: StepAgents::new([librarian].into_iter().chain(hidden).collect()),
         channels: vec!["email".into()],
-        compute: reveille::base::compute::Compute::of_machine(),
+        compute,
         expressions: Default::default(),
         templates: Default::default(),
     })

@@ -3,19 +3,22 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use reveille::base::compute::Compute;
 use reveille::base::template::untrusted::{RULE, fenced};
 use reveille::domain::run::outcome::{RunError, RunOutcome};
 use reveille::domain::run::{TranscriptMessage, Usage};
+use reveille::executor::Executor;
 use reveille::ports::tool::access::ToolAccess;
 use reveille::ports::tool::{HostError, ToolError, ToolFailure};
 use serde_json::{Value, json};
 use wiremock::matchers::{body_json, header, method, path, query_param};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use super::harness::{answer, event, failure, ledger, run};
+use super::harness::{answer, event, failure, job, ledger, pipeline_with, run};
 use crate::agent::harness::{AgentHarness, FakeTool, RUN, passing, says};
 use crate::agent::skills::SkillFolder;
 use crate::agent::tool_life::{counting, governed};
+use crate::support::computing::{HeldThreads, until_waiting};
 
 fn stage() -> AgentHarness {
     AgentHarness::new(vec![], vec![FakeTool::echo("echo")])
@@ -53,6 +56,26 @@ async fn pipeline_of_the_contract_runs_from_event_to_message() {
     let words = json!(["Order 7 of sales", "Order 7 of sales", "email", format!("step:{RUN}:tell:0")]);
     assert_eq!(*stage.host.asked.lock().unwrap(), [json!({ "notify": words, "run": RUN, "tenant": "ann" })]);
     assert_eq!(ledger(&stage.store).len(), 6, "an intent and a result where there is an effect, else a result");
+}
+
+#[tokio::test]
+async fn long_answer_of_an_http_step_is_read_on_a_computing_thread() {
+    let page = ResponseTemplate::new(200).set_body_json(json!({ "text": "x".repeat(20_000) }));
+    let server = answering("GET", page).await;
+    let (stage, compute) = (stage(), Compute::of_machine());
+    let steps = json!([{ "name": "page", "http": { "url": server.uri() } }]);
+    let job = job(&stage, stage.store.clone(), json!({ "steps": steps }), None);
+    let pipeline = pipeline_with(&stage, compute.clone());
+    let threads = HeldThreads::all(&compute).await;
+    let meanwhile = async {
+        until_waiting(&compute, 1).await;
+        let recorded = ledger(&stage.store);
+        assert!(!recorded.iter().any(|line| line.starts_with("page=")), "{recorded:?}");
+        drop(threads);
+    };
+    let (ended, ()) = tokio::join!(pipeline.execute(job), meanwhile);
+    assert!(matches!(&ended, Ok(RunOutcome::Succeeded { output, .. }) if output.len() > 20_000), "{ended:?}");
+    stage.store.end();
 }
 
 #[tokio::test]

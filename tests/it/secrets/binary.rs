@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::{echo, received, sent, traces};
 use crate::support::binary::Service;
+use crate::support::reference::exchanged;
 
 const CANARY: &str = "Kan4rie/+&=%7E<x>'of-the-binary";
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -31,10 +32,8 @@ impl Admin {
             Some(body) => request.json(&body),
             None => request,
         };
-        let answer = request.send().await.expect("an answer");
-        let status = answer.status();
-        let text = answer.text().await.expect("a text");
-        assert!(status.is_success(), "{path}: {status} {text}");
+        let (status, text) = exchanged(request).await;
+        assert!((200..300).contains(&status), "{path}: {status} {text}");
         self.answered.push_str(&text);
         serde_json::from_str(&text).unwrap_or_default()
     }

@@ -7,7 +7,7 @@ use reveille::base::clock::pause;
 use serde_json::Value;
 
 use super::binary::Service;
-use super::reference::{Exchange, reference};
+use super::reference::exchanged;
 
 /// How often something that comes by itself is looked for.
 const LOOK: Duration = Duration::from_millis(50);
@@ -77,23 +77,12 @@ impl Api {
 
     /// The answer, which must be a success; it and what was asked are held against the reference.
     async fn answer(&self, method: Method, path: &str, body: Option<&Value>) -> Value {
-        let mut request = self.client.request(method.clone(), format!("{}{path}", self.url)).bearer_auth(&self.token);
+        let mut request = self.client.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token);
         if let Some(body) = body {
             request = request.json(body);
         }
-        let answer = request.send().await.expect("an answer");
-        let (status, kind) = (answer.status(), answer.headers().get("content-type").cloned());
-        let text = answer.text().await.expect("a body");
-        assert!(status.is_success(), "{status}: {text}");
-        let kind = kind.as_ref().map_or("", |kind| kind.to_str().expect("a media type"));
-        let answer = serde_json::from_str(&text).unwrap_or(Value::Null);
-        reference().hold(&Exchange {
-            method: method.as_str(),
-            path,
-            sent: body.map(|body| ("application/json", body)),
-            status: status.as_u16(),
-            answered: kind.contains("json").then_some((kind, &answer)),
-        });
-        answer
+        let (status, text) = exchanged(request).await;
+        assert!((200..300).contains(&status), "{status}: {text}");
+        serde_json::from_str(&text).unwrap_or(Value::Null)
     }
 }

@@ -7,7 +7,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex};
 
 use jsonschema::Validator;
+use reqwest::RequestBuilder;
+use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
+use url::Position;
 
 /// The document that all tests of a process hold to.
 pub fn reference() -> &'static Reference {
@@ -25,6 +28,32 @@ pub struct Exchange<'a> {
     pub status: u16,
     /// The media type of the answer, and its body where it is JSON.
     pub answered: Option<(&'a str, &'a Value)>,
+}
+
+/// Sends a request; it and its answer are held against the document. The status and the text of the answer.
+pub async fn exchanged(request: RequestBuilder) -> (u16, String) {
+    let (client, request) = request.build_split();
+    let request = request.expect("a request");
+    let (method, path) = (request.method().to_string(), request.url()[Position::BeforePath..].to_owned());
+    let sent_kind = media_type(request.headers());
+    let sent = request.body().and_then(|body| body.as_bytes());
+    let sent: Option<Value> = sent.and_then(|bytes| serde_json::from_slice(bytes).ok());
+    let answer = client.execute(request).await.expect("an answer");
+    let (status, kind) = (answer.status().as_u16(), media_type(answer.headers()));
+    let text = answer.text().await.expect("a body");
+    let answered = serde_json::from_str(&text).unwrap_or(Value::Null);
+    reference().hold(&Exchange {
+        method: &method,
+        path: &path,
+        sent: sent.as_ref().map(|sent| (sent_kind.as_str(), sent)),
+        status,
+        answered: kind.contains("json").then_some((kind.as_str(), &answered)),
+    });
+    (status, text)
+}
+
+fn media_type(headers: &HeaderMap) -> String {
+    headers.get("content-type").map_or("", |kind| kind.to_str().expect("a media type")).to_owned()
 }
 
 pub struct Reference {

@@ -340,6 +340,7 @@ const TESTED: &[(&str, BoundTest)] = &[
     ("src/domain/task.rs: INSTRUCTION_LENGTH", By("tasks_are_taken_at_each_bound_and_refused_one_beyond_it")),
     ("src/executor/orchestrator.rs: PERSONA_LENGTH", By("persona_is_taken_at_its_longest_and_refused_one_beyond_it")),
     ("src/domain/credential.rs: DOCUMENT_BYTES", By("document_is_anything_of_json_up_to_64_kib")),
+    ("src/domain/credential.rs: DOCUMENT_TEXTS", By("document_is_taken_with_its_most_texts_and_refused_with_one_more")),
     ("src/domain/trigger/event.rs: WINDOW_EVENTS", By("batch_is_taken_at_its_largest_and_refused_one_beyond_it")),
     ("src/domain/trigger/event.rs: WINDOW_BYTES", By("window_that_would_grow_too_large_closes_first")),
     ("src/domain/trigger/event.rs: HELD_EVENTS", By("full_hold_says_so")),

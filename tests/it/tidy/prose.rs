@@ -35,7 +35,7 @@ const PAGES: [&str; 4] = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGE
 #[test]
 fn comments_and_test_names_keep_the_rules_of_prose() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut sources = Source::read_all(root, &["src", "tests/it"], &["rs", "sql"]);
+    let mut sources = Source::read_all(root, &["src", "tests/it", "examples"], &["rs", "sql"]);
     sources.extend(Source::read_all(root, &["scripts"], &["sh"]));
     sources.push(Source::new(".ci/run", &std::fs::read_to_string(root.join(".ci/run")).expect("the script of CI")));
     assert!(["rs", "sql", "sh"].iter().all(|kind| sources.iter().any(|source| source.path.ends_with(kind))));

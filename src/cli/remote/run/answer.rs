@@ -25,7 +25,7 @@ pub struct AnswerArgs {
     /// A field and its value, as JSON or else as a text; may be given again
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
-    /// The question, where several are open
+    /// The question, where several are open: its id, or the beginning of it
     #[arg(long, value_name = "INPUT")]
     input: Option<String>,
     #[command(flatten)]
@@ -43,7 +43,7 @@ pub async fn run(args: AnswerArgs, environment: &Environment, screen: &mut Scree
         return print_inputs(&run, screen);
     };
     if let Some(input) = args.input {
-        answer["input_id"] = json!(input);
+        answer["input_id"] = json!(client.open_input(&id, &input).await?);
     }
     let run = client.post(&["v1", "runs", &id, "input"], &answer).await?;
     print_run(&run, args.service.json, screen)

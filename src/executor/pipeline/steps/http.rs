@@ -7,12 +7,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
+use crate::base::compute::steps_to_parse;
 use crate::base::template::{Template, Tree, UrlTemplate};
 use crate::domain::credential::{Reference, SECRET_HEADERS};
 use crate::domain::run::RunFault;
@@ -196,17 +196,23 @@ impl Http {
                 let message = format!("{}: {}", fault.message, excerpt(&response));
                 Err(StepFault { fault: RunFault { message, ..fault }, again, account })
             }
-            _ => self.judge(response, idempotent, act.world.clock.now()),
+            _ => self.judge(response, idempotent, act).await,
         }
     }
 
-    fn judge(&self, response: Response, idempotent: bool, now: DateTime<Utc>) -> Result<StepResult, StepFault> {
+    /// The result or the fault that an answer is. A long answer is read on a computing thread.
+    async fn judge(&self, response: Response, idempotent: bool, act: &StepAction<'_>) -> Result<StepResult, StepFault> {
         let status = response.status.as_u16();
         let redirected = response.status.is_redirection() && self.effect() != Effect::Read;
         if (status < 400 && !redirected) || self.accept_status.contains(&status) {
-            return Ok(StepResult::plain(answer(&response)));
+            let (compute, tenant) = (&act.world.parts.compute, act.world.tenant.as_str());
+            let steps = steps_to_parse(response.body.len());
+            let value = compute.run_if_costly(tenant, steps, move || answer(&response)).await;
+            return value
+                .map(StepResult::plain)
+                .map_err(|panicked| StepFault::new("computation", panicked.to_string()));
         }
-        let wished = retry_after(&response.headers, now);
+        let wished = retry_after(&response.headers, act.world.clock.now());
         let code = format!("http_{status}");
         let message = match redirected {
             true => format!("answered {}; redirects of this method are not followed", response.status),

@@ -213,15 +213,6 @@ fn goes_on(fields: &Map<String, Value>) -> Result<Option<ContinuedFrom>, ApiErro
     }
 }
 
-/// A part of a message.
-#[derive(Deserialize)]
-struct InputPart {
-    #[serde(rename = "type")]
-    kind: String,
-    #[serde(default)]
-    text: String,
-}
-
 /// The text of `input`: a text, or messages of the user, of texts alone.
 fn message_of(fields: &Map<String, Value>) -> Result<String, ApiError> {
     let items = match fields.get("input") {
@@ -246,12 +237,12 @@ fn message_of(fields: &Map<String, Value>) -> Result<String, ApiError> {
         match item.get("content") {
             Some(Value::String(text)) => texts.push(text.clone()),
             Some(parts) => {
-                let parts: Vec<InputPart> = Vec::deserialize(parts)
+                let parts: Vec<schema::InputPart> = Vec::deserialize(parts)
                     .map_err(|_| malformed(&format!("{} must be a text or a list of parts", place("content"))))?;
-                if parts.iter().any(|part| part.kind != "input_text") {
+                if parts.iter().any(|part| part.r#type != "input_text") {
                     return Err(malformed(&format!("not supported: {} (parts of text alone)", place("content"))));
                 }
-                texts.extend(parts.into_iter().map(|part| part.text));
+                texts.extend(parts.into_iter().filter_map(|part| part.text));
             }
             None => return Err(malformed(&format!("{} is missing", place("content")))),
         }

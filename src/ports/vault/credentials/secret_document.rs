@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::base::secret::{Secret, erase};
 
 /// Longer texts are read aside, where they keep nothing else waiting, in bytes.
-pub(super) const READ_ASIDE: usize = 64 * 1024;
+pub(super) const READ_IN_PLACE: usize = 4 * 1024;
 
 /// The document of a credential in the clear, zeroed when it is dropped. It has no debug form.
 pub struct SecretDocument(Value);

@@ -119,7 +119,9 @@ impl Shelf {
         noted.map_err(|error| busy(with, &error))?;
         let injected = stored.credential.inject.map_or_else(Vec::new, |how| parts(&how, document.value()));
         let secrets = all_secrets_of(document.value());
-        known.add(injected.iter().chain(&secrets).map(|part| part.as_str()));
+        known.read_in_turn(self.store.computing(), with.tenant.as_str());
+        known.add(injected.iter().map(|part| part.as_str()));
+        known.add_document(secrets.iter().map(|part| part.as_str()).collect());
         Ok(document)
     }
 

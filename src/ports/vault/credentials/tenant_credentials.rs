@@ -90,7 +90,7 @@ impl TenantCredentials {
         let reference = Reference::parse(name).map_err(|why| ValidationErrors::one("/service", why.to_string()))?;
         check_reference(&reference)?;
         if let Some(document) = credential.get("document") {
-            self.known.add(all_secrets_of(document).iter().map(|part| part.as_str()));
+            self.known.add_document(all_secrets_of(document).iter().map(|part| part.as_str()).collect());
         }
         let Some(shelf) = self.shelf() else {
             return Err(StoreError::Unavailable("there is no store of credentials here".into()).into());

@@ -10,14 +10,15 @@ use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
+use crate::base::compute::Compute;
 use crate::base::id::Scope;
-use crate::base::redact::{Redactor, secrets_of};
-use crate::base::secret::REDACTED;
-use crate::domain::credential::Reference;
+use crate::base::redact::{Redactor, longest, secrets_of};
+use crate::domain::credential::{DOCUMENT_TEXTS, Reference};
 use crate::domain::run::Run;
 use crate::ports::vault::Vault;
 use crate::ports::vault::credentials::inject::parts;
-use crate::ports::vault::credentials::secret_document::{READ_ASIDE, SecretDocument};
+use crate::ports::vault::credentials::secret_document::SecretDocument;
+use crate::ports::vault::credentials::secret_reader::SecretReader;
 use crate::store::{Store, StoreError, with_timeout};
 
 /// By how much the clock that a use was recorded by may be behind the one that the run was.
@@ -29,9 +30,14 @@ pub struct UsedSecrets(Arc<Mutex<SecretSet>>);
 
 #[derive(Default)]
 struct SecretSet {
+    /// Sorted, each once.
     secrets: Vec<Zeroizing<String>>,
+    /// There are more than these.
+    hides_all: bool,
     /// `None`: nothing is known.
     redactor: Option<Arc<Redactor>>,
+    /// The computing threads, and the tenant in whose turn they read.
+    turn: Option<(Compute, String)>,
     /// The run whose earlier uses are yet to be read.
     unread: Option<EarlierUses>,
 }
@@ -71,12 +77,10 @@ impl UsedSecrets {
 
     /// Whether there is something in a text that is known, or may be.
     pub async fn finds(&self, text: &str) -> bool {
-        let Some(redactor) = self.redactor() else { return false };
-        if text.len() <= READ_ASIDE {
-            return redactor.contains_secret(text.as_bytes());
+        match self.reader() {
+            Some(reader) => reader.finds(text).await,
+            None => false,
         }
-        let text = text.to_owned();
-        tokio::task::spawn_blocking(move || redactor.contains_secret(text.as_bytes())).await.unwrap_or(true)
     }
 
     /// Whether anything is known.
@@ -86,31 +90,57 @@ impl UsedSecrets {
 
     /// A text without what is known; a long one is read aside, and nothing is shown of one that can't be.
     pub async fn cleaned(&self, text: String) -> String {
-        match self.redactor() {
+        match self.reader() {
+            Some(reader) => reader.text(text).await,
             None => text,
-            Some(redactor) if text.len() <= READ_ASIDE => redactor.text(&text).into_owned(),
-            Some(redactor) => tokio::task::spawn_blocking(move || redactor.text(&text).into_owned())
-                .await
-                .unwrap_or_else(|_| REDACTED.to_owned()),
         }
+    }
+
+    /// Reads with what is known, on a thread that keeps nothing else waiting. `None`: nothing is known, or it could not
+    /// be read.
+    pub async fn read_aside<T: Send + 'static>(&self, read: impl FnOnce(&Redactor) -> T + Send + 'static) -> Option<T> {
+        self.reader()?.aside(read).await
     }
 
     pub(super) fn redactor(&self) -> Option<Arc<Redactor>> {
         self.kept().redactor.clone()
     }
 
+    /// `None`: nothing is known.
+    pub(super) fn reader(&self) -> Option<SecretReader> {
+        let kept = self.kept();
+        kept.redactor.clone().map(|redactor| SecretReader { redactor, turn: kept.turn.clone() })
+    }
+
+    /// Long texts are read on these threads, in the turn of this tenant, from now on.
+    pub(super) fn read_in_turn(&self, compute: &Compute, tenant: &str) {
+        self.kept().turn.get_or_insert_with(|| (compute.clone(), tenant.to_owned()));
+    }
+
     /// Looks for these, too, from now on.
     pub fn add<'a>(&self, secrets: impl IntoIterator<Item = &'a str>) {
+        self.learn(secrets, false);
+    }
+
+    /// Looks for the texts of a document, too, from now on. Of one with more of them than a document may have, the
+    /// longest are known, and no text is shown any more.
+    pub fn add_document(&self, texts: Vec<&str>) {
+        let (texts, has_more) = longest(texts, DOCUMENT_TEXTS);
+        self.learn(texts, has_more);
+    }
+
+    fn learn<'a>(&self, secrets: impl IntoIterator<Item = &'a str>, has_more: bool) {
         let mut kept = self.kept();
-        let before = kept.secrets.len();
+        let before = (kept.secrets.len(), kept.hides_all);
+        kept.hides_all |= has_more;
         for secret in secrets {
-            if !kept.secrets.iter().any(|known| known.as_str() == secret) {
-                kept.secrets.push(Zeroizing::new(secret.to_owned()));
+            if let Err(at) = kept.secrets.binary_search_by(|known| known.as_str().cmp(secret)) {
+                kept.secrets.insert(at, Zeroizing::new(secret.to_owned()));
             }
         }
-        if kept.secrets.len() > before {
+        if (kept.secrets.len(), kept.hides_all) != before {
             let redactor = Redactor::new(kept.secrets.iter().map(|secret| secret.as_str()));
-            kept.redactor = Some(Arc::new(redactor));
+            kept.redactor = Some(Arc::new(if kept.hides_all { redactor.hiding_all() } else { redactor }));
         }
     }
 
@@ -125,6 +155,7 @@ impl UsedSecrets {
 
     /// Opens these credentials; what is gone, or can't be opened, is left out.
     async fn read(&self, store: &Store, vault: &Vault, tenant: &str, named: &[Reference]) -> Result<(), StoreError> {
+        self.read_in_turn(store.computing(), tenant);
         for reference in named {
             let asked = store.find_credential(&Scope::Every, tenant, &reference.service, &reference.account);
             let Some(stored) = with_timeout(asked).await? else { continue };
@@ -134,7 +165,8 @@ impl UsedSecrets {
                 continue;
             };
             let injected = stored.credential.inject.map_or_else(Vec::new, |how| parts(&how, document.value()));
-            self.add(injected.iter().map(|part| part.as_str()).chain(secrets_of(document.value())));
+            self.add(injected.iter().map(|part| part.as_str()));
+            self.add_document(secrets_of(document.value()));
         }
         Ok(())
     }
@@ -163,5 +195,26 @@ mod tests {
         known.add(["two-secret", "three-secret"]);
         assert_eq!(known.text("one-secret, two-secret, b25lLXNlY3JldA=="), "[redacted], [redacted], [redacted]");
         assert_eq!(format!("{known:?}"), "Known");
+    }
+
+    #[tokio::test]
+    async fn nothing_is_shown_once_a_document_has_more_texts_than_it_may_have() {
+        let known = UsedSecrets::default();
+        let texts: Vec<String> = (0..=DOCUMENT_TEXTS).map(|n| format!("secret-{n:04}{}", "x".repeat(n))).collect();
+        let of = |texts: &[String]| known.add_document(texts.iter().map(String::as_str).collect());
+        of(&texts[..DOCUMENT_TEXTS]);
+        of(&texts[..DOCUMENT_TEXTS]);
+        assert_eq!(known.kept().secrets.len(), DOCUMENT_TEXTS, "each is known once");
+        assert_eq!(known.text("plain, secret-0000"), "plain, [redacted]");
+        of(&texts);
+        assert_eq!(known.kept().secrets.len(), DOCUMENT_TEXTS + 1);
+        assert_eq!(known.text("plain"), "[redacted]");
+        assert_eq!(known.cleaned("plain".into()).await, "[redacted]");
+        assert!(known.finds("plain").await);
+
+        let fresh = UsedSecrets::default();
+        fresh.add_document(texts.iter().map(String::as_str).collect());
+        assert_eq!(fresh.kept().secrets.len(), DOCUMENT_TEXTS);
+        assert!(!fresh.kept().secrets.iter().any(|secret| **secret == texts[0]), "the shortest is left out");
     }
 }

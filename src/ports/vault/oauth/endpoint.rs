@@ -13,10 +13,10 @@ use serde::Deserialize;
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use crate::base::redact::{Redactor, secrets_of};
+use crate::base::redact::{Redactor, longest, secrets_of};
 use crate::base::secret::{Secret, erase};
 use crate::base::unicode_safety::on_one_line;
-use crate::domain::credential::ClientAuth;
+use crate::domain::credential::{ClientAuth, DOCUMENT_TEXTS};
 use crate::ports::egress::{Egress, EgressError, EgressRequest};
 use crate::ports::vault::credentials::hosts;
 use crate::ports::vault::oauth::tokens::OAuthTokenResponse;
@@ -98,14 +98,15 @@ impl Endpoint {
             document.and_then(|document| serde_json::from_str(document.expose()).ok()).unwrap_or_default();
         let pair = self.client_secret.as_ref().map(|secret| self.pair(secret));
         let sent = form.iter().filter(|(name, _)| !PLAIN.contains(name)).map(|(_, value)| *value);
+        let (texts, has_more) = longest(secrets_of(&document), DOCUMENT_TEXTS);
         let redactor = Redactor::new(
             sent.chain(&self.client_secret)
                 .map(Secret::expose)
                 .chain(pair.as_ref().map(|pair| pair.as_str()))
-                .chain(secrets_of(&document)),
+                .chain(texts),
         );
         erase(&mut document);
-        redactor
+        if has_more { redactor.hiding_all() } else { redactor }
     }
 
     /// The text that HTTP Basic encodes (RFC 6749, section 2.3.1: both are form-encoded first).
