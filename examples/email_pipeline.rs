@@ -1,5 +1,6 @@
-//! Mails of a user, fetched with the user's own credential: an event says that one has come, a tool of one's own fetches it, and a
-//! pipeline decides what is said of it. The mail server is a fake on this machine. `cargo run --example email_pipeline`
+//! Mails of a user, fetched with the user's own credential: an event says that one has come, a tool of one's own
+//! fetches it, and a pipeline decides what is said of it. The mail server is a fake on this machine. `cargo run
+//! --example email_pipeline`
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! A service with a channel of one's own, by which a task tells its result, and a tool of one's own that a condition polls.
-//! `cargo run --example own_channel`
+//! A service with a channel of one's own, by which a task tells its result, and a tool of one's own that a condition
+//! polls. `cargo run --example own_channel`
 
 use std::time::Duration;
 

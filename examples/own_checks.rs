@@ -1,5 +1,6 @@
-//! A service with checks of one's own around a model: a check of the gate before it is asked, a verifier of what it answers,
-//! and a step behind the answer. The model is scripted, so nothing leaves this machine. `cargo run --example own_checks`
+//! A service with checks of one's own around a model: a check of the gate before it is asked, a verifier of what it
+//! answers, and a step behind the answer. The model is scripted, so nothing leaves this machine. `cargo run --example
+//! own_checks`
 
 use std::time::Duration;
 

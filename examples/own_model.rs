@@ -1,6 +1,6 @@
-//! A service with a model of one's own, an encoder and a source of context for it, and an agent that takes some messages itself; and a
-//! program that talks to them and follows events without a token or a socket.
-//! `cargo run --example own_model`
+//! A service with a model of one's own, an encoder and a source of context for it, and an agent that takes some
+//! messages itself; and a program that talks to them and follows events without a token or a socket. `cargo run
+//! --example own_model`
 
 use std::time::Duration;
 
@@ -65,10 +65,9 @@ impl Model for Mirror {
         request: &'a ModelRequest,
         _on_delta: Option<OnDelta<'a>>,
     ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>> {
-        let backwards = request
-            .messages
-            .iter()
-            .any(|message| matches!(message, TranscriptMessage::System { text } if text.contains("said backwards")));
+        let backwards = request.messages.iter().any(
+            |message| matches!(message, TranscriptMessage::System { text, .. } if text.contains("said backwards")),
+        );
         let last = request.messages.iter().rev().find_map(|message| match message {
             TranscriptMessage::User { text, .. } if backwards => Some(text.chars().rev().collect::<String>()),
             TranscriptMessage::User { text, .. } => Some(text.clone()),

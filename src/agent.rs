@@ -44,7 +44,7 @@ use crate::agent::gate::pending_agents::{answer_message, result_message};
 use crate::agent::gate::{Gate, GateRefusal};
 use crate::agent::loops::LoopDetector;
 use crate::agent::prompt::Prompt;
-use crate::agent::prompt::memory::memory_of;
+use crate::agent::prompt::memory::{has_heard_person, memory_of};
 use crate::agent::react::{LoopEnd, ReactLoop};
 use crate::agent::stream::StreamEmitter;
 use crate::agent::tool_offers::ToolOffers;
@@ -72,10 +72,10 @@ pub use prompt::context_source::{ContextSource, ContextSources, SOURCE_CHARS};
 pub use prompt::extraction::{ExtractedFact, ExtractionMaterial, MOST_EXTRACTED, MemorySettings, read_facts};
 pub use request::{AgentOverrides, AgentRequest, ApprovalContext, CHAT, FROM_AGENT, STEP, StreamSink, TRIGGER};
 pub use settings::Settings;
-pub use slot::{RunSlot, SharedSlot, SlotTurn, UncountedSlot, slot_turn, wait_without_slot};
+pub use slot::{RunSlot, SharedSlot, SlotTurn, TimedSlot, UncountedSlot, slot_turn, wait_without_slot};
 pub use stop::{LoopStopReason, StopSignal};
 
-/// Models, tools and measures of the agent, shared by all runs. Cheap to clone.
+/// Models, tools and settings of the agent, shared by all runs. Cheap to clone.
 #[derive(Clone)]
 pub struct Agent {
     /// Chains of models, by the names of the settings.
@@ -147,11 +147,11 @@ struct PreparedRequest<'a> {
     /// Of these, the ones that the model is offered.
     offered: Vec<&'a str>,
     skills: SkillScope,
-    system: String,
+    system: TranscriptMessage,
     /// Messages of earlier runs, where nothing was said in this one.
     history: Vec<TranscriptMessage>,
     checkpoint: Checkpoint,
-    teller: StreamEmitter,
+    emitter: StreamEmitter,
 }
 
 impl Agent {
@@ -194,7 +194,7 @@ impl Agent {
         }
         // an endpoint may be asked for it: nothing of a message that the gate refuses goes out
         let told = memory_of(incoming, &self.tools, &prepared.window, prepared.checkpoint.entries()).await;
-        prepared.system += &told;
+        prepared.system.add_facts(told);
         check_schema(incoming, prepared.checkpoint.entries())?;
         if let Some(reason) = self.check_pending_agents(&mut prepared).await? {
             return Ok(AgentResponse::Refused { reason });
@@ -222,7 +222,7 @@ impl Agent {
             chain.measure_text(&incoming.text, &self.compute).await;
         }
         let window = ContextWindow::new(&self.settings, &self.context, chain.counter(), chain.context_token_limit());
-        let overrides = &incoming.wishes;
+        let overrides = &incoming.overrides;
         let (mut callable, mut offered) = (Vec::new(), Vec::new());
         for tool in self.tools.definitions() {
             let offer = self.tools.offer(Some(incoming.tenant.as_str()), &overrides.tools, tool);
@@ -233,31 +233,27 @@ impl Agent {
                 offered.push(tool.name.as_str());
             }
         }
-        let chat = incoming.is_chat().then(ChannelLimits::chat);
         let skills = SkillScope::new(self.skills.current(), incoming.skills.clone());
         let catalogue = skills.catalogue().filter(|_| offered.contains(&USE_SKILL));
         let added = self.sources.texts(incoming.gate_message(), &incoming.clock).await;
         let prompt = Prompt {
-            persona: incoming.wishes.system_prompt.as_deref().unwrap_or(&self.settings.system_prompt),
+            persona: incoming.overrides.system_prompt.as_deref().unwrap_or(&self.settings.system_prompt),
             added: &added,
             now: incoming.clock.now(),
             timezone: incoming.timezone,
             locale: incoming.locale.as_deref(),
             tools: &offered,
             skills: catalogue.as_deref(),
-            channel: incoming.channel.as_ref().or(chat.as_ref()),
+            channel: incoming.carrier(),
             is_called: incoming.delegation.is_some(),
         };
-        let system = prompt.text();
-        if self.extracts && incoming.is_chat() && offered.contains(&REMEMBER) {
-            incoming.store.allow_extraction();
-        }
+        let system = TranscriptMessage::system(prompt.text());
         let history = match incoming.continues && checkpoint.is_empty() {
             true => incoming.store.earlier().await.map_err(run_error)?,
             false => Vec::new(),
         };
-        let teller = StreamEmitter::new(incoming.sink.clone());
-        Ok(PreparedRequest { incoming, chain, window, callable, offered, skills, system, history, checkpoint, teller })
+        let emitter = StreamEmitter::new(incoming.sink.clone());
+        Ok(PreparedRequest { incoming, chain, window, callable, offered, skills, system, history, checkpoint, emitter })
     }
 
     /// Whether the message may go to the model at all: one check after the other. A run that has begun goes on.
@@ -275,8 +271,8 @@ impl Agent {
         self.gate.admit(incoming.gate_message(), &incoming.clock).await
     }
 
-    /// Where an agent waited for the message, its answer is that of the run, and the loop finds it on the record; a result of it
-    /// stands before the message. Answers the reason for which the message is refused.
+    /// Where an agent waited for the message, its answer is that of the run, and the loop finds it on the record; a
+    /// result of it stands before the message. Answers the reason for which the message is refused.
     async fn check_pending_agents(&self, prepared: &mut PreparedRequest<'_>) -> Result<Option<String>, RunError> {
         let PreparedRequest { incoming, window, system, history, checkpoint, .. } = prepared;
         if !checkpoint.is_empty() || incoming.delegation.is_some() {
@@ -289,7 +285,7 @@ impl Agent {
             PendingVerdict::Done(result) => (Some(result_message(&window.cut_result(&result))), None),
         };
         let before = std::mem::take(history).into_iter().chain(result);
-        checkpoint.add(incoming.first_turn, incoming.initial_entries(system, before));
+        checkpoint.add(incoming.first_turn, incoming.initial_entries(system.clone(), before));
         checkpoint.add(incoming.first_turn + 1, answer.into_iter().collect());
         checkpoint.flush().await.map(|()| None)
     }
@@ -302,7 +298,7 @@ impl Agent {
     /// The models that answer; `skill`: the one that a skill asks for, if there is such a one.
     fn chain(&self, incoming: &AgentRequest, skill: Option<&str>) -> Result<Chain, RunError> {
         let of_skill = skill.filter(|name| self.models.has(Some(name)));
-        let model = of_skill.or(incoming.wishes.model.as_deref());
+        let model = of_skill.or(incoming.overrides.model.as_deref());
         let chain = self.models.chain(model, incoming.tenant.as_str()).ok_or_else(|| match model {
             Some(name) => RunError::fail("unknown_model", format!("there is no model `{name}` in [llm.models]")),
             None => RunError::fail("llm_not_configured", "no model is configured; set [llm.models.main]"),
@@ -311,7 +307,7 @@ impl Agent {
     }
 
     fn summary_writer(&self, incoming: &AgentRequest) -> SummaryWriter {
-        let model = self.context.summary_model.as_deref().or(incoming.wishes.model.as_deref());
+        let model = self.context.summary_model.as_deref().or(incoming.overrides.model.as_deref());
         let chain = self.models.chain(model, incoming.tenant.as_str());
         SummaryWriter {
             settings: self.context.clone(),
@@ -319,6 +315,7 @@ impl Agent {
             chain: chain.map(|chain| Arc::new(chain.budgeted().without_thinking())),
             store: incoming.store.clone(),
             clock: incoming.clock.clone(),
+            compute: self.compute.clone(),
             tenant: incoming.tenant.as_str().to_owned(),
             under_way: None,
             has_failed: false,
@@ -336,16 +333,16 @@ impl Agent {
             system,
             history,
             mut checkpoint,
-            teller,
+            emitter,
         } = prepared;
         if checkpoint.is_empty() {
-            checkpoint.add(incoming.first_turn, incoming.initial_entries(&system, history));
+            checkpoint.add(incoming.first_turn, incoming.initial_entries(system.clone(), history));
         }
         let caller = ToolRunner {
             agent: self,
             incoming,
             tools: &self.tools,
-            limits: &incoming.wishes.tools,
+            limits: &incoming.overrides.tools,
             callable: &callable,
             offered: &offered,
             tenant: &incoming.tenant,
@@ -356,16 +353,16 @@ impl Agent {
             clock: &incoming.clock,
             stop: &incoming.stop,
             words: PersonWords::default(),
-            known: &incoming.known,
+            used_secrets: &incoming.used_secrets,
             time_limit: Duration::from_secs(self.settings.tool_execution_timeout),
             results: &self.results,
             window,
             usual_level: self.settings.output_level,
-            teller: &teller,
+            emitter: &emitter,
             compute: &self.compute,
             consent: Consent::of_request(self, incoming),
         };
-        let react = ReactLoop {
+        let mut react = ReactLoop {
             chain,
             caller,
             offered: self.offers.select(&self.tools, &offered),
@@ -378,7 +375,7 @@ impl Agent {
             loops: LoopDetector::behind(self.settings.loop_repetitions, checkpoint.finished_turns()),
             checkpoint,
             first_turn: incoming.first_turn,
-            max_turns: i64::from(incoming.wishes.max_turns.unwrap_or(self.settings.max_turns)),
+            max_turns: i64::from(incoming.overrides.max_turns.unwrap_or(self.settings.max_turns)),
             max_recoveries: self.settings.max_overflow_recovery_attempts,
             stop: &incoming.stop,
             slot: &*incoming.slot,
@@ -387,11 +384,15 @@ impl Agent {
                 compute: &self.compute,
                 clock: &incoming.clock,
                 tenant: incoming.tenant.as_str(),
-                channel: incoming.channel.as_ref(),
+                channel: incoming.carrier(),
             }),
             clock: &incoming.clock,
-            teller: &teller,
+            emitter: &emitter,
         };
-        react.run().await
+        let end = react.run().await?;
+        if self.extracts && offered.contains(&REMEMBER) && has_heard_person(incoming, react.checkpoint.entries()) {
+            incoming.store.allow_extraction();
+        }
+        Ok(end)
     }
 }

@@ -1,13 +1,15 @@
 //! The composition root: a configuration becomes everything built once, started together, and stopped in order.
 //!
 //! Nothing else builds a store, a model or a channel. Embedders start here, with executors and tools of their own.
-//! What is told only once (the first admin token) is made last, so that a start that fails or is broken off loses none.
+//! The first admin token, which is told only once, is made last, so that a start that fails or is broken off loses
+//! none.
 
 mod embedded;
 mod extras;
 mod first_token;
 mod foreign_keys;
 mod handle;
+mod parts;
 mod stranded;
 mod subscription;
 mod validated;
@@ -28,11 +30,11 @@ use crate::agent::verify::Verifiers;
 use crate::agent::{Agent, ContextSources, PendingChecks};
 use crate::base::clock::Clock;
 use crate::base::invalid::ValidationErrors;
+use crate::base::invalid::hinted::HintedError;
 use crate::base::threads::LowRuntime;
 use crate::base::token::TokenText;
 use crate::config::Config;
 use crate::domain::task::TaskValidator;
-use crate::domain::trigger::zone::{self, Zones};
 use crate::engine::{self, Engine};
 use crate::executor::host::StoreHost;
 use crate::executor::host::nearest::NearestFacts;
@@ -49,10 +51,8 @@ use crate::ports::bus::{self, Bus};
 use crate::ports::channel::ChannelRegistry;
 use crate::ports::channel::live::LiveChannel;
 use crate::ports::poll::{Poller, Sources};
-use crate::ports::skill::SkillLibrary;
-use crate::ports::tool;
 use crate::ports::vault::credentials::Credentials;
-use crate::ports::vault::{Vault, WithoutKeys, oauth};
+use crate::ports::vault::{WithoutKeys, oauth};
 use crate::store::Store;
 
 pub use crate::http::in_process::CallError;
@@ -60,13 +60,13 @@ pub use embedded::AppBuilder;
 pub use extras::Extras;
 use first_token::first_admin_token;
 pub(crate) use foreign_keys::foreign_keys;
-use foreign_keys::refuse_foreign_keys;
 pub use handle::AppHandle;
+use parts::{open_skills, open_store, open_tools, open_vapid, open_vault, renew_zones};
 use stranded::warn_of_stranded_events;
 pub(crate) use stranded::{WAY_BACK, stranded_events_warning};
 pub use subscription::EventSubscription;
 pub use validated::{AppAdditions, ConfiguredNames, ValidatedParts, validate};
-use warnings::{warn_of_bus, warn_of_role, warn_of_skills};
+use warnings::{warn_of_bus, warn_of_role};
 
 /// Secrets and files that were generated at the first start, to be shown once.
 #[derive(Debug, Default)]
@@ -109,7 +109,7 @@ pub struct App {
     http: JoinHandle<()>,
     ending: AppEnd,
     /// The names that tasks made in this process may use.
-    known: TaskValidator,
+    validator: TaskValidator,
     handle: AppHandle,
     /// A folder that goes with the service.
     scratch: Option<PathBuf>,
@@ -120,7 +120,7 @@ pub struct App {
 /// Builds a service from its configuration. `waiting` is told each time a database that is down is looked at again.
 ///
 /// # Errors
-/// What is wrong with the configuration, the data directory or the database, with a hint where there is one.
+/// The fault of the configuration, the data directory or the database, with a hint where there is one.
 pub async fn build(
     config: &Config,
     clock: Clock,
@@ -132,47 +132,22 @@ pub async fn build(
     let added = AppAdditions { tools: &extras.tools, models: &extras.models, encoders: &extras.encoders };
     let ValidatedParts { egress, models, policy, declared } = validate(config, data_dir, &clock, added)?;
     private_dir(data_dir).with_context(|| format!("the data directory {} can't be made", data_dir.display()))?;
-    let (vault, key_file) = Vault::open(&config.vault, keys_without_setting(config, data_dir))?;
-    if let Some(file) = &key_file {
-        // in the log as well: what comes after it may fail, and it is made only once
-        tracing::warn!("the key file {} was made; keep a copy, secrets can't be read without it", file.display());
-    }
-    let time = config.time.clone();
-    let warnings = tokio::task::spawn_blocking(move || time.renew(&Zones::of_process())).await?;
-    warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    let (vault, key_file) = open_vault(config, data_dir)?;
     let metrics = extras.metrics;
-    let zones = zone::current();
-    metrics.zones(zones.release().as_str(), zones.source().as_str());
-    let without = keys_without_setting(config, data_dir);
-    let (vapid, made) = config.channels.push.vapid(without, &config.server.public_url())?;
-    if let Some(file) = made {
-        tracing::warn!("the key file {} was made; without it every browser has to subscribe again", file.display());
-    }
+    renew_zones(config, &metrics).await?;
+    let vapid = open_vapid(config, data_dir)?;
     let push_key = vapid.as_ref().map(|vapid| vapid.public_key().to_owned());
     let public_url = config.server.public_url.as_deref();
     let channels = ChannelRegistry::new(&config.channels, vapid, &egress, &vault, public_url)
         .map_err(faults_below("/channels"))?;
-    let store = Store::open(&config.database, data_dir, clock.clone(), waiting).await?;
+    let store = open_store(config, data_dir, clock.clone(), waiting, &vault, &metrics).await?;
     let compute = store.computing().clone();
-    refuse_foreign_keys(config, &store, &vault).await?;
-    store.set_default_quotas(&config.default_quotas()).await?;
-    store.set_default_budgets(config.budgets);
-    store.show_counts(&metrics);
+    let models = models.computing_on(&compute);
     let (refresher, connector) = oauth::open(&store, &vault, &egress, &config.oauth, &config.server.public_url());
     let credentials = Credentials::new(store.clone(), vault.clone(), egress.clone(), Some(Arc::new(refresher)));
-    let (dirs, skill_clock) = (config.skills.dirs(), clock.clone());
-    let skills = tokio::task::spawn_blocking(move || SkillLibrary::open(dirs, skill_clock)).await?;
-    warn_of_skills(&config.agents, &skills.current());
-    let mut tools = tool::builtin::all(&credentials);
-    if skills.is_configured() {
-        tools.extend(tool::builtin::skills::all(&skills));
-    }
-    tools.extend(declared.into_iter().map(|tool| tool.with(&credentials)));
+    let skills = open_skills(config, clock.clone()).await?;
     let agents: Vec<Arc<AgentTool>> = AgentTool::all(&config.agents).into_iter().map(Arc::new).collect();
-    tools.extend(agents.iter().map(|agent| Arc::clone(agent) as Arc<dyn tool::Tool>));
-    tools.extend(extras.tools);
-    let tools = tool::ToolRegistry::new(tools).map_err(anyhow::Error::msg)?;
-    let tools = Arc::new(tools.governed(&config.all_tool_policies(), &config.tool_access));
+    let tools = open_tools(config, &credentials, &skills, &agents, declared, extras.tools)?;
     let sources = Sources::new(&config.poll, &credentials, Arc::clone(&tools), data_dir);
     let sources = Arc::new(sources.map_err(faults_below("/poll"))?);
     let gate = extras::gate(config, &store, extras.gate_checks)?;
@@ -204,17 +179,16 @@ pub async fn build(
         expressions: Default::default(),
         templates: Default::default(),
     });
-    let mut executors: Vec<Arc<dyn Executor>> = vec![
-        Arc::new(Orchestrator::new(agent)),
-        Arc::new(pipeline.clone()),
-        Arc::new(WebhookExecutor::new(credentials.clone(), vault.clone(), &config.server.public_url())),
-    ];
+    let public_url = config.server.public_url();
+    let webhook = WebhookExecutor::new(credentials.clone(), vault.clone(), &public_url, compute.clone());
+    let mut executors: Vec<Arc<dyn Executor>> =
+        vec![Arc::new(Orchestrator::new(agent)), Arc::new(pipeline.clone()), Arc::new(webhook)];
     executors.extend(extras.executors);
     let executors = ExecutorRegistry::new(executors);
     let bus = bus::open(&config.bus, &store).map_err(|why| faults_below("/bus")(ValidationErrors::one("/url", why)))?;
     let bus: Arc<dyn Bus> = Arc::new(CountedBus::new(bus, &metrics));
-    let known = task_validator(&executors, &channels, &sources);
-    let host = StoreHost::new(store.clone(), known.clone(), Arc::clone(&bus)).with_credentials(credentials);
+    let validator = task_validator(&executors, &channels, &sources);
+    let host = StoreHost::new(store.clone(), validator.clone(), Arc::clone(&bus)).with_credentials(credentials);
     let nearest = NearestFacts::configured(&config.memory, &config.llm, clock.clone(), compute.clone());
     let host = host.with_nearest(nearest.clone());
     let host = Arc::new(host);
@@ -256,7 +230,7 @@ pub async fn build(
         pipeline,
         tools,
         skills,
-        known,
+        validator,
         bus: Arc::clone(&bus),
         poller,
         hub,
@@ -279,9 +253,7 @@ impl App {
     pub async fn start(config: &Config, extras: Extras, waiting: impl Fn(&str)) -> anyhow::Result<App> {
         // before anything is stored: the address is what most often can't be had
         let listen = &config.server.listen;
-        let listener = TcpListener::bind(listen)
-            .await
-            .with_context(|| format!("the service can't listen on {listen}\nhint: is another one running there?"))?;
+        let listener = TcpListener::bind(listen).await.map_err(|error| cannot_listen(listen, error))?;
         let address = listener.local_addr()?;
         let ending = AppEnd::default();
         let BuiltApp { store, engine, http, bus, key_file } =
@@ -293,7 +265,7 @@ impl App {
         // the engine's threads are not theirs: requests may be many
         let requests = LowRuntime::start()?;
         let (limits, metrics, proxies) = (http.limits, http.metrics.clone(), config.server.proxies()?);
-        let (known, handle) = (http.known.clone(), AppHandle::new(&http));
+        let (validator, handle) = (http.validator.clone(), AppHandle::new(&http));
         let engine = engine.start().await?;
         let serving = server::serve(listener, http::router(http), limits, proxies, metrics, ending.http.clone());
         let http = requests.handle().spawn(serving);
@@ -305,7 +277,7 @@ impl App {
             http,
             _requests: requests,
             ending,
-            known,
+            validator,
             handle,
             scratch: None,
         };
@@ -358,6 +330,12 @@ impl App {
 /// Makes a directory that only we may read; one that is there stays as its owner made it.
 fn private_dir(path: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// The failure of a service that does not get its address.
+fn cannot_listen(listen: &str, cause: std::io::Error) -> HintedError {
+    let message = format!("the service can't listen on {listen}");
+    HintedError::new(message, "is another one running there?").caused_by(cause)
 }
 
 /// The names that drafts of tasks may use.

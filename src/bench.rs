@@ -68,7 +68,7 @@ pub const NAMES: [(&str, &str); 30] = [
     ("drain", "a backlog of queued runs, runs a second"),
     ("drain_100k", "a backlog five times as long, and what becomes of it as it grows"),
     ("start_local", "run now → start in the same process"),
-    ("start_remote", "run now, asked of an instance without a free place → start on another"),
+    ("start_remote", "run now, asked of an instance without a free slot → start on another"),
     ("burst_100", "how late 100 tasks start that are due at once"),
     ("burst_1000", "how late 1,000 tasks start that are due at once"),
     ("burst_10000", "how late 10,000 tasks start that are due at once"),
@@ -101,7 +101,8 @@ pub struct BenchReport {
     pub figures: Vec<BenchFigure>,
 }
 
-/// Measures what is named, or everything; `told` hears what is being done. What needs Postgres is left out on SQLite.
+/// Measures what is named, or everything; `told` hears what is being done. Figures that need Postgres are left out on
+/// SQLite.
 ///
 /// # Errors
 /// The database or Redis can't be used, or what was measured was not done right: lost, doubled, or not done at all.

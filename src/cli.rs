@@ -1,7 +1,8 @@
 //! The command line: what can be typed, and which part acts on it.
 //!
 //! Client commands speak HTTP to a running service and know nothing of its insides; `serve`, `demo`, `migrate`,
-//! `check` and `audit verify` work on this machine. Exit codes: 0 done, 1 refused or failed, 2 wrong usage (clap's own).
+//! `check` and `audit verify` work on this machine. Exit codes: 0 done, 1 refused or failed, 2 wrong usage (clap's
+//! own).
 
 mod client;
 mod confirm;

@@ -125,7 +125,7 @@ impl Config {
     /// The configuration that `text`, called `name` in messages, and the variables of `environment` make together.
     pub fn read(name: &str, text: &str, environment: &Environment) -> Result<LoadedConfig, ConfigError> {
         let file: Table = text.parse().map_err(|error| ConfigError::syntax(name, text, &error))?;
-        let config = environment.overlay(file).map_err(|fault| fault.placed(name, text))?;
+        let config = environment.overlay(file).map_err(|fault| fault.at_place(name, text))?;
         let mut loaded =
             LoadedConfig { config, name: name.to_owned(), text: text.to_owned(), environment: environment.clone() };
         let resolved = loaded.config.llm.resolve_keys(|variable| environment.get(variable).map(str::to_owned));
@@ -196,7 +196,7 @@ impl LoadedConfig {
     /// Faults that an owner found in its settings (`/channels/email/url`), each with the place where it was written.
     pub fn explain(&self, faults: &ValidationErrors) -> ConfigError {
         let explained = faults.0.iter().map(|fault| self.environment.fault_at(&fault.pointer, &fault.message));
-        ConfigError::all(explained.map(|fault| fault.placed(&self.name, &self.text)))
+        ConfigError::all(explained.map(|fault| fault.at_place(&self.name, &self.text)))
     }
 }
 

@@ -14,6 +14,7 @@ pub mod pipeline;
 pub mod post_process;
 pub mod quota_check;
 pub mod rate_check;
+pub mod recall_words;
 pub mod run_spending;
 pub mod schema;
 pub mod secrets;
@@ -68,10 +69,10 @@ pub struct Job {
     pub sink: StreamSink,
     /// Time of the engine.
     pub clock: Clock,
-    /// The tenant's credentials. What is read of them is taken out of the run's output and error.
+    /// The tenant's credentials. Their values are taken out of the run's output and error.
     pub credentials: TenantCredentials,
     /// The secrets that the run has used so far.
-    pub known: UsedSecrets,
+    pub used_secrets: UsedSecrets,
 }
 
 impl Job {
@@ -99,15 +100,19 @@ impl Job {
 }
 
 /// An execution within its span, which says why the run has failed.
-async fn in_span(
+fn in_span(
     span: Span,
     execution: impl Future<Output = Result<RunOutcome, RunError>>,
-) -> Result<RunOutcome, RunError> {
-    let ended = execution.instrument(span.clone()).await;
-    if let Err(error) = &ended {
-        trace::fail(&span, error.code());
+) -> impl Future<Output = Result<RunOutcome, RunError>> {
+    // boxed: what is moved into a future and awaited there has its room in it twice, for as long as the run waits
+    let execution = Box::pin(execution.instrument(span.clone()));
+    async move {
+        let ended = execution.await;
+        if let Err(error) = &ended {
+            trace::fail(&span, error.code());
+        }
+        ended
     }
-    ended
 }
 
 /// A way to execute runs.
@@ -123,7 +128,8 @@ pub trait Executor: Send + Sync {
         schema::any()
     }
 
-    /// The tools that a model may be offered in a run of this action; `None`: a run of it offers a model none of its own.
+    /// The tools that a model may be offered in a run of this action; `None`: a run of it offers a model none of its
+    /// own.
     fn tool_limits(&self, _action: &Action) -> Option<ToolLimits> {
         None
     }

@@ -15,7 +15,6 @@ pub mod openapi;
 pub mod pages;
 mod reference;
 pub mod request;
-#[allow(missing_docs, reason = "the names of its types and fields are those of the API")]
 pub mod schema;
 pub mod server;
 pub mod streaming;
@@ -142,8 +141,8 @@ pub struct HttpParts {
     pub tools: Arc<ToolRegistry>,
     /// Skills that agents may use.
     pub skills: SkillLibrary,
-    /// Names that a task may use.
-    pub known: TaskValidator,
+    /// Checks drafts of tasks: the names that they may use, and their actions.
+    pub validator: TaskValidator,
     /// The event bus.
     pub bus: Arc<dyn Bus>,
     /// Tries conditions.
@@ -176,10 +175,10 @@ pub struct HttpParts {
 
 /// State that handlers share. Cheap to clone.
 #[derive(Clone)]
-pub struct HttpState(Arc<Shared>);
+pub struct HttpState(Arc<HttpShared>);
 
 /// The parts, and what is derived from them once.
-pub struct Shared {
+pub struct HttpShared {
     parts: HttpParts,
     /// The hash of the configured admin token.
     pub admin_token: Option<TokenHash>,
@@ -207,7 +206,7 @@ impl HttpState {
         let streams = StreamLimiter::new(parts.limits);
         let gauges = server::gauges::Gauges::new(&parts.metrics);
         let stats = server::stats::StatsCache::new();
-        HttpState(Arc::new(Shared { parts, admin_token, wrong_tokens, hooks, streams, gauges, stats }))
+        HttpState(Arc::new(HttpShared { parts, admin_token, wrong_tokens, hooks, streams, gauges, stats }))
     }
 }
 
@@ -225,14 +224,14 @@ impl HttpState {
 }
 
 impl Deref for HttpState {
-    type Target = Shared;
+    type Target = HttpShared;
 
-    fn deref(&self) -> &Shared {
+    fn deref(&self) -> &HttpShared {
         &self.0
     }
 }
 
-impl Deref for Shared {
+impl Deref for HttpShared {
     type Target = HttpParts;
 
     fn deref(&self) -> &HttpParts {

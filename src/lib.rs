@@ -20,11 +20,12 @@
 //!
 //! Twelve imports are excepted; `docs/architecture.md` gives their reasons.
 //!
-//! - [`base`], without I/O of the product: [`backoff`], [`clock`], [`collections`], [`compute`], [`expr`], [`failpoint`],
-//!   [`field`], [`id`], [`invalid`], [`json`], [`limiter`], [`metrics`], [`redact`], [`secret`], [`signature`],
-//!   [`template`], [`threads`], [`token`], [`unicode_safety`], [`words`].
-//! - [`domain`], data and transitions, no `await`: [`actor`], [`approval`], [`budget`], [`conversation`], [`credential`],
-//!   [`data_file`], [`event`], [`halt`], [`memory`], [`notification`], [`quota`], [`run`], [`task`], [`trigger`].
+//! - [`base`], without I/O of the product: [`backoff`], [`clock`], [`collections`], [`compute`], [`expr`],
+//!   [`failpoint`], [`field`], [`id`], [`invalid`], [`json`], [`limiter`], [`metrics`], [`redact`], [`secret`],
+//!   [`signature`], [`template`], [`threads`], [`token`], [`unicode_safety`], [`words`].
+//! - [`domain`], data and transitions, no `await`: [`actor`], [`approval`], [`budget`], [`conversation`],
+//!   [`credential`], [`data_file`], [`event`], [`halt`], [`memory`], [`notification`], [`quota`], [`run`], [`task`],
+//!   [`trigger`].
 //! - [`store`]: the only place that knows a database.
 //! - [`ports`], a trait and a list each, one file per adapter: [`egress`], [`skill`], [`vault`]; then [`bus`],
 //!   [`channel`], [`llm`], [`poll`], [`tool`].
@@ -38,7 +39,7 @@
 //! - Every instant that was due has exactly one record: a run, a run that stands for it, or `skipped` with its reason.
 //! - A run is written by who holds its lease; every write is fenced by a token that is never given twice.
 //! - A state changes by the table in [`domain::run::RunState::on`] only, and a final one never.
-//! - What is acknowledged is committed.
+//! - An acknowledged change is committed.
 //! - A tenant is a typed argument of every store call that is made for a caller.
 //!
 //! [`backoff`]: base::backoff

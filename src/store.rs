@@ -61,8 +61,9 @@ pub use deliveries::recipients::{ListedRecipient, RecipientFilter, StoredRecipie
 pub use deliveries::referred::ReferredRecords;
 pub use deliveries::verifications::{CodeCheck, Verification};
 pub use deliveries::{DeliveryFilter, DeliverySummary, QueuedDelivery};
-pub use events::closing::{DueWindow, EventRelease, HeldEvents};
+pub use events::closing::HeldEvents;
 pub use events::dead_letters::{NewDeadLetter, StoredDeadLetter, StoredDeadLetterFilter};
+pub use events::due_windows::{DueRelease, DueWindow, EventRelease};
 pub use events::event_index::{EVENT_SHARDS, EventTask, EventTaskChanges, event_shard};
 pub use events::matches::{EventsRecorded, Match};
 pub use events::matching::{EventsFired, FireEvents};
@@ -77,10 +78,10 @@ pub use ops::budgets::settlement::{BudgetEnd, Settlement};
 pub use ops::budgets::{BudgetUsage, LedgerStanding};
 pub use ops::depths::{COUNTED_TO, Depths};
 pub use ops::halts::HaltPage;
-pub use ops::idempotency::{Idempotency, StoredAnswer};
+pub use ops::idempotency::{AnswerBody, Idempotency, StoredAnswer};
 pub use ops::pending_work::PendingWork;
 pub use ops::quotas::QuotaUsage;
-pub use ops::tokens::StoredToken;
+pub use ops::tokens::{MOST_TOKENS, StoredToken};
 pub use ops::usage::run_account::{RunAccount, TOOL_RECORDS};
 pub use ops::usage::{UsageFilter, UsageGroup, UsageSum};
 pub use runs::completions::RunCompletion;
@@ -93,15 +94,17 @@ pub use runs::recorded::SurroundingRuns;
 pub use runs::requests::{Cancelled, RunRequest};
 pub use runs::rescue::StrandedRun;
 pub use runs::run_location::{Holder, ParkedRun, QueuedPlace, RunLocation};
-pub use runs::shares::{Occupant, Shares, TenantShares, tenant_hash, tenant_share};
+pub use runs::shares::{Occupant, Shares, TenantShares, count_by_tenant, tenant_hash, tenant_share};
 pub use runs::slots::log_end_outside_execution;
+pub use runs::starting::immediate_start::ImmediateStart;
+pub use runs::starting::local_starter::{LocalStarter, ReservedStart};
 pub use runs::starting::{StartedRun, Starts, TakeResult};
 pub use tasks::TaskFilter;
 pub use tasks::conditions::{DuePoll, PollClaim, RecordedPoll};
 pub use tasks::creating::NewTask;
 pub use tasks::disabling::SeenTask;
 pub use tasks::failing::PauseResult;
-pub use tasks::fires::{FireDue, FireResult, ImmediateStart};
+pub use tasks::fires::{FireDue, FireResult};
 pub use tasks::task_state::STATE_NAMES;
 pub use tasks::zones::{NewestZones, PlannedTask, ZonedTasks};
 
@@ -114,22 +117,31 @@ pub struct Store {
     counts: StoreMetrics,
     unreadable: UnreadableRow,
     /// Tasks that callers store one by one.
-    creating: WriteBatcher<NewTask, Result<(), StoreError>>,
+    creating: WriteBatcher<tasks::creating::WrittenTask<'static>, Result<(), StoreError>>,
     marks: deliveries::MarkBatcher,
     appends: runs::transcript::AppendBatcher,
+    requests: runs::requests::run_now::RequestBatcher,
     reservations: ops::budgets::reserving::ReservationBatcher,
-    seen: ops::pending_work::LastPendingWork,
+    last_pending_work: ops::pending_work::LastPendingWork,
     /// Where a write goes on whose caller may go away, and whose threads give way to nobody.
     runtime: Handle,
     /// Threads for what tenants wrote and the store has to compute before it writes: never in a transaction.
     computing: Compute,
-    apart: Arc<tasks::fires::BatchOffsets>,
+    batch_offsets: Arc<tasks::fires::BatchOffsets>,
     /// The tenants whose runs are looked after next, of those that wait for people, and for other systems.
-    attended: Arc<[TenantCursor; 2]>,
+    parked_cursors: Arc<[TenantCursor; 2]>,
+    /// The tenant whose kept events were forwarded last.
+    outbox_cursor: Arc<TenantCursor>,
+    /// The tenants whose windows were looked at last, of those that close, and of those that are released.
+    window_cursors: Arc<[TenantCursor; 2]>,
+    /// The tenant whose tasks were resumed last.
+    resumption_cursor: Arc<TenantCursor>,
     quotas: ops::quotas::KnownAllowances,
     budgets: ops::budgets::KnownBudgets,
     rates: ops::rates::RateCounters,
     halts: ops::halts::SharedHalts,
+    /// Executes runs in this process that callers' writes have started.
+    local_starts: runs::starting::local_starter::LocalStarts,
     bulk: ops::bulk::Bulk,
     paces: Arc<db::pace::Paces>,
     task_cache: tasks::task_cache::TaskCache,

@@ -28,7 +28,8 @@ pub struct Settings {
     pub log_format: LogFormat,
     /// `error`, `warn`, `info`, `debug`, `trace`, or directives by module such as `info,reveille::engine=debug`.
     pub log_level: String,
-    /// The collector to which spans are exported over OTLP (protobuf over HTTP), such as `http://127.0.0.1:4318`; empty: none.
+    /// The collector to which spans are exported over OTLP (protobuf over HTTP), such as `http://127.0.0.1:4318`;
+    /// empty: none.
     pub otlp_endpoint: String,
     /// The part of the runs that has spans, from 0 to 1.
     pub trace_sampling: f64,
@@ -115,9 +116,8 @@ impl Telemetry {
     }
 }
 
-/// Starts logging for the whole process, and traces where there is a collector, whose spans are counted in `metrics`; later
-/// calls change nothing.
-/// A level that can't be read was refused with the configuration.
+/// Starts logging for the whole process, and traces where there is a collector, whose spans are counted in `metrics`;
+/// later calls change nothing. A level that can't be read was refused with the configuration.
 pub fn start(settings: &Settings, metrics: &Metrics) -> Telemetry {
     let filter = settings.filter().unwrap_or_else(|_| EnvFilter::new("info"));
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);

@@ -3,6 +3,12 @@
 use crate::domain::run::{RunError, RunFault};
 use crate::ports::llm::{LlmError, ModelAnswer, StopReason};
 
+/// The error that people read when shortening did not help.
+const TOO_LONG: &str = "Conversation too long, please start a new conversation";
+/// The error that people read where a run has nothing but its message, or the instruction of its task.
+const TOO_LONG_ALONE: &str = "The message or instruction does not fit the model's context window beside the agent's \
+                              own prompt and tools, please shorten it";
+
 /// The answer as the loop goes on with it; an error where it is none. `at_limit`: the model was asked to answer because
 /// it had used up its turns. With nothing to say then, the run ends with what it said before, if that is anything.
 pub fn accept(mut answer: ModelAnswer, at_limit: bool, has_spoken: bool) -> Result<ModelAnswer, RunError> {
@@ -23,6 +29,11 @@ pub fn accept(mut answer: ModelAnswer, at_limit: bool, has_spoken: bool) -> Resu
         true if at_limit => Err(RunError::fail("no_answer", "the model used up its turns and has not said anything")),
         _ => Ok(answer),
     }
+}
+
+/// The end of a run whose conversation nothing makes short enough; `is_alone`: it is one message.
+pub fn too_long(is_alone: bool) -> RunError {
+    RunError::fail("context_overflow", if is_alone { TOO_LONG_ALONE } else { TOO_LONG })
 }
 
 /// The run error for a failed chain of models.

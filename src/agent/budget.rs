@@ -1,17 +1,18 @@
-//! Budgets in the loop: what a call may come to is reserved before it is made, and what an answer has cost is on the record also
-//! where it can't be used. Decides nothing: the store of the run knows the limits.
+//! Budgets in the loop: what a call may come to is reserved before it is made, and what an answer has cost is on the
+//! record also where it can't be used. Decides nothing: the store of the run knows the limits.
 
 use crate::agent::checkpoint::{Checkpoint, NewEntry};
 use crate::agent::{AgentStore, RunSlot, wait_without_slot};
+use crate::base::compute::Compute;
 use crate::domain::budget::Spend;
 use crate::domain::run::transcript::{ModelCall, ModelTokens};
 use crate::domain::run::{RunError, TranscriptMessage, Usage};
 use crate::ports::llm::ModelRequest;
 use crate::ports::llm::fallback::Chain;
 
-/// Reserves what a call may come to, whichever model of the chain answers. Where no budget holds, nothing is worked out and
-/// nobody is asked.
-pub async fn reserve(
+/// Reserves what a call may come to, whichever model of the chain answers. Where no budget holds, nothing is worked out
+/// and nobody is asked.
+async fn reserve(
     store: &dyn AgentStore,
     slot: &dyn RunSlot,
     chain: &Chain,
@@ -24,7 +25,23 @@ pub async fn reserve(
     }
 }
 
-/// As [`reserve`], for a turn of the loop: what is due in the checkpoint is stored before, on the same way if as much is left.
+/// As `reserve`, for a call that is no turn of the loop.
+pub async fn reserve_alone(
+    store: &dyn AgentStore,
+    slot: &dyn RunSlot,
+    chain: &Chain,
+    turn: i64,
+    (request, compute): (&ModelRequest, &Compute),
+) -> Result<(), RunError> {
+    if !store.is_budgeted() {
+        return Ok(());
+    }
+    let bound = chain.measured_worst_case(request, compute).await;
+    wait_without_slot(slot, store.reserve(turn, bound)).await
+}
+
+/// As `reserve`, for a turn of the loop: the entries that are due in the checkpoint are stored before, by the same
+/// statement if as much is left.
 pub async fn reserve_turn(
     checkpoint: &mut Checkpoint,
     slot: &dyn RunSlot,
@@ -42,7 +59,8 @@ pub async fn reserve_turn(
     }
 }
 
-/// Guard of calls of a chain that are under way. Dropped with a caller who is cut off, it reports what the calls have cost.
+/// Guard of calls of a chain that are under way. Dropped with a caller who is cut off, it reports what the calls have
+/// cost.
 pub struct CutOffGuard<'a, F: Fn(Usage)> {
     /// The chain that is asked.
     pub chain: &'a Chain,
@@ -81,8 +99,8 @@ pub fn unusable_answer(usage: Usage, model_call: Option<ModelCall>, error: &RunE
     Some(NewEntry { usage, model_call, ..NewEntry::plain(message) })
 }
 
-/// The usage of a call that may come to so much at worst, `output` tokens of it written, and of which nobody knows what it came
-/// to: the worst.
+/// The usage of a call that may come to so much at worst, `output` tokens of it written, and of which nobody knows what
+/// it came to: the worst.
 pub fn worst_usage(most: Spend, output: u32) -> Usage {
     let output = i64::from(output).min(most.tokens);
     let (input_tokens, output_tokens) = (most.tokens - output, output);

@@ -41,14 +41,12 @@ use crate::base::compute::Compute;
 use crate::base::id::{Tenant, new_id};
 use crate::domain::approval::{Approval, CallOutcome};
 use crate::domain::memory::PersonWords;
-use crate::domain::run::{RunError, ToolAttribution, ToolCall, ToolRecord, Usage};
+use crate::domain::run::{ResultNotice, RunError, ToolAttribution, ToolCall, ToolRecord, Usage};
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::builtin::read_data_file::READ_DATA_FILE;
 use crate::ports::tool::output::{DefaultLevel, OutputLevel};
 use crate::ports::tool::registry::{RegisteredTool, unknown_tool};
-use crate::ports::tool::{
-    ToolCaller, ToolContext, ToolError, ToolFailure, ToolHost, ToolRegistry, ToolStatus, UsedSecrets,
-};
+use crate::ports::tool::{ToolCaller, ToolContext, ToolError, ToolHost, ToolRegistry, ToolStatus, UsedSecrets};
 
 /// All that calls of one run have in common.
 pub struct ToolRunner<'a> {
@@ -74,14 +72,14 @@ pub struct ToolRunner<'a> {
     /// The words of a person that the run has read.
     pub words: PersonWords,
     /// The secrets that the run has used so far.
-    pub known: &'a UsedSecrets,
+    pub used_secrets: &'a UsedSecrets,
     pub time_limit: Duration,
     pub results: &'a ResultCache,
-    /// The measures of the conversation, by which results are shown and cut.
+    /// The limits of the conversation, by which results are shown and cut.
     pub window: ContextWindow,
     /// The level where neither the call nor its tool has one.
     pub usual_level: OutputLevel,
-    pub teller: &'a StreamEmitter,
+    pub emitter: &'a StreamEmitter,
     pub compute: &'a Compute,
     pub consent: Consent<'a>,
 }
@@ -94,8 +92,8 @@ pub struct CompletedCall {
     /// Its place among the calls of the turn.
     pub index: usize,
     pub call: ToolCall,
-    /// Words of the service that the model reads before the result; empty: there are none.
-    pub notice: String,
+    /// Words of the service that the model reads before the result, in order.
+    pub notices: Vec<ResultNotice>,
     /// As the model is to be shown it, but not cut.
     pub text: String,
     pub is_error: bool,
@@ -131,15 +129,15 @@ struct AnsweredCall {
     approval: Option<Uuid>,
     /// Why nobody was asked.
     reasons: Vec<String>,
-    /// The words that tell the model what a person has changed, or answered; empty: nothing.
-    notice: String,
+    /// The words that tell the model what a person has answered, and changed.
+    notices: Vec<ResultNotice>,
     /// Usage of the agent that was called; `None`: it is another tool.
     agent_usage: Option<Usage>,
 }
 
 impl Attempt {
     fn done(result: Result<FetchedOutput, ToolError>, approval: Option<Uuid>, reasons: Vec<String>) -> Attempt {
-        Attempt::Done(AnsweredCall { result, approval, reasons, notice: String::new(), agent_usage: None })
+        Attempt::Done(AnsweredCall { result, approval, reasons, notices: Vec::new(), agent_usage: None })
     }
 
     /// It was not executed.
@@ -149,8 +147,8 @@ impl Attempt {
 }
 
 impl ToolRunner<'_> {
-    /// Starts all calls; they come out as they are done. Those that people have approved begin in the order in which they
-    /// did.
+    /// Starts all calls; they come out as they are done. Those that people have approved begin in the order in which
+    /// they did.
     pub fn start<'a>(
         &'a self,
         turn: CallTurn<'a>,
@@ -185,7 +183,8 @@ impl ToolRunner<'_> {
             tenant: self.tenant,
             run_id: self.run_id,
             host: self.host,
-            known: self.known,
+            used_secrets: self.used_secrets,
+            compute: self.compute,
         }
     }
 
@@ -204,8 +203,8 @@ impl ToolRunner<'_> {
         call: &ToolCall,
         asked: &EarlierQuestions,
     ) -> Result<CallResult, RunError> {
-        self.teller.tool_call(turn.number, call);
-        let (begun, warnings) = (self.clock.elapsed(), CallWarnings::of(self.teller, &call.name));
+        self.emitter.tool_call(turn.number, call);
+        let (begun, warnings) = (self.clock.elapsed(), CallWarnings::of(self.emitter, &call.name));
         let attempt = match check_turn_limit(index) {
             Ok(()) => self.attempt(turn, (question, &warnings), call, asked).await?,
             Err(refused) => Attempt::failed(refused),
@@ -213,7 +212,7 @@ impl ToolRunner<'_> {
         let answered = match attempt {
             Attempt::Open(open) => {
                 if let PendingCall::Ask(approval, _) = &open {
-                    self.teller.approval_required(approval);
+                    self.emitter.approval_required(approval);
                 }
                 return Ok(CallResult::Open(open));
             }
@@ -223,33 +222,25 @@ impl ToolRunner<'_> {
         let duration_ms = self.clock.elapsed().saturating_sub(begun).as_millis() as i64;
         let tool = self.tools.find(&call.name);
         let unrepeatable = tool.is_some_and(|tool| !tool.definition().idempotent);
-        let AnsweredCall { result, approval, reasons, mut notice, agent_usage } = answered;
+        let AnsweredCall { result, approval, reasons, mut notices, agent_usage } = answered;
         let fetched_at = result.as_ref().map_or_else(|_| self.clock.now(), |fetched| fetched.at);
-        let length = result.as_ref().ok().map(|fetched| fetched.output.whole().chars().count());
         // in words for a person, and for the model
-        let (outcome, text, is_error) = match result {
+        let (outcome, text, is_error, length) = match result {
             Ok(fetched) => {
-                let outcome = fetched.output.whole().chars().take(OUTCOME_SHOWN).collect();
                 if let Some(instructions) = &fetched.output.instructions {
-                    notice += &format!("{}\n\n", self.window.cut_result(instructions));
+                    notices.push(ResultNotice::other(format!("{}\n\n", self.window.cut_result(instructions))));
                 }
-                let content = match tool {
-                    Some(tool) => {
-                        let shown = self.view(turn).show(turn.number, call, tool, fetched).await;
-                        let ShownOutput { notice: of_result, content } = shown;
-                        notice += &of_result;
-                        content
-                    }
-                    None => fetched.output.whole().into_owned(),
-                };
-                (outcome, content, false)
+                let shown = self.view(turn).show(turn.number, call, tool.map(Arc::as_ref), fetched).await;
+                let ShownOutput { notice, content, beginning, length } = shown;
+                notices.extend(notice);
+                (beginning, content, false, Some(length))
             }
             Err(ToolError::Abort { code, message }) => return Err(RunError::fail(code, message)),
-            Err(ToolError::Tell { code, message, .. }) if code == REFUSED => (message.clone(), message, true),
+            Err(ToolError::Tell { code, message, .. }) if code == REFUSED => (message.clone(), message, true, None),
             Err(error) => {
                 let (kind, code, message) = error.model_message().expect("what aborts was seen before");
                 let observed = observation(kind, code, &message, &call.id);
-                (message, observed, true)
+                (message, observed, true, None)
             }
         };
         if let Some(approval) = approval {
@@ -258,7 +249,7 @@ impl ToolRunner<'_> {
         }
         let attribution = ToolAttribution { turn: turn.number, ..self.attribution.clone() };
         let ended = (!is_error, length.unwrap_or_else(|| text.chars().count()));
-        let record = ToolRecord::new((&call.name, tool.is_some()), &call.arguments, duration_ms, ended, attribution);
+        let record = ToolRecord::new((&call.name, tool.is_some()), &call.args, duration_ms, ended, attribution);
         let record = warnings.recorded(record);
         let record = match agent_usage {
             Some(usage) => record.of_agent(usage.into()),
@@ -267,7 +258,7 @@ impl ToolRunner<'_> {
         Ok(CallResult::Done(Box::new(CompletedCall {
             index,
             call: call.clone(),
-            notice,
+            notices,
             text,
             is_error,
             fetched_at,
@@ -285,7 +276,7 @@ impl ToolRunner<'_> {
         call: &ToolCall,
         asked: &EarlierQuestions,
     ) -> Result<Attempt, RunError> {
-        let CallTurn { number: turn, resumed, .. } = call_turn;
+        let CallTurn { number: turn, resumed, overrides, .. } = call_turn;
         if call.truncated {
             return Ok(Attempt::failed(truncated_call_error()));
         }
@@ -300,7 +291,7 @@ impl ToolRunner<'_> {
             return Ok(Attempt::failed(refused));
         }
         if approval.is_none()
-            && let Err(refused) = self.check(tool, &call.arguments).await
+            && let Err(refused) = self.check(tool, &call.args).await
         {
             return Ok(Attempt::failed(refused));
         }
@@ -312,23 +303,25 @@ impl ToolRunner<'_> {
             InputVerdict::Refused(error) => return Ok(Attempt::failed(error)),
         };
         let call = &call;
-        let arguments = approval.map_or(&call.arguments, Approval::arguments);
+        let arguments = approval.map_or(&call.args, Approval::arguments);
         if approval.is_some()
             && let Err(refused) = self.check(tool, arguments).await
         {
             return Ok(Attempt::failed(refused));
         }
-        // of what is settled, or has begun, nothing is to be found out any more
+        // a call that is settled, or has begun, is not looked into any more
         let looks = approval.is_none_or(|approval| approval.status.allows() && approval.execution_started_at.is_none());
         let precheck = match tool.tool.precheck(&self.context(turn, call, self.time_limit), arguments) {
-            Some(look) if looks => match self.known.clean_finding(self.limited(self.time_limit, look).await).await {
-                Ok(found) => Some(found),
-                Err(error) => return Ok(Attempt::failed(error)),
-            },
+            Some(look) if looks => {
+                match self.used_secrets.clean_finding(self.limited(self.time_limit, look).await).await {
+                    Ok(found) => Some(found),
+                    Err(error) => return Ok(Attempt::failed(error)),
+                }
+            }
             _ => None,
         };
         let (edited, approval, again, reasons) =
-            match self.consent.of((turn, question), call, tool, approval, precheck).await? {
+            match self.consent.decide((turn, question, overrides), call, tool, approval, precheck).await? {
                 ConsentVerdict::Ask(question, replaces) => {
                     return self.ask(question, replaces, supplied_before.is_some()).await;
                 }
@@ -344,20 +337,21 @@ impl ToolRunner<'_> {
             warnings.warn("the tool is deprecated");
         }
         let (call, edited) = match edited {
-            Some(arguments) => {
-                let notice = edited_notice(&arguments);
-                (ToolCall { arguments, ..call.clone() }, notice)
+            Some(args) => {
+                let notice = edited_notice(&args);
+                (ToolCall { args, ..call.clone() }, Some(notice))
             }
-            None => (call.clone(), String::new()),
+            None => (call.clone(), None),
         };
-        let notice = answered + &edited;
+        let notices: Vec<ResultNotice> = answered.into_iter().chain(edited).collect();
         let Some(agent) = self.agent.called(&call.name) else {
-            let result = self.known_or_called(turn, &call, tool, warnings).await;
-            return Ok(Attempt::Done(AnsweredCall { result, approval, reasons, notice, agent_usage: None }));
+            let result = self.call_cached(turn, &call, tool, warnings).await;
+            return Ok(Attempt::Done(AnsweredCall { result, approval, reasons, notices, agent_usage: None }));
         };
         Ok(match self.delegate(call_turn, &call, agent).await {
-            DelegationOutcome::Answered(result, usage) => {
-                Attempt::Done(AnsweredCall { result, approval, reasons, notice, agent_usage: Some(usage) })
+            DelegationOutcome::Answered(result, usage, notice) => {
+                let notices = notices.into_iter().chain(notice).collect();
+                Attempt::Done(AnsweredCall { result, approval, reasons, notices, agent_usage: Some(usage) })
             }
             DelegationOutcome::Waits(calls) => Attempt::Open(PendingCall::Delegated(calls)),
             DelegationOutcome::Ended(error) => Attempt::Ended(error),
@@ -368,16 +362,14 @@ impl ToolRunner<'_> {
     async fn check(&self, tool: &Arc<RegisteredTool>, arguments: &Value) -> Result<(), ToolError> {
         let (steps, tool, arguments) = (tool.steps(arguments), Arc::clone(tool), arguments.clone());
         let check = move || tool.check(&arguments);
-        self.compute.run_if_costly(self.tenant.as_str(), steps, check).await.unwrap_or_else(|panicked| {
-            Err(ToolError::for_model(ToolFailure::InternalError, "panicked", panicked.to_string()))
-        })
+        self.compute.run_if_costly(self.tenant.as_str(), steps, check).await?
     }
 
     fn context(&self, turn: i64, call: &ToolCall, time_limit: Duration) -> ToolContext {
-        let task_id = self.consent.asking.task_id;
+        let task_id = self.consent.approval_context.task_id;
         let ids = (Some(self.run_id), task_id);
         ToolContext {
-            credentials: ToolContext::credentials_of(self.host, self.tenant, ids, &call.name, self.known),
+            credentials: ToolContext::credentials_of(self.host, self.tenant, ids, &call.name, self.used_secrets),
             tenant: self.tenant.clone(),
             run_id: self.run_id,
             task_id,
@@ -392,7 +384,8 @@ impl ToolRunner<'_> {
             time_limit,
             host: self.host.clone(),
             clock: self.clock.clone(),
-            known: self.known.clone(),
+            compute: self.compute.clone(),
+            used_secrets: self.used_secrets.clone(),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! transcript always ends in one of four ways, and each says how to go on: a question (ask), calls without results
 //! (settle them), results (ask), or an answer without calls (done: nothing is asked again). Entries before which
 //! nothing has happened that must not happen twice may wait for the next append: a question for its first answer, the
-//! intent of calls that only read for their results.
+//! intent of calls that only read for their results, the answer of a run for its end.
 
 pub mod agent_store;
 mod shared_transcript;
@@ -17,6 +17,7 @@ use crate::agent::checkpoint::agent_store::{AgentStore, AppendError};
 use crate::agent::context::shown::{ShownMessage, compacted};
 use crate::agent::verify::{ToolEvidence, is_asked_again};
 use crate::base::clock::{Clock, pause};
+use crate::base::json::length::bytes_of;
 use crate::domain::budget::CallBound;
 use crate::domain::run::outcome::{RunError, RunFault};
 use crate::domain::run::transcript::{ModelCall, ToolCall, TranscriptEntry, TranscriptMessage};
@@ -30,6 +31,8 @@ pub const STORE_CORRUPT: &str = "store_corrupt";
 pub const UNKNOWN_FORMAT: &str = "unknown_transcript_format";
 /// How long a store that is away is waited for, in milliseconds: together well within a lease.
 const STORE_WAITS: [u64; 6] = [100, 200, 400, 800, 1600, 3200];
+/// Most bytes of entries that wait for the end: many ends are written in one transaction, each with what waited for it.
+pub const DEFERRED_BYTES: usize = 16 * 1024;
 
 /// The stored transcript of a run, and the way to append to it.
 pub struct Checkpoint {
@@ -38,6 +41,8 @@ pub struct Checkpoint {
     entries: Vec<TranscriptEntry>,
     /// How many of the entries are stored; the others wait for the next append.
     stored: usize,
+    /// How many of the entries the store has: they are stored, or were deferred to the next append or the end.
+    accepted: usize,
     /// Whether those that wait are stored before the model is asked again.
     is_due: bool,
 }
@@ -67,7 +72,8 @@ impl Checkpoint {
     /// Loads the transcript. Fails where the store is away or an entry can't be read.
     pub async fn load(store: Arc<dyn AgentStore>, clock: Clock) -> Result<Checkpoint, RunError> {
         let entries = store.load().await.map_err(run_error)?;
-        Ok(Checkpoint { store, clock, stored: entries.len(), entries, is_due: false })
+        let stored = entries.len();
+        Ok(Checkpoint { store, clock, entries, stored, accepted: stored, is_due: false })
     }
 
     /// Whether nothing was said yet.
@@ -127,9 +133,27 @@ impl Checkpoint {
 
     /// Adds entries that the next append stores, or else the record of how the execution ended.
     pub fn defer(&mut self, turn: i64, added: Vec<NewEntry>) {
-        let first = self.entries.len();
         self.add(turn, added);
-        self.store.defer(self.entries[first..].to_vec());
+        self.defer_added();
+    }
+
+    /// Defers what was added to the next append, or else to the record of how the execution ended. Much is stored at
+    /// once.
+    pub async fn defer_or_flush(&mut self) -> Result<(), RunError> {
+        let waiting = self.entries[self.stored..].iter().map(|entry| bytes_of(&entry.message));
+        match waiting.sum::<usize>() > DEFERRED_BYTES {
+            true => self.flush().await,
+            false => {
+                self.defer_added();
+                Ok(())
+            }
+        }
+    }
+
+    /// Gives the store the entries that it does not have yet, to be stored with the next append or the end.
+    fn defer_added(&mut self) {
+        self.store.defer(self.entries[self.accepted..].to_vec());
+        self.accepted = self.entries.len();
     }
 
     /// Appends, durably, all or nothing, with what was added before. Where it fails, these entries are not in it.
@@ -196,22 +220,23 @@ impl Checkpoint {
                 (Err(error), _) => return Err(run_error(error)),
             }
         };
-        (self.stored, self.is_due) = (self.entries.len(), false);
+        (self.stored, self.accepted, self.is_due) = (self.entries.len(), self.entries.len(), false);
         Ok(is_reserved)
     }
 
-    /// The conversation as a model is shown it, compactions applied. Results stand behind their call in the order of the
-    /// calls, however they came in.
+    /// The conversation as a model is shown it, compactions applied. Results stand behind their call in the order of
+    /// the calls, however they came in.
     pub fn shown(&self) -> Vec<ShownMessage> {
         let mut said: Vec<&TranscriptEntry> = Vec::with_capacity(self.entries.len());
         let is_placed_by_its_call = |message: &TranscriptMessage| matches!(message, TranscriptMessage::Tool { .. });
-        let is_said = |entry: &&TranscriptEntry| entry.message.is_said() && !is_placed_by_its_call(&entry.message);
+        let is_said =
+            |entry: &&TranscriptEntry| entry.message.is_conversation() && !is_placed_by_its_call(&entry.message);
         for entry in self.entries.iter().filter(is_said) {
             said.push(entry);
-            let results = calls_of(&entry.message).iter().filter_map(|call| self.result_entry(entry.turn, &call.id));
-            said.extend(results);
+            let calls = entry.message.tool_calls().iter();
+            said.extend(calls.filter_map(|call| self.result_entry(entry.turn, &call.id)));
         }
-        let whole = said.into_iter().map(|entry| ShownMessage::said(entry.seq, entry.message.clone())).collect();
+        let whole = said.into_iter().map(|entry| ShownMessage::verbatim(entry.seq, entry.message.clone())).collect();
         let compactions = self.entries.iter().filter_map(|entry| match &entry.message {
             TranscriptMessage::Compaction(compaction) => Some(compaction),
             _ => None,
@@ -221,7 +246,7 @@ impl Checkpoint {
 
     /// The entries that stand before the last message with calls; all of them, where there is none.
     pub fn entries_before_calls(&self) -> usize {
-        let is_last = |entry: &TranscriptEntry| entry.turn > 0 && !calls_of(&entry.message).is_empty();
+        let is_last = |entry: &TranscriptEntry| entry.turn > 0 && !entry.message.tool_calls().is_empty();
         self.entries.iter().rposition(is_last).unwrap_or(self.entries.len())
     }
 
@@ -229,19 +254,20 @@ impl Checkpoint {
     pub fn open_calls(&self) -> Vec<ToolCall> {
         let Some(last) = self.assistant_entries().next_back() else { return vec![] };
         let open = |call: &&ToolCall| self.result(last.turn, &call.id).is_none();
-        calls_of(&last.message).iter().filter(open).cloned().collect()
+        last.message.tool_calls().iter().filter(open).cloned().collect()
     }
 
     /// The calls of the last turn.
     pub fn last_calls(&self) -> &[ToolCall] {
-        self.assistant_entries().next_back().map_or(&[], |last| calls_of(&last.message))
+        self.assistant_entries().next_back().map_or(&[], |last| last.message.tool_calls())
     }
 
     /// The calls of each turn with their results, in order; without a turn of which a call has none.
     pub fn finished_turns(&self) -> impl Iterator<Item = (i64, Vec<(&ToolCall, &TranscriptMessage)>)> {
         self.assistant_entries().filter_map(|entry| {
-            let calls = calls_of(&entry.message).iter().map(|call| Some((call, self.result(entry.turn, &call.id)?)));
-            Some((entry.turn, calls.collect::<Option<Vec<_>>>()?))
+            let calls = entry.message.tool_calls().iter();
+            let finished = calls.map(|call| Some((call, self.result(entry.turn, &call.id)?)));
+            Some((entry.turn, finished.collect::<Option<Vec<_>>>()?))
         })
     }
 
@@ -278,7 +304,7 @@ impl Checkpoint {
     }
 
     /// The texts that the run was given, in order: its instructions and its messages, without what verifiers have said.
-    pub fn given(&self) -> impl Iterator<Item = &str> {
+    pub fn input_texts(&self) -> impl Iterator<Item = &str> {
         self.entries.iter().filter(|entry| !is_asked_again(&entry.message)).filter_map(|entry| match &entry.message {
             TranscriptMessage::System { text, .. } | TranscriptMessage::User { text, .. } => Some(text.as_str()),
             _ => None,
@@ -307,7 +333,7 @@ impl Checkpoint {
     pub fn records(&self) -> Vec<ToolRecord> {
         let mut records = Vec::new();
         for entry in &self.entries {
-            for call in calls_of(&entry.message) {
+            for call in entry.message.tool_calls() {
                 if let Some(result) = self.result_entry(entry.turn, &call.id) {
                     records.push(result.tool_record.clone().unwrap_or_else(|| record_of(call, result)));
                 }
@@ -335,13 +361,6 @@ impl Checkpoint {
     }
 }
 
-fn calls_of(message: &TranscriptMessage) -> &[ToolCall] {
-    match message {
-        TranscriptMessage::Assistant { tool_calls, .. } => tool_calls,
-        _ => &[],
-    }
-}
-
 /// The record of a call that an earlier release has carried out: its result is as long as it was stored.
 fn record_of(call: &ToolCall, result: &TranscriptEntry) -> ToolRecord {
     let ended = match &result.message {
@@ -349,7 +368,7 @@ fn record_of(call: &ToolCall, result: &TranscriptEntry) -> ToolRecord {
         _ => (false, 0),
     };
     let attribution = ToolAttribution { turn: result.turn, ..ToolAttribution::default() };
-    ToolRecord::new((&call.name, true), &call.arguments, result.duration_ms.unwrap_or_default(), ended, attribution)
+    ToolRecord::new((&call.name, true), &call.args, result.duration_ms.unwrap_or_default(), ended, attribution)
 }
 
 /// The error with which a run ends when its store fails.
@@ -417,7 +436,7 @@ mod tests {
         let message = TranscriptMessage::Tool {
             call_id: id.into(),
             name: "read".into(),
-            notice: None,
+            notices: vec![],
             content: format!("of {id}"),
             is_error: id == "b",
             reasons: vec![],

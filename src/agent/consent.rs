@@ -9,6 +9,7 @@
 
 pub mod input;
 pub mod of_step;
+pub mod turn_overrides;
 
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use uuid::Uuid;
 
 use crate::agent::CallingAgent;
 use crate::agent::checkpoint::run_error;
+use crate::agent::consent::turn_overrides::TurnOverrides;
 use crate::agent::ruling::RulingRequest;
 use crate::agent::{Agent, AgentRequest, AgentStore, ApprovalContext};
 use crate::base::clock::Clock;
@@ -47,7 +49,7 @@ pub struct Consent<'a> {
     /// The credentials that the task names: its calls may use them.
     pub credentials: &'a [Reference],
     /// Whom the run may ask.
-    pub asking: &'a ApprovalContext,
+    pub approval_context: &'a ApprovalContext,
     pub store: &'a dyn AgentStore,
     pub tenant: &'a str,
     pub run_id: Uuid,
@@ -112,8 +114,8 @@ impl<'a> Consent<'a> {
             agent: request.agent.as_ref(),
             chain: request.chain(),
             step: request.attribution.step.as_deref(),
-            credentials: &request.wishes.credentials,
-            asking: &request.asking,
+            credentials: &request.overrides.credentials,
+            approval_context: &request.approval_context,
             store: &*request.store,
             tenant: request.tenant.as_str(),
             run_id: request.run_id,
@@ -125,16 +127,16 @@ impl<'a> Consent<'a> {
 
 impl Consent<'_> {
     /// The questions that were asked about calls of this turn.
-    pub async fn asked(&self, turn: i64) -> Result<EarlierQuestions, RunError> {
+    pub async fn earlier_questions(&self, turn: i64) -> Result<EarlierQuestions, RunError> {
         let asked = self.store.approvals(turn).await.map_err(run_error)?;
         Ok(EarlierQuestions(asked))
     }
 
-    /// Decides about one call; a question about it has this id. `precheck` is what the tool's own look has found now, where it
-    /// has one.
-    pub async fn of(
+    /// Decides about one call of a turn that has these overrides; a question about it has this id. `precheck` is what
+    /// the tool's own look has found now, where it has one.
+    pub async fn decide(
         &self,
-        (turn, id): (i64, Uuid),
+        (turn, id, overrides): (i64, Uuid, &TurnOverrides<'_>),
         call: &ToolCall,
         tool: &Arc<RegisteredTool>,
         asked: Option<&Approval>,
@@ -142,34 +144,40 @@ impl Consent<'_> {
     ) -> Result<ConsentVerdict, RunError> {
         match asked {
             Some(approval) => self.decided_call((turn, id), call, tool, approval, precheck).await,
-            None => self.first((turn, id), call, tool, precheck).await,
+            None => self.first((turn, id, overrides), call, tool, precheck).await,
         }
     }
 
     async fn first(
         &self,
-        (turn, id): (i64, Uuid),
+        (turn, id, overrides): (i64, Uuid, &TurnOverrides<'_>),
         call: &ToolCall,
         tool: &Arc<RegisteredTool>,
         precheck: Option<Value>,
     ) -> Result<ConsentVerdict, RunError> {
         let Definition { name, undo_seconds, .. } = tool.definition();
-        let chosen = tool.tool.credential_chosen(&call.arguments);
-        let overrides = self.store.overrides(self.agent.map(|agent| &*agent.name), name).await.map_err(run_error)?;
+        let chosen = tool.tool.credential_chosen(&call.args);
+        let agent = self.agent.map(|agent| &*agent.name);
+        let overrides = match &precheck {
+            // a look may take long, and an override be taken back meanwhile
+            Some(_) => self.store.overrides(agent, &[name.as_str()]).await,
+            None => overrides.for_tool(self.store, agent, name).await,
+        };
+        let overrides = overrides.map_err(run_error)?;
         let request = RulingRequest {
             policy: self.policy.clone(),
             tool: Arc::clone(tool),
-            arguments: call.arguments.clone(),
+            arguments: call.args.clone(),
             tenant: self.tenant.to_owned(),
             credential: chosen.filter(|chosen| !self.credentials.contains(chosen)),
             agent: self.agent.and_then(|agent| agent.rules.clone()),
-            task: self.asking.rules.clone(),
+            task: self.approval_context.rules.clone(),
             overrides,
         };
         let mut ruling = request.judge(self.compute).await;
         if ruling.gate == ApprovalLevel::Confirm {
             let definition = definition_hash(tool.definition());
-            let (call_id, arguments) = (call.id.as_str(), &call.arguments);
+            let (call_id, arguments) = (call.id.as_str(), &call.args);
             let ask = GrantAsk { turn, call_id, tool: name, definition: &definition, arguments };
             if self.store.use_grant(ask).await.map_err(run_error)?.is_none() {
                 let shown = ShownQuestion { id, arguments, ruling, precheck };
@@ -184,11 +192,12 @@ impl Consent<'_> {
         let seconds = window.num_seconds();
         ruling.reasons.push(format!("`{name}` is held for {seconds} s before it runs, so that it may be stopped"));
         ruling.reason_codes.push(ReasonCode::UndoWindow);
-        let shown = ShownQuestion { id, arguments: &call.arguments, ruling, precheck };
+        let shown = ShownQuestion { id, arguments: &call.args, ruling, precheck };
         let Approval { id, batch_id, proposal, .. } = self.question(turn, call, tool, shown);
         let of = self.identity(turn, call);
         let proposal = Proposal { excluded_approver: None, confirmation: None, ..proposal };
-        let held = Approval::new_hold((id, batch_id), of, self.asking.task_id, proposal, (window, self.clock.now()));
+        let held =
+            Approval::new_hold((id, batch_id), of, self.approval_context.task_id, proposal, (window, self.clock.now()));
         Ok(ConsentVerdict::Ask(Box::new(held), None))
     }
 
@@ -274,7 +283,7 @@ impl Consent<'_> {
             reason_codes: ruling.reason_codes,
             options: vec![ApprovalChoice::Approve, ApprovalChoice::Edit, ApprovalChoice::Cancel],
             allow_modification: true,
-            source: self.asking.source.to_owned(),
+            source: self.approval_context.source.to_owned(),
             delegation_chain: self.chain.to_vec(),
             step: self.step.map(str::to_owned),
             on_expiry: settings.on_expiry,
@@ -286,7 +295,7 @@ impl Consent<'_> {
             timeout_seconds: settings.timeout_minutes * 60,
         };
         // the batch is given to all questions of one turn together
-        Approval::asked((id, Uuid::nil()), self.identity(turn, call), self.asking.task_id, proposal, now)
+        Approval::asked((id, Uuid::nil()), self.identity(turn, call), self.approval_context.task_id, proposal, now)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The part of a conversation that the model is shown: it must fit, and a call stays together with its result.
 //!
-//! Decides what is shown no more, as compactions; the transcript keeps everything, and them as well. Stores nothing itself.
+//! Decides what is shown no more, as compactions; the transcript keeps everything, and them as well. Stores nothing
+//! itself.
 
 pub mod active_skills;
 mod cut;
@@ -55,7 +56,7 @@ enum Summaries {
     Go,
 }
 
-/// The measures of one conversation with one model.
+/// The limits of one conversation with one model.
 #[derive(Debug, Clone, Copy)]
 pub struct ContextWindow {
     /// In tokens.
@@ -126,8 +127,8 @@ impl ContextWindow {
         compactions
     }
 
-    /// Once the model has found a conversation too long: a compaction by one step of three, the first that still changes
-    /// something, from `step` (0, 1, 2) on, and the step to go on with. `None`: nothing is left to do.
+    /// Once the model has found a conversation too long: a compaction by one step of three, the first that still
+    /// changes something, from `step` (0, 1, 2) on, and the step to go on with. `None`: nothing is left to do.
     pub fn recover(&self, shown: &[ShownMessage], step: u32) -> Option<(Compaction, u32)> {
         let steps = (0..).zip(RECOVERY).skip(step as usize);
         steps.into_iter().find_map(|(step, way)| Some((self.shorten(shown, way)?, step + 1)))
@@ -200,7 +201,8 @@ fn cut_results(shown: &[ShownMessage]) -> Option<Compaction> {
     (compacted(shown.to_vec(), &compaction) != shown).then_some(compaction)
 }
 
-/// The compaction of everything before a place, where a turn begins, but for what is pinned; `None`: there is nothing else.
+/// The compaction of everything before a place, where a turn begins, but for what is pinned; `None`: there is nothing
+/// else.
 fn compaction_before(
     shown: &[ShownMessage],
     start: usize,
@@ -243,7 +245,7 @@ mod tests {
         TranscriptMessage::Tool {
             call_id: id.into(),
             name: "read".into(),
-            notice: None,
+            notices: vec![],
             content: content.into(),
             is_error: false,
             reasons: vec![],
@@ -252,10 +254,11 @@ mod tests {
     }
 
     fn shown(messages: Vec<TranscriptMessage>) -> Vec<ShownMessage> {
-        (0..).zip(messages).map(|(seq, message)| ShownMessage::said(seq, message)).collect()
+        (0..).zip(messages).map(|(seq, message)| ShownMessage::verbatim(seq, message)).collect()
     }
 
-    /// One letter a message, for whole conversations at a glance: `S` system, `u` user, `a` assistant, `t` tool, `e` extract.
+    /// One letter a message, for whole conversations at a glance: `S` system, `u` user, `a` assistant, `t` tool, `e`
+    /// extract.
     fn shape(shown: &[ShownMessage]) -> String {
         let letter = |message: &ShownMessage| match message.clone().into_message() {
             TranscriptMessage::System { .. } => 'S',
@@ -382,6 +385,33 @@ mod tests {
         assert_eq!(shape(&extracted), "Sueeattattattattatt");
         let hard = after(&trimmed, trim(&trimmed, 3, Summaries::Go).as_slice());
         assert_eq!(shape(&hard), "Suatt");
+    }
+
+    #[test]
+    fn words_of_a_person_outlive_every_trim_in_one_message() {
+        let said = |text: &str| TranscriptMessage::User {
+            text: text.into(),
+            metadata: [("trigger_type".to_owned(), json!("chat"))].into_iter().collect(),
+        };
+        let mut messages = vec![TranscriptMessage::system("s"), said("For two."), assistant("Done.", &[])];
+        messages.extend([said("No, for three."), assistant("Done.", &[])]);
+        for thanks in ["Thanks.", "Fine.", "And where?", "Why?"] {
+            messages.extend([said(thanks), assistant("So.", &[])]);
+        }
+        messages.push(TranscriptMessage::user("the last"));
+        let conversation = shown(messages);
+        let told = |shown: &[ShownMessage]| {
+            let notices = shown.iter().filter(|message| message.is_lasting_notices()).cloned();
+            let [notices] = notices.collect::<Vec<_>>().try_into().expect("one message");
+            let TranscriptMessage::User { text, .. } = notices.into_message() else { panic!("no message") };
+            text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let trimmed = after(&conversation, trim(&conversation, 5, Summaries::Stay).as_slice());
+        let of_trimmed = ["- For two.", "- No, for three.", "- Thanks.", "- Fine."];
+        assert_eq!((told(&trimmed), trimmed.len()), (of_trimmed.map(str::to_owned).to_vec(), 7));
+        let hard = after(&trimmed, trim(&trimmed, 3, Summaries::Go).as_slice());
+        assert_eq!(told(&hard), [&of_trimmed[..], &["- And where?"]].concat());
+        assert_eq!(trim(&hard, 3, Summaries::Go), None, "they are replaced by nothing");
     }
 
     #[test]

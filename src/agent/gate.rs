@@ -25,11 +25,14 @@ pub struct GateMessage<'a> {
     pub run_id: Uuid,
     /// The run's task; `None` where it has none.
     pub task_id: Option<Uuid>,
-    /// `trigger`, `chat`, `agent` for one that another agent has called, or `step` for an agent or a question to a model in a
-    /// pipeline.
+    /// `trigger`, `chat`, `agent` for one that another agent has called, or `step` for an agent or a question to a
+    /// model in a pipeline.
     pub source: &'static str,
     /// The message, whole.
     pub text: &'a str,
+    /// Whether an earlier execution of its run, or an earlier try of its step, has come to the gate with it: it was
+    /// counted then.
+    pub is_repeated: bool,
 }
 
 /// Why a message does not get to a model.
@@ -46,9 +49,13 @@ pub trait GateCheck: Send + Sync {
     /// Name of the check, for the log.
     fn name(&self) -> &'static str;
 
-    /// Lets the message pass, or says why not. Waits for no person and for no model, and has 10 seconds: then the run goes back
-    /// into the queue.
+    /// Lets the message pass, or says why not. Waits for no person and for no model, and has 10 seconds: then the run
+    /// goes back into the queue.
     fn check<'a>(&'a self, message: GateMessage<'a>) -> BoxFuture<'a, Result<(), GateRefusal>>;
+
+    /// Takes back what the check has counted for a message that a later check has sent back: it is counted when it
+    /// comes again.
+    fn withdraw(&self, _message: GateMessage<'_>) {}
 }
 
 /// The checks, in their order. Cheap to clone.
@@ -63,7 +70,7 @@ impl Gate {
 
     /// Asks one check after the other, until one refuses.
     pub async fn admit(&self, message: GateMessage<'_>, clock: &Clock) -> Result<(), GateRefusal> {
-        for check in self.0.iter() {
+        for (place, check) in self.0.iter().enumerate() {
             let admitted = tokio::select! {
                 biased;
                 admitted = check.check(message) => admitted,
@@ -74,6 +81,9 @@ impl Gate {
             };
             if let Err(refusal) = admitted {
                 tracing::info!(run_id = %message.run_id, check = check.name(), ?refusal, "message refused by the gate");
+                if refusal == GateRefusal::NotNow {
+                    self.0[..place].iter().for_each(|passed| passed.withdraw(message));
+                }
                 return Err(refusal);
             }
         }

@@ -1,6 +1,6 @@
-//! The system message. First stands what all runs of an agent share: persona, tools, skills, and the rule for text from outside. Behind
-//! a heading stands what differs: channel, sources of context, time, zone and locale. Made anew at each start of the loop,
-//! because time passes; the provider's cache knows its beginning all the same.
+//! The system message. First stands what all runs of an agent share: persona, tools, skills, and the rule for text from
+//! outside. Behind a heading stands what differs: channel, sources of context, time, zone and locale. Made anew at each
+//! start of the loop, because time passes; the provider's cache knows its beginning all the same.
 
 pub mod channel_limits;
 pub mod context_source;
@@ -36,6 +36,7 @@ pub struct Prompt<'a> {
 }
 
 impl Prompt<'_> {
+    /// The text of the system message.
     pub fn text(&self) -> String {
         format!("{}{RULE}\n\n{RUN_HEADING}\n{}", self.of_agent(), self.of_run())
     }

@@ -1,13 +1,13 @@
 //! The loop: ask the model, carry out the calls it asks for, tell it what came of them, until it answers.
 //!
-//! Each finished turn survives a crash, and of an unfinished one the intent, unless all its calls only read and are
-//! done within a second: see `round.rs`. A finished turn's model call is never made again. Tools that may
-//! be repeated are, with the same key; the others are reported as unknown.
+//! Each finished turn survives a crash, and its model call is never made again; the answer's turn is finished with the
+//! run, in one commit. Of an unfinished turn the intent survives, unless all its calls only read and are done within a
+//! second: see `round.rs`. Tools that may be repeated are, with the same key; the others are reported as unknown.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::agent::answer;
+use crate::agent::answer::{self, too_long};
 use crate::agent::budget;
 use crate::agent::calls::ToolRunner;
 use crate::agent::calls::pending_call::PendingCall;
@@ -31,9 +31,6 @@ use crate::domain::run::transcript::{ModelCall, ProviderMessage, ToolCall, Trans
 use crate::domain::run::{ReactLoopResult, RunError, RunFault, RunFinish, ToolWarning, Usage};
 use crate::ports::llm::fallback::{CallProgress, Chain, ModelCompletion};
 use crate::ports::llm::{LlmError, ModelAnswer, ModelRequest, OfferedTools, ToolChoice};
-
-/// The error that people read when shortening did not help.
-const TOO_LONG: &str = "Conversation too long, please start a new conversation";
 
 /// The instruction to the model when it has used up its turns. It stands in the request alone, as the system message
 /// does.
@@ -65,12 +62,12 @@ pub struct ReactLoop<'a> {
     /// `None`: nobody but another agent is told the answer.
     pub verification: Option<AnswerVerification<'a>>,
     pub clock: &'a Clock,
-    pub teller: &'a StreamEmitter,
+    pub emitter: &'a StreamEmitter,
 }
 
 impl ReactLoop<'_> {
     /// Goes on where the checkpoint stands, and ends with an answer, or where people have to be heard.
-    pub async fn run(mut self) -> Result<LoopEnd, RunError> {
+    pub async fn run(&mut self) -> Result<LoopEnd, RunError> {
         let end = self.turns().await;
         match &end {
             Err(RunError::Fail { fault })
@@ -80,6 +77,7 @@ impl ReactLoop<'_> {
             }
             // where the store is away or the lease lost, nothing can be stored
             Err(RunError::LeaseLost | RunError::Infrastructure { .. }) => {}
+            Ok(LoopEnd::Answered(_)) => self.record_answer().await?,
             // what was said is on the record of a run that fails, or goes on elsewhere, too
             _ => {
                 self.end_summary();
@@ -116,18 +114,18 @@ impl ReactLoop<'_> {
         }
     }
 
-    /// Whether there is an answer, and it may go out. With one that may not, the model is told why; the second one ends the run.
+    /// Whether there is an answer that may go out. The model is told why one may not; the second such one ends the run.
     async fn verify(&mut self) -> Result<bool, RunError> {
         let Some((response, _)) = self.checkpoint.answer() else { return Ok(false) };
         let Some(verification) = &self.verification else { return Ok(true) };
         if self.checkpoint.verdict().is_none() {
             let Verdict { warnings, flags } =
-                verification.judge(response, self.checkpoint.given(), self.checkpoint.evidence()).await;
+                verification.judge(response, self.checkpoint.input_texts(), self.checkpoint.evidence()).await;
             if warnings.is_empty() && flags.is_empty() {
                 return Ok(true);
             }
             let verdict = TranscriptMessage::verdict(warnings, flags);
-            self.teller.stored_message(self.checkpoint.turn(), &verdict);
+            self.emitter.stored_message(self.checkpoint.turn(), &verdict);
             self.checkpoint.add(self.checkpoint.turn(), vec![NewEntry::plain(verdict)]);
         }
         let Some(TranscriptMessage::Verdict { flags, .. }) = self.checkpoint.verdict() else { return Ok(true) };
@@ -138,7 +136,7 @@ impl ReactLoop<'_> {
             return Err(RunError::fail("answer_flagged", flags.join("; ")));
         }
         let notice = asked_again(flags);
-        self.checkpoint.add(self.checkpoint.turn(), vec![NewEntry::plain(notice.clone())]);
+        self.checkpoint.add_due(self.checkpoint.turn(), vec![NewEntry::plain(notice.clone())]);
         self.view.extend([notice]);
         Ok(false)
     }
@@ -207,16 +205,26 @@ impl ReactLoop<'_> {
         };
         self.checkpoint.add(turn, vec![added]);
         // an answer, and the intent of calls that have effects, are on the record before anything follows
-        if calls.is_empty() || !self.caller.only_read(&calls) && !failpoint!("agent_intent_late") {
+        if calls.is_empty() {
+            self.record_answer().await?;
+        } else if !self.caller.only_read(&calls) && !failpoint!("agent_intent_late") {
             self.checkpoint.flush().await?;
         }
         self.view.extend([message]);
-        self.teller.message_end(turn, &text, &model_call);
+        self.emitter.message_end(turn, &text, &model_call);
         Ok(calls)
     }
 
-    /// The answer with which the loop goes on, and all that it has cost. Where there is none, the answers that could not be used
-    /// are on the record.
+    /// Has an answer on the record before anything follows. Behind the answer of a run nothing does but its end.
+    async fn record_answer(&mut self) -> Result<(), RunError> {
+        match self.caller.incoming.store.is_of_run() {
+            true => self.checkpoint.defer_or_flush().await,
+            false => self.checkpoint.flush().await,
+        }
+    }
+
+    /// The answer with which the loop goes on, and all that it has cost. Where there is none, the answers that could
+    /// not be used are on the record.
     fn accept(
         &mut self,
         turn: i64,
@@ -249,7 +257,7 @@ impl ReactLoop<'_> {
         provider_message: Option<Arc<ProviderMessage>>,
     ) -> Option<Arc<ProviderMessage>> {
         let provider_message = provider_message?;
-        match self.caller.known.finds(&provider_message.raw).await {
+        match self.caller.used_secrets.finds(&provider_message.raw).await {
             true => None,
             false => Some(provider_message),
         }
@@ -261,10 +269,10 @@ impl ReactLoop<'_> {
         stop.run_until_stopped(self.prepare_view()).await?;
         let (mut step, mut recoveries, mut is_reserved) = (Some(0), 0, false);
         loop {
-            let aside = self.aside(forced);
-            let has_aside = aside.is_some();
+            let ephemeral = self.ephemeral_message(forced);
+            let has_ephemeral = ephemeral.is_some();
             let request = ModelRequest {
-                messages: self.view.lend(aside),
+                messages: self.view.lend(ephemeral),
                 tools: self.offered.clone(),
                 tool_choice: if forced { ToolChoice::None } else { ToolChoice::Auto },
                 max_tokens: None,
@@ -280,8 +288,8 @@ impl ReactLoop<'_> {
                 self.summaries.begin(request.messages.len(), &self.checkpoint, turn_cost);
             }
             let tell = |progress: CallProgress| match progress {
-                CallProgress::Asked => self.teller.message_start(turn),
-                CallProgress::Text(text) => self.teller.message_chunk(turn, text),
+                CallProgress::Asked => self.emitter.message_start(turn),
+                CallProgress::Text(text) => self.emitter.message_chunk(turn, text),
             };
             // made before the calls, and so dropped after them
             let store = self.checkpoint.store();
@@ -290,18 +298,18 @@ impl ReactLoop<'_> {
             let answer = self.stop.run_until_stopped(answer).await;
             guard.disarm();
             let answer = answer?;
-            self.view.take_back(request.messages, has_aside);
+            self.view.take_back(request.messages, has_ephemeral);
             match answer {
                 Ok(completed) => return Ok(completed),
                 Err(LlmError::Overflow { message }) => {
                     tracing::info!(turn, recoveries, error = %message, "conversation too long for the model");
                     let next = step.filter(|_| recoveries < self.max_recoveries);
-                    let Some(from) = next else { return Err(too_long()) };
+                    let Some(from) = next else { return Err(too_long(self.view.is_one_message())) };
                     // what nothing shortens is asked once more as it is: it may have been the answer that did not fit
                     step = self.view.recover(&mut self.checkpoint, from);
                     recoveries += 1;
                     // an answer that did not fit was paid for, and the next one is paid for by itself
-                    let unusable = budget::unusable_answer(self.chain.take_unusable(), None, &too_long());
+                    let unusable = budget::unusable_answer(self.chain.take_unusable(), None, &too_long(false));
                     is_reserved = unusable.is_none();
                     self.checkpoint.add_due(turn, unusable.into_iter().collect());
                 }
@@ -332,9 +340,9 @@ impl ReactLoop<'_> {
     }
 
     /// The message that stands in the next request alone.
-    fn aside(&self, forced: bool) -> Option<TranscriptMessage> {
+    fn ephemeral_message(&self, forced: bool) -> Option<TranscriptMessage> {
         match forced {
-            true => Some(TranscriptMessage::aside(CLOSING)),
+            true => Some(TranscriptMessage::ephemeral(CLOSING)),
             false => refocus::reminder(self.checkpoint.entries(), self.refocus_every),
         }
     }
@@ -353,7 +361,7 @@ impl ReactLoop<'_> {
             skills: &self.stack,
             stop: self.stop,
             clock: self.clock,
-            teller: self.teller,
+            emitter: self.emitter,
         };
         let carried = round.carry_out(calls, resumed).await?;
         self.view.extend(carried.results);
@@ -389,9 +397,4 @@ struct AcceptedAnswer {
     answer: ModelAnswer,
     model: String,
     usage: Usage,
-}
-
-/// The end of a run whose conversation nothing makes short enough.
-fn too_long() -> RunError {
-    RunError::fail("context_overflow", TOO_LONG)
 }

@@ -48,12 +48,17 @@ pub struct AgentRequest {
     pub attribution: ToolAttribution,
     /// The message to answer.
     pub text: String,
+    /// Its words by which facts are looked for: without ids and instants, so that messages that mean the same look for
+    /// the same. `None`: all of it.
+    pub about: Option<String>,
+    /// Whether the gate was asked about it before.
+    pub is_repeated: bool,
     /// Where it came from; kept in the transcript.
     pub metadata: Map<String, Value>,
     /// Whether the runs before this one are part of the conversation.
     pub continues: bool,
     /// Settings of the task in place of the configured ones.
-    pub wishes: AgentOverrides,
+    pub overrides: AgentOverrides,
     /// The turn before its first: where several agents speak in one run, the turns of each are its own.
     pub first_turn: i64,
     /// The recipient's.
@@ -69,21 +74,21 @@ pub struct AgentRequest {
     /// The call by which the agent speaks; `None`: it is the run's own.
     pub delegation: Option<Delegation>,
     /// Whom the run may ask.
-    pub asking: ApprovalContext,
+    pub approval_context: ApprovalContext,
     /// The host of tools.
     pub host: Arc<dyn ToolHost>,
     /// The store of the transcript.
     pub store: Arc<TranscriptSlice>,
     /// The signal to stop.
     pub stop: StopSignal,
-    /// The place in which the run computes.
+    /// The slot in which the run computes.
     pub slot: Arc<dyn RunSlot>,
     /// The sink of live events.
     pub sink: StreamSink,
     /// Time of the engine.
     pub clock: Clock,
     /// The secrets that the run has used so far.
-    pub known: UsedSecrets,
+    pub used_secrets: UsedSecrets,
 }
 
 impl AgentRequest {
@@ -94,7 +99,12 @@ impl AgentRequest {
 
     /// Whether a person has written the message.
     pub(in crate::agent) fn is_chat(&self) -> bool {
-        self.delegation.is_none() && self.asking.source == CHAT
+        self.delegation.is_none() && self.approval_context.source == CHAT
+    }
+
+    /// Limits of what carries the answer: the channel, or the chat to which it goes back.
+    pub(in crate::agent) fn carrier(&self) -> Option<&ChannelLimits> {
+        self.channel.as_ref().or_else(|| self.is_chat().then(ChannelLimits::of_chat))
     }
 
     /// The message as the gate sees it.
@@ -102,24 +112,25 @@ impl AgentRequest {
         GateMessage {
             tenant: self.tenant.as_str(),
             run_id: self.run_id,
-            task_id: self.asking.task_id,
+            task_id: self.approval_context.task_id,
             source: match (&self.delegation, &self.attribution.step) {
                 (Some(_), _) => FROM_AGENT,
                 (None, Some(_)) => STEP,
-                (None, None) => self.asking.source,
+                (None, None) => self.approval_context.source,
             },
             text: &self.text,
+            is_repeated: self.is_repeated,
         }
     }
 
     /// The first entries of a transcript: instructions, what was said before, and the message.
     pub(in crate::agent) fn initial_entries(
         &self,
-        system: &str,
+        system: TranscriptMessage,
         before: impl IntoIterator<Item = TranscriptMessage>,
     ) -> Vec<NewEntry> {
         let user = TranscriptMessage::User { text: self.text.clone(), metadata: self.metadata.clone() };
-        let messages = std::iter::once(TranscriptMessage::system(system)).chain(before).chain([user]);
+        let messages = std::iter::once(system).chain(before).chain([user]);
         messages.map(NewEntry::plain).collect()
     }
 
@@ -129,7 +140,7 @@ impl AgentRequest {
             return;
         }
         for (field, text) in [(trace::INPUT, self.text.as_str()), (trace::OUTPUT, answer)] {
-            if !self.known.finds(text).await {
+            if !self.used_secrets.finds(text).await {
                 trace::note(&Span::current(), field, text);
             }
         }

@@ -1,8 +1,8 @@
 //! The calls of one turn: carried out at once, each result stored when it has to be.
 //!
-//! Calls that only read run for [`INTENT_DELAY`] before their intent is stored. The result of one that can't be repeated
-//! is stored as soon as it is there, others before the model is asked again. After a crash the calls without a stored result
-//! are carried out again, or called unknown: see `calls.rs`.
+//! Calls that only read run for [`INTENT_DELAY`] before their intent is stored. The result of one that can't be
+//! repeated is stored as soon as it is there, others before the model is asked again. After a crash the calls without a
+//! stored result are carried out again, or called unknown: see `calls.rs`.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use crate::agent::calls::pending_call::PendingCall;
 use crate::agent::calls::{CallResult, CompletedCall, ToolRunner};
 use crate::agent::checkpoint::{Checkpoint, NewEntry};
 use crate::agent::consent::EarlierQuestions;
+use crate::agent::consent::turn_overrides::TurnOverrides;
 use crate::agent::context::ContextWindow;
 use crate::agent::context::active_skills::{SkillStack, changes_stack};
 use crate::agent::loops::LoopDetector;
@@ -39,7 +40,7 @@ pub struct CallRound<'a, 'c> {
     pub is_context_full: bool,
     pub stop: &'a StopSignal,
     pub clock: &'a Clock,
-    pub teller: &'a StreamEmitter,
+    pub emitter: &'a StreamEmitter,
 }
 
 /// Outcome of the calls of a turn.
@@ -57,10 +58,11 @@ impl CallRound<'_, '_> {
         let turn = self.checkpoint.turn();
         let caller = self.caller;
         // of a turn that was just made nothing can have been asked
-        let asked = if resumed { caller.consent.asked(turn).await? } else { EarlierQuestions::default() };
+        let asked = if resumed { caller.consent.earlier_questions(turn).await? } else { EarlierQuestions::default() };
         let has_one_skill = calls.iter().filter(|call| changes_stack(call)).count() <= 1;
         let (is_context_full, skills, slot) = (self.is_context_full, self.skills, &caller.incoming.slot);
-        let call_turn = CallTurn { number: turn, resumed, is_context_full, slot, has_one_skill, skills };
+        let overrides = &TurnOverrides::of(calls);
+        let call_turn = CallTurn { number: turn, resumed, is_context_full, slot, has_one_skill, skills, overrides };
         let mut running = caller.start(call_turn, calls, &asked);
         let mut carried = CarriedCalls::default();
         let (mut waiting, mut done) = (Vec::new(), Vec::new());
@@ -93,7 +95,7 @@ impl CallRound<'_, '_> {
             let (index, urgent) = (completed.index, completed.unrepeatable);
             let mut result = result_entry(self.window.cut_result(&completed.text), completed);
             self.tell_of_repetition(turn, &waiting, &mut result);
-            self.teller.stored_message(turn, &result.message);
+            self.emitter.stored_message(turn, &result.message);
             waiting.push((index, result));
             // what can't be repeated is stored at once, not when its siblings are done
             if urgent {
@@ -112,7 +114,8 @@ impl CallRound<'_, '_> {
         Ok(carried)
     }
 
-    /// Where this result completes a turn by which the model goes round in circles, a notice to the model goes before it.
+    /// Where this result completes a turn by which the model goes round in circles, a notice to the model goes before
+    /// it.
     fn tell_of_repetition(&mut self, turn: i64, waiting: &[(usize, NewEntry)], result: &mut NewEntry) {
         let here = || waiting.iter().map(|(_, added)| &added.message).chain([&result.message]);
         let result_of = |call: &ToolCall| {
@@ -125,10 +128,10 @@ impl CallRound<'_, '_> {
         };
         let Some(notice) = self.loops.observe(turn, &finished) else { return };
         self.loops.note_told();
-        if let TranscriptMessage::Tool { name, notice: place, .. } = &mut result.message {
+        if let TranscriptMessage::Tool { name, notices, .. } = &mut result.message {
             let warning = "the model repeats itself, and was told so";
-            self.teller.tool_warning(name, warning);
-            place.get_or_insert_default().insert_str(0, &notice);
+            self.emitter.tool_warning(name, warning);
+            notices.insert(0, notice);
             result.tool_record.iter_mut().for_each(|record| record.warn(warning));
         }
     }
@@ -157,10 +160,10 @@ fn take_waiting(waiting: &mut Vec<(usize, NewEntry)>, done: &mut Vec<(usize, Tra
 
 /// A result as it enters transcript and conversation.
 fn result_entry(content: String, done: CompletedCall) -> NewEntry {
-    let CompletedCall { call, notice, is_error, reasons, fetched_at, record, .. } = done;
-    let (notice, fetched_at) = (Some(notice).filter(|notice| !notice.is_empty()), Some(fetched_at));
+    let CompletedCall { call, notices, is_error, reasons, fetched_at, record, .. } = done;
+    let fetched_at = Some(fetched_at);
     let message =
-        TranscriptMessage::Tool { call_id: call.id, name: call.name, notice, content, is_error, reasons, fetched_at };
+        TranscriptMessage::Tool { call_id: call.id, name: call.name, notices, content, is_error, reasons, fetched_at };
     NewEntry { duration_ms: Some(record.duration_ms), tool_record: Some(record), ..NewEntry::plain(message) }
 }
 

@@ -1,5 +1,6 @@
-//! Asking the rules about a call. Rules have expressions, which tenants write, too, over arguments of any kind: where there
-//! are any for a tool that take long, or that have to be compiled first, they are computed on a thread of their own.
+//! Asking the rules about a call. Rules have expressions, which tenants write, too, over arguments of any kind: where
+//! there are any for a tool that take long, or that have to be compiled first, they are computed on a thread of their
+//! own.
 
 use std::sync::Arc;
 
@@ -47,8 +48,8 @@ impl RulingRequest {
         compute.run_if_costly(&tenant, steps, move || self.decide()).await.unwrap_or_else(unjudged)
     }
 
-    /// The steps of [`RulingRequest::decide`]. The condition of an override is compiled there, and until then nobody knows what
-    /// it costs.
+    /// The steps of [`RulingRequest::decide`]. The condition of an override is compiled there, and until then nobody
+    /// knows what it costs.
     fn steps(&self) -> u64 {
         match self.overrides.iter().any(|stored| stored.when.is_some()) {
             true => u64::MAX,

@@ -1,4 +1,4 @@
-//! `[react]`: the measures of the loop.
+//! `[react]`: the limits of the loop.
 
 use std::time::Duration;
 

@@ -13,8 +13,8 @@ pub enum LoopStopReason {
     Cancel(String),
     /// The worker goes away: checkpoint, and let another one go on.
     HandBack,
-    /// The operator has halted the run's tenant: as for `HandBack`, but calls that are under way have the time that they
-    /// need, since nobody waits for the worker.
+    /// The operator has halted the run's tenant: as for `HandBack`, but calls that are under way have the time that
+    /// they need, since nobody waits for the worker.
     Halt,
 }
 
@@ -71,30 +71,38 @@ impl StopSignal {
         }
     }
 
-    /// Waits for a call with effects, but no longer than until something is asked for that does not wait for calls: what has
-    /// begun is to be known to whoever goes on.
-    pub async fn finish_unless_stopped<T>(&self, work: impl Future<Output = T>) -> Result<T, RunError> {
-        self.check()?;
-        let stopped = async {
-            self.requested().await;
-            if self.reason() == Some(&LoopStopReason::Halt) {
-                std::future::pending::<()>().await;
+    /// Waits for a call with effects, but no longer than until something is asked for that does not wait for calls:
+    /// what has begun is to be known to whoever goes on.
+    pub fn finish_unless_stopped<T>(&self, work: impl Future<Output = T>) -> impl Future<Output = Result<T, RunError>> {
+        // boxed: what is moved into a future and awaited there has its room in it twice
+        let work = Box::pin(work);
+        async move {
+            self.check()?;
+            let stopped = async {
+                self.requested().await;
+                if self.reason() == Some(&LoopStopReason::Halt) {
+                    std::future::pending::<()>().await;
+                }
+            };
+            tokio::select! {
+                biased;
+                done = work => Ok(done),
+                () = stopped => Err(self.check().expect_err("a reason is set before the token")),
             }
-        };
-        tokio::select! {
-            biased;
-            done = work => Ok(done),
-            () = stopped => Err(self.check().expect_err("a reason is set before the token")),
         }
     }
 
     /// Waits for `work`, but no longer than until something is asked for.
-    pub async fn run_until_stopped<T>(&self, work: impl Future<Output = T>) -> Result<T, RunError> {
-        self.check()?;
-        tokio::select! {
-            biased;
-            done = work => Ok(done),
-            () = self.requested() => Err(self.check().expect_err("a reason is set before the token")),
+    pub fn run_until_stopped<T>(&self, work: impl Future<Output = T>) -> impl Future<Output = Result<T, RunError>> {
+        // boxed as above
+        let work = Box::pin(work);
+        async move {
+            self.check()?;
+            tokio::select! {
+                biased;
+                done = work => Ok(done),
+                () = self.requested() => Err(self.check().expect_err("a reason is set before the token")),
+            }
         }
     }
 }

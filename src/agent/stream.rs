@@ -10,11 +10,12 @@ use crate::domain::run::ToolRecord;
 use crate::domain::run::stream::StreamEvent;
 use crate::domain::run::transcript::{ModelCall, ToolCall, TranscriptMessage};
 
-/// Cheap to clone.
+/// The sink of a run's stream events. Cheap to clone.
 #[derive(Clone)]
 pub struct StreamEmitter(StreamSink);
 
 impl StreamEmitter {
+    /// Tells the watchers behind this sink.
     pub fn new(sink: StreamSink) -> StreamEmitter {
         StreamEmitter(sink)
     }
@@ -24,18 +25,22 @@ impl StreamEmitter {
         (self.0)(StreamEvent::MessageStart { turn });
     }
 
+    /// A piece of the text that the model writes.
     pub fn message_chunk(&self, turn: i64, text: &str) {
         (self.0)(StreamEvent::MessageChunk { turn, text: text.to_owned() });
     }
 
+    /// The text of this turn is whole, with the call of the model that wrote it.
     pub fn message_end(&self, turn: i64, text: &str, model_call: &ModelCall) {
         (self.0)(StreamEvent::MessageEnd { turn, text: text.to_owned(), model_call: Some(model_call.clone()) });
     }
 
+    /// A tool is about to be called.
     pub fn tool_call(&self, turn: i64, call: &ToolCall) {
         (self.0)(StreamEvent::of_call(turn, call));
     }
 
+    /// Something about a tool that a person should know; it stops no call.
     pub fn tool_warning(&self, tool: &str, message: impl Into<String>) {
         (self.0)(StreamEvent::ToolWarning { turn: None, tool: tool.to_owned(), message: message.into() });
     }
@@ -54,21 +59,24 @@ impl StreamEmitter {
     }
 }
 
-/// Warnings of one call, while it is made. The watchers of the run are told each at once, and the record of the call keeps them.
+/// Warnings of one call, while it is made. The watchers of the run are told each at once, and the record of the call
+/// keeps them.
 pub struct CallWarnings<'a> {
-    teller: &'a StreamEmitter,
+    emitter: &'a StreamEmitter,
     tool: &'a str,
     kept: Mutex<Vec<String>>,
 }
 
 impl<'a> CallWarnings<'a> {
-    pub fn of(teller: &'a StreamEmitter, tool: &'a str) -> CallWarnings<'a> {
-        CallWarnings { teller, tool, kept: Mutex::default() }
+    /// No warnings yet, of a call of this tool.
+    pub fn of(emitter: &'a StreamEmitter, tool: &'a str) -> CallWarnings<'a> {
+        CallWarnings { emitter, tool, kept: Mutex::default() }
     }
 
+    /// Tells the watchers of a warning, and keeps it for the record.
     pub fn warn(&self, message: impl Into<String>) {
         let message = message.into();
-        self.teller.tool_warning(self.tool, message.as_str());
+        self.emitter.tool_warning(self.tool, message.as_str());
         self.keep(message);
     }
 

@@ -1,7 +1,8 @@
-//! Verifiers: checks of an answer before anybody is told of it. Each has a name (`I-0001`), by which they run in order, and
-//! finds warnings, which are noted, and flags, for which the model is asked once more, and then the run fails.
+//! Verifiers: checks of an answer before anybody is told of it. Each has a name (`I-0001`), by which they run in order,
+//! and finds warnings, which are noted, and flags, for which the model is asked once more, and then the run fails.
 //!
-//! The letter of a name says what it is about: A attribution, C citation and compliance, I interface, R risk, U uncertainty.
+//! The letter of a name says what it is about: A attribution, C citation and compliance, I interface, R risk, U
+//! uncertainty.
 
 mod checks;
 mod csv;

@@ -1,6 +1,6 @@
 //! A service inside another program: started from code with additions of its own, and asked without HTTP.
 //!
-//! It is the service of `reveille serve`, whole: what is created here is stored, fires and is seen over HTTP as well.
+//! It is the whole service of `reveille serve`: a task that is created here is stored, fires and is seen over HTTP.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -63,15 +63,16 @@ impl AppBuilder {
         self
     }
 
-    /// Adds a model; `[llm]`, tasks and agents name it like one of `[llm.models]`, and without those it is the default if its name is
-    /// `main`. It costs nothing.
+    /// Adds a model; `[llm]`, tasks and agents name it like one of `[llm.models]`, and without those it is the default
+    /// if its name is `main`. It costs nothing.
     pub fn model(mut self, name: &str, model: impl Model + 'static) -> AppBuilder {
         self.extras.models.push(OwnModel { name: name.to_owned(), model: Arc::new(model) });
         self
     }
 
-    /// Adds an encoder, which counts tokens exactly for the models of this name at their provider, or with a `*` behind it for those
-    /// whose names begin so. It is used where conversations are fitted into the window of a model, and where budgets are reserved.
+    /// Adds an encoder, which counts tokens exactly for the models of this name at their provider, or with a `*` behind
+    /// it for those whose names begin so. It is used where conversations are fitted into the window of a model, and
+    /// where budgets are reserved.
     pub fn encoder(mut self, models: &str, encoder: impl TokenEncoder + 'static) -> AppBuilder {
         self.extras.encoders.push(OwnEncoder { models: models.to_owned(), encoder: Arc::new(encoder) });
         self
@@ -95,7 +96,8 @@ impl AppBuilder {
         self
     }
 
-    /// Adds agents to `check_pending_agents`: one that waits for a message answers it, hands its result to the model, or refuses it.
+    /// Adds agents to `check_pending_agents`: one that waits for a message answers it, hands its result to the model,
+    /// or refuses it.
     pub fn pending_agents(mut self, agents: impl PendingAgents + 'static) -> AppBuilder {
         self.extras.pending_agents.push(Arc::new(agents));
         self
@@ -144,7 +146,7 @@ impl App {
     pub async fn create_task(&self, tenant: &str, task: &Value) -> anyhow::Result<Task> {
         let tenant = Tenant::new(tenant).map_err(|why| anyhow::anyhow!("the tenant: {why}"))?;
         let now = self.store.clock().now();
-        let draft = Draft::parse(Ok(tenant), task, &self.known, now)?;
+        let draft = Draft::parse(Ok(tenant), task, &self.validator, now)?;
         let (task, next) = Task::new(new_id(now), draft, now).map_err(|fault| anyhow::anyhow!(fault.message))?;
         self.store.create_task(&task, next.map(|next| next.nominal), None).await?;
         Ok(task)

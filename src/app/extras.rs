@@ -45,8 +45,8 @@ pub struct Extras {
     pub metrics: Metrics,
 }
 
-/// The gate: halts, rates, the operator's words and patterns, quotas, and what an embedder adds. A message that is refused
-/// for its words uses up no fire.
+/// The gate: halts, rates, the operator's words and patterns, quotas, and what an embedder adds. A message that is
+/// refused for its words uses up no fire.
 pub(super) fn gate(config: &Config, store: &Store, added: Vec<Arc<dyn GateCheck>>) -> Result<Gate, ValidationErrors> {
     let mut checks: Vec<Arc<dyn GateCheck>> = vec![Arc::new(HaltCheck(store.clone()))];
     if config.gate_rates.is_limited() {
@@ -55,7 +55,7 @@ pub(super) fn gate(config: &Config, store: &Store, added: Vec<Arc<dyn GateCheck>
     if let Some(safety) = config.gate.check(store.computing())? {
         checks.push(Arc::new(safety));
     }
-    checks.push(Arc::new(QuotaCheck::new(store.clone())));
+    checks.push(Arc::new(QuotaCheck(store.clone())));
     checks.extend(added);
     Ok(Gate::new(checks))
 }

@@ -1,6 +1,8 @@
-//! The service as the program that embeds it calls it: every operation of the API, in this process, and events as they come.
+//! The service as the program that embeds it calls it: every operation of the API, in this process, and events as they
+//! come.
 //!
-//! A call goes the same way as a request, so it is checked, bounded and recorded in the same way; it needs no token and no socket.
+//! A call goes the same way as a request, so it is checked, bounded and recorded in the same way; it needs no token and
+//! no socket.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -36,8 +38,8 @@ impl AppHandle {
         Ok(AppHandle { scope: Scope::Only(tenant), ..self.clone() })
     }
 
-    /// Any operation of the API, by its method and its path with query, such as `/v1/runs?state=failed`. Answers its body; `null`
-    /// where it has none, and a text where it is no JSON. For streams there is [`AppHandle::subscribe`].
+    /// Any operation of the API, by its method and its path with query, such as `/v1/runs?state=failed`. Answers its
+    /// body; `null` where it has none, and a text where it is no JSON. For streams there is [`AppHandle::subscribe`].
     ///
     /// # Errors
     /// The problem with which the API answers.
@@ -45,7 +47,8 @@ impl AppHandle {
         self.api.call(&self.scope, (method, path), body, None).await
     }
 
-    /// As [`AppHandle::call`], once: a repetition with the same key, after a crash as well, changes nothing and has the same answer.
+    /// As [`AppHandle::call`], once: a repetition with the same key, after a crash as well, changes nothing and has the
+    /// same answer.
     ///
     /// # Errors
     /// As [`AppHandle::call`].
@@ -76,8 +79,8 @@ impl AppHandle {
         self.call(Method::POST, &format!("/v1/tasks/{id}/run"), body).await
     }
 
-    /// A message of a person of the tenant to the agent, in a conversation or in a new one. Answers what `POST /v1/chat` does: the
-    /// answer, or after 25 seconds the run that goes on.
+    /// A message of a person of the tenant to the agent, in a conversation or in a new one. Answers what `POST
+    /// /v1/chat` does: the answer, or after 25 seconds the run that goes on.
     ///
     /// # Errors
     /// As [`AppHandle::call`].
@@ -89,7 +92,8 @@ impl AppHandle {
         self.call(Method::POST, "/v1/chat", Some(body)).await
     }
 
-    /// Publishes an event, or several, in any form that `POST /v1/events` takes. Answers their ids; they are durable then.
+    /// Publishes an event, or several, in any form that `POST /v1/events` takes. Answers their ids; they are durable
+    /// then.
     ///
     /// # Errors
     /// As [`AppHandle::call`].
@@ -99,8 +103,8 @@ impl AppHandle {
         Ok(ids.map(str::to_owned).collect())
     }
 
-    /// Follows the bus: events of this type that come from now on. A pattern is a type, or the beginning of one with `*` behind it.
-    /// Events that nobody subscribes to are lost to nobody else: tasks fire as they do without it.
+    /// Follows the bus: events of this type that come from now on. A pattern is a type, or the beginning of one with
+    /// `*` behind it. Events that nobody subscribes to are lost to nobody else: tasks fire as they do without it.
     ///
     /// # Errors
     /// The bus is away, or it is no such pattern.

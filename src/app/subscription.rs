@@ -18,8 +18,8 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Events that are read at once.
 const EVENTS_AT_ONCE: usize = 16;
 
-/// Follows the bus until it is dropped. Events that come while nobody asks for the next are kept by the bus, for as long as it keeps
-/// its log.
+/// Follows the bus until it is dropped. Events that come while nobody asks for the next are kept by the bus, for as
+/// long as it keeps its log.
 pub struct EventSubscription {
     state: HttpState,
     scope: Scope,

@@ -1,6 +1,7 @@
 //! Validation of a configuration as a whole, without a database, a key or the network.
 //!
-//! `serve` builds from what stands here, and `check` asks for the faults alone, so neither refuses what the other takes.
+//! `serve` builds from what stands here, and `check` asks for the faults alone, so neither refuses what the other
+//! takes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -80,8 +81,8 @@ impl ConfiguredNames {
 /// Judges a configuration with the tools and models that an embedder adds.
 ///
 /// # Errors
-/// Every fault that would refuse a start, whatever the state of database, keys and network. What depends on a faulty part
-/// is not judged.
+/// Every fault that would refuse a start, whatever the state of database, keys and network. What depends on a faulty
+/// part is not judged.
 pub fn validate(
     config: &Config,
     data_dir: &Path,

@@ -2,7 +2,7 @@
 //!
 //! `Clock::now()` is a monotonic base (which counts suspend) plus an offset to the database's clock. The store
 //! measures that offset when it connects and on every heartbeat, and pushes it in here. An instance whose
-//! measurement is old or uncertain must claim nothing: [`Clock::trusted`].
+//! measurement is old or uncertain must claim nothing: [`Clock::is_trusted`].
 //! Tests use [`Clock::manual`], which moves only by [`Clock::advance`].
 
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -123,7 +123,7 @@ impl Clock {
 
     /// Takes the store's newest measurement of the database's clock. One that is too uncertain does not take the place
     /// of one that can still be believed: a slow answer says nothing new. Ignored by a manual clock.
-    pub fn measured(&self, measurement: Measurement) {
+    pub fn apply_measurement(&self, measurement: Measurement) {
         if let ClockKind::System(system) = &*self.0 {
             system.update(measurement);
         }
@@ -139,7 +139,7 @@ impl Clock {
     }
 
     /// Whether ownership may be judged by this clock: measured lately, and well enough.
-    pub fn trusted(&self) -> bool {
+    pub fn is_trusted(&self) -> bool {
         match &*self.0 {
             ClockKind::Manual(_) => true,
             ClockKind::System(system) => system.measured().is_some_and(|m| m.is_believable(self.elapsed())),
@@ -244,10 +244,10 @@ mod tests {
     #[test]
     fn database_s_time_wins_over_the_machine_s() {
         let clock = Clock::system();
-        assert!(!clock.trusted());
+        assert!(!clock.is_trusted());
         let database_now = machine_now() + TimeDelta::days(3);
-        clock.measured(Measurement { database_now, at: clock.elapsed(), uncertainty: Duration::ZERO });
-        assert!(clock.trusted());
+        clock.apply_measurement(Measurement { database_now, at: clock.elapsed(), uncertainty: Duration::ZERO });
+        assert!(clock.is_trusted());
         assert!(clock.now() >= database_now && clock.now() < database_now + TimeDelta::seconds(5));
     }
 
@@ -256,7 +256,7 @@ mod tests {
         for offset in [TimeDelta::zero(), TimeDelta::days(2)] {
             let clock = Clock::system();
             let database_now = machine_now() + offset;
-            clock.measured(Measurement { database_now, at: clock.elapsed(), uncertainty: Duration::ZERO });
+            clock.apply_measurement(Measurement { database_now, at: clock.elapsed(), uncertainty: Duration::ZERO });
             for length in [Duration::ZERO, Duration::from_micros(300), Duration::from_micros(4_900)] {
                 let instant = clock.now() + to_delta(length);
                 clock.sleep_until(instant).await;
@@ -276,11 +276,11 @@ mod tests {
     fn slow_answer_does_not_take_the_place_of_a_good_measurement() {
         let clock = Clock::system();
         let good = Measurement { database_now: machine_now(), at: clock.elapsed(), uncertainty: Duration::ZERO };
-        clock.measured(good);
+        clock.apply_measurement(good);
         let slow = Measurement { database_now: machine_now() + TimeDelta::days(1), ..good };
-        clock.measured(Measurement { uncertainty: MEASUREMENT_ERROR * 2, ..slow });
-        assert!(clock.trusted() && clock.now() < good.database_now + TimeDelta::hours(1));
-        clock.measured(slow);
+        clock.apply_measurement(Measurement { uncertainty: MEASUREMENT_ERROR * 2, ..slow });
+        assert!(clock.is_trusted() && clock.now() < good.database_now + TimeDelta::hours(1));
+        clock.apply_measurement(slow);
         assert!(clock.now() >= slow.database_now, "a certain one does");
     }
 
@@ -295,7 +295,7 @@ mod tests {
     fn uncertain_measurement_is_not_trusted() {
         let clock = Clock::system();
         let uncertainty = MEASUREMENT_ERROR + Duration::from_millis(1);
-        clock.measured(Measurement { database_now: machine_now(), at: clock.elapsed(), uncertainty });
-        assert!(!clock.trusted());
+        clock.apply_measurement(Measurement { database_now: machine_now(), at: clock.elapsed(), uncertainty });
+        assert!(!clock.is_trusted());
     }
 }

@@ -2,3 +2,4 @@
 
 pub mod bounded_cache;
 pub mod fair_queue;
+pub mod tenant_cache;

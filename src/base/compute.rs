@@ -1,17 +1,18 @@
-//! Runs computations that a tenant controls (expressions, templates, schemas, schedules, searches in texts) on threads of
-//! their own, so that timers, heartbeats and connections never wait for them.
+//! Runs computations that a tenant controls (expressions, templates, schemas, schedules, searches in texts) on threads
+//! of their own, so that timers, heartbeats and connections never wait for them.
 //!
 //! Every computation is bounded before it comes here; this bounds how many run at once, and serves tenants in turn: a
 //! tenant with a thousand computations queued delays another tenant's one by at most the computations that are running,
 //! and those that have more to compute than there is time for have equal parts of it.
 //! Nothing in here survives the process.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
+use serde::Serialize;
 use serde_json::Value;
-use tokio::sync::oneshot;
 
 use crate::base::collections::fair_queue::FairQueue;
+use crate::base::json::length::{estimated_bytes, is_longer_than};
 use crate::base::threads::LowPool;
 
 /// Steps that a computation may take where it is asked for, instead of on a thread. A step is about a nanosecond of the
@@ -21,32 +22,51 @@ pub const IN_PLACE: u64 = 500_000;
 /// Steps to read a byte of what a tenant wrote, the expressions and templates in it included.
 const READ_BYTE: u64 = 1_000;
 
-/// The steps that it takes at most to read what a tenant wrote as JSON. A pattern in it may take long, however short it is.
+/// The steps that it takes at most to read what a tenant wrote as JSON. A pattern in it may take long, however short it
+/// is.
 pub fn steps_to_read(written: &Value) -> u64 {
     let text = written.to_string();
     if text.contains("matches") { u64::MAX } else { (text.len() as u64).saturating_mul(READ_BYTE) }
 }
 
-/// Steps to read a byte of JSON into a value: 16 KiB are read in place.
-const PARSE_BYTE: u64 = 30;
+/// Bytes of JSON that are read or written in place: they take [`IN_PLACE`] steps at most, some 30 for each byte.
+pub const JSON_IN_PLACE: usize = 16 * 1_024;
 
 /// The steps that it takes at most to read an answer of so many bytes, as JSON or as text.
 pub fn steps_to_parse(bytes: usize) -> u64 {
-    (bytes as u64).saturating_mul(PARSE_BYTE)
+    (bytes as u64).saturating_mul(IN_PLACE).div_ceil(JSON_IN_PLACE as u64)
 }
 
-/// In whose name the engine computes a batch of many tenants. It waits for what is running, and for no tenant's turn: all
-/// of them wait for it.
+/// The steps that it takes at most to write a value as JSON, or to go through it otherwise. Of a value that is long no
+/// more is looked at than shows that it is.
+pub fn steps_to_write(value: &Value) -> u64 {
+    steps_to_parse(estimated_bytes(value, JSON_IN_PLACE))
+}
+
+/// As [`steps_to_write`], of what is no [`Value`]. It is gone through as far as shows that it is long.
+pub fn steps_to_serialize<T: Serialize + ?Sized>(value: &T) -> u64 {
+    if is_longer_than(value, JSON_IN_PLACE) { u64::MAX } else { IN_PLACE }
+}
+
+/// In whose name the engine computes a batch of many tenants. It waits for what is running, and for no tenant's turn:
+/// all of them wait for it.
 pub const ENGINE: &str = "";
 /// In whose name an admin computes what belongs to no single tenant.
 pub const ADMIN: &str = "*";
 
-/// A limited number of computing threads, shared fairly by tenants. Cheap to clone; all clones share the limit. A process
-/// has one: it is the store's.
+/// A limited number of computing threads, shared fairly by tenants. Cheap to clone; all clones share the limit. A
+/// process has one: it is the store's.
 #[derive(Clone)]
 pub struct Compute {
     turns: FairQueue<String>,
     threads: LowPool,
+}
+
+/// A name with the threads on which is computed in its turn. Cheap to clone.
+#[derive(Clone)]
+pub struct ComputeTurn {
+    compute: Compute,
+    name: Arc<str>,
 }
 
 /// The panic of a computation. Its thread is intact.
@@ -82,14 +102,12 @@ impl Compute {
             ENGINE => self.turns.acquire_first(ENGINE).await,
             _ => self.turns.acquire(tenant).await,
         };
-        let (sender, computed) = oneshot::channel();
-        self.threads.run(move || {
-            // the panic ends nothing but the computation: nobody sees what it leaves behind
-            let done = catch_unwind(AssertUnwindSafe(work));
-            drop(turn);
-            let _ = sender.send(done.map_err(|_| ComputePanic));
+        let computed = self.threads.compute(move || {
+            // given back before the answer is there, and after a panic, too
+            let _turn = turn;
+            work()
         });
-        computed.await.unwrap_or(Err(ComputePanic))
+        computed.await.ok_or(ComputePanic)
     }
 
     /// Computes `work` in place where its bound is at most [`IN_PLACE`] steps, else as [`Compute::run`] does: a
@@ -124,6 +142,22 @@ impl Compute {
     /// The queue for the threads, to be measured.
     pub fn queue(&self) -> FairQueue<String> {
         self.turns.clone()
+    }
+}
+
+impl ComputeTurn {
+    /// The turn of this name.
+    pub fn new(compute: &Compute, name: &str) -> ComputeTurn {
+        ComputeTurn { compute: compute.clone(), name: name.into() }
+    }
+
+    /// As [`Compute::run_if_costly`], in this turn.
+    pub async fn run_if_costly<T: Send + 'static>(
+        &self,
+        steps: u64,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ComputePanic> {
+        self.compute.run_if_costly(&self.name, steps, work).await
     }
 }
 
@@ -182,9 +216,14 @@ mod tests {
     }
 
     #[test]
-    fn answers_of_16_kib_are_read_where_they_are() {
-        assert!(steps_to_parse(16 * 1024) <= IN_PLACE);
-        assert!(steps_to_parse(17 * 1024) > IN_PLACE);
+    fn json_is_read_in_place_up_to_its_bound_and_not_one_byte_beyond_it() {
+        assert_eq!(steps_to_parse(JSON_IN_PLACE), IN_PLACE);
+        assert!(steps_to_parse(JSON_IN_PLACE + 1) > IN_PLACE && steps_to_parse(usize::MAX) > IN_PLACE);
+        let of = |bytes: usize| steps_to_write(&Value::String("x".repeat(bytes)));
+        assert!(of(JSON_IN_PLACE - 8) <= IN_PLACE);
+        assert!(of(JSON_IN_PLACE) > IN_PLACE && of(1 << 20) > IN_PLACE);
+        let serialized = |bytes: usize| steps_to_serialize(&["x".repeat(bytes - 4)]);
+        assert!(serialized(JSON_IN_PLACE) <= IN_PLACE && serialized(JSON_IN_PLACE + 1) > IN_PLACE);
     }
 
     #[tokio::test]

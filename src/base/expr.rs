@@ -3,16 +3,19 @@
 //! CEL always ends, but has no limit of its own on time, memory or stack. So what can't be bounded is refused when it
 //! is read (see `guard`), and what would take too much over the values at hand before it is evaluated (see `cost`).
 //! Whole JSON numbers are `int`, others `double`. A key that is missing is told apart from every other error, because
-//! who filters takes it for "no". Nothing is kept between evaluations.
+//! who filters takes it for "no". Nothing is kept between evaluations but compiled expressions, of tenants that have
+//! many (see `kept`).
 
 mod convert;
 mod cost;
 mod extent;
 mod fields;
 mod guard;
+mod kept;
 mod missing;
 mod parts;
 mod pattern;
+mod weight;
 mod zoned;
 
 use std::collections::BTreeMap;
@@ -28,6 +31,7 @@ use serde_json::Value;
 
 use crate::base::expr::cost::Cost;
 use crate::base::expr::extent::{Extent, VALUE_NODES};
+use crate::base::expr::kept::KeptExpressions;
 use crate::base::expr::pattern::PatternCache;
 use crate::base::invalid::did_you_mean;
 
@@ -42,7 +46,7 @@ pub use pattern::{pattern_of_data, pattern_set};
 pub struct Expression(Arc<CompiledProgram>);
 
 struct CompiledProgram {
-    text: String,
+    text: Arc<str>,
     program: Program,
     env: Arc<Env>,
     patterns: PatternCache,
@@ -71,25 +75,83 @@ pub enum ExpressionError {
 
 /// Reads expressions: holds what they share. Cheap to clone.
 #[derive(Clone)]
-pub struct Language(Arc<Env>);
+pub struct Language {
+    env: Arc<Env>,
+    kept: KeptExpressions,
+    /// The tenant as whose the expressions are kept.
+    tenant: Arc<str>,
+}
 
 impl Default for Language {
     fn default() -> Language {
-        Language(Arc::new(zoned::language()))
+        Language::with_kept(KeptExpressions::default())
+    }
+}
+
+impl fmt::Debug for Language {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Language({:?})", self.tenant)
     }
 }
 
 impl Language {
+    fn with_kept(kept: KeptExpressions) -> Language {
+        Language { env: Arc::new(zoned::language()), kept, tenant: "".into() }
+    }
+
+    /// A language that keeps so many bytes of compiled expressions at most, of all tenants and of one.
+    #[cfg(test)]
+    pub fn keeping(most: usize, most_of_one: usize) -> Language {
+        Language::with_kept(KeptExpressions::bounded(most, most_of_one))
+    }
+
+    /// Bytes of the compiled expressions that are kept, of all tenants.
+    #[cfg(test)]
+    pub fn kept_bytes(&self) -> usize {
+        self.kept.bytes()
+    }
+
+    /// The language of a tenant: what is kept of it counts as that tenant's. All languages that come of one share what
+    /// is kept.
+    pub fn of_tenant(&self, tenant: &str) -> Language {
+        Language { tenant: tenant.into(), ..self.clone() }
+    }
+
     /// Reads an expression that may name these variables.
     pub fn read(&self, text: &str, variables: &[&str]) -> Result<Expression, ExpressionFault> {
+        self.compile(text, || text.into(), variables)
+    }
+
+    /// As [`Language::read`], where the expression is needed again and again: it is compiled now if it is not kept, and
+    /// those that were used last are kept.
+    pub fn read_kept(
+        &self,
+        text: &Arc<str>,
+        variables: &'static [&'static str],
+    ) -> Result<Expression, ExpressionFault> {
+        if let Some(kept) = self.kept.get(&self.tenant, text, variables) {
+            return Ok(kept);
+        }
+        let read = self.compile(text, || Arc::clone(text), variables)?;
+        self.kept.put(&self.tenant, variables, &read);
+        Ok(read)
+    }
+
+    fn compile(
+        &self,
+        text: &str,
+        shared: impl FnOnce() -> Arc<str>,
+        variables: &[&str],
+    ) -> Result<Expression, ExpressionFault> {
         guard::before_parsing(text)?;
         // the parser is young: what it does not survive is no expression
-        let compiled = catch_unwind(AssertUnwindSafe(|| self.0.compile(text)))
+        let compiled = catch_unwind(AssertUnwindSafe(|| self.env.compile(text)))
             .map_err(|_| ExpressionFault { position: 1, message: "can't be read as a CEL expression".into() })?;
         let program = compiled.map_err(|errors| guard::syntax_fault(text, &errors))?;
         guard::judge(&program, variables)?;
         let patterns = PatternCache::new(&program)?;
-        Ok(Expression(Arc::new(CompiledProgram { text: text.to_owned(), program, env: Arc::clone(&self.0), patterns })))
+        let env = Arc::clone(&self.env);
+        Ok(Expression(Arc::new(CompiledProgram { text: shared(), program, env, patterns })))
     }
 }
 
@@ -179,6 +241,11 @@ impl Expression {
         &self.0.text
     }
 
+    /// The text, shared with all clones of the expression.
+    pub fn shared_text(&self) -> Arc<str> {
+        Arc::clone(&self.0.text)
+    }
+
     /// The steps that an evaluation takes at most; [`MOST_STEPS`] is refused beyond. A step is about a nanosecond.
     pub fn cost(&self, variables: &Variables) -> u64 {
         self.cost_of(self.0.program.expression(), variables).steps
@@ -191,7 +258,7 @@ impl Expression {
 
     /// Whether it is true. A missing value makes it false; a value that is neither true nor false is an error.
     pub fn is_true(&self, variables: &Variables) -> Result<bool, ExpressionError> {
-        Ok(self.asked(variables)? == Evaluation::Holds(true))
+        Ok(self.judge(variables)? == Evaluation::Holds(true))
     }
 
     /// The value as a key, to tell things apart: texts as they are, all else as JSON.
@@ -223,8 +290,9 @@ impl Expression {
     /// The value of every part that the expression is made of, in the order of the text; the whole is the first. Parts
     /// that would take more than one evaluation may have an error in the place of their value.
     pub fn parts(&self, variables: &Variables) -> Vec<ExpressionPart> {
-        let whole =
-            |error: ExpressionError| vec![ExpressionPart { text: self.0.text.clone(), value: Err(error.to_string()) }];
+        let whole = |error: ExpressionError| {
+            vec![ExpressionPart { text: self.text().to_owned(), value: Err(error.to_string()) }]
+        };
         if let Err(error) = variables.check_limits() {
             return whole(error);
         }

@@ -2,11 +2,11 @@
 //! store.
 //!
 //! Nothing of it is compiled in without the cargo feature `failpoints`, which no release has: then `failpoint!` is
-//! `false` and `failpoint_text!` is the text as it stands. `scripts/test.sh` runs all tests on a build with the feature,
-//! so that one build is enough. Nothing is broken in it either, until the environment says so: `REVEILLE_FAILPOINT`
-//! names one bug of `FAILPOINTS`; `REVEILLE_STORE_FAULTS` is the share of store calls that fail, half of them before
-//! and half after they took effect, such as `0.01`; and after a comma how many calls are spared first.
-//! `REVEILLE_SQLITE_PAGES` is how large an SQLite file may grow.
+//! `false` and `failpoint_text!` is the text as it stands. `scripts/test.sh` runs all tests on a build with the
+//! feature, so that one build is enough. Nothing is broken in it either, until the environment says so:
+//! `REVEILLE_FAILPOINT` names one bug of `FAILPOINTS`; `REVEILLE_STORE_FAULTS` is the share of store calls that fail,
+//! half of them before and half after they took effect, such as `0.01`; and after a comma how many calls are spared
+//! first. `REVEILLE_SQLITE_PAGES` is how large an SQLite file may grow.
 
 /// Whether this bug is planted.
 #[cfg(feature = "failpoints")]

@@ -1,5 +1,5 @@
-//! Descriptions of single fields of a request, and what follows from one: its schema in the document of the API, and its
-//! flags on the command line.
+//! Descriptions of single fields of a request, and what follows from one: its schema in the document of the API, and
+//! its flags on the command line.
 //!
 //! Data only: the domain describes its fields, `http` and `cli` read the descriptions and name no field.
 
@@ -36,8 +36,8 @@ pub enum FlagValue {
     StandardInput(&'static str),
 }
 
-/// Makes an enum of which JSON has exactly one value: an object with one field, which is named after it. Its schema is an
-/// object that may have each of the fields.
+/// Makes an enum of which JSON has exactly one value: an object with one field, which is named after it. Its schema is
+/// an object that may have each of the fields.
 macro_rules! one_of {
     (
         $(#[doc = $about:literal])+

@@ -46,7 +46,7 @@ pub struct Tenant(String);
 
 impl Tenant {
     /// A tenant that somebody names: 1 to 200 characters in one form, so that two tenants never look alike. Nothing is
-    /// changed in it: what is not in that form is refused.
+    /// changed in it: a name in another form is refused.
     pub fn new(id: impl Into<String>) -> Result<Tenant, String> {
         let tenant = Tenant::stored(id)?;
         let id = tenant.as_str();

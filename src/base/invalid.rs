@@ -1,11 +1,14 @@
 //! Faults in what a caller sent: all of them in one answer, each with the place and what would be right.
 
+pub mod hinted;
+
 use chrono::{DateTime, Utc};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-/// Longest sentence of a fault, in bytes: a longer one is cut in its middle, so that what it quotes is never echoed whole.
+/// Longest sentence of a fault, in bytes: a longer one is cut in its middle, so that what it quotes is never echoed
+/// whole.
 const MESSAGE_BYTES: usize = 1_000;
 /// Longest pointer of a fault, in bytes.
 const POINTER_BYTES: usize = 500;
@@ -116,8 +119,8 @@ pub fn escape(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
-/// A text of at most `most` bytes: the middle of a longer one is left out, since a sentence that quotes what was written
-/// ends with what would be right.
+/// A text of at most `most` bytes: the middle of a longer one is left out, since a sentence that quotes what was
+/// written ends with what would be right.
 pub fn shorten_middle(text: String, most: usize) -> String {
     if text.len() <= most {
         return text;
@@ -128,8 +131,8 @@ pub fn shorten_middle(text: String, most: usize) -> String {
     format!("{} … {}", &text[..begin], &text[end..])
 }
 
-/// A text that is not longer than any that means something, or a sentence that says so. Asked before anything else looks
-/// at a text.
+/// A text that is not longer than any that means something, or a sentence that says so. Asked before anything else
+/// looks at a text.
 pub fn bounded(text: &str, most: usize) -> Result<&str, String> {
     match text.len() <= most {
         true => Ok(text),
@@ -162,7 +165,7 @@ pub fn nearest_name<'a>(written: &str, known: impl IntoIterator<Item = &'a str>)
         .map(|name| (strsim::damerau_levenshtein(&lower, &name.to_lowercase()), name))
         .filter(|(distance, name)| *distance <= 1 + name.len() / 5)
         .min_by_key(|(distance, _)| *distance)
-        // what is known is not misspelt: its fault is another
+        // a known name is not misspelt: its fault is another
         .filter(|(_, name)| *name != written)
         .map(|(_, name)| name)
 }

@@ -1,9 +1,9 @@
 //! Known secrets found and taken out of texts that come from outside, in whatever encoding they come back.
 //!
 //! A server may echo what it was sent: as it was or in other letters' case, escaped for JSON, HTML or a URL, as base64
-//! or as hexadecimal. What was found is replaced by [`REDACTED`]. It guards against echoes, not against a server that
-//! hides a secret on purpose. It keeps nothing but the secrets that it was made with, and those are zeroed when it is
-//! dropped.
+//! or as hexadecimal. A secret that is found is replaced by [`REDACTED`]. It guards against echoes, not against a
+//! server that hides a secret on purpose. It keeps nothing but the secrets that it was made with, and those are zeroed
+//! when it is dropped.
 
 mod needles;
 mod reading;
@@ -16,7 +16,7 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use crate::base::redact::needles::{Needle, needles};
-use crate::base::redact::reading::{MOST_READINGS, RedactionReader, readings};
+use crate::base::redact::reading::{ByteReading, MOST_READINGS, readings};
 use crate::base::redact::steps::RedactionSteps;
 use crate::base::secret::REDACTED;
 
@@ -32,6 +32,9 @@ const TELLING: usize = 64;
 const BRANCHES: usize = 1024;
 /// So many secrets that begin alike take one more step to look at.
 const SECRETS_OF_A_STEP: usize = 8;
+/// Steps of [`Compute`](crate::base::compute::Compute) to make the forms of a secret and to put them in order, and
+/// those for each of its bytes.
+const BUILD: (u64, u64) = (10_000, 100);
 /// Leaves under these names are known to be no secrets.
 const PLAIN: [&str; 24] = [
     "account",
@@ -71,8 +74,8 @@ pub struct Redactor {
 }
 
 /// The texts of a secret document that count as secrets: every text of at least [`SHORTEST_LEAF`] characters, but those
-/// right under names that tell that they are none (`client_id`, `token_url`, `scope`, `expires_at`, `username`, …). What
-/// lies deeper goes by its own name: `login` may be a user's name, or hold one beside a password.
+/// right under names that tell that they are none (`client_id`, `token_url`, `scope`, `expires_at`, `username`, …).
+/// What lies deeper goes by its own name: `login` may be a user's name, or hold one beside a password.
 pub fn secrets_of(document: &Value) -> Vec<&str> {
     let mut found = Vec::new();
     let mut leaf = |value: &Value| matches!(value, Value::String(text) if text.chars().count() >= SHORTEST_LEAF);
@@ -80,8 +83,8 @@ pub fn secrets_of(document: &Value) -> Vec<&str> {
     found.into_iter().filter_map(Value::as_str).collect()
 }
 
-/// The texts and numbers of a secret document that count as secrets once the document is in the hands of code: those of at least
-/// [`SHORTEST`] bytes, but those right under names that tell that they are none.
+/// The texts and numbers of a secret document that count as secrets once the document is in the hands of code: those of
+/// at least [`SHORTEST`] bytes, but those right under names that tell that they are none.
 pub fn all_secrets_of(document: &Value) -> Vec<Zeroizing<String>> {
     let text_of = |value: &Value| match value {
         Value::String(text) => text.clone(),
@@ -95,16 +98,6 @@ pub fn all_secrets_of(document: &Value) -> Vec<Zeroizing<String>> {
     };
     collect(document, false, &mut leaf, &mut found);
     found.into_iter().map(|value| Zeroizing::new(text_of(value))).collect()
-}
-
-/// The longest of these, `most` at most, and whether there are more.
-pub fn longest(mut texts: Vec<&str>, most: usize) -> (Vec<&str>, bool) {
-    let has_more = texts.len() > most;
-    if has_more {
-        texts.sort_unstable_by_key(|text| std::cmp::Reverse(text.len()));
-        texts.truncate(most);
-    }
-    (texts, has_more)
 }
 
 /// `plain`: it is a text, or a list of texts, under a name that tells that it is no secret.
@@ -135,10 +128,16 @@ impl Redactor {
         Redactor { needles, beginnings, hides_all: false }
     }
 
-    /// Takes every text as a whole from now on: there are more secrets than it looks for.
-    pub fn hiding_all(mut self) -> Redactor {
-        self.hides_all = true;
-        self
+    /// Takes every text as a whole: there are more secrets than are looked for.
+    pub fn hiding_all() -> Redactor {
+        Redactor { hides_all: true, ..Redactor::new([]) }
+    }
+
+    /// The steps that it takes at most to make one that looks for so many secrets of so many bytes together, as
+    /// [`Compute::run_if_costly`](crate::base::compute::Compute::run_if_costly) counts them.
+    pub fn steps_to_build(secrets: usize, bytes: usize) -> u64 {
+        let (of_a_secret, of_a_byte) = BUILD;
+        (secrets as u64).saturating_mul(of_a_secret).saturating_add((bytes as u64).saturating_mul(of_a_byte))
     }
 
     /// Whether one of the secrets is in there, or may be: a text that takes too many steps is not read to its end.
@@ -229,7 +228,7 @@ impl Redactor {
                 let known = found.clone().unwrap_or(start..end);
                 found = Some(known.start.min(start)..known.end.max(end));
             }
-            let mut read = [RedactionReader::NONE; MOST_READINGS];
+            let mut read = [ByteReading::NONE; MOST_READINGS];
             let count = readings(bytes, path.at, &mut read);
             for reading in &read[..count] {
                 let Some(further) = self.follow(&path, reading) else { continue };
@@ -251,8 +250,8 @@ impl Redactor {
         if path.depth < TELLING { 1 } else { 1 + path.among.len() / SECRETS_OF_A_STEP }
     }
 
-    /// The secrets that have been read to their ends, or so far that they are given away. Those of one length come first
-    /// among those that begin alike.
+    /// The secrets that have been read to their ends, or so far that they are given away. Those of one length come
+    /// first among those that begin alike.
     fn complete_matches<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = &'a Needle> {
         let among = match path.depth {
             0 => &[],
@@ -264,7 +263,7 @@ impl Redactor {
     }
 
     /// The path with a reading put to it, if a secret goes on so.
-    fn follow(&self, path: &Path, reading: &RedactionReader) -> Option<Path> {
+    fn follow(&self, path: &Path, reading: &ByteReading) -> Option<Path> {
         // a line break may be put into anything long; a secret does not begin with one
         if reading.is_empty() && path.depth == 0 {
             return None;
@@ -344,8 +343,8 @@ fn leading_char(bytes: &[u8], at: usize) -> usize {
 
 /// With the character after, which holds bits of the secret, and the padding.
 fn trailing_chars(bytes: &[u8], mut at: usize) -> usize {
-    let mut read = [RedactionReader::NONE; MOST_READINGS];
-    let step = |at: usize, read: &mut [RedactionReader; MOST_READINGS], fits: fn(u8) -> bool| {
+    let mut read = [ByteReading::NONE; MOST_READINGS];
+    let step = |at: usize, read: &mut [ByteReading; MOST_READINGS], fits: fn(u8) -> bool| {
         let count = readings(bytes, at, read);
         read[..count].iter().find(|reading| matches!(reading.bytes(), [byte] if fits(*byte))).map(|read| read.length)
     };
@@ -363,6 +362,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::base::compute::IN_PLACE;
 
     /// Odd in shape: every escape has something to do in one of them.
     const CANARIES: [&str; 50] = [
@@ -619,12 +619,18 @@ mod tests {
 
     #[test]
     fn redactor_that_does_not_know_all_secrets_shows_nothing() {
-        let redactor = Redactor::new(["one-secret"]).hiding_all();
+        let redactor = Redactor::hiding_all();
         assert_eq!((redactor.text("plain"), redactor.text("")), (REDACTED.into(), "".into()));
         assert!(redactor.contains_secret(b"plain") && !redactor.contains_secret(b""));
         assert_eq!((redactor.in_place().text("plain"), redactor.together().text("")), (REDACTED.into(), "".into()));
-        assert_eq!(longest(vec!["b", "ccc", "aa"], 2), (vec!["ccc", "aa"], true));
-        assert_eq!(longest(vec!["b", "ccc"], 2), (vec!["b", "ccc"], false));
+    }
+
+    #[test]
+    fn few_secrets_are_made_ready_in_place_and_many_or_long_ones_on_a_thread() {
+        assert!(Redactor::steps_to_build(5, 4 * 1024) <= IN_PLACE, "a credential with its tokens");
+        for (secrets, bytes) in [(200, 4 * 1024), (1, 64 * 1024)] {
+            assert!(Redactor::steps_to_build(secrets, bytes) > IN_PLACE, "{secrets} of {bytes} bytes");
+        }
     }
 
     #[test]

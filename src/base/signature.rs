@@ -6,8 +6,8 @@ use base64::engine::general_purpose::STANDARD;
 use chrono::{DateTime, Utc};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-/// The headers of a signed request with a JSON body. The id is the same at each attempt, so that a receiver drops what it
-/// has seen; it is the `Idempotency-Key`, too.
+/// The headers of a signed request with a JSON body. The id is the same at each attempt, so that a receiver drops what
+/// it has seen; it is the `Idempotency-Key`, too.
 pub fn headers(keys: &[impl AsRef<[u8]>], id: &str, now: DateTime<Utc>, body: &[u8]) -> Result<HeaderMap, String> {
     let timestamp = now.timestamp();
     let ours = [

@@ -1,10 +1,11 @@
 //! Templates: texts with `{{ expression }}` in them, for steps of pipelines and for requests.
 //!
-//! The language is a small part of Jinja: names, filters, `if` and `for`. It has no macros, includes, assignments and no
-//! functions, a name that is missing is an error, and work and output are bounded: see `guard`. In a URL what is
+//! The language is a small part of Jinja: names, filters, `if` and `for`. It has no macros, includes, assignments and
+//! no functions, a name that is missing is an error, and work and output are bounded: see `guard`. In a URL what is
 //! inserted is percent-encoded and can't leave its place. Nothing is kept between renderings.
 
 mod guard;
+pub mod html;
 mod insert;
 mod limits;
 mod meter;
@@ -24,7 +25,8 @@ use crate::base::template::insert::Insert;
 use crate::base::template::work::{TemplateWork, ValueSize};
 
 pub use limits::{OUTPUT_BYTES, TEMPLATE_BYTES};
-pub use tree::Tree;
+pub use meter::sharing_steps;
+pub use tree::{Tree, inserting_texts};
 pub use url::UrlTemplate;
 
 /// The name under which the values of earlier steps are found.
@@ -204,8 +206,9 @@ impl Template {
         }
     }
 
-    /// The text for a model: texts, lists and objects that it inserts are labelled as data, see [`crate::base::template::untrusted`]. A template
-    /// that uses no other variables than `own`, which nobody outside has written, gives its text as it is.
+    /// The text for a model: texts, lists and objects that it inserts are labelled as data, see
+    /// [`crate::base::template::untrusted`]. A template that uses no other variables than `own`, which nobody outside
+    /// has written, gives its text as it is.
     pub fn prompt(&self, values: &Values, own: &[&str]) -> Result<String, TemplateError> {
         match self.variables.iter().all(|name| own.contains(&name.as_str())) {
             true => self.text(values),
@@ -234,7 +237,8 @@ impl Template {
             }
             serde_json::to_value(&value).map_err(|_| TemplateError::Failed("gives no JSON".into()))
         })?;
-        guard::affordable(&value)?;
+        let given = guard::affordable(&value)?;
+        meter::charge(self.work.taken(values.size(), None, given))?;
         Ok(value)
     }
 }
@@ -247,16 +251,21 @@ impl std::fmt::Debug for Template {
 
 fn render(engine: &Environment<'static>, template: &Template, values: &Values) -> Result<String, TemplateError> {
     template.afford(values)?;
+    let (work, size) = (template.work, values.size());
     let mut fuelled = engine.clone();
-    fuelled.set_fuel(Some(template.work.fuel(values.size())));
+    fuelled.set_fuel(Some(work.fuel(size)));
     let text = &template.text;
     let template = fuelled.template_from_str(text).map_err(|error| failure(&error))?;
     let mut output = guard::BoundedOutput::default();
-    meter::within(|| match template.render_captured_to(values.context(), &mut output) {
-        Ok(_) => Ok(()),
+    let rendered = meter::within(|| match template.render_captured_to(values.context(), &mut output) {
+        Ok(rendered) => Ok(rendered.state().fuel_levels().map(|(consumed, _)| consumed)),
         Err(_) if output.is_full() => Err(guard::too_long()),
         Err(error) => Err(failure(&error)),
-    })?;
+    });
+    // one that has failed has taken its part, too: others may go on
+    let consumed = rendered.as_ref().ok().copied().flatten();
+    meter::charge(work.taken(size, consumed, output.written()))?;
+    rendered?;
     output.text()
 }
 

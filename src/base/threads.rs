@@ -1,15 +1,18 @@
-//! Threads that give way to the engine's: those that serve requests, compute what tenants wrote, and read for tenants.
+//! Threads that give way to the engine's: those that serve requests, compute what tenants wrote, and read for tenants,
+//! in the service's own database and in files that they poll.
 //!
-//! A machine may be kept busy by requests alone. The threads of the engine have the ordinary priority of the process, these
-//! threads a lower one; so the system runs a fire that is due first, and requests share what is left. Linux keeps a
-//! priority for each thread; elsewhere all threads of the process have the same.
+//! A machine may be kept busy by requests alone. The threads of the engine have the ordinary priority of the process,
+//! these threads a lower one; so the system runs a fire that is due first, and requests share what is left. Linux keeps
+//! a priority for each thread; elsewhere all threads of the process have the same.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::{io, thread};
 
 use rustix::process::{getpriority_process, setpriority_process};
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::oneshot;
 
 /// Bytes of the stack of a thread that may evaluate an expression: they go deep.
 pub const STACK: usize = 8 * 1024 * 1024;
@@ -85,8 +88,23 @@ impl LowPool {
         LowPool(jobs)
     }
 
+    /// Computes `work` on the next thread that is free. `None`: it panicked, and its thread goes on.
+    ///
+    /// Dropping the future before that cancels it; work that has started runs to its end, and keeps its thread until
+    /// then.
+    pub async fn compute<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        let (sender, computed) = oneshot::channel();
+        self.run(move || {
+            if !sender.is_closed() {
+                // the panic ends nothing but the work: nobody sees what it leaves behind
+                let _ = sender.send(catch_unwind(AssertUnwindSafe(work)).ok());
+            }
+        });
+        computed.await.ok().flatten()
+    }
+
     /// Has a job run by the next thread that is free. The job must not panic: its thread would end with it.
-    pub fn run(&self, job: impl FnOnce() + Send + 'static) {
+    fn run(&self, job: impl FnOnce() + Send + 'static) {
         // the threads end after this end of the channel
         self.0.send(Box::new(job)).expect("threads that wait for jobs");
     }
@@ -99,6 +117,10 @@ fn next(waiting: &Mutex<Receiver<LowPriorityJob>>) -> Option<LowPriorityJob> {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
+    use futures::FutureExt;
+
     use super::*;
 
     #[test]
@@ -125,5 +147,29 @@ mod tests {
         let priority = low.handle().spawn(async { getpriority_process(None).unwrap() }).await.unwrap();
         assert_eq!(priority, before + NICENESS);
         drop(low);
+    }
+
+    #[tokio::test]
+    async fn work_of_a_low_pool_gives_way_and_its_panic_leaves_the_thread() {
+        let before = getpriority_process(None).unwrap();
+        let pool = LowPool::start("low", 1);
+        assert_eq!(pool.compute(|| panic!("on purpose")).await, None::<()>);
+        let seen = pool.compute(|| (getpriority_process(None).unwrap(), thread::current().name().map(str::to_owned)));
+        assert_eq!(seen.await, Some((before + NICENESS, Some("low".to_owned()))));
+    }
+
+    #[tokio::test]
+    async fn work_that_nobody_waits_for_any_more_is_not_begun() {
+        let pool = LowPool::start("low", 1);
+        let (free, is_free) = channel::<()>();
+        let mut busy = pin!(pool.compute(move || is_free.recv()));
+        assert!((&mut busy).now_or_never().is_none(), "the only thread is taken");
+        {
+            let mut dropped = pin!(pool.compute(|| unreachable!("nobody waits for it")));
+            assert!((&mut dropped).now_or_never().is_none());
+        }
+        free.send(()).unwrap();
+        assert_eq!(busy.await, Some(Ok(())));
+        assert_eq!(pool.compute(|| 7).await, Some(7));
     }
 }

@@ -28,8 +28,9 @@ pub fn is_hidden(c: char) -> bool {
     }
 }
 
-/// Whether a character leaves no trace of its own in a name: what is hidden, what chooses between forms of the character
-/// before it, and blanks that are no spaces. Texts may have the last two, and names by which things are told apart may not.
+/// Whether a character leaves no trace of its own in a name: what is hidden, what chooses between forms of the
+/// character before it, and blanks that are no spaces. Texts may have the last two, and names by which things are told
+/// apart may not.
 pub fn is_traceless(c: char) -> bool {
     is_hidden(c) || matches!(c, '\u{fe00}'..='\u{fe0f}' | '\u{2800}')
 }

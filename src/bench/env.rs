@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use crate::base::clock::{Clock, pause};
 use crate::base::id::new_id;
+use crate::base::invalid::hinted::HintedError;
 use crate::base::secret::SecretUrl;
 use crate::bench::BenchSite;
 use crate::config::Config;
@@ -89,8 +90,8 @@ impl DirectPool {
     }
 }
 
-/// A service as it is without configuration, but for where its data is, and that its tools, polls and webhooks reach the
-/// measurement's own addresses.
+/// A service as it is without configuration, but for where its data is, and that its tools, polls and webhooks reach
+/// the measurement's own addresses.
 pub fn default_config(database_url: SecretUrl, dir: &Path) -> Config {
     let mut config = Config::default();
     set_place(&mut config, database_url, dir);
@@ -237,10 +238,9 @@ fn unopened(config: &Config, file: &Path) -> anyhow::Result<DirectPool> {
 
 async fn make_schema(url: &SecretUrl, schema: &str) -> anyhow::Result<()> {
     let mut connection = PgConnection::connect(url.expose()).await.context("the database can't be reached")?;
-    sqlx::query(AssertSqlSafe(format!("create schema {schema}")))
-        .execute(&mut connection)
-        .await
-        .context("no schema can be made\nhint: grant create on the database to this role")?;
+    sqlx::query(AssertSqlSafe(format!("create schema {schema}"))).execute(&mut connection).await.map_err(|error| {
+        HintedError::new("no schema can be made", "grant create on the database to this role").caused_by(error)
+    })?;
     Ok(connection.close().await?)
 }
 

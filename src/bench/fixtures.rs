@@ -15,7 +15,7 @@ use crate::domain::memory::{FactOrigin, NewFact};
 use crate::domain::task::{Draft, Task, TaskValidator};
 use crate::store::{NewTask, Store};
 
-/// Tenants that what is made is spread over.
+/// Tenants over which the fixtures are spread.
 pub const TENANTS: usize = 100;
 /// Rows copied by one statement: it has a time limit, and SQLite holds its one writer meanwhile.
 const AT_ONCE: usize = 20_000;
@@ -43,7 +43,7 @@ pub struct EndedRuns {
 pub struct Fixtures<'a> {
     pub place: &'a BenchEnv,
     pub store: &'a Store,
-    pub known: &'a TaskValidator,
+    pub validator: &'a TaskValidator,
 }
 
 /// The draft of a task of the measurements, with this trigger.
@@ -81,7 +81,7 @@ impl Fixtures<'_> {
     pub fn read(&self, tenant: &str, draft: &Value) -> anyhow::Result<NewTask> {
         let now = self.store.clock().now();
         let tenant = Tenant::new(tenant).map_err(|why| ValidationErrors::one("/tenant_id", why));
-        let draft = Draft::parse(tenant, draft, self.known, now)?;
+        let draft = Draft::parse(tenant, draft, self.validator, now)?;
         let (task, next) = Task::new(random_id(), draft, now).map_err(|fault| ValidationErrors(vec![fault]))?;
         Ok((task, next.map(|next| next.nominal)))
     }
@@ -152,8 +152,8 @@ impl Fixtures<'_> {
         self.remove(model.id).await
     }
 
-    /// So many runs of one tenant, whose name has no quotes, that have ended one after the other until a moment ago, over
-    /// [`ENDED_TASKS`] tasks. All have succeeded but [`ENDED_FAILED`], which are spread over the whole time.
+    /// So many runs of one tenant, whose name has no quotes, that have ended one after the other until a moment ago,
+    /// over [`ENDED_TASKS`] tasks. All have succeeded but [`ENDED_FAILED`], which are spread over the whole time.
     pub async fn ended_runs(&self, tenant: &str, count: usize) -> anyhow::Result<EndedRuns> {
         let trigger = json!({ "type": "schedule", "interval": "1d", "overlap": "allow" });
         let model = self.task(tenant, &draft(trigger)).await?;

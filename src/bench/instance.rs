@@ -23,7 +23,7 @@ pub const PATIENCE: Duration = Duration::from_secs(600);
 /// Built, and not running.
 pub struct Instance {
     pub store: Store,
-    pub known: TaskValidator,
+    pub validator: TaskValidator,
     pub probe: ExecutorProbe,
     pub hub: Hub,
     pub bus: Arc<dyn Bus>,
@@ -33,7 +33,7 @@ pub struct Instance {
 /// Its services are running.
 pub struct StartedInstance {
     pub store: Store,
-    pub known: TaskValidator,
+    pub validator: TaskValidator,
     pub probe: ExecutorProbe,
     pub hub: Hub,
     running: RunningEngine,
@@ -67,16 +67,16 @@ impl Instance {
             let target = http.executors.find(executor).context("the service has no such executor")?;
             probe.set_target(Arc::clone(target));
         }
-        Ok(Instance { store, known: http.known.clone(), probe, hub: http.hub.clone(), bus, engine })
+        Ok(Instance { store, validator: http.validator.clone(), probe, hub: http.hub.clone(), bus, engine })
     }
 
     pub fn fixtures<'a>(&'a self, place: &'a BenchEnv) -> Fixtures<'a> {
-        Fixtures { place, store: &self.store, known: &self.known }
+        Fixtures { place, store: &self.store, validator: &self.validator }
     }
 
     pub async fn start(self) -> anyhow::Result<StartedInstance> {
-        let Instance { store, known, probe, hub, engine, .. } = self;
-        Ok(StartedInstance { store, known, probe, hub, running: engine.start().await? })
+        let Instance { store, validator, probe, hub, engine, .. } = self;
+        Ok(StartedInstance { store, validator, probe, hub, running: engine.start().await? })
     }
 
     /// Ends it without a start, so that another process may have its database.
@@ -106,7 +106,7 @@ impl Instance {
 
 impl StartedInstance {
     pub fn fixtures<'a>(&'a self, place: &'a BenchEnv) -> Fixtures<'a> {
-        Fixtures { place, store: &self.store, known: &self.known }
+        Fixtures { place, store: &self.store, validator: &self.validator }
     }
 
     pub async fn stop(self) {

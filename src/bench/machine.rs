@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use sqlx::{Connection, PgConnection};
 
+use crate::base::invalid::hinted::HintedError;
 use crate::bench::BenchSite;
 use crate::store;
 
@@ -56,11 +57,13 @@ impl Machine {
                 ("postgres".to_owned(), version, fsync, commit)
             }
         };
-        ensure!(
-            fsync != "off" && synchronous_commit != "off",
-            "the database has fsync = {fsync} and synchronous_commit = {synchronous_commit}: it does not wait for its \
-             disk, so what is measured here would say nothing\nhint: measure with both on, as the service needs them"
-        );
+        if fsync == "off" || synchronous_commit == "off" {
+            let message = format!(
+                "the database has fsync = {fsync} and synchronous_commit = {synchronous_commit}: it does not wait for \
+                 its disk, so what is measured here would say nothing"
+            );
+            return Err(HintedError::new(message, "measure with both on, as the service needs them").into());
+        }
         Ok(Machine {
             cores: std::thread::available_parallelism().map_or(0, usize::from),
             processor: field(&read("/proc/cpuinfo"), "model name").unwrap_or("unknown").to_owned(),

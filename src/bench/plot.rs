@@ -6,6 +6,8 @@ pub mod axis;
 
 use std::fmt::Write;
 
+use crate::base::template::html::{MarkupPlace, escape_html};
+
 pub use axis::Axis;
 
 const WIDTH: f64 = 820.0;
@@ -79,8 +81,8 @@ impl Plot {
             out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" \
              height=\"{HEIGHT}\" role=\"img\">\n<title>{}</title>\n<desc>{}</desc>\n<style>{STYLE}\n</style>",
-            escaped(&self.title),
-            escaped(&self.subtitle)
+            escape_html(&self.title, MarkupPlace::DoubleQuoted),
+            escape_html(&self.subtitle, MarkupPlace::DoubleQuoted)
         )?;
         let (w, h) = (WIDTH - 1.0, HEIGHT - 1.0);
         writeln!(out, "<rect class=\"page\" x=\"0.5\" y=\"0.5\" width=\"{w}\" height=\"{h}\" rx=\"8\"/>")?;
@@ -135,7 +137,7 @@ impl Plot {
         writeln!(
             out,
             "<text class=\"ink\" text-anchor=\"middle\" transform=\"translate(20 {middle}) rotate(-90)\">{}</text>",
-            escaped(&self.y.name)
+            escape_html(&self.y.name, MarkupPlace::DoubleQuoted)
         )
     }
 
@@ -185,12 +187,8 @@ impl Plot {
 }
 
 fn text(out: &mut String, x: f64, y: f64, anchor: &str, class: &str, text: &str) -> std::fmt::Result {
-    let text = escaped(text);
+    let text = escape_html(text, MarkupPlace::DoubleQuoted);
     writeln!(out, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>")
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

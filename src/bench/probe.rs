@@ -1,7 +1,8 @@
 //! The executor of the measurements: it notes when a run is handed to it, and has one of the service's own executors
 //! execute it. Without such a target it does nothing.
 //!
-//! The service knows it as an executor that an embedder adds, so no part of the product is measured by a hook of its own.
+//! The service knows it as an executor that an embedder adds, so no part of the product is measured by a hook of its
+//! own.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};

@@ -1,6 +1,7 @@
 //! Another process of a measurement, from outside.
 
 pub mod service;
+pub mod threads;
 
 use std::process::Stdio;
 use std::time::Duration;

@@ -165,7 +165,7 @@ impl BenchReport {
         writeln!(
             out,
             "hundreds of tasks at one instant that compute raises the first two, or some of them wait until others have ended. Runs\n\
-             that wait for a model or a webhook leave their place (`max_waiting_runs`, {}), so a thousand agents need no more.\n",
+             that wait for a model or a webhook leave their slot (`max_waiting_runs`, {}), so a thousand agents need no more.\n",
             default.engine.max_waiting_runs
         )?;
         writeln!(
@@ -341,7 +341,7 @@ mod tests {
         for line in [
             "Measured by `reveille bench` (Reveille 1.2.3) on 1970-01-01, in one run.",
             "Behind the figures stand [Where the time goes](#where-the-time-goes), [The service's own](#the-services-own).",
-            "that wait for a model or a webhook leave their place (`max_waiting_runs`, 4096), so a thousand agents need no more.",
+            "that wait for a model or a webhook leave their slot (`max_waiting_runs`, 4096), so a thousand agents need no more.",
             "| `burst_1000` | lateness (1,000) | 40 ms | 10 ms | 4 | ≤ 5 × the limit | yes |",
             "| `drain_100k` | a backlog (100,000) | 9,000 runs/s | 10,000 runs/s | 0.90 | ≥ 95 % of the limit | **no** |",
             "- `burst_1000`: p50 20 ms, p99 39.6 ms",

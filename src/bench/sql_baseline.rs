@@ -94,7 +94,7 @@ async fn run_batches(store: Store, batch: BaselineBatch) -> anyhow::Result<()> {
 }
 
 fn firing(worker: Uuid, now: DateTime<Utc>) -> FireDue {
-    let start = Some(ImmediateStart { places: 2 * BATCH, lease_until: now + LEASE, shares: None });
+    let start = Some(ImmediateStart { slots: 2 * BATCH, lease_until: now + LEASE, shares: None });
     FireDue { now, limit: BATCH as i64, worker, room: 2 * BATCH, start, ..FireDue::default() }
 }
 

@@ -1,6 +1,6 @@
 //! The service as the client commands see it: HTTP with a token, answers as JSON, refusals as a person reads them.
 
-mod meant;
+mod id_lookup;
 
 use std::time::Duration;
 
@@ -67,7 +67,8 @@ pub fn given_filters<const N: usize>(filters: [(&'static str, Option<String>); N
 
 impl Client {
     /// From the flags, the environment and the profiles; nothing is sent yet. A profile that is named wins over the
-    /// environment, the usual one is for where no token is set. A token of a profile goes to the profile's address only.
+    /// environment, the usual one is for where no token is set. A token of a profile goes to the profile's address
+    /// only.
     pub fn new(args: &ServiceArgs, environment: &Environment) -> anyhow::Result<Client> {
         let named = args.profile.as_deref().or(environment.get("REVEILLE_PROFILE"));
         let token = environment.get("REVEILLE_TOKEN").map(Secret::new);

@@ -1,8 +1,12 @@
 //! How a failure reads: what was wrong, each fault with its place, and a hint at what to do.
 
+use std::error::Error;
 use std::fmt;
 use std::io::ErrorKind;
 use std::process::ExitCode;
+
+use crate::base::invalid::hinted::HintedError;
+use crate::store::OpenError;
 
 /// A refusal or failure with what helps to get past it.
 #[derive(Debug, Default)]
@@ -43,12 +47,21 @@ impl CliFailure {
     }
 }
 
+impl CliFailure {
+    /// The message and the lines below it, without the hint.
+    fn without_hint(&self) -> String {
+        let mut text = self.message.clone();
+        for detail in &self.details {
+            text.push_str("\n  ");
+            text.push_str(detail);
+        }
+        text
+    }
+}
+
 impl fmt::Display for CliFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)?;
-        for detail in &self.details {
-            write!(f, "\n  {detail}")?;
-        }
+        f.write_str(&self.without_hint())?;
         match &self.hint {
             Some(hint) => write!(f, "\nhint: {hint}"),
             None => Ok(()),
@@ -56,7 +69,19 @@ impl fmt::Display for CliFailure {
     }
 }
 
-impl std::error::Error for CliFailure {}
+impl Error for CliFailure {}
+
+/// The text of an error without its hint, and its hint where it has one.
+pub fn apart<'e>(error: &'e (dyn Error + 'static)) -> (String, Option<&'e str>) {
+    if let Some(failure) = error.downcast_ref::<CliFailure>() {
+        return (failure.without_hint(), failure.hint.as_deref());
+    }
+    let of_store = || error.downcast_ref::<OpenError>().and_then(OpenError::hinted);
+    match error.downcast_ref::<HintedError>().or_else(of_store) {
+        Some(hinted) => (hinted.message().to_owned(), Some(hinted.hint())),
+        None => (error.to_string(), None),
+    }
+}
 
 /// Prints a failure to standard error; the exit code that goes with it.
 pub fn report(error: &anyhow::Error) -> ExitCode {
@@ -71,22 +96,21 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
 fn render(error: &anyhow::Error) -> String {
     let (mut message, mut faults, mut hints) = (String::new(), String::new(), String::new());
     for cause in error.chain() {
-        let text = cause.to_string();
-        let (text, hint) = text.split_once("\nhint: ").unwrap_or((&text, ""));
-        let (head, below) = text.split_once('\n').unwrap_or((text, ""));
+        let (text, hint) = apart(cause);
+        let (head, below) = text.split_once('\n').unwrap_or((&text, ""));
         // some errors say their cause themselves
         if !message.ends_with(head) {
             let joint = if message.is_empty() { "" } else { ": " };
             message.push_str(&format!("{joint}{head}"));
         }
         faults.extend(below.lines().map(|fault| format!("\n{fault}")));
-        hints.extend((!hint.is_empty()).then(|| format!("\nhint: {hint}")));
+        hints.extend(hint.map(|hint| format!("\nhint: {hint}")));
     }
     message + &faults + &hints
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let broken = |cause: &(dyn std::error::Error + 'static)| {
+    let broken = |cause: &(dyn Error + 'static)| {
         cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
     };
     error.chain().any(broken)
@@ -110,11 +134,19 @@ mod tests {
     #[test]
     fn causes_stand_behind_what_failed_and_hints_come_last() {
         let taken = std::io::Error::from(ErrorKind::AddrInUse);
-        let error = anyhow::Error::from(taken).context("the service can't listen\nhint: is another one running?");
+        let error = HintedError::new("the service can't listen", "is another one running?").caused_by(taken);
+        let error = anyhow::Error::from(error);
         assert_eq!(render(&error), "the service can't listen: address in use\nhint: is another one running?");
         let failure = CliFailure::new("the task is not valid").detail("trigger: is missing").hint("see --help");
         let error = anyhow::Error::from(failure).context("create `a`");
         assert_eq!(render(&error), "create `a`: the task is not valid\n  trigger: is missing\nhint: see --help");
+        let error = anyhow::Error::from(OpenError::Unfit(HintedError::new("it is too old", "use a later one")));
+        let error = error.context("open the store");
+        assert_eq!(render(&error), "open the store: it is too old\nhint: use a later one");
+        // the service tells its hint in the text of a refusal
+        let refused = CliFailure::new("the task is completed\nhint: edit its trigger");
+        let error = anyhow::Error::from(refused).context("pause `a`");
+        assert_eq!(render(&error), "pause `a`: the task is completed\nhint: edit its trigger");
         let twice = anyhow::anyhow!("permission denied").context("data: permission denied");
         assert_eq!(render(&twice), "data: permission denied");
     }

@@ -96,7 +96,7 @@ impl<L: FlagDescription> FromArgMatches for FlagArgs<L> {
 }
 
 impl<L: FlagDescription> FlagArgs<L> {
-    /// Writes what was typed into a request. What is no object on the way to a field becomes one.
+    /// Writes what was typed into a request. A value on the way to a field becomes an object.
     pub fn write_into(&self, document: &mut Map<String, Value>) -> anyhow::Result<()> {
         for (flag, value) in &self.0 {
             let value = match value {

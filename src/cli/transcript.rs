@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::screen::{Screen, Tone, cut, text_of};
 use crate::base::unicode_safety::{escape_hidden, on_one_line};
+use crate::domain::run::RunFinish;
 
 /// Longest tool arguments and results, in characters; `--json` has them whole.
 const LONGEST: usize = 300;
@@ -35,7 +36,9 @@ pub fn print(entries: &[Value], screen: &mut Screen) -> io::Result<()> {
             }
             "tool" => {
                 print_result(&entry["name"], &entry["content"], entry["is_error"] == true, screen)?;
-                print_text(&text_of(&entry["notice"]), screen)?;
+                for notice in entry["notices"].as_array().into_iter().flatten() {
+                    print_text(&text_of(&notice["text"]), screen)?;
+                }
             }
             _ => {
                 let chain = entry["delegation"]["chain"].as_array().into_iter().flatten().map(text_of);
@@ -43,7 +46,7 @@ pub fn print(entries: &[Value], screen: &mut Screen) -> io::Result<()> {
                 print_speaker(&speaker, &entry["model_call"], screen)?;
                 print_text(&text_of(&entry["text"]), screen)?;
                 for call in entry["tool_calls"].as_array().into_iter().flatten() {
-                    print_call(&call["name"], &call["arguments"], screen)?;
+                    print_call(&call["name"], &call["args"], screen)?;
                 }
             }
         }
@@ -69,6 +72,9 @@ fn print_outcome(entry: &Value, screen: &mut Screen) -> io::Result<()> {
     };
     print_step(entry, &told, screen)
 }
+
+/// The line behind the answer of an agent that had used up its turns.
+const STOPPED_AT_LIMIT: &str = "! the agent was stopped at its limit of turns: this is as far as it came";
 
 /// A stream as it comes; knows whether a line is open.
 #[derive(Debug, Default)]
@@ -123,6 +129,9 @@ impl LiveTranscript {
             "error" => {
                 let line = format!("✗ {}: {}", text_of(&data["code"]), text_of(&data["message"]));
                 screen.line(screen.tone(Tone::Bad, line))
+            }
+            "execution_end" if data["finish"] == RunFinish::MaxTurns.as_str() => {
+                screen.line(screen.tone(Tone::Notable, STOPPED_AT_LIMIT))
             }
             _ => Ok(()),
         }
@@ -241,5 +250,16 @@ mod tests {
         assert!(lost.ends_with(alike), "{lost}");
         assert_eq!(shown(&[piece("a\u{202e}b\u{7}")]), "\n⟦U+202E⟧".replace("⟦", "a⟦") + "b ");
         assert_eq!(shown(&[end("")]), "\nassistant  main, 4 + 2 tokens\n", "it only calls");
+    }
+
+    #[test]
+    fn answer_of_an_agent_that_was_stopped_at_its_limit_is_marked_as_such() {
+        let ended = |finish: Value| {
+            let end = json!({ "text": "So far.", "model_call": null });
+            shown(&[("message_end", end), ("execution_end", json!({ "state": "succeeded", "finish": finish }))])
+        };
+        assert_eq!(ended(json!("max_turns")), format!("\nSo far.\n{STOPPED_AT_LIMIT}\n"));
+        assert_eq!(ended(json!("answer")), "\nSo far.\n");
+        assert_eq!(ended(Value::Null), "\nSo far.\n", "the run has no model");
     }
 }

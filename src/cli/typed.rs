@@ -60,7 +60,7 @@ pub const APPROVAL_LIST: FieldFlags =
 pub const DECISION: FieldFlags = &[
     ("grant.days", "--days"),
     ("grant.uses", "--uses"),
-    ("grant.arguments", "--argument"),
+    ("grant.args", "--arg"),
     ("grant", "--always"),
     ("modifications", "--set"),
     ("comment", "--comment"),
@@ -168,7 +168,7 @@ mod tests {
             (&TASK, "action.config.steps.0.filter", "--config steps.0.filter"),
             (TASK_IN_FILE, "trigger.start_at", "trigger.start_at"),
             (DECISION, "modifications.amount", "--set amount"),
-            (DECISION, "grant.arguments.1", "--argument"),
+            (DECISION, "grant.args.1", "--arg"),
             (&RECIPIENT, "quiet_hours.0.from", "--quiet-hours from"),
             (&RECIPIENT, "addresses.sms", "--sms"),
             (&RECIPIENT, "addresses.slack.channel", "--slack-channel"),

@@ -142,9 +142,10 @@ impl From<ConfigFault> for EnvironmentFault {
 }
 
 impl EnvironmentFault {
-    pub fn placed(self, name: &str, text: &str) -> ConfigError {
+    /// The error, with the place in the file `name` of this text where it is a fault of the file.
+    pub fn at_place(self, name: &str, text: &str) -> ConfigError {
         match self {
-            EnvironmentFault::Fault(fault) => fault.placed(name, text),
+            EnvironmentFault::Fault(fault) => fault.at_place(name, text),
             EnvironmentFault::Variable(error) => error,
         }
     }

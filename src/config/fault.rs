@@ -31,7 +31,7 @@ impl ConfigError {
     }
 }
 
-/// A fault by the path of its key; where that was written is looked up by [`ConfigFault::placed`].
+/// A fault by the path of its key; where that was written is looked up by [`ConfigFault::at_place`].
 pub(super) struct ConfigFault {
     /// The keys from the top down.
     pub path: Vec<String>,
@@ -41,7 +41,8 @@ pub(super) struct ConfigFault {
 }
 
 impl ConfigFault {
-    pub fn placed(self, name: &str, text: &str) -> ConfigError {
+    /// The error, with its place in the file `name` of this text, or the variable that holds the value.
+    pub fn at_place(self, name: &str, text: &str) -> ConfigError {
         let message = self.sentence();
         let place = match self.variable {
             Some(variable) => variable,

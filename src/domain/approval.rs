@@ -1,7 +1,8 @@
 //! Which acts a person has to agree to, what exactly they are asked, and what their answer means. Decided purely:
 //! nothing here asks anybody, stores or sends.
 //!
-//! A call runs as it was shown: a proposal is hashed whole, an answer names the hash, and who executes computes it again.
+//! A call runs as it was shown: a proposal is hashed whole, an answer names the hash, and who executes computes it
+//! again.
 
 pub mod arguments;
 pub mod link;

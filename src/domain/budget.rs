@@ -1,8 +1,8 @@
-//! Budgets: how much a run, a task and a tenant may spend on models. Numbers and rules, no more: the store keeps the ledgers of
-//! the days, and the executor reserves against them before each call of a model.
+//! Budgets: how much a run, a task and a tenant may spend on models. Numbers and rules, no more: the store keeps the
+//! ledgers of the days, and the executor reserves against them before each call of a model.
 //!
-//! [`Budgets`] are the limits that hold for a run: those of `[budgets]`, with what an admin says for the tenant and for the task in
-//! their place, and what the task says below them. A limit that is absent is none. A day is a day in UTC.
+//! [`Budgets`] are the limits that hold for a run: those of `[budgets]`, with what an admin says for the tenant and for
+//! the task in their place, and what the task says below them. A limit that is absent is none. A day is a day in UTC.
 
 pub mod notice;
 mod refusal;
@@ -242,8 +242,8 @@ impl RunBudget {
         self.wall_time.map(Duration::from_secs)
     }
 
-    /// Whether a run that has used so much, and has reserved so much for calls under way, may make another call that may come
-    /// to `most`.
+    /// Whether a run that has used so much, and has reserved so much for calls under way, may make another call that
+    /// may come to `most`.
     pub fn admit(self, used: Usage, reserved: &[Spend], most: Spend) -> Result<(), BudgetRefusal> {
         let open: Spend = reserved.iter().copied().sum();
         let turns = used.turns + reserved.len() as i64 + 1;
@@ -338,6 +338,11 @@ impl Spend {
     /// Tokens and money of some usage.
     pub fn of(usage: Usage) -> Spend {
         Spend { tokens: usage.input_tokens + usage.output_tokens, cost_micros: usage.cost_micros }
+    }
+
+    /// The charge for a call that came to this by its provider's count: where that counts no tokens, the worst.
+    pub fn or_worst(self, most: Spend) -> Spend {
+        if self.tokens > 0 { self } else { most }
     }
 }
 

@@ -28,6 +28,8 @@ const REMEMBERED_IN_ALL: usize = 64_000;
 const CUT: &str = " […]";
 /// The `source` of messages that were written in earlier runs.
 pub const HISTORY: &str = "history";
+/// The key of a message's metadata with the kind of the trigger for which it stands.
+const TRIGGER_TYPE: &str = "trigger_type";
 
 /// A conversation as it is stored.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
@@ -42,6 +44,15 @@ pub struct Conversation {
     pub created_at: DateTime<Utc>,
     /// The instant of its last message.
     pub last_message_at: DateTime<Utc>,
+}
+
+/// Parts of a request in the form of Open Responses that its response repeats.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RequestEcho {
+    /// It asked for a response in the background.
+    pub background: bool,
+    /// The run of the response that it goes on with.
+    pub previous: Option<Uuid>,
 }
 
 /// A run that has ended with an answer, as a later run of the same conversation is told of it.
@@ -88,8 +99,8 @@ fn title(message: &str) -> String {
     words.collect::<Vec<_>>().join(" ").chars().take(NAME_LENGTH / 2).collect()
 }
 
-/// The messages that a run's transcript begins with, oldest first, of the runs before it, newest first. Of long texts the
-/// beginnings, and of all of them as many as fit.
+/// The messages that a run's transcript begins with, oldest first, of the runs before it, newest first. Of long texts
+/// the beginnings, and of all of them as many as fit.
 pub fn history(earlier: &[EarlierRun]) -> Vec<TranscriptMessage> {
     let mut left = REMEMBERED_IN_ALL;
     let mut exchanges = Vec::new();
@@ -114,9 +125,14 @@ fn question(run: &EarlierRun) -> String {
 }
 
 fn asked_message(run: &EarlierRun, text: String) -> TranscriptMessage {
-    let metadata = [("source", json!(HISTORY)), ("run_id", json!(run.id))];
+    let metadata = [("source", json!(HISTORY)), (TRIGGER_TYPE, json!(run.trigger_type)), ("run_id", json!(run.id))];
     let metadata: Map<String, Value> = metadata.map(|(key, value)| (key.to_owned(), value)).into_iter().collect();
     TranscriptMessage::User { text, metadata }
+}
+
+/// Whether a person has written the message with this metadata, in this run or in an earlier one of its conversation.
+pub fn is_of_person(metadata: &Map<String, Value>) -> bool {
+    metadata.get(TRIGGER_TYPE).is_some_and(|kind| kind == ChatTrigger::KIND)
 }
 
 fn answered_message(text: String) -> TranscriptMessage {
@@ -158,7 +174,17 @@ mod tests {
         let earlier = [run(2, "and then?", "rain"), run(1, "hello", "hi")];
         assert_eq!(texts(&history(&earlier)), ["> hello", "hi", "> and then?", "rain"]);
         let due = EarlierRun { trigger_type: "schedule".into(), ..run(1, "{\"injected\": true}", "done") };
-        assert_eq!(texts(&history(&[due])), ["> [Earlier run] This task, as it was due 1970-01-01T00:00:00Z.", "done"]);
+        assert_eq!(
+            texts(&history(std::slice::from_ref(&due))),
+            ["> [Earlier run] This task, as it was due 1970-01-01T00:00:00Z.", "done"]
+        );
+        let is_person_s = |message: &TranscriptMessage| match message {
+            TranscriptMessage::User { metadata, .. } => is_of_person(metadata),
+            _ => false,
+        };
+        let of_person = [&earlier[..], &[due]].concat();
+        let of_person: Vec<bool> = history(&of_person).iter().map(is_person_s).collect();
+        assert_eq!(of_person, [false, false, true, false, true, false], "of a message, and not of a fire");
     }
 
     #[test]

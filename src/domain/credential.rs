@@ -5,6 +5,7 @@
 
 pub mod draft;
 mod issue;
+mod settable_header;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -14,8 +15,9 @@ use uuid::Uuid;
 use crate::base::invalid::ValidationErrors;
 use crate::base::words::words;
 
-pub use draft::{CredentialDraft, check_places};
+pub use draft::{CredentialDraft, NewCredential, check_places};
 pub use issue::{CredentialIssue, CredentialIssueKind};
+pub use settable_header::{UnsettableHeader, settable_header};
 
 /// The account of a reference that names none.
 pub const PRIMARY: &str = "primary";
@@ -23,10 +25,18 @@ pub const PRIMARY: &str = "primary";
 pub const DOCUMENT_BYTES: usize = 64 * 1024;
 /// Most texts and numbers in a document: each text may be a secret, and every answer is searched for all of them.
 pub const DOCUMENT_TEXTS: usize = 200;
+/// Most texts of its credentials that a run looks for in what it reads, those of renewed documents included. Each has
+/// up to a dozen forms, so to make ready a thousand takes some ten milliseconds at each change, and a byte of an
+/// ordinary answer is read in three or four steps. Five of the largest documents have as many.
+pub const RUN_SECRETS: usize = 1_000;
+/// Most bytes of these texts together: the forms of a text have some twenty times its bytes, and a run holds them until
+/// it ends. Four of the largest documents have as many.
+pub const RUN_SECRET_BYTES: usize = 256 * 1024;
 /// Longest service or account name, in characters.
 pub const NAME_LENGTH: usize = 100;
 
-/// Headers that hold secrets, in small letters: nobody writes them, since what is written is stored as it is, and shown.
+/// Headers that hold secrets, in small letters: nobody writes them, since written headers are stored as they are, and
+/// shown.
 pub const SECRET_HEADERS: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
 
 /// The name of a credential in tools, polls, pipelines and webhooks: `service`, or `service/account`.
@@ -123,20 +133,21 @@ pub struct Inject {
     pub template: Option<String>,
 }
 
-/// Places of a value in a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum InjectForm {
-    /// `Authorization: Bearer …` (RFC 6750).
-    Bearer,
-    /// `Authorization: Basic …` (RFC 7617).
-    Basic,
-    /// A header.
-    Header,
-    /// A parameter of the query.
-    Query,
-    /// A field of the request's JSON body, which has to be an object.
-    Field,
+words! {
+    /// Places of a value in a request.
+    #[derive(utoipa::ToSchema)]
+    pub enum InjectForm {
+        /// `Authorization: Bearer …` (RFC 6750).
+        Bearer = "bearer",
+        /// `Authorization: Basic …` (RFC 7617).
+        Basic = "basic",
+        /// A header.
+        Header = "header",
+        /// A parameter of the query.
+        Query = "query",
+        /// A field of the request's JSON body, which has to be an object.
+        Field = "field",
+    }
 }
 
 /// How an access token is refreshed (RFC 6749, section 6). The document then holds `access_token`, `refresh_token`, and
@@ -161,15 +172,16 @@ pub struct OAuth {
     pub scopes: Vec<String>,
 }
 
-/// Ways in which a client authenticates at a token endpoint.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ClientAuth {
-    /// HTTP Basic.
-    #[default]
-    Basic,
-    /// Fields of the body.
-    Body,
+words! {
+    /// Ways in which a client authenticates at a token endpoint.
+    #[derive(Default, utoipa::ToSchema)]
+    pub enum ClientAuth {
+        /// HTTP Basic.
+        #[default]
+        Basic = "basic",
+        /// Fields of the body.
+        Body = "body",
+    }
 }
 
 words! {
@@ -245,7 +257,8 @@ pub struct CredentialUse {
     /// Where it was to go; empty: code of the service's program has read it.
     pub host: String,
     /// `used`; `refused` by the other side, which answered 401; or why it was not sent: `missing`, `needs_consent`,
-    /// `not_for_host`, `no_inject`, `taken`, `unreadable`, `misconfigured` (for whoever runs this service), `busy`.
+    /// `not_for_host`, `no_inject`, `taken`, `unreadable`, `misconfigured` (for whoever runs this service), `busy`,
+    /// `too_many` (with it the credentials of the run would have more texts than are looked for).
     pub outcome: String,
 }
 

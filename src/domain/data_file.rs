@@ -1,7 +1,8 @@
 //! Data files: results of tools that are too large for a conversation, kept beside it for a while.
 //!
 //! A file belongs to a tenant and to the call that made it. It is text, named by its id, and read in parts: a page, the
-//! lines that match a pattern, or the value at a JSON pointer. The store keeps the content in chunks; the rules here are pure.
+//! lines that match a pattern, or the value at a JSON pointer. The store keeps the content in chunks; the rules here
+//! are pure.
 
 pub mod page;
 pub mod pointer;

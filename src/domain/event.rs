@@ -1,8 +1,11 @@
-//! An event: a fact on the bus, shaped as CloudEvents 1.0 has it (<https://github.com/cloudevents/spec>, version 1.0.2).
+//! An event: a fact on the bus, shaped as CloudEvents 1.0 has it (<https://github.com/cloudevents/spec>, version
+//! 1.0.2).
 //!
-//! Pure data. Its identity is tenant + source + id; what has the same identity is the same event, however often it comes.
+//! Pure data. Its identity is tenant + source + id; what has the same identity is the same event, however often it
+//! comes.
 
 pub mod short;
+pub mod written;
 
 use aws_lc_rs::digest::{Context, SHA256};
 use chrono::{DateTime, Utc};

@@ -1,5 +1,5 @@
-//! The operator's orders that keep the work of tenants from beginning: the stop switch, and disabled tenants. Facts and the
-//! rule, no more: they are kept in the store, and every service asks for them before it begins something.
+//! The operator's orders that keep the work of tenants from beginning: the stop switch, and disabled tenants. Facts and
+//! the rule, no more: they are kept in the store, and every service asks for them before it begins something.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +11,7 @@ words! {
     /// The kind of a halt; its word is the reason of what is skipped for it.
     #[derive(PartialOrd, Ord, utoipa::ToSchema)]
     pub enum HaltKind {
-        /// The stop switch: fires are skipped, nothing begins, and what is under way is handed back.
+        /// The stop switch: fires are skipped, nothing begins, and runs under way are handed back.
         Stopped = "stopped",
         /// The tenant is disabled: fires are skipped, nothing begins, and its tokens may read alone.
         TenantDisabled = "tenant_disabled",
@@ -85,7 +85,8 @@ impl Halts {
         self.disabled.contains(tenant)
     }
 
-    /// How many halts of each kind there are: of all tenants, of tenants that are stopped, and of those that are disabled.
+    /// How many halts of each kind there are: of all tenants, of tenants that are stopped, and of those that are
+    /// disabled.
     pub fn counts(&self) -> [(&'static str, i64); 3] {
         let stopped = self.tenants.values().filter(|kind| **kind == HaltKind::Stopped).count();
         [

@@ -1,8 +1,8 @@
 //! Quotas: how much one tenant may have and do, so that one tenant's excess is never another tenant's outage.
 //!
-//! [`Quotas`] are the numbers that hold for a tenant: those of `[quotas]`, with the tenant's own [`Overrides`] over them.
-//! A quota is a number of at least 1. There is no word for "without a limit": an operator who wants none sets a large
-//! number. The numbers here are pure; the store counts against them.
+//! [`Quotas`] are the numbers that hold for a tenant: those of `[quotas]`, with the tenant's own [`Overrides`] over
+//! them. A quota is a number of at least 1. There is no word for "without a limit": an operator who wants none sets a
+//! large number. The numbers here are pure; the store counts against them.
 
 pub mod meter;
 
@@ -20,8 +20,8 @@ pub const MOST: u64 = 1_000_000_000_000_000;
 pub const REASON_QUOTA: &str = "quota";
 
 words! {
-    /// A countable resource of a tenant. The word is the key in `[quotas]` (but for `concurrent_runs`), in the API and in
-    /// answers.
+    /// A countable resource of a tenant. The word is the key in `[quotas]` (but for `concurrent_runs`), in the API and
+    /// in answers.
     #[derive(PartialOrd, Ord, utoipa::ToSchema)]
     pub enum Quota {
         /// Tasks of every kind and status.
@@ -34,7 +34,8 @@ words! {
         FiresPerMinute = "fires_per_minute",
         /// Condition tasks, each of which polls.
         Polls = "polls",
-        /// Bytes of tasks, runs, transcripts, events, messages, approvals, credentials and data that are kept.
+        /// Bytes of tasks, runs, transcripts, events, messages, approvals, credentials, facts, answers and data that
+        /// are kept.
         StoredBytes = "stored_bytes",
         /// Streams (SSE, live sessions) that are open at once on one instance.
         Streams = "streams",
@@ -59,8 +60,8 @@ impl Quota {
             Quota::FiresPerMinute => "make schedules rarer or filters narrower, or ask the operator for more",
             Quota::Polls => "delete conditions that are not needed any more, or ask the operator for more",
             Quota::StoredBytes => {
-                "delete tasks, credentials and dead letters that are not needed any more, wait until old runs and events \
-                 are forgotten, or ask the operator for more"
+                "delete tasks, credentials, facts and dead letters that are not needed any more, wait until old runs and \
+                 events are forgotten, or ask the operator for more"
             }
             Quota::Streams => "close streams that nobody reads, or ask the operator for more",
             Quota::ConcurrentRuns => "wait until runs have ended, or ask the operator for more",

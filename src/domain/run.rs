@@ -2,8 +2,11 @@
 
 pub mod cause;
 pub mod delegation;
+pub mod model_call;
 pub mod outcome;
 pub mod result;
+pub mod result_notice;
+pub mod skip_tally;
 pub mod stream;
 pub mod token_usage;
 pub mod tool_record;
@@ -23,6 +26,7 @@ pub use cause::Cause;
 pub use delegation::Delegation;
 pub use outcome::{RunError, RunFault, RunOutcome};
 pub use result::{ReactLoopResult, ToolWarning};
+pub use result_notice::{ResultNotice, ResultNoticeKind};
 pub use stream::StreamEvent;
 pub use tool_record::{ToolAttribution, ToolRecord};
 pub use transcript::{ProviderMessage, StepOutcome, ToolCall, TranscriptEntry, TranscriptMessage};
@@ -134,7 +138,7 @@ impl RunState {
 
     /// The states through which a run gets from this one to another by the fewest events, at least one; the last is the
     /// other. Where no way leads there, the other alone.
-    pub fn way_to(self, to: RunState) -> Vec<RunState> {
+    pub fn shortest_path_to(self, to: RunState) -> Vec<RunState> {
         let mut ways = VecDeque::from([vec![self]]);
         let mut seen = Vec::new();
         while let Some(way) = ways.pop_front() {
@@ -173,7 +177,7 @@ pub struct MissedInstants {
 
 impl MissedInstants {
     /// Whether it is a single instant.
-    pub fn is_one(&self) -> bool {
+    pub fn is_single_instant(&self) -> bool {
         self.count == Some(1) || self.from == self.to
     }
 }
@@ -332,6 +336,16 @@ impl Run {
         self.task_id.filter(|_| self.trigger_type == ChatTrigger::KIND)
     }
 
+    /// Whether an execution of it ended with its process, or because a part of the infrastructure was away.
+    pub fn was_interrupted(&self) -> bool {
+        self.crashes > 0 || self.infra_retries > 0
+    }
+
+    /// Whether it was executed before, by another start than one that was handed back.
+    pub fn is_repeated(&self) -> bool {
+        self.attempt > 1 || self.was_interrupted()
+    }
+
     /// A run that a task's trigger made just now: ready to be started.
     pub fn queued(
         task_id: Uuid,
@@ -415,12 +429,12 @@ mod tests {
     #[test]
     fn way_to_a_state_leads_through_those_that_a_run_has_to_pass() {
         use RunState::*;
-        assert_eq!(PendingApproval.way_to(Running), [Queued, Running]);
-        assert_eq!(Queued.way_to(Succeeded), [Running, Succeeded]);
-        assert_eq!(Running.way_to(Running), [Queued, Running], "an attempt that failed, and the next");
-        assert_eq!(Queued.way_to(Queued), [Running, Queued]);
-        assert_eq!(Queued.way_to(Cancelled), [Cancelled]);
-        assert_eq!(Succeeded.way_to(Running), [Running], "no way leads there");
+        assert_eq!(PendingApproval.shortest_path_to(Running), [Queued, Running]);
+        assert_eq!(Queued.shortest_path_to(Succeeded), [Running, Succeeded]);
+        assert_eq!(Running.shortest_path_to(Running), [Queued, Running], "an attempt that failed, and the next");
+        assert_eq!(Queued.shortest_path_to(Queued), [Running, Queued]);
+        assert_eq!(Queued.shortest_path_to(Cancelled), [Cancelled]);
+        assert_eq!(Succeeded.shortest_path_to(Running), [Running], "no way leads there");
     }
 
     #[test]

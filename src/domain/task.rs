@@ -27,7 +27,7 @@ use crate::base::words::words;
 use crate::domain::credential::Reference;
 use crate::domain::trigger::{NextFire, Trigger};
 
-pub use credentials::{credentials_of, kept_tool, named_by};
+pub use credentials::{MOST_NAMED, credentials_of, kept_tool, named_by};
 pub use dependent::DependentTask;
 pub use exported::{exported_id, exported_key};
 pub use fields::{DECIDED, Spec};
@@ -59,8 +59,8 @@ words! {
         Active = "active",
         /// By a person, or after failures; resumable.
         Paused = "paused",
-        /// Because it can't go on: its trigger can't be read any more. The operator may resume it; an edit of its trigger
-        /// makes it active again. Or because the operator has disabled it, who alone enables it.
+        /// Because it can't go on: its trigger can't be read any more. The operator may resume it; an edit of its
+        /// trigger makes it active again. Or because the operator has disabled it, who alone enables it.
         Disabled = "disabled",
         /// Fired once, or its `max_runs` or `end_at` reached.
         Completed = "completed",
@@ -178,8 +178,8 @@ pub struct Task {
 }
 
 impl Task {
-    /// Whether it is a conversation, which is no task to people: it is in no list of tasks and can't be changed or run as
-    /// one.
+    /// Whether it is a conversation, which is no task to people: it is in no list of tasks and can't be changed or run
+    /// as one.
     pub fn is_chat(&self) -> bool {
         matches!(self.spec.trigger, Trigger::Chat(_))
     }

@@ -1,6 +1,6 @@
 //! When a task fires. The only place that tells trigger kinds apart.
 //!
-//! Pure: data and arithmetic, no await, no clock, no storage. The present is an argument. What is decided here
+//! Pure: data and arithmetic, no await, no clock, no storage. The present is an argument. A decision
 //! (a [`FirePlan`]) is written by the store in one transaction; nothing in here survives by itself.
 //!
 //! Reading order: [`schedule`] is what an owner wrote, [`form`] reads it from JSON with all its faults, [`timetable`]
@@ -127,7 +127,8 @@ impl Trigger {
         }
     }
 
-    /// This nominal instant with its time to run, and whether it is excluded; `None` where the trigger does not have it.
+    /// This nominal instant with its time to run, and whether it is excluded; `None` where the trigger does not have
+    /// it.
     pub fn instant(
         &self,
         task_id: Uuid,

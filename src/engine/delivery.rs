@@ -1,9 +1,8 @@
-//! Deliveries: their words, their attempts, and the limits of both.
+//! Deliveries: their words, their attempts, and when an attempt has to wait.
 
 pub(super) mod approval_links;
 pub mod attempt;
 pub mod breaker;
-pub(super) mod delivery_limiter;
 pub(super) mod hold_policy;
 pub mod notifier;
 pub(super) mod sending;

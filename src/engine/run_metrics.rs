@@ -36,6 +36,7 @@ struct DeliveryLabels {
 /// Handles of one instance. Cheap to clone; all clones count together.
 #[derive(Debug, Clone)]
 pub struct RunMetrics {
+    starts: Counter,
     lag: Histogram,
     queued: Histogram,
     runs: Family<EndLabels, Histogram, fn() -> Histogram>,
@@ -46,6 +47,7 @@ impl RunMetrics {
     /// The metrics of runs, registered.
     pub fn new(metrics: &Metrics) -> RunMetrics {
         RunMetrics {
+            starts: metrics.registered("run_starts", "Runs started by this instance", Counter::default()),
             lag: metrics.registered(
                 "fire_lag_seconds",
                 "Start of a scheduled run minus the instant that it is for, its jitter included",
@@ -69,13 +71,14 @@ impl RunMetrics {
         }
     }
 
-    /// A run starts now. Only first starts are measured: later ones wait on purpose.
-    pub(super) fn started(&self, store: &Store, started: &StartedRun, now: DateTime<Utc>) {
+    /// A run starts now. The lag of first starts alone is measured: later ones wait on purpose.
+    pub(super) fn record_start(&self, store: &Store, started: &StartedRun, now: DateTime<Utc>) {
+        self.starts.inc();
         let run = Arc::clone(&started.run);
         if run.attempt != 1 {
             return;
         }
-        let (store, measures) = (store.clone(), self.clone());
+        let (store, metrics) = (store.clone(), self.clone());
         match started.task.as_ref().filter(|task| is_by_the_clock(&run) && has_jitter(task)) {
             None => self.measure(&run, run.scheduled_for, now),
             // the run does not wait for that
@@ -84,7 +87,7 @@ impl RunMetrics {
                 tokio::spawn(async move {
                     let (asked, nominal) = (Arc::clone(&task), run.scheduled_for);
                     let instant = store.compute(&task.tenant_id, move || instant_of(&asked, nominal)).await;
-                    measures.measure(&run, instant.unwrap_or(nominal), now);
+                    metrics.measure(&run, instant.unwrap_or(nominal), now);
                 });
             }
         }
@@ -98,13 +101,13 @@ impl RunMetrics {
     }
 
     /// The end of an execution is on the record.
-    pub(super) fn ended(&self, executor: &str, state: RunState, took: Duration) {
+    pub(super) fn record_end(&self, executor: &str, state: RunState, took: Duration) {
         let ended = EndLabels { executor: executor.to_owned(), state: state.as_str() };
         self.runs.get_or_create(&ended).observe(took.as_secs_f64());
     }
 
     /// Counts the recorded outcome of an attempt.
-    pub(super) fn delivered(&self, channel: &str, state: DeliveryState) {
+    pub(super) fn record_delivery(&self, channel: &str, state: DeliveryState) {
         self.deliveries.get_or_create(&DeliveryLabels { channel: channel.to_owned(), state: state.as_str() }).inc();
     }
 }

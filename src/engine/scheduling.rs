@@ -9,6 +9,7 @@ pub(super) mod other_tenants;
 pub mod prefetch;
 pub mod rescuer;
 pub mod run_slots;
+pub mod run_starter;
 pub mod scheduler;
 mod tenant_queues;
 pub mod worker;

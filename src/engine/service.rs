@@ -87,8 +87,8 @@ pub trait ServiceLoop: Sized + Send + Sync + 'static {
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// The longest wait is shortened by up to this share.
 const SPREAD: f64 = 0.2;
-/// The longest wait of an idle service that is woken for everything: what is left then is a wake-up that was lost. With
-/// the age of the shared counts it is found within eight seconds.
+/// The longest wait of an idle service that is woken for everything: it finds work whose wake-up was lost. With the age
+/// of the shared counts that is within eight seconds.
 pub const MAX_IDLE_WAIT: Duration = Duration::from_secs(6);
 /// Services of an instance read the pending work at common moments, so far apart: one read serves them all, and the
 /// process sleeps in between.
@@ -180,7 +180,7 @@ impl ServiceRunner {
                 () = &mut wakeup => quiet = 0,
                 () = clock.sleep_until(until) => quiet = match (looks, foreseen) {
                     (true, _) => quiet.saturating_add(1),
-                    // it rests on after this one
+                    // it stays idle after this one
                     (false, Some(_)) => IDLE_AFTER,
                     (false, None) => 0,
                 },
@@ -193,7 +193,7 @@ impl ServiceRunner {
     /// The next tick of a service that would find nothing, where that can be told without one; `None`: only a tick
     /// tells.
     async fn next_while_idle<S: ServiceLoop>(&self, service: &S, quiet: u32) -> Option<NextTick> {
-        let idle_policy = S::IDLE.filter(|_| quiet > IDLE_AFTER && self.clock.trusted())?;
+        let idle_policy = S::IDLE.filter(|_| quiet > IDLE_AFTER && self.clock.is_trusted())?;
         let pending = self.pending_work.pending_work().await?;
         let now = self.clock.now();
         let next = match (idle_policy.next)(service, &pending) {
@@ -227,7 +227,7 @@ impl ServiceRunner {
 
 /// The longest wait of an idle service.
 fn max_wait<S: ServiceLoop>() -> Duration {
-    S::IDLE.map_or(S::POLL_INTERVAL, |rest| rest.max_wait)
+    S::IDLE.map_or(S::POLL_INTERVAL, |policy| policy.max_wait)
 }
 
 /// A wait that ends by itself.
@@ -241,7 +241,7 @@ struct Wait {
 /// Whether the longest wait reaches to the next common moment.
 const fn spans_a_step<S>(idle_policy: &Option<IdlePolicy<S>>) -> bool {
     match idle_policy {
-        Some(rest) => rest.max_wait.as_secs() as i64 >= STEP.num_seconds(),
+        Some(policy) => policy.max_wait.as_secs() as i64 >= STEP.num_seconds(),
         None => true,
     }
 }
@@ -451,7 +451,7 @@ mod tests {
         looping.wake.send_replace(());
         looping.ticked().await;
         looping.looks_after(100).await;
-        assert_eq!(looping.pending_work.looks(), 5, "a hint ends the rest");
+        assert_eq!(looping.pending_work.looks(), 5, "a wake-up ends the idle time");
         looping.ends().await;
     }
 
@@ -494,7 +494,7 @@ mod tests {
         looping.clock.advance(TimeDelta::seconds(49));
         assert!(looping.is_quiet().await);
         looping.looks_after(1).await;
-        // and rests on
+        // and stays idle
         looping.pending_work.shows(Some(PendingWork::default()));
         looping.clock.advance(TimeDelta::seconds(100));
         assert!(looping.is_quiet().await);

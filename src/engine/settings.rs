@@ -21,7 +21,7 @@ const MOST_RUNS: u32 = 1_000_000;
 pub struct Settings {
     /// Runs that this instance executes at the same time, those aside that wait for an answer.
     pub max_concurrent_runs: usize,
-    /// Runs beside them that wait for the answer of a model or of a webhook; 0: each keeps its place while it waits.
+    /// Runs beside them that wait for the answer of a model or of a webhook; 0: each keeps its slot while it waits.
     pub max_waiting_runs: usize,
     /// A run whose worker is not heard of for this long is taken from it. Heartbeats come three times as often.
     pub lease_seconds: f64,
@@ -133,6 +133,6 @@ mod tests {
             faults(all(most + 1)),
             ["/engine/max_concurrent_runs", "/engine/max_waiting_runs", "/engine/prefetch"]
         );
-        assert_eq!(faults(all(0)), ["/engine/max_concurrent_runs"], "nobody need wait without a place, or be ahead");
+        assert_eq!(faults(all(0)), ["/engine/max_concurrent_runs"], "nobody need wait without a slot, or be ahead");
     }
 }

@@ -1,5 +1,5 @@
-//! The gate's first check: the stop switch and disabled tenants. Runs of halted tenants are not started, so this is for one
-//! that was started in the moment of the order: it goes back into the queue.
+//! The gate's first check: the stop switch and disabled tenants. Runs of halted tenants are not started, so this is for
+//! one that was started in the moment of the order: it goes back into the queue.
 
 use futures::future::BoxFuture;
 

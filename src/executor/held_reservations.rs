@@ -1,6 +1,6 @@
-//! The reservations of one run in the ledgers of a day, as far as turns of models use them. While much is left in the ledgers,
-//! one reservation is made for several turns: what a turn leaves serves the next one. It is settled with the end of the
-//! execution, or once it has too little for another turn. The store decides what the ledgers have.
+//! The reservations of one run in the ledgers of a day, as far as turns of models use them. While much is left in the
+//! ledgers, one reservation is made for several turns: what a turn leaves serves the next one. It is settled with the
+//! end of the execution, or once it has too little for another turn. The store decides what the ledgers have.
 
 use chrono::NaiveDate;
 use uuid::Uuid;
@@ -56,8 +56,8 @@ impl HeldReservation {
 pub struct HeldReservations(Vec<HeldReservation>);
 
 impl HeldReservations {
-    /// Takes what a call may come to at worst from a reservation for this day, if one has it once these calls are on the
-    /// record. Answers which.
+    /// Takes what a call may come to at worst from a reservation for this day, if one has it once these calls are on
+    /// the record. Answers which.
     pub fn take(&mut self, most: Spend, day: NaiveDate, recorded: &[RecordedCall]) -> Option<Uuid> {
         let has_it = |held: &&mut HeldReservation| {
             let left = held.after(recorded).left;

@@ -5,6 +5,7 @@ mod known_vectors;
 mod memory;
 pub mod nearest;
 mod tasks;
+mod text_cache;
 
 use std::sync::Arc;
 
@@ -22,7 +23,9 @@ use crate::domain::notification::new_delivery::channels as order_of;
 use crate::domain::notification::{MessageKind, NewDelivery, Recipient, SubjectRef, notices};
 use crate::domain::task::change::TaskChange;
 use crate::domain::task::{Output, Route, TaskValidator};
+use crate::executor::host::memory::KnownRecall;
 use crate::executor::host::nearest::NearestFacts;
+use crate::executor::host::text_cache::TextCache;
 use crate::ports::bus::{Bus, BusError};
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::{self, FactQuery, HostError, MissedByStep, ToolHost, ToolNotice};
@@ -35,7 +38,7 @@ pub const WHOLE_FILES: usize = 8;
 /// The host of tools, backed by the store.
 pub struct StoreHost {
     store: Store,
-    known: Arc<TaskValidator>,
+    validator: Arc<TaskValidator>,
     bus: Arc<dyn Bus>,
     /// The run whose tools it serves; `None`: of no run.
     lease: Option<Lease>,
@@ -44,13 +47,24 @@ pub struct StoreHost {
     credentials: Option<Credentials>,
     /// `None`: facts are found by their words alone.
     nearest: Option<NearestFacts>,
+    /// Facts for messages that came before.
+    recalls: TextCache<KnownRecall>,
 }
 
 impl StoreHost {
-    /// A host over this store; drafts are checked against `known`.
-    pub fn new(store: Store, known: TaskValidator, bus: Arc<dyn Bus>) -> StoreHost {
+    /// A host over this store; drafts are checked against `validator`.
+    pub fn new(store: Store, validator: TaskValidator, bus: Arc<dyn Bus>) -> StoreHost {
         let whole_files = ConcurrencyLimiter::new(WHOLE_FILES);
-        StoreHost { store, known: Arc::new(known), bus, lease: None, whole_files, credentials: None, nearest: None }
+        StoreHost {
+            store,
+            validator: Arc::new(validator),
+            bus,
+            lease: None,
+            whole_files,
+            credentials: None,
+            nearest: None,
+            recalls: TextCache::default(),
+        }
     }
 
     /// As it is, with a way to credentials.
@@ -65,9 +79,16 @@ impl StoreHost {
 
     /// The host of the tools of one run. An instance that has lost its lease writes no data file of it any more.
     pub fn of_run(&self, lease: Lease) -> StoreHost {
-        let (store, known, bus) = (self.store.clone(), Arc::clone(&self.known), Arc::clone(&self.bus));
-        let (whole_files, credentials) = (self.whole_files.clone(), self.credentials.clone());
-        StoreHost { store, known, bus, lease: Some(lease), whole_files, credentials, nearest: self.nearest.clone() }
+        StoreHost {
+            store: self.store.clone(),
+            validator: Arc::clone(&self.validator),
+            bus: Arc::clone(&self.bus),
+            lease: Some(lease),
+            whole_files: self.whole_files.clone(),
+            credentials: self.credentials.clone(),
+            nearest: self.nearest.clone(),
+            recalls: self.recalls.clone(),
+        }
     }
 
     async fn post(&self, tenant: &Tenant, notice: ToolNotice) -> Result<Value, HostError> {
@@ -80,14 +101,14 @@ impl StoreHost {
         let mut order = order_of(&output, recipient.as_ref());
         if output.route == Route::RecipientOrder {
             // the recipient may have addresses of channels that are not configured here
-            order.retain(|name| self.known.channels.contains(name));
+            order.retain(|name| self.validator.channels.contains(name));
         }
         let Some(new) = NewDelivery::new(tenant.as_str(), &order, MessageKind::Message, notice.dedupe_key.clone())
         else {
             return Err(HostError::Conflict("nobody can be told: the tenant has no recipient with an address".into()));
         };
-        if let Some(unknown) = order.iter().find(|name| !self.known.channels.contains(name)) {
-            let known = self.known.channels.join(", ");
+        if let Some(unknown) = order.iter().find(|name| !self.validator.channels.contains(name)) {
+            let known = self.validator.channels.join(", ");
             return Err(HostError::Conflict(format!("there is no channel `{unknown}` here; there are: {known}")));
         }
         let delivery = NewDelivery {

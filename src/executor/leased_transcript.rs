@@ -1,5 +1,5 @@
-//! The transcript of one run, as its executor sees it: read and appended to under the run's lease, and with what may wait
-//! for the record of its end.
+//! The transcript of one run, as its executor sees it: read and appended to under the run's lease, and with what may
+//! wait for the record of its end.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -121,7 +121,8 @@ impl AgentStore for LeasedTranscript {
             let mut entries: Vec<TranscriptEntry> = Vec::new();
             while !self.is_empty.load(Ordering::Relaxed) {
                 let from = entries.last().map_or(0, |last| last.seq + 1);
-                let page = with_timeout(self.store.checkpoint(self.lease.run_id, from, PAGE)).await.map_err(refused)?;
+                let (tenant, run_id) = (&self.owner.1, self.lease.run_id);
+                let page = self.store.checkpoint(tenant, run_id, from, PAGE).await.map_err(refused)?;
                 let last_page = (page.len() as i64) < PAGE;
                 entries.extend(page);
                 if last_page {
@@ -197,7 +198,7 @@ impl AgentStore for LeasedTranscript {
 
     fn note_cut(&self, turn: i64, usage: Usage) {
         if let Some(spending) = &self.spending {
-            spending.cut(turn, usage);
+            spending.charge_cut_call(turn, usage);
         }
     }
 
@@ -246,11 +247,11 @@ impl AgentStore for LeasedTranscript {
     fn overrides<'a>(
         &'a self,
         agent: Option<&'a str>,
-        tool: &'a str,
+        tools: &'a [&'a str],
     ) -> BoxFuture<'a, Result<Vec<ApprovalOverride>, AppendError>> {
         Box::pin(async move {
             let (task_id, tenant) = &self.owner;
-            with_timeout(self.store.approval_overrides_of_call(tenant, agent, *task_id, tool)).await.map_err(refused)
+            with_timeout(self.store.approval_overrides_of_calls(tenant, agent, *task_id, tools)).await.map_err(refused)
         })
     }
 

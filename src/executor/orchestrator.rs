@@ -19,6 +19,7 @@ use crate::domain::credential::references;
 use crate::domain::run::{Cause, MissedInstants, Run, RunError, RunOutcome, ToolAttribution, Usage};
 use crate::domain::task::{Action, Task};
 use crate::domain::trigger::zone::shown_in;
+use crate::executor::recall_words::recall_words;
 use crate::executor::task_rules::{TASK_RULES_KEY, check_task_rules, rules_of_run};
 use crate::executor::{Executor, Job, in_span};
 use crate::ports::tool::access::{ToolLimits, check_written};
@@ -57,23 +58,25 @@ impl Orchestrator {
 
     async fn run(&self, job: Job) -> Result<RunOutcome, RunError> {
         let task = job.task.as_ref().ok_or_else(|| RunError::fail("no_task", "the task of the run is gone"))?;
-        let Message { source, text } = Message::of(&job, task);
+        let Message { source, text, about } = Message::of(&job, task);
         let rules = rules_of_run(&job, task, &self.agent.compute).await;
-        let asking = ApprovalContext { task_id: job.run.task_id, source, rules };
+        let approval_context = ApprovalContext { task_id: job.run.task_id, source, rules };
         let incoming = AgentRequest {
             tenant: Tenant::stored(&job.run.tenant_id).map_err(|why| RunError::fail("invalid_tenant", why))?,
             run_id: job.run.id,
             attribution: ToolAttribution { agent: Some(self.name().to_owned()), ..ToolAttribution::default() },
             metadata: metadata(&job.run, source),
             text,
+            about,
+            is_repeated: job.run.is_repeated(),
             continues: task.is_chat() || task.spec.action.continues(),
-            wishes: self.parse_overrides(&task.spec.action)?,
+            overrides: self.parse_overrides(&task.spec.action)?,
             first_turn: 0,
             timezone: job.timezone,
             locale: job.locale,
             channel: job.channel,
             agent: None,
-            asking,
+            approval_context,
             delegation: None,
             skills: None,
             host: job.host,
@@ -82,7 +85,7 @@ impl Orchestrator {
             slot: job.slot,
             sink: job.sink,
             clock: job.clock,
-            known: job.known,
+            used_secrets: job.used_secrets,
         };
         match self.agent.handle_message(&incoming).await? {
             AgentResponse::Answered(result) => {
@@ -214,14 +217,20 @@ fn conversation(config: &Map<String, Value>, faults: &mut ValidationErrors) {
 struct Message {
     source: &'static str,
     text: String,
+    /// Its words by which facts are looked for; `None`: all of them.
+    about: Option<String>,
 }
 
 impl Message {
     /// A person's own words, or those of the service in a person's place.
     fn of(job: &Job, task: &Task) -> Message {
         match (&job.run.input, task.is_chat()) {
-            (Some(Value::String(said)), true) => Message { source: CHAT, text: said.clone() },
-            _ => Message { source: TRIGGER, text: fire_text(job, task) },
+            (Some(Value::String(said)), true) => Message { source: CHAT, text: said.clone(), about: None },
+            _ => Message {
+                source: TRIGGER,
+                text: fire_text(job, task),
+                about: Some(recall_words(&job.run, &task.spec.action.instruction)),
+            },
         }
     }
 }

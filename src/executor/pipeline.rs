@@ -14,7 +14,6 @@ mod kinds;
 mod ledger;
 mod parts;
 mod reading;
-#[allow(missing_docs, reason = "the names of its types and fields are those of a task's action")]
 pub mod schema;
 mod scope;
 mod settling;
@@ -42,8 +41,9 @@ use crate::domain::task::{Action, Task};
 use crate::executor::pipeline::attempt::{Attempts, StepsEnd, error_value};
 use crate::executor::pipeline::context::StepContext;
 use crate::executor::pipeline::ledger::{Ledger, StepStart};
+use crate::executor::pipeline::schema::OnError;
 use crate::executor::pipeline::scope::{FireScope, StepScope, run_value, task_value};
-use crate::executor::pipeline::spec::{OnError, PipelineSpec, StepWork};
+use crate::executor::pipeline::spec::{PipelineSpec, StepWork};
 use crate::executor::task_rules::{TASK_RULES_KEY, rules_of_run};
 use crate::executor::{Executor, Job, UNREADABLE_ACTION, in_span};
 use crate::ports::tool::HostError;
@@ -140,17 +140,18 @@ impl Pipeline {
             tenant: Tenant::stored(&job.run.tenant_id).map_err(|why| RunError::fail("invalid_tenant", why))?,
             run_id: job.run.id,
             task_id: task.id,
+            was_interrupted: job.run.was_interrupted(),
             timezone: job.timezone,
             locale: job.locale.clone(),
             channel: job.channel.clone(),
-            asking: ApprovalContext { task_id: job.run.task_id, source: TRIGGER, rules },
+            approval_context: ApprovalContext { task_id: job.run.task_id, source: TRIGGER, rules },
             host: job.host.clone(),
             store: job.store.clone(),
             stop: job.stop.clone(),
             slot: job.slot.clone(),
             sink: job.sink.clone(),
             clock: job.clock.clone(),
-            known: job.known.clone(),
+            used_secrets: job.used_secrets.clone(),
             steps: steps.to_owned(),
             missing_notified: AtomicBool::new(false),
         })
@@ -184,7 +185,7 @@ async fn steps(spec: &PipelineSpec, attempts: &Attempts<'_>, mut scope: StepScop
                 }
             },
         }
-        scope = attempts.world.settled(scope, step, notified, last.clone()).await;
+        scope = attempts.world.after_step(scope, step, notified, last.clone()).await;
     }
     let tells = matches!(spec.steps.last().map(|step| &step.what), Some(StepWork::One(kind)) if kind.notifies());
     if tells && notified && spec.output.is_none() {
@@ -192,7 +193,8 @@ async fn steps(spec: &PipelineSpec, attempts: &Attempts<'_>, mut scope: StepScop
     }
     let output = output(spec.output.as_ref(), attempts.world, &scope, last).await;
     let output = output.map_err(|why| RunError::fail("output", why))?;
-    Ok(RunOutcome::Succeeded { output: shown(output), finish: None, usage: attempts.ledger.usage().await })
+    let (finish, usage) = (attempts.ledger.finish(), attempts.ledger.usage().await);
+    Ok(RunOutcome::Succeeded { output: shown(output), finish, usage })
 }
 
 impl Attempts<'_> {
@@ -203,7 +205,8 @@ impl Attempts<'_> {
     }
 
     async fn quiet(&self, reason: &str) -> RunOutcome {
-        RunOutcome::Quiet { reason: reason.to_owned(), usage: self.ledger.usage().await }
+        let (finish, usage) = (self.ledger.finish(), self.ledger.usage().await);
+        RunOutcome::Quiet { reason: reason.to_owned(), finish, usage }
     }
 }
 
@@ -239,7 +242,8 @@ async fn state_of(world: &StepContext, written: &str) -> Result<Map<String, Valu
     }
 }
 
-/// The steps and the output as they are written: without the rules about consent and money, which may be changed at any time.
+/// The steps and the output as they are written: without the rules about consent and money, which may be changed at any
+/// time.
 fn written_steps(config: &Map<String, Value>) -> String {
     let beside = [TASK_RULES_KEY, TASK_KEY];
     let steps = config.iter().filter(|(key, _)| !beside.contains(&key.as_str()));

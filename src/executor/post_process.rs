@@ -1,5 +1,6 @@
-//! `post_process`: steps of an embedder behind an answer, such as history, facts and usage. They run once the end of the run
-//! is on the record, so that none of them delays or fails an answer; what they fail at is logged. A crash may lose them.
+//! `post_process`: steps of an embedder behind an answer, such as history, facts and usage. They run once the end of
+//! the run is on the record, so that none of them delays or fails an answer; what they fail at is logged. A crash may
+//! lose them.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -40,13 +41,13 @@ pub trait PostProcess: Send + Sync {
 #[derive(Clone)]
 pub struct PostProcessing {
     steps: Arc<Vec<Arc<dyn PostProcess>>>,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 impl PostProcessing {
     /// These steps, the first one first.
     pub fn new(steps: Vec<Arc<dyn PostProcess>>) -> PostProcessing {
-        PostProcessing { steps: Arc::new(steps), places: Arc::new(Semaphore::new(AT_ONCE)) }
+        PostProcessing { steps: Arc::new(steps), permits: Arc::new(Semaphore::new(AT_ONCE)) }
     }
 
     /// Whether there is any step.
@@ -57,7 +58,7 @@ impl PostProcessing {
     /// Has the steps done aside, one after the other, and returns at once.
     pub fn begin(&self, answered: AnsweredRun, runtime: &Handle) {
         let run_id = answered.run.id;
-        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             tracing::warn!(%run_id, "too many answers are being processed, this one is left out");
             return;
         };
@@ -72,7 +73,7 @@ impl PostProcessing {
                     Err(_) => tracing::warn!(%run_id, step = name, "a step behind an answer took too long"),
                 }
             }
-            drop(place);
+            drop(permit);
         });
     }
 }

@@ -1,9 +1,9 @@
-//! Spending of one execution under budgets: each call of a model is reserved before it is made, alone or with others, and its
-//! entry in the transcript says what it came to.
+//! Spending of one execution under budgets: each call of a model is reserved before it is made, alone or with others,
+//! and its entry in the transcript says what it came to.
 //!
-//! The run's own budget is judged here, from the usage on its record; the days of its task and tenant are ledgers in the store.
-//! A crash loses what is in memory here; the store settles the reservations by what is on the record, as the lease is held no
-//! more.
+//! The run's own budget is judged here, from the usage on its record; the days of its task and tenant are ledgers in
+//! the store. A crash loses what is in memory here; the store settles the reservations by what is on the record, as the
+//! lease is held no more.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -81,8 +81,8 @@ impl RunSpending {
         }
     }
 
-    /// Reserves what a call may come to at worst. `used`: the run's usage so far; `from`: the number of the first entry that may
-    /// say what it came to.
+    /// Reserves what a call may come to at worst. `used`: the run's usage so far; `from`: the number of the first entry
+    /// that may say what it came to.
     pub async fn reserve(&self, used: Usage, turn: i64, bound: CallBound, from: i64) -> Result<(), RunError> {
         self.refuse_unpriced(&bound)?;
         let call = self.open(used, turn, bound.most)?;
@@ -96,8 +96,8 @@ impl RunSpending {
         reserved
     }
 
-    /// Notes the call behind these entries, which are stored with its reservation, if the run's own budget has as much left then.
-    /// `used`: the run's usage without them.
+    /// Notes the call behind these entries, which are stored with its reservation, if the run's own budget has as much
+    /// left then. `used`: the run's usage without them.
     pub fn open_behind(
         &self,
         entries: &[TranscriptEntry],
@@ -146,8 +146,8 @@ impl RunSpending {
         }
     }
 
-    /// Reserves what a summary may come to, if the run has it left beside another turn, and the ledgers have it left now.
-    /// Nobody is told that it is not.
+    /// Reserves what a summary may come to, if the run has it left beside another turn, and the ledgers have it left
+    /// now. Nobody is told that it is not.
     pub async fn reserve_summary(&self, used: Usage, cost: &SummaryCost) -> bool {
         let mut call = OpenCall { id: new_id(self.now()), turn: None, most: cost.bound.most, reservation: None };
         call.reservation = self.budgets.has_days().then_some(call.id);
@@ -206,8 +206,8 @@ impl RunSpending {
         Ok(call)
     }
 
-    /// Takes the call from what is reserved, or reserves in the ledgers of the day: for several calls while much is left there,
-    /// else for this one, as soon as others have not reserved what may be left.
+    /// Takes the call from what is reserved, or reserves in the ledgers of the day: for several calls while much is
+    /// left there, else for this one, as soon as others have not reserved what may be left.
     async fn reserve_days(&self, call: OpenCall, from: i64) -> Result<(), RunError> {
         let day = day_of(self.now());
         let is_scarce = {
@@ -257,7 +257,8 @@ impl RunSpending {
         Ok(reserved)
     }
 
-    /// Settles reservations of which nothing is left, whose calls are on the record, and takes those back of which nobody knows.
+    /// Settles reservations of which nothing is left, whose calls are on the record, and takes those back of which
+    /// nobody knows.
     async fn settle_ended(&self) -> Result<(), RunError> {
         let (ended, unconfirmed) = {
             let spending = self.spending();
@@ -279,7 +280,8 @@ impl RunSpending {
         spending.note_reservation(call.id, made.id);
     }
 
-    /// The reservation of a call in the ledgers of today. It is settled with the entry that tells what the call has come to.
+    /// The reservation of a call in the ledgers of today. It is settled with the entry that tells what the call has
+    /// come to.
     fn alone(&self, call: OpenCall) -> Reservation {
         Reservation {
             id: call.reservation.unwrap_or_else(|| new_id(self.now())),
@@ -327,8 +329,8 @@ impl RunSpending {
         spending.calls.retain(|open| !recorded.iter().any(|(call, _)| call.id == open.id));
     }
 
-    /// Reservations that end with the execution; these entries come with its end. A summary that is under way is charged the
-    /// worst: its model may have been paid.
+    /// Reservations that end with the execution; these entries come with its end. A summary that is under way is
+    /// charged the worst: its model may have been paid.
     pub fn end(&self, entries: &[TranscriptEntry]) -> Option<BudgetEnd> {
         if !self.budgets.has_days() {
             return None;
@@ -348,8 +350,8 @@ impl RunSpending {
     }
 
     /// Charges a turn that was cut off, and that no entry tells of.
-    pub fn cut(&self, turn: i64, usage: Usage) {
-        self.spending().cut(turn, Spend::of(usage));
+    pub fn charge_cut_call(&self, turn: i64, usage: Usage) {
+        self.spending().charge_cut_call(turn, Spend::of(usage));
     }
 
     fn now(&self) -> DateTime<Utc> {
@@ -357,7 +359,8 @@ impl RunSpending {
     }
 }
 
-/// Guard of a reservation whose answer is awaited. Dropped without an answer, it leaves the reservation to be taken back.
+/// Guard of a reservation whose answer is awaited. Dropped without an answer, it leaves the reservation to be taken
+/// back.
 struct PendingReservation<'a> {
     run: &'a RunSpending,
     id: Option<Uuid>,

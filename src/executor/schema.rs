@@ -74,8 +74,8 @@ pub struct OrchestratorConfig {
     pub credentials: Option<Vec<String>>,
     /// By tool: the task's own say in what people are asked about.
     pub approvals: Option<BTreeMap<String, Override>>,
-    /// `continue`: a run knows what the newest 20 before it have answered, and the trigger's `overlap` may not be `allow`.
-    /// Absent: `fresh`.
+    /// `continue`: a run knows what the newest 20 before it have answered, and the trigger's `overlap` may not be
+    /// `allow`. Absent: `fresh`.
     pub conversation: Option<ConversationMode>,
     /// The task's own budget, below that of the operator.
     pub budget: Option<TaskBudget>,

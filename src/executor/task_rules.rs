@@ -1,5 +1,6 @@
-//! A task's own rules of consent, as they stand in `action.config.approvals`: checked when it is saved, and read for each run.
-//! One that can't be read any more asks a person: were it left out, a call that it is about might run unasked.
+//! A task's own rules of consent, as they stand in `action.config.approvals`: checked when it is saved, and read for
+//! each run. One that can't be read any more asks a person: were it left out, a call that it is about might run
+//! unasked.
 
 use std::sync::Arc;
 
@@ -15,7 +16,8 @@ use crate::executor::Job;
 /// The key of the rules in `action.config`.
 pub const TASK_RULES_KEY: &str = "approvals";
 
-/// Adds what is wrong with the rules of a task, whose configuration stands at `pointer`. `known`: names that its rules may be for.
+/// Adds what is wrong with the rules of a task, whose configuration stands at `pointer`. `known`: names that its rules
+/// may be for.
 pub fn check_task_rules(config: &Map<String, Value>, pointer: &str, known: &[&str], faults: &mut ValidationErrors) {
     let Some(written) = written_rules(config) else { return };
     let place = &format!("{pointer}/{TASK_RULES_KEY}");
@@ -29,8 +31,8 @@ pub fn check_task_rules(config: &Map<String, Value>, pointer: &str, known: &[&st
     faults.0.extend(of_rules.0.into_iter().take(NAMED));
 }
 
-/// The task's own rules for a run that is executed now, read on a computing thread where that may take long; `None`: it has
-/// none, or they hold no more. What can't be read of them is told to the log once in a run.
+/// The task's own rules for a run that is executed now, read on a computing thread where that may take long; `None`: it
+/// has none, or they hold no more. What can't be read of them is told to the log once in a run.
 pub async fn rules_of_run(job: &Job, task: &Task, compute: &Compute) -> Option<Arc<PolicyRules>> {
     let written = written_rules(&task.spec.action.config)?;
     if !task_rules_hold(task.updated_at, job.clock.now()) {

@@ -10,6 +10,7 @@
 mod report;
 pub(super) mod settings;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,11 +23,12 @@ use uuid::Uuid;
 
 use crate::agent::wait_without_slot;
 use crate::base::clock::to_delta;
+use crate::base::compute::{Compute, steps_to_parse, steps_to_write};
 use crate::base::id::Tenant;
 use crate::base::invalid::ValidationErrors;
 use crate::base::signature;
 use crate::domain::notification::delivery;
-use crate::domain::run::{RunError, RunFault, RunOutcome, Usage};
+use crate::domain::run::{Cause, Run, RunError, RunFault, RunOutcome, Usage};
 use crate::domain::task::{Action, Task};
 use crate::executor::webhook::settings::Settings;
 use crate::executor::{Executor, Job};
@@ -49,24 +51,67 @@ pub struct WebhookExecutor {
     vault: Vault,
     /// Where the service is reached, without a slash at the end.
     public_url: String,
+    /// Threads for long requests and answers.
+    compute: Compute,
 }
 
 impl WebhookExecutor {
-    /// The executor. `public_url` is the address under which runtimes reach the service.
-    pub fn new(credentials: Credentials, vault: Vault, public_url: &str) -> WebhookExecutor {
-        WebhookExecutor { credentials, vault, public_url: public_url.trim_end_matches('/').to_owned() }
+    /// The executor. `public_url` is the address under which runtimes reach the service. Long requests are written, and
+    /// long answers read, on the threads of `compute`.
+    pub fn new(credentials: Credentials, vault: Vault, public_url: &str, compute: Compute) -> WebhookExecutor {
+        WebhookExecutor { credentials, vault, public_url: public_url.trim_end_matches('/').to_owned(), compute }
     }
 
     async fn run(&self, job: Job) -> Result<RunOutcome, RunError> {
         let task = job.task.as_ref().ok_or_else(|| RunError::fail("no_task", "the task of the run is gone"))?;
-        let settings = Settings::stored(&task.spec.action.config)?;
+        let settings = Arc::new(Settings::stored(&task.spec.action.config)?);
         let now = job.clock.now();
         let expires_at = now + to_delta(settings.completion_timeout);
-        let body: Bytes = self.body(&job, task, expires_at).to_string().into();
-        let headers = self.headers(&job, &settings, now, &body)?;
+        let (body, headers) = self.request(&job, task, &settings, (now, expires_at)).await?;
         let answer = wait_without_slot(&*job.slot, self.post(&job, &settings, headers, body));
         let answer = job.stop.finish_unless_stopped(answer).await?;
-        judge(answer, expires_at, |hint| again(&job, hint), now)
+        let (length, attempt) = (answer.as_ref().map_or(0, |response| response.body.len()), job.run.attempt);
+        let judge = move || judge(answer, expires_at, |hint| again(attempt, hint), now);
+        self.compute_for(&job, steps_to_parse(length), judge).await
+    }
+
+    /// Computes for the run where it is; in the turn of its tenant, on a thread for that, where it takes long.
+    async fn compute_for<T: Send + 'static>(
+        &self,
+        job: &Job,
+        steps: u64,
+        work: impl FnOnce() -> Result<T, RunError> + Send + 'static,
+    ) -> Result<T, RunError> {
+        let computed = self.compute.run_if_costly(&job.run.tenant_id, steps, work).await;
+        computed.unwrap_or_else(|panicked| Err(RunError::fail("computation", panicked.to_string())))
+    }
+
+    /// The body of the request, and its headers with the signature.
+    async fn request(
+        &self,
+        job: &Job,
+        task: &Arc<Task>,
+        settings: &Arc<Settings>,
+        (now, expires_at): (DateTime<Utc>, DateTime<Utc>),
+    ) -> Result<(Bytes, HeaderMap), RunError> {
+        let (steps, completion) = (steps_to_post(&job.run, task), self.completion(&job.run, expires_at));
+        let (run, task, settings) = (Arc::clone(&job.run), Arc::clone(task), Arc::clone(settings));
+        let vault = self.vault.clone();
+        let write = move || -> Result<(Bytes, HeaderMap), RunError> {
+            let body = Bytes::from(body(&run, &task, completion).to_string());
+            let headers = headers(&vault, &run, &settings, now, &body)?;
+            Ok((body, headers))
+        };
+        self.compute_for(job, steps, write).await
+    }
+
+    /// How the runtime completes the run later.
+    fn completion(&self, run: &Run, expires_at: DateTime<Utc>) -> Value {
+        json!({
+            "url": format!("{}/v1/runs/{}/complete", self.public_url, run.id),
+            "token": completion_token(&self.vault, run.id),
+            "expires_at": written_instant(expires_at),
+        })
     }
 
     /// Follows 307 and 308 within the host: the body is signed, and meant for it alone.
@@ -95,7 +140,7 @@ impl WebhookExecutor {
                 follow_redirects: false,
                 ..EgressRequest::new(Method::POST, &url)
             };
-            let response = self.credentials.fetch(request, with.as_ref(), &job.known).await?.check_accepted()?;
+            let response = self.credentials.fetch(request, with.as_ref(), &job.used_secrets).await?.check_accepted()?;
             match moved(&response) {
                 Some(next) => url = next,
                 None => return Ok(response),
@@ -103,40 +148,55 @@ impl WebhookExecutor {
         }
         Err(EgressError::TooManyRedirects.into())
     }
+}
 
-    fn headers(&self, job: &Job, settings: &Settings, now: DateTime<Utc>, body: &[u8]) -> Result<HeaderMap, RunError> {
-        let broken = |why: String| RunError::fail("webhook_secret", format!("the webhook's secret {why}"));
-        let tenant = &job.run.tenant_id;
-        let keys = settings::unseal(&self.vault, tenant, &settings.sealed_secret).map_err(broken)?;
-        let mut headers = settings.headers.clone();
-        headers.extend(signature::headers(&keys, &job.run.id.to_string(), now, body).map_err(broken)?);
-        Ok(headers)
-    }
+fn headers(
+    vault: &Vault,
+    run: &Run,
+    settings: &Settings,
+    now: DateTime<Utc>,
+    body: &[u8],
+) -> Result<HeaderMap, RunError> {
+    let broken = |why: String| RunError::fail("webhook_secret", format!("the webhook's secret {why}"));
+    let keys = settings::unseal(vault, &run.tenant_id, &settings.sealed_secret).map_err(broken)?;
+    let mut headers = settings.headers.clone();
+    headers.extend(signature::headers(&keys, &run.id.to_string(), now, body).map_err(broken)?);
+    Ok(headers)
+}
 
-    /// The body of the request. It is equal at each attempt but for the attempt's own number and times.
-    fn body(&self, job: &Job, task: &Task, expires_at: DateTime<Utc>) -> Value {
-        let run = &job.run;
-        let instant = |at: DateTime<Utc>| at.to_rfc3339_opts(SecondsFormat::Millis, true);
-        json!({
-            "type": "run.started",
-            "timestamp": instant(run.created_at),
-            "data": {
-                "run": {
-                    "id": run.id, "tenant_id": run.tenant_id, "fire_key": run.fire_key,
-                    "trigger_type": run.trigger_type, "scheduled_for": instant(run.scheduled_for),
-                    "attempt": run.attempt, "retry_of": run.retry_of, "event_ids": run.event_ids,
-                },
-                "task": { "id": task.id, "name": task.name, "metadata": task.spec.metadata },
-                "instruction": task.spec.action.instruction,
-                "cause": run.cause, "input": run.input, "missed": run.missed,
-                "completion": {
-                    "url": format!("{}/v1/runs/{}/complete", self.public_url, run.id),
-                    "token": completion_token(&self.vault, run.id),
-                    "expires_at": instant(expires_at),
-                },
+/// The body of the request. It is equal at each attempt but for the attempt's own number and times.
+fn body(run: &Run, task: &Task, completion: Value) -> Value {
+    json!({
+        "type": "run.started",
+        "timestamp": written_instant(run.created_at),
+        "data": {
+            "run": {
+                "id": run.id, "tenant_id": run.tenant_id, "fire_key": run.fire_key,
+                "trigger_type": run.trigger_type, "scheduled_for": written_instant(run.scheduled_for),
+                "attempt": run.attempt, "retry_of": run.retry_of, "event_ids": run.event_ids,
             },
-        })
-    }
+            "task": { "id": task.id, "name": task.name, "metadata": task.spec.metadata },
+            "instruction": task.spec.action.instruction,
+            "cause": run.cause, "input": run.input, "missed": run.missed,
+            "completion": completion,
+        },
+    })
+}
+
+fn written_instant(at: DateTime<Utc>) -> String {
+    at.to_rfc3339_opts(SecondsFormat::Millis, true)
+}
+
+/// The steps that it takes at most to write the body of the request, and to sign it.
+fn steps_to_post(run: &Run, task: &Task) -> u64 {
+    let texts = task.spec.action.instruction.len() + run.event_ids.iter().map(String::len).sum::<usize>();
+    let cause: u64 = match &run.cause {
+        None => 0,
+        Some(Cause::Event { event, events }) => events.iter().chain([event]).map(steps_to_write).sum(),
+        Some(Cause::Condition { value, previous, .. }) => steps_to_write(value) + steps_to_write(previous),
+    };
+    let values: u64 = task.spec.metadata.values().chain(&run.input).map(steps_to_write).sum();
+    steps_to_parse(texts) + cause + values
 }
 
 /// The token with which this one run may be completed, and nothing else be done. It is made when it is sent, and never
@@ -162,9 +222,9 @@ fn moved(response: &Response) -> Option<String> {
     ((same && to.scheme() == from.scheme()) || upgraded).then(|| to.into())
 }
 
-fn again(job: &Job, hint: Option<Duration>) -> Option<Duration> {
+fn again(attempt: i32, hint: Option<Duration>) -> Option<Duration> {
     // the task says how often; past the table its last wait goes on
-    let attempt = job.run.attempt.clamp(1, delivery::LAST_WAIT);
+    let attempt = attempt.clamp(1, delivery::LAST_WAIT);
     delivery::retry_after(attempt, hint, fastrand::f64())
 }
 
@@ -181,21 +241,20 @@ fn judge(
     let response = match answer {
         Ok(response) => response,
         Err(FetchError::Credential(error)) => {
-            return match error.trouble {
+            return match error.kind {
                 CredentialFault::Busy => later(error.code(), error.to_string(), None),
                 _ => Err(RunError::Fail { fault: error.fault() }),
             };
         }
         Err(FetchError::Egress(error)) => {
-            let message = error.to_string();
+            let (code, message) = (error.code(), error.to_string());
             return match error {
-                EgressError::Denied { .. } => Err(RunError::fail("address_denied", message)),
-                EgressError::Invalid { .. } => Err(RunError::fail("invalid_request", message)),
+                EgressError::Denied { .. } | EgressError::Invalid { .. } => Err(RunError::fail(code, message)),
                 // it has taken the run on, whatever else it said
                 EgressError::TooLarge { status, .. } if status.as_u16() == 202 => {
                     Ok(RunOutcome::Waits { until: expires_at, usage: Usage::default() })
                 }
-                EgressError::TooLarge { .. } => Err(RunError::fail("too_large", message)),
+                EgressError::TooLarge { .. } => Err(RunError::fail(code, message)),
                 EgressError::TooManyRedirects => Err(RunError::fail("webhook_redirected", message)),
                 EgressError::Timeout { .. } => later("webhook_timeout", message, None),
                 EgressError::Connect { .. } | EgressError::Broken { .. } => later("webhook_unreachable", message, None),

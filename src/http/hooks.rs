@@ -10,7 +10,6 @@ pub mod signature;
 
 use std::collections::BTreeMap;
 
-use axum::Json;
 use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header::AUTHORIZATION};
@@ -27,7 +26,7 @@ use crate::http::api::events::{EventIds, PostedEvents, publish};
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::hooks::settings::{Hook, TOKEN_HEADER};
 use crate::http::hooks::signature::{HookKey, Preset, verify};
-use crate::http::request::{AuthenticatedCaller, Id, JsonBody, Query, RawBody};
+use crate::http::request::{AuthenticatedCaller, Id, Json, JsonBody, Query, RawBody};
 
 pub use settings::{Settings, check};
 

@@ -1,4 +1,5 @@
-//! Calls of the API by the program that the service is a part of: the same way as a request, without a socket and without a token.
+//! Calls of the API by the program that the service is a part of: the same way as a request, without a socket and
+//! without a token.
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -7,6 +8,7 @@ use axum::http::{Method, Request, StatusCode};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
+use crate::base::compute::{ADMIN, Compute, steps_to_parse};
 use crate::base::id::Scope;
 use crate::http::request::AuthenticatedCaller;
 use crate::http::{HttpState, router};
@@ -31,15 +33,19 @@ pub struct CallError {
 
 /// The API in this process. Cheap to clone.
 #[derive(Clone)]
-pub struct InProcessApi(Router);
+pub struct InProcessApi {
+    router: Router,
+    compute: Compute,
+}
 
 impl InProcessApi {
     /// The API of a service with this state.
     pub fn new(state: &HttpState) -> InProcessApi {
-        InProcessApi(router(state.clone()))
+        InProcessApi { router: router(state.clone()), compute: state.compute.clone() }
     }
 
-    /// An operation, by its method and its path with query, of a caller who may do everything in this scope. Answers its body.
+    /// An operation, by its method and its path with query, of a caller who may do everything in this scope. Answers
+    /// its body.
     ///
     /// # Errors
     /// The problem with which the API answers.
@@ -57,22 +63,29 @@ impl InProcessApi {
         let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
         let mut request = request.body(body).map_err(|error| CallError::of(StatusCode::BAD_REQUEST, error))?;
         request.extensions_mut().insert(AuthenticatedCaller::embedder(scope.clone()));
-        let Ok(answer) = self.0.clone().oneshot(request).await;
+        let Ok(answer) = self.router.clone().oneshot(request).await;
         let status = answer.status();
         if answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(STREAM)) {
             return Err(CallError::of(StatusCode::NOT_ACCEPTABLE, "a stream is no answer to a call"));
         }
         let bytes = to_bytes(answer.into_body(), ANSWER_BYTES).await;
         let bytes = bytes.map_err(|error| CallError::of(StatusCode::INTERNAL_SERVER_ERROR, error))?;
-        let answer = match serde_json::from_slice(&bytes) {
-            Ok(answer) => answer,
-            Err(_) if bytes.is_empty() => Value::Null,
-            Err(_) => Value::String(String::from_utf8_lossy(&bytes).into_owned()),
-        };
+        let (name, steps) = (scope.tenant().unwrap_or(ADMIN), steps_to_parse(bytes.len()));
+        let read = self.compute.run_if_costly(name, steps, move || read_answer(&bytes)).await;
+        let answer = read.map_err(|panicked| CallError::of(StatusCode::INTERNAL_SERVER_ERROR, panicked))?;
         match status.is_success() {
             true => Ok(answer),
             false => Err(CallError { status: status.as_u16(), problem: answer }),
         }
+    }
+}
+
+/// JSON, or what else it is as text.
+fn read_answer(bytes: &[u8]) -> Value {
+    match serde_json::from_slice(bytes) {
+        Ok(answer) => answer,
+        Err(_) if bytes.is_empty() => Value::Null,
+        Err(_) => Value::String(String::from_utf8_lossy(bytes).into_owned()),
     }
 }
 

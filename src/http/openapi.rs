@@ -6,6 +6,7 @@
 mod absent;
 mod answers;
 mod plain;
+pub mod streams;
 mod unions;
 
 use serde_json::Value;
@@ -105,6 +106,7 @@ fn share(path: &str, operation: &mut Operation) {
         responses.entry("404".into()).or_insert_with(|| problem("There is none, or not for this token"));
     }
     if operation.request_body.is_some() || has(ONCE) {
+        responses.entry("408".into()).or_insert_with(|| problem("The body came too slowly"));
         responses.entry("413".into()).or_insert_with(|| problem("The body is larger than 1 MiB"));
         responses.entry("415".into()).or_insert_with(|| problem("The body is not JSON"));
         responses.entry("422".into()).or_insert_with(|| problem("The body is not valid; each fault has its place"));

@@ -33,7 +33,7 @@ pub trait View: Serialize {
 
 /// A line of a list of names and values.
 #[derive(Debug, Serialize)]
-pub struct Row<'a> {
+pub struct PageRow<'a> {
     /// Name of the phrase that names it.
     pub name: &'static str,
     /// The value as it is shown.

@@ -1,7 +1,8 @@
 //! The reference of the API: the OpenAPI document, and Swagger UI as a page that reads it.
 //!
-//! Swagger UI comes as an archive of four megabytes, of which the page needs two files. The compiler takes these two out of
-//! it, compressed as they are there, so that the binary has half a megabyte of it and browsers are sent the same.
+//! Swagger UI comes as an archive of four megabytes, of which the page needs two files. The compiler takes these two
+//! out of it, compressed as they are there, so that the binary has half a megabyte of it and browsers are sent the
+//! same.
 
 use std::io::{self, Read};
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! The way of each request: limits, identity, body, query.
+//! The way of each request: limits, identity, body, query, and its answer.
 
+pub mod answer;
 pub mod auth;
 pub mod body;
 pub mod guard;
@@ -10,6 +11,7 @@ pub mod path;
 pub mod query;
 pub mod wrong_tokens;
 
+pub use answer::Json;
 pub use auth::{AuthenticatedCaller, Call};
 pub use body::{JsonBody, RawBody};
 pub use idempotency::{EarlyResponse, RequestKey};

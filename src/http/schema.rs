@@ -1,8 +1,9 @@
-//! The requests of the API. Their types are their one description: the reference shows them, and `base::json::typed` reads
-//! by them.
+//! The requests of the API. Their types are their one description: the reference shows them, and `base::json::typed`
+//! reads by them.
 //!
-//! Of tasks, events, credentials and recipients only the shapes stand here: the domain reads them value by value, with every
-//! fault at its place. The tests of the API hold each reader and each answer against the shape that is promised.
+//! Of tasks, events and recipients only the shapes stand here: the domain reads them value by value, with every fault
+//! at its place. Each reader takes the fields of its shape and no others; the tests of the API hold each reader and
+//! each answer against the shape that is promised.
 
 mod approval;
 mod chat;
@@ -19,8 +20,8 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 pub use approval::{NewApprovalOverride, NewDecision, NewGrant};
-pub use chat::{ChatMessage, InputPart, NewResponse, RunInput};
-pub use credential::{NewCredential, RotateKey};
+pub use chat::{ChatMessage, ChosenConversation, ConversationChoice, InputContent, NewResponse, RunInput};
+pub use credential::RotateKey;
 pub use event::{DeadLetterChoice, NewEvents};
 pub use memory::{FactPatch, NewFactSchema};
 pub use pipeline::DryRunRequest;
@@ -33,7 +34,7 @@ pub use task::{
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TestMessage {
-    /// Absent: the recipient's channels in their order.
+    /// The channel to test. Absent: the recipient's channels in their order.
     #[schema(example = "email")]
     pub channel: Option<String>,
 }
@@ -42,9 +43,10 @@ pub struct TestMessage {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Verify {
+    /// The kind of channel that the address is of.
     #[schema(example = "sms")]
     pub channel: String,
-    /// As it was received. Absent: one is sent.
+    /// The code, as it was received. Absent: one is sent.
     #[schema(example = "123456")]
     pub code: Option<String>,
 }
@@ -62,6 +64,6 @@ pub struct NewToken {
     /// Permissions of the token; no more than the token it is made with.
     #[schema(min_items = 1)]
     pub scopes: Vec<String>,
-    /// Never, where it is left out, unless the token it is made with ends.
+    /// The instant from which it is not taken. Absent: never, unless the token it is made with ends.
     pub expires_at: Option<DateTime<Utc>>,
 }

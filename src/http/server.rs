@@ -10,6 +10,7 @@ pub mod health;
 pub mod proxies;
 pub mod socket;
 pub mod stats;
+pub mod unread_body;
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -18,6 +19,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
+use axum::http::header::CONNECTION;
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -39,6 +42,7 @@ use crate::http::request::host;
 use crate::http::server::connection_limiter::{ConnectionLimiter, ConnectionPermit, ConnectionRefusal};
 use crate::http::server::proxies::TrustedProxies;
 use crate::http::server::socket::Socket;
+use crate::http::server::unread_body::TrackedBody;
 
 /// Limits on the requests and connections of a client. Tests use smaller ones than the defaults.
 #[derive(Debug, Clone, Copy)]
@@ -233,8 +237,29 @@ impl HttpServer {
         }
     }
 
-    /// Answers one request of a connection.
+    /// Answers one request of a connection. The rest of a body that is not read by then is read before the answer, or
+    /// the answer closes the connection and the rest is read behind it.
     async fn answer(&self, request: Request<Incoming>, peer: IpAddr, hold: &Hold) -> Result<Response, Infallible> {
+        let (request, mut unread) = TrackedBody::of(request);
+        let mut response = self.respond(request, peer, hold).await?;
+        // an upgraded connection speaks HTTP no more
+        let is_http = response.status() != StatusCode::SWITCHING_PROTOCOLS;
+        if let Ok(mut body) = unread.try_recv()
+            && is_http
+            && !body.read_short().await
+        {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            let hold = hold.clone();
+            tokio::spawn(async move {
+                body.read_behind().await;
+                drop(hold);
+            });
+        }
+        Ok(response)
+    }
+
+    /// Has a request answered by the service, where its host and its client are admitted.
+    async fn respond(&self, request: Request<TrackedBody>, peer: IpAddr, hold: &Hold) -> Result<Response, Infallible> {
         let client = self.proxies.client(peer, request.headers());
         // a proxy's connections are no one client's, so the requests of each client are counted in their place
         let permit = match self.proxies.trusts(peer) {

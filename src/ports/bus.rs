@@ -29,7 +29,8 @@ macro_rules! pass_on {
             tenant: &'a $crate::base::id::Tenant,
             source: Option<&'a str>,
             id: &'a str,
-        ) -> futures::future::BoxFuture<'a, Result<Option<$crate::domain::event::Event>, $crate::ports::bus::BusError>> {
+        ) -> futures::future::BoxFuture<'a, Result<Option<$crate::domain::event::Event>, $crate::ports::bus::BusError>>
+        {
             self.bus.find(tenant, source, id)
         }
 
@@ -40,6 +41,14 @@ macro_rules! pass_on {
             beginning: &'a str,
         ) -> futures::future::BoxFuture<'a, Result<Vec<String>, $crate::ports::bus::BusError>> {
             self.bus.ids(tenant, source, beginning)
+        }
+
+        fn newest<'a>(
+            &'a self,
+            tenant: &'a $crate::base::id::Tenant,
+            filter: &'a $crate::ports::bus::NewestFilter,
+        ) -> futures::future::BoxFuture<'a, Result<Vec<$crate::domain::event::Event>, $crate::ports::bus::BusError>> {
+            self.bus.newest(tenant, filter)
         }
 
         fn end<'a>(
@@ -53,7 +62,7 @@ macro_rules! pass_on {
             &'a self,
             scope: &'a $crate::base::id::Scope,
             filter: &'a $crate::ports::bus::DeadLetterFilter,
-        ) -> futures::future::BoxFuture<'a, Result<Vec<$crate::ports::bus::BusDeadLetter>, $crate::ports::bus::BusError>> {
+        ) -> futures::future::BoxFuture<'a, Result<$crate::ports::bus::DeadLetterPage, $crate::ports::bus::BusError>> {
             self.bus.dead_letters(scope, filter)
         }
 
@@ -85,6 +94,8 @@ macro_rules! pass_on {
 
 pub mod counted;
 pub mod embedded;
+mod entry_reader;
+mod entry_text;
 pub mod open;
 pub mod outbox;
 pub mod redis;
@@ -96,8 +107,10 @@ use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
 
 use crate::base::id::{Scope, Tenant};
-use crate::domain::event::{EVENT_BYTES, Event};
+use crate::domain::event::Event;
+use crate::domain::event::written::WrittenEvent;
 
+pub use entry_text::{check_entry, check_stored, read_entry, read_stored, write_entry};
 pub use open::{check_address, open};
 pub use settings::Settings;
 
@@ -106,8 +119,8 @@ pub use settings::Settings;
 pub struct BusEntry {
     /// The bus's own name of it, for [`Bus::acknowledge`] and [`Bus::dead_letter_entry`]; means nothing elsewhere.
     pub id: String,
-    /// The event, or why the entry can't be read as one.
-    pub event: Result<Event, UnreadableEntry>,
+    /// The event as its text, or why the entry can't be read as one.
+    pub event: Result<WrittenEvent, UnreadableEntry>,
     /// How often it was handed to a consumer, this time included.
     pub deliveries: u32,
 }
@@ -128,6 +141,8 @@ pub struct LoggedEvent {
     pub position: String,
     /// The event as it was published.
     pub event: Event,
+    /// How long its entry is, in bytes.
+    pub bytes: usize,
 }
 
 /// Which part of the log to read.
@@ -140,6 +155,19 @@ pub struct LogFilter {
     /// After this position, oldest first; `None`: from the oldest that is kept.
     pub after: Option<String>,
     /// Most events of one page.
+    pub limit: usize,
+}
+
+/// Which of the newest events of a tenant to read.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct NewestFilter {
+    /// Exact, or with a trailing `*`.
+    pub source: Option<String>,
+    /// Exact, or with a trailing `*`.
+    pub kind: Option<String>,
+    /// Newest entries that are looked at: of the tenant, or of all tenants that share a part of the bus with it.
+    pub among: usize,
+    /// Most events that are answered.
     pub limit: usize,
 }
 
@@ -189,10 +217,20 @@ pub struct DeadLetterFilter {
     pub kind: Option<String>,
     /// Contained in the error, whatever its case.
     pub error: Option<String>,
-    /// Older than this one (ids descend).
+    /// Behind this position, which an earlier page gave; `None`: from the newest.
     pub before: Option<String>,
     /// Most letters of one page.
     pub limit: usize,
+}
+
+/// A part of the dead letters.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct DeadLetterPage {
+    /// Letters that were found, newest first.
+    pub letters: Vec<BusDeadLetter>,
+    /// Where the list goes on: behind all that was looked at, whether it matched or not. `None`: there is nothing
+    /// behind it.
+    pub next: Option<String>,
 }
 
 /// Why the bus could not do what was asked.
@@ -229,15 +267,15 @@ pub trait Bus: Send + Sync {
     /// Takes events on, all or (on `Unavailable`) any part of them. Durable once it has returned.
     fn publish<'a>(&'a self, events: &'a [Event]) -> BoxFuture<'a, Result<(), BusError>>;
 
-    /// Entries that nobody has handled: new ones, and those whose consumer has stalled. Waits up to `wait` for the first; a
-    /// stop may end the wait with nothing.
-    /// Safe to drop while it waits: an entry that was taken and not answered comes again when its lease has run out.
+    /// Entries that nobody has handled: new ones, and those whose consumer has stalled. Waits up to `wait` for the
+    /// first; a stop may end the wait with nothing. Safe to drop while it waits: an entry that was taken and not
+    /// answered comes again when its lease has run out.
     fn read(&self, limit: usize, wait: Duration) -> BoxFuture<'_, Result<Vec<BusEntry>, BusError>> {
         self.read_except(&[], limit, wait)
     }
 
-    /// Like [`Bus::read`], for a consumer that has enough of some tenants: their entries are left for later, uncounted, and
-    /// those of other tenants behind them are looked for, a bounded number at each read.
+    /// Like [`Bus::read`], for a consumer that has enough of some tenants: their entries are left for later, uncounted,
+    /// and those of other tenants behind them are looked for, a bounded number at each read.
     fn read_except<'a>(
         &'a self,
         full: &'a [Tenant],
@@ -250,8 +288,8 @@ pub trait Bus: Send + Sync {
         Duration::from_millis(500)
     }
 
-    /// Ends the reads that wait now, with nothing, where no stop ends them by itself. One that begins meanwhile may miss
-    /// it, so it is asked until none waits.
+    /// Ends the reads that wait now, with nothing, where no stop ends them by itself. One that begins meanwhile may
+    /// miss it, so it is asked until none waits.
     fn interrupt_reads(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
@@ -276,8 +314,8 @@ pub trait Bus: Send + Sync {
     /// The log, oldest first.
     fn log<'a>(&'a self, scope: &'a Scope, filter: &'a LogFilter) -> BoxFuture<'a, Result<Log, BusError>>;
 
-    /// An event of a tenant by its id: of a source, or where none is named the newest of any. It is looked for among a
-    /// bounded number of the newest entries.
+    /// An event of a tenant by its id: of a source, or where none is named the newest of any. A bus without an index of
+    /// ids looks for it among a bounded number of the newest entries, however long they are.
     fn find<'a>(
         &'a self,
         tenant: &'a Tenant,
@@ -285,7 +323,8 @@ pub trait Bus: Send + Sync {
         id: &'a str,
     ) -> BoxFuture<'a, Result<Option<Event>, BusError>>;
 
-    /// Ids that begin so, two at most, among a bounded number of a tenant's newest events: of a source, or of any.
+    /// Ids of a tenant's events that begin so, two at most, of a source, or of any: a bounded number of events is
+    /// looked at.
     fn ids<'a>(
         &'a self,
         tenant: &'a Tenant,
@@ -293,15 +332,23 @@ pub trait Bus: Send + Sync {
         beginning: &'a str,
     ) -> BoxFuture<'a, Result<Vec<String>, BusError>>;
 
+    /// Some of the newest events of a tenant, newest first.
+    fn newest<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        filter: &'a NewestFilter,
+    ) -> BoxFuture<'a, Result<Vec<Event>, BusError>>;
+
     /// The position behind the newest entry: a tail begins here.
     fn end<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<String, BusError>>;
 
-    /// Newest first.
+    /// Dead letters, newest first. A bounded number of them is looked at: a page may have fewer than its limit, or
+    /// none, and go on behind them.
     fn dead_letters<'a>(
         &'a self,
         scope: &'a Scope,
         filter: &'a DeadLetterFilter,
-    ) -> BoxFuture<'a, Result<Vec<BusDeadLetter>, BusError>>;
+    ) -> BoxFuture<'a, Result<DeadLetterPage, BusError>>;
 
     /// A dead letter by its id, if the scope sees it.
     fn dead_letter<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<BusDeadLetter, BusError>>;
@@ -319,24 +366,14 @@ pub trait Bus: Send + Sync {
     /// How much waits now, over all consumers.
     fn backlog(&self) -> BoxFuture<'_, Result<BusBacklog, BusError>>;
 
-    /// Hands on some of what was taken while the bus was away (`bus.outbox`), oldest first. Answers how many.
+    /// Hands on some of what was taken while the bus was away (`bus.outbox`): tenants in turn, of each its oldest.
+    /// Answers how many.
     fn forward(&self) -> BoxFuture<'_, Result<usize, BusError>> {
         Box::pin(std::future::ready(Ok(0)))
     }
 
     /// Faults in the setup of the server behind the bus, in sentences for the operator; empty when all is well.
     fn concerns(&self) -> BoxFuture<'_, Result<Vec<String>, BusError>>;
-}
-
-/// The event that an entry holds, or why it holds none.
-pub fn read_entry(bytes: &[u8]) -> Result<Event, UnreadableEntry> {
-    let unreadable = |why: String| UnreadableEntry { text: String::from_utf8_lossy(bytes).into_owned(), why };
-    if bytes.len() > EVENT_BYTES {
-        return Err(unreadable(format!("it has {} bytes, and an event at most {EVENT_BYTES}", bytes.len())));
-    }
-    let value: serde_json::Value =
-        serde_json::from_slice(bytes).map_err(|error| unreadable(format!("it is not JSON: {error}")))?;
-    Event::try_from(value).map_err(|faults| unreadable(format!("it is no CloudEvent: {faults}")))
 }
 
 /// Whether `text` is `pattern`, or begins with it where it ends in `*`.

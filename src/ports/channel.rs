@@ -172,8 +172,8 @@ pub struct Account<'a> {
     pub called: &'static str,
     /// Whether one is configured.
     pub is_there: bool,
-    /// Asks the provider whether it takes the login; `None` where none is configured. A fault of the settings is told with
-    /// those of their section.
+    /// Asks the provider whether it takes the login; `None` where none is configured. A fault of the settings is told
+    /// with those of their section.
     pub login: BoxFuture<'a, Result<Option<Login>, ValidationErrors>>,
     /// The settings to look at where it does not.
     pub hint: &'static str,
@@ -268,7 +268,8 @@ pub struct ChannelRegistry {
 }
 
 impl ChannelRegistry {
-    /// Those that need no store. A channel without what it needs is left out. `public_url` is where providers report to.
+    /// Those that need no store. A channel without what it needs is left out. `public_url` is where providers report
+    /// to.
     pub fn new(
         settings: &Settings,
         vapid: Option<push::Vapid>,

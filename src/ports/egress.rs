@@ -18,6 +18,7 @@ use chrono::{DateTime, Utc};
 use http::{HeaderMap, Method, StatusCode, header};
 use rustls_platform_verifier::BuilderVerifierExt;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use url::Url;
 
 use crate::base::invalid::ValidationErrors;
@@ -115,6 +116,26 @@ pub struct Response {
     pub url: Url,
 }
 
+impl Response {
+    /// The body as a value: JSON as JSON, text as text; of anything else only how long it is.
+    pub fn body_value(&self) -> Value {
+        let kind = self.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        let is_json = kind.split(';').next().is_some_and(|kind| kind.trim().to_ascii_lowercase().ends_with("json"));
+        if is_json && let Ok(value) = serde_json::from_slice(&self.body) {
+            return value;
+        }
+        match std::str::from_utf8(&self.body) {
+            Ok(text) => json!(text),
+            Err(_) => json!(format!("[{} bytes that are no text]", self.body.len())),
+        }
+    }
+
+    /// The beginning of the body as text, of so many characters at most.
+    pub fn excerpt(&self, characters: usize) -> String {
+        String::from_utf8_lossy(&self.body).trim().chars().take(characters).collect()
+    }
+}
+
 /// Why there is no response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EgressError {
@@ -161,6 +182,21 @@ pub enum EgressError {
     TooManyRedirects,
 }
 
+impl EgressError {
+    /// The code of the error in results of tools and faults of steps.
+    pub fn code(&self) -> &'static str {
+        match self {
+            EgressError::Denied { .. } => "address_denied",
+            EgressError::Invalid { .. } => "invalid_request",
+            EgressError::Timeout { .. } => "timeout",
+            EgressError::TooLarge { .. } => "too_large",
+            EgressError::Connect { .. } => "connect",
+            EgressError::Broken { .. } => "broken_off",
+            EgressError::TooManyRedirects => "too_many_redirects",
+        }
+    }
+}
+
 /// The client for addresses that users and models name. Cheap to clone.
 #[derive(Clone)]
 pub struct Egress {
@@ -194,8 +230,8 @@ impl Egress {
         self.inner.rules.target(url).map(|target| target.url)
     }
 
-    /// Whether the operator has opened this very host or address in `allow`. For a name that an entry for a network would
-    /// hold it is not known before it is looked up, and so false.
+    /// Whether the operator has opened this very host or address in `allow`. For a name that an entry for a network
+    /// would hold it is not known before it is looked up, and so false.
     pub fn is_allowed(&self, url: &Url) -> bool {
         self.inner.rules.is_allowed(url)
     }
@@ -212,7 +248,8 @@ impl Egress {
 /// Longest wait that is read from another side: whoever says more means "never", and no arithmetic of time is to mind.
 const LONGEST_WAIT: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Retry-After in seconds, of which some servers send fractions, or as a date (RFC 9110, section 10.2.3); nonsense is nothing.
+/// Retry-After in seconds, of which some servers send fractions, or as a date (RFC 9110, section 10.2.3); nonsense is
+/// nothing.
 pub fn retry_after(headers: &HeaderMap, now: DateTime<Utc>) -> Option<Duration> {
     let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
     match value.parse::<f64>() {

@@ -32,6 +32,7 @@ use futures::future::BoxFuture;
 
 use crate::base::clock::Clock;
 use crate::base::collections::fair_queue::FairQueue;
+use crate::base::compute::{Compute, ComputeTurn};
 use crate::base::invalid::{FieldError, ValidationErrors, escape};
 use crate::base::secret::Secret;
 use crate::base::words::words;
@@ -191,6 +192,17 @@ pub trait Model: Send + Sync {
         request: &'a ModelRequest,
         on_delta: Option<OnDelta<'a>>,
     ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>>;
+
+    /// As [`Model::complete`]. Long requests are written, and long answers read, in this turn on computing threads. A
+    /// model that computes little by itself leaves this as it is.
+    fn complete_in_turn<'a>(
+        &'a self,
+        request: &'a ModelRequest,
+        on_delta: Option<OnDelta<'a>>,
+        _turn: &'a ComputeTurn,
+    ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>> {
+        self.complete(request, on_delta)
+    }
 }
 
 /// A model that an embedder has made.
@@ -244,6 +256,8 @@ pub struct Models {
     fallback: Vec<String>,
     retry: RetryWait,
     clock: Clock,
+    /// Threads for long requests and answers; `None`: they are written and read where a model is asked.
+    compute: Option<Compute>,
 }
 
 impl Models {
@@ -287,7 +301,12 @@ impl Models {
     /// Models that were made elsewhere: for embedding and tests.
     pub fn new(links: Vec<ChainLink>, default: &str, fallback: Vec<String>, retry: RetryWait, clock: &Clock) -> Models {
         let links = links.into_iter().map(Arc::new).collect();
-        Models { links, default: default.to_owned(), fallback, retry, clock: clock.clone() }
+        Models { links, default: default.to_owned(), fallback, retry, clock: clock.clone(), compute: None }
+    }
+
+    /// These models, whose long requests are written and long answers read on these threads.
+    pub fn computing_on(self, compute: &Compute) -> Models {
+        Models { compute: Some(compute.clone()), ..self }
     }
 
     /// The names of all models, as a task may use them.
@@ -300,13 +319,15 @@ impl Models {
         self.names().any(|known| known == name.unwrap_or(&self.default))
     }
 
-    /// The named model, or the default, and those that follow it, for calls of a tenant. `None`: there is no such model.
+    /// The named model, or the default, and those that follow it, for calls of a tenant. `None`: there is no such
+    /// model.
     pub fn chain(&self, first: Option<&str>, tenant: &str) -> Option<Chain> {
         let first = first.unwrap_or(&self.default);
         let find = |name: &str| self.links.iter().find(|link| link.name == name).cloned();
         let following = self.fallback.iter().filter(|name| *name != first).filter_map(|name| find(name));
         let links = std::iter::once(find(first)?).chain(following).collect();
-        Some(Chain::new(links, tenant, self.retry, self.clock.clone()))
+        let turn = self.compute.as_ref().map(|compute| ComputeTurn::new(compute, tenant));
+        Some(Chain::new(links, tenant, self.retry, self.clock.clone()).in_turn(turn))
     }
 }
 

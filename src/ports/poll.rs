@@ -70,7 +70,7 @@ pub struct Sources {
     tools: Tools,
     sql: BTreeMap<String, sql::SqlSource>,
     redis: BTreeMap<String, RedisSource>,
-    gate: HostRateLimiter,
+    limiter: HostRateLimiter,
 }
 
 /// One look.
@@ -152,8 +152,8 @@ impl Sources {
                 Err(why) => faults.add(format!("/poll/redis/{name}/url"), why),
             }
         }
-        let gate = HostRateLimiter::new(settings.per_host_concurrent, settings.per_host_per_second);
-        faults.into_result(Sources { credentials: credentials.clone(), tools: Tools::new(tools), sql, redis, gate })
+        let limiter = HostRateLimiter::new(settings.per_host_concurrent, settings.per_host_per_second);
+        faults.into_result(Sources { credentials: credentials.clone(), tools: Tools::new(tools), sql, redis, limiter })
     }
 
     /// Adds what is wrong with what a tenant wants to poll, which stands at `at`.
@@ -233,7 +233,7 @@ impl Poller {
         self.poll_from(ask, "").await
     }
 
-    /// Looks once for somebody who tries a condition out: with a measure of the tenant's own, so that the polls of
+    /// Looks once for somebody who tries a condition out: with a limit of the tenant's own, so that the polls of
     /// others are never sent away for it.
     pub async fn try_out(&self, ask: &PollRequest<'_>) -> Result<PollResult, PollFailure> {
         self.poll_from(ask, ask.tenant.as_str()).await
@@ -251,7 +251,7 @@ impl Poller {
 
     /// Leave to look at this host, source or tool now. It lasts as long as it is held.
     fn acquire(&self, ask: &PollRequest<'_>, whose: &str) -> Result<rate_limiter::PollPermit, PollFailure> {
-        let (gate, now, tenant) = (&self.sources.gate, self.clock.elapsed(), ask.tenant.as_str());
+        let (limiter, now, tenant) = (&self.sources.limiter, self.clock.elapsed(), ask.tenant.as_str());
         let (place, rated) = match ask.poll {
             PollSpec::Http(http) => (http::host(&http.url), true),
             // a tool that asks a host is measured like a poll of that host
@@ -263,12 +263,12 @@ impl Poller {
             PollSpec::Sql(poll) => {
                 let (kind, most) = if whose.is_empty() { ("", sql::POLLED) } else { ("trial", sql::TRIED) };
                 let place = format!("{kind}\nsql:{}", poll.source);
-                return gate.acquire_bounded(place, tenant, (false, most), now).map_err(PollFailure::Busy);
+                return limiter.acquire_bounded(place, tenant, (false, most), now).map_err(PollFailure::Busy);
             }
             PollSpec::Redis(redis) => (format!("redis:{}", redis.source), false),
         };
         let place = format!("{whose}\n{place}");
-        gate.acquire(place, tenant, rated, now).map_err(PollFailure::Busy)
+        limiter.acquire(place, tenant, rated, now).map_err(PollFailure::Busy)
     }
 
     async fn poll_source(&self, ask: &PollRequest<'_>) -> Result<PollResult, PollFault> {

@@ -1,5 +1,6 @@
-//! Skills in the Agent Skills format: folders with a `SKILL.md`. A model is shown their names first, the instructions of one that it
-//! uses, and files of that one when it asks for them. Scripts among these are text like the rest: nothing here executes them.
+//! Skills in the Agent Skills format: folders with a `SKILL.md`. A model is shown their names first, the instructions
+//! of one that it uses, and files of that one when it asks for them. Scripts among these are text like the rest:
+//! nothing here executes them.
 
 pub mod document;
 mod folder;
@@ -84,7 +85,8 @@ pub struct Skill {
 }
 
 impl Skill {
-    /// Its oddities, and the names in it that stand for no tool and no model: `tools` and `models` are those that there are.
+    /// Its oddities, and the names in it that stand for no tool and no model: `tools` and `models` are those that there
+    /// are.
     pub fn findings(&self, tools: &[&str], models: &[&str]) -> Vec<String> {
         let unknown_tools = self.document.allowed_tools.as_deref().and_then(|allowed| unknown_tools(allowed, tools));
         let unknown_model = self.document.model().filter(|model| !models.contains(model)).map(|model| {

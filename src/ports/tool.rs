@@ -26,6 +26,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::base::clock::Clock;
+use crate::base::compute::{Compute, ComputePanic};
 use crate::base::id::Tenant;
 use crate::domain::approval::{Category, Consequence, FieldFault, InputForm};
 use crate::domain::credential::Reference;
@@ -88,8 +89,8 @@ pub struct Definition {
     /// approved, or where nobody has to agree, after the model asked for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub undo_seconds: Option<u64>,
-    /// The level at which the model is shown results of a call that names none; `None`: they are shown whole, and a call can't
-    /// name one. For tools that only read.
+    /// The level at which the model is shown results of a call that names none; `None`: they are shown whole, and a
+    /// call can't name one. For tools that only read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_level: Option<DefaultLevel>,
     /// Of a declared tool: its request as it is configured, the credential's name included. Part of the definition, so
@@ -164,10 +165,12 @@ pub struct ToolContext {
     pub host: Arc<dyn ToolHost>,
     /// Time of the engine.
     pub clock: Clock,
-    /// The tenant's credentials. What is read of them is taken out of the result of the call.
+    /// Threads for what takes long: a call must not compute for longer than a millisecond where it is called.
+    pub compute: Compute,
+    /// The tenant's credentials. Their values are taken out of the result of the call.
     pub credentials: TenantCredentials,
     /// The secrets that the run has used so far.
-    pub known: UsedSecrets,
+    pub used_secrets: UsedSecrets,
 }
 
 /// The caller of a tool.
@@ -226,7 +229,8 @@ pub trait Tool: Send + Sync {
         Ok(())
     }
 
-    /// Whether arguments are held against the schema before [`Tool::check`]; one that is asked for what is missing does that itself.
+    /// Whether arguments are held against the schema before [`Tool::check`]; one that is asked for what is missing does
+    /// that itself.
     fn checks_schema(&self) -> bool {
         true
     }
@@ -247,7 +251,8 @@ pub trait Tool: Send + Sync {
         None
     }
 
-    /// The invalid fields among those that a person has supplied, each with what is wrong beyond the schema of its form.
+    /// The invalid fields among those that a person has supplied, each with what is wrong beyond the schema of its
+    /// form.
     fn invalid_input(&self, _arguments: &Value) -> Vec<FieldFault> {
         Vec::new()
     }
@@ -259,8 +264,8 @@ pub trait Tool: Send + Sync {
     }
 
     /// The state of the credential that a call with these arguments would use: a text that is another one when the
-    /// credential is, empty where it would use none. `None`: it can't be used, or nobody knows now. A result that was kept
-    /// is given again only while this is the same.
+    /// credential is, empty where it would use none. `None`: it can't be used, or nobody knows now. A result that was
+    /// kept is given again only while this is the same.
     fn credential_state<'a>(
         &'a self,
         _context: &'a ToolContext,
@@ -292,15 +297,32 @@ impl ToolContext {
         tenant: &Tenant,
         ids: (Option<Uuid>, Option<Uuid>),
         tool: &str,
-        known: &UsedSecrets,
+        used_secrets: &UsedSecrets,
     ) -> TenantCredentials {
-        TenantCredentials::new(host.credentials(), tenant.clone(), ids, format!("tool:{tool}"), known.clone())
+        TenantCredentials::new(host.credentials(), tenant.clone(), ids, format!("tool:{tool}"), used_secrets.clone())
+    }
+
+    /// The answer of this call as a value, as [`ToolOutput::into_value`] has it, and how many characters all of it has
+    /// as text. A long one is read on a computing thread.
+    pub async fn value_of(&self, output: ToolOutput) -> Result<(Value, usize), ComputePanic> {
+        let (tenant, steps) = (self.tenant.as_str(), output.steps());
+        let read = move || {
+            let length = output.whole().chars().count();
+            (output.into_value(), length)
+        };
+        self.compute.run_if_costly(tenant, steps, read).await
     }
 
     /// The idempotency key of a call, which a repetition carries too: `docs/keys.md`, "Effects".
     pub fn key_of(run_id: Uuid, turn: i64, call_id: &str) -> String {
         let identity = format!("{run_id}|{turn}|{call_id}");
         hex::encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, identity.as_bytes()))
+    }
+}
+
+impl From<ComputePanic> for ToolError {
+    fn from(panicked: ComputePanic) -> ToolError {
+        ToolError::for_model(ToolFailure::InternalError, "panicked", panicked.to_string())
     }
 }
 
@@ -329,7 +351,7 @@ impl ToolError {
 
     /// Whether the call had no effect for sure, and time may mend what stood in its way.
     pub fn is_unsent(&self) -> bool {
-        matches!(self, ToolError::Credential(error) if error.trouble == CredentialFault::Busy)
+        matches!(self, ToolError::Credential(error) if error.kind == CredentialFault::Busy)
     }
 
     /// The arguments will not do, and why.
@@ -340,15 +362,16 @@ impl ToolError {
 
 /// The kind of failure that a credential is.
 fn of_credential(error: &CredentialError) -> ToolFailure {
-    match error.trouble {
+    match error.kind {
         CredentialFault::Missing
         | CredentialFault::NeedsConsent
         | CredentialFault::NotForHost
         | CredentialFault::Refused => ToolFailure::PermissionDenied,
         CredentialFault::Taken => ToolFailure::InvalidParameters,
-        CredentialFault::NoInject | CredentialFault::Unreadable | CredentialFault::Misconfigured => {
-            ToolFailure::ExecutionError
-        }
+        CredentialFault::NoInject
+        | CredentialFault::Unreadable
+        | CredentialFault::Misconfigured
+        | CredentialFault::TooMany => ToolFailure::ExecutionError,
         CredentialFault::Busy => ToolFailure::ResourceError,
     }
 }

@@ -7,6 +7,8 @@
 pub mod credentials;
 mod document;
 mod envelope;
+#[cfg(test)]
+pub(crate) mod fixture;
 mod keyring;
 pub mod oauth;
 mod place;
@@ -194,6 +196,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use crate::ports::vault::fixture::{NEW, OLD, vault};
 
     /// A directory that goes with the test.
     struct VaultDir(PathBuf);
@@ -230,15 +233,6 @@ mod tests {
 
     #[test]
     fn tag_is_good_for_its_purpose_and_text_under_any_configured_key() {
-        const OLD: &str = "old:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
-        const NEW: &str = "new:HwECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
-        let vault = |keys: &[&str]| {
-            let settings = Settings {
-                master_keys: keys.iter().map(|key| KeySource::value(*key)).collect(),
-                accept_lost_keys: false,
-            };
-            Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
-        };
         let (old, rotated, other) = (vault(&[OLD]), vault(&[NEW, OLD]), vault(&[NEW]));
         let tag = old.tag("complete", "run 1");
         assert_eq!((tag.len(), tag == old.tag("complete", "run 1")), (64, true));

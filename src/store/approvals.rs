@@ -1,15 +1,17 @@
 //! Questions to people, and their answers. An answer, an expiry and a parking of the run each hold the run's row, so
 //! that of two who settle something one sees what the other did; what has returned is recorded, with what follows.
 
-pub(super) mod asking;
-mod attend;
 mod decide;
 pub(super) mod grants;
 pub(super) mod links;
 pub(super) mod overrides;
+pub(super) mod questions;
 mod row;
 mod suspended;
+mod suspension_limit;
 mod voters;
+mod votes;
+mod waiting;
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -20,14 +22,15 @@ use crate::domain::notification::NewDelivery;
 use crate::domain::run::Run;
 use crate::domain::task::Task;
 use crate::store::approvals::row::SELECT_APPROVAL;
-use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED, fitting};
+use crate::store::db::listing::{PAGE_BYTES, RowPage, UNBOUNDED, fitting, push_page};
 use crate::store::db::text::{document, text};
 use crate::store::sql::sql;
+use crate::store::tx::Rows;
 use crate::store::{Lease, Split, Store, StoreError};
 
 pub use suspended::{SuspendedCaller, SuspendedFilter, SuspendedRun};
 
-pub(super) use asking::{ask, close_questions, unpark, withdraw_other_turns};
+pub(super) use questions::{ask, close_questions, unpark, withdraw_other_turns};
 
 /// Which approvals to list. Newest first, after the approval `before`.
 #[derive(Debug, Clone, Default)]
@@ -142,9 +145,9 @@ impl Store {
     /// One question.
     pub async fn get_approval(&self, scope: &Scope, id: Uuid) -> Result<Approval, StoreError> {
         let mut read = self.db.read_in(scope).await?;
-        let found: Option<Approval> = read.query(ONE).bind(id).bind(scope.tenant()).optional().await?;
+        let rows = read.query(ONE).bind(id).bind(scope.tenant()).rows().await?;
         read.end().await?;
-        found.ok_or(StoreError::NotFound)
+        self.decode_first_row(scope, rows).await?.ok_or(StoreError::NotFound)
     }
 
     /// Approvals that match, newest first.
@@ -190,22 +193,18 @@ impl Store {
         if let Some(before) = filter.before {
             query.push(" and a.id < ").push_bind(before);
         }
-        query
-            .push(" order by ")
-            .push(order)
-            .push("a.id desc limit ")
-            .push_bind(filter.limit)
-            .push(FIT)
-            .push_split(FITTING);
-        query.push(BOUND).push_bind(bound).push(IN_ORDER);
+        push_page(&mut query, (order, "a.id"), filter.limit, (FITTING, bound));
         let rows = query.finish().rows().await?;
-        let found = match bound {
-            // a decision about all of them must not miss one
-            UNBOUNDED => RowPage::of(rows.read()?, Ok)?,
-            _ => RowPage::from_rows(&self.unreadable, "approvals", &rows, filter.limit, Ok),
-        };
         read.end().await?;
-        Ok(found)
+        let (unreadable, limit) = (self.unreadable.clone(), filter.limit);
+        let read = move |rows: &Rows| -> Result<RowPage<Approval>, StoreError> {
+            match bound {
+                // a decision about all of them must not miss one
+                UNBOUNDED => RowPage::of(rows.read()?, Ok),
+                _ => Ok(RowPage::from_rows(&unreadable, "approvals", rows, limit, Ok)),
+            }
+        };
+        self.decode_rows(scope.tenant(), rows, read).await?
     }
 
     /// The questions about calls of one turn in their order, those that were replaced aside.
@@ -272,9 +271,11 @@ impl Store {
 }
 
 const ONE: Split = Split {
-    postgres: sql!(SELECT_APPROVAL.postgres, "where a.id = $1 and ($2 is null or a.tenant_id = $2)"),
-    sqlite: sql!(SELECT_APPROVAL.sqlite, "where a.id = $1 and ($2 is null or a.tenant_id = $2)"),
+    postgres: sql!(sql!(SELECT_APPROVAL.postgres; "from approvals a" = WITH_LENGTH), IN_SCOPE),
+    sqlite: sql!(sql!(SELECT_APPROVAL.sqlite; "from approvals a" = WITH_LENGTH), IN_SCOPE),
 };
+const WITH_LENGTH: &str = ", cast(a.stored_bytes as bigint) as wide from approvals a";
+const IN_SCOPE: &str = "where a.id = $1 and ($2 is null or a.tenant_id = $2)";
 const OF_TURN: Split = Split {
     postgres: sql!(
         SELECT_APPROVAL.postgres,

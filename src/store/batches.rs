@@ -1,10 +1,11 @@
-//! Statements over batches, which each fire goes by, written once for each database: arrays through `unnest` on Postgres,
-//! so that a batch is one statement, or few; lists of values in one transaction on SQLite.
+//! Statements over batches, which each fire goes by, written once for each database: arrays through `unnest` on
+//! Postgres, so that a batch is one statement, or few; lists of values in one transaction on SQLite.
 //!
 //! Each method is a step inside a transaction that its caller opened and commits.
 
 mod postgres;
 mod run_now;
+mod skip_tally_rows;
 mod sqlite;
 
 use std::collections::{HashMap, HashSet};
@@ -13,35 +14,39 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::domain::notification::NewDelivery;
-use crate::store::events::matches::{EventBatch, EventsWritten, LockedTask};
+use crate::store::events::matches::{EventBatch, LockedTask};
 use crate::store::ops::budgets::ledger_batch::{LedgerOutcome, update_ledgers};
 use crate::store::runs::lease::{Finish, FinishedRow, Lease, RenewedLease, StartedRows, TakeRequest, TakenRuns};
 use crate::store::runs::new_entry::{TranscriptAppend, ledger_batch};
 use crate::store::runs::overlap::rule::BlockedRow;
-use crate::store::tasks::fires::{DueSnapshot, FireBatch, FireDue, WrittenRows};
+use crate::store::runs::starting::immediate_start::{LeaseTerms, WrittenRows};
+use crate::store::tasks::fires::{DueSnapshot, FireBatch, FireDue};
 use crate::store::tx::Tx;
 use crate::store::{Match, StoreError};
 
 pub(super) use postgres::record_guarded;
-pub(super) use run_now::{RunNowRows, run_now, run_now_committed};
+pub(super) use run_now::{RecordedRequest, RequestedRun, record_committed, record_request, record_requests};
 pub(super) use sqlite::append_committed;
 
 /// Each step goes to the database that the connection is of.
 impl Tx<'_> {
     /// Locks the due rows of these tasks, but for those that somebody else holds, and answers how they are now.
-    pub(super) async fn due_as_read(&mut self, tasks: &[Uuid]) -> Result<Vec<DueSnapshot>, StoreError> {
+    pub(super) async fn lock_due(&mut self, tasks: &[Uuid]) -> Result<Vec<DueSnapshot>, StoreError> {
         match self {
-            Tx::Postgres(conn) => postgres::due_as_read(conn, tasks).await,
-            Tx::Sqlite(conn) => sqlite::due_as_read(conn, tasks).await,
+            Tx::Postgres(conn) => postgres::lock_due(conn, tasks).await,
+            Tx::Sqlite(conn) => sqlite::lock_due(conn, tasks).await,
         }
     }
 
     /// Moves due rows on, records runs, queues them.
     pub(super) async fn fire(&mut self, batch: &FireBatch, ask: &FireDue) -> Result<WrittenRows, StoreError> {
-        match self {
+        let mut written = match self {
             Tx::Postgres(conn) => postgres::fire(conn, batch, ask).await,
             Tx::Sqlite(conn) => sqlite::fire(conn, batch, ask).await,
-        }
+        }?;
+        self.tally_skips(&batch.tallies).await?;
+        written.skipped += batch.tallies.fires();
+        Ok(written)
     }
 
     /// Leases ready runs, and starts those that are due and have, or get, their slot.
@@ -68,10 +73,10 @@ impl Tx<'_> {
 
     /// Locks the claims among these, given in the order of their ids, that still stand: whoever took one may have done
     /// so in a transaction before this one.
-    pub(super) async fn standing(&mut self, leases: &[Lease]) -> Result<Vec<BlockedRow>, StoreError> {
+    pub(super) async fn lock_held_claims(&mut self, leases: &[Lease]) -> Result<Vec<BlockedRow>, StoreError> {
         match self {
-            Tx::Postgres(conn) => postgres::standing(conn, leases).await,
-            Tx::Sqlite(conn) => sqlite::standing(conn, leases).await,
+            Tx::Postgres(conn) => postgres::lock_held_claims(conn, leases).await,
+            Tx::Sqlite(conn) => sqlite::lock_held_claims(conn, leases).await,
         }
     }
 
@@ -157,8 +162,8 @@ impl Tx<'_> {
         }
     }
 
-    /// Notes that conversations are used now. A row that is locked is left to its holder, a deletion or housekeeping: a deletion
-    /// locks it before the rows of the runs, which are locked here.
+    /// Notes that conversations are used now. A row that is locked is left to its holder, a deletion or housekeeping: a
+    /// deletion locks it before the rows of the runs, which are locked here.
     pub(super) async fn use_conversations(&mut self, ids: &[Uuid], now: DateTime<Utc>) -> Result<(), StoreError> {
         match self {
             Tx::Postgres(conn) => postgres::use_conversations(conn, ids, now).await,
@@ -198,16 +203,19 @@ impl Tx<'_> {
         }
     }
 
-    /// Records runs of events and queues them; their tasks are locked.
+    /// Records runs of events, starts those that may and have, or get, their slot, and queues them; their tasks are
+    /// locked.
     pub(super) async fn record_events(
         &mut self,
         batch: &EventBatch,
-        now: DateTime<Utc>,
-        worker: Uuid,
-    ) -> Result<EventsWritten, StoreError> {
-        match self {
-            Tx::Postgres(conn) => postgres::record_events(conn, batch, now, worker).await,
-            Tx::Sqlite(conn) => sqlite::record_events(conn, batch, now, worker).await,
-        }
+        terms: &LeaseTerms,
+    ) -> Result<WrittenRows, StoreError> {
+        let mut written = match self {
+            Tx::Postgres(conn) => postgres::record_events(conn, batch, terms).await,
+            Tx::Sqlite(conn) => sqlite::record_events(conn, batch, terms).await,
+        }?;
+        self.tally_skips(&batch.tallies).await?;
+        written.skipped += batch.tallies.fires();
+        Ok(written)
     }
 }

@@ -1,5 +1,8 @@
 //! Conversations: rows of `tasks` of a kind of their own, and their runs. `active_since` is when one was used last.
 
+mod posting;
+pub(super) mod request_echo;
+
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 use uuid::Uuid;
@@ -9,13 +12,13 @@ use crate::domain::conversation::{Conversation, EarlierRun};
 use crate::domain::run::{Run, RunState};
 use crate::domain::task::Task;
 use crate::store::approvals::close_questions;
-use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, fitting};
+use crate::store::db::listing::{PAGE_BYTES, RowPage, fitting, push_page};
 use crate::store::db::text::text;
 use crate::store::runs::SELECT_RUN;
 use crate::store::runs::requests::LOCK_DUE;
 use crate::store::runs::slots::log_ends_outside_execution;
 use crate::store::sql::{CHOSEN, sql};
-use crate::store::{RunRequest, Split, Store, StoreError, Topic};
+use crate::store::{Split, Store, StoreError, Topic};
 
 /// Runs, or files, that one transaction of a deletion takes.
 const AT_ONCE: i64 = 200;
@@ -40,9 +43,9 @@ const ONE: Split = Split {
     sqlite: sql!(SELECT_BOTH.sqlite, " and t.id = $1 and ($2 is null or t.tenant_id = $2)"),
 };
 
-/// Of messages that two instances record at once, the one with the later id may be answered first. The runs are found by their
-/// task alone: by a bound of ids, or by their tenant, Postgres would go through everybody's, or all of the tenant's, if it had made
-/// its plan when there were few.
+/// Of messages that two instances record at once, the one with the later id may be answered first. The runs are found
+/// by their task alone: by a bound of ids, or by their tenant, Postgres would go through everybody's, or all of the
+/// tenant's, if it had made its plan when there were few.
 const EARLIER: &str = "
     select id, trigger_type, scheduled_for, input, output from (
         select * from (select r.id, r.tenant_id, r.trigger_type, r.scheduled_for, r.input, r.output, r.state
@@ -117,36 +120,6 @@ impl Store {
             Ok(_) | Err(StoreError::Conflict(_)) => Ok(()),
             Err(error) => Err(error),
         }
-    }
-
-    /// Records a message as a run of this id, which is ready then. Recorded once more, it changes nothing.
-    ///
-    /// # Errors
-    /// `NotFound`: there is no such conversation in the scope, or it is being deleted.
-    pub async fn post_message(
-        &self,
-        scope: &Scope,
-        conversation: Uuid,
-        run_id: Uuid,
-        message: RunRequest,
-        now: DateTime<Utc>,
-    ) -> Result<(), StoreError> {
-        let mut write = self.db.write(scope).await?;
-        let used = write
-            .query(
-                "update tasks set active_since = $2
-                  where id = $1 and trigger_type = 'chat' and status = 'active' and ($3 is null or tenant_id = $3)",
-            )
-            .bind(conversation)
-            .bind(now)
-            .bind(scope.tenant())
-            .execute()
-            .await?;
-        write.commit().await?;
-        if used == 0 {
-            return Err(StoreError::NotFound);
-        }
-        self.run_now(scope, conversation, run_id, message, now, None).await.map(|_| ())
     }
 
     /// The other runs of a task that have an answer by now, newest first.
@@ -227,15 +200,14 @@ impl Store {
         if let Some(before) = filter.before {
             query.push(" and r.id < ").push_bind(before);
         }
-        query.push(" order by r.task_id desc, r.id desc limit ").push_bind(filter.limit).push(FIT).push_split(FITTING);
-        query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
+        push_page(&mut query, ("r.task_id desc, ", "r.id"), filter.limit, (FITTING, PAGE_BYTES));
         let rows = query.finish().rows().await?;
         read.end().await?;
         Ok(RowPage::from_rows(&self.unreadable, "runs", &rows, filter.limit, Ok))
     }
 
-    /// Deletes a conversation with its runs, their transcripts, files and messages. A run that is under way loses its lease.
-    /// Broken off in the middle, it is done again by another call.
+    /// Deletes a conversation with its runs, their transcripts, files and messages. A run that is under way loses its
+    /// lease. Broken off in the middle, it is done again by another call.
     ///
     /// # Errors
     /// `NotFound`: there is none in the scope.
@@ -309,8 +281,8 @@ impl Store {
         Ok(true)
     }
 
-    /// Deletes up to `limit` conversations that were used last before `before`, unless a run of them is under way or waits:
-    /// those are looked at again a day later. Answers how many were looked at.
+    /// Deletes up to `limit` conversations that were used last before `before`, unless a run of them is under way or
+    /// waits: those are looked at again a day later. Answers how many were looked at.
     pub async fn expire_conversations(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
         let due: Vec<(Uuid, bool)> = self
             .db
@@ -339,7 +311,8 @@ impl Store {
         Ok(due.len() as u64)
     }
 
-    /// Whether it is unused even now. The end of a run that met a lock is not noted as a use: the newest run tells of it.
+    /// Whether it is unused even now. The end of a run that met a lock is not noted as a use: the newest run tells of
+    /// it.
     async fn is_unused(&self, id: Uuid, before: DateTime<Utc>) -> Result<bool, StoreError> {
         let mut read = self.db.read().await?;
         let found: Option<Uuid> = read.query(UNUSED).bind(id).bind(before).optional_scalar().await?;
@@ -373,7 +346,8 @@ const FORGET_FILES: Split = Split {
     postgres: sql!(sql!("delete from data_files", CHOSEN.postgres); "{ids}" = FILES),
     sqlite: sql!(sql!("delete from data_files", CHOSEN.sqlite); "{ids}" = FILES),
 };
-/// Takes away the grants that were given in it, with their arguments. They are looked for among the grants of its tenant.
+/// Takes away the grants that were given in it, with their arguments. They are looked for among the grants of its
+/// tenant.
 const FORGET_GRANTS: &str = "
     delete from grants
      where tenant_id = (select t.tenant_id from tasks t where t.id = $1 and t.trigger_type = 'chat') and task_id = $1";

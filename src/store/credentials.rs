@@ -16,15 +16,16 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::base::id::{Scope, new_id};
+use crate::base::json::length::bytes_of;
 use crate::domain::actor::Actor;
 use crate::domain::credential::{Credential, Inject, OAuth, Reference};
 use crate::domain::task::DependentTask;
 pub(super) use crate::store::credentials::credential_status::lock_reference;
 use crate::store::credentials::resuming::{Resumptions, resume_waiting};
 use crate::store::credentials::row::{LISTED, MEASURED};
-use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, PagedRow, RowPage};
+use crate::store::db::listing::{PAGE_BYTES, PagedRow, RowPage, push_page};
 use crate::store::db::text::{document, optional_document, text};
-use crate::store::ops::audit::{AuditAction, write_audit};
+use crate::store::ops::audit::{AuditAction, ENTRY_BYTES, write_audit};
 use crate::store::sql::sql;
 use crate::store::tasks::changes::PLANS;
 use crate::store::{Store, StoreError};
@@ -138,8 +139,12 @@ const TASKS_MOVE: &str = "the tasks that wait for the credential are being chang
 
 impl Store {
     /// Writes a credential, if it still has the version that was read (0: there was none). With a document it is active
-    /// again, and whoever refreshes it has lost the lease. Tasks that are paused for want of it go on, if it is active: the
-    /// first in the same transaction, the others by [`Store::resume_next`]. A scope writes its own only.
+    /// again, and whoever refreshes it has lost the lease. Tasks that are paused for want of it go on, if it is active:
+    /// the first in the same transaction, the others by [`Store::resume_next`]. A scope writes its own only.
+    ///
+    /// # Errors
+    /// `Conflict`: it has another version. `Quota`: the tenant has stored all that it may; each write is on the record
+    /// of audit.
     pub async fn put_credential(
         &self,
         scope: &Scope,
@@ -150,9 +155,8 @@ impl Store {
             return Err(StoreError::NotFound);
         }
         let now = self.clock.now();
-        if let Some(document) = &new.document {
-            self.admit_bytes(&new.tenant_id, document.sealed.len()).await?;
-        }
+        let sealed = new.document.as_ref().map_or(0, |document| document.sealed.len());
+        self.admit_bytes(&new.tenant_id, sealed + bytes_of(&new.hosts) + ENTRY_BYTES).await?;
         let reference = Reference { service: new.service.clone(), account: new.account_name.clone() };
         let mut planned = self.plan_resumptions(scope, &new.tenant_id, &reference).await?;
         for _ in 0..PLANS {
@@ -263,8 +267,7 @@ impl Store {
         if let Some(before) = filter.before {
             query.push(" and c.id < ").push_bind(before);
         }
-        query.push(" order by c.id desc limit ").push_bind(filter.limit).push(FIT).push_split(LISTED);
-        query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
+        push_page(&mut query, ("", "c.id"), filter.limit, (LISTED, PAGE_BYTES));
         let rows: Vec<PagedRow<Credential>> = query.finish().all().await?;
         read.end().await?;
         RowPage::of(rows, Ok)

@@ -1,7 +1,7 @@
 //! Data files: rows that say what they are, and their content in chunks of one size.
 //!
-//! A file and its chunks are written in one transaction, and a call that is carried out once more writes its file anew, so
-//! a crash leaves either file or none. What is read of a file is one chunk at a time. Files are given up by their last use:
+//! A file and its chunks are written in one transaction, and a call that is carried out once more writes its file anew,
+//! so a crash leaves either file or none. A file is read one chunk at a time. Files are given up by their last use:
 //! those of a tenant that is full for its own new ones, and all that are old, or too many. A file of a run that is
 //! suspended stays, and nothing but its own tenant's new files takes that of a run that is under way.
 
@@ -12,7 +12,7 @@ use crate::base::id::{Scope, Tenant, new_id};
 use crate::domain::data_file::{DataFile, NewDataFile};
 use crate::domain::quota::{ExceededQuota, Quota};
 use crate::store::db::text::text;
-use crate::store::sql::{CHOSEN, sql};
+use crate::store::sql::{CHOSEN, TENANT_LOCK, sql};
 use crate::store::tx::Tx;
 use crate::store::{Lease, Split, Store, StoreError};
 
@@ -92,13 +92,13 @@ impl DataFileRow {
 }
 
 impl Store {
-    /// Keeps a file of a tenant, whose files have at most `limit` bytes: as many of them are given up as make room for it,
-    /// the one that was not used for the longest time first. Answers its id.
+    /// Keeps a file of a tenant, whose files have at most `limit` bytes: as many of them are given up as make room for
+    /// it, the one that was not used for the longest time first. Answers its id.
     ///
     /// # Errors
     /// The file is not kept then, and no other is given up while the tenant is within its limit. [`StoreError::Quota`]:
-    /// there is no room for it. [`StoreError::LeaseLost`]: the run that makes it under this lease goes on elsewhere, and may
-    /// have made it already.
+    /// there is no room for it. [`StoreError::LeaseLost`]: the run that makes it under this lease goes on elsewhere,
+    /// and may have made it already.
     pub async fn keep_data_file(
         &self,
         tenant: &Tenant,
@@ -114,7 +114,8 @@ impl Store {
         }
     }
 
-    /// One transaction of [`Store::keep_data_file`]; `None`: it has given up as many files as one may, and another follows.
+    /// One transaction of [`Store::keep_data_file`]; `None`: it has given up as many files as one may, and another
+    /// follows.
     async fn write_data_file(
         &self,
         tenant: &Tenant,
@@ -252,12 +253,9 @@ const DATA_FILE: &str = "
     select id, run_id, tool, media_type, bytes, summary, created_at, last_used_at
       from data_files where id = $1 and tenant_id = $2";
 
-/// Files of one tenant are written one after the other: what is counted stays what is stored.
-const IN_TURN: Split = Split {
-    postgres: "select pg_advisory_xact_lock(
-                   hashtextextended(concat_ws('/', 'reveille_data_files', current_schema(), $1::text), 0))",
-    sqlite: "select $1",
-};
+/// Files of one tenant are written one after the other: so the counted files stay the stored ones.
+const IN_TURN: Split =
+    Split { postgres: sql!(TENANT_LOCK.postgres; "{lock}" = "reveille_data_files"), sqlite: TENANT_LOCK.sqlite };
 
 /// The lease, until the end of the transaction.
 const HELD: Split = Split {
@@ -271,14 +269,14 @@ const OWN_BYTES: &str = "select cast(coalesce(sum(bytes), 0) as bigint) from dat
 /// Takes away the file that a call has made before.
 const REPLACE: &str = "delete from data_files where call_key = $1 and tenant_id = $2 returning bytes";
 
-/// In a transaction: gives up the oldest files of a tenant, as few as have so many bytes, and no more than are looked at
-/// together; answers how many bytes each had. Those of suspended runs stay.
+/// In a transaction: gives up the oldest files of a tenant, as few as have so many bytes, and no more than are looked
+/// at together; answers how many bytes each had. Those of suspended runs stay.
 async fn evict_own(tx: &mut Tx<'_>, tenant: &Tenant, bytes: i64) -> Result<Vec<i64>, StoreError> {
     Ok(tx.query(EVICT_OWN).bind(tenant.as_str()).bind(bytes).bind(AT_ONCE).scalars().await?)
 }
 
-/// In a transaction: gives files of a tenant up, whose files have `stored` bytes, until there is room for so many bytes more;
-/// answers how many.
+/// In a transaction: gives files of a tenant up, whose files have `stored` bytes, until there is room for so many bytes
+/// more; answers how many.
 async fn make_room(tx: &mut Tx<'_>, tenant: &Tenant, stored: i64, bytes: i64, limit: i64) -> Result<u64, StoreError> {
     let no_room = |usage: i64| {
         StoreError::Quota(Box::new(ExceededQuota {

@@ -45,7 +45,7 @@ use crate::store::tx::{StatementBuilder, Tx, TxQuery};
 /// A database that says nothing for this long counts as away; it gives up a statement itself after half of that.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// The answer, or that the database is away: a wire can go silent without an end. What was asked may have taken effect.
+/// The answer, or that the database is away: a wire can go silent without an end. The statement may have taken effect.
 pub async fn with_timeout<T, E: From<sqlx::Error>>(asked: impl Future<Output = Result<T, E>>) -> Result<T, E> {
     let silent = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {ANSWER_LIMIT:?}"));
     timeout(ANSWER_LIMIT, asked).await.unwrap_or_else(|_| Err(sqlx::Error::Io(silent()).into()))
@@ -179,8 +179,8 @@ impl Db {
         }
     }
 
-    /// A transaction that writes a batch of the engine; on SQLite in this turn, with a commit that it may share: what it answers
-    /// is answered after that.
+    /// A transaction that writes a batch of the engine; on SQLite in this turn, with a commit that it may share: what
+    /// it answers is answered after that.
     pub(super) async fn write_for_engine(&self, flow: QueueFlow) -> Result<Transaction, sqlx::Error> {
         match self {
             Db::Postgres { engine, waits, .. } => {
@@ -191,8 +191,8 @@ impl Db {
         }
     }
 
-    /// A write that finds its rows by keys: on Postgres one statement without a transaction around it, whose plan is made
-    /// once; on SQLite as [`Db::write_for_engine`].
+    /// A write that finds its rows by keys: on Postgres one statement without a transaction around it, whose plan is
+    /// made once; on SQLite as [`Db::write_for_engine`].
     pub(super) async fn write_quick(&self, flow: QueueFlow) -> Result<Transaction, sqlx::Error> {
         match self {
             Db::Postgres { quick, waits, .. } => Ok(Transaction::Statement(connection("quick", quick, waits).await?)),
@@ -219,12 +219,14 @@ impl ReadConnection {
         self.tx().into_builder(text)
     }
 
-    /// Ends the transaction, if it is one, and gives the connection back.
+    /// Ends the transaction, if it is one, and gives the connection back. Nobody waits for that: what was read stands,
+    /// however the transaction ends.
     pub(super) async fn end(self) -> Result<(), sqlx::Error> {
         match self {
-            ReadConnection::Confined(begun) => begun.commit().await,
-            ReadConnection::Postgres(_) | ReadConnection::Sqlite(_) | ReadConnection::Tenant(_) => Ok(()),
+            ReadConnection::Confined(begun) => begun.commit_behind(),
+            ReadConnection::Postgres(_) | ReadConnection::Sqlite(_) | ReadConnection::Tenant(_) => {}
         }
+        Ok(())
     }
 }
 
@@ -262,8 +264,8 @@ impl Transaction {
         self.tx().into_query(sql)
     }
 
-    /// Commits what is done again if it is lost: Postgres answers before it is on the disk, and a crash of the server in the
-    /// next moment undoes it. What others commit does not wait behind it, either.
+    /// Commits what is done again if it is lost: Postgres answers before it is on the disk, and a crash of the server
+    /// in the next moment undoes it. What others commit does not wait behind it, either.
     pub(super) async fn commit_before_flush(mut self) -> Result<(), sqlx::Error> {
         if let Transaction::Postgres(begun) = &mut self {
             sqlx::query("set local synchronous_commit = off").execute(&mut **begun).await?;

@@ -21,7 +21,7 @@ use crate::base::id::Scope;
 use crate::domain::notification::{Delivery, DeliveryEvent, DeliveryState, HoldReason, MessageKind, NewDelivery};
 use crate::domain::task::Urgency;
 use crate::store::columns::Columns;
-use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED, fitting};
+use crate::store::db::listing::{PAGE_BYTES, RowPage, UNBOUNDED, fitting, push_page};
 use crate::store::db::text::text;
 use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
 use crate::store::sql::sql;
@@ -211,14 +211,7 @@ impl Store {
         if let Some(before) = filter.before {
             query.push(" and d.id < ").push_bind(before);
         }
-        query
-            .push(" order by ")
-            .push(order)
-            .push("d.id desc limit ")
-            .push_bind(filter.limit)
-            .push(FIT)
-            .push_split(select);
-        query.push(BOUND).push_bind(bound).push(IN_ORDER);
+        push_page(&mut query, (order, "d.id"), filter.limit, (select, bound));
         let rows = query.finish().rows().await?;
         let found = RowPage::from_rows(&self.unreadable, "deliveries", &rows, filter.limit, Ok);
         read.end().await?;
@@ -226,8 +219,8 @@ impl Store {
     }
 
     /// Sends a failed or doubtful delivery again, with all its attempts before it; answers how it stands then. A digest
-    /// goes with all that it tells; what a digest told goes by itself. `told` makes the answer that is remembered in the
-    /// same transaction.
+    /// goes with all that it tells; what a digest told goes by itself. `told` makes the answer that is remembered in
+    /// the same transaction.
     pub async fn retry_delivery(
         &self,
         scope: &Scope,

@@ -5,6 +5,7 @@
 
 pub(super) mod closing;
 pub(super) mod dead_letters;
+pub(super) mod due_windows;
 pub(super) mod event_index;
 pub(super) mod matches;
 pub(super) mod matching;
@@ -23,13 +24,17 @@ use crate::domain::event::event_key;
 use crate::store::db::Db;
 use crate::store::db::text::text;
 use crate::store::sql::sql;
+use crate::store::tasks::tenant_turns::{TENANTS, tenants_in_order};
 use crate::store::tx::{StatementBuilder, Tx};
 use crate::store::{Split, Store, StoreError};
 
 /// Entries that one statement deletes.
 pub(super) const ROWS: usize = 500;
-/// Events of a tenant among which one is looked for whose source is not known.
-const NEWEST: i64 = 1000;
+/// Ids of a tenant, in their order, among which those that begin so are looked for.
+const IDS_LOOKED_AT: i64 = 1_000;
+
+/// Bytes of events after which one lease ends.
+const LEASED_BYTES: usize = 4 * 1024 * 1024;
 
 /// Deletes rows of a queue by their numbers; `delete` is the statement up to its list.
 pub(super) async fn delete_by_seq(tx: &mut Tx<'_>, delete: &'static str, seqs: &[i64]) -> Result<(), StoreError> {
@@ -85,41 +90,60 @@ pub struct EventBacklog {
     pub leased: i64,
 }
 
-/// The tenants of the queue, in order, after one; each is found by a look into the index, whatever waits of it.
-const TENANTS: &str = "
-    with recursive tenants (tenant_id, number) as (
-        select (select min(q.tenant_id) from event_queue q where q.tenant_id > $1), 1
-        union all
-        select (select min(q.tenant_id) from event_queue q where q.tenant_id > t.tenant_id), t.number + 1
-          from tenants t where t.tenant_id is not null and t.number < $2
-    )
-    select tenant_id from tenants where tenant_id is not null";
+/// The tenants of the queue, whatever waits of each.
+const QUEUED_TENANTS: Split = Split {
+    postgres: sql!(TENANTS; "{table}" = "event_queue"; "{index}" = ""; "{having}" = "true"),
+    sqlite: sql!(
+        TENANTS; "{table}" = "event_queue"; "{index}" = "indexed by event_queue_of_tenant"; "{having}" = "true"
+    ),
+};
 
-/// The oldest of each tenant: on Postgres of all tenants at once, on SQLite of one after the other.
+/// The oldest of each tenant: on Postgres of all tenants at once, on SQLite of one after the other. Of `$6` bytes
+/// together at most, or one; on Postgres the first of each tenant stands before the second of any. SQLite measures them
+/// in the order in which the innermost query finds them.
 const LEASE: Split = Split {
     postgres: "
         with due as (
-            select q.seq
-              from jsonb_array_elements_text($5::jsonb) as t (tenant_id)
+            select q.seq, q.number, t.place
+              from jsonb_array_elements_text($5::jsonb) with ordinality as t (tenant_id, place)
              cross join lateral (
-                select seq from event_queue
-                 where tenant_id = any (array[t.tenant_id]) and (lease_until is null or lease_until <= $1)
-                 order by tenant_id, seq limit $2 for update skip locked) q
+                select l.seq, row_number() over (order by l.seq) as number
+                  from (select seq from event_queue
+                         where tenant_id = any (array[t.tenant_id]) and (lease_until is null or lease_until <= $1)
+                         order by tenant_id, seq limit $2 for update skip locked) l) q
+        ), measured as (
+            select d.seq, row_number() over turns as number,
+                   sum(coalesce((select e.stored_bytes from events e where e.seq = d.seq), 0)) over turns as bytes
+              from due d
+            window turns as (order by d.number, d.place)
         ), leased as (
             update event_queue q set lease_until = $3, consumer = $4, deliveries = q.deliveries + 1
-              from due where q.seq = any (array[due.seq])
+              from measured m
+             where q.seq = any (array[m.seq]) and (m.number = 1 or m.bytes <= cast($6 as bigint))
             returning q.seq, q.deliveries, q.tenant_id
         )
         select l.seq, (select cast(e.body as text) from events e where e.seq = l.seq), l.deliveries, l.tenant_id
           from leased l",
-    sqlite: "
+    sqlite:
+        "
         update event_queue set lease_until = $3, consumer = $4, deliveries = deliveries + 1
          where seq in (
-            select seq from event_queue
-             where tenant_id = json_extract($5, '$[0]') and (lease_until is null or lease_until <= $1)
-             order by seq limit $2)
-        returning seq, (select e.body from events e where e.seq = event_queue.seq), deliveries, tenant_id",
+            select m.seq from (
+                select d.seq, count(*) over (rows unbounded preceding) as number,
+                       sum(coalesce((select e.stored_bytes from events e where e.seq = d.seq), 0))
+                           over (rows unbounded preceding) as bytes
+                  from (select seq from event_queue
+                         where tenant_id = json_extract($5, '$[0]') and (lease_until is null or lease_until <= $1)
+                         order by seq limit $2) d) m
+             where m.number = 1 or m.bytes <= $6)
+        returning seq, (select cast(e.body as text) from events e where e.seq = event_queue.seq), deliveries, tenant_id",
 };
+
+/// Up to so many tenants of the queue behind this one, in their order.
+async fn queued_tenants(tx: &mut Tx<'_>, after: &str, most: i64) -> Result<Vec<String>, StoreError> {
+    let tenants: Vec<(String, bool)> = tenants_in_order(tx.query(QUEUED_TENANTS).bind(after).bind(most)).await?;
+    Ok(tenants.into_iter().map(|(tenant, _)| tenant).collect())
+}
 
 /// Narrows a query to the tenant of a scope, and to the source and type of a filter; a type may end in `*`.
 pub(super) fn filter_query(query: &mut StatementBuilder<'_>, scope: &Scope, source: Option<&str>, kind: Option<&str>) {
@@ -129,44 +153,28 @@ pub(super) fn filter_query(query: &mut StatementBuilder<'_>, scope: &Scope, sour
     if let Some(source) = source {
         query.push(" and source = ").push_bind(text(source));
     }
-    match kind.map(|kind| (kind, kind.strip_suffix('*'))) {
+    push_pattern(query, "type", kind);
+}
+
+/// Narrows a query to what a column is, or begins with where the pattern ends in `*`.
+fn push_pattern(query: &mut StatementBuilder<'_>, column: &str, pattern: Option<&str>) {
+    match pattern.map(|pattern| (pattern, pattern.strip_suffix('*'))) {
         None => {}
         Some((_, Some(beginning))) => {
             let length = beginning.chars().count() as i32;
-            query.push(" and substr(type, 1, ").push_bind(length).push(") = ").push_bind(text(beginning));
+            query.push(" and substr(").push(column).push(", 1, ").push_bind(length).push(") = ");
+            query.push_bind(text(beginning));
         }
-        Some((kind, None)) => {
-            query.push(" and type = ").push_bind(text(kind));
+        Some((exact, None)) => {
+            query.push(" and ").push(column).push(" = ").push_bind(text(exact));
         }
     }
 }
 
-/// Two ids of the newest events that begin so. SQLite keeps events as texts: one that is no JSON must not hide the others.
-const IDS: Split = Split {
-    postgres: "select distinct e.body ->> 'id'
-       from (select body from events where tenant_id = $1 order by seq desc limit $4) e
-      where substr(e.body ->> 'id', 1, length($2)) = $2 and ($3 is null or e.body ->> 'source' = $3)
-      limit 2",
-    sqlite: "select distinct e.body ->> 'id'
-       from (select case when json_valid(body) then body end as body
-               from events where tenant_id = $1 order by seq desc limit $4) e
-      where substr(e.body ->> 'id', 1, length($2)) = $2 and ($3 is null or e.body ->> 'source' = $3)
-      limit 2",
-};
-
-const NEWEST_READABLE: &str = "
-    select cast(e.body as text)
-      from (select seq, {readable} as body from events where tenant_id = $1 order by seq desc limit $3) e
-     where e.body ->> 'id' = $2 order by e.seq desc limit 1";
-/// The newest event with an id, of any source; the same for one that is no JSON.
-const NEWEST_WITH_ID: Split = Split {
-    postgres: sql!(NEWEST_READABLE; "{readable}" = "body"),
-    sqlite: sql!(NEWEST_READABLE; "{readable}" = "case when json_valid(body) then body end"),
-};
-
 impl Store {
-    /// Leases entries that nobody holds until `until`, those whose lease has run out among them: the oldest of each tenant,
-    /// tenants in turn beginning after `after`, and none of those that are `full`. In order.
+    /// Leases entries that nobody holds until `until`, those whose lease has run out among them: the oldest of each
+    /// tenant, tenants in turn beginning after `after`, and none of those that are `full`. In order. An entry whose row
+    /// can't be read is left to its lease. It ends after some MiB of events; at least one is leased where there is one.
     pub async fn lease_events(
         &self,
         consumer: Uuid,
@@ -180,34 +188,50 @@ impl Store {
         let mut write = self.db.write_first().await?;
         let tx = &mut write.tx();
         let most = (limit + full.len()) as i64;
-        let mut tenants: Vec<String> = tx.query(TENANTS).bind(after).bind(most).scalars().await?;
+        let mut tenants = queued_tenants(tx, after, most).await?;
         if !after.is_empty() && tenants.len() < limit + full.len() {
             // and on from the first
             let known: HashSet<String> = tenants.iter().cloned().collect();
-            let first: Vec<String> = tx.query(TENANTS).bind("").bind(most).scalars().await?;
+            let first = queued_tenants(tx, "", most).await?;
             tenants.extend(first.into_iter().filter(|tenant| !known.contains(tenant)));
         }
         tenants.retain(|tenant| !full.iter().any(|full| full.as_str() == tenant));
         let turn = tenants.get(limit.saturating_sub(1)).cloned().unwrap_or_default();
         tenants.truncate(limit);
         let mut leased = LeasedEntries { events: Vec::new(), turn };
-        while !tenants.is_empty() && limit - leased.events.len() >= tenants.len() {
+        let (mut bytes, mut is_first) = (LEASED_BYTES, true);
+        while bytes > 0 && !tenants.is_empty() && limit - leased.events.len() >= tenants.len() {
             let share = (limit - leased.events.len()) / tenants.len();
             let mut counts: HashMap<String, usize> = HashMap::new();
-            for some in tenants.chunks(at_once) {
-                let rows: Vec<Row> = tx
+            let pieces = tenants.len().div_ceil(at_once);
+            for (piece, some) in tenants.chunks(at_once).enumerate() {
+                if bytes == 0 {
+                    break;
+                }
+                let rows = tx
                     .query(LEASE)
                     .bind(now)
                     .bind(share as i64)
                     .bind(until)
                     .bind(consumer)
                     .bind(serde_json::to_string(some).unwrap_or_default())
-                    .all()
+                    .bind((bytes / (pieces - piece)) as i64)
+                    .rows()
                     .await?;
+                let (rows, _) = self.unreadable.partition_readable::<Row, _, i64>("event_queue", &rows, Ok);
                 for (seq, body, deliveries, tenant) in rows {
                     *counts.entry(tenant).or_default() += 1;
-                    leased.events.push(LeasedEvent { seq, body: body.unwrap_or_default(), deliveries });
+                    let body = body.unwrap_or_default();
+                    bytes = bytes.saturating_sub(body.len());
+                    leased.events.push(LeasedEvent { seq, body, deliveries });
                 }
+            }
+            // the bytes may be used up before all tenants had their turn
+            if std::mem::take(&mut is_first)
+                && let Some(last) = tenants.iter().rposition(|tenant| counts.contains_key(tenant))
+                && last + 1 < tenants.len()
+            {
+                leased.turn.clone_from(&tenants[last]);
             }
             // who had less has no more
             tenants.retain(|tenant| counts.get(tenant) == Some(&share));
@@ -243,7 +267,7 @@ impl Store {
         Ok(found)
     }
 
-    /// The newest event of a tenant with this id: of a source, or of any among the tenant's newest.
+    /// The newest event of a tenant with this id: of a source, or of any.
     pub async fn find_event(
         &self,
         tenant: &Tenant,
@@ -252,23 +276,25 @@ impl Store {
     ) -> Result<Option<String>, StoreError> {
         let scope = Scope::Only(tenant.clone());
         let mut read = self.db.read_in(&scope).await?;
-        let tx = &mut read.tx();
-        let found = match source {
+        let mut query = read.build("select cast(body as text) from events where ");
+        match source {
             Some(source) => {
-                tx.query("select cast(body as text) from events where event_key = $1")
-                    .bind(event_key(tenant, source, id))
-                    .optional_scalar()
-                    .await?
+                query.push("event_key = ").push_bind(event_key(tenant, source, id));
             }
             None => {
-                tx.query(NEWEST_WITH_ID).bind(tenant.as_str()).bind(text(id)).bind(NEWEST).optional_scalar().await?
+                query.push("true").push_key("tenant_id", tenant.as_str());
+                // an id between itself and itself: one that is `=` a value is left out of an order (see `push_key`)
+                query.push(" and event_id >= ").push_bind(text(id)).push(" and event_id <= ").push_bind(text(id));
+                query.push(" order by tenant_id desc, event_id desc, seq desc limit 1");
             }
-        };
+        }
+        let found = query.finish().optional_scalar().await?;
         read.end().await?;
         Ok(found)
     }
 
-    /// Ids of a tenant's newest events that begin so, two at most: of a source, or of any.
+    /// Ids of a tenant's events that begin so, two at most: of a source, or of any. Only so many are looked at, from
+    /// the first in their order.
     pub async fn event_ids(
         &self,
         tenant: &Tenant,
@@ -277,14 +303,43 @@ impl Store {
     ) -> Result<Vec<String>, StoreError> {
         let scope = Scope::Only(tenant.clone());
         let mut read = self.db.read_in(&scope).await?;
-        let found = read
-            .query(IDS)
-            .bind(tenant.as_str())
-            .bind(text(beginning))
-            .bind(source.map(text))
-            .bind(NEWEST)
-            .scalars()
-            .await?;
+        let mut query = read.build("select distinct n.event_id from (select event_id, source from events where true");
+        query.push_key("tenant_id", tenant.as_str());
+        query.push(" and event_id >= ").push_bind(text(beginning));
+        query.push(" order by tenant_id, event_id limit ").push_bind(IDS_LOOKED_AT).push(") n where true");
+        push_pattern(&mut query, "n.event_id", Some(&format!("{beginning}*")));
+        if let Some(source) = source {
+            query.push(" and n.source = ").push_bind(text(source));
+        }
+        query.push(" limit 2");
+        let found = query.finish().scalars().await?;
+        read.end().await?;
+        Ok(found)
+    }
+
+    /// The newest events of a tenant whose source and type fit, each exact or with a trailing `*`, as JSON: `limit` at
+    /// most, newest first, of the tenant's newest `among`.
+    pub async fn newest_events(
+        &self,
+        tenant: &Tenant,
+        source: Option<&str>,
+        kind: Option<&str>,
+        among: i64,
+        limit: i64,
+    ) -> Result<Vec<String>, StoreError> {
+        let scope = Scope::Only(tenant.clone());
+        let mut read = self.db.read_in(&scope).await?;
+        // the body of an event may be long: it is read of those alone that are answered
+        let mut query = read.build(
+            "select (select cast(e.body as text) from events e where e.seq = f.seq)
+               from (select n.seq from (select seq, source, type from events where true",
+        );
+        query.push_key("tenant_id", tenant.as_str());
+        query.push(" order by tenant_id desc, seq desc limit ").push_bind(among).push(") n where true");
+        push_pattern(&mut query, "n.source", source);
+        push_pattern(&mut query, "n.type", kind);
+        query.push(" order by n.seq desc limit ").push_bind(limit).push(") f order by f.seq desc");
+        let found = query.finish().scalars().await?;
         read.end().await?;
         Ok(found)
     }
@@ -368,9 +423,9 @@ mod tests {
 
     #[tokio::test]
     async fn turns_of_tenants_are_found_by_an_index_on_sqlite() {
-        for statement in [TENANTS, LEASE.sqlite] {
-            for step in sqlite_plan(statement).await {
-                let of_queue = step.contains("event_queue") || step.contains(" q ");
+        for statement in [QUEUED_TENANTS, LEASE] {
+            for step in sqlite_plan(statement.sqlite).await {
+                let of_queue = step.contains("event_queue") || step.contains(" d ");
                 assert!(!of_queue || step.contains("INDEX") || step.contains("PRIMARY KEY"), "{step}");
                 assert!(!step.contains("TEMP B-TREE"), "{step}");
             }

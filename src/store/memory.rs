@@ -1,7 +1,8 @@
-//! Facts that agents know of a tenant: listed, read, and recalled for a run. `noting` and `deleting` have the writes, `vectors` what is found
-//! by its meaning.
+//! Facts that agents know of a tenant: listed, read, and recalled for a run. `noting` and `deleting` have the writes,
+//! `vectors` what is found by its meaning.
 //!
-//! A search goes through the facts of its tenant, which are bounded, by one statement that is the same work on both databases.
+//! A search goes through the facts of its tenant, which are bounded, by one statement that is the same work on both
+//! databases.
 
 mod deleting;
 pub(super) mod extractions;
@@ -17,7 +18,7 @@ use crate::base::id::{Scope, Tenant};
 use crate::domain::memory::recall::{LOOKED_AT_OF_PROFILE, MOST_OF_PROFILE, OF_EACH_KIND, TERMS};
 use crate::domain::memory::{Fact, FactOrigin, FactVersion, folded};
 use crate::store::columns::Columns;
-use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, fitting};
+use crate::store::db::listing::{PAGE_BYTES, RowPage, fitting, push_page};
 use crate::store::db::text::{optional, text};
 use crate::store::memory::fact_row::{FACT, IN_TURN};
 use crate::store::sql::sql;
@@ -55,9 +56,20 @@ pub struct RecalledFacts {
     pub found: Vec<Fact>,
     /// Whether the tenant has facts at all.
     pub has_any: bool,
-    /// The first page of those that have a vector in the space that was asked for, with which a search by meaning begins; none if it
-    /// can't be read.
+    /// The first page of those that have a vector in the space that was asked for, with which a search by meaning
+    /// begins; none if it can't be read.
     pub embedded: Vec<EmbeddedFact>,
+    /// The revision of the tenant's facts: as long as [`Store::fact_revision`] answers it, the same would be told.
+    /// `None`: it has no facts, or something can't be read.
+    pub revision: Option<i64>,
+}
+
+/// A fact that is told, if there is one, and what holds for all of its tenant.
+struct RecalledRow {
+    /// Whether it is of the profile, with it.
+    fact: Option<(bool, Fact)>,
+    has_any: bool,
+    revision: i64,
 }
 
 const SELECT: &str = sql!("select ", FACT, " from facts f ");
@@ -67,11 +79,12 @@ const MEASURED: &str = "with page as materialized (
       from facts f where true";
 const FITTING: Split = fitting!(SELECT, "f.id");
 
-/// The facts that every run is told. A name is noted early and a preference changes, so of the collection `profile` the oldest come
-/// first, and of the preferences the newest. So many of each kind come before the rest of both.
-/// Both are looked for among the oldest and the newest of all, so many of each.
+/// The facts that every run is told. A name is noted early and a preference changes, so of the collection `profile` the
+/// oldest come first, and of the preferences the newest. So many of each kind come before the rest of both. Both are
+/// looked for among the oldest and the newest of all, so many of each.
 const PROFILE: &str = "
-    select {fact}
+    select true as is_told,
+           row_number() over (order by case when told.place <= $12 then 0 else 1 end, told.kind, told.place) as place, {fact}
       from (select id, kind, place
               from (select id, kind, row_number() over (
                                partition by kind order by case when kind = 0 then id end, id desc) as place
@@ -80,27 +93,21 @@ const PROFILE: &str = "
                                    as kind
                               from (select * from (select id, collection from facts
                                                     where tenant_id = $1 and is_profile
-                                                    order by tenant_id, id limit $4) oldest
+                                                    order by tenant_id, id limit $14) oldest
                                     union
                                     select * from (select id, collection from facts
                                                     where tenant_id = $1 and is_profile
-                                                    order by tenant_id desc, id desc limit $4) newest) ends) kinds) placed
-             order by case when place <= $2 then 0 else 1 end, kind, place
-             limit $3) told
-      join facts f on {key}
-     order by case when told.place <= $2 then 0 else 1 end, told.kind, told.place";
-const PROFILE_BOTH: Split = Split {
-    postgres: sql!(PROFILE; "{fact}" = FACT; "{in}" = "strpos"; "{key}" = "f.id = any (array[told.id])"),
-    sqlite: sql!(PROFILE; "{fact}" = FACT; "{in}" = "instr"; "{key}" = "f.id = told.id"),
-};
-const HAS_ANY: &str = "select exists (select 1 from facts where tenant_id = $1)";
+                                                    order by tenant_id desc, id desc limit $14) newest) ends) kinds) placed
+             order by case when place <= $12 then 0 else 1 end, kind, place
+             limit $13) told
+      join facts f on {key}";
 
 /// The function that answers the place of a text within another, from 1; 0 where it is not there.
 const PLACE: Split = Split { postgres: "strpos", sqlite: "instr" };
 
-/// The facts with one of eight terms in their text, of each origin those with most of them; a term that is null is in none.
-const SEARCH: &str = "
-    select {fact}
+/// The facts with one of eight terms in their text, of each origin those with most of them; a term that is null is in
+/// none, and without a first one no text is looked into.
+const MATCHES: &str = "
       from (select f.*, row_number() over (
                        partition by f.origin order by f.score desc, f.last_used_at desc, f.id desc) as place
               from (select f.*,
@@ -114,16 +121,39 @@ const SEARCH: &str = "
                            + case when {in}(f.folded, cast($11 as text)) > 0 then length(cast($11 as text)) else 0 end
                            as score
                       from facts f
-                     where f.tenant_id = $1
+                     where f.tenant_id = $1 and cast($4 as text) is not null
                        and (cast($2 as text) is null or f.collection = cast($2 as text)
                             or {in}(f.collection, cast($2 as text) || '/') = 1)) f
              where f.score > 0) f
-     where f.place <= $3
-     order by f.score desc, f.last_used_at desc, f.id desc";
+     where f.place <= $3";
+const BEST_FIRST: &str = " order by f.score desc, f.last_used_at desc, f.id desc";
+const SEARCH: &str = sql!("select {fact}", MATCHES, BEST_FIRST);
 const SEARCH_BOTH: Split = Split {
     postgres: sql!(SEARCH; "{fact}" = FACT; "{in}" = "strpos"),
     sqlite: sql!(SEARCH; "{fact}" = FACT; "{in}" = "instr"),
 };
+
+/// All that a run is told, as of one instant: the facts of the profile, then those that are found, with the revision of
+/// them all. Without a fact it is one row.
+const RECALL: &str = sql!(
+    "select p.*, coalesce((select r.revision from fact_revisions r where r.tenant_id = $1), 0) as revision,
+            p.is_told is not null
+            or (select 1 from facts where tenant_id = $1 order by tenant_id, id limit 1) is not null as has_any
+       from (select 1 as one) o
+       left join (",
+    PROFILE,
+    " union all select false, row_number() over (",
+    BEST_FIRST,
+    "), {fact}",
+    MATCHES,
+    ") p on true
+      order by p.is_told desc, p.place"
+);
+const RECALL_BOTH: Split = Split {
+    postgres: sql!(RECALL; "{fact}" = FACT; "{in}" = "strpos"; "{key}" = "f.id = any (array[told.id])"),
+    sqlite: sql!(RECALL; "{fact}" = FACT; "{in}" = "instr"; "{key}" = "f.id = told.id"),
+};
+const REVISION: &str = "select revision from fact_revisions where tenant_id = $1";
 
 const VERSIONS: &str = "
     select version, collection, text, origin, run_id, turn, noted_by, noted_at, replaced_at
@@ -146,6 +176,37 @@ impl<'r, R: Columns> FromRow<'r, R> for Fact {
             noted_at: row.value("noted_at")?,
             last_used_at: row.value("last_used_at")?,
         })
+    }
+}
+
+impl<'r, R: Columns> FromRow<'r, R> for RecalledRow {
+    fn from_row(row: &'r R) -> Result<RecalledRow, sqlx::Error> {
+        let is_told: Option<bool> = row.value("is_told")?;
+        Ok(RecalledRow {
+            fact: is_told.map(|is_told| Fact::from_row(row).map(|fact| (is_told, fact))).transpose()?,
+            has_any: row.value("has_any")?,
+            revision: row.value("revision")?,
+        })
+    }
+}
+
+impl RecalledFacts {
+    /// The facts of these rows, each once.
+    fn of(rows: Vec<RecalledRow>) -> RecalledFacts {
+        let mut recalled = RecalledFacts::default();
+        for RecalledRow { fact, has_any, revision } in rows {
+            recalled.has_any |= has_any;
+            recalled.revision = Some(revision).filter(|_| has_any);
+            match fact {
+                Some((true, told)) => recalled.profile.push(told),
+                // those of the profile come first
+                Some((false, found)) if recalled.profile.iter().all(|told| told.id != found.id) => {
+                    recalled.found.push(found)
+                }
+                Some((false, _)) | None => {}
+            }
+        }
+        recalled
     }
 }
 
@@ -208,21 +269,14 @@ impl Store {
         if let Some(before) = filter.before {
             query.push(" and f.id < ").push_bind(before);
         }
-        query
-            .push(" order by ")
-            .push(order)
-            .push("f.id desc limit ")
-            .push_bind(filter.limit)
-            .push(FIT)
-            .push_split(FITTING);
-        query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
+        push_page(&mut query, (order, "f.id"), filter.limit, (FITTING, PAGE_BYTES));
         let rows = query.finish().rows().await?;
         read.end().await?;
         Ok(RowPage::from_rows(&self.unreadable, "facts", &rows, filter.limit, Ok))
     }
 
-    /// The facts that a run is told: those of the profile, names before preferences, and of the others those in whose text one of the
-    /// terms is; and what a search by meaning in a space begins with.
+    /// The facts that a run is told: those of the profile, names before preferences, and of the others those in whose
+    /// text one of the terms is; and what a search by meaning in a space begins with.
     pub async fn recall_facts(
         &self,
         tenant: &Tenant,
@@ -234,36 +288,41 @@ impl Store {
             return Ok(RecalledFacts::default());
         }
         let mut read = self.db.read_in(&Scope::Only(tenant.clone())).await?;
-        let profile = read.query(PROFILE_BOTH).bind(tenant.as_str()).bind(OF_EACH_KIND as i64);
-        let profile: Vec<Fact> = profile.bind(MOST_OF_PROFILE as i64).bind(LOOKED_AT_OF_PROFILE as i64).all().await?;
-        let mut found = search(read.query(SEARCH_BOTH), tenant, terms, None).await?;
-        found.retain(|fact| profile.iter().all(|told| told.id != fact.id));
-        let has_any = !profile.is_empty()
-            || !found.is_empty()
-            || read.query(HAS_ANY).bind(tenant.as_str()).scalar::<bool>().await?;
-        if !has_any {
+        let recall = bind_terms(read.query(RECALL_BOTH), tenant, terms, None).bind(OF_EACH_KIND as i64);
+        let rows: Vec<RecalledRow> =
+            recall.bind(MOST_OF_PROFILE as i64).bind(LOOKED_AT_OF_PROFILE as i64).all().await?;
+        let mut recalled = RecalledFacts::of(rows);
+        if !recalled.has_any {
             self.without_facts.remember(tenant.as_str(), now);
         }
-        let embedded = match space.filter(|_| has_any) {
+        let embedded = match space.filter(|_| recalled.has_any) {
             Some(space) => vectors::embedded_page(&mut read, tenant, space, None).await,
             None => Ok(Vec::new()),
         };
-        let embedded = match embedded {
+        match embedded {
             Ok(embedded) => {
                 read.end().await?;
-                embedded
+                recalled.embedded = embedded;
             }
             // the transaction goes with the failure, and what was read before stands
             Err(error) => {
                 tracing::warn!(%error, "facts are looked for without vectors");
-                Vec::new()
+                recalled.revision = None;
             }
-        };
-        Ok(RecalledFacts { profile, found, has_any, embedded })
+        }
+        Ok(recalled)
     }
 
-    /// The facts of a collection and those below it, of any collection where none is named, in whose text one of the terms is,
-    /// those with most of them first.
+    /// The revision of a tenant's facts, which each change of one raises, whichever instance makes it.
+    pub async fn fact_revision(&self, tenant: &Tenant) -> Result<i64, StoreError> {
+        let mut read = self.db.read_quick().await?;
+        let revision: Option<i64> = read.query(REVISION).bind(tenant.as_str()).optional_scalar().await?;
+        read.end().await?;
+        Ok(revision.unwrap_or_default())
+    }
+
+    /// The facts of a collection and those below it, of any collection where none is named, in whose text one of the
+    /// terms is, those with most of them first.
     pub async fn search_facts(
         &self,
         tenant: &Tenant,
@@ -304,11 +363,30 @@ async fn search(
     if terms.is_empty() {
         return Ok(Vec::new());
     }
+    Ok(bind_terms(query, tenant, terms, collection).all().await?)
+}
+
+/// The first eleven values of a statement that searches.
+fn bind_terms<'t>(query: TxQuery<'t>, tenant: &Tenant, terms: &[String], collection: Option<&str>) -> TxQuery<'t> {
     let query = query.bind(tenant.as_str()).bind(optional(collection)).bind(FOUND);
-    let query = (0..TERMS).fold(query, |query, place| query.bind(terms.get(place).map(|term| text(term))));
-    Ok(query.all().await?)
+    (0..TERMS).fold(query, |query, place| query.bind(terms.get(place).map(|term| text(term))))
 }
 
 fn is_used_anew(fact: &Fact, now: DateTime<Utc>) -> bool {
     fact.last_used_at + USED_ANEW <= now
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::db::sqlite_plan;
+
+    #[tokio::test]
+    async fn on_sqlite_all_that_a_run_is_told_is_found_by_its_tenant() {
+        let plan = sqlite_plan(RECALL_BOTH.sqlite).await;
+        let of_tenant = plan.iter().filter(|step| step.starts_with("SEARCH") && step.ends_with("(tenant_id=?)"));
+        // the oldest and the newest of the profile, those with a term, the revision, and whether there is any
+        assert_eq!(of_tenant.count(), 5, "{plan:?}");
+        assert!(plan.iter().any(|step| step.starts_with("SEARCH f ") && step.ends_with("(id=?)")), "{plan:?}");
+    }
 }

@@ -35,7 +35,7 @@ use crate::store::db::{Db, connection, sqlite_batch};
 use crate::store::sql::sql;
 use crate::store::tx::{Rows, Tx};
 use crate::store::{Store, StoreError};
-pub(super) use new_run::{NewRun, enqueue, key_instant, missed_key};
+pub(super) use new_run::{NewRun, SkipTallies, SkipTally, enqueue, key_instant, missed_key, tally_hour_key};
 
 /// Records one run, off the hot path; answers how many rows that made: none where the fire has its record already.
 pub(super) async fn insert_run(tx: &mut Tx<'_>, run: &NewRun) -> Result<u64, StoreError> {
@@ -57,6 +57,8 @@ pub(super) async fn insert_run(tx: &mut Tx<'_>, run: &NewRun) -> Result<u64, Sto
         .bind(optional_document(event_ids(run))?)
         .bind(run.cause.as_ref().map(StoredJson::json))
         .bind(run.origin.as_str())
+        .bind(i32::from(run.started_at().is_some()))
+        .bind(run.started_at())
         .execute()
         .await?)
 }
@@ -69,11 +71,11 @@ pub(super) fn event_ids(run: &NewRun) -> Option<&Vec<String>> {
 /// The beginning of a statement that records runs.
 pub(super) const INTO_RUNS: &str =
     "insert into runs (id, task_id, tenant_id, fire_key, trigger_type, scheduled_for, state, reason, missed, retry_of,
-                  input, created_at, finished_at, event_ids, cause, origin) ";
+                  input, created_at, finished_at, event_ids, cause, origin, attempt, started_at) ";
 
 pub(super) const INSERT_RUN: &str = sql!(
     INTO_RUNS,
-    "values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+    "values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
      on conflict (task_id, fire_key) do nothing"
 );
 
@@ -122,7 +124,8 @@ impl<'r, R: Columns> FromRow<'r, R> for Usage {
     }
 }
 
-/// The run that a row holds with all its columns; `None` where it can't be read, which is said when it is read by itself.
+/// The run that a row holds with all its columns; `None` where it can't be read, which is said when it is read by
+/// itself.
 pub(super) fn run_in<R: Columns>(row: &R) -> Option<Run> {
     Run::from_row(row).ok()
 }
@@ -136,6 +139,13 @@ const FROM_RUNS: &str = " from runs r ";
 pub(super) const SELECT_RUN: &str = sql!(COLUMNS, ", r.input, r.output", FROM_RUNS);
 /// With what made the task fire.
 const SELECT_WHOLE: &str = sql!(COLUMNS, ", r.input, r.output, r.cause", FROM_RUNS);
+/// One run in a scope.
+const ONE: &str = sql!(
+    COLUMNS,
+    ", r.input, r.output, r.cause, cast(r.stored_bytes as bigint) as wide",
+    FROM_RUNS,
+    "where r.id = $1 and ($2 is null or r.tenant_id = $2)"
+);
 /// The columns that a list shows.
 const SELECT_BRIEF: &str = sql!(
     COLUMNS,
@@ -158,34 +168,16 @@ impl Store {
 
     /// One run, if it is there.
     pub async fn find_run(&self, scope: &Scope, id: Uuid) -> Result<Option<Run>, StoreError> {
-        Ok(self
-            .db
-            .read_unconfined(scope.tenant())
-            .await?
-            .query(sql!(SELECT_WHOLE, "where r.id = $1 and ($2 is null or r.tenant_id = $2)"))
-            .bind(id)
-            .bind(scope.tenant())
-            .optional()
-            .await?)
+        let mut read = self.db.read_unconfined(scope.tenant()).await?;
+        let rows = read.query(ONE).bind(id).bind(scope.tenant()).rows().await?;
+        read.end().await?;
+        self.decode_first_row(scope, rows).await
     }
 
-    /// Runs by their ids; those that are gone or can't be read are left out: one must not keep the others from starting.
+    /// Runs by their ids; those that are gone or can't be read are left out: one must not keep the others from
+    /// starting.
     pub(super) async fn runs_by_id(&self, ids: &[Uuid]) -> Result<HashMap<Uuid, Run>, StoreError> {
-        if ids.is_empty() {
-            return Ok(HashMap::new());
-        }
-        match self.all_runs_by_id(ids).await {
-            Err(StoreError::Corrupt(_)) => {}
-            read => return read,
-        }
-        let mut readable = HashMap::with_capacity(ids.len());
-        for id in ids {
-            match self.all_runs_by_id(&[*id]).await {
-                Err(StoreError::Corrupt(why)) => self.unreadable.report("runs", *id, &why),
-                read => readable.extend(read?),
-            }
-        }
-        Ok(readable)
+        self.readable_by_id("runs", ids, |ids| self.all_runs_by_id(ids)).await
     }
 
     async fn all_runs_by_id(&self, ids: &[Uuid]) -> Result<HashMap<Uuid, Run>, StoreError> {

@@ -31,10 +31,18 @@ macro_rules! sql {
 }
 pub(super) use sql;
 
-/// Follows a table: the rows whose ids a select answers. Postgres may plan a join with a table that is empty in any order, and
-/// keep that plan: it would go through everybody's rows. So it has the ids before it looks for a row. Rounds of the housekeeping, which
-/// come once an hour and delete many rows, do without.
+/// Follows a table: the rows whose ids a select answers. Postgres may plan a join with a table that is empty in any
+/// order, and keep that plan: it would go through everybody's rows. So it has the ids before it looks for a row. Rounds
+/// of the housekeeping, which come once an hour and delete many rows, do without.
 pub(super) const CHOSEN: Split = Split { postgres: " where id = any (array({ids}))", sqlite: " where id in ({ids})" };
+
+/// Waits for a lock of a tenant ($1), which has the name `{lock}`, and keeps it until the end of the transaction.
+/// SQLite has one writer.
+pub(super) const TENANT_LOCK: Split = Split {
+    postgres: "select pg_advisory_xact_lock(
+                   hashtextextended(concat_ws('/', '{lock}', current_schema(), $1::text), 0))",
+    sqlite: "select $1",
+};
 
 pub(super) const fn length(parts: &[&str]) -> usize {
     let (mut length, mut at) = (0, 0);
@@ -110,11 +118,20 @@ pub(super) const fn fill<const LENGTH: usize>(text: &str, name: &str, with: &str
 
 #[cfg(test)]
 mod tests {
+    use super::TENANT_LOCK;
+
     #[test]
     fn texts_are_put_together_and_names_are_filled_in() {
         const START: &str = "select é from {table} ";
         assert_eq!(sql!(START, "where ", "true"), "select é from {table} where true");
         assert_eq!(sql!("{a}{b}{a}"; "{a}" = "ö"; "{b}" = ""), "öö");
         assert_eq!(sql!(START; "{table}" = "runs"), "select é from runs ");
+    }
+
+    #[test]
+    fn lock_of_a_tenant_goes_by_its_name_the_schema_and_the_tenant() {
+        let lock = sql!(TENANT_LOCK.postgres; "{lock}" = "reveille_tokens");
+        let key = "hashtextextended(concat_ws('/', 'reveille_tokens', current_schema(), $1::text), 0))";
+        assert!(lock.starts_with("select pg_advisory_xact_lock(") && lock.ends_with(key), "{lock}");
     }
 }

@@ -23,7 +23,7 @@ use crate::domain::run::RunState;
 use crate::domain::task::{Task, TaskStatus, exported_id};
 use crate::domain::trigger::Trigger;
 use crate::store::approvals::close_questions;
-use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED, fitting};
+use crate::store::db::listing::{PAGE_BYTES, RowPage, UNBOUNDED, fitting, push_page};
 use crate::store::db::text::text;
 use crate::store::db::{Db, connection, sqlite_batch};
 use crate::store::events::closing::FORGET_TASK;
@@ -33,7 +33,7 @@ use crate::store::runs::requests::LOCK_DUE;
 use crate::store::runs::slots::log_ends_outside_execution;
 use crate::store::sql::sql;
 use crate::store::tasks::row::TaskRow;
-use crate::store::tx::Tx;
+use crate::store::tx::{Rows, Tx};
 use crate::store::{Split, Store, StoreError, Topic};
 
 /// Which tasks to list. Newest first, after the task `before`.
@@ -56,13 +56,23 @@ pub struct TaskFilter {
 }
 
 /// Tasks with their due rows; a condition follows.
-pub(super) const SELECT_TASK: &str = "
+pub(super) const SELECT_TASK: &str = sql!(COLUMNS, FROM_TASKS);
+/// One task in a scope, with its length.
+const ONE: &str = sql!(
+    COLUMNS,
+    ", cast(t.stored_bytes as bigint) as wide",
+    FROM_TASKS,
+    "where t.id = $1 and ($2 is null or t.tenant_id = $2)"
+);
+const COLUMNS: &str = "
     select t.id, t.tenant_id, t.key, t.name, t.spec, t.status, t.status_reason, t.faulty_part, t.disabled_by, t.awaited_service,
-           t.awaited_account, t.epoch, t.version, t.anchor_at, t.active_since, d.next_at, d.nominal_at, d.run_count, d.fire_count, t.created_at, t.updated_at
+           t.awaited_account, t.epoch, t.version, t.anchor_at, t.active_since, d.next_at, d.nominal_at, d.run_count, d.fire_count, t.created_at, t.updated_at";
+const FROM_TASKS: &str = "
       from tasks t join due d on d.task_id = t.id ";
 
 /// Locks the task's `due` row, the first in the order, and then reads the task: in a statement of its own, because one
-/// that had to wait for the lock would see the task as it was before. SQLite's writer is alone anyway. A conversation is none.
+/// that had to wait for the lock would see the task as it was before. SQLite's writer is alone anyway. A conversation
+/// is none.
 pub(super) async fn lock_task(tx: &mut Tx<'_>, id: Uuid, scope: &Scope) -> Result<TaskRow, StoreError> {
     tx.query(LOCK_DUE).bind(id).execute().await?;
     let row: Option<TaskRow> = tx
@@ -110,37 +120,19 @@ impl Store {
     /// One task, or conversation, if it is there.
     pub async fn find_task(&self, scope: &Scope, id: Uuid) -> Result<Option<Task>, StoreError> {
         let mut read = self.db.read_in(scope).await?;
-        let row: Option<TaskRow> = read
-            .query(sql!(SELECT_TASK, "where t.id = $1 and ($2 is null or t.tenant_id = $2)"))
-            .bind(id)
-            .bind(scope.tenant())
-            .optional()
-            .await?;
+        let rows = read.query(ONE).bind(id).bind(scope.tenant()).rows().await?;
         read.end().await?;
+        let row: Option<TaskRow> = self.decode_first_row(scope, rows).await?;
         row.map(TaskRow::task).transpose()
     }
 
     /// Tasks by their ids; those that are gone are left out, and those that can't be read: one task that is damaged
     /// must not keep the runs of others from being started.
     pub(super) async fn tasks_by_id(&self, ids: &[Uuid]) -> Result<HashMap<Uuid, Task>, StoreError> {
-        match self.all_tasks_by_id(ids).await {
-            Err(StoreError::Corrupt(_)) => {}
-            read => return read,
-        }
-        let mut readable = HashMap::with_capacity(ids.len());
-        for id in ids {
-            match self.all_tasks_by_id(&[*id]).await {
-                Err(StoreError::Corrupt(why)) => self.unreadable.report("tasks", *id, &why),
-                read => readable.extend(read?),
-            }
-        }
-        Ok(readable)
+        self.readable_by_id("tasks", ids, |ids| self.all_tasks_by_id(ids)).await
     }
 
     async fn all_tasks_by_id(&self, ids: &[Uuid]) -> Result<HashMap<Uuid, Task>, StoreError> {
-        if ids.is_empty() {
-            return Ok(HashMap::new());
-        }
         let rows: Vec<TaskRow> = match &self.db {
             Db::Postgres { quick, waits, .. } => {
                 let mut held = connection("quick", quick, waits).await?;
@@ -191,17 +183,12 @@ impl Store {
         if let Some(before) = filter.before {
             query.push(" and t.id < ").push_bind(before);
         }
-        query
-            .push(" order by ")
-            .push(order)
-            .push("t.id desc limit ")
-            .push_bind(filter.limit)
-            .push(FIT)
-            .push_split(FITTING);
-        query.push(BOUND).push_bind(bound).push(IN_ORDER);
+        push_page(&mut query, (order, "t.id"), filter.limit, (FITTING, bound));
         let rows = query.finish().rows().await?;
         read.end().await?;
-        Ok(RowPage::from_rows(&self.unreadable, "tasks", &rows, filter.limit, TaskRow::task))
+        let (unreadable, limit) = (self.unreadable.clone(), filter.limit);
+        let read = move |rows: &Rows| RowPage::from_rows(&unreadable, "tasks", rows, limit, TaskRow::task);
+        self.decode_rows(scope.tenant(), rows, read).await
     }
 
     /// Removes a task. Its finished runs stay, those that wait are cancelled, running ones are asked to end.

@@ -1,5 +1,5 @@
-//! Tenants of which an instance remembers for a moment that they have none of something, so that nobody pays a statement for
-//! what nearly nobody has. The first of a tenant may take so long to reach an instance.
+//! Tenants of which an instance remembers for a moment that they have none of something, so that nobody pays a
+//! statement for what nearly nobody has. The first of a tenant may take so long to reach an instance.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard};

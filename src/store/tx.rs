@@ -249,8 +249,8 @@ impl<'t> StatementBuilder<'t> {
     }
 
     /// Adds that a column has a value. An order by that column and what is next to it in an index is then found by no
-    /// other index: Postgres leaves a column that is `=` a value out of an order, and may then go through the newest rows
-    /// of the whole table until it has found enough with the value.
+    /// other index: Postgres leaves a column that is `=` a value out of an order, and may then go through the newest
+    /// rows of the whole table until it has found enough with the value.
     pub(super) fn push_key<'v>(&mut self, column: &str, value: impl SqlValue<'v>) -> &mut StatementBuilder<'t> {
         const BEFORE: Split = Split { postgres: " = any (array[", sqlite: " = " };
         const BEHIND: Split = Split { postgres: "])", sqlite: "" };

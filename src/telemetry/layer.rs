@@ -1,8 +1,8 @@
 //! Spans of [`trace`](crate::base::metrics::trace) as they are exported.
 //!
-//! The first execution of a run has the trace that the run's id names. A later one, after a suspension, a repetition or a crash, has
-//! a trace of its own, with a link to the root of the first. A run is sampled or not by its id: all its executions alike, on
-//! every instance.
+//! The first execution of a run has the trace that the run's id names. A later one, after a suspension, a repetition or
+//! a crash, has a trace of its own, with a link to the root of the first. A run is sampled or not by its id: all its
+//! executions alike, on every instance.
 
 use std::borrow::Cow;
 use std::fmt::Debug;

@@ -1,5 +1,5 @@
-//! Export of spans over OTLP: in batches, on a thread of its own. A collector that is away, slow or silent delays nothing and
-//! loses nothing but spans.
+//! Export of spans over OTLP: in batches, on a thread of its own. A collector that is away, slow or silent delays
+//! nothing and loses nothing but spans.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -67,7 +67,8 @@ impl SpanCounts {
 }
 
 impl SpanExport {
-    /// An exporter to a collector; the error is a sentence. The client blocks, so that it is made, as it is used, on a thread without a runtime.
+    /// An exporter to a collector; the error is a sentence. The client blocks, so that it is made, as it is used, on a
+    /// thread without a runtime.
     pub fn start(endpoint: &str, metrics: &Metrics) -> Result<SpanExport, String> {
         let address = address(endpoint);
         let counts = SpanCounts { waiting: Arc::default(), metrics: metrics.clone() };

@@ -61,11 +61,24 @@ for stream in (False, True):
     back = list(back)[-1].response if stream else back
     assert back.id == pay.id and back.status == "incomplete" and "impossible to undo" in back.output_text, back
 
+# an agent that is stopped at its limit of turns: its answer is as far as it came
+stopped = client.responses.create(model="reveille", input="look for ever", extra_body=ann)
+assert stopped.status == "incomplete" and stopped.incomplete_details.reason == "max_turns", stopped
+assert stopped.output_text == "As far as I came.", stopped
+again = client.responses.retrieve(stopped.id)
+assert (again.status, again.incomplete_details.reason) == ("incomplete", "max_turns"), again
+events = list(client.responses.create(model="reveille", input="look for ever", extra_body=ann, stream=True))
+assert events[0].response.incomplete_details is None, events[0]
+assert events[-1].type == "response.incomplete", events[-1]
+assert events[-1].response.output_text == "As far as I came.", events[-1]
+
 # at once, and read again
 early = client.responses.create(model="reveille", input="later", background=True, extra_body=ann)
 while early.status in ("queued", "in_progress"):
     early = client.responses.retrieve(early.id)
-assert early.output_text == "1: later", early
+again = client.responses.retrieve(early.id)
+assert again.output_text == "1: later" and again.background is True, again
+assert client.responses.retrieve(second.id).previous_response_id == first.id
 
 
 def refused(kind, **parameters):

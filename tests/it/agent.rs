@@ -2,7 +2,7 @@
 
 mod appends;
 pub mod consent;
-mod context;
+pub mod context;
 mod data_files;
 mod delegation;
 mod gate;

@@ -1,5 +1,6 @@
 //! The HTTP face: what it answers, to whom, and what it bears.
 
+mod answers;
 mod bodies;
 mod bounds;
 mod budgets;
@@ -14,6 +15,7 @@ mod halts;
 mod headers;
 mod hooks;
 mod import;
+mod kept_events;
 mod limits;
 mod lists;
 mod live;

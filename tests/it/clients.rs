@@ -85,7 +85,8 @@ async fn client_of_typescript_is_made_without_a_warning_checked_and_used() {
 #[tokio::test]
 async fn client_of_a_model_vendor_talks_to_the_agent() {
     let (dir, model) = (workplace(&["responses.py"]), TalkingModel::start().await);
-    let mut service = model.service(None);
+    // of all that is asked there, one message takes more turns
+    let mut service = model.service(None).with("REVEILLE_REACT__MAX_TURNS", "2");
     service.start().await;
     let printed = run(&dir, &installed(".venv/bin/python"), &["responses.py", service.url(), TOKEN]).await;
     assert_eq!(printed.trim(), "all of it");

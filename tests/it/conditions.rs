@@ -1,5 +1,5 @@
-//! Conditions in the whole engine: what is polled is a real server, the watcher is ticked by hand on a clock that stands
-//! still, and instances die between polls.
+//! Conditions in the whole engine: a real server is polled, the watcher is ticked by hand on a clock that
+//! stands still, and instances die between polls.
 
 mod http;
 mod modes;

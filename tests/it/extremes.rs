@@ -1,5 +1,5 @@
-//! Every number of the configuration at its extremes: either a fault that names the key, or settings that everything can be
-//! computed from. A key that is added later is tried as well, because the keys are asked of serde.
+//! Every number of the configuration at its extremes: either a fault that names the key, or settings that everything
+//! can be computed from. A key that is added later is tried as well, because the keys are asked of serde.
 
 use std::path::Path;
 use std::time::Duration;

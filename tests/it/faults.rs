@@ -6,6 +6,7 @@ mod clock;
 mod disk;
 #[cfg(feature = "failpoints")]
 mod failpoints;
+mod granted;
 mod harness;
 mod killed;
 mod payments;
@@ -13,6 +14,8 @@ mod poison;
 mod redis;
 mod shutdown;
 mod stopped;
+mod summarised;
+mod summary_server;
 mod turn_server;
 mod turns;
 mod wires;

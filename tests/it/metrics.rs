@@ -128,7 +128,7 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
         "fire_lag_seconds",
         &[],
         "seconds",
-        "p99 beyond a second: no free place (`max_concurrent_runs`), a limit, a slow database, or a burst that `jitter` would spread. What was missed in an outage is in it.",
+        "p99 beyond a second: no free slot (`max_concurrent_runs`), a limit, a slow database, or a burst that `jitter` would spread. What was missed in an outage is in it.",
     ),
     ("fires", &[], "fires", "Nothing; the pace of scheduled tasks."),
     (
@@ -196,13 +196,13 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
         "queue_runs",
         &["state"],
         "runs",
-        "`ready` that grows: no place is free, or a limit holds them back: raise `max_concurrent_runs`, add an instance. `parked` wait for people, a completion or a run before them.",
+        "`ready` that grows: no slot is free, or a limit holds them back: raise `max_concurrent_runs`, add an instance. `parked` wait for people, a completion or a run before them.",
     ),
     (
         "runs_under_way",
         &["phase"],
         "runs",
-        "`computing` at `max_concurrent_runs` for long: add an instance, or raise it. `waiting` at `max_waiting_runs`: raise that, or runs keep their places while they wait. `returning` above 0 for long: as for `computing`.",
+        "`computing` at `max_concurrent_runs` for long: add an instance, or raise it. `waiting` at `max_waiting_runs`: raise that, or runs keep their slots while they wait. `returning` above 0 for long: as for `computing`.",
     ),
     ("run_queue_seconds", &[], "seconds", "p95 beyond a few seconds: as for `ready` runs in `reveille_queue_runs`."),
     (
@@ -247,7 +247,7 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
         "unreadable_rows",
         &["table"],
         "rows",
-        "Any: the log names each once, with its table and id; mostly a newer release wrote it, or somebody changed the database by hand.",
+        "Any: the log names each once, with its table and id; mostly a newer release wrote it, or somebody changed the database by hand. `table=\"zone_releases\"`: the newest rules of time zones that are stored, in whose place older ones plan; `reveille check` names them.",
     ),
     (
         "writes_fenced",

@@ -3,6 +3,6 @@
 
 mod harness;
 mod page;
+mod provider_failures;
 mod refresh;
 mod runs;
-mod trouble;

@@ -16,6 +16,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::support::binary::TempDir;
+use crate::support::checker::field_numbers;
 use crate::support::zoneinfo;
 
 fn at(text: &str) -> DateTime<Utc> {
@@ -125,30 +126,16 @@ struct PlainPattern {
     fixed: bool,
 }
 
-fn numbers(field: &str, low: usize, high: usize) -> Vec<bool> {
-    let mut set = vec![false; high + 1];
-    for item in field.split(',') {
-        let (range, step) = item.split_once('/').map_or((item, 1), |(range, step)| (range, step.parse().unwrap()));
-        let (from, to) = match range.split_once('-') {
-            _ if range == "*" => (low, high),
-            Some((from, to)) => (from.parse().unwrap(), to.parse().unwrap()),
-            None => (range.parse().unwrap(), range.parse().unwrap()),
-        };
-        (from..=to).step_by(step).for_each(|value| set[value] = true);
-    }
-    set
-}
-
 impl PlainPattern {
     fn new(text: &'static str) -> PlainPattern {
         let fields: Vec<&str> = text.split(' ').collect();
-        let (minutes, hours) = (numbers(fields[0], 0, 59), numbers(fields[1], 0, 23));
+        let (minutes, hours) = (field_numbers(fields[0], 0, 59), field_numbers(fields[1], 0, 23));
         PlainPattern {
             text,
             minute_of_day: (0..1440).map(|minute| hours[minute / 60] && minutes[minute % 60]).collect(),
-            days: numbers(fields[2], 1, 31),
-            months: numbers(fields[3], 1, 12),
-            weekdays: numbers(fields[4], 0, 6),
+            days: field_numbers(fields[2], 1, 31),
+            months: field_numbers(fields[3], 1, 12),
+            weekdays: field_numbers(fields[4], 0, 6),
             either_day: !fields[2].starts_with('*') && !fields[4].starts_with('*'),
             fixed: !fields[0].starts_with('*') && !fields[1].starts_with('*'),
         }

@@ -4,7 +4,7 @@ mod binary;
 mod canary;
 mod declared;
 mod door;
-mod lacking;
+mod missing_credential;
 mod tasks;
 
 use base64::Engine;
@@ -83,7 +83,7 @@ fn encodings(secret: &str) -> Vec<String> {
 /// The encodings of a secret that stand in a text. Of base64 behind other bytes the secret's own characters are looked
 /// for.
 fn traces(secret: &str, text: &[u8]) -> Vec<String> {
-    // what is looked for is ASCII, so nothing of it goes with what is no text
+    // the secrets are ASCII, so nothing of them goes with bytes that are no text
     let text = String::from_utf8_lossy(text);
     // what stands in JSON within JSON has its backslashes doubled, once for each
     let once = text.replace("\\\\", "\\");
@@ -98,8 +98,8 @@ fn traces(secret: &str, text: &[u8]) -> Vec<String> {
     plain.chain(base64).filter(|needle| found(needle)).collect()
 }
 
-/// Sends back all that it was sent, in every encoding: `/fail`, `/refuse` and `/odd` with another status, `/moved` after a
-/// redirect that names it, `/leave` and `/carry` with a redirect to `elsewhere`, the latter naming it.
+/// Sends back all that it was sent, in every encoding: `/fail`, `/refuse` and `/odd` with another status, `/moved`
+/// after a redirect that names it, `/leave` and `/carry` with a redirect to `elsewhere`, the latter naming it.
 struct Echo {
     elsewhere: String,
 }

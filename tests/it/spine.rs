@@ -242,7 +242,7 @@ async fn open(database: &Database) -> Store {
 }
 
 async fn create_tasks(store: &Store, at: DateTime<Utc>) {
-    let known = reveille::domain::task::TaskValidator {
+    let validator = reveille::domain::task::TaskValidator {
         channels: vec![],
         check: std::sync::Arc::new(|_, _, _| {}),
         poll: std::sync::Arc::new(|_, _, _, _| {}),
@@ -255,7 +255,7 @@ async fn create_tasks(store: &Store, at: DateTime<Utc>) {
     let now = store.clock().now();
     let made = (0..AT_ONCE).map(|n| {
         let tenant = Ok(Tenant::new(format!("tenant-{}", n % 7)).unwrap());
-        let draft = Draft::parse(tenant, &body, &known, now).expect("a good draft");
+        let draft = Draft::parse(tenant, &body, &validator, now).expect("a good draft");
         let (task, next) = Task::new(new_id(now), draft, now).expect("a good task");
         (task, next.map(|next| next.nominal))
     });

@@ -26,6 +26,7 @@ pub mod sink;
 pub mod slow_model;
 pub mod smtp;
 pub mod sqlite;
+pub mod sse;
 pub mod talking_model;
 pub mod tls;
 pub mod websocket;

@@ -1,5 +1,5 @@
-//! Traces as a collector gets them, from the real binary over OTLP: names, parents, figures, and what they leave out. A collector
-//! that is away, or never answers, delays nothing.
+//! Traces as a collector gets them, from the real binary over OTLP: names, parents, figures, and what they leave out. A
+//! collector that is away, or never answers, delays nothing.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -147,6 +147,39 @@ async fn run_of_an_agent_is_a_trace_of_its_calls_with_what_they_came_to() {
     assert!(!told.contains("is_first"), "{told}");
 }
 
+/// A model that has read some of what it is sent from its cache, and written some to it.
+struct CachingFormat;
+
+impl WireFormat for CachingFormat {
+    const PROVIDER: &'static str = OpenAiFormat::PROVIDER;
+    const PATH: &'static str = OpenAiFormat::PATH;
+    const BASE: &'static str = OpenAiFormat::BASE;
+
+    fn asks_for_the_time() -> String {
+        let details = json!({ "cached_tokens": 60, "cache_write_tokens": 30 });
+        let with_cache = format!("\"prompt_tokens\":100,\"prompt_tokens_details\":{details}");
+        OpenAiFormat::asks_for_the_time().replace("\"prompt_tokens\":100", &with_cache)
+    }
+
+    fn answers() -> String {
+        OpenAiFormat::answers()
+    }
+
+    fn ends_with_a_tool_result(body: &Value) -> bool {
+        OpenAiFormat::ends_with_a_tool_result(body)
+    }
+}
+
+#[tokio::test]
+async fn tokens_that_a_model_has_cached_are_on_the_span_of_its_call() {
+    let (spans, _) = traced_on::<CachingFormat>("").await;
+    let cached = |span: &Span| {
+        ["cache_read", "cache_creation"].map(|kind| attribute(span, &format!("gen_ai.usage.{kind}.input_tokens")))
+    };
+    assert_eq!(attribute(&spans[1], "gen_ai.usage.input_tokens"), 100, "they are among those that it has read");
+    assert_eq!([cached(&spans[1]), cached(&spans[3])], [[json!(60), json!(30)], [json!(0), json!(0)]]);
+}
+
 #[tokio::test]
 async fn conversation_of_a_message_is_on_all_spans_of_its_run() {
     let (model, collector) = (ModelServer::start::<OpenAiFormat>().await, Collector::start().await);
@@ -210,7 +243,7 @@ when = "[Agent Call] Evening"
 turn = 1
 [[steps.calls]]
 tool = "BookTable"
-arguments = {}
+args = {}
 [[steps]]
 when = "[Agent Call] Evening"
 text = "Dinner at 7."
@@ -218,7 +251,7 @@ text = "Dinner at 7."
 turn = 1
 [[steps.calls]]
 tool = "Evening"
-arguments = {}
+args = {}
 [[steps]]
 text = "All is planned."
 "#;
@@ -295,7 +328,7 @@ async fn secrets_are_on_no_span_where_spans_have_content() {
     ));
     let scenario = format!(
         "[[steps]]\nturn = 1\n[[steps.calls]]\ntool = \"http_request\"\n\
-         arguments = {{ url = \"{}/\", credential = \"shop\" }}\n[[steps]]\ntext = \"Done.\"\n",
+         args = {{ url = \"{}/\", credential = \"shop\" }}\n[[steps]]\ntext = \"Done.\"\n",
         server.uri()
     );
     std::fs::write(service.dir.path().join("scenario.toml"), scenario).expect("write the scenario");
@@ -331,7 +364,7 @@ async fn run_that_goes_on_has_a_trace_of_its_own_with_a_link_and_a_failure_has_i
     ));
     let scenario = format!(
         "[[steps]]\nwhen = \"order\"\nturn = 1\ntext = \"I order.\"\n[[steps.calls]]\ntool = \"http_send\"\n\
-         arguments = {{ url = \"{}/orders\", method = \"POST\", body = {{ amount = 5 }} }}\n[[steps]]\ntext = \"Done.\"\n",
+         args = {{ url = \"{}/orders\", method = \"POST\", body = {{ amount = 5 }} }}\n[[steps]]\ntext = \"Done.\"\n",
         sink.uri()
     );
     std::fs::write(service.dir.path().join("scenario.toml"), scenario).expect("write the scenario");

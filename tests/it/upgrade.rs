@@ -1,14 +1,18 @@
-//! A database of every released schema, with what a service of that time had in it, opened by this one: it is brought up
-//! to date, everything in it can be read, what was going on goes on, and what is due fires.
+//! A database of every released schema, with what a service of that time had in it, opened by this one: it is brought
+//! up to date, everything in it can be read, what was going on goes on, and what is due fires.
 //!
 //! `upgrade/NNNN.sql` adds what came with schema N: a database of version N is filled with all files up to N. They are
 //! written once for both databases: `id(7)`, `bytes(0a)`, `shard(ann)` and `token_hash()` become what each understands.
 //! A database of a schema that has renamed columns of theirs was filled before, and upgraded.
 
 mod awaited_credentials;
+mod counted_rows;
+mod kept_bytes;
 mod renames;
 mod run_origins;
+mod run_rows;
 mod stored_terms;
+mod zones_set_aside;
 
 use std::borrow::Cow;
 use std::path::Path;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::agent::RunSlot;
+use crate::agent::consent::turn_overrides::TurnOverrides;
 use crate::agent::context::active_skills::SkillStack;
 
 /// The turn whose calls are carried out.
@@ -13,10 +14,12 @@ pub struct CallTurn<'a> {
     pub resumed: bool,
     /// So much is in the context that results are brief.
     pub is_context_full: bool,
-    /// The run's place, and for a call of the turn its part in it.
+    /// The run's slot, and for a call of the turn its part in it.
     pub slot: &'a Arc<dyn RunSlot>,
     /// At most one call of the turn changes which skills are active.
     pub has_one_skill: bool,
     /// The skills that are active.
     pub skills: &'a SkillStack,
+    /// The overrides of the matrix for its calls.
+    pub overrides: &'a TurnOverrides<'a>,
 }

@@ -1,24 +1,29 @@
-//! Calls of configured agents. Each answers in a part of the run's transcript that is its own, so a run that goes on after a crash
-//! or a suspension goes on at the innermost call.
+//! Calls of configured agents. Each answers in a part of the run's transcript that is its own, so a run that goes on
+//! after a crash or a suspension goes on at the innermost call.
 
 use std::sync::Arc;
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use tracing::Instrument;
 
 use crate::agent::calls::ToolRunner;
 use crate::agent::calls::call_turn::CallTurn;
+use crate::agent::calls::notice::turn_limit_notice;
 use crate::agent::calls::pending_call::PendingCall;
 use crate::agent::calls::shown::FetchedOutput;
 use crate::agent::checkpoint::transcript_slice::TranscriptSlice;
 use crate::agent::configured::agent_tool::AgentTool;
-use crate::agent::{AgentOverrides, AgentRequest, AgentResponse, FROM_AGENT, StreamSink, Suspension};
+use crate::agent::{
+    AgentOverrides, AgentRequest, AgentResponse, FROM_AGENT, RunSlot, StreamSink, Suspension, TimedSlot,
+};
 use crate::base::metrics::trace;
 use crate::domain::run::delegation::{MOST_CALLS, MOST_DEEP};
 use crate::domain::run::outcome::SCHEMA_CHANGED;
 use crate::domain::run::{
-    Delegation, RunError, RunFault, ToolAttribution, ToolCall, TranscriptEntry, TranscriptMessage, Usage,
+    Delegation, ResultNotice, RunError, RunFault, RunFinish, ToolAttribution, ToolCall, TranscriptEntry,
+    TranscriptMessage, Usage,
 };
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::{ToolError, ToolFailure, ToolOutput};
@@ -28,8 +33,8 @@ const SCHEMA_VERSION: &str = "schema_version";
 
 /// Outcome of a call of an agent.
 pub enum DelegationOutcome {
-    /// It has answered, or failed.
-    Answered(Result<FetchedOutput, ToolError>, Usage),
+    /// It has answered, or failed; with what its caller is told of the answer.
+    Answered(Result<FetchedOutput, ToolError>, Usage, Option<ResultNotice>),
     /// The agent waits for people.
     Waits(Vec<PendingCall>),
     /// The run stops here, or can't go on.
@@ -39,7 +44,7 @@ pub enum DelegationOutcome {
 impl ToolRunner<'_> {
     /// Lets an agent answer a call whose arguments are whole.
     pub(super) async fn delegate(&self, turn: CallTurn<'_>, call: &ToolCall, agent: &AgentTool) -> DelegationOutcome {
-        let failed = |error| DelegationOutcome::Answered(Err(error), Usage::default());
+        let failed = |error| DelegationOutcome::Answered(Err(error), Usage::default(), None);
         let chain: Vec<String> = self.incoming.chain().iter().chain([&call.name]).cloned().collect();
         if chain.len() > MOST_DEEP {
             return failed(depth_error());
@@ -47,16 +52,20 @@ impl ToolRunner<'_> {
         let delegation = Delegation { chain, turn: turn.number, call_id: call.id.clone() };
         let Some(store) = self.incoming.store.delegated(delegation.clone()) else { return failed(count_error()) };
         let limit = agent.time_limit(self.agent.settings.agent_limit());
-        let request = self.request(turn, call, agent, (delegation, store));
+        let slot = TimedSlot::of(turn.slot);
+        let request = self.request((turn.number, slot.clone()), call, agent, (delegation, store));
         let span = trace::invoke_agent(&call.name, request.chain());
         let answer = tokio::select! {
             biased;
             answer = self.run_agent(&request).instrument(span.clone()) => answer,
-            () = self.clock.sleep(limit) => {
+            () = self.clock.sleep(limit).map(|()| slot.cut_off()) => {
+                // a run that is to stop does not wait for its slot
+                let _ = self.stop.run_until_stopped(slot.regain()).await;
                 let message = format!("the agent has not answered within {} s", limit.as_secs_f64());
                 return DelegationOutcome::Answered(
                     Err(ToolError::for_model(ToolFailure::Timeout, "timeout", message)),
                     request.store.whole_usage(),
+                    None,
                 );
             }
         };
@@ -65,11 +74,10 @@ impl ToolRunner<'_> {
         }
         match answer {
             Ok(AgentResponse::Answered(result)) => {
+                let notice = (result.finish == Some(RunFinish::MaxTurns)).then(turn_limit_notice);
                 let output = ToolOutput::text(result.response);
-                DelegationOutcome::Answered(
-                    Ok(FetchedOutput { output, at: self.clock.now(), level: None }),
-                    result.usage,
-                )
+                let answer = FetchedOutput { output, at: self.clock.now(), level: None };
+                DelegationOutcome::Answered(Ok(answer), result.usage, notice)
             }
             Ok(AgentResponse::Suspended(suspension)) => DelegationOutcome::Waits(pending_calls(suspension)),
             Ok(AgentResponse::Refused { reason }) => {
@@ -82,7 +90,7 @@ impl ToolRunner<'_> {
             Err(RunError::Fail { fault } | RunError::Retry { fault, .. }) => {
                 let RunFault { code, message, .. } = fault;
                 let error = ToolError::for_model(ToolFailure::ExecutionError, code, message);
-                DelegationOutcome::Answered(Err(error), request.store.whole_usage())
+                DelegationOutcome::Answered(Err(error), request.store.whole_usage(), None)
             }
             Err(error) => DelegationOutcome::Ended(error),
         }
@@ -96,7 +104,7 @@ impl ToolRunner<'_> {
     /// The message to the agent, which acts for the same tenant as its caller, with its own tools.
     fn request(
         &self,
-        turn: CallTurn<'_>,
+        (turn, slot): (i64, Arc<dyn RunSlot>),
         call: &ToolCall,
         agent: &AgentTool,
         (delegation, store): (Delegation, TranscriptSlice),
@@ -110,37 +118,39 @@ impl ToolRunner<'_> {
                 step: caller.attribution.step.clone(),
                 turn: 0,
             },
-            text: agent.message(&call.arguments),
+            text: agent.message(&call.args),
+            about: None,
+            is_repeated: false,
             metadata: metadata(call, agent),
             continues: false,
-            wishes: AgentOverrides {
+            overrides: AgentOverrides {
                 system_prompt: Some(agent.configured.instruction.clone()),
                 model: agent.configured.model.clone(),
                 max_turns: agent.configured.max_turns,
                 tools: Arc::new(limits_of(agent, self.limits)),
-                credentials: caller.wishes.credentials.clone(),
+                credentials: caller.overrides.credentials.clone(),
             },
-            first_turn: turn.number,
+            first_turn: turn,
             timezone: caller.timezone,
             locale: caller.locale.clone(),
             channel: None,
             agent: Some(agent.calling.clone()),
             skills: agent.configured.skills.clone(),
-            asking: caller.asking.clone(),
+            approval_context: caller.approval_context.clone(),
             host: Arc::clone(&caller.host),
             store: Arc::new(store),
             delegation: Some(delegation),
             stop: caller.stop.clone(),
-            slot: Arc::clone(turn.slot),
+            slot,
             sink: sink_of(&caller.sink, &call.name),
             clock: caller.clock.clone(),
-            known: caller.known.clone(),
+            used_secrets: caller.used_secrets.clone(),
         }
     }
 }
 
-/// An agent that names its tools has these, and one that does not those of its caller; what the caller may not use, it may
-/// not either.
+/// The tools of an agent: those that its own `tools` name, and where it names none those of its caller, but none that
+/// is denied to the caller. To be called at all it has to be in the list of the task, where that has one.
 fn limits_of(agent: &AgentTool, caller: &ToolLimits) -> ToolLimits {
     let ToolLimits { allow, mut deny } = agent.configured.limits();
     deny.extend(caller.deny.iter().cloned());

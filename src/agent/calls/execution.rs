@@ -1,5 +1,5 @@
-//! One call of a tool that may be made: the result that is kept of it, else the tool, again where that may help, each time within
-//! its time.
+//! One call of a tool that may be made: the result that is kept of it, else the tool, again where that may help, each
+//! time within its time.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -19,8 +19,9 @@ use crate::ports::tool::registry::RegisteredTool;
 use crate::ports::tool::{ToolContext, ToolError, ToolFailure, ToolOutput};
 
 impl ToolRunner<'_> {
-    /// The result that is known from the same call, else that of this one. The level of the call is no matter of its tool.
-    pub(super) async fn known_or_called(
+    /// The result that is known from the same call, else that of this one. The level of the call is no matter of its
+    /// tool.
+    pub(super) async fn call_cached(
         &self,
         turn: i64,
         call: &ToolCall,
@@ -41,9 +42,9 @@ impl ToolRunner<'_> {
 
     /// Notes arguments and result on a span, unless there is a secret in them.
     async fn note_content(&self, span: &Span, call: &ToolCall, result: &str) {
-        let arguments = call.arguments.to_string();
+        let arguments = call.args.to_string();
         for (field, text) in [(trace::ARGUMENTS, arguments.as_str()), (trace::RESULT, result)] {
-            if !self.known.finds(text).await {
+            if !self.used_secrets.finds(text).await {
                 trace::note(span, field, text);
             }
         }
@@ -57,12 +58,12 @@ impl ToolRunner<'_> {
         warnings: &CallWarnings<'_>,
     ) -> Result<FetchedOutput, ToolError> {
         let mut call = call.clone();
-        let level = tool.output_level().and_then(|_| OutputLevel::take_from(&mut call.arguments));
+        let level = tool.output_level().and_then(|_| OutputLevel::take_from(&mut call.args));
         let context = self.context(turn, &call, self.time_limit);
         let called = self.with_retries(turn, &call, tool, warnings);
         // none is kept in which there is a secret, so it is taken out afterwards
-        let fetched = self.results.known_or(tool, &context, &call.arguments, called).await?;
-        let output = self.known.clean_output(fetched.output).await;
+        let fetched = self.results.cached_or_call(tool, &context, &call.args, called).await?;
+        let output = self.used_secrets.clean_output(fetched.output).await;
         Ok(FetchedOutput { output, level, at: fetched.at })
     }
 
@@ -75,7 +76,7 @@ impl ToolRunner<'_> {
     ) -> Result<ToolOutput, ToolError> {
         let mut limit = tool.definition().timeout.unwrap_or(self.time_limit);
         for tries in 1.. {
-            let error = match self.within(limit, self.context(turn, call, limit), tool, &call.arguments).await {
+            let error = match self.within(limit, self.context(turn, call, limit), tool, &call.args).await {
                 Ok(output) => return Ok(output),
                 Err(error) => error,
             };
@@ -106,7 +107,7 @@ impl ToolRunner<'_> {
         let called = self.limited(limit, tool.tool.call(&context, arguments.clone())).await;
         match called {
             Ok(output) => Ok(output),
-            Err(error) => Err(self.known.clean_error(error).await),
+            Err(error) => Err(self.used_secrets.clean_error(error).await),
         }
     }
 

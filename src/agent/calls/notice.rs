@@ -1,45 +1,66 @@
 //! Words of the service that the model reads before the result of a call, a paragraph each.
 //!
-//! Some hold for as long as the conversation does: a change or an answer by a person, and where all of a result is. They stay in it when their
-//! result is shown no more.
+//! Some hold for as long as the conversation does: a change or an answer by a person, and where all of a result is.
+//! They stay in it when their result is shown no more. They are known by their kind, whatever they say.
 
 use serde_json::Value;
 use uuid::Uuid;
 
+use crate::domain::run::{ResultNotice, ResultNoticeKind};
 use crate::ports::tool::builtin::read_data_file::READ_DATA_FILE;
 
 /// The end of a paragraph.
 const END: &str = "\n\n";
-/// The beginnings of notices that hold on.
-const EDITED: &str = "The user changed the arguments before approving: ";
-const ANSWERED: &str = "The user answered: ";
-const DATA_FILE: &str = "[Data file ";
 
 /// Tells that a person has changed the arguments of the call, and to what.
-pub fn edited_notice(arguments: &Value) -> String {
-    format!("{EDITED}{arguments}{END}")
+pub fn edited_notice(arguments: &Value) -> ResultNotice {
+    notice(ResultNoticeKind::Edited, &format!("The user changed the arguments before approving: {arguments}"))
 }
 
 /// Tells what a person has answered who was asked for it.
-pub fn answered_notice(given: &Value) -> String {
-    format!("{ANSWERED}{given}{END}")
+pub fn answered_notice(given: &Value) -> ResultNotice {
+    notice(ResultNoticeKind::Answered, &format!("The user answered: {given}"))
 }
 
 /// Tells in which data file all of the result is.
-pub fn data_file_notice(id: Uuid, bytes: usize, media_type: &str) -> String {
-    format!(
-        "{DATA_FILE}{id}: all {bytes} bytes of this result, {media_type}. Read parts of it with {READ_DATA_FILE}.]{END}"
-    )
+pub fn data_file_notice(id: Uuid, bytes: usize, media_type: &str) -> ResultNotice {
+    let text = format!(
+        "[Data file {id}: all {bytes} bytes of this result, {media_type}. Read parts of it with {READ_DATA_FILE}.]"
+    );
+    notice(ResultNoticeKind::DataFile, &text)
 }
 
 /// Tells why all of the result is in no data file.
-pub fn no_data_file_notice(why: &str) -> String {
-    format!("[No data file was written: {why}]{END}")
+pub fn no_data_file_notice(why: &str) -> ResultNotice {
+    notice(ResultNoticeKind::Other, &format!("[No data file was written: {why}]"))
 }
 
-/// The paragraphs of a notice that hold on.
-pub fn lasting(notice: &str) -> impl Iterator<Item = &str> {
-    notice.split(END).filter(|paragraph| [EDITED, ANSWERED, DATA_FILE].iter().any(|mark| paragraph.starts_with(mark)))
+/// Tells that the agent that was called has not come to its end.
+pub fn turn_limit_notice() -> ResultNotice {
+    let text = "The agent was stopped at its limit of turns; this is as far as it came.";
+    notice(ResultNoticeKind::Other, text)
+}
+
+/// Tells that the model goes round in circles.
+pub fn repetition_notice(happened: &str) -> ResultNotice {
+    notice(ResultNoticeKind::Repetition, &format!("[Repetition] {happened}"))
+}
+
+fn notice(kind: ResultNoticeKind, paragraph: &str) -> ResultNotice {
+    ResultNotice { kind, text: format!("{paragraph}{END}") }
+}
+
+/// The words of those notices that hold on.
+pub fn lasting(notices: &[ResultNotice]) -> impl Iterator<Item = &str> {
+    let lasting = notices.iter().filter(|notice| is_lasting(notice.kind));
+    lasting.map(|notice| notice.text.strip_suffix(END).unwrap_or(notice.text.as_str()))
+}
+
+fn is_lasting(kind: ResultNoticeKind) -> bool {
+    match kind {
+        ResultNoticeKind::Edited | ResultNoticeKind::Answered | ResultNoticeKind::DataFile => true,
+        ResultNoticeKind::Repetition | ResultNoticeKind::Other => false,
+    }
 }
 
 #[cfg(test)]
@@ -49,16 +70,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_and_references_hold_on_and_other_notices_do_not() {
-        let edited = edited_notice(&json!({ "text": "one\n\n[Data file none" }));
-        let file = data_file_notice(Uuid::nil(), 7, "text/plain");
-        let all = format!("[Repetition] Stop.\n\n{edited}{file}{}", no_data_file_notice("it is full"));
+    fn changes_answers_and_references_hold_on_and_other_notices_do_not() {
+        let all = [
+            repetition_notice("Stop."),
+            answered_notice(&json!({ "party": 4 })),
+            edited_notice(&json!({ "text": "one\n\n[Data file none" })),
+            data_file_notice(Uuid::nil(), 7, "text/plain"),
+            no_data_file_notice("it is full"),
+        ];
         let expected = [
+            "The user answered: {\"party\":4}",
             "The user changed the arguments before approving: {\"text\":\"one\\n\\n[Data file none\"}",
             "[Data file 00000000-0000-0000-0000-000000000000: all 7 bytes of this result, text/plain. Read parts of it with \
              read_data_file.]",
         ];
         assert_eq!(lasting(&all).collect::<Vec<_>>(), expected);
-        assert_eq!(lasting("").next(), None);
+        assert_eq!(lasting(&[]).next(), None);
+    }
+
+    #[test]
+    fn notice_in_other_words_holds_on_by_its_kind() {
+        let reworded =
+            |kind: ResultNoticeKind| ResultNotice { kind, text: format!("Geändert: {}.\n\n", kind.as_str()) };
+        let all = ResultNoticeKind::ALL.map(reworded);
+        let expected = ["Geändert: edited.", "Geändert: answered.", "Geändert: data_file."];
+        assert_eq!(lasting(&all).collect::<Vec<_>>(), expected);
+        let others = ["The user answered: x\n\n", "[Data file none.\n\n"].map(ResultNotice::other);
+        assert_eq!(lasting(&others).next(), None, "no words make a notice hold on");
     }
 }

@@ -29,8 +29,9 @@ impl PendingCall {
 }
 
 impl ToolRunner<'_> {
-    /// Asks a person about a call, in the place of an earlier question, unless as many runs of the tenant wait for people as may.
-    /// Where a person has supplied what the call lacked (`is_supplied`), the run has waited for it already.
+    /// Asks a person about a call, in the place of an earlier question, unless as many runs of the tenant wait for
+    /// people as may. Where a person has supplied what the call lacked (`is_supplied`), the run has waited for it
+    /// already.
     pub(super) async fn ask(
         &self,
         question: Box<Approval>,

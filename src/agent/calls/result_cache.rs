@@ -1,7 +1,8 @@
 //! Results of tools that only read, kept for an hour where the operator says so (`cache = true`).
 //!
 //! A result is known by its tenant, the tool and its version, the credential that the call uses as it is now, and the
-//! arguments. Failures are not kept, nor is a result that holds a secret. Lost with the process; each instance has its own.
+//! arguments. Failures are not kept, nor is a result that holds a secret. Lost with the process; each instance has its
+//! own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -11,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::agent::calls::shown::FetchedOutput;
 use crate::base::collections::bounded_cache::{BoundedCache, CacheLimit};
+use crate::base::compute::steps_to_parse;
 use crate::base::json::length::is_longer_than;
 use crate::domain::approval::proposal::canonical_hash;
 use crate::ports::tool::registry::RegisteredTool;
@@ -20,7 +22,8 @@ use crate::ports::tool::{Definition, ToolContext, ToolError, ToolOutput};
 const LIFETIME: Duration = Duration::from_secs(3600);
 /// The most of all tenants.
 const LIMIT: CacheLimit = CacheLimit { entries: 10_000, bytes: 64 << 20 };
-/// Longest arguments of a call whose result is kept, in bytes as JSON: the call is known by their hash, which is made at once.
+/// Longest arguments of a call whose result is kept, in bytes as JSON: the call is known by their hash, which is made
+/// at once.
 const ARGUMENTS: usize = 65_536;
 /// The part of it that one tenant may fill.
 const TENANT_SHARE: usize = 4;
@@ -78,7 +81,7 @@ impl ResultCache {
     }
 
     /// The result of the same call where it is kept; else `call` is carried out, and its result kept if it may be.
-    pub async fn known_or(
+    pub async fn cached_or_call(
         &self,
         tool: &RegisteredTool,
         context: &ToolContext,
@@ -86,8 +89,16 @@ impl ResultCache {
         call: impl Future<Output = Result<ToolOutput, ToolError>>,
     ) -> Result<FetchedOutput, ToolError> {
         let cacheable = CacheableCall::of(tool, context, arguments).await;
+        let (compute, tenant) = (&context.compute, context.tenant.as_str());
         let kept = cacheable.as_ref().and_then(|call| self.get(call, context.clock.elapsed()));
-        if let Some(fetched) = kept.and_then(|text| FetchedOutput::read(&text)) {
+        let kept = match kept {
+            Some(text) => {
+                let steps = steps_to_parse(text.len());
+                compute.run_if_costly(tenant, steps, move || FetchedOutput::read(&text)).await?
+            }
+            None => None,
+        };
+        if let Some(fetched) = kept {
             tracing::debug!(tool = tool.definition().name, "the result of the same call is known");
             return Ok(fetched);
         }
@@ -95,10 +106,13 @@ impl ResultCache {
         // what a tool has found with a credential that its definition does not name holds no longer than that
         if let Some(cacheable) = cacheable.filter(|_| !context.credentials.is_used()) {
             // all of it is kept, and not its text alone
-            let written = fetched.written();
-            if !context.known.finds(&written).await {
+            let steps = fetched.output.steps();
+            let write = move || (fetched.written(), fetched);
+            let (written, fetched) = compute.run_if_costly(tenant, steps, write).await?;
+            if !context.used_secrets.finds(&written).await {
                 self.keep(cacheable, &written, context.clock.elapsed());
             }
+            return Ok(fetched);
         }
         Ok(fetched)
     }

@@ -54,8 +54,9 @@ pub trait AgentStore: Send + Sync {
     /// `Unavailable` they may be durable or not. The same entries (by `seq`) appended again change nothing.
     fn append(&self, entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>>;
 
-    /// As [`AgentStore::append`]; in the same transaction what the call of the next turn may come to at worst is reserved, if that
-    /// is left now. Whether it is reserved: nobody is waited for, and an end is left to [`AgentStore::reserve`].
+    /// As [`AgentStore::append`]; in the same transaction what the call of the next turn may come to at worst is
+    /// reserved, if that is left now. Whether it is reserved: nobody is waited for, and an end is left to
+    /// [`AgentStore::reserve`].
     fn append_and_reserve(
         &self,
         entries: Vec<TranscriptEntry>,
@@ -68,8 +69,8 @@ pub trait AgentStore: Send + Sync {
         })
     }
 
-    /// Takes entries that may wait. They are stored with the next append, which brings them along, or with the record of
-    /// how the execution ended; until then they are lost with the process.
+    /// Takes entries that may wait. They are stored with the next append, which brings them along, or with the record
+    /// of how the execution ended; until then they are lost with the process.
     fn defer(&self, entries: Vec<TranscriptEntry>);
 
     /// Notes that facts may be extracted from the run, once it has succeeded.
@@ -80,8 +81,8 @@ pub trait AgentStore: Send + Sync {
         false
     }
 
-    /// Reserves what the call of this turn may come to at worst, until an entry of the turn says what it came to. Waits while
-    /// other calls under way have reserved what may be left. An error ends the run.
+    /// Reserves what the call of this turn may come to at worst, until an entry of the turn says what it came to. Waits
+    /// while other calls under way have reserved what may be left. An error ends the run.
     fn reserve(&self, _turn: i64, _bound: CallBound) -> BoxFuture<'_, Result<(), RunError>> {
         Box::pin(std::future::ready(Ok(())))
     }
@@ -92,8 +93,8 @@ pub trait AgentStore: Send + Sync {
     /// Charges this turn's model calls that were cut off together with the loop, because no entry will tell their cost.
     fn note_cut(&self, _turn: i64, _usage: Usage) {}
 
-    /// Reserves what a summary may come to at worst, until an entry says what it came to. Waits for nobody; whether that was
-    /// left, for the run and for its tenant in this hour, and leaves enough for another turn.
+    /// Reserves what a summary may come to at worst, until an entry says what it came to. Waits for nobody; whether
+    /// that was left, for the run and for its tenant in this hour, and leaves enough for another turn.
     fn reserve_summary(&self, _cost: SummaryCost) -> BoxFuture<'_, bool> {
         Box::pin(std::future::ready(true))
     }
@@ -103,7 +104,8 @@ pub trait AgentStore: Send + Sync {
         Box::pin(std::future::ready(()))
     }
 
-    /// The questions that were put about calls of a turn of this run. Here and below: a store that keeps no questions has none.
+    /// The questions that were put about calls of a turn of this run. Here and below: a store that keeps no questions
+    /// has none.
     fn approvals(&self, _turn: i64) -> BoxFuture<'_, Result<Vec<Approval>, AppendError>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
@@ -118,11 +120,11 @@ pub trait AgentStore: Send + Sync {
         Box::pin(std::future::ready(Ok(ApprovedCallStart::Refused)))
     }
 
-    /// The overrides of the matrix that hold for calls of this tool by the run, and by this configured agent in it.
+    /// The overrides of the matrix that hold for calls of these tools by the run, and by this configured agent in it.
     fn overrides<'a>(
         &'a self,
         _agent: Option<&'a str>,
-        _tool: &'a str,
+        _tools: &'a [&'a str],
     ) -> BoxFuture<'a, Result<Vec<ApprovalOverride>, AppendError>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }

@@ -1,5 +1,5 @@
-//! The transcript of a run that all of its agents write to: numbers of entries and turns, calls of agents, and what called agents
-//! had said before this execution.
+//! The transcript of a run that all of its agents write to: numbers of entries and turns, calls of agents, and what
+//! called agents had said before this execution.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicI64, Ordering};

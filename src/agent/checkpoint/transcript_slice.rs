@@ -1,6 +1,6 @@
-//! The part of a run's transcript that is one agent's conversation, with numbers of its own from 0: that of the run's own agent, of
-//! a step of a pipeline, or of a configured agent that another one has called. Agents that speak at the same time share the
-//! numbers of their run.
+//! The part of a run's transcript that is one agent's conversation, with numbers of its own from 0: that of the run's
+//! own agent, of a step of a pipeline, or of a configured agent that another one has called. Agents that speak at the
+//! same time share the numbers of their run.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ pub struct TranscriptSlice {
     own: Mutex<Usage>,
     /// Usage of the agents that it has called.
     delegated: Arc<Mutex<Usage>>,
-    /// Usage counters of its callers: what is stored here is added to each of them.
+    /// Usage counters of its callers: entries that are stored here add to each of them.
     callers: Vec<Arc<Mutex<Usage>>>,
 }
 
@@ -58,6 +58,11 @@ impl TranscriptSlice {
             delegated: Arc::default(),
             callers,
         }
+    }
+
+    /// Whether it is the conversation of the run's own agent, with whose answer the run ends.
+    pub fn is_of_run(&self) -> bool {
+        matches!(self.owner, SliceOwner::Run)
     }
 
     /// The agent's entries, with the numbers that they have in the run.
@@ -232,9 +237,9 @@ impl AgentStore for TranscriptSlice {
     fn overrides<'a>(
         &'a self,
         agent: Option<&'a str>,
-        tool: &'a str,
+        tools: &'a [&'a str],
     ) -> BoxFuture<'a, Result<Vec<ApprovalOverride>, AppendError>> {
-        self.run.store.overrides(agent, tool)
+        self.run.store.overrides(agent, tools)
     }
 
     fn use_grant<'a>(&'a self, call: GrantAsk<'a>) -> BoxFuture<'a, Result<Option<Uuid>, AppendError>> {

@@ -169,7 +169,7 @@ impl Tool for AgentTool {
     fn check(&self, arguments: &Value) -> Result<(), ToolError> {
         if is_longer_than(arguments, MOST_ARGUMENTS) {
             let message = format!("the arguments of an agent may have {} KiB", MOST_ARGUMENTS / 1_024);
-            return Err(ToolError::for_model(ToolFailure::InvalidParameters, "arguments_too_long", message));
+            return Err(ToolError::for_model(ToolFailure::InvalidParameters, "args_too_long", message));
         }
         let fits = match &arguments[TASK_INSTRUCTION] {
             Value::String(text) => text.chars().count() <= LONGEST_TEXT as usize,

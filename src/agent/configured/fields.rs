@@ -1,5 +1,5 @@
-//! The fields of a configured agent: the arguments that a calling agent supplies. A person is asked for those that are missing or
-//! invalid.
+//! The fields of a configured agent: the arguments that a calling agent supplies. A person is asked for those that are
+//! missing or invalid.
 
 use serde_json::{Map, Value, json};
 
@@ -97,8 +97,8 @@ impl FieldRules {
         schema
     }
 
-    /// The values that these arguments give, and defaults. Text is converted to the type of its field where it is such a value;
-    /// whether a value is valid is not judged.
+    /// The values that these arguments give, and defaults. Text is converted to the type of its field where it is such
+    /// a value; whether a value is valid is not judged.
     pub fn values(&self, arguments: &Value) -> Map<String, Value> {
         let value = |field: &AgentField| Some((field.name.clone(), given(field, arguments).or(field.default.clone())?));
         self.fields.iter().filter_map(value).collect()

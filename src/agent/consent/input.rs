@@ -11,15 +11,15 @@ use crate::domain::approval::{
     OpenQuestion, Proposal, QuestionKind,
 };
 use crate::domain::run::outcome::SCHEMA_CHANGED;
-use crate::domain::run::{RunError, ToolCall};
+use crate::domain::run::{ResultNotice, RunError, ToolCall};
 use crate::ports::tool::ToolError;
 use crate::ports::tool::registry::RegisteredTool;
 
 /// Result of the check for missing arguments.
 pub enum InputVerdict {
-    /// Nothing is missing. The notice tells the model what a person has answered; empty: nobody was asked. `begun`: `Some(true)`
-    /// if an earlier execution may have made the call with this answer; `None` if nobody was asked.
-    Ready { call: ToolCall, notice: String, begun: Option<bool> },
+    /// Nothing is missing. The notice tells the model what a person has answered; `None`: nobody was asked. `begun`:
+    /// `Some(true)` if an earlier execution may have made the call with this answer; `None` if nobody was asked.
+    Ready { call: ToolCall, notice: Option<ResultNotice>, begun: Option<bool> },
     /// A person is asked.
     Ask(Box<Approval>),
     /// A person was asked and has not answered.
@@ -40,12 +40,12 @@ impl Consent<'_> {
         if let Some(question) = asked {
             return self.answered_call(call, tool, question).await;
         }
-        let ready = || Ok(InputVerdict::Ready { call: call.clone(), notice: String::new(), begun: None });
+        let ready = || Ok(InputVerdict::Ready { call: call.clone(), notice: None, begun: None });
         if !tool.tool.may_need_input() {
             return ready();
         }
-        let (form, arguments) = (tool.tool.clone(), call.arguments.clone());
-        let steps = tool.tool.input_steps(&call.arguments);
+        let (form, arguments) = (tool.tool.clone(), call.args.clone());
+        let steps = tool.tool.input_steps(&call.args);
         let form = self.compute.run_if_costly(self.tenant, steps, move || form.input(&arguments)).await;
         let form = form.map_err(|panicked| RunError::fail("panicked", panicked.to_string()))?;
         let Some(form) = form else { return ready() };
@@ -77,9 +77,9 @@ impl Consent<'_> {
             ApprovedCallStart::Refused => return Ok(InputVerdict::Wait(question.open_question())),
             begun => Some(begun == ApprovedCallStart::Before),
         };
-        let (arguments, asked) = (question.arguments().clone(), &question.proposal.arguments);
-        let notice = answered_notice(&given(&arguments, asked));
-        Ok(InputVerdict::Ready { call: ToolCall { arguments, ..call.clone() }, notice, begun })
+        let (args, asked) = (question.arguments().clone(), &question.proposal.arguments);
+        let notice = Some(answered_notice(&given(&args, asked)));
+        Ok(InputVerdict::Ready { call: ToolCall { args, ..call.clone() }, notice, begun })
     }
 
     fn input_question(
@@ -107,7 +107,7 @@ impl Consent<'_> {
             reason_codes: Vec::new(),
             options: vec![ApprovalChoice::Edit, ApprovalChoice::Cancel],
             allow_modification: true,
-            source: self.asking.source.to_owned(),
+            source: self.approval_context.source.to_owned(),
             delegation_chain: self.chain.to_vec(),
             step: self.step.map(str::to_owned),
             on_expiry: settings.on_expiry,
@@ -118,7 +118,13 @@ impl Consent<'_> {
             precheck: None,
             timeout_seconds: settings.timeout_minutes * 60,
         };
-        Approval::asked((id, Uuid::nil()), self.identity(turn, call), self.asking.task_id, proposal, self.clock.now())
+        Approval::asked(
+            (id, Uuid::nil()),
+            self.identity(turn, call),
+            self.approval_context.task_id,
+            proposal,
+            self.clock.now(),
+        )
     }
 }
 

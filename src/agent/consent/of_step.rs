@@ -11,6 +11,7 @@ use crate::agent::checkpoint::agent_store::AgentStore;
 use crate::agent::checkpoint::run_error;
 use crate::agent::configured::agent_field::{LONGEST_TEXT, TASK_INSTRUCTION};
 use crate::agent::consent::input::InputVerdict;
+use crate::agent::consent::turn_overrides::TurnOverrides;
 use crate::agent::consent::{Consent, ConsentVerdict};
 use crate::agent::stream::StreamEmitter;
 use crate::agent::{Agent, AgentRequest, Suspension};
@@ -61,12 +62,12 @@ impl Agent {
         let turn = request.first_turn;
         let place = request.attribution.step.as_deref().unwrap_or_default();
         let call = ToolCall::new(place, tool.definition().name.as_str(), arguments);
-        let earlier = consent.asked(turn).await?;
+        let earlier = consent.earlier_questions(turn).await?;
         let id = || new_id(request.clock.now());
         let input = earlier.input_of(&call.id);
         if !request.store.load().await.map_err(run_error)?.is_empty() {
             let question = earlier.of(&call.id).or(input).map(|asked| asked.id);
-            return Ok(StepAdmission::Admitted { arguments: call.arguments, question });
+            return Ok(StepAdmission::Admitted { arguments: call.args, question });
         }
         let (call, is_supplied) = match consent.input((turn, id()), &call, tool, input).await? {
             InputVerdict::Ready { call, begun, .. } => (call, begun.is_some()),
@@ -75,8 +76,9 @@ impl Agent {
             InputVerdict::Refused(error) => return Ok(StepAdmission::Refused(error)),
         };
         let approval = earlier.of(&call.id);
-        let arguments = approval.map_or(&call.arguments, Approval::arguments).clone();
-        match consent.of((turn, id()), &call, tool, approval, None).await? {
+        let arguments = approval.map_or(&call.args, Approval::arguments).clone();
+        let overrides = TurnOverrides::of(std::slice::from_ref(&call));
+        match consent.decide((turn, id(), &overrides), &call, tool, approval, None).await? {
             ConsentVerdict::Run { approval, .. } => Ok(match consent.unfit(tool, &arguments).await? {
                 Some(error) => StepAdmission::Refused(error),
                 None => StepAdmission::Admitted { arguments, question: approval.or(input.map(|asked| asked.id)) },

@@ -1,9 +1,12 @@
-//! The skills that are active in a conversation: a function of its transcript, so that a run that goes on elsewhere has the same.
-//! Their instructions stay in the conversation whatever is shown no more; their limits hold until they are left.
+//! The skills that are active in a conversation: a function of its transcript, so that a run that goes on elsewhere has
+//! the same. Their instructions stay in the conversation whatever is shown no more; their limits hold until they are
+//! left.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::agent::context::shown::ShownMessage;
+use crate::domain::run::ResultNotice;
 use crate::domain::run::transcript::{ToolCall, TranscriptEntry, TranscriptMessage};
 use crate::ports::skill::{SkillSet, unknown_skill};
 use crate::ports::tool::builtin::skills::{LEAVE_SKILL, READ_SKILL_FILE, SKILL_TOOLS, USE_SKILL};
@@ -27,7 +30,7 @@ struct ActiveSkill<'a> {
     name: &'a str,
     /// The entry that has its instructions.
     seq: i64,
-    instructions: &'a str,
+    instructions: Cow<'a, str>,
 }
 
 /// The active skills, the first one first, and what they ask for.
@@ -98,8 +101,8 @@ impl SkillStack {
         SKILL_TOOLS.contains(&tool) || self.tools.as_ref().is_none_or(|tools| tools.iter().any(|name| name == tool))
     }
 
-    /// Refuses a call that the active skills do not allow, and a skill that can't be activated. `has_one_change`: no other call of the
-    /// turn changes which skills are active.
+    /// Refuses a call that the active skills do not allow, and a skill that can't be activated. `has_one_change`: no
+    /// other call of the turn changes which skills are active.
     pub fn admit(&self, call: &ToolCall, has_one_change: bool) -> Result<(), ToolError> {
         if !self.allows(&call.name) {
             let skills = self.names.join(" → ");
@@ -116,7 +119,7 @@ impl SkillStack {
             |message: String| Err(ToolError::for_model(ToolFailure::ValidationError, "skill_refused", message));
         let unknown = |name: &str| refuse(unknown_skill(name, self.known.iter().map(String::as_str)));
         if call.name == READ_SKILL_FILE {
-            let of = call.arguments["skill"].as_str().unwrap_or_default();
+            let of = call.args["skill"].as_str().unwrap_or_default();
             return if self.known.iter().any(|known| known == of) { Ok(()) } else { unknown(of) };
         }
         if !changes_stack(call) {
@@ -125,7 +128,7 @@ impl SkillStack {
         if !has_one_change {
             return refuse("activate or leave one skill a turn".into());
         }
-        let name = call.arguments["name"].as_str().unwrap_or_default();
+        let name = call.args["name"].as_str().unwrap_or_default();
         let active = self.names.iter().position(|active| active == name);
         match (call.name == USE_SKILL, active) {
             (true, Some(last)) if last + 1 == self.names.len() => {
@@ -151,11 +154,12 @@ pub fn changes_stack(call: &ToolCall) -> bool {
     call.name == USE_SKILL || call.name == LEAVE_SKILL
 }
 
-/// The skills that are active behind these entries, the first one first. One that is left takes those with it that came after.
+/// The skills that are active behind these entries, the first one first. One that is left takes those with it that came
+/// after.
 fn active(entries: &[TranscriptEntry]) -> Vec<ActiveSkill<'_>> {
     let mut active: Vec<ActiveSkill> = Vec::new();
     for (index, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.turn > 0) {
-        let TranscriptMessage::Tool { call_id, name: tool, notice, is_error: false, .. } = &entry.message else {
+        let TranscriptMessage::Tool { call_id, name: tool, notices, is_error: false, .. } = &entry.message else {
             continue;
         };
         if tool != USE_SKILL && tool != LEAVE_SKILL {
@@ -163,9 +167,7 @@ fn active(entries: &[TranscriptEntry]) -> Vec<ActiveSkill<'_>> {
         }
         let Some(name) = called_skill(&entries[..index], entry.turn, call_id) else { continue };
         match tool == USE_SKILL {
-            true => {
-                active.push(ActiveSkill { name, seq: entry.seq, instructions: notice.as_deref().unwrap_or_default() })
-            }
+            true => active.push(ActiveSkill { name, seq: entry.seq, instructions: ResultNotice::joined(notices) }),
             false => {
                 let left = active.iter().position(|skill| skill.name == name).unwrap_or(active.len());
                 active.truncate(left);
@@ -179,7 +181,7 @@ fn active(entries: &[TranscriptEntry]) -> Vec<ActiveSkill<'_>> {
 fn called_skill<'a>(before: &'a [TranscriptEntry], turn: i64, call_id: &str) -> Option<&'a str> {
     before.iter().rev().take_while(|entry| entry.turn == turn).find_map(|entry| match &entry.message {
         TranscriptMessage::Assistant { tool_calls, .. } => {
-            tool_calls.iter().find(|call| call.id == call_id)?.arguments["name"].as_str()
+            tool_calls.iter().find(|call| call.id == call_id)?.args["name"].as_str()
         }
         _ => None,
     })

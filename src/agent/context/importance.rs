@@ -1,5 +1,5 @@
-//! Messages by their importance: what people wrote, results and errors are whole in whatever takes their place; of what the model
-//! said and of the arguments of its calls the beginnings do.
+//! Messages by their importance: what people wrote, results and errors are whole in whatever takes their place; of what
+//! the model said and of the arguments of its calls the beginnings do.
 
 use crate::agent::context::cut::beginning;
 use crate::domain::run::{ToolCall, TranscriptMessage};
@@ -34,7 +34,7 @@ pub fn extract(message: &TranscriptMessage) -> Option<String> {
 }
 
 fn call_line(call: &ToolCall) -> String {
-    format!("You called {} with {}", call.name, beginning(&call.arguments.to_string(), ARGUMENTS))
+    format!("You called {} with {}", call.name, beginning(&call.args.to_string(), ARGUMENTS))
 }
 
 #[cfg(test)]
@@ -42,6 +42,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::domain::run::ResultNotice;
 
     #[test]
     fn messages_of_people_results_and_errors_are_whole_and_the_models_are_short() {
@@ -49,7 +50,7 @@ mod tests {
         let result = |is_error| TranscriptMessage::Tool {
             call_id: "1".into(),
             name: "read".into(),
-            notice: Some("Changed.\n\n".into()),
+            notices: vec![ResultNotice::other("Changed.\n\n")],
             content: long.clone(),
             is_error,
             reasons: vec![],

@@ -1,5 +1,5 @@
-//! The reminder after so many rounds of calls: what the model has decided, and what came of its calls. It stands at the end of one
-//! request alone, so that it is neither stored nor repeated.
+//! The reminder after so many rounds of calls: what the model has decided, and what came of its calls. It stands at the
+//! end of one request alone, so that it is neither stored nor repeated.
 
 use crate::agent::context::cut::beginning;
 use crate::agent::verify::is_asked_again;
@@ -27,7 +27,7 @@ pub fn reminder(entries: &[TranscriptEntry], every: u32) -> Option<TranscriptMes
         "[Refocus] {rounds} rounds of calls are done. Keep to the task in the last message that you were sent. What you have decided \
          and what came of your calls, the latest at the end:\n{so_far}\nDo what is missing, or answer if nothing is."
     );
-    Some(TranscriptMessage::aside(text))
+    Some(TranscriptMessage::ephemeral(text))
 }
 
 fn makes_calls(message: &TranscriptMessage) -> bool {
@@ -85,7 +85,7 @@ mod tests {
             let result = TranscriptMessage::Tool {
                 call_id: "c".into(),
                 name: "read".into(),
-                notice: None,
+                notices: vec![],
                 content: format!("page\n{n}"),
                 is_error: n == 3,
                 reasons: vec![],

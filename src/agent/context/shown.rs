@@ -1,12 +1,13 @@
 //! The conversation as a model is shown it: what was said, and less of it where compactions say so.
 //!
-//! A function of the transcript alone. A run that goes on after a crash or a suspension, wherever, has the same conversation.
+//! A function of the transcript alone. A run that goes on after a crash or a suspension, wherever, has the same
+//! conversation.
 
 use serde_json::{Map, json};
 
 use crate::agent::context::cut::cut_short;
 use crate::agent::context::importance::extract;
-use crate::agent::context::lasting_notices::{bounded, lasting_notices_of, lasting_notices_text};
+use crate::agent::context::lasting_notices::{LastingNotice, bounded, lasting_notices_of, lasting_notices_text};
 use crate::agent::verify::is_asked_again;
 use crate::base::template::untrusted::fenced;
 use crate::domain::run::TranscriptMessage;
@@ -45,15 +46,15 @@ pub enum ShownContent {
         /// Errors of calls among them, in words.
         errors: Vec<String>,
     },
-    /// Notices on results that are shown no more. No compaction replaces them.
-    LastingNotices(Vec<String>),
+    /// Notices on results, and words of a person, that are shown no more. No compaction replaces them.
+    LastingNotices(Vec<LastingNotice>),
     /// Instructions of skills whose entries are shown no more. No compaction replaces them.
     Instructions(String),
 }
 
 impl ShownMessage {
     /// A message as it was said.
-    pub fn said(seq: i64, message: TranscriptMessage) -> ShownMessage {
+    pub fn verbatim(seq: i64, message: TranscriptMessage) -> ShownMessage {
         ShownMessage { seq, content: ShownContent::Said(message) }
     }
 
@@ -115,7 +116,7 @@ impl ShownMessage {
     }
 
     /// The notices in it that hold on.
-    fn lasting_notices(&self) -> Vec<String> {
+    fn lasting_notices(&self) -> Vec<LastingNotice> {
         match &self.content {
             ShownContent::Said(message) => lasting_notices_of(message),
             ShownContent::LastingNotices(notices) => notices.clone(),
@@ -206,21 +207,22 @@ fn of_source(source: &str, text: String) -> TranscriptMessage {
 mod tests {
     use super::*;
     use crate::agent::calls::notice::data_file_notice;
+    use crate::domain::run::ResultNotice;
 
-    fn result(seq: i64, notice: &str, is_error: bool) -> ShownMessage {
+    fn result(seq: i64, notices: Vec<ResultNotice>, is_error: bool) -> ShownMessage {
         let message = TranscriptMessage::Tool {
             call_id: seq.to_string(),
             name: "look".into(),
-            notice: Some(notice.to_owned()),
+            notices,
             content: format!("result {seq}"),
             is_error,
             reasons: vec![],
             fetched_at: None,
         };
-        ShownMessage::said(seq, message)
+        ShownMessage::verbatim(seq, message)
     }
 
-    fn file(number: u128) -> String {
+    fn file(number: u128) -> ResultNotice {
         data_file_notice(uuid::Uuid::from_u128(number), 7, "text/plain")
     }
 
@@ -236,10 +238,10 @@ mod tests {
     #[test]
     fn references_of_results_that_are_shown_no_more_are_put_back_once() {
         let shown = vec![
-            ShownMessage::said(0, TranscriptMessage::user("question")),
-            result(1, &file(1), false),
-            result(2, &format!("[Repetition] Stop.\n\n{}", file(2)), false),
-            result(3, &file(3), false),
+            ShownMessage::verbatim(0, TranscriptMessage::user("question")),
+            result(1, vec![file(1)], false),
+            result(2, vec![ResultNotice::other("[Data file none.\n\n"), file(2)], false),
+            result(3, vec![file(3)], false),
         ];
         let summary = || CompactionKind::Summarised { summary: "s".into(), errors: vec![] };
         let compaction = |from, to, by| Compaction { from, to, pinned: vec![], by };
@@ -248,16 +250,16 @@ mod tests {
         let [question, summary, notices] = &texts(&shown)[..] else { panic!("{shown:?}") };
         assert!(question == "question" && summary.starts_with(SUMMARY), "{summary}");
         let lines: Vec<&str> = notices.lines().skip(1).collect();
-        let expected = [1, 2, 3].map(|number| format!("- look: {}", file(number).trim_end()));
+        let expected = [1, 2, 3].map(|number| format!("- look: {}", file(number).text.trim_end()));
         assert_eq!(lines, expected, "all of them, and no other notice");
     }
 
     #[test]
     fn summary_of_a_summary_has_the_errors_of_both() {
         let by = CompactionKind::Summarised { summary: "first".into(), errors: vec!["Error of look: early".into()] };
-        let shown = compacted(vec![result(1, "", false)], &Compaction { from: 1, to: 1, pinned: vec![], by });
+        let shown = compacted(vec![result(1, vec![], false)], &Compaction { from: 1, to: 1, pinned: vec![], by });
         let errors: Vec<String> =
-            [&shown[..], &[result(2, "", true)]].concat().iter().flat_map(ShownMessage::errors).collect();
+            [&shown[..], &[result(2, vec![], true)]].concat().iter().flat_map(ShownMessage::errors).collect();
         assert_eq!(errors, ["Error of look: early", "Error of look: result 2"]);
         assert!(texts(&shown)[0].contains("first\nError of look: early"), "{:?}", texts(&shown));
     }

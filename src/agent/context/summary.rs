@@ -1,11 +1,11 @@
 //! Summaries of long conversations, which a model writes beside the turns. The next turn is shown one that is done.
 //!
-//! Delays no turn, and what it fails at changes nothing: a conversation is extracted and trimmed as without it. Its cost is bounded for
-//! each tenant and hour, and counts in the budgets of the run. Summaries are kept by the text that they are of, and lost with
-//! the process. One that is under way ends with the execution, and counts as the worst that it may have come to, as does one that
-//! takes too long: its model may have been paid.
+//! Delays no turn, and what it fails at changes nothing: a conversation is extracted and trimmed as without it. Its
+//! cost is bounded for each tenant and hour, and counts in the budgets of the run. Summaries are kept by the text that
+//! they are of, and lost with the process. One that is under way ends with the execution, and counts as the worst that
+//! it may have come to, as does one that takes too long: its model may have been paid.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -22,9 +22,10 @@ use crate::agent::context::shown::ShownMessage;
 use crate::agent::{AgentStore, SummaryCost};
 use crate::base::clock::Clock;
 use crate::base::collections::bounded_cache::{BoundedCache, CacheLimit};
+use crate::base::compute::Compute;
 use crate::base::template::untrusted::{RULE, fenced};
 use crate::domain::approval::proposal::canonical_hash;
-use crate::domain::budget::{CallBound, Spend};
+use crate::domain::budget::Spend;
 use crate::domain::run::transcript::{Compaction, CompactionKind, ModelCall, SUMMARY_UNUSABLE};
 use crate::domain::run::{TranscriptMessage, Usage};
 use crate::ports::llm::fallback::{Chain, ModelCompletion};
@@ -88,6 +89,8 @@ pub struct SummaryWriter {
     pub store: Arc<dyn AgentStore>,
     /// Time of the engine.
     pub clock: Clock,
+    /// Counts the tokens of a summary's request.
+    pub compute: Compute,
     /// The tenant that owns the run.
     pub tenant: String,
     /// The summary that is being written.
@@ -102,8 +105,8 @@ pub struct SummaryUnderWay {
     replaces: Compaction,
     /// Errors among them.
     errors: Vec<String>,
-    /// Its usage at worst; nothing where it is known already.
-    at_worst: Usage,
+    /// Its usage at worst, once it is about to be reserved: it may have been asked for from then on.
+    at_worst: Arc<OnceLock<Usage>>,
     task: JoinSet<WrittenSummary>,
 }
 
@@ -133,35 +136,34 @@ impl SummaryWriter {
         }
         let key = canonical_hash(&json!([self.tenant, part.text]));
         let kept = self.cache.get(&key, self.clock.elapsed());
+        let at_worst = Arc::<OnceLock<Usage>>::default();
         let work = SummaryWork {
             request: self.request(&part.text),
             chain,
             turn: if self.store.is_budgeted() { turn() } else { Spend::default() },
             store: Arc::clone(&self.store),
             clock: self.clock.clone(),
+            compute: self.compute.clone(),
             cache: self.cache.clone(),
             key,
             settings: self.settings.clone(),
+            at_worst: Arc::clone(&at_worst),
         };
         let mut task = JoinSet::new();
-        let at_worst = match kept {
+        match kept {
             Some(text) => {
                 task.spawn(async { WrittenSummary::Done { text, usage: Usage::default(), model_call: None } });
-                Usage::default()
             }
             None => {
-                let bound = work.chain.worst_case(&work.request);
-                let at_worst = worst_usage(bound.most, self.settings.summary_max_tokens);
-                task.spawn(work.write(bound, at_worst).in_current_span());
-                at_worst
+                task.spawn(work.write().in_current_span());
             }
-        };
+        }
         self.under_way = Some(SummaryUnderWay { replaces: part.replaces, errors: part.errors, at_worst, task });
     }
 
-    /// The entry that counts a summary which is broken off now; `None`: none is under way.
+    /// The entry that counts a summary which is broken off now; `None`: none is under way, or its model was not asked.
     pub fn break_off(&mut self) -> Option<NewEntry> {
-        let usage = self.under_way.take()?.at_worst;
+        let usage = self.under_way.take()?.at_worst.get().copied()?;
         Some(NewEntry { usage, ..NewEntry::plain(TranscriptMessage::Unusable { code: SUMMARY_UNUSABLE.into() }) })
     }
 
@@ -214,7 +216,8 @@ struct EarlierPart {
 }
 
 impl EarlierPart {
-    /// All but questions and the last turns, an earlier summary whole and of the rest the end. `None`: there is nothing else.
+    /// All but questions and the last turns, an earlier summary whole and of the rest the end. `None`: there is nothing
+    /// else.
     fn of(shown: &[ShownMessage]) -> Option<EarlierPart> {
         let turns: Vec<usize> = (0..shown.len()).filter(|&index| shown[index].is_answer()).collect();
         let start = *turns.get(turns.len().checked_sub(RECENT_TURNS)?)?;
@@ -250,15 +253,19 @@ struct SummaryWork {
     turn: Spend,
     store: Arc<dyn AgentStore>,
     clock: Clock,
+    compute: Compute,
     cache: SummaryCache,
     key: String,
     settings: ContextSettings,
+    at_worst: Arc<OnceLock<Usage>>,
 }
 
 impl SummaryWork {
-    /// Reserves, asks within the time limit, settles.
-    async fn write(self, bound: CallBound, at_worst: Usage) -> WrittenSummary {
-        let most = bound.most.cost_micros;
+    /// Measures, reserves, asks within the time limit, settles.
+    async fn write(self) -> WrittenSummary {
+        let bound = self.chain.measured_worst_case(&self.request, &self.compute).await;
+        let most = bound.most;
+        let at_worst = *self.at_worst.get_or_init(|| worst_usage(most, self.settings.summary_max_tokens));
         let cost = SummaryCost { bound, turn: self.turn, hourly_micros: self.settings.hourly_micros() };
         if !self.store.reserve_summary(cost).await {
             return WrittenSummary::Refused;
@@ -275,11 +282,10 @@ impl SummaryWork {
         };
         let Ok(ModelCompletion { answer, model, cost_micros }) = completed else {
             tracing::info!("no summary, the conversation is shortened without it");
-            let usage = self.chain.take_unusable();
-            self.store.give_summary_back((most - usage.cost_micros).max(0)).await;
+            let usage = Usage { turns: 0, ..self.chain.take_unusable() };
+            self.store.give_summary_back((most.cost_micros - usage.cost_micros).max(0)).await;
             return WrittenSummary::Unusable(usage, None);
         };
-        self.store.give_summary_back((most - cost_micros).max(0)).await;
         let usage = Usage {
             turns: 0,
             tool_calls: 0,
@@ -287,6 +293,8 @@ impl SummaryWork {
             output_tokens: answer.tokens.output,
             cost_micros,
         };
+        let charge = Spend::of(usage).or_worst(most);
+        self.store.give_summary_back((most.cost_micros - charge.cost_micros).max(0)).await;
         let model_call = Some(ModelCall { model, tokens: answer.tokens });
         match answer.text.filter(|text| answer.stop == StopReason::Done && !text.trim().is_empty()) {
             Some(text) => {
@@ -304,8 +312,81 @@ impl SummaryWork {
 
 #[cfg(test)]
 mod tests {
+    use chrono::DateTime;
+    use futures::future::BoxFuture;
+
     use super::*;
+    use crate::agent::AppendError;
     use crate::agent::context::shown::compacted;
+    use crate::domain::run::TranscriptEntry;
+    use crate::ports::llm::fallback::{ChainLink, RetryWait};
+    use crate::ports::llm::scripted::{Scenario, ScriptedModel};
+    use crate::ports::llm::tokens::encoders::Encoders;
+    use crate::ports::llm::{OwnEncoder, OwnModel, TokenEncoder};
+
+    struct Characters;
+
+    impl TokenEncoder for Characters {
+        fn count(&self, text: &str) -> usize {
+            text.chars().count()
+        }
+    }
+
+    /// Refuses each summary, and writes down what it may come to.
+    #[derive(Default)]
+    struct RefusingStore(Mutex<Vec<Spend>>);
+
+    impl AgentStore for RefusingStore {
+        fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>> {
+            Box::pin(std::future::ready(Ok(Vec::new())))
+        }
+
+        fn append(&self, _: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>> {
+            Box::pin(std::future::ready(Ok(())))
+        }
+
+        fn defer(&self, _: Vec<TranscriptEntry>) {}
+
+        fn reserve_summary(&self, cost: SummaryCost) -> BoxFuture<'_, bool> {
+            self.0.lock().unwrap().push(cost.bound.most);
+            Box::pin(std::future::ready(false))
+        }
+    }
+
+    #[tokio::test]
+    async fn summary_is_reserved_as_an_encoder_has_counted_its_request() {
+        let clock = Clock::manual(DateTime::UNIX_EPOCH);
+        let scenario = Scenario::from_toml("[[steps]]\ntext = 'In short.'").unwrap();
+        let own = OwnModel { name: "main".into(), model: Arc::new(ScriptedModel::new(scenario, clock.clone())) };
+        let encoder = OwnEncoder { models: "main".into(), encoder: Arc::new(Characters) };
+        let link = ChainLink::of_embedder(&own, (&Encoders::default(), &[encoder]));
+        let retry = RetryWait { max_retries: 0, base_delay: Duration::ZERO };
+        let (store, at_worst) = (Arc::new(RefusingStore::default()), Arc::<OnceLock<Usage>>::default());
+        let work = SummaryWork {
+            request: ModelRequest {
+                messages: vec![TranscriptMessage::user("x".repeat(8_000))],
+                tools: OfferedTools::default(),
+                tool_choice: ToolChoice::None,
+                max_tokens: Some(50),
+                temperature: None,
+            },
+            chain: Arc::new(Chain::new(vec![Arc::new(link)], "ann", retry, clock.clone())),
+            turn: Spend::default(),
+            store: store.clone(),
+            clock,
+            compute: Compute::new(1),
+            cache: SummaryCache::default(),
+            key: String::new(),
+            settings: ContextSettings { summary_max_tokens: 50, ..ContextSettings::default() },
+            at_worst: Arc::clone(&at_worst),
+        };
+        assert!(matches!(work.write().await, WrittenSummary::Refused));
+        let reserved = store.0.lock().unwrap().clone();
+        let [most] = &reserved[..] else { panic!("it is reserved once: {reserved:?}") };
+        assert_eq!(most.tokens, 8_054, "a character a token, the frame, and the answer");
+        let at_worst = at_worst.get().expect("it was about to be reserved");
+        assert_eq!((at_worst.input_tokens, at_worst.output_tokens), (8_004, 50));
+    }
 
     fn answer(text: String) -> TranscriptMessage {
         TranscriptMessage::Assistant { text: Some(text), tool_calls: vec![], provider_message: None, finish: None }
@@ -313,7 +394,7 @@ mod tests {
 
     #[test]
     fn earlier_summary_is_whole_in_the_text_of_the_next_one_however_long_the_rest_is() {
-        let said = |seq: i64, text: String| ShownMessage::said(seq, answer(text));
+        let said = |seq: i64, text: String| ShownMessage::verbatim(seq, answer(text));
         let earlier = format!("begin {} end", "x".repeat(3_000));
         let by = CompactionKind::Summarised { summary: earlier.clone(), errors: vec!["Error of look: torn".into()] };
         let shown = compacted(vec![said(1, "old".into())], &Compaction { from: 1, to: 1, pinned: vec![], by });

@@ -1,7 +1,7 @@
 //! The conversation of one execution as its model is shown it, kept from turn to turn.
 //!
-//! Begins with the system message of today, not that of a first attempt. Each shortening is a compaction in the transcript, so
-//! that another execution begins with the same conversation.
+//! Begins with the system message of today, not that of a first attempt. Each shortening is a compaction in the
+//! transcript, so that another execution begins with the same conversation.
 
 use crate::agent::checkpoint::{Checkpoint, NewEntry};
 use crate::agent::context::ContextWindow;
@@ -15,7 +15,7 @@ use crate::ports::llm::fallback::Chain;
 
 /// The messages that a request brings.
 pub struct ModelView {
-    /// Measures of the conversation.
+    /// Limits of the conversation.
     pub window: ContextWindow,
     system: TranscriptMessage,
     messages: Vec<TranscriptMessage>,
@@ -23,8 +23,8 @@ pub struct ModelView {
 
 impl ModelView {
     /// The conversation behind this system message, as far as it has come.
-    pub fn new(window: ContextWindow, system: String, checkpoint: &Checkpoint) -> ModelView {
-        let mut view = ModelView { window, system: TranscriptMessage::System { text: system }, messages: Vec::new() };
+    pub fn new(window: ContextWindow, system: TranscriptMessage, checkpoint: &Checkpoint) -> ModelView {
+        let mut view = ModelView { window, system, messages: Vec::new() };
         view.read(checkpoint);
         view
     }
@@ -39,6 +39,12 @@ impl ModelView {
         self.window.shows_briefly(&self.messages, tools)
     }
 
+    /// Whether it is one message, beside the instructions of the agent: nothing makes it shorter.
+    pub fn is_one_message(&self) -> bool {
+        let is_said = |message: &&TranscriptMessage| !matches!(message, TranscriptMessage::System { .. });
+        self.messages.iter().filter(is_said).count() <= 1
+    }
+
     /// Before a call: shortens the conversation until it fits, as it is counted by now.
     pub async fn fit(&mut self, checkpoint: &mut Checkpoint, chain: &Chain, tools: &OfferedTools, compute: &Compute) {
         chain.measure(&self.messages, tools, compute).await;
@@ -51,24 +57,25 @@ impl ModelView {
         chain.measure(&self.messages, tools, compute).await;
     }
 
-    /// Shortens a conversation that the model found too long, from this step on. Answers the step to go on with; `None`:
-    /// nothing is left to do.
+    /// Shortens a conversation that the model found too long, from this step on. Answers the step to go on with;
+    /// `None`: nothing is left to do.
     pub fn recover(&mut self, checkpoint: &mut Checkpoint, step: u32) -> Option<u32> {
         let (compaction, next) = self.window.recover(&self.shown(checkpoint), step)?;
         self.compact(checkpoint, vec![compaction]);
         Some(next)
     }
 
-    /// Lends the messages to one request, with one that stands in it alone: a run that waits for its model keeps them once.
-    pub fn lend(&mut self, aside: Option<TranscriptMessage>) -> Vec<TranscriptMessage> {
+    /// Lends the messages to one request, with one that stands in it alone: a run that waits for its model keeps them
+    /// once.
+    pub fn lend(&mut self, ephemeral: Option<TranscriptMessage>) -> Vec<TranscriptMessage> {
         let mut messages = std::mem::take(&mut self.messages);
-        messages.extend(aside);
+        messages.extend(ephemeral);
         messages
     }
 
     /// Takes back what was lent.
-    pub fn take_back(&mut self, mut messages: Vec<TranscriptMessage>, had_aside: bool) {
-        messages.truncate(messages.len() - usize::from(had_aside));
+    pub fn take_back(&mut self, mut messages: Vec<TranscriptMessage>, had_ephemeral: bool) {
+        messages.truncate(messages.len() - usize::from(had_ephemeral));
         self.messages = messages;
     }
 
@@ -94,11 +101,11 @@ impl ModelView {
         self.messages = self.shown(checkpoint).into_iter().map(ShownMessage::into_message).collect();
     }
 
-    /// The conversation, with the number of the entry that each message comes from. Behind the instructions of the agent stand
-    /// those of its active skills that are shown no more.
+    /// The conversation, with the number of the entry that each message comes from. Behind the instructions of the
+    /// agent stand those of its active skills that are shown no more.
     fn shown(&self, checkpoint: &Checkpoint) -> Vec<ShownMessage> {
         let said: Vec<ShownMessage> = checkpoint.shown().into_iter().filter(|message| !message.is_system()).collect();
         let skills = hidden_instructions(checkpoint.entries(), &said).map(ShownMessage::instructions);
-        std::iter::once(ShownMessage::said(0, self.system.clone())).chain(skills).chain(said).collect()
+        std::iter::once(ShownMessage::verbatim(0, self.system.clone())).chain(skills).chain(said).collect()
     }
 }

@@ -1,5 +1,5 @@
-//! `check_pending_agents`: whether an agent of the embedder waits for a message. One that does gets it first, and says what becomes
-//! of it.
+//! `check_pending_agents`: whether an agent of the embedder waits for a message. One that does gets it first, and says
+//! what becomes of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,8 @@ pub enum PendingVerdict {
     Continue,
     /// The answer of the agent that waited for it. The run ends with it, and no model is asked.
     Answer(String),
-    /// The result of the agent that waited for it and has done its part. The model reads it before the message, and goes on.
+    /// The result of the agent that waited for it and has done its part. The model reads it before the message, and
+    /// goes on.
     Done(String),
     /// The message gets to no agent and no model: its run is skipped, with this word as the reason.
     Refuse(String),
@@ -35,8 +36,8 @@ pub trait PendingAgents: Send + Sync {
     /// Name of them, for the log.
     fn name(&self) -> &'static str;
 
-    /// Decides about a message. An error ends the run, or has it tried again, as it says. After a crash the same run may bring its
-    /// message once more. Has 30 seconds; then the run is tried again.
+    /// Decides about a message. An error ends the run, or has it tried again, as it says. After a crash the same run
+    /// may bring its message once more. Has 30 seconds; then the run is tried again.
     fn take<'a>(&'a self, message: GateMessage<'a>) -> BoxFuture<'a, Result<PendingVerdict, RunError>>;
 }
 
@@ -75,8 +76,8 @@ pub fn answer_message(text: String) -> TranscriptMessage {
     TranscriptMessage::Assistant { text: Some(text), tool_calls: Vec::new(), provider_message: None, finish: None }
 }
 
-/// The result of an agent, for the model. It stands before the message, which stays what the model has to answer, and is labelled
-/// as data: it may be from anywhere.
+/// The result of an agent, for the model. It stands before the message, which stays what the model has to answer, and
+/// is labelled as data: it may be from anywhere.
 pub fn result_message(result: &str) -> TranscriptMessage {
     let result = fenced("agent", result);
     let text = format!("[Agent] An agent that waited for the next message has done its part. Its result:\n{result}");

@@ -1,5 +1,7 @@
 //! Limits of what carries an answer.
 
+use std::sync::LazyLock;
+
 /// Limits of the channel that will carry the answer; the model is told of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChannelLimits {
@@ -22,5 +24,11 @@ impl ChannelLimits {
             renders_markdown: true,
             max_response_length: None,
         }
+    }
+
+    /// Those of a chat, which all messages of persons share.
+    pub fn of_chat() -> &'static ChannelLimits {
+        static CHAT: LazyLock<ChannelLimits> = LazyLock::new(ChannelLimits::chat);
+        &CHAT
     }
 }

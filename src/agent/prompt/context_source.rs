@@ -1,5 +1,5 @@
-//! `prepare_context`: what an embedder adds to the instructions of a run, such as a profile of the user or what is remembered.
-//! A source that fails or takes too long adds nothing.
+//! `prepare_context`: what an embedder adds to the instructions of a run, such as a profile of the user or what is
+//! remembered. A source that fails or takes too long adds nothing.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ pub trait ContextSource: Send + Sync {
     /// Name of the source, for the log.
     fn name(&self) -> &'static str;
 
-    /// The text that stands behind the instructions of the agent; `None`: there is nothing to add. Asked at each start of a run
-    /// and each time that it goes on. The model follows what it says: text from outside belongs elsewhere. An error is
-    /// logged. Has 5 seconds.
+    /// The text that stands behind the instructions of the agent; `None`: there is nothing to add. Asked at each start
+    /// of a run and each time that it goes on. The model follows what it says: text from outside belongs elsewhere. An
+    /// error is logged. Has 5 seconds.
     fn context<'a>(&'a self, message: GateMessage<'a>) -> BoxFuture<'a, Result<Option<String>, String>>;
 }
 

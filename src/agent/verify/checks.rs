@@ -50,8 +50,8 @@ fn hosts_in(found_by: &Regex, text: &str) -> impl Iterator<Item = String> {
     hosts.map(|host| host.as_str().to_ascii_lowercase().trim_start_matches("www.").to_owned())
 }
 
-/// Hosts that are known. They are kept backwards, so that those below a host stand side by side: a look costs no more for
-/// many of them, which a model and its tools may write.
+/// Hosts that are known. They are kept backwards, so that those below a host stand side by side: a look costs no more
+/// for many of them, which a model and its tools may write.
 #[derive(Default)]
 struct KnownHosts(BTreeSet<String>);
 
@@ -69,8 +69,8 @@ impl KnownHosts {
     }
 }
 
-/// The answer names a source that the run has neither read nor been given. What it says to come from a source must have been
-/// read or given; an address may also be one of a call that failed, of which the answer tells.
+/// The answer names a source that the run has neither read nor been given. What it says to come from a source must have
+/// been read or given; an address may also be one of a call that failed, of which the answer tells.
 fn misattributed(answer: &AnswerToVerify) -> Option<String> {
     static NAME: LazyLock<Regex> = LazyLock::new(|| pattern(&format!("({HOST_NAME})")));
     static ADDRESS: LazyLock<Regex> = LazyLock::new(|| pattern(&format!("https?://({HOST_NAME})")));
@@ -132,7 +132,7 @@ fn broken_csv(answer: &AnswerToVerify) -> Option<String> {
     let channel = answer.channel.as_ref()?;
     let is_meant = match channel.supported_formats.as_slice() {
         [only] => only == CSV,
-        formats => formats.iter().any(|format| format == CSV) && csv::is_meant(&answer.text),
+        formats => formats.iter().any(|format| format == CSV) && csv::looks_like_csv(&answer.text),
     };
     let fault = if is_meant { csv::fault(&answer.text) } else { None };
     fault.map(|fault| format!("the answer for {} is not CSV: {fault}", channel.name))

@@ -18,9 +18,9 @@ enum FieldState {
     Closed,
 }
 
-/// Whether a text looks like rows, with the names of the columns first: most lines have as many commas, with no space behind
-/// them, as the first one. Prose has its commas before spaces.
-pub fn is_meant(text: &str) -> bool {
+/// Whether a text looks like rows, with the names of the columns first: most lines have as many commas, with no space
+/// behind them, as the first one. Prose has its commas before spaces.
+pub fn looks_like_csv(text: &str) -> bool {
     let text = text.trim();
     if text.strip_prefix(FENCE).is_some_and(|rest| rest.starts_with("csv")) {
         return true;
@@ -134,7 +134,7 @@ mod tests {
         for rows in
             ["name,price\nTea,3\nMilk,1,50", "```csv\na,b\n```", "name,note\nTea,\"black, strong\"\nMilk,cold\n"]
         {
-            assert!(is_meant(rows), "{rows:?}");
+            assert!(looks_like_csv(rows), "{rows:?}");
         }
         for prose in [
             "",
@@ -144,7 +144,7 @@ mod tests {
             "1,000 rows\n2,000 rows\n3,000 rows",
             "name,price",
         ] {
-            assert!(!is_meant(prose), "{prose:?}");
+            assert!(!looks_like_csv(prose), "{prose:?}");
         }
     }
 }

@@ -14,8 +14,8 @@ use crate::base::invalid::{ValidationErrors, escape};
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct VerifierRule {
-    /// A CEL expression over `answer`, `channel`, `tenant` and `tools` (`[{"name", "failed"}]`): where it is true, the rule has
-    /// found something.
+    /// A CEL expression over `answer`, `channel` (`chat` for the answer to a message, empty where nothing carries it),
+    /// `tenant` and `tools` (`[{"name", "failed"}]`): where it is true, the rule has found something.
     pub when: String,
     /// A sentence for the model and for the record.
     pub message: String,
@@ -79,7 +79,8 @@ impl VerifierRules {
         self.0.iter().map(|rule| rule.when.cost(&variables)).sum()
     }
 
-    /// The findings of each rule. One that can't be judged has its severity's finding: what was not verified is not sound.
+    /// The findings of each rule. One that can't be judged has its severity's finding: what was not verified is not
+    /// sound.
     pub(super) fn judge(&self, answer: &AnswerToVerify) -> Vec<(String, Verdict)> {
         if self.is_empty() {
             return Vec::new();

@@ -4,8 +4,8 @@
 //! waits for what is under way, and for nobody's backlog; users that always want more have equal shares of the time.
 //! (Start-time fair queueing: P. Goyal, H. Vin, H. Cheng, 1996.)
 //!
-//! Some places may be reserved for users that have none: then a user that comes seldom does not even wait for what is under
-//! way, unless as many others came as there are reserved places.
+//! Some places may be reserved for users that have none: then a user that comes seldom does not even wait for what is
+//! under way, unless as many others came as there are reserved places.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -318,7 +318,8 @@ impl<K: Ord + Hash + Clone, W> Queue<K, W> {
         None
     }
 
-    /// The first of those that wait and may have a place. No more are passed over than there are places: they have some.
+    /// The first of those that wait and may have a place. No more are passed over than there are places: they have
+    /// some.
     fn next(&self) -> Option<QueuePosition<K>> {
         let having = |key: &K| self.users.get(key).map_or(0, |user| user.having);
         self.order.iter().find(|(.., key)| self.may_begin(having(key))).cloned()

@@ -1,7 +1,8 @@
-//! How large a value can be at most: what an expression may have to walk, compare and copy, known before it is evaluated.
+//! How large a value can be at most: what an expression may have to walk, compare and copy, known before it is
+//! evaluated.
 //!
-//! An extent of data follows its members by name, so that a long text beside a list makes nothing of the list dearer. An
-//! extent of what an expression makes is only an upper bound.
+//! An extent of data follows its members by name, so that a long text beside a list makes nothing of the list dearer.
+//! An extent of what an expression makes is only an upper bound.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -92,7 +93,7 @@ impl Extent {
         joined.items = parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.items));
         joined.longest = joined.longest.max(joined.text);
         joined.most = joined.most.max(joined.items);
-        // what is added to an empty list is all that is in there
+        // beside empty lists, the one that is not empty has all items
         let filled: Vec<&Arc<Extent>> = parts.iter().filter(|part| part.items > 0).collect();
         if let [one] = filled.as_slice()
             && let InnerExtent::Elements(element) = &one.inside

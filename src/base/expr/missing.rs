@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::base::expr::{Expression, ExpressionError, Variables};
+use crate::base::expr::{Expression, ExpressionError, Variables, failure, parts};
 use crate::base::invalid::nearest_name;
 
 /// In the place of a name, where an element of a list, or anything inside of null, is asked for: these are no fields.
@@ -60,9 +60,9 @@ impl ExpressionError {
 }
 
 impl Expression {
-    /// Whether it is true, or the field that it missed. A guard, as `has(value.price)` or `'price' in value`, lets it miss
-    /// nothing.
-    pub fn asked(&self, variables: &Variables) -> Result<Evaluation, ExpressionError> {
+    /// Whether it is true, or the field that it missed. A guard, as `has(value.price)` or `'price' in value`, lets it
+    /// miss nothing.
+    pub fn judge(&self, variables: &Variables) -> Result<Evaluation, ExpressionError> {
         let value = match self.evaluate(variables) {
             Err(error) if error.missing_field().is_some() => {
                 return Ok(Evaluation::Misses(error.missing_field().unwrap_or_default().to_owned()));
@@ -80,6 +80,30 @@ impl Expression {
     pub fn missing_in(&self, variables: &Variables) -> Option<MissingField> {
         let error = self.value(variables).err()?;
         Some(self.missing(error.missing_field()?, variables))
+    }
+
+    /// The first field that the value misses in one of these samples and that none of the others has. Evaluates over
+    /// each of them more than once.
+    pub fn missing_in_all(&self, samples: &[Variables]) -> Option<MissingField> {
+        let missed: Vec<Option<MissingField>> = samples.iter().map(|sample| self.missing_in(sample)).collect();
+        let is_in_none = |field: &str| {
+            samples.iter().zip(&missed).all(|(sample, missed)| {
+                missed.as_ref().is_some_and(|missed| missed.field == field) || self.lacks(field, sample)
+            })
+        };
+        missed.iter().flatten().find(|missing| is_in_none(&missing.field)).cloned()
+    }
+
+    /// Whether there is a part with this text, and what it looks for is not there.
+    fn lacks(&self, part: &str, variables: &Variables) -> bool {
+        let Some(node) = parts::node(self.text(), &self.0.program, part) else { return false };
+        if variables.check_limits().is_err() || self.cost_of(node, variables).check_budget().is_err() {
+            return false;
+        }
+        let is_missing = self.in_context(variables, |context| {
+            matches!(cel::Value::resolve(node, context).map_err(failure), Err(ExpressionError::Missing(_)))
+        });
+        is_missing == Ok(true)
     }
 
     /// The missing field of this name with its place, and what may be meant by it. Takes as long as an evaluation.
@@ -112,7 +136,7 @@ mod tests {
         let expression = Language::default().read(text, &["event"]).unwrap();
         let data = json!({ "total": 7, "customer": { "name": "Ann" }, "items": [{ "price": 1 }], "nothing": null });
         let variables = Variables::new().with("event", &json!({ "type": "order", "data": data }));
-        match expression.asked(&variables).unwrap() {
+        match expression.judge(&variables).unwrap() {
             Evaluation::Holds(_) => None,
             Evaluation::Misses(name) => {
                 let missing = expression.missing(&name, &variables);
@@ -130,6 +154,37 @@ mod tests {
         assert_eq!(missed("event.data.total > 5 && event.data.customer.vip"), field("event.data.customer.vip", None));
         assert_eq!(missed("event.data['totl'] > 5"), field("event.data['totl']", Some("total")));
         assert_eq!(missed("event.data.items.exists(i, i.prce > 3)"), field("prce", None));
+    }
+
+    #[test]
+    fn field_is_missing_in_all_samples_where_none_of_them_has_it() {
+        let missed = |text: &str, samples: &[Value]| {
+            let expression = Language::default().read(text, &["event"]).unwrap();
+            let event = |data: &Value| Variables::new().with("event", &json!({ "data": data }));
+            let samples: Vec<Variables> = samples.iter().map(event).collect();
+            expression.missing_in_all(&samples).map(|missing| missing.field)
+        };
+        let total = Some("event.data.totl".to_owned());
+        let slip = "event.data.totl > 5";
+        assert_eq!(missed(slip, &[]), None);
+        assert_eq!(missed(slip, &[json!({ "total": 7 }), json!({ "total": 1 })]), total);
+        assert_eq!(missed(slip, &[json!({ "total": 7 }), json!({ "totl": 1 })]), None, "one of them has it");
+        assert_eq!(missed("has(event.data.totl) && event.data.totl > 5", &[json!({})]), None, "it is asked for first");
+        // a sample that is decided before the field is looked for has it, or has it not
+        let behind = "event.data.kind == 'paid' && event.data.totl > 5";
+        let paid = json!({ "kind": "paid", "total": 7 });
+        assert_eq!(missed(behind, &[json!({ "kind": "open" }), paid.clone()]), total);
+        assert_eq!(missed(behind, &[json!({ "kind": "open", "totl": 7 }), paid]), None);
+        // where each misses another one, either may come
+        let two = "event.data.a == 1 && event.data.b == 1";
+        assert_eq!(missed(two, &[json!({ "b": 1 }), json!({ "a": 1 })]), None);
+        let both = Some("event.data.b".to_owned());
+        assert_eq!(missed(two, &[json!({}), json!({ "a": 1 })]), both, "the first of them is in the other");
+        // what is looked for in each element has no place of its own
+        let items = "event.data.items.exists(i, i.prce > 3)";
+        let (priced, empty) = (json!({ "items": [{ "price": 1 }] }), json!({ "items": [] }));
+        assert_eq!(missed(items, &[priced.clone(), priced.clone()]), Some("prce".to_owned()));
+        assert_eq!(missed(items, &[priced, empty]), None);
     }
 
     #[test]

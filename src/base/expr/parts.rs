@@ -77,6 +77,11 @@ pub fn nodes(program: &Program) -> Vec<&IdedExpr> {
     nodes
 }
 
+/// The node of the part with this text, as [`of`] names it.
+pub fn node<'a>(text: &str, program: &'a Program, part: &str) -> Option<&'a IdedExpr> {
+    nodes(program).into_iter().find(|node| written(text, program, node) == part)
+}
+
 /// In the place of a value.
 pub fn too_much() -> ExpressionError {
     ExpressionError::Failed("is not shown: all parts together take too much work over these values".into())

@@ -1,7 +1,8 @@
-//! `matches`: the regular expressions of an expression, compiled once and not at each evaluation.
+//! `matches`: the regular expressions of an expression. The process keeps those compiled that were used last, whatever
+//! expressions they are of: one expression may have hundreds of KiB of them, and an instance thousands of expressions.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue};
 use cel::extractors::This;
@@ -9,16 +10,20 @@ use cel::{Context, ExecutionError, Program};
 use regex::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 use regex_syntax::hir::{Hir, HirKind};
 
+use crate::base::collections::bounded_cache::{BoundedCache, CacheLimit};
 use crate::base::expr::ExpressionFault;
 use crate::base::expr::guard::position;
 use crate::base::invalid::ValidationErrors;
 
 /// The largest compiled pattern, in bytes.
 const PATTERN_BYTES: usize = 256 * 1024;
+/// The largest compiled patterns of one expression together, in bytes.
+const TOGETHER_BYTES: usize = 1024 * 1024;
 /// The largest compiled set of patterns, in bytes.
 const SET_BYTES: usize = 4 * 1024 * 1024;
 /// Most positions of a pattern at which a search may be at once: its classes, each counted as often as it may be
-/// repeated, and of a written text as many as its beginnings that end alike. A search looks at each of them for each byte.
+/// repeated, and of a written text as many as its beginnings that end alike. A search looks at each of them for each
+/// byte.
 pub const PATTERN_POSITIONS: u64 = 1_000;
 /// Longest pattern that comes from data, in bytes, and its most positions.
 pub const MADE_PATTERN_BYTES: usize = 256;
@@ -29,18 +34,42 @@ const MADE_PATTERN_SIZE: usize = 64 * 1024;
 /// The memory of one search. Where it is too little for a pattern, each position costs alike: a larger one would be
 /// filled over and over before that is seen.
 const CACHE_BYTES: usize = 256 * 1024;
-/// Patterns that are made by the expression itself, kept at most.
-const KEPT: usize = 16;
+/// Compiled patterns that the process keeps of those that are written out, and of those that come from data.
+const KEPT_PATTERNS: usize = 256;
 
-/// The patterns of one expression; empty where it has none.
-#[derive(Clone)]
-pub struct PatternCache(Option<Arc<CachedPatterns>>);
+/// Patterns that are written out. The process has one of these: compiling is pure, and expressions of all tenants that
+/// search for one pattern share it.
+static WRITTEN: LazyLock<CompiledPatterns> = LazyLock::new(CompiledPatterns::default);
+/// Patterns that come from data; they push out none that is written out.
+static MADE: LazyLock<CompiledPatterns> = LazyLock::new(CompiledPatterns::default);
 
-struct CachedPatterns {
-    compiled: Mutex<HashMap<String, Regex>>,
-    /// Of the patterns that are written out.
-    positions: HashMap<String, u64>,
+/// Compiled patterns that were used last.
+struct CompiledPatterns(Mutex<BoundedCache<String, Regex>>);
+
+impl Default for CompiledPatterns {
+    fn default() -> CompiledPatterns {
+        let limit = CacheLimit { entries: KEPT_PATTERNS, bytes: usize::MAX };
+        CompiledPatterns(Mutex::new(BoundedCache::new(limit)))
+    }
 }
+
+impl CompiledPatterns {
+    /// The pattern, compiled now where it is not kept.
+    fn get(&self, pattern: &str, compile: impl FnOnce() -> Result<Regex, String>) -> Result<Regex, String> {
+        let pattern = pattern.to_owned();
+        let kept = self.0.lock().expect("pattern lock").get(&pattern).cloned();
+        if let Some(kept) = kept {
+            return Ok(kept);
+        }
+        let compiled = compile()?;
+        self.0.lock().expect("pattern lock").put(pattern, compiled.clone(), 0);
+        Ok(compiled)
+    }
+}
+
+/// The patterns that are written out in one expression, with their positions; empty where it searches for none.
+#[derive(Clone)]
+pub struct PatternCache(Option<Arc<HashMap<String, u64>>>);
 
 impl PatternCache {
     /// Compiles those that are written out; one that is none is a fault.
@@ -48,7 +77,7 @@ impl PatternCache {
         if !program.references().has_function("matches") {
             return Ok(PatternCache(None));
         }
-        let (mut compiled, mut positions) = (HashMap::new(), HashMap::new());
+        let mut positions = HashMap::new();
         for literal in literals(program.expression()) {
             let LiteralValue::String(pattern) = literal.1 else { continue };
             let pattern = pattern.inner();
@@ -57,31 +86,32 @@ impl PatternCache {
                 message: format!("invalid pattern: {why}"),
             };
             positions.insert(pattern.to_owned(), checked(pattern, PATTERN_POSITIONS).map_err(fault)?);
-            compiled.insert(pattern.to_owned(), compile(pattern, PATTERN_BYTES).map_err(fault)?);
+            WRITTEN.get(pattern, || compile(pattern, PATTERN_BYTES)).map_err(fault)?;
         }
-        Ok(PatternCache(Some(Arc::new(CachedPatterns { compiled: Mutex::new(compiled), positions }))))
+        if positions.len() > 1 && RegexSetBuilder::new(positions.keys()).size_limit(TOGETHER_BYTES).build().is_err() {
+            return Err(ExpressionFault {
+                position: 1,
+                message: format!("the patterns together take more than {TOGETHER_BYTES} bytes"),
+            });
+        }
+        Ok(PatternCache(Some(Arc::new(positions))))
     }
 
     /// The positions of a pattern that is written out.
     pub fn positions(&self, pattern: &str) -> u64 {
-        self.0.as_ref().and_then(|kept| kept.positions.get(pattern).copied()).unwrap_or(PATTERN_POSITIONS)
+        self.0.as_ref().and_then(|written| written.get(pattern).copied()).unwrap_or(PATTERN_POSITIONS)
     }
 
     /// Makes `matches` known.
     pub fn add_to(&self, context: &mut Context<'_, '_>) {
-        let Some(patterns) = self.0.clone() else { return };
+        let Some(written) = self.0.clone() else { return };
         let matches = move |This(text): This<Arc<String>>, pattern: Arc<String>| {
-            let kept = patterns.compiled.lock().expect("pattern lock").get(pattern.as_str()).cloned();
-            if let Some(regex) = kept {
-                return Ok(regex.is_match(&text));
-            }
-            let regex = pattern_of_data(&pattern).map_err(|why| ExecutionError::function_error("matches", why))?;
-            let matched = regex.is_match(&text);
-            let mut compiled = patterns.compiled.lock().expect("pattern lock");
-            if compiled.len() < patterns.positions.len() + KEPT {
-                compiled.insert(pattern.to_string(), regex);
-            }
-            Ok(matched)
+            let found = match written.contains_key(pattern.as_str()) {
+                true => WRITTEN.get(&pattern, || compile(&pattern, PATTERN_BYTES)),
+                false => MADE.get(&pattern, || pattern_of_data(&pattern)),
+            };
+            let regex = found.map_err(|why| ExecutionError::function_error("matches", why))?;
+            Ok(regex.is_match(&text))
         };
         context.add_function("matches", matches).expect("the language has no `matches` of its own");
     }
@@ -99,8 +129,8 @@ pub fn pattern_of_data(pattern: &str) -> Result<Regex, String> {
     compile(pattern, MADE_PATTERN_SIZE)
 }
 
-/// A set of patterns that are written out, each with its place; a text is searched for all of them at once. What is none
-/// is a fault at its place, and left out.
+/// A set of patterns that are written out, each with its place; a text is searched for all of them at once. A text that
+/// is none is a fault at its place, and left out.
 pub fn pattern_set(written: &[(String, String)], faults: &mut ValidationErrors) -> RegexSet {
     let mut sound = Vec::with_capacity(written.len());
     for (place, pattern) in written {
@@ -136,13 +166,14 @@ fn positions(hir: &Hir) -> u64 {
         }
         HirKind::Repetition(repetition) => {
             let times = repetition.max.unwrap_or(repetition.min.saturating_add(1));
-            // what is empty is repeated, too
+            // an empty part is repeated, too
             positions(&repetition.sub).max(1).saturating_mul(u64::from(times.max(1)))
         }
     }
 }
 
-/// How many beginnings of a text can end at the same place: the longest chain of its borders (Knuth, Morris, Pratt 1977).
+/// How many beginnings of a text can end at the same place: the longest chain of its borders (Knuth, Morris, Pratt
+/// 1977).
 fn overlaps(text: &[u8]) -> u64 {
     let mut borders = vec![0; text.len()];
     let mut depths = vec![1_u64; text.len() + 1];
@@ -201,5 +232,34 @@ fn collect<'a>(node: &'a IdedExpr, into: &mut Vec<(&'a IdedExpr, &'a LiteralValu
             all.into_iter().for_each(|each| collect(each, into));
         }
         Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) | Expr::Struct(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::expr::Language;
+
+    #[test]
+    fn patterns_of_an_expression_are_bounded_together() {
+        let searched = |patterns: usize| {
+            let each = (0..patterns).map(|n| format!(r"value.matches('\\w{{5}}{n}')"));
+            Language::default().read(&each.collect::<Vec<_>>().join("||"), &["value"]).map(drop)
+        };
+        assert!(compile(r"\w{5}0", PATTERN_BYTES).is_ok(), "each alone is small");
+        assert_eq!(searched(2), Ok(()));
+        let why = searched(30).unwrap_err().message;
+        assert_eq!(why, format!("the patterns together take more than {TOGETHER_BYTES} bytes"));
+    }
+
+    #[test]
+    fn compiled_patterns_are_kept_up_to_their_number_and_the_oldest_is_compiled_again() {
+        let kept = CompiledPatterns::default();
+        for n in 0..=KEPT_PATTERNS {
+            assert!(kept.get(&format!("a{n}"), || compile("a", PATTERN_BYTES)).is_ok());
+        }
+        assert_eq!(kept.0.lock().unwrap().len(), KEPT_PATTERNS);
+        let again = |pattern: &str| kept.get(pattern, || Err("compiled again".into())).map(drop);
+        assert_eq!((again("a1"), again("a0")), (Ok(()), Err("compiled again".to_owned())));
     }
 }

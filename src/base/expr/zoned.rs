@@ -1,8 +1,8 @@
 //! `getHours('America/Vancouver')` and its siblings, answered from the rules of time zones that schedules go by.
 //!
 //! The evaluator has functions of these names, which go by rules of its own that may be older. So a call with a zone is
-//! turned into one of a name that nobody can write, and that is ours. Without a zone the evaluator's own stand: they need
-//! no rules.
+//! turned into one of a name that nobody can write, and that is ours. Without a zone the evaluator's own stand: they
+//! need no rules.
 
 use cel::common::ast::{CallExpr, Expr};
 use cel::common::types::{CelInt, CelString, CelTimestamp};

@@ -1,11 +1,16 @@
 //! Requests that are read by the schema that is published of them: the type of a request is its one description.
 //!
-//! All that a schema says of a field is held, and each fault has its place. A field that refers to the schema of another
-//! type is left to that type.
+//! All that a schema says of a field is held, and each fault has its place. A field that refers to the schema of
+//! another type is left to that type.
+
+use std::any::TypeId;
+use std::collections::BTreeMap;
+use std::sync::{PoisonError, RwLock};
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use utoipa::PartialSchema;
+use utoipa::openapi::{RefOr, Schema};
 
 use crate::base::invalid::{NAMED, ValidationErrors, did_you_mean, escape, unknown_fields};
 
@@ -18,8 +23,8 @@ pub fn body<T: PartialSchema + DeserializeOwned>(value: &Value) -> Result<T, Val
     }
 }
 
-/// Reads the object that stands at `pointer` as a `T`. Null is as good as absent, and so is a field at fault, so that what the
-/// other fields mean can be judged with it; `None`: there is a fault without which nothing can be read.
+/// Reads the object that stands at `pointer` as a `T`. Null is as good as absent, and so is a field at fault, so that
+/// what the other fields mean can be judged with it; `None`: there is a fault without which nothing can be read.
 pub fn read<T: PartialSchema + DeserializeOwned>(
     value: &Value,
     pointer: &str,
@@ -56,6 +61,27 @@ pub fn read<T: PartialSchema + DeserializeOwned>(
     match faults.0.len() == before {
         true => faults.read(&Value::Object(given), pointer),
         false => serde_json::from_value(Value::Object(given)).ok(),
+    }
+}
+
+/// The names of the fields of each type that a reader has asked for. A schema is part of the program and never changes,
+/// so the process derives the names once.
+static FIELD_NAMES: RwLock<BTreeMap<TypeId, &'static [&'static str]>> = RwLock::new(BTreeMap::new());
+
+/// The names of the fields that are published of a `T`, which is an object, in the order of the alphabet: a reader of
+/// its own takes these, and no others. Of a type that is no object there are none.
+pub fn field_names<T: PartialSchema + 'static>() -> &'static [&'static str] {
+    let known = FIELD_NAMES.read().unwrap_or_else(PoisonError::into_inner).get(&TypeId::of::<T>()).copied();
+    known.unwrap_or_else(|| {
+        let mut known = FIELD_NAMES.write().unwrap_or_else(PoisonError::into_inner);
+        *known.entry(TypeId::of::<T>()).or_insert_with(|| published_names::<T>().leak())
+    })
+}
+
+fn published_names<T: PartialSchema>() -> Vec<&'static str> {
+    match T::schema() {
+        RefOr::T(Schema::Object(object)) => object.properties.into_keys().map(|name| &*name.leak()).collect(),
+        _ => Vec::new(),
     }
 }
 
@@ -165,6 +191,14 @@ mod tests {
         let full =
             letter(json!({ "to": "äöü", "copies": 9, "words": ["a", "b"], "is_sealed": true, "more": {"a": 1} }));
         assert_eq!(full.map(|full| (full.copies, full.words.unwrap().len(), full.is_sealed)), Ok((9, 2, true)));
+    }
+
+    #[test]
+    fn names_of_fields_are_those_that_are_published() {
+        let names = ["anything", "at", "copies", "is_sealed", "more", "to", "words"];
+        assert_eq!(field_names::<Letter>(), names);
+        assert!(std::ptr::eq(field_names::<Letter>(), field_names::<Letter>()), "they are derived once");
+        assert!(field_names::<String>().is_empty());
     }
 
     #[test]

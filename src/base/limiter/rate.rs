@@ -1,7 +1,7 @@
 //! How often something may happen, by key, with a bound on the keys that are remembered.
 //!
-//! Times are those of [`crate::base::clock::Clock::elapsed`]. Two rules are known: at most so many in a [`Window`], and a
-//! [`Cadence`] of so much time between two, whose length may change with each time.
+//! Times are those of [`crate::base::clock::Clock::elapsed`]. Two rules are known: at most so many in a [`Window`], and
+//! a [`Cadence`] of so much time between two, whose length may change with each time.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -124,8 +124,8 @@ pub struct Cadence {
 }
 
 impl Cadence {
-    /// Counts one, which keeps the next one `apart`; at most as many come at once as fit into `burst`. `Err`: when one may
-    /// come.
+    /// Counts one, which keeps the next one `apart`; at most as many come at once as fit into `burst`. `Err`: when one
+    /// may come.
     pub fn try_acquire(&mut self, apart: Duration, burst: Duration, now: Duration) -> Result<(), Duration> {
         let ahead = burst.saturating_sub(apart);
         let arrival = self.arrival.max(now);
@@ -137,8 +137,8 @@ impl Cadence {
         Ok(())
     }
 
-    /// Sends one away until `earliest`, or until after those who were sent away before, but not for longer than `farthest`
-    /// because of them. Returns how long it has to wait.
+    /// Sends one away until `earliest`, or until after those who were sent away before, but not for longer than
+    /// `farthest` because of them. Returns how long it has to wait.
     pub fn defer(&mut self, earliest: Duration, apart: Duration, farthest: Duration, now: Duration) -> Duration {
         self.told = earliest.max((self.told + apart).min(now + farthest));
         self.told - now

@@ -65,6 +65,7 @@ pub const FIGURES: [ProcessFigure; 6] = [
 ];
 
 impl ProcessFigure {
+    /// The type of the metric.
     pub fn kind(&self) -> MetricType {
         self.kind
     }

@@ -1,7 +1,8 @@
-//! Spans that are exported, by the conventions of OpenTelemetry for generative AI: runs, calls of models, calls of tools.
+//! Spans that are exported, by the conventions of OpenTelemetry for generative AI: runs, calls of models, calls of
+//! tools.
 //!
-//! They have a target of their own, so that they cost nothing where nobody exports them, and stand in no line of the log. What people,
-//! models and tools have said is no part of them unless an operator asks for it.
+//! They have a target of their own, so that they cost nothing where nobody exports them, and stand in no line of the
+//! log. What people, models and tools have said is no part of them unless an operator asks for it.
 
 use std::fmt::Display;
 
@@ -94,8 +95,8 @@ impl TracedRun<'_> {
     }
 }
 
-/// The span of an agent that is a part of something else; `chain`: the agents that were called, outermost first, this one last, or
-/// none where a step of a pipeline is the agent.
+/// The span of an agent that is a part of something else; `chain`: the agents that were called, outermost first, this
+/// one last, or none where a step of a pipeline is the agent.
 pub fn invoke_agent(agent: &str, chain: &[String]) -> Span {
     info_span!(
         target: SPANS, "invoke_agent",

@@ -5,6 +5,7 @@ use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use zeroize::Zeroizing;
 
 use crate::base::redact::{SHORTEST, TELLING};
+use crate::base::template::html::{MarkupPlace, escape_html};
 
 /// One text that is looked for.
 pub struct Needle {
@@ -56,12 +57,13 @@ fn forms(secret: &str, needles: &mut Vec<Needle>) {
     if trimmed.len() < SHORTEST {
         return;
     }
-    for text in [secret, trimmed] {
+    let is_trimmed = secret.len() == trimmed.len();
+    for text in [trimmed, secret].into_iter().take(if is_trimmed { 1 } else { 2 }) {
         plain(text.as_bytes(), needles);
         // what was escaped twice: `reading` undoes the outer escape
         plain(json(text).as_bytes(), needles);
         plain(percent(text).as_bytes(), needles);
-        plain(html(text).as_bytes(), needles);
+        plain(Zeroizing::new(escape_html(text, MarkupPlace::Quoted)).as_bytes(), needles);
         // hexadecimal digits of a letter differ by its case
         for cased in [text.to_owned(), text.to_ascii_lowercase(), text.to_ascii_uppercase()].map(Zeroizing::new) {
             plain(hex::encode(&*cased).as_bytes(), needles);
@@ -78,8 +80,10 @@ fn forms(secret: &str, needles: &mut Vec<Needle>) {
 }
 
 fn plain(text: &[u8], needles: &mut Vec<Needle>) {
-    let text = text.iter().filter(|byte| !b"\r\n".contains(byte)).map(u8::to_ascii_lowercase).collect();
-    needles.push(Needle { text: Zeroizing::new(text), cased: None, leads: false, trails: false });
+    // one that does not grow leaves no copy behind
+    let mut folded = Zeroizing::new(Vec::with_capacity(text.len()));
+    folded.extend(text.iter().filter(|byte| !b"\r\n".contains(byte)).map(u8::to_ascii_lowercase));
+    needles.push(Needle { text: folded, cased: None, leads: false, trails: false });
 }
 
 /// As it stands within the quotes of JSON.
@@ -94,25 +98,18 @@ fn percent(text: &str) -> Zeroizing<String> {
     for byte in text.bytes() {
         match byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
             true => escaped.push(char::from(byte)),
-            false => escaped.push_str(&format!("%{byte:02X}")),
+            false => {
+                escaped.push('%');
+                escaped.push(digit(byte >> 4));
+                escaped.push(digit(byte & 15));
+            }
         }
     }
     escaped
 }
 
-fn html(text: &str) -> Zeroizing<String> {
-    let mut escaped = Zeroizing::new(String::with_capacity(text.len()));
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            other => escaped.push(other),
-        }
-    }
-    escaped
+fn digit(value: u8) -> char {
+    char::from(b"0123456789ABCDEF"[usize::from(value)])
 }
 
 /// The characters of base64 that hold bits of the secret alone, where it begins `offset` bytes after a group of three.

@@ -46,45 +46,48 @@ const NAMED: [(&str, u8); 36] = [
 
 /// Reading of `length` bytes of the text: up to one character, or nothing.
 #[derive(Clone, Copy)]
-pub struct RedactionReader {
+pub struct ByteReading {
     meant: [u8; 4],
     count: usize,
     pub length: usize,
 }
 
-impl RedactionReader {
-    pub const NONE: RedactionReader = RedactionReader { meant: [0; 4], count: 0, length: 0 };
+impl ByteReading {
+    /// A reading of nothing.
+    pub const NONE: ByteReading = ByteReading { meant: [0; 4], count: 0, length: 0 };
 
-    fn byte(byte: u8, length: usize) -> RedactionReader {
+    fn byte(byte: u8, length: usize) -> ByteReading {
         // line breaks are put into anything long
         let count = usize::from(!b"\r\n".contains(&byte));
-        RedactionReader { meant: [byte, 0, 0, 0], count, length }
+        ByteReading { meant: [byte, 0, 0, 0], count, length }
     }
 
-    fn character(c: char, length: usize) -> RedactionReader {
+    fn character(c: char, length: usize) -> ByteReading {
         let mut meant = [0; 4];
         let count = c.encode_utf8(&mut meant).len();
-        if count == 1 { RedactionReader::byte(meant[0], length) } else { RedactionReader { meant, count, length } }
+        if count == 1 { ByteReading::byte(meant[0], length) } else { ByteReading { meant, count, length } }
     }
 
+    /// The bytes that are meant.
     pub fn bytes(&self) -> &[u8] {
         &self.meant[..self.count]
     }
 
+    /// Whether nothing is meant.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 }
 
 /// Writes what may be read at `at`, and answers how much that is.
-pub fn readings(bytes: &[u8], at: usize, into: &mut [RedactionReader; MOST_READINGS]) -> usize {
+pub fn readings(bytes: &[u8], at: usize, into: &mut [ByteReading; MOST_READINGS]) -> usize {
     let Some((first, rest)) = bytes.get(at..).and_then(|rest| rest.split_first()) else { return 0 };
-    into[0] = RedactionReader::byte(*first, 1);
+    into[0] = ByteReading::byte(*first, 1);
     let rest = &rest[..rest.len().min(LONGEST)];
     let escaped = match first {
-        b'%' => [hex(rest, 2).and_then(|code| Some(RedactionReader::byte(u8::try_from(code).ok()?, 3))), None, None],
-        b'+' => [Some(RedactionReader::byte(b' ', 1)), None, None],
-        b'\\' => [backslash(rest), nested(rest), rest.starts_with(b"\\\\\\").then(|| RedactionReader::byte(b'\\', 4))],
+        b'%' => [hex(rest, 2).and_then(|code| Some(ByteReading::byte(u8::try_from(code).ok()?, 3))), None, None],
+        b'+' => [Some(ByteReading::byte(b' ', 1)), None, None],
+        b'\\' => [backslash(rest), nested(rest), rest.starts_with(b"\\\\\\").then(|| ByteReading::byte(b'\\', 4))],
         b'&' => [entity(rest), None, None],
         _ => [None; 3],
     };
@@ -97,10 +100,10 @@ pub fn readings(bytes: &[u8], at: usize, into: &mut [RedactionReader; MOST_READI
 }
 
 /// An escape of JSON that was escaped once more by each JSON around it, which doubles its backslashes.
-fn nested(rest: &[u8]) -> Option<RedactionReader> {
+fn nested(rest: &[u8]) -> Option<ByteReading> {
     let more = run(rest);
     let reading = (more > 0).then(|| backslash(&rest[more..])).flatten()?;
-    Some(RedactionReader { length: reading.length + more, ..reading })
+    Some(ByteReading { length: reading.length + more, ..reading })
 }
 
 /// How many backslashes there are.
@@ -117,26 +120,26 @@ fn hex(bytes: &[u8], digits: usize) -> Option<u32> {
 }
 
 /// Escapes of JSON (RFC 8259, section 7), and `\x20`.
-fn backslash(rest: &[u8]) -> Option<RedactionReader> {
+fn backslash(rest: &[u8]) -> Option<ByteReading> {
     let (kind, rest) = rest.split_first()?;
     Some(match kind {
-        b'"' | b'\\' | b'/' | b'\'' => RedactionReader::byte(*kind, 2),
-        b'n' => RedactionReader::byte(b'\n', 2),
-        b'r' => RedactionReader::byte(b'\r', 2),
-        b't' => RedactionReader::byte(b'\t', 2),
-        b'b' => RedactionReader::byte(8, 2),
-        b'f' => RedactionReader::byte(12, 2),
-        b'x' => RedactionReader::character(char::from_u32(hex(rest, 2)?)?, 4),
+        b'"' | b'\\' | b'/' | b'\'' => ByteReading::byte(*kind, 2),
+        b'n' => ByteReading::byte(b'\n', 2),
+        b'r' => ByteReading::byte(b'\r', 2),
+        b't' => ByteReading::byte(b'\t', 2),
+        b'b' => ByteReading::byte(8, 2),
+        b'f' => ByteReading::byte(12, 2),
+        b'x' => ByteReading::character(char::from_u32(hex(rest, 2)?)?, 4),
         b'u' => {
             let unit = hex(rest, 4)?;
             match char::from_u32(unit) {
-                Some(c) => RedactionReader::character(c, 6),
+                Some(c) => ByteReading::character(c, 6),
                 None => {
                     let other = rest.get(4..)?;
                     let between = run(other);
                     let low = hex(other[between..].strip_prefix(b"u").filter(|_| between > 0)?, 4)?;
                     let pair = [u16::try_from(unit).ok()?, u16::try_from(low).ok()?];
-                    RedactionReader::character(char::decode_utf16(pair).next()?.ok()?, 11 + between)
+                    ByteReading::character(char::decode_utf16(pair).next()?.ok()?, 11 + between)
                 }
             }
         }
@@ -145,16 +148,16 @@ fn backslash(rest: &[u8]) -> Option<RedactionReader> {
 }
 
 /// `&amp;`, `&#38;`, `&#x26;`.
-fn entity(rest: &[u8]) -> Option<RedactionReader> {
+fn entity(rest: &[u8]) -> Option<ByteReading> {
     let end = rest.iter().position(|byte| *byte == b';')?;
     let name = std::str::from_utf8(&rest[..end]).ok()?;
     let length = end + 2;
     let Some(number) = name.strip_prefix('#') else {
-        return NAMED.iter().find(|(known, _)| *known == name).map(|(_, byte)| RedactionReader::byte(*byte, length));
+        return NAMED.iter().find(|(known, _)| *known == name).map(|(_, byte)| ByteReading::byte(*byte, length));
     };
     let code = match number.strip_prefix(['x', 'X']) {
         Some(digits) => u32::from_str_radix(digits, 16),
         None => number.parse(),
     };
-    Some(RedactionReader::character(char::from_u32(code.ok()?)?, length))
+    Some(ByteReading::character(char::from_u32(code.ok()?)?, length))
 }

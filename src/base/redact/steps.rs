@@ -11,6 +11,9 @@ const STEPS: (usize, usize) = (5, 500_000);
 /// Steps of all texts that are read where they are asked for: enough for four KiB of an ordinary answer, and too few to
 /// keep anything else waiting.
 const STEPS_IN_PLACE: usize = 15_000;
+/// Among so many forms of secrets a step is twice as long as among few, for they lie further apart in memory: some five
+/// hundred secrets have as many.
+const NEEDLES_OF_A_STEP: usize = 4_096;
 /// Steps inside of what was found, for each byte of the text, to find where secrets that overlap end.
 const STEPS_INSIDE: usize = 5;
 
@@ -64,7 +67,8 @@ impl Redactor {
     /// To read short texts on a thread that serves others. Where they take too many steps, they may be read again
     /// elsewhere.
     pub fn in_place(&self) -> JointRedaction<'_> {
-        let steps = RedactionSteps { left: STEPS_IN_PLACE, of_a_byte: 0, are_short: false };
+        let left = STEPS_IN_PLACE / (1 + self.needles.len() / NEEDLES_OF_A_STEP);
+        let steps = RedactionSteps { left, of_a_byte: 0, are_short: false };
         JointRedaction { redactor: self, steps }
     }
 }
@@ -123,5 +127,17 @@ mod tests {
         let mut in_place = redactor.in_place();
         assert!(!in_place.contains_secret("an ordinary answer, ".repeat(200).as_bytes()) && !in_place.is_exhausted());
         assert_eq!(in_place.text(&mean), REDACTED);
+    }
+
+    #[test]
+    fn fewer_steps_are_taken_in_place_where_many_secrets_are_looked_for() {
+        let in_place = |count: usize| {
+            let secrets: Vec<String> = (0..count).map(|n| format!("secret-number-{n:04}")).collect();
+            let redactor = Redactor::new(secrets.iter().map(String::as_str));
+            (redactor.needles.len(), redactor.in_place().steps.left)
+        };
+        let ((few, all), (many, fewer)) = (in_place(200), in_place(1_000));
+        assert!(few < NEEDLES_OF_A_STEP && many > NEEDLES_OF_A_STEP, "{few} and {many}");
+        assert_eq!((all, fewer), (STEPS_IN_PLACE, STEPS_IN_PLACE / (1 + many / NEEDLES_OF_A_STEP)));
     }
 }

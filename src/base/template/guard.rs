@@ -11,8 +11,8 @@ use crate::base::template::{TemplateError, TemplateFault};
 
 /// Places where texts or lists are put together inside of expressions: each may double what there is.
 const JOINTS: usize = 16;
-/// Operators, calls, members and tests in the code of one template, and `elif` among them. Each may nest what stands before
-/// it one level deeper, and the reader of templates goes through the levels on its stack.
+/// Operators, calls, members and tests in the code of one template, and `elif` among them. Each may nest what stands
+/// before it one level deeper, and the reader of templates goes through the levels on its stack.
 pub const OPERATORS: usize = 500;
 /// `elif` in one template: each nests what follows it.
 const BRANCHES: usize = 100;
@@ -110,14 +110,16 @@ pub fn parts(text: &str) -> Vec<TemplatePart<'_>> {
     parts
 }
 
-/// Refuses a value that is larger than what one may give.
-pub fn affordable(value: &Value) -> Result<(), TemplateError> {
-    match serde_json::to_writer(&mut BoundedOutput::default(), value) {
-        Ok(()) => Ok(()),
+/// The bytes of a value as JSON; refuses one that is larger than what a template may give.
+pub fn affordable(value: &Value) -> Result<usize, TemplateError> {
+    let mut output = BoundedOutput::default();
+    match serde_json::to_writer(&mut output, value) {
+        Ok(()) => Ok(output.written()),
         Err(_) => Err(too_long()),
     }
 }
 
+/// The error of a template that gives more than [`OUTPUT_BYTES`].
 pub fn too_long() -> TemplateError {
     TemplateError::Failed(format!("the template gives more than {OUTPUT_BYTES} bytes"))
 }
@@ -130,10 +132,17 @@ pub struct BoundedOutput {
 }
 
 impl BoundedOutput {
+    /// Whether something found no room.
     pub fn is_full(&self) -> bool {
         self.full
     }
 
+    /// Bytes that were written.
+    pub fn written(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The text that was written.
     pub fn text(self) -> Result<String, TemplateError> {
         String::from_utf8(self.bytes).map_err(|_| TemplateError::Failed("the template gives no text".into()))
     }
@@ -192,7 +201,7 @@ mod tests {
         let most = |begin: &str, one: &str, end: &str, count: usize| format!("{begin}{}{end}", one.repeat(count));
         let code = move |begin: &str, one: &str, end: &str, count| {
             let text = most(&format!("{{{{ {begin}"), one, &format!("{end} }}}}"), count);
-            // what is no operator of the language is refused by the reader, and must not nest either
+            // the reader refuses a token that is no operator of the language, and it must not nest either
             let _ = read(&text).map(|template| template.value(&Values::default()));
             text
         };

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::base::invalid::{ValidationErrors, escape};
-use crate::base::template::{Template, TemplateError, TemplateNames, TextTemplates, Values};
+use crate::base::template::{Template, TemplateError, TemplateNames, TextTemplates, Values, guard};
 
 /// A value that was read. Keys are taken as they are.
 #[derive(Debug, Clone)]
@@ -16,6 +16,16 @@ pub enum Tree {
     List(Vec<Tree>),
     /// An object, in the order in which it was written.
     Object(Vec<(String, Tree)>),
+}
+
+/// The number of texts in a value that insert something.
+pub fn inserting_texts(value: &Value) -> usize {
+    match value {
+        Value::String(text) => usize::from(guard::inserts(text)),
+        Value::Array(items) => items.iter().map(inserting_texts).sum(),
+        Value::Object(fields) => fields.values().map(inserting_texts).sum(),
+        _ => 0,
+    }
 }
 
 impl Tree {

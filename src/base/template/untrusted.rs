@@ -1,8 +1,9 @@
-//! Text from outside in what a model reads: events, polled values, results of tools, mails. It stands between two tags that say
-//! so, and it can't close them itself.
+//! Text from outside in what a model reads: events, polled values, results of tools, mails. It stands between two tags
+//! that say so, and it can't close them itself.
 //!
-//! The name of the tags has a part of the text's own hash, chosen so that it is nowhere in the text. The same text therefore has
-//! the same tags each time: a conversation that goes on after a crash is the same, and a provider's cache knows its beginning.
+//! The name of the tags has a part of the text's own hash, chosen so that it is nowhere in the text. The same text
+//! therefore has the same tags each time: a conversation that goes on after a crash is the same, and a provider's cache
+//! knows its beginning.
 
 use aws_lc_rs::digest::{SHA256, digest};
 

@@ -13,6 +13,12 @@ const MOST_STEPS: u64 = 50_000_000;
 const LEAST_FUEL: u64 = 64;
 /// One instruction.
 const INSTRUCTION: u64 = 200;
+/// Instructions of one insertion or statement, about.
+const OF_A_PART: u64 = 8;
+/// Reading a template for one rendering, and the names for it.
+const RENDERING: u64 = 10_000;
+/// One byte that a template gives: it is written, kept and sent on.
+const GIVEN: u64 = 10;
 /// Bytes that are compared or copied in one step.
 const COMPARED: u64 = 16;
 
@@ -39,6 +45,7 @@ pub struct ValueSize {
 }
 
 impl ValueSize {
+    /// The size of a value.
     pub fn of(value: &Value) -> ValueSize {
         let many = |parts: &mut dyn Iterator<Item = ValueSize>| {
             parts.fold(ValueSize { longest: 0, bytes: 2 }, |sum, part| ValueSize {
@@ -58,6 +65,7 @@ impl ValueSize {
         }
     }
 
+    /// The larger of two in each respect.
     pub fn max(self, other: ValueSize) -> ValueSize {
         ValueSize { longest: self.longest.max(other.longest), bytes: self.bytes.max(other.bytes) }
     }
@@ -93,6 +101,7 @@ fn is_written_out(text: &str) -> bool {
 }
 
 impl TemplateWork {
+    /// The work of the template with this text.
     pub fn of(text: &str) -> TemplateWork {
         let mut work = TemplateWork { parts: 0, loops: false, compares: 0, searches: 0 };
         for part in parts(text) {
@@ -120,6 +129,14 @@ impl TemplateWork {
         }
     }
 
+    /// The steps that a rendering has taken besides what its filters went through. `consumed`: its instructions, where
+    /// they were counted to the end.
+    pub fn taken(self, size: ValueSize, consumed: Option<u64>, given: usize) -> u64 {
+        let most = || if self.loops { self.fuel(size) } else { self.parts.saturating_mul(OF_A_PART) };
+        let instructions = consumed.unwrap_or_else(most).saturating_mul(INSTRUCTION);
+        RENDERING.saturating_add(instructions).saturating_add((given as u64).saturating_mul(GIVEN))
+    }
+
     /// Whether its looks at texts are few enough: where nothing is repeated, each place looks once. What is repeated is
     /// bounded by [`TemplateWork::fuel`].
     pub fn is_affordable(self, size: ValueSize) -> bool {
@@ -131,11 +148,12 @@ impl TemplateWork {
         searched.saturating_add(self.compares.saturating_mul(size.longest / COMPARED))
     }
 
+    /// The most steps that it takes with values of this size.
     pub fn steps(self, size: ValueSize) -> u64 {
         match self.loops {
             true => self.fuel(size) * INSTRUCTION + WORK_BYTES,
             false => {
-                let inserted = self.parts.saturating_mul(size.bytes.saturating_mul(4) + 8 * INSTRUCTION);
+                let inserted = self.parts.saturating_mul(size.bytes.saturating_mul(4) + OF_A_PART * INSTRUCTION);
                 inserted.saturating_add(self.touched_once(size))
             }
         }

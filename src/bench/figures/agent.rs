@@ -1,5 +1,5 @@
-//! `agent_1` and `agent_32`: runs of an agent that calls a tool in each of two turns and answers in the third, one after
-//! the other and many at once, by the service with its default configuration. Its model answers at once.
+//! `agent_1` and `agent_32`: runs of an agent that calls a tool in each of two turns and answers in the third, one
+//! after the other and many at once, by the service with its default configuration. Its model answers at once.
 //!
 //! A run counts from the commit of its record to the commit of its end, as a watcher of the run is told of it.
 

@@ -1,6 +1,6 @@
 //! `agent_wait_1000`: runs of an agent that are due at one instant and wait for their model, by the service with its
-//! default configuration: the memory of each while it waits for the model's last answer, and how long it takes until the
-//! last of them is under way.
+//! default configuration: the memory of each while it waits for the model's last answer, and how long it takes until
+//! the last of them is under way.
 //!
 //! The service is a process of its own, so that the model's memory does not count. Only few runs were made before, one
 //! after the other: what the first of many at once takes for good counts for the runs.
@@ -27,7 +27,7 @@ use crate::bench::{Bench, BenchEnv, BenchFigure};
 
 const NAME: &str = "agent_wait_1000";
 const RUNS: usize = 1_000;
-/// Tenants whose tasks they are: one alone may not have all places.
+/// Tenants whose tasks they are: one alone may not have all slots.
 const TENANTS: usize = 10;
 /// The most that one may take, in KiB.
 const MOST: f64 = 64.0;

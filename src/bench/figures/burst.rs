@@ -1,7 +1,8 @@
-//! `burst_…` and `lone`: how late tasks start that are all due at one instant, or that are alone, by the database's clock.
+//! `burst_…` and `lone`: how late tasks start that are all due at one instant, or that are alone, by the database's
+//! clock.
 //!
-//! The tasks of a burst are pipelines of one step that only computes, with room for all of them at once; the lone task does
-//! nothing.
+//! The tasks of a burst are pipelines of one step that only computes, with room for all of them at once; the lone task
+//! does nothing.
 
 use std::time::Duration;
 
@@ -91,7 +92,8 @@ pub struct BurstTimes {
     pub ends: Samples,
 }
 
-/// How late the pipeline of each task was begun, its start recorded, in milliseconds, by a service with this configuration.
+/// How late the pipeline of each task was begun, its start recorded, in milliseconds, by a service with this
+/// configuration.
 pub async fn measure_bursts(
     bench: &Bench<'_>,
     plan: &BurstPlan,

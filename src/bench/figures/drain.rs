@@ -1,4 +1,5 @@
-//! `drain` and `drain_100k`: a backlog of queued runs is worked off, by one instance, on tables that were never analysed.
+//! `drain` and `drain_100k`: a backlog of queued runs is worked off, by one instance, on tables that were never
+//! analysed.
 
 use crate::bench::figure::median;
 use crate::bench::limits::drain;

@@ -22,8 +22,7 @@ use crate::domain::event::Event;
 use crate::domain::run::{RunError, RunOutcome, Usage};
 use crate::domain::task::{Action, Draft, Task};
 use crate::engine::events::matcher::EventMatcher;
-use crate::engine::scheduling::prefetch::PrefetchBuffer;
-use crate::engine::scheduling::run_slots::RunSlots;
+use crate::engine::scheduling::run_starter::RunStarter;
 use crate::executor::{Executor, Job};
 use crate::ports::bus::Bus;
 use crate::store::Store;
@@ -58,7 +57,7 @@ async fn measure_on(
         app::build(&place.config, Clock::system(), extras, AppEnd::default(), |_| {}).await?;
     let bus = Arc::clone(&http.bus);
     progress(&format!("making {} event tasks", size.event_tasks));
-    let tasks = create_tasks(&store, &http.known, size.event_tasks).await?;
+    let tasks = create_tasks(&store, &http.validator, size.event_tasks).await?;
     let mut figures = throughput(place, &store, &bus, &tasks, size, progress).await?;
     progress(&format!("timing {} events, one after the other", size.event_samples));
     let engine = engine.start().await?;
@@ -72,7 +71,7 @@ async fn measure_on(
 /// Tasks of many tenants, each for a type of its own, with a filter that holds.
 async fn create_tasks(
     store: &Store,
-    known: &crate::domain::task::TaskValidator,
+    validator: &crate::domain::task::TaskValidator,
     count: usize,
 ) -> anyhow::Result<Vec<Uuid>> {
     let now = store.clock().now();
@@ -85,7 +84,7 @@ async fn create_tasks(
         let draft = Draft::parse(
             Tenant::new(tenant(number)).map_err(|why| ValidationErrors::one("/tenant_id", why)),
             &draft,
-            known,
+            validator,
             now,
         )?;
         let (task, _) = Task::new(new_id(now), draft, now).map_err(|fault| ValidationErrors(vec![fault]))?;
@@ -124,16 +123,9 @@ async fn throughput(
     progress: &dyn Fn(&str),
 ) -> anyhow::Result<Vec<BenchFigure>> {
     // nothing is executed here: the runs are committed, and that is all
-    let held = PrefetchBuffer::new(0, RunSlots::new(0, 0));
-    let matcher = EventMatcher::new(
-        store.clone(),
-        Arc::clone(bus),
-        held,
-        store.computing().clone(),
-        random_id(),
-        5,
-        &Metrics::new(),
-    );
+    let starter = RunStarter::recording_only(store.clone(), random_id());
+    let compute = store.computing().clone();
+    let matcher = EventMatcher::new(store.clone(), Arc::clone(bus), starter, compute, 5, &Metrics::new());
     publish(bus, &first_of_each_tenant()).await?;
     drain(&matcher, TENANTS).await?;
 

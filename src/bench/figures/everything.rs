@@ -1,7 +1,8 @@
-//! `everything_on`: agents and pipelines of a service in which everything is configured that can be, beside one that has
-//! only a model. Both are processes of their own, on the same machine, and take turns.
+//! `everything_on`: agents and pipelines of a service in which everything is configured that can be, beside one that
+//! has only a model. Both are processes of their own, on the same machine, and take turns.
 //!
-//! Runs are timed by their records, so that no request of the measurement counts: until the end is noted, without its commit.
+//! Runs are timed by their records, so that no request of the measurement counts: until the end is noted, without its
+//! commit.
 
 use std::path::Path;
 use std::time::Duration;

@@ -66,7 +66,7 @@ async fn share(at: &BenchSite, place: &BenchEnv, count: usize, fires: usize) -> 
         }
         anyhow::Ok(())
     };
-    // what is lost is told, not waited for
+    // losses are told, not waited for
     if let Ok(done) = tokio::time::timeout(PATIENCE, all_done).await {
         done?;
     }

@@ -1,6 +1,6 @@
-//! `list_runs_1m` and `stats_1m`: what a tenant with very many runs that have ended, and the operator, wait for lists and
-//! figures, by the API of a service with its default configuration. Figures are counted anew each time: a service keeps
-//! them for a while, and what it keeps says nothing of the counting.
+//! `list_runs_1m` and `stats_1m`: what a tenant with very many runs that have ended, and the operator, wait for lists
+//! and figures, by the API of a service with its default configuration. Figures are counted anew each time: a service
+//! keeps them for a while, and what it keeps says nothing of the counting.
 
 use std::time::{Duration, Instant};
 
@@ -215,7 +215,8 @@ async fn check(tenant: &BenchTenant, ended: &EndedRuns) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All runs; each state, most of which none or few have; times, with and without runs; and tasks, with and without runs.
+/// All runs; each state, most of which none or few have; times, with and without runs; and tasks, with and without
+/// runs.
 fn filters(ended: &EndedRuns) -> Vec<String> {
     let day = |from: DateTime<Utc>| format!("since={}&until={}", text(from), text(from + TimeDelta::days(1)));
     let task = format!("task_id={}", ended.task);

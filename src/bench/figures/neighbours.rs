@@ -5,10 +5,20 @@
 //! conditions that poll one, messages by webhook, and calls of the API. Each of these may take twice as long beside the
 //! hostile tenants as it took alone in the same run. What takes less than [`FLOOR`] is not told apart from noise, and
 //! is within its bound.
+//!
+//! How long the service's threads wait for a processor is measured in both phases. The hostile tenants' own programs
+//! run behind all other threads of the machine, because elsewhere they would share no processor with the service.
 
+mod clients;
+mod events;
 mod hostile;
+mod processor;
+mod query;
 mod quiet;
 mod sink;
+mod streams;
+mod tasks;
+mod work;
 
 use std::time::Duration;
 
@@ -16,9 +26,13 @@ use crate::base::clock::pause;
 use crate::bench::figures::rest::memory;
 use crate::bench::process::service::BenchService;
 use crate::bench::{Bench, BenchEnv, BenchFigure, Samples};
-use hostile::{HostileCounts, HostileLoad};
+use clients::ClientThreads;
+use hostile::{HostileLoad, NAMES};
+use processor::{ProcessorPhase, ProcessorWatch};
+use query::SlowQuery;
 use quiet::{QuietTenant, QuietTimes};
 use sink::MessageSink;
+use work::WorkDone;
 
 pub const NAME: &str = "neighbours";
 /// So many times what the quiet tenant takes alone.
@@ -31,7 +45,10 @@ const MEBIBYTE: f64 = 1024.0 * 1024.0;
 struct QuietFigures {
     alone: QuietTimes,
     beside: QuietTimes,
-    done: HostileCounts,
+    /// By the hostile tenants, while the quiet one was watched beside them.
+    done: WorkDone,
+    /// Alone and beside; `None` where the system does not count it.
+    phases: Option<(ProcessorPhase, ProcessorPhase)>,
     memory: f64,
 }
 
@@ -48,21 +65,33 @@ async fn observe(bench: &Bench<'_>, place: &BenchEnv) -> anyhow::Result<QuietFig
     let (seconds, crowd) = (bench.size.neighbour_seconds, bench.size.hostile_tasks);
     let watched = Duration::from_secs(seconds as u64);
     bench.progress(&format!("{NAME}: a quiet tenant alone, {seconds} s, with the default configuration and quotas"));
-    let sink = MessageSink::open().await?;
-    let service = BenchService::start(bench.at, place).await?;
+    let clients = ClientThreads::start()?;
+    let sink = MessageSink::open(clients.handle(), &tasks::polled_text()).await?;
+    let query = SlowQuery::prepare(bench.at, place, watched)?;
+    let service = BenchService::start_configured(bench.at, place, query.configuration(&NAMES)).await?;
     let mut quiet = QuietTenant::start(&service, &sink).await?;
-    let alone = quiet.live(watched).await?;
+    let watch = ProcessorWatch::start(&service);
+    let alone = quiet.live(watched, || true).await?;
+    let phase_alone = watch.phase();
     bench.progress(&format!("{NAME}: the same beside two hostile tenants with {crowd} tasks of a kind, {seconds} s"));
-    let hostile = HostileLoad::start(&service, &sink, crowd).await?;
+    let hostile = HostileLoad::start(&service, &sink, &query, (crowd, clients.handle())).await?;
     // their schedules have fired and their polls are under way
     pause(watched / 4).await;
-    let beside = quiet.live(watched).await?;
+    let before = hostile.done().await?;
+    let watch = ProcessorWatch::start(&service);
+    let beside = quiet.live(watched, || hostile.has_done_each_since(&before)).await?;
+    if !beside.refused.is_empty() {
+        bench.progress(&format!("{NAME}: calls of the quiet tenant were refused: {}", beside.refused.join("; ")));
+    }
+    let phases = phase_alone.zip(watch.phase());
+    let done = hostile.done().await?.since(&before);
     let memory = service.id().map_or(Ok(f64::NAN), memory)?;
-    Ok(QuietFigures { alone, beside, done: hostile.stop().await, memory })
+    hostile.stop().await;
+    Ok(QuietFigures { alone, beside, done, phases, memory })
 }
 
 fn figures(seen: &QuietFigures) -> Vec<BenchFigure> {
-    let QuietFigures { alone, beside, done, memory } = seen;
+    let QuietFigures { alone, beside, done, phases, memory } = seen;
     let schedule =
         figure("schedule", "lateness of tasks that are due each second, p99", &alone.schedule, &beside.schedule)
             .with_part_at_most("instants that did not fire", "", beside.missed as f64, alone.missed as f64);
@@ -73,22 +102,30 @@ fn figures(seen: &QuietFigures) -> Vec<BenchFigure> {
         &beside.polls,
     );
     let api = figure("api", "calls of the API, one after the other, p99", &alone.api, &beside.api);
-    vec![
-        done.annotate(schedule),
+    let mut figures = vec![
+        schedule,
         figure("events", "event published → request of the first step of its run, p99", &alone.events, &beside.events),
         polls,
-        api.with_part_at_most("calls that were refused", "", beside.refused as f64, alone.refused as f64).with_part(
-            "memory of the service",
-            "MiB",
-            memory / MEBIBYTE,
-        ),
+        api.with_part_at_most("calls that were refused", "", beside.refused.len() as f64, alone.refused.len() as f64)
+            .with_part("memory of the service", "MiB", memory / MEBIBYTE),
         figure(
             "notifications",
             "last step of a run → its message at a webhook, p99",
             &alone.notifications,
             &beside.notifications,
         ),
-    ]
+        hostile_figure(done),
+    ];
+    let name = format!("{NAME}.processor");
+    figures.extend(phases.as_ref().map(|(alone, beside)| processor::figure(name, alone, beside)));
+    figures
+}
+
+/// The work of the hostile tenants meanwhile, by kind.
+fn hostile_figure(done: &WorkDone) -> BenchFigure {
+    let (calls, what) = (done.calls(), "calls of the hostile tenants beside it, streams not counted");
+    let figure = BenchFigure::new(format!("{NAME}.hostile"), what, "calls", calls as usize, calls as f64);
+    done.annotate(figure.require("each kind is done".into(), done.has_each()))
 }
 
 /// The quiet tenant's time beside the hostile ones, against its time alone.

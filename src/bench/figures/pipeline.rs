@@ -1,5 +1,5 @@
-//! `pipeline_fire` and `pipeline_fire_1000`: pipelines of one step that only computes, all due at once, by the service with
-//! its default configuration. The figures of `fire` and `burst_…` have room for all runs at once instead.
+//! `pipeline_fire` and `pipeline_fire_1000`: pipelines of one step that only computes, all due at once, by the service
+//! with its default configuration. The figures of `fire` and `burst_…` have room for all runs at once instead.
 
 use crate::bench::figures::burst::{BurstPlan, BurstTimes, STEP_DONE, measure_bursts};
 use crate::bench::figures::fire::bare_fire;

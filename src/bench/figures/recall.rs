@@ -1,4 +1,5 @@
-//! `recall_1m`: how long a run waits for the facts that it is told before its first turn, where many tenants have very many.
+//! `recall_1m`: how long a run waits for the facts that it is told before its first turn, where many tenants have very
+//! many.
 
 use std::time::Instant;
 
@@ -63,7 +64,7 @@ async fn observe(bench: &Bench<'_>, place: &BenchEnv) -> anyhow::Result<Recalls>
         // as autovacuum has done long before there are so many
         place.inside.execute("analyze facts").await?;
     }
-    let host = StoreHost::new(instance.store.clone(), instance.known.clone(), instance.bus.clone());
+    let host = StoreHost::new(instance.store.clone(), instance.validator.clone(), instance.bus.clone());
     let mut recalls = Recalls::default();
     for number in 0..RECALLS.min(tenants) {
         // from all over them

@@ -103,7 +103,7 @@ pub async fn remote(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     bench
         .limits
         .push(FigureLimit::new("bare_notify", words, "ms", bare.percentile(0.5)).spread(bare.distribution("ms")));
-    let what = "run now, asked of an instance without a free place → start on another instance, idle";
+    let what = "run now, asked of an instance without a free slot → start on another instance, idle";
     let figure = BenchFigure::new("start_remote", what, "ms", took.count(), took.percentile(0.5))
         .with_limit("bare notify", bare.percentile(0.5));
     let figure = figure.at_most(1.5).spread(&took);

@@ -1,5 +1,5 @@
-//! `webhook_fire`: how late the requests of `webhook` tasks come to an agent runtime that are all due at one instant, by the
-//! service with its default configuration.
+//! `webhook_fire`: how late the requests of `webhook` tasks come to an agent runtime that are all due at one instant,
+//! by the service with its default configuration.
 
 use std::time::Duration;
 

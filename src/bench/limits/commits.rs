@@ -52,8 +52,8 @@ pub async fn rate(bare: &DirectPool, clients: usize, length: Duration) -> anyhow
     Ok(watch.rate(counts.iter().sum::<u64>() as usize))
 }
 
-/// How long each of so many groups of commits takes, one commit after the other, in milliseconds. `gap` passes after each
-/// group: a machine that was idle takes longer than one that is at it.
+/// How long each of so many groups of commits takes, one commit after the other, in milliseconds. `gap` passes after
+/// each group: a machine that was idle takes longer than one that is at it.
 pub async fn times(bare: &DirectPool, groups: usize, commits: usize, gap: Duration) -> anyhow::Result<Samples> {
     prepare(bare).await?;
     let mut took = Vec::with_capacity(groups);

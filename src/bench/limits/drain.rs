@@ -1,5 +1,5 @@
-//! Bare drain: queued runs are claimed, taken from the queue and marked done, 500 at once by two connections. Nothing was
-//! ever analysed: the statistics are missing, as after a burst.
+//! Bare drain: queued runs are claimed, taken from the queue and marked done, 500 at once by two connections. Nothing
+//! was ever analysed: the statistics are missing, as after a burst.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,5 +1,5 @@
-//! Bare fire: what a fire costs at the least, whoever does it. Due rows are claimed and moved on and their runs recorded
-//! in one statement, the runs marked done in a second; 500 at once, by two connections.
+//! Bare fire: what a fire costs at the least, whoever does it. Due rows are claimed and moved on and their runs
+//! recorded in one statement, the runs marked done in a second; 500 at once, by two connections.
 //!
 //! The rows hold what those of the service hold, in tables of the same columns; the indexes are those without which
 //! nothing is found, or could be recorded twice.

@@ -1,5 +1,5 @@
-//! Bare client: the requests of a run to its model, by the service's own HTTP client, with nothing of the service around
-//! them.
+//! Bare client: the requests of a run to its model, by the service's own HTTP client, with nothing of the service
+//! around them.
 
 use std::time::{Duration, Instant};
 

@@ -31,7 +31,7 @@ impl Axis {
         Axis { name: name.into(), from, to, logarithmic: true }
     }
 
-    /// How far along the axis a value lies, from 0 to 1; what is outside is put at its end.
+    /// How far along the axis a value lies, from 0 to 1; one outside is put at its end.
     pub fn share(&self, value: f64) -> f64 {
         let value = value.clamp(self.from, self.to);
         if self.logarithmic {

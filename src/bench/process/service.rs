@@ -51,7 +51,7 @@ pub struct BenchService {
 /// Somebody who calls the API with a token.
 #[derive(Clone)]
 pub struct BenchTenant {
-    base: String,
+    address: SocketAddr,
     token: String,
     http: reqwest::Client,
 }
@@ -131,11 +131,28 @@ pub const SIGNING: &str = "whsec_bWVhc3VyZW1lbnQgbWVhc3VyZW1lbnQgbWVhc3VyZQ==";
 
 impl BenchTenant {
     fn new(address: SocketAddr, token: String) -> BenchTenant {
-        BenchTenant { base: format!("http://{address}"), token, http: egress::operator_client(PATIENCE) }
+        BenchTenant { address, token, http: egress::operator_client(PATIENCE) }
+    }
+
+    /// This caller with connections of its own, as a program elsewhere has them. Callers that share connections are
+    /// handed some that the service is about to close after the call of another, and some that another's threads read
+    /// and write.
+    pub fn with_own_connections(&self) -> BenchTenant {
+        BenchTenant::new(self.address, self.token.clone())
+    }
+
+    /// Where the service listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The token that calls are made with.
+    pub fn token(&self) -> &str {
+        &self.token
     }
 
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.http.request(method, format!("{}{path}", self.base)).bearer_auth(&self.token)
+        self.http.request(method, format!("http://{}{path}", self.address)).bearer_auth(&self.token)
     }
 
     pub async fn get(&self, path: &str) -> anyhow::Result<Value> {
@@ -163,11 +180,97 @@ impl BenchTenant {
         answer.bytes().await?;
         Ok((status, wait))
     }
+
+    /// Makes a call and reads its answer. The reason where it is refused, or not answered; `None`: it is answered well.
+    pub async fn refusal(&self, request: RequestBuilder) -> Option<String> {
+        match answered(request).await {
+            Ok((status, _)) if status.is_success() => None,
+            Ok((status, body)) => Some(format!("{status}: {body}")),
+            Err(error) => Some(format!("{error:#}")),
+        }
+    }
+}
+
+async fn answered(request: RequestBuilder) -> anyhow::Result<(StatusCode, String)> {
+    let answer = timeout(PATIENCE, request.send()).await.context("the service does not answer")??;
+    Ok((answer.status(), answer.text().await?))
 }
 
 async fn accepted(request: RequestBuilder) -> anyhow::Result<Value> {
-    let answer = timeout(PATIENCE, request.send()).await.context("the service does not answer")??;
-    let (status, body) = (answer.status(), answer.text().await?);
+    let (status, body) = answered(request).await?;
     ensure!(status.is_success(), "the service answered {status}: {body}");
     Ok(if body.is_empty() { Value::Null } else { serde_json::from_str(&body)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// Calls within which a connection is used again.
+    const CALLS: usize = 100;
+
+    /// By which connection each call has come, as the port of its caller.
+    type SeenPorts = Arc<Mutex<Vec<u16>>>;
+
+    /// Answers every call in this way, and closes no connection.
+    async fn serve(listener: TcpListener, answer: &'static str, seen: SeenPorts) {
+        while let Ok((stream, caller)) = listener.accept().await {
+            tokio::spawn(answer_each(stream, caller.port(), answer, Arc::clone(&seen)));
+        }
+    }
+
+    async fn answer_each(mut stream: TcpStream, port: u16, answer: &'static str, seen: SeenPorts) {
+        let (mut call, mut part) = (Vec::new(), [0; 1024]);
+        while let Ok(count @ 1..) = stream.read(&mut part).await {
+            call.extend_from_slice(&part[..count]);
+            if call.ends_with(b"\r\n\r\n") {
+                call.clear();
+                seen.lock().unwrap().push(port);
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        }
+    }
+
+    /// A caller of such a server.
+    async fn caller(answer: &'static str) -> (BenchTenant, SeenPorts) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, seen) = (listener.local_addr().unwrap(), SeenPorts::default());
+        tokio::spawn(serve(listener, answer, Arc::clone(&seen)));
+        (BenchTenant::new(address, "token".into()), seen)
+    }
+
+    #[tokio::test]
+    async fn caller_with_own_connections_takes_none_of_another() {
+        let (one, seen) = caller("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await;
+        let is_used_again = || {
+            let seen = seen.lock().unwrap();
+            seen.split_last().is_some_and(|(last, before)| before.contains(last))
+        };
+        for _ in 0..CALLS {
+            one.get("/").await.unwrap();
+            if is_used_again() {
+                break;
+            }
+        }
+        assert!(is_used_again(), "one caller keeps its connection");
+        one.with_own_connections().get("/").await.unwrap();
+        assert!(!is_used_again());
+    }
+
+    #[tokio::test]
+    async fn refusal_has_the_status_and_the_words_of_the_service() {
+        let get = |tenant: &BenchTenant| tenant.request(Method::GET, "/");
+        let (tenant, _) = caller("HTTP/1.1 503 Service Unavailable\r\ncontent-length: 4\r\n\r\naway").await;
+        let refusal = tenant.refusal(get(&tenant)).await;
+        assert_eq!(refusal.as_deref(), Some("503 Service Unavailable: away"));
+        let (tenant, _) = caller("HTTP/1.1 204 No Content\r\n\r\n").await;
+        assert_eq!(tenant.refusal(get(&tenant)).await, None);
+        let (tenant, _) = caller("no HTTP\r\n\r\n").await;
+        assert!(tenant.refusal(get(&tenant)).await.is_some());
+    }
 }

@@ -1,4 +1,5 @@
-//! A model over HTTP that speaks chat completions: it asks for a tool that only reads, asks for it once more, and answers.
+//! A model over HTTP that speaks chat completions: it asks for a tool that only reads, asks for it once more, and
+//! answers.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

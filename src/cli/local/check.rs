@@ -21,7 +21,7 @@ use super::setup::ConfigArgs;
 use crate::app::{self, WAY_BACK, stranded_events_warning};
 use crate::base::clock::{Clock, machine_now};
 use crate::base::invalid::ValidationErrors;
-use crate::cli::{CliFailure, Screen, Tone};
+use crate::cli::{CliFailure, Screen, Tone, failure};
 use crate::config::{Config, Environment, LoadedConfig};
 use crate::ports::bus::Bus;
 use crate::ports::bus::redis::Redis;
@@ -76,13 +76,10 @@ impl Finding {
         Finding::new(name, CheckVerdict::Wrong, message)
     }
 
-    /// An error whose text may bring its hint along.
-    fn failed(name: &str, error: impl std::fmt::Display) -> Finding {
-        let text = error.to_string();
-        match text.split_once("\nhint: ") {
-            Some((message, hint)) => Finding::error(name, message).hint(hint),
-            None => Finding::error(name, text),
-        }
+    /// An error with the hint that it may bring along.
+    fn failed(name: &str, error: &(dyn std::error::Error + 'static)) -> Finding {
+        let (message, hint) = failure::apart(error);
+        Finding { hint: hint.map(str::to_owned), ..Finding::error(name, message) }
     }
 
     fn hint(mut self, hint: impl Into<String>) -> Finding {
@@ -94,7 +91,7 @@ impl Finding {
 pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let findings = match args.config.load(environment) {
         Ok(loaded) => run_checks(&loaded, args.ask).await,
-        Err(error) => vec![Finding::failed("configuration", error)],
+        Err(error) => vec![Finding::failed("configuration", &*error)],
     };
     if args.json {
         screen.json(&json!({ "checks": findings }))?;
@@ -120,6 +117,7 @@ async fn run_checks(loaded: &LoadedConfig, ask: bool) -> Vec<Finding> {
     findings.extend(zones::all(&config.time, machine_now()));
     findings.push(place::data_dir(data_dir));
     findings.extend(place::database(config, data_dir).await);
+    findings.extend(zones::stored(config, data_dir).await);
     findings.extend(keys::all(config, data_dir).await);
     let fine = |section: &str| !faults.0.iter().any(|fault| section_of(&fault.pointer) == section);
     if fine("egress") {

@@ -6,7 +6,7 @@
 //! story is told from what the API answers, never from what was planned.
 
 mod person;
-mod stage;
+mod screen;
 mod world;
 
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ use crate::cli::{CliFailure, Client, Screen, Tone};
 use crate::config::{Config, Environment, LoadedConfig};
 use crate::domain::run::StreamEvent;
 use crate::domain::trigger::zone::shown_in;
-use stage::DemoScreen;
+use screen::DemoScreen;
 use world::{DemoArrival, DemoWorld};
 
 /// The demo ends by itself, whatever happens.
@@ -55,8 +55,8 @@ pub struct Args {
 }
 
 pub async fn run(Args { wait }: Args, screen: &mut Screen) -> anyhow::Result<()> {
-    let mut stage = DemoScreen::new(screen, ZONE);
-    let played = tokio::time::timeout(if wait { LONGEST_WAIT } else { LONGEST }, play(&mut stage, wait));
+    let mut screen = DemoScreen::new(screen, ZONE);
+    let played = tokio::time::timeout(if wait { LONGEST_WAIT } else { LONGEST }, play(&mut screen, wait));
     tokio::select! {
         played = played => played.unwrap_or_else(|_| Err(CliFailure::new("the demo took too long").into())),
         _ = tokio::signal::ctrl_c() => Ok(()),
@@ -64,8 +64,8 @@ pub async fn run(Args { wait }: Args, screen: &mut Screen) -> anyhow::Result<()>
 }
 
 /// Builds the world and the service, tells the story, and takes both down again.
-async fn play(stage: &mut DemoScreen<'_>, wait: bool) -> anyhow::Result<()> {
-    stage.title("reveille demo", "offline, with a scripted model; nothing leaves this machine")?;
+async fn play(screen: &mut DemoScreen<'_>, wait: bool) -> anyhow::Result<()> {
+    screen.title("reveille demo", "offline, with a scripted model; nothing leaves this machine")?;
     let began = machine_now();
     let mut world = DemoWorld::start().await.context("open a port on 127.0.0.1")?;
     let home = Home::new().context("make a temporary directory")?;
@@ -73,17 +73,17 @@ async fn play(stage: &mut DemoScreen<'_>, wait: bool) -> anyhow::Result<()> {
     let app = App::start(&loaded.config, Extras::default(), |_| {}).await?;
     let token = app.generated().admin_token.as_ref().context("the service made no admin token")?;
     let client = Client::to(&format!("http://{}", app.address()), Some(Secret::new(token.expose())))?;
-    stage.print_event(machine_now(), "the service is up", Tone::Strong, "on SQLite, in a temporary directory")?;
+    screen.print_event(machine_now(), "the service is up", Tone::Strong, "on SQLite, in a temporary directory")?;
 
-    let told = run_story(&client, &mut world, stage, wait).await;
+    let told = run_story(&client, &mut world, screen, wait).await;
     app.stop().await;
     told?;
     let took = (machine_now() - began).as_seconds_f64();
-    stage.paragraph(&format!(
+    screen.paragraph(&format!(
         "That took {took:.1} seconds. Store, scheduler, ReAct loop, tools, approval and delivery were the real ones; only the \
          model was scripted, and the mails and the phone were played."
     ))?;
-    stage.paragraph(
+    screen.paragraph(
         "Next: `reveille demo --wait` lets you decide, `reveille serve` runs the service, `reveille task create --help` \
          shows what a task can be.",
     )?;
@@ -94,26 +94,26 @@ async fn play(stage: &mut DemoScreen<'_>, wait: bool) -> anyhow::Result<()> {
 async fn run_story(
     client: &Client,
     world: &mut DemoWorld,
-    stage: &mut DemoScreen<'_>,
+    screen: &mut DemoScreen<'_>,
     wait: bool,
 ) -> anyhow::Result<()> {
-    create_recipient(client, world, stage).await?;
-    let task = create_task(client, stage).await?;
-    let run = await_fire(client, &task, stage).await?;
-    follow(client, world, &run, stage, wait).await?;
-    await_result(client, world, &run, stage).await
+    create_recipient(client, world, screen).await?;
+    let task = create_task(client, screen).await?;
+    let run = await_fire(client, &task, screen).await?;
+    follow(client, world, &run, screen, wait).await?;
+    await_result(client, world, &run, screen).await
 }
 
-async fn create_recipient(client: &Client, world: &DemoWorld, stage: &mut DemoScreen<'_>) -> anyhow::Result<()> {
+async fn create_recipient(client: &Client, world: &DemoWorld, screen: &mut DemoScreen<'_>) -> anyhow::Result<()> {
     let webhook = json!({ "url": world.phone_url(), "secret": world.secret });
     let recipient = json!({ "timezone": ZONE.name(), "addresses": { "webhook": webhook }, "fallback": ["webhook"] });
     client.put(&["v1", "recipients", TENANT], &recipient).await?;
     let how = format!("by webhook, signed: {}", world.phone_url());
-    Ok(stage.print_event(machine_now(), "Ann can be reached", Tone::Strong, &how)?)
+    Ok(screen.print_event(machine_now(), "Ann can be reached", Tone::Strong, &how)?)
 }
 
 /// A task that is due every day at a time that is a few seconds away.
-async fn create_task(client: &Client, stage: &mut DemoScreen<'_>) -> anyhow::Result<Value> {
+async fn create_task(client: &Client, screen: &mut DemoScreen<'_>) -> anyhow::Result<Value> {
     let due = shown_in(machine_now() + AHEAD, ZONE);
     let cron = due.format("%-S %-M %-H * * *").to_string();
     let task = json!({
@@ -125,28 +125,28 @@ async fn create_task(client: &Client, stage: &mut DemoScreen<'_>) -> anyhow::Res
     let task = client.post(&["v1", "tasks"], &task).await?;
     let how =
         format!("\"Morning mail\": {INSTRUCTION}\ncron {cron} in {ZONE}: every day at {}", due.format("%H:%M:%S"));
-    stage.print_event(machine_now(), "a task is created", Tone::Strong, &how)?;
+    screen.print_event(machine_now(), "a task is created", Tone::Strong, &how)?;
     Ok(task)
 }
 
 /// The run of the task's first fire, once it has started.
-async fn await_fire(client: &Client, task: &Value, stage: &mut DemoScreen<'_>) -> anyhow::Result<Value> {
+async fn await_fire(client: &Client, task: &Value, screen: &mut DemoScreen<'_>) -> anyhow::Result<Value> {
     let due = instant(&task["next_fire_at"])?;
     let filter = [("task_id", text_of(&task["id"]))];
     let run = loop {
         let left = (due - machine_now()).as_seconds_f64();
-        stage.show_progress(&format!("due in {:.1} s", left.max(0.0)))?;
+        screen.show_progress(&format!("due in {:.1} s", left.max(0.0)))?;
         let runs = client.list(&["v1", "runs"], &filter, 1).await?;
         match runs.into_iter().next() {
             Some(run) if !run["started_at"].is_null() => break run,
             _ => pause(LOOK).await,
         }
     };
-    stage.clear_progress()?;
+    screen.clear_progress()?;
     let started = instant(&run["started_at"])?;
     let late = (started - instant(&run["scheduled_for"])?).num_milliseconds();
     let how = format!("{late} ms after its instant; run {}", text_of(&run["id"]));
-    stage.print_event(started, "the schedule fires", Tone::Good, &how)?;
+    screen.print_event(started, "the schedule fires", Tone::Good, &how)?;
     Ok(run)
 }
 
@@ -155,7 +155,7 @@ async fn follow(
     client: &Client,
     world: &mut DemoWorld,
     run: &Value,
-    stage: &mut DemoScreen<'_>,
+    screen: &mut DemoScreen<'_>,
     wait: bool,
 ) -> anyhow::Result<()> {
     let id = text_of(&run["id"]);
@@ -169,23 +169,23 @@ async fn follow(
             StreamEvent::MessageStart { .. } | StreamEvent::MessageEnd { .. } | StreamEvent::ToolCallStart { .. }
         );
         if let Some(spoken) = spoken.take_if(|_| goes_on) {
-            spoken.print(stage, None)?;
+            spoken.print(screen)?;
         }
         match event {
             StreamEvent::MessageEnd { turn, text, .. } => spoken = Some(SpokenText { at: machine_now(), turn, text }),
             StreamEvent::ToolCallStart { tool, args, .. } => {
-                stage.print_details(Tone::Notable, &cut(&format!("→ {tool} {args}"), LONGEST_TOOL_LINE))?;
+                screen.print_details(Tone::Notable, &cut(&format!("→ {tool} {args}"), LONGEST_TOOL_LINE))?;
             }
             StreamEvent::ToolResult { tool, result, error, .. } => {
                 let tone = if error { Tone::Bad } else { Tone::Faint };
                 let result = result.split_whitespace().collect::<Vec<_>>().join(" ");
-                stage.print_details(tone, &cut(&format!("← {tool} {result}"), LONGEST_TOOL_LINE))?;
+                screen.print_details(tone, &cut(&format!("← {tool} {result}"), LONGEST_TOOL_LINE))?;
             }
             StreamEvent::StateChange { state, .. } if state == "pending_approval" => {
                 if let Some(spoken) = spoken.take() {
-                    spoken.print(stage, None)?;
+                    spoken.print(screen)?;
                 }
-                answer_question(client, world, run, stage, wait).await?;
+                answer_question(client, world, run, screen, wait).await?;
             }
             StreamEvent::Error { code, message } => return Err(CliFailure::new(format!("{code}: {message}")).into()),
             StreamEvent::ExecutionEnd { .. } => break,
@@ -194,14 +194,15 @@ async fn follow(
     }
     let run = client.get(&["v1", "runs", &id], &[]).await?;
     let finished = instant(&run["finished_at"])?;
-    if let Some(spoken) = spoken {
-        spoken.print(stage, Some(finished))?;
+    if let Some(mut spoken) = spoken {
+        spoken.at = spoken.at.min(finished); // a turn is over before its run is
+        spoken.print(screen)?;
     }
     let usage = &run["usage"];
     let tokens =
         usage["input_tokens"].as_i64().unwrap_or_default() + usage["output_tokens"].as_i64().unwrap_or_default();
     let how = format!("{} turns, {} tool calls, {tokens} tokens", usage["turns"], usage["tool_calls"]);
-    Ok(stage.print_event(finished, &format!("the run has {}", text_of(&run["state"])), Tone::Good, &how)?)
+    Ok(screen.print_event(finished, &format!("the run has {}", text_of(&run["state"])), Tone::Good, &how)?)
 }
 
 /// Words of the model, kept until it is known which event comes next.
@@ -213,10 +214,8 @@ struct SpokenText {
 }
 
 impl SpokenText {
-    /// A turn is over before its run is.
-    fn print(self, stage: &mut DemoScreen<'_>, finished: Option<DateTime<Utc>>) -> anyhow::Result<()> {
-        let at = finished.map_or(self.at, |finished| self.at.min(finished));
-        Ok(stage.print_event(at, &format!("turn {}: the model", self.turn), Tone::Strong, &self.text)?)
+    fn print(self, screen: &mut DemoScreen<'_>) -> anyhow::Result<()> {
+        Ok(screen.print_event(self.at, &format!("turn {}: the model", self.turn), Tone::Strong, &self.text)?)
     }
 }
 
@@ -225,23 +224,23 @@ async fn answer_question(
     client: &Client,
     world: &mut DemoWorld,
     run: &Value,
-    stage: &mut DemoScreen<'_>,
+    screen: &mut DemoScreen<'_>,
     wait: bool,
 ) -> anyhow::Result<()> {
     let seen = machine_now();
     let arrival = world.next_arrival().await.context("the phone is gone")?;
     // the question is sent in the moment in which the run is parked, and may be here before its state is heard of
     let how = "a person has to agree to this call; nothing is held open";
-    stage.print_event(seen.min(arrival.at), "the run waits", Tone::Notable, how)?;
-    print_arrival(client, &arrival, run, stage).await?;
+    screen.print_event(seen.min(arrival.at), "the run waits", Tone::Notable, how)?;
+    print_arrival(client, &arrival, run, screen).await?;
     let data = &arrival.body["data"];
     let link = text_of(&data["link"]);
     let asked: Vec<String> =
         data["items"].as_array().into_iter().flatten().map(|item| text_of(&item["summary"])).collect();
-    stage.note(&format!("{} asks for your approval", text_of(&data["task_name"])), &asked.join("\n"))?;
-    stage.link(&link)?;
+    screen.note(&format!("{} asks for your approval", text_of(&data["task_name"])), &asked.join("\n"))?;
+    screen.link(&link)?;
     if wait {
-        stage.print_event(
+        screen.print_event(
             machine_now(),
             "your turn",
             Tone::Strong,
@@ -250,9 +249,9 @@ async fn answer_question(
         return Ok(());
     }
     pause(READING).await;
-    person::approve(&link).await?;
+    let pressed = person::approve(&link).await?;
     let how = "nobody answered here, so the demo opened the link and pressed the button itself";
-    Ok(stage.print_event(machine_now(), "the page: Approve", Tone::Good, how)?)
+    Ok(screen.print_event(pressed, "the page: Approve", Tone::Good, how)?)
 }
 
 /// Something has arrived on Ann's phone: what the service knows of it.
@@ -260,7 +259,7 @@ async fn print_arrival(
     client: &Client,
     arrival: &DemoArrival,
     run: &Value,
-    stage: &mut DemoScreen<'_>,
+    screen: &mut DemoScreen<'_>,
 ) -> anyhow::Result<()> {
     if !arrival.genuine {
         return Err(CliFailure::new("a notification arrived with a wrong signature").into());
@@ -274,7 +273,7 @@ async fn print_arrival(
         }
     };
     let how = format!("its signature is right; the delivery is {}", text_of(&delivery["state"]));
-    Ok(stage.print_event(arrival.at, "Ann's phone rings", Tone::Good, &how)?)
+    Ok(screen.print_event(arrival.at, "Ann's phone rings", Tone::Good, &how)?)
 }
 
 /// Waits for the result of the run on Ann's phone. A reminder may come before it.
@@ -282,14 +281,14 @@ async fn await_result(
     client: &Client,
     world: &mut DemoWorld,
     run: &Value,
-    stage: &mut DemoScreen<'_>,
+    screen: &mut DemoScreen<'_>,
 ) -> anyhow::Result<()> {
     loop {
         let arrival = world.next_arrival().await.context("the phone is gone")?;
-        print_arrival(client, &arrival, run, stage).await?;
+        print_arrival(client, &arrival, run, screen).await?;
         let data = &arrival.body["data"];
         if arrival.body["type"] == "run.finished" {
-            return Ok(stage.note(&text_of(&data["task_name"]), &text_of(&data["output"]))?);
+            return Ok(screen.note(&text_of(&data["task_name"]), &text_of(&data["output"]))?);
         }
     }
 }

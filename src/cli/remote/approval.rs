@@ -90,7 +90,7 @@ pub struct AnswerArgs {
 #[command(after_help = "\
 Examples:
   reveille approval approve 0193f7a2-…
-  reveille approval approve 0193f7a2-… --always --days 7 --argument room
+  reveille approval approve 0193f7a2-… --always --days 7 --arg room
                             the same tool of this task is not asked about for 7 days, where `room` is the same")]
 pub struct ApproveArgs {
     #[command(flatten)]
@@ -106,7 +106,7 @@ pub struct ApproveArgs {
     uses: Option<i64>,
     /// An argument that has to be as it is now; may be given again [default: all of them]
     #[arg(long, value_name = "NAME", requires = "always")]
-    argument: Vec<String>,
+    arg: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -115,14 +115,14 @@ pub struct ApproveArgs {
     after_help = "\
 Examples:
   reveille approval edit 0193f7a2-… --set amount=80 --set 'to=[\"ann@example.org\"]'
-  reveille approval edit 0193f7a2-… --file arguments.json --comment 'not so much'
+  reveille approval edit 0193f7a2-… --file args.json --comment 'not so much'
 
 An argument that is not named stays as it was proposed; null takes one away."
 )]
 pub struct EditArgs {
     #[command(flatten)]
     answer: AnswerArgs,
-    /// An argument that is to be otherwise, its value as JSON (what is no JSON is a text); may be given again
+    /// An argument that is to be otherwise, its value as JSON (any other value is a text); may be given again
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
     /// A JSON object of them; `-` is standard input
@@ -196,7 +196,7 @@ async fn decide(
     let id = client.id("approvals", &args.id).await?;
     let approval = client.get(&["v1", "approvals", &id], &[]).await?;
     if !args.service.json {
-        shown::call(&approval, screen)?;
+        shown::print_call(&approval, screen)?;
         screen.flush()?;
     }
     let mut answer = Map::from_iter([
@@ -208,7 +208,7 @@ async fn decide(
     let decided = client.post(&["v1", "approvals", &id, "decision"], &Value::Object(answer)).await?;
     match args.service.json {
         true => Ok(screen.json(&decided)?),
-        false => shown::decided(&decided, screen),
+        false => shown::print_decision(&decided, screen),
     }
 }
 
@@ -216,8 +216,8 @@ fn grant(args: &ApproveArgs) -> Value {
     let mut grant = Map::new();
     grant.extend(args.days.map(|days| ("days".to_owned(), json!(days))));
     grant.extend(args.uses.map(|uses| ("uses".to_owned(), json!(uses))));
-    if !args.argument.is_empty() {
-        grant.insert("arguments".into(), json!(args.argument));
+    if !args.arg.is_empty() {
+        grant.insert("args".into(), json!(args.arg));
     }
     Value::Object(grant)
 }

@@ -1,6 +1,7 @@
 //! `reveille conversation`: what was said, and answered.
 
 pub mod chat;
+mod keyboard;
 
 use serde_json::{Value, json};
 

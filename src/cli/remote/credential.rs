@@ -1,5 +1,5 @@
-//! `reveille credential`: secrets of tenants. A document is read from standard input or a file, never from a flag, which
-//! others on the machine could see; nothing here prints one.
+//! `reveille credential`: secrets of tenants. A document is read from standard input or a file, never from a flag,
+//! which others on the machine could see; nothing here prints one.
 
 mod connect;
 mod document;

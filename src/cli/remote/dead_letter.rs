@@ -7,9 +7,6 @@ use crate::cli::screen::{cut, text_of, time_of};
 use crate::cli::{Client, ListOptions, Screen, ServiceArgs, YesArgs, typed};
 use crate::config::Environment;
 
-/// Most letters that the service replays or drops in one request.
-const AT_ONCE: usize = 1000;
-
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// List dead letters, newest first
@@ -157,16 +154,17 @@ async fn many(
     let client = Client::new(&args.service, environment)?.with_flag_names(typed::DEAD_LETTERS);
     let mut count = 0;
     if args.ids.is_empty() {
-        let choice: Map<String, Value> =
+        let mut choice: Map<String, Value> =
             args.which.fields().into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
-        // what can't be replayed stays, so a part that is not full is the last
+        // a request looks at a bounded number of them, and what can't be replayed stays: the next one goes on behind
+        // both
         loop {
             let some = client.post(&["v1", "dead-letters", deed], &Value::Object(choice.clone())).await?;
-            let some = some["count"].as_u64().unwrap_or(0);
-            count += some;
-            if some < AT_ONCE as u64 {
-                break;
-            }
+            count += some["count"].as_u64().unwrap_or(0);
+            match some["next_cursor"].as_str() {
+                Some(next) => choice.insert("cursor".into(), json!(next)),
+                None => break,
+            };
         }
     }
     for typed in &args.ids {

@@ -79,10 +79,10 @@ pub struct ListArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct ExplainArgs {
-    /// The event: its id, or as much of its beginning as no other of the newest has
+    /// The event: its id, or as much of its beginning as no other has
     #[arg(value_name = "EVENT")]
     id: String,
-    /// Its source; else it is looked for among the newest events
+    /// Its source; else it may be of any
     #[arg(long)]
     source: Option<String>,
     /// Tenant of the events; named by an admin token

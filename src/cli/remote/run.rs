@@ -1,6 +1,6 @@
 //! `reveille run`: what became of each fire, live or afterwards.
 
-mod answer;
+pub mod answer;
 
 use futures::StreamExt;
 use serde_json::{Value, json};
@@ -15,6 +15,7 @@ use crate::cli::{CliFailure, Client, ListOptions, LiveTranscript, Screen, Servic
 use crate::config::Environment;
 use crate::domain::approval::QuestionKind;
 use crate::domain::run::RunState;
+use crate::domain::run::skip_tally::TALLY_KEY;
 
 /// Questions of a run that are shown at once; `reveille approval list` has all.
 const MOST_SHOWN: usize = 10;
@@ -270,7 +271,7 @@ pub fn print_run(run: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Res
         ("started", time_of(&run["started_at"])),
         ("finished", time_of(&run["finished_at"])),
         ("attempt", text_of(&run["attempt"])),
-        ("missed", missed),
+        (if is_tally(run) { "fires" } else { "missed" }, missed),
         ("retry of", text_of(&run["retry_of"])),
         ("usage", usage_of(&run["usage"])),
         ("error", error_of(run)),
@@ -280,12 +281,22 @@ pub fn print_run(run: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Res
     Ok(())
 }
 
-/// Prints the calls of tools of a run as a table, if there are any.
+/// Prints the calls of tools of a run as a table, if there are any, and their warnings below it.
 fn print_tool_calls(result: &Value, screen: &mut Screen) -> anyhow::Result<()> {
     let Some(calls) = result["tool_calls"].as_array().filter(|calls| !calls.is_empty()) else { return Ok(()) };
     screen.line("")?;
-    Ok(screen
-        .table(&["tool", "called by", "turn", "state", "ms", "characters"], calls.iter().map(tool_row).collect())?)
+    screen.table(&["tool", "called by", "turn", "state", "ms", "characters"], calls.iter().map(tool_row).collect())?;
+    for warning in calls.iter().flat_map(call_warnings) {
+        screen.line(screen.tone(Tone::Notable, warning))?;
+    }
+    Ok(())
+}
+
+/// A line for each warning of a call: the tool, and the warning.
+fn call_warnings(call: &Value) -> Vec<String> {
+    let tool = text_of(&call["name"]);
+    let line = |warning: &Value| on_one_line(&format!("! {tool}: {}", text_of(warning)));
+    call["warnings"].as_array().into_iter().flatten().map(line).collect()
 }
 
 fn tool_row(call: &Value) -> Vec<String> {
@@ -303,10 +314,17 @@ fn tool_row(call: &Value) -> Vec<String> {
 }
 
 fn answer_text(run: &Value) -> String {
-    [text_of(&run["output"]), error_of(run), text_of(&run["reason"])]
-        .into_iter()
-        .find(|text| !text.is_empty())
-        .unwrap_or_default()
+    let texts = [text_of(&run["output"]), error_of(run), text_of(&run["reason"])];
+    let text = texts.into_iter().find(|text| !text.is_empty()).unwrap_or_default();
+    match run["missed"]["count"].as_u64().filter(|_| is_tally(run)) {
+        Some(fires) => format!("{text} ({fires} fires)"),
+        None => text,
+    }
+}
+
+/// Whether it is the one record of fires that were skipped together.
+fn is_tally(run: &Value) -> bool {
+    run["fire_key"].as_str().is_some_and(|key| key.starts_with(TALLY_KEY))
 }
 
 fn error_of(run: &Value) -> String {
@@ -334,6 +352,7 @@ fn usage_of(usage: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::screen::TextPage;
 
     #[test]
     fn call_of_a_tool_is_shown_with_its_caller_and_how_it_ended() {
@@ -342,5 +361,31 @@ mod tests {
             "attribution": { "agent": "clerk", "step": "order", "turn": 2001 },
         });
         assert_eq!(tool_row(&call), ["look", "order / clerk", "2001", "failed", "40", "900"]);
+    }
+
+    #[test]
+    fn warnings_of_a_call_stand_below_the_table_of_calls() {
+        let call = |name: &str, warnings: Value| json!({ "name": name, "success": true, "warnings": warnings });
+        let calls = json!({ "tool_calls": [
+            call("fetch", json!(["it was tried again", "it is deprecated:\nuse `look`"])),
+            json!({ "name": "look", "success": true }),
+        ] });
+        let page = TextPage::default();
+        print_tool_calls(&calls, &mut Screen::plain(page.clone())).unwrap();
+        let below: Vec<String> = page.text().lines().filter(|line| line.starts_with('!')).map(str::to_owned).collect();
+        assert_eq!(below, ["! fetch: it was tried again", "! fetch: it is deprecated: use `look`"]);
+        assert!(page.text().ends_with("use `look`\n"), "{}", page.text());
+    }
+
+    #[test]
+    fn fires_that_were_skipped_together_are_listed_with_their_number() {
+        let tally =
+            json!({ "fire_key": "h:2027-03-01T08:00:00.000Z/quota", "reason": "quota", "missed": { "count": 4321 } });
+        assert_eq!(answer_text(&tally), "quota (4321 fires)");
+        let uncounted =
+            json!({ "fire_key": "h:2027-03-01T08:00:00.000Z/quota", "reason": "quota", "missed": { "count": null } });
+        assert_eq!(answer_text(&uncounted), "quota");
+        let range = json!({ "fire_key": "r:a/b", "reason": "missed_window", "missed": { "count": 7 } });
+        assert_eq!(answer_text(&range), "missed_window");
     }
 }

@@ -115,7 +115,7 @@ pub fn faults_of(error: &ValidationError, pointer: &str) -> Vec<ArgumentFault> {
         }
         ValidationErrorKind::AdditionalProperties { unexpected } => {
             let unknown = |name: &String| {
-                ArgumentFault::with(below(name), "is no argument of this tool", "fault_unknown_argument", &[])
+                ArgumentFault::with(below(name), "is no argument of this tool", "fault_unknown_arg", &[])
             };
             unexpected.iter().map(unknown).collect()
         }

@@ -1,7 +1,7 @@
 //! Links to questions: a token of 256 bits for one recipient and one message, known to the database by its hash only.
 //!
-//! A token is made when its message is sent. The same delivery makes the same one at each attempt, so an attempt that is
-//! repeated gives out no second link; without the master key nobody can make one.
+//! A token is made when its message is sent. The same delivery makes the same one at each attempt, so an attempt that
+//! is repeated gives out no second link; without the master key nobody can make one.
 
 use chrono::TimeDelta;
 use uuid::Uuid;

@@ -47,6 +47,11 @@ words! {
     }
 }
 
+/// Whether a call may be impossible to undo: no word alone decides it.
+pub fn is_irreversible(category: Category, consequence: Consequence) -> bool {
+    category == Category::Delete || consequence == Consequence::High
+}
+
 /// The gate of a call. `requires_confirmation` raises it and never lowers it.
 pub fn approval_level(category: Category, consequence: Consequence, requires_confirmation: bool) -> ApprovalLevel {
     use Category::*;
@@ -78,6 +83,17 @@ mod tests {
         Analysis [Auto, Auto, Confirm]
         Internal [Auto, Auto, Confirm]
         ");
+    }
+
+    #[test]
+    fn call_may_be_impossible_to_undo_that_deletes_or_whose_mistake_can_not_be_made_good() {
+        for category in Category::ALL {
+            for consequence in Consequence::ALL {
+                let is_worst = category == Category::Delete || consequence == Consequence::High;
+                assert_eq!(is_irreversible(category, consequence), is_worst, "{category:?} {consequence:?}");
+            }
+        }
+        assert!(!is_irreversible(Category::SideEffect, Consequence::Medium));
     }
 
     #[test]

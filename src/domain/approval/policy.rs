@@ -1,9 +1,9 @@
 //! Whether a call runs by itself or a person is asked first, and why: each rule that had a part in it is named.
 //!
 //! In order: the matrix, the operator's cell of it, whether the call uses a credential that the task does not name, the
-//! operator's rule for the tool, the tenant's, the agent's, the task's. A later one that holds decides otherwise, and one
-//! that can't be judged asks a person. One that can't be read asks a person whatever the others say: nobody knows what it
-//! was to keep from running. What the tool itself demands can't be lowered by any of them.
+//! operator's rule for the tool, the tenant's, the agent's, the task's. A later one that holds decides otherwise, and
+//! one that can't be judged asks a person. One that can't be read asks a person whatever the others say: nobody knows
+//! what it was to keep from running. What the tool itself demands can't be lowered by any of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -82,7 +82,8 @@ enum Rule {
 }
 
 impl PolicyRules {
-    /// Reads and compiles rules by tool, as they are written as JSON under `pointer`. One that can't be read asks a person.
+    /// Reads and compiles rules by tool, as they are written as JSON under `pointer`. One that can't be read asks a
+    /// person.
     pub fn read(written: &Value, pointer: &str, faults: &mut ValidationErrors) -> PolicyRules {
         let Some(by_tool) = faults.read::<BTreeMap<String, Value>>(written, pointer) else {
             return PolicyRules::unreadable(last_fault(faults));
@@ -150,8 +151,8 @@ impl Policy {
         &self.0.settings
     }
 
-    /// Whether there may be a call of this tool that runs by itself: with arguments that are not known yet, for a tenant
-    /// that is not known yet. Whether a call does, [`Policy::decide`] says.
+    /// Whether there may be a call of this tool that runs by itself: with arguments that are not known yet, for a
+    /// tenant that is not known yet. Whether a call does, [`Policy::decide`] says.
     pub fn may_let_through(&self, tool: &str, category: Category, consequence: Consequence) -> bool {
         let CompiledRule { settings, tools, tenants } = &*self.0;
         let cell = settings.cell(category, consequence).unwrap_or_else(|| approval_level(category, consequence, false));

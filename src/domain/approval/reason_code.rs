@@ -1,5 +1,5 @@
-//! Why a person is asked, or nobody is. The reasons say it to whoever runs the service; from this the page says it in the
-//! language of the person who is asked.
+//! Why a person is asked, or nobody is. The reasons say it to whoever runs the service; from this the page says it in
+//! the language of the person who is asked.
 
 use serde::{Deserialize, Serialize};
 

@@ -14,8 +14,8 @@ pub fn awaited_fields<'a>(parameters: &'a Value, values: &Value) -> Vec<&'a str>
     required.filter(|name| values.get(name).is_none()).collect()
 }
 
-/// The values that a message gives: as [`named_reply`], or, where one field is awaited, its value alone. `None`: the message has
-/// neither form, or names an unknown field. The values are not validated.
+/// The values that a message gives: as [`named_reply`], or, where one field is awaited, its value alone. `None`: the
+/// message has neither form, or names an unknown field. The values are not validated.
 pub fn read_reply(message: &str, parameters: &Value, values: &Value) -> Option<Map<String, Value>> {
     let message = message.trim();
     if let Some(given) = named_reply(message, parameters) {

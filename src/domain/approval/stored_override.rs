@@ -1,5 +1,5 @@
-//! Overrides of the matrix that are set while the service runs: for the calls of a tenant, of one of its agents or of one
-//! of its tasks, and for a while.
+//! Overrides of the matrix that are set while the service runs: for the calls of a tenant, of one of its agents or of
+//! one of its tasks, and for a while.
 
 use std::collections::BTreeMap;
 

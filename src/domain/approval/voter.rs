@@ -1,7 +1,7 @@
 //! The person behind a vote: where several have to agree, people are counted, and not their links and tokens.
 //!
-//! A voter is known by identities: the tenant whose link or token it is, the places where that tenant is reached, the token
-//! that a token descends from. Two voters who share a mark count as one person, because one person may be both.
+//! A voter is known by identities: the tenant whose link or token it is, the places where that tenant is reached, the
+//! token that a token descends from. Two voters who share a mark count as one person, because one person may be both.
 
 use std::collections::BTreeSet;
 
@@ -68,8 +68,8 @@ impl Vote {
     }
 }
 
-/// How many people agree for certain: of votes that share a mark one counts. Those that are known by the least come first,
-/// so that a vote which is tied to two people takes the place of neither.
+/// How many people agree for certain: of votes that share a mark one counts. Those that are known by the least come
+/// first, so that a vote which is tied to two people takes the place of neither.
 pub fn distinct_people(votes: &[Vote]) -> usize {
     let mut known: Vec<VoterIdentities> = votes.iter().map(Vote::known_by).collect();
     known.sort_by_key(|identities| identities.0.len());

@@ -1,5 +1,5 @@
-//! The notices about budgets: that most of one is used, and that one of a day is used up. Each is told once, of a day or of a run,
-//! whatever runs and instances see it.
+//! The notices about budgets: that most of one is used, and that one of a day is used up. Each is told once, of a day
+//! or of a run, whatever runs and instances see it.
 
 use std::sync::Arc;
 
@@ -37,8 +37,8 @@ impl BudgetNotice {
         self.tenant_id == tenant && (task_id.is_nil() || task_id == self.task_id)
     }
 
-    /// The notice about one ledger; `None` where nobody can be told. That of a tenant goes by its recipient's order, as it is
-    /// about no single task.
+    /// The notice about one ledger; `None` where nobody can be told. That of a tenant goes by its recipient's order, as
+    /// it is about no single task.
     pub fn delivery(
         &self,
         (scope, quantity): (BudgetScope, BudgetQuantity),

@@ -3,23 +3,26 @@
 
 mod fit;
 mod hosts;
+mod new_credential;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Map, Value};
 use url::Url;
+use utoipa::PartialSchema;
 
 use crate::base::invalid::{ValidationErrors, bounded, did_you_mean, escape, unknown_fields};
+use crate::base::json::typed::field_names;
 use crate::base::secret::{Secret, erase};
 use crate::domain::credential::{ClientAuth, Credential, DOCUMENT_BYTES, DOCUMENT_TEXTS, Inject, InjectForm, OAuth};
 
 pub use fit::check_places;
 pub use hosts::split_port;
+pub use new_credential::NewCredential;
 
 /// Longest text among the fields beside the document, in characters.
 const TEXT_LENGTH: usize = 2_048;
 /// How many scopes an OAuth client may ask for.
 const SCOPES: usize = 100;
-const FIELDS: [&str; 4] = ["document", "hosts", "inject", "oauth"];
 
 /// A credential as it was asked for.
 #[derive(Debug, Clone)]
@@ -82,7 +85,7 @@ impl CredentialDraft {
 fn read(body: &Value, now: DateTime<Utc>) -> Result<CredentialDraft, ValidationErrors> {
     let Some(fields) = body.as_object() else { return Err(ValidationErrors::one("", "the body is a JSON object")) };
     let mut faults = ValidationErrors::new();
-    refuse_unknown(fields, "", &FIELDS, &mut faults);
+    refuse_unknown::<NewCredential>(fields, "", &mut faults);
     let document = present(fields, "document");
     let secret = document.and_then(|document| written(document, &mut faults));
     let hosts = hosts::read(present(fields, "hosts"), &mut faults);
@@ -103,7 +106,13 @@ fn present<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> 
     fields.get(name).filter(|value| !value.is_null())
 }
 
-fn refuse_unknown(fields: &Map<String, Value>, pointer: &str, known: &[&str], faults: &mut ValidationErrors) {
+/// Adds a fault for each field that is not published of a `T`.
+fn refuse_unknown<T: PartialSchema + 'static>(
+    fields: &Map<String, Value>,
+    pointer: &str,
+    faults: &mut ValidationErrors,
+) {
+    let known = field_names::<T>();
     for name in unknown_fields(fields, known) {
         let near = did_you_mean(name, known.iter().copied());
         let place = format!("{pointer}/{}", escape(name));
@@ -167,10 +176,11 @@ fn read_inject(inject: &Value, faults: &mut ValidationErrors) -> Option<Inject> 
         faults.add("/inject", "expected an object such as {\"as\": \"bearer\", \"from\": \"/access_token\"}");
         return None;
     };
-    refuse_unknown(fields, "/inject", &["as", "from", "name", "template"], faults);
-    let form = word(fields, "/inject", "as", &FORMS, faults);
+    refuse_unknown::<Inject>(fields, "/inject", faults);
+    let forms = InjectForm::ALL.map(|form| (form.as_str(), form));
+    let form = word(fields, "/inject", "as", &forms, faults);
     if present(fields, "as").is_none() {
-        faults.add("/inject/as", format!("is needed: one of {}", FORMS.map(|(word, _)| word).join(", ")));
+        faults.add("/inject/as", format!("is needed: one of {}", InjectForm::WORDS.join(", ")));
     }
     let mut part = |name: &str| text(fields, "/inject", name, faults);
     let (from, name, template) = (part("from"), part("name"), part("template"));
@@ -179,25 +189,17 @@ fn read_inject(inject: &Value, faults: &mut ValidationErrors) -> Option<Inject> 
     Some(inject)
 }
 
-const FORMS: [(&str, InjectForm); 5] = [
-    ("bearer", InjectForm::Bearer),
-    ("basic", InjectForm::Basic),
-    ("header", InjectForm::Header),
-    ("query", InjectForm::Query),
-    ("field", InjectForm::Field),
-];
-
 fn read_oauth(oauth: &Value, faults: &mut ValidationErrors) -> Option<OAuth> {
     let place = "/oauth";
     let Some(fields) = oauth.as_object() else {
         faults.add(place, "expected an object: {\"provider\": …}, or {\"token_url\": …, \"client_id\": …}");
         return None;
     };
-    refuse_unknown(fields, place, &["provider", "token_url", "client_id", "client_auth", "scopes"], faults);
+    refuse_unknown::<OAuth>(fields, place, faults);
     let mut part = |name: &str| text(fields, place, name, faults);
     let (provider, token_url, client_id) = (part("provider"), part("token_url"), part("client_id"));
-    let client_auth =
-        word(fields, place, "client_auth", &[("basic", ClientAuth::Basic), ("body", ClientAuth::Body)], faults);
+    let ways = ClientAuth::ALL.map(|way| (way.as_str(), way));
+    let client_auth = word(fields, place, "client_auth", &ways, faults);
     match (&provider, &token_url, &client_id) {
         (Some(_), None, None) | (None, Some(_), Some(_)) => {}
         (Some(_), ..) => {
@@ -328,6 +330,21 @@ mod tests {
     }
 
     #[test]
+    fn hosts_and_scopes_are_taken_up_to_their_number_and_refused_one_beyond_it() {
+        let hosts = |count: usize| {
+            let hosts: Vec<String> = (0..count).map(|n| format!("h{n}.example.org")).collect();
+            json!({ "hosts": hosts })
+        };
+        assert_eq!(parse(hosts(50)).unwrap().hosts.len(), 50);
+        assert_eq!(faults(hosts(51))[0].0, "/hosts");
+        let taken = |count: usize| {
+            let (fields, mut faults) = (json!({ "scopes": vec!["mail.read"; count] }), ValidationErrors::new());
+            (scopes(fields.as_object().unwrap(), &mut faults).len(), faults.0.len())
+        };
+        assert_eq!((taken(SCOPES), taken(SCOPES + 1)), ((SCOPES, 0), (0, 1)));
+    }
+
+    #[test]
     fn oauth_client_is_described_here_or_by_the_operator() {
         let draft = |oauth, document: Value| parse(json!({ "document": document, "oauth": oauth }));
         let named = draft(json!({ "provider": "google" }), json!({})).unwrap().oauth.unwrap();
@@ -408,6 +425,26 @@ mod tests {
         assert_eq!(faults(json!("canary")), [(String::new(), "the body is a JSON object".into())]);
         let shown = format!("{:?}", parse(json!({ "document": "canary-7" })).unwrap());
         assert!(!shown.contains("canary"), "{shown}");
+    }
+
+    #[test]
+    fn each_published_field_is_read() {
+        let places = |body: Value| faults(body).into_iter().map(|(place, _)| place).collect::<Vec<_>>();
+        // no field is such a text
+        let wrong = json!("a".repeat(DOCUMENT_BYTES));
+        for (pointer, names, body) in [
+            ("", field_names::<NewCredential>(), json!({})),
+            ("/inject", field_names::<Inject>(), json!({ "inject": { "as": "bearer" } })),
+            ("/oauth", field_names::<OAuth>(), json!({ "oauth": { "provider": "google" } })),
+        ] {
+            assert!(names.len() > 3, "{pointer}");
+            for name in names {
+                let mut body = body.clone();
+                body.pointer_mut(pointer).unwrap()[*name] = wrong.clone();
+                let place = format!("{pointer}/{name}");
+                assert!(places(body).contains(&place), "{place} is not read");
+            }
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Issues of a credential that its owner alone can mend, and the tasks that can't go on meanwhile.
 //!
-//! It is made by the door through which credentials leave, and by nobody else: what a foreign runtime or a model says of
-//! credentials is a word like any other.
+//! It is made by the door through which credentials leave, and by nobody else: what a foreign runtime or a model says
+//! of credentials is a word like any other.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,7 @@ pub enum CredentialIssueKind {
 }
 
 impl CredentialIssue {
-    /// Whether what is stored under the name now is worth another try: it can be used, and was not what was refused.
+    /// Whether the document under the name now is worth another try: it can be used, and is not the refused one.
     pub fn is_resolved_by(&self, status: CredentialStatus, updated_at: DateTime<Utc>) -> bool {
         status == CredentialStatus::Active && self.sent_at.is_none_or(|sent| updated_at > sent)
     }
@@ -50,25 +50,25 @@ mod tests {
     fn credential_saved_since_its_refusal_is_worth_another_try() {
         let at = |text: &str| -> DateTime<Utc> { text.parse().unwrap() };
         let credential = Reference::parse("google/work").unwrap();
-        let lack = |kind, sent_at: Option<&str>| CredentialIssue {
+        let issue = |kind, sent_at: Option<&str>| CredentialIssue {
             credential: credential.clone(),
             kind,
             sent_at: sent_at.map(at),
         };
         let saved = at("2027-03-01T08:00:01Z");
-        let mended = |lack: CredentialIssue, status| lack.is_resolved_by(status, saved);
-        assert!(mended(lack(CredentialIssueKind::Missing, None), CredentialStatus::Active));
-        assert!(!mended(lack(CredentialIssueKind::NeedsConsent, None), CredentialStatus::NeedsConsent));
-        assert!(mended(lack(CredentialIssueKind::Refused, Some("2027-03-01T08:00:00Z")), CredentialStatus::Active));
-        assert!(!mended(lack(CredentialIssueKind::Refused, Some("2027-03-01T08:00:01Z")), CredentialStatus::Active));
+        let resolved = |issue: CredentialIssue, status| issue.is_resolved_by(status, saved);
+        assert!(resolved(issue(CredentialIssueKind::Missing, None), CredentialStatus::Active));
+        assert!(!resolved(issue(CredentialIssueKind::NeedsConsent, None), CredentialStatus::NeedsConsent));
+        assert!(resolved(issue(CredentialIssueKind::Refused, Some("2027-03-01T08:00:00Z")), CredentialStatus::Active));
+        assert!(!resolved(issue(CredentialIssueKind::Refused, Some("2027-03-01T08:00:01Z")), CredentialStatus::Active));
     }
 
     #[test]
     fn issue_names_its_credential_as_one_text() {
         let credential = Reference::parse("google/work").unwrap();
-        let lack = CredentialIssue { credential, kind: CredentialIssueKind::Missing, sent_at: None };
+        let issue = CredentialIssue { credential, kind: CredentialIssueKind::Missing, sent_at: None };
         let written = json!({ "credential": "google/work", "kind": "missing" });
-        assert_eq!(serde_json::to_value(&lack).unwrap(), written);
-        assert_eq!(serde_json::from_value::<CredentialIssue>(written).unwrap(), lack);
+        assert_eq!(serde_json::to_value(&issue).unwrap(), written);
+        assert_eq!(serde_json::from_value::<CredentialIssue>(written).unwrap(), issue);
     }
 }

@@ -1,7 +1,8 @@
 //! Pages: parts of a text by bytes, cut where a character begins.
 
-/// The bytes of a text that lie in `content`, which begins at byte `start` of it, from byte `from` on and at most `limit`
-/// of them, without the halves of characters at both ends. Answers the byte at which the page begins, and the page.
+/// The bytes of a text that lie in `content`, which begins at byte `start` of it, from byte `from` on and at most
+/// `limit` of them, without the halves of characters at both ends. Answers the byte at which the page begins, and the
+/// page.
 pub fn page(content: &[u8], start: u64, from: u64, limit: usize) -> (u64, &str) {
     let mut first = usize::try_from(from.saturating_sub(start)).map_or(content.len(), |first| first.min(content.len()));
     while content.get(first).is_some_and(|byte| is_continuation(*byte)) {

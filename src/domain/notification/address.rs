@@ -96,12 +96,12 @@ macro_rules! address_kinds {
             }
 
             /// Schemas of what a request writes, kind by kind.
-            pub fn written() -> Vec<Form> {
+            pub fn request_forms() -> Vec<Form> {
                 vec![$(Form::of::<<$kind as AddressKind>::Written>()),+]
             }
 
             /// Schemas of what an answer shows, kind by kind.
-            pub fn shown() -> Vec<Form> {
+            pub fn answer_forms() -> Vec<Form> {
                 vec![$(Form::of::<<$kind as AddressKind>::Shown>()),+]
             }
 

@@ -1,8 +1,8 @@
 //! The message to the owner of a credential that its other side has ended: one message for one document, whichever
 //! comes to it first, the renewal that was refused or a task that is paused for it.
 //!
-//! One key and one order of channels, because a message is told from another by both. The document tells one time of
-//! trouble from the next: it is written anew by connecting the account, and not by changes around it.
+//! One key and one order of channels, because a message is told from another by both. The document tells one end
+//! from the next: it is written anew by connecting the account, and not by changes around it.
 
 use crate::domain::credential::{Credential, CredentialIssueKind};
 use crate::domain::notification::credential_notice::credential_ended;

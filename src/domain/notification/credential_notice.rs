@@ -19,7 +19,7 @@ pub struct CredentialContext {
     /// Account of the service.
     pub account: String,
     /// The issue.
-    pub trouble: CredentialIssueKind,
+    pub issue: CredentialIssueKind,
     /// The name of the task that came to it, on one line; `None` where it is told for all of them.
     pub task: Option<String>,
     /// Whether that task is paused until the credential is there.
@@ -36,7 +36,7 @@ impl CredentialContext {
             reference: credential.to_string(),
             service: credential.service.clone(),
             account: credential.account.clone(),
-            trouble: *issue,
+            issue: *issue,
             task: None,
             paused: false,
             reason: None,
@@ -44,36 +44,36 @@ impl CredentialContext {
     }
 }
 
-/// Subject and text of the notice that a credential can't be used, and what follows for the task that needs it (if it is
-/// for a task that the notice is sent, it is paused).
+/// Subject and text of the notice that a credential can't be used, and what follows for the task that needs it (if it
+/// is for a task that the notice is sent, it is paused).
 pub fn issue_notice(
     language: MessageLanguage,
     reference: &Reference,
-    trouble: CredentialIssueKind,
+    issue: CredentialIssueKind,
     paused_task: Option<&str>,
 ) -> (String, String) {
     match language {
         MessageLanguage::English => {
-            let subject = match trouble {
+            let subject = match issue {
                 CredentialIssueKind::Missing => format!("Please connect {reference}"),
                 CredentialIssueKind::NeedsConsent => format!("Please connect {reference} again"),
                 CredentialIssueKind::Refused => format!("{reference} is refused"),
             };
-            (subject, in_english(reference, trouble, paused_task))
+            (subject, in_english(reference, issue, paused_task))
         }
         MessageLanguage::German => {
-            let subject = match trouble {
+            let subject = match issue {
                 CredentialIssueKind::Missing => format!("Bitte verbinden Sie {reference}"),
                 CredentialIssueKind::NeedsConsent => format!("Bitte verbinden Sie {reference} noch einmal"),
                 CredentialIssueKind::Refused => format!("{reference} wird nicht angenommen"),
             };
-            (subject, in_german(reference, trouble, paused_task))
+            (subject, in_german(reference, issue, paused_task))
         }
     }
 }
 
-fn in_english(reference: &Reference, trouble: CredentialIssueKind, paused_task: Option<&str>) -> String {
-    let why = match trouble {
+fn in_english(reference: &Reference, issue: CredentialIssueKind, paused_task: Option<&str>) -> String {
+    let why = match issue {
         CredentialIssueKind::Missing => {
             format!("There is no credential `{reference}`, and something of yours needs it.")
         }
@@ -84,18 +84,18 @@ fn in_english(reference: &Reference, trouble: CredentialIssueKind, paused_task: 
             format!("The other side does not take the credential `{reference}`: it may have been revoked, or changed.")
         }
     };
-    let mended = match trouble {
+    let remedy = match issue {
         CredentialIssueKind::Missing | CredentialIssueKind::NeedsConsent => "Connect the account, and it works again.",
         CredentialIssueKind::Refused => "Save it anew, or connect the account again.",
     };
     let paused = paused_task.map(|task| {
         format!(" The task \"{task}\" is paused until then, and goes on by itself once `{reference}` is saved.")
     });
-    format!("{why} {mended}{}", paused.unwrap_or_default())
+    format!("{why} {remedy}{}", paused.unwrap_or_default())
 }
 
-fn in_german(reference: &Reference, trouble: CredentialIssueKind, paused_task: Option<&str>) -> String {
-    let why = match trouble {
+fn in_german(reference: &Reference, issue: CredentialIssueKind, paused_task: Option<&str>) -> String {
+    let why = match issue {
         CredentialIssueKind::Missing => format!("Der Zugang `{reference}` fehlt, und etwas von Ihnen braucht ihn."),
         CredentialIssueKind::NeedsConsent => {
             format!("Das Konto hinter dem Zugang `{reference}` lässt sich nicht länger benutzen.")
@@ -104,7 +104,7 @@ fn in_german(reference: &Reference, trouble: CredentialIssueKind, paused_task: O
             format!("Der Zugang `{reference}` wurde nicht angenommen: vielleicht wurde er widerrufen oder geändert.")
         }
     };
-    let mended = match trouble {
+    let remedy = match issue {
         CredentialIssueKind::Missing | CredentialIssueKind::NeedsConsent => {
             "Verbinden Sie das Konto, dann geht es weiter."
         }
@@ -115,17 +115,17 @@ fn in_german(reference: &Reference, trouble: CredentialIssueKind, paused_task: O
             " Die Aufgabe „{task}“ ist bis dahin angehalten und läuft von selbst weiter, sobald `{reference}` gespeichert ist."
         )
     });
-    format!("{why} {mended}{}", paused.unwrap_or_default())
+    format!("{why} {remedy}{}", paused.unwrap_or_default())
 }
 
 /// Subject and text for a task that fires no more, or is paused for something else.
 pub fn idle_issue_notice(
     language: MessageLanguage,
     reference: &Reference,
-    trouble: CredentialIssueKind,
+    issue: CredentialIssueKind,
     task: &str,
 ) -> (String, String) {
-    let (subject, text) = issue_notice(language, reference, trouble, None);
+    let (subject, text) = issue_notice(language, reference, issue, None);
     let failed = language.pick(
         format!("A run of the task \"{task}\" failed without it."),
         format!("Ein Lauf der Aufgabe „{task}“ ist ohne ihn fehlgeschlagen."),
@@ -154,7 +154,7 @@ mod tests {
     use crate::domain::notification::{MessageKind, NoticeKind, dedupe};
 
     #[test]
-    fn trouble_with_a_credential_says_what_to_do_and_what_waits_for_it() {
+    fn issue_of_a_credential_says_what_to_do_and_what_waits_for_it() {
         let work = Reference::parse("google/work").unwrap();
         let (subject, text) =
             issue_notice(MessageLanguage::English, &work, CredentialIssueKind::Missing, Some("Morning mail"));
@@ -173,10 +173,9 @@ mod tests {
     fn stored_notice_names_its_credential_whatever_its_subject_and_key_say() {
         for (name, account) in [("google", "primary"), ("google/work", "work")] {
             let reference = Reference::parse(name).unwrap();
-            for trouble in
-                [CredentialIssueKind::Missing, CredentialIssueKind::NeedsConsent, CredentialIssueKind::Refused]
+            for issue in [CredentialIssueKind::Missing, CredentialIssueKind::NeedsConsent, CredentialIssueKind::Refused]
             {
-                let (about, _) = SubjectRef::credential_missing(&reference, trouble, Uuid::from_u128(7), 2);
+                let (about, _) = SubjectRef::credential_missing(&reference, issue, Uuid::from_u128(7), 2);
                 let notice = Delivery {
                     dedupe_key: "a key".into(),
                     subject_ref: Some(about),
@@ -185,7 +184,7 @@ mod tests {
                     ..Delivery::sample(MessageKind::Notice)
                 };
                 let told = CredentialContext::of(&notice).unwrap();
-                assert_eq!((told.reference.as_str(), told.account.as_str(), told.trouble), (name, account, trouble));
+                assert_eq!((told.reference.as_str(), told.account.as_str(), told.issue), (name, account, issue));
             }
         }
         let words = issue_notice(

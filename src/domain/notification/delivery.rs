@@ -256,8 +256,8 @@ impl Delivery {
         })
     }
 
-    /// Since when it is to be sent: what was held, was to wait or is sent again from then on, a digest from its own time
-    /// on, all else from its beginning.
+    /// Since when it is to be sent: what was held, was to wait or is sent again from then on, a digest from its own
+    /// time on, all else from its beginning.
     pub fn due_since(&self) -> DateTime<Utc> {
         let of_digest = match &self.subject_ref {
             Some(SubjectRef::Digest { due_at }) => Some(*due_at),

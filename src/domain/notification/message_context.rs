@@ -38,14 +38,15 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// The answer of a run; that it failed; what an agent or a pipeline says; something about a task; a question, a call
-    /// that may still be stopped, the question once more; several messages in one.
+    /// The answer of a run; that it failed; what an agent or a pipeline says; something about a task; a question, a
+    /// call that may still be stopped, the question once more; several messages in one.
     pub const WORDS: [&str; 9] =
         ["result", "failure", "message", "notice", "ask", "input", "undo_window", "reminder", "digest"];
 
-    /// The kinds of notices: a credential can't be used; a task fails as before, was paused, works again; what a condition
-    /// polls fails, answers again; a task fires at other instants because the rules of its time zone have changed; an
-    /// expression of a task looks for a field that is not there; of a budget of the day most is used, or all.
+    /// The kinds of notices: a credential can't be used; a task fails as before, was paused, works again; what a
+    /// condition polls fails, answers again; a task fires at other instants because the rules of its time zone have
+    /// changed; an expression of a task looks for a field that is not there; of a budget of the day most is used, or
+    /// all.
     pub const NOTICES: [&str; 10] = [
         "credential",
         "failing",
@@ -166,12 +167,12 @@ impl MessageContext {
     /// bounds the texts for programs, in characters.
     pub fn of(delivery: &Delivery, about: References, reader: Reader, limit: usize) -> Result<MessageContext, String> {
         let build_in = |language| MessageContext::build(delivery, about, (reader, language), limit);
-        let mut telling = build_in(MessageLanguage::English)?;
-        telling.translated = match MessageLanguage::of(reader.locale) {
+        let mut context = build_in(MessageLanguage::English)?;
+        context.translated = match MessageLanguage::of(reader.locale) {
             MessageLanguage::English => None,
             language => Some(Box::new(build_in(language)?)),
         };
-        Ok(telling)
+        Ok(context)
     }
 
     /// As its reader is told.
@@ -197,7 +198,7 @@ impl MessageContext {
         let timezone = reader.timezone;
         let name = on_one_line(about.task_name.unwrap_or(language.pick("a task", "eine Aufgabe")));
         let at = if delivery.kind == MessageKind::Digest { delivery.due_since() } else { delivery.created_at };
-        let mut telling = MessageContext {
+        let mut context = MessageContext {
             purpose: Purpose::Of("message"),
             tenant: delivery.tenant_id.clone(),
             locale: reader.locale.to_owned(),
@@ -221,61 +222,61 @@ impl MessageContext {
         };
         match (delivery.kind, about.run, about.question) {
             _ if !about.digest.is_empty() => {
-                telling.purpose = Purpose::Of("digest");
-                telling.thread = None;
-                telling.event = "digest";
-                telling.data = digest_data(&delivery.tenant_id, about.digest, about.more);
-                return Ok(telling);
+                context.purpose = Purpose::Of("digest");
+                context.thread = None;
+                context.event = "digest";
+                context.data = digest_data(&delivery.tenant_id, about.digest, about.more);
+                return Ok(context);
             }
             // of what an agent came to while it ran
-            (MessageKind::Message, ..) if telling.credential.is_some() => {
-                telling.purpose = Purpose::Notice(NoticeKind::Credential);
+            (MessageKind::Message, ..) if context.credential.is_some() => {
+                context.purpose = Purpose::Notice(NoticeKind::Credential);
             }
             (MessageKind::Message, ..) => {}
             (MessageKind::Digest, ..) => return Err("nothing of what was held is left to be told".into()),
-            (MessageKind::Test, ..) => telling.event = "test",
+            (MessageKind::Test, ..) => context.event = "test",
             (MessageKind::Code, ..) => {
                 let code = about.code.ok_or("its code can't be made again")?;
-                (telling.subject, telling.text) = ownership_code(language, code);
-                telling.event = "code";
+                (context.subject, context.text) = ownership_code(language, code);
+                context.event = "code";
             }
             (MessageKind::Notice, ..) => {
                 let kind = delivery.subject_ref.as_ref().and_then(SubjectRef::notice_kind);
-                telling.purpose = kind.map_or(Purpose::Of("notice"), Purpose::Notice);
-                telling.event = "notice";
+                context.purpose = kind.map_or(Purpose::Of("notice"), Purpose::Notice);
+                context.event = "notice";
             }
             (MessageKind::Result, Some(run), _) => {
-                telling.purpose = Purpose::Of("result");
-                telling.text = answer(language, run);
-                telling.run = Some(RunContext::of(run, language.pick("succeeded", "ist gelungen"), timezone));
-                telling.event = "run.finished";
+                context.purpose = Purpose::Of("result");
+                context.text = answer(language, run);
+                context.run = Some(RunContext::of(run, language.pick("succeeded", "ist gelungen"), timezone));
+                context.event = "run.finished";
             }
             (MessageKind::Failure, Some(run), _) => {
                 let (what, why) = failure(language, run);
-                telling.purpose = Purpose::Of("failure");
-                telling.text = why;
-                telling.run = Some(RunContext::of(run, what, timezone));
-                telling.event = "run.finished";
+                context.purpose = Purpose::Of("failure");
+                context.text = why;
+                context.run = Some(RunContext::of(run, what, timezone));
+                context.event = "run.finished";
             }
             (MessageKind::Ask | MessageKind::Reminder, _, Some(question)) => {
-                telling.purpose = Purpose::Of(question.purpose(delivery.kind));
-                telling.question = Some(question.template_data(timezone, language));
-                telling.link = Some(question.link(language));
-                telling.thread = Some(question.items.first().map(|item| item.batch_id.to_string()).unwrap_or_default());
-                telling.event = question.event(delivery.kind);
-                telling.data = question.data(&delivery.tenant_id, about.task_name);
-                return Ok(telling);
+                context.purpose = Purpose::Of(question.purpose(delivery.kind));
+                context.question = Some(question.template_data(timezone, language));
+                context.link = Some(question.link(language));
+                context.thread = Some(question.items.first().map(|item| item.batch_id.to_string()).unwrap_or_default());
+                context.event = question.event(delivery.kind);
+                context.data = question.data(&delivery.tenant_id, about.task_name);
+                return Ok(context);
             }
             (MessageKind::Ask | MessageKind::Reminder, ..) => return Err("what it asks is no longer there".into()),
             (MessageKind::Result | MessageKind::Failure, None, _) => {
                 return Err("the run that it tells of is no longer there".into());
             }
         }
-        telling.data = match (about.run, telling.run.is_some()) {
+        context.data = match (about.run, context.run.is_some()) {
             (Some(run), true) => run_data(run, about.task_name, limit),
-            _ => message_data(delivery, &telling, limit),
+            _ => message_data(delivery, &context, limit),
         };
-        Ok(telling)
+        Ok(context)
     }
 
     /// The content with at most about `room` characters in its texts: answers are cut, items are counted instead of
@@ -301,7 +302,7 @@ impl MessageContext {
         less
     }
 
-    /// Whether what is left of it after [`MessageContext::shortened_to`] is worth its room.
+    /// Whether the rest of it after [`MessageContext::shortened_to`] is worth its room.
     pub fn is_worth_sending(&self, of: &MessageContext) -> bool {
         match of.digest.is_empty() {
             false => !self.digest.is_empty(),
@@ -343,10 +344,10 @@ impl RunContext {
     }
 }
 
-fn message_data(delivery: &Delivery, telling: &MessageContext, limit: usize) -> Value {
-    let subject = telling.subject.clone().unwrap_or_else(|| format!("Message from {}", telling.task));
+fn message_data(delivery: &Delivery, context: &MessageContext, limit: usize) -> Value {
+    let subject = context.subject.clone().unwrap_or_else(|| format!("Message from {}", context.task));
     json!({
         "tenant_id": delivery.tenant_id, "run_id": delivery.run_id, "subject": one_line(&subject),
-        "text": cut(&telling.text, limit, None),
+        "text": cut(&context.text, limit, None),
     })
 }

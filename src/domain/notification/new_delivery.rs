@@ -37,8 +37,8 @@ pub struct NewDelivery {
 }
 
 impl NewDelivery {
-    /// A message to a tenant's own recipient, through the first channel of `order`, the others in reserve; `None` where there
-    /// are none.
+    /// A message to a tenant's own recipient, through the first channel of `order`, the others in reserve; `None` where
+    /// there are none.
     pub fn new(tenant_id: &str, order: &[String], kind: MessageKind, dedupe_key: String) -> Option<NewDelivery> {
         let (first, rest) = order.split_first()?;
         Some(NewDelivery {
@@ -63,8 +63,8 @@ impl NewDelivery {
         Some(NewDelivery { run_id: Some(run_id), ..new })
     }
 
-    /// The failure of a run about which its owner was asked, who hears of it even where results are told to nobody; `None` where there is
-    /// no way to.
+    /// The failure of a run about which its owner was asked, who hears of it even where results are told to nobody;
+    /// `None` where there is no way to.
     pub fn failure_of_asked(run: &Run, output: Option<&Output>, recipient: Option<&Recipient>) -> Option<NewDelivery> {
         let usual = Output::default();
         let output = output.filter(|output| output.route != Route::Nobody).unwrap_or(&usual);
@@ -77,8 +77,8 @@ impl NewDelivery {
         NewDelivery { urgency: urgency.unwrap_or(self.urgency), ..self }
     }
 
-    /// The question about a batch of calls, or its `reminder`th reminder, to a recipient, through the channels of `output`
-    /// first; `None` where there is no way to. It reaches people whatever becomes of the run's result.
+    /// The question about a batch of calls, or its `reminder`th reminder, to a recipient, through the channels of
+    /// `output` first; `None` where there is no way to. It reaches people whatever becomes of the run's result.
     pub fn question(
         of: (&str, Uuid),
         to: (&str, Option<&Recipient>),

@@ -10,6 +10,7 @@ use chrono::{DateTime, Datelike, Days, NaiveDate, NaiveTime, Utc, Weekday};
 use chrono_tz::Tz;
 use serde::{Deserialize, Serialize};
 
+use crate::base::words::words;
 use crate::domain::task::Urgency;
 use crate::domain::trigger::policy::{DstFold, DstGap};
 use crate::domain::trigger::zone::{WallClock, shown_in};
@@ -42,24 +43,25 @@ impl<'de> Deserialize<'de> for WallTime {
     }
 }
 
-/// A day of the week.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Day {
-    /// Monday.
-    Mon,
-    /// Tuesday.
-    Tue,
-    /// Wednesday.
-    Wed,
-    /// Thursday.
-    Thu,
-    /// Friday.
-    Fri,
-    /// Saturday.
-    Sat,
-    /// Sunday.
-    Sun,
+words! {
+    /// A day of the week.
+    #[derive(PartialOrd, Ord, utoipa::ToSchema)]
+    pub enum Day {
+        /// Monday.
+        Mon = "mon",
+        /// Tuesday.
+        Tue = "tue",
+        /// Wednesday.
+        Wed = "wed",
+        /// Thursday.
+        Thu = "thu",
+        /// Friday.
+        Fri = "fri",
+        /// Saturday.
+        Sat = "sat",
+        /// Sunday.
+        Sun = "sun",
+    }
 }
 
 impl Day {
@@ -68,17 +70,18 @@ impl Day {
     }
 }
 
-/// The least urgency of messages that are told in spite of quiet hours.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum BreaksThrough {
-    /// Messages of urgency `high` and `urgent`.
-    #[default]
-    High,
-    /// Messages of urgency `urgent` alone.
-    Urgent,
-    /// Nothing does.
-    Never,
+words! {
+    /// The least urgency of messages that are told in spite of quiet hours.
+    #[derive(Default, utoipa::ToSchema)]
+    pub enum BreaksThrough {
+        /// Messages of urgency `high` and `urgent`.
+        #[default]
+        High = "high",
+        /// Messages of urgency `urgent` alone.
+        Urgent = "urgent",
+        /// Nothing does.
+        Never = "never",
+    }
 }
 
 impl BreaksThrough {

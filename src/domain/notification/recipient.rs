@@ -54,8 +54,6 @@ address_kinds! {
     tried as email, push, telegram, slack, sms, webhook, live
 }
 
-/// Fields that are read of a recipient.
-const FIELDS: [&str; 7] = ["timezone", "locale", "addresses", "fallback", "quiet_hours", "digest", "budget"];
 /// Fields that are shown besides, and nobody sets.
 const READ_ONLY: [&str; 4] = ["tenant_id", "verified", "version", "updated_at"];
 /// Where a tenant is reached. Its JSON form is the stored one; [`Recipient::public`] is the one that is shown.
@@ -67,7 +65,8 @@ pub struct Recipient {
     pub locale: String,
     /// Addresses by channel, secrets sealed.
     pub addresses: Addresses,
-    /// Channels in the order in which they are tried; empty: every address there is, in the order of [`Addresses::KINDS`].
+    /// Channels in the order in which they are tried; empty: every address there is, in the order of
+    /// [`Addresses::KINDS`].
     #[serde(default)]
     pub fallback: Vec<String>,
     /// Quiet hours, digest and budget.
@@ -123,13 +122,16 @@ impl Recipient {
 }
 
 impl RecipientDraft {
+    /// Fields that are read of a recipient.
+    pub const FIELDS: [&str; 7] = ["timezone", "locale", "addresses", "fallback", "quiet_hours", "digest", "budget"];
+
     /// Reads the body of a PUT; every fault is named. What [`Recipient::public`] shows can be put back unchanged.
     pub fn parse(body: &Value) -> Result<RecipientDraft, ValidationErrors> {
         let mut faults = ValidationErrors::new();
         let Some(fields) = object(body, "", &mut faults) else { return Err(faults) };
         let mut asked = fields.clone();
         asked.retain(|name, _| !READ_ONLY.contains(&name.as_str()));
-        only(&asked, "", &FIELDS, &mut faults);
+        only(&asked, "", &RecipientDraft::FIELDS, &mut faults);
         let nothing = json!({});
         let addresses = fields.get("addresses").filter(|addresses| !addresses.is_null()).unwrap_or(&nothing);
         let kinds = object(addresses, "/addresses", &mut faults);

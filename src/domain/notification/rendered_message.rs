@@ -72,8 +72,8 @@ pub(super) fn ownership_code(language: MessageLanguage, code: &Secret) -> (Optio
     }
 }
 
-/// The answer of a run, or that it has none. Where the agent was stopped at its limit of turns that comes first, because the
-/// end of a long text may be cut.
+/// The answer of a run, or that it has none. Where the agent was stopped at its limit of turns that comes first,
+/// because the end of a long text may be cut.
 pub(super) fn answer(language: MessageLanguage, run: &Run) -> String {
     let output = match run.output.as_deref().map(str::trim) {
         None | Some("") => language.pick("Done, without an answer.", "Erledigt, ohne Antwort."),

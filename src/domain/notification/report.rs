@@ -34,9 +34,9 @@ pub enum ReportedFate {
 }
 
 impl DeliveryReport {
-    /// The state that it brings a delivery to whose last known attempt the provider called `provider_id`; `None` where it
-    /// changes nothing. A message that has arrived has arrived, by whichever attempt; that one did not says
-    /// nothing of another.
+    /// The state that it brings a delivery to whose last known attempt the provider called `provider_id`; `None` where
+    /// it changes nothing. A message that has arrived has arrived, by whichever attempt; that one did not says nothing
+    /// of another.
     pub fn next_state(&self, state: DeliveryState, provider_id: Option<&str>) -> Option<DeliveryState> {
         let event = match &self.fate {
             ReportedFate::UnderWay => return None,

@@ -1,8 +1,8 @@
 //! The subject of a delivery as data: the kind of a notice and its task, a credential and its issue, a batch of
 //! questions, the instant of a digest, the address that a code proves.
 //!
-//! It is stored with the delivery. Whatever decides by the subject of a message decides by this: keys are only compared,
-//! and subjects are only read by people. The run of a message stands in its own column, and so does its kind.
+//! It is stored with the delivery. Whatever decides by the subject of a message decides by this: keys are only
+//! compared, and subjects are only read by people. The run of a message stands in its own column, and so does its kind.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};

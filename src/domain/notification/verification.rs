@@ -1,7 +1,8 @@
 //! Proof that an address is the tenant's own: a code that is sent to it and given back.
 //!
-//! The code is made from a key outside the database, the address and an id, at the moment it is sent, and stored nowhere:
-//! what is stored is a tag over it. It is bound to the address, so one that was asked for another address proves nothing.
+//! The code is made from a key outside the database, the address and an id, at the moment it is sent, and stored
+//! nowhere: a tag over it is stored. It is bound to the address, so one that was asked for another address
+//! proves nothing.
 
 use std::time::Duration;
 
@@ -83,7 +84,7 @@ pub fn code_subject(recipient: &str, channel: &str, code: &str) -> String {
 }
 
 /// The digits of a code as somebody typed it; `None` where it can't be one.
-pub fn typed(code: &str) -> Option<String> {
+pub fn parse_code(code: &str) -> Option<String> {
     let digits: String = code.chars().filter(|c| !c.is_whitespace() && *c != '-').collect();
     (digits.len() == DIGITS && digits.chars().all(|c| c.is_ascii_digit())).then_some(digits)
 }
@@ -125,8 +126,11 @@ mod tests {
         {
             assert_eq!(proof.code(tag).expose(), code);
         }
-        assert_eq!(typed(" 123 456 ").as_deref(), Some("123456"));
-        assert_eq!(typed("123-456").as_deref(), Some("123456"));
-        assert_eq!([typed("12345"), typed("1234567"), typed("12345x"), typed("")], [const { None }; 4]);
+        assert_eq!(parse_code(" 123 456 ").as_deref(), Some("123456"));
+        assert_eq!(parse_code("123-456").as_deref(), Some("123456"));
+        assert_eq!(
+            [parse_code("12345"), parse_code("1234567"), parse_code("12345x"), parse_code("")],
+            [const { None }; 4]
+        );
     }
 }

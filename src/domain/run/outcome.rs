@@ -35,6 +35,8 @@ pub enum RunOutcome {
     Quiet {
         /// The reason for which nothing is told.
         reason: String,
+        /// How an agent came to its answer, where a limit stopped it.
+        finish: Option<RunFinish>,
         /// Usage of this execution.
         usage: Usage,
     },

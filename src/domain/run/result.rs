@@ -21,8 +21,8 @@ pub struct ReactLoopResult {
     pub token_usage: TokenUsage,
     /// Calls of tools, in order.
     pub tool_calls: Vec<ToolRecord>,
-    /// Warnings of calls of tools, and then findings of verifiers about the answers, each in order; those for which an answer
-    /// did not go out are among them.
+    /// Warnings of calls of tools, and then findings of verifiers about the answers, each in order; those for which an
+    /// answer did not go out are among them.
     pub tool_warnings: Vec<ToolWarning>,
     /// Usage in the form of a run, cost included.
     #[serde(skip)]

@@ -5,12 +5,12 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::domain::approval::Approval;
-use crate::domain::run::RunFinish;
 use crate::domain::run::result::ToolWarning;
 use crate::domain::run::transcript::{ModelCall, ToolCall, TranscriptEntry, TranscriptMessage};
+use crate::domain::run::{RunFinish, RunState, Usage};
 
-/// One event of a run's stream; the SSE event name is the tag.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// One event of a run's stream. The name of the server-sent event is its `type`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum StreamEvent {
     /// The stream begins.
@@ -76,8 +76,10 @@ pub enum StreamEvent {
     /// The run changes its state.
     StateChange {
         /// The new state.
+        #[schema(value_type = RunState)]
         state: String,
         /// The reason, where there is one.
+        #[schema(required)]
         reason: Option<String>,
     },
     /// A call waits for a person.
@@ -128,8 +130,10 @@ pub enum StreamEvent {
     /// The run's execution is over.
     ExecutionEnd {
         /// Id of the conversation, for chats.
+        #[schema(required)]
         conversation_id: Option<String>,
-        /// Usage of the execution.
+        /// Usage of the run.
+        #[schema(value_type = Usage)]
         usage: Value,
         /// How the run's agent came to its answer; absent where no agent answered.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -169,7 +173,7 @@ impl StreamEvent {
 
     /// The beginning of a call.
     pub fn of_call(turn: i64, call: &ToolCall) -> StreamEvent {
-        let (tool, args, id) = (call.name.clone(), call.arguments.clone(), call.id.clone());
+        let (tool, args, id) = (call.name.clone(), call.args.clone(), call.id.clone());
         StreamEvent::ToolCallStart { turn, tool, args, id, agent: None }
     }
 

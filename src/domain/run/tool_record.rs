@@ -1,7 +1,7 @@
 //! The record of one call of a tool: who called it with which arguments, how long it took, and how it ended.
 //!
-//! It is stored beside the result of the call, bounded in its size, and never holds the result or a value that looks like a
-//! secret.
+//! It is stored beside the result of the call, bounded in its size, and never holds the result or a value that looks
+//! like a secret.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -78,7 +78,8 @@ pub struct ToolAttribution {
     /// Name of the step, in a pipeline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
-    /// The turn that asked for the call, as the transcript counts it; in a pipeline the place of a step that calls itself.
+    /// The turn that asked for the call, as the transcript counts it; in a pipeline the place of a step that calls
+    /// itself.
     pub turn: i64,
 }
 
@@ -122,7 +123,7 @@ impl ToolRecord {
 
 /// Arguments short enough for a list, without what looks like a secret.
 fn args_summary(arguments: &Value) -> Value {
-    let Value::Object(fields) = arguments else { return json!({ "arguments": short_value(arguments) }) };
+    let Value::Object(fields) = arguments else { return json!({ "args": short_value(arguments) }) };
     let short = |(name, value): (&String, &Value)| (shortened(name), summary(name, value));
     let mut summary: Map<String, Value> = fields.iter().take(SUMMARY_FIELDS).map(short).collect();
     if let more @ 1.. = fields.len().saturating_sub(SUMMARY_FIELDS) {
@@ -186,7 +187,7 @@ mod tests {
                 "headers": "{2 fields}", "list": "[3 items]", "API_Key": "[redacted]", "access_token": "[redacted]",
             })
         );
-        assert_eq!(args_summary(&json!("{broken")), json!({ "arguments": "{broken" }));
+        assert_eq!(args_summary(&json!("{broken")), json!({ "args": "{broken" }));
     }
 
     #[test]

@@ -13,14 +13,18 @@ use serde_json::{Map, Value};
 
 use crate::base::words::is_default;
 use crate::domain::run::outcome::RunFault;
-use crate::domain::run::{Delegation, RunFinish, ToolRecord, Usage};
+use crate::domain::run::result_notice::read_notices;
+use crate::domain::run::{Delegation, ResultNotice, RunFinish, ToolRecord, Usage};
+
+pub use crate::domain::run::model_call::{ModelCall, ModelTokens};
 
 /// The version of the stored form. Format 2 says which model was asked for a message, and counts its tokens by kind.
-pub const FORMAT: i16 = 2;
-/// The version of entries of agents that were called: an earlier release would take them for the caller's own.
-pub const DELEGATED_FORMAT: i16 = 3;
+/// Format 3 has entries of agents that were called, which an earlier release would take for the caller's own. Format 4
+/// names the arguments of a call `args`, lists the notices of a result by their kinds, and keeps the facts of a system
+/// message beside it.
+pub const FORMAT: i16 = 4;
 /// The versions that are read. A row of any other was written by a newer release, and is left as it is.
-pub const FORMATS: RangeInclusive<i16> = 1..=DELEGATED_FORMAT;
+pub const FORMATS: RangeInclusive<i16> = 1..=FORMAT;
 
 /// One message between the orchestrator, the model and the tools.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -30,6 +34,10 @@ pub enum TranscriptMessage {
     System {
         /// The instructions' text.
         text: String,
+        /// The end of the text that has the facts that the run was told; empty: it was told none. Absent in entries of
+        /// older releases.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        facts: Option<String>,
     },
     /// A message of a person, or of the service in a person's place.
     User {
@@ -60,9 +68,10 @@ pub enum TranscriptMessage {
         call_id: String,
         /// Name of the tool.
         name: String,
-        /// Words of the service that the model reads before the result.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        notice: Option<String>,
+        /// Words of the service that the model reads before the result, in order.
+        // entries of format 3 and earlier have them as one text
+        #[serde(default, alias = "notice", deserialize_with = "read_notices", skip_serializing_if = "Vec::is_empty")]
+        notices: Vec<ResultNotice>,
         /// The result. The model reads it as data from outside.
         content: String,
         /// The call failed.
@@ -71,8 +80,8 @@ pub enum TranscriptMessage {
         /// Why nobody was asked about the call, each rule that had a part in it; empty where somebody was.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         reasons: Vec<String>,
-        /// When the result came from its tool; earlier than the entry where the result of the same call was kept. Absent in
-        /// entries of older releases.
+        /// When the result came from its tool; earlier than the entry where the result of the same call was kept.
+        /// Absent in entries of older releases.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         fetched_at: Option<DateTime<Utc>>,
     },
@@ -166,7 +175,7 @@ pub enum CompactionKind {
 pub const SUMMARY_UNUSABLE: &str = "summary_unusable";
 
 /// The source of messages that stand in one request alone.
-const ASIDE: &str = "aside";
+const EPHEMERAL: &str = "ephemeral";
 
 /// The version of the entries of pipelines.
 pub const LEDGER: u8 = 1;
@@ -179,6 +188,9 @@ pub enum StepOutcome {
     Done {
         /// Value of the step.
         value: Value,
+        /// `max_turns`: its agent was stopped at its limit of turns. Absent in all others.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        finish: Option<RunFinish>,
     },
     /// It is never executed again: it failed for good.
     Failed {
@@ -193,9 +205,17 @@ pub enum StepOutcome {
 }
 
 impl TranscriptMessage {
-    /// A system message.
+    /// A system message without facts.
     pub fn system(text: impl Into<String>) -> TranscriptMessage {
-        TranscriptMessage::System { text: text.into() }
+        TranscriptMessage::System { text: text.into(), facts: Some(String::new()) }
+    }
+
+    /// Puts facts behind a system message that has none; other messages stay as they are.
+    pub fn add_facts(&mut self, told: String) {
+        if let TranscriptMessage::System { text, facts } = self {
+            text.push_str(&told);
+            *facts = Some(told);
+        }
     }
 
     /// Findings of verifiers.
@@ -203,8 +223,16 @@ impl TranscriptMessage {
         TranscriptMessage::Verdict { pass: Some(flags.is_empty()), warnings, flags }
     }
 
+    /// The calls that an answer of the model asks for; none in any other message.
+    pub fn tool_calls(&self) -> &[ToolCall] {
+        match self {
+            TranscriptMessage::Assistant { tool_calls, .. } => tool_calls,
+            _ => &[],
+        }
+    }
+
     /// Whether it is part of a conversation that a model may be shown.
-    pub fn is_said(&self) -> bool {
+    pub fn is_conversation(&self) -> bool {
         !self.is_of_ledger()
             && !matches!(
                 self,
@@ -245,15 +273,15 @@ impl TranscriptMessage {
     }
 
     /// A message of the service that stands at the end of one request alone, and is not stored.
-    pub fn aside(text: impl Into<String>) -> TranscriptMessage {
-        let metadata = Map::from_iter([("source".to_owned(), Value::from(ASIDE))]);
+    pub fn ephemeral(text: impl Into<String>) -> TranscriptMessage {
+        let metadata = Map::from_iter([("source".to_owned(), Value::from(EPHEMERAL))]);
         TranscriptMessage::User { text: text.into(), metadata }
     }
 
     /// Whether no later request has it.
-    pub fn is_aside(&self) -> bool {
+    pub fn is_ephemeral(&self) -> bool {
         let TranscriptMessage::User { metadata, .. } = self else { return false };
-        metadata.get("source").is_some_and(|source| source == ASIDE)
+        metadata.get("source").is_some_and(|source| source == EPHEMERAL)
     }
 }
 
@@ -272,54 +300,6 @@ pub struct ProviderMessage {
     pub raw: String,
 }
 
-/// Which model answered, and what it counted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct ModelCall {
-    /// Name of the model in the settings.
-    pub model: String,
-    /// Tokens of the call.
-    pub tokens: ModelTokens,
-}
-
-/// Tokens of one call as the provider counted them; zero where it did not say.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct ModelTokens {
-    /// Tokens that the model read, those of a cache included.
-    pub input: i64,
-    /// Tokens that the model wrote, thinking included.
-    pub output: i64,
-    /// The part of `input` that came from the provider's cache.
-    #[serde(default)]
-    pub cache_read: i64,
-    /// The part of `input` that the provider's cache has kept for later calls.
-    #[serde(default)]
-    pub cache_write: i64,
-    /// The part of `output` that is thinking.
-    #[serde(default)]
-    pub reasoning: i64,
-}
-
-impl ModelTokens {
-    /// Tokens of which no part is counted apart.
-    pub fn of(input: i64, output: i64) -> ModelTokens {
-        ModelTokens { input, output, ..ModelTokens::default() }
-    }
-}
-
-impl std::ops::Add for ModelTokens {
-    type Output = ModelTokens;
-
-    fn add(self, more: ModelTokens) -> ModelTokens {
-        ModelTokens {
-            input: self.input + more.input,
-            output: self.output + more.output,
-            cache_read: self.cache_read + more.cache_read,
-            cache_write: self.cache_write + more.cache_write,
-            reasoning: self.reasoning + more.reasoning,
-        }
-    }
-}
-
 /// A call that the model asked for. The id is the model's, never made by us.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ToolCall {
@@ -328,7 +308,9 @@ pub struct ToolCall {
     /// Name of the tool.
     pub name: String,
     /// Arguments, as the model wrote them.
-    pub arguments: Value,
+    // entries of format 3 and earlier name them `arguments`
+    #[serde(alias = "arguments")]
+    pub args: Value,
     /// The answer ended in the middle of the call, at the longest length: it is refused, whatever it looks like.
     #[serde(default, skip_serializing_if = "is_default")]
     pub truncated: bool,
@@ -336,8 +318,8 @@ pub struct ToolCall {
 
 impl ToolCall {
     /// A call that is whole.
-    pub fn new(id: impl Into<String>, name: impl Into<String>, arguments: Value) -> ToolCall {
-        ToolCall { id: id.into(), name: name.into(), arguments, truncated: false }
+    pub fn new(id: impl Into<String>, name: impl Into<String>, args: Value) -> ToolCall {
+        ToolCall { id: id.into(), name: name.into(), args, truncated: false }
     }
 }
 

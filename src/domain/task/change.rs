@@ -100,8 +100,8 @@ struct ChangeFlags {
     reopened: bool,
 }
 
-/// A change of a task as it was read, with all that its triggers have to be asked for it. Asking takes time, so that it is
-/// done before the task is locked; to make the change of it is arithmetic.
+/// A change of a task as it was read, with all that its triggers have to be asked for it. Asking takes time, so that it
+/// is done before the task is locked; to make the change of it is arithmetic.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlannedChange {
     /// At this instant the change is made.
@@ -154,8 +154,8 @@ impl Task {
         PlannedChange { now, version, epoch, unconsidered, answers }
     }
 
-    /// This task after `change`, which was planned for it as it is. `fire_count` and `run_count` of `self` must be without the
-    /// fires that are taken back.
+    /// This task after `change`, which was planned for it as it is. `fire_count` and `run_count` of `self` must be
+    /// without the fires that are taken back.
     pub fn change(
         &self,
         change: &TaskChange,

@@ -17,7 +17,8 @@ pub enum ChangeError {
     /// An agent did not pause the task, so none resumes it.
     #[error("the task was not paused by an agent, so only a person may resume it")]
     PausedByPerson,
-    /// The operator has disabled the task, and the change is not the operator's to undo that; the word names the change.
+    /// The operator has disabled the task, and the change is not the operator's to undo that; the word names the
+    /// change.
     #[error("the operator has disabled the task, so it can't be {0}\nhint: ask the operator to enable it")]
     DisabledByOperator(&'static str),
     /// The trigger of the edit can't be planned.

@@ -8,6 +8,8 @@ use crate::domain::trigger::condition::PollSpec;
 
 /// Steps stand in steps at most so deep.
 const DEPTH: usize = 16;
+/// Credentials and tools that a task may name, together: each is a row that is written with it.
+pub const MOST_NAMED: usize = 300;
 
 /// Every credential that the task names, in its poll, its action or its steps, in order and each once. What a model or
 /// a template chooses while a run goes on is not known here.

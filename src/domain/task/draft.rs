@@ -8,37 +8,49 @@ use serde_json::Value;
 
 use crate::base::id::Tenant;
 use crate::base::invalid::{NAMED, ValidationErrors, did_you_mean, escape, unknown_fields};
+use crate::base::json::typed::field_names;
 use crate::domain::task::fields::ListedFields;
+use crate::domain::task::output::OutputShape;
 use crate::domain::task::reader::DraftReader;
 use crate::domain::task::{
-    Action, DECIDED, DEFAULT_EXECUTOR, Draft, INSTRUCTION_LENGTH, KEY_LENGTH, NAME_LENGTH, Output, Route, Spec, Task,
-    TaskValidator, Urgency,
+    Action, DECIDED, DEFAULT_EXECUTOR, Draft, INSTRUCTION_LENGTH, KEY_LENGTH, MOST_NAMED, NAME_LENGTH, Output, Route,
+    Spec, Task, TaskValidator, Urgency, named_by,
 };
 use crate::domain::trigger::Trigger;
 
 /// Channels that a task may name.
 const CHANNELS: usize = 20;
 /// Fields that a task is answered with besides, and nobody sets.
-const READ_ONLY: [&str; 9] =
-    ["id", "status", "status_reason", "next_fire_at", "condition", "last_run", "run_count", "created_at", "updated_at"];
+const READ_ONLY: [&str; 10] = [
+    "id",
+    "status",
+    "status_reason",
+    "next_fire_at",
+    "condition",
+    "last_run",
+    "run_count",
+    "created_at",
+    "updated_at",
+    "missing",
+];
 
 impl Draft {
-    /// Reads a new task of `tenant`; what is wrong about the tenant is told with the rest. What is absent, or null, has
+    /// Reads a new task of `tenant`; faults of the tenant are told with the rest. A field that is absent, or null, has
     /// its default.
     pub fn parse(
         tenant: Result<Tenant, ValidationErrors>,
         value: &Value,
-        known: &TaskValidator,
+        validator: &TaskValidator,
         now: DateTime<Utc>,
     ) -> Result<Draft, ValidationErrors> {
-        let read = DraftReader::new(value, known, now, &[]).and_then(|mut reader| {
+        let read = DraftReader::new(value, validator, now, &[]).and_then(|mut reader| {
             let key = reader.key(None);
             reader.task(None).map(|(name, spec)| (key, name, spec))
         });
         match (tenant, read) {
             (Ok(tenant), Ok((key, name, mut spec))) => {
-                known.check_poll(&tenant, &spec.trigger)?;
-                (known.seal)(&spec.executor, &tenant, &mut spec.action, None)?;
+                validator.check_poll(&tenant, &spec.trigger)?;
+                (validator.seal)(&spec.executor, &tenant, &mut spec.action, None)?;
                 Ok(Draft { tenant, key, name, spec })
             }
             (Err(mut faults), Err(more)) => {
@@ -49,26 +61,26 @@ impl Draft {
         }
     }
 
-    /// Reads what is to change in a task. A field that is present replaces the whole field, null its default; what is
-    /// absent is kept. `version`, which the patch may carry, is the caller's to compare.
+    /// Reads what is to change in a task. A field that is present replaces the whole field, null its default; an absent
+    /// one is kept. `version`, which the patch may carry, is the caller's to compare.
     pub fn patch(
         task: &Task,
         value: &Value,
-        known: &TaskValidator,
+        validator: &TaskValidator,
         now: DateTime<Utc>,
     ) -> Result<Draft, ValidationErrors> {
         let tenant = Tenant::stored(&task.tenant_id).map_err(|why| ValidationErrors::one("/tenant_id", why))?;
-        let mut reader = DraftReader::new(value, known, now, &["version"])?;
+        let mut reader = DraftReader::new(value, validator, now, &["version"])?;
         let key = reader.key(Some(task));
         let touched = reader.fields.contains_key("action");
         let (name, mut spec) = reader.task(Some(task))?;
         // what was allowed once and is no longer shows as a failing poll; it must not bar other edits
         if spec.trigger != task.spec.trigger {
-            known.check_poll(&tenant, &spec.trigger)?;
+            validator.check_poll(&tenant, &spec.trigger)?;
         }
         let before = (spec.executor == task.spec.executor).then_some(&task.spec.action);
         if touched || before.is_none() {
-            (known.seal)(&spec.executor, &tenant, &mut spec.action, before)?;
+            (validator.seal)(&spec.executor, &tenant, &mut spec.action, before)?;
         }
         Ok(Draft { tenant, key, name, spec })
     }
@@ -77,7 +89,7 @@ impl Draft {
 impl<'a> DraftReader<'a> {
     fn new(
         value: &'a Value,
-        known: &'a TaskValidator,
+        validator: &'a TaskValidator,
         now: DateTime<Utc>,
         more: &[&str],
     ) -> Result<DraftReader<'a>, ValidationErrors> {
@@ -94,7 +106,7 @@ impl<'a> DraftReader<'a> {
             };
             faults.add(format!("/{}", escape(field)), message);
         }
-        Ok(DraftReader { fields, known, now, faults })
+        Ok(DraftReader { fields, validator, now, faults })
     }
 
     /// The whole task, field by field; `before` is what it was, if it was.
@@ -120,9 +132,22 @@ impl<'a> DraftReader<'a> {
         let output = self.output(was.map(|s| &s.output));
         let listed = ListedFields::read(&mut self, was);
         let spec = listed.spec(trigger, executor, action, output);
+        if let Some(spec) = &spec {
+            self.bound_names(spec, was);
+        }
         match name.zip(spec) {
             Some(read) if self.faults.is_empty() => Ok(read),
             _ => Err(self.faults),
+        }
+    }
+
+    /// Adds a fault where a task names more credentials and tools than it may, unless it did so before.
+    fn bound_names(&mut self, spec: &Spec, was: Option<&Spec>) {
+        let is_kept = was.is_some_and(|was| (&was.trigger, &was.action) == (&spec.trigger, &spec.action));
+        let named = if is_kept { 0 } else { named_by(spec).len() };
+        if named > MOST_NAMED {
+            let message = format!("names {named} credentials and tools, at most {MOST_NAMED} together");
+            self.faults.add("/action", message);
         }
     }
 
@@ -175,8 +200,8 @@ impl<'a> DraftReader<'a> {
         Some(action)
     }
 
-    /// Whether the trigger that is written is the one that is stored: it is not judged anew, so that one whose instant has
-    /// passed may be sent back with the rest.
+    /// Whether the trigger that is written is the one that is stored: it is not judged anew, so that one whose instant
+    /// has passed may be sent back with the rest.
     fn keeps_trigger(&self, task: &Task) -> bool {
         let written = self.fields.get("trigger").filter(|value| !value.is_null());
         let read = |value| Trigger::parse(value, "/trigger", task.created_at, &mut ValidationErrors::new());
@@ -188,9 +213,9 @@ impl<'a> DraftReader<'a> {
         let touched = new || self.fields.contains_key("executor") || self.fields.contains_key("action");
         if let (true, Some(executor), Some(action)) = (touched, executor, action) {
             match self.fields.contains_key("action") || new {
-                true => (self.known.check)(executor, action, &mut self.faults),
-                // what is stored is judged in the form that its owner knows
-                false => (self.known.check)(executor, &action.public(), &mut self.faults),
+                true => (self.validator.check)(executor, action, &mut self.faults),
+                // a stored action is judged in the form that its owner knows
+                false => (self.validator.check)(executor, &action.public(), &mut self.faults),
             }
         }
     }
@@ -206,9 +231,9 @@ impl<'a> DraftReader<'a> {
             return None;
         };
         let before = self.faults.0.len();
-        const FIELDS: [&str; 2] = ["channel", "urgency"];
-        for field in unknown_fields(fields, &FIELDS) {
-            let message = format!("unknown field{}", did_you_mean(field, FIELDS));
+        let known = field_names::<OutputShape>();
+        for field in unknown_fields(fields, known) {
+            let message = format!("unknown field{}", did_you_mean(field, known.iter().copied()));
             self.faults.add(format!("/output/{}", escape(field)), message);
         }
         let urgency = fields.get("urgency").filter(|value| !value.is_null());
@@ -238,7 +263,7 @@ impl<'a> DraftReader<'a> {
         }
         for (at, value) in written {
             let Some(name) = self.text(&at, value) else { continue };
-            let known = || self.known.channels.iter().map(String::as_str);
+            let known = || self.validator.channels.iter().map(String::as_str);
             if !known().any(|channel| channel == name) {
                 let list = known().collect::<Vec<_>>().join(", ");
                 let list =
@@ -265,7 +290,7 @@ mod tests {
 
     use super::*;
 
-    fn known() -> TaskValidator {
+    fn validator() -> TaskValidator {
         TaskValidator {
             channels: vec!["email".into()],
             check: Arc::new(|_, _, _| {}),
@@ -304,14 +329,33 @@ mod tests {
     }
 
     #[test]
+    fn task_names_as_many_credentials_and_tools_as_it_may_and_no_more() {
+        let read = |credentials: usize, tools: usize| {
+            let named: Vec<String> = (0..credentials).map(|n| format!("shop/{n}")).collect();
+            let called: Vec<Value> = (0..tools).map(|n| json!({ "tool": { "name": format!("t{n}") } })).collect();
+            // what stands in a value is written down as well
+            let value = json!([{ "agent": { "credentials": named } }, called]);
+            let config = json!({ "steps": [{ "name": "s", "store": { "name": "a", "value": value } }] });
+            let draft = json!({
+                "name": "x", "trigger": { "type": "schedule", "interval": "5m" }, "action": { "instruction": "x", "config": config },
+            });
+            let read = Draft::parse(Ok(Tenant::new("ann").unwrap()), &draft, &validator(), now());
+            read.map(drop).map_err(|faults| (faults.0[0].pointer.clone(), faults.0[0].message.clone()))
+        };
+        assert_eq!((read(MOST_NAMED, 0), read(200, 100)), (Ok(()), Ok(())));
+        let fault = Err(("/action".to_owned(), "names 301 credentials and tools, at most 300 together".to_owned()));
+        assert_eq!((read(MOST_NAMED + 1, 0), read(200, 101)), (fault.clone(), fault));
+    }
+
+    #[test]
     fn task_names_as_many_channels_as_it_may_and_no_more() {
         let names: Vec<String> = (0..=CHANNELS).map(|n| format!("channel {n}")).collect();
-        let known = TaskValidator { channels: names.clone(), ..known() };
+        let validator = TaskValidator { channels: names.clone(), ..validator() };
         let read = |count: usize| {
             let draft = json!({
                 "name": "x", "trigger": { "type": "schedule", "interval": "5m" }, "output": { "channel": names[..count] },
             });
-            let read = Draft::parse(Ok(Tenant::new("ann").unwrap()), &draft, &known, now());
+            let read = Draft::parse(Ok(Tenant::new("ann").unwrap()), &draft, &validator, now());
             read.map(drop).map_err(|faults| (faults.0[0].pointer.clone(), faults.0[0].message.clone()))
         };
         assert_eq!(read(CHANNELS), Ok(()));
@@ -330,7 +374,7 @@ mod tests {
         fn no_field_of_any_kind_brings_a_draft_down(field in prop::sample::select(DECIDED.to_vec()), value in anything()) {
             let mut draft = json!({ "name": "x", "trigger": { "type": "schedule", "interval": "5m" } });
             draft[field] = value;
-            let read = Draft::parse(Ok(Tenant::new("ann").unwrap()), &draft, &known(), now());
+            let read = Draft::parse(Ok(Tenant::new("ann").unwrap()), &draft, &validator(), now());
             match read {
                 // what was read can be stored, read back, and is the same
                 Ok(draft) => {
@@ -347,7 +391,7 @@ mod tests {
 
         #[test]
         fn no_document_of_any_kind_brings_a_draft_down(value in anything()) {
-            let read = Draft::parse(Err(ValidationErrors::one("/tenant_id", "is missing")), &value, &known(), now());
+            let read = Draft::parse(Err(ValidationErrors::one("/tenant_id", "is missing")), &value, &validator(), now());
             prop_assert!(read.unwrap_err().0.iter().any(|fault| fault.pointer == "/tenant_id"));
         }
     }

@@ -1,7 +1,7 @@
 //! The key of a task that has none, as an export writes it: it lets the line be imported again without a second task.
 //!
-//! It holds the task's id. Where the tenant has the task with this id, the line is that task; elsewhere the key is stored
-//! like any other, so that a second import finds it.
+//! It holds the task's id. Where the tenant has the task with this id, the line is that task; elsewhere the key is
+//! stored like any other, so that a second import finds it.
 
 use uuid::Uuid;
 

@@ -12,13 +12,10 @@ use utoipa::openapi::{Object, RefOr, Schema};
 use super::reader::DraftReader;
 use super::{DEFAULT_TIMEOUT, RetryPolicy, TIMEOUT_RANGE};
 use crate::base::field::{Flag, FlagValue};
-use crate::base::invalid::{did_you_mean, escape};
+use crate::base::invalid::did_you_mean;
+use crate::base::json::typed;
 use crate::domain::task::Notify;
 
-/// Attempts that may be asked for.
-const ATTEMPTS: RangeInclusive<u64> = 1..=20;
-/// First waits that may be asked for, in seconds.
-const BACKOFF: RangeInclusive<u64> = 0..=3_600;
 /// Failures after which a task may be paused.
 const FAILURES: RangeInclusive<u64> = 1..=1_000;
 /// Runs that a task may be limited to.
@@ -27,9 +24,9 @@ const RUNS: RangeInclusive<u64> = 1..=1_000_000_000;
 const METADATA_BYTES: usize = 16 * 1024;
 
 task_fields! {
-    /// Which ends of its runs are told: `on_change`, results that differ from the one told last, and failures. A failure is
-    /// told once for its cause; the same again is counted and summed up once a day, and the next success says so. Absent:
-    /// `always`.
+    /// Which ends of its runs are told: `on_change`, results that differ from the one told last, and failures. A
+    /// failure is told once for its cause; the same again is counted and summed up once a day, and the next success
+    /// says so. Absent: `always`.
     #[serde(default, skip_serializing_if = "Notify::is_always")]
     notify: Notify = NotifyField,
     /// Automatic fires at most, one included that is skipped for overlap; null is no limit.
@@ -169,26 +166,13 @@ impl TaskField for RetryField {
     }
 
     fn read(reader: &mut DraftReader<'_>, at: &str, value: &Value) -> Option<RetryPolicy> {
-        let Some(fields) = value.as_object() else {
+        if !value.is_object() {
             reader.faults.add(at, "must be an object, such as {\"max_attempts\": 3, \"backoff_seconds\": 10}");
             return None;
-        };
-        let mut retry = RetryPolicy::default();
-        let before = reader.faults.0.len();
-        for (field, value) in fields {
-            let place = format!("{at}/{}", escape(field));
-            match field.as_str() {
-                // null is as good as absent
-                "max_attempts" | "backoff_seconds" if value.is_null() => {}
-                "max_attempts" => retry.max_attempts = reader.number(&place, value, ATTEMPTS).unwrap_or(1) as u32,
-                "backoff_seconds" => retry.backoff_seconds = reader.number(&place, value, BACKOFF).unwrap_or(0),
-                unknown => {
-                    let near = did_you_mean(unknown, ["max_attempts", "backoff_seconds"]);
-                    reader.faults.add(place, format!("unknown field{near}"));
-                }
-            }
         }
-        (reader.faults.0.len() == before).then_some(retry)
+        let before = reader.faults.0.len();
+        let retry = typed::read(value, at, &mut reader.faults);
+        retry.filter(|_| reader.faults.0.len() == before)
     }
 }
 

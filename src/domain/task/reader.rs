@@ -9,7 +9,7 @@ use crate::domain::task::TaskValidator;
 /// Reads field by field and collects the faults. A reading of one field is `None` exactly when a fault was added.
 pub(super) struct DraftReader<'a> {
     pub(super) fields: &'a Map<String, Value>,
-    pub(super) known: &'a TaskValidator,
+    pub(super) validator: &'a TaskValidator,
     pub(super) now: DateTime<Utc>,
     pub(super) faults: ValidationErrors,
 }

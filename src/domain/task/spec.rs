@@ -1,4 +1,5 @@
-//! All of a task that its owner decides, as it is stored: what fires, what is done, whom it is told, and the listed fields.
+//! All of a task that its owner decides, as it is stored: what fires, what is done, whom it is told, and the listed
+//! fields.
 
 /// Makes [`Spec`](super::Spec) and what reads, documents and types it of the list of fields.
 macro_rules! task_fields {
@@ -59,8 +60,8 @@ macro_rules! task_fields {
         }
 
         impl Spec {
-            /// Whether a run that waits counts as running. One of a pipeline that stores values does: what it has read of them is
-            /// to be the newest when it goes on.
+            /// Whether a run that waits counts as running. One of a pipeline that stores values does: what it has read
+            /// of them is to be the newest when it goes on.
             pub fn overlap_counts_waiting(&self) -> bool {
                 let steps = self.action.config.get("steps").and_then(serde_json::Value::as_array);
                 let stores = |step: &serde_json::Value| step.get("store").is_some_and(|store| !store.is_null());
@@ -83,7 +84,7 @@ macro_rules! task_fields {
             }
 
             /// The schema of what a request writes: each field within its bounds, or else its default.
-            pub fn written() -> RefOr<Schema> {
+            pub fn request_schema() -> RefOr<Schema> {
                 let mut schema = <Spec as utoipa::PartialSchema>::schema();
                 if let RefOr::T(Schema::Object(object)) = &mut schema {
                     object.required.retain(|field| field == "trigger");

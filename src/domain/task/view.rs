@@ -7,6 +7,7 @@ use utoipa::openapi::schema::AdditionalProperties;
 use utoipa::openapi::{RefOr, Schema};
 use uuid::Uuid;
 
+use crate::base::expr::MissingField;
 use crate::domain::run::{Run, RunState};
 use crate::domain::task::{Spec, Task, TaskStatus};
 use crate::domain::trigger::condition::{ConditionState, ConditionView};
@@ -74,6 +75,10 @@ pub struct TaskView {
     pub updated_at: DateTime<Utc>,
     /// Version of the task, which grows with each change.
     pub version: i64,
+    /// Where its event trigger was made or changed: a field that the trigger looks for and that none of the newest kept
+    /// events of its source and type has. A later one may have it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missing: Option<MissingField>,
 }
 
 /// The schema of a spec as a part of an answer, which has no further fields.
@@ -115,6 +120,7 @@ impl Task {
             created_at: self.created_at,
             updated_at: self.updated_at,
             version: self.version,
+            missing: None,
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The records of a schedule that has come due, decided purely: which instants run, which are coalesced into a run,
 //! which are skipped and why.
 //!
-//! Every instant that is considered ends in exactly one of the three. A range (a skip's, or a run's `missed`) stands for
-//! those instants in it that have no record of their own, and its count counts just those. An outage of a year costs
-//! what one of an hour does: boundaries are found by halving, and at most [`EXAMINED`] instants are looked at one by one.
+//! Every instant that is considered ends in exactly one of the three. A range (a skip's, or a run's `missed`) stands
+//! for those instants in it that have no record of their own, and its count counts just those. An outage of a year
+//! costs what one of an hour does: boundaries are found by halving, and at most [`EXAMINED`] instants are looked at one
+//! by one.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
@@ -131,7 +132,7 @@ struct PlanBuilder<'a> {
 }
 
 /// Missed instants, oldest first: those that were looked at, and the older ones that were too many for that.
-struct Stretch {
+struct RecentInstants {
     older: Option<MissedInstants>,
     listed: Vec<DateTime<Utc>>,
 }
@@ -193,13 +194,13 @@ impl PlanBuilder<'_> {
         let from = in_window.filter(|from| Some(*from) != on_time)?;
         match self.timetable.catch_up {
             CatchUp::All => {
-                let stretch = self.newest(from, on_time, MOST_CAUGHT_UP);
-                self.run_newest(stretch);
+                let recent = self.newest(from, on_time, MOST_CAUGHT_UP);
+                self.run_newest(recent);
                 None
             }
             _ => {
-                let stretch = self.newest(from, on_time, 1);
-                self.coalesce(stretch)
+                let recent = self.newest(from, on_time, 1);
+                self.coalesce(recent)
             }
         }
     }
@@ -217,12 +218,13 @@ impl PlanBuilder<'_> {
         end.unwrap_or(self.now + TICK)
     }
 
-    /// Lists all instants from `from` to `end`, or where they are too many the newest, until `wanted` of them could run.
-    fn newest(&self, from: DateTime<Utc>, end: Option<DateTime<Utc>>, wanted: usize) -> Stretch {
+    /// Lists all instants from `from` to `end`, or where they are too many the newest, until `wanted` of them could
+    /// run.
+    fn newest(&self, from: DateTime<Utc>, end: Option<DateTime<Utc>>, wanted: usize) -> RecentInstants {
         let edge = self.late_until(end);
         let listed = self.timetable.walk(from, edge);
         if listed.len() <= EXAMINED {
-            return Stretch { older: None, listed };
+            return RecentInstants { older: None, listed };
         }
         let mut listed = Vec::new();
         let (mut edge, mut found) = (edge, 0);
@@ -236,7 +238,7 @@ impl PlanBuilder<'_> {
         }
         listed.reverse();
         let older = self.timetable.last_before(edge, from).map(|to| self.timetable.range(from, to));
-        Stretch { older, listed }
+        RecentInstants { older, listed }
     }
 
     /// Skips the excluded ones, a range for each group without another instant between; answers the others.
@@ -257,10 +259,10 @@ impl PlanBuilder<'_> {
     }
 
     /// `catch_up: all`: the newest run, the older ones are skipped in one range.
-    fn run_newest(&mut self, stretch: Stretch) {
-        let kept = self.skip_excluded(&stretch.listed);
+    fn run_newest(&mut self, recent: RecentInstants) {
+        let kept = self.skip_excluded(&recent.listed);
         let (too_old, caught_up) = kept.split_at(kept.len().saturating_sub(MOST_CAUGHT_UP));
-        if let Some(missed) = merge_range(stretch.older, too_old) {
+        if let Some(missed) = merge_range(recent.older, too_old) {
             self.plan.skips.push(Skip { missed, reason: reason::CATCH_UP_LIMIT });
         }
         for nominal in caught_up {
@@ -269,14 +271,14 @@ impl PlanBuilder<'_> {
     }
 
     /// `catch_up: latest`: one run stands for all.
-    fn coalesce(&mut self, stretch: Stretch) -> Option<CoalescedInstants> {
-        let kept = self.skip_excluded(&stretch.listed);
+    fn coalesce(&mut self, recent: RecentInstants) -> Option<CoalescedInstants> {
+        let kept = self.skip_excluded(&recent.listed);
         match kept.split_last() {
             Some((latest, earlier)) => {
-                Some(CoalescedInstants { latest: *latest, before: merge_range(stretch.older, earlier) })
+                Some(CoalescedInstants { latest: *latest, before: merge_range(recent.older, earlier) })
             }
             None => {
-                let too_old = stretch.older.map(|missed| Skip { missed, reason: reason::CATCH_UP_LIMIT });
+                let too_old = recent.older.map(|missed| Skip { missed, reason: reason::CATCH_UP_LIMIT });
                 self.plan.skips.extend(too_old);
                 None
             }

@@ -1,6 +1,6 @@
 //! A condition as its owner wrote it: what is polled, how often, and what must be true of it for the task to fire.
 //!
-//! It holds words, as a schedule does: what is stored can always be read back, and is compiled for each poll. Pure:
+//! It holds words, as a schedule does: a stored one can always be read back, and is compiled for each poll. Pure:
 //! what a poll sees comes in as a value, what follows from it is a [`ConditionStep`]. What survives is the
 //! [`ConditionState`], which the store writes together with the fire that it counted.
 //!
@@ -92,7 +92,8 @@ pub struct Condition {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "10m")]
     pub hold_for: Option<String>,
-    /// For so long after a fire further ones are recorded as skipped, with the reason `cooldown`; they are not made up for.
+    /// For so long after a fire further ones are recorded as skipped, with the reason `cooldown`; they are not made up
+    /// for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "6h")]
     pub cooldown: Option<String>,
@@ -152,8 +153,8 @@ impl Condition {
         read.unwrap_or(DEFAULT_TIMEOUT).min(LONGEST_TIMEOUT)
     }
 
-    /// Whether `other` asks the same, so that what is known of one holds for the other: what is polled and what is
-    /// asked of it. How often, how long and what comes after a fire may differ.
+    /// Whether `other` has the same poll and asks the same of it, so that the state of one holds for the other. How
+    /// often, how long and what comes after a fire may differ.
     pub fn is_same_question(&self, other: &Condition) -> bool {
         let asked = |c: &Condition| (c.poll.clone(), c.expression.clone(), c.fire, c.watch.clone(), c.reset.clone());
         asked(self) == asked(other)

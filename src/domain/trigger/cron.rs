@@ -1,7 +1,8 @@
 //! A compiled cron expression: which wall times match, and the next one.
 //!
-//! croner reads the canonical form and knows the dates (`L`, `W`, `#`); the search is ours, so that it is bounded, keeps
-//! cron's rule for day-of-month and day-of-week, and leaves zones to [`zone`](super::zone). Never fails after parsing.
+//! croner reads the canonical form and knows the dates (`L`, `W`, `#`); the search is ours, so that it is bounded,
+//! keeps cron's rule for day-of-month and day-of-week, and leaves zones to [`zone`](super::zone). Never fails after
+//! parsing.
 
 pub mod expression;
 
@@ -21,7 +22,7 @@ use crate::domain::trigger::zone::midnight;
 const KEPT: NonZeroUsize = NonZeroUsize::new(512).unwrap();
 
 /// One for the process, because a text means one thing in it: nothing is in it that could not be compiled again.
-static LATELY: LazyLock<Mutex<CronCache>> = LazyLock::new(|| Mutex::new(LruCache::new(KEPT)));
+static CACHE: LazyLock<Mutex<CronCache>> = LazyLock::new(|| Mutex::new(LruCache::new(KEPT)));
 
 type CronCache = LruCache<Box<str>, Arc<Cron>>;
 
@@ -41,15 +42,15 @@ impl Cron {
     /// Parses like [`Cron::parse`]; an expression that was asked for lately is not read again. Most tasks share theirs
     /// with others.
     pub fn parse_cached(text: &str) -> Result<Arc<Cron>, String> {
-        Cron::parse_with_cache(&LATELY, text)
+        Cron::parse_with_cache(&CACHE, text)
     }
 
-    fn parse_with_cache(lately: &Mutex<CronCache>, text: &str) -> Result<Arc<Cron>, String> {
-        if let Some(cron) = lately.lock().expect("cron lock").get(text) {
+    fn parse_with_cache(cache: &Mutex<CronCache>, text: &str) -> Result<Arc<Cron>, String> {
+        if let Some(cron) = cache.lock().expect("cron lock").get(text) {
             return Ok(Arc::clone(cron));
         }
         let cron = Arc::new(Cron::parse(text)?);
-        lately.lock().expect("cron lock").put(text.into(), Arc::clone(&cron));
+        cache.lock().expect("cron lock").put(text.into(), Arc::clone(&cron));
         Ok(cron)
     }
 
@@ -162,8 +163,8 @@ mod tests {
 
     #[test]
     fn cache_keeps_recent_expressions_and_evicts_the_oldest() {
-        let lately = Mutex::new(LruCache::new(NonZeroUsize::new(2).unwrap()));
-        let read = |text: &str| Cron::parse_with_cache(&lately, text).unwrap();
+        let cache = Mutex::new(LruCache::new(NonZeroUsize::new(2).unwrap()));
+        let read = |text: &str| Cron::parse_with_cache(&cache, text).unwrap();
         let first = read("30 8 * * *");
         read("31 8 * * *");
         assert!(Arc::ptr_eq(&first, &read("30 8 * * *")));

@@ -2,8 +2,10 @@
 //!
 //! It holds words, not compiled patterns, like a schedule; [`CompiledEventTrigger`] is the compiled form that judges
 //! events. What becomes of an event that matches is decided in this order: its age, `dedup`, `throttle`, `debounce` or
-//! `batch`. While the task is paused, `buffer_while_paused` collects instead. Nothing here knows the present time or keeps anything.
+//! `batch`. While the task is paused, `buffer_while_paused` collects instead. Nothing here knows the present time or
+//! keeps anything.
 
+mod arrival;
 mod compiled;
 pub mod examine;
 pub mod form;
@@ -13,8 +15,9 @@ use serde_json::{Map, Value};
 
 use crate::domain::trigger::policy::Overlap;
 
+pub use arrival::Arrival;
 pub use compiled::{
-    Arrival, CompiledEventTrigger, EventVerdict, EventWindow, MatchPath, MissedEventField, Pattern, WindowKind, reason,
+    CompiledEventTrigger, EventVerdict, EventWindow, MatchPath, MissedEventField, Pattern, WindowKind, reason,
 };
 
 /// Most events of one debounced or batched fire; a window that has as many closes at once.
@@ -72,6 +75,16 @@ pub struct EventTrigger {
     /// skipped, waits behind it or ends it as `overlap` says, rather than running beside it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub overlap_counts_waiting: bool,
+}
+
+impl EventTrigger {
+    /// Whether it has an expression, which may look for a field of events.
+    pub fn has_expressions(&self) -> bool {
+        let debounced = self.debounce.as_ref().is_some_and(|debounce| debounce.key.is_some());
+        let batched = self.batch.as_ref().is_some_and(|batch| batch.key.is_some());
+        let throttled = self.throttle.as_ref().is_some_and(|throttle| throttle.key.is_some());
+        self.filter.is_some() || self.dedup.is_some() || debounced || batched || throttled
+    }
 }
 
 fn default_overlap() -> Overlap {

@@ -1,4 +1,5 @@
-//! Times at which a schedule does not fire: whole days, or whatever a cron expression matches, on the zone's wall clock.
+//! Times at which a schedule does not fire: whole days, or whatever a cron expression matches, on the zone's wall
+//! clock.
 
 use std::collections::HashSet;
 
@@ -24,7 +25,7 @@ pub struct Exclusions {
 }
 
 impl Exclusions {
-    /// Reads those of a schedule; what is wrong is told with its place.
+    /// Reads those of a schedule; faults are told with their places.
     pub fn read(written: &[String], fault: &mut impl FnMut(&str, String)) -> Exclusions {
         if written.len() > MOST {
             fault("exclude", format!("has {} entries; at most {MOST} are possible", written.len()));

@@ -29,7 +29,8 @@ const LENGTHS: &[&str] = &[
     "hold_for",
     "timeout",
 ];
-/// Reads the fields of a schedule that stands at `pointer`, as received at `now`. `None` exactly when a fault was added.
+/// Reads the fields of a schedule that stands at `pointer`, as received at `now`. `None` exactly when a fault was
+/// added.
 pub fn read(
     fields: &Map<String, Value>,
     pointer: &str,

@@ -17,8 +17,8 @@ pub struct InstantListing {
 }
 
 impl Timetable {
-    /// The next `count` instants strictly after `from` that would fire, jitter aside. Fewer where the schedule ends; cut
-    /// where 100,000 excluded ones lie between, or its budget is used up.
+    /// The next `count` instants strictly after `from` that would fire, jitter aside. Fewer where the schedule ends;
+    /// cut where 100,000 excluded ones lie between, or its budget is used up.
     pub fn preview(&self, from: DateTime<Utc>, count: usize) -> InstantListing {
         let mut firing = self.firing_after(from);
         let instants: Vec<DateTime<Utc>> = firing.by_ref().take(count).collect();
@@ -58,7 +58,7 @@ impl Iterator for FiringInstants<'_> {
         while self.excluded < MOST_EXCLUDED {
             self.last = self.timetable.next_after(self.last)?;
             let is_excluded = self.timetable.excludes(self.last);
-            // with the last step what is said of an exclusion is void
+            // with the last step the verdict of an exclusion is void
             if self.timetable.exceeded().is_some() {
                 return None;
             }

@@ -1,8 +1,8 @@
 //! Planning anew under other zone rules: what a task waits for when the clock of its zone has changed.
 //!
-//! What has fired keeps its identity, which is its instant, and is not fired again: neither the instant nor the wall time
-//! that it stood for. What has not fired is not lost: the next instant is that of the wall time after the last one that
-//! fired, even where the new rules put it before the present.
+//! An instant that has fired keeps its identity, which is its instant, and is not fired again: neither the instant nor
+//! the wall time that it stood for. One that has not fired is not lost: the next instant is that of the wall time after
+//! the last one that fired, even where the new rules put it before the present.
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;

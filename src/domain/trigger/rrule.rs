@@ -1,10 +1,10 @@
 //! The wall times of an RFC 5545 recurrence rule, daily or coarser.
 //!
-//! A rule is a sequence of periods (days, weeks, months, years) counted from its start; a date of a period belongs to it
-//! if it passes every `BY…` part, which is how the RFC's tables of "expand" and "limit" read once the parts that follow
-//! from the start are written out. Nothing is ever listed: the period of any time, the dates of a month, the times of a day
-//! and the instant at a position are found by arithmetic, so a rule costs neither its past nor its density. Wall times
-//! only: zones are [`zone`](super::zone)'s.
+//! A rule is a sequence of periods (days, weeks, months, years) counted from its start; a date of a period belongs to
+//! it if it passes every `BY…` part, which is how the RFC's tables of "expand" and "limit" read once the parts that
+//! follow from the start are written out. Nothing is ever listed: the period of any time, the dates of a month, the
+//! times of a day and the instant at a position are found by arithmetic, so a rule costs neither its past nor its
+//! density. Wall times only: zones are [`zone`](super::zone)'s.
 
 mod dates;
 pub mod parts;

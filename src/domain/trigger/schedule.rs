@@ -2,8 +2,8 @@
 //!
 //! It holds words, not compiled patterns: what is stored can always be read back, even if a later release or zone
 //! database no longer understands it; that shows as a [`FieldError`](crate::base::invalid::FieldError) when it is
-//! compiled. Every question is answered by a [`Timetable`](crate::domain::trigger::Timetable), which is compiled once for
-//! a task's anchor. Nothing here knows the present time.
+//! compiled. Every question is answered by a [`Timetable`](crate::domain::trigger::Timetable), which is compiled once
+//! for a task's anchor. Nothing here knows the present time.
 
 use serde::{Deserialize, Serialize};
 

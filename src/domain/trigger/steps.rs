@@ -1,8 +1,8 @@
 //! The budget of a question to a schedule: how many steps its answer may cost.
 //!
 //! A step is a date, a month or a period that a search looks at, or an exclusion that is asked. It takes tens of
-//! nanoseconds, and it is counted instead of time, so that the same schedule is admitted on every machine. A search whose
-//! budget is used up finds nothing more; whoever asked looks at [`StepBudget::exceeded`] before it believes that.
+//! nanoseconds, and it is counted instead of time, so that the same schedule is admitted on every machine. A search
+//! whose budget is used up finds nothing more; whoever asked looks at [`StepBudget::exceeded`] before it believes that.
 
 use std::cell::Cell;
 

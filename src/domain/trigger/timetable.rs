@@ -4,8 +4,8 @@
 //! rare date some more, and never depends on how long ago the last instant was. Instants are *nominal*: jitter and
 //! exclusions are applied by who fires, not here in `next_after`.
 //!
-//! Each search is bounded by its horizon. What asks many of them has a budget ([`Timetable::with_budget`]), and believes no
-//! answer before it has looked at [`Timetable::exceeded`].
+//! Each search is bounded by its horizon. What asks many of them has a budget ([`Timetable::with_budget`]), and
+//! believes no answer before it has looked at [`Timetable::exceeded`].
 
 use std::sync::Arc;
 
@@ -184,8 +184,8 @@ impl Timetable {
         }
     }
 
-    /// The first nominal instant strictly after `after`, from `start_at` to `end_at`, both inclusive; exclusions are not
-    /// applied. `None`: there is none, or none within 40 years. Nothing lies before the year 1.
+    /// The first nominal instant strictly after `after`, from `start_at` to `end_at`, both inclusive; exclusions are
+    /// not applied. `None`: there is none, or none within 40 years. Nothing lies before the year 1.
     pub fn next_after(&self, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
         let after = after.max(self.start.unwrap_or(first_instant()) - TICK);
         if after > last_instant() {
@@ -205,10 +205,10 @@ impl Timetable {
         next.filter(|next| self.end.is_none_or(|end| *next <= end))
     }
 
-    /// The last nominal instant before `edge`, not before `floor`. Of more than one or two it is found by halving, so its
-    /// cost does not depend on how many there are.
+    /// The last nominal instant before `edge`, not before `floor`. Of more than one or two it is found by halving, so
+    /// its cost does not depend on how many there are.
     pub fn last_before(&self, edge: DateTime<Utc>, floor: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        // instants are whole milliseconds, so what is before a part of one is before the next whole one
+        // instants are whole milliseconds, so an instant before a part of one is before the next whole one
         let edge = truncate_millis(edge.clamp(first_instant(), last_instant()) + TICK - TimeDelta::nanoseconds(1));
         let floor = floor.clamp(first_instant(), last_instant());
         let before_edge = |instant: Option<DateTime<Utc>>| instant.filter(|instant| *instant < edge);

@@ -1,7 +1,7 @@
 //! Wall time and instants: what a local time means in a zone, where a clock change leaves it out or shows it twice.
 //!
-//! The rules come from one [`database`]: the newest of the one that is compiled in and the machine's own. Never rounds: a
-//! wall time that does not exist is reported with the instant after its gap, and the caller's rule decides.
+//! The rules come from one [`database`]: the newest of the one that is compiled in and the machine's own. Never rounds:
+//! a wall time that does not exist is reported with the instant after its gap, and the caller's rule decides.
 
 pub mod database;
 mod folder;
@@ -34,7 +34,8 @@ const TIME_BYTES: usize = 100;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// The machine's zone database, used where it names its release and is newer than what is compiled in. Empty: never.
+    /// The machine's zone database, used where it names its release and is newer than what is compiled in. Empty:
+    /// never.
     pub zoneinfo_dir: String,
 }
 

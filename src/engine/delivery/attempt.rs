@@ -1,8 +1,8 @@
 //! One attempt at one delivery: what is to be recorded of it.
 //!
 //! It decides and sends; the claim before it and the mark after it are the store's. A process that dies in between
-//! leaves a claim whose lease runs out: where the other side drops repeats it is sent again, else it is `unknown`. So is
-//! what was sent again to the last and may have got through at one of the attempts: doubt is recorded as doubt.
+//! leaves a claim whose lease runs out: where the other side drops repeats it is sent again, else it is `unknown`. So
+//! is what was sent again to the last and may have got through at one of the attempts: doubt is recorded as doubt.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ pub struct AttemptResult {
     /// To be recorded.
     pub mark: Mark,
     /// The signal about the channel.
-    pub sign: Signal,
+    pub signal: Signal,
 }
 
 /// Attempts a delivery and says what is to be recorded.
@@ -62,16 +62,16 @@ pub async fn attempt(
     let delivery = &claim.delivery;
     let channel = channels.get(&delivery.channel);
     let repeatable = channel.is_some_and(|channel| channel.capabilities().deduplicates);
-    let (sign, answer) = match channel {
+    let (signal, answer) = match channel {
         None => (Signal::Silent, Err(not_configured(&delivery.channel))),
         // another attempt may have got through, and nothing is sent now
         Some(_) if claim.may_have_been_sent() && !repeatable => (Signal::Silent, Err(interrupted())),
         Some(channel) => send(delivery, context, channel, clock.now()).await,
     };
-    AttemptResult { mark: judge(claim, answer, repeatable, clock.now(), context.random), sign }
+    AttemptResult { mark: judge(claim, answer, repeatable, clock.now(), context.random), signal }
 }
 
-fn sign(answer: &Result<Receipt, ChannelError>) -> Signal {
+fn signal(answer: &Result<Receipt, ChannelError>) -> Signal {
     match answer {
         Ok(_) | Err(ChannelError::Rejected { .. }) => Signal::Well,
         // one recipient, or too many messages, are no illness of a channel that many share
@@ -109,7 +109,7 @@ async fn send(
     };
     let sent = tokio::time::timeout(ATTEMPT_LIMIT, channel.deliver(&message)).await;
     let answer = sent.unwrap_or_else(|_| Err(too_late()));
-    (sign(&answer), answer)
+    (signal(&answer), answer)
 }
 
 /// Judges an answer. A message that is refused for good, or can't be sent as things are configured, goes on to the next
@@ -143,9 +143,9 @@ fn judge(
         Err(ChannelError::Transient { why, retry_after }) => later(why, retry_after),
         Err(ChannelError::Busy { why }) => later(why, None),
         Err(ChannelError::Misconfigured { why }) if delivery.fallback.is_empty() => later(why, None),
-        Err(ChannelError::Misconfigured { why }) => abandoned(claim, why),
+        Err(ChannelError::Misconfigured { why }) => abandon(claim, why),
         Err(ChannelError::Rejected { why }) => Mark::Failed { error: why, fall_back: fall_back() },
-        Err(ChannelError::Unsendable { why }) => abandoned(claim, why),
+        Err(ChannelError::Unsendable { why }) => abandon(claim, why),
         Err(ChannelError::Unknown { why }) if repeatable => later(why, None),
         Err(ChannelError::Unknown { why }) => {
             Mark::Unknown { error: why, fall_back: presses.then(fall_back).flatten() }
@@ -155,7 +155,7 @@ fn judge(
 
 /// The end of a delivery that nobody refused, without another attempt: `failed`, or `unknown` where one before may have
 /// got through. Either way the next channel takes over.
-pub fn abandoned(claim: &DeliveryClaim, error: String) -> Mark {
+pub fn abandon(claim: &DeliveryClaim, error: String) -> Mark {
     abandoned_mark(claim.may_have_been_sent(), &claim.delivery, error)
 }
 
@@ -239,7 +239,7 @@ mod tests {
 
     struct AttemptEffects {
         mark: Mark,
-        sign: Signal,
+        signal: Signal,
         given: Vec<(Uuid, String, String)>,
     }
 
@@ -254,8 +254,8 @@ mod tests {
         let channels = ChannelRegistry::of(vec![Box::new(channel)]);
         let words = words(&claim.delivery, &channels);
         let context = AttemptContext { recipient: Some(&recipient), words: &words, random: 0.5 };
-        let AttemptResult { mark, sign } = attempt(claim, context, &channels, &Clock::manual(now())).await;
-        AttemptEffects { mark, sign, given: given.lock().unwrap().clone() }
+        let AttemptResult { mark, signal } = attempt(claim, context, &channels, &Clock::manual(now())).await;
+        AttemptEffects { mark, signal, given: given.lock().unwrap().clone() }
     }
 
     fn words(delivery: &Delivery, channels: &ChannelRegistry) -> Result<RenderedMessage, String> {
@@ -402,18 +402,18 @@ mod tests {
 
     #[tokio::test]
     async fn faults_outside_a_channel_do_not_count_against_it() {
-        let sign = async |answer| attempted(&claim(1, &[]), false, answer).await.sign;
+        let signal = async |answer| attempted(&claim(1, &[]), false, answer).await.signal;
         let refused = ChannelError::Rejected { why: "no such user".into() };
-        assert_eq!((sign(delivered()).await, sign(Err(refused)).await), (Signal::Well, Signal::Well));
-        assert_eq!(sign(transient(None)).await, Signal::Ill);
-        assert_eq!(sign(transient(Some(Duration::from_secs(7)))).await, Signal::Silent, "it says when it is well");
-        assert_eq!(sign(Err(ChannelError::Busy { why: "mailbox full".into() })).await, Signal::Silent);
+        assert_eq!((signal(delivered()).await, signal(Err(refused)).await), (Signal::Well, Signal::Well));
+        assert_eq!(signal(transient(None)).await, Signal::Ill);
+        assert_eq!(signal(transient(Some(Duration::from_secs(7)))).await, Signal::Silent, "it says when it is well");
+        assert_eq!(signal(Err(ChannelError::Busy { why: "mailbox full".into() })).await, Signal::Silent);
         let wrong = ChannelError::Misconfigured { why: "bad password".into() };
-        assert_eq!(sign(Err(wrong)).await, Signal::Silent);
+        assert_eq!(signal(Err(wrong)).await, Signal::Silent);
         let doubt = || Err(ChannelError::Unknown { why: "no answer".into() });
-        assert_eq!(sign(doubt()).await, Signal::Ill, "who hangs is ill");
+        assert_eq!(signal(doubt()).await, Signal::Ill, "who hangs is ill");
         let interrupted = DeliveryClaim { interrupted: true, ..claim(2, &[]) };
-        assert_eq!(attempted(&interrupted, false, doubt()).await.sign, Signal::Silent, "nothing was sent");
+        assert_eq!(attempted(&interrupted, false, doubt()).await.signal, Signal::Silent, "nothing was sent");
     }
 
     #[tokio::test]
@@ -435,21 +435,21 @@ mod tests {
 
     #[tokio::test]
     async fn unsent_message_does_not_count_for_or_against_the_channel() {
-        let sign = async |delivery: &Delivery, recipient: Option<&Recipient>, answer: ChannelError| {
+        let signal = async |delivery: &Delivery, recipient: Option<&Recipient>, answer: ChannelError| {
             let claim = DeliveryClaim { delivery: delivery.clone(), ..claim(1, &[]) };
             let scripted = ScriptedChannel { deduplicates: true, answer: Err(answer), given: Arc::default() };
             let channels = ChannelRegistry::of(vec![Box::new(scripted)]);
             let words = words(delivery, &channels);
             let context = AttemptContext { recipient, words: &words, random: 0.5 };
-            attempt(&claim, context, &channels, &Clock::manual(now())).await.sign
+            attempt(&claim, context, &channels, &Clock::manual(now())).await.signal
         };
         let refused = || ChannelError::Rejected { why: "no such user".into() };
         let (message, ann) = (claim(1, &[]).delivery, recipient());
-        assert_eq!(sign(&message, Some(&ann), refused()).await, Signal::Well, "it refused");
-        assert_eq!(sign(&message, None, refused()).await, Signal::Silent, "nobody");
+        assert_eq!(signal(&message, Some(&ann), refused()).await, Signal::Well, "it refused");
+        assert_eq!(signal(&message, None, refused()).await, Signal::Silent, "nobody");
         let nowhere = ChannelError::Unsendable { why: "the address is not allowed: private".into() };
-        assert_eq!(sign(&message, Some(&ann), nowhere).await, Signal::Silent, "no address that may be reached");
+        assert_eq!(signal(&message, Some(&ann), nowhere).await, Signal::Silent, "no address that may be reached");
         let gone = Delivery { kind: MessageKind::Result, ..message };
-        assert_eq!(sign(&gone, Some(&ann), refused()).await, Signal::Silent, "no words");
+        assert_eq!(signal(&gone, Some(&ann), refused()).await, Signal::Silent, "no words");
     }
 }

@@ -44,7 +44,7 @@ pub struct CircuitTarget {
     pub host: Option<String>,
 }
 
-/// That a place is left alone for now.
+/// A target that is left alone for now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenCircuit {
     /// When it is worth asking again.
@@ -81,7 +81,7 @@ struct Backoff {
     probing: Option<DateTime<Utc>>,
 }
 
-/// The change that a sign made.
+/// The change that a signal made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CircuitChange {
     Opened,
@@ -89,7 +89,7 @@ enum CircuitChange {
 }
 
 impl CircuitTarget {
-    /// The place through which a channel reaches a recipient.
+    /// The target through which a channel reaches a recipient.
     pub fn for_recipient(channel: &str, recipient: Option<&Recipient>) -> CircuitTarget {
         let addresses = recipient.map(|recipient| &recipient.addresses);
         let host = |url: &str| {

@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 
 use crate::domain::notification::quiet::{day, ignores_budget, interrupts};
 use crate::domain::notification::{ApprovalQuestion, DeliveryClaim, HoldReason, Mark, MessageKind, Recipient};
-use crate::engine::delivery::attempt::abandoned;
+use crate::engine::delivery::attempt::abandon;
 use crate::store::{Store, StoreError};
 
 /// The mark of a message that quiet hours hold; `None` where it may be told now.
@@ -74,7 +74,7 @@ pub fn unverified_mark(claim: &DeliveryClaim, recipient: &Recipient) -> Option<M
     if proved || delivery.kind == MessageKind::Code || !recipient.addresses.has(&delivery.channel) {
         return None;
     }
-    Some(abandoned(claim, format!("the address for `{}` is not verified", delivery.channel)))
+    Some(abandon(claim, format!("the address for `{}` is not verified", delivery.channel)))
 }
 
 #[cfg(test)]

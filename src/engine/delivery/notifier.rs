@@ -1,7 +1,8 @@
 //! The notifier: deliveries that are due are attempted, each in a task of its own, so that a slow channel delays none.
 //!
-//! Those first that are due for the longest time; but where a channel or a tenant has all the places that it may have,
-//! what waits behind it is looked for line by line, a bounded number at a time, and the search goes on at the next tick.
+//! Those first that are due for the longest time; but where a channel or a tenant has all the permits that it may have,
+//! what waits behind it is looked for queue by queue, a bounded number at a time, and the search goes on at the next
+//! tick.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,9 +18,9 @@ use crate::base::clock::{self, to_delta};
 use crate::domain::notification::delivery::retry_at;
 use crate::domain::notification::{DeliveryClaim, Mark};
 use crate::engine::delivery::approval_links::UnsentReason;
-use crate::engine::delivery::attempt::{LEASE, abandoned};
-use crate::engine::delivery::delivery_limiter::{DeliveryLimiter, DeliveryPermit, FullScope};
+use crate::engine::delivery::attempt::{LEASE, abandon};
 use crate::engine::delivery::sending::DeliverySender;
+use crate::engine::fair_limiter::{FairLimiter, FairPermit, FullScope};
 use crate::engine::service::{IdlePolicy, MAX_IDLE_WAIT, NextTick, ServiceLoop, TickError};
 use crate::store::{QueuedDelivery, StoreError, Topic};
 
@@ -27,8 +28,8 @@ use crate::store::{QueuedDelivery, StoreError, Topic};
 const AT_ONCE: usize = 96;
 /// How many of the deliveries that are due are looked at, those first that are due for the longest time.
 const LOOKED_AT: usize = 256;
-/// How many lines are looked at behind those that have all their places.
-const LINES: usize = 64;
+/// How many queues, each of a tenant on a channel, are looked at behind those that have all their permits.
+const QUEUES: usize = 64;
 /// How long attempts that are under way may go on when the service stops.
 const DRAIN: Duration = Duration::from_secs(5);
 /// The wait before a store that is away is asked again to record an attempt.
@@ -37,10 +38,10 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// Sends due messages.
 pub struct Notifier {
     sending: DeliverySender,
-    limiter: DeliveryLimiter,
-    /// Whether more may be due than there were places for.
+    limiter: FairLimiter,
+    /// Whether more may be due than there were permits for.
     backlog: Arc<AtomicBool>,
-    /// The line, by channel and tenant, after which the search goes on.
+    /// The queue, by channel and tenant, after which the search goes on.
     searched: Mutex<(String, Option<String>)>,
     under_way: TaskTracker,
 }
@@ -48,14 +49,14 @@ pub struct Notifier {
 /// Deliveries that a tick is about to attempt.
 #[derive(Default)]
 struct DeliveryBatch {
-    permits: HashMap<Uuid, DeliveryPermit>,
-    /// Something that is due has to wait for a place.
+    permits: HashMap<Uuid, FairPermit>,
+    /// Something that is due has to wait for a permit.
     waits: bool,
 }
 
 impl DeliveryBatch {
-    /// Takes a place for it, if there is one for its channel and its tenant.
-    fn acquire(&mut self, limiter: &DeliveryLimiter, waiting: &QueuedDelivery) -> Result<(), FullScope> {
+    /// Takes a permit for it, if there is one for its channel and its tenant.
+    fn acquire(&mut self, limiter: &FairLimiter, waiting: &QueuedDelivery) -> Result<(), FullScope> {
         if self.permits.contains_key(&waiting.id) {
             return Ok(());
         }
@@ -70,14 +71,14 @@ impl Notifier {
     pub fn new(sending: DeliverySender) -> Notifier {
         Notifier {
             sending,
-            limiter: DeliveryLimiter::new(AT_ONCE),
+            limiter: FairLimiter::new(AT_ONCE),
             backlog: Arc::default(),
             searched: Mutex::default(),
             under_way: TaskTracker::new(),
         }
     }
 
-    /// The due deliveries for which there is a place.
+    /// The due deliveries for which there is a permit.
     async fn select_due(&self) -> Result<DeliveryBatch, StoreError> {
         let mut chosen = DeliveryBatch::default();
         let due = self.sending.store.due_deliveries(LOOKED_AT as i64).await?;
@@ -93,12 +94,13 @@ impl Notifier {
         Ok(chosen)
     }
 
-    /// The first of each line, from where the search before came to: what those who have all their places stand before.
+    /// Looks at the first delivery of each queue, from where the last search ended: tenants that have all their permits
+    /// may stand before others.
     async fn search(&self, chosen: &mut DeliveryBatch) -> Result<(), StoreError> {
         let (store, now) = (&self.sending.store, self.sending.store.clock().now());
         let (mut channel, mut tenant) = self.searched.lock().expect("searched").clone();
         let mut turned = false;
-        for _ in 0..LINES {
+        for _ in 0..QUEUES {
             let Some(first) = store.next_queue(&channel, tenant.as_deref()).await? else {
                 (channel, tenant) = Default::default();
                 if turned {
@@ -144,7 +146,7 @@ async fn deliver(sending: DeliverySender, claim: DeliveryClaim) {
     let give_up = store.clock().now() + to_delta(LEASE);
     loop {
         let error = match store.mark_delivery(&claim, &mark).await {
-            Ok(state) => return sending.measures.delivered(&claim.delivery.channel, state),
+            Ok(state) => return sending.metrics.record_delivery(&claim.delivery.channel, state),
             Err(error) => error,
         };
         if !matches!(error, StoreError::Unavailable(_) | StoreError::TimedOut(_)) || store.clock().now() >= give_up {
@@ -161,7 +163,7 @@ fn unreadable_mark(claim: &DeliveryClaim, error: &StoreError, now: DateTime<Utc>
     let error = format!("what it tells of could not be read: {error}");
     match retry_at(now, claim.delivery.attempts, None, random) {
         Some(at) => Mark::Retry { at, error, asked: false, maybe_delivered: false },
-        None => abandoned(claim, error),
+        None => abandon(claim, error),
     }
 }
 
@@ -197,7 +199,7 @@ impl ServiceLoop for Notifier {
         let mut outbox = self.sending.store.listen(Topic::Outbox);
         let (limiter, backlog) = (self.limiter.clone(), Arc::clone(&self.backlog));
         Box::pin(async move {
-            // at once where a place was freed already: nothing else would tell
+            // at once where a permit was given back already: nothing else would tell
             let freed = async {
                 match backlog.load(Ordering::Relaxed) {
                     true => limiter.released().await,

@@ -17,7 +17,7 @@ use crate::domain::notification::{
     ApprovalQuestion, Delivery, DeliveryClaim, DigestItem, Mark, MessageKind, Recipient, References, RenderedMessage,
 };
 use crate::engine::delivery::approval_links::{Links, UnsentReason, redact_mark};
-use crate::engine::delivery::attempt::{AttemptContext, Signal, abandoned, attempt};
+use crate::engine::delivery::attempt::{AttemptContext, Signal, abandon, attempt};
 use crate::engine::delivery::breaker::{Breakers, CircuitTarget, OpenCircuit};
 use crate::engine::delivery::hold_policy::{self, BudgetState};
 use crate::engine::run_metrics::RunMetrics;
@@ -36,7 +36,7 @@ pub struct DeliverySender {
     pub breakers: Breakers,
     /// Addresses that nobody proved get codes alone.
     pub require_verified: bool,
-    pub measures: RunMetrics,
+    pub metrics: RunMetrics,
 }
 
 /// The message, with all that its words are made of.
@@ -105,17 +105,17 @@ impl DeliverySender {
                 return Ok(mark);
             }
         }
-        let place = CircuitTarget::for_recipient(&delivery.channel, recipient);
+        let target = CircuitTarget::for_recipient(&delivery.channel, recipient);
         let mut counted = None;
         if self.may_send(claim) {
-            if let Err(closed) = self.breakers.admit(&place, now) {
-                return Ok(wait_for_circuit(claim, &place, (now, closed), fastrand::f64()));
+            if let Err(open) = self.breakers.admit(&target, now) {
+                return Ok(wait_for_circuit(claim, &target, (now, open), fastrand::f64()));
             }
             if let Some(recipient) = recipient {
                 let budget = with_timeout(hold_policy::check_budget(&self.store, claim, recipient, now)).await;
                 if matches!(budget, Ok(BudgetState::Over(_)) | Err(_)) {
                     // it may have been let through as the probe
-                    self.breakers.report(&place, Signal::Silent, now);
+                    self.breakers.report(&target, Signal::Silent, now);
                 }
                 match budget? {
                     BudgetState::Over(mark) => return Ok(mark),
@@ -130,7 +130,7 @@ impl DeliverySender {
         };
         let context = AttemptContext { recipient, words: &words, random: fastrand::f64() };
         let attempted = attempt(claim, context, &self.channels, self.store.clock()).await;
-        self.breakers.report(&place, attempted.sign, self.store.clock().now());
+        self.breakers.report(&target, attempted.signal, self.store.clock().now());
         if let (Some(day), Mark::Failed { .. }) = (counted, &attempted.mark) {
             self.give_back(&delivery.recipient, &day).await;
         }
@@ -245,24 +245,24 @@ impl MessageParts {
 /// where somebody is waited for, the next channel takes over at once.
 fn wait_for_circuit(
     claim: &DeliveryClaim,
-    place: &CircuitTarget,
-    (now, closed): (DateTime<Utc>, OpenCircuit),
+    target: &CircuitTarget,
+    (now, open): (DateTime<Utc>, OpenCircuit),
     random: f64,
 ) -> Mark {
     let delivery = &claim.delivery;
-    let error = format!("not attempted: {place} fails at present, and is left alone for a while");
+    let error = format!("not attempted: {target} fails at present, and is left alone for a while");
     let attempts: Duration = BACKOFF.iter().sum();
     if now > delivery.due_since() + to_delta(attempts) {
-        return abandoned(claim, format!("given up: {place} has failed for too long"));
+        return abandon(claim, format!("given up: {target} has failed for too long"));
     }
     match delivery.kind.asks() && !delivery.fallback.is_empty() {
-        true => abandoned(claim, error),
-        false => Mark::Wait { at: jittered(closed, random), hold_reason: None, error: Some(error) },
+        true => abandon(claim, error),
+        false => Mark::Wait { at: jittered(open, random), hold_reason: None, error: Some(error) },
     }
 }
 
-fn jittered(closed: OpenCircuit, random: f64) -> DateTime<Utc> {
-    closed.until + TimeDelta::milliseconds((closed.spread.as_millis() as f64 * random) as i64)
+fn jittered(open: OpenCircuit, random: f64) -> DateTime<Utc> {
+    open.until + TimeDelta::milliseconds((open.spread.as_millis() as f64 * random) as i64)
 }
 
 #[cfg(test)]
@@ -282,9 +282,9 @@ mod tests {
     /// The mark so many hours after 1970 began, where the channel is tried again in 30 s.
     fn after(delivery: &Delivery, hours: i64) -> Mark {
         let now = DateTime::UNIX_EPOCH + TimeDelta::hours(hours);
-        let closed = OpenCircuit { until: now + TimeDelta::seconds(30), spread: Duration::from_secs(60) };
+        let open = OpenCircuit { until: now + TimeDelta::seconds(30), spread: Duration::from_secs(60) };
         let claim = DeliveryClaim { delivery: delivery.clone(), lease_token: 3, interrupted: false };
-        wait_for_circuit(&claim, &CircuitTarget { channel: "sms".into(), host: None }, (now, closed), 0.5)
+        wait_for_circuit(&claim, &CircuitTarget { channel: "sms".into(), host: None }, (now, open), 0.5)
     }
 
     #[test]

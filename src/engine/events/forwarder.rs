@@ -1,7 +1,7 @@
 //! Hands on what was published while the bus was away, once it is back (`bus.outbox`).
 //!
-//! What waits is in the database; this service holds nothing. Several instances may forward the same event: its identity
-//! makes that harmless.
+//! What waits is in the database; this service holds nothing. Several instances may forward the same event: its
+//! identity makes that harmless.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,13 +1,13 @@
 //! The matcher: events from the bus become runs of the tasks that they fire.
 //!
-//! It works in rounds: read, judge, record a piece. Tenants of which few matches are to be recorded are read, judged and
-//! recorded beside a piece of many. A tenant has a bounded part of each round, and tenants take turns, so
-//! that one tenant's flood is worked off beside what others publish. Judging runs beside the rounds, and the slowest
-//! tenant's holds up no other's.
+//! It works in rounds: read, judge, record a piece. Tenants of which few matches are to be recorded are read, judged
+//! and recorded beside a piece of many. A tenant has a bounded part of each round, and tenants take turns, so that one
+//! tenant's flood is worked off beside what others publish. Judging runs beside the rounds, and the slowest tenant's
+//! holds up no other's.
 //!
-//! An entry is acknowledged after what follows from it is committed, never before; one that comes again changes nothing.
-//! What can't be read, or fails each time, goes among the dead letters. What was read and not committed is kept here
-//! while the store is away, and comes again from the bus when the process dies.
+//! An entry is acknowledged after what follows from it is committed, never before; one that comes again changes
+//! nothing. An entry that can't be read, or fails each time, goes among the dead letters. One that was read and not
+//! committed is kept here while the store is away, and comes again from the bus when the process dies.
 
 mod backlog;
 pub mod index;
@@ -28,7 +28,6 @@ use std::time::Duration;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::Mutex;
 use tokio::task::JoinError;
-use uuid::Uuid;
 
 use crate::base::clock::pause;
 use crate::base::compute::Compute;
@@ -36,8 +35,9 @@ use crate::base::id::Tenant;
 use crate::base::metrics::Metrics;
 use crate::engine::events::matcher::intake::{Intake, Judgement, ReadBatch, UnjudgedEvents};
 use crate::engine::events::matcher::judging::JudgedEvents;
+use crate::engine::events::matcher::received::EventLoad;
 use crate::engine::events::matcher::work::MatcherWork;
-use crate::engine::scheduling::prefetch::PrefetchBuffer;
+use crate::engine::scheduling::run_starter::RunStarter;
 use crate::engine::service::{NextTick, ServiceLoop, TickError};
 use crate::ports::bus::{Bus, BusEntry, BusError};
 use crate::store::{Store, StoreError};
@@ -61,8 +61,7 @@ pub struct EventMatcher {
     store: Store,
     bus: Arc<dyn Bus>,
     intake: Arc<Intake>,
-    prefetch: Arc<PrefetchBuffer>,
-    worker: Uuid,
+    starter: RunStarter,
     /// An entry that failed this often becomes a dead letter.
     max_deliveries: u32,
     work: Mutex<MatcherWork>,
@@ -88,9 +87,8 @@ impl EventMatcher {
     pub fn new(
         store: Store,
         bus: Arc<dyn Bus>,
-        prefetch: Arc<PrefetchBuffer>,
+        starter: RunStarter,
         compute: Compute,
-        worker: Uuid,
         max_deliveries: u32,
         metrics: &Metrics,
     ) -> EventMatcher {
@@ -99,8 +97,7 @@ impl EventMatcher {
             intake: Arc::new(Intake::new(store.clone(), Arc::clone(&bus), compute, max_deliveries)),
             store,
             bus,
-            prefetch,
-            worker,
+            starter,
             max_deliveries,
             work: Mutex::default(),
             well: AtomicBool::new(false),
@@ -111,7 +108,8 @@ impl EventMatcher {
         }
     }
 
-    /// Does rounds until entries are handled, or nothing is left; waits up to `wait` for the first entry. Answers how many.
+    /// Does rounds until entries are handled, or nothing is left; waits up to `wait` for the first entry. Answers how
+    /// many.
     pub async fn process(&self, wait: Duration) -> Result<usize, TickError> {
         loop {
             let round = self.round(wait).await?;
@@ -135,13 +133,12 @@ impl EventMatcher {
             let wait = if work.misses.is_empty() { wait } else { Duration::ZERO };
             work.add(self.intake.read(&[], BATCH, wait).await?);
             if work.is_idle() {
-                work.spent.clear();
                 let goes_on = work.misses.notify_batch(&self.store).await;
                 return Ok(Round { finished: 0, goes_on });
             }
         }
         // the wait may have been long
-        if !self.store.clock().trusted() {
+        if !self.store.clock().is_trusted() {
             return Err(TickError::ClockUnknown);
         }
         let dead_lettered = self.dead_letter_hopeless(&mut work.hopeless).await?;
@@ -186,7 +183,8 @@ impl EventMatcher {
         Ok(given_up)
     }
 
-    /// Takes in what was read; nothing where the read panicked: what it had taken comes again when its lease has run out.
+    /// Takes in what was read; nothing where the read panicked: what it had taken comes again when its lease has run
+    /// out.
     fn collect_read(
         &self,
         work: &mut MatcherWork,
@@ -219,8 +217,8 @@ impl EventMatcher {
         while work.judging.len() < JUDGED_AT_ONCE {
             let (lanes, now) = (&work.lanes, &work.judged_now);
             let may = |tenant: &Tenant| !now.contains_key(tenant) && lanes.has_room(tenant);
-            let Some(share) = work.backlog.next(BATCH, may) else { return };
-            work.judged_now.insert(share.tenant.clone(), share.events.len());
+            let Some(share) = work.backlog.next(BATCH, now, may) else { return };
+            work.judged_now.insert(share.tenant.clone(), EventLoad::of(&share.events));
             work.judging.spawn(Arc::clone(&self.intake).judge(share));
         }
     }
@@ -265,7 +263,7 @@ impl EventMatcher {
 
     /// Once nobody is to wait for events any more, ends the wait of the present read.
     async fn interrupt_reads(&self) -> Infallible {
-        self.store.reads_ended().await;
+        self.store.event_reads_stopped().await;
         loop {
             self.bus.interrupt_reads().await;
             pause(BETWEEN_ENDS).await;
@@ -289,7 +287,7 @@ impl ServiceLoop for EventMatcher {
         // reading is the wait, what is published ends it; the first tick, and the first after one that failed, does not
         // wait: it says that all is well
         let wait = if self.well.swap(false, Ordering::Relaxed) { self.bus.longest_read() } else { Duration::ZERO };
-        if !self.store.clock().trusted() {
+        if !self.store.clock().is_trusted() {
             return Err(TickError::ClockUnknown);
         }
         tokio::select! {

@@ -1,6 +1,6 @@
 //! The watcher: polls of conditions that are due are made, each in a task of its own, so that a slow one delays none.
 //!
-//! Those first that are due for the longest time; but where a tenant has all the places that it may have, what waits
+//! Those first that are due for the longest time; but where a tenant has all the permits that it may have, what waits
 //! behind it is looked for from tenant to tenant, a bounded number at a time, and the search goes on at the next tick.
 //!
 //! Between claim and record nothing is locked and nothing is kept: a crash costs the poll, which is claimed anew when
@@ -31,7 +31,7 @@ use crate::domain::trigger::condition::{
     CompiledCondition, Condition, ConditionNotice, ConditionStep, PollFault, PollResult,
 };
 use crate::engine::Wakeup;
-use crate::engine::delivery::delivery_limiter::{DeliveryLimiter, DeliveryPermit};
+use crate::engine::fair_limiter::{FairLimiter, FairPermit};
 use crate::engine::service::{IdlePolicy, MAX_IDLE_WAIT, NextTick, ServiceLoop, TickError};
 use crate::ports::poll::{PollFailure, PollRequest, Poller};
 use crate::store::{DuePoll, PauseResult, PollClaim, RecordedPoll, Store, StoreError, Topic, with_timeout};
@@ -40,12 +40,12 @@ use crate::store::{DuePoll, PauseResult, PollClaim, RecordedPoll, Store, StoreEr
 pub const CLAIM: Duration = Duration::from_secs(45);
 /// How many of the polls that are due are looked at, those first that are due for the longest time.
 const LOOKED_AT: usize = 256;
-/// How many tenants are looked at behind those that have all their places, so many at a time and so many times.
+/// How many tenants are looked at behind those that have all their permits, so many at a time and so many times.
 const TENANTS: i64 = 1_000;
 const PAGES: usize = 8;
-/// The shortest wait for the next poll while polls wait for a place: a crowd falls due all the time.
+/// The shortest wait for the next poll while polls wait for a permit: many fall due all the time.
 const CROWDED: TimeDelta = TimeDelta::milliseconds(100);
-/// How long polls that are under way may go on when the service stops. What is cut off is polled again.
+/// How long polls that are under way may go on when the service stops. A poll that is cut off is made again.
 const DRAIN: Duration = Duration::from_secs(5);
 /// The wait before a store that is away is asked again to record a poll.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
@@ -55,11 +55,11 @@ const SPREAD: Duration = Duration::from_millis(250);
 /// Polls due conditions.
 pub struct Watcher {
     work: PollWork,
-    limiter: DeliveryLimiter,
+    limiter: FairLimiter,
     /// The tenant after which the search goes on.
     searched: Mutex<String>,
     under_way: TaskTracker,
-    /// Rung after each poll: its place is free, and the next one of its task may be the earliest there is.
+    /// Rung after each poll: its permit is given back, and the next one of its task may be the earliest there is.
     done: Wakeup,
 }
 
@@ -94,14 +94,14 @@ impl Watcher {
         };
         Watcher {
             work,
-            limiter: DeliveryLimiter::new(at_once),
+            limiter: FairLimiter::new(at_once),
             searched: Mutex::default(),
             under_way: TaskTracker::new(),
             done: Wakeup::default(),
         }
     }
 
-    /// The due polls for which there is a place.
+    /// The due polls for which there is a permit.
     async fn select_due(&self, halts: Arc<Halts>, now: DateTime<Utc>) -> Result<PollBatch, StoreError> {
         let mut chosen = PollBatch { halts, ..PollBatch::default() };
         let due = self.work.store.due_polls(now, LOOKED_AT as i64).await?;
@@ -113,8 +113,8 @@ impl Watcher {
         Ok(chosen)
     }
 
-    /// The first poll of each tenant, from where the search before came to: what those who have all their places stand
-    /// before.
+    /// Looks at the first poll of each tenant, from where the last search ended: tenants that have all their permits
+    /// may stand before others.
     async fn search(&self, chosen: &mut PollBatch, now: DateTime<Utc>) -> Result<(), StoreError> {
         let mut after = self.searched.lock().expect("searched").clone();
         let mut from_the_first = after.is_empty();
@@ -123,11 +123,11 @@ impl Watcher {
                 break;
             }
             let (polls, last) = self.work.store.polls_in_turn(now, &after, TENANTS).await?;
-            let last_place = polls.iter().find(|poll| {
+            let last_permit = polls.iter().find(|poll| {
                 chosen.acquire(&self.limiter, poll);
                 self.limiter.available() == 0
             });
-            match (last_place, last) {
+            match (last_permit, last) {
                 (Some(poll), _) => after.clone_from(&poll.tenant_id),
                 (None, Some(last)) => after = last,
                 (None, None) => {
@@ -156,16 +156,16 @@ impl Watcher {
 struct PollBatch {
     /// Tenants of which nothing is polled.
     halts: Arc<Halts>,
-    permits: HashMap<Uuid, DeliveryPermit>,
-    /// Something that is due has to wait for a place.
+    permits: HashMap<Uuid, FairPermit>,
+    /// Something that is due has to wait for a permit.
     waits: bool,
     /// More may be due than was looked at.
     more: bool,
 }
 
 impl PollBatch {
-    /// Takes a place for it, if there is one for its tenant. A halted tenant has none.
-    fn acquire(&mut self, limiter: &DeliveryLimiter, poll: &DuePoll) {
+    /// Takes a permit for it, if there is one for its tenant. A halted tenant has none.
+    fn acquire(&mut self, limiter: &FairLimiter, poll: &DuePoll) {
         if self.permits.contains_key(&poll.task_id) {
             return;
         }
@@ -188,7 +188,7 @@ impl ServiceLoop for Watcher {
 
     async fn tick(&self) -> Result<NextTick, TickError> {
         let clock = self.work.store.clock();
-        if !clock.trusted() {
+        if !clock.is_trusted() {
             return Err(TickError::ClockUnknown);
         }
         if self.limiter.available() == 0 {
@@ -218,7 +218,7 @@ impl ServiceLoop for Watcher {
             });
         }
         if chosen.waits {
-            // a poll that ends gives its tenant a place; what falls due meanwhile may be another's
+            // a poll that ends gives its permit back; what falls due meanwhile may be another's
             return Ok(behind?.map_or(NextTick::OnWake, |next| NextTick::At(next.max(now + CROWDED))));
         }
         if chosen.more && any {
@@ -356,10 +356,10 @@ impl PollWork {
             }
             PollOutcome::Record { step, next_at } => (step, *next_at),
         };
-        let lack = step.state.failing.as_ref().and_then(|failing| failing.error.credential_issue.as_deref());
+        let issue = step.state.failing.as_ref().and_then(|failing| failing.error.credential_issue.as_deref());
         let notice = match &step.notice {
             // that it is paused says more
-            _ if lack.is_some() => None,
+            _ if issue.is_some() => None,
             Some(notice) => self.notice(claim, notice).await?,
             None => None,
         };
@@ -370,12 +370,12 @@ impl PollWork {
             RecordedPoll::Quiet => {}
             RecordedPoll::Void => return Ok(()),
         }
-        if let Some(lack) = lack {
-            match self.store.pause_for_credential(claim.subject.id, lack).await {
+        if let Some(issue) = issue {
+            match self.store.pause_for_credential(claim.subject.id, issue).await {
                 Ok(PauseResult::Paused) => {
                     tracing::warn!(task_id = %claim.subject.id, "a condition lacks a credential, it is paused")
                 }
-                Ok(PauseResult::Told | PauseResult::Mended) => {}
+                Ok(PauseResult::Notified | PauseResult::Resolved) => {}
                 // the next poll comes to the same
                 Err(error) => tracing::warn!(task_id = %claim.subject.id, %error, "a condition is not paused yet"),
             }
@@ -386,7 +386,7 @@ impl PollWork {
     /// The message to the owner; `None` where nobody can be told.
     async fn notice(&self, claim: &PollClaim, notice: &ConditionNotice) -> Result<Option<NewDelivery>, StoreError> {
         let Some(task) = self.store.find_task(&Scope::Every, claim.subject.id).await? else { return Ok(None) };
-        let recipient = self.store.find_recipient(&Scope::Every, &task.tenant_id).await?.map(|stored| stored.recipient);
+        let recipient = self.store.recipient_to_tell(&task.tenant_id).await?;
         let (about, words) = notices::of_poll(Recipient::language_of(recipient.as_ref()), &task, notice);
         Ok(NewDelivery::notice(&task, recipient.as_ref(), about, words))
     }

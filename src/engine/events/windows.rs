@@ -20,13 +20,16 @@ use crate::engine::events::matcher::matched;
 use crate::engine::scheduling::prefetch::PrefetchBuffer;
 use crate::engine::service::{IdlePolicy, MAX_IDLE_WAIT, NextTick, ServiceLoop, TickError};
 use crate::store::{
-    self, DueWindow, EventRelease, EventTask, EventsFired, FireEvents, Match, Store, StoreError, Topic,
+    DueRelease, DueWindow, EventRelease, EventTask, EventsFired, FireEvents, HeldEvents, Match, Store, StoreError,
+    Topic,
 };
 
 /// Windows that are closed in one transaction.
 const BATCH: i64 = 100;
-/// Tasks whose held events are released at once, and events of each.
-const RELEASED: (i64, i64) = (10, 100);
+/// Tasks whose held events are released in one look.
+const RELEASED_TASKS: i64 = 10;
+/// Events of each of them.
+const RELEASED_EVENTS: usize = 100;
 /// Of them so many are judged before another tenant has its turn.
 const JUDGED: usize = 10;
 
@@ -60,7 +63,7 @@ impl WindowCloser {
                 }
             }
         }
-        Ok(due.len() as i64 == BATCH)
+        Ok(!due.is_empty())
     }
 
     async fn close_one(&self, window: &DueWindow, now: DateTime<Utc>) -> Result<(), TickError> {
@@ -78,26 +81,28 @@ impl WindowCloser {
     /// Releases what resumed tasks have held, a part of it; answers whether there may be more.
     async fn release(&self) -> Result<bool, TickError> {
         let now = self.store.clock().now();
-        let released = self.store.released_events(now, RELEASED.0, RELEASED.1).await?;
-        for buffered in &released {
-            match self.release_one(buffered, now).await {
+        let due = self.store.due_releases(now, RELEASED_TASKS).await?;
+        for released in &due {
+            match self.release_one(released, now).await {
                 Err(error @ StoreError::Unavailable(_)) => return Err(error.into()),
-                Err(error) => self.store.set_aside_window(buffered.window_id, &error).await?,
+                Err(error) => self.store.set_aside_window(released.window_id, &error).await?,
                 Ok(()) => {}
             }
         }
-        Ok(!released.is_empty())
+        Ok(!due.is_empty())
     }
 
-    async fn release_one(&self, buffered: &store::HeldEvents, now: DateTime<Utc>) -> Result<(), StoreError> {
-        let task = self.store.find_task(&Scope::Every, buffered.task_id).await?;
+    /// Only the events of one task are read at a time: parsed they are large.
+    async fn release_one(&self, released: &DueRelease, now: DateTime<Utc>) -> Result<(), StoreError> {
+        let Some(buffered) = self.store.held_events(released, RELEASED_EVENTS).await? else { return Ok(()) };
+        let task = self.store.find_task(&Scope::Every, released.task_id).await?;
         let matches = self.judge(buffered, task).await?;
         let permit = self.prefetch.acquire_ahead(matches.len());
-        let ask =
-            FireEvents { now, shards: &[], matches: &matches, worker: self.worker, room: permit.prefetch, few: false };
+        let (worker, room) = (self.worker, permit.prefetch);
+        let ask = FireEvents { now, shards: &[], matches: &matches, worker, room, start: None, few: false };
         // a task that changes meanwhile is read anew at the next tick
         if let EventsFired::Done(recorded) =
-            self.store.release_events(buffered.window_id, buffered.task_id, &ask).await?
+            self.store.release_events(released.window_id, released.task_id, &ask).await?
         {
             self.prefetch.add(recorded.claims);
         }
@@ -105,12 +110,13 @@ impl WindowCloser {
     }
 
     /// Judges the events that a task has held, a few at a time in its tenant's turns.
-    async fn judge(&self, buffered: &store::HeldEvents, task: Option<Task>) -> Result<Vec<Match>, StoreError> {
+    async fn judge(&self, buffered: HeldEvents, task: Option<Task>) -> Result<Vec<Match>, StoreError> {
         let Some(task) = task.map(Arc::new) else { return Ok(Vec::new()) };
         let (runs, now) = (buffered.release == EventRelease::Run, self.store.clock().now());
         let mut matches = Vec::with_capacity(buffered.events.len());
-        for some in buffered.events.chunks(JUDGED) {
-            let (events, of) = (some.to_vec(), Arc::clone(&task));
+        let mut left = buffered.events.into_iter();
+        while left.len() > 0 {
+            let (events, of): (Vec<Event>, _) = (left.by_ref().take(JUDGED).collect(), Arc::clone(&task));
             let judged = self.compute.run(&task.tenant_id, move || released(events, &of, runs, now)).await;
             matches.extend(judged.map_err(|panicked| StoreError::Corrupt(panicked.to_string()))?);
         }
@@ -157,7 +163,7 @@ impl ServiceLoop for WindowCloser {
 
     async fn tick(&self) -> Result<NextTick, TickError> {
         let clock = self.store.clock();
-        if !clock.trusted() {
+        if !clock.is_trusted() {
             return Err(TickError::ClockUnknown);
         }
         // neither may keep the other from its work

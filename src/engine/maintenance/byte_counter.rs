@@ -1,5 +1,5 @@
-//! The byte counter: adds what was stored and deleted to the numbers of its tenants, soon after it was written, and counts
-//! what was there before anything was counted, a little at a time.
+//! The byte counter: adds what was stored and deleted to the numbers of its tenants, soon after it was written, and
+//! counts what was there before anything was counted, a little at a time.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::store::Store;
 const BATCH: i64 = 10_000;
 /// Between two looks, while something is written.
 const PAUSE: TimeDelta = TimeDelta::seconds(2);
-/// Rows from before bytes were counted that are gone through in one transaction, and the rest after it: it takes little of
-/// the database, and a million rows half an hour or so.
+/// Rows from before bytes were counted that are gone through in one transaction, and the rest after it: it takes little
+/// of the database, and a million rows half an hour or so.
 const OLDER_ROWS: i64 = 500;
 const OLDER_ROWS_PAUSE: TimeDelta = TimeDelta::seconds(1);
 

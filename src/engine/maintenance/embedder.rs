@@ -1,6 +1,8 @@
-//! The embedder: makes the vectors of facts, where an endpoint for that is configured, off the way of whoever notes them. A few facts
-//! of one tenant, then a few of the next. What is claimed and not kept is claimed again later, by any instance, one fact at a time.
+//! The embedder: makes the vectors of facts, where an endpoint for that is configured, off the way of whoever notes
+//! them. A few facts of one tenant, then a few of the next. A fact that is claimed and gets no vector is claimed again
+//! later, by any instance, one fact at a time.
 
+use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -20,11 +22,12 @@ use crate::store::{EmbeddingPlace, Store, UnembeddedFact};
 
 /// How long the endpoint may take for one request.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
-/// How long the endpoint is left alone after it has failed, at least.
+/// How long a tenant's facts are left alone, or all of them, after the endpoint has failed, at least.
 const REST: TimeDelta = TimeDelta::seconds(30);
 /// Tenants that are looked at in one tick.
 const TENANTS: usize = 100;
-/// A text that an endpoint for vectors takes. Where it refuses this one as well, the fault is not in the texts of the facts.
+/// A text that an endpoint for vectors takes. Where it refuses this one as well, the fault is not in the texts of the
+/// facts.
 const PLAIN: &str = "A fact.";
 
 /// Makes the vectors of facts.
@@ -33,10 +36,21 @@ pub struct FactEmbedder {
     embeddings: Embeddings,
     /// Where the search goes on.
     searched: Mutex<EmbeddingPlace>,
-    rests_until: Mutex<DateTime<Utc>>,
+    rests: Mutex<EmbeddingRests>,
     embedded: Counter,
     failed: Counter,
     stop: CancellationToken,
+}
+
+/// The time for which no vectors are asked for, after the endpoint has failed.
+#[derive(Default)]
+struct EmbeddingRests {
+    /// Of no tenant until then.
+    all: DateTime<Utc>,
+    /// Of these until then.
+    tenants: HashMap<Tenant, DateTime<Utc>>,
+    /// The tenant of the last batch, where that has failed.
+    failed: Option<Tenant>,
 }
 
 /// Facts of one tenant that are claimed here.
@@ -51,8 +65,8 @@ impl FactEmbedder {
         let counted = |name: &str, help: &str| metrics.registered(name, help, Counter::default());
         let embedded = counted("embedded_facts", "Facts of which vectors were made");
         let failed = counted("embedding_failures", "Batches of facts of which no vectors could be made");
-        let (searched, stop, rests_until) = (Mutex::default(), CancellationToken::new(), Mutex::default());
-        embeddings.map(|embeddings| FactEmbedder { store, embeddings, searched, rests_until, embedded, failed, stop })
+        let (searched, stop, rests) = (Mutex::default(), CancellationToken::new(), Mutex::default());
+        embeddings.map(|embeddings| FactEmbedder { store, embeddings, searched, rests, embedded, failed, stop })
     }
 
     /// Breaks off what is under way: it is made later, by this instance or another.
@@ -60,17 +74,20 @@ impl FactEmbedder {
         self.stop.cancel();
     }
 
-    /// Claims a few facts of the next tenant that has any and is not halted; `None`: of none that was looked at.
+    /// Claims a few facts of the next tenant that has any, and is neither halted nor left alone; `None`: of none that
+    /// was looked at.
     async fn claim(&self, halts: &Halts) -> Result<Option<EmbeddingBatch>, TickError> {
+        let mut began_anew = false;
         for _ in 0..TENANTS {
             let after = self.searched.lock().expect("searched").clone();
             let Some(place) = self.store.next_unembedded(self.embeddings.space(), &after).await? else {
                 *self.searched.lock().expect("searched") = EmbeddingPlace::default();
                 // those before the place are looked at once more, unless that was the beginning
-                match after == EmbeddingPlace::default() {
-                    true => return Ok(None),
-                    false => continue,
+                if began_anew || after == EmbeddingPlace::default() {
+                    return Ok(None);
                 }
+                began_anew = true;
+                continue;
             };
             *self.searched.lock().expect("searched") = place.clone();
             let (former, tenant) = place;
@@ -81,7 +98,7 @@ impl FactEmbedder {
                     continue;
                 }
             };
-            if halts.halt_of(tenant.as_str()).is_some() {
+            if halts.halt_of(tenant.as_str()).is_some() || self.leaves_alone(&tenant) {
                 continue;
             }
             let facts = self.store.claim_unembedded(&tenant, &former, TEXTS_AT_ONCE as i64).await?;
@@ -92,8 +109,8 @@ impl FactEmbedder {
         Ok(None)
     }
 
-    /// Makes the vectors of these facts, and keeps each part as it comes. Where the endpoint refuses them together, each is tried by
-    /// itself: one that is refused has none.
+    /// Makes the vectors of these facts, and keeps each part as it comes. Where the endpoint refuses them together,
+    /// each is tried by itself: one that is refused has none.
     async fn embed(&self, batch: &EmbeddingBatch) -> Result<Result<(), LlmError>, TickError> {
         let facts: Vec<&UnembeddedFact> = batch.facts.iter().collect();
         match self.ask(batch, &facts).await {
@@ -137,16 +154,31 @@ impl FactEmbedder {
         Ok(())
     }
 
-    /// Leaves the endpoint alone for a while.
-    fn rest(&self, error: &LlmError) {
+    fn leaves_alone(&self, tenant: &Tenant) -> bool {
+        let rests = self.rests.lock().expect("rest lock");
+        rests.tenants.get(tenant).is_some_and(|until| self.store.clock().now() < *until)
+    }
+
+    /// Leaves the facts of a tenant alone for a while. Those of all are left alone where the failure is not one that a
+    /// text may have caused, or another tenant's batch has failed just before; answers whether they are.
+    fn rest(&self, tenant: &Tenant, error: &LlmError) -> bool {
         self.failed.inc();
-        tracing::warn!(%error, "no vectors of facts can be made now");
+        tracing::warn!(tenant_id = %tenant, %error, "no vectors of facts can be made now");
         let asked_for = match error {
             LlmError::RateLimited { retry_after, .. } | LlmError::Transient { retry_after, .. } => *retry_after,
             _ => None,
         };
         let wait = asked_for.map_or(REST, |wait| to_delta(wait).max(REST));
-        *self.rests_until.lock().expect("rest lock") = self.store.clock().now() + wait;
+        let now = self.store.clock().now();
+        let mut rests = self.rests.lock().expect("rest lock");
+        let failed_another = rests.failed.replace(tenant.clone()).is_some_and(|before| before != *tenant);
+        let is_of_all = failed_another || !matches!(error, LlmError::Transient { .. } | LlmError::Timeout { .. });
+        if is_of_all {
+            rests.all = now + wait;
+        }
+        rests.tenants.retain(|_, until| *until > now);
+        rests.tenants.insert(tenant.clone(), now + wait);
+        is_of_all
     }
 }
 
@@ -158,11 +190,11 @@ impl ServiceLoop for FactEmbedder {
 
     async fn tick(&self) -> Result<NextTick, TickError> {
         let clock = self.store.clock();
-        if !clock.trusted() {
+        if !clock.is_trusted() {
             return Err(TickError::ClockUnknown);
         }
         let halts = self.store.halts().await?;
-        if halts.all() || clock.now() < *self.rests_until.lock().expect("rest lock") {
+        if halts.all() || clock.now() < self.rests.lock().expect("rest lock").all {
             return Ok(NextTick::OnWake);
         }
         let Some(batch) = self.claim(&halts).await? else { return Ok(NextTick::OnWake) };
@@ -170,13 +202,18 @@ impl ServiceLoop for FactEmbedder {
             biased;
             () = self.stop.cancelled() => return Ok(NextTick::OnWake),
             embedded = self.embed(&batch) => embedded?,
+            // its facts are claimed again once the halt is lifted
+            () = self.store.until_halted(batch.tenant.as_str()) => return Ok(NextTick::Now),
         };
         Ok(match embedded {
-            Ok(()) => NextTick::Now,
-            Err(error) => {
-                self.rest(&error);
-                NextTick::OnWake
+            Ok(()) => {
+                self.rests.lock().expect("rest lock").failed = None;
+                NextTick::Now
             }
+            Err(error) => match self.rest(&batch.tenant, &error) {
+                true => NextTick::OnWake,
+                false => NextTick::Now,
+            },
         })
     }
 }

@@ -1,8 +1,9 @@
-//! The extractor: notes facts from runs that have ended, where a model for that is configured. Each extraction goes on in a task of its
-//! own, a few at a time and one of a tenant, from tenant to tenant: one that hangs delays no run, no answer and no other tenant.
+//! The extractor: notes facts from runs that have ended, where a model for that is configured. Each extraction goes on
+//! in a task of its own, a few at a time and one of a tenant, from tenant to tenant: one that hangs delays no run, no
+//! answer and no other tenant.
 //!
-//! Between claim and record nothing is locked. A crash costs the call, which is made again when its claim has run out; its facts are noted
-//! with the record of its end, or not at all. One that keeps failing is given up.
+//! Between claim and record nothing is locked. A crash costs the call, which is made again when its claim has run out;
+//! its facts are noted with the record of its end, or not at all. One that keeps failing is given up.
 
 mod extraction_work;
 
@@ -42,17 +43,17 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// Works off the queue of extractions.
 pub struct FactExtractor {
     work: ExtractionWork,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     /// The tenant after which the search goes on.
     searched: Mutex<String>,
     under_way: TaskTracker,
-    /// Rung after each: its place is free, and its tenant may have another one.
+    /// Rung after each: its permit is free, and its tenant may have another one.
     done: Wakeup,
 }
 
 impl FactExtractor {
-    /// The service with the model that the settings name; `None`: they name none, and nothing is extracted. `nearest` finds known facts
-    /// by their meaning.
+    /// The service with the model that the settings name; `None`: they name none, and nothing is extracted. `nearest`
+    /// finds known facts by their meaning.
     pub fn new(
         store: Store,
         models: Models,
@@ -81,15 +82,15 @@ impl FactExtractor {
         let is_wanted = work.settings.model.is_some();
         is_wanted.then(|| FactExtractor {
             work,
-            places: Arc::new(Semaphore::new(AT_ONCE)),
+            permits: Arc::new(Semaphore::new(AT_ONCE)),
             searched: Mutex::default(),
             under_way: TaskTracker::new(),
             done: Wakeup::default(),
         })
     }
 
-    /// Begins one extraction of each tenant, from where the search before came to, as long as there are places; answers how many
-    /// were begun, and whether the search stopped before it was round.
+    /// Begins one extraction of each tenant, from where the search before came to, as long as there are permits;
+    /// answers how many were begun, and whether the search stopped before it was round.
     async fn begin(&self, halts: &Halts) -> Result<(usize, bool), StoreError> {
         let mut after = self.searched.lock().expect("searched").clone();
         let mut from_the_first = after.is_empty();
@@ -99,11 +100,11 @@ impl FactExtractor {
             let is_last_page = (tenants.len() as i64) < TENANTS;
             for (tenant, run_id) in tenants {
                 if let Some(run_id) = run_id.filter(|_| halts.halt_of(&tenant).is_none()) {
-                    let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+                    let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
                         *self.searched.lock().expect("searched") = after;
                         return Ok((begun, false));
                     };
-                    begun += match self.claim(&tenant, run_id, place).await {
+                    begun += match self.claim(&tenant, run_id, permit).await {
                         Ok(claimed) => usize::from(claimed),
                         Err(error @ (StoreError::Unavailable(_) | StoreError::TimedOut(_))) => return Err(error),
                         Err(error) => {
@@ -127,14 +128,14 @@ impl FactExtractor {
     }
 
     /// Claims an extraction, and begins it; whether it was to be had.
-    async fn claim(&self, tenant: &str, run_id: Uuid, place: OwnedSemaphorePermit) -> Result<bool, StoreError> {
+    async fn claim(&self, tenant: &str, run_id: Uuid, permit: OwnedSemaphorePermit) -> Result<bool, StoreError> {
         let time = to_delta(self.work.settings.time_limit()) + CLAIM_MARGIN;
         let until = truncate_millis(self.work.clock.now() + time);
         let Some(claim) = self.work.store.claim_extraction(tenant, run_id, until).await? else { return Ok(false) };
         let (work, done) = (self.work.clone(), Arc::clone(&self.done));
         self.under_way.spawn(async move {
             work.extract(claim).await;
-            drop(place);
+            drop(permit);
             done.notify_one();
         });
         Ok(true)
@@ -155,10 +156,10 @@ impl ServiceLoop for FactExtractor {
         Some(IdlePolicy { max_wait: MAX_IDLE_WAIT, next: |_, pending| pending.extraction });
 
     async fn tick(&self) -> Result<NextTick, TickError> {
-        if !self.work.clock.trusted() {
+        if !self.work.clock.is_trusted() {
             return Err(TickError::ClockUnknown);
         }
-        if self.places.available_permits() == 0 {
+        if self.permits.available_permits() == 0 {
             return Ok(NextTick::OnWake);
         }
         let halts = self.work.store.halts().await?;

@@ -1,7 +1,7 @@
 //! The file cleaner: gives data files up that are too old or too many, once an hour, a bounded number in a transaction.
 //!
-//! Each instance does it for all; one that finds nothing left has nothing to do. A crash loses nothing: what is left is found
-//! again. Files of runs that are suspended or under way stay, however old or many they are.
+//! Each instance does it for all; one that finds nothing left has nothing to do. A crash loses nothing: the rest is
+//! found again. Files of runs that are suspended or under way stay, however old or many they are.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! Housekeeping: rounds on cron times in UTC, in each instance. Tasks of tenants never come here.
 //!
-//! What is old is forgotten in small transactions, each kind in its turn, and after each the database has a rest as long
+//! Old rows are forgotten in small transactions, each kind in its turn, and after each the database has a rest as long
 //! as that took: so no start waits behind more than one of them, and at most half of one connection is used. A night's
 //! backlog takes as many rounds as it takes; a round ends when nothing is left, when its time is over, or when the
-//! service stops. A crash loses nothing: what is left is found again.
+//! service stops. A crash loses nothing: the rest is found again.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -63,9 +63,10 @@ enum HousekeepingJob {
     UsageDays,
     Conversations,
     Extractions,
+    Tokens,
 }
 
-const KINDS: [HousekeepingJob; 14] = [
+const KINDS: [HousekeepingJob; 15] = [
     HousekeepingJob::Runs,
     HousekeepingJob::Links,
     HousekeepingJob::Deliveries,
@@ -80,6 +81,7 @@ const KINDS: [HousekeepingJob; 14] = [
     HousekeepingJob::UsageDays,
     HousekeepingJob::Conversations,
     HousekeepingJob::Extractions,
+    HousekeepingJob::Tokens,
 ];
 
 /// Deletes rows after their retention.
@@ -115,8 +117,8 @@ impl Housekeeping {
         Housekeeping { store, bus, cron: settings.housekeeping.clone(), retention: settings.retention() }
     }
 
-    /// Forgets what is older than it is kept, until nothing is left, the round's time is over, or `stop`; answers how many
-    /// runs. What fails is left to the next round, and does not keep the rest from being forgotten.
+    /// Forgets what is older than it is kept, until nothing is left, the round's time is over, or `stop`; answers how
+    /// many runs. What fails is left to the next round, and does not keep the rest from being forgotten.
     pub async fn delete_expired(store: &Store, retention: TimeDelta, stop: &CancellationToken) -> usize {
         let began = Instant::now();
         let mut runs = 0;
@@ -210,6 +212,7 @@ async fn delete_batch(store: &Store, kind: HousekeepingJob, retention: TimeDelta
         HousekeepingJob::CredentialUses => store.forget_credential_uses(old, BATCH).await,
         HousekeepingJob::Counts => store.forget_counts(now - COUNTS_MEMORY, BATCH).await,
         HousekeepingJob::Extractions => store.forget_extractions(now - EXTRACTION_MEMORY, BATCH).await,
+        HousekeepingJob::Tokens => store.forget_tokens(old, BATCH).await,
         HousekeepingJob::Answers => store.forget_answers(now, BATCH).await,
         HousekeepingJob::EventRules => store.forget_event_rules(now, old, BATCH).await,
         HousekeepingJob::LiveMessages => store.forget_live_messages(now - LIVE_MEMORY, BATCH).await,

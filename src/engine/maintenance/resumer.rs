@@ -1,5 +1,5 @@
-//! The resumer: tasks that were paused for want of a credential go on once it is saved. The first few go on with what saves
-//! it; where many wait, the others go on here, in their order, each planned at its own instant.
+//! The resumer: tasks that were paused for want of a credential go on once it is saved. The first few go on with what
+//! saves it; where many wait, the others go on here, tenants in turn, each task planned at its own instant.
 
 use std::time::Duration;
 
@@ -11,11 +11,13 @@ use crate::store::{Store, Topic};
 /// Tasks that are resumed in one tick.
 const BATCH: i64 = 20;
 
+/// Resumes the paused tasks whose credential is there again.
 pub struct Resumer {
     store: Store,
 }
 
 impl Resumer {
+    /// The service on this store.
     pub fn new(store: Store) -> Resumer {
         Resumer { store }
     }

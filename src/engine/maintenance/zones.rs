@@ -1,15 +1,17 @@
-//! The zone keeper: notices when the rules of time zones change, on this machine or with another instance, and plans anew
-//! what that concerns.
+//! The zone keeper: notices when the rules of time zones change, on this machine or with another instance, and plans
+//! anew what that concerns.
 //!
 //! The newest release that any instance has is the one that plans; an instance that lacks it takes its rules from the
-//! database. What was planned by earlier rules is gone through once, in batches, before anything else is fired by the
-//! clock. A crash in between loses nothing: whoever looks next begins the pass again, and finds done what was done.
+//! database. Instants that were planned by earlier rules are gone through once, in batches, before anything else is
+//! fired by the clock. A crash in between loses nothing: whoever looks next begins the pass again, and finds done what
+//! was done.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use chrono::{DateTime, TimeDelta, Utc};
 use chrono_tz::Tz;
 use futures::future::BoxFuture;
@@ -17,7 +19,7 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::task::spawn_blocking;
 use uuid::Uuid;
 
-use crate::base::id::Scope;
+use crate::base::compute::ENGINE;
 use crate::base::metrics::Metrics;
 use crate::domain::notification::{NewDelivery, NoticeKind, Recipient, SubjectRef, notices};
 use crate::domain::trigger::replan::PendingFire;
@@ -35,6 +37,8 @@ const AHEAD: TimeDelta = TimeDelta::days(40 * 366);
 const BACK: TimeDelta = TimeDelta::days(366);
 /// How often a task is looked at again that was changed meanwhile.
 const TRIES: usize = 3;
+/// Nothing that was due has been fired for so long: no instance is there that plans by the newest release.
+const UNFIRED: TimeDelta = TimeDelta::hours(1);
 
 /// Adopts newer zone rules, and plans tasks by them.
 pub struct ZoneKeeper {
@@ -50,6 +54,17 @@ pub struct ZoneKeeper {
     /// Whether the last tick has left something to do: the next one follows at once, and does not look at the folder.
     busy: AtomicBool,
     pass: Mutex<Option<ReplanPass>>,
+    /// The releases that were set aside here, by their names as they were stored.
+    set_aside: Mutex<HashMap<String, UnreadableRelease>>,
+    /// Releases that are set aside, and the last task that was looked at for what they had planned; `None`: all were.
+    rewritten: Mutex<HashMap<String, Option<Uuid>>>,
+}
+
+/// A release that can't be read, as it was when it was set aside.
+struct UnreadableRelease {
+    /// The hash of its rules; `None` where there were none to be had.
+    hash: Option<Vec<u8>>,
+    at: DateTime<Utc>,
 }
 
 /// A pass through all tasks, and how far it is.
@@ -78,6 +93,8 @@ impl ZoneKeeper {
             seen: Mutex::default(),
             busy: AtomicBool::default(),
             pass: Mutex::default(),
+            set_aside: Mutex::default(),
+            rewritten: Mutex::default(),
         }
     }
 
@@ -111,9 +128,15 @@ impl ZoneKeeper {
     /// One step towards planning by the newest rules; answers whether there is more to do.
     async fn step(&self) -> Result<bool, TickError> {
         let current = self.zones.get();
+        if let Some(name) = self.store.misnamed_zones().await? {
+            return self.set_aside(&name, None, "it is the name of no release").await;
+        }
+        if self.rewrite_tasks(current.release()).await? {
+            return Ok(true);
+        }
         let newest = self.store.newest_zones().await?;
         match newest {
-            Some(newest) if newest.release > *current.release() => self.adopt_newest(&newest).await.map(|()| true),
+            Some(newest) if newest.release > *current.release() => self.adopt_newest(&newest).await,
             Some(newest) if newest.release == *current.release() && newest.is_planned => {
                 *self.pass.lock().expect("pass lock") = None;
                 Ok(false)
@@ -128,21 +151,100 @@ impl ZoneKeeper {
         }
     }
 
-    /// Takes the rules of a newer release from the database.
-    async fn adopt_newest(&self, newest: &NewestZones) -> Result<(), TickError> {
+    /// Takes the rules of a newer release from the database; where they can't be read, it is set aside. Answers whether
+    /// there is more to do.
+    async fn adopt_newest(&self, newest: &NewestZones) -> Result<bool, TickError> {
         let own = self.zones.get().release().clone();
-        let corrupt = || StoreError::Corrupt(format!("the zone rules of release {} can't be read", newest.release));
-        let rules = self.store.zones_of(&newest.release).await?.ok_or_else(corrupt)?;
         let release = newest.release.clone();
-        let read = spawn_blocking(move || ZoneTable::from_bytes(release, &rules)).await.ok().flatten();
-        self.zones.adopt(read.ok_or_else(corrupt)?);
+        let rules = match self.store.zones_of(&release).await {
+            Ok(Some(rules)) => Some(Arc::new(rules)),
+            // it has gone, and another one may be the newest
+            Ok(None) => return Ok(true),
+            Err(StoreError::Corrupt(_)) => None,
+            Err(error) => return Err(error.into()),
+        };
+        let read = match rules.clone() {
+            Some(rules) => spawn_blocking(move || ZoneTable::from_bytes(release, &rules)).await.ok().flatten(),
+            None => None,
+        };
+        let Some(read) = read else {
+            let rules = rules.as_deref().map(Vec::as_slice);
+            return self.set_aside(newest.release.as_str(), rules, "its rules can't be read").await;
+        };
+        if !read.unread_zones().is_empty() {
+            tracing::warn!(
+                release = newest.release.as_str(),
+                zones = read.unread_zones().join(", "),
+                "some zones of newer rules can't be read here, and are gone by as this build has them; update Reveille"
+            );
+        }
+        self.zones.adopt(read);
         self.metrics.zones(newest.release.as_str(), self.zones.get().source().as_str());
         tracing::warn!(
             release = newest.release.as_str(),
             own = own.as_str(),
             "another instance has newer rules of time zones, which are gone by here, too; update tzdata, or Reveille"
         );
-        Ok(())
+        Ok(true)
+    }
+
+    /// Sets a stored release aside that can't be read, so that it stops no fire: the newest that can be read plans, of
+    /// those that are stored and this instance's own. One that is there again as it was is another instance's, which
+    /// can read it: the fires are left to that one, as long as they are fired. Answers whether there is more to do.
+    async fn set_aside(&self, lost: &str, rules: Option<&[u8]>, why: &'static str) -> Result<bool, TickError> {
+        let hash = rules.map(|rules| digest(&SHA256, rules).as_ref().to_vec());
+        if self.is_left_to_others(lost, hash.as_deref()).await? {
+            return Ok(false);
+        }
+        let now = self.store.clock().now();
+        let own = self.zones.get();
+        let zones = Arc::clone(&own);
+        let Ok(rules) = spawn_blocking(move || zones.to_bytes()).await else { return Ok(false) };
+        if self.store.set_aside_zones(lost, &why, (own.release(), rules.as_slice()), now).await? {
+            tracing::warn!(
+                release = lost,
+                own = own.release().as_str(),
+                why,
+                "the newest rules of time zones that are stored can't be read; tasks are planned by the newest that can be"
+            );
+        }
+        self.rewritten.lock().expect("rewritten lock").remove(lost);
+        self.set_aside.lock().expect("set aside lock").insert(lost.to_owned(), UnreadableRelease { hash, at: now });
+        Ok(true)
+    }
+
+    /// Whether a release was set aside here as it is, and another instance has stored it again and plans by it.
+    async fn is_left_to_others(&self, lost: &str, hash: Option<&[u8]>) -> Result<bool, TickError> {
+        let before = self.store.clock().now() - UNFIRED;
+        let set_aside_at = {
+            let releases = self.set_aside.lock().expect("set aside lock");
+            releases.get(lost).filter(|release| release.hash.as_deref() == hash).map(|release| release.at)
+        };
+        let Some(set_aside_at) = set_aside_at else { return Ok(false) };
+        if set_aside_at > before || self.store.halts().await?.all() {
+            return Ok(true);
+        }
+        Ok(self.store.next_due().await?.is_none_or(|due| due > before))
+    }
+
+    /// Lets some tasks bear this release that one has planned which is set aside, so that later ones plan them anew;
+    /// answers whether there may be more.
+    async fn rewrite_tasks(&self, own: &ZoneRelease) -> Result<bool, TickError> {
+        let set_aside = match self.store.zones_set_aside().await {
+            Err(StoreError::Corrupt(_)) => Vec::new(),
+            releases => releases?,
+        };
+        let open = {
+            let mut rewritten = self.rewritten.lock().expect("rewritten lock");
+            rewritten.retain(|lost, _| set_aside.contains(lost));
+            let mut places =
+                set_aside.into_iter().map(|lost| (rewritten.get(&lost).copied().unwrap_or(Some(Uuid::nil())), lost));
+            places.find_map(|(after, lost)| Some((after?, lost)))
+        };
+        let Some((after, lost)) = open else { return Ok(false) };
+        let last = self.store.rewrite_tasks_of_zones(&lost, own, after, PAGE).await?;
+        self.rewritten.lock().expect("rewritten lock").insert(lost, last);
+        Ok(true)
     }
 
     /// Plans anew what is concerned of some tasks; answers whether there are more.
@@ -184,7 +286,10 @@ impl ZoneKeeper {
     async fn begin(&self, new: Arc<ZoneTable>) -> Result<ReplanPass, TickError> {
         let planned = self.store.planned_zones().await?;
         let stored = match &planned {
-            Some(release) => self.store.zones_of(release).await?,
+            Some(release) => match self.store.zones_of(release).await {
+                Err(StoreError::Corrupt(_)) => None,
+                rules => rules?,
+            },
             None => None,
         };
         let (from, to) = (self.store.clock().now() - BACK, self.store.clock().now() + AHEAD);
@@ -198,8 +303,8 @@ impl ZoneKeeper {
         compared.await.map_err(|_| StoreError::Corrupt("the zone rules can't be compared".into()).into())
     }
 
-    /// Plans one task anew; answers whether its next instant moved. A task that can't be planned is left to the scheduler,
-    /// which says so: it holds up no other.
+    /// Plans one task anew; answers whether its next instant moved. A task that can't be planned is left to the
+    /// scheduler, which says so: it holds up no other.
     async fn replan(&self, pass: &ReplanPass, id: Uuid, now: DateTime<Utc>) -> Result<bool, TickError> {
         for _ in 0..TRIES {
             let seen = match self.store.planned_task(id).await {
@@ -232,7 +337,8 @@ impl ZoneKeeper {
         let task = &seen.task;
         let (task_id, anchor, active_since) = (task.id, task.anchor_at, task.active_since);
         let pending = PendingFire { task_id, anchor, active_since, nominal: seen.nominal };
-        let planned = spawn_blocking(move || schedule.replan(&pending, &old, &new)).await;
+        // all fires by the clock wait for it
+        let planned = self.store.compute(ENGINE, move || schedule.replan(&pending, &old, &new)).await;
         match planned {
             Ok(Ok(next)) => Some(next),
             Ok(Err(fault)) => {
@@ -254,8 +360,7 @@ impl ZoneKeeper {
         next: Option<trigger::NextFire>,
     ) -> Result<Option<NewDelivery>, StoreError> {
         let Trigger::Schedule(schedule) = &seen.task.spec.trigger else { return Ok(None) };
-        let recipient =
-            self.store.find_recipient(&Scope::Every, &seen.task.tenant_id).await?.map(|stored| stored.recipient);
+        let recipient = self.store.recipient_to_tell(&seen.task.tenant_id).await?;
         let zone = pass.new.zone(schedule.timezone.as_deref().and_then(|name| name.parse().ok()).unwrap_or(Tz::UTC));
         let words = notices::zone_rules(
             Recipient::language_of(recipient.as_ref()),

@@ -1,8 +1,8 @@
 //! Runs that wait for people. Whom to remind, whom to ask as well, when to look again.
 //!
-//! What is due is worked out purely from the questions and the clock, so a look that is made twice or late does no harm:
-//! a message has its key and is made once, and of reminders that were missed only the latest is sent. Whether a question
-//! has expired is the store's to say, by the database's own time; no answer is never a yes.
+//! Due reminders are worked out purely from the questions and the clock, so a look that is made twice or late does no
+//! harm: a message has its key and is made once, and of reminders that were missed only the latest is sent. Whether a
+//! question has expired is the store's to say, by the database's own time; no answer is never a yes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,6 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
-use crate::base::id::Scope;
 use crate::domain::approval::{Approval, ApprovalStatus, Settings};
 use crate::domain::notification::{NewDelivery, Recipient};
 use crate::engine::service::{IdlePolicy, NextTick, ServiceLoop, TickError};
@@ -23,6 +22,7 @@ const ONCE_MORE: TimeDelta = TimeDelta::seconds(1);
 /// When a run is looked at again of which nothing is awaited; it is woken by what settles it.
 const AT_LEISURE: TimeDelta = TimeDelta::minutes(1);
 
+/// Reminds people of the questions that runs wait for.
 pub struct ApprovalReminder {
     store: Store,
     settings: Settings,
@@ -70,8 +70,8 @@ pub fn due(approvals: &[Approval], settings: &Settings, now: DateTime<Utc>) -> D
     due
 }
 
-/// The instant after this share of the time that there is to answer, in whole milliseconds. It is counted from the end: a time for
-/// which the run was paused is none of it.
+/// The instant after this share of the time that there is to answer, in whole milliseconds. It is counted from the end:
+/// a time for which the run was paused is none of it.
 fn instant(asked: &Approval, share: f64) -> DateTime<Utc> {
     let given = i64::try_from(asked.proposal.timeout_seconds).unwrap_or(i64::MAX).saturating_mul(1_000);
     let span = (asked.expires_at - asked.created_at).num_milliseconds().clamp(0, given);
@@ -102,6 +102,7 @@ fn by_batch(approvals: &[Approval]) -> BTreeMap<Uuid, Vec<Approval>> {
 }
 
 impl ApprovalReminder {
+    /// The service on this store, with the settings of `[approvals]`.
     pub fn new(store: Store, settings: Settings) -> ApprovalReminder {
         ApprovalReminder { store, settings }
     }
@@ -150,7 +151,7 @@ impl ApprovalReminder {
     }
 
     async fn recipient(&self, id: &str) -> Result<Option<Recipient>, StoreError> {
-        Ok(self.store.find_recipient(&Scope::Every, id).await?.map(|stored| stored.recipient))
+        self.store.recipient_to_tell(id).await
     }
 }
 
@@ -161,7 +162,7 @@ impl ServiceLoop for ApprovalReminder {
         Some(IdlePolicy { max_wait: Self::POLL_INTERVAL, next: |_, pending| pending.parked });
 
     async fn tick(&self) -> Result<NextTick, TickError> {
-        if !self.store.clock().trusted() {
+        if !self.store.clock().is_trusted() {
             return Err(TickError::ClockUnknown);
         }
         let waiting = self.store.waiting_for_people(self.store.clock().now(), PAGE).await?;

@@ -1,7 +1,7 @@
 //! A task that can't go on without a credential is paused, and its owner told, before the end of its run is recorded.
 //!
-//! In this order, because it can be done twice and the end can't: after a crash in between the run is executed once more,
-//! comes to the same, and finds its task paused. The other way round nobody would ever hear of it.
+//! In this order, because it can be done twice and the end can't: after a crash in between the run is executed once
+//! more, comes to the same, and finds its task paused. The other way round nobody would ever hear of it.
 
 use uuid::Uuid;
 
@@ -31,8 +31,8 @@ pub fn unreadable(result: &Result<RunOutcome, RunError>) -> Option<&str> {
     }
 }
 
-/// Disables a task whose action can't be read, so that it is not computed again at each fire; answers whether its owner is
-/// told by that.
+/// Disables a task whose action can't be read, so that it is not computed again at each fire; answers whether its owner
+/// is told by that.
 pub async fn disable(store: &Store, task: &Task, why: &str) -> bool {
     let seen = SeenTask::Version(task.version);
     match retry_until_available(|| store.disable_task(task.id, seen, FaultyPart::Action, why)).await {
@@ -50,14 +50,14 @@ pub async fn disable(store: &Store, task: &Task, why: &str) -> bool {
 
 /// Pauses the task, and answers whether its owner is told by that; a failure that they are not told of so is told like
 /// any other. A store that is away is waited for: who asks gives up when the run is no longer theirs.
-pub async fn pause(store: &Store, task_id: Uuid, lack: &CredentialIssue) -> bool {
-    let paused = retry_until_available(|| store.pause_for_credential(task_id, lack)).await;
+pub async fn pause(store: &Store, task_id: Uuid, issue: &CredentialIssue) -> bool {
+    let paused = retry_until_available(|| store.pause_for_credential(task_id, issue)).await;
     if let Ok(PauseResult::Paused) = paused {
-        tracing::warn!(%task_id, credential = %lack.credential, "a task lacks a credential, it is paused");
+        tracing::warn!(%task_id, credential = %issue.credential, "a task lacks a credential, it is paused");
     }
     match paused {
-        Ok(PauseResult::Paused | PauseResult::Told) => true,
-        Ok(PauseResult::Mended) => false,
+        Ok(PauseResult::Paused | PauseResult::Notified) => true,
+        Ok(PauseResult::Resolved) => false,
         Err(error) => {
             tracing::error!(%task_id, %error, "a task that lacks a credential can't be paused");
             false
@@ -93,10 +93,10 @@ mod tests {
         let answer = retry_until_available(|| async {
             match asked.fetch_add(1, Ordering::Relaxed) {
                 0 | 1 => away().await,
-                _ => Ok(PauseResult::Told),
+                _ => Ok(PauseResult::Notified),
             }
         });
-        assert_eq!((answer.await.unwrap(), asked.load(Ordering::Relaxed)), (PauseResult::Told, 3));
+        assert_eq!((answer.await.unwrap(), asked.load(Ordering::Relaxed)), (PauseResult::Notified, 3));
         let broken = retry_until_available(|| async { Err::<PauseResult, _>(StoreError::Corrupt("odd".into())) }).await;
         assert!(matches!(broken, Err(StoreError::Corrupt(_))), "{broken:?}");
     }

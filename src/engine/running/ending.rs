@@ -34,7 +34,7 @@ pub struct RunEnding<'a> {
     /// The instant of the end.
     pub now: DateTime<Utc>,
     /// Its owner has been told of its failure: the task was paused for it.
-    pub told: bool,
+    pub owner_notified: bool,
     /// For jitter, in 0..1.
     pub random: f64,
 }
@@ -47,8 +47,8 @@ impl RunEnding<'_> {
                 let tells = self.notification(RunEnd::Succeeded { output: Some(&output) });
                 Finish { output: Some(output), finish, usage, tells, ..self.end(RunEvent::Succeed)? }
             }
-            Ok(RunOutcome::Quiet { reason, usage }) => {
-                Finish { reason: Some(reason), usage, ..self.end(RunEvent::Succeed)? }
+            Ok(RunOutcome::Quiet { reason, finish, usage }) => {
+                Finish { reason: Some(reason), finish, usage, ..self.end(RunEvent::Succeed)? }
             }
             Ok(RunOutcome::Waits { until, usage }) => {
                 Finish { park: Some(Park::Completion { until }), usage, ..self.end(RunEvent::AskCompletion)? }
@@ -106,9 +106,9 @@ impl RunEnding<'_> {
     }
 
     fn failed(&self, fault: RunFault) -> Result<Finish, IllegalRunTransition> {
-        let tells = if self.told { None } else { self.notification(RunEnd::Failed { code: &fault.code }) };
+        let tells = if self.owner_notified { None } else { self.notification(RunEnd::Failed { code: &fault.code }) };
         // the owner was asked, and would wait for what comes of the answer
-        let is_of_asked = fault.code == SCHEMA_CHANGED && tells.is_none() && !self.told;
+        let is_of_asked = fault.code == SCHEMA_CHANGED && tells.is_none() && !self.owner_notified;
         let output = self.task.map(|task| &task.spec.output);
         let failure = || NewDelivery::failure_of_asked(self.run, output, self.recipient);
         let deliveries = is_of_asked.then(failure).flatten().into_iter().collect();
@@ -148,6 +148,7 @@ mod tests {
     use crate::base::id::Tenant;
     use crate::domain::approval::OpenQuestion;
     use crate::domain::notification::{MessageKind, SubjectRef};
+    use crate::domain::run::RunFinish;
     use crate::domain::task::{Draft, RetryPolicy, Spec};
 
     fn now() -> DateTime<Utc> {
@@ -187,7 +188,7 @@ mod tests {
             usage: Usage::default(),
             ran: Duration::from_millis(1500),
             now: now(),
-            told: false,
+            owner_notified: false,
             random,
         })
     }
@@ -234,6 +235,16 @@ mod tests {
     }
 
     #[test]
+    fn quiet_end_says_as_any_other_that_an_agent_was_stopped() {
+        let stopped = Some(RunFinish::MaxTurns);
+        let quiet = RunOutcome::Quiet { reason: "filtered".into(), finish: stopped, usage: Usage::default() };
+        let finish = ending(1, 0, 1.0, |ending| ending.finish(Ok(quiet))).unwrap().unwrap();
+        let (state, reason) = (finish.state, finish.reason.as_deref());
+        assert_eq!((state, reason, finish.finish), (RunState::Succeeded, Some("filtered"), stopped));
+        assert_eq!((finish.output, finish.tells), (None, None));
+    }
+
+    #[test]
     fn hand_back_uses_no_attempt_and_waits_for_nothing() {
         let finish = ending(20, 0, 1.0, |ending| ending.finish(Err(RunError::HandBack))).unwrap().unwrap();
         assert_eq!(finish.again, Some(RequeuedRun { run_at: now(), uses_attempt: false }));
@@ -265,7 +276,7 @@ mod tests {
                 usage: Usage::default(),
                 ran: Duration::ZERO,
                 now: now(),
-                told: false,
+                owner_notified: false,
                 random,
             };
             let fault = RunFault::new("store_unavailable", "");
@@ -298,7 +309,7 @@ mod tests {
             usage: Usage::default(),
             ran: Duration::ZERO,
             now: now(),
-            told: false,
+            owner_notified: false,
             random: 0.0,
         };
         let asks_of = |kind| {
@@ -328,7 +339,7 @@ mod tests {
                 usage: Usage::default(),
                 ran: Duration::ZERO,
                 now: now(),
-                told: false,
+                owner_notified: false,
                 random: 0.0,
             };
             ending.finish(Err(RunError::fail("timeout", ""))).unwrap().unwrap().in_conversation
@@ -352,7 +363,7 @@ mod tests {
                 usage: Usage::default(),
                 ran: Duration::ZERO,
                 now: now(),
-                told: false,
+                owner_notified: false,
                 random: 0.0,
             };
             let finish = ending.finish(Err(RunError::fail(code, ""))).unwrap().unwrap();

@@ -60,7 +60,7 @@ struct Shared {
     hub: Hub,
     finisher: Finisher,
     active: ActiveRuns,
-    measures: RunMetrics,
+    metrics: RunMetrics,
     post_processing: PostProcessing,
     lease: Duration,
     margin: TimeDelta,
@@ -77,7 +77,7 @@ impl Executions {
         hub: Hub,
         finisher: Finisher,
         active: ActiveRuns,
-        measures: RunMetrics,
+        metrics: RunMetrics,
         post_processing: PostProcessing,
         lease: Duration,
     ) -> Executions {
@@ -92,7 +92,7 @@ impl Executions {
             hub,
             finisher,
             active,
-            measures,
+            metrics,
             post_processing,
             lease,
             margin,
@@ -107,8 +107,8 @@ impl Executions {
     /// Executes a started run in a task of its own.
     pub fn spawn(&self, started: StartedRun) {
         let shared = Arc::clone(&self.0);
-        shared.measures.started(&shared.store, &started, shared.store.clock().now());
-        // the place is taken before the task runs: who counts free places must see it
+        shared.metrics.record_start(&shared.store, &started, shared.store.clock().now());
+        // the slot is taken before the task runs: who counts free slots must see it
         let guard = shared.active.add(started.lease, &started.run.tenant_id, started.lease_until);
         let runtime = shared.runtime.clone();
         runtime.spawn(async move { shared.execute(started, guard).await });
@@ -138,13 +138,13 @@ impl Shared {
             result = self.run_to_end(&started, &guard, Arc::clone(&transcript), budget.until) => result,
             () = self.lease_lost(&guard), if looks_at_lease() => return log_lost(run_id),
         };
-        // Nothing has effects from here on, and what is written is fenced by the token: so an end is offered to a store
+        // Nothing has effects from here on, and writes are fenced by the token: so an end is offered to a store
         // that is away for as long as it takes, rather than executed once more.
         let ran = self.store.clock().elapsed().saturating_sub(began);
-        let told = tokio::select! {
+        let owner_notified = tokio::select! {
             biased;
             () = self.lease_expired(&guard), if looks_at_lease() => return log_lost(run_id),
-            told = self.stop_task(&started, &result) => told,
+            owner_notified = self.stop_task(&started, &result) => owner_notified,
             () = self.lease_lost(&guard), if looks_at_lease() => return log_lost(run_id),
         };
         let recipient = match ran < RECIPIENT_FRESH {
@@ -159,7 +159,7 @@ impl Shared {
             usage: transcript.usage(),
             ran,
             now: self.store.clock().now(),
-            told,
+            owner_notified,
             random: fastrand::f64(),
         };
         match ending.finish(result) {
@@ -167,9 +167,9 @@ impl Shared {
                 let (entries, budget) = transcript.take_deferred();
                 let extracts = finish.state == RunState::Succeeded && transcript.may_extract();
                 let finish = Finish { entries, budget, extracts, ..finish };
-                // what is left to do is the store's: others compute meanwhile
+                // the rest of the work is the store's: others compute meanwhile
                 guard.slot.leave();
-                self.record(Box::new(finish), &started, told).await;
+                self.record(Box::new(finish), &started, owner_notified).await;
             }
             Ok(None) => tracing::warn!(%run_id, "the run was taken over while it was executed"),
             Err(illegal) => tracing::error!(%run_id, %illegal, "an execution ended in no way that a run can"),
@@ -195,7 +195,7 @@ impl Shared {
         let stop = &guard.stop;
         let job = self.job(started, transcript, guard)?;
         let credentials = job.credentials.clone();
-        let known = job.known.clone();
+        let used_secrets = job.used_secrets.clone();
         let work = AssertUnwindSafe(executor.execute(job)).catch_unwind();
         let ended = tokio::select! {
             ended = work => ended.unwrap_or_else(|_| Err(RunError::fail("panicked", "the executor panicked"))),
@@ -204,12 +204,12 @@ impl Shared {
             asked = stop_ignored(stop) => Err(asked),
         };
         if !started.is_first
-            && let Err(why) = credentials.recall().await
+            && let Err(why) = Box::pin(credentials.recall()).await
         {
             // what an earlier execution has read may be in it
             return Err(RunError::Infrastructure { fault: RunFault::new("store", why) });
         }
-        let ended = without_secrets(ended, &known).await;
+        let ended = Box::pin(without_secrets(ended, &used_secrets)).await;
         match (ended, stop.check()) {
             // whose end was asked for is not tried again
             (Err(RunError::Retry { .. } | RunError::Infrastructure { .. } | RunError::HandBack), Err(asked)) => {
@@ -219,7 +219,7 @@ impl Shared {
         }
     }
 
-    async fn record(&self, finish: Box<Finish>, started: &StartedRun, told: bool) {
+    async fn record(&self, finish: Box<Finish>, started: &StartedRun, owner_notified: bool) {
         let run_id = started.run.id;
         let (state, reason, usage, how) = (finish.state, finish.reason.clone(), finish.usage, finish.finish);
         let took = Duration::from_millis(finish.execution_ms.max(0) as u64);
@@ -232,7 +232,7 @@ impl Shared {
         if let Some(output) = answer {
             self.post_processing.begin(AnsweredRun { run: Arc::clone(&started.run), output }, &self.runtime);
         }
-        self.measures.ended(self.executor_of(started), state, took);
+        self.metrics.record_end(self.executor_of(started), state, took);
         log_end(started, state, took, error.as_ref());
         if let Some(fault) = error {
             self.hub.publish(run_id, || StreamEvent::Error { code: fault.code, message: fault.message });
@@ -245,16 +245,16 @@ impl Shared {
                 finish: how,
             });
         }
-        if state == RunState::Failed && !told {
+        if state == RunState::Failed && !owner_notified {
             Box::pin(self.pause_if_failing(started)).await;
         }
     }
 
-    /// Where the run failed for want of a credential its task is paused, and where its action can't be read it is disabled;
-    /// whether its owner is told by that.
+    /// Where the run failed for want of a credential its task is paused, and where its action can't be read it is
+    /// disabled; whether its owner is told by that.
     async fn stop_task(&self, started: &StartedRun, result: &Result<RunOutcome, RunError>) -> bool {
         match (&started.task, credential_pause::credential_issue(result), credential_pause::unreadable(result)) {
-            (Some(task), Some(lack), _) => Box::pin(credential_pause::pause(&self.store, task.id, lack)).await,
+            (Some(task), Some(issue), _) => Box::pin(credential_pause::pause(&self.store, task.id, issue)).await,
             (Some(task), _, Some(why)) => Box::pin(credential_pause::disable(&self.store, task, why)).await,
             _ => false,
         }
@@ -286,12 +286,12 @@ impl Shared {
             renders_markdown: channel.renders_markdown(),
             max_response_length: Some(channel.capabilities().max_response_length),
         });
-        let (known, host) = (UsedSecrets::of(&started.run), self.host.of_run(started.lease));
+        let (used_secrets, host) = (UsedSecrets::of(&started.run), self.host.of_run(started.lease));
         let ids = (Some(started.run.id), started.run.task_id);
         let by = format!("executor:{}", self.executor_of(started));
         let tenant = Tenant::stored(&started.run.tenant_id).map_err(|why| RunError::fail("invalid_tenant", why))?;
         Ok(Job {
-            credentials: TenantCredentials::new(host.credentials(), tenant, ids, by, known.clone()),
+            credentials: TenantCredentials::new(host.credentials(), tenant, ids, by, used_secrets.clone()),
             run: started.run.clone(),
             is_first: started.is_first,
             task: started.task.clone(),
@@ -304,7 +304,7 @@ impl Shared {
             slot: Arc::clone(&guard.slot) as Arc<dyn RunSlot>,
             sink: self.hub.sink(started.run.id),
             clock: self.store.clock().clone(),
-            known,
+            used_secrets,
         })
     }
 
@@ -322,8 +322,8 @@ impl Shared {
         }
     }
 
-    /// Until when the lease of this place is surely ours: `margin` before others may think that it is not, because their
-    /// clocks and ours agree only so well.
+    /// Until when the lease of this place is surely ours: `margin` before others may think that it is not, because
+    /// their clocks and ours agree only so well.
     fn lease_deadline(&self, guard: &RunGuard) -> DateTime<Utc> {
         *guard.valid_until.borrow() - self.margin
     }

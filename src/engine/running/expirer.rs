@@ -1,5 +1,5 @@
-//! The expirer: runs that wait for a foreign runtime past their time end as `expired`, and their owner is told; messages
-//! whose provider has not said in time how they went are `unknown`.
+//! The expirer: runs that wait for a foreign runtime past their time end as `expired`, and their owner is told;
+//! messages whose provider has not said in time how they went are `unknown`.
 
 use std::time::Duration;
 
@@ -15,17 +15,19 @@ const PAGE: i64 = 100;
 /// Why a run expired; the fault's code, too.
 pub const REASON: &str = "completion_timeout";
 
+/// Ends runs and deliveries whose time to be answered is over.
 pub struct Expirer {
     store: Store,
 }
 
 impl Expirer {
+    /// The service on this store.
     pub fn new(store: Store) -> Expirer {
         Expirer { store }
     }
 
     async fn expire(&self, run: &Run, task: Option<&Task>) -> Result<(), StoreError> {
-        let recipient = self.store.find_recipient(&Scope::Every, &run.tenant_id).await?.map(|stored| stored.recipient);
+        let recipient = self.store.recipient_to_tell(&run.tenant_id).await?;
         let completion = RunCompletion {
             event: RunEvent::Expire,
             output: None,
@@ -59,7 +61,7 @@ impl ServiceLoop for Expirer {
     });
 
     async fn tick(&self) -> Result<NextTick, TickError> {
-        if !self.store.clock().trusted() {
+        if !self.store.clock().is_trusted() {
             return Err(TickError::ClockUnknown);
         }
         let overdue = self.store.overdue_completions(self.store.clock().now(), PAGE).await?;

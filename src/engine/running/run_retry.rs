@@ -1,5 +1,5 @@
-//! The delay before a run is tried again: by the retry policy of its task, by what the other side asked for, or after an
-//! outage of the infrastructure.
+//! The delay before a run is tried again: by the retry policy of its task, by what the other side asked for, or after
+//! an outage of the infrastructure.
 
 use std::time::Duration;
 

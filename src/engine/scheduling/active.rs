@@ -1,5 +1,5 @@
 //! Runs that this instance executes now: their leases, until when those are valid, and how to ask for their end. A run
-//! that waits for an answer is one of them, whether it has a [place](RunSlots) or not.
+//! that waits for an answer is one of them, whether it has a [slot](RunSlots) or not.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -43,14 +43,14 @@ pub struct RunGuard {
     lease: Lease,
     /// The signal that stops the run.
     pub stop: StopSignal,
-    /// The place in which it computes.
+    /// The slot in which it computes.
     pub slot: Arc<LeasedSlot>,
     /// The instant until which the lease holds, as it is renewed.
     pub valid_until: watch::Receiver<DateTime<Utc>>,
 }
 
 impl ActiveRuns {
-    /// No runs yet; they compute in these places.
+    /// No runs yet; they compute in these slots.
     pub fn new(slots: RunSlots) -> ActiveRuns {
         ActiveRuns(Arc::new(Shared {
             runs: Mutex::default(),
@@ -60,7 +60,7 @@ impl ActiveRuns {
         }))
     }
 
-    /// The places in which runs compute.
+    /// The slots in which runs compute.
     pub fn slots(&self) -> &RunSlots {
         &self.0.slots
     }
@@ -130,13 +130,8 @@ impl ActiveRuns {
     }
 
     /// Wakes when a run has begun and there was none.
-    pub fn begun(&self) -> Wakeup {
+    pub fn begun_wakeup(&self) -> Wakeup {
         Arc::clone(&self.0.begun)
-    }
-
-    /// Wakes when a run has ended.
-    pub fn ended(&self) -> Wakeup {
-        Arc::clone(&self.0.ended)
     }
 
     /// Waits until nothing is executed; false when it still is after `limit`.

@@ -22,7 +22,7 @@ impl CancelWatch {
 
     /// Whether it is time to look, at this reading of the clock; if so, it counts as done.
     pub(super) fn is_due(&mut self, elapsed: Duration) -> bool {
-        // asked first: what is told during the look is looked at by the next one
+        // asked first: a cancellation that is told during the look is found by the next one
         let told = self.told.has_changed().unwrap_or(false);
         let is_due = told || self.looked.is_none_or(|looked| elapsed.saturating_sub(looked) >= POLL_INTERVAL);
         if is_due {
@@ -44,11 +44,11 @@ mod tests {
 
     #[test]
     fn cancels_are_looked_for_when_told_and_once_a_second() {
-        let (teller, told) = watch::channel(());
+        let (sender, told) = watch::channel(());
         let mut watch = CancelWatch::new(told);
         let mut due = |millis| watch.is_due(Duration::from_millis(millis));
         assert_eq!([due(0), due(1), due(999), due(1000), due(1001)], [true, false, false, true, false]);
-        teller.send_replace(());
+        sender.send_replace(());
         assert_eq!([due(1002), due(1003), due(2001), due(2002)], [true, false, false, true]);
         watch.look_failed();
         assert!(watch.is_due(Duration::from_millis(2003)));

@@ -1,7 +1,7 @@
 //! The pace of claims: while many runs are under way, those that become ready within a moment are claimed together.
 //!
-//! A run that becomes ready while few are under way is claimed at once. One that becomes ready just after a claim of a busy
-//! instance waits for the next claim, a moment later: it takes those along that follow it, or fills the places that
+//! A run that becomes ready while few are under way is claimed at once. One that becomes ready just after a claim of a
+//! busy instance waits for the next claim, a moment later: it takes those along that follow it, or fills the slots that
 //! free meanwhile. So the number of claims goes by time, and not by runs.
 
 use std::sync::Mutex;
@@ -19,7 +19,7 @@ const BUSY: usize = 16;
 pub(super) struct ClaimLoad {
     /// Runs that it executes, whether they compute or wait.
     pub under_way: usize,
-    /// Whether the last claim left runs that are ready, and there are places for a whole batch of them.
+    /// Whether the last claim left runs that are ready, and there are slots for a whole batch of them.
     pub fills_batch: bool,
 }
 
@@ -65,7 +65,7 @@ mod tests {
 
     const BUSY_LOAD: ClaimLoad = ClaimLoad { under_way: BUSY, fills_batch: false };
 
-    /// How many claims are made of so many runs that become ready, or places that free, one after another.
+    /// How many claims are made of so many runs that become ready, or slots that free, one after another.
     fn claims(runs: u32, apart: Duration, load: ClaimLoad) -> usize {
         let (pace, begin) = (ClaimPace::default(), Instant::now());
         (0..runs).filter(|run| pace.may_claim(load, begin + apart * *run)).count()

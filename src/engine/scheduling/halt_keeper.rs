@@ -41,7 +41,7 @@ impl ServiceLoop for HaltKeeper {
 
     fn wakeup(&self) -> BoxFuture<'static, ()> {
         let mut orders = self.store.listen(Topic::Cancels);
-        let begun = self.active.begun();
+        let begun = self.active.begun_wakeup();
         Box::pin(async move {
             tokio::select! {
                 _ = orders.changed() => {}

@@ -5,7 +5,7 @@
 
 mod run_capacity;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use chrono::{DateTime, Utc};
@@ -42,7 +42,7 @@ pub struct PrefetchPermit {
 }
 
 impl PrefetchBuffer {
-    /// A buffer of so many claims beside the places of this instance.
+    /// A buffer of so many claims beside the slots of this instance.
     pub fn new(prefetch: usize, slots: RunSlots) -> Arc<PrefetchBuffer> {
         PrefetchBuffer::with(RunCapacity::new(prefetch, false, slots))
     }
@@ -67,18 +67,18 @@ impl PrefetchBuffer {
         self.lock().capacity.has_own_limits()
     }
 
-    /// From now on all tasks are of one tenant, or are not: then no tenant may have all places.
+    /// From now on all tasks are of one tenant, or are not: then no tenant may have all slots.
     pub fn set_single_tenant(&self, single_tenant: bool) {
         self.lock().capacity.set_single_tenant(single_tenant);
     }
 
-    /// Whether claims whose instant has come wait until their tenants have fewer places.
+    /// Whether claims whose instant has come wait until their tenants have fewer slots.
     pub fn has_skipped(&self) -> bool {
         self.lock().due.has_skipped()
     }
 
-    /// Whether a claim could start. Where others have all places just now, the worker is woken as soon as they know what they
-    /// need.
+    /// Whether a claim could start. Where others have all slots just now, the worker is woken as soon as they know what
+    /// they need.
     pub fn has_free_slot(&self) -> bool {
         self.lock().capacity.has_free_slot()
     }
@@ -103,16 +103,16 @@ impl PrefetchBuffer {
         }
     }
 
-    /// Forgets claims of tenants with these hashes, which must not start: they run out, and a take looks at their tenants by
-    /// name.
+    /// Forgets claims of tenants with these hashes, which must not start: they run out, and a take looks at their
+    /// tenants by name.
     pub fn forget_tenants(&self, halted: impl Fn(u32) -> bool) {
         let mut claims = self.lock();
         claims.due.retain(|claim| !halted(claim.tenant_hash));
         claims.waiting.retain(|_, claim| !halted(claim.tenant_hash));
     }
 
-    /// Takes up to `limit` claims whose instant has come and that find a place, a tenant's after another's; the places are
-    /// theirs until they have started. A tenant that has all it may have is passed over.
+    /// Takes up to `limit` claims whose instant has come and that find a slot, a tenant's after another's; the slots
+    /// are theirs until they have started. A tenant that has all it may have is passed over.
     pub fn take_due(self: &Arc<PrefetchBuffer>, now: DateTime<Utc>, limit: usize) -> (Vec<RunClaim>, PrefetchPermit) {
         let mut claims = self.lock();
         let Claims { waiting, due, capacity } = &mut *claims;
@@ -140,11 +140,15 @@ impl PrefetchBuffer {
         Arc::clone(&self.wakeup)
     }
 
-    /// Room for up to `most` runs that are leased as they are recorded, of which those that are late may start at once:
-    /// beside all that is held, so that nothing that is on time waits for them. A caller that is not `behind` leaves
-    /// places to runs that become ready meanwhile.
-    pub fn acquire_for_recorded(self: &Arc<PrefetchBuffer>, most: usize, behind: bool) -> PrefetchPermit {
-        self.acquire(|capacity, held| capacity.reserve_for_recorded(held, most, behind))
+    /// Room for so many runs of each tenant, by its hash, that are leased as they are recorded, and of which those that
+    /// are late may start at once: beside all that is held, so that nothing that is on time waits for them, and no slot
+    /// that these tenants may not have. A caller that is not `behind` leaves slots to runs that become ready meanwhile.
+    pub fn acquire_for_recorded(
+        self: &Arc<PrefetchBuffer>,
+        runs: &HashMap<u32, usize>,
+        behind: bool,
+    ) -> PrefetchPermit {
+        self.acquire(|capacity, held| capacity.reserve_for_recorded(held, runs, behind))
     }
 
     /// Room for up to `most` runs that are leased as they are recorded, and none of which starts with it.
@@ -152,7 +156,7 @@ impl PrefetchBuffer {
         self.acquire(|capacity, held| capacity.reserve_ahead(held, most))
     }
 
-    /// Room for up to `most` runs that are ready, no more than could start. A caller that is not `behind` leaves places
+    /// Room for up to `most` runs that are ready, no more than could start. A caller that is not `behind` leaves slots
     /// to runs that become ready meanwhile. Where others have all of them just now, the worker is woken as soon as they
     /// know what they need, and they get no more before it was asked for again.
     pub fn acquire_for_ready(self: &Arc<PrefetchBuffer>, most: usize, behind: bool) -> PrefetchPermit {
@@ -207,12 +211,12 @@ mod tests {
         DateTime::UNIX_EPOCH + TimeDelta::seconds(seconds)
     }
 
-    /// Runs of an instance with so many places.
+    /// Runs of an instance with so many slots.
     fn active(capacity: usize) -> ActiveRuns {
         ActiveRuns::new(RunSlots::new(capacity, 0))
     }
 
-    /// Of an instance whose tasks are all of one tenant, as far as the places go.
+    /// Of an instance whose tasks are all of one tenant, as far as the slots go.
     fn single_tenant_buffer(prefetch: usize, active: &ActiveRuns) -> Arc<PrefetchBuffer> {
         let buffer = PrefetchBuffer::new(prefetch, active.slots().clone());
         buffer.set_single_tenant(true);
@@ -229,6 +233,11 @@ mod tests {
         RunClaim { lease, run_at: at(seconds), until: at(seconds + 5), tenant_hash }
     }
 
+    /// Room for so many runs of one tenant that are recorded.
+    fn acquire_recorded(buffer: &Arc<PrefetchBuffer>, count: usize, behind: bool) -> PrefetchPermit {
+        buffer.acquire_for_recorded(&HashMap::from([(tenant_hash("a"), count)]), behind)
+    }
+
     fn due(buffer: &Arc<PrefetchBuffer>, seconds: i64, limit: usize) -> Vec<i64> {
         tokens(buffer.take_due(at(seconds), limit).0)
     }
@@ -237,7 +246,7 @@ mod tests {
         claims.iter().map(|claim| claim.lease.token).collect()
     }
 
-    /// Room to lease, and places to start.
+    /// Room to lease, and slots to start.
     fn available(buffer: &PrefetchBuffer) -> (usize, usize) {
         let claims = buffer.lock();
         claims.capacity.available(claims.held())
@@ -275,7 +284,7 @@ mod tests {
         let mut runs: Vec<_> = (1..=6).map(|token| active.add(claim(token, 0).lease, "a", at(60))).collect();
         assert!(due(&buffer, 5, 10).is_empty() && buffer.has_skipped() && buffer.has_free_slot());
         assert_eq!((buffer.next(), available(&buffer).1), (None, 2), "nothing is waited for, and others may start");
-        let shares = buffer.acquire_for_recorded(9, true).shares.clone();
+        let shares = acquire_recorded(&buffer, 9, true).shares.clone();
         assert_eq!(
             [shares.available_to(tenant_hash("a")), shares.available_to(tenant_hash("b")), shares.available_to_any()],
             [0, 2, 0]
@@ -283,10 +292,33 @@ mod tests {
         buffer.add(vec![of(tenant_hash("b"), 10, 5)]);
         assert_eq!(due(&buffer, 5, 10), [10]);
         runs.pop();
-        assert_eq!(due(&buffer, 5, 10), [7], "a place that frees goes to who waits");
+        assert_eq!(due(&buffer, 5, 10), [7], "a slot that frees goes to who waits");
         buffer.set_single_tenant(true);
         assert_eq!(due(&buffer, 5, 10), [8, 9], "there is nobody to keep them for");
         assert!(!buffer.has_skipped());
+    }
+
+    #[test]
+    fn runs_of_tenants_at_their_shares_keep_no_place_from_others_while_they_are_recorded() {
+        let active = active(8);
+        let buffer = PrefetchBuffer::new(8, active.slots().clone());
+        let runs: Vec<_> = (1..=6).map(|token| active.add(claim(token, 0).lease, "a", at(60))).collect();
+        let acquire_by = |behind: bool, runs: &[(&str, usize)]| {
+            let runs = runs.iter().map(|(tenant, count)| (tenant_hash(tenant), *count)).collect();
+            buffer.acquire_for_recorded(&runs, behind)
+        };
+        let acquire = |runs: &[(&str, usize)]| acquire_by(false, runs);
+        let flood = (acquire(&[("a", 100)]), acquire_by(true, &[("a", 100)]));
+        assert_eq!((flood.0.slots, flood.1.slots, available(&buffer).1), (0, 0, 2), "it has all that it may have");
+        let one = acquire(&[("a", 100), ("b", 1)]);
+        assert_eq!((one.slots, available(&buffer).1), (1, 1));
+        let ready = buffer.acquire_for_ready(9, true);
+        assert_eq!((ready.prefetch, ready.slots), (1, 1));
+        drop((flood, one, ready, runs));
+        assert_eq!(acquire(&[("a", 100)]).slots, 6, "a quarter is left");
+        assert_eq!(acquire(&[("a", 2), ("b", 3)]).slots, 5);
+        assert_eq!([false, true].map(|behind| acquire_by(behind, &[("a", 100), ("b", 100)]).slots), [6, 8]);
+        assert_eq!(acquire(&[]).slots, 0);
     }
 
     #[test]
@@ -302,7 +334,7 @@ mod tests {
         assert_eq!((available(&buffer), buffer.has_free_slot()), ((2, 0), true));
         let last = active.add(claim(4, 0).lease, "a", at(60));
         assert_eq!((available(&buffer), buffer.has_free_slot()), ((0, 0), false));
-        assert!(due(&buffer, 1, 1).is_empty(), "there is no place");
+        assert!(due(&buffer, 1, 1).is_empty(), "there is no slot");
         drop((slots, last));
         assert_eq!((available(&buffer), buffer.has_free_slot()), ((11, 3), true));
     }
@@ -311,13 +343,13 @@ mod tests {
     fn room_asked_for_by_one_is_not_counted_by_others_until_its_need_is_known() {
         let active = active(6);
         let buffer = single_tenant_buffer(6, &active);
-        let one = buffer.acquire_for_recorded(4, true);
+        let one = acquire_recorded(&buffer, 4, true);
         assert_eq!((one.prefetch, one.slots, available(&buffer)), (4, 4, (8, 2)));
         let other = buffer.acquire_for_ready(100, true);
         assert_eq!((other.prefetch, other.slots, available(&buffer)), (2, 2, (6, 0)));
         buffer.add(vec![claim(1, 1), claim(2, 1)]);
         let _started = active.add(claim(3, 0).lease, "a", at(60));
-        assert!(due(&buffer, 1, 2).is_empty(), "none of the places is free that others asked for");
+        assert!(due(&buffer, 1, 2).is_empty(), "none of the slots is free that others asked for");
         drop(one);
         assert_eq!(available(&buffer), (6, 1));
         drop(other);
@@ -332,7 +364,7 @@ mod tests {
     fn late_runs_start_beside_runs_held_for_their_instant() {
         let buffer = single_tenant_buffer(4, &active(4));
         buffer.add(vec![claim(1, 9), claim(2, 9), claim(3, 9)]);
-        let late = buffer.acquire_for_recorded(100, true);
+        let late = acquire_recorded(&buffer, 100, true);
         assert_eq!((late.prefetch, late.slots), (5, 1));
         assert_eq!(due(&buffer, 9, 100), [1, 2, 3]);
     }
@@ -357,7 +389,7 @@ mod tests {
     fn worker_that_is_not_behind_leaves_places_to_runs_that_are_asked_for() {
         for capacity in [1, 3, 8] {
             let buffer = single_tenant_buffer(0, &active(capacity));
-            assert_eq!(buffer.acquire_for_recorded(100, false).slots, capacity - capacity / 4);
+            assert_eq!(acquire_recorded(&buffer, 100, false).slots, capacity - capacity / 4);
             let ready = buffer.acquire_for_ready(100, false);
             assert_eq!((ready.slots, available(&buffer).1), (capacity - capacity / 4, capacity / 4));
         }
@@ -367,7 +399,7 @@ mod tests {
     fn instance_limits_prevent_leasing_at_recording() {
         let buffer = PrefetchBuffer::under_limits(active(4).slots().clone());
         buffer.set_single_tenant(true);
-        let (recorded, ahead) = (buffer.acquire_for_recorded(4, true), buffer.acquire_ahead(4));
+        let (recorded, ahead) = (acquire_recorded(&buffer, 4, true), buffer.acquire_ahead(4));
         assert_eq!((recorded.prefetch, recorded.slots, ahead.prefetch), (0, 0, 0));
         let ready = buffer.acquire_for_ready(4, true);
         assert_eq!((ready.prefetch, ready.slots), (4, 4));
@@ -377,13 +409,13 @@ mod tests {
     fn tenant_limits_prevent_leasing_at_recording() {
         let buffer = single_tenant_buffer(4, &active(4));
         buffer.set_own_limits(true);
-        let (recorded, ahead) = (buffer.acquire_for_recorded(4, true), buffer.acquire_ahead(4));
+        let (recorded, ahead) = (acquire_recorded(&buffer, 4, true), buffer.acquire_ahead(4));
         assert_eq!((recorded.prefetch, recorded.slots, ahead.prefetch), (0, 0, 0));
         let ready = buffer.acquire_for_ready(4, true);
         assert_eq!((ready.prefetch, ready.slots), (4, 4));
         drop(ready);
         buffer.set_own_limits(false);
-        assert_eq!(buffer.acquire_for_recorded(4, true).prefetch, 4);
+        assert_eq!(acquire_recorded(&buffer, 4, true).prefetch, 4);
     }
 
     #[tokio::test]
@@ -392,18 +424,18 @@ mod tests {
             tokio::time::timeout(Duration::ZERO, buffer.wakeup().notified()).await.is_ok()
         };
         let buffer = single_tenant_buffer(0, &active(2));
-        let some = (buffer.acquire_for_recorded(1, true), buffer.acquire_for_ready(2, true));
+        let some = (acquire_recorded(&buffer, 1, true), buffer.acquire_for_ready(2, true));
         assert_eq!(some.1.slots, 1);
         drop(some);
         assert!(!rings(&buffer).await, "nobody missed all of it");
-        let all = buffer.acquire_for_recorded(2, true);
+        let all = acquire_recorded(&buffer, 2, true);
         assert_eq!(buffer.acquire_for_ready(1, true).slots, 0);
         assert!(!rings(&buffer).await);
         drop(all);
         assert!(rings(&buffer).await);
-        assert_eq!((buffer.acquire_for_recorded(2, true).slots, buffer.acquire_ahead(2).prefetch), (0, 0));
+        assert_eq!((acquire_recorded(&buffer, 2, true).slots, buffer.acquire_ahead(2).prefetch), (0, 0));
         assert_eq!(buffer.acquire_for_ready(1, true).slots, 1);
-        let (one, other) = (buffer.acquire_for_recorded(1, true), buffer.acquire_for_recorded(1, true));
+        let (one, other) = (acquire_recorded(&buffer, 1, true), acquire_recorded(&buffer, 1, true));
         assert_eq!((one.slots, other.slots, buffer.has_free_slot()), (1, 1, false));
         drop(one);
         assert!(rings(&buffer).await);

@@ -46,10 +46,12 @@ impl Rescuer {
         last.is_none_or(|last| self.store.clock().elapsed().saturating_sub(last) >= SLOTS_EVERY)
     }
 
-    async fn free_lost_slots(&self, now: DateTime<Utc>) -> Result<(), StoreError> {
+    /// Frees slots that nobody has, and sets rows aside that no service finds, as their instants can't be read.
+    async fn free_lost(&self, now: DateTime<Utc>) -> Result<(), StoreError> {
         // one that fails is tried again as late: it must not keep the others from being rescued
         *self.slots_at.lock().expect("slots lock") = Some(self.store.clock().elapsed());
         self.store.free_lost_slots(now, PAGE).await?;
+        self.store.set_aside_instants().await?;
         Ok(())
     }
 
@@ -93,7 +95,7 @@ impl Rescuer {
             usage,
             ran: stranded.ran,
             now: self.store.clock().now(),
-            told: false,
+            owner_notified: false,
             random: fastrand::f64(),
         };
         let ended = match (&stranded.cancel_reason, stranded.crashed) {
@@ -126,8 +128,8 @@ impl Rescuer {
     }
 }
 
-/// The earliest instant at which anything can be left as it is known now: a lease has ended, a time limit passed a while
-/// ago, or a parked run is to be looked at.
+/// The earliest instant at which anything can be left as it is known now: a lease has ended, a time limit passed a
+/// while ago, or a parked run is to be looked at.
 fn next_due_at(pending: &PendingWork) -> Option<DateTime<Utc>> {
     let limit = pending.deadline.map(|at| at + GRACE);
     let first = [pending.lease, limit, pending.parked].into_iter().flatten().min();
@@ -144,12 +146,12 @@ impl ServiceLoop for Rescuer {
     });
 
     async fn tick(&self) -> Result<NextTick, TickError> {
-        if !self.store.clock().trusted() {
+        if !self.store.clock().is_trusted() {
             return Err(TickError::ClockUnknown);
         }
         let now = self.store.clock().now();
         if self.slots_are_due() {
-            self.free_lost_slots(now).await?;
+            self.free_lost(now).await?;
         }
         let soonest = now + to_delta(Self::POLL_INTERVAL);
         match self.store.pending_work().await.map(|pending| next_due_at(&pending)) {

@@ -1,9 +1,10 @@
-//! The places in which runs of this instance compute (`engine.max_concurrent_runs`), and those in which they wait for an
+//! The slots in which runs of this instance compute (`engine.max_concurrent_runs`), and those in which they wait for an
 //! answer from elsewhere, or for the record of their end (`engine.max_waiting_runs`).
 //!
-//! A run that waits gives its place up, as soon as it finds a waiting place: each tenant may have as many of these as the
-//! rule of [`Shares`](crate::store::Shares) leaves it, and tenants have those that become free in turn. A run whose answer is here has a place again before runs that are yet to
-//! start, tenants in turn, by the same rule; it leaves a quarter of its tenant's places to those.
+//! A run that waits gives its slot up, as soon as it finds a waiting place: each tenant may have as many of these as
+//! the rule of [`Shares`](crate::store::Shares) leaves it, and tenants have those that become free in turn. A run whose
+//! answer is here has a slot again before runs that are yet to start, tenants in turn, by the same rule; it leaves a
+//! quarter of its tenant's slots to those.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -19,18 +20,18 @@ use crate::engine::Wakeup;
 use crate::engine::scheduling::tenant_queues::TenantQueues;
 use crate::store::{Occupant, tenant_hash, tenant_share};
 
-/// Cheap to clone; all clones share the places.
+/// Cheap to clone; all clones share the slots.
 #[derive(Clone)]
 pub struct RunSlots(Arc<Shared>);
 
 struct Shared {
     /// Runs that compute.
     capacity: usize,
-    /// Runs that wait without a place.
+    /// Runs that wait without a slot.
     waiting_capacity: usize,
     state: Mutex<SlotState>,
     gauges: Family<PhaseLabel, Gauge>,
-    /// Wakes when a place is free that was not.
+    /// Wakes when a slot is free that was not.
     freed: Wakeup,
 }
 
@@ -46,35 +47,35 @@ struct SlotState {
     tenants: HashMap<u32, TenantUse>,
     computing: usize,
     waiting: usize,
-    /// Places that are asked for while a database call is in flight.
+    /// Slots that are asked for while a database call is in flight.
     reserved: usize,
     /// All tasks are of one tenant, as far as is known.
     single_tenant: bool,
-    /// Runs whose answer is here and that have no place.
+    /// Runs whose answer is here and that have no slot.
     returning: TenantQueues<i64>,
-    /// Runs that wait in their places, since they found no waiting place.
+    /// Runs that wait in their slots, since they found no waiting place.
     staying: TenantQueues<i64>,
 }
 
 struct SlotRun {
     tenant_hash: u32,
     phase: Phase,
-    /// Hears that the run has a place again.
+    /// Hears that the run has a slot again.
     turn: Option<oneshot::Sender<()>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// It has a place, and had it at its start or after a wait.
+    /// It has a slot, and had it at its start or after a wait.
     Computing {
         returned: bool,
     },
     Waiting,
-    /// Its answer is here; it counts as waiting until it has a place.
+    /// Its answer is here; it counts as waiting until it has a slot.
     Returning,
 }
 
-/// Places of one tenant.
+/// Slots of one tenant.
 #[derive(Default)]
 struct TenantUse {
     tenant: Arc<str>,
@@ -84,19 +85,19 @@ struct TenantUse {
     waiting: usize,
 }
 
-/// How many runs of this instance compute, wait for an answer, and wait for a place to go on.
+/// How many runs of this instance compute, wait for an answer, and wait for a slot to go on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SlotCounts {
-    /// Runs that have a place.
+    /// Runs that have a slot.
     pub computing: usize,
-    /// Runs without a place whose answer is not here.
+    /// Runs without a slot whose answer is not here.
     pub waiting: usize,
-    /// Runs without a place whose answer is here.
+    /// Runs without a slot whose answer is here.
     pub returning: usize,
 }
 
 impl RunSlots {
-    /// With so many places to compute, and so many to wait without one.
+    /// With so many slots to compute, and so many to wait without one.
     pub fn new(capacity: usize, waiting_capacity: usize) -> RunSlots {
         let (state, gauges, freed) = (Mutex::default(), Family::default(), Wakeup::default());
         RunSlots(Arc::new(Shared { capacity, waiting_capacity, state, gauges, freed }))
@@ -104,19 +105,19 @@ impl RunSlots {
 
     /// Has these metrics tell how many runs are in each phase.
     pub fn register(&self, metrics: &Metrics) {
-        let help = "Runs that this instance executes: they have a place (computing), wait without one for an answer or for \
-                    the record of their end (waiting), or have it and wait for a place (returning)";
+        let help = "Runs that this instance executes: they have a slot (computing), wait without one for an answer or for \
+                    the record of their end (waiting), or have it and wait for a slot (returning)";
         metrics.registered("runs_under_way", help, self.0.gauges.clone());
         self.tell(&self.lock());
     }
 
-    /// Number of places to compute.
+    /// Number of slots to compute.
     pub fn capacity(&self) -> usize {
         self.0.capacity
     }
 
-    /// Wakes when a run has ended or waits, and left a place free.
-    pub fn freed(&self) -> Wakeup {
+    /// Wakes when a run has ended or waits, and left a slot free.
+    pub fn freed_wakeup(&self) -> Wakeup {
         Arc::clone(&self.0.freed)
     }
 
@@ -125,7 +126,7 @@ impl RunSlots {
         self.lock().counts()
     }
 
-    /// From now on all tasks are of one tenant, or are not: then no tenant may have all places.
+    /// From now on all tasks are of one tenant, or are not: then no tenant may have all slots.
     pub fn set_single_tenant(&self, single_tenant: bool) {
         let mut state = self.lock();
         if std::mem::replace(&mut state.single_tenant, single_tenant) != single_tenant {
@@ -138,22 +139,22 @@ impl RunSlots {
         self.lock().single_tenant
     }
 
-    /// Places that no run has, whether they are asked for or not.
+    /// Slots that no run has, whether they are asked for or not.
     pub fn unoccupied(&self) -> usize {
         self.0.capacity.saturating_sub(self.lock().computing)
     }
 
-    /// Places that no run has and nobody asks for.
+    /// Slots that no run has and nobody asks for.
     pub fn free(&self) -> usize {
         self.lock().free(self.0.capacity)
     }
 
-    /// Whether places are asked for while a database call is in flight.
+    /// Whether slots are asked for while a database call is in flight.
     pub fn has_reserved(&self) -> bool {
         self.lock().reserved > 0
     }
 
-    /// Asks for up to `most` places; answers how many they are. They are to be [given back](Self::unreserve).
+    /// Asks for up to `most` slots; answers how many they are. They are to be [given back](Self::unreserve).
     pub fn reserve(&self, most: usize) -> usize {
         let mut state = self.lock();
         let slots = state.free(self.0.capacity).min(most);
@@ -161,14 +162,14 @@ impl RunSlots {
         slots
     }
 
-    /// Gives back places that were asked for: what started in them has them now.
+    /// Gives back slots that were asked for: what started in them has them now.
     pub fn unreserve(&self, slots: usize) {
         let mut state = self.lock();
         state.reserved -= slots;
         self.admit(&mut state);
     }
 
-    /// The tenants that have places, by their hashes, and how many.
+    /// The tenants that have slots, by their hashes, and how many.
     pub fn occupants(&self) -> HashMap<u32, Occupant> {
         let state = self.lock();
         let taken = state.tenants.iter().filter(|(_, tenant)| tenant.computing > 0);
@@ -176,7 +177,7 @@ impl RunSlots {
         taken.map(|(hash, tenant)| (*hash, occupant(tenant))).collect()
     }
 
-    /// Gives a run a place, until its [end](Self::end).
+    /// Gives a run a slot, until its [end](Self::end).
     pub fn start(&self, token: i64, tenant: &str) -> LeasedSlot {
         let tenant_hash = tenant_hash(tenant);
         let mut state = self.lock();
@@ -192,14 +193,15 @@ impl RunSlots {
         LeasedSlot { slots: self.clone(), token }
     }
 
-    /// Ends a run's use of places.
+    /// Ends a run's use of slots.
     pub fn end(&self, token: i64) {
         let mut state = self.lock();
         state.forget(token);
         self.left(&mut state);
     }
 
-    /// A run has left its place. Places that are given back are none of these: the worker asks for some each time that it wakes.
+    /// A run has left its slot. Slots that are given back are none of these: the worker asks for some each time that it
+    /// wakes.
     fn left(&self, state: &mut SlotState) {
         self.admit(state);
         if state.free(self.0.capacity) > 0 {
@@ -207,7 +209,7 @@ impl RunSlots {
         }
     }
 
-    /// Lets runs go on whose answer is here, and those leave their places that found no waiting place before: each makes
+    /// Lets runs go on whose answer is here, and those leave their slots that found no waiting place before: each makes
     /// room for the other.
     fn admit(&self, state: &mut SlotState) {
         state.returning.requeue_skipped();
@@ -243,7 +245,7 @@ impl SlotState {
         capacity.saturating_sub(self.computing + self.reserved)
     }
 
-    /// Places that a tenant may take of those that are free.
+    /// Slots that a tenant may take of those that are free.
     fn share(&self, free: usize, used: usize) -> usize {
         if self.single_tenant { free } else { tenant_share(free, used) }
     }
@@ -261,7 +263,7 @@ impl SlotState {
         next
     }
 
-    /// Gives places to runs whose answer is here, as far as there are any.
+    /// Gives slots to runs whose answer is here, as far as there are any.
     fn enter_returning(&mut self, capacity: usize) -> bool {
         let mut any = false;
         while self.free(capacity) > 0 {
@@ -272,7 +274,7 @@ impl SlotState {
         any
     }
 
-    /// Gives waiting places to runs that wait in theirs, as far as there are any.
+    /// Gives waiting places to runs that wait in their slots, as far as there are any.
     fn leave_staying(&mut self, waiting_capacity: usize) -> bool {
         let mut queues = std::mem::take(&mut self.staying);
         queues.requeue_skipped();
@@ -288,13 +290,13 @@ impl SlotState {
         any
     }
 
-    /// Whether one more run of the tenant may wait without a place.
+    /// Whether one more run of the tenant may wait without a slot.
     fn may_wait(&self, tenant_hash: u32, waiting_capacity: usize) -> bool {
         let free = waiting_capacity.saturating_sub(self.waiting);
         self.share(free, self.tenants[&tenant_hash].waiting) > 0
     }
 
-    /// Gives the run a place after its wait.
+    /// Gives the run a slot after its wait.
     fn enter(&mut self, token: i64) {
         self.set_phase(token, Phase::Computing { returned: true });
         if let Some(turn) = self.runs.get_mut(&token).and_then(|run| run.turn.take()) {
@@ -344,7 +346,7 @@ impl SlotState {
     }
 }
 
-/// The place of one run under its lease.
+/// The slot of one run under its lease.
 pub struct LeasedSlot {
     slots: RunSlots,
     token: i64,
@@ -430,7 +432,7 @@ mod tests {
         assert!(!has_turn(&mut turn));
         assert_eq!(slots.counts(), counts(2, 0, 1));
         slots.end(3);
-        assert!(has_turn(&mut turn), "a place that is left is given to who has its answer");
+        assert!(has_turn(&mut turn), "a slot that is left is given to who has its answer");
         assert_eq!((slots.reserve(1), slots.counts()), (0, counts(2, 0, 0)));
         slots.end(1);
         assert_eq!((slots.reserve(2), slots.free()), (1, 0));
@@ -443,7 +445,7 @@ mod tests {
     fn places_that_are_given_back_wake_nobody_and_those_that_a_run_leaves_do() {
         let slots = single_tenant(2, 5);
         let run = slots.start(1, "a");
-        let freed = slots.freed();
+        let freed = slots.freed_wakeup();
         let is_woken = || futures::FutureExt::now_or_never(freed.notified()).is_some();
         let reserved = slots.reserve(1);
         slots.unreserve(reserved);
@@ -472,7 +474,7 @@ mod tests {
         let runs = start(&slots, 0, 2, "a");
         runs.iter().for_each(RunSlot::leave);
         assert_eq!(slots.counts(), counts(1, 1, 0));
-        assert!(runs[1].arrive().is_none(), "it has its place");
+        assert!(runs[1].arrive().is_none(), "it has its slot");
         assert!(has_turn(&mut runs[0].arrive()));
         let none = single_tenant(1, 0);
         let run = none.start(1, "a");
@@ -483,20 +485,20 @@ mod tests {
     #[test]
     fn run_that_found_no_waiting_place_leaves_its_own_as_soon_as_one_is_free() {
         let slots = single_tenant(2, 1);
-        let freed = slots.freed();
+        let freed = slots.freed_wakeup();
         let runs = start(&slots, 0, 2, "a");
         runs.iter().for_each(RunSlot::leave);
         let _third = slots.start(3, "a");
         assert_eq!((slots.free(), slots.counts()), (0, counts(2, 1, 0)));
-        // the first has its answer: it goes on in the place of the second, which takes the waiting place
+        // the first has its answer: it goes on in the slot of the second, which takes the waiting place
         let mut turn = runs[0].arrive();
         assert!(!has_turn(&mut turn));
         slots.end(3);
         assert!(has_turn(&mut turn));
         assert_eq!((slots.free(), slots.counts()), (1, counts(1, 1, 0)));
-        assert!(futures::FutureExt::now_or_never(freed.notified()).is_some(), "a place is free");
+        assert!(futures::FutureExt::now_or_never(freed.notified()).is_some(), "a slot is free");
         assert!(has_turn(&mut runs[1].arrive()));
-        // a run that has its answer, or has ended, does not leave its place any more
+        // a run that has its answer, or has ended, does not leave its slot any more
         runs.iter().for_each(RunSlot::leave);
         assert!(runs[1].arrive().is_none());
         slots.end(1);
@@ -549,7 +551,7 @@ mod tests {
         drop(wait);
         assert_eq!((slots.counts(), slots.free()), (counts(2, 0, 0), 0), "one more than there are, for its end");
         let mut wait = Box::pin(wait_without_slot(&run, std::future::ready(())));
-        assert!(futures::poll!(&mut wait).is_pending(), "its answer is here, and the other run has the place");
+        assert!(futures::poll!(&mut wait).is_pending(), "its answer is here, and the other run has the slot");
         drop(wait);
         slots.end(1);
         slots.end(2);

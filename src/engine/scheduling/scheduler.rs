@@ -1,40 +1,34 @@
 //! The scheduler: due tasks become runs, a short horizon ahead of their instant.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
 use prometheus_client::metrics::counter::Counter;
-use uuid::Uuid;
 
 use crate::base::clock::to_delta;
 use crate::base::metrics::Metrics;
 use crate::engine::Wakeup;
-use crate::engine::running::execution::Executions;
-use crate::engine::scheduling::other_tenants::OtherTenants;
-use crate::engine::scheduling::prefetch::PrefetchBuffer;
+use crate::engine::scheduling::run_starter::RunStarter;
 use crate::engine::service::{IdlePolicy, MAX_IDLE_WAIT, NextTick, ServiceLoop, TickError};
-use crate::store::{FireDue, ImmediateStart, Store, Topic};
+use crate::store::{FireDue, Store, Topic};
 
 /// How far ahead of their instant fires are recorded and leased.
 pub const HORIZON: Duration = Duration::from_millis(1500);
 /// Tasks fired in one transaction at most.
 const BATCH: i64 = 500;
-/// Runs leased by the transactions of one tick: a task may have several that it missed.
-const SHARE: usize = 2 * BATCH as usize;
+/// Runs of a due task for which there is room: it may have several that it missed. Two batches side by side have room
+/// for one each.
+const RUNS_PER_TASK: usize = 2;
 
 /// Records due fires ahead of their instants.
 pub struct Scheduler {
     store: Store,
-    prefetch: Arc<PrefetchBuffer>,
-    executions: Executions,
-    worker: Uuid,
-    lease: Duration,
+    starter: RunStarter,
     /// Wakes the service that sees to the rules of time zones.
     zones: Wakeup,
-    neighbours: OtherTenants,
     /// Whether the last batch was a whole one.
     behind: AtomicBool,
     fired: Counter,
@@ -44,24 +38,11 @@ pub struct Scheduler {
 
 impl Scheduler {
     /// The service, with its metrics.
-    pub fn new(
-        store: Store,
-        prefetch: Arc<PrefetchBuffer>,
-        executions: Executions,
-        worker: Uuid,
-        zones: Wakeup,
-        metrics: &Metrics,
-    ) -> Scheduler {
-        let lease = executions.lease();
-        let neighbours = OtherTenants::new(store.clone(), Arc::clone(&prefetch));
+    pub fn new(store: Store, starter: RunStarter, zones: Wakeup, metrics: &Metrics) -> Scheduler {
         let counted = |name: &str, help: &str| metrics.registered(name, help, Counter::default());
         Scheduler {
             store,
-            neighbours,
-            prefetch,
-            executions,
-            worker,
-            lease,
+            starter,
             zones,
             behind: AtomicBool::default(),
             fired: counted("fires", "Fires that became runs"),
@@ -84,16 +65,15 @@ impl ServiceLoop for Scheduler {
 
     async fn tick(&self) -> Result<NextTick, TickError> {
         let clock = self.store.clock();
-        if !clock.trusted() {
+        if !clock.is_trusted() {
             return Err(TickError::ClockUnknown);
         }
-        self.neighbours.refresh().await;
         let behind = self.behind.load(Ordering::Relaxed);
         let fired = match behind {
-            false => self.fire(SHARE, behind).await?,
+            false => self.fire(behind).await?,
             // while one batch is planned the other is written
             true => {
-                let (one, other) = tokio::join!(self.fire(SHARE / 2, behind), self.fire(SHARE / 2, behind));
+                let (one, other) = tokio::join!(self.fire(behind), self.fire(behind));
                 one?.zip(other?).map(|(one, other)| one | other)
             }
         };
@@ -123,17 +103,22 @@ impl ServiceLoop for Scheduler {
 }
 
 impl Scheduler {
-    /// Fires a batch of what is due; answers whether it was a whole one, so that there may be more. `None`: not by these
-    /// rules of time zones.
-    async fn fire(&self, most: usize, behind: bool) -> Result<Option<bool>, TickError> {
+    /// Fires a batch of what is due; answers whether it was a whole one, so that there may be more. `None`: not by
+    /// these rules of time zones.
+    async fn fire(&self, behind: bool) -> Result<Option<bool>, TickError> {
         let limit = BATCH.min(self.store.fires_at_once() as i64);
-        let permit = self.prefetch.acquire_for_recorded(most, behind);
+        self.starter.refresh_tenants().await;
         let now = self.store.clock().now();
-        let shares = Some(permit.shares.clone());
-        let start = ImmediateStart { places: permit.slots, lease_until: now + to_delta(self.lease), shares };
-        let ask =
-            FireDue { now, horizon: HORIZON, limit, worker: self.worker, room: permit.prefetch, start: Some(start) };
-        let fired = self.store.fire_due(&ask).await?;
+        let ask = FireDue { now, horizon: HORIZON, limit, worker: self.starter.worker(), ..FireDue::default() };
+        let runs_per_task = if behind { 1 } else { RUNS_PER_TASK };
+        let mut permit = None;
+        // once it is known of which tenants the due tasks are: a slot that these may not have is not held meanwhile
+        let reserve = |mut runs: HashMap<u32, usize>| {
+            runs.values_mut().for_each(|count| *count *= runs_per_task);
+            let permit = permit.insert(self.starter.acquire(&runs, behind));
+            (permit.prefetch, self.starter.start(permit, now))
+        };
+        let fired = self.store.fire_due_with(&ask, reserve).await?;
         if fired.other_zones {
             return Ok(None);
         }
@@ -143,10 +128,8 @@ impl Scheduler {
         for (task_id, why) in &fired.disabled {
             tracing::error!(%task_id, why, "a task can't be scheduled any more, it is disabled");
         }
-        self.prefetch.add(fired.claims);
-        for started in fired.started {
-            self.executions.spawn(started);
-        }
+        self.starter.take_in(fired.claims, fired.started);
+        drop(permit);
         Ok(Some((fired.tasks + fired.lost + fired.left) as i64 >= limit))
     }
 }

@@ -1,5 +1,5 @@
-//! The worker: takes ready runs, starts claimed ones at their instant in batches, and hears when one is to be cancelled.
-//! Each run is a task of its own, so a slow one delays no other.
+//! The worker: takes ready runs, starts claimed ones at their instant in batches, and hears when one is to be
+//! cancelled. Each run is a task of its own, so a slow one delays no other.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,15 +37,14 @@ pub struct Worker {
     active: ActiveRuns,
     id: Uuid,
     lease: Duration,
-    /// Whether more could be done if there were more room: only then does a place that is left wake the worker.
+    /// Whether more could be done if there were more room: only then does a slot that is left wake the worker.
     short_of_room: Arc<AtomicBool>,
     /// Where to go on among the tenants, while there is more than can be taken.
     turn: Mutex<Option<ClaimCursor>>,
     limits: RunLimits,
-    neighbours: OtherTenants,
+    other_tenants: OtherTenants,
     pace: Arc<ClaimPace>,
     cancels: Mutex<CancelWatch>,
-    started: Counter,
     claims: Counter,
 }
 
@@ -60,11 +59,10 @@ impl Worker {
         limits: RunLimits,
         metrics: &Metrics,
     ) -> Worker {
-        let counted = |name: &str, help: &str| metrics.registered(name, help, Counter::default());
-        let started = counted("run_starts", "Runs started by this instance");
-        let claims = counted("run_claims", "Statements by which this instance claimed ready runs, or found none");
+        let help = "Statements by which this instance claimed ready runs, or found none";
+        let claims = metrics.registered("run_claims", help, Counter::default());
         let lease = executions.lease();
-        let neighbours = OtherTenants::new(store.clone(), Arc::clone(&prefetch));
+        let other_tenants = OtherTenants::new(store.clone(), Arc::clone(&prefetch));
         let cancels = Mutex::new(CancelWatch::new(store.listen(Topic::Cancels)));
         Worker {
             store,
@@ -76,10 +74,9 @@ impl Worker {
             short_of_room: Arc::default(),
             turn: Mutex::default(),
             limits,
-            neighbours,
+            other_tenants,
             pace: Arc::default(),
             cancels,
-            started,
             claims,
         }
     }
@@ -141,7 +138,7 @@ impl Worker {
                 one? | other?
             }
         };
-        // a tenant that was passed over may have another place when one of its runs has ended
+        // a tenant that was passed over may have another slot when one of its runs has ended
         self.short_of_room.store(full || limits.any() || urgent == 0, Ordering::Relaxed);
         Ok(full || self.turn.lock().expect("turn lock").is_some())
     }
@@ -151,8 +148,8 @@ impl Worker {
         self.claims.inc();
         let taken = self.store.take_runs(take).await?;
         let full = taken.len() as i64 == take.limit;
-        // who has more than can be taken must not keep the others waiting: from now on it goes in turn, until none is left
-        // a look at as many tenants as fit, of whom none could have more, is no reason to forget those who follow
+        // who has more than can be taken must not keep the others waiting: from now on it goes in turn, until none is
+        // left a look at as many tenants as fit, of whom none could have more, is no reason to forget those who follow
         if full || (take.fair.is_some() && (!taken.is_empty() || taken.turn != ClaimCursor::default())) {
             *self.turn.lock().expect("turn lock") = Some(taken.turn);
         }
@@ -171,7 +168,6 @@ impl Worker {
     }
 
     fn spawn(&self, starts: Starts) {
-        self.started.inc_by(starts.started.len() as u64);
         for started in starts.started {
             self.executions.spawn(started);
         }
@@ -198,7 +194,8 @@ impl Worker {
         }
     }
 
-    /// When to wake for an instant: a moment before it, so that halts are known by then, or at it where that moment has come.
+    /// When to wake for an instant: a moment before it, so that halts are known by then, or at it where that moment has
+    /// come.
     fn look_before(&self, next: DateTime<Utc>) -> DateTime<Utc> {
         let look = next - LOOK_AHEAD;
         if look > self.store.clock().now() { look } else { next }
@@ -220,7 +217,7 @@ impl Worker {
 impl ServiceLoop for Worker {
     const NAME: &'static str = "worker";
     const POLL_INTERVAL: Duration = Duration::from_secs(1);
-    // what is held, or under way and may be cancelled, is looked after
+    // runs that are held, or under way and may be cancelled, are looked after
     const IDLE: Option<IdlePolicy<Self>> = Some(IdlePolicy {
         max_wait: MAX_IDLE_WAIT,
         next: |worker, pending| {
@@ -230,7 +227,7 @@ impl ServiceLoop for Worker {
     });
 
     async fn tick(&self) -> Result<NextTick, TickError> {
-        if !self.store.clock().trusted() {
+        if !self.store.clock().is_trusted() {
             return Err(TickError::ClockUnknown);
         }
         self.prefetch.forget_expired(self.store.clock().now());
@@ -238,7 +235,7 @@ impl ServiceLoop for Worker {
         self.forget_halted(&halts);
         let more_due = self.start_due().await?;
         // after the starts, which wait for nothing that may be known already
-        self.neighbours.refresh().await;
+        self.other_tenants.refresh().await;
         let more_ready = self.claim_in_pace(&halts).await?;
         self.apply_cancels().await?;
         if self.prefetch.has_skipped() {
@@ -262,11 +259,11 @@ impl ServiceLoop for Worker {
     fn wakeup(&self) -> BoxFuture<'static, ()> {
         let mut queue = self.store.listen(Topic::Queue);
         let mut cancels = self.store.listen(Topic::Cancels);
-        let (prefetch, freed) = (self.prefetch.wakeup(), self.active.slots().freed());
+        let (prefetch, freed) = (self.prefetch.wakeup(), self.active.slots().freed_wakeup());
         let (short_of_room, pace) = (Arc::clone(&self.short_of_room), Arc::clone(&self.pace));
         Box::pin(async move {
             let room = async {
-                // it wakes for a place that was left before, too; what the last tick found decides whether it matters
+                // it wakes for a slot that was left before, too; what the last tick found decides whether it matters
                 match short_of_room.load(Ordering::Relaxed) {
                     true => freed.notified().await,
                     false => std::future::pending().await,

@@ -1,8 +1,8 @@
 //! Data files, as tools write and read them.
 //!
-//! A page is read from the chunks that it lies in, and lines are searched one chunk after the other, on the threads for what
-//! tenants ask to be computed. For a value of JSON the file is read whole, which is bounded, as are the files that are held so at
-//! once; nothing but the value is kept.
+//! A page is read from the chunks that it lies in, and lines are searched one chunk after the other, on the threads for
+//! what tenants ask to be computed. For a value of JSON the file is read whole, which is bounded, as are the files that
+//! are held so at once; nothing but the value is kept.
 
 use serde_json::{Value, json};
 use uuid::Uuid;

@@ -1,7 +1,7 @@
 //! Vectors that were read for searches, of the tenants that were searched last: each search reads only what is new.
 //!
-//! A vector belongs to a version of a fact, which never changes; whether the fact still has that version is read for each
-//! search.
+//! A vector belongs to a version of a fact, which never changes; whether the fact still has that version is read for
+//! each search.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -11,8 +11,9 @@ use uuid::Uuid;
 
 use crate::base::id::Tenant;
 
-/// Bytes of vectors that are kept at most, of all tenants, and of one.
+/// Bytes of vectors that are kept at most, of all tenants.
 pub const KNOWN_BYTES: usize = 128 * 1024 * 1024;
+/// Bytes of vectors that are kept at most, of one tenant.
 pub const KNOWN_BYTES_OF_ONE: usize = 32 * 1024 * 1024;
 /// Bytes of a vector beside its numbers.
 const BESIDE: usize = 64;
@@ -55,7 +56,8 @@ impl KnownVectors {
         facts.filter_map(known).collect()
     }
 
-    /// Keeps these of a tenant as well, as far as there is room, and forgets those of the tenants that were searched longest ago.
+    /// Keeps these of a tenant as well, as far as there is room, and forgets those of the tenants that were searched
+    /// longest ago.
     pub fn add(&self, tenant: &Tenant, read: &[(Uuid, i64, Arc<[u8]>)]) {
         if read.is_empty() {
             return;
@@ -72,7 +74,7 @@ impl KnownVectors {
             kept.bytes -= vectors.bytes;
             forgotten.push(vectors);
         }
-        // what is forgotten may be much, and is freed behind the lock
+        // the forgotten vectors may be many, and are freed behind the lock
         drop(kept);
     }
 

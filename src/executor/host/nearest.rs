@@ -14,13 +14,14 @@ use crate::base::limiter::{ConcurrencyLimiter, Limit, Permit};
 use crate::domain::memory::recall::{MOST_RECALLED, beginning};
 use crate::domain::memory::{Fact, FactOrigin, is_within};
 use crate::executor::host::known_vectors::{KNOWN_BYTES, KNOWN_BYTES_OF_ONE, KnownVectors};
+use crate::executor::host::text_cache::TextCache;
 use crate::ports::llm;
 use crate::ports::llm::openai::embedding::{Embedding, Embeddings};
 use crate::store::{EMBEDDED_AT_ONCE, EmbeddedFact, Store, StoreError, VECTORS_AT_ONCE, with_timeout};
 
 /// How long a run waits for the vector of its message.
 const WITHIN: Duration = Duration::from_secs(2);
-/// How long the vectors of its tenant may then be compared with it, the wait for a place included.
+/// How long the vectors of its tenant may then be compared with it, the wait for a permit included.
 const COMPARED_WITHIN: Duration = Duration::from_secs(3);
 /// Searches at once on one instance; of one tenant it is one.
 pub const SEARCHES: usize = 8;
@@ -44,9 +45,11 @@ pub struct NearestFacts {
     /// How near a fact has to be, from 0 to 1.
     pub min_similarity: f32,
     /// Searches under way.
-    pub places: ConcurrencyLimiter<Tenant>,
+    pub permits: ConcurrencyLimiter<Tenant>,
     /// Vectors that need not be read again.
     pub known: KnownVectors,
+    /// Vectors of texts for which facts were looked for: the endpoint is asked once for a text that comes again.
+    pub wanted: TextCache<Arc<Embedding>>,
 }
 
 /// Rows that a search by words has read, and a search by meaning need not read again.
@@ -73,18 +76,21 @@ impl NearestFacts {
         Some(NearestFacts {
             embeddings,
             min_similarity: memory.min_similarity as f32,
-            places: ConcurrencyLimiter::new(SEARCHES),
+            permits: ConcurrencyLimiter::new(SEARCHES),
             known: KnownVectors::new(KNOWN_BYTES, KNOWN_BYTES_OF_ONE),
+            wanted: TextCache::default(),
         })
     }
 
-    /// The space in which the facts nearest to a text would be looked for now; `None`: the endpoint would not be asked.
+    /// The space in which the facts nearest to a text would be looked for now; `None`: its vector is not known, and the
+    /// endpoint would not be asked for it.
     pub fn space_for(&self, tenant: &Tenant, text: &str) -> Option<&str> {
-        self.embeddings.may_ask(tenant.as_str(), text).then(|| self.embeddings.space())
+        let may_have = self.embeddings.may_ask(tenant.as_str(), text) || self.wanted.has(tenant, &beginning(text));
+        may_have.then(|| self.embeddings.space())
     }
 
-    /// The facts nearest to a text, the nearest first, at most [`MOST_RECALLED`] of each origin; without those that are told already, or
-    /// those of a collection and below it. Where the endpoint or the store does not answer in time, there are none.
+    /// The facts nearest to a text, the nearest first, at most [`MOST_RECALLED`] of each origin; without those that are
+    /// told already, or those of a collection and below it. `None`: the endpoint or the store does not answer in time.
     pub async fn find(
         &self,
         store: &Store,
@@ -92,28 +98,34 @@ impl NearestFacts {
         text: &str,
         among: FactScope<'_>,
         read: ReadFacts<'_>,
-    ) -> Vec<Fact> {
+    ) -> Option<Vec<Fact>> {
         if read.embedded.as_ref().is_some_and(Vec::is_empty) {
-            return Vec::new();
+            return Some(Vec::new());
         }
-        let text = beginning(text);
-        let Some(wanted) = self.embeddings.try_embed(tenant.as_str(), &text, WITHIN).await else { return Vec::new() };
+        let wanted = self.vector_of(tenant, &beginning(text)).await?;
         let compared = tokio::select! {
             biased;
             compared = self.compare(store, tenant, wanted, among, read) => compared,
             () = store.clock().sleep(COMPARED_WITHIN) => Err(StoreError::TimedOut("vectors are compared for too long".into())),
         };
-        compared.unwrap_or_else(|error| {
-            tracing::warn!(%error, "facts are looked for without vectors");
-            Vec::new()
-        })
+        compared.inspect_err(|error| tracing::warn!(%error, "facts are looked for without vectors")).ok()
+    }
+
+    /// The vector of a text, for which the endpoint is asked unless it is known.
+    async fn vector_of(&self, tenant: &Tenant, text: &str) -> Option<Arc<Embedding>> {
+        if let Some(known) = self.wanted.get(tenant, text) {
+            return Some(known);
+        }
+        let vector = Arc::new(self.embeddings.try_embed(tenant.as_str(), text, WITHIN).await?);
+        self.wanted.put(tenant, text, Arc::clone(&vector), size_of::<f32>() * vector.dimensions());
+        Some(vector)
     }
 
     async fn compare(
         &self,
         store: &Store,
         tenant: &Tenant,
-        wanted: Embedding,
+        wanted: Arc<Embedding>,
         among: FactScope<'_>,
         read: ReadFacts<'_>,
     ) -> Result<Vec<Fact>, StoreError> {
@@ -121,16 +133,17 @@ impl NearestFacts {
         facts_of(store, tenant, &nearest, read.facts).await
     }
 
-    /// The ids of the nearest facts, the nearest first. `embedded`: the first page of those with a vector, if it is read.
+    /// The ids of the nearest facts, the nearest first. `embedded`: the first page of those with a vector, if it is
+    /// read.
     async fn nearest(
         &self,
         store: &Store,
         tenant: &Tenant,
-        wanted: Embedding,
+        wanted: Arc<Embedding>,
         among: FactScope<'_>,
         embedded: Option<Vec<EmbeddedFact>>,
     ) -> Result<Vec<Uuid>, StoreError> {
-        let _place = self.place(tenant).await;
+        let _permit = self.permit(tenant).await;
         let (mut nearest, mut seen) = (NearestOf::default(), HashSet::new());
         let mut next = match embedded {
             Some(facts) => Some(facts),
@@ -141,11 +154,10 @@ impl NearestFacts {
             seen.extend(facts.iter().map(|fact| fact.fact_id));
             let wanted_facts = facts.into_iter().filter(|fact| among.has(fact)).collect();
             let page = self.with_vectors(store, tenant, wanted_facts).await?;
-            let (wanted, least, steps) = (wanted.clone(), self.min_similarity, wanted.steps(page.len()));
+            let (wanted, least, steps) = (Arc::clone(&wanted), self.min_similarity, wanted.steps(page.len()));
             let work = move || nearest.and(&page, &wanted, least);
             let found = store.computing().run_if_costly(tenant.as_str(), steps, work).await;
-            let Ok(found) = found else { return Ok(Vec::new()) };
-            nearest = found;
+            nearest = found.map_err(|panicked| StoreError::Corrupt(panicked.to_string()))?;
             if last.is_some() {
                 next = Some(self.page(store, tenant, last).await?);
             }
@@ -180,11 +192,11 @@ impl NearestFacts {
     }
 
     /// The right to compare, once there is one: a tenant has one at most, so that it keeps no other waiting.
-    async fn place(&self, tenant: &Tenant) -> Permit<Tenant> {
+    async fn permit(&self, tenant: &Tenant) -> Permit<Tenant> {
         loop {
-            match self.places.acquire([(tenant.clone(), Limit::Fixed(1))]) {
+            match self.permits.acquire([(tenant.clone(), Limit::Fixed(1))]) {
                 Ok(permit) => return permit,
-                Err(_) => self.places.released().await,
+                Err(_) => self.permits.released().await,
             }
         }
     }

@@ -1,5 +1,5 @@
-//! The tasks of a tenant, as its agents make and change them. An agent gives itself no more rights by them than it has: see
-//! `is_from_agent`, and the limits of its own tools, which a task that it writes for inherits.
+//! The tasks of a tenant, as its agents make and change them. An agent gives itself no more rights by them than it has:
+//! see `is_from_agent`, and the limits of its own tools, which a task that it writes for inherits.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use serde_json::{Map, Value, json};
@@ -23,9 +23,9 @@ impl StoreHost {
     pub(super) async fn create(&self, tenant: &Tenant, draft: Value, key: &str) -> Result<Value, HostError> {
         let now = self.store.clock().now();
         let draft_digest = digest(&SHA256, draft.to_string().as_bytes());
-        let (known, of) = (self.known.clone(), tenant.clone());
+        let (validator, of) = (self.validator.clone(), tenant.clone());
         let read = move || {
-            let draft = Draft::parse(Ok(of), &draft, &known, now)?;
+            let draft = Draft::parse(Ok(of), &draft, &validator, now)?;
             is_from_agent(&draft.spec)?;
             Task::new(new_id(now), draft, now).map_err(|fault| ValidationErrors(vec![fault]))
         };
@@ -36,13 +36,13 @@ impl StoreHost {
             key: format!("tool:{key}"),
             digest: draft_digest.as_ref().to_vec(),
             status: 201,
-            body: brief(&task),
+            body: brief(&task).into(),
         };
         match with_timeout(self.store.create_task(&task, next.map(|n| n.nominal), Some(&once)))
             .await
             .map_err(host_error)?
         {
-            StoredAnswer::Done(()) => Ok(once.body),
+            StoredAnswer::Done(()) => Ok(once.body.value()),
             StoredAnswer::Replayed { body, .. } => Ok(body),
             StoredAnswer::Mismatch => Err(HostError::Conflict("this call has created another task already".into())),
         }
@@ -80,10 +80,10 @@ impl StoreHost {
                 with_timeout(self.store.find_task(&Scope::Only(tenant.clone()), id)).await.map_err(host_error)?;
             let task = found.filter(|task| !task.is_chat()).ok_or(HostError::NotFound)?;
             let patch = whole_fields(&task, &changes, limits);
-            let (known, before, now) = (self.known.clone(), task.clone(), self.store.clock().now());
+            let (validator, before, now) = (self.validator.clone(), task.clone(), self.store.clock().now());
             let read = move || {
                 is_from_agent(&before.spec)?;
-                let draft = Draft::patch(&before, &patch, &known, now)?;
+                let draft = Draft::patch(&before, &patch, &validator, now)?;
                 is_from_agent(&draft.spec)?;
                 Ok::<_, ValidationErrors>(draft)
             };
@@ -113,9 +113,9 @@ impl StoreHost {
             key: format!("tool:{key}"),
             digest: digest(&SHA256, json!([id, input]).to_string().as_bytes()).as_ref().to_vec(),
             status: 201,
-            body: json!({ "run_id": run_id, "task_id": id }),
+            body: json!({ "run_id": run_id, "task_id": id }).into(),
         };
-        let request = RunRequest { input, requested_by: None };
+        let request = RunRequest { input, ..RunRequest::default() };
         let scope = Scope::Only(tenant.clone());
         let found = with_timeout(self.store.find_task(&scope, id)).await.map_err(host_error)?;
         // a message is a person's to send
@@ -126,7 +126,7 @@ impl StoreHost {
             .await
             .map_err(host_error)?
         {
-            StoredAnswer::Done(()) => Ok(once.body),
+            StoredAnswer::Done(()) => Ok(once.body.value()),
             StoredAnswer::Replayed { body, .. } => Ok(body),
             StoredAnswer::Mismatch => Err(HostError::Conflict("this call has run another task already".into())),
         }
@@ -182,8 +182,8 @@ fn brief(task: &Task) -> Value {
     })
 }
 
-/// The changes with each field whole, as an edit replaces it: an instruction with the settings that it has, a schedule's
-/// instant with the rest of the schedule.
+/// The changes with each field whole, as an edit replaces it: an instruction with the settings that it has, a
+/// schedule's instant with the rest of the schedule.
 fn whole_fields(task: &Task, changes: &Value, limits: &ToolLimits) -> Value {
     let mut patch: Map<String, Value> = changes.as_object().cloned().unwrap_or_default();
     let instruction = patch.remove("instruction");
@@ -233,14 +233,14 @@ mod tests {
     fn draft(fields: Value) -> Draft {
         let mut task = json!({ "name": "a task", "trigger": { "type": "schedule", "interval": "1h" } });
         task.as_object_mut().expect("an object").extend(fields.as_object().cloned().expect("an object"));
-        let known = TaskValidator {
+        let validator = TaskValidator {
             channels: vec![],
             check: Arc::new(|_, _, _| {}),
             seal: Arc::new(|_, _, _, _| Ok(())),
             poll: Arc::new(|_, _, _, _| {}),
         };
         let now = "2027-03-01T08:00:00Z".parse().expect("an instant");
-        Draft::parse(Tenant::new("ann").map_err(|why| panic!("{why}")), &task, &known, now)
+        Draft::parse(Tenant::new("ann").map_err(|why| panic!("{why}")), &task, &validator, now)
             .unwrap_or_else(|faults| panic!("{faults}"))
     }
 

@@ -1,4 +1,5 @@
-//! The account of one execution of a step: the call of a model or of a tool that it took, as its entry in the ledger keeps it.
+//! The account of one execution of a step: the call of a model or of a tool that it took, as its entry in the ledger
+//! keeps it.
 
 use crate::domain::run::transcript::ModelCall;
 use crate::domain::run::{ToolRecord, Usage};

@@ -1,22 +1,23 @@
 //! Executing a step: what the ledger says, the intent, the effect within its time, the result, and again where that may
 //! help.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 
-use crate::agent::Suspension;
+use crate::agent::{RunSlot, Suspension, TimedSlot};
 use crate::base::backoff::full_jitter;
 use crate::domain::run::{RunError, RunFault, StepOutcome, Usage};
 use crate::executor::pipeline::account::StepAccount;
 use crate::executor::pipeline::context::StepContext;
 use crate::executor::pipeline::kind::{Effect, RetryAdvice, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::ledger::{Ledger, StepPlace, StepStanding, VALUE_BYTES};
-use crate::executor::pipeline::scope::StepScope;
-use crate::executor::pipeline::spec::{ForEach, OnError, StepSpec, StepWork};
+use crate::executor::pipeline::schema::OnError;
+use crate::executor::pipeline::scope::{RESULTS_BYTES, StepScope};
+use crate::executor::pipeline::spec::{ForEach, StepSpec, StepWork};
 
 /// The longest wait within a run. A longer wait ends the attempt, and the run's next one asks again.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -177,15 +178,16 @@ impl Attempts<'_> {
     /// One execution: the intent, the effect, and its value in the ledger.
     async fn attempt_once(&self, unit: Unit<'_>, scope: &StepScope) -> Result<Result<Value, StepFault>, StepsEnd> {
         self.world.stop.check()?;
+        let begun_before = self.ledger.was_begun(unit.place());
         self.intend(unit).await?;
         let begun = self.world.clock.elapsed();
         let cut = Mutex::default();
-        let done = self.with_time_limit(unit, scope, &cut).await;
+        let done = self.with_time_limit(unit, scope, (begun_before, &cut)).await;
         let cut = cut.into_inner().expect("usage lock");
         if unit.step.kind == "agent" {
             self.ledger.catch_up().await?;
         }
-        let StepResult { value, account } = match done {
+        let StepResult { value, finish, account } = match done {
             Ok(done) => done,
             Err(StepError::Run(error)) => {
                 if cut != Usage::default() {
@@ -200,15 +202,11 @@ impl Attempts<'_> {
                 return Ok(Err(fault));
             }
         };
-        if value.to_string().len() > VALUE_BYTES {
-            return Ok(Err(StepFault {
-                fault: too_large("the step's value"),
-                again: RetryAdvice::No,
-                account: Box::new(account),
-            }));
+        if let Some(fault) = excess(&value, scope) {
+            return Ok(Err(StepFault { fault, again: RetryAdvice::No, account: Box::new(account) }));
         }
         let duration_ms = self.world.clock.elapsed().saturating_sub(begun).as_millis() as i64;
-        self.record(unit, StepOutcome::Done { value: value.clone() }, account, duration_ms).await?;
+        self.record(unit, StepOutcome::Done { value: value.clone(), finish }, account, duration_ms).await?;
         Ok(Ok(value))
     }
 
@@ -231,22 +229,28 @@ impl Attempts<'_> {
         &self,
         unit: Unit<'_>,
         scope: &StepScope,
-        cut: &Mutex<Usage>,
+        (begun_before, cut): (bool, &Mutex<Usage>),
     ) -> Result<StepResult, StepError> {
         let limit = unit.step.timeout;
+        let timed = TimedSlot::of(&self.world.slot);
+        let slot: Arc<dyn RunSlot> = timed.clone();
         let act = StepAction {
             world: self.world,
             scope,
             step: &unit.step.name,
             index: unit.index,
             position: unit.position,
+            begun_before,
+            slot: &slot,
             time_limit: limit,
             cut,
         };
         tokio::select! {
             biased;
             done = unit.kind.perform(&act) => done,
-            () = self.world.clock.sleep(limit) => {
+            () = self.world.clock.sleep(limit).map(|()| timed.cut_off()) => {
+                // a run that is to stop does not wait for its slot
+                let _ = self.world.stop.run_until_stopped(timed.regain()).await;
                 let message = format!("no end within {} s", limit.as_secs());
                 Err(StepError::Fault(match unit.kind.effect() {
                     Effect::Once => StepFault::unknown(format!("{message}; whether it had its effect is unknown")),
@@ -294,6 +298,16 @@ fn wait(unit: Unit<'_>, fault: &StepFault, tries: u32) -> NextAttempt {
 /// The value of a step that failed.
 pub fn error_value(fault: &RunFault) -> Value {
     json!({ "error": { "code": fault.code, "message": fault.message } })
+}
+
+/// The fault of a step's value that is too large by itself, or beside those of the steps before.
+pub fn excess(value: &Value, scope: &StepScope) -> Option<RunFault> {
+    let bytes = value.to_string().len();
+    if bytes > VALUE_BYTES {
+        return Some(too_large("the step's value"));
+    }
+    let message = format!("the values of all steps together would have more than {RESULTS_BYTES} bytes");
+    (!scope.has_room(bytes)).then(|| RunFault::new("value_too_large", message))
 }
 
 /// The fault of a value, or of several together, that is too large.

@@ -19,11 +19,13 @@ pub struct StepContext {
     pub tenant: Tenant,
     pub run_id: Uuid,
     pub task_id: Uuid,
+    /// An execution of the run ended with its process, or because a part of the infrastructure was away.
+    pub was_interrupted: bool,
     pub timezone: Tz,
     pub locale: Option<Arc<str>>,
     pub channel: Option<ChannelLimits>,
     /// Whom agents may ask.
-    pub asking: ApprovalContext,
+    pub approval_context: ApprovalContext,
     pub host: Arc<dyn ToolHost>,
     pub store: Arc<dyn AgentStore>,
     pub stop: StopSignal,
@@ -31,7 +33,7 @@ pub struct StepContext {
     pub sink: StreamSink,
     pub clock: Clock,
     /// The secrets that the run has used so far.
-    pub known: UsedSecrets,
+    pub used_secrets: UsedSecrets,
     /// The digest of the steps.
     pub steps: String,
     /// A missing field was told in this run, or is not to be told.

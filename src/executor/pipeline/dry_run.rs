@@ -21,13 +21,14 @@ use crate::base::expr::MissingField;
 use crate::base::id::Tenant;
 use crate::base::invalid::ValidationErrors;
 use crate::domain::run::RunFault;
-use crate::executor::pipeline::attempt::{error_value, too_large};
+use crate::executor::pipeline::attempt::{error_value, excess, too_large};
 use crate::executor::pipeline::context::StepContext;
 use crate::executor::pipeline::dry_run::trial_host::TrialHost;
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind};
 use crate::executor::pipeline::ledger::VALUE_BYTES;
+use crate::executor::pipeline::schema::OnError;
 use crate::executor::pipeline::scope::{FireScope, StepScope};
-use crate::executor::pipeline::spec::{ForEach, OnError, PipelineSpec, StepSpec, StepWork};
+use crate::executor::pipeline::spec::{ForEach, PipelineSpec, StepSpec, StepWork};
 use crate::executor::pipeline::{Pipeline, StepParts, output};
 use crate::ports::vault::credentials::UsedSecrets;
 
@@ -58,8 +59,9 @@ pub struct Sample {
 /// Result of the trial.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, utoipa::ToSchema)]
 pub struct DryRun {
-    /// In order, as far as the run would come: `{name, kind}` and `value`, or `error`, or `skipped` with the `request`;
-    /// `missing` names the field that an expression looked for and that the sample does not have.
+    /// In order, as far as the run would come: `{name, kind}` and `value`, or `error`, or `skipped` with the `request`
+    /// (of one beyond 256 KiB its length, `too_long_to_show`); `missing` names the field that an expression looked for
+    /// and that the sample does not have.
     #[schema(value_type = Vec<Object>)]
     pub steps: Vec<Value>,
     /// `succeeded`, `filtered`, `stopped`, `failed`; `unknown` where a value is missing that only the effect gives.
@@ -91,17 +93,18 @@ impl Pipeline {
             tenant: tenant.clone(),
             run_id: Uuid::nil(),
             task_id: Uuid::nil(),
+            was_interrupted: false,
             timezone: chrono_tz::Tz::UTC,
             locale: None,
             channel: None,
-            asking: ApprovalContext { task_id: None, source: TRIGGER, rules: None },
+            approval_context: ApprovalContext { task_id: None, source: TRIGGER, rules: None },
             host: Arc::new(TrialHost),
             store: Arc::new(TrialHost),
             stop: StopSignal::new(),
             slot: Arc::new(UncountedSlot),
             sink: Arc::new(|_| {}),
             clock: clock.clone(),
-            known: UsedSecrets::default(),
+            used_secrets: UsedSecrets::default(),
             steps: String::new(),
             // the trial itself shows what is missing
             missing_notified: AtomicBool::new(true),
@@ -181,7 +184,7 @@ impl TrialState {
                     {
                         return DryRun { steps, outcome: "filtered".into(), output: None };
                     }
-                    scope = self.world.settled(scope, step, true, value.clone()).await;
+                    scope = self.world.after_step(scope, step, true, value.clone()).await;
                     last = Some(value);
                 }
                 StepTrial::Skipped(request) => {
@@ -193,7 +196,7 @@ impl TrialState {
                     {
                         // what would have been stored is there for later steps
                         let value = shown["request"].get("value").cloned().unwrap_or_default();
-                        scope = self.world.settled(scope, step, true, value).await;
+                        scope = self.world.after_step(scope, step, true, value).await;
                     }
                     last = None;
                 }
@@ -208,7 +211,7 @@ impl TrialState {
                     match step.on_error {
                         _ if unknown => outcome = "unknown",
                         OnError::Continue => {
-                            scope = self.world.settled(scope, step, false, error_value(&fault)).await;
+                            scope = self.world.after_step(scope, step, false, error_value(&fault)).await;
                         }
                         OnError::Stop => return DryRun { steps, outcome: "stopped".into(), output: None },
                         OnError::Fail => return DryRun { steps, outcome: "failed".into(), output: None },
@@ -265,19 +268,26 @@ impl TrialState {
         };
         if !executed {
             let (kind, steps) = (Arc::clone(kind), kind.steps(scope));
-            return match self.world.compute(scope, steps, move |scope| kind.shown(scope)).await {
+            return match self.world.compute(scope, steps, move |scope| kind.shown(scope).map(shortened)).await {
                 Ok(request) => StepTrial::Skipped(request),
                 Err(fault) => StepTrial::Failed(fault.fault),
             };
         }
         let left = self.until.saturating_duration_since(tokio::time::Instant::now()).min(step.timeout);
         let (world, step_name, cut) = (&self.world, step.name.as_str(), Mutex::default());
-        let act = StepAction { world, scope, step: step_name, index, position, time_limit: left, cut: &cut };
+        let act = StepAction {
+            world,
+            scope,
+            step: step_name,
+            index,
+            position,
+            begun_before: false,
+            slot: &world.slot,
+            time_limit: left,
+            cut: &cut,
+        };
         match tokio::time::timeout(left, kind.perform(&act)).await {
-            Ok(Ok(done)) if done.value.to_string().len() > VALUE_BYTES => {
-                StepTrial::Failed(too_large("the step's value"))
-            }
-            Ok(Ok(done)) => StepTrial::Value(done.value),
+            Ok(Ok(done)) => excess(&done.value, scope).map_or(StepTrial::Value(done.value), StepTrial::Failed),
             Ok(Err(StepError::Fault(fault))) => StepTrial::Failed(fault.fault),
             Ok(Err(StepError::Run(error))) => StepTrial::Failed(RunFault::new("refused", format!("{error:?}"))),
             Ok(Err(StepError::Asks(_))) => StepTrial::Failed(RunFault::new("refused", "a dry run asks nobody")),
@@ -288,7 +298,7 @@ impl TrialState {
     async fn each(&self, each: &ForEach, position: i64, scope: &StepScope) -> Result<StepTrial, StepFault> {
         let items = each.list(&self.world, scope).await?;
         let pure = each.kind().effect() == Effect::Nothing;
-        let (mut values, mut requests, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let (mut values, mut requests, mut bytes, mut shown) = (Vec::new(), Vec::new(), 0, 0);
         for (item, index) in items.iter().zip(0_u32..).take(if pure { items.len() } else { ITEMS_SHOWN }) {
             let scope = scope.with_item(index, item);
             match self.one(&each.step, each.kind(), position, Some(index), &scope).await {
@@ -296,7 +306,11 @@ impl TrialState {
                     bytes += value.to_string().len();
                     values.push(value);
                 }
-                StepTrial::Skipped(request) => requests.push(request),
+                StepTrial::Skipped(request) if shown <= VALUE_BYTES => {
+                    shown += request.to_string().len();
+                    requests.push(request);
+                }
+                StepTrial::Skipped(_) => {}
                 StepTrial::Failed(fault) if each.step.on_error == OnError::Continue => values.push(error_value(&fault)),
                 StepTrial::Failed(fault) => return Ok(StepTrial::Failed(fault)),
             }
@@ -308,5 +322,13 @@ impl TrialState {
             true => StepTrial::Value(Value::Array(values)),
             false => StepTrial::Skipped(json!({ "items": items.len(), "first": requests, "values": values })),
         })
+    }
+}
+
+/// A request that a step would make, as it is shown: of a long one its length alone.
+fn shortened(request: Value) -> Value {
+    match request.to_string().len() {
+        ..=VALUE_BYTES => request,
+        bytes => json!({ "too_long_to_show": bytes }),
     }
 }

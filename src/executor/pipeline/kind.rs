@@ -1,17 +1,17 @@
 //! The kinds of steps: the port, the list, and what an execution of a step is given.
 
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::agent::Suspension;
+use crate::agent::{RunSlot, Suspension};
 use crate::base::expr::{Expression, ExpressionError, MissingField};
-use crate::base::template::TemplateError;
-use crate::domain::run::{RunError, RunFault, Usage};
+use crate::base::template::{TemplateError, sharing_steps};
+use crate::domain::run::{RunError, RunFault, RunFinish, Usage};
 use crate::executor::pipeline::account::StepAccount;
 use crate::executor::pipeline::context::StepContext;
 use crate::executor::pipeline::reading::StepReader;
@@ -83,6 +83,10 @@ pub struct StepAction<'a> {
     pub index: Option<u32>,
     /// The step's place, from 1.
     pub position: i64,
+    /// Whether it was begun before, in this execution of the run or in an earlier one.
+    pub begun_before: bool,
+    /// The run's slot; no item of a `for_each` leaves it, because none asks a model.
+    pub slot: &'a Arc<dyn RunSlot>,
     pub time_limit: Duration,
     /// Cost of calls that were cut off together with the step.
     pub cut: &'a Mutex<Usage>,
@@ -92,6 +96,8 @@ pub struct StepAction<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepResult {
     pub value: Value,
+    /// Whether its agent was stopped at its limit of turns.
+    pub finish: Option<RunFinish>,
     /// The calls that it took, as far as they are not in the transcript already.
     pub account: StepAccount,
 }
@@ -124,7 +130,8 @@ pub enum RetryAdvice {
 }
 
 impl StepContext {
-    /// Computes what the tenant wrote over what a step sees: in place where it takes few steps, else on a thread.
+    /// Computes what the tenant wrote over what a step sees: in place where it takes few steps, else on a thread. All
+    /// templates of it share what they may take.
     pub async fn compute<T: Send + 'static>(
         &self,
         scope: &StepScope,
@@ -132,7 +139,8 @@ impl StepContext {
         work: impl FnOnce(&StepScope) -> Result<T, StepFault> + Send + 'static,
     ) -> Result<T, StepFault> {
         let scope = scope.clone();
-        let computed = self.parts.compute.run_if_costly(self.tenant.as_str(), steps, move || work(&scope)).await;
+        let work = move || sharing_steps(|| work(&scope));
+        let computed = self.parts.compute.run_if_costly(self.tenant.as_str(), steps, work).await;
         computed.unwrap_or_else(|panicked| Err(StepFault::new("computation", panicked.to_string())))
     }
 
@@ -191,7 +199,8 @@ impl StepAction<'_> {
         self.world.compute(self.scope, steps, work).await
     }
 
-    /// The idempotency key: equal for each execution of this step and item, and no other's. See `docs/keys.md`, "Effects".
+    /// The idempotency key: equal for each execution of this step and item, and no other's. See `docs/keys.md`,
+    /// "Effects".
     pub fn key(&self) -> String {
         key_of(self.world.run_id, self.step, self.index)
     }
@@ -213,12 +222,19 @@ pub fn key_of(run_id: Uuid, step: &str, index: Option<u32>) -> String {
 }
 
 impl StepResult {
+    /// A value that took no model and no tool.
     pub fn plain(value: Value) -> StepResult {
-        StepResult { value, account: StepAccount::default() }
+        StepResult::with_account(value, StepAccount::default())
+    }
+
+    /// A value, and the calls that it took.
+    pub fn with_account(value: Value, account: StepAccount) -> StepResult {
+        StepResult { value, finish: None, account }
     }
 }
 
 impl StepFault {
+    /// A fault that a repetition would not heal.
     pub fn new(code: impl Into<String>, message: impl Into<String>) -> StepFault {
         StepFault { fault: RunFault::new(code, message), again: RetryAdvice::No, account: Box::default() }
     }
@@ -230,7 +246,7 @@ impl StepFault {
 
     /// A credential was not used, or was refused: the step had no effect.
     pub fn credential(error: &CredentialError) -> StepFault {
-        match error.trouble {
+        match error.kind {
             CredentialFault::Busy => StepFault::passing(error.code(), error.to_string(), None),
             _ => StepFault { fault: error.fault(), again: RetryAdvice::No, account: Box::default() },
         }

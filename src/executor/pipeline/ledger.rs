@@ -3,10 +3,11 @@
 //! A run that is resumed reads it and goes on where it ends: what has a result is not executed again. Entries of items
 //! of a `for_each` come in the order in which they happen.
 //!
-//! An entry is stored before anything takes effect that follows from it. Until then it is deferred: to the intent of the
-//! next effect, to the end of the run, or for a second. A step whose entry is lost with the process is executed again.
+//! An entry is stored before anything takes effect that follows from it. Until then it is deferred: to the intent of
+//! the next effect, to the end of the run, or for a second. A step whose entry is lost with the process is executed
+//! again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::future::pending;
 use std::sync::{Arc, Mutex as Locked};
@@ -16,19 +17,17 @@ use serde_json::{Map, Value};
 use tokio::sync::{Mutex, Notify};
 
 use crate::agent::AgentStore;
-use crate::agent::checkpoint::{Checkpoint, NewEntry};
+use crate::agent::checkpoint::{Checkpoint, DEFERRED_BYTES, NewEntry};
 use crate::base::clock::Clock;
 use crate::base::json::length::bytes_of;
 use crate::domain::run::transcript::LEDGER;
-use crate::domain::run::{RunError, RunFault, StepOutcome, TranscriptEntry, TranscriptMessage, Usage};
+use crate::domain::run::{RunError, RunFault, RunFinish, StepOutcome, TranscriptEntry, TranscriptMessage, Usage};
 use crate::executor::pipeline::account::StepAccount;
 
 /// Largest value of a step, in bytes of JSON.
 pub const VALUE_BYTES: usize = 256 * 1024;
 /// Entries wait no longer, so that a slow step does not cost the results before it.
 const DEFER_LIMIT: Duration = Duration::from_secs(1);
-/// Most bytes that wait: many ends are written in one transaction, each with what waited for it.
-const DEFERRED_BYTES: usize = 16 * 1024;
 
 /// Where a step, or one item of it, stands.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,9 +40,10 @@ pub enum StepStanding {
     Failed(RunFault),
 }
 
+/// The entries of a run's steps: those that are stored, and those that are deferred.
 pub struct Ledger {
     entries: Mutex<Entries>,
-    steps: Locked<HashMap<(String, Option<u32>), StepStanding>>,
+    steps: Locked<StepLedger>,
     store: Arc<dyn AgentStore>,
     clock: Clock,
     /// Told of each entry that is deferred.
@@ -93,9 +93,21 @@ impl Ledger {
         self.defer(0, NewEntry::plain(entry)).await
     }
 
+    /// How far a step has come, or one item of it.
     pub fn step_state(&self, step: &str, index: Option<u32>) -> StepStanding {
         let steps = self.steps.lock().expect("ledger lock");
-        steps.get(&(step.to_owned(), index)).cloned().unwrap_or(StepStanding::Fresh)
+        steps.standings.get(&(step.to_owned(), index)).cloned().unwrap_or(StepStanding::Fresh)
+    }
+
+    /// Whether a step was ever begun, whatever came of it.
+    pub fn was_begun(&self, place: StepPlace<'_>) -> bool {
+        let steps = self.steps.lock().expect("ledger lock");
+        steps.begun.contains(&(place.step.to_owned(), place.index))
+    }
+
+    /// `max_turns`: the agent of a step was stopped at its limit of turns.
+    pub fn finish(&self) -> Option<RunFinish> {
+        self.steps.lock().expect("ledger lock").finish
     }
 
     /// Usage of all steps together, in all attempts.
@@ -127,7 +139,7 @@ impl Ledger {
         account: StepAccount,
         duration_ms: i64,
     ) -> Result<(), RunError> {
-        let standing = standing_of(&outcome);
+        let (standing, finish) = (standing_of(&outcome), finish_of(&outcome));
         let StepPlace { position, step, index } = place;
         let message = TranscriptMessage::StepResult { name: step.to_owned(), index, outcome, ledger: LEDGER };
         let StepAccount { usage, model_call, tool_record } = account;
@@ -135,6 +147,7 @@ impl Ledger {
         self.defer(position, NewEntry { message, usage, duration_ms: Some(duration_ms), model_call, tool_record })
             .await?;
         self.set(place, standing);
+        self.steps.lock().expect("ledger lock").note_finish(finish);
         Ok(())
     }
 
@@ -175,7 +188,7 @@ impl Ledger {
     }
 
     fn set(&self, place: StepPlace<'_>, standing: StepStanding) {
-        self.steps.lock().expect("ledger lock").insert((place.step.to_owned(), place.index), standing);
+        self.steps.lock().expect("ledger lock").set((place.step.to_owned(), place.index), standing);
     }
 }
 
@@ -193,17 +206,45 @@ fn intent_of(place: StepPlace<'_>) -> NewEntry {
 
 fn standing_of(outcome: &StepOutcome) -> StepStanding {
     match outcome {
-        StepOutcome::Done { value } => StepStanding::Done(value.clone()),
+        StepOutcome::Done { value, .. } => StepStanding::Done(value.clone()),
         StepOutcome::Failed { error } => StepStanding::Failed(error.clone()),
         StepOutcome::Again { .. } => StepStanding::Fresh,
     }
 }
 
-type StepLedger = HashMap<(String, Option<u32>), StepStanding>;
+fn finish_of(outcome: &StepOutcome) -> Option<RunFinish> {
+    match outcome {
+        StepOutcome::Done { finish, .. } => *finish,
+        StepOutcome::Failed { .. } | StepOutcome::Again { .. } => None,
+    }
+}
+
+/// Standing of the steps, and of their items, as the entries say it.
+#[derive(Default)]
+struct StepLedger {
+    standings: HashMap<(String, Option<u32>), StepStanding>,
+    /// Those that were begun, also where they are to be executed again.
+    begun: HashSet<(String, Option<u32>)>,
+    /// How an agent ended that was stopped.
+    finish: Option<RunFinish>,
+}
+
+impl StepLedger {
+    fn set(&mut self, place: (String, Option<u32>), standing: StepStanding) {
+        if standing == StepStanding::Open {
+            self.begun.insert(place.clone());
+        }
+        self.standings.insert(place, standing);
+    }
+
+    fn note_finish(&mut self, finish: Option<RunFinish>) {
+        self.finish = finish.or(self.finish);
+    }
+}
 
 fn read(entries: &[TranscriptEntry]) -> Result<(Option<StepStart>, StepLedger), RunError> {
     let mut beginning = None;
-    let mut steps = HashMap::new();
+    let mut steps = StepLedger::default();
     for entry in entries {
         match &entry.message {
             TranscriptMessage::Pipeline { ledger, .. }
@@ -219,10 +260,11 @@ fn read(entries: &[TranscriptEntry]) -> Result<(Option<StepStart>, StepLedger), 
                 beginning = Some(StepStart { digest: digest.clone(), state });
             }
             TranscriptMessage::Step { name, index, .. } => {
-                steps.insert((name.clone(), *index), StepStanding::Open);
+                steps.set((name.clone(), *index), StepStanding::Open);
             }
             TranscriptMessage::StepResult { name, index, outcome, .. } => {
-                steps.insert((name.clone(), *index), standing_of(outcome));
+                steps.set((name.clone(), *index), standing_of(outcome));
+                steps.note_finish(finish_of(outcome));
             }
             _ => {}
         }

@@ -4,9 +4,11 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
+use utoipa::PartialSchema;
 
 use crate::base::expr::{Expression, NamedMember};
 use crate::base::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
+use crate::base::json::typed::field_names;
 use crate::base::template::{Template, TemplateNames, Tree};
 use crate::domain::event::impossible_member;
 use crate::executor::pipeline::parts::StepParts;
@@ -54,8 +56,9 @@ impl StepReader<'_> {
         self.faults.add(place, message);
     }
 
-    /// An object with these fields and no others.
-    pub fn object<'v>(&mut self, value: &'v Value, known: &[&str]) -> Option<&'v Map<String, Value>> {
+    /// An object with the fields that are published of a `T` and no others.
+    pub fn object<'v, T: PartialSchema + 'static>(&mut self, value: &'v Value) -> Option<&'v Map<String, Value>> {
+        let known = field_names::<T>();
         let Some(fields) = value.as_object() else {
             self.fault(format!("must be an object; its fields are {}", known.join(", ")));
             return None;
@@ -67,6 +70,7 @@ impl StepReader<'_> {
         Some(fields)
     }
 
+    /// A text that is not blank.
     pub fn text(&mut self, fields: &Map<String, Value>, key: &str) -> Option<String> {
         match given(fields, key)? {
             Value::String(text) if !text.trim().is_empty() => Some(text.clone()),
@@ -77,6 +81,7 @@ impl StepReader<'_> {
         }
     }
 
+    /// As [`StepReader::text`], with a fault where the field is missing.
     pub fn needed_text(&mut self, fields: &Map<String, Value>, key: &str) -> Option<String> {
         self.need(fields, key).and_then(|_| self.text(fields, key))
     }
@@ -90,6 +95,7 @@ impl StepReader<'_> {
         value
     }
 
+    /// A whole number within these bounds.
     pub fn number(
         &mut self,
         fields: &Map<String, Value>,
@@ -103,6 +109,7 @@ impl StepReader<'_> {
         number
     }
 
+    /// A span of whole seconds within these bounds.
     pub fn seconds(
         &mut self,
         fields: &Map<String, Value>,
@@ -123,10 +130,12 @@ impl StepReader<'_> {
         Some(word)
     }
 
+    /// The names that templates and expressions may use here.
     pub fn names(&self) -> TemplateNames<'_> {
         TemplateNames { variables: if self.in_each { &NAMES_OF_EACH } else { &NAMES }, steps: self.steps }
     }
 
+    /// A template of a text.
     pub fn template(&mut self, fields: &Map<String, Value>, key: &str) -> Option<Template> {
         let text = self.text(fields, key)?;
         match self.parts.templates.read(&text, self.names()) {
@@ -138,6 +147,7 @@ impl StepReader<'_> {
         }
     }
 
+    /// A template of any form; `null` is one.
     pub fn tree(&mut self, fields: &Map<String, Value>, key: &str) -> Option<Tree> {
         let value = fields.get(key)?;
         let pointer = format!("{}/{}", self.pointer, escape(key));

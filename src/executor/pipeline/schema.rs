@@ -1,7 +1,7 @@
 //! The settings of a pipeline as they are published: in the reference, at `/v1/executors`, and in `docs/pipelines.md`.
 //!
-//! Nothing is read into these: `Spec` reads value by value, with every fault at its place. The tests hold
-//! the reader against each field that stands here.
+//! Nothing is read into these: `PipelineSpec` reads value by value, with every fault at its place. It takes the fields
+//! that stand here, and no others.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,6 @@ use utoipa::ToSchema;
 use crate::domain::approval::settings::Override;
 use crate::domain::budget::TaskBudget;
 use crate::domain::task::Urgency;
-use crate::executor::pipeline::spec::OnError;
 
 /// `action.config` of a pipeline: steps in order, and what the run answers.
 #[derive(Serialize, ToSchema)]
@@ -26,6 +25,7 @@ use crate::executor::pipeline::spec::OnError;
     "output": "told {{ steps.customer.body.name }}"
 }))]
 pub struct PipelineConfig {
+    /// The steps, in the order in which they are executed.
     #[schema(min_items = 1, max_items = 50)]
     pub steps: Vec<PipelineStep>,
     /// A template of any form: what the run answers. Absent: the value of the last step.
@@ -44,8 +44,8 @@ pub struct PipelineStep {
     /// By which later steps name its value, as `steps.NAME`. Letters, digits and `_`; not twice in a pipeline.
     #[schema(min_length = 1, max_length = 64, example = "customer")]
     pub name: String,
-    /// How long one execution may take. Absent: `30`; of `llm` it is 300, and of `agent` what its `[[agents]]` entry says,
-    /// or `[react]`.
+    /// How long one execution may take. Absent: `30`; of `llm` it is 300, and of `agent` what its `[[agents]]` entry
+    /// says, or `[react]`.
     #[schema(minimum = 1, maximum = 3600)]
     pub timeout_seconds: Option<u64>,
     /// How often a failure that time may heal is tried again within the run. Absent: `0`.
@@ -54,7 +54,9 @@ pub struct PipelineStep {
     /// goes on, and the value is `{"error": {"code", "message"}}`; `stop` ends it as succeeded, and nobody is told.
     /// Absent: `fail`.
     pub on_error: Option<OnError>,
+    /// Sends an HTTP request.
     pub http: Option<HttpStep>,
+    /// Calls a tool without a model.
     pub tool: Option<ToolStep>,
     /// Ends the run, quietly, unless this CEL expression is true. What is missing makes it false.
     #[schema(example = "event.data.total > 100")]
@@ -62,19 +64,39 @@ pub struct PipelineStep {
     /// Gives the value of this CEL expression.
     #[schema(example = "event.data.items.map(i, i.price)")]
     pub map: Option<String>,
+    /// Publishes an event.
     pub publish: Option<PublishStep>,
+    /// Sends a message to the tenant.
     pub notify: Option<NotifyStep>,
+    /// Keeps a value for later runs of the task.
     pub store: Option<StoreStep>,
+    /// Lets an agent work on an instruction.
     pub agent: Option<AgentStep>,
+    /// Asks a model one question.
     pub llm: Option<LlmStep>,
+    /// Executes a step for each item of a list.
     pub for_each: Option<ForEachStep>,
+}
+
+/// The effect of a step's failure on the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnError {
+    /// It fails, or is tried again where time may heal it.
+    Fail,
+    /// It goes on; the step's value is `{"error": {"code", "message"}}`.
+    Continue,
+    /// It ends here, succeeded, and nobody is told.
+    Stop,
 }
 
 /// So many repetitions, 0 to 10, or with the first wait.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum StepRetries {
+    /// The number of repetitions, with a first wait of one second.
     Count(u64),
+    /// The number of repetitions and the first wait.
     Paced(PacedRetries),
 }
 
@@ -82,10 +104,10 @@ pub enum StepRetries {
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PacedRetries {
-    /// Absent: `0`.
+    /// The number of repetitions. Absent: `0`.
     #[schema(minimum = 0, maximum = 10)]
     pub count: Option<u64>,
-    /// Absent: `1`.
+    /// The first wait, in seconds. Absent: `1`.
     #[schema(minimum = 0, maximum = 60)]
     pub backoff_seconds: Option<u64>,
 }
@@ -93,8 +115,8 @@ pub struct PacedRetries {
 /// Sends one request to an address outside. The value is `{"status", "headers", "body"}`, the body as JSON where it is
 /// JSON.
 ///
-/// Each request carries an `Idempotency-Key`. POST and PATCH are repeated only where nothing was sent, or where the other
-/// side says that it did nothing.
+/// Each request carries an `Idempotency-Key`. POST and PATCH are repeated only where nothing was sent, or where the
+/// other side says that it did nothing.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({
@@ -102,7 +124,7 @@ pub struct PacedRetries {
     "body": {"text": "seen by {{ task.name }}"}
 }))]
 pub struct HttpStep {
-    /// Absent: `GET`.
+    /// The method of the request. Absent: `GET`.
     pub method: Option<StepMethod>,
     /// A template; what it inserts is encoded, and can't choose the host.
     pub url: String,
@@ -121,15 +143,23 @@ pub struct HttpStep {
     pub accept_status: Option<Vec<u16>>,
 }
 
+/// The method of a request.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum StepMethod {
+    /// Only reads, and follows redirects.
     Get,
+    /// As `GET`, without a body in the answer.
     Head,
+    /// Repeated only where it had no effect.
     Post,
+    /// Repeated where its outcome is unknown.
     Put,
+    /// Repeated only where it had no effect.
     Patch,
+    /// Repeated where its outcome is unknown.
     Delete,
+    /// Only reads, and follows redirects.
     Options,
 }
 
@@ -151,13 +181,13 @@ pub struct ToolStep {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"type": "order.large", "subject": "{{ event.data.id }}", "data": "{{ event.data }}"}))]
 pub struct PublishStep {
-    /// A template.
+    /// The event's type: a template.
     pub r#type: String,
-    /// A template. Absent: `reveille/pipeline`.
+    /// The event's source: a template. Absent: `reveille/pipeline`.
     pub source: Option<String>,
-    /// A template.
+    /// The event's subject: a template. Absent: none.
     pub subject: Option<String>,
-    /// A template of any form.
+    /// The event's data: a template of any form. Absent: none.
     #[schema(required = false)]
     pub data: Value,
 }
@@ -167,11 +197,11 @@ pub struct PublishStep {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"message": "A large order: {{ event.data.total }}", "urgency": "high"}))]
 pub struct NotifyStep {
-    /// A template.
+    /// The text of the message: a template.
     pub message: String,
-    /// A template. Absent: the first line of the message.
+    /// The subject: a template. Absent: the first 80 characters of the first line of the message.
     pub subject: Option<String>,
-    /// Absent: the recipient's own order.
+    /// The channel that it goes by. Absent: the recipient's own order.
     #[schema(example = "email")]
     pub channel: Option<String>,
     /// Against the recipient's quiet hours and budget. Absent: `normal`.
@@ -184,7 +214,7 @@ pub struct NotifyStep {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"name": "last_order", "value": "{{ event.data.id }}"}))]
 pub struct StoreStep {
-    /// Letters, digits and `_`.
+    /// The name that it is kept under: letters, digits and `_`.
     #[schema(min_length = 1, max_length = 64)]
     pub name: String,
     /// A template of any form; `null` is a value.
@@ -196,14 +226,15 @@ pub struct StoreStep {
     pub delete: Option<bool>,
 }
 
-/// Lets an agent work on an instruction. The value is its answer. Where it has to ask people, the run waits for them and goes on
-/// at this step, with its whole time limit and its retries anew; the run's `timeout_seconds` counts all of it but the waiting. The agent
-/// is told of a call that a person refuses, and answers: a `filter` behind it decides whether the steps after it are executed. A question
-/// that nobody answers in time ends the run as `expired`, whatever `on_error` says.
+/// Lets an agent work on an instruction. The value is its answer. Where it has to ask people, the run waits for them
+/// and goes on at this step, with its whole time limit and its retries anew; the run's `timeout_seconds` counts all of
+/// it but the waiting. The agent is told of a call that a person refuses, and answers: a `filter` behind it decides
+/// whether the steps after it are executed. A question that nobody answers in time ends the run as `expired`, whatever
+/// `on_error` says.
 ///
-/// An agent of `[[agents]]` works as if another agent called it: where its entry has `approval = true`, or a rule for its
-/// name says so, a person has to agree first, and fields that are missing or invalid when the step runs are asked for. Where
-/// the person refuses, the step fails.
+/// An agent of `[[agents]]` works as if another agent called it: where its entry has `approval = true`, or a rule for
+/// its name says so, a person has to agree first, and fields that are missing or invalid when the step runs are asked
+/// for. Where the person refuses, the step fails.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"instruction": "Find out why {{ event.data.service }} is down.", "tools": ["http_request"]}))]
@@ -213,12 +244,15 @@ pub struct AgentStep {
     pub instruction: String,
     /// One of `[[agents]]`: what is not said here, it says.
     pub name: Option<String>,
-    /// The fields of the `[[agents]]` entry by their names, templates in any place. Its required fields have to be among
-    /// them; others have their defaults. The agent reads them behind the instruction.
+    /// The fields of the `[[agents]]` entry by their names, templates in any place. Its required fields have to be
+    /// among them; others have their defaults. The agent reads them behind the instruction.
     pub args: Option<Map<String, Value>>,
+    /// The agent's persona. Absent: that of its `[[agents]]` entry, else the operator's.
     pub system_prompt: Option<String>,
     /// One of `[llm.models]`. Absent: the default.
     pub model: Option<String>,
+    /// Turns at most. Absent: what its `[[agents]]` entry says, else `[react]`. Where they are used up, the run has
+    /// `max_turns` as its `finish`.
     #[schema(minimum = 1, maximum = 100)]
     pub max_turns: Option<u32>,
     /// The tools that it may call. Absent: all that it is offered.
@@ -241,6 +275,7 @@ pub struct LlmStep {
     pub system: Option<String>,
     /// One of `[llm.models]`. Absent: the default.
     pub model: Option<String>,
+    /// The longest answer, in tokens. Absent: what the model's entry in `[llm.models]` says.
     #[schema(minimum = 1, maximum = 100_000)]
     pub max_tokens: Option<u32>,
 }
@@ -255,6 +290,7 @@ pub struct LlmStep {
 pub struct ForEachStep {
     /// A CEL expression that gives a list.
     pub items: String,
+    /// The work for each item.
     pub r#do: ItemStep,
     /// Items at once. Absent: `1`.
     #[schema(minimum = 1, maximum = 10)]
@@ -272,11 +308,15 @@ pub struct ItemStep {
     pub retry: Option<StepRetries>,
     /// As in a step, without `stop`.
     pub on_error: Option<ItemFailure>,
+    /// Sends an HTTP request.
     pub http: Option<HttpStep>,
+    /// Calls a tool without a model.
     pub tool: Option<ToolStep>,
     /// As in a step.
     pub map: Option<String>,
+    /// Publishes an event.
     pub publish: Option<PublishStep>,
+    /// Sends a message to the tenant.
     pub notify: Option<NotifyStep>,
 }
 

@@ -30,6 +30,8 @@ pub const TASK_MEMBERS: [&str; 5] = ["id", "name", "tenant_id", "metadata", "ins
 
 /// Steps that converting one byte of JSON takes at most.
 const STEPS_A_BYTE: u64 = 40;
+/// Bytes of the values of all steps of a run together: behind each step all of them are converted anew.
+pub const RESULTS_BYTES: usize = 4 * 1024 * 1024;
 
 /// The values of all names, for both languages. What a fire has not is null. Cheap to clone.
 #[derive(Clone, Default)]
@@ -55,6 +57,7 @@ pub struct FireScope {
 }
 
 impl FireScope {
+    /// The values of a run's fire.
     pub fn of(run: &Run) -> FireScope {
         let mut fire = FireScope { input: run.input.clone().unwrap_or_default(), ..FireScope::default() };
         match &run.cause {
@@ -90,6 +93,7 @@ pub fn task_value(task: &Task) -> Value {
 }
 
 impl StepScope {
+    /// The values that a pipeline begins with.
     pub async fn new(
         world: &StepContext,
         fire: FireScope,
@@ -122,6 +126,11 @@ impl StepScope {
     /// Steps that it takes to take in so many bytes more: all results are converted again.
     pub fn steps_to_add(&self, bytes: usize) -> u64 {
         (self.bytes + bytes) as u64 * STEPS_A_BYTE
+    }
+
+    /// Whether the value of one more step has room beside the others.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.bytes + bytes <= RESULTS_BYTES
     }
 
     fn set(&mut self, name: &'static str, value: &Value) {

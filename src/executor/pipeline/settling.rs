@@ -10,7 +10,7 @@ use crate::executor::pipeline::spec::{StepSpec, StepWork};
 
 impl StepContext {
     /// The scope after a step: what it gave, for those behind it, and (where it did not fail) what it stored.
-    pub async fn settled(&self, scope: StepScope, step: &StepSpec, done: bool, value: Value) -> StepScope {
+    pub async fn after_step(&self, scope: StepScope, step: &StepSpec, done: bool, value: Value) -> StepScope {
         let kind = match &step.what {
             StepWork::One(kind) if done => Some(Arc::clone(kind)),
             _ => None,

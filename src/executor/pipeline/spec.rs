@@ -5,19 +5,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
+use utoipa::PartialSchema;
 
 use crate::base::expr::Expression;
 use crate::base::invalid::{NAMED, ValidationErrors, did_you_mean};
-use crate::base::template::Tree;
-use crate::domain::budget::{TASK_KEY, TaskBudget};
+use crate::base::json::typed::field_names;
+use crate::base::template::{Tree, inserting_texts};
+use crate::domain::budget::TaskBudget;
 use crate::executor::pipeline::kind::StepKind;
 use crate::executor::pipeline::kinds::KINDS;
 use crate::executor::pipeline::parts::StepParts;
 use crate::executor::pipeline::reading::{StepReader, given};
-use crate::executor::task_rules::{TASK_RULES_KEY, check_task_rules};
+use crate::executor::pipeline::schema::{OnError, PacedRetries, PipelineConfig, PipelineStep};
+use crate::executor::task_rules::check_task_rules;
 
 /// Most steps of a pipeline.
 const STEPS: usize = 50;
+/// Most texts of a pipeline that insert something: each is read at every run.
+const TEMPLATES: usize = 1_000;
 /// Longest name of a step.
 const NAME_LENGTH: usize = 64;
 /// Time limits that may be asked for, in seconds.
@@ -30,27 +35,37 @@ const RETRIES: std::ops::RangeInclusive<u64> = 0..=10;
 /// First waits that may be asked for, in seconds.
 const BACK_OFFS: std::ops::RangeInclusive<u64> = 0..=60;
 const DEFAULT_BACK_OFF: Duration = Duration::from_secs(1);
-/// Fields of a step besides its kind.
-const FIELDS: [&str; 4] = ["name", "timeout_seconds", "retry", "on_error"];
 const FOR_EACH: &str = "for_each";
 
 /// Steps, and what the run answers.
 pub struct PipelineSpec {
+    /// In the order in which they are executed.
     pub steps: Vec<StepSpec>,
+    /// The template of the answer; `None`: the value of the last step.
     pub output: Option<Tree>,
 }
 
+/// One step, read and checked: its work, and what holds for all kinds.
 pub struct StepSpec {
+    /// Unique within the pipeline.
     pub name: String,
+    /// As it is written: `http`, `for_each`, …
     pub kind: &'static str,
+    /// The effect that the step has.
     pub what: StepWork,
+    /// How long one execution may take.
     pub timeout: Duration,
+    /// How often a failure is tried again within the run.
     pub retry: StepRetry,
+    /// The effect of a failure on the run.
     pub on_error: OnError,
 }
 
+/// The work of a step: done once, or for each item of a list.
 pub enum StepWork {
+    /// The work of any kind but `for_each`.
     One(Arc<dyn StepKind>),
+    /// The work of `for_each`.
     Each(Box<ForEach>),
 }
 
@@ -60,27 +75,17 @@ pub struct ForEach {
     pub items: Expression,
     /// Executed for each item; its name is the outer step's.
     pub step: StepSpec,
+    /// Items that are executed at once.
     pub concurrency: usize,
 }
 
 /// How often a failure that time may heal is tried again within the run, and how soon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepRetry {
+    /// Executions after the first.
     pub count: u32,
     /// The first wait; doubled each time up to a minute, with full jitter.
     pub back_off: Duration,
-}
-
-/// The effect of a step's failure on the run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum OnError {
-    /// It fails, or is tried again where time may heal it.
-    Fail,
-    /// It goes on; the step's value is `{"error": {"code", "message"}}`.
-    Continue,
-    /// It ends here, succeeded, and nobody is told.
-    Stop,
 }
 
 impl PipelineSpec {
@@ -120,7 +125,13 @@ impl PipelineSpec {
         let mut reading =
             StepReader { parts, faults, pointer: pointer.to_owned(), steps: &[], in_each: false, is_saved, unreadable };
         let whole = Value::Object(config.clone());
-        reading.object(&whole, &["steps", "output", TASK_RULES_KEY, TASK_KEY])?;
+        reading.object::<PipelineConfig>(&whole)?;
+        let inserting = inserting_texts(&whole);
+        if inserting > TEMPLATES {
+            let why = format!("at most {TEMPLATES} texts of a pipeline may insert something, here {inserting} do");
+            reading.unreadable(why);
+            return None;
+        }
         TaskBudget::read(config, pointer, reading.faults);
         let written = match reading.need(config, "steps")?.as_array() {
             Some(steps) if (1..=STEPS).contains(&steps.len()) => steps,
@@ -135,7 +146,8 @@ impl PipelineSpec {
             let mut reading =
                 StepReader { parts, faults, pointer, steps: &names, in_each: false, is_saved, unreadable };
             let name = name_of(value, &mut reading);
-            if let Some(step) = name.clone().and_then(|name| StepSpec::read(name, value, &FIELDS, &mut reading)) {
+            let step = name.clone().and_then(|name| StepSpec::read::<PipelineStep>(name, value, &mut reading));
+            if let Some(step) = step {
                 if step.kind == "llm" && steps.iter().any(|other| other.kind == "llm") {
                     reading.below("llm").fault("there is one `llm` step in a pipeline at most; use `agent` for more");
                 }
@@ -170,53 +182,88 @@ fn name_of(step: &Value, reading: &mut StepReader) -> Option<String> {
     Some(name)
 }
 
+/// The kinds that a step may be of.
+fn all_kinds() -> impl Iterator<Item = &'static str> {
+    KINDS.into_iter().map(|(kind, _)| kind).chain([FOR_EACH])
+}
+
 impl StepSpec {
-    /// Reads a step of this name; `fields` are what it may have besides its kind.
-    pub fn read(name: String, value: &Value, fields: &[&str], reading: &mut StepReader) -> Option<StepSpec> {
+    /// Reads a step of this name; a `T` is published of it. Which of all kinds may stand here is for the caller to say.
+    pub fn read<T: PartialSchema + 'static>(name: String, value: &Value, reading: &mut StepReader) -> Option<StepSpec> {
         let written = value.as_object()?;
-        let kinds: Vec<&str> = KINDS.iter().map(|(kind, _)| *kind).chain([FOR_EACH]).collect();
-        let mut named: Vec<&str> = Vec::new();
-        for key in written.keys().map(String::as_str).filter(|key| !fields.contains(key)).take(NAMED + kinds.len()) {
-            match kinds.iter().find(|kind| **kind == key) {
-                Some(kind) if given(written, kind).is_some() => named.push(kind),
-                // null is as good as absent
-                Some(_) => {}
-                None => {
-                    let hint = did_you_mean(key, kinds.iter().chain(fields).copied());
-                    let known = kinds.join(", ");
-                    reading.below(key).fault(format!("unknown kind of step `{key}`{hint}; there are {known}"));
-                }
-            }
-        }
+        let named = named_kinds::<T>(written, reading);
         let timeout = reading.seconds(written, "timeout_seconds", TIMEOUTS);
         let retry = retry(written, reading);
         let on_error = on_error(written, reading);
-        let kind = match named.as_slice() {
-            [one] => *one,
-            [] => {
-                reading.fault(format!("has no kind; there are {}", kinds.join(", ")));
-                return None;
-            }
-            [_, more @ ..] => {
-                reading.below(more[0]).fault(format!("can't stand beside `{}`: a step has one kind", named[0]));
-                return None;
-            }
-        };
-        let what = match KINDS.iter().find(|(known, _)| *known == kind) {
-            Some((_, read)) => StepWork::One(Arc::from(read(&written[kind], &mut reading.below(kind))?)),
-            None => StepWork::Each(Box::new(ForEach::read(&name, &written[kind], &mut reading.below(kind))?)),
-        };
-        let own = match &what {
+        let kind = only_kind(&named, reading)?;
+        let what = StepWork::read(kind, &name, &written[kind], &mut reading.below(kind))?;
+        let timeout = timeout.or(what.time_limit()).unwrap_or_else(|| usual_time_limit(kind, reading.parts));
+        Some(StepSpec { name, kind, what, timeout, retry, on_error })
+    }
+}
+
+impl StepWork {
+    /// Reads what stands under a kind in the step of this name.
+    fn read(kind: &str, name: &str, value: &Value, reading: &mut StepReader) -> Option<StepWork> {
+        Some(match KINDS.iter().find(|(known, _)| *known == kind) {
+            Some((_, read)) => StepWork::One(Arc::from(read(value, reading)?)),
+            None => StepWork::Each(Box::new(ForEach::read(name, value, reading)?)),
+        })
+    }
+
+    /// The time limit that the work itself asks for.
+    fn time_limit(&self) -> Option<Duration> {
+        match self {
             StepWork::One(kind) => kind.time_limit(),
             StepWork::Each(_) => None,
-        };
-        let (kind, usual) = match KINDS.iter().find(|(known, _)| *known == kind) {
-            Some((kind @ "agent", _)) => (*kind, reading.parts.agent.settings.agent_limit()),
-            Some((kind @ "llm", _)) => (*kind, MODEL_TIMEOUT),
-            Some((kind, _)) => (*kind, DEFAULT_TIMEOUT),
-            None => (FOR_EACH, DEFAULT_TIMEOUT),
-        };
-        Some(StepSpec { name, kind, what, timeout: timeout.or(own).unwrap_or(usual), retry, on_error })
+        }
+    }
+}
+
+/// The kinds that a step has, with a fault for each field that is neither a kind nor one of a `T`.
+fn named_kinds<T: PartialSchema + 'static>(
+    written: &Map<String, Value>,
+    reading: &mut StepReader,
+) -> Vec<&'static str> {
+    let kinds: Vec<&'static str> = all_kinds().collect();
+    let fields: Vec<&str> = field_names::<T>().iter().copied().filter(|field| !kinds.contains(field)).collect();
+    let mut named: Vec<&'static str> = Vec::new();
+    for key in written.keys().map(String::as_str).filter(|key| !fields.contains(key)).take(NAMED + kinds.len()) {
+        match kinds.iter().find(|kind| **kind == key) {
+            Some(kind) if given(written, kind).is_some() => named.push(kind),
+            // null is as good as absent
+            Some(_) => {}
+            None => {
+                let hint = did_you_mean(key, kinds.iter().chain(&fields).copied());
+                let known = kinds.join(", ");
+                reading.below(key).fault(format!("unknown kind of step `{key}`{hint}; there are {known}"));
+            }
+        }
+    }
+    named
+}
+
+/// The one kind that a step has; `None`, with a fault, where it has none or several.
+fn only_kind(named: &[&'static str], reading: &mut StepReader) -> Option<&'static str> {
+    match named {
+        [one] => Some(*one),
+        [] => {
+            reading.fault(format!("has no kind; there are {}", all_kinds().collect::<Vec<_>>().join(", ")));
+            None
+        }
+        [first, more, ..] => {
+            reading.below(more).fault(format!("can't stand beside `{first}`: a step has one kind"));
+            None
+        }
+    }
+}
+
+/// How long a step of a kind may take where neither the step nor its work says.
+fn usual_time_limit(kind: &str, parts: &StepParts) -> Duration {
+    match kind {
+        "agent" => parts.agent.settings.agent_limit(),
+        "llm" => MODEL_TIMEOUT,
+        _ => DEFAULT_TIMEOUT,
     }
 }
 
@@ -228,7 +275,7 @@ fn retry(fields: &Map<String, Value>, reading: &mut StepReader) -> StepRetry {
         Some(Value::Number(_)) => retry.count = reading.number(fields, "retry", RETRIES).unwrap_or(0) as u32,
         Some(value) => {
             let mut reading = reading.below("retry");
-            if let Some(fields) = reading.object(value, &["count", "backoff_seconds"]) {
+            if let Some(fields) = reading.object::<PacedRetries>(value) {
                 retry.count = reading.number(fields, "count", RETRIES).unwrap_or(0) as u32;
                 retry.back_off = reading.seconds(fields, "backoff_seconds", BACK_OFFS).unwrap_or(DEFAULT_BACK_OFF);
             }
@@ -242,5 +289,31 @@ fn on_error(fields: &Map<String, Value>, reading: &mut StepReader) -> OnError {
         Some("continue") => OnError::Continue,
         Some("stop") => OnError::Stop,
         _ => OnError::Fail,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::budget::TASK_KEY;
+    use crate::executor::pipeline::schema::ItemStep;
+    use crate::executor::task_rules::TASK_RULES_KEY;
+
+    #[test]
+    fn published_fields_of_a_step_are_its_kinds_and_those_of_all_kinds() {
+        let besides = |fields: &[&'static str]| -> Vec<&'static str> {
+            fields.iter().copied().filter(|field| !all_kinds().any(|kind| kind == *field)).collect()
+        };
+        let step = field_names::<PipelineStep>();
+        assert_eq!(all_kinds().filter(|kind| !step.contains(kind)).count(), 0, "each kind is published");
+        assert_eq!(besides(step), ["name", "on_error", "retry", "timeout_seconds"]);
+        assert_eq!(besides(field_names::<ItemStep>()), ["on_error", "retry", "timeout_seconds"]);
+    }
+
+    #[test]
+    fn published_fields_of_a_pipeline_are_those_that_are_read_of_it() {
+        let mut read = ["steps", "output", TASK_RULES_KEY, TASK_KEY];
+        read.sort_unstable();
+        assert_eq!(field_names::<PipelineConfig>(), read);
     }
 }

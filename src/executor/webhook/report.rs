@@ -37,7 +37,7 @@ pub enum RuntimeReport {
 pub struct Completion {
     /// `succeeded` or `failed`.
     state: String,
-    /// The answer, told to the recipient; what is no text is stored as JSON.
+    /// The answer, told to the recipient; one that is no text is stored as JSON.
     output: Option<Value>,
     /// A sentence, or `{"code", "message"}`.
     error: Option<Value>,
@@ -83,12 +83,17 @@ impl RuntimeReport {
         }
     }
 
-    /// The report without known secrets: a runtime that was sent one may repeat it.
-    pub fn redacted(self, known: &UsedSecrets) -> RuntimeReport {
+    /// The report without known secrets: a runtime that was sent one may repeat it. A long text is read on a computing
+    /// thread, in the turn of the run's tenant.
+    pub async fn redacted(self, used_secrets: &UsedSecrets) -> RuntimeReport {
         match self {
-            RuntimeReport::Succeeded { output } => RuntimeReport::Succeeded { output: known.text(&output) },
+            RuntimeReport::Succeeded { output } => {
+                RuntimeReport::Succeeded { output: used_secrets.cleaned(output).await }
+            }
             RuntimeReport::Failed { error } => {
-                RuntimeReport::Failed { error: RunFault::new(known.text(&error.code), known.text(&error.message)) }
+                let (code, message) =
+                    (used_secrets.cleaned(error.code).await, used_secrets.cleaned(error.message).await);
+                RuntimeReport::Failed { error: RunFault::new(code, message) }
             }
         }
     }

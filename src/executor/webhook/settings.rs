@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderValue};
 use serde_json::{Map, Value, json};
 use zeroize::Zeroizing;
 
 use crate::base::id::Tenant;
 use crate::base::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
 use crate::base::secret::Secret;
-use crate::domain::credential::{Reference, SECRET_HEADERS};
+use crate::domain::credential::{Reference, UnsettableHeader, settable_header};
 use crate::domain::notification::recipient::signing_keys;
 use crate::domain::run::RunError;
 use crate::domain::task::Action;
@@ -29,12 +29,6 @@ const DEFAULT_COMPLETION: u64 = 3_600;
 const HEADERS: usize = 30;
 /// The longest that a run may wait.
 const LONGEST_WAIT: TimeDelta = TimeDelta::days(30);
-/// Headers that are written by the client, or by us.
-const OURS: [&str; 7] =
-    ["host", "content-length", "content-type", "transfer-encoding", "connection", "idempotency-key", "expect"];
-/// Of one of [`SECRET_HEADERS`].
-pub const SECRET_FAULT: &str = "can't be set here: it holds a secret, and what is written here is stored as it is and shown; save it as a credential \
-     and name that in `credential`";
 const SECRET_FORM: &str =
     "`whsec_` and 24 to 64 random bytes in base64, as `echo whsec_$(openssl rand -base64 32)` prints";
 
@@ -50,6 +44,7 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Reads the settings of a stored task.
     pub fn stored(config: &Map<String, Value>) -> Result<Settings, RunError> {
         let text = |key: &str| config.get(key).and_then(Value::as_str).map(str::to_owned);
         let missing = |key: &str| RunError::fail("invalid_action", format!("action.config.{key} is missing"));
@@ -129,12 +124,11 @@ fn headers(written: Option<&Value>, faults: &mut ValidationErrors) -> HeaderMap 
     };
     for (key, value) in written {
         let at = format!("{}/{}", vault_place("headers"), escape(key));
-        let name = key.parse::<HeaderName>();
+        let name = settable_header(key, |name| name == "content-type" || name.starts_with("webhook-"));
         let value = value.as_str().and_then(|value| HeaderValue::from_str(value).ok());
         match (name, value) {
-            (Ok(name), _) if SECRET_HEADERS.contains(&name.as_str()) => faults.add(at, SECRET_FAULT),
-            (Ok(name), _) if OURS.contains(&name.as_str()) || name.as_str().starts_with("webhook-") => {
-                faults.add(at, "can't be set: Reveille writes this header itself");
+            (Err(unsettable @ (UnsettableHeader::Secret | UnsettableHeader::Ours)), _) => {
+                faults.add(at, unsettable.message());
             }
             (Ok(name), Some(value)) => {
                 headers.insert(name, value);
@@ -187,8 +181,23 @@ fn vault_place(key: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::FIELDS;
+    use serde_json::{Map, Value, json};
+
+    use super::{FIELDS, HEADERS, headers};
+    use crate::base::invalid::ValidationErrors;
     use crate::executor::schema::{WebhookConfig, fields_of};
+
+    #[test]
+    fn headers_of_a_webhook_are_taken_up_to_their_number_and_refused_one_beyond_it() {
+        let taken = |count: usize| {
+            let written: Map<String, Value> = (0..count).map(|n| (format!("x-{n}"), json!("v"))).collect();
+            let mut faults = ValidationErrors::new();
+            let taken = headers(Some(&Value::Object(written)), &mut faults).len();
+            (taken, faults.0.into_iter().map(|fault| fault.pointer).collect::<Vec<_>>())
+        };
+        assert_eq!(taken(HEADERS), (HEADERS, vec![]));
+        assert_eq!(taken(HEADERS + 1), (0, vec!["/action/config/headers".to_owned()]));
+    }
 
     #[test]
     fn published_settings_are_those_that_are_read() {

@@ -1,4 +1,5 @@
-//! Approvals over HTTP: what people are asked, and their answers. The link pages are in [`crate::http::pages::approve`].
+//! Approvals over HTTP: what people are asked, and their answers. The link pages are in
+//! [`crate::http::pages::approve`].
 //!
 //! Reading decides nothing. A decision names the digest of what was shown; the store lets one of two win.
 
@@ -7,8 +8,6 @@ pub mod grants;
 pub mod overrides;
 mod view;
 
-use axum::Json;
-use axum::body::Body as Bytes;
 use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
@@ -22,7 +21,7 @@ use crate::base::token::Permission;
 use crate::domain::approval::{Approval, ApprovalStatus, Via, arguments};
 use crate::http::api::approvals::decision::{Decider, Decision, GrantRequest, missing, sentence};
 use crate::http::error::{ApiError, PROBLEM_JSON, ProblemDetails};
-use crate::http::request::{Call, EarlyResponse, Id, Items, JsonBody, ListPage, Query};
+use crate::http::request::{Call, EarlyResponse, Id, Items, Json, JsonBody, ListPage, Query};
 use crate::http::schema;
 use crate::store::{ApprovalFilter, DecisionOutcome, Grant};
 
@@ -74,7 +73,7 @@ pub async fn list_approvals(
         limit: page.fetch(),
     };
     query.done()?;
-    let scope = caller.narrowed(tenant.as_deref())?;
+    let scope = caller.narrow_scope(tenant.as_deref())?;
     let approvals = state.store.approvals_page(&scope, &filter).await?;
     Ok(Json(page.within(approvals, |approval| approval.id).map(ApprovalView::of)))
 }
@@ -91,9 +90,10 @@ pub async fn get_approval(Call(state, caller): Call, id: Id, query: Query) -> Re
 
 /// Decide on an approval
 ///
-/// Names the digest of the approval that was read: what was shown is what is decided. An edit is held against the
-/// tool's schema and runs as edited. A second decision, or one about another digest, is refused with the approval as it
-/// is now. Where several people have to agree, the answer is counted, and the approval stays pending until enough have.
+/// Names the digest of the approval that was read, so that the decision is about the call that was shown. An edit is
+/// held against the tool's schema and runs as edited. A second decision, or one about another digest, is refused with
+/// the approval as it is now. Where several people have to agree, the answer is counted, and the approval stays pending
+/// until enough have.
 #[utoipa::path(post, path = "/v1/approvals/{id}/decision", tag = "approvals",
     security(("bearer" = ["approvals:decide"])),
     params(("id" = Uuid, Path),
@@ -114,18 +114,17 @@ pub async fn decide_approval(Call(state, caller): Call, id: Id, body: JsonBody) 
         DecisionOutcome::Refused(refusal, approval) => return Ok(refused(&sentence(refusal, &approval), approval)),
     };
     let answer = DecidedView { approval: ApprovalView::of(approval), grant_id: grant.map(|grant: Grant| grant.id) };
-    body.key.remember_answer(&state, &caller, StatusCode::OK, &answer).await
+    body.key.remember_answer(&state, &caller, StatusCode::OK, answer).await
 }
 
 fn refused(why: &str, approval: Approval) -> Response {
     let problem = ApiError::Conflict(why.to_owned()).into_problem();
     let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::CONFLICT);
     let answer = ApprovalProblem { problem, approval: ApprovalView::of(approval) };
-    let body = serde_json::to_vec(&answer).expect("an approval is JSON");
-    (status, [(CONTENT_TYPE, PROBLEM_JSON), (CACHE_CONTROL, "no-store")], Bytes::from(body)).into_response()
+    (status, [(CONTENT_TYPE, PROBLEM_JSON), (CACHE_CONTROL, "no-store")], Json(answer)).into_response()
 }
 
-/// Reads a decision about this approval. What is left out of a grant is the narrowest: all arguments as they are.
+/// Reads a decision about this approval. A grant that names no arguments is the narrowest: all of them as they are.
 fn parse(body: &Value, approval: &Approval) -> Result<Decision, ValidationErrors> {
     let mut faults = ValidationErrors::new();
     let Some(asked) = typed::read::<schema::NewDecision>(body, "", &mut faults) else { return Err(faults) };
@@ -135,9 +134,9 @@ fn parse(body: &Value, approval: &Approval) -> Result<Decision, ValidationErrors
     let comment = comment.filter(|comment| !comment.trim().is_empty());
     let grant = grant.and_then(|grant| typed::read::<schema::NewGrant>(&grant, "/grant", &mut faults));
     let all = || proposed.as_object().map(Map::keys).into_iter().flatten().cloned().collect();
-    let grant = grant.map(|schema::NewGrant { days, uses, arguments }| {
-        let arguments = arguments.unwrap_or_else(all);
-        GrantRequest { days, uses, arguments }
+    let grant = grant.map(|schema::NewGrant { days, uses, args }| {
+        let args = args.unwrap_or_else(all);
+        GrantRequest { days, uses, args }
     });
     faults.into_result(Decision { choice, digest, arguments, comment, grant })
 }

@@ -1,10 +1,8 @@
 //! The audit record over HTTP: who did what. It is read here and nowhere written; `reveille audit verify` checks it.
 
-use axum::Json;
-
 use crate::base::token::Permission;
 use crate::http::error::ApiError;
-use crate::http::request::{Call, Items, ListPage, Query};
+use crate::http::request::{Call, Items, Json, ListPage, Query};
 use crate::store::{AuditEntry, AuditFilter};
 
 /// List audit entries
@@ -32,7 +30,7 @@ pub async fn list_audit_entries(
         limit: page.fetch(),
     };
     query.done()?;
-    let scope = caller.narrowed(tenant.as_deref())?;
+    let scope = caller.narrow_scope(tenant.as_deref())?;
     let entries = state.store.audit_page(&scope, &filter).await?;
     Ok(Json(page.within(entries, |entry| entry.id)))
 }

@@ -1,6 +1,5 @@
 //! Trying a condition before a task is made of it: one poll, and what each part of its expressions says.
 
-use axum::Json;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -15,7 +14,7 @@ use crate::domain::trigger::condition::{
     CompiledCondition, Condition, ConditionSubject, FireOn, PollFault, PollResult,
 };
 use crate::http::error::ApiError;
-use crate::http::request::{AuthenticatedCaller, Call, JsonBody};
+use crate::http::request::{AuthenticatedCaller, Call, Json, JsonBody};
 use crate::http::{HttpState, schema};
 use crate::ports::poll::{PollFailure, PollRequest};
 
@@ -57,8 +56,8 @@ pub async fn test_condition(Call(state, caller): Call, body: JsonBody) -> Result
     caller.may(Permission::TasksWrite)?;
     let value = body.json().await?;
     let now = state.clock.now();
-    let (known, to_read) = (state.clone(), caller.clone());
-    let read = move || asked(&known, &to_read, &value, now).map(|asked| (asked, value.get("previous").cloned()));
+    let (shared, to_read) = (state.clone(), caller.clone());
+    let read = move || asked(&shared, &to_read, &value, now).map(|asked| (asked, value.get("previous").cloned()));
     let ((tenant, condition, question), previous) = state.compute_for(caller.computes_for(), read).await??;
     let subject = ConditionSubject { id: new_id(now), name: NAME.into(), metadata: Map::new() };
     let ask = PollRequest {
@@ -108,7 +107,7 @@ fn asked(
         None => None,
     };
     if let (Some(tenant), Some(condition)) = (&tenant, &condition) {
-        (state.known.poll)(tenant, &condition.poll, "/trigger/poll", &mut faults);
+        (state.validator.poll)(tenant, &condition.poll, "/trigger/poll", &mut faults);
     }
     match (tenant, condition) {
         (Some(tenant), Some(condition)) if faults.is_empty() => {

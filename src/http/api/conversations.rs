@@ -5,7 +5,6 @@ pub mod reply;
 pub mod response_object;
 pub mod responses;
 
-use axum::Json;
 use axum::http::StatusCode;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -15,7 +14,7 @@ use crate::base::token::Permission;
 use crate::domain::conversation::Conversation;
 use crate::domain::run::{Run, RunFault, RunState};
 use crate::http::error::ApiError;
-use crate::http::request::{Call, Id, Items, ListPage, Query};
+use crate::http::request::{Call, Id, Items, Json, ListPage, Query};
 use crate::store::{ConversationFilter, StoreError};
 
 /// A message of a conversation with its answer: one run.
@@ -68,7 +67,7 @@ pub async fn list_conversations(
     let tenant = query.text("tenant_id");
     let page = ListPage::of(&mut query);
     query.done()?;
-    let scope = caller.narrowed(tenant.as_deref())?;
+    let scope = caller.narrow_scope(tenant.as_deref())?;
     let filter = ConversationFilter { before: page.before, limit: page.fetch() };
     let found = state.store.list_conversations(&scope, &filter).await?;
     Ok(Json(page.items(found, |conversation| conversation.id)))
@@ -109,8 +108,8 @@ pub async fn list_messages(
 
 /// Delete a conversation
 ///
-/// With its runs, their transcripts and files. A run that is under way is ended. What was broken off in the middle is done
-/// by a repetition.
+/// With its runs, their transcripts and files. A run that is under way is ended. What was broken off in the middle is
+/// done by a repetition.
 #[utoipa::path(delete, path = "/v1/conversations/{id}", tag = "conversations", security(("bearer" = ["runs:write"])),
     params(("id" = Uuid, Path)), responses((status = 204)))]
 pub async fn delete_conversation(Call(state, caller): Call, id: Id, query: Query) -> Result<StatusCode, ApiError> {

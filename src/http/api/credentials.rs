@@ -1,21 +1,20 @@
 //! Credentials over HTTP: put, shown without their documents, deleted; who used them; master keys changed.
 //!
-//! A document goes in and never comes out. What is answered is stored, sealed.
+//! A document goes in and never comes out. The answers are stored sealed.
 
 mod keys;
 
-use axum::Json;
 use axum::http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::base::id::{Scope, Tenant};
 use crate::base::token::Permission;
-use crate::domain::credential::{Credential, CredentialDraft, CredentialUse, Reference};
+use crate::domain::credential::{Credential, CredentialDraft, CredentialUse, NewCredential, Reference};
 use crate::domain::task::DependentTask;
+use crate::http::HttpState;
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::request::{AuthenticatedCaller, Call, Items, JsonBody, ListPage, Pair, Query};
-use crate::http::{HttpState, schema};
+use crate::http::request::{AuthenticatedCaller, Call, Items, Json, JsonBody, ListPage, Pair, Query};
 use crate::ports::vault::credentials::{SaveFault, check_reference, credential_to_store, replace};
 use crate::store::{CredentialFilter, StoreError, StoredCredential, UseFilter};
 
@@ -66,7 +65,7 @@ pub async fn list_credentials(
     let service = query.text("service");
     let page = ListPage::of(&mut query);
     query.done()?;
-    let scope = caller.narrowed(tenant.as_deref())?;
+    let scope = caller.narrow_scope(tenant.as_deref())?;
     let filter = CredentialFilter { tenant: None, service, before: page.before, limit: page.fetch() };
     let found = state.store.list_credentials(&scope, &filter).await?;
     Ok(Json(page.within(found, |credential| credential.id)))
@@ -103,7 +102,7 @@ pub async fn get_credential(
     security(("bearer" = ["credentials:write"])),
     params(("service" = String, Path), ("account_name" = String, Path),
         ("tenant_id" = Option<String>, Query, description = "Tenant of the credential; needed with an admin token")),
-    request_body = schema::NewCredential, responses((status = 200, body = SavedCredentialView),
+    request_body = NewCredential, responses((status = 200, body = SavedCredentialView),
         (status = 409, body = ProblemDetails, content_type = "application/problem+json",
             description = "It was written meanwhile")))]
 pub async fn put_credential(

@@ -1,12 +1,12 @@
 //! Dead letters over HTTP: what could not be handled, and whether it is tried again or given up.
 
-use axum::Json;
 use axum::http::StatusCode;
 use axum::response::Response;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::base::compute::steps_to_parse;
 use crate::base::id::Scope;
 use crate::base::json::typed;
 use crate::base::token::Permission;
@@ -14,9 +14,9 @@ use crate::http::HttpState;
 use crate::http::api::events::{EVENTS_AT_ONCE, of_bus, of_position};
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::page::limit;
-use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, Id, Items, JsonBody, Query};
+use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, Id, Items, Json, JsonBody, Query};
 use crate::http::schema::DeadLetterChoice;
-use crate::ports::bus::{self, BusError, DeadLetterFilter};
+use crate::ports::bus::{self, BusError, DeadLetterFilter, DeadLetterPage};
 use crate::store::PAGE_BYTES;
 
 /// Letters that are asked for at once.
@@ -52,9 +52,19 @@ pub struct AffectedCount {
     pub count: u64,
 }
 
+/// How many of the chosen dead letters were dealt with, and where the next request goes on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct AffectedLetters {
+    /// Number of letters that were replayed or dropped.
+    pub count: u64,
+    /// The `cursor` of a request that goes on; `null` once all were looked at, however few were dealt with.
+    #[schema(required)]
+    pub next_cursor: Option<String>,
+}
+
 impl From<bus::BusDeadLetter> for DeadLetterView {
     fn from(letter: bus::BusDeadLetter) -> DeadLetterView {
-        let event = bus::read_entry(letter.body.as_bytes()).ok().map(|event| event.to_value());
+        let event = bus::read_stored(letter.body.as_bytes()).ok().map(|event| event.to_value());
         DeadLetterView {
             id: letter.id,
             tenant_id: letter.tenant,
@@ -68,6 +78,8 @@ impl From<bus::BusDeadLetter> for DeadLetterView {
 }
 
 /// List dead letters
+///
+/// Newest first. A page may have fewer than `limit`, or none, and a `next_cursor`: there is more to look at.
 #[utoipa::path(get, path = "/v1/dead-letters", tag = "events", security(("bearer" = ["dead_letters:read"])),
     params(
         ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
@@ -91,23 +103,26 @@ pub async fn list_dead_letters(
         limit: 0,
     };
     query.done()?;
-    let scope = caller.narrowed(tenant.as_deref())?;
+    let scope = caller.narrow_scope(tenant.as_deref())?;
     let (mut bytes, mut items) = (0, Vec::new());
-    // in parts, so that what is held is never more than a page and a part
+    // in parts, so that never more is held than a page and a part
     loop {
-        let wanted = EVENTS_AT_ONCE.min(limit - items.len());
-        filter.limit = wanted + 1;
-        let mut letters = state.bus.dead_letters(&scope, &filter).await.map_err(of_position)?;
-        let more = letters.len() > wanted;
-        letters.truncate(wanted);
+        filter.limit = EVENTS_AT_ONCE.min(limit - items.len());
+        let DeadLetterPage { letters, next } = state.bus.dead_letters(&scope, &filter).await.map_err(of_position)?;
+        let is_last = is_last_part(letters.len(), filter.limit, next.as_deref());
         bytes += letters.iter().map(|letter| (letter.body.len() + letter.error.len()) as i64).sum::<i64>();
-        let last = letters.last().filter(|_| more).map(|last| last.id.clone());
-        items.extend(letters.into_iter().map(DeadLetterView::from));
-        if last.is_none() || items.len() >= limit || bytes >= PAGE_BYTES {
-            return Ok(Json(Items { items, next_cursor: last }));
+        items.extend(views(&state, &caller, letters).await?);
+        if is_last || items.len() >= limit || bytes >= PAGE_BYTES {
+            return Ok(Json(Items { items, next_cursor: next }));
         }
-        filter.before = last;
+        filter.before = next;
     }
+}
+
+/// Whether a request ends with this part of the list: nothing is behind it, or the bus has looked as far as it looks at
+/// once.
+fn is_last_part(found: usize, asked: usize, next: Option<&str>) -> bool {
+    next.is_none() || found < asked
 }
 
 /// Read a dead letter
@@ -120,7 +135,21 @@ pub async fn get_dead_letter(
 ) -> Result<Json<DeadLetterView>, ApiError> {
     caller.may(Permission::DeadLettersRead)?;
     query.done()?;
-    Ok(Json(state.bus.dead_letter(&caller.scope, &id).await.map_err(missing)?.into()))
+    let letter = state.bus.dead_letter(&caller.scope, &id).await.map_err(missing)?;
+    let view = views(&state, &caller, vec![letter]).await?.pop();
+    view.map(Json).ok_or(ApiError::NotFound("dead letter"))
+}
+
+/// Letters as they are shown. The events in them are read on a computing thread where they are long.
+async fn views(
+    state: &HttpState,
+    caller: &AuthenticatedCaller,
+    letters: Vec<bus::BusDeadLetter>,
+) -> Result<Vec<DeadLetterView>, ApiError> {
+    let bytes = letters.iter().map(|letter| letter.body.len()).sum();
+    let view = move || letters.into_iter().map(DeadLetterView::from).collect();
+    let computed = state.compute.run_if_costly(caller.computes_for(), steps_to_parse(bytes), view).await;
+    computed.map_err(|panicked| ApiError::Internal { log: panicked.to_string() })
 }
 
 /// Replay a dead letter
@@ -141,7 +170,7 @@ pub async fn replay_dead_letter(
     body.key.replay_if_repeated(&state, &caller).await?;
     body.refuse_fields().await?;
     state.bus.replay(&caller.scope, &id).await.map_err(missing)?;
-    body.key.remember_answer(&state, &caller, StatusCode::ACCEPTED, &AffectedCount { count: 1 }).await
+    body.key.remember_answer(&state, &caller, StatusCode::ACCEPTED, AffectedCount { count: 1 }).await
 }
 
 /// Drop a dead letter
@@ -158,20 +187,22 @@ pub async fn drop_dead_letter(Call(state, caller): Call, Id(id): Id, query: Quer
 
 /// Replay dead letters
 ///
-/// All that match, newest first, up to `limit` (1000). Entries that are no events stay.
+/// Those that match, newest first, up to `limit` (1000). Entries that are no events stay. Where the answer has a
+/// `next_cursor`, there is more to look at: a request with it as `cursor` goes on.
 #[utoipa::path(post, path = "/v1/dead-letters/replay", tag = "events", security(("bearer" = ["dead_letters:write"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
-    request_body = DeadLetterChoice, responses((status = 200, body = AffectedCount)))]
+    request_body = DeadLetterChoice, responses((status = 200, body = AffectedLetters)))]
 pub async fn replay_dead_letters(Call(state, caller): Call, body: JsonBody) -> Result<Response, EarlyResponse> {
     bulk(state, caller, body, DeadLetterAction::Replay).await
 }
 
 /// Drop dead letters
 ///
-/// All that match, newest first, up to `limit` (1000).
+/// Those that match, newest first, up to `limit` (1000). Where the answer has a `next_cursor`, there is more to look
+/// at: a request with it as `cursor` goes on.
 #[utoipa::path(post, path = "/v1/dead-letters/drop", tag = "events", security(("bearer" = ["dead_letters:write"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
-    request_body = DeadLetterChoice, responses((status = 200, body = AffectedCount)))]
+    request_body = DeadLetterChoice, responses((status = 200, body = AffectedLetters)))]
 pub async fn drop_dead_letters(Call(state, caller): Call, body: JsonBody) -> Result<Response, EarlyResponse> {
     bulk(state, caller, body, DeadLetterAction::Drop).await
 }
@@ -192,13 +223,12 @@ async fn bulk(
     body.key.replay_if_repeated(&state, &caller).await?;
     let reader = caller.clone();
     let (scope, mut filter, limit) = body.read_with(move |value| choice(&reader, &value)).await?;
-    let (mut count, mut looked_at) = (0, 0);
-    while looked_at < limit {
-        filter.limit = PAGE.min(limit - looked_at);
-        let letters = state.bus.dead_letters(&scope, &filter).await.map_err(missing)?;
-        looked_at += letters.len();
-        let last = letters.len() < filter.limit;
-        filter.before = letters.last().map(|letter| letter.id.clone());
+    let (mut count, mut met) = (0, 0);
+    let next_cursor = loop {
+        filter.limit = PAGE.min(limit - met);
+        let DeadLetterPage { letters, next } = state.bus.dead_letters(&scope, &filter).await.map_err(of_cursor)?;
+        let is_last = is_last_part(letters.len(), filter.limit, next.as_deref());
+        met += letters.len();
         for letter in letters {
             let done = match deed {
                 DeadLetterAction::Replay => state.bus.replay(&scope, &letter.id).await,
@@ -211,23 +241,32 @@ async fn bulk(
                 Err(error) => return Err(missing(error).into()),
             }
         }
-        if last {
-            break;
+        if is_last || met >= limit {
+            break next;
         }
-    }
-    body.key.remember_answer(&state, &caller, StatusCode::OK, &AffectedCount { count }).await
+        filter.before = next;
+    };
+    body.key.remember_answer(&state, &caller, StatusCode::OK, AffectedLetters { count, next_cursor }).await
 }
 
 /// Which letters a body means.
 fn choice(caller: &AuthenticatedCaller, body: &Value) -> Result<(Scope, DeadLetterFilter, usize), ApiError> {
-    let DeadLetterChoice { tenant_id, source, r#type: kind, error, limit } = typed::body(body)?;
+    let DeadLetterChoice { tenant_id, source, r#type: kind, error, limit, cursor } = typed::body(body)?;
     // an admin who names nobody means every tenant
     let scope = match (&caller.scope, tenant_id) {
         (Scope::Every, None) => Scope::Every,
         _ => Scope::Only(caller.acts_for(body)?),
     };
     let limit = limit as usize;
-    Ok((scope, DeadLetterFilter { source, kind, error, before: None, limit }, limit))
+    Ok((scope, DeadLetterFilter { source, kind, error, before: cursor, limit }, limit))
+}
+
+/// The error for the bus's where the body named a position.
+fn of_cursor(error: BusError) -> ApiError {
+    match error {
+        BusError::Invalid { .. } => ApiError::invalid("/cursor", "must be the next_cursor of an earlier answer"),
+        error => missing(error),
+    }
 }
 
 fn missing(error: BusError) -> ApiError {

@@ -1,6 +1,5 @@
 //! Deliveries over HTTP: what was sent to whom, how it went, and once more.
 
-use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
@@ -9,12 +8,13 @@ use crate::domain::notification::{Delivery, DeliveryState};
 use crate::http::api::runs::response_not_serializable;
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::idempotency::replayed_or;
-use crate::http::request::{Call, EarlyResponse, Id, Items, JsonBody, ListPage, Query};
+use crate::http::request::{Call, EarlyResponse, Id, Items, Json, JsonBody, ListPage, Query};
 use crate::store::{DeliveryFilter, DeliverySummary, StoreError};
 
 /// List deliveries
 ///
-/// With the first 1,000 characters of each text; the whole is in the delivery itself. A page ends early where it is large.
+/// With the first 1,000 characters of each text; the whole is in the delivery itself. A page ends early where it is
+/// large.
 #[utoipa::path(get, path = "/v1/deliveries", tag = "notifications", security(("bearer" = ["deliveries:read"])),
     params(
         ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
@@ -40,7 +40,7 @@ pub async fn list_deliveries(
         limit: page.fetch(),
     };
     query.done()?;
-    let scope = caller.narrowed(tenant.as_deref())?;
+    let scope = caller.narrow_scope(tenant.as_deref())?;
     let found = state.store.delivery_summaries(&scope, &filter).await?;
     Ok(Json(page.within(found, |summary| summary.delivery.id)))
 }
@@ -69,10 +69,10 @@ pub async fn retry_delivery(Call(state, caller): Call, id: Id, body: JsonBody) -
     body.refuse_fields().await?;
     let delivery = state.store.get_delivery(&caller.scope, id).await.map_err(missing)?;
     if delivery.state == DeliveryState::Pending {
-        return body.key.remember_answer(&state, &caller, StatusCode::ACCEPTED, &delivery).await;
+        return body.key.remember_answer(&state, &caller, StatusCode::ACCEPTED, delivery).await;
     }
     let told = |again: &Delivery| {
-        body.key.idempotency(&caller, StatusCode::ACCEPTED, again).map_err(response_not_serializable)
+        body.key.idempotency_in_place(&caller, StatusCode::ACCEPTED, again).map_err(response_not_serializable)
     };
     let answer = state.store.retry_delivery(&caller.scope, id, told).await.map_err(missing)?;
     replayed_or(answer, |again| (StatusCode::ACCEPTED, Json(again)).into_response())

@@ -7,17 +7,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
 use serde::Serialize;
-use serde_json::Value;
 use uuid::Uuid;
 
 use crate::base::id::{Scope, Tenant, new_id};
 use crate::base::invalid::ValidationErrors;
-use crate::base::json::length::bytes_of;
 use crate::base::token::Permission;
 use crate::domain::event::{CloudEvent, Event};
 use crate::http::HttpState;
@@ -25,7 +22,7 @@ use crate::http::api::events::form::EventReader;
 use crate::http::error::ApiError;
 use crate::http::request::idempotency::REPLAYED;
 use crate::http::request::page::limit;
-use crate::http::request::{AuthenticatedCaller, Call, Items, JsonBody, Query, RawBody};
+use crate::http::request::{AuthenticatedCaller, Call, Items, Json, JsonBody, Query, RawBody};
 use crate::http::schema::NewEvents;
 use crate::ports::bus::{BusError, LogFilter};
 use crate::store::PAGE_BYTES;
@@ -108,7 +105,8 @@ pub async fn publish_events(
     Ok(answer)
 }
 
-/// The events of a request; those without an id get one from `made`. Those of a long one are counted where they are read.
+/// The events of a request; those without an id get one from `made`. Those of a long one are counted where they are
+/// read.
 async fn read(
     body: &JsonBody,
     asked: &Arc<(AuthenticatedCaller, HeaderMap)>,
@@ -135,7 +133,7 @@ async fn read(
         ("type" = Option<String>, Query, description = "Exact, or with a trailing `*`", example = "mail.*"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<CloudEvent<'static>>)))]
-pub async fn list_events(Call(state, caller): Call, mut query: Query) -> Result<Json<Items<Value>>, ApiError> {
+pub async fn list_events(Call(state, caller): Call, mut query: Query) -> Result<Json<Items<Event>>, ApiError> {
     caller.may(Permission::EventsRead)?;
     let tenant = query.text("tenant_id");
     let filter = LogFilter {
@@ -145,22 +143,19 @@ pub async fn list_events(Call(state, caller): Call, mut query: Query) -> Result<
         limit: limit(&mut query),
     };
     query.done()?;
-    let scope = caller.narrowed(tenant.as_deref())?;
+    let scope = caller.narrow_scope(tenant.as_deref())?;
     page_of_log(&state, &scope, filter).await.map(Json)
 }
 
-/// A page of the log, read in parts, so that what is held is never more than a page and a part.
-async fn page_of_log(state: &HttpState, scope: &Scope, mut filter: LogFilter) -> Result<Items<Value>, ApiError> {
+/// A page of the log, read in parts: never more is held than a page, a part, and what the bus reads for it at once.
+async fn page_of_log(state: &HttpState, scope: &Scope, mut filter: LogFilter) -> Result<Items<Event>, ApiError> {
     let (wanted, mut bytes, mut items) = (filter.limit, 0, Vec::new());
     loop {
         filter.limit = EVENTS_AT_ONCE.min(wanted - items.len());
         let log = state.bus.log(scope, &filter).await.map_err(of_position)?;
         let nothing = log.events.is_empty();
-        for logged in log.events {
-            let event = logged.event.to_value();
-            bytes += bytes_of(&event) as i64;
-            items.push(event);
-        }
+        bytes += log.events.iter().map(|logged| logged.bytes as i64).sum::<i64>();
+        items.extend(log.events.into_iter().map(|logged| logged.event));
         if !log.more || nothing || items.len() >= wanted || bytes >= PAGE_BYTES {
             return Ok(Items { items, next_cursor: log.more.then_some(log.position) });
         }

@@ -1,18 +1,18 @@
 //! Why a run ran, was skipped or waits, in sentences; and why people were asked about its calls.
 //!
-//! [`unfinished_run`] says where a run stands that is not over, [`task`] explains tasks, [`rules`] what their options decide;
-//! each is a function over what was read. It tells what is stored, and judges nothing anew: reasons are those that held
-//! when they were recorded.
+//! [`unfinished_run`] says where a run stands that is not over, [`task`] explains tasks, [`rules`] what their options
+//! decide; each is a function over what was read. It tells what is stored, and judges nothing anew: reasons are those
+//! that held when they were recorded.
 
 pub mod event;
 pub mod instant;
 pub mod rules;
+mod skip_tally;
 pub mod task;
 pub mod unfinished_run;
 
 use std::collections::HashMap;
 
-use axum::Json;
 use chrono::SecondsFormat;
 use serde::Serialize;
 use uuid::Uuid;
@@ -26,8 +26,8 @@ use crate::domain::run::{Cause, Run, RunFault, RunFinish, RunOrigin, RunState, T
 use crate::domain::task::{Notify, Route, Task};
 use crate::http::HttpState;
 use crate::http::api::runs::missing;
-use crate::http::error::ApiError;
-use crate::http::request::{AuthenticatedCaller, Call, Id, Query};
+use crate::http::error::{ApiError, ProblemDetails};
+use crate::http::request::{AuthenticatedCaller, Call, Id, Json, Query};
 use crate::store::{ApprovalFilter, DeliveryFilter, RunLimits, StoreError};
 
 /// Entries of a transcript that are looked through for calls, and approvals that are read.
@@ -72,9 +72,13 @@ pub struct CallExplained {
 
 /// Explain a run
 ///
-/// Why it ran, was skipped or waits and what would have to hold, and for each of its calls why people were asked about it.
+/// Why it ran, was skipped or waits and what would have to hold, and for each of its calls why people were asked about
+/// it.
 #[utoipa::path(get, path = "/v1/runs/{id}/explain", tag = "runs", security(("bearer" = ["runs:read"])),
-    params(("id" = Uuid, Path)), responses((status = 200, body = Explanation)))]
+    params(("id" = Uuid, Path)),
+    responses((status = 200, body = Explanation),
+        (status = 409, body = ProblemDetails, content_type = "application/problem+json",
+            description = "A newer release has written its transcript")))]
 pub async fn explain_run(Call(state, caller): Call, id: Id, query: Query) -> Result<Json<Explanation>, ApiError> {
     caller.may(Permission::RunsRead)?;
     query.done()?;
@@ -108,7 +112,7 @@ async fn task_of(state: &HttpState, caller: &AuthenticatedCaller, run: &Run) -> 
     let Some(id) = run.task_id else { return Ok(None) };
     match state.store.find_task(&caller.scope, id).await {
         Ok(task) => Ok(task),
-        // what is recorded of the run is told all the same
+        // the record of the run is told all the same
         Err(StoreError::Corrupt(why)) => {
             tracing::error!(task_id = %id, why, "a task can't be read, its run is explained without it");
             Ok(None)
@@ -143,9 +147,12 @@ fn notified_recipients((run, state): (Uuid, RunState), task: &Task, deliveries: 
 }
 
 fn sentences(run: &Run, approvals: &[Approval], course: Vec<String>) -> Vec<String> {
+    if let Some(fires) = run.tallied_fires() {
+        return skip_tally::sentences(run, fires);
+    }
     let mut sentences = vec![cause_sentence(run)];
     if let Some(missed) = &run.missed {
-        let (from, to) = (instant(missed.from), instant(missed.to));
+        let (from, to) = (rfc3339(missed.from), rfc3339(missed.to));
         let count = missed.count.map_or("too many to count".into(), |count| count.to_string());
         sentences.push(format!("It stands for the instants from {from} to {to} that were missed ({count})."));
     }
@@ -166,7 +173,7 @@ fn sentences(run: &Run, approvals: &[Approval], course: Vec<String>) -> Vec<Stri
 
 /// The cause of the run.
 fn cause_sentence(run: &Run) -> String {
-    let at = instant(run.scheduled_for);
+    let at = rfc3339(run.scheduled_for);
     match &run.cause {
         Some(Cause::Event { event, events }) => {
             let text = |name: &str| event.get(name).and_then(|value| value.as_str()).unwrap_or("?").to_owned();
@@ -189,17 +196,17 @@ fn cause_sentence(run: &Run) -> String {
 fn state_sentence(run: &Run, approvals: &[Approval]) -> String {
     let open = approvals.iter().filter(|approval| approval.status == ApprovalStatus::Pending);
     let ends =
-        |at: Option<chrono::DateTime<chrono::Utc>>| at.map_or(String::new(), |at| format!(" at {}", instant(at)));
+        |at: Option<chrono::DateTime<chrono::Utc>>| at.map_or(String::new(), |at| format!(" at {}", rfc3339(at)));
     match run.state {
         RunState::Queued => "It waits for its instant, for a worker, or for a run before it.".into(),
         RunState::Running => format!("It is being executed since{}.", ends(run.started_at).replacen(" at", "", 1)),
         RunState::WaitingForInput => "It waits until a person supplies what is missing.".into(),
         RunState::PendingApproval => match open.clone().map(|approval| approval.expires_at).min() {
             Some(until) => {
-                format!("It waits for people to decide on {} of its calls, until {}.", open.count(), instant(until))
+                format!("It waits for people to decide on {} of its calls, until {}.", open.count(), rfc3339(until))
             }
             None => match held_until(approvals) {
-                Some(until) => format!("A call of it is held until {}, and may be stopped until then.", instant(until)),
+                Some(until) => format!("A call of it is held until {}, and may be stopped until then.", rfc3339(until)),
                 None => "All that people were asked is decided; it goes on soon.".into(),
             },
         },
@@ -271,6 +278,7 @@ fn reason_sentence(state: RunState, reason: &str) -> Option<&'static str> {
         "too_old" => "the event had happened longer ago than the task wants",
         "throttled" => "the task had fired as often as its `throttle` lets it",
         "duplicate" => "an event with the same `dedup` key had fired the task a short while before",
+        "filter_error" => "an expression of the task's trigger could not be evaluated over the event",
         "buffer_full" => "the paused task had buffered as many events as it may",
         "dropped" => "somebody dropped the events that the paused task had buffered",
         "completion_timeout" => "the foreign runtime did not report in time",
@@ -346,10 +354,10 @@ fn decided(approval: &Approval) -> String {
     if let (true, true, Some(until)) =
         (approval.proposal.is_auto_approved(), approval.status.allows(), approval.hold_until)
     {
-        return format!("Nobody was asked; it could be stopped until {}.", instant(until));
+        return format!("Nobody was asked; it could be stopped until {}.", rfc3339(until));
     }
     match approval.status {
-        ApprovalStatus::Pending => format!("A person has to agree, until {}.", instant(approval.expires_at)),
+        ApprovalStatus::Pending => format!("A person has to agree, until {}.", rfc3339(approval.expires_at)),
         ApprovalStatus::Approved => format!("{who} approved it."),
         ApprovalStatus::Edited => format!("{who} approved it with other arguments."),
         ApprovalStatus::Cancelled => format!("{who} rejected it."),
@@ -357,7 +365,7 @@ fn decided(approval: &Approval) -> String {
     }
 }
 
-fn instant(at: chrono::DateTime<chrono::Utc>) -> String {
+fn rfc3339(at: chrono::DateTime<chrono::Utc>) -> String {
     at.to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 

@@ -1,6 +1,5 @@
 //! Facts over HTTP: noted, listed, read with what they said before, corrected, deleted.
 
-use axum::Json;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -11,8 +10,8 @@ use crate::base::invalid::ValidationErrors;
 use crate::base::json::typed;
 use crate::base::token::Permission;
 use crate::domain::memory::{Fact, FactChange, FactVersion, NewFact, checked_collection};
-use crate::http::error::ApiError;
-use crate::http::request::{Call, Id, Items, JsonBody, ListPage, Query};
+use crate::http::error::{ApiError, ProblemDetails};
+use crate::http::request::{Call, Id, Items, Json, JsonBody, ListPage, Query};
 use crate::http::schema;
 use crate::store::{FactFilter, NotingKind, StoreError};
 
@@ -31,12 +30,14 @@ pub struct FactView {
 
 /// Note a fact
 ///
-/// Agents of the tenant are told of it where it fits, and of those of `profile` and `preferences` in every run. One that is noted in
-/// the same words already is counted: 200 then, with that one.
+/// Agents of the tenant are told of it where it fits, and of those of `profile` and `preferences` in every run. One
+/// that is noted in the same words already is counted: 200 then, with that one.
 #[utoipa::path(post, path = "/v1/facts", tag = "memory", security(("bearer" = ["facts:write"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = schema::NewFactSchema,
-    responses((status = 201, body = Fact), (status = 200, body = Fact, description = "It was known")))]
+    responses((status = 201, body = Fact), (status = 200, body = Fact, description = "It was known"),
+        (status = 409, body = ProblemDetails, content_type = "application/problem+json",
+            description = "The tenant has as many facts as it may have")))]
 pub async fn add_fact(Call(state, caller): Call, body: JsonBody) -> Result<Response, ApiError> {
     caller.may(Permission::FactsWrite)?;
     let reader = caller.clone();
@@ -76,7 +77,7 @@ pub async fn list_facts(Call(state, caller): Call, mut query: Query) -> Result<J
     let is_searched = collection.is_some() || q.is_some();
     let page = ListPage::of(&mut query);
     query.done()?;
-    let scope = caller.narrowed(tenant.as_deref())?;
+    let scope = caller.narrow_scope(tenant.as_deref())?;
     if is_searched && matches!(scope, Scope::Every) {
         return Err(ApiError::invalid("/tenant_id", "is missing: facts are searched for one tenant at a time"));
     }
@@ -99,10 +100,13 @@ pub async fn get_fact(Call(state, caller): Call, id: Id, query: Query) -> Result
 
 /// Correct a fact
 ///
-/// Its text is a person's word then, and what it said becomes an earlier version of it. A fact whose collection alone is given is
-/// moved.
+/// Its text is a person's word then, and what it said becomes an earlier version of it. A fact whose collection alone
+/// is given is moved.
 #[utoipa::path(patch, path = "/v1/facts/{id}", tag = "memory", security(("bearer" = ["facts:write"])),
-    params(("id" = Uuid, Path)), request_body = schema::FactPatch, responses((status = 200, body = Fact)))]
+    params(("id" = Uuid, Path)), request_body = schema::FactPatch,
+    responses((status = 200, body = Fact),
+        (status = 409, body = ProblemDetails, content_type = "application/problem+json",
+            description = "Another fact says the same")))]
 pub async fn correct_fact(
     Call(state, caller): Call,
     id: Id,

@@ -1,6 +1,5 @@
 //! Halts over HTTP: the stop switch, and tenants that an operator disables and enables.
 
-use axum::Json;
 use axum::http::StatusCode;
 use axum::response::Response;
 use chrono::{DateTime, Utc};
@@ -11,7 +10,7 @@ use crate::base::token::Permission;
 use crate::domain::halt::{Halt, HaltKind};
 use crate::http::HttpState;
 use crate::http::error::ApiError;
-use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, Id, JsonBody, Query};
+use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, Id, Json, JsonBody, Query};
 use crate::http::schema;
 use crate::store::HaltPage;
 
@@ -83,10 +82,10 @@ impl SwitchOrder {
 
 /// Stop the work of all tenants, or of one
 ///
-/// For an admin token. Within a second, on every instance, nothing of theirs begins any more: no turn, call, poll or run.
-/// Fires are recorded as `skipped` with the reason `stopped`. Calls of models that are under way are cut off, the results of
-/// other calls are recorded, and their runs are `queued` again. It holds over restarts, until `/v1/start`. What is stopped
-/// already stays so.
+/// For an admin token. Within a second, on every instance, nothing of theirs begins any more: no turn, call, poll or
+/// run. Fires are recorded as `skipped` with the reason `stopped`. Calls of models that are under way are cut off, the
+/// results of other calls are recorded, and their runs are `queued` again. It holds over restarts, until `/v1/start`.
+/// What is stopped already stays so.
 #[utoipa::path(post, path = "/v1/stop", tag = "operations", security(("bearer" = ["*"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = SwitchOrder, responses((status = 200, body = HaltsView)))]
@@ -99,8 +98,8 @@ pub async fn stop_work(Call(state, caller): Call, body: JsonBody) -> Result<Resp
 
 /// Start what was stopped
 ///
-/// For an admin token. Lifts `/v1/stop` for all, or for one tenant: a tenant that was stopped by its name stays so when all
-/// are started. Queued runs go on; fires that were skipped meanwhile are not caught up.
+/// For an admin token. Lifts `/v1/stop` for all, or for one tenant: a tenant that was stopped by its name stays so when
+/// all are started. Queued runs go on; fires that were skipped meanwhile are not caught up.
 #[utoipa::path(post, path = "/v1/start", tag = "operations", security(("bearer" = ["*"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = SwitchOrder, responses((status = 200, body = HaltsView)))]
@@ -113,8 +112,8 @@ pub async fn start_work(Call(state, caller): Call, body: JsonBody) -> Result<Res
 
 /// Disable a tenant
 ///
-/// For an admin token. Fires of its tasks are recorded as `skipped` with the reason `tenant_disabled`, its queued runs and
-/// its polls do not begin, and its tokens may read alone. A tenant that is disabled stays so.
+/// For an admin token. Fires of its tasks are recorded as `skipped` with the reason `tenant_disabled`, its queued runs
+/// and its polls do not begin, and its tokens may read alone. A tenant that is disabled stays so.
 #[utoipa::path(post, path = "/v1/tenants/{tenant_id}/disable", tag = "operations", security(("bearer" = ["*"])),
     params(("tenant_id" = String, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
@@ -194,7 +193,7 @@ async fn answer(
     tenant: Option<Tenant>,
 ) -> Result<Response, EarlyResponse> {
     let view = halts_of(state, tenant).await?;
-    body.key.remember_answer(state, caller, StatusCode::OK, &view).await
+    body.key.remember_answer(state, caller, StatusCode::OK, view).await
 }
 
 async fn halts_of(state: &HttpState, tenant: Option<Tenant>) -> Result<HaltsView, ApiError> {

@@ -1,6 +1,5 @@
 //! Trying a pipeline before a task is made of it.
 
-use axum::Json;
 use serde_json::Value;
 
 use crate::base::invalid::ValidationErrors;
@@ -8,7 +7,7 @@ use crate::base::json::typed;
 use crate::base::token::Permission;
 use crate::executor::pipeline::{DryRun, Sample};
 use crate::http::error::ApiError;
-use crate::http::request::{Call, JsonBody};
+use crate::http::request::{Call, Json, JsonBody};
 use crate::http::schema;
 
 /// Try a pipeline

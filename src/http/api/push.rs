@@ -1,11 +1,10 @@
 //! The key that browsers subscribe to.
 
-use axum::Json;
 use serde::Serialize;
 
 use crate::base::token::Permission;
 use crate::http::error::ApiError;
-use crate::http::request::{Call, Query};
+use crate::http::request::{Call, Json, Query};
 
 /// The key that a page needs to subscribe to Web Push.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]

@@ -4,7 +4,6 @@ pub mod budgets;
 
 use std::collections::BTreeMap;
 
-use axum::Json;
 use axum::http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
@@ -16,7 +15,7 @@ use crate::base::token::Permission;
 use crate::domain::quota::{Overrides, Quota, QuotaStanding};
 use crate::http::HttpState;
 use crate::http::error::ApiError;
-use crate::http::request::{AuthenticatedCaller, Call, Id, JsonBody, Query};
+use crate::http::request::{AuthenticatedCaller, Call, Id, Json, JsonBody, Query};
 
 /// The quotas of a tenant as they are answered.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
@@ -39,8 +38,8 @@ impl QuotasView {
 /// Read the quotas of a tenant
 ///
 /// Answers its quotas and its usage. `event_tasks_per_source` shows the source with the most tasks,
-/// `stored_bytes` what was stored until a few seconds ago, `streams` those that are open on the instance that answers: the
-/// quota is one of each instance. A limit that is null is none.
+/// `stored_bytes` what was stored until a few seconds ago, `streams` those that are open on the instance that answers:
+/// the quota is one of each instance. A limit that is null is none.
 #[utoipa::path(get, path = "/v1/tenants/{tenant_id}/quotas", tag = "operations", security(("bearer" = ["stats:read"])),
     params(("tenant_id" = String, Path)), responses((status = 200, body = QuotasView)))]
 pub async fn get_quotas(Call(state, caller): Call, id: Id, query: Query) -> Result<Json<QuotasView>, ApiError> {
@@ -52,7 +51,7 @@ pub async fn get_quotas(Call(state, caller): Call, id: Id, query: Query) -> Resu
 
 /// Say what a tenant may have
 ///
-/// For an admin token. Replaces what was said for this tenant; what is left out or null is as `[quotas]` has it.
+/// For an admin token. Replaces the overrides of this tenant; a quota that is left out or null is as `[quotas]` has it.
 /// Numbers of tasks hold at once, the others within seconds, on every instance. Things that a tenant has already stay,
 /// whatever the number: also runs that are under way, and streams that are open.
 #[utoipa::path(put, path = "/v1/tenants/{tenant_id}/quotas", tag = "operations", security(("bearer" = ["*"])),

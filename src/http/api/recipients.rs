@@ -2,7 +2,6 @@
 
 pub(in crate::http) mod verify;
 
-use axum::Json;
 use axum::http::StatusCode;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -14,8 +13,8 @@ use crate::base::secret::Secret;
 use crate::base::token::Permission;
 use crate::domain::notification::recipient::{Seal, SecretPlace};
 use crate::domain::notification::{Delivery, MessageKind, NewDelivery, Recipient, RecipientDraft, dedupe};
-use crate::http::error::ApiError;
-use crate::http::request::{Call, Id, Items, JsonBody, NamePage, Query};
+use crate::http::error::{ApiError, ProblemDetails};
+use crate::http::request::{Call, Id, Items, Json, JsonBody, NamePage, Query};
 use crate::http::schema;
 use crate::ports::channel::{push, slack, webhook};
 use crate::ports::vault::{Vault, VaultError};
@@ -72,7 +71,7 @@ pub async fn list_recipients(
     let tenant = query.text("tenant_id");
     let page = NamePage::of(&mut query);
     query.done()?;
-    let scope = caller.narrowed(tenant.as_deref())?;
+    let scope = caller.narrow_scope(tenant.as_deref())?;
     let filter = RecipientFilter { after: page.after.clone(), limit: page.fetch() };
     let found = state.store.list_recipients(&scope, &filter).await?;
     let Items { items, next_cursor } = page.items(found, |listed| &listed.tenant_id);
@@ -96,11 +95,14 @@ pub async fn get_recipient(Call(state, caller): Call, id: Id, query: Query) -> R
 
 /// Write a recipient
 ///
-/// Replaces it whole, and takes what `GET` shows: secrets that are left out are kept for the address that they were given
-/// for.
+/// Replaces it whole, and takes what `GET` shows: secrets that are left out are kept for the address that they were
+/// given for.
 #[utoipa::path(put, path = "/v1/recipients/{tenant_id}", tag = "notifications",
     security(("bearer" = ["recipients:write"])), params(("tenant_id" = String, Path)),
-    request_body = schema::NewRecipient, responses((status = 200, body = schema::RecipientSchema)))]
+    request_body = schema::NewRecipient,
+    responses((status = 200, body = schema::RecipientSchema),
+        (status = 409, body = ProblemDetails, content_type = "application/problem+json",
+            description = "It is being changed by others all the time")))]
 pub async fn put_recipient(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Json<RecipientView>, ApiError> {
     caller.may(Permission::RecipientsWrite)?;
     let tenant = caller.makes_for(&id.0)?;
@@ -153,8 +155,8 @@ pub async fn test_recipient(
     let schema::TestMessage { channel } = body.read_or_empty().await?;
     let stored = state.store.get_recipient(&caller.scope, tenant.as_str()).await;
     let recipient = stored.map_err(|error| ApiError::of_store(error, "recipient"))?.recipient;
-    let order = channels_to_test(channel.as_deref(), &recipient, &state.known.channels)?;
-    let made = body.key.identity(&state, &caller, new_id(state.clock.now())).await?;
+    let order = channels_to_test(channel.as_deref(), &recipient, &state.validator.channels)?;
+    let made = body.key.identity_if_kept(&state, &caller, new_id(state.clock.now())).await?;
     let key = dedupe::test(made.id);
     let message = NewDelivery {
         tenant_id: tenant.as_str().to_owned(),

@@ -2,7 +2,6 @@
 
 pub mod skills;
 
-use axum::Json;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -12,7 +11,7 @@ use crate::domain::task::{DEFAULT_EXECUTOR, Task};
 use crate::executor::pipeline::ConfiguredAgent;
 use crate::http::HttpState;
 use crate::http::error::ApiError;
-use crate::http::request::{Call, Items, Query};
+use crate::http::request::{Call, Items, Json, Query};
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::offer::NotOffered;
 use crate::ports::tool::registry::RegisteredTool;
@@ -131,8 +130,9 @@ impl AgentView {
 
 /// List tools
 ///
-/// Each with whether a model is offered it, by the layers that `[tool_access]`, agents and tasks put before one another, and why not.
-/// A token of a tenant sees what holds for it; an admin token that names none what holds for every tenant.
+/// Each with whether a model is offered it, by the layers that `[tool_access]`, agents and tasks put before one
+/// another, and why not. A token of a tenant sees what holds for it; an admin token that names none what holds for
+/// every tenant.
 #[utoipa::path(get, path = "/v1/tools", tag = "operations", security(("bearer" = ["tasks:read"])),
     params(("agent" = Option<String>, Query, description = "What this configured agent is offered"),
         ("task_id" = Option<uuid::Uuid>, Query, description = "What the model of this task is offered"),
@@ -146,7 +146,7 @@ pub async fn list_tools(Call(state, caller): Call, mut query: Query) -> Result<J
     }
     let of_agent = agent.and_then(|name| limits_of_agent(&state, &name, &mut query));
     query.done()?;
-    let scope = caller.narrowed(tenant.as_deref())?;
+    let scope = caller.narrow_scope(tenant.as_deref())?;
     let task = match task {
         Some(id) => Some(state.store.get_task(&scope, id).await.map_err(|error| ApiError::of_store(error, "task"))?),
         None => None,
@@ -182,7 +182,8 @@ fn limits_of_task(state: &HttpState, task: &Task) -> Option<ToolLimits> {
 
 /// List configured agents
 ///
-/// Those of `[[agents]]`, which other agents call as tools, and steps of pipelines name. Each with whether it can be asked, and which tools its model is offered.
+/// Those of `[[agents]]`, which other agents call as tools, and steps of pipelines name. Each with whether it can be
+/// asked, and which tools its model is offered.
 #[utoipa::path(get, path = "/v1/agents", tag = "operations", security(("bearer" = ["tasks:read"])),
     params(("tenant_id" = Option<String>, Query, description = "What holds for this tenant")),
     responses((status = 200, body = Items<AgentView>)))]
@@ -190,7 +191,7 @@ pub async fn list_agents(Call(state, caller): Call, mut query: Query) -> Result<
     caller.may(Permission::TasksRead)?;
     let tenant = query.text("tenant_id");
     query.done()?;
-    let scope = caller.narrowed(tenant.as_deref())?;
+    let scope = caller.narrow_scope(tenant.as_deref())?;
     let view = |agent: ConfiguredAgent<'_>| AgentView::of(&agent, &state.tools, scope.tenant());
     Ok(Json(Items::whole(state.pipeline.configured_agents().map(view).collect())))
 }

@@ -1,11 +1,9 @@
 //! Runs over HTTP: list, read, transcript, cancel, retry.
 
 pub mod input;
-#[allow(missing_docs, reason = "the names of its types and fields are those of the API")]
 mod summary;
 pub mod suspended;
 
-use axum::Json;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
@@ -24,7 +22,7 @@ use crate::http::api::runs::input::InputRequest;
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::idempotency::replayed_or;
 use crate::http::request::{
-    AuthenticatedCaller, Call, EarlyResponse, ForwardPage, Id, Items, JsonBody, ListPage, Query,
+    AuthenticatedCaller, Call, EarlyResponse, ForwardPage, Id, Items, Json, JsonBody, ListPage, Query,
 };
 use crate::store::{ApprovalFilter, RunAccount, RunFilter, StoreError};
 
@@ -49,8 +47,8 @@ pub struct RunView {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub inputs: Vec<InputRequest>,
-    /// The account of its models and tools, with up to 500 calls of tools in the order in which they ended; absent where it has
-    /// used none, and in answers to changes.
+    /// The account of its models and tools, with up to 500 calls of tools in the order in which they ended; absent
+    /// where it has used none, and in answers to changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<ReactLoopResult>,
 }
@@ -80,9 +78,9 @@ impl RunView {
 
 /// List runs
 ///
-/// In short: without inputs and causes, with the first 1,000 characters of each output; the whole is in the run itself. A
-/// page ends early where it is large. One of a `state` that runs end in looks through 5,000 runs at most: it may have few
-/// items, or none, and still go on at `next_cursor`.
+/// In short: without inputs and causes, with the first 1,000 characters of each output; the whole is in the run itself.
+/// A page ends early where it is large. One of a `state` that runs end in looks through 3,000 runs at most: it may have
+/// few items, or none, and still go on at `next_cursor`.
 #[utoipa::path(get, path = "/v1/runs", tag = "runs", security(("bearer" = ["runs:read"])),
     params(
         ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
@@ -105,7 +103,7 @@ pub async fn list_runs(Call(state, caller): Call, mut query: Query) -> Result<Js
         limit: page.fetch(),
     };
     query.done()?;
-    let scope = caller.narrowed(tenant.as_deref())?;
+    let scope = caller.narrow_scope(tenant.as_deref())?;
     let runs = state.store.run_summaries(&scope, &filter).await?;
     Ok(Json(page.within(runs, |summary| summary.run.id).map(RunSummary::of)))
 }
@@ -173,7 +171,9 @@ pub(in crate::http) async fn pending_questions(
 #[utoipa::path(get, path = "/v1/runs/{id}/transcript", tag = "runs", security(("bearer" = ["runs:read"])),
     params(("id" = Uuid, Path),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
-    responses((status = 200, body = Items<TranscriptEntry>)))]
+    responses((status = 200, body = Items<TranscriptEntry>),
+        (status = 409, body = ProblemDetails, content_type = "application/problem+json",
+            description = "A newer release has written it")))]
 pub async fn get_transcript(
     Call(state, caller): Call,
     id: Id,
@@ -215,12 +215,12 @@ async fn cancel(
 ) -> Result<Response, EarlyResponse> {
     let before = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     if before.state == RunState::Cancelled {
-        return body.key.remember_answer(state, caller, StatusCode::OK, &RunView::of(before)).await;
+        return body.key.remember_answer(state, caller, StatusCode::OK, RunView::of(before)).await;
     }
     state.store.cancel_run(&caller.scope, id, CANCELLED).await.map_err(missing)?;
     let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     let status = if run.state == RunState::Cancelled { StatusCode::OK } else { StatusCode::ACCEPTED };
-    body.key.remember_answer(state, caller, status, &RunView::of(run)).await
+    body.key.remember_answer(state, caller, status, RunView::of(run)).await
 }
 
 /// Run a run again
@@ -243,14 +243,14 @@ pub async fn retry_run(Call(state, caller): Call, id: Id, body: JsonBody) -> Res
     let view = |fire_key: &str| {
         let key = fire_key.to_owned();
         let mut view = RunView::queued(&task, run_id, key, old.scheduled_for, now, old.input.clone());
-        view.run.missed = old.missed.clone();
+        view.run.missed = old.earlier_instants();
         view.run.retry_of = Some(id);
         view.run.event_ids = old.event_ids.clone();
         view.run.cause = old.cause.clone();
         view
     };
     let told = |fire_key: &str| {
-        body.key.idempotency(&caller, StatusCode::CREATED, &view(fire_key)).map_err(response_not_serializable)
+        body.key.idempotency_in_place(&caller, StatusCode::CREATED, &view(fire_key)).map_err(response_not_serializable)
     };
     let by = caller.root();
     let answer = state.store.retry_run(&caller.scope, id, run_id, now, told, Some(&by)).await.map_err(missing)?;

@@ -1,6 +1,5 @@
 //! Trying a schedule before a task is made of it.
 
-use axum::Json;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::Value;
@@ -10,7 +9,7 @@ use crate::base::json::typed;
 use crate::base::token::Permission;
 use crate::domain::trigger::{InstantListing, Trigger};
 use crate::http::error::ApiError;
-use crate::http::request::{Call, JsonBody};
+use crate::http::request::{Call, Json, JsonBody};
 use crate::http::schema;
 
 /// When a trigger would fire.
@@ -18,7 +17,8 @@ use crate::http::schema;
 pub struct Preview {
     /// Oldest first; fewer than asked for where the schedule ends. Jitter is not counted in: it depends on the task.
     pub fires: Vec<DateTime<Utc>>,
-    /// Whether there are fewer than asked for though the schedule may go on: what follows takes too many steps to compute.
+    /// Whether there are fewer than asked for though the schedule may go on: what follows takes too many steps to
+    /// compute.
     pub truncated: bool,
 }
 

@@ -1,15 +1,15 @@
 //! Tasks over HTTP: create, read, change, pause, run, backfill, delete.
 
 pub mod import;
+mod kept_events;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -22,9 +22,10 @@ use crate::domain::trigger;
 use crate::domain::trigger::condition::ConditionState;
 use crate::http::api::halts::reason_of;
 use crate::http::api::runs::RunView;
+use crate::http::api::tasks::kept_events::missing_field;
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::idempotency::replayed_or;
-use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, Id, Items, JsonBody, ListPage, Query};
+use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, Id, Items, Json, JsonBody, ListPage, Query};
 use crate::http::{HttpState, schema};
 use crate::store::{NewTask, RunRequest, StoreError, TaskFilter};
 
@@ -44,7 +45,25 @@ pub struct Backfill {
     pub fires: Vec<DateTime<Utc>>,
 }
 
+/// A task of a list, which is written as a [`TaskView`]. That is made where the list is written: a page of them is
+/// long.
+pub struct ListedTask {
+    task: Task,
+    last_run: Option<LastRun>,
+    condition: ConditionState,
+    now: DateTime<Utc>,
+}
+
+impl Serialize for ListedTask {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.task.view_with(self.last_run.clone(), &self.condition, self.now).serialize(to)
+    }
+}
+
 /// Create a task
+///
+/// An event trigger is held against the newest kept events of its source and type, for a token that may read events:
+/// `missing` is a field that the trigger looks for and that none of them has.
 #[utoipa::path(post, path = "/v1/tasks", tag = "tasks", security(("bearer" = ["tasks:write"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe"),
         ("dry_run" = Option<bool>, Query, description = "Answer what would be made, with 200, and make nothing")),
@@ -62,14 +81,14 @@ pub async fn create_task(
     query.done()?;
     body.key.replay_if_repeated(&state, &caller).await?;
     let value = body.json().await?;
-    let (known, to_read, now) = (state.clone(), caller.clone(), state.clock.now());
-    let read = move || read_new(&known, &to_read, &value, now);
+    let (shared, to_read, now) = (state.clone(), caller.clone(), state.clock.now());
+    let read = move || read_new(&shared, &to_read, &value, now);
     let (task, nominal) = state.compute_for(caller.computes_for(), read).await??;
-    let view = task.view(None);
+    let view = TaskView { missing: missing_field(&state, &caller, &task).await, ..task.view(None) };
     if is_dry {
         return Ok(Json(view).into_response());
     }
-    let once = body.key.idempotency(&caller, StatusCode::CREATED, &view)?;
+    let (once, view) = body.key.idempotency(&state, &caller, StatusCode::CREATED, view).await?;
     let answer = state.store.create_task(&task, nominal, once.as_ref()).await?;
     let place = [(header::LOCATION, format!("/v1/tasks/{}", task.id))];
     replayed_or(answer, |()| (StatusCode::CREATED, place, Json(view)).into_response())
@@ -82,7 +101,7 @@ pub(in crate::http) fn read_new(
     value: &Value,
     now: DateTime<Utc>,
 ) -> Result<NewTask, ValidationErrors> {
-    let draft = Draft::parse(caller.acts_for(value), value, &state.known, now)?;
+    let draft = Draft::parse(caller.acts_for(value), value, &state.validator, now)?;
     let (task, next) = Task::new(id::new_id(now), draft, now).map_err(|fault| ValidationErrors(vec![fault]))?;
     Ok((task, next.map(|next| next.nominal)))
 }
@@ -95,7 +114,7 @@ pub(in crate::http) fn read_new(
         ("q" = Option<String>, Query, description = "Part of the name, in any case"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<TaskView>)))]
-pub async fn list_tasks(Call(state, caller): Call, mut query: Query) -> Result<Json<Items<TaskView>>, ApiError> {
+pub async fn list_tasks(Call(state, caller): Call, mut query: Query) -> Result<Json<Items<ListedTask>>, ApiError> {
     caller.may(Permission::TasksRead)?;
     let tenant = query.text("tenant_id");
     let words = TaskStatus::ALL.map(|status| (status.as_str(), status));
@@ -111,15 +130,16 @@ pub async fn list_tasks(Call(state, caller): Call, mut query: Query) -> Result<J
         limit: page.fetch(),
     };
     query.done()?;
-    let scope = caller.narrowed(tenant.as_deref())?;
+    let scope = caller.narrow_scope(tenant.as_deref())?;
     let tasks = page.within(state.store.tasks_page(&scope, &filter).await?, |task| task.id);
     let ids: Vec<Uuid> = tasks.items.iter().map(|task| task.id).collect();
     let runs = state.store.last_runs(&scope, &ids).await?;
-    let states = condition_states(&state, &scope, &tasks.items).await?;
+    let mut states = condition_states(&state, &scope, &tasks.items).await?;
     let now = state.clock.now();
     Ok(Json(tasks.map(|task| {
-        let last = runs.iter().find(|run| run.task_id == Some(task.id));
-        task.view_with(last.map(LastRun::of), states.get(&task.id).unwrap_or(&ConditionState::default()), now)
+        let last_run = runs.iter().find(|run| run.task_id == Some(task.id)).map(LastRun::of);
+        let condition = states.remove(&task.id).unwrap_or_default();
+        ListedTask { task, last_run, condition, now }
     })))
 }
 
@@ -136,7 +156,7 @@ pub async fn get_task(Call(state, caller): Call, id: Id, query: Query) -> Result
 /// Change a task
 ///
 /// A field that is present replaces the whole field; null stands for its default. With a `version`, nothing is changed
-/// if the task has another by now.
+/// if the task has another by now. Another event trigger is held against kept events as that of a new task.
 #[utoipa::path(patch, path = "/v1/tasks/{id}", tag = "tasks", security(("bearer" = ["tasks:write"])),
     params(("id" = Uuid, Path),
         ("dry_run" = Option<bool>, Query, description = "Answer what would come of it, and change nothing")),
@@ -162,17 +182,25 @@ pub async fn update_task(
         if patch.get("tenant_id").is_some_and(|named| named.as_str() != Some(&task.tenant_id)) {
             return Err(ApiError::invalid("/tenant_id", "can't be changed: a task stays with its tenant"));
         }
-        let (known, before, written) = (state.clone(), task.clone(), Arc::clone(&patch));
-        let read = move || Draft::patch(&before, &written, &known.known, known.clock.now());
+        let (shared, before, written) = (state.clone(), task.clone(), Arc::clone(&patch));
+        let read = move || Draft::patch(&before, &written, &shared.validator, shared.clock.now());
         let Draft { name, spec, .. } = state.compute_for(caller.computes_for(), read).await??;
+        let is_other_trigger = spec.trigger != task.spec.trigger;
+        let edited = Task { name, spec, ..task };
+        let field = if is_other_trigger { missing_field(&state, &caller, &edited).await } else { None };
         if is_dry {
-            return shown(&state, &caller, &Task { name, spec, ..task }).await;
+            let Json(view) = shown(&state, &caller, &edited).await?;
+            return Ok(Json(TaskView { missing: field, ..view }));
         }
-        let edit = TaskChange::Edit { version: task.version, name, spec: Box::new(spec) };
+        let Task { version: read_version, name, spec, .. } = edited;
+        let edit = TaskChange::Edit { version: read_version, name, spec: Box::new(spec) };
         match state.store.change_task(&caller.scope, id, &edit).await {
             // somebody else was faster; without a version the last one wins
             Err(StoreError::Conflict(_)) if version.is_none() => continue,
-            changed => return shown(&state, &caller, &changed.map_err(missing)?).await,
+            changed => {
+                let Json(view) = shown(&state, &caller, &changed.map_err(missing)?).await?;
+                return Ok(Json(TaskView { missing: field, ..view }));
+            }
         }
     }
     Err(ApiError::Conflict("the task is being changed by others all the time; try again".into()))
@@ -202,7 +230,7 @@ pub async fn pause_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Re
     let schema::Pause { reason } = body.read_or_empty().await?;
     let changed = state.store.change_task(&caller.scope, id, &TaskChange::Pause { reason }).await;
     let Json(view) = shown(&state, &caller, &changed.map_err(missing)?).await?;
-    body.key.remember_answer(&state, &caller, StatusCode::OK, &view).await
+    body.key.remember_answer(&state, &caller, StatusCode::OK, view).await
 }
 
 /// Resume a task
@@ -224,13 +252,13 @@ pub async fn resume_task(Call(state, caller): Call, id: Id, body: JsonBody) -> R
     };
     let changed = state.store.change_task(&caller.scope, id, &change).await;
     let Json(view) = shown(&state, &caller, &changed.map_err(missing)?).await?;
-    body.key.remember_answer(&state, &caller, StatusCode::OK, &view).await
+    body.key.remember_answer(&state, &caller, StatusCode::OK, view).await
 }
 
 /// Disable a task
 ///
-/// For an admin token. Nothing of it fires until it is enabled; its owner can neither resume it nor mend it. A task that
-/// is disabled so stays as it is.
+/// For an admin token. Nothing of it fires until it is enabled; its owner can neither resume it nor mend it. A task
+/// that is disabled so stays as it is.
 #[utoipa::path(post, path = "/v1/tasks/{id}/disable", tag = "tasks", security(("bearer" = ["*"])),
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")), request_body = Option<schema::Disable>,
@@ -243,23 +271,25 @@ pub async fn disable_task(Call(state, caller): Call, id: Id, body: JsonBody) -> 
     let reason = reason_of(reason.as_deref())?.map(str::to_owned);
     let disabled = state.store.disable_task_for(id, reason, &caller.name()).await;
     let Json(view) = shown(&state, &caller, &disabled.map_err(missing)?).await?;
-    body.key.remember_answer(&state, &caller, StatusCode::OK, &view).await
+    body.key.remember_answer(&state, &caller, StatusCode::OK, view).await
 }
 
 /// Enable a task
 ///
-/// For an admin token. A disabled task is active from now on, whoever disabled it, and catches nothing up. Another one stays as
-/// it is.
+/// For an admin token. A disabled task is active from now on, whoever disabled it, and catches nothing up. Another one
+/// stays as it is.
 #[utoipa::path(post, path = "/v1/tasks/{id}/enable", tag = "tasks", security(("bearer" = ["*"])),
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
-    responses((status = 200, body = TaskView)))]
+    responses((status = 200, body = TaskView),
+        (status = 409, body = ProblemDetails, content_type = "application/problem+json",
+            description = "The task is being changed by others all the time")))]
 pub async fn enable_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, EarlyResponse> {
     caller.is_operator()?;
     let id = body.key.begin(&state, &caller, Permission::All, id.of("task")).await?;
     let enabled = state.store.enable_task(id, &caller.name()).await;
     let Json(view) = shown(&state, &caller, &enabled.map_err(missing)?).await?;
-    body.key.remember_answer(&state, &caller, StatusCode::OK, &view).await
+    body.key.remember_answer(&state, &caller, StatusCode::OK, view).await
 }
 
 /// Run a task now
@@ -275,8 +305,8 @@ pub async fn run_task(Call(state, caller): Call, id: Id, body: JsonBody) -> Resu
     let now = state.clock.now();
     let run_id = id::new_id(now);
     let view = RunView::queued(&task, run_id, format!("m:{run_id}"), now, now, input.clone());
-    let once = body.key.idempotency(&caller, StatusCode::CREATED, &view)?;
-    let request = RunRequest { input, requested_by: Some(caller.root()) };
+    let (once, view) = body.key.idempotency(&state, &caller, StatusCode::CREATED, view).await?;
+    let request = RunRequest { input, requested_by: Some(caller.root()), ..RunRequest::default() };
     let answer = state.store.run_now(&caller.scope, id, run_id, request, now, once.as_ref()).await.map_err(missing)?;
     let place = [(header::LOCATION, format!("/v1/runs/{}", view.run.id))];
     replayed_or(answer, |()| (StatusCode::CREATED, place, Json(view)).into_response())
@@ -301,7 +331,7 @@ pub async fn backfill_task(Call(state, caller): Call, id: Id, body: JsonBody) ->
         return Err(ApiError::invalid("/to", message).into());
     }
     let backfill = Backfill { id: id::new_id(now), task_id, fires };
-    let once = body.key.idempotency(&caller, StatusCode::ACCEPTED, &backfill)?;
+    let (once, backfill) = body.key.idempotency(&state, &caller, StatusCode::ACCEPTED, backfill).await?;
     let by = caller.root();
     let answer =
         state.store.backfill(&caller.scope, task_id, backfill.id, &backfill.fires, once.as_ref(), Some(&by)).await;

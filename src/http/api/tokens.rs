@@ -2,7 +2,6 @@
 //!
 //! Nobody can make a token that may do more, see more or live longer than the one it is made with.
 
-use axum::Json;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
@@ -14,9 +13,9 @@ use crate::base::id::{self, Tenant};
 use crate::base::invalid::{ValidationErrors, did_you_mean};
 use crate::base::json::typed;
 use crate::base::token::{Permission, TokenKind, TokenText};
-use crate::http::error::ApiError;
+use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::idempotency::replayed_or;
-use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, Id, Items, JsonBody, ListPage, Query};
+use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, Id, Items, Json, JsonBody, ListPage, Query};
 use crate::http::schema;
 use crate::store::StoredToken;
 
@@ -81,7 +80,10 @@ impl TokenView {
 #[utoipa::path(post, path = "/v1/tokens", tag = "operations", security(("bearer" = ["tokens:write"])),
     params(("Idempotency-Key" = Option<String>, Header,
         description = "Makes a repetition safe; the text is not repeated")),
-    request_body = schema::NewToken, responses((status = 201, body = MadeToken)))]
+    request_body = schema::NewToken,
+    responses((status = 201, body = MadeToken),
+        (status = 409, body = ProblemDetails, content_type = "application/problem+json",
+            description = "The tenant has as many tokens as it may have, and all of them are good")))]
 pub async fn create_token(Call(state, caller): Call, body: JsonBody) -> Result<Response, EarlyResponse> {
     caller.may(Permission::TokensWrite)?;
     body.key.replay_if_repeated(&state, &caller).await?;
@@ -100,8 +102,8 @@ pub async fn create_token(Call(state, caller): Call, body: JsonBody) -> Result<R
         revoked_at: None,
         root: Some(caller.root()),
     };
-    let mut made = MadeToken { view: TokenView::of(&token), token: None };
-    let once = body.key.idempotency(&caller, StatusCode::CREATED, &made)?;
+    let made = MadeToken { view: TokenView::of(&token), token: None };
+    let (once, mut made) = body.key.idempotency(&state, &caller, StatusCode::CREATED, made).await?;
     let answer = state.store.create_token(&token, once.as_ref()).await?;
     made.token = Some(text.expose().to_owned());
     let place = [(header::LOCATION, format!("/v1/tokens/{}", token.id))];
@@ -119,7 +121,7 @@ pub async fn list_tokens(Call(state, caller): Call, mut query: Query) -> Result<
     let tenant = query.text("tenant_id");
     let page = ListPage::of(&mut query);
     query.done()?;
-    let scope = caller.narrowed(tenant.as_deref())?;
+    let scope = caller.narrow_scope(tenant.as_deref())?;
     let tokens = state.store.list_tokens(&scope, None, page.before, page.fetch()).await?;
     Ok(Json(page.within(tokens, |token| token.id).map(|token| TokenView::of(&token))))
 }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use uuid::Uuid;
@@ -18,7 +17,7 @@ use crate::http::HttpState;
 use crate::http::api::runs::{RunView, missing};
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::idempotency::replayed_or;
-use crate::http::request::{Call, EarlyResponse, Id, JsonBody};
+use crate::http::request::{Call, EarlyResponse, Id, Json, JsonBody};
 use crate::ports::vault::credentials::UsedSecrets;
 use crate::store::{RunCompletion, StoreError, StoredAnswer, log_end_outside_execution};
 
@@ -47,7 +46,8 @@ pub async fn complete_run(Call(state, caller): Call, id: Id, body: JsonBody) -> 
         Some(task) => state.store.find_task(&caller.scope, task).await?,
     };
     let named = task.as_ref().map_or_else(Vec::new, |task| credentials_of(&task.spec));
-    let report = report.redacted(&UsedSecrets::load_for_run(&state.store, &state.vault, &run, &named).await?);
+    let used_secrets = UsedSecrets::load_for_run(&state.store, &state.vault, &run, &named).await?;
+    let report = report.redacted(&used_secrets).await;
     let completion = completion(&state, &run, task.as_ref(), report).await?;
     let now = state.clock.now();
     let mut ended = run;
@@ -59,7 +59,7 @@ pub async fn complete_run(Call(state, caller): Call, id: Id, body: JsonBody) -> 
     ended.finished_at = Some(now);
     let failed = ended.state == RunState::Failed;
     let view = RunView::of(ended);
-    let once = body.key.idempotency(&caller, StatusCode::OK, &view)?;
+    let (once, view) = body.key.idempotency(&state, &caller, StatusCode::OK, view).await?;
     let answer = state.store.complete_run(&caller.scope, id, &completion, now, once.as_ref()).await.map_err(missing)?;
     if matches!(answer, StoredAnswer::Done(())) {
         let why = completion.error.as_ref().map(|error| error.code.as_str());
@@ -92,7 +92,7 @@ async fn completion(
     task: Option<&Task>,
     report: RuntimeReport,
 ) -> Result<RunCompletion, ApiError> {
-    let recipient = state.store.find_recipient(&Scope::Every, &run.tenant_id).await?.map(|stored| stored.recipient);
+    let recipient = state.store.recipient_to_tell(&run.tenant_id).await?;
     let (event, output, error) = match report {
         RuntimeReport::Succeeded { output } => (RunEvent::Succeed, Some(output), None),
         RuntimeReport::Failed { error } => (RunEvent::Fail, None, Some(error)),

@@ -18,6 +18,8 @@ use crate::http::request::JsonBody;
 use crate::http::server::Peer;
 use crate::ports::channel::{Callback, CallbackError, Channel, report_url};
 
+/// Longest report in bytes: those of providers have one or two thousand. It is checked where it is taken.
+const REPORT_BYTES: usize = 16 * 1_024;
 /// Whatever is wrong with an address is told in these words.
 const NOT_HERE: ApiError = ApiError::NotFound("receipt");
 
@@ -41,8 +43,8 @@ impl<S: Send + Sync> FromRequestParts<S> for ReceiptAddress {
 /// Report on a message
 ///
 /// For providers of text messages, which are told this address with each message (Twilio's `StatusCallback`) and send
-/// form fields to it. A failed message goes on to the recipient's next channel. Reports that come late, twice or in another
-/// order change nothing.
+/// form fields to it. A failed message goes on to the recipient's next channel. Reports that come late, twice or in
+/// another order change nothing.
 #[utoipa::path(post, path = "/v1/receipts/{channel}/{ticket}", tag = "notifications",
     params(("channel" = String, Path, example = "sms"), ("ticket" = String, Path)),
     request_body(content = std::collections::BTreeMap<String, String>, content_type = "application/x-www-form-urlencoded"),
@@ -62,6 +64,9 @@ pub async fn receive_receipt(
     let guard =
         ReceiptGuard { state: &state, peer: peer.map(|Extension(peer)| peer.0), hash: TokenHash::of(&place.ticket) };
     guard.wait()?;
+    if body.bytes().len() > REPORT_BYTES {
+        return Err(ApiError::TooLarge { limit: REPORT_BYTES });
+    }
     let (delivery, channel) = open(&state, &place).ok_or_else(|| guard.wrong(NOT_HERE))?;
     let address = report_url::address(&state.settings.public_url(), &place.channel, &place.ticket);
     let callback = Callback { address: &address, headers: &headers, body: body.bytes() };

@@ -25,7 +25,8 @@ pub struct Hook {
     pub secrets: Vec<Secret>,
     /// Tenant of the events.
     pub tenant_id: Option<String>,
-    /// Where the event's type is: `header:<name>`, `body:<JSON pointer>`, or the type itself. Absent: as the preset has it.
+    /// Where the event's type is: `header:<name>`, `body:<JSON pointer>`, or the type itself. Absent: as the preset has
+    /// it.
     #[serde(rename = "type")]
     pub kind: Option<String>,
     /// `token`: the header that carries it.

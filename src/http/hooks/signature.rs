@@ -23,7 +23,8 @@ const MOST_SIGNATURES: usize = 16;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Preset {
-    /// Standard Webhooks 1.0: <https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>
+    /// Standard Webhooks 1.0:
+    /// <https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>
     #[default]
     Standard,
     /// `X-Hub-Signature-256`: <https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries>

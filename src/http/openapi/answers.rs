@@ -4,7 +4,7 @@
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::{RefOr, Response};
 
-const EVENT_STREAM: &str = "text/event-stream";
+use crate::http::openapi::streams::EVENT_STREAM;
 
 /// Describes the answers that their handler does not.
 pub fn describe(operation: &mut Operation, is_read: bool) {

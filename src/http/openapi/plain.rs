@@ -1,7 +1,8 @@
 //! The document in the plain forms of JSON Schema that generators of clients read.
 //!
-//! What is written in the code stays as it is there; what generators stumble over is rewritten here, for all schemas alike:
-//! lists have names, fields of bodies that have a default may be left out, and nothing stands there that nothing uses.
+//! Descriptions stay as they are in the code. Forms that generators stumble over are rewritten here, for all schemas
+//! alike: lists have names, fields of bodies that have a default may be left out, and nothing stands there that nothing
+//! uses.
 
 use std::collections::BTreeSet;
 
@@ -28,6 +29,7 @@ pub fn make(document: &mut Value) {
         unions::merge(schemas);
         unions::remove_variant(schemas, TRIGGER, ChatTrigger::KIND);
         unions::name_variants(schemas);
+        schemas.values_mut().for_each(unions::say_single_words);
         schemas.values_mut().for_each(default_in_words);
     }
     drop_unused(document);

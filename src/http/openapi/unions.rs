@@ -7,6 +7,9 @@ use serde_json::{Map, Value, json};
 
 use crate::http::openapi::SCHEMAS;
 
+/// The words of a schema behind which a value stands, and no schema.
+const VALUES: [&str; 5] = ["const", "default", "enum", "example", "examples"];
+
 /// Makes one object of each `allOf` whose parts are objects.
 pub fn merge(schemas: &mut Map<String, Value>) {
     let written = schemas.clone();
@@ -123,11 +126,29 @@ fn tag_of(variants: &[Value]) -> Option<String> {
     tags.next().filter(|_| variants.len() > 1).cloned()
 }
 
-/// `step_result` as it stands in the name of a type: `StepResult`.
+/// Says an enum of one word as a `const`, in a schema and in all that it is made of: generators make a type of each
+/// enum.
+pub fn say_single_words(schema: &mut Value) {
+    match schema {
+        Value::Array(items) => items.iter_mut().for_each(say_single_words),
+        Value::Object(fields) => {
+            if let Some([word]) = fields.get("enum").and_then(Value::as_array).map(Vec::as_slice) {
+                let word = word.clone();
+                fields.remove("enum");
+                fields.insert("const".into(), word);
+            }
+            let parts = fields.iter_mut().filter(|(name, _)| !VALUES.contains(&name.as_str()));
+            parts.for_each(|(_, part)| say_single_words(part));
+        }
+        _ => {}
+    }
+}
+
+/// `step_result` as it stands in the name of a type: `StepResult`. Words may be put together by dots as well.
 fn capitalised(word: &str) -> String {
     let part = |part: &str| {
         let (first, rest) = part.split_at_checked(1).unwrap_or((part, ""));
         first.to_uppercase() + rest
     };
-    word.split('_').map(part).collect()
+    word.split(['_', '.']).map(part).collect()
 }

@@ -140,7 +140,7 @@ pub async fn answer_approvals(
     let mut waits = press == Press::Review;
     for item in items.iter_mut().filter(|item| press.is_about(item)) {
         let stops = matches!(press, Press::Cancel(Some(_))) && item.approval.is_held(now);
-        if !is_open(&item.approval, now) && !stops && press.names_one() {
+        if !is_open(&item.approval, now) && !stops && press.is_for_one_question() {
             return page_with_error(&state, &asked, &token, "nothing_settled", StatusCode::CONFLICT).await;
         }
         if !is_open(&item.approval, now) && !stops {
@@ -340,7 +340,7 @@ fn initial_items(asked: &LinkQuestion) -> impl FnOnce() -> Vec<ItemView> + Send 
 }
 
 fn items_of(questions: &[PageQuestion], words: &Phrases) -> Vec<ItemView> {
-    let told: Vec<PageQuestion> = questions.iter().map(|question| question.clone().told_in(words)).collect();
+    let told: Vec<PageQuestion> = questions.iter().map(|question| question.clone().in_language_of(words)).collect();
     let fitted = page_room::fit(&told);
     fitted.iter().enumerate().map(|(number, question)| ItemView::new(number, question, words)).collect()
 }

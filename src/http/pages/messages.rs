@@ -1,8 +1,8 @@
 //! The page behind the link of a message that was cut: the whole of what one delivery tells, for whoever has the link.
 //!
-//! It shows and offers nothing more; nothing is changed by it. The token is no row anywhere: it says itself what it is for
-//! and until when, and stands in no log (the guard logs the route). What is not to be read here answers as what was never
-//! there: questions, which have a page of their own, and codes.
+//! It shows and offers nothing more; nothing is changed by it. The token is no row anywhere: it says itself what it is
+//! for and until when, and stands in no log (the guard logs the route). Questions, which have a page of their own, and
+//! codes are answered as if they were not there.
 
 use std::net::IpAddr;
 use std::sync::Arc;

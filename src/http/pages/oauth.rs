@@ -8,7 +8,6 @@
 mod mark;
 mod view;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
@@ -24,7 +23,7 @@ use crate::http::error::ApiError;
 use crate::http::pages::approve::origin::{is_form, is_own};
 use crate::http::pages::{self, failed};
 use crate::http::request::auth::still_may;
-use crate::http::request::{AuthenticatedCaller, Call, JsonBody, Pair, Query};
+use crate::http::request::{AuthenticatedCaller, Call, Json, JsonBody, Pair, Query};
 use crate::ports::channel::templates::phrases::Phrases;
 use crate::ports::vault::credentials::check_reference;
 use crate::ports::vault::oauth::{ConnectError, ConnectOffer, OAuthFlow};
@@ -46,8 +45,8 @@ pub struct ConnectionLink {
 
 /// Make a link to connect an account
 ///
-/// For services that the operator has described in `[oauth.*]`. Stores nothing: the credential comes to be when the owner
-/// of the account has agreed at the provider and confirmed it on the page that they are sent back to.
+/// For services that the operator has described in `[oauth.*]`. Stores nothing: the credential comes to be when the
+/// owner of the account has agreed at the provider and confirmed it on the page that they are sent back to.
 #[utoipa::path(get, path = "/v1/credentials/{service}/{account_name}/connect", tag = "credentials",
     security(("bearer" = ["credentials:write"])),
     params(("service" = String, Path, description = "Its name in `[oauth.*]`"),
@@ -158,7 +157,7 @@ pub async fn make_connection(
     let offer = open_offer(&state, &sealed).await?;
     let flow: OAuthFlow = offer.flow;
     let words = phrases_for(&state, &flow).await;
-    if !mark::is_there(&headers, &state.vault, &flow, &state.settings.public_url()) {
+    if !mark::has_mark(&headers, &state.vault, &flow, &state.settings.public_url()) {
         return Err(view::missing_cookie(&words));
     }
     match state.connector.finish(flow.clone(), Secret::new(code)).await {

@@ -1,8 +1,9 @@
 //! The environment of the templates: strict about names, and with HTML escaping of everything that is inserted.
 //!
-//! A text is shown with its hidden characters made visible, so that nothing runs that a person could not read. The filter
-//! `exact` escapes a text and leaves it otherwise as it is: the value of a form field, which comes back. A phrase with
-//! markup in it is made by `words.say(name, part=…)`: the words are escaped, and so is each part that no template made.
+//! A text is shown with its hidden characters made visible, so that nothing runs that a person could not read. The
+//! filter `exact` escapes a text and leaves it otherwise as it is: the value of a form field, which comes back. A
+//! phrase with markup in it is made by `words.say(name, part=…)`: the words are escaped, and so is each part that no
+//! template made.
 
 use std::sync::{Arc, LazyLock};
 
@@ -11,6 +12,7 @@ use minijinja::value::{Kwargs, Object, Serde, Value, from_args};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, UndefinedBehavior, context};
 use serde::Serialize;
 
+use crate::base::template::html::{MarkupPlace, escape_html};
 use crate::base::unicode_safety::escape_hidden;
 use crate::http::pages::style::STYLE;
 use crate::ports::channel::templates::phrases::{PhrasePiece, Phrases, pieces};
@@ -53,7 +55,7 @@ fn environment() -> Environment<'static> {
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
     environment.set_formatter(|out: &mut Output, _: &mut State, value: &Value| Ok(out.write_str(&markup(value)?)?));
-    environment.add_filter("exact", |text: &str| Value::from_safe_string(escaped(text)));
+    environment.add_filter("exact", |text: &str| Value::from_safe_string(escape_html(text, MarkupPlace::Quoted)));
     environment.add_global("style", Value::from_safe_string(STYLE.to_owned()));
     for (name, text) in TEMPLATES {
         environment.add_template(name, text).expect("the templates of pages are tested");
@@ -72,23 +74,7 @@ fn markup(value: &Value) -> Result<String, Error> {
             return Err(Error::new(ErrorKind::InvalidOperation, why));
         }
     };
-    Ok(escaped(&text))
-}
-
-/// The text without a character that ends an element's text or an attribute's value.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            c => escaped.push(c),
-        }
-    }
-    escaped
+    Ok(escape_html(&text, MarkupPlace::Quoted))
 }
 
 /// The phrases of the reader's language, as a template sees them: `words.approve`, `words.say("left", left=…)`.
@@ -102,7 +88,7 @@ impl PagePhrases {
         let mut text = String::new();
         for piece in pieces(phrase) {
             match piece {
-                PhrasePiece::Words(words) => text.push_str(&escaped(words)),
+                PhrasePiece::Words(words) => text.push_str(&escape_html(words, MarkupPlace::Quoted)),
                 PhrasePiece::Insert(part) => match parts.peek::<Option<Value>>(part)? {
                     Some(value) => text.push_str(&markup(&value)?),
                     None => return Err(missing_phrase(format!("the phrase `{name}` lacks its part `{part}`"))),

@@ -4,7 +4,7 @@
 //! caller's tenant is not found; that it exists is never said.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::extract::FromRequestParts;
 use axum::http::Uri;
@@ -35,7 +35,8 @@ pub struct AuthenticatedCaller {
     pub permissions: Vec<Permission>,
     /// Their token; `None` is the configured admin token, or the program that the service is a part of.
     pub token_id: Option<Uuid>,
-    /// The token that theirs descends from, as the record names it, or the name of that program; `None`: it is their own.
+    /// The token that theirs descends from, as the record names it, or the name of that program; `None`: it is their
+    /// own.
     root: Option<String>,
     /// When their token ends.
     pub expires_at: Option<DateTime<Utc>>,
@@ -52,9 +53,17 @@ impl FromRequestParts<HttpState> for AuthenticatedCaller {
     }
 }
 
-/// In whose name the body of a request is read, once its caller is known; see [`AuthenticatedCaller::computes_for`].
-#[derive(Clone)]
-pub struct ComputedFor(pub Arc<str>);
+/// In whose name the body of a request is read and its answer written where they are long: in the caller's, once that
+/// is known; see [`AuthenticatedCaller::computes_for`]. All clones are of the one request.
+#[derive(Clone, Default)]
+pub struct ComputedFor(Arc<OnceLock<Arc<str>>>);
+
+impl ComputedFor {
+    /// The name. Where no caller is known it is an admin's.
+    pub fn name(&self) -> Arc<str> {
+        self.0.get().cloned().unwrap_or_else(|| compute::ADMIN.into())
+    }
+}
 
 /// A request of a caller: the parts of the service that answer it, and the caller.
 pub struct Call(pub HttpState, pub AuthenticatedCaller);
@@ -88,9 +97,8 @@ fn authenticated<'a>(
         if !parts.method.is_safe() && completed.is_none() {
             caller.may_write(state).await?;
         }
-        if !parts.method.is_safe() {
-            parts.extensions.insert(ComputedFor(caller.computes_for().into()));
-        }
+        let ComputedFor(name) = parts.extensions.get_or_insert_default::<ComputedFor>();
+        let _ = name.set(caller.computes_for().into());
         Ok(caller)
     })
 }
@@ -176,7 +184,7 @@ impl AuthenticatedCaller {
 
     /// The program that the service is a part of. It may do everything, for all tenants or for one.
     pub fn embedder(scope: Scope) -> AuthenticatedCaller {
-        // what is counted by callers is counted for each of its tenants
+        // it counts as another caller for each of its tenants
         let hash = TokenHash::of(&format!("{EMBEDDER}:{}", scope.tenant().unwrap_or_default()));
         AuthenticatedCaller {
             scope,
@@ -256,7 +264,7 @@ impl AuthenticatedCaller {
     }
 
     /// The caller's view, narrowed to the tenant that a query names.
-    pub fn narrowed(&self, named: Option<&str>) -> Result<Scope, ApiError> {
+    pub fn narrow_scope(&self, named: Option<&str>) -> Result<Scope, ApiError> {
         match named {
             None => Ok(self.scope.clone()),
             Some(named) => self.sees(named).map(Scope::Only),

@@ -60,7 +60,7 @@ fn received(request: Request, state: &HttpState) -> BoxFuture<'_, Result<JsonBod
         let json = is_json(request.headers());
         let key = OpenKey::of(&request)?;
         let caller = request.extensions().get::<ComputedFor>();
-        let reader: Arc<str> = caller.map_or_else(|| compute::ADMIN.into(), |ComputedFor(name)| Arc::clone(name));
+        let reader = caller.map_or_else(|| compute::ADMIN.into(), ComputedFor::name);
         let bytes = timeout(limits.body_time, read_body(request, limits.body_bytes))
             .await
             .map_err(|_| ApiError::BodyTimeout { limit: limits.body_time })??;

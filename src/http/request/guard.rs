@@ -1,4 +1,5 @@
-//! Layers of every request: an id, a time limit, a net under panics, and the count of answers.
+//! Layers of every request: an id, a time limit, a net under panics, the writing of a long answer, and the count of
+//! answers.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -15,11 +16,13 @@ use crate::base::id;
 use crate::http::HttpState;
 use crate::http::api::tasks::import;
 use crate::http::error::ApiError;
+use crate::http::request::answer::write_long;
+use crate::http::request::auth::ComputedFor;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Runs a request under the guard.
-pub async fn watch(State(state): State<HttpState>, request: Request, next: Next) -> Response {
+pub async fn watch(State(state): State<HttpState>, mut request: Request, next: Next) -> Response {
     let request_id = id::new_id(state.clock.now());
     let method = method_label(request.method());
     let route = request.extensions().get::<MatchedPath>().map_or(String::new(), |route| route.as_str().to_owned());
@@ -29,7 +32,10 @@ pub async fn watch(State(state): State<HttpState>, request: Request, next: Next)
         true => state.limits.import_time,
         false => state.limits.request_time,
     };
-    let mut response = catch_panic(timeout(limit, next.run(request))).instrument(span.clone()).await;
+    let caller = ComputedFor::default();
+    request.extensions_mut().insert(caller.clone());
+    let answered = async { write_long(next.run(request).await, &state, &caller).await };
+    let mut response = catch_panic(timeout(limit, answered)).instrument(span.clone()).await;
     let took = state.clock.elapsed().saturating_sub(begun);
     let status = response.status().as_u16();
     state.metrics.record_request(method, &route, status, took);
@@ -55,7 +61,7 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
 }
 
-/// Headers of every answer. What is answered to one token is no cache's to keep.
+/// Headers of every answer. No cache keeps an answer to one token.
 fn add_headers(response: &mut Response, request_id: &str) {
     let headers = response.headers_mut();
     if let Ok(id) = HeaderValue::from_str(request_id) {

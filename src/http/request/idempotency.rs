@@ -11,11 +11,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use crate::base::compute::steps_to_serialize;
 use crate::base::token::Permission;
 use crate::http::HttpState;
 use crate::http::error::ApiError;
-use crate::http::request::AuthenticatedCaller;
-use crate::store::{Idempotency, StoredAnswer};
+use crate::http::request::{AuthenticatedCaller, Json};
+use crate::store::{AnswerBody, Idempotency, StoredAnswer};
 
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Said of an answer that was given before.
@@ -91,28 +92,43 @@ impl IntoResponse for EarlyResponse {
 }
 
 impl RequestKey {
-    /// An id of what this request makes, for effects whose own key in the store makes them happen once: `fresh`, or the one
-    /// that was remembered of an earlier request with the same key. It is remembered before the effect, so that a
-    /// repetition has the same id even where the answer of the first was lost, and for as long as the key stands for this
-    /// request; after that, and for another body, it is another id. Asked once nothing is left to refuse.
+    /// An id of what this request makes, for effects whose own key in the store makes them happen once: `fresh`, or the
+    /// one that was remembered of an earlier request with the same key. It is remembered before the effect, so that a
+    /// repetition has the same id even where the answer of the first was lost, and for as long as the key stands for
+    /// this request; after that, and for another body, it is another id. Asked once nothing is left to refuse but by
+    /// the quota of stored bytes.
     pub async fn identity(
         &self,
         state: &HttpState,
         caller: &AuthenticatedCaller,
         fresh: Uuid,
     ) -> Result<BodyIdentity, ApiError> {
-        let Some(once) = self.idempotency(caller, StatusCode::ACCEPTED, &json!({ "identity": fresh }))? else {
-            return Ok(BodyIdentity { id: fresh, repeated: false });
-        };
-        let body = match state.store.remember_answer(&once, state.clock.now()).await? {
-            StoredAnswer::Done(()) => return Ok(BodyIdentity { id: fresh, repeated: false }),
-            StoredAnswer::Replayed { body, .. } => body,
-            StoredAnswer::Mismatch => return Err(key_reused()),
-        };
-        Ok(BodyIdentity { id: identity_in(&body)?, repeated: true })
+        match self.identity_answer(caller, fresh)? {
+            None => Ok(BodyIdentity { id: fresh, repeated: false }),
+            Some(once) => identity_of(state.store.claim_key(&once, state.clock.now()).await?, fresh),
+        }
     }
 
-    /// The id that [`RequestKey::identity`] has remembered of an earlier request with the same key; `None`: there was none.
+    /// As [`RequestKey::identity`], for effects that are never refused. Of a tenant that may store no more nothing new
+    /// is remembered: a repetition has another id, and is carried out anew.
+    pub async fn identity_if_kept(
+        &self,
+        state: &HttpState,
+        caller: &AuthenticatedCaller,
+        fresh: Uuid,
+    ) -> Result<BodyIdentity, ApiError> {
+        match self.identity_answer(caller, fresh)? {
+            None => Ok(BodyIdentity { id: fresh, repeated: false }),
+            Some(once) => identity_of(state.store.remember_answer(&once, state.clock.now()).await?, fresh),
+        }
+    }
+
+    fn identity_answer(&self, caller: &AuthenticatedCaller, fresh: Uuid) -> Result<Option<Idempotency>, ApiError> {
+        self.idempotency_in_place(caller, StatusCode::ACCEPTED, &json!({ "identity": fresh }))
+    }
+
+    /// The id that [`RequestKey::identity`] has remembered of an earlier request with the same key; `None`: there was
+    /// none.
     pub async fn known_identity(
         &self,
         state: &HttpState,
@@ -126,43 +142,65 @@ impl RequestKey {
         }
     }
 
-    /// The idempotency data with which the store lets this request take effect once; `None` where no key was sent.
-    pub fn idempotency(
+    /// The idempotency data with which the store lets this request take effect once, and the answer itself; `None`
+    /// where no key was sent. A long answer is written on a computing thread, in the turn of the caller.
+    pub async fn idempotency<T: Serialize + Send + 'static>(
+        &self,
+        state: &HttpState,
+        caller: &AuthenticatedCaller,
+        status: StatusCode,
+        answer: T,
+    ) -> Result<(Option<Idempotency>, T), ApiError> {
+        let Some(key) = &self.key else { return Ok((None, answer)) };
+        let steps = steps_to_serialize(&answer);
+        let write = move || (AnswerBody::of(&answer), answer);
+        let computed = state.compute.run_if_costly(caller.computes_for(), steps, write).await;
+        let (body, answer) = computed.map_err(|panicked| ApiError::Internal { log: panicked.to_string() })?;
+        Ok((Some(self.remembered(key, caller, status, body?)), answer))
+    }
+
+    /// As [`RequestKey::idempotency`], of an answer that is short, or that is known in the middle of the effect: it is
+    /// written here.
+    pub fn idempotency_in_place(
         &self,
         caller: &AuthenticatedCaller,
         status: StatusCode,
         answer: &impl Serialize,
     ) -> Result<Option<Idempotency>, ApiError> {
         let Some(key) = &self.key else { return Ok(None) };
-        let body = serde_json::to_value(answer).map_err(|error| ApiError::Internal { log: error.to_string() })?;
-        Ok(Some(Idempotency {
+        Ok(Some(self.remembered(key, caller, status, AnswerBody::of(answer)?)))
+    }
+
+    fn remembered(&self, key: &str, caller: &AuthenticatedCaller, status: StatusCode, body: AnswerBody) -> Idempotency {
+        Idempotency {
             tenant: caller.scope.tenant().unwrap_or("*").to_owned(),
-            key: key.clone(),
+            key: key.to_owned(),
             digest: self.digest.clone(),
             status: status.as_u16(),
             body,
-        }))
+        }
     }
 
     /// The answer of an effect that has happened and that to repeat at once changes nothing (pausing, resuming,
-    /// cancelling): it is remembered in a transaction of its own, so that a repetition that comes late, when others have
-    /// acted since, is answered and takes no effect.
+    /// cancelling): it is remembered in a transaction of its own, so that a repetition that comes late, when others
+    /// have acted since, is answered and takes no effect. Of a tenant that may store no more it is not remembered.
     pub async fn remember_answer(
         &self,
         state: &HttpState,
         caller: &AuthenticatedCaller,
         status: StatusCode,
-        answer: &impl Serialize,
+        answer: impl Serialize + Send + 'static,
     ) -> Result<Response, EarlyResponse> {
-        let fresh = (status, axum::Json(answer)).into_response();
-        match self.idempotency(caller, status, answer)? {
+        let (once, answer) = self.idempotency(state, caller, status, answer).await?;
+        let fresh = (status, Json(answer)).into_response();
+        match once {
             None => Ok(fresh),
             Some(once) => replayed_or(state.store.remember_answer(&once, state.clock.now()).await?, |()| fresh),
         }
     }
 
-    /// Begins a request that takes effect once, about the thing of this id: the caller may make it, and it was not answered
-    /// before.
+    /// Begins a request that takes effect once, about the thing of this id: the caller may make it, and it was not
+    /// answered before.
     pub async fn begin(
         &self,
         state: &HttpState,
@@ -176,8 +214,8 @@ impl RequestKey {
         Ok(id)
     }
 
-    /// Ends early with the answer that this request got before, if it did. Asked before anything is judged: what was right
-    /// then may be refused by now (an instant that has passed), and the answer must be the same.
+    /// Ends early with the answer that this request got before, if it did. Asked before anything is judged: what was
+    /// right then may be refused by now (an instant that has passed), and the answer must be the same.
     pub async fn replay_if_repeated(
         &self,
         state: &HttpState,
@@ -200,9 +238,18 @@ pub fn replayed_or<T>(answer: StoredAnswer<T>, fresh: impl FnOnce(T) -> Response
         StoredAnswer::Done(done) => Ok(fresh(done)),
         StoredAnswer::Replayed { status, body } => {
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
-            Ok((status, [(REPLAYED, HeaderValue::from_static("true"))], axum::Json(body)).into_response())
+            Ok((status, [(REPLAYED, HeaderValue::from_static("true"))], Json(body)).into_response())
         }
         StoredAnswer::Mismatch => Err(key_reused().into()),
+    }
+}
+
+/// The id of a request whose key was asked for with this `fresh` one.
+fn identity_of(answer: StoredAnswer<()>, fresh: Uuid) -> Result<BodyIdentity, ApiError> {
+    match answer {
+        StoredAnswer::Done(()) => Ok(BodyIdentity { id: fresh, repeated: false }),
+        StoredAnswer::Replayed { body, .. } => Ok(BodyIdentity { id: identity_in(&body)?, repeated: true }),
+        StoredAnswer::Mismatch => Err(key_reused()),
     }
 }
 

@@ -63,8 +63,8 @@ impl ListPage {
         self.limit as i64 + 1
     }
 
-    /// For a page that is bounded in bytes: it may end early, and goes on behind its last item, or behind those that were
-    /// left out.
+    /// For a page that is bounded in bytes: it may end early, and goes on behind its last item, or behind those that
+    /// were left out.
     pub fn within<T>(&self, found: RowPage<T>, id: impl Fn(&T) -> Uuid) -> Items<T> {
         let RowPage { rows, is_cut, behind } = found;
         let cut = rows.last().filter(|_| is_cut && rows.len() <= self.limit).map(&id);

@@ -17,6 +17,7 @@ use crate::http::api::approvals::decision::GRANT_DAYS;
     "modifications": {"text": "The build is green"}, "comment": "shorter"
 }))]
 pub struct NewDecision {
+    /// The choice of the person.
     pub decision: ApprovalChoice,
     /// The `digest` of the approval that was shown.
     #[schema(min_length = 1)]
@@ -24,6 +25,7 @@ pub struct NewDecision {
     /// With `edit`: the arguments that are to be otherwise. Each takes the place of the proposed one, `null` takes it
     /// away, the others stay as proposed.
     pub modifications: Option<Map<String, Value>>,
+    /// Words of the person; the agent is told them.
     #[schema(max_length = 2000)]
     pub comment: Option<String>,
     /// With `approve`: allow this for good. Not for tools of high consequence, nor for those that delete.
@@ -35,6 +37,7 @@ pub struct NewDecision {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewGrant {
+    /// How long it holds, in days from now.
     #[serde(default = "grant_days")]
     #[schema(default = grant_days, minimum = 1, maximum = 365)]
     pub days: i64,
@@ -43,7 +46,7 @@ pub struct NewGrant {
     pub uses: Option<i64>,
     /// The arguments that have to be as they are now; the others are free. Absent: all of them.
     #[schema(example = json!(["room"]))]
-    pub arguments: Option<Vec<String>>,
+    pub args: Option<Vec<String>>,
 }
 
 fn grant_days() -> i64 {

@@ -38,7 +38,8 @@ pub struct RunInput {
 #[derive(ToSchema)]
 #[schema(example = json!({"model": "reveille", "input": "What is on for today?"}))]
 pub struct NewResponse {
-    /// The tenant whose agent it is; an admin token names it for a new conversation. Vendors' clients have it as an extra field of the body.
+    /// The tenant whose agent it is; an admin token names it for a new conversation. Vendors' clients have it as an
+    /// extra field of the body.
     pub tenant_id: Option<String>,
     /// The message.
     pub input: ResponseInput,
@@ -60,7 +61,9 @@ pub struct NewResponse {
 #[derive(Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum ResponseInput {
+    /// The words of one message.
     Text(String),
+    /// Messages of the person, in their order.
     Messages(Vec<InputMessage>),
 }
 
@@ -79,7 +82,9 @@ pub struct InputMessage {
 #[derive(Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum InputContent {
+    /// All the words.
     Text(String),
+    /// Parts of the words, in their order.
     Parts(Vec<InputPart>),
 }
 
@@ -96,7 +101,9 @@ pub struct InputPart {
 #[derive(Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum ConversationChoice {
+    /// The id by itself, as `/v1/conversations` has it.
     Id(String),
+    /// The id in an object.
     Object(ChosenConversation),
 }
 

@@ -9,7 +9,7 @@ pub fn with_fields(object: RefOr<Schema>, fields: &[Form]) -> RefOr<Schema> {
     fields.iter().fold(object, |object, field| joined(object, (field.schema)()))
 }
 
-/// A part of an object as a part of its changes. What is absent is kept, so nothing is said of a default.
+/// A part of an object as a part of its changes. A field that is absent is kept, so nothing is said of a default.
 pub fn changes(mut part: RefOr<Schema>) -> RefOr<Schema> {
     if let RefOr::T(Schema::Object(part)) = &mut part {
         part.required.clear();

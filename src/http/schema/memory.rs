@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 /// A fact to be noted.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({"tenant_id": "user_123", "text": "Prefers window seats.", "collection": "preferences/travel"}))]
+#[schema(as = NewFact, example = json!({"tenant_id": "user_123", "text": "Prefers window seats.", "collection": "preferences/travel"}))]
 pub struct NewFactSchema {
     /// The tenant that it is about; a tenant's own token leaves it out.
     pub tenant_id: Option<String>,

@@ -23,6 +23,7 @@ pub struct DryRunRequest {
     /// Value that a poll saw.
     #[serde(default)]
     pub value: Value,
+    /// Value of the poll before.
     #[serde(default)]
     pub previous: Value,
     /// As given to `run now`.

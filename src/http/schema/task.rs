@@ -41,6 +41,7 @@ pub struct NewTaskOwn {
     /// is there already. `export:` and the id of a task without a key stand for that task.
     #[schema(required = false, min_length = 1, max_length = 200, example = "reports/daily")]
     pub key: Option<String>,
+    /// The name that people read.
     #[schema(min_length = 1, max_length = 200)]
     pub name: String,
 }
@@ -51,7 +52,7 @@ pub struct NewTaskSchema;
 
 impl PartialSchema for NewTaskSchema {
     fn schema() -> RefOr<Schema> {
-        joined(NewTaskOwn::schema(), Spec::written())
+        joined(NewTaskOwn::schema(), Spec::request_schema())
     }
 }
 
@@ -76,8 +77,12 @@ pub struct TaskLines(String);
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"trigger": {"type": "schedule", "cron": "30 7 * * *"}, "version": 3}))]
 pub struct TaskPatchOwn {
+    /// The name that people read.
     #[schema(required = false, min_length = 1, max_length = 200)]
     pub name: String,
+    /// As it is: a task stays with its tenant.
+    #[schema(required = false)]
+    pub tenant_id: Option<String>,
     /// As it is: it can't be changed.
     #[schema(required = false)]
     pub key: Option<String>,
@@ -92,7 +97,7 @@ pub struct TaskPatch;
 
 impl PartialSchema for TaskPatch {
     fn schema() -> RefOr<Schema> {
-        joined(TaskPatchOwn::schema(), changes(Spec::written()))
+        joined(TaskPatchOwn::schema(), changes(Spec::request_schema()))
     }
 }
 
@@ -107,6 +112,7 @@ impl ToSchema for TaskPatch {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Pause {
+    /// The reason, as the task shows it. Absent: none.
     #[schema(max_length = 500)]
     pub reason: Option<String>,
 }
@@ -115,6 +121,7 @@ pub struct Pause {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Disable {
+    /// The reason, as the task or the tenant shows it. Absent: none.
     #[schema(max_length = 500)]
     pub reason: Option<String>,
 }
@@ -150,15 +157,34 @@ pub struct BackfillRange {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PreviewRequest {
+    /// The trigger, as a task has it.
     #[schema(value_type = Trigger)]
     pub trigger: Value,
+    /// Instants that are shown at most.
     #[serde(default = "preview_count")]
     #[schema(default = preview_count, minimum = 1, maximum = 1000)]
     pub count: u32,
-    /// Now, where it is left out.
+    /// The instant after which they are. Absent: now.
     pub from: Option<DateTime<Utc>>,
 }
 
 fn preview_count() -> u32 {
     5
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::json::typed::field_names;
+    use crate::domain::task::DECIDED;
+
+    #[test]
+    fn fields_that_are_read_of_a_task_are_those_that_are_described() {
+        let mut read = DECIDED.to_vec();
+        read.sort_unstable();
+        assert_eq!(field_names::<NewTaskSchema>(), read);
+        read.push("version");
+        read.sort_unstable();
+        assert_eq!(field_names::<TaskPatch>(), read);
+    }
 }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -11,6 +10,7 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use crate::http::HttpState;
+use crate::http::request::Json;
 
 /// The OpenMetrics text format.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -88,7 +88,7 @@ pub async fn get_readiness(State(state): State<HttpState>) -> Response {
     let warnings = warnings.ok().and_then(Result::ok);
     let (bus, warnings) = (warnings.is_some(), warnings.unwrap_or_default());
     let stopping = state.stopping.is_cancelled();
-    let clock = state.clock.trusted();
+    let clock = state.clock.is_trusted();
     let ready = database && bus && clock && late_services.is_empty() && !stopping;
     let halts = timeout(DATABASE_PATIENCE, state.store.halts()).await;
     let work_stopped = matches!(halts, Ok(Ok(halts)) if halts.all());

@@ -1,8 +1,8 @@
 //! Which proxies are believed, and whom they speak for.
 //!
 //! A header says anything that its sender likes. So it is read only where the other side of the connection is a trusted
-//! proxy, and from its end: each proxy adds the address that it saw, and what stands before the last trusted one's word is
-//! the client's own invention.
+//! proxy, and from its end: each proxy adds the address that it saw, and what stands before the last trusted one's word
+//! is the client's own invention.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -9,7 +9,6 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::Json;
 use chrono::{DateTime, Utc};
 use lru::LruCache;
 use serde::Serialize;
@@ -20,7 +19,7 @@ use crate::domain::quota::{Quota, QuotaStanding};
 use crate::http::HttpState;
 use crate::http::api::halts::HaltView;
 use crate::http::error::ApiError;
-use crate::http::request::{Call, Query};
+use crate::http::request::{Call, Json, Query};
 use crate::store::{COUNTED_TO, HaltPage};
 
 /// How long figures are good.
@@ -60,7 +59,7 @@ pub async fn get_stats(Call(state, caller): Call, mut query: Query) -> Result<Js
     caller.may(Permission::StatsRead)?;
     let tenant = query.text("tenant_id");
     query.done()?;
-    let scope = caller.narrowed(tenant.as_deref())?;
+    let scope = caller.narrow_scope(tenant.as_deref())?;
     let stats = state.stats.get(&state, &scope).await?;
     // an operator who has just stopped something sees it
     let HaltPage { halts, more } = state.store.list_halts(&scope).await?;

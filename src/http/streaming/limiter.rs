@@ -99,8 +99,9 @@ impl StreamLimiter {
         address.map(|address| (StreamKey::Address(origin(address)), Limit::Fixed(self.limits.streams_per_address)))
     }
 
-    /// A token has half of what its tenant has, so that no token closes the others out; an admin's acts for many tenants
-    /// and has half of all. The tenant is first: where both have as many as they may, the quota is what is told of.
+    /// A token has half of what its tenant has, so that no token closes the others out; an admin's acts for many
+    /// tenants and has half of all. The tenant is first: where both have as many as they may, the quota is what is told
+    /// of.
     fn of_caller(
         &self,
         caller: &AuthenticatedCaller,

@@ -1,8 +1,8 @@
 //! Sessions: messages of the channel `live` as they come, over server-sent events and over a WebSocket.
 //!
 //! A session belongs to one tenant, and has its messages from the time when it was opened, or with `Last-Event-ID` from
-//! where an earlier one was left, as far as they are kept. Of several sessions each is told every message; the first one
-//! takes it. Sessions end with their token and with the service.
+//! where an earlier one was left, as far as they are kept. Of several sessions each is told every message; the first
+//! one takes it. Sessions end with their token and with the service.
 
 mod session;
 pub mod socket;
@@ -13,6 +13,8 @@ use axum::http::{Extensions, HeaderMap};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::stream::unfold;
+use utoipa::openapi::{OneOfBuilder, Ref, RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 use uuid::Uuid;
 
 use crate::base::id::Scope;
@@ -20,10 +22,15 @@ use crate::base::invalid::ValidationErrors;
 use crate::base::token::Permission;
 use crate::http::HttpState;
 use crate::http::error::ApiError;
+use crate::http::openapi::streams::{self, NamedSchemas};
 use crate::http::request::{AuthenticatedCaller, Call, Query};
 use crate::http::server::Hold;
 use crate::http::streaming::limiter;
-use crate::http::streaming::live::session::Session;
+use crate::http::streaming::live::session::{SESSION, Session, SessionOpening};
+use crate::ports::channel::live::LiveBody;
+
+/// The name of the event that is a message.
+const MESSAGE: &str = "message";
 
 /// Open a session
 ///
@@ -34,7 +41,7 @@ use crate::http::streaming::live::session::Session;
     params(
         ("tenant_id" = Option<String>, Query, description = "Whose; needed with an admin token"),
         ("Last-Event-ID" = Option<Uuid>, Header, description = "The last id that was seen")),
-    responses((status = 200, body = String, content_type = "text/event-stream")))]
+    responses((status = 200, body = inline(SessionStream), content_type = "text/event-stream")))]
 pub async fn open_stream(
     Call(state, caller): Call,
     mut query: Query,
@@ -45,18 +52,42 @@ pub async fn open_stream(
     let mut session = admit(&state, caller, tenant.as_deref(), last_event_id(&headers)?, LiveConnection::New).await?;
     let keep_alive = KeepAlive::new().interval(state.limits.keep_alive);
     let permit = session.take_permit();
-    let opened = Event::default().event("session").data(session.opened());
+    let opened = Event::default().event(SESSION).data(session.opened());
     let events = unfold((session, Some(opened)), |(mut session, opened)| async move {
         let event = match opened {
             Some(opened) => opened,
             None => {
                 let told = session.next().await?;
-                Event::default().event("message").id(told.id.to_string()).data(told.body.expose())
+                Event::default().event(MESSAGE).id(told.id.to_string()).data(told.body.expose())
             }
         };
         Some((Ok::<_, Infallible>(event), (session, None)))
     });
     Ok(Sse::new(limiter::detached(permit, events)).keep_alive(keep_alive).into_response())
+}
+
+/// The stream of a session, for the reference.
+struct SessionStream;
+
+impl SessionStream {
+    /// The published name of its events.
+    const EVENT: &str = "LiveStreamEvent";
+    /// The meaning of their ids.
+    const ID: &str = "Id of the message. With it as `Last-Event-ID` a session goes on behind this message.";
+}
+
+impl PartialSchema for SessionStream {
+    fn schema() -> RefOr<Schema> {
+        streams::stream_of(Ref::from_schema_name(SessionStream::EVENT).into())
+    }
+}
+
+impl ToSchema for SessionStream {
+    fn schemas(schemas: &mut NamedSchemas) {
+        let opened = streams::event(SESSION, None, streams::named::<SessionOpening<'static>>(schemas));
+        let message = streams::event(MESSAGE, Some(SessionStream::ID), streams::named::<LiveBody<'static>>(schemas));
+        schemas.push((SessionStream::EVENT.into(), OneOfBuilder::new().item(opened).item(message).into()));
+    }
 }
 
 /// Whether the connection of a session is counted as a stream already.
@@ -75,7 +106,7 @@ async fn admit(
     connection: LiveConnection,
 ) -> Result<Session, ApiError> {
     caller.may(Permission::DeliveriesRead)?;
-    let tenant = match caller.narrowed(named)? {
+    let tenant = match caller.narrow_scope(named)? {
         Scope::Only(tenant) => tenant,
         Scope::Every => {
             return Err(ApiError::Query(ValidationErrors::one(

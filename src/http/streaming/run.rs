@@ -1,25 +1,30 @@
 //! The live stream of one run: what is in its transcript first, then what happens, until it has ended.
 //!
-//! The record is the truth. Each event that is told once has the client's place behind it as its id; a client that comes
-//! back with `Last-Event-ID`, here or at another instance, is told the rest. Of a run that this instance executes,
-//! messages and calls are told as they come, and not again when they are committed. All else is read from the record: state,
-//! questions and errors, wherever the run is executed. Entries of a pipeline are committed up to a second late, or with
-//! the end of the run.
+//! The record is the truth. Each event that is told once has the client's place behind it as its id; a client that
+//! comes back with `Last-Event-ID`, here or at another instance, is told the rest. Of a run that this instance
+//! executes, messages and calls are told as they come, and not again when they are committed. All else is read from the
+//! record: state, questions and errors, wherever the run is executed. Entries of a pipeline are committed up to a
+//! second late, or with the end of the run.
 
+mod event_text;
+mod keyed_event;
 mod memory;
 mod position;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::HeaderMap;
-use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::future::{BoxFuture, ready};
 use futures::stream::unfold;
 use futures::{FutureExt, Stream, StreamExt};
 use serde_json::json;
+use utoipa::openapi::{Ref, RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 use uuid::Uuid;
 
 use crate::base::clock;
@@ -31,13 +36,16 @@ use crate::http::HttpState;
 use crate::http::api::explain::missing_answer;
 use crate::http::api::runs::missing;
 use crate::http::error::ApiError;
+use crate::http::openapi::streams::{self, NamedSchemas};
 use crate::http::request::{AuthenticatedCaller, Call, Id, Query};
 use crate::http::streaming::limiter::{self, StreamPermit};
+use crate::http::streaming::run::event_text::{written, written_in_turn};
+use crate::http::streaming::run::keyed_event::{EntryEvents, KeyedEvent};
 use crate::http::streaming::run::memory::StreamMemory;
 use crate::http::streaming::run::position::digest_of;
 use crate::store::{ApprovalFilter, StoreError};
 
-pub(in crate::http) use crate::http::streaming::run::memory::ToldEvent;
+pub(in crate::http) use crate::http::streaming::run::memory::ClientEvent;
 pub(in crate::http) use crate::http::streaming::run::position::StreamPosition;
 
 /// How often the transcript is looked at while nothing is heard.
@@ -53,13 +61,13 @@ const APPROVALS: i64 = 200;
 /// Follow a run
 ///
 /// Server-sent events: `session`, `message_start`, `message_chunk`, `message_end`, `tool_call_start`, `tool_result`,
-/// `state_change`, `approval_required`, `input_required`, `tool_warning`, `error`, and `execution_end` last. What has happened comes first; with
-/// `Last-Event-ID`, what came after it, at any instance. `message_start`, `message_chunk` and a `tool_warning` without a
-/// turn are told while they happen and have no id.
+/// `state_change`, `approval_required`, `input_required`, `tool_warning`, `error`, and `execution_end` last. What has
+/// happened comes first; with `Last-Event-ID`, what came after it, at any instance. `message_start`, `message_chunk`
+/// and a `tool_warning` without a turn are told while they happen and have no id.
 #[utoipa::path(get, path = "/v1/runs/{id}/stream", tag = "runs", security(("bearer" = ["runs:read"])),
     params(("id" = Uuid, Path),
         ("Last-Event-ID" = Option<String>, Header, description = "The last id that was seen")),
-    responses((status = 200, body = String, content_type = "text/event-stream")))]
+    responses((status = 200, body = inline(RunStream), content_type = "text/event-stream")))]
 pub async fn stream_run(
     Call(state, caller): Call,
     id: Id,
@@ -75,6 +83,30 @@ pub async fn stream_run(
     let live = state.hub.subscribe(id);
     let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     Ok(follow(state, caller, FollowedRun { id, conversation_id: run.conversation_id(), live, position }, permit))
+}
+
+/// The stream of a run, for the reference.
+pub(in crate::http) struct RunStream;
+
+impl RunStream {
+    /// The published name of its events.
+    const EVENT: &str = "RunStreamEvent";
+    /// The meaning of their ids.
+    const ID: &str = "With it as `Last-Event-ID` a stream goes on behind this event. Absent with an event that is told while it \
+                      happens, and not again.";
+}
+
+impl PartialSchema for RunStream {
+    fn schema() -> RefOr<Schema> {
+        streams::stream_of(Ref::from_schema_name(RunStream::EVENT).into())
+    }
+}
+
+impl ToSchema for RunStream {
+    fn schemas(schemas: &mut NamedSchemas) {
+        schemas.push((RunStream::EVENT.into(), streams::events_by_tag::<StreamEvent>("type", Some(RunStream::ID))));
+        StreamEvent::schemas(schemas);
+    }
 }
 
 /// A run that is about to be followed.
@@ -94,7 +126,9 @@ pub(in crate::http) fn follow(
     permit: StreamPermit,
 ) -> Response {
     let keep_alive = KeepAlive::new().interval(state.limits.keep_alive);
-    let events = events_of(state, caller, followed).map(|told| Ok::<_, Infallible>(sse(told)));
+    let (compute, name) = (state.compute.clone(), Arc::<str>::from(caller.computes_for()));
+    let write = move |told| written_in_turn(told, compute.clone(), Arc::clone(&name));
+    let events = events_of(state, caller, followed).then(write).map(Ok::<_, Infallible>);
     Sse::new(limiter::detached(permit, events)).keep_alive(keep_alive).into_response()
 }
 
@@ -103,7 +137,7 @@ pub(in crate::http) fn events_of(
     state: HttpState,
     caller: AuthenticatedCaller,
     followed: FollowedRun,
-) -> impl Stream<Item = ToldEvent> {
+) -> impl Stream<Item = ClientEvent> {
     Follower::new(state, caller, followed).events()
 }
 
@@ -124,7 +158,7 @@ struct Follower {
     live: RunSubscription,
     memory: StreamMemory,
     /// Events to tell before anything else, in order.
-    outbox: VecDeque<ToldEvent>,
+    outbox: VecDeque<ClientEvent>,
     /// Approvals may be there that were not told.
     asks: bool,
     /// When the record is looked at next.
@@ -135,7 +169,7 @@ struct Follower {
 impl Follower {
     fn new(state: HttpState, caller: AuthenticatedCaller, followed: FollowedRun) -> Follower {
         let FollowedRun { id, conversation_id, live, position } = followed;
-        let session = ToldEvent::passing(StreamEvent::Session { run_id: id.to_string(), conversation_id });
+        let session = ClientEvent::passing(StreamEvent::Session { run_id: id.to_string(), conversation_id });
         Follower {
             state,
             caller,
@@ -149,12 +183,12 @@ impl Follower {
         }
     }
 
-    fn events(self) -> impl Stream<Item = ToldEvent> {
+    fn events(self) -> impl Stream<Item = ClientEvent> {
         unfold(self, |mut follower| async move { Some((follower.next().await?, follower)) })
     }
 
     /// The next event; `None` when the run has ended, or the service is being stopped.
-    async fn next(&mut self) -> Option<ToldEvent> {
+    async fn next(&mut self) -> Option<ClientEvent> {
         loop {
             if let Some(event) = self.outbox.pop_front() {
                 return Some(event);
@@ -168,12 +202,12 @@ impl Follower {
                 biased;
                 () = stop.cancelled() => return None,
                 () = &mut self.look => self.read_record().await,
-                heard = self.live.next() => self.on_live_event(heard),
+                heard = self.live.next() => self.on_live_event(heard).await,
             }
         }
     }
 
-    fn on_live_event(&mut self, heard: WatchedEvent) {
+    async fn on_live_event(&mut self, heard: WatchedEvent) {
         match heard {
             // it is recorded: what was committed before it comes before all that is heard after it
             WatchedEvent::Event(StreamEvent::StateChange { .. }) => self.look = ready(()).boxed(),
@@ -184,8 +218,14 @@ impl Follower {
                 | StreamEvent::Error { .. }
                 | StreamEvent::ExecutionEnd { .. },
             ) => self.look_soon(),
-            WatchedEvent::Event(heard) => self.outbox.extend(self.memory.accept_live(heard)),
-            // what is gone is in the transcript, or will be
+            WatchedEvent::Event(heard) => {
+                match KeyedEvent::compute(heard, &self.state.compute, self.caller.computes_for()).await {
+                    Ok(heard) => self.outbox.extend(self.memory.accept_live(heard)),
+                    // the transcript has it, or will
+                    Err(_panicked) => self.look_soon(),
+                }
+            }
+            // events that are gone are in the transcript, or will be
             WatchedEvent::Missed(_) => {
                 self.memory.miss();
                 self.look_soon();
@@ -225,14 +265,16 @@ impl Follower {
             self.look = ready(()).boxed();
             return Ok(());
         }
-        for entry in &page.rows {
+        let has_more = page.is_cut || page.rows.len() as i64 == ENTRIES;
+        let entries = EntryEvents::compute(page.rows, &self.state.compute, self.caller.computes_for()).await;
+        for (entry, events) in entries.map_err(|panicked| StoreError::Corrupt(panicked.to_string()))? {
             if let TranscriptMessage::Tool { .. } = entry.message {
                 self.tell_approvals(&mut approvals, entry.turn, run.state);
             }
-            self.tell_entry(entry, &run);
+            self.tell_entry(&entry, events, &run);
         }
         self.tell_approvals(&mut approvals, self.memory.position.turn, run.state);
-        if page.is_cut || page.rows.len() as i64 == ENTRIES {
+        if has_more {
             // more are there: they come before what is said of the run
             self.look = ready(()).boxed();
             return Ok(());
@@ -254,8 +296,8 @@ impl Follower {
         Ok(newest.into_iter().filter(|approval| Some(approval.id) > told).rev().collect())
     }
 
-    /// Tells the approvals of turns up to this one, whose calls were told, each behind the state in which the run waited
-    /// for it: so a place between the two says which of them is still to be told.
+    /// Tells the approvals of turns up to this one, whose calls were told, each behind the state in which the run
+    /// waited for it: so a place between the two says which of them is still to be told.
     fn tell_approvals(&mut self, approvals: &mut VecDeque<Approval>, turn: i64, now: RunState) {
         while let Some(approval) = approvals.pop_front_if(|approval| approval.turn <= turn) {
             if let Some((_, attempt)) = self.memory.position.state {
@@ -267,18 +309,18 @@ impl Follower {
     }
 
     /// The events of an entry that were not told live. It was written while the run was executed.
-    fn tell_entry(&mut self, entry: &TranscriptEntry, run: &Run) {
+    fn tell_entry(&mut self, entry: &TranscriptEntry, events: EntryEvents, run: &Run) {
         if self.memory.position.state.is_some() {
             self.pass(RunState::Running, run.attempt, None);
         }
-        self.outbox.extend(self.memory.accept_committed(entry));
+        self.outbox.extend(self.memory.accept_committed(entry, events));
     }
 
     /// Tells that the run has come to a state, and through which ones since the last that was told.
     fn pass(&mut self, state: RunState, attempt: i32, reason: Option<&str>) {
         let way = match self.memory.position.state {
             None => vec![state],
-            Some((from, before)) if from != state || attempt > before => from.way_to(state),
+            Some((from, before)) if from != state || attempt > before => from.shortest_path_to(state),
             Some(_) => return,
         };
         let last = way.len().saturating_sub(1);
@@ -307,7 +349,7 @@ impl Follower {
     /// Ends the stream. A client that comes back after it is told the end again, and nothing else.
     fn tell_end(&mut self, run: &Run) {
         let (usage, finish) = (json!(run.usage), run.finish);
-        self.outbox.push_back(ToldEvent::passing(StreamEvent::ExecutionEnd {
+        self.outbox.push_back(ClientEvent::passing(StreamEvent::ExecutionEnd {
             conversation_id: run.conversation_id().map(|id| id.to_string()),
             usage,
             finish,
@@ -318,13 +360,13 @@ impl Follower {
     /// Tells an event once: the client's place is behind it already.
     fn tell(&mut self, event: StreamEvent) {
         let id = Some(self.memory.position.to_string());
-        self.outbox.push_back(ToldEvent { event: Some(event), id });
+        self.outbox.push_back(ClientEvent { event: Some(event), id });
     }
 }
 
 /// A stream of these events alone.
 pub(in crate::http) fn told<const N: usize>(events: [StreamEvent; N]) -> Response {
-    let events = events.map(|event| Ok::<_, Infallible>(sse(ToldEvent::passing(event))));
+    let events = events.map(|event| Ok::<_, Infallible>(written(ClientEvent::passing(event))));
     Sse::new(futures::stream::iter(events)).into_response()
 }
 
@@ -334,17 +376,5 @@ fn waiting_state(now: RunState, approval: &Approval) -> RunState {
         (RunState::PendingApproval | RunState::WaitingForInput, _) => now,
         (_, QuestionKind::Input) => RunState::WaitingForInput,
         (_, QuestionKind::Approval) => RunState::PendingApproval,
-    }
-}
-
-fn sse(ToldEvent { event: told, id }: ToldEvent) -> Event {
-    let mut event = Event::default();
-    if let Some(told) = told {
-        let data = serde_json::to_string(&told).expect("a stream event is JSON");
-        event = event.event(told.name()).data(data);
-    }
-    match id {
-        Some(id) => event.id(id),
-        None => event,
     }
 }

@@ -14,14 +14,17 @@ use uuid::Uuid;
 
 use crate::base::backoff::{IDLE_AFTER, idle_wait};
 use crate::base::clock::{pause, to_delta};
+use crate::base::compute::{ADMIN, ENGINE};
 use crate::base::id::{Scope, Tenant, new_id};
 use crate::domain::event::Event;
+use crate::domain::event::written::WrittenEvent;
+use crate::ports::bus::entry_reader::EntryReader;
 use crate::ports::bus::{
-    Bus, BusBacklog, BusDeadLetter, BusEntry, BusError, DeadLetterFilter, Log, LogFilter, LoggedEvent, Settings,
-    read_entry,
+    Bus, BusBacklog, BusDeadLetter, BusEntry, BusError, DeadLetterFilter, DeadLetterPage, Log, LogFilter, LoggedEvent,
+    NewestFilter, Settings, check_stored, read_stored, write_entry,
 };
 use crate::store::{
-    EventFilter, LeasedEntries, LeasedEvent, NewDeadLetter, Store, StoreError, StoredDeadLetter,
+    EventFilter, LeasedEntries, LeasedEvent, NewDeadLetter, RowPage, Store, StoreError, StoredDeadLetter,
     StoredDeadLetterFilter, Topic, with_timeout,
 };
 
@@ -39,6 +42,7 @@ const BATCH: i64 = 500;
 /// The bus in the service's own database.
 pub struct EmbeddedBus {
     store: Store,
+    reader: EntryReader,
     consumer: Uuid,
     lease: TimeDelta,
     retention: TimeDelta,
@@ -63,6 +67,12 @@ impl BusPollState {
         let wait = idle_wait(POLL_INTERVAL, self.empty, IDLE_POLL_INTERVAL);
         self.last.map_or(Duration::ZERO, |last| wait.saturating_sub(last.elapsed()))
     }
+
+    /// Notes whether a look, which a wake-up may have caused, has found nothing.
+    fn note_look(&mut self, is_empty: bool, hinted: bool) {
+        self.last = is_empty.then(Instant::now);
+        self.empty = if is_empty && !hinted { self.empty.saturating_add(1) } else { 0 };
+    }
 }
 
 impl EmbeddedBus {
@@ -71,7 +81,8 @@ impl EmbeddedBus {
         let consumer = new_id(store.clock().now());
         let (lease, retention) = (to_delta(settings.stalled_after()), to_delta(settings.retention()));
         let looks = Mutex::new(BusPollState { hint: store.listen(Topic::Events), last: None, empty: 0 });
-        EmbeddedBus { store, consumer, lease, retention, looks, turn: Mutex::default() }
+        let reader = EntryReader::new(store.computing());
+        EmbeddedBus { store, reader, consumer, lease, retention, looks, turn: Mutex::default() }
     }
 
     async fn read_within(&self, full: &[Tenant], limit: usize, wait: Duration) -> Result<Vec<BusEntry>, BusError> {
@@ -85,7 +96,7 @@ impl EmbeddedBus {
             let hinted = tokio::select! {
                 biased;
                 waited = timeout(left.min(pause), hint.changed()) => waited.is_ok(),
-                () = self.store.reads_ended(), if !wait.is_zero() => return Ok(Vec::new()),
+                () = self.store.event_reads_stopped(), if !wait.is_zero() => return Ok(Vec::new()),
             };
             if !hinted && pause > left && !wait.is_zero() {
                 return Ok(Vec::new());
@@ -102,22 +113,20 @@ impl EmbeddedBus {
         let leased = match self.is_empty(hinted).await {
             true => Ok(LeasedEntries::default()),
             false => {
-                // what is published from now on is hinted at again
+                // events that are published from now on are hinted at again
                 self.poll_state().hint.mark_unchanged();
                 let until = self.store.clock().now() + self.lease;
                 let after = self.turn().clone();
                 self.store.lease_events(self.consumer, until, limit, &after, full).await
             }
         };
-        let mut looks = self.poll_state();
         // those of tenants that are left out may be there all the same
         let is_empty = full.is_empty() && leased.as_ref().is_ok_and(|leased| leased.events.is_empty());
-        looks.last = is_empty.then(Instant::now);
-        looks.empty = if is_empty && !hinted { looks.empty.saturating_add(1) } else { 0 };
-        drop(looks);
+        self.poll_state().note_look(is_empty, hinted);
         let leased = leased?;
         *self.turn() = leased.turn;
-        Ok(leased.events.into_iter().map(entry).collect())
+        // all tenants wait for these, so they wait for no tenant's turn
+        self.reader.read(ENGINE, leased.events, |leased| leased.body.len(), entry).await
     }
 
     /// Whether nothing is there, as far as it is known without a try: asked while idle only.
@@ -146,33 +155,43 @@ impl EmbeddedBus {
         let more = rows.len() > filter.limit;
         rows.truncate(filter.limit);
         let last = rows.last().map_or(after, |(seq, _)| *seq);
-        let mut events = Vec::with_capacity(rows.len());
-        for (seq, body) in rows {
-            match read_entry(body.as_bytes()) {
-                Ok(event) => events.push(LoggedEvent { position: seq.to_string(), event }),
+        let read = |(seq, body): (i64, String)| (seq, body.len(), read_stored(body.as_bytes()));
+        let read = self.reader.read(scope.tenant().unwrap_or(ADMIN), rows, |(_, body)| body.len(), read).await?;
+        let mut events = Vec::with_capacity(read.len());
+        for (seq, bytes, event) in read {
+            match event {
+                Ok(event) => events.push(LoggedEvent { position: seq.to_string(), event, bytes }),
                 Err(unreadable) => tracing::debug!(seq, why = unreadable.why, "an entry of the log is no event"),
             }
         }
         Ok(Log { events, position: last.to_string(), more })
     }
 
-    async fn list_dead(&self, scope: &Scope, filter: &DeadLetterFilter) -> Result<Vec<BusDeadLetter>, BusError> {
-        let before = filter.before.as_deref().map(|id| Uuid::try_parse(id).map_err(|_| foreign_entry("dead letter")));
+    async fn list_dead(&self, scope: &Scope, filter: &DeadLetterFilter) -> Result<DeadLetterPage, BusError> {
+        let before = filter.before.as_deref().map(|id| Uuid::try_parse(id).map_err(|_| foreign_entry("position")));
         let asked = StoredDeadLetterFilter {
             source: filter.source.clone(),
             kind: filter.kind.clone(),
             error: filter.error.clone(),
             before: before.transpose()?,
-            limit: filter.limit as i64,
+            // one more tells whether there is more
+            limit: filter.limit as i64 + 1,
         };
-        let letters = self.store.list_dead_letters(scope, &asked).await?;
-        Ok(letters.into_iter().map(dead_letter).collect())
+        let RowPage { rows: mut letters, behind, .. } = self.store.list_dead_letters(scope, &asked).await?;
+        let more = letters.len() > filter.limit;
+        letters.truncate(filter.limit);
+        let last_shown = letters.last().filter(|_| more).map(|last| last.id);
+        // letters that can't be read make a page shorter, and do not end the list
+        let next = last_shown.or(behind).map(|last| last.to_string());
+        Ok(DeadLetterPage { letters: letters.into_iter().map(dead_letter).collect(), next })
     }
 
     async fn replay_one(&self, scope: &Scope, id: &str) -> Result<(), BusError> {
         let id = letter_id(id)?;
         let letter = self.store.get_dead_letter(scope, id).await?;
-        let event = read_entry(letter.body.as_bytes())
+        let read = |body: String| read_stored(body.as_bytes());
+        let event = self.reader.read_one(scope.tenant().unwrap_or(ADMIN), letter.body, String::len, read).await?;
+        let event = event
             .map_err(|unreadable| BusError::Invalid { why: format!("it can't be replayed: {}", unreadable.why) })?;
         Ok(self.store.replay_dead_letter(scope, id, &event).await?)
     }
@@ -213,11 +232,17 @@ impl Bus for EmbeddedBus {
     fn dead_letter_entry<'a>(&'a self, entry: &'a BusEntry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
         Box::pin(async move {
             let (event, body) = match &entry.event {
-                Ok(event) => (Some(event), event.to_value().to_string()),
+                Ok(event) => {
+                    let read = |event: WrittenEvent| event.event();
+                    let event = self.reader.read_one(ENGINE, event.clone(), WrittenEvent::bytes, read).await?;
+                    let body = write_entry(&event);
+                    (Some(event), body)
+                }
                 Err(unreadable) => (None, unreadable.text.clone()),
             };
             let deliveries = entry.deliveries.try_into().unwrap_or(i32::MAX);
-            let letter = NewDeadLetter { seq: parse_position(&entry.id)?, event, body: &body, error, deliveries };
+            let (seq, event) = (parse_position(&entry.id)?, event.as_ref());
+            let letter = NewDeadLetter { seq, event, body: &body, error, deliveries };
             Ok(self.store.dead_letter_event(letter).await?)
         })
     }
@@ -233,8 +258,9 @@ impl Bus for EmbeddedBus {
         id: &'a str,
     ) -> BoxFuture<'a, Result<Option<Event>, BusError>> {
         Box::pin(async move {
-            let found = self.store.find_event(tenant, source, id).await?;
-            Ok(found.and_then(|body| read_entry(body.as_bytes()).ok()))
+            let Some(body) = self.store.find_event(tenant, source, id).await? else { return Ok(None) };
+            let read = |body: String| read_stored(body.as_bytes()).ok();
+            self.reader.read_one(tenant.as_str(), body, String::len, read).await
         })
     }
 
@@ -247,6 +273,21 @@ impl Bus for EmbeddedBus {
         Box::pin(async move { Ok(self.store.event_ids(tenant, source, beginning).await?) })
     }
 
+    fn newest<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        filter: &'a NewestFilter,
+    ) -> BoxFuture<'a, Result<Vec<Event>, BusError>> {
+        Box::pin(async move {
+            let (source, kind) = (filter.source.as_deref(), filter.kind.as_deref());
+            let (among, limit) = (filter.among as i64, filter.limit as i64);
+            let bodies = self.store.newest_events(tenant, source, kind, among, limit).await?;
+            let read = |body: String| read_stored(body.as_bytes()).ok();
+            let events = self.reader.read(tenant.as_str(), bodies, String::len, read).await?;
+            Ok(events.into_iter().flatten().collect())
+        })
+    }
+
     fn end<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<String, BusError>> {
         Box::pin(async { Ok(self.store.last_event(scope).await?.to_string()) })
     }
@@ -255,7 +296,7 @@ impl Bus for EmbeddedBus {
         &'a self,
         scope: &'a Scope,
         filter: &'a DeadLetterFilter,
-    ) -> BoxFuture<'a, Result<Vec<BusDeadLetter>, BusError>> {
+    ) -> BoxFuture<'a, Result<DeadLetterPage, BusError>> {
         Box::pin(self.list_dead(scope, filter))
     }
 
@@ -318,7 +359,7 @@ impl From<StoreError> for BusError {
 fn entry(leased: LeasedEvent) -> BusEntry {
     BusEntry {
         id: leased.seq.to_string(),
-        event: read_entry(leased.body.as_bytes()),
+        event: check_stored(leased.body.as_bytes()),
         deliveries: leased.deliveries.max(0) as u32,
     }
 }

@@ -28,6 +28,6 @@ pub fn open(settings: &Settings, store: &Store) -> Result<Arc<dyn Bus>, String> 
     if settings.is_embedded() {
         return Ok(Arc::new(EmbeddedBus::new(store.clone(), settings)));
     }
-    let redis = Arc::new(Redis::new(settings, store.clock())?);
+    let redis = Arc::new(Redis::new(settings, store.clock())?.reading_by(store.computing()));
     Ok(Arc::new(Outbox::new(redis, store.clone(), settings.outbox)))
 }

@@ -1,19 +1,24 @@
-//! A bus whose events are taken even while it is away: into the database, and forwarded in order once it is back.
+//! A bus whose events are taken even while it is away: into the database, and forwarded once it is back, tenants in
+//! turn and each tenant's in order.
 //!
 //! At least once: who dies between forwarding and forgetting forwards again, which an event's identity makes harmless.
-//! While anything of a tenant waits, what that tenant publishes waits behind it. What was left by a service that took
-//! events this way is forwarded even where `bus.outbox` is off by now.
+//! An event that the bus refuses for good, even alone, is a dead letter, and holds up nothing else.
+//! While anything of a tenant waits, what that tenant publishes waits behind it. Events that were left by a service
+//! that took them this way are forwarded even where `bus.outbox` is off by now.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
 
+use crate::base::compute::ENGINE;
 use crate::base::id::Tenant;
 use crate::domain::event::Event;
-use crate::ports::bus::{Bus, BusBacklog, BusEntry, BusError, read_entry};
+use crate::ports::bus::entry_reader::EntryReader;
+use crate::ports::bus::{Bus, BusBacklog, BusEntry, BusError, UnreadableEntry, read_stored, write_entry};
 use crate::store::Store;
 
 /// Events that are forwarded at once.
@@ -66,28 +71,94 @@ impl Outbox {
         if kept.is_empty() {
             return Ok(0);
         }
-        let mut events = Vec::with_capacity(kept.len());
-        for (seq, body) in &kept {
-            match read_entry(body.as_bytes()) {
-                Ok(event) => events.push(event),
-                // a person finds it among the dead letters, and what waits behind it goes on
-                Err(unreadable) => {
-                    tracing::error!(
-                        seq,
-                        why = unreadable.why,
-                        "an event that was kept can't be read, it is a dead letter"
-                    );
-                    self.bus.dead_letter_kept(*seq, &unreadable).await?;
-                    self.store.forget_kept_events(&[*seq]).await?;
+        let reader = EntryReader::new(self.store.computing());
+        let read = |(seq, body): (i64, String)| (seq, read_stored(body.as_bytes()));
+        let (mut batch, mut handled) = (KeptBatch::default(), Vec::with_capacity(kept.len()));
+        for (seq, event) in reader.read(ENGINE, kept, |(_, body)| body.len(), read).await? {
+            match event {
+                Ok(event) => batch.push(seq, event),
+                Err(unreadable) => handled.extend(self.dead_letter_of(seq, &unreadable).await?),
+            }
+        }
+        handled.extend(self.forward_events(batch).await?);
+        self.store.forget_kept_events(&handled).await?;
+        Ok(handled.len())
+    }
+
+    /// Publishes events together. Where the bus refuses them so, it is given each tenant's, and of a tenant whose
+    /// events it refuses each by itself: one that is refused alone is a dead letter. Answers the places of those that
+    /// need not be kept any more.
+    async fn forward_events(&self, batch: KeptBatch) -> Result<Vec<i64>, BusError> {
+        if batch.seqs.is_empty() || self.refusal(&batch.events).await?.is_none() {
+            return Ok(batch.seqs);
+        }
+        let mut handled = Vec::with_capacity(batch.seqs.len());
+        for of_tenant in batch.by_tenant().into_values() {
+            if self.refusal(&of_tenant.events).await?.is_none() {
+                handled.extend(of_tenant.seqs);
+                continue;
+            }
+            for (seq, event) in of_tenant.seqs.into_iter().zip(&of_tenant.events) {
+                match self.refusal(slice::from_ref(event)).await? {
+                    None => handled.push(seq),
+                    Some(why) => {
+                        let why = format!("the bus refuses it: {why}");
+                        let refused = UnreadableEntry { text: write_entry(event), why };
+                        handled.extend(self.dead_letter_of(seq, &refused).await?);
+                    }
                 }
             }
         }
-        if !events.is_empty() {
-            self.bus.publish(&events).await?;
+        Ok(handled)
+    }
+
+    /// Publishes events; answers why the bus does not take them, where asking again would not mend it.
+    async fn refusal(&self, events: &[Event]) -> Result<Option<String>, BusError> {
+        match self.bus.publish(events).await {
+            Ok(()) => Ok(None),
+            Err(away @ BusError::Unavailable { .. }) => Err(away),
+            Err(refused) => Ok(Some(refused.to_string())),
         }
-        let seqs: Vec<i64> = kept.iter().map(|(seq, _)| *seq).collect();
-        self.store.forget_kept_events(&seqs).await?;
-        Ok(seqs.len())
+    }
+
+    /// Puts a kept event among the dead letters, where a person finds it, so that what waits behind it goes on; answers
+    /// its place. Where it is refused there as well, it is told of and stays.
+    async fn dead_letter_of(&self, seq: i64, unreadable: &UnreadableEntry) -> Result<Option<i64>, BusError> {
+        let why = unreadable.why.as_str();
+        match self.bus.dead_letter_kept(seq, unreadable).await {
+            Ok(()) => {
+                tracing::error!(seq, why, "an event that was kept can't be forwarded, it is a dead letter");
+                self.store.forget_kept_events(&[seq]).await?;
+                Ok(Some(seq))
+            }
+            Err(away @ BusError::Unavailable { .. }) => Err(away),
+            Err(error) => {
+                tracing::error!(seq, why, %error, "an event that was kept can't be forwarded, and is passed over");
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Events that were kept, with their places, in the order in which they came.
+#[derive(Default)]
+struct KeptBatch {
+    seqs: Vec<i64>,
+    events: Vec<Event>,
+}
+
+impl KeptBatch {
+    fn push(&mut self, seq: i64, event: Event) {
+        self.seqs.push(seq);
+        self.events.push(event);
+    }
+
+    fn by_tenant(self) -> BTreeMap<Tenant, KeptBatch> {
+        let mut parts: BTreeMap<Tenant, KeptBatch> = BTreeMap::new();
+        for (seq, event) in self.seqs.into_iter().zip(self.events) {
+            parts.entry(event.tenant.clone()).or_default().push(seq, event);
+        }
+        parts
     }
 }
 

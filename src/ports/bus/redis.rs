@@ -6,10 +6,14 @@
 mod concerns;
 mod dead;
 mod deferred_entries;
+mod event_head;
 mod left_entries;
 mod log;
+mod look;
+mod new_entries;
 mod reading;
 mod servers;
+mod stalled_entries;
 mod streams;
 mod trimming;
 
@@ -21,13 +25,16 @@ use futures::future::{BoxFuture, try_join_all};
 use redis::{ErrorKind, Pipeline, RedisError, cmd, pipe};
 
 use crate::base::clock::{Clock, to_delta};
+use crate::base::compute::{Compute, JSON_IN_PLACE};
 use crate::base::id::{Scope, Tenant, new_id};
 use crate::domain::event::Event;
+use crate::ports::bus::entry_reader::EntryReader;
 use crate::ports::bus::redis::reading::StreamReader;
 use crate::ports::bus::redis::servers::{RedisLink, Servers};
 use crate::ports::bus::redis::streams::{FIELD, StreamNames, read_entry_name};
 use crate::ports::bus::{
-    Bus, BusBacklog, BusDeadLetter, BusEntry, BusError, DeadLetterFilter, Log, LogFilter, Settings, UnreadableEntry,
+    Bus, BusBacklog, BusDeadLetter, BusEntry, BusError, DeadLetterFilter, DeadLetterPage, Log, LogFilter, NewestFilter,
+    Settings, UnreadableEntry, write_entry,
 };
 
 /// An answer that takes longer counts as none.
@@ -59,6 +66,12 @@ impl Redis {
         })
     }
 
+    /// The bus, whose long entries are read on these threads.
+    pub fn reading_by(mut self, compute: &Compute) -> Redis {
+        self.link.reader = EntryReader::new(compute);
+        self
+    }
+
     async fn add(&self, events: &[Event]) -> Result<(), BusError> {
         let mut by_stream: BTreeMap<u32, Pipeline> = BTreeMap::new();
         for event in events {
@@ -66,10 +79,15 @@ impl Redis {
             let stream = self.names.stream(partition);
             let commands =
                 by_stream.entry(if self.link.servers.is_cluster() { partition } else { 0 }).or_insert_with(pipe);
-            commands.cmd("XADD").arg(stream).arg("*").arg(FIELD).arg(event.to_value().to_string());
+            let entry = write_entry(event);
+            commands.cmd("XADD").arg(stream).arg("*").arg(FIELD).arg(&entry);
+            if entry.len() > JSON_IN_PLACE {
+                // there may be many: what else this thread serves goes on between two of them
+                tokio::task::yield_now().await;
+            }
         }
         for commands in by_stream.values() {
-            let _: Vec<String> = self.link.ask_all(commands).await?;
+            let _: Vec<String> = self.link.ask_all(commands).await.map_err(refused_for_good)?;
         }
         self.reader.published.notify_waiters();
         Ok(())
@@ -156,6 +174,14 @@ impl Bus for Redis {
         Box::pin(log::ids(&self.link, &self.names, tenant, source, beginning))
     }
 
+    fn newest<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        filter: &'a NewestFilter,
+    ) -> BoxFuture<'a, Result<Vec<Event>, BusError>> {
+        Box::pin(log::newest(&self.link, &self.names, tenant, filter))
+    }
+
     fn end<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<String, BusError>> {
         Box::pin(log::end(&self.link, &self.names, scope))
     }
@@ -164,7 +190,7 @@ impl Bus for Redis {
         &'a self,
         scope: &'a Scope,
         filter: &'a DeadLetterFilter,
-    ) -> BoxFuture<'a, Result<Vec<BusDeadLetter>, BusError>> {
+    ) -> BoxFuture<'a, Result<DeadLetterPage, BusError>> {
         Box::pin(dead::list(&self.link, &self.names, scope, filter))
     }
 
@@ -194,6 +220,16 @@ impl Bus for Redis {
 
     fn concerns(&self) -> BoxFuture<'_, Result<Vec<String>, BusError>> {
         Box::pin(concerns::find(&self.link))
+    }
+}
+
+/// The error of a publication: a stream whose name something else has in Redis takes no entry, however often it is
+/// asked.
+fn refused_for_good(error: RedisError) -> BusError {
+    let errors = error.clone().into_server_errors();
+    match errors.is_some_and(|errors| errors.iter().all(|(_, error)| error.code() == "WRONGTYPE")) {
+        true => BusError::Corrupt { why: error.to_string() },
+        false => error.into(),
     }
 }
 

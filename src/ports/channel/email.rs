@@ -1,8 +1,9 @@
-//! Email over SMTP: one connection for each message, driven step by step, so that what is known at each step is known.
+//! Email over SMTP: one connection for each message, driven step by step, so that it is known how far each message
+//! came.
 //!
 //! `delivered` means that the mail server took the message (its 250 after the text); what mail servers do later is not
-//! ours to see. Until the text is on its way, a failure is safe to repeat. After that, without an answer, the outcome is
-//! unknown and the message is not sent again. `compose` writes the mail, `server` knows the way there.
+//! ours to see. Until the text is on its way, a failure is safe to repeat. After that, without an answer, the outcome
+//! is unknown and the message is not sent again. `compose` writes the mail, `server` knows the way there.
 
 mod compose;
 mod server;

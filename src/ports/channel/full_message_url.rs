@@ -1,7 +1,7 @@
 //! The address of the page that shows the whole of one message, for one that was cut: whoever has it may read that one.
 //!
-//! It is made when a message is sent, and stored nowhere: what it is about and until when stands in it, and the tag, which
-//! the vault makes, says that it is ours. It is short, because text messages carry it.
+//! It is made when a message is sent, and stored nowhere: what it is about and until when stands in it, and the tag,
+//! which the vault makes, says that it is ours. It is short, because text messages carry it.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

@@ -10,13 +10,14 @@ use std::time::Duration;
 use chrono::SecondsFormat;
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::base::clock::pause;
 use crate::base::id::Tenant;
 use crate::base::invalid::ValidationErrors;
 use crate::base::secret::Secret;
+use crate::domain::task::Urgency;
 use crate::ports::channel::{Capabilities, Channel, ChannelError, OutgoingMessage, Receipt, ReceiptLevel};
 use crate::ports::vault::{SealedPlace, Vault, VaultError};
 use crate::store::{Store, StoreError, Topic};
@@ -123,20 +124,51 @@ fn seal(vault: &Vault, tenant: &Tenant, id: Uuid, body: &Secret) -> Result<Strin
     vault.seal(&SealedPlace::live(tenant.as_str(), id).context(), body)
 }
 
+/// A message as a session tells it.
+#[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = LiveMessage)]
+pub struct LiveBody<'a> {
+    /// Id of the delivery.
+    id: Uuid,
+    /// Type of the event: `run.finished`, `approval.requested`, `notice`, …
+    #[schema(example = "run.finished")]
+    event: &'a str,
+    /// When the delivery came to be.
+    #[schema(format = DateTime)]
+    created_at: String,
+    urgency: Urgency,
+    /// One line.
+    subject: &'a str,
+    /// The whole message.
+    text: &'a str,
+    /// Where there is more to read, or something to decide.
+    #[schema(required)]
+    link: Option<LiveLink<'a>>,
+    /// For `run.finished` the run with its task's name; else what the message says, for programs.
+    data: &'a Value,
+}
+
+/// A link of a message. Anybody who has the address may decide, or read.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct LiveLink<'a> {
+    label: &'a str,
+    #[schema(format = Uri)]
+    url: &'a str,
+}
+
 fn body(message: &OutgoingMessage) -> Secret {
     let words = message.words;
-    let link = words.link.as_ref().map(|link| json!({ "label": link.label, "url": link.url }));
-    let body = json!({
-        "id": message.id,
-        "event": words.event,
-        "created_at": message.created_at.to_rfc3339_opts(SecondsFormat::Millis, true),
-        "urgency": message.urgency,
-        "subject": words.subject,
-        "text": words.text,
-        "link": link,
-        "data": words.data,
-    });
-    Secret::new(body.to_string())
+    let body = LiveBody {
+        id: message.id,
+        event: words.event,
+        created_at: message.created_at.to_rfc3339_opts(SecondsFormat::Millis, true),
+        urgency: message.urgency,
+        subject: &words.subject,
+        text: &words.text,
+        link: words.link.as_ref().map(|link| LiveLink { label: &link.label, url: &link.url }),
+        data: &words.data,
+    };
+    Secret::new(json!(body).to_string())
 }
 
 /// A session may have taken it.

@@ -1,8 +1,8 @@
 //! Text messages over Twilio, or over SignalWire, which speaks the same language.
 //!
 //! `sent` means that the provider took the message; whether it arrived it reports later, to an address that is good for
-//! this one delivery. Neither drops repeats, so an attempt that was not answered is `unknown` until such a report comes,
-//! and is never made again by itself. A text is made to fit into `max_segments`, and says so where it was cut.
+//! this one delivery. Neither drops repeats, so an attempt that was not answered is `unknown` until such a report
+//! comes, and is never made again by itself. A text is made to fit into `max_segments`, and says so where it was cut.
 
 mod callback;
 mod judgement;
@@ -337,12 +337,10 @@ mod tests {
     use crate::domain::notification::{Delivery, MessageKind, Recipient, References};
     use crate::domain::task::Urgency;
     use crate::ports::channel::templates::MessageTemplates;
-    use crate::ports::vault::WithoutKeys;
+    use crate::ports::vault::fixture::{OLD, vault};
 
     fn made(settings: &Settings) -> Result<Option<SmsChannel>, ValidationErrors> {
-        let keys = serde_json::json!({ "master_keys": ["k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="] });
-        let vault = Vault::open(&serde_json::from_value(keys).unwrap(), WithoutKeys::Refuse).unwrap().0;
-        SmsChannel::new(settings, vault, None)
+        SmsChannel::new(settings, vault(&[OLD]), None)
     }
 
     fn settings() -> Settings {

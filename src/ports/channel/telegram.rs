@@ -1,8 +1,8 @@
 //! Telegram: messages of the operator's bot (<https://core.telegram.org/bots/api#sendmessage>).
 //!
-//! `delivered` means that Telegram took the message. It drops no repeats, so an attempt that was not answered is `unknown`.
-//! The bot's token is a part of the address that is asked, and in no text that comes out of here. What is asked of a
-//! person can't be forwarded from the chat: whoever has the link may answer.
+//! `delivered` means that Telegram took the message. It drops no repeats, so an attempt that was not answered is
+//! `unknown`. The bot's token is a part of the address that is asked, and in no text that comes out of here. A question
+//! to a person can't be forwarded from the chat: whoever has the link may answer.
 
 mod fit;
 

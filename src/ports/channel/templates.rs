@@ -72,8 +72,8 @@ impl MessageFormat {
     }
 }
 
-/// Whether an answer in Markdown is shown as such in a format: it is carried as it is, or the templates turn it into the marks
-/// of the format.
+/// Whether an answer in Markdown is shown as such in a format: it is carried as it is, or the templates turn it into
+/// the marks of the format.
 pub(super) fn renders_markdown(format: &str) -> bool {
     format == "markdown" || MessageFormat::of(format) != MessageFormat::Plain
 }
@@ -138,43 +138,43 @@ impl MessageTemplates {
     ) -> Result<RenderedMessage, String> {
         let capabilities = channel.capabilities();
         let limit = capabilities.max_response_length;
-        let mut telling = MessageContext::of(delivery, about, reader, limit)?;
+        let mut context = MessageContext::of(delivery, about, reader, limit)?;
         let subject =
-            self.render(&telling, channel.name(), MessageFormat::Plain, TemplateKind::Subject).unwrap_or_default();
+            self.render(&context, channel.name(), MessageFormat::Plain, TemplateKind::Subject).unwrap_or_default();
         let subject = one_line(&subject);
-        telling = telling.map(|telling| telling.subject = Some(subject.clone()));
+        context = context.map(|context| context.subject = Some(subject.clone()));
         let format = MessageFormat::of(capabilities.supported_formats.first().copied().unwrap_or("plain"));
-        let text = self.fitted(&telling, channel, format);
-        let whole = telling.page.as_ref().filter(|page| text.contains(&markup::escaped(page.expose(), format)));
+        let text = self.fitted(&context, channel, format);
+        let whole = context.page.as_ref().filter(|page| text.contains(&markup::escaped(page.expose(), format)));
         if let Some(page) = whole {
             let url = page.expose().to_owned();
-            telling = telling.map(|telling| {
-                let label = telling.language.pick("Open", "Öffnen").into();
-                telling.link = Some(Link { label, url: url.clone() });
+            context = context.map(|context| {
+                let label = context.language.pick("Open", "Öffnen").into();
+                context.link = Some(Link { label, url: url.clone() });
             });
         }
         let html = capabilities.supported_formats.contains(&"html").then(|| {
-            let shorter = telling.shortened_to(limit);
+            let shorter = context.shortened_to(limit);
             self.render(&shorter, channel.name(), MessageFormat::Html, TemplateKind::Body)
         });
         Ok(RenderedMessage {
             subject,
             text,
             html: html.flatten(),
-            link: telling.main_message().link.clone(),
-            thread: telling.thread,
-            event: telling.event,
+            link: context.main_message().link.clone(),
+            thread: context.thread,
+            event: context.event,
             asks: delivery.kind.asks(),
-            data: telling.data,
+            data: context.data,
         })
     }
 
     /// One message of a digest, its text without markup: the digest's template makes that.
     pub fn item(&self, member: &Delivery, about: References, reader: Reader) -> DigestItem {
-        let words = MessageContext::of(member, about, reader, NO_DATA).map(|telling| {
+        let words = MessageContext::of(member, about, reader, NO_DATA).map(|context| {
             let subject =
-                self.render(&telling, &member.channel, MessageFormat::Plain, TemplateKind::Subject).unwrap_or_default();
-            (one_line(&subject), telling.main_message().text.clone())
+                self.render(&context, &member.channel, MessageFormat::Plain, TemplateKind::Subject).unwrap_or_default();
+            (one_line(&subject), context.main_message().text.clone())
         });
         let nameless = || MessageLanguage::of(reader.locale).pick("A message", "Eine Nachricht").to_owned();
         let gone = |why| (member.subject.clone().unwrap_or_else(nameless), format!("({why})"));
@@ -185,44 +185,44 @@ impl MessageTemplates {
     /// All of what a delivery tells, however long, as markup for a page; an error says what is gone. The operator's
     /// templates have no part in it: their styles would be none on a page of ours.
     pub fn page(&self, delivery: &Delivery, about: References, reader: Reader) -> Result<Page, String> {
-        let telling = MessageContext::of(delivery, about, reader, NO_DATA)?;
+        let context = MessageContext::of(delivery, about, reader, NO_DATA)?;
         let subject =
-            self.render(&telling, &delivery.channel, MessageFormat::Plain, TemplateKind::Subject).unwrap_or_default();
-        let telling = telling.main_message();
-        let page = telling.language.pick("page.html", "page.de.html");
-        let html = self.embedded.render_named(page, telling)?;
-        let due = telling.language.pick("due", "fällig");
-        let at = telling.run.as_ref().map_or_else(|| telling.at.clone(), |run| format!("{due} {}", run.due));
+            self.render(&context, &delivery.channel, MessageFormat::Plain, TemplateKind::Subject).unwrap_or_default();
+        let context = context.main_message();
+        let page = context.language.pick("page.html", "page.de.html");
+        let html = self.embedded.render_named(page, context)?;
+        let due = context.language.pick("due", "fällig");
+        let at = context.run.as_ref().map_or_else(|| context.at.clone(), |run| format!("{due} {}", run.due));
         let about = match about.task_name {
-            Some(_) => format!("{} · {at}", telling.task),
+            Some(_) => format!("{} · {at}", context.task),
             None => at,
         };
-        Ok(Page { lang: telling.language.tag(), subject: one_line(&subject), about, html })
+        Ok(Page { lang: context.language.tag(), subject: one_line(&subject), about, html })
     }
 
     /// The text, made shorter until it fits; of a question the link always stays.
-    fn fitted(&self, telling: &MessageContext, channel: &dyn Channel, format: MessageFormat) -> String {
+    fn fitted(&self, context: &MessageContext, channel: &dyn Channel, format: MessageFormat) -> String {
         let limit = channel.capabilities().max_response_length;
         let shorter = |room| {
-            let less = telling.shortened_to(room);
+            let less = context.shortened_to(room);
             let text =
                 with_full_text_link(self.render(&less, channel.name(), format, TemplateKind::Body)?, &less, format);
-            (less.is_worth_sending(telling) && !text.is_empty() && channel.fits(&text)).then_some(text)
+            (less.is_worth_sending(context) && !text.is_empty() && channel.fits(&text)).then_some(text)
         };
         if let Some(text) = longest_fitting(limit, shorter) {
             return text;
         }
-        match (&telling.link, &telling.page) {
+        match (&context.link, &context.page) {
             (Some(link), _) => link.url.clone(),
             // the link to the whole has no room
-            (None, Some(_)) => self.fitted(&telling.clone().map(|telling| telling.page = None), channel, format),
+            (None, Some(_)) => self.fitted(&context.clone().map(|context| context.page = None), channel, format),
             // a digest says at least how many there are
-            (None, None) if !telling.digest.is_empty() => {
-                cut(&markup::escaped(telling.subject.as_deref().unwrap_or_default(), format), limit, None)
+            (None, None) if !context.digest.is_empty() => {
+                cut(&markup::escaped(context.subject.as_deref().unwrap_or_default(), format), limit, None)
             }
             // markup that is cut anywhere may not be markup any more
             (None, None) => {
-                cut(&markup::escaped(&telling.main_message().shortened_to(limit / 8).text, format), limit, None)
+                cut(&markup::escaped(&context.main_message().shortened_to(limit / 8).text, format), limit, None)
             }
         }
     }
@@ -230,13 +230,13 @@ impl MessageTemplates {
     /// One template, the most exact of them; `None` where there is none of this format.
     fn render(
         &self,
-        telling: &MessageContext,
+        context: &MessageContext,
         channel: &str,
         format: MessageFormat,
         part: TemplateKind,
     ) -> Option<String> {
         if let Some(own) = &self.own {
-            match own.render(telling, channel, format, part) {
+            match own.render(context, channel, format, part) {
                 Some(Err((name, error))) => {
                     tracing::warn!(template = name, error, "a template failed; the embedded one is used");
                 }
@@ -244,7 +244,7 @@ impl MessageTemplates {
                 None => {}
             }
         }
-        match self.embedded.render(telling, channel, format, part)? {
+        match self.embedded.render(context, channel, format, part)? {
             Ok(text) => Some(text),
             Err((name, error)) => {
                 tracing::error!(template = name, error, "an embedded template failed");
@@ -273,8 +273,8 @@ fn longest_fitting(limit: usize, render: impl Fn(usize) -> Option<String>) -> Op
 
 /// The text with the link to the whole at its end, unless its template has put it elsewhere. In HTML that is for the
 /// layout to do.
-fn with_full_text_link(text: String, telling: &MessageContext, format: MessageFormat) -> String {
-    let Some(whole) = telling.main_message().whole.as_ref().filter(|_| format != MessageFormat::Html) else {
+fn with_full_text_link(text: String, context: &MessageContext, format: MessageFormat) -> String {
+    let Some(whole) = context.main_message().whole.as_ref().filter(|_| format != MessageFormat::Html) else {
         return text;
     };
     let link = markup::escaped(whole.link.expose(), format);
@@ -546,16 +546,16 @@ mod tests {
         let purposes = Purpose::WORDS.map(Purpose::Of).into_iter().chain([Purpose::Notice(NoticeKind::Credential)]);
         let mut all = String::new();
         for purpose in purposes {
-            let mut telling = trial::sample(purpose);
-            telling.text = "Two **mails** <b>& a half</b>.\n\n- one\n- two".into();
+            let mut context = trial::sample(purpose);
+            context.text = "Two **mails** <b>& a half</b>.\n\n- one\n- two".into();
             for (format, part) in MessageFormat::ALL
                 .map(|format| (format, TemplateKind::Body))
                 .into_iter()
                 .chain([(MessageFormat::Plain, TemplateKind::Subject)])
             {
-                let text = templates.render(&telling, "email", format, part).expect("each has one");
+                let text = templates.render(&context, "email", format, part).expect("each has one");
                 let what = if part == TemplateKind::Subject { "subject" } else { format.ending() };
-                all.push_str(&format!("=== {} {what}\n{text}\n", telling.purpose.names()[0]));
+                all.push_str(&format!("=== {} {what}\n{text}\n", context.purpose.names()[0]));
             }
         }
         insta::assert_snapshot!(all);
@@ -599,16 +599,16 @@ mod tests {
             all.push_str(&templates.render(&undo, "email", format, TemplateKind::Body).expect("each has one"));
             all.push('\n');
         }
-        for trouble in [CredentialIssueKind::Missing, CredentialIssueKind::NeedsConsent, CredentialIssueKind::Refused] {
-            let mut telling = trial::sample(Purpose::Notice(NoticeKind::Credential));
-            telling.locale = "de".into();
-            telling.credential.as_mut().unwrap().trouble = trouble;
+        for issue in [CredentialIssueKind::Missing, CredentialIssueKind::NeedsConsent, CredentialIssueKind::Refused] {
+            let mut context = trial::sample(Purpose::Notice(NoticeKind::Credential));
+            context.locale = "de".into();
+            context.credential.as_mut().unwrap().issue = issue;
             for (format, part) in MessageFormat::ALL
                 .map(|format| (format, TemplateKind::Body))
                 .into_iter()
                 .chain([(MessageFormat::Plain, TemplateKind::Subject)])
             {
-                all.push_str(&templates.render(&telling, "email", format, part).expect("each has one"));
+                all.push_str(&templates.render(&context, "email", format, part).expect("each has one"));
                 all.push('\n');
             }
         }
@@ -884,22 +884,22 @@ mod tests {
     }
 
     #[test]
-    fn trouble_with_a_credential_is_told_from_its_data_as_it_was_stored() {
+    fn issue_with_a_credential_is_told_from_its_data_as_it_was_stored() {
         for (language, locale) in [(MessageLanguage::English, "en"), (MessageLanguage::German, "de-AT")] {
-            trouble_is_told_as_it_was_stored(language, Reader { locale, ..Reader::NOBODY });
+            issue_is_told_as_it_was_stored(language, Reader { locale, ..Reader::NOBODY });
         }
     }
 
-    fn trouble_is_told_as_it_was_stored(language: MessageLanguage, reader: Reader) {
+    fn issue_is_told_as_it_was_stored(language: MessageLanguage, reader: Reader) {
         let work = Reference::parse("google/work").unwrap();
-        let trouble = |kind, task| (kind, issue_notice(language, &work, kind, task));
+        let issue = |kind, task| (kind, issue_notice(language, &work, kind, task));
         let why = Some("it says invalid_grant");
         let idle = idle_issue_notice(language, &work, CredentialIssueKind::NeedsConsent, "Mail");
         let cases = [
-            (trouble(CredentialIssueKind::Missing, Some("Mail <b>")), Some("Mail <b>"), true, None),
-            (trouble(CredentialIssueKind::Missing, None), None, false, None),
+            (issue(CredentialIssueKind::Missing, Some("Mail <b>")), Some("Mail <b>"), true, None),
+            (issue(CredentialIssueKind::Missing, None), None, false, None),
             ((CredentialIssueKind::NeedsConsent, idle), Some("Mail"), false, None),
-            (trouble(CredentialIssueKind::Refused, Some("Mail")), Some("Mail"), true, None),
+            (issue(CredentialIssueKind::Refused, Some("Mail")), Some("Mail"), true, None),
             ((CredentialIssueKind::NeedsConsent, credential_ended(language, &work, why)), None, false, why),
         ];
         for ((kind, (subject, text)), task, paused, reason) in cases {

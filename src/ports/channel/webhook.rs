@@ -1,4 +1,5 @@
-//! Webhooks as Standard Webhooks has them (<https://www.standardwebhooks.com>): a signed POST to the recipient's address.
+//! Webhooks as Standard Webhooks has them (<https://www.standardwebhooks.com>): a signed POST to the recipient's
+//! address.
 //!
 //! `delivered` means that the other side answered 2xx. The id is the delivery's at each attempt, so a receiver drops
 //! what it has seen, and an attempt of unknown outcome is repeated. Redirects are never followed.

@@ -42,6 +42,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
+    /// Reads the address of a proxy.
     pub fn read(setting: &Secret) -> Result<Proxy, ValidationErrors> {
         let fault = |why: &str| {
             ValidationErrors::one("/egress/proxy", format!("expected http://user:password@host:port, {why}"))

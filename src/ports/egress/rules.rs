@@ -53,6 +53,7 @@ pub struct EgressTarget {
     pub port: u16,
 }
 
+/// The host of an address: a name to look up, or an IP address.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TargetPlace {
     /// In lower case, as in the URL: a trailing dot is kept.
@@ -61,6 +62,7 @@ pub enum TargetPlace {
 }
 
 impl EgressRules {
+    /// Reads the rules that `[egress]` sets.
     pub fn read(settings: &Settings) -> Result<EgressRules, ValidationErrors> {
         let mut faults = ValidationErrors::new();
         for (index, scheme) in settings.schemes.iter().enumerate() {
@@ -86,8 +88,8 @@ impl EgressRules {
         self.target_of(url)
     }
 
-    /// Checks a URL that has been read, as the place that a redirect names. What is sent is bounded, too: in a URL that
-    /// is read, other characters than those of ASCII take up to three times their bytes.
+    /// Checks a URL that has been read, as the place that a redirect names. The address that is sent is bounded, too:
+    /// in a URL that is read, other characters than those of ASCII take up to three times their bytes.
     pub fn target_of(&self, mut url: Url) -> Result<EgressTarget, EgressError> {
         bounded(url.as_str(), URL_BYTES).map_err(|why| EgressError::Invalid { why: format!("the URL {why}") })?;
         if !self.schemes.iter().any(|scheme| scheme == url.scheme()) {

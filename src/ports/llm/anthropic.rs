@@ -4,23 +4,19 @@
 
 mod answer;
 
-use std::sync::Arc;
-
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::base::clock::Clock;
-use crate::base::secret::Secret;
+use crate::base::compute::ComputeTurn;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
 use crate::ports::llm::anthropic::answer::AnthropicStream;
-use crate::ports::llm::connections::ModelConnections;
 use crate::ports::llm::portable_calls::portable_calls;
 use crate::ports::llm::provider_message::MessageAuthor;
 use crate::ports::llm::shown_result::result_text;
 use crate::ports::llm::thinking::{PromptCache, ThinkingMode, stable_part};
-use crate::ports::llm::wire::{Format, Progress, RequestBody, SseEvent, raw, system};
+use crate::ports::llm::wire::{Format, ModelEndpoint, Progress, RequestBody, SseEvent, raw, system};
 use crate::ports::llm::{
     LlmError, Model, ModelAnswer, ModelParts, ModelRequest, ModelSettings, OnDelta, StopReason, ToolSchema, wire,
 };
@@ -32,13 +28,11 @@ const WIRE: &str = "anthropic";
 const PAUSES: usize = 10;
 
 /// One model behind one key.
+#[derive(Clone)]
 pub struct Anthropic {
-    connections: Arc<ModelConnections>,
-    url: String,
-    key: Option<Secret>,
+    endpoint: ModelEndpoint,
     settings: ModelSettings,
     author: MessageAuthor,
-    clock: Clock,
 }
 
 impl Anthropic {
@@ -46,18 +40,20 @@ impl Anthropic {
     pub fn new(parts: &ModelParts) -> Anthropic {
         let settings = parts.settings;
         Anthropic {
-            connections: Arc::clone(parts.connections),
-            url: format!("{}/messages", settings.endpoint().unwrap_or_default()),
-            key: parts.key.cloned(),
+            endpoint: ModelEndpoint::new(parts, "/messages"),
             settings: settings.clone(),
             author: MessageAuthor::new(WIRE, settings),
-            clock: parts.clock.clone(),
         }
     }
 
     /// Asks, and lets the model go on as long as it pauses: what it has written until then goes back as it is.
-    async fn ask(&self, request: &ModelRequest, on_delta: Option<OnDelta<'_>>) -> Result<ModelAnswer, LlmError> {
-        let mut answer = wire::ask(self, request, on_delta).await?;
+    async fn ask(
+        &self,
+        request: &ModelRequest,
+        on_delta: Option<OnDelta<'_>>,
+        turn: Option<&ComputeTurn>,
+    ) -> Result<ModelAnswer, LlmError> {
+        let mut answer = wire::ask(self, request, on_delta, turn).await?;
         for _ in 0..PAUSES {
             if answer.stop != StopReason::Paused {
                 return Ok(answer);
@@ -69,7 +65,7 @@ impl Anthropic {
                 provider_message: answer.provider_message.clone(),
                 finish: None,
             });
-            answer = match wire::ask(self, &request, on_delta).await {
+            answer = match wire::ask(self, &request, on_delta, turn).await {
                 Ok(more) => self.joined(answer, more),
                 Err(error) => return Ok(ModelAnswer::failed(error, answer.tokens)),
             };
@@ -112,7 +108,7 @@ impl Anthropic {
 
     /// The answer with its blocks as they are to come back.
     fn with_provider_message(&self, blocks: Vec<Box<RawValue>>, answer: ModelAnswer) -> ModelAnswer {
-        let provider_message = self.author.keep(raw(&blocks).to_string(), self.key.as_ref());
+        let provider_message = self.author.keep(raw(&blocks).to_string(), self.endpoint.key.as_ref());
         ModelAnswer { provider_message, ..answer }
     }
 }
@@ -120,28 +116,16 @@ impl Anthropic {
 impl Format for Anthropic {
     type Gathered = AnthropicStream;
 
-    fn connections(&self) -> &ModelConnections {
-        &self.connections
+    fn endpoint(&self) -> &ModelEndpoint {
+        &self.endpoint
     }
 
     fn post(&self, client: &reqwest::Client) -> Result<reqwest::RequestBuilder, LlmError> {
-        let post = client.post(&self.url).header("anthropic-version", VERSION);
-        Ok(match &self.key {
+        let post = client.post(&self.endpoint.url).header("anthropic-version", VERSION);
+        Ok(match &self.endpoint.key {
             Some(key) => post.header("x-api-key", wire::key_header("", key)?),
             None => post,
         })
-    }
-
-    fn key(&self) -> Option<&Secret> {
-        self.key.as_ref()
-    }
-
-    fn clock(&self) -> &Clock {
-        &self.clock
-    }
-
-    fn streams(&self) -> bool {
-        self.settings.stream
     }
 
     fn body(&self, request: &ModelRequest, stream: bool) -> RequestBody {
@@ -208,7 +192,16 @@ impl Model for Anthropic {
         request: &'a ModelRequest,
         on_delta: Option<OnDelta<'a>>,
     ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>> {
-        Box::pin(self.ask(request, on_delta))
+        Box::pin(self.ask(request, on_delta, None))
+    }
+
+    fn complete_in_turn<'a>(
+        &'a self,
+        request: &'a ModelRequest,
+        on_delta: Option<OnDelta<'a>>,
+        turn: &'a ComputeTurn,
+    ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>> {
+        Box::pin(self.ask(request, on_delta, Some(turn)))
     }
 }
 
@@ -217,8 +210,8 @@ fn cache_marker(cache: PromptCache) -> Option<Value> {
     (cache != PromptCache::Off).then(|| json!({ "type": "ephemeral", "ttl": cache }))
 }
 
-/// The system message, behind the tools. The mark stands behind the part of it that all runs of an agent share, so that each run
-/// after the first one finds the tools and that part in the cache.
+/// The system message, behind the tools. The mark stands behind the part of it that all runs of an agent share, so that
+/// each run after the first one finds the tools and that part in the cache.
 fn system_blocks(text: String, marker: Option<&Value>) -> Value {
     let Some(marker) = marker else { return json!(text) };
     let (stable, of_run) = stable_part(&text);
@@ -236,8 +229,8 @@ fn mark((role, blocks): &mut (&str, Vec<Box<RawValue>>), block: usize, marker: &
     }
 }
 
-/// The rest, in blocks. Neighbours of one role are one message: results of one turn must stand together. The last block that
-/// the next turn begins with is marked.
+/// The rest, in blocks. Neighbours of one role are one message: results of one turn must stand together. The last block
+/// that the next turn begins with is marked.
 fn messages(messages: &[TranscriptMessage], author: &MessageAuthor, marker: Option<&Value>) -> Vec<Box<RawValue>> {
     let mut merged: Vec<(&str, Vec<Box<RawValue>>)> = Vec::new();
     // the message, and the block in it
@@ -251,7 +244,7 @@ fn messages(messages: &[TranscriptMessage], author: &MessageAuthor, marker: Opti
             Some((last, before)) if *last == role => before.extend(blocks),
             _ => merged.push((role, blocks)),
         }
-        if !message.is_aside() {
+        if !message.is_ephemeral() {
             last_lasting = merged.last().map(|(_, blocks)| (merged.len() - 1, blocks.len() - 1));
         }
     }
@@ -301,8 +294,8 @@ fn own_blocks(message: &TranscriptMessage) -> (&'static str, Vec<Value>) {
             let said = said.as_deref().and_then(text);
             ("assistant", said.into_iter().chain(tool_calls.iter().map(tool_use)).collect())
         }
-        TranscriptMessage::Tool { call_id, name, notice, content, is_error, fetched_at, .. } => {
-            let content = result_text(notice.as_deref(), name, *fetched_at, content, *is_error);
+        TranscriptMessage::Tool { call_id, name, notices, content, is_error, fetched_at, .. } => {
+            let content = result_text(notices, name, *fetched_at, content, *is_error);
             let mut block = json!({ "type": "tool_result", "tool_use_id": call_id, "content": content });
             if *is_error {
                 block["is_error"] = json!(true);
@@ -313,7 +306,7 @@ fn own_blocks(message: &TranscriptMessage) -> (&'static str, Vec<Value>) {
 }
 
 fn tool_use(call: &ToolCall) -> Value {
-    json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": object(&call.arguments) })
+    json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": object(&call.args) })
 }
 
 /// A block of an answer as the provider takes it back.

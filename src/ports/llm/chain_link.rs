@@ -68,8 +68,8 @@ impl ChainLink {
         }
     }
 
-    /// The model with its keys at each level of thinking: as it is configured first, then with less and less. Plain: from the
-    /// least on.
+    /// The model with its keys at each level of thinking: as it is configured first, then with less and less. Plain:
+    /// from the least on.
     pub fn levels(&self, is_plain: bool) -> Vec<&[Arc<dyn Model>]> {
         let configured = std::iter::once(&self.keys).chain(&self.lower).map(Vec::as_slice);
         match is_plain && !self.plain.is_empty() {
@@ -93,7 +93,7 @@ impl ChainLink {
         self.calibration.applied_to(self.counter)
     }
 
-    /// Never estimates less than what is expected of a model of which nothing is known: what is reserved must do.
+    /// Never estimates less than what is expected of a model of which nothing is known: the reservation must do.
     pub fn careful_counter(&self) -> TokenCounter {
         let calibrated = self.calibrated_counter();
         TokenCounter { margin: calibrated.margin.max(self.counter.margin), ..calibrated }

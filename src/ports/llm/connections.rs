@@ -1,5 +1,5 @@
-//! Connections to one provider of models. One of HTTP/2 carries many calls, but a server allows so many on each and no more;
-//! so that calls beyond wait for no other's answer, they go over further connections.
+//! Connections to one provider of models. One of HTTP/2 carries many calls, but a server allows so many on each and no
+//! more; so that calls beyond wait for no other's answer, they go over further connections.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,8 @@ use crate::ports::egress::OperatorClients;
 /// Calls at once over one connection: as many as a server should allow at the least (RFC 9113, section 6.5.2).
 const CALLS_OF_A_CONNECTION: usize = 100;
 
-/// Clients of one provider; each keeps one connection where the provider speaks HTTP/2, and one for each call otherwise.
+/// Clients of one provider; each keeps one connection where the provider speaks HTTP/2, and one for each call
+/// otherwise.
 pub struct ModelConnections {
     clients: OperatorClients,
     shared: Mutex<Vec<SharedClient>>,

@@ -17,12 +17,12 @@ const MESSAGE_LENGTH: usize = 300;
 pub fn without_error(body: Value, key: Option<&Secret>) -> Result<Value, LlmError> {
     match body.get("error").filter(|error| !error.is_null()) {
         None => Ok(body),
-        Some(_) => Err(stated(&body, key)),
+        Some(_) => Err(stated_error(&body, key)),
     }
 }
 
 /// The failure that a body or an event states under `error`.
-pub fn stated(body: &Value, key: Option<&Secret>) -> LlmError {
+pub fn stated_error(body: &Value, key: Option<&Secret>) -> LlmError {
     of_response(status_in(body), None, &redacted(&body.to_string(), key))
 }
 
@@ -85,7 +85,7 @@ fn speaks_of_overflow(body: &str) -> bool {
 }
 
 /// The wait that a response asks for: milliseconds in OpenAI's own header, else what `Retry-After` says.
-pub fn asked_wait(headers: &HeaderMap, now: DateTime<Utc>) -> Option<Duration> {
+pub fn requested_wait(headers: &HeaderMap, now: DateTime<Utc>) -> Option<Duration> {
     let millis = headers.get("retry-after-ms").and_then(|value| value.to_str().ok()?.trim().parse::<f64>().ok());
     let wait = millis.and_then(|millis| Duration::try_from_secs_f64(millis / 1000.0).ok());
     wait.or_else(|| egress::retry_after(headers, now))
@@ -171,7 +171,7 @@ mod tests {
     fn wait_that_a_provider_asks_for_is_read_in_both_units_and_as_a_date() {
         let now: DateTime<Utc> = "2026-12-24T07:00:00Z".parse().unwrap();
         let wait = |name: &'static str, value: &str| {
-            asked_wait(&HeaderMap::from_iter([(http::HeaderName::from_static(name), value.parse().unwrap())]), now)
+            requested_wait(&HeaderMap::from_iter([(http::HeaderName::from_static(name), value.parse().unwrap())]), now)
         };
         assert_eq!(wait("retry-after", "7"), Some(Duration::from_secs(7)));
         assert_eq!(wait("retry-after", "1.5"), Some(Duration::from_millis(1500)));

@@ -1,8 +1,9 @@
-//! One call, whatever it takes: retry, then the next key of that model, then less thinking, then the next model, then the
-//! final error.
+//! One call, whatever it takes: retry, then the next key of that model, then less thinking, then the next model, then
+//! the final error.
 //!
-//! A refused key is never tried again, nor a model that is not there; a conversation that is too long is told at once, because another model does not
-//! shorten it. A model that keeps failing is passed over for a while, where another one answers.
+//! A refused key is never tried again, nor a model that is not there; a conversation that is too long is told at once,
+//! because another model does not shorten it. A model that keeps failing is passed over for a while, where another one
+//! answers.
 
 mod measured;
 
@@ -13,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use tracing::{Instrument, Span};
 
 use crate::base::clock::Clock;
+use crate::base::compute::ComputeTurn;
 use crate::base::metrics::trace;
 use crate::domain::budget::CallBound;
 use crate::domain::run::Usage;
@@ -30,6 +32,8 @@ pub struct Chain {
     tenant: String,
     retry: RetryWait,
     clock: Clock,
+    /// In which long requests are written and long answers read; `None`: where a model is asked.
+    turn: Option<ComputeTurn>,
     /// A budget holds for the calls.
     is_budgeted: bool,
     /// Models are asked to think as little as they can.
@@ -73,11 +77,17 @@ impl Chain {
         let used = |link| LinkInUse { link, level: AtomicUsize::new(0), measured: Mutex::default() };
         let links = links.into_iter().map(used).collect();
         let tenant = tenant.to_owned();
-        Chain { links, tenant, retry, clock, is_budgeted: false, is_plain: false, unusable: Mutex::default() }
+        let unusable = Mutex::default();
+        Chain { links, tenant, retry, clock, turn: None, is_budgeted: false, is_plain: false, unusable }
     }
 
-    /// For calls that are paid from a budget: each has a longest answer, and none follows one that was paid for, because no
-    /// more than one was reserved.
+    /// For calls whose long requests are written and long answers read in this turn.
+    pub fn in_turn(self, turn: Option<ComputeTurn>) -> Chain {
+        Chain { turn, ..self }
+    }
+
+    /// For calls that are paid from a budget: each has a longest answer, and none follows one that was paid for,
+    /// because no more than one was reserved.
     pub fn budgeted(self) -> Chain {
         Chain { is_budgeted: true, ..self }
     }
@@ -224,7 +234,11 @@ impl Chain {
                 let _turn = link.turn(&self.tenant).await;
                 let span = trace::chat(&link.name, &link.origin.provider, &link.origin.model);
                 let cut = CutCall { chain: self, link, request: &request };
-                let answer = model.complete(&request, Some(&on_delta)).instrument(span.clone()).await;
+                let asked = match &self.turn {
+                    Some(turn) => model.complete_in_turn(&request, Some(&on_delta), turn),
+                    None => model.complete(&request, Some(&on_delta)),
+                };
+                let answer = asked.instrument(span.clone()).await;
                 std::mem::forget(cut);
                 note_on_span(&span, &answer);
                 answer
@@ -287,7 +301,7 @@ impl Chain {
     /// Notes an answer that nobody has counted: under a budget it counts as the worst, because it may have been that.
     fn note_unmetered(&self, link: &ChainLink, request: &ModelRequest) {
         if self.is_budgeted {
-            let (input, output) = self.most_of(link, request);
+            let (input, output) = self.max_tokens_of(link, request);
             self.note_unusable(input, output, link.rates.most_micros(input, output));
         }
     }

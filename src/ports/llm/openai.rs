@@ -4,22 +4,20 @@
 
 pub mod embedding;
 
-use std::sync::Arc;
-
 use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::base::clock::Clock;
-use crate::base::secret::Secret;
+use crate::base::compute::ComputeTurn;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
-use crate::ports::llm::connections::ModelConnections;
 use crate::ports::llm::portable_calls::portable_calls;
 use crate::ports::llm::provider_message::MessageAuthor;
 use crate::ports::llm::settings::ModelSettings;
 use crate::ports::llm::shown_result::result_text;
-use crate::ports::llm::wire::{Format, Progress, RequestBody, SseEvent, arguments, raw, written_arguments};
+use crate::ports::llm::wire::{
+    Format, ModelEndpoint, Progress, RequestBody, SseEvent, arguments, raw, written_arguments,
+};
 use crate::ports::llm::{
     LlmError, Model, ModelAnswer, ModelParts, ModelRequest, ModelTokens, OnDelta, StopReason, ToolSchema,
     provider_message, wire,
@@ -29,13 +27,11 @@ use crate::ports::llm::{
 const WIRE: &str = "openai";
 
 /// One model behind one key.
+#[derive(Clone)]
 pub struct OpenAi {
-    connections: Arc<ModelConnections>,
-    url: String,
-    key: Option<Secret>,
+    endpoint: ModelEndpoint,
     settings: ModelSettings,
     author: MessageAuthor,
-    clock: Clock,
 }
 
 impl OpenAi {
@@ -43,17 +39,14 @@ impl OpenAi {
     pub fn new(parts: &ModelParts) -> OpenAi {
         let settings = parts.settings;
         OpenAi {
-            connections: Arc::clone(parts.connections),
-            url: format!("{}/chat/completions", settings.endpoint().unwrap_or_default()),
-            key: parts.key.cloned(),
+            endpoint: ModelEndpoint::new(parts, "/chat/completions"),
             settings: settings.clone(),
             author: MessageAuthor::new(WIRE, settings),
-            clock: parts.clock.clone(),
         }
     }
 
-    /// A message as it is sent. What this model wrote itself goes back as it was, foreign fields included: some models go
-    /// on with their calls only when they get their thinking back.
+    /// A message as it is sent. What this model wrote itself goes back as it was, foreign fields included: some models
+    /// go on with their calls only when they get their thinking back.
     fn message(&self, message_in: &TranscriptMessage) -> Box<RawValue> {
         let kept = self.author.message_of(message_in).and_then(|kept| RawValue::from_string(kept.to_owned()).ok());
         kept.unwrap_or_else(|| raw(&message(message_in)))
@@ -61,7 +54,7 @@ impl OpenAi {
 
     /// The answer with its message as it is to come back.
     fn keeping(&self, written: Option<String>, answer: ModelAnswer) -> ModelAnswer {
-        let provider_message = written.and_then(|raw| self.author.keep(raw, self.key.as_ref()));
+        let provider_message = written.and_then(|raw| self.author.keep(raw, self.endpoint.key.as_ref()));
         ModelAnswer { provider_message, ..answer }
     }
 }
@@ -69,24 +62,8 @@ impl OpenAi {
 impl Format for OpenAi {
     type Gathered = ChatStream;
 
-    fn connections(&self) -> &ModelConnections {
-        &self.connections
-    }
-
-    fn post(&self, client: &reqwest::Client) -> Result<reqwest::RequestBuilder, LlmError> {
-        wire::post_with_bearer(client, &self.url, self.key.as_ref())
-    }
-
-    fn key(&self) -> Option<&Secret> {
-        self.key.as_ref()
-    }
-
-    fn clock(&self) -> &Clock {
-        &self.clock
-    }
-
-    fn streams(&self) -> bool {
-        self.settings.stream
+    fn endpoint(&self) -> &ModelEndpoint {
+        &self.endpoint
     }
 
     fn body(&self, request: &ModelRequest, stream: bool) -> RequestBody {
@@ -105,7 +82,7 @@ impl Format for OpenAi {
         let usage = (stream && settings.stream_usage).then(|| json!({ "include_usage": true }));
         wire::insert(&mut body, "stream_options", usage);
         let messages = portable_calls(&request.messages, &self.author);
-        let said = messages.iter().filter(|message| message.is_said());
+        let said = messages.iter().filter(|message| message.is_conversation());
         let conversation = said.map(|message| self.message(message)).collect();
         RequestBody { field: "messages", conversation, tools, rest: body }
     }
@@ -149,13 +126,22 @@ impl Model for OpenAi {
         request: &'a ModelRequest,
         on_delta: Option<OnDelta<'a>>,
     ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>> {
-        Box::pin(wire::ask(self, request, on_delta))
+        Box::pin(wire::ask(self, request, on_delta, None))
+    }
+
+    fn complete_in_turn<'a>(
+        &'a self,
+        request: &'a ModelRequest,
+        on_delta: Option<OnDelta<'a>>,
+        turn: &'a ComputeTurn,
+    ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>> {
+        Box::pin(wire::ask(self, request, on_delta, Some(turn)))
     }
 }
 
 fn message(message: &TranscriptMessage) -> Value {
     match message {
-        TranscriptMessage::System { text } => json!({ "role": "system", "content": text }),
+        TranscriptMessage::System { text, .. } => json!({ "role": "system", "content": text }),
         TranscriptMessage::User { text, .. } => json!({ "role": "user", "content": text }),
         TranscriptMessage::Assistant { text, tool_calls, .. } if tool_calls.is_empty() => {
             json!({ "role": "assistant", "content": text.as_deref().unwrap_or_default() })
@@ -164,8 +150,8 @@ fn message(message: &TranscriptMessage) -> Value {
             let calls: Vec<Value> = tool_calls.iter().map(call).collect();
             json!({ "role": "assistant", "content": text, "tool_calls": calls })
         }
-        TranscriptMessage::Tool { call_id, name, notice, content, is_error, fetched_at, .. } => {
-            let content = result_text(notice.as_deref(), name, *fetched_at, content, *is_error);
+        TranscriptMessage::Tool { call_id, name, notices, content, is_error, fetched_at, .. } => {
+            let content = result_text(notices, name, *fetched_at, content, *is_error);
             json!({ "role": "tool", "tool_call_id": call_id, "content": content })
         }
         // no part of a conversation: left out before
@@ -179,7 +165,7 @@ fn message(message: &TranscriptMessage) -> Value {
 }
 
 fn call(call: &ToolCall) -> Value {
-    let arguments = written_arguments(&call.arguments);
+    let arguments = written_arguments(&call.args);
     json!({ "id": call.id, "type": "function", "function": { "name": call.name, "arguments": arguments } })
 }
 

@@ -1,9 +1,9 @@
 //! Calls that another model made, with ids and names that every provider takes.
 //!
-//! An id is its provider's own, and each provider has rules for the ids that it is sent: Anthropic takes letters, digits,
-//! `_` and `-`, and each id once in a conversation; OpenAI takes 40 characters in chat completions and 64 in responses. So a
-//! conversation that goes on with another model may bring along ids for which its provider refuses it. Those get another
-//! id for the request; the transcript keeps what the model wrote.
+//! An id is its provider's own, and each provider has rules for the ids that it is sent: Anthropic takes letters,
+//! digits, `_` and `-`, and each id once in a conversation; OpenAI takes 40 characters in chat completions and 64 in
+//! responses. So a conversation that goes on with another model may bring along ids for which its provider refuses it.
+//! Those get another id for the request; the transcript keeps what the model wrote.
 //!
 //! Messages that go back as their model wrote them keep their ids.
 
@@ -52,7 +52,7 @@ impl<'a> PortableIds<'a> {
     /// Knows the ids that stay as the model itself wrote them.
     fn beside(messages: &'a [TranscriptMessage], author: &MessageAuthor) -> PortableIds<'a> {
         let own = messages.iter().filter(|message| author.message_of(message).is_some());
-        let taken = own.flat_map(calls_of).map(|call| Cow::Borrowed(call.id.as_str())).collect();
+        let taken = own.flat_map(TranscriptMessage::tool_calls).map(|call| Cow::Borrowed(call.id.as_str())).collect();
         PortableIds { taken, changed: HashMap::new(), made: 0 }
     }
 
@@ -81,7 +81,7 @@ impl<'a> PortableIds<'a> {
     fn call_message(&self, message: &TranscriptMessage) -> Option<TranscriptMessage> {
         let stays =
             |call: &ToolCall| !self.changed.contains_key(call.id.as_str()) && is_portable(&call.name, LONGEST_NAME);
-        if calls_of(message).iter().all(stays) {
+        if message.tool_calls().iter().all(stays) {
             return None;
         }
         let mut message = message.clone();
@@ -105,13 +105,6 @@ impl<'a> PortableIds<'a> {
             call_id.clone_from(id);
         }
         Some(message)
-    }
-}
-
-fn calls_of(message: &TranscriptMessage) -> &[ToolCall] {
-    match message {
-        TranscriptMessage::Assistant { tool_calls, .. } => tool_calls,
-        _ => &[],
     }
 }
 
@@ -150,7 +143,7 @@ mod tests {
         let result = |(id, name): &(&str, &str)| TranscriptMessage::Tool {
             call_id: (*id).into(),
             name: (*name).into(),
-            notice: None,
+            notices: vec![],
             content: "read".into(),
             is_error: false,
             reasons: vec![],
@@ -168,7 +161,7 @@ mod tests {
         let portable = portable_calls(messages, &author());
         let words = portable.iter().flat_map(|message| match message {
             TranscriptMessage::Tool { call_id, .. } => vec![format!("= {call_id}")],
-            other => calls_of(other).iter().map(|call| format!("{} {}", call.id, call.name)).collect(),
+            other => other.tool_calls().iter().map(|call| format!("{} {}", call.id, call.name)).collect(),
         });
         words.collect()
     }

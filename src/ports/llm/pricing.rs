@@ -29,7 +29,8 @@ impl TokenPrices {
         self.input == 0 && self.output == 0
     }
 
-    /// The most that a call of so many tokens may cost, whatever the provider's cache does, rounded up to a micro-dollar.
+    /// The most that a call of so many tokens may cost, whatever the provider's cache does, rounded up to a
+    /// micro-dollar.
     pub fn most_micros(self, input: i64, output: i64) -> i64 {
         let dearest = self.input.max(self.cache_read.unwrap_or(0)).max(self.cache_write.unwrap_or(0));
         let part = |tokens: i64, rate: u64| tokens.max(0) as u128 * rate as u128;

@@ -1,8 +1,8 @@
-//! Assistant messages as their providers wrote them: kept with the answer, and sent back unchanged to the same model at the same
-//! address.
+//! Assistant messages as their providers wrote them: kept with the answer, and sent back unchanged to the same model at
+//! the same address.
 //!
-//! Owns the bound of what is kept, and how a message that comes in pieces is put together. What is too large, or holds
-//! the key, is not kept; the message then goes back in our own words.
+//! Owns the bound of what is kept, and how a message that comes in pieces is put together. A message that is too large,
+//! or holds the key, is not kept, and goes back in our own words.
 
 use std::sync::Arc;
 
@@ -22,8 +22,8 @@ const SAID_ONCE: [&str; 5] = ["role", "id", "type", "name", "format"];
 /// Bytes of the hash of an address.
 const ADDRESS_BYTES: usize = 8;
 
-/// A model as the author of its messages. Two models of one name at two addresses are two authors: what one has signed, the other
-/// refuses.
+/// A model as the author of its messages. Two models of one name at two addresses are two authors: what one has signed,
+/// the other refuses.
 #[derive(Debug, Clone)]
 pub struct MessageAuthor {
     /// The protocol.
@@ -54,8 +54,8 @@ impl MessageAuthor {
         Some(Arc::new(ProviderMessage { wire: self.wire.to_owned(), model, address, raw }))
     }
 
-    /// The message as this model wrote it; `None`: another wrote it, or it was not kept. One without an address was kept by an
-    /// earlier release, and is taken for this model's.
+    /// The message as this model wrote it; `None`: another wrote it, or it was not kept. One without an address was
+    /// kept by an earlier release, and is taken for this model's.
     pub fn message_of<'m>(&self, message: &'m TranscriptMessage) -> Option<&'m str> {
         let TranscriptMessage::Assistant { provider_message: Some(kept), .. } = message else { return None };
         let is_there = kept.address.is_none() || kept.address == self.address;

@@ -4,22 +4,21 @@
 //! Nothing is kept at the provider: each request brings the whole conversation along, reasoning included.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::base::clock::Clock;
-use crate::base::secret::Secret;
+use crate::base::compute::ComputeTurn;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
-use crate::ports::llm::connections::ModelConnections;
 use crate::ports::llm::portable_calls::portable_calls;
 use crate::ports::llm::provider_message::MessageAuthor;
 use crate::ports::llm::shown_result::result_text;
 use crate::ports::llm::thinking::ThinkingMode;
-use crate::ports::llm::wire::{Format, Progress, RequestBody, SseEvent, arguments, raw, system, written_arguments};
+use crate::ports::llm::wire::{
+    Format, ModelEndpoint, Progress, RequestBody, SseEvent, arguments, raw, system, written_arguments,
+};
 use crate::ports::llm::{
     LlmError, Model, ModelAnswer, ModelParts, ModelRequest, ModelSettings, ModelTokens, OnDelta, StopReason,
     ToolSchema, failure, wire,
@@ -31,13 +30,11 @@ const WIRE: &str = "openai-responses";
 const LEAST_OUTPUT: u32 = 16;
 
 /// One model behind one key.
+#[derive(Clone)]
 pub struct Responses {
-    connections: Arc<ModelConnections>,
-    url: String,
-    key: Option<Secret>,
+    endpoint: ModelEndpoint,
     settings: ModelSettings,
     author: MessageAuthor,
-    clock: Clock,
 }
 
 impl Responses {
@@ -45,12 +42,9 @@ impl Responses {
     pub fn new(parts: &ModelParts) -> Responses {
         let settings = parts.settings;
         Responses {
-            connections: Arc::clone(parts.connections),
-            url: format!("{}/responses", settings.endpoint().unwrap_or_default()),
-            key: parts.key.cloned(),
+            endpoint: ModelEndpoint::new(parts, "/responses"),
             settings: settings.clone(),
             author: MessageAuthor::new(WIRE, settings),
-            clock: parts.clock.clone(),
         }
     }
 
@@ -67,14 +61,14 @@ impl Responses {
 
     /// The answer with its items as they are to come back.
     fn with_provider_message(&self, items: &[Box<RawValue>], answer: ModelAnswer) -> ModelAnswer {
-        let provider_message = self.author.keep(raw(&items).to_string(), self.key.as_ref());
+        let provider_message = self.author.keep(raw(&items).to_string(), self.endpoint.key.as_ref());
         ModelAnswer { provider_message, ..answer }
     }
 
     /// Reads a response with the items that came with it, or before it.
     fn read(&self, response: &Value, items: Vec<Box<RawValue>>) -> Result<ModelAnswer, LlmError> {
         if !response["error"].is_null() {
-            return Err(failure::stated(response, self.key.as_ref()));
+            return Err(failure::stated_error(response, self.endpoint.key.as_ref()));
         }
         let read = items.iter().map(|item| serde_json::from_str(item.get())).collect::<Result<Vec<Value>, _>>();
         let read = read.map_err(|error| wire::transient(format!("an item of the answer is no JSON: {error}")))?;
@@ -85,24 +79,8 @@ impl Responses {
 impl Format for Responses {
     type Gathered = ResponseStream;
 
-    fn connections(&self) -> &ModelConnections {
-        &self.connections
-    }
-
-    fn post(&self, client: &reqwest::Client) -> Result<reqwest::RequestBuilder, LlmError> {
-        wire::post_with_bearer(client, &self.url, self.key.as_ref())
-    }
-
-    fn key(&self) -> Option<&Secret> {
-        self.key.as_ref()
-    }
-
-    fn clock(&self) -> &Clock {
-        &self.clock
-    }
-
-    fn streams(&self) -> bool {
-        self.settings.stream
+    fn endpoint(&self) -> &ModelEndpoint {
+        &self.endpoint
     }
 
     fn body(&self, request: &ModelRequest, stream: bool) -> RequestBody {
@@ -142,7 +120,7 @@ impl Format for Responses {
 
     fn streamed(&self, gathered: ResponseStream) -> Option<Result<ModelAnswer, LlmError>> {
         if let Some(error) = gathered.error {
-            return Some(Err(failure::stated(&error, self.key.as_ref())));
+            return Some(Err(failure::stated_error(&error, self.endpoint.key.as_ref())));
         }
         let response = gathered.response?;
         let items = match gathered.items.is_empty() {
@@ -166,7 +144,16 @@ impl Model for Responses {
         request: &'a ModelRequest,
         on_delta: Option<OnDelta<'a>>,
     ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>> {
-        Box::pin(wire::ask(self, request, on_delta))
+        Box::pin(wire::ask(self, request, on_delta, None))
+    }
+
+    fn complete_in_turn<'a>(
+        &'a self,
+        request: &'a ModelRequest,
+        on_delta: Option<OnDelta<'a>>,
+        turn: &'a ComputeTurn,
+    ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>> {
+        Box::pin(wire::ask(self, request, on_delta, Some(turn)))
     }
 }
 
@@ -188,8 +175,8 @@ fn own_items(message: &TranscriptMessage) -> Vec<Value> {
             });
             said.into_iter().chain(tool_calls.iter().map(call)).collect()
         }
-        TranscriptMessage::Tool { call_id, name, notice, content, is_error, fetched_at, .. } => {
-            let content = result_text(notice.as_deref(), name, *fetched_at, content, *is_error);
+        TranscriptMessage::Tool { call_id, name, notices, content, is_error, fetched_at, .. } => {
+            let content = result_text(notices, name, *fetched_at, content, *is_error);
             vec![json!({ "type": "function_call_output", "call_id": call_id, "output": content })]
         }
         TranscriptMessage::System { .. }
@@ -205,7 +192,7 @@ fn own_items(message: &TranscriptMessage) -> Vec<Value> {
 fn call(call: &ToolCall) -> Value {
     json!({
         "type": "function_call", "call_id": call.id, "name": call.name,
-        "arguments": written_arguments(&call.arguments),
+        "arguments": written_arguments(&call.args),
     })
 }
 

@@ -11,6 +11,10 @@ use crate::ports::llm::{LlmError, ModelAnswer, StopReason};
 /// The longest wait inside a call. A provider that asks for more is passed over, and the run as a whole waits.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
+/// Longest id of a tool call, in bytes. Ids stand in transcripts, in questions to people and in keys of the database.
+/// Some gateways put a signature of the thought into the id, so a few hundred bytes are not enough.
+const CALL_ID_BYTES: usize = 2_048;
+
 /// How often and how soon one key of one model is asked again.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RetryWait {
@@ -46,8 +50,8 @@ impl KeyAttempts {
     }
 }
 
-/// Passes on an answer that can be used. Results find their calls by id, and ids are the model's: without them an answer
-/// is of no use, and no more is one that says nothing.
+/// Passes on an answer that can be used. Results find their calls by id, and ids are the model's: without them an
+/// answer is of no use, and no more is one that says nothing.
 pub fn check_answer(answer: ModelAnswer) -> Result<ModelAnswer, LlmError> {
     if let Some(failure) = answer.failure {
         return Err(failure.error);
@@ -57,6 +61,10 @@ pub fn check_answer(answer: ModelAnswer) -> Result<ModelAnswer, LlmError> {
     let unusable = |message: &str| Err(LlmError::Transient { retry_after: None, message: message.into() });
     if answer.tool_calls.iter().any(|call| broken(call) || !ids.insert(call.id.clone())) {
         return unusable("the answer has tool calls without a name or an id of their own");
+    }
+    let is_odd = |call: &ToolCall| call.id.len() > CALL_ID_BYTES || call.id.chars().any(char::is_control);
+    if answer.tool_calls.iter().any(is_odd) {
+        return unusable("the answer has tool calls whose ids are too long or have control characters");
     }
     let says_nothing = answer.text.as_deref().unwrap_or_default().trim().is_empty() && answer.tool_calls.is_empty();
     if says_nothing && answer.stop == StopReason::Done {
@@ -135,6 +143,30 @@ mod tests {
         assert!(answer(&[("1", "a"), ("2", "a")]).is_ok());
         for odd in [&[("", "a")][..], &[("1", "")], &[("1", "a"), ("1", "b")]] {
             assert!(matches!(answer(odd), Err(LlmError::Transient { .. })), "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn id_of_a_call_is_taken_at_its_longest_and_refused_one_byte_beyond_it_or_with_a_control_character() {
+        let answer = |id: &str| {
+            check_answer(ModelAnswer {
+                text: Some("I look.".into()),
+                tool_calls: vec![
+                    ToolCall::new("1", "a", serde_json::json!({})),
+                    ToolCall::new(id, "a", serde_json::json!({})),
+                ],
+                stop: StopReason::ToolCalls,
+                tokens: ModelTokens::default(),
+                provider_message: None,
+                failure: None,
+            })
+        };
+        for id in ["x".repeat(CALL_ID_BYTES), "é".repeat(CALL_ID_BYTES / 2), "functions.read:0".into()] {
+            assert!(answer(&id).is_ok(), "{id:?}");
+        }
+        let beyond = ["x".repeat(CALL_ID_BYTES + 1), format!("{}x", "é".repeat(CALL_ID_BYTES / 2))];
+        for id in beyond.into_iter().chain(["a\nb", "a\u{0}", "\u{85}"].map(str::to_owned)) {
+            assert!(matches!(answer(&id), Err(LlmError::Transient { .. })), "{id:?}");
         }
     }
 

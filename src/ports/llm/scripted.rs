@@ -10,7 +10,7 @@
 //! delay_seconds = 0.5         # how long the answer takes
 //! [[steps.calls]]
 //! tool = "http_request"
-//! arguments = { url = "http://127.0.0.1:9000/inbox" }
+//! args = { url = "http://127.0.0.1:9000/inbox" }
 //!
 //! [[steps]]
 //! when = "mail"
@@ -18,9 +18,10 @@
 //! text = "You have {{ http_request/body/unread }} unread mails."
 //! ```
 //!
-//! Placeholders in texts and in the strings of arguments: `{{ user }}` is the last user message, `{{ tool }}` the last
+//! Placeholders in texts and in the strings of `args`: `{{ user }}` is the last user message, `{{ tool }}` the last
 //! result of that tool since then, `{{ tool/pointer }}` a place in it (RFC 6901) when it is JSON. A string that is one
-//! placeholder and nothing else takes the value as it is, so that numbers stay numbers. What is not there is empty.
+//! placeholder and nothing else takes the value as it is, so that numbers stay numbers. A value that is not there is
+//! empty.
 
 use std::path::Path;
 use std::time::Duration;
@@ -66,7 +67,7 @@ pub struct ScriptedCall {
     pub tool: String,
     /// Arguments of the call.
     #[serde(default)]
-    pub arguments: Map<String, Value>,
+    pub args: Map<String, Value>,
 }
 
 impl Scenario {
@@ -168,8 +169,8 @@ impl<'a> ScriptedScene<'a> {
 
     fn answered(&self, request: &ModelRequest, text: Option<String>, calls: &[ScriptedCall]) -> ModelAnswer {
         let call = |(index, call): (usize, &ScriptedCall)| {
-            let arguments = self.filled_value(&Value::Object(call.arguments.clone()));
-            ToolCall::new(format!("call_{}_{}", self.turn, index + 1), call.tool.as_str(), arguments)
+            let args = self.filled_value(&Value::Object(call.args.clone()));
+            ToolCall::new(format!("call_{}_{}", self.turn, index + 1), call.tool.as_str(), args)
         };
         let tool_calls: Vec<ToolCall> = calls.iter().enumerate().map(call).collect();
         let message = TranscriptMessage::Assistant {
@@ -257,7 +258,7 @@ mod tests {
         text = "Let me look."
         [[steps.calls]]
         tool = "inbox"
-        arguments = { query = "from {{ user }}", limit = 3 }
+        args = { query = "from {{ user }}", limit = 3 }
 
         [[steps]]
         when = "mail"
@@ -265,7 +266,7 @@ mod tests {
         text = "{{ inbox/unread }} unread, the first from {{inbox/first/from}}{{ nothing }}."
         [[steps.calls]]
         tool = "tell"
-        arguments = { count = "{{ inbox/unread }}", list = ["{{ inbox }}"] }
+        args = { count = "{{ inbox/unread }}", list = ["{{ inbox }}"] }
 
         [[steps]]
         text = "I only know about mail."
@@ -289,7 +290,7 @@ mod tests {
         TranscriptMessage::Tool {
             call_id: "call_1_1".into(),
             name: "inbox".into(),
-            notice: None,
+            notices: vec![],
             content: content.into(),
             is_error: false,
             reasons: vec![],
@@ -318,7 +319,7 @@ mod tests {
             .unwrap();
         assert_eq!(second.text.as_deref(), Some("2 unread, the first from Ann."));
         assert_eq!(second.tool_calls[0].id, "call_2_1");
-        assert_eq!(second.tool_calls[0].arguments, json!({ "count": 2, "list": [inbox] }));
+        assert_eq!(second.tool_calls[0].args, json!({ "count": 2, "list": [inbox] }));
     }
 
     #[tokio::test]

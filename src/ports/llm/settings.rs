@@ -208,8 +208,8 @@ impl ModelSettings {
         self.max_output_tokens.unwrap_or(DEFAULT_MAX_TOKENS)
     }
 
-    /// The name under which `openai` is told the longest answer. OpenAI itself has renamed it and refuses the old name; the others know
-    /// the old one.
+    /// The name under which `openai` is told the longest answer. OpenAI itself has renamed it and refuses the old name;
+    /// the others know the old one.
     pub fn sent_max_tokens_field(&self) -> MaxTokensField {
         let is_openai =
             || self.endpoint().is_some_and(|endpoint| format!("{endpoint}/").starts_with("https://api.openai.com/"));

@@ -1,7 +1,7 @@
 //! Results of tools in the shape in which every provider is sent them: `{tool, fetched_at, data|error}`.
 //!
-//! Data that are JSON stand in it as they are, and all else as a text. The transcript keeps the result alone, so what is cut in
-//! it leaves the shape whole. A result without an instant is of an older release, and is sent as it stands.
+//! Data that are JSON stand in it as they are, and all else as a text. The transcript keeps the result alone, so what
+//! is cut in it leaves the shape whole. A result without an instant is of an older release, and is sent as it stands.
 
 use std::borrow::Cow;
 
@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::base::template::untrusted::fenced;
+use crate::domain::run::ResultNotice;
 
 #[derive(Serialize)]
 struct SentResult<'r> {
@@ -33,16 +34,17 @@ enum ShownData<'r> {
     Text(&'r str),
 }
 
-/// The result of a call of this tool as a model reads it: words of the service about it, then the result, labelled as data.
+/// The result of a call of this tool as a model reads it: words of the service about it, then the result, labelled as
+/// data.
 pub fn result_text(
-    notice: Option<&str>,
+    notices: &[ResultNotice],
     tool: &str,
     fetched_at: Option<DateTime<Utc>>,
     content: &str,
     is_error: bool,
 ) -> String {
     let result = fenced("tool", &shown_result(tool, fetched_at, content, is_error));
-    notice.unwrap_or_default().to_owned() + &result
+    ResultNotice::joined(notices).into_owned() + &result
 }
 
 /// The result in its shape.

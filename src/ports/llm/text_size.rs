@@ -1,4 +1,8 @@
-//! How long texts are, as counts of tokens see it.
+//! How long texts are: as counts of tokens see it, and in bytes.
+
+use crate::base::compute::JSON_IN_PLACE;
+use crate::base::json::length::estimated_bytes;
+use crate::domain::run::TranscriptMessage;
 
 /// Characters of a text, by how many of them are a token.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -17,6 +21,20 @@ impl TextSize {
             if is_cjk(c) { size.wide += 1 } else { size.narrow += 1 }
         }
         size
+    }
+}
+
+/// About how many bytes a message of a conversation has in a request. Of long arguments of a call the beginning counts.
+pub fn message_bytes(message: &TranscriptMessage) -> usize {
+    match message {
+        TranscriptMessage::System { text, .. } | TranscriptMessage::User { text, .. } => text.len(),
+        TranscriptMessage::Assistant { text, tool_calls, provider_message, .. } => {
+            let kept = provider_message.as_ref().map_or(0, |kept| kept.raw.len());
+            let calls: usize = tool_calls.iter().map(|call| estimated_bytes(&call.args, 4 * JSON_IN_PLACE)).sum();
+            text.as_ref().map_or(0, String::len) + kept + calls
+        }
+        TranscriptMessage::Tool { content, .. } => content.len(),
+        _ => 0,
     }
 }
 

@@ -58,11 +58,12 @@ impl ThinkingEffort {
     }
 }
 
-/// The line of a system message behind which stands what differs from run to run: the time, and what is known of the recipient.
+/// The line of a system message behind which stands what differs from run to run: the time, and what is known of the
+/// recipient.
 pub const RUN_HEADING: &str = "This run:";
 
-/// The part of a system message that is the same in each run of an agent, and the part that differs, with its heading. A cache
-/// knows a request by its beginning, so the stable part comes first.
+/// The part of a system message that is the same in each run of an agent, and the part that differs, with its heading.
+/// A cache knows a request by its beginning, so the stable part comes first.
 pub fn stable_part(system: &str) -> (&str, Option<&str>) {
     let heading = system.match_indices(RUN_HEADING).find(|(at, _)| {
         let (before, behind) = (&system[..*at], &system[at + RUN_HEADING.len()..]);

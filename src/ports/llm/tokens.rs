@@ -1,13 +1,14 @@
 //! How many tokens a conversation is, estimated without a provider's table and on the safe side.
 //!
-//! For the context guard, and for what is reserved in budgets; accounts use what the provider counted. What providers count
-//! corrects the estimate of their models: see [`calibration`]. An embedder may have encoders count: see [`exact`].
+//! For the context guard, and for what is reserved in budgets; accounts use what the provider counted. What providers
+//! count corrects the estimate of their models: see [`calibration`]. An embedder may have encoders count: see
+//! [`exact`].
 
 pub mod calibration;
 pub mod encoders;
 pub mod exact;
 
-use crate::domain::run::TranscriptMessage;
+use crate::domain::run::{ResultNotice, TranscriptMessage};
 use crate::ports::llm::text_size::TextSize;
 use crate::ports::llm::{ModelRequest, OfferedTools};
 
@@ -84,7 +85,7 @@ impl TokenCounter {
 /// Gives `take` each text of a message that a model reads; answers the tokens of what stands around them.
 fn each_text(message: &TranscriptMessage, mut take: impl FnMut(&str)) -> u64 {
     let around = match message {
-        TranscriptMessage::System { text } | TranscriptMessage::User { text, .. } => {
+        TranscriptMessage::System { text, .. } | TranscriptMessage::User { text, .. } => {
             take(text);
             0
         }
@@ -94,15 +95,15 @@ fn each_text(message: &TranscriptMessage, mut take: impl FnMut(&str)) -> u64 {
         | TranscriptMessage::Pipeline { .. }
         | TranscriptMessage::Step { .. }
         | TranscriptMessage::StepResult { .. } => 0,
-        TranscriptMessage::Tool { content, name, notice, .. } => {
-            if let Some(notice) = notice {
-                take(notice);
+        TranscriptMessage::Tool { content, name, notices, .. } => {
+            if !notices.is_empty() {
+                take(&ResultNotice::joined(notices));
             }
             take(content);
             take(name);
             TAGS
         }
-        // what is sent is the provider's message, thinking included
+        // the message of the provider is sent, thinking included
         TranscriptMessage::Assistant { provider_message: Some(provider_message), .. } => {
             take(&provider_message.raw);
             0
@@ -113,7 +114,7 @@ fn each_text(message: &TranscriptMessage, mut take: impl FnMut(&str)) -> u64 {
             }
             for call in tool_calls {
                 take(&call.name);
-                take(&call.arguments.to_string());
+                take(&call.args.to_string());
             }
             FRAME * tool_calls.len() as u64
         }

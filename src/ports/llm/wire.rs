@@ -1,5 +1,7 @@
 //! Parts that the providers over HTTP share: sending, and reading within bounds.
 
+mod endpoint;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,37 +15,38 @@ use serde_json::{Map, Value};
 use sse_stream::SseStream;
 
 use crate::base::clock::Clock;
+use crate::base::compute::{ComputeTurn, IN_PLACE, steps_to_parse};
 use crate::base::metrics::trace;
 use crate::base::secret::Secret;
 use crate::domain::run::transcript::TranscriptMessage;
-use crate::ports::llm::connections::ModelConnections;
 use crate::ports::llm::failure::{self, redacted};
+use crate::ports::llm::text_size::message_bytes;
 use crate::ports::llm::{LlmError, ModelAnswer, ModelRequest, ModelTokens, OnDelta};
+
+pub use endpoint::ModelEndpoint;
 
 /// Largest answer of a model in bytes, frames of a stream included.
 const ANSWER_LIMIT: usize = 16 * 1024 * 1024;
 /// As much of an error body as is looked at, in bytes.
 const ERROR_LIMIT: usize = 64 * 1024;
+/// Steps to write a byte of a conversation, or to put together a byte of an answer that was streamed, as
+/// [`Compute`](crate::base::compute::Compute) counts them.
+const WRITE_BYTE: u64 = 10;
 
-/// A provider's wire format: how a question is written, and how its answer is read.
-pub trait Format: Sync {
+/// A provider's wire format: how a question is written, and how its answer is read. Cheap to clone.
+pub trait Format: Clone + Send + Sync + 'static {
     /// Each event of a stream, put together.
-    type Gathered: Default + Send;
+    type Gathered: Default + Send + 'static;
 
-    /// Connections to the provider.
-    fn connections(&self) -> &ModelConnections;
+    /// The address of the model, and its key.
+    fn endpoint(&self) -> &ModelEndpoint;
 
-    /// The request with its address and the headers of the format, and the key, if one is needed.
-    fn post(&self, client: &reqwest::Client) -> Result<reqwest::RequestBuilder, LlmError>;
-
-    /// The key with which the request goes.
-    fn key(&self) -> Option<&Secret>;
-
-    /// The time by which a provider's dates are read.
-    fn clock(&self) -> &Clock;
-
-    /// Whether answers are streamed where somebody reads along.
-    fn streams(&self) -> bool;
+    /// The request with its address and the headers of the format, and the key, if one is needed: as a bearer token,
+    /// unless the format has a header of its own for it.
+    fn post(&self, client: &reqwest::Client) -> Result<reqwest::RequestBuilder, LlmError> {
+        let ModelEndpoint { url, key, .. } = self.endpoint();
+        post_with_bearer(client, url, key.as_ref())
+    }
 
     /// The body of a request.
     fn body(&self, request: &ModelRequest, stream: bool) -> RequestBody;
@@ -73,17 +76,21 @@ pub enum Progress {
     Ended,
 }
 
-/// Asks a model, and tells of its text as it comes.
+/// Asks a model, and tells of its text as it comes. A long request is written in this turn, and so is a long answer
+/// read.
 pub async fn ask<F: Format>(
     format: &F,
     request: &ModelRequest,
     on_delta: Option<OnDelta<'_>>,
+    turn: Option<&ComputeTurn>,
 ) -> Result<ModelAnswer, LlmError> {
-    let stream = format.streams() && on_delta.is_some();
+    let endpoint = format.endpoint();
+    let stream = endpoint.streams && on_delta.is_some();
     // until the answer is read
-    let place = format.connections().acquire();
-    let response = send(written(format, &place.client, request, stream)?, format.key(), format.clock()).await?;
-    let answer = read_answer(format, response, stream, on_delta).await;
+    let place = endpoint.connections.acquire();
+    let request = written(format, &place.client, request, stream, turn).await?;
+    let response = send(request, endpoint.key.as_ref(), &endpoint.clock).await?;
+    let answer = read_answer(format, response, stream, on_delta, turn).await;
     // from here on the provider may have charged for it, unless it has said why it does not answer
     answer.or_else(|error| match error {
         LlmError::Transient { .. } | LlmError::Timeout { .. } => Ok(ModelAnswer::failed(error, ModelTokens::default())),
@@ -96,29 +103,61 @@ async fn read_answer<F: Format>(
     response: reqwest::Response,
     stream: bool,
     on_delta: Option<OnDelta<'_>>,
+    turn: Option<&ComputeTurn>,
 ) -> Result<ModelAnswer, LlmError> {
     if stream && is_event_stream(&response) {
-        return streamed(format, response, on_delta).await;
+        return streamed(format, response, on_delta, turn).await;
     }
-    let (body, text) = json(response, format.key()).await?;
-    if let Some(model) = named_model(&body) {
-        trace::answered_by(model);
+    let (text, own) = (read_whole(response).await?, format.clone());
+    let steps = steps_to_parse(text.len());
+    let read = move || -> Result<(Option<String>, ModelAnswer), LlmError> {
+        let body = json(&text, own.endpoint().key.as_ref())?;
+        Ok((named_model(&body).map(str::to_owned), own.whole(&body, &text)?))
+    };
+    let (model, answer) = computed(turn, steps, read).await?;
+    if let Some(model) = model {
+        trace::answered_by(&model);
     }
-    let answer = format.whole(&body, &text)?;
     if let (Some(on_delta), Some(text)) = (on_delta, &answer.text) {
         on_delta(text);
     }
     Ok(answer)
 }
 
+/// Computes where it is asked for, or in this turn.
+async fn computed<T: Send + 'static>(
+    turn: Option<&ComputeTurn>,
+    steps: u64,
+    work: impl FnOnce() -> Result<T, LlmError> + Send + 'static,
+) -> Result<T, LlmError> {
+    match turn {
+        None => work(),
+        Some(turn) => {
+            turn.run_if_costly(steps, work).await.unwrap_or_else(|panicked| Err(transient(panicked.to_string())))
+        }
+    }
+}
+
 /// The request as text alone, which is gone once it is sent: nothing of it is to be kept while the model thinks.
-fn written<F: Format>(
+async fn written<F: Format>(
     format: &F,
     client: &reqwest::Client,
     request: &ModelRequest,
     stream: bool,
+    turn: Option<&ComputeTurn>,
 ) -> Result<reqwest::RequestBuilder, LlmError> {
-    let text = serde_json::to_vec(&format.body(request, stream)).expect("what is sent is JSON");
+    let write = move |format: &F, request: &ModelRequest| {
+        serde_json::to_vec(&format.body(request, stream)).expect("what is sent is JSON")
+    };
+    let bytes: usize = request.messages.iter().map(message_bytes).sum();
+    let steps = WRITE_BYTE * bytes as u64;
+    let text = match turn.filter(|_| steps > IN_PLACE) {
+        None => write(format, request),
+        Some(_) => {
+            let (own, request) = (format.clone(), request.clone());
+            computed(turn, steps, move || Ok(write(&own, &request))).await?
+        }
+    };
     let post = format.post(client)?.header(http::header::CONTENT_TYPE, "application/json");
     Ok(post.body(reqwest::Body::wrap(Full::new(Bytes::from(text)))))
 }
@@ -127,12 +166,14 @@ async fn streamed<F: Format>(
     format: &F,
     response: reqwest::Response,
     on_delta: Option<OnDelta<'_>>,
+    turn: Option<&ComputeTurn>,
 ) -> Result<ModelAnswer, LlmError> {
-    let mut events = events(response, format.key());
+    let mut events = events(response, format.endpoint().key.as_ref(), turn);
     let mut gathered = F::Gathered::default();
-    let mut is_named = false;
+    let (mut is_named, mut bytes) = (false, 0);
     while let Some(event) = events.next().await {
         let event = event?;
+        bytes += event.text.len();
         if !is_named && let Some(model) = named_model(&event.data) {
             trace::answered_by(model);
             is_named = true;
@@ -141,7 +182,10 @@ async fn streamed<F: Format>(
             break;
         }
     }
-    format.streamed(gathered).unwrap_or_else(|| Err(transient("the stream ended before the answer did")))
+    let own = format.clone();
+    let end =
+        move || own.streamed(gathered).unwrap_or_else(|| Err(transient("the stream ended before the answer did")));
+    computed(turn, WRITE_BYTE * bytes as u64, end).await
 }
 
 /// The model that an answer, or an event of a stream, says it is of. Where it stands differs by the wire.
@@ -162,15 +206,14 @@ pub async fn send(
     }
     let headers = response.headers().clone();
     let body = read(response, ERROR_LIMIT).await.unwrap_or_default();
-    let wait = failure::asked_wait(&headers, clock.now());
+    let wait = failure::requested_wait(&headers, clock.now());
     Err(failure::of_response(status, wait, &redacted(&String::from_utf8_lossy(&body), key)))
 }
 
-/// The whole answer as JSON, and as it was written.
-async fn json(response: reqwest::Response, key: Option<&Secret>) -> Result<(Value, Vec<u8>), LlmError> {
-    let body = read_whole(response).await?;
-    let answer = serde_json::from_slice(&body).map_err(|error| transient(format!("the answer is no JSON: {error}")))?;
-    Ok((failure::without_error(answer, key)?, body))
+/// The whole answer as JSON.
+fn json(text: &[u8], key: Option<&Secret>) -> Result<Value, LlmError> {
+    let answer = serde_json::from_slice(text).map_err(|error| transient(format!("the answer is no JSON: {error}")))?;
+    failure::without_error(answer, key)
 }
 
 /// A request's body. Conversation and tools are JSON that is written already.
@@ -233,13 +276,14 @@ pub fn post_with_bearer(
 /// All system messages, for APIs that have one place for them.
 pub fn system(messages: &[TranscriptMessage]) -> Option<String> {
     let texts = messages.iter().filter_map(|message| match message {
-        TranscriptMessage::System { text } => Some(text.as_str()),
+        TranscriptMessage::System { text, .. } => Some(text.as_str()),
         _ => None,
     });
     Some(texts.collect::<Vec<_>>().join("\n\n")).filter(|text| !text.is_empty())
 }
 
-/// The arguments of a call as JSON; what is none stays text, which no tool's schema accepts, and the model is told so.
+/// The arguments of a call as JSON; a text that is none stays text, which no tool's schema accepts, and the model is
+/// told so.
 pub fn arguments(text: &str) -> Value {
     match text.trim() {
         "" => Value::Object(Map::new()),
@@ -265,6 +309,7 @@ fn is_event_stream(response: &reqwest::Response) -> bool {
 fn events<'a>(
     response: reqwest::Response,
     key: Option<&'a Secret>,
+    turn: Option<&'a ComputeTurn>,
 ) -> impl Stream<Item = Result<SseEvent, LlmError>> + Send + Unpin + 'a {
     let mut total = 0;
     let bounded = response.bytes_stream().map(move |piece| {
@@ -282,12 +327,17 @@ fn events<'a>(
         })
         .try_filter_map(|event| async move { Ok(event.data.filter(|data| !data.trim().is_empty())) })
         .try_take_while(|data| std::future::ready(Ok(data.trim() != "[DONE]")))
-        .and_then(move |text| {
-            let data = serde_json::from_str(&text).map_err(malformed);
-            let data = data.and_then(|data| failure::without_error(data, key));
-            std::future::ready(data.map(|data| SseEvent { data, text }))
-        })
+        .and_then(move |text| read_event(text, key, turn))
         .boxed()
+}
+
+async fn read_event(text: String, key: Option<&Secret>, turn: Option<&ComputeTurn>) -> Result<SseEvent, LlmError> {
+    let (steps, key) = (steps_to_parse(text.len()), key.cloned());
+    let read = move || -> Result<SseEvent, LlmError> {
+        let data = serde_json::from_str(&text).map_err(malformed)?;
+        Ok(SseEvent { data: failure::without_error(data, key.as_ref())?, text })
+    };
+    computed(turn, steps, read).await
 }
 
 /// The whole answer, as it was written.
@@ -334,6 +384,7 @@ pub fn unknown_stop(reason: &str) -> LlmError {
     transient(format!("the model stopped for a reason that is not known: `{reason}`"))
 }
 
+/// The error of a call that may be made again.
 pub fn transient(message: impl Into<String>) -> LlmError {
     LlmError::Transient { retry_after: None, message: message.into() }
 }

@@ -16,13 +16,14 @@ use crate::ports::vault::credentials::{Credentials, FetchError, Use, UsedSecrets
 /// Longest validator that is kept, in bytes.
 const VALIDATOR_BYTES: usize = 1024;
 
-/// Name of a URL's host at the gate.
+/// Name of a URL's host in the rate limiter.
 pub fn host(url: &str) -> String {
     let host =
         Url::parse(url).ok().and_then(|url| url.host_str().map(|host| host.trim_end_matches('.').to_ascii_lowercase()));
     format!("http:{}", host.unwrap_or_default())
 }
 
+/// Requests an address, and answers what it says.
 pub async fn poll(
     credentials: &Credentials,
     poll: &HttpPoll,

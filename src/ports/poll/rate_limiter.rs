@@ -1,6 +1,6 @@
 //! How often, and how many at once, one host is polled by this instance.
 //!
-//! A host has one measure, and the tenants that poll it share it: of its polls in a second and of its places each may use
+//! A host has one limit, and the tenants that poll it share it: of its polls in a second and of its places each may use
 //! one part of as many as there are tenants, and a quarter of the places is always left to a tenant that comes next. So
 //! a tenant with a thousand conditions at a host that others watch, too, waits for itself and not they for it.
 
@@ -14,11 +14,13 @@ use crate::base::limiter::{self, Cadence, ConcurrencyLimiter, Limit, RateState};
 const REMEMBERED: usize = 10_000;
 /// How long who finds a place full waits at least.
 const FULL: Duration = Duration::from_millis(500);
-/// How far ahead who is sent away is told to come again, at most: many who are refused must not push others away for long.
+/// How far ahead who is sent away is told to come again, at most: many who are refused must not push others away for
+/// long.
 const FARTHEST: Duration = Duration::from_secs(10);
 /// The time whose polls may come all at once.
 const BURST: Duration = Duration::from_secs(1);
 
+/// The limits of all hosts that this instance polls.
 pub struct HostRateLimiter {
     at_once: usize,
     /// Between two polls, on average.
@@ -59,6 +61,7 @@ impl RateState for HostState {
 pub type PollPermit = limiter::Permit<String>;
 
 impl HostRateLimiter {
+    /// For each host so many polls at once, and so many in a second.
     pub fn new(at_once: usize, per_second: f64) -> HostRateLimiter {
         let apart = Duration::from_secs_f64(1.0 / per_second.clamp(1e-4, 1e6));
         HostRateLimiter { at_once, apart, hosts: Mutex::new(limiter::RateLimiter::new(REMEMBERED)) }
@@ -70,8 +73,8 @@ impl HostRateLimiter {
         self.acquire_bounded(host, tenant, (rated, self.at_once), now)
     }
 
-    /// [`HostRateLimiter::acquire`] where only `most` can be at once, such as by a database's connections: one of them is
-    /// always left.
+    /// [`HostRateLimiter::acquire`] where only `most` can be at once, such as by a database's connections: one of them
+    /// is always left.
     pub fn acquire_bounded(
         &self,
         host: String,
@@ -80,7 +83,7 @@ impl HostRateLimiter {
         now: Duration,
     ) -> Result<PollPermit, Duration> {
         let at_once = self.at_once.min(most);
-        let mut hosts = self.hosts.lock().expect("gate lock");
+        let mut hosts = self.hosts.lock().expect("limiter lock");
         let enter = |there: &mut HostState| {
             let others = there.other_tenants(tenant, now);
             let (share, apart) = (Limit::Fixed(self.share(at_once, others)), self.apart * (others + 1));
@@ -108,18 +111,19 @@ impl HostRateLimiter {
 mod tests {
     use super::*;
 
-    fn enter(gate: &HostRateLimiter, place: &str, millis: u64) -> Result<PollPermit, Duration> {
-        of("ann", gate, place, millis)
+    fn enter(limiter: &HostRateLimiter, place: &str, millis: u64) -> Result<PollPermit, Duration> {
+        of("ann", limiter, place, millis)
     }
 
-    fn of(tenant: &str, gate: &HostRateLimiter, place: &str, millis: u64) -> Result<PollPermit, Duration> {
-        gate.acquire(place.into(), tenant, true, Duration::from_secs(1000) + Duration::from_millis(millis))
+    fn of(tenant: &str, limiter: &HostRateLimiter, place: &str, millis: u64) -> Result<PollPermit, Duration> {
+        limiter.acquire(place.into(), tenant, true, Duration::from_secs(1000) + Duration::from_millis(millis))
     }
 
     #[test]
     fn tenant_with_many_polls_of_a_host_leaves_places_there_to_the_next_ones() {
-        let gate = HostRateLimiter::new(8, 1000.0);
-        let hog = |tenant: &str| (0..100).map_while(|_| of(tenant, &gate, "slow", 0).ok()).collect::<Vec<PollPermit>>();
+        let limiter = HostRateLimiter::new(8, 1000.0);
+        let hog =
+            |tenant: &str| (0..100).map_while(|_| of(tenant, &limiter, "slow", 0).ok()).collect::<Vec<PollPermit>>();
         let held = ["a", "b", "c"].map(hog);
         assert_eq!(held.each_ref().map(Vec::len), [6, 2, 0]);
         drop(held);
@@ -128,15 +132,15 @@ mod tests {
 
     #[test]
     fn tenant_that_is_sent_away_sends_no_other_away_and_the_rate_is_shared() {
-        let gate = HostRateLimiter::new(100, 10.0);
+        let limiter = HostRateLimiter::new(100, 10.0);
         for _ in 0..1000 {
-            drop(of("many", &gate, "a", 0));
+            drop(of("many", &limiter, "a", 0));
         }
-        assert!(of("one", &gate, "a", 0).is_ok());
+        assert!(of("one", &limiter, "a", 0).is_ok());
         let mut polls = [0, 0];
         for millis in 1..=10_000 {
             for (count, tenant) in polls.iter_mut().zip(["many", "one"]) {
-                *count += u32::from(of(tenant, &gate, "a", millis).is_ok());
+                *count += u32::from(of(tenant, &limiter, "a", millis).is_ok());
             }
         }
         assert!(polls.iter().all(|count| (50..=60).contains(count)), "{polls:?}");
@@ -144,55 +148,55 @@ mod tests {
 
     #[test]
     fn host_is_polled_so_often_in_a_second_and_no_other_waits_for_it() {
-        let gate = HostRateLimiter::new(100, 5.0);
+        let limiter = HostRateLimiter::new(100, 5.0);
         for _ in 0..5 {
-            assert!(enter(&gate, "a", 0).is_ok());
+            assert!(enter(&limiter, "a", 0).is_ok());
         }
-        assert_eq!(enter(&gate, "a", 0).err(), Some(Duration::from_millis(200)));
-        assert_eq!(enter(&gate, "a", 0).err(), Some(Duration::from_millis(400)), "and the next one after it");
-        assert!(enter(&gate, "b", 0).is_ok());
-        assert!(enter(&gate, "a", 200).is_ok());
-        assert!(enter(&gate, "a", 200).is_err());
-        assert!((0..5).all(|_| enter(&gate, "a", 5000).is_ok()), "what was not used in a second is there again");
+        assert_eq!(enter(&limiter, "a", 0).err(), Some(Duration::from_millis(200)));
+        assert_eq!(enter(&limiter, "a", 0).err(), Some(Duration::from_millis(400)), "and the next one after it");
+        assert!(enter(&limiter, "b", 0).is_ok());
+        assert!(enter(&limiter, "a", 200).is_ok());
+        assert!(enter(&limiter, "a", 200).is_err());
+        assert!((0..5).all(|_| enter(&limiter, "a", 5000).is_ok()), "what was not used in a second is there again");
     }
 
     #[test]
     fn deferred_polls_wait_no_longer_than_the_cap() {
-        let gate = HostRateLimiter::new(100, 5.0);
+        let limiter = HostRateLimiter::new(100, 5.0);
         for _ in 0..1000 {
-            drop(enter(&gate, "a", 0));
+            drop(enter(&limiter, "a", 0));
         }
-        assert!(enter(&gate, "a", 0).err().is_some_and(|wait| wait <= FARTHEST));
+        assert!(enter(&limiter, "a", 0).err().is_some_and(|wait| wait <= FARTHEST));
     }
 
     #[test]
     fn rate_below_one_a_second_is_kept_too() {
-        let gate = HostRateLimiter::new(100, 0.5);
-        assert!(enter(&gate, "a", 0).is_ok());
-        assert_eq!(enter(&gate, "a", 0).err(), Some(Duration::from_secs(2)));
-        assert!(enter(&gate, "a", 2000).is_ok());
+        let limiter = HostRateLimiter::new(100, 0.5);
+        assert!(enter(&limiter, "a", 0).is_ok());
+        assert_eq!(enter(&limiter, "a", 0).err(), Some(Duration::from_secs(2)));
+        assert!(enter(&limiter, "a", 2000).is_ok());
     }
 
     #[test]
     fn polls_of_one_host_are_bounded() {
-        let gate = HostRateLimiter::new(2, 1000.0);
-        let first = enter(&gate, "slow", 0);
-        let _second = enter(&gate, "slow", 100);
-        assert_eq!(enter(&gate, "slow", 200).err(), Some(FULL));
-        assert_eq!(enter(&gate, "slow", 200).err(), Some(FULL + Duration::from_millis(1)));
-        assert!(enter(&gate, "quick", 200).is_ok());
+        let limiter = HostRateLimiter::new(2, 1000.0);
+        let first = enter(&limiter, "slow", 0);
+        let _second = enter(&limiter, "slow", 100);
+        assert_eq!(enter(&limiter, "slow", 200).err(), Some(FULL));
+        assert_eq!(enter(&limiter, "slow", 200).err(), Some(FULL + Duration::from_millis(1)));
+        assert!(enter(&limiter, "quick", 200).is_ok());
         drop(first);
-        assert!(enter(&gate, "slow", 300).is_ok());
+        assert!(enter(&limiter, "slow", 300).is_ok());
     }
 
     #[test]
     fn places_of_no_interest_are_forgotten() {
-        let gate = HostRateLimiter::new(2, 1000.0);
-        let held = enter(&gate, "held", 0);
+        let limiter = HostRateLimiter::new(2, 1000.0);
+        let held = enter(&limiter, "held", 0);
         for number in 0..REMEMBERED as u64 {
-            assert!(enter(&gate, &number.to_string(), number * 10).is_ok());
+            assert!(enter(&limiter, &number.to_string(), number * 10).is_ok());
         }
-        let hosts = gate.hosts.lock().unwrap();
+        let hosts = limiter.hosts.lock().unwrap();
         let remembered = (0..REMEMBERED).filter(|number| hosts.get(&number.to_string()).is_some()).count();
         assert!(remembered < 10 && hosts.get(&"held".to_owned()).is_some(), "only what is in use");
         drop(held);

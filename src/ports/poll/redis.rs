@@ -41,6 +41,7 @@ pub struct RedisSource {
 }
 
 impl RedisSource {
+    /// Connects to nothing yet.
     pub fn new(settings: &Settings) -> Result<RedisSource, String> {
         // the error may quote the address, and with it the password
         let client = Client::open(settings.url.expose())
@@ -64,6 +65,7 @@ impl RedisSource {
         }
     }
 
+    /// The value of a key, as its type has it.
     pub async fn poll(&self, poll: &RedisPoll) -> Result<Value, PollFault> {
         self.check(&poll.key).map_err(|why| PollFault::new("denied", why))?;
         let connect = || async {

@@ -23,9 +23,10 @@ use crate::ports::poll::sql::statement::Dialect;
 
 /// Most rows of an answer.
 const ROWS: usize = 1_000;
-/// Polls of one source at once, of which a tenant never has the last, and trials. Each has a connection: a poll is short,
-/// and the source has other users.
+/// Polls of one source at once, of which a tenant never has the last. Each has a connection: a poll is short, and the
+/// source has other users.
 pub const POLLED: usize = 3;
+/// Trials of one source at once. Each has a connection.
 pub const TRIED: usize = 1;
 const CONNECTIONS: u32 = (POLLED + TRIED) as u32;
 /// Most bytes of JSON that the server sends of all rows: more than are taken, because it writes them in another way.
@@ -54,6 +55,7 @@ enum SqlDatabase {
 }
 
 impl SqlSource {
+    /// Connects to nothing yet.
     pub fn new(settings: &Settings, data_dir: &Path) -> Result<SqlSource, String> {
         let url = settings.url.expose();
         let database = match url.split_once("://").map(|(scheme, _)| scheme) {

@@ -23,13 +23,16 @@ pub use crate::ports::tool::{ToolHost, ToolRegistry};
 /// Name of calls made by polls, in place of a model's id.
 const CALL: &str = "poll";
 
+/// Polls by the registered tools.
 pub struct Tools(Arc<ToolRegistry>);
 
 impl Tools {
+    /// Polls by these tools.
     pub fn new(tools: Arc<ToolRegistry>) -> Tools {
         Tools(tools)
     }
 
+    /// Adds what is wrong with a poll, below `place`.
     pub fn check(&self, poll: &ToolPoll, place: &str, faults: &mut ValidationErrors) {
         match self.find(&poll.name) {
             Err(fault) => faults.add(format!("{place}/name"), fault.message),
@@ -56,9 +59,9 @@ impl Tools {
         }
         let arguments = Value::Object(poll.args.clone());
         check(tool, &arguments, ask.tenant.as_str(), compute).await?;
-        let (known, task_id) = (UsedSecrets::default(), (!ask.trial).then_some(ask.id));
+        let (used_secrets, task_id) = (UsedSecrets::default(), (!ask.trial).then_some(ask.id));
         let context = ToolContext {
-            credentials: ToolContext::credentials_of(host, ask.tenant, (None, task_id), &poll.name, &known),
+            credentials: ToolContext::credentials_of(host, ask.tenant, (None, task_id), &poll.name, &used_secrets),
             tenant: ask.tenant.clone(),
             run_id: ask.id,
             task_id,
@@ -73,12 +76,14 @@ impl Tools {
             time_limit: ask.time_limit,
             host: Arc::clone(host),
             clock: clock.clone(),
-            known: known.clone(),
+            compute: compute.clone(),
+            used_secrets: used_secrets.clone(),
         };
         let called = AssertUnwindSafe(tool.tool.call(&context, arguments)).catch_unwind().await;
         let called = called.map_err(|_| PollFault::new("panicked", "the tool broke down"))?;
-        let output = known.clean(called).await.map_err(of_tool)?;
-        Ok(output.into_value())
+        let output = used_secrets.clean(called).await.map_err(of_tool)?;
+        let read = context.value_of(output).await;
+        read.map(|(value, _)| value).map_err(|panicked| PollFault::new("panicked", panicked.to_string()))
     }
 
     fn find(&self, name: &str) -> Result<&Arc<RegisteredTool>, PollFault> {

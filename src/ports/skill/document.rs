@@ -1,5 +1,5 @@
-//! `SKILL.md`: what a skill is called and for, and its instructions. What the specification calls optional is warned of, not
-//! refused. Source: the Agent Skills specification, 2026.
+//! `SKILL.md`: what a skill is called and for, and its instructions. What the specification calls optional is warned
+//! of, not refused. Source: the Agent Skills specification, 2026.
 
 use std::collections::BTreeMap;
 

@@ -69,7 +69,8 @@ fn reading_of(dir: &Path) -> Option<SkillReading> {
     })
 }
 
-/// The text of a file, if it is one and has so many bytes at the most. Nothing else is opened: a pipe or a device would not end.
+/// The text of a file, if it is one and has so many bytes at the most. Nothing else is opened: a pipe or a device would
+/// not end.
 pub fn read_text(file: &Path, most: u64) -> Result<String, String> {
     let is_file = std::fs::metadata(file).map_err(|error| error.to_string())?.is_file();
     if !is_file {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
+use crate::base::compute::steps_to_parse;
 use crate::domain::credential::{CredentialIssueKind, Reference, SECRET_HEADERS};
 use crate::domain::notification::{MessageLanguage, NoticeKind, SubjectRef, credential_notice, dedupe};
 use crate::ports::egress::{EgressError, EgressRequest, Response};
@@ -77,11 +78,11 @@ pub(super) async fn fetch(
         task_id: context.task_id,
         by: &by,
     });
-    match credentials.fetch(request, with.as_ref(), &context.known).await {
+    match credentials.fetch(request, with.as_ref(), &context.used_secrets).await {
         Ok(answer) => answer.check_accepted().map_err(ToolError::Credential),
         Err(FetchError::Egress(error)) => Err(unreachable(error)),
         Err(FetchError::Credential(error)) => {
-            if error.trouble == CredentialFault::Missing && context.called_by == ToolCaller::Model {
+            if error.kind == CredentialFault::Missing && context.called_by == ToolCaller::Model {
                 notify_owner(&error, context).await;
             }
             Err(ToolError::Credential(error))
@@ -126,11 +127,16 @@ async fn notify_owner(error: &CredentialError, context: &ToolContext) {
     }
 }
 
-/// The answer for the model.
-pub(super) fn answer(response: &Response) -> Result<ToolOutput, ToolError> {
+/// The answer for the model. A long one is read on a computing thread, in its tenant's turn.
+pub(super) async fn answer(response: Response, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+    let steps = steps_to_parse(response.body.len());
+    context.compute.run_if_costly(context.tenant.as_str(), steps, move || read_answer(&response)).await?
+}
+
+fn read_answer(response: &Response) -> Result<ToolOutput, ToolError> {
     if let Some(kind) = failure(response.status) {
         let code = format!("http_{}", response.status.as_u16());
-        let message = format!("{} answered {}: {}", response.url, response.status, excerpt(&response.body));
+        let message = format!("{} answered {}: {}", response.url, response.status, response.excerpt(ERROR_EXCERPT));
         return Err(ToolError::for_model(kind, code, message));
     }
     let kind = response.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
@@ -138,24 +144,8 @@ pub(super) fn answer(response: &Response) -> Result<ToolOutput, ToolError> {
         "status": response.status.as_u16(),
         "url": response.url.as_str(),
         "content_type": kind,
-        "body": body(kind.unwrap_or_default(), &response.body),
+        "body": response.body_value(),
     })))
-}
-
-/// JSON as JSON, text as text; of anything else only how long it is.
-fn body(kind: &str, bytes: &[u8]) -> Value {
-    let is_json = kind.split(';').next().is_some_and(|kind| kind.trim().to_ascii_lowercase().ends_with("json"));
-    if is_json && let Ok(value) = serde_json::from_slice(bytes) {
-        return value;
-    }
-    match std::str::from_utf8(bytes) {
-        Ok(text) => json!(text),
-        Err(_) => json!(format!("[{} bytes that are no text]", bytes.len())),
-    }
-}
-
-fn excerpt(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).trim().chars().take(ERROR_EXCERPT).collect()
 }
 
 /// The failure that a status means to the model; `None`: it got what it asked for.
@@ -172,16 +162,14 @@ fn failure(status: StatusCode) -> Option<ToolFailure> {
 }
 
 fn unreachable(error: EgressError) -> ToolError {
-    let (kind, code) = match error {
-        EgressError::Denied { .. } => (ToolFailure::PermissionDenied, "address_denied"),
-        EgressError::Invalid { .. } => (ToolFailure::InvalidParameters, "invalid_request"),
-        EgressError::Timeout { .. } => (ToolFailure::Timeout, "timeout"),
-        EgressError::TooLarge { .. } => (ToolFailure::ExecutionError, "too_large"),
-        EgressError::Connect { .. } => (ToolFailure::TransientError, "connect"),
-        EgressError::Broken { .. } => (ToolFailure::TransientError, "broken_off"),
-        EgressError::TooManyRedirects => (ToolFailure::ExecutionError, "too_many_redirects"),
+    let kind = match error {
+        EgressError::Denied { .. } => ToolFailure::PermissionDenied,
+        EgressError::Invalid { .. } => ToolFailure::InvalidParameters,
+        EgressError::Timeout { .. } => ToolFailure::Timeout,
+        EgressError::TooLarge { .. } | EgressError::TooManyRedirects => ToolFailure::ExecutionError,
+        EgressError::Connect { .. } | EgressError::Broken { .. } => ToolFailure::TransientError,
     };
-    ToolError::for_model(kind, code, error.to_string())
+    ToolError::for_model(kind, error.code(), error.to_string())
 }
 
 #[cfg(test)]
@@ -199,7 +187,7 @@ mod tests {
 
     #[test]
     fn json_is_answered_as_json_and_text_as_text() {
-        let read = |kind, body| -> Value { answer(&response(200, kind, body)).unwrap().data };
+        let read = |kind, body| -> Value { read_answer(&response(200, kind, body)).unwrap().data };
         assert_eq!(
             read("application/problem+json; charset=utf-8", br#"{"a":[1]}"#),
             json!({
@@ -214,7 +202,7 @@ mod tests {
 
     #[test]
     fn status_that_is_a_failure_is_told_as_one() {
-        let message = |status| answer(&response(status, "text/plain", b" gone \n")).unwrap_err().to_string();
+        let message = |status| read_answer(&response(status, "text/plain", b" gone \n")).unwrap_err().to_string();
         assert_eq!(message(404), "not_found: https://example.org/x answered 404 Not Found: gone");
         assert_eq!(message(503), "transient_error: https://example.org/x answered 503 Service Unavailable: gone");
         let kinds = [400, 401, 408, 418, 429, 500, 504].map(|status| failure(StatusCode::from_u16(status).unwrap()));

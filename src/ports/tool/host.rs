@@ -98,8 +98,8 @@ pub trait ToolHost: Send + Sync {
     /// Resumes a task that an agent has paused; one that is active stays so. Answers the task.
     fn resume_task<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>>;
 
-    /// Changes a task: `name`, `instruction`, `trigger`, `max_runs`, `output`, each if it is given. Where another name or
-    /// instruction is given, its agent keeps no tool that `limits` do not allow. Answers the task.
+    /// Changes a task: `name`, `instruction`, `trigger`, `max_runs`, `output`, each if it is given. Where another name
+    /// or instruction is given, its agent keeps no tool that `limits` do not allow. Answers the task.
     fn update_task<'a>(
         &'a self,
         tenant: &'a Tenant,
@@ -151,8 +151,8 @@ pub trait ToolHost: Send + Sync {
         part: DataFilePart,
     ) -> BoxFuture<'a, Result<Value, HostError>>;
 
-    /// The facts that a run with this message is told, within so many characters; notes that it was. Without a message they are those of
-    /// the profile alone.
+    /// The facts that a run with this message is told, within so many characters; notes that it was. Without a message
+    /// they are those of the profile alone.
     fn facts_for<'a>(
         &'a self,
         tenant: &'a Tenant,

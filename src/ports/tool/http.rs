@@ -16,6 +16,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::base::compute::{IN_PLACE, steps_to_write};
 use crate::base::template::{Template, TemplateError, Tree, UrlTemplate, Values};
 use crate::domain::approval::{Category, Consequence};
 use crate::domain::credential::Reference;
@@ -71,7 +72,8 @@ pub struct HttpToolDefinition {
     /// Whether results are kept for an hour; for tools that only read.
     #[serde(default)]
     pub cache: bool,
-    /// How much of a result the model is shown where its call does not say; for tools that only read. Absent: all of it.
+    /// How much of a result the model is shown where its call does not say; for tools that only read. Absent: all of
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_level: Option<DefaultLevel>,
     /// The request that a call makes.
@@ -130,7 +132,25 @@ enum BodyTemplate {
 impl PreparedTool {
     /// The tool, with the way out that it sends its requests by.
     pub fn with(self, credentials: &Credentials) -> Arc<dyn Tool> {
-        Arc::new(DeclaredHttpTool { prepared: self, credentials: credentials.clone() })
+        Arc::new(DeclaredHttpTool { prepared: Arc::new(self), credentials: credentials.clone() })
+    }
+
+    /// The steps that [`PreparedTool::request`] takes at most.
+    fn steps(&self, arguments: &Value) -> u64 {
+        let through = steps_to_write(arguments);
+        if through > IN_PLACE {
+            return through;
+        }
+        let mut values = Values::default();
+        values.set(ARGUMENTS, arguments);
+        let texts = self.headers.iter().map(|(_, text)| text).chain(self.query.iter().map(|(_, text)| text));
+        let texts: u64 = texts.map(|text| text.steps(&values)).sum();
+        let body = match &self.body {
+            None => 0,
+            Some(BodyTemplate::Whole(tree)) => tree.steps(&values),
+            Some(BodyTemplate::Fields(fields)) => fields.iter().map(|(_, tree)| tree.steps(&values)).sum(),
+        };
+        through + texts + body + self.url.steps(&values)
     }
 
     fn request(&self, arguments: &Value, context: &ToolContext) -> Result<EgressRequest, ToolError> {
@@ -217,8 +237,18 @@ fn unfilled(error: TemplateError) -> ToolError {
 }
 
 struct DeclaredHttpTool {
-    prepared: PreparedTool,
+    prepared: Arc<PreparedTool>,
     credentials: Credentials,
+}
+
+impl DeclaredHttpTool {
+    /// The request of a call. One that takes long to fill is filled on a computing thread, in its tenant's turn.
+    async fn request(&self, arguments: Value, context: &ToolContext) -> Result<EgressRequest, ToolError> {
+        let steps = self.prepared.steps(&arguments);
+        let (prepared, of_call) = (Arc::clone(&self.prepared), context.clone());
+        let fill = move || prepared.request(&arguments, &of_call);
+        context.compute.run_if_costly(context.tenant.as_str(), steps, fill).await?
+    }
 }
 
 impl Tool for DeclaredHttpTool {
@@ -232,9 +262,10 @@ impl Tool for DeclaredHttpTool {
 
     fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         Box::pin(async move {
-            let PreparedTool { definition, credential, .. } = &self.prepared;
-            let request = self.prepared.request(&arguments, context)?;
-            answer(&fetch(&self.credentials, request, credential.as_ref(), &definition.name, context).await?)
+            let PreparedTool { definition, credential, .. } = &*self.prepared;
+            let request = self.request(arguments, context).await?;
+            let response = fetch(&self.credentials, request, credential.as_ref(), &definition.name, context).await?;
+            answer(response, context).await
         })
     }
 

@@ -39,8 +39,8 @@ impl NotOffered {
 }
 
 impl ToolRegistry {
-    /// Whether a model is offered this tool in a run of the tenant under these limits. `tenant`: `None` for whatever holds
-    /// for every tenant.
+    /// Whether a model is offered this tool in a run of the tenant under these limits. `tenant`: `None` for whatever
+    /// holds for every tenant.
     ///
     /// # Errors
     /// The first reason for which it is not.

@@ -1,20 +1,22 @@
 //! Output levels: how much of a result the model is shown.
 //!
 //! Levels are for tools that only read and that have a level by default ([`DefaultLevel`]): then a call may name one in
-//! its argument [`LEVEL_ARGUMENT`]. The results of all other tools are shown whole. The level of a call is the one that it
-//! names, else the tool's, else `brief` when the context is over 80 % full, else `[react] output_level`.
+//! its argument [`LEVEL_ARGUMENT`]. The results of all other tools are shown whole. The level of a call is the one that
+//! it names, else the tool's, else `brief` when the context is over 80 % full, else `[react] output_level`.
 //!
 //! - `brief`: how many there are, or the status, in 100 characters.
 //! - `standard`: the first three items and how many more there are, or the beginning, in 500 characters.
 //! - `full`: all of it.
 //!
-//! A result that is no longer than its level allows is shown as it is, and one that is cut says that `full` shows the rest.
+//! A result that is no longer than its level allows is shown as it is, and one that is cut says that `full` shows the
+//! rest.
 
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::base::compute::{steps_to_parse, steps_to_write};
 use crate::base::words::words;
 
 /// The argument by which a call names its level.
@@ -83,8 +85,8 @@ impl DefaultLevel {
         }
     }
 
-    /// The parameters of a tool with the argument by which a call names its level. Unchanged where the tool has one of this
-    /// name itself.
+    /// The parameters of a tool with the argument by which a call names its level. Unchanged where the tool has one of
+    /// this name itself.
     pub fn parameters(parameters: &Value) -> Value {
         let mut parameters = parameters.clone();
         if let Some(schema) = parameters.as_object_mut() {
@@ -150,6 +152,11 @@ impl ToolOutput {
     /// The answer with instructions of the operator.
     pub fn with_instructions(self, instructions: impl Into<String>) -> ToolOutput {
         ToolOutput { instructions: Some(instructions.into()), ..self }
+    }
+
+    /// The steps that it takes at most to write it, and to read its text a few times.
+    pub fn steps(&self) -> u64 {
+        steps_to_write(&self.data).saturating_add(steps_to_parse(self.text.as_ref().map_or(0, String::len)))
     }
 
     /// All of it, as the model reads it. JSON has its line breaks: a model reads it better, and it is cut at one.

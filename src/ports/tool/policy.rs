@@ -22,8 +22,8 @@ pub struct ToolPolicy {
     pub retry: ToolRetry,
     /// Whether results are kept for an hour; for tools that only read.
     pub cache: bool,
-    /// How much of a result the model is shown where its call does not say; for tools that only read. `None`: as the tool
-    /// itself has it, which is all of it for most.
+    /// How much of a result the model is shown where its call does not say; for tools that only read. `None`: as the
+    /// tool itself has it, which is all of it for most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_level: Option<DefaultLevel>,
 }

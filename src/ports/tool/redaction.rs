@@ -42,7 +42,7 @@ impl UsedSecrets {
         if self.is_empty() {
             return output;
         }
-        let cleaned = self.read_aside(move |redactor| {
+        let cleaned = self.read_off_thread(move |redactor| {
             let mut reading = redactor.together();
             ToolOutput {
                 data: clean_value(&mut reading, output.data),
@@ -79,19 +79,19 @@ mod tests {
 
     #[tokio::test]
     async fn result_of_a_tool_has_none_of_the_secrets_that_its_run_has_used() {
-        let known = UsedSecrets::default();
+        let used_secrets = UsedSecrets::default();
         let shown = || ToolOutput {
             data: json!({ "list": [1, "the key is s3cret-key"], "s3cret-key": 987_654_321 }),
             text: Some("s3cret-key!".into()),
             instructions: None,
         };
-        assert_eq!(known.clean(Ok(shown())).await, Ok(shown()), "nothing is known");
-        known.add(["s3cret-key", "987654321"]);
-        let clean = known.clean(Ok(shown())).await.unwrap();
+        assert_eq!(used_secrets.clean(Ok(shown())).await, Ok(shown()), "nothing is known");
+        used_secrets.add(["s3cret-key", "987654321"]);
+        let clean = used_secrets.clean(Ok(shown())).await.unwrap();
         assert_eq!(clean.data, json!({ "list": [1, "the key is [redacted]"], "[redacted]": "[redacted]" }));
         assert_eq!(clean.text.as_deref(), Some("[redacted]!"));
         let failed = ToolError::for_model(ToolFailure::ExecutionError, "no", "401 with s3cret-key");
-        let told = known.clean(Err(failed)).await.unwrap_err();
+        let told = used_secrets.clean(Err(failed)).await.unwrap_err();
         assert_eq!(told, ToolError::for_model(ToolFailure::ExecutionError, "no", "401 with [redacted]"));
     }
 }

@@ -137,7 +137,7 @@ impl RegisteredTool {
         }
         if is_longer_than(arguments, MAX_INPUT) {
             let message = format!("the arguments are longer than {} MiB", MAX_INPUT / (1_024 * 1_024));
-            return Err(ToolError::for_model(ToolFailure::InvalidParameters, "arguments_too_long", message));
+            return Err(ToolError::for_model(ToolFailure::InvalidParameters, "args_too_long", message));
         }
         if !self.tool.checks_schema() {
             return self.tool.check(arguments);

@@ -2,19 +2,21 @@
 //! comes back.
 //!
 //! A credential goes to the hosts that it is bound to and nowhere else, not by a redirect either. Each use is recorded
-//! before anything is sent, and each attempt that was refused. Nothing lies here in the clear for longer than an exchange,
-//! and what a run has used, for longer than its execution; what a crash leaves is the record of the use.
+//! before anything is sent, and each attempt that was refused. Nothing lies here in the clear for longer than an
+//! exchange, and what a run has used, for longer than its execution; what a crash leaves is the record of the use.
 
+mod access;
 mod fault;
 mod guard;
 pub(super) mod hosts;
 mod inject;
+pub(super) mod reading_turn;
 mod renewal;
 mod replace;
 mod saving;
 mod secret_document;
 mod secret_reader;
-mod shelf;
+mod secret_set;
 mod tenant_credentials;
 mod unusable;
 mod used_secrets;
@@ -30,10 +32,11 @@ use crate::base::id::{Scope, Tenant};
 use crate::domain::credential::{Credential, CredentialStatus, CredentialUse, Reference};
 use crate::ports::egress::{Egress, EgressError, EgressRequest, REDIRECT_LIMIT, Response, redirected};
 use crate::ports::vault::Vault;
+use crate::ports::vault::credentials::access::{CredentialAccess, CredentialInUse};
 use crate::ports::vault::credentials::guard::SecretGuard;
 use crate::ports::vault::credentials::inject::inject;
-use crate::ports::vault::credentials::shelf::{CredentialInUse, Shelf};
-use crate::ports::vault::credentials::unusable::{busy, too_slow, unfitting};
+use crate::ports::vault::credentials::secret_set::TooManySecrets;
+use crate::ports::vault::credentials::unusable::{busy, too_many, too_slow, unfitting};
 use crate::store::{Store, with_timeout};
 
 pub use crate::ports::vault::credentials::fault::{CredentialError, CredentialFault, FetchError};
@@ -48,7 +51,7 @@ pub use crate::ports::vault::credentials::used_secrets::UsedSecrets;
 #[derive(Clone)]
 pub struct Credentials {
     egress: Egress,
-    shelf: Option<Shelf>,
+    access: Option<CredentialAccess>,
 }
 
 /// A use of a credential: by which part, on behalf of which run and tenant.
@@ -89,12 +92,12 @@ impl CredentialAnswer {
 impl Credentials {
     /// Credentials of the store, with their renewal by OAuth.
     pub fn new(store: Store, vault: Vault, egress: Egress, renewal: Option<Arc<dyn Renewal>>) -> Credentials {
-        Credentials { egress, shelf: Some(Shelf { store, vault, renewal }) }
+        Credentials { egress, access: Some(CredentialAccess { store, vault, renewal }) }
     }
 
     /// Knows no credential: every one is missing. For who embeds a part of the service without its store.
     pub fn none(egress: Egress) -> Credentials {
-        Credentials { egress, shelf: None }
+        Credentials { egress, access: None }
     }
 
     /// The way out for what needs no credential.
@@ -105,7 +108,7 @@ impl Credentials {
     /// The state of a credential, as a text that is another one after each change of it. `None`: there is no such
     /// credential, it can't be used, or the store is away.
     pub async fn state(&self, tenant: &Tenant, reference: &Reference) -> Option<String> {
-        let (store, Reference { service, account }) = (&self.shelf.as_ref()?.store, reference);
+        let (store, Reference { service, account }) = (&self.access.as_ref()?.store, reference);
         let scope = Scope::Only(tenant.clone());
         let stored = with_timeout(store.find_credential(&scope, tenant.as_str(), service, account)).await.ok()??;
         let Credential { id, version, status, .. } = stored.credential;
@@ -113,23 +116,24 @@ impl Credentials {
     }
 
     /// Sends a request, with a credential where one is named. The answer holds none of its secrets, nor of those that
-    /// are `known`, errors included, and says where the credential itself was refused (401).
+    /// are `used_secrets`, errors included, and says where the credential itself was refused (401).
     ///
     /// Of redirects, those on the same origin are followed with the credential, others without it, as far as
-    /// `follow_redirects` has any followed. Once the other side answers 401, a credential that can be renewed is renewed
-    /// and the request sent once more.
+    /// `follow_redirects` has any followed. Once the other side answers 401, a credential that can be renewed is
+    /// renewed and the request sent once more.
     ///
     /// The request's time is for all of it. Where it is over before anything was sent, the credential is what could not
-    /// be had: nothing has taken effect.
+    /// be had: nothing has taken effect. Nor is anything sent where the credential has more secrets than the run may
+    /// still use ([`RUN_SECRETS`](crate::domain::credential::RUN_SECRETS)).
     pub async fn fetch(
         &self,
         request: EgressRequest,
         with: Option<&Use<'_>>,
-        known: &UsedSecrets,
+        used_secrets: &UsedSecrets,
     ) -> Result<CredentialAnswer, FetchError> {
         let until = Instant::now() + request.timeout;
-        if let Some(shelf) = &self.shelf {
-            let recalled = timeout_at(until, shelf.load_used(known)).await;
+        if let Some(access) = &self.access {
+            let recalled = timeout_at(until, access.load_used(used_secrets)).await;
             if let Err(why) =
                 recalled.map_err(|_| "it takes too long".to_owned()).and_then(|r| r.map_err(|e| e.to_string()))
             {
@@ -138,19 +142,25 @@ impl Credentials {
             }
         }
         match with {
-            Some(with) => self.exchange(&request, with, known, until).await,
+            Some(with) => self.exchange(&request, with, used_secrets, until).await,
             None => {
                 let timeout = until.saturating_duration_since(Instant::now());
-                self.plainly(EgressRequest { timeout, ..request }, known).await
+                self.plainly(EgressRequest { timeout, ..request }, used_secrets).await
             }
         }
     }
 
     /// Sends a request without a credential.
-    async fn plainly(&self, request: EgressRequest, known: &UsedSecrets) -> Result<CredentialAnswer, FetchError> {
+    async fn plainly(
+        &self,
+        request: EgressRequest,
+        used_secrets: &UsedSecrets,
+    ) -> Result<CredentialAnswer, FetchError> {
         let answered = self.egress.fetch(request).await;
         // what others of the run have sent meanwhile is known by now
-        let Some(guard) = SecretGuard::for_secrets(known) else { return Ok(CredentialAnswer::plain(answered?)) };
+        let Some(guard) = SecretGuard::for_secrets(used_secrets).await else {
+            return Ok(CredentialAnswer::plain(answered?));
+        };
         let response = answered.map_err(|error| guard.error(error))?;
         let url = response.url.to_string();
         Ok(CredentialAnswer::plain(guard.response(response, &url).await))
@@ -160,29 +170,30 @@ impl Credentials {
         &self,
         request: &EgressRequest,
         with: &Use<'_>,
-        known: &UsedSecrets,
+        used_secrets: &UsedSecrets,
         until: Instant,
     ) -> Result<CredentialAnswer, FetchError> {
         let url = self.egress.check(&request.url)?;
-        let Some(shelf) = &self.shelf else {
+        let Some(access) = &self.access else {
             return Err(CredentialError::new(CredentialFault::Missing, with.reference, String::new()).into());
         };
-        let opening = timeout_at(until, shelf.open(&url, self.egress.is_allowed(&url), with)).await;
+        let opening = timeout_at(until, access.open(&url, self.egress.is_allowed(&url), with)).await;
         let opened = match opening.unwrap_or_else(|_| Err(too_slow(with))) {
             Ok(opened) => opened,
-            Err(error) => return Err(shelf.refused(&url, with, error).await),
+            Err(error) => return Err(access.record_failure(&url, with, error).await),
         };
         let late = |_| Err(FetchError::Egress(EgressError::Timeout { after: request.timeout }));
-        let answer = timeout_at(until, self.send(shelf, request, with, (&opened, known))).await.unwrap_or_else(late)?;
+        let answer =
+            timeout_at(until, self.send(access, request, with, (&opened, used_secrets))).await.unwrap_or_else(late)?;
         // what was sent may have been revoked, or have ended early
         if answer.refused.is_none() {
             return Ok(answer);
         }
         // a request that was refused has no effect
-        let renewing = timeout_at(until, shelf.renewed(&opened, with)).await;
+        let renewing = timeout_at(until, access.renew(&opened, with)).await;
         match renewing.unwrap_or_else(|_| Err(too_slow(with).into()))? {
             Some(renewed) => {
-                timeout_at(until, self.send(shelf, request, with, (&renewed, known))).await.unwrap_or_else(late)
+                timeout_at(until, self.send(access, request, with, (&renewed, used_secrets))).await.unwrap_or_else(late)
             }
             None => Ok(answer),
         }
@@ -190,17 +201,17 @@ impl Credentials {
 
     async fn send(
         &self,
-        shelf: &Shelf,
+        access: &CredentialAccess,
         request: &EgressRequest,
         with: &Use<'_>,
-        (opened, known): (&CredentialInUse, &UsedSecrets),
+        (opened, used_secrets): (&CredentialInUse, &UsedSecrets),
     ) -> Result<CredentialAnswer, FetchError> {
         let CredentialInUse { inject: how, document, former, .. } = opened;
         let former = former.as_ref().and_then(SecretDocument::read);
         let documents: Vec<&SecretDocument> = former.iter().chain([document]).collect();
-        known.read_in_turn(shelf.store.computing(), with.tenant.as_str());
+        used_secrets.read_in_turn(access.store.computing(), with.tenant.as_str());
         let mut plain = request.clone();
-        let mut guard = SecretGuard::of(&[], &documents, known);
+        let mut guard = SecretGuard::of_nothing();
         let mut bound = true;
         // where it was sent last
         let mut used: Option<(CredentialUse, Url)> = None;
@@ -208,23 +219,27 @@ impl Credentials {
             let mut request = EgressRequest { follow_redirects: false, ..plain.clone() };
             if bound {
                 let url = self.egress.check(&plain.url)?;
-                match inject(&mut request, how, document.value(), hop > 0) {
-                    Ok(injected) => guard = SecretGuard::of(&injected.parts, &documents, known),
-                    Err(unfit) => return Err(shelf.refused(&url, with, unfitting(with, unfit)).await),
-                }
+                let injected = match inject(&mut request, how, document.value(), hop > 0) {
+                    Ok(injected) => injected,
+                    Err(unfit) => return Err(access.record_failure(&url, with, unfitting(with, unfit)).await),
+                };
+                guard = match SecretGuard::of(&injected.parts, &documents, used_secrets).await {
+                    Ok(guard) => guard,
+                    Err(TooManySecrets) => return Err(access.record_failure(&url, with, too_many(with)).await),
+                };
                 let noted =
-                    shelf.record_use(&url, with, CredentialUse::USED).await.map_err(|error| busy(with, &error))?;
+                    access.record_use(&url, with, CredentialUse::USED).await.map_err(|error| busy(with, &error))?;
                 used = Some((noted, url));
             }
             let answered = self.egress.fetch(request).await;
             // and what others of the run have sent meanwhile
-            guard = SecretGuard::for_secrets(known).unwrap_or(guard);
+            guard = SecretGuard::for_secrets(used_secrets).await.unwrap_or(guard);
             let response = answered.map_err(|error| guard.error(error))?;
             let next = plain.follow_redirects.then(|| redirected(&plain, &response)).flatten();
             let Some(next) = next else {
                 let refuses = bound && response.status == StatusCode::UNAUTHORIZED;
                 let refused = match used.filter(|_| refuses) {
-                    Some((used, url)) => Some(shelf.record_refused(&url, with, &used).await),
+                    Some((used, url)) => Some(access.record_refused(&url, with, &used).await),
                     None => None,
                 };
                 return Ok(CredentialAnswer { response: guard.response(response, &plain.url).await, refused });

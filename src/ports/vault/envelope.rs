@@ -18,6 +18,7 @@ const VERSION: &str = "v1";
 const KEY_LAYER: &str = "data key";
 const SECRET_LAYER: &str = "secret";
 
+/// Seals a secret for its context under this master key.
 pub fn seal(master: &MasterKey, context: &Context, secret: &[u8]) -> Result<String, VaultError> {
     let mut data_key = Zeroizing::new([0_u8; KEY_LENGTH]);
     aws_lc_rs::rand::fill(&mut *data_key).map_err(|_| VaultError::Keys("no random bytes".into()))?;
@@ -26,6 +27,7 @@ pub fn seal(master: &MasterKey, context: &Context, secret: &[u8]) -> Result<Stri
     Ok(format!("{VERSION}:{}:{wrapped}:{ciphertext}", master.id))
 }
 
+/// Opens what was sealed for this context.
 pub fn open(keyring: &Keyring, context: &Context, sealed: &str) -> Result<Zeroizing<Vec<u8>>, VaultError> {
     let parts: Vec<&str> = sealed.split(':').collect();
     let [VERSION, id, wrapped, ciphertext] = parts[..] else { return Err(VaultError::Refused) };

@@ -21,6 +21,7 @@ const ID_LENGTH: usize = 32;
 /// The keys, the one that encrypts first. Never empty.
 pub struct Keyring(Vec<MasterKey>);
 
+/// A master key and its id.
 pub struct MasterKey {
     pub id: String,
     pub key: RandomizedNonceKey,
@@ -70,10 +71,12 @@ impl Keyring {
         &self.0
     }
 
+    /// The key of this id.
     pub fn get(&self, id: &str) -> Option<&MasterKey> {
         self.0.iter().find(|key| key.id == id)
     }
 
+    /// The ids of all keys, that of the first one first.
     pub fn ids(&self) -> Vec<&str> {
         self.0.iter().map(|key| key.id.as_str()).collect()
     }

@@ -21,6 +21,7 @@ use chrono::{DateTime, Utc};
 use crate::base::secret::Secret;
 use crate::domain::credential::OAuth;
 use crate::ports::egress::{Egress, operator_client};
+use crate::ports::vault::credentials::reading_turn::ReadingTurn;
 use crate::ports::vault::oauth::endpoint::{ClientAuthentication, Endpoint, TIMEOUT};
 use crate::ports::vault::{Vault, VaultError};
 use crate::store::{Store, StoreError};
@@ -113,22 +114,23 @@ impl OAuthParts {
         self.store.clock().now()
     }
 
-    /// The token endpoint of a provider from the configuration.
-    fn endpoint_of(&self, provider: &OAuthProvider) -> Endpoint {
+    /// The token endpoint of a provider from the configuration, for an account of a tenant.
+    fn endpoint_of(&self, provider: &OAuthProvider, tenant: &str) -> Endpoint {
         Endpoint {
             token_url: provider.token_url.clone(),
             client_id: provider.client_id.clone(),
             client_secret: provider.client_secret.clone(),
             client_auth: provider.client_auth,
             way: ClientAuthentication::Operator(self.client.clone()),
+            turn: ReadingTurn::new(self.store.computing(), tenant),
         }
     }
 
-    /// The token endpoint of a credential; `secret` is the client's, from its document.
-    fn endpoint(&self, oauth: &OAuth, secret: Option<Secret>) -> Result<Endpoint, OAuthError> {
+    /// The token endpoint of a credential of a tenant; `secret` is the client's, from its document.
+    fn endpoint(&self, oauth: &OAuth, secret: Option<Secret>, tenant: &str) -> Result<Endpoint, OAuthError> {
         if let Some(name) = &oauth.provider {
             let gone = || OAuthError::Operator(format!("the operator has not described it in [oauth.{name}]"));
-            return Ok(self.endpoint_of(self.providers.get(name).ok_or_else(gone)?));
+            return Ok(self.endpoint_of(self.providers.get(name).ok_or_else(gone)?, tenant));
         }
         match (&oauth.token_url, &oauth.client_id) {
             (Some(token_url), Some(client_id)) => Ok(Endpoint {
@@ -137,6 +139,7 @@ impl OAuthParts {
                 client_secret: secret,
                 client_auth: oauth.client_auth.unwrap_or_default(),
                 way: ClientAuthentication::User(self.egress.clone()),
+                turn: ReadingTurn::new(self.store.computing(), tenant),
             }),
             _ => Err(OAuthError::Misconfigured("it names neither a provider nor `token_url` and `client_id`".into())),
         }

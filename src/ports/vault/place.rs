@@ -1,5 +1,5 @@
-//! The places of secrets that lie within other things, or are looked for by two: who seals one, who opens it and who puts
-//! it under another master key all name it from here, so that none of them looks for it elsewhere.
+//! The places of secrets that lie within other things, or are looked for by two: who seals one, who opens it and who
+//! puts it under another master key all name it from here, so that none of them looks for it elsewhere.
 
 use std::borrow::Cow;
 

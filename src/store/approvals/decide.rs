@@ -5,15 +5,14 @@
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
-use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
-use crate::domain::approval::voter::distinct_people;
-use crate::domain::approval::{Approval, ApprovalAnswer, ApprovalChoice, ApprovalStatus, Vote, VoterIdentities};
+use crate::domain::approval::{Approval, ApprovalAnswer, ApprovalChoice, ApprovalStatus, VoterIdentities};
 use crate::store::approvals::grants::{end_grants, keep_grant};
+use crate::store::approvals::votes::count_vote;
 use crate::store::approvals::{DecisionOutcome, DecisionRefusal, ONE, unpark};
-use crate::store::db::text::{document, optional, optional_document, text};
+use crate::store::db::text::{optional, optional_document, text};
 use crate::store::ops::audit::{AuditAction, write_audit};
 use crate::store::tx::Tx;
 use crate::store::{Grant, Split, Store, StoreError, Topic};
@@ -43,15 +42,19 @@ const OPEN_SIBLINGS: &str = "
 enum DecisionEffect {
     Refused(DecisionRefusal),
     /// It settles the question, once enough agree.
-    Agrees {
-        status: ApprovalStatus,
-        digest: String,
-        modifications: Option<Value>,
-        hold_until: Option<DateTime<Utc>>,
-    },
+    Agrees(Agreement),
     Cancels,
     /// It was approved, and is held still.
     Stops,
+}
+
+/// The decision to which an answer agrees.
+#[derive(Debug, PartialEq)]
+struct Agreement {
+    status: ApprovalStatus,
+    digest: String,
+    modifications: Option<Value>,
+    hold_until: Option<DateTime<Utc>>,
 }
 
 fn judge(
@@ -81,12 +84,8 @@ fn judge(
                 None => (None, approval.digest.clone()),
             };
             let status = if modifications.is_some() { ApprovalStatus::Edited } else { ApprovalStatus::Approved };
-            DecisionEffect::Agrees {
-                status,
-                digest,
-                modifications,
-                hold_until: proposal.undo_window().map(|hold| now + hold),
-            }
+            let hold_until = proposal.undo_window().map(|hold| now + hold);
+            DecisionEffect::Agrees(Agreement { status, digest, modifications, hold_until })
         }
     }
 }
@@ -121,65 +120,10 @@ struct AskedApproval {
     replaced_by: Option<Uuid>,
 }
 
-/// A vote as it is stored.
-#[derive(sqlx_macros::FromRow)]
-struct VoteRow {
-    approver: String,
-    digest: String,
-    identities: Option<Json<VoterIdentities>>,
-}
-
-/// Those of one question, the row of which is locked.
-const VOTES: &str = "select approver, digest, identities from approval_votes where approval_id = $1";
-
-/// An answer that agrees: whether this vote is a new one, and whether enough people agree to the same now.
-async fn count_vote(
-    tx: &mut Tx<'_>,
-    approval: &Approval,
-    by: &str,
-    identities: &VoterIdentities,
-    digest: &str,
-    now: DateTime<Utc>,
-) -> Result<(bool, bool), StoreError> {
-    Ok(if approval.proposal.approvers <= 1 {
-        (true, true)
-    } else {
-        let fresh = tx
-            .query(
-                "insert into approval_votes (approval_id, approver, digest, at, identities) values ($1, $2, $3, $4, $5)
-                 on conflict (approval_id, approver, digest) do nothing",
-            )
-            .bind(approval.id)
-            .bind(text(by))
-            .bind(digest)
-            .bind(now)
-            .bind(document(identities)?)
-            .execute()
-            .await?;
-        let votes: Vec<VoteRow> = tx.query(VOTES).bind(approval.id).all().await?;
-        let mut same = Vec::new();
-        for VoteRow { approver, digest: voted, identities: cast } in votes {
-            let vote = Vote { by: approver, identities: cast.map(|cast| cast.0).unwrap_or_default() };
-            if voted == digest {
-                same.push(vote);
-            } else if vote.may_be_of(identities) {
-                // who agrees to something else has changed their mind
-                tx.query("delete from approval_votes where approval_id = $1 and approver = $2 and digest = $3")
-                    .bind(approval.id)
-                    .bind(text(&vote.by))
-                    .bind(&voted)
-                    .execute()
-                    .await?;
-            }
-        }
-        (fresh == 1, distinct_people(&same) >= approval.proposal.approvers as usize)
-    })
-}
-
 impl Store {
     /// Settles a question, at most once, by the database's own time; wakes the run where that lets it go on. While an
-    /// approved call is held, `Cancel` stops it. Where several people have to agree, each has one vote, the last that was
-    /// given, by however many links and tokens.
+    /// approved call is held, `Cancel` stops it. Where several people have to agree, each has one vote, the last that
+    /// was given, by however many links and tokens.
     pub async fn decide_approval(
         &self,
         scope: &Scope,
@@ -257,89 +201,148 @@ impl Store {
     ) -> Result<Option<(DecisionOutcome, bool)>, StoreError> {
         let mut write = self.db.write(scope).await?;
         let tx = &mut write.tx();
-        let run_id: Option<Uuid> = tx
-            .query("select run_id from approvals where id = $1 and ($2 is null or tenant_id = $2)")
-            .bind(id)
-            .bind(scope.tenant())
-            .optional_scalar()
-            .await?;
-        let run_id = run_id.ok_or(StoreError::NotFound)?;
-        let parked: Option<Option<DateTime<Utc>>> = tx.query(LOCK_PARKED).bind(run_id).optional_scalar().await?;
-        let state: Option<String> = tx.query(LOCK_RUN).bind(run_id).optional_scalar().await?;
-        if parked.is_none() && matches!(state.as_deref(), Some("pending_approval" | "waiting_for_input")) {
-            return Ok(None);
-        }
+        let run_id = run_of(tx, scope, id).await?;
+        let Some(waiting) = lock_run(tx, run_id).await? else { return Ok(None) };
         let now = self.settled_at(tx).await?;
         let asked: Option<AskedApproval> = tx.query(ONE).bind(id).bind(scope.tenant()).optional().await?;
         let AskedApproval { approval, replaced_by } = asked.ok_or(StoreError::NotFound)?;
-        let (settled, goes_on, recorded) = match judge(&approval, replaced_by.is_some(), answer, voter, now) {
+        let decision = match judge(&approval, replaced_by.is_some(), answer, voter, now) {
             DecisionEffect::Refused(refusal) => return Ok(Some((DecisionOutcome::Refused(refusal, approval), false))),
-            _ if parked.flatten().is_some() => {
+            _ if waiting.is_paused => {
                 return Ok(Some((DecisionOutcome::Refused(DecisionRefusal::Paused, approval), false)));
             }
-            DecisionEffect::Agrees { status, digest, modifications, hold_until } => {
-                let (fresh, enough) = count_vote(tx, &approval, &answer.by, &voter.identities, &digest, now).await?;
-                if enough {
-                    let rows = tx
-                        .query(SETTLE)
-                        .bind(id)
-                        .bind(status.as_str())
-                        .bind(now)
-                        .bind(text(&answer.by))
-                        .bind(answer.via.as_str())
-                        .bind(optional(answer.comment.as_deref()))
-                        .bind(optional_document(modifications.as_ref())?)
-                        .bind(&digest)
-                        .bind(hold_until)
-                        .execute()
-                        .await?;
-                    if rows == 0 {
-                        return Ok(None);
-                    }
-                }
-                let action = match status {
-                    _ if !enough => "approval.voted",
-                    ApprovalStatus::Edited => "approval.edited",
-                    _ => "approval.approved",
-                };
-                (enough, enough, (enough || fresh).then_some((action, Some(digest))))
-            }
-            verdict @ (DecisionEffect::Cancels | DecisionEffect::Stops) => {
-                let stops = verdict == DecisionEffect::Stops;
-                let rows = tx
-                    .query(if stops { STOP } else { CANCEL })
-                    .bind(id)
-                    .bind(now)
-                    .bind(text(&answer.by))
-                    .bind(answer.via.as_str())
-                    .bind(optional(answer.comment.as_deref()))
-                    .execute()
-                    .await?;
-                if rows == 0 {
-                    return Ok(None);
-                }
-                let open: i64 = tx.query(OPEN_SIBLINGS).bind(run_id).scalar().await?;
-                (true, open == 0, Some((if stops { "approval.stopped" } else { "approval.cancelled" }, None)))
-            }
+            DecisionEffect::Agrees(agreement) => agree(tx, &approval, (answer, voter), agreement, now).await?,
+            DecisionEffect::Cancels => cancel(tx, &approval, answer, (CANCEL, "approval.cancelled"), now).await?,
+            DecisionEffect::Stops => cancel(tx, &approval, answer, (STOP, "approval.stopped"), now).await?,
         };
-        // what a person does not want as it was proposed is not allowed for good any longer
-        if let (Some(task_id), Some(("approval.edited" | "approval.cancelled" | "approval.stopped", _))) =
-            (approval.task_id, &recorded)
-        {
-            end_grants(tx, &approval.tenant_id, task_id, &approval.proposal.tool, &answer.by, now).await?;
-        }
-        if let (Some(grant), Some(("approval.approved", _))) = (grant, &recorded) {
-            let gone = StoreError::Conflict("the task was deleted meanwhile".into());
-            keep_grant(tx, scope, grant, now, gone).await?;
-        }
-        if let Some((action, runs)) = recorded {
+        let Some(WrittenDecision { is_settled, goes_on, audited }) = decision else { return Ok(None) };
+        if let Some((action, runs)) = audited {
+            adjust_grants(tx, scope, &approval, (answer.by.as_str(), action), grant, now).await?;
             write_audit(tx, act(&approval, answer, action, runs.as_deref()), now).await?;
         }
-        let woken = goes_on && parked.is_some() && unpark(tx, run_id, now).await?;
+        let woken = goes_on && waiting.is_parked && unpark(tx, run_id, now).await?;
         let approval = tx.query(ONE).bind(id).bind(scope.tenant()).one().await?;
         write.commit().await?;
-        Ok(Some((if settled { DecisionOutcome::Done(approval) } else { DecisionOutcome::Counted(approval) }, woken)))
+        Ok(Some((if is_settled { DecisionOutcome::Done(approval) } else { DecisionOutcome::Counted(approval) }, woken)))
     }
+}
+
+/// The run that asks a question.
+async fn run_of(tx: &mut Tx<'_>, scope: &Scope, id: Uuid) -> Result<Uuid, StoreError> {
+    let run_id: Option<Uuid> = tx
+        .query("select run_id from approvals where id = $1 and ($2 is null or tenant_id = $2)")
+        .bind(id)
+        .bind(scope.tenant())
+        .optional_scalar()
+        .await?;
+    run_id.ok_or(StoreError::NotFound)
+}
+
+/// How the run of a question waits; its rows are locked.
+struct AskingRun {
+    is_parked: bool,
+    /// The operator has paused it: no answer is taken.
+    is_paused: bool,
+}
+
+/// Locks a run's rows, the parked one first; `None` where it was parked while it was looked for.
+async fn lock_run(tx: &mut Tx<'_>, run_id: Uuid) -> Result<Option<AskingRun>, StoreError> {
+    let parked: Option<Option<DateTime<Utc>>> = tx.query(LOCK_PARKED).bind(run_id).optional_scalar().await?;
+    let state: Option<String> = tx.query(LOCK_RUN).bind(run_id).optional_scalar().await?;
+    if parked.is_none() && matches!(state.as_deref(), Some("pending_approval" | "waiting_for_input")) {
+        return Ok(None);
+    }
+    Ok(Some(AskingRun { is_parked: parked.is_some(), is_paused: parked.flatten().is_some() }))
+}
+
+/// An answer's effect as it was written, before what follows from it.
+struct WrittenDecision {
+    is_settled: bool,
+    /// The run waits for no other question.
+    goes_on: bool,
+    /// Action and digest for the audit log; `None`: a vote that had been counted before.
+    audited: Option<(&'static str, Option<String>)>,
+}
+
+/// Counts a vote, and settles the question where enough people agree; `None` where it is not open any more.
+async fn agree(
+    tx: &mut Tx<'_>,
+    approval: &Approval,
+    (answer, voter): (&ApprovalAnswer, &Voter),
+    agreement: Agreement,
+    now: DateTime<Utc>,
+) -> Result<Option<WrittenDecision>, StoreError> {
+    let Agreement { status, digest, modifications, hold_until } = agreement;
+    let (fresh, enough) = count_vote(tx, approval, &answer.by, &voter.identities, &digest, now).await?;
+    if enough {
+        let rows = tx
+            .query(SETTLE)
+            .bind(approval.id)
+            .bind(status.as_str())
+            .bind(now)
+            .bind(text(&answer.by))
+            .bind(answer.via.as_str())
+            .bind(optional(answer.comment.as_deref()))
+            .bind(optional_document(modifications.as_ref())?)
+            .bind(&digest)
+            .bind(hold_until)
+            .execute()
+            .await?;
+        if rows == 0 {
+            return Ok(None);
+        }
+    }
+    let action = match status {
+        _ if !enough => "approval.voted",
+        ApprovalStatus::Edited => "approval.edited",
+        _ => "approval.approved",
+    };
+    let audited = (enough || fresh).then_some((action, Some(digest)));
+    Ok(Some(WrittenDecision { is_settled: enough, goes_on: enough, audited }))
+}
+
+/// Cancels a question, or stops a call that is held, by its statement; `None` where that is too late.
+async fn cancel(
+    tx: &mut Tx<'_>,
+    approval: &Approval,
+    answer: &ApprovalAnswer,
+    (statement, action): (&'static str, &'static str),
+    now: DateTime<Utc>,
+) -> Result<Option<WrittenDecision>, StoreError> {
+    let rows = tx
+        .query(statement)
+        .bind(approval.id)
+        .bind(now)
+        .bind(text(&answer.by))
+        .bind(answer.via.as_str())
+        .bind(optional(answer.comment.as_deref()))
+        .execute()
+        .await?;
+    if rows == 0 {
+        return Ok(None);
+    }
+    let open: i64 = tx.query(OPEN_SIBLINGS).bind(approval.run_id).scalar().await?;
+    Ok(Some(WrittenDecision { is_settled: true, goes_on: open == 0, audited: Some((action, None)) }))
+}
+
+/// Keeps the grant that comes with an approval. A call that somebody does not want as it was proposed loses its grants:
+/// it is not allowed for good any longer.
+async fn adjust_grants(
+    tx: &mut Tx<'_>,
+    scope: &Scope,
+    approval: &Approval,
+    (by, action): (&str, &str),
+    grant: Option<&Grant>,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    if let (Some(task_id), "approval.edited" | "approval.cancelled" | "approval.stopped") = (approval.task_id, action) {
+        end_grants(tx, &approval.tenant_id, task_id, &approval.proposal.tool, by, now).await?;
+    }
+    if let (Some(grant), "approval.approved") = (grant, action) {
+        let gone = StoreError::Conflict("the task was deleted meanwhile".into());
+        keep_grant(tx, scope, grant, now, gone).await?;
+    }
+    Ok(())
 }
 
 /// The question is found by its id. All else is asked in words that fit no index, here and in the two statements below:

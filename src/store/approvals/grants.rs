@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::domain::actor::{Actor, SERVICE};
-use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, PagedRow, RowPage, fitting};
+use crate::store::db::listing::{PAGE_BYTES, PagedRow, RowPage, fitting, push_page};
 use crate::store::db::text::{document, text};
 use crate::store::ops::audit::{AuditAction, write_audit};
 use crate::store::sql::sql;
@@ -31,8 +31,8 @@ pub struct Grant {
     #[serde(skip)]
     pub epoch: i64,
     /// Arguments that a call must have with exactly these values; its others are free.
-    #[sqlx(json)]
-    pub arguments: Value,
+    #[sqlx(rename = "arguments", json)]
+    pub args: Value,
     /// The hash of the tool's definition.
     #[serde(skip)]
     pub definition: String,
@@ -95,6 +95,12 @@ const FITTING_GRANTS: &str = sql!(
      order by g.id"
 );
 
+/// Whether any grant may cover a call, or has covered it before. Nearly no call has one: then nothing is locked, and
+/// nobody who writes is waited for.
+const MAY_COVER: &str = "
+    select exists (select 1 from grants where task_id = $1 and tool = $2 and revoked_at is null)
+           or exists (select 1 from grant_uses where run_id = $3 and turn = $4 and call_id = $5)";
+
 const USED_BEFORE: &str = "select grant_id from grant_uses where run_id = $1 and turn = $2 and call_id = $3";
 
 /// Keeps a grant for a task as it is now, in the transaction that gives it: one that was changed meanwhile is a
@@ -117,7 +123,7 @@ pub(in crate::store) async fn keep_grant(
         .bind(grant.task_id)
         .bind(text(&grant.tool))
         .bind(grant.epoch)
-        .bind(document(&grant.arguments)?)
+        .bind(document(&grant.args)?)
         .bind(text(&grant.definition))
         .bind(grant.uses_left)
         .bind(grant.created_at)
@@ -165,7 +171,7 @@ pub(in crate::store) const END: &str = "
 impl Grant {
     /// Whether it holds at this instant for a call of its tool, while its task has this epoch.
     fn covers(&self, arguments: &Value, epoch: i64, now: DateTime<Utc>) -> bool {
-        let Some(wanted) = self.arguments.as_object() else { return false };
+        let Some(wanted) = self.args.as_object() else { return false };
         self.epoch == epoch
             && self.revoked_at.is_none()
             && now < self.expires_at
@@ -181,7 +187,7 @@ impl Grant {
     /// The body of the audit entry.
     pub(in crate::store) fn body(&self) -> Value {
         json!({
-            "task_id": self.task_id, "tool": self.tool, "arguments": self.arguments, "definition": self.definition,
+            "task_id": self.task_id, "tool": self.tool, "args": self.args, "definition": self.definition,
             "uses": self.uses_left, "expires_at": self.expires_at,
         })
     }
@@ -217,8 +223,7 @@ impl Store {
         if let Some(before) = before {
             query.push(" and g.id < ").push_bind(before);
         }
-        query.push(" order by ").push(order).push("g.id desc limit ").push_bind(limit).push(FIT).push_split(FITTING);
-        query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
+        push_page(&mut query, (order, "g.id"), limit, (FITTING, PAGE_BYTES));
         let rows: Vec<PagedRow<Grant>> = query.finish().all().await?;
         read.end().await?;
         RowPage::of(rows, Ok)
@@ -257,6 +262,9 @@ impl Store {
     /// The grant that covers a call, its use counted; the same call again is the same use, whatever has become of the
     /// grant. Judged by the database's own time.
     pub async fn use_grant(&self, call: &GrantUse<'_>) -> Result<Option<Uuid>, StoreError> {
+        if !self.may_cover(call).await? {
+            return Ok(None);
+        }
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
         let rows = tx
@@ -303,5 +311,28 @@ impl Store {
         write_audit(tx, grant.act(SERVICE, "grant.used", body), now).await?;
         write.commit().await?;
         Ok(Some(grant.id))
+    }
+
+    async fn may_cover(&self, call: &GrantUse<'_>) -> Result<bool, StoreError> {
+        let mut read = self.db.read_quick().await?;
+        // planned each time: a plan that was made while there were no grants would read all of them
+        let may = read.query(MAY_COVER).bind(call.task_id).bind(text(call.tool)).bind(call.run_id).bind(call.turn);
+        Ok(may.bind(text(call.call_id)).persistent(false).scalar().await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::db::sqlite_plan;
+
+    #[tokio::test]
+    async fn grants_and_uses_of_a_call_are_found_by_their_keys() {
+        let plan = sqlite_plan(MAY_COVER).await;
+        for table in ["grants", "grant_uses"] {
+            let search = format!("SEARCH {table} USING ");
+            assert!(plan.iter().any(|step| step.starts_with(&search)), "{table}: {plan:?}");
+        }
+        assert!(!plan.iter().any(|step| step.starts_with("SCAN grant")), "{plan:?}");
     }
 }

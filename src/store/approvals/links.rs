@@ -21,8 +21,8 @@ const BATCH_BYTES: i64 = 1_048_576;
 /// A question of a batch, whole as far as there is room for it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BatchQuestion {
-    /// The question. One that is not whole has the beginning of its arguments' text in the place of its arguments, proposed
-    /// and decided; it has no schema of them, and nothing of the look beforehand.
+    /// The question. One that is not whole has the beginning of its arguments' text in the place of its arguments,
+    /// proposed and decided; it has no schema of them, and nothing of the look beforehand.
     pub approval: Approval,
     /// Bytes as JSON of the arguments with which the call runs, where they are not whole.
     pub left_out: Option<i64>,
@@ -81,8 +81,8 @@ impl Store {
         Ok(())
     }
 
-    /// The questions of a batch in the order of their calls, those that were replaced aside. No more is read of them than
-    /// there is room for, the open ones first.
+    /// The questions of a batch in the order of their calls, those that were replaced aside. No more is read of them
+    /// than there is room for, the open ones first.
     pub async fn approvals_of_batch(&self, tenant: &str, batch_id: Uuid) -> Result<Vec<BatchQuestion>, StoreError> {
         let read = self.db.read().await?;
         self.questions(read, tenant, batch_id).await
@@ -95,7 +95,8 @@ impl Store {
         Ok(tenant.optional_scalar().await?)
     }
 
-    /// The batch that a link leads to, as [`Store::approvals_of_batch`] reads it. A link whose time is over is not found.
+    /// The batch that a link leads to, as [`Store::approvals_of_batch`] reads it. A link whose time is over is not
+    /// found.
     pub async fn approvals_by_link(
         &self,
         token_hash: &[u8; 32],

@@ -1,24 +1,26 @@
 //! Overrides of the approval matrix: set, listed, taken back, and asked for before each call of a tool.
 //!
-//! Nearly no tenant has any, so an instance remembers for a moment who has none, and reads those of the others for each call:
-//! one that is taken back covers no call from its commit on. The first of a tenant may take so long to reach an instance.
+//! Nearly no tenant has any, so an instance remembers for a moment who has none, and reads those of the others for the
+//! calls of each turn, once: one that is taken back covers no call of a turn from its commit on. The first of a tenant
+//! may take so long to reach an instance.
 //!
-//! One that lets the calls of a task through ends with an edit of the task, as a grant does: whoever edits it, an agent too, would
-//! else say what runs without anybody being asked.
+//! One that lets the calls of a task through ends with an edit of the task, as a grant does: whoever edits it, an agent
+//! too, would else say what runs without anybody being asked.
 
 use serde_json::json;
 use sqlx::FromRow;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
+use crate::base::json::length::bytes_of;
 use crate::domain::actor::Actor;
 use crate::domain::approval::stored_override::MOST_OVERRIDES;
 use crate::domain::approval::{ApprovalLevel, ApprovalOverride};
 use crate::store::approvals::grants::EPOCH;
 use crate::store::columns::Columns;
-use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, fitting};
+use crate::store::db::listing::{PAGE_BYTES, RowPage, fitting, push_page};
 use crate::store::db::text::{optional, text};
-use crate::store::ops::audit::{AuditAction, write_audit};
+use crate::store::ops::audit::{AuditAction, ENTRY_BYTES, write_audit};
 use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
 use crate::store::sql::sql;
 use crate::store::tx::Tx;
@@ -50,13 +52,6 @@ const HOLDS: &str = "
     (o.task_id is null or o.gate = 'confirm' or o.epoch = (select t.epoch from tasks t where t.id = o.task_id))
     and o.expires_at > ";
 const FITTING: Split = fitting!(SELECT, "o.id");
-/// Those for one call: at most one each of the tenant, the agent and the task.
-const OF_CALL: &str = sql!(
-    SELECT,
-    "where o.tenant_id = $1 and o.subject in ('', $2, $3) and o.tool = $4 and",
-    HOLDS,
-    "$5 order by o.subject"
-);
 const HAS_ANY: &str = "select exists (select 1 from approval_overrides where tenant_id = $1)";
 
 impl<'r, R: Columns> FromRow<'r, R> for ApprovalOverride {
@@ -82,12 +77,16 @@ impl Store {
     /// Sets an override, in the place of the one that its tenant, agent or task has for the tool.
     ///
     /// # Errors
-    /// `NotFound`: the tenant has no such task. `Conflict`: it has as many overrides as it may have.
+    /// `NotFound`: the tenant has no such task. `Conflict`: it has as many overrides as it may have. `Quota`: it has
+    /// stored all that it may; each one that is set is on the record of audit.
     pub async fn set_approval_override(
         &self,
         wanted: &ApprovalOverride,
         idempotency: Option<&Idempotency>,
     ) -> Result<StoredAnswer<()>, StoreError> {
+        let entry = act(wanted, &wanted.created_by, "override.set");
+        let bytes = bytes_of(&entry.body) + ENTRY_BYTES;
+        self.admit_once(&wanted.tenant_id, bytes, idempotency, wanted.created_at).await?;
         let mut write = self.db.write_unconfined(Some(&wanted.tenant_id)).await?;
         let tx = &mut write.tx();
         if let Some(answer) = once(tx, idempotency, wanted.created_at).await? {
@@ -122,7 +121,7 @@ impl Store {
             return Err(StoreError::Conflict(sentence));
         }
         insert(tx, wanted, epoch).await?;
-        write_audit(tx, act(wanted, &wanted.created_by, "override.set"), wanted.created_at).await?;
+        write_audit(tx, entry, wanted.created_at).await?;
         write.commit().await?;
         self.without_overrides.forget(&wanted.tenant_id);
         Ok(StoredAnswer::Done(()))
@@ -150,14 +149,7 @@ impl Store {
         if let Some(before) = filter.before {
             query.push(" and o.id < ").push_bind(before);
         }
-        query
-            .push(" order by ")
-            .push(order)
-            .push("o.id desc limit ")
-            .push_bind(filter.limit)
-            .push(FIT)
-            .push_split(FITTING);
-        query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
+        push_page(&mut query, (order, "o.id"), filter.limit, (FITTING, PAGE_BYTES));
         let rows = query.finish().rows().await?;
         read.end().await?;
         Ok(RowPage::from_rows(&self.unreadable, "approval_overrides", &rows, filter.limit, Ok))
@@ -180,28 +172,26 @@ impl Store {
         Ok(())
     }
 
-    /// The overrides that hold for the calls of a tool by a run: of its tenant, of the agent and of the task.
-    pub async fn approval_overrides_of_call(
+    /// The overrides that hold for the calls of these tools by a run: for a tool at most one each of its tenant, of the
+    /// agent and of the task.
+    pub async fn approval_overrides_of_calls(
         &self,
         tenant: &str,
         agent: Option<&str>,
         task_id: Option<Uuid>,
-        tool: &str,
+        tools: &[&str],
     ) -> Result<Vec<ApprovalOverride>, StoreError> {
         let now = self.clock.now();
-        if self.without_overrides.knows(tenant, now) {
+        if tools.is_empty() || self.without_overrides.knows(tenant, now) {
             return Ok(Vec::new());
         }
         let mut read = self.db.read().await?;
-        let found: Vec<ApprovalOverride> = read
-            .query(OF_CALL)
-            .bind(text(tenant))
-            .bind(subject(agent, None))
-            .bind(subject(None, task_id))
-            .bind(text(tool))
-            .bind(now)
-            .all()
-            .await?;
+        let mut query = read.build(SELECT);
+        query.push("where o.tenant_id = ").push_bind(text(tenant)).push(" and o.subject in ('', ");
+        query.push_bind(subject(agent, None)).push(", ").push_bind(subject(None, task_id)).push(") and ");
+        query.push(HOLDS).push_bind(now).push(" and o.tool in (");
+        query.list(tools.iter().map(|tool| text(tool))).push(") order by o.subject, o.tool");
+        let found: Vec<ApprovalOverride> = query.finish().all().await?;
         if found.is_empty() && !read.query(HAS_ANY).bind(text(tenant)).scalar::<bool>().await? {
             self.without_overrides.remember(tenant, now);
         }

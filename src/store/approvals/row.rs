@@ -19,8 +19,8 @@ const SELECT: &str = "
 pub(super) const SELECT_APPROVAL: Split =
     Split { postgres: sql!(SELECT; "{votes}" = VOTES.postgres), sqlite: sql!(SELECT; "{votes}" = VOTES.sqlite) };
 
-/// Everything of an approval whose documents are too large to be read: in the place of its arguments, proposed and decided,
-/// stands the beginning of their text, and `left_out` is how many bytes those have with which the call runs.
+/// Everything of an approval whose documents are too large to be read: in the place of its arguments, proposed and
+/// decided, stands the beginning of their text, and `left_out` is how many bytes those have with which the call runs.
 pub(super) const SELECT_BEGINNING: Split = Split {
     postgres: sql!(SELECT_APPROVAL.postgres; "a.modifications," = DECIDED.postgres; "a.proposal," = PROPOSED.postgres),
     sqlite: sql!(SELECT_APPROVAL.sqlite; "a.modifications," = DECIDED.sqlite; "a.proposal," = PROPOSED.sqlite),

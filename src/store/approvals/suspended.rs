@@ -1,6 +1,6 @@
-//! Runs that wait for people, as their owners see them: listed, counted, paused and resumed. While one is paused nobody is
-//! reminded, nothing expires and no answer is taken; what was left of its time is left when it is resumed. So the instants of
-//! what is open are moved: to the latest that they may come to, and back again.
+//! Runs that wait for people, as their owners see them: listed, counted, paused and resumed. While one is paused nobody
+//! is reminded, nothing expires and no answer is taken; what was left of its time is left when it is resumed. So the
+//! instants of what is open are moved: to the latest that they may come to, and back again.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -24,6 +24,9 @@ use crate::store::{Split, Store, StoreError, Topic};
 /// How many days a run stays paused at most.
 const MOST_PAUSED_DAYS: i64 = 30;
 const MOST_PAUSED: TimeDelta = TimeDelta::days(MOST_PAUSED_DAYS);
+/// How often a run is paused while it waits, at most: each pause stays on the record of audit, of which nothing is
+/// deleted.
+const MOST_PAUSES: i64 = 100;
 
 /// Which runs that wait for people to list. Newest first, after the run `before`.
 #[derive(Debug, Clone, Default)]
@@ -64,7 +67,8 @@ pub struct SuspendedCaller {
     pub questions: i64,
     /// The instant of the first of them.
     pub since: DateTime<Utc>,
-    /// When the first of them expires, or is held no more; of a paused run, if it is not resumed before its latest instant.
+    /// When the first of them expires, or is held no more; of a paused run, if it is not resumed before its latest
+    /// instant.
     pub expires_at: DateTime<Utc>,
 }
 
@@ -130,13 +134,18 @@ const CALLERS_OF: Split = Split {
     ),
 };
 
+/// Runs of a tenant that wait for people, as far as they are counted.
 const COUNT: &str = "
     select count(*) from (select 1 from parked {index} where tenant_id {own} and reason = 'approval'
                            order by tenant_id, run_id limit $2) suspended";
-const COUNTED: Split = Split {
+pub(super) const COUNTED: Split = Split {
     postgres: sql!(COUNT; "{index}" = ""; "{own}" = "= any (array[$1])"),
     sqlite: sql!(COUNT; "{index}" = "indexed by parked_suspended_of_tenant"; "{own}" = "= $1"),
 };
+
+const PAUSE: &str = "
+    update parked set paused_at = $2, paused_until = $3, wake_at = $3, pauses = pauses + 1
+     where run_id = $1 and pauses < $4";
 
 impl Store {
     /// A page of runs that wait for people and match, newest first.
@@ -183,7 +192,8 @@ impl Store {
         Ok(found)
     }
 
-    /// Whether one more run of the tenant may wait for people. Those that begin to wait at once are not held against each other.
+    /// Whether one more run of the tenant may wait for people. The transaction that parks it holds it to the same
+    /// limit, among those that begin to wait at once.
     pub async fn may_suspend(&self, tenant: &str) -> Result<bool, StoreError> {
         let most = self.quotas_of(tenant).await?.suspended_agents;
         let limit = i64::try_from(most).unwrap_or(i64::MAX);
@@ -194,7 +204,7 @@ impl Store {
     /// Pauses a run that waits for people; once more changes nothing. The run as it is then.
     ///
     /// # Errors
-    /// `NotFound`: there is none in the scope. `Conflict`: it waits for nobody.
+    /// `NotFound`: there is none in the scope. `Conflict`: it waits for nobody, or was paused too often.
     pub async fn pause_suspended(&self, scope: &Scope, run_id: Uuid, by: &str) -> Result<SuspendedRun, StoreError> {
         let mut write = self.db.write(scope).await?;
         let tx = &mut write.tx();
@@ -202,12 +212,12 @@ impl Store {
         if run.paused_until.is_none() {
             let now = self.settled_at(tx).await?;
             let until = now + MOST_PAUSED;
-            tx.query("update parked set paused_at = $2, paused_until = $3, wake_at = $3 where run_id = $1")
-                .bind(run_id)
-                .bind(now)
-                .bind(until)
-                .execute()
-                .await?;
+            let pause = tx.query(PAUSE).bind(run_id).bind(now).bind(until).bind(MOST_PAUSES);
+            if pause.execute().await? == 0 {
+                return Err(StoreError::Conflict(format!(
+                    "the run was paused {MOST_PAUSES} times while it waits, the most there may be"
+                )));
+            }
             // for whom knows nothing of pauses: it is open until the longest one is over
             move_open(tx, run_id, now, MOST_PAUSED).await?;
             write_audit(tx, run.act("agent.paused", (by, "api")), now).await?;
@@ -220,7 +230,7 @@ impl Store {
     /// Resumes a run that is paused; one that is not goes on waiting as it does. The run as it is then.
     ///
     /// # Errors
-    /// As [`Store::pause_suspended`].
+    /// `NotFound`: there is none in the scope. `Conflict`: it waits for nobody.
     pub async fn resume_suspended(&self, scope: &Scope, run_id: Uuid, by: &str) -> Result<SuspendedRun, StoreError> {
         let mut write = self.db.write(scope).await?;
         let tx = &mut write.tx();
@@ -325,7 +335,8 @@ async fn resume(tx: &mut Tx<'_>, (run_id, until): (Uuid, DateTime<Utc>), now: Da
     Ok(())
 }
 
-/// Resumes a run, whose row is locked, where the longest pause is over; else it is looked at when that is so. Whether it is resumed.
+/// Resumes a run, whose row is locked, where the longest pause is over; else it is looked at when that is so. Whether
+/// it is resumed.
 pub(super) async fn resume_overdue(
     tx: &mut Tx<'_>,
     (run_id, until): (Uuid, DateTime<Utc>),

@@ -1,10 +1,10 @@
 //! Batches on Postgres: a statement each, and one more for what few of them have.
 //!
-//! A plan is made once, when a table may be empty or nothing be going on, and kept. So no text here leaves a choice: rows
-//! are looked up by `key = any (array[listed.key])`, which is an index lookup for each listed row or nothing, while of
-//! `key = listed.key` a planner that believes in few rows makes a walk through the whole index, to be merged. Their order
-//! is that of the list, not of the key. And a condition that is that of a narrow index (`state`) is asked of the rows
-//! that were found, else that index is walked.
+//! A plan is made once, when a table may be empty or nothing be going on, and kept. So no text here leaves a choice:
+//! rows are looked up by `key = any (array[listed.key])`, which is an index lookup for each listed row or nothing,
+//! while of `key = listed.key` a planner that believes in few rows makes a walk through the whole index, to be merged.
+//! Their order is that of the list, not of the key. And a condition that is that of a narrow index (`state`) is asked
+//! of the rows that were found, else that index is walked.
 
 mod appending;
 mod events;
@@ -33,8 +33,9 @@ use crate::store::runs::overlap::BLOCKED_ROW;
 use crate::store::runs::overlap::rule::BlockedRow;
 use crate::store::runs::run_in;
 use crate::store::runs::shares::tenant_hash;
+use crate::store::runs::starting::immediate_start::WrittenRows;
 use crate::store::sql::sql;
-use crate::store::tasks::fires::{DueSnapshot, FireBatch, FireDue, WrittenRows};
+use crate::store::tasks::fires::{DueSnapshot, FireBatch, FireDue};
 
 pub(super) use appending::{append, append_budgeted, append_ended};
 pub(in crate::store) use events::record_guarded;
@@ -70,14 +71,15 @@ impl TakenRow {
             is_first,
             task_version,
             run,
+            cause: None,
             task: None,
         });
         taken.add(claim, started, now);
     }
 }
 
-pub(super) async fn due_as_read(conn: &mut PgConnection, tasks: &[Uuid]) -> Result<Vec<DueSnapshot>, StoreError> {
-    let locked = sqlx::query_as(include_str!("../sql/due_as_read.postgres.sql"));
+pub(super) async fn lock_due(conn: &mut PgConnection, tasks: &[Uuid]) -> Result<Vec<DueSnapshot>, StoreError> {
+    let locked = sqlx::query_as(include_str!("../sql/lock_due.postgres.sql"));
     Ok(locked.bind(tasks).fetch_all(conn).await?)
 }
 
@@ -165,10 +167,10 @@ pub(super) async fn start(
             None => started.push(StartedRow { run: run_in(&whole), ..StartedRow::from_row(&whole)? }),
         }
     }
-    Ok(StartedRows { rows: started, recipients: Some(recipients) })
+    Ok(StartedRows { rows: started, recipients: Some(recipients), ..StartedRows::default() })
 }
 
-pub(super) async fn standing(conn: &mut PgConnection, leases: &[Lease]) -> Result<Vec<BlockedRow>, StoreError> {
+pub(super) async fn lock_held_claims(conn: &mut PgConnection, leases: &[Lease]) -> Result<Vec<BlockedRow>, StoreError> {
     // the state is looked at behind the locks: an index on states would be read from its beginning to its end
     let select = sql!(
         "with listed as (
@@ -347,8 +349,8 @@ fn optional_fields(end: &Finish) -> Option<Json<Value>> {
     })
 }
 
-/// Where a bug is planted: takes runs without the lock that keeps others from them, and lingers between the look and the
-/// take for as long as somebody else holds an advisory lock; or takes them without their tasks' slots.
+/// Where a bug is planted: takes runs without the lock that keeps others from them, and lingers between the look and
+/// the take for as long as somebody else holds an advisory lock; or takes them without their tasks' slots.
 fn with_failpoints(take: &'static str) -> &'static str {
     let lingers = failpoint_text!("no_skip_locked", take, "left join tasks t on" => "cross join lateral (select pg_advisory_xact_lock_shared(length('no_skip_locked')) where q.run_id is not null) as late left join tasks t on");
     let unlocked = failpoint_text!("no_skip_locked", lingers, "for update skip locked" => "");

@@ -1,65 +1,195 @@
-//! A run that somebody asks for, recorded and put into the queue on one way to the database.
+//! Requests for runs as they are recorded: on Postgres those of one scope in one statement, which starts those that
+//! may; on SQLite one after the other, each ready.
+
+use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
-use sqlx::SqliteConnection;
+use sqlx::{PgConnection, SqliteConnection};
 use uuid::Uuid;
 
+use crate::domain::run::RunOrigin;
+use crate::store::StoreError;
 use crate::store::db::text::optional_document;
+use crate::store::runs::NewRun;
+use crate::store::runs::lease::{Lease, StartedRow};
+use crate::store::runs::starting::immediate_start::{LeaseTerms, started_with_record};
+use crate::store::sql::sql;
 use crate::store::tx::Tx;
-use crate::store::{Split, StoreError, split};
 
 /// A request for a run: by whom, and of which task.
-pub(in crate::store) struct RunNowRows<'a> {
+pub(in crate::store) struct RequestedRun {
     /// Of whose tasks; `None`: anybody's.
-    pub tenant: Option<&'a str>,
+    pub scope: Option<String>,
     pub task_id: Uuid,
     pub run_id: Uuid,
-    pub input: Option<&'a Value>,
+    pub input: Option<Value>,
     /// By whom it is asked for, as the record names them.
-    pub requested_by: Option<&'a str>,
+    pub requested_by: Option<String>,
     pub now: DateTime<Utc>,
-    /// Payload for other instances, sent with the commit; on Postgres alone.
-    pub notification: Option<&'a str>,
+    /// It may start with its record, on these terms. Those of a batch are the same.
+    pub start: Option<LeaseTerms>,
 }
 
-const RUN_NOW: Split = split!("run_now");
-
-/// Records a run of the task, which is ready then; answers whether there is such a task.
-pub(in crate::store) async fn run_now(tx: &mut Tx<'_>, ask: &RunNowRows<'_>) -> Result<bool, StoreError> {
-    run_by(tx, RUN_NOW, ask).await
+/// The outcome of a request.
+pub(in crate::store) enum RecordedRequest {
+    /// There is no such task in the scope.
+    NoTask,
+    /// Its task is locked by somebody else; nothing was written.
+    Locked,
+    /// The run is recorded: ready, or recorded before.
+    Recorded,
+    /// The run is recorded as started.
+    Started(Box<RequestedStart>),
 }
 
-/// The statement of either database is read to its end: what is left of a text that nobody reads on is not executed.
-async fn run_by(tx: &mut Tx<'_>, statement: Split, ask: &RunNowRows<'_>) -> Result<bool, StoreError> {
-    let notifies = matches!(tx, Tx::Postgres(_));
-    let mut query = tx
-        .query(statement)
-        .bind(ask.task_id)
-        .bind(ask.tenant)
-        .bind(ask.run_id)
-        .bind(format!("m:{}", ask.run_id))
-        .bind(ask.now)
-        .bind(optional_document(ask.input)?)
-        .bind(ask.requested_by);
-    if notifies {
-        query = query.bind(ask.notification);
+/// A run that has started with its record, and the recipient of its tenant, as it is stored.
+pub(in crate::store) struct RequestedStart {
+    pub row: StartedRow,
+    pub recipient: Option<String>,
+}
+
+impl RequestedRun {
+    fn fire_key(&self) -> String {
+        format!("m:{}", self.run_id)
     }
-    let tasks: Vec<i64> = query.scalars().await?;
-    Ok(tasks.first().is_some_and(|tasks| *tasks > 0))
+
+    /// The run as the statement answers that it has started; `None` where it has not.
+    fn started(&self, row: &RequestRow) -> Option<RequestedStart> {
+        let ((Some(token), Some(deadline_at)), terms) = ((row.lease_token, row.deadline_at), self.start?) else {
+            return None;
+        };
+        let tenant = row.tenant_id.as_deref().unwrap_or_default();
+        let run = NewRun {
+            id: self.run_id,
+            origin: RunOrigin::Request,
+            input: self.input.clone(),
+            ..NewRun::of(self.task_id, tenant, &row.trigger_type, self.fire_key(), self.now, self.now)
+        };
+        let lease = Lease { run_id: self.run_id, token };
+        let started = started_with_record(&run, lease, terms.now, deadline_at);
+        let row_of_run = StartedRow { task_version: row.task_version, ..started };
+        Some(RequestedStart { row: row_of_run, recipient: row.recipient.clone() })
+    }
+}
+
+/// A row that the statement answers: a run whose task is there, with a lease if it has started; or one whose task is locked.
+#[derive(sqlx_macros::FromRow)]
+struct RequestRow {
+    run_id: Option<Uuid>,
+    tenant_id: Option<String>,
+    trigger_type: String,
+    lease_token: Option<i64>,
+    deadline_at: Option<DateTime<Utc>>,
+    task_version: Option<i64>,
+    recipient: Option<String>,
+    is_locked: bool,
+}
+
+const POSTGRES: &str = include_str!("../sql/run_now.postgres.sql");
+const POSTGRES_TOGETHER: &str = sql!(POSTGRES; "{wait}" = "skip locked");
+const POSTGRES_ALONE: &str = sql!(POSTGRES; "{wait}" = "");
+const SQLITE: &str = include_str!("../sql/run_now.sqlite.sql");
+
+/// Records runs that are asked for in one scope, and answers what became of each, in their order. A task that somebody
+/// else has locked keeps none of the others waiting. Other instances are told with the commit, where there is a
+/// `notification`. For Postgres alone.
+///
+/// # Errors
+/// `Conflict`, and nothing written: a run that had its task's slot was recorded by somebody else just now. It does not
+/// come where none may start.
+pub(in crate::store) async fn record_requests(
+    conn: &mut PgConnection,
+    requests: &[RequestedRun],
+    notification: Option<&str>,
+) -> Result<Vec<RecordedRequest>, StoreError> {
+    record_on_postgres(conn, POSTGRES_TOGETHER, requests, notification).await
+}
+
+/// Records one run, once its task is not locked any more. It never answers that the task is locked. On Postgres other
+/// instances are told with the commit, where there is a `notification`.
+pub(in crate::store) async fn record_request(
+    tx: &mut Tx<'_>,
+    request: &RequestedRun,
+    notification: Option<&str>,
+) -> Result<RecordedRequest, StoreError> {
+    match tx {
+        Tx::Postgres(conn) => {
+            let request = std::slice::from_ref(request);
+            let recorded = record_on_postgres(conn, POSTGRES_ALONE, request, notification).await?;
+            // a task whose row was waited for and is not there was deleted meanwhile
+            let recorded = recorded.into_iter().next().filter(|recorded| !matches!(recorded, RecordedRequest::Locked));
+            Ok(recorded.unwrap_or(RecordedRequest::NoTask))
+        }
+        Tx::Sqlite(_) => record_on_sqlite(tx, SQLITE, request).await,
+    }
+}
+
+async fn record_on_postgres(
+    conn: &mut PgConnection,
+    text: &'static str,
+    requests: &[RequestedRun],
+    notification: Option<&str>,
+) -> Result<Vec<RecordedRequest>, StoreError> {
+    let inputs = requests.iter().map(|request| optional_document(request.input.as_ref()));
+    let terms = requests.iter().find_map(|request| request.start);
+    let rows: Vec<RequestRow> = sqlx::query_as(text)
+        .bind(requests.first().and_then(|request| request.scope.as_deref()))
+        .bind(requests.iter().map(|request| request.task_id).collect::<Vec<_>>())
+        .bind(requests.iter().map(|request| request.run_id).collect::<Vec<_>>())
+        .bind(inputs.collect::<Result<Vec<_>, _>>()?)
+        .bind(requests.iter().map(|request| request.requested_by.as_deref()).collect::<Vec<_>>())
+        .bind(requests.iter().map(|request| request.start.is_some()).collect::<Vec<_>>())
+        .bind(requests.iter().map(|request| request.now).collect::<Vec<_>>())
+        .bind(terms.map(|terms| terms.now))
+        .bind(terms.and_then(|terms| terms.started_until))
+        .bind(terms.map(|terms| terms.worker))
+        .bind(notification)
+        .fetch_all(conn)
+        .await?;
+    let rows: HashMap<Uuid, RequestRow> = rows.into_iter().filter_map(|row| Some((row.run_id?, row))).collect();
+    let recorded = requests.iter().map(|request| match rows.get(&request.run_id) {
+        None => RecordedRequest::NoTask,
+        Some(row) if row.is_locked => RecordedRequest::Locked,
+        Some(row) => request
+            .started(row)
+            .map_or(RecordedRequest::Recorded, |started| RecordedRequest::Started(Box::new(started))),
+    });
+    Ok(recorded.collect())
+}
+
+/// The text of SQLite is read to its end: the rest of one that nobody reads on is not executed.
+async fn record_on_sqlite(
+    tx: &mut Tx<'_>,
+    text: &'static str,
+    request: &RequestedRun,
+) -> Result<RecordedRequest, StoreError> {
+    let tasks: Vec<i64> = tx
+        .query(text)
+        .bind(request.task_id)
+        .bind(request.scope.as_deref())
+        .bind(request.run_id)
+        .bind(request.fire_key())
+        .bind(request.now)
+        .bind(optional_document(request.input.as_ref())?)
+        .bind(request.requested_by.as_deref())
+        .scalars()
+        .await?;
+    let is_there = tasks.first().is_some_and(|tasks| *tasks > 0);
+    Ok(if is_there { RecordedRequest::Recorded } else { RecordedRequest::NoTask })
 }
 
 /// Records a run with the transaction around it, all of it on one way to the connection's thread: no transaction may be
 /// open, and it has to be awaited to its end.
-pub(in crate::store) async fn run_now_committed(
+pub(in crate::store) async fn record_committed(
     conn: &mut SqliteConnection,
-    ask: &RunNowRows<'_>,
-) -> Result<bool, StoreError> {
+    request: &RequestedRun,
+) -> Result<RecordedRequest, StoreError> {
     let whole = concat!("begin immediate;", include_str!("../sql/run_now.sqlite.sql"), "; commit");
-    let asked = run_by(&mut Tx::Sqlite(conn), whole.into(), ask).await;
-    if asked.is_err() {
+    let recorded = record_on_sqlite(&mut Tx::Sqlite(conn), whole, request).await;
+    if recorded.is_err() {
         // some faults have ended it already
         let _ = sqlx::query("rollback").execute(conn).await;
     }
-    asked
+    recorded
 }

@@ -17,25 +17,26 @@ use crate::base::id::new_id;
 use crate::domain::notification::NewDelivery;
 use crate::store::StoreError;
 use crate::store::batches::sqlite::starting::{
-    READY, READY_OF_TENANT, pick, restarted_rows, start_each, tenants_in_turn, with_leases,
+    PickedRuns, READY, READY_OF_TENANT, pick, restarted_rows, start_each, tenants_in_turn, with_leases,
 };
-use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
+use crate::store::db::sqlite_batch::{chunks, is_reusable, list, readable};
 use crate::store::db::text::{document, optional, optional_document, text};
 use crate::store::runs::global_limits::RunLimitsLeft;
 use crate::store::runs::lease::{
     CLAIM_MARGIN, ClaimCursor, Lease, RenewedLease, RunClaim, StartedRow, StartedRows, TakeRequest, TakenRuns,
 };
 use crate::store::runs::shares::tenant_hash;
-use crate::store::tasks::fires::{DueSnapshot, FireBatch, FireDue, WrittenRows, all_moved};
+use crate::store::runs::starting::immediate_start::WrittenRows;
+use crate::store::tasks::fires::{DueSnapshot, FireBatch, FireDue, all_moved};
 
 pub(in crate::store) use appending::append_committed;
 pub(super) use appending::{append, append_ended};
-pub(super) use blocked::{lock_slots, skip_blocked, standing};
+pub(super) use blocked::{lock_held_claims, lock_slots, skip_blocked};
 pub(super) use finishing::finish;
 pub(super) use recording::{in_windows, lock_tasks, record_events, versions};
 
 /// The one writer has them all.
-pub(super) async fn due_as_read(conn: &mut SqliteConnection, tasks: &[Uuid]) -> Result<Vec<DueSnapshot>, StoreError> {
+pub(super) async fn lock_due(conn: &mut SqliteConnection, tasks: &[Uuid]) -> Result<Vec<DueSnapshot>, StoreError> {
     let mut rows = Vec::with_capacity(tasks.len());
     for tasks in chunks(tasks) {
         let mut select = QueryBuilder::new(
@@ -43,8 +44,9 @@ pub(super) async fn due_as_read(conn: &mut SqliteConnection, tasks: &[Uuid]) -> 
                from due d join tasks t on t.id = d.task_id where d.task_id in ",
         );
         list(&mut select, tasks.iter().copied());
-        let select = select.build_query_as().persistent(is_reusable(tasks.len()));
-        rows.extend(select.fetch_all(&mut *conn).await?);
+        let found = select.build().persistent(is_reusable(tasks.len())).fetch_all(&mut *conn).await?;
+        // one that can't be read is not as it was read: it is disabled when it is read as due again
+        rows.extend(readable::<DueSnapshot>(&found));
     }
     Ok(rows)
 }
@@ -71,19 +73,20 @@ pub(super) async fn take(conn: &mut SqliteConnection, take: &TakeRequest) -> Res
             let room = RunLimitsLeft::of(conn, take).await?;
             let tenants = tenants_in_turn(conn, &after.0, &room).await?;
             let share = room.per_tenant(tenants.len() as i64);
-            let (mut picked, mut served) = (Vec::new(), None);
+            let (mut picked, mut served) = (PickedRuns::default(), None);
             for tenant in &tenants {
-                let left = (room.all - picked.len() as i64).min(room.of_tenant(tenant));
+                let left = (room.all - picked.runs.len() as i64).min(room.of_tenant(tenant));
                 let of_tenant = pick(conn, READY_OF_TENANT, take, Some(tenant), share.min(left)).await?;
-                served = if of_tenant.is_empty() { served } else { Some(tenant.clone()) };
-                picked.extend(of_tenant);
+                served = if of_tenant.runs.is_empty() { served } else { Some(tenant.clone()) };
+                picked.runs.extend(of_tenant.runs);
+                picked.unreadable.extend(of_tenant.unreadable);
             }
             taken.turn = ClaimCursor::after(served, tenants.last().map_or("", String::as_str), tenants.len() as i64);
             picked
         }
     };
-    let mut token = next_tokens(conn, picked.len()).await?;
-    let claims = picked.into_iter().map(|(run_id, run_at, tenant_id)| {
+    let mut token = next_tokens(conn, picked.runs.len()).await?;
+    let claims = picked.runs.into_iter().map(|(run_id, run_at, tenant_id)| {
         token += 1;
         let lease = Lease { run_id, token };
         RunClaim { lease, run_at, until: run_at.max(take.now) + CLAIM_MARGIN, tenant_hash: tenant_hash(&tenant_id) }
@@ -91,9 +94,10 @@ pub(super) async fn take(conn: &mut SqliteConnection, take: &TakeRequest) -> Res
     let claims: Vec<RunClaim> = claims.collect();
     claim(conn, &claims, take.worker).await?;
     let due: Vec<Lease> = claims.iter().filter(|claim| claim.run_at <= take.now).map(|claim| claim.lease).collect();
-    let started = start_each(conn, &due, take.now, take.lease_until).await?;
+    let StartedRows { rows, unreadable, .. } = start_each(conn, &due, take.now, take.lease_until).await?;
+    taken.started.unreadable = [picked.unreadable, unreadable].concat();
     let mut started: HashMap<Uuid, StartedRow> =
-        started.into_iter().map(|started| (started.lease.run_id, started)).collect();
+        rows.into_iter().map(|started| (started.lease.run_id, started)).collect();
     for claim in claims {
         taken.add(claim, started.remove(&claim.lease.run_id), take.now);
     }
@@ -109,8 +113,9 @@ pub(super) async fn start(
     let mut started = restarted_rows(conn, leases, lease_until).await?;
     let before: HashSet<Uuid> = started.iter().map(|started| started.lease.run_id).collect();
     let others: Vec<Lease> = leases.iter().filter(|lease| !before.contains(&lease.run_id)).copied().collect();
-    started.extend(start_each(conn, &others, now, lease_until).await?);
-    Ok(StartedRows { rows: started, recipients: None })
+    let StartedRows { rows, unreadable, .. } = start_each(conn, &others, now, lease_until).await?;
+    started.extend(rows);
+    Ok(StartedRows { rows: started, recipients: None, unreadable })
 }
 
 pub(super) async fn beat(
@@ -120,12 +125,12 @@ pub(super) async fn beat(
 ) -> Result<Vec<RenewedLease>, StoreError> {
     let mut held = Vec::with_capacity(leases.len());
     for leases in chunks(leases) {
-        let beats: Vec<RenewedLease> = heartbeat_statement(leases, lease_until)
-            .build_query_as()
+        let beats = heartbeat_statement(leases, lease_until)
+            .build()
             .persistent(is_reusable(leases.len()))
             .fetch_all(&mut *conn)
             .await?;
-        held.extend(beats);
+        held.extend(readable::<RenewedLease>(&beats));
     }
     Ok(held)
 }

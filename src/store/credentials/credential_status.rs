@@ -32,15 +32,20 @@ pub(in crate::store) const STANDS: &str =
 pub(in crate::store) async fn is_resolved(
     tx: &mut Tx<'_>,
     tenant: &str,
-    lack: &CredentialIssue,
+    issue: &CredentialIssue,
 ) -> Result<bool, StoreError> {
-    let stored: Option<(String, DateTime<Utc>)> =
-        tx.query(STANDS).bind(tenant).bind(&lack.credential.service).bind(&lack.credential.account).optional().await?;
-    Ok(resolves(lack, stored))
+    let stored: Option<(String, DateTime<Utc>)> = tx
+        .query(STANDS)
+        .bind(tenant)
+        .bind(&issue.credential.service)
+        .bind(&issue.credential.account)
+        .optional()
+        .await?;
+    Ok(resolves(issue, stored))
 }
 
-pub(in crate::store) fn resolves(lack: &CredentialIssue, stored: Option<(String, DateTime<Utc>)>) -> bool {
+pub(in crate::store) fn resolves(issue: &CredentialIssue, stored: Option<(String, DateTime<Utc>)>) -> bool {
     stored.is_some_and(|(status, updated_at)| {
-        CredentialStatus::parse(&status).is_some_and(|status| lack.is_resolved_by(status, updated_at))
+        CredentialStatus::parse(&status).is_some_and(|status| issue.is_resolved_by(status, updated_at))
     })
 }

@@ -16,8 +16,8 @@ use crate::store::tasks::changes::PLANS;
 use crate::store::{NEXT_TOKEN, SealedDocument, Store, StoreError, StoredCredential};
 
 impl Store {
-    /// The right to refresh a credential alone until an instant, as a token; `None`: it was written since it was read, is
-    /// not active, is gone, or somebody else has that right.
+    /// The right to refresh a credential alone until an instant, as a token; `None`: it was written since it was read,
+    /// is not active, is gone, or somebody else has that right.
     pub async fn claim_refresh(
         &self,
         id: Uuid,

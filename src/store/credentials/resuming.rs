@@ -1,9 +1,10 @@
-//! Tasks that are paused for want of a credential go on when it is saved: the first few in the transaction that writes it,
-//! the others one after the other behind it, each planned at its own instant. What is to go on stands in `resumptions`, so
-//! nothing is lost where the process ends in between.
+//! Tasks that are paused for want of a credential go on when it is saved: the first few in the transaction that writes
+//! it, the others one after the other behind it, each planned at its own instant. Tasks that are to go on stand in
+//! `resumptions`, so nothing is lost where the process ends in between. There tenants have turns: of what waits each
+//! tenant that has its turn has a part of the batch, so that a tenant with thousands of tasks keeps no other's waiting.
 //!
-//! Writing a credential and pausing a task for want of it take turns, by the credential's name ([`lock_reference`]): so a task
-//! is paused either before, and goes on here, or after, and sees what is saved.
+//! Writing a credential and pausing a task for want of it take turns, by the credential's name ([`lock_reference`]): so
+//! a task is paused either before, and goes on here, or after, and sees what is saved.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,10 +17,11 @@ use crate::domain::task::DependentTask;
 use crate::domain::task::change::{PlannedChange, TaskChange};
 use crate::store::credentials::TASKS_MOVE;
 use crate::store::credentials::credential_status::{STANDS, lock_reference};
-use crate::store::db::text::text;
+use crate::store::db::text::{document, text};
 use crate::store::sql::sql;
 use crate::store::tasks::changes::{PLANS, as_planned, change_locked};
 use crate::store::tasks::row::TaskRow;
+use crate::store::tasks::tenant_turns::{self, TENANTS_WITH_DUE};
 use crate::store::tasks::{SELECT_TASK, lock_task};
 use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic};
@@ -29,7 +31,8 @@ pub(super) const AT_ONCE: i64 = 20;
 /// A task that an instance has claimed to resume is resumed by another one after this time.
 const CLAIM: TimeDelta = TimeDelta::seconds(30);
 
-/// The first that wait for a credential, locked before one is changed: what is changed with a task is locked behind it.
+/// The first that wait for a credential, locked before one is changed: rows that change with a task are locked behind
+/// it.
 pub(super) const WAITING: Split = Split {
     postgres: "select d.task_id from due d join tasks t on t.id = d.task_id
                 where t.tenant_id = $1 and t.status = 'paused' and t.awaited_service = $2 and t.awaited_account = $3
@@ -50,15 +53,38 @@ pub(super) const LATER: &str = "
      order by id
     on conflict (task_id) do update set service = excluded.service, account = excluded.account";
 
-/// The first that nobody resumes now, for this instance until $2.
+/// Whether something of a tenant is resumed by nobody. The index is used where its condition is said, and by nothing
+/// else.
+const TENANTS: &str = sql!(
+    TENANTS_WITH_DUE; "{table}" = "resumptions"; "{index}" = ""; "{having}" = "d.seq > 0";
+    "{due}" = "(d.claimed_until is null or d.claimed_until <= $3)"; "{order}" = "d.seq"
+);
+
+/// The first (`$2` of each) of the listed tenants (`$3`) that nobody resumes at `$1`.
+const FIRST_OF_TENANTS: Split = Split {
+    postgres: "select r.seq
+                 from jsonb_array_elements_text($3::jsonb) as t (tenant_id)
+                cross join lateral (select d.seq from resumptions d
+                                     where d.seq > 0 and d.tenant_id between t.tenant_id and t.tenant_id
+                                       and (d.claimed_until is null or d.claimed_until <= $1)
+                                     order by d.tenant_id, d.seq limit $2) r",
+    sqlite: "select r.seq
+               from json_each($3) t
+              cross join resumptions r
+              where r.seq in (select d.seq from resumptions d
+                               where d.seq > 0 and d.tenant_id = t.value
+                                 and (d.claimed_until is null or d.claimed_until <= $1)
+                               order by d.seq limit $2)",
+};
+/// Of these, those that nobody has claimed since, for this instance until `$2`.
 const CLAIM_RESUMPTIONS: Split = Split {
     postgres: "update resumptions set claimed_until = $2
-                where task_id in (select task_id from resumptions where claimed_until is null or claimed_until <= $1
-                                   order by seq limit $3 for update skip locked)
+                where seq = any (array(select cast(t.seq as bigint) from jsonb_array_elements_text($3::jsonb) as t (seq)))
+                  and (claimed_until is null or claimed_until <= $1)
                returning seq, task_id, tenant_id, service, account",
     sqlite: "update resumptions set claimed_until = $2
-              where task_id in (select task_id from resumptions where claimed_until is null or claimed_until <= $1
-                                 order by seq limit $3)
+              where seq in (select t.value from json_each($3) t)
+                and (claimed_until is null or claimed_until <= $1)
              returning seq, task_id, tenant_id, service, account",
 };
 const FORGET_RESUMPTION: &str = "delete from resumptions where task_id = $1";
@@ -83,7 +109,7 @@ pub(super) struct ResumedTasks {
     pub later: u64,
 }
 
-/// Resumptions that are planned, by their tasks. What is computed for them is computed before the transaction.
+/// Resumptions that are planned, by their tasks. They are planned before the transaction.
 #[derive(Default)]
 pub(super) struct Resumptions {
     plans: HashMap<Uuid, PlannedChange>,
@@ -92,6 +118,7 @@ pub(super) struct Resumptions {
 }
 
 impl Resumptions {
+    /// The planned change of a task, if it is among these.
     pub fn of(&self, task_id: Uuid) -> Option<&PlannedChange> {
         self.plans.get(&task_id)
     }
@@ -155,15 +182,11 @@ impl Store {
         }
     }
 
-    /// Resumes up to `limit` tasks whose credential was saved, the first that nobody else resumes; answers how many there
-    /// were. One that was resumed, paused for something else or deleted meanwhile stays as it is, and so does one whose
-    /// credential is of no use any more.
+    /// Resumes up to `limit` tasks whose credential was saved: of each tenant that has its turn the first that nobody
+    /// else resumes. Answers how many there were. One that was resumed, paused for something else or deleted meanwhile
+    /// stays as it is, and so does one whose credential is of no use any more.
     pub async fn resume_next(&self, limit: i64) -> Result<usize, StoreError> {
-        let now = self.clock.now();
-        let mut write = self.db.write(&Scope::Every).await?;
-        let mut claimed: Vec<Resumption> =
-            write.query(CLAIM_RESUMPTIONS).bind(now).bind(now + CLAIM).bind(limit).all().await?;
-        write.commit().await?;
+        let mut claimed = self.claim_resumptions(limit).await?;
         claimed.sort_by_key(|resumption| resumption.seq);
         for resumption in &claimed {
             match self.resume(resumption).await {
@@ -176,6 +199,35 @@ impl Store {
             }
         }
         Ok(claimed.len())
+    }
+
+    /// Claims up to so many, tenants in turn. Where another instance was before this one, the next are looked for.
+    async fn claim_resumptions(&self, limit: i64) -> Result<Vec<Resumption>, StoreError> {
+        for _ in 0..PLANS {
+            let now = self.clock.now();
+            let turn = self.next_turn(&self.resumption_cursor, TENANTS.into(), now, limit).await?;
+            let each = tenant_turns::rows_per_tenant(limit, turn.len());
+            // found apart: where the rows are locked as well, Postgres may read all of a tenant for them
+            let mut read = self.db.read_quick().await?;
+            let first: Vec<i64> =
+                read.query(FIRST_OF_TENANTS).bind(now).bind(each).bind(document(&turn)?).scalars().await?;
+            read.end().await?;
+            if first.is_empty() {
+                if self.resumption_cursor.is_at_start() {
+                    break;
+                }
+                // the tenants behind these may have what nobody resumes
+                continue;
+            }
+            let mut write = self.db.write(&Scope::Every).await?;
+            let claim = write.query(CLAIM_RESUMPTIONS).bind(now).bind(now + CLAIM).bind(document(&first)?);
+            let claimed: Vec<Resumption> = claim.all().await?;
+            write.commit().await?;
+            if !claimed.is_empty() {
+                return Ok(claimed);
+            }
+        }
+        Ok(Vec::new())
     }
 
     /// Plans a task at the present instant and resumes it, as often as it is another one by then.
@@ -252,8 +304,8 @@ impl Store {
     }
 }
 
-/// Resumes the first that wait for a credential that was written and can be used, and lays out the others to be resumed.
-/// `Err`: these tasks are not planned as they are, and nothing may be committed.
+/// Resumes the first that wait for a credential that was written and can be used, and lays out the others to be
+/// resumed. `Err`: these tasks are not planned as they are, and nothing may be committed.
 pub(super) async fn resume_waiting(
     store: &Store,
     tx: &mut Tx<'_>,
@@ -309,4 +361,21 @@ pub(super) async fn resume_waiting(
         went_on.later = tx.query(LATER).bind(tenant_id).bind(service).bind(account_name).bind(last).execute().await?;
     }
     Ok(Ok(went_on))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::db::sqlite_plan;
+
+    #[tokio::test]
+    async fn on_sqlite_resumptions_are_found_by_their_tenant() {
+        for statement in [TENANTS, FIRST_OF_TENANTS.sqlite] {
+            let plan = sqlite_plan(statement).await;
+            let looks: Vec<&String> = plan.iter().filter(|step| step.contains(" d ")).collect();
+            let is_search = |step: &&String| step.contains("SEARCH") && step.contains("resumptions_of_tenant");
+            assert!(!looks.is_empty() && looks.iter().all(is_search), "{plan:?}");
+            assert!(!plan.iter().any(|step| step.contains("SCAN r")), "{plan:?}");
+        }
+    }
 }

@@ -33,8 +33,8 @@ pub struct SealedRow<Id> {
 type SealedTaskRow = (Uuid, String, i64, DateTime<Utc>, Option<String>);
 
 impl Store {
-    /// Credentials whose data key is not wrapped with this master key, in the order of their ids, after `after`. One that
-    /// can't be read is left out.
+    /// Credentials whose data key is not wrapped with this master key, in the order of their ids, after `after`. One
+    /// that can't be read is left out.
     pub async fn credentials_not_under(
         &self,
         key_id: &str,

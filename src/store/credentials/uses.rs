@@ -168,12 +168,14 @@ impl Store {
         Ok(found)
     }
 
-    /// The credentials that a run has used since an instant, a hundred at most.
+    /// The credentials that a run has used since an instant, so many at most. One that was sent and refused counts, and
+    /// one that was not sent does not.
     pub async fn credentials_used_by(
         &self,
         tenant: &str,
         run_id: Uuid,
         since: DateTime<Utc>,
+        limit: i64,
     ) -> Result<Vec<Reference>, StoreError> {
         let used: Vec<(String, String)> = self
             .db
@@ -181,11 +183,12 @@ impl Store {
             .await?
             .query(
                 "select distinct service, account from credential_uses
-                  where id >= $1 and tenant_id = $2 and run_id = $3 limit 100",
+                  where id >= $1 and tenant_id = $2 and run_id = $3 and outcome in ('used', 'refused') limit $4",
             )
             .bind(oldest_id(since.timestamp_millis()))
             .bind(text(tenant))
             .bind(run_id)
+            .bind(limit)
             .all()
             .await?;
         Ok(used.into_iter().map(|(service, account)| Reference { service, account }).collect())

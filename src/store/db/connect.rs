@@ -1,5 +1,6 @@
 //! Opening the store: where it is, whether it can keep our promises, and bringing its tables up to date.
 
+mod open_error;
 pub(in crate::store) mod postgres;
 
 use std::fs::{DirBuilder, File, TryLockError};
@@ -18,6 +19,7 @@ use tokio::runtime::Handle;
 use crate::base::clock::Clock;
 use crate::base::compute::Compute;
 use crate::base::invalid::ValidationErrors;
+use crate::base::invalid::hinted::HintedError;
 use crate::base::secret::SecretUrl;
 use crate::store::db::sqlite_pool::sqlite_pool;
 use crate::store::db::store_metrics::{StoreMetrics, Waits};
@@ -33,6 +35,8 @@ use crate::store::ops::pending_work::LastPendingWork;
 use crate::store::ops::quotas::KnownAllowances;
 use crate::store::ops::rates::RateCounters;
 use crate::store::ops::unreadable::UnreadableRow;
+use crate::store::runs::requests::run_now;
+use crate::store::runs::starting::local_starter::LocalStarts;
 use crate::store::runs::transcript;
 use crate::store::tasks::creating;
 use crate::store::tasks::fires::BatchOffsets;
@@ -40,6 +44,8 @@ use crate::store::tasks::task_cache::TaskCache;
 use crate::store::tenants_without::TenantsWithout;
 use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, deliveries};
+
+pub use open_error::OpenError;
 
 /// Earlier ones can corrupt a WAL database that has several connections.
 const OLDEST_SQLITE: (u32, u32, u32) = (3, 51, 3);
@@ -80,37 +86,6 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings { url: SecretUrl::new("sqlite://{data_dir}/reveille.db"), max_connections: 10 }
     }
-}
-
-/// Why the store could not be opened; the sentence has a hint where there is one.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The URL can't be used; the sentence says why.
-    #[error("database.url is not valid: {0}")]
-    Url(String),
-    /// Another process uses the SQLite file.
-    #[error("another process uses {}\nhint: stop it, or give this one a data directory of its own", .0.display())]
-    InUse(PathBuf),
-    /// The server or its role does not fit; the sentence says why.
-    #[error("{0}")]
-    Unfit(String),
-    /// The server refuses the connection; the sentence says why.
-    #[error("the database refuses us: {0}")]
-    Refused(String),
-    /// Nobody answers there now.
-    #[error("the database is away: {0}")]
-    Away(String),
-    /// A migration has failed; the sentence says why.
-    #[error("the tables could not be brought up to date: {0}")]
-    Migration(String),
-    /// A file can't be made or read.
-    #[error("{}: {source}", .path.display())]
-    File {
-        /// Path of the file.
-        path: PathBuf,
-        /// The error of the system.
-        source: std::io::Error,
-    },
 }
 
 /// Facts about the database; `reveille check` shows them.
@@ -187,14 +162,19 @@ impl Store {
             creating,
             marks,
             appends: WriteBatcher::limited(transcript::TOGETHER),
+            requests: WriteBatcher::limited(run_now::RECORDED_TOGETHER),
             reservations: WriteBatcher::new(reserving::TOGETHER),
-            seen: LastPendingWork::default(),
+            last_pending_work: LastPendingWork::default(),
             runtime: Handle::current(),
             computing: Compute::of_machine(),
-            apart: Arc::<BatchOffsets>::default(),
-            attended: Arc::default(),
+            batch_offsets: Arc::<BatchOffsets>::default(),
+            parked_cursors: Arc::default(),
+            outbox_cursor: Arc::default(),
+            window_cursors: Arc::default(),
+            resumption_cursor: Arc::default(),
             quotas: KnownAllowances::default(),
             budgets: KnownBudgets::default(),
+            local_starts: LocalStarts::default(),
             rates: RateCounters::default(),
             bulk: Bulk::default(),
             paces: Arc::default(),
@@ -244,8 +224,8 @@ impl Store {
         })
     }
 
-    /// Closes every connection after what it does now; of one that does not come to an end nobody waits for more than ten
-    /// seconds.
+    /// Closes every connection after what it does now; of one that does not come to an end nobody waits for more than
+    /// ten seconds.
     pub async fn close(&self) {
         let closed = async {
             match &self.db {
@@ -294,14 +274,14 @@ async fn open_sqlite(url: &str, settings: &Settings, clock: &Clock) -> Result<Db
         let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
         made.map_err(|source| OpenError::File { path: folder.to_owned(), source })?;
     }
-    // what is in it is nobody else's to read; SQLite gives the files beside it the same mode
+    // nobody else may read its content; SQLite gives the files beside it the same mode
     private_file(&file)?;
     let lock = lock_file(&file)?;
     let unusable = |error: sqlx::Error| unusable(&file, &error);
     let writer = sqlite_pool(1)
         .idle_timeout(None)
         .max_lifetime(None)
-        .connect_with(options.clone().create_if_missing(true))
+        .connect_with(options.clone().create_if_missing(true).thread_name(|_| "sqlite-writer".into()))
         .await
         .map_err(unusable)?;
     let version: String = sqlx::query_scalar("select sqlite_version()").fetch_one(&writer).await.map_err(unusable)?;
@@ -345,7 +325,7 @@ fn sqlite_options(url: &str) -> Result<(SqliteConnectOptions, PathBuf), OpenErro
 
 async fn sqlite_readers(options: SqliteConnectOptions, settings: &Settings) -> Result<SqlitePool, sqlx::Error> {
     let most = settings.max_connections.clamp(1, 8);
-    sqlite_pool(most).connect_with(options.read_only(true)).await
+    sqlite_pool(most).connect_with(options.read_only(true).thread_name(|_| "sqlite-reader".into())).await
 }
 
 fn unusable(file: &Path, error: &sqlx::Error) -> OpenError {
@@ -368,7 +348,10 @@ pub(in crate::store) fn lock_file(database: &Path) -> Result<Arc<File>, OpenErro
     let file = private_file(&path)?;
     match file.try_lock() {
         Ok(()) => Ok(Arc::new(file)),
-        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(database.to_owned())),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(HintedError::new(
+            format!("another process uses {}", database.display()),
+            "stop it, or give this one a data directory of its own",
+        ))),
         Err(TryLockError::Error(source)) => Err(OpenError::File { path, source }),
     }
 }
@@ -378,8 +361,9 @@ pub(in crate::store) fn check_sqlite_version(version: &str) -> Result<(), OpenEr
     let found = (parts.next().unwrap_or(0), parts.next().unwrap_or(0), parts.next().unwrap_or(0));
     if found < OLDEST_SQLITE {
         let (a, b, c) = OLDEST_SQLITE;
-        return Err(OpenError::Unfit(format!(
-            "SQLite {version} can corrupt a database\nhint: build with SQLite {a}.{b}.{c} or later"
+        return Err(OpenError::Unfit(HintedError::new(
+            format!("SQLite {version} can corrupt a database"),
+            format!("build with SQLite {a}.{b}.{c} or later"),
         )));
     }
     Ok(())
@@ -396,7 +380,7 @@ mod tests {
         }
         for unfit in ["3.51.2", "3.9.99", "2.60.0", "unknown"] {
             assert!(
-                matches!(check_sqlite_version(unfit), Err(OpenError::Unfit(why)) if why.contains("hint:")),
+                matches!(check_sqlite_version(unfit), Err(OpenError::Unfit(why)) if why.hint().contains("3.51.3")),
                 "{unfit}"
             );
         }

@@ -49,9 +49,9 @@ const TAKEN: &str = "it is taken when it is dropped";
 /// Between two looks whether all are closed.
 const CLOSING: Duration = Duration::from_millis(2);
 
-/// When a connection to the server was last lost, or given back before its statement had come to its end: the pools of one
-/// store share it. The others are asked before their next use whether they are still there: a server that crashed or was cut
-/// off ended them, too, and each would fail what it is used for. A question too many does no harm.
+/// When a connection to the server was last lost, or given back before its statement had come to its end: the pools of
+/// one store share it. The others are asked before their next use whether they are still there: a server that crashed
+/// or was cut off ended them, too, and each would fail what it is used for. A question too many does no harm.
 #[derive(Clone, Default)]
 pub(in crate::store) struct LastLoss(Arc<Mutex<Option<Instant>>>);
 
@@ -79,6 +79,7 @@ pub(in crate::store) struct Connections {
     turns: FairQueue<QueueFlow>,
 }
 
+/// Opens the connections of a pool.
 pub(in crate::store) struct PostgresConnector {
     options: PgConnectOptions,
     /// Connections belong to the runtime that opened the store, whoever needs one first.
@@ -97,7 +98,7 @@ pub(in crate::store) struct PooledConnection {
     rolls_back: bool,
 }
 
-/// A transaction, with its connection. What is not committed is rolled back.
+/// A transaction, with its connection. Writes that are not committed are rolled back.
 pub(in crate::store) struct PostgresTransaction {
     held: PooledConnection,
     is_open: bool,
@@ -175,8 +176,8 @@ impl Connections {
     }
 }
 
-/// The turns of so many connections. A flow that has one takes no other while half of them are taken: statements that run
-/// at once share the server's processors, and each that is long makes the short ones of others as much longer.
+/// The turns of so many connections. A flow that has one takes no other while half of them are taken: statements that
+/// run at once share the server's processors, and each that is long makes the short ones of others as much longer.
 fn turns(connections: u32) -> FairQueue<QueueFlow> {
     let connections = connections as usize;
     let places = if connections < ONE_FOR_THE_ENGINE { connections } else { connections - 1 };
@@ -238,7 +239,8 @@ impl From<Object<PostgresConnector>> for PooledConnection {
 }
 
 impl PooledConnection {
-    /// A transaction, which is rolled back unless it is committed; it sees only what belongs to the tenant, if there is one.
+    /// A transaction, which is rolled back unless it is committed; it sees only what belongs to the tenant, if there is
+    /// one.
     pub(in crate::store) async fn begin(mut self, tenant: Option<&str>) -> Result<PostgresTransaction, sqlx::Error> {
         self.begins = true;
         let mut begun = PostgresTransaction { held: self, is_open: true };
@@ -268,6 +270,17 @@ impl PostgresTransaction {
         PgTransactionManager::commit(&mut self.held).await?;
         self.is_open = false;
         Ok(())
+    }
+
+    /// Commits behind the caller, who has read what it wanted. The connection, and its turn, are given back once that
+    /// is done: whoever is next on it is in no transaction of this one's tenant. Where it can't be done, the connection
+    /// is thrown away.
+    pub(in crate::store) fn commit_behind(self) {
+        let mut commit = Box::pin(timeout(ENDS, self.commit()));
+        // it is sent at once, and its answer is heard by a task of its own
+        if (&mut commit).now_or_never().is_none() {
+            tokio::spawn(commit);
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Writes of callers on the engine's threads. A caller's own thread gives way to others, and while it has SQLite's writer
-//! nobody else writes.
+//! Writes of callers on the engine's threads. A caller's own thread gives way to others, and while it has SQLite's
+//! writer nobody else writes.
 
 use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;

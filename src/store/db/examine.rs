@@ -9,7 +9,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
 use crate::store::db::connect;
-use crate::store::db::connect::postgres::{check_postgres, refused};
+use crate::store::db::connect::postgres::{check_postgres, open_error};
 use crate::store::db::connect::{OpenError, Settings};
 
 /// How long a database may take to answer someone who looks.
@@ -94,7 +94,7 @@ async fn examine_sqlite(url: &str) -> Result<DatabaseFacts, OpenError> {
 
 async fn examine_postgres(url: &str) -> Result<DatabaseFacts, OpenError> {
     let options = PgConnectOptions::from_str(url).map_err(|error| OpenError::Url(error.to_string()))?;
-    let mut connection = options.application_name("reveille check").connect().await.map_err(refused)?;
+    let mut connection = options.application_name("reveille check").connect().await.map_err(open_error)?;
     check_postgres(&mut connection).await?;
     let (version, role, above_row_security) = sqlx::query_as(
         "select current_setting('server_version'), rolname::text, rolsuper or rolbypassrls
@@ -102,16 +102,16 @@ async fn examine_postgres(url: &str) -> Result<DatabaseFacts, OpenError> {
     )
     .fetch_one(&mut connection)
     .await
-    .map_err(refused)?;
+    .map_err(open_error)?;
     let migrated: bool = sqlx::query_scalar("select to_regclass('_sqlx_migrations') is not null")
         .fetch_one(&mut connection)
         .await
-        .map_err(refused)?;
+        .map_err(open_error)?;
     let applied: Vec<i64> = match migrated {
         true => sqlx::query_scalar("select version from _sqlx_migrations where success order by version limit 10000")
             .fetch_all(&mut connection)
             .await
-            .map_err(refused)?,
+            .map_err(open_error)?,
         false => Vec::new(),
     };
     let _ = connection.close().await;

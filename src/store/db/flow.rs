@@ -9,7 +9,8 @@ use crate::base::collections::fair_queue::{FairQueue, QueuePermit};
 pub(in crate::store) enum QueueFlow {
     /// Work for all tenants, by the file that does it.
     Engine(&'static str),
-    /// Work that all tenants wait for, by the file and line that does it: it waits for what is under way, and for no turn.
+    /// Work that all tenants wait for, by the file and line that does it: it waits for what is under way, and for no
+    /// turn.
     First(&'static str, u32),
     Tenant(String),
 }

@@ -1,15 +1,19 @@
 //! One page of a list, bounded in bytes: however wide the rows are that tenants wrote, the rows of a page have at most
 //! [`PAGE_BYTES`] together, and one row more.
 //!
-//! The database measures the rows by the lengths of their wide columns and answers those that fit. What is beyond is never
-//! read. A row that can't be read is left out and told of once: it hides none of the others, on its page or behind it.
+//! The database measures the rows by the lengths of their wide columns and answers those that fit. Rows beyond are
+//! never read. A row that can't be read is left out and told of once: it hides none of the others, on its page or
+//! behind it. Rows that are long are decoded on a computing thread, in the turn of their reader, once their connection
+//! was given back.
 
 use sqlx_macros::FromRow;
 use uuid::Uuid;
 
-use crate::store::StoreError;
+use crate::base::compute::{ADMIN, steps_to_parse};
+use crate::base::id::Scope;
 use crate::store::ops::unreadable::UnreadableRow;
-use crate::store::tx::{Rows, SqlRecord};
+use crate::store::tx::{Rows, SqlRecord, StatementBuilder};
+use crate::store::{Split, Store, StoreError};
 
 /// Bytes of wide columns after which a page ends.
 pub const PAGE_BYTES: i64 = 2 * 1024 * 1024;
@@ -39,15 +43,36 @@ pub(in crate::store) struct PagedRow<T> {
 
 /// Cuts what the statement has called `page (id, bytes)`, newest first. Behind it stands a select of the rows that
 /// join `fit`, and [`BOUND`].
-pub(in crate::store) const FIT: &str = "), fit as (
+const FIT: &str = "), fit as (
         select id, sum(bytes) over (order by id desc rows unbounded preceding) - bytes as before from page)
-    select x.*, (select count(*) from page) as found from (";
+    select x.*, (select count(*) from page) as found,
+           cast((select coalesce(sum(bytes), 0) from page) as bigint) as wide from (";
 /// Ends the select; the bound follows, and [`IN_ORDER`].
-pub(in crate::store) const BOUND: &str = " where fit.before < ";
-pub(in crate::store) const IN_ORDER: &str = ") x order by x.id desc";
+const BOUND: &str = " where fit.before < ";
+const IN_ORDER: &str = ") x order by x.id desc";
 
-/// The select of the rows that join `fit`, of a select up to its `where`, and the column of the ids. Postgres may plan a join of
-/// tables that are empty in any order, and keep that plan: it would go through everybody's rows. So it is told the order.
+/// Ends the statement of a page: by `order` and the newest ids in `column`, `limit` rows at most, of which `select` has
+/// those that fit into so many bytes.
+pub(in crate::store) fn push_page(
+    query: &mut StatementBuilder<'_>,
+    (order, column): (&str, &str),
+    limit: i64,
+    (select, bytes): (Split, i64),
+) {
+    query
+        .push(" order by ")
+        .push(order)
+        .push(column)
+        .push(" desc limit ")
+        .push_bind(limit)
+        .push(FIT)
+        .push_split(select);
+    query.push(BOUND).push_bind(bytes).push(IN_ORDER);
+}
+
+/// The select of the rows that join `fit`, of a select up to its `where`, and the column of the ids. Postgres may plan
+/// a join of tables that are empty in any order, and keep that plan: it would go through everybody's rows. So it is
+/// told the order.
 macro_rules! fitting {
     ($select:expr, $id:literal) => {
         $crate::store::Split {
@@ -63,6 +88,33 @@ macro_rules! fitting {
     };
 }
 pub(in crate::store) use fitting;
+
+impl Store {
+    /// The result of `read` on rows whose connection was given back. Where they are long, which the column `wide` says,
+    /// they are read on a computing thread, in the turn of this tenant; `None`: of those who read for all tenants.
+    pub(in crate::store) async fn decode_rows<T: Send + 'static>(
+        &self,
+        tenant: Option<&str>,
+        rows: Rows,
+        read: impl FnOnce(&Rows) -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let bytes: i64 = rows.first_column("wide")?.unwrap_or_default();
+        let steps = steps_to_parse(usize::try_from(bytes).unwrap_or_default());
+        let computed = self.computing.run_if_costly(tenant.unwrap_or(ADMIN), steps, move || read(&rows)).await;
+        computed.map_err(|panicked| StoreError::Corrupt(panicked.to_string()))
+    }
+
+    /// The first of the rows, read as [`Store::decode_rows`] does in the turn of the scope's tenant; `None`: there is
+    /// none.
+    pub(in crate::store) async fn decode_first_row<T: SqlRecord + Send + 'static>(
+        &self,
+        scope: &Scope,
+        rows: Rows,
+    ) -> Result<Option<T>, StoreError> {
+        let read = |rows: &Rows| -> Result<Vec<T>, StoreError> { Ok(rows.read()?) };
+        Ok(self.decode_rows(scope.tenant(), rows, read).await??.into_iter().next())
+    }
+}
 
 impl<T> RowPage<T> {
     pub(in crate::store) fn of<R>(

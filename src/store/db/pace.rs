@@ -24,11 +24,13 @@ pub(in crate::store) struct Pace {
 pub(in crate::store) struct Paces {
     pub fires: Pace,
     pub events: Pace,
+    /// Of events in windows that close.
+    pub windows: Pace,
 }
 
 impl Default for Paces {
     fn default() -> Paces {
-        Paces { fires: Pace::new(500), events: Pace::new(500) }
+        Paces { fires: Pace::new(500), events: Pace::new(500), windows: Pace::new(500) }
     }
 }
 
@@ -56,7 +58,7 @@ impl Pace {
         Pace { most, rows: AtomicUsize::new(most) }
     }
 
-    fn rows(&self) -> usize {
+    pub(in crate::store) fn rows(&self) -> usize {
         self.rows.load(Ordering::Relaxed)
     }
 
@@ -149,7 +151,7 @@ mod tests {
         };
         let matches: Vec<Match> = (0..LEAST).map(matched).collect();
         let (now, shards) = (scratch.clock.now(), &[(shard, version)]);
-        let ask = FireEvents { now, shards, matches: &matches, worker: Uuid::nil(), room: 0, few: false };
+        let ask = FireEvents { now, shards, matches: &matches, worker: Uuid::nil(), room: 0, start: None, few: false };
         let EventsFired::Done(recorded) = scratch.store.fire_events(&ask).await.expect("recorded") else {
             panic!("nothing has changed meanwhile")
         };

@@ -35,7 +35,7 @@ impl Store {
                 uncertainty: Duration::ZERO,
             },
         };
-        self.clock.measured(best);
+        self.clock.apply_measurement(best);
         Ok(best)
     }
 

@@ -1,4 +1,5 @@
-//! How many wait in the fair queues now, and for how long turns were waited for: by what is waited for, never by tenant.
+//! How many wait in the fair queues now, and for how long turns were waited for: by what is waited for, never by
+//! tenant.
 //!
 //! Read at each scrape. Nothing survives a restart.
 

@@ -1,5 +1,5 @@
-//! Row-level security: the tenant whose rows Postgres shows to a transaction. Sessions begin as the engine's, which sees
-//! all: `*`. SQLite has none, so every statement names its tenant as well.
+//! Row-level security: the tenant whose rows Postgres shows to a transaction. Sessions begin as the engine's, which
+//! sees all: `*`. SQLite has none, so every statement names its tenant as well.
 
 use sqlx::PgConnection;
 
@@ -24,8 +24,8 @@ async fn set_rls_tenant(conn: &mut PgConnection, tenant: Option<&str>) -> Result
     Ok(())
 }
 
-/// Begins a transaction that sees what belongs to a tenant alone, in one round trip: it takes no parameters, so the tenant
-/// is written as an escaped string, which is read alike under each `standard_conforming_strings`.
+/// Begins a transaction that sees what belongs to a tenant alone, in one round trip: it takes no parameters, so the
+/// tenant is written as an escaped string, which is read alike under each `standard_conforming_strings`.
 pub(super) fn begin_confined(tenant: &str) -> String {
     let escaped = tenant.replace('\\', r"\\").replace('\'', "''");
     format!("begin; set local reveille.tenant = E'{escaped}'")

@@ -16,8 +16,8 @@ use crate::store::db::tenant_readers::TenantReaders;
 use crate::store::db::writer::SqliteWriter;
 use crate::store::{Settings, Store};
 
-/// Where the clock stands at first.
-pub(in crate::store) const START: DateTime<Utc> = DateTime::from_timestamp_millis(1_772_352_000_000).unwrap(); // 2026-03-01T08:00:00Z
+/// The instant at which the clock stands at first: 2026-03-01T08:00:00Z.
+pub(in crate::store) const START: DateTime<Utc> = DateTime::from_timestamp_millis(1_772_352_000_000).unwrap();
 
 /// A store, and the folder that goes with it.
 pub(in crate::store) struct Scratch {
@@ -27,6 +27,7 @@ pub(in crate::store) struct Scratch {
 }
 
 impl Scratch {
+    /// A store in a directory of its own, with a clock that stands still.
     pub async fn open() -> Scratch {
         let dir = std::env::temp_dir().join(format!("reveille-store-{:016x}", fastrand::u64(..)));
         let clock = Clock::manual(START);
@@ -34,11 +35,13 @@ impl Scratch {
         Scratch { store, clock, dir }
     }
 
+    /// Its connections for reads of tenants.
     pub fn tenant_readers(&self) -> &TenantReaders {
         let Db::Sqlite { tenant_readers, .. } = &self.store.db else { unreachable!("it is SQLite") };
         tenant_readers
     }
 
+    /// Its connection that writes.
     pub fn writer(&self) -> &SqliteWriter {
         let Db::Sqlite { writer, .. } = &self.store.db else { unreachable!("it is SQLite") };
         writer

@@ -1,8 +1,8 @@
 //! Rows that are listed in a statement, as SQLite does best with them: a hundred at most, and few sizes.
 //!
-//! A statement's way to the thread of its connection and back costs more than what it does for a row, so one for each row
-//! is no way. But of two hundred listed rows and more SQLite believes that it is quicker to read the whole table that they
-//! are looked for in.
+//! A statement's way to the thread of its connection and back costs more than what it does for a row, so one for each
+//! row is no way. But of two hundred listed rows and more SQLite believes that it is quicker to read the whole table
+//! that they are looked for in.
 
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Encode, FromRow, QueryBuilder, Sqlite, SqlitePool, Type};
@@ -58,6 +58,14 @@ where
         rows.extend(statement.build_query_as().persistent(is_reusable(keys.len())).fetch_all(&mut *held).await?);
     }
     Ok(rows)
+}
+
+/// Those of these rows that can be read. One that can't is left out: whoever sets it aside says so.
+pub(in crate::store) fn readable<R>(rows: &[SqliteRow]) -> Vec<R>
+where
+    R: for<'r> FromRow<'r, SqliteRow>,
+{
+    rows.iter().filter_map(|row| R::from_row(row).ok()).collect()
 }
 
 fn selecting<'t, K>(select: &str, keys: &[K]) -> QueryBuilder<Sqlite>

@@ -14,6 +14,7 @@ use crate::base::metrics::Metrics;
 use crate::domain::budget::{BudgetRefusal, Spend};
 use crate::domain::quota::Quota;
 use crate::domain::run::TranscriptEntry;
+use crate::domain::run::skip_tally::word_of;
 use crate::store::Store;
 use crate::store::db::Db;
 use crate::store::db::connections::Connections;
@@ -89,10 +90,11 @@ pub(in crate::store) struct StoreMetrics {
 }
 
 impl StoreMetrics {
-    /// Instants were recorded as skipped. Reasons are a closed set of ours.
+    /// Instants were recorded as skipped. They are counted by the word of the reason: what a fault says would be a
+    /// series for each text that a tenant makes up.
     pub(in crate::store) fn skipped(&self, reason: &str, count: usize) {
         if count > 0 {
-            self.skipped.get_or_create(&Reason { reason: reason.to_owned() }).inc_by(count as u64);
+            self.skipped.get_or_create(&Reason { reason: word_of(reason).to_owned() }).inc_by(count as u64);
         }
     }
 
@@ -119,8 +121,8 @@ impl StoreMetrics {
         self.budget_cost.inc_by(spent.cost_micros.max(0) as u64);
     }
 
-    /// These entries were stored. Models are those of the settings, and a tool that is not there counts as `unknown`, so labels
-    /// are bounded whatever models say. An append that is repeated because its answer was lost counts twice.
+    /// These entries were stored. Models are those of the settings, and a tool that is not there counts as `unknown`,
+    /// so labels are bounded whatever models say. An append that is repeated because its answer was lost counts twice.
     pub(in crate::store) fn used<'e>(&self, entries: impl Iterator<Item = &'e TranscriptEntry>) {
         for entry in entries {
             if entry.usage.turns > 0 {
@@ -167,7 +169,8 @@ impl StoreMetrics {
         }
     }
 
-    /// So many runs are not read for facts, because too many of their tenants wait for that; whether they are the first.
+    /// So many runs are not read for facts, because too many of their tenants wait for that; whether they are the
+    /// first.
     pub(in crate::store) fn extractions_dropped(&self, count: usize) -> bool {
         self.extractions_dropped.inc_by(count as u64) == 0
     }

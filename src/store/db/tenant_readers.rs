@@ -24,6 +24,7 @@ use crate::store::db::store_metrics::Waits;
 /// Connections that one tenant may have where a machine has fewer processors.
 const LEAST: usize = 2;
 
+/// The connections that tenants read by, one tenant in turn with the others.
 #[derive(Clone)]
 pub(in crate::store) struct TenantReaders {
     pool: SqlitePool,
@@ -40,6 +41,7 @@ pub(in crate::store) struct TenantReader {
 impl TenantReaders {
     pub(in crate::store) async fn open(options: SqliteConnectOptions) -> Result<TenantReaders, sqlx::Error> {
         let count = thread::available_parallelism().map_or(LEAST, NonZero::get).max(LEAST) + 1;
+        let options = options.thread_name(|_| "tenant-reader".into());
         let pool = sqlite_pool(count as u32).idle_timeout(None).max_lifetime(None).connect_lazy_with(options);
         open_by_low_threads(pool.clone(), count).await?;
         Ok(TenantReaders { pool, turns: FairQueue::with_reserve(count, 1) })
@@ -142,7 +144,11 @@ mod tests {
                 ("get_run", store.get_run(scope, Uuid::nil()).map(missing).boxed()),
                 ("last_runs", store.last_runs(scope, ids).map(|read| read.map(drop)).boxed()),
                 ("recorded_around", store.recorded_around(scope, ids[0], START).map(|read| read.map(drop)).boxed()),
-                ("recorded_of_event", store.recorded_of_event(scope, event, ids).map(|read| read.map(drop)).boxed()),
+                ("runs_of_event", store.runs_of_event(scope, event, ids).map(|read| read.map(drop)).boxed()),
+                (
+                    "skip_tallies_of_event",
+                    store.skip_tallies_of_event(scope, event, ids).map(|read| read.map(drop)).boxed(),
+                ),
                 ("list_runs", store.list_runs(scope, filter).map(|read| read.map(drop)).boxed()),
                 ("run_summaries", store.run_summaries(scope, filter).map(|read| read.map(drop)).boxed()),
                 ("count_runs", store.count_runs(scope).map(|read| read.map(drop)).boxed()),

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use sqlx::types::{Json, JsonRawValue};
 
 use crate::store::StoreError;
@@ -32,6 +33,7 @@ pub(in crate::store) fn optional(from: Option<&str>) -> Option<Cow<'_, str>> {
 pub(in crate::store) struct StoredJson(Arc<JsonRawValue>);
 
 impl StoredJson {
+    /// A value as it is stored.
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<StoredJson, StoreError> {
         Ok(StoredJson(document(value)?.0.into()))
     }
@@ -47,6 +49,16 @@ impl StoredJson {
     /// To be bound.
     pub fn json(&self) -> Json<&JsonRawValue> {
         Json(&self.0)
+    }
+
+    /// How many bytes it has.
+    pub fn bytes(&self) -> usize {
+        self.0.get().len()
+    }
+
+    /// The value that it is the JSON of; `None` where that is of another type.
+    pub fn read<T: DeserializeOwned>(&self) -> Option<T> {
+        serde_json::from_str(self.0.get()).ok()
     }
 }
 

@@ -2,10 +2,11 @@
 //! services rely on polling, so a lost one costs a few seconds, while idle up to eight, and nothing else.
 //!
 //! Between instances wake-ups go by LISTEN and NOTIFY. A transaction that notifies takes a lock of the whole database
-//! when it commits, and holds it until the disk has the commit. So ours do not: topics are gathered for a moment and sent
-//! in a statement of its own, and only for work that this instance can't do itself: its services forward it. The commit of
-//! that statement doesn't wait for the disk: a crash may lose a wake-up. Where no services run in this process, as while it
-//! is being stopped, a run that somebody asks for is told of by its own commit, one at a time ([`CommitNotification`]).
+//! when it commits, and holds it until the disk has the commit. So ours do not: topics are gathered for a moment and
+//! sent in a statement of its own, and only for work that this instance can't do itself: its services forward it. The
+//! commit of that statement doesn't wait for the disk: a crash may lose a wake-up. Where no services run in this
+//! process, as while it is being stopped, a run that somebody asks for is told of by its own commit, one at a time
+//! ([`CommitNotification`]).
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -192,8 +193,8 @@ impl Wakeups {
     }
 }
 
-/// A notification that goes out with a commit. The commit holds a lock of the whole database meanwhile, so each instance
-/// makes one at a time: commits of many who ask at once do not wait for each other.
+/// A notification that goes out with a commit. The commit holds a lock of the whole database meanwhile, so each
+/// instance makes one at a time: commits of many who ask at once do not wait for each other.
 pub(in crate::store) struct CommitNotification<'a> {
     wakeups: &'a Wakeups,
     topic: Topic,
@@ -215,8 +216,8 @@ impl Drop for CommitNotification<'_> {
 }
 
 impl Store {
-    /// A notification of this topic for a commit that is about to be made, where other instances are to know of it and no
-    /// other commit is under way that notifies. Else [`Store::notify`] does it afterwards.
+    /// A notification of this topic for a commit that is about to be made, where other instances are to know of it and
+    /// no other commit is under way that notifies. Else [`Store::notify`] does it afterwards.
     pub(in crate::store) fn notification_for_commit(&self, topic: Topic) -> Option<CommitNotification<'_>> {
         let wakeups = &self.wakeups;
         if wakeups.0.serving.load(Ordering::SeqCst) || wakeups.0.committing.swap(true, Ordering::Acquire) {
@@ -254,12 +255,12 @@ impl Store {
     }
 
     /// From now on nobody waits for events in this process: who reads them is to stop.
-    pub fn end_reads(&self) {
+    pub fn stop_event_reads(&self) {
         self.wakeups.0.reading.send_replace(false);
     }
 
     /// Returns once nobody is to wait for events any more.
-    pub async fn reads_ended(&self) {
+    pub async fn event_reads_stopped(&self) {
         let mut reading = self.wakeups.0.reading.subscribe();
         let _ = reading.wait_for(|reading| !reading).await;
     }

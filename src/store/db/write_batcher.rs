@@ -4,22 +4,27 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{AcquireError, Semaphore, SemaphorePermit, oneshot};
 
+use crate::base::clock::pause;
 use crate::store::{Store, StoreError, with_timeout};
 
-/// Statements under way at once: while the commit of one is waited for, the other is executed.
-const LANES: usize = 2;
+/// How long items wait for the batch before theirs until a second one may begin beside it.
+const LONG_TURN: Duration = Duration::from_millis(100);
 
 /// Items of callers that wait, each with the way to its answer.
 pub(in crate::store) struct WriteBatcher<T, R>(Arc<Shared<T, R>>);
 
 struct Shared<T, R> {
     waiting: Mutex<Vec<WaitingItem<T, R>>>,
-    lanes: Semaphore,
+    /// One batch is under way at once: others gather meanwhile, which costs less than a second statement beside it.
+    turn: Semaphore,
+    /// A second one begins where the first takes long: it may be held up by what concerns its own items alone.
+    second_turn: Semaphore,
     limit: BatchLimit,
     /// Where the work is done, whoever asks for it.
     runtime: Handle,
@@ -54,7 +59,8 @@ impl<T: Send + 'static, R: Send + 'static> WriteBatcher<T, R> {
     pub(in crate::store) fn limited(limit: BatchLimit) -> WriteBatcher<T, R> {
         WriteBatcher(Arc::new(Shared {
             waiting: Mutex::default(),
-            lanes: Semaphore::new(LANES),
+            turn: Semaphore::new(1),
+            second_turn: Semaphore::new(1),
             limit,
             runtime: Handle::current(),
         }))
@@ -87,12 +93,12 @@ impl<T: Send + 'static, R: Send + 'static> WriteBatcher<T, R> {
         let (sender, answer) = oneshot::channel();
         let shared = Arc::clone(&self.0);
         let waiting = WaitingItem { item, owner, bytes, answer: sender };
-        shared.waiting.lock().expect("gathering lock").push(waiting);
+        shared.waiting.lock().expect("batcher lock").push(waiting);
         // a caller who goes away must not take along what others wait for
         let runtime = shared.runtime.clone();
         runtime.spawn(async move {
-            let Ok(_lane) = shared.lanes.acquire().await else { return };
-            let batch = next_batch(&mut shared.waiting.lock().expect("gathering lock"), shared.limit);
+            let Ok(_turn) = shared.take_turn().await else { return };
+            let batch = next_batch(&mut shared.waiting.lock().expect("batcher lock"), shared.limit);
             // those who came before have taken it along
             if batch.is_empty() {
                 return;
@@ -107,11 +113,24 @@ impl<T: Send + 'static, R: Send + 'static> WriteBatcher<T, R> {
     }
 }
 
+impl<T, R> Shared<T, R> {
+    async fn take_turn(&self) -> Result<SemaphorePermit<'_>, AcquireError> {
+        tokio::select! {
+            biased;
+            turn = self.turn.acquire() => turn,
+            turn = async {
+                pause(LONG_TURN).await;
+                self.second_turn.acquire().await
+            } => turn,
+        }
+    }
+}
+
 /// Writes items in one transaction, and answers each, in their order.
 type WriteItems<T, R> = for<'a> fn(&'a Store, &'a [T]) -> BoxFuture<'a, Result<Vec<Result<R, StoreError>>, StoreError>>;
 
-/// Writes items in one transaction, as long as the database has nothing against any of them; else each by itself, so that
-/// one that is refused takes no other along.
+/// Writes items in one transaction, as long as the database has nothing against any of them; else each by itself, so
+/// that one that is refused takes no other along.
 pub(in crate::store) async fn together_or_alone<T, R>(
     store: &Store,
     items: &[T],
@@ -176,12 +195,12 @@ mod tests {
 
     #[tokio::test]
     async fn write_batcher_joins_waiting_items_and_answers_each() {
-        let gathering: WriteBatcher<u32, u32> = WriteBatcher::new(10);
+        let batcher: WriteBatcher<u32, u32> = WriteBatcher::new(10);
         let batches = Arc::new(AtomicUsize::new(0));
         let one = |item: u32| {
-            let (gathering, batches) = (gathering.clone(), Arc::clone(&batches));
+            let (batcher, batches) = (batcher.clone(), Arc::clone(&batches));
             async move {
-                gathering
+                batcher
                     .submit(item, move |items| async move {
                         batches.fetch_add(1, Ordering::Relaxed);
                         crate::base::clock::pause(std::time::Duration::from_millis(20)).await;
@@ -197,13 +216,32 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn batch_that_takes_long_holds_up_no_other() {
+        let batcher: WriteBatcher<u32, u32> = WriteBatcher::new(10);
+        let (begins, begun) = oneshot::channel();
+        let held = batcher.submit(1, |_| async move {
+            let _ = begins.send(());
+            std::future::pending::<Vec<u32>>().await
+        });
+        let others = async {
+            begun.await.expect("it begins");
+            for item in 2..4 {
+                assert_eq!(batcher.submit(item, |items| async move { items }).await, Some(item));
+            }
+        };
+        tokio::select! {
+            _ = held => panic!("it goes on"),
+            () = others => {}
+        }
+    }
+
+    #[tokio::test]
     async fn work_that_panics_leaves_nobody_waiting_and_the_next_is_done() {
-        let gathering: WriteBatcher<u32, u32> = WriteBatcher::new(10);
-        let broken =
-            gathering.submit(1, |items| async move { if items.len() == 1 { panic!("as told") } else { items } });
+        let batcher: WriteBatcher<u32, u32> = WriteBatcher::new(10);
+        let broken = batcher.submit(1, |items| async move { if items.len() == 1 { panic!("as told") } else { items } });
         assert_eq!(broken.await, None);
         for item in 2..6 {
-            assert_eq!(gathering.submit(item, |items| async move { items }).await, Some(item));
+            assert_eq!(batcher.submit(item, |items| async move { items }).await, Some(item));
         }
     }
 
@@ -221,7 +259,7 @@ mod tests {
             let batch = next_batch(&mut all, limit);
             batches.push(batch.into_iter().map(|one| one.item).collect::<Vec<_>>());
         }
-        // what is larger than a batch goes alone, and what is behind it of the same owner after it
+        // a write larger than a batch goes alone, and those of its owner behind it go after it
         assert_eq!(batches, [vec!["a4", "b6"], vec!["a5", "c1"], vec!["a20"], vec!["a1"]]);
     }
 }

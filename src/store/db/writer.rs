@@ -31,6 +31,7 @@ const OPEN_FOR: Duration = Duration::from_millis(5);
 /// So often it is looked whether a transaction was left open for a write that did not come.
 const LOOKS_EVERY: Duration = Duration::from_millis(20);
 
+/// The one connection that writes to SQLite, for which writers take turns.
 #[derive(Clone)]
 pub(in crate::store) struct SqliteWriter {
     /// Of one connection.
@@ -94,8 +95,8 @@ impl SqliteWriter {
         self.begin_in_turn(turn, false).await
     }
 
-    /// Begins a transaction, in turn, that may share its commit with those before and after it. It may see what they have
-    /// written, so whatever it answers must be answered after its own commit.
+    /// Begins a transaction, in turn, that may share its commit with those before and after it. It may see what they
+    /// have written, so whatever it answers must be answered after its own commit.
     pub(in crate::store) async fn begin_shared(&self, flow: QueueFlow) -> Result<WriteTransaction, sqlx::Error> {
         let turn = self.turn(flow).await?;
         self.begin_shared_in_turn(turn).await
@@ -189,7 +190,8 @@ impl SqliteWriter {
         self.open.lock().expect("writer lock").take()
     }
 
-    /// Commits what was left open, for the present turn. A failure is that of those who wait for it, and is told to them.
+    /// Commits what was left open, for the present turn. A failure is that of those who wait for it, and is told to
+    /// them.
     async fn commit_open(&self) {
         self.commit_one(self.take_open()).await;
     }
@@ -208,8 +210,8 @@ impl SqliteWriter {
         }
     }
 
-    /// Commits what is left open once nobody has a turn or waits for one: who waited may have gone away. Those that come
-    /// one after the other commit it themselves.
+    /// Commits what is left open once nobody has a turn or waits for one: who waited may have gone away. Those that
+    /// come one after the other commit it themselves.
     async fn watch_open(self) {
         let turn = loop {
             pause(LOOKS_EVERY).await;
@@ -243,7 +245,7 @@ impl WriteTransaction {
             self.writer.leave_open(shared);
             // the turn of the next one
             drop(self);
-            return commit.answered().await;
+            return commit.wait().await;
         }
         shared.commit_on(&self.writer.runtime).await
     }
@@ -310,8 +312,8 @@ mod tests {
         QueueFlow::Engine("test")
     }
 
-    /// A writer with a table of numbers, and the store that it belongs to. A transaction takes in parts for as long as the
-    /// machine needs to write them.
+    /// A writer with a table of numbers, and the store that it belongs to. A transaction takes in parts for as long as
+    /// the machine needs to write them.
     async fn scratch() -> (Scratch, SqliteWriter) {
         let scratch = Scratch::open().await;
         let writer = SqliteWriter { open_for: Duration::from_secs(600), ..scratch.writer().clone() };

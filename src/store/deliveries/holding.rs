@@ -1,10 +1,9 @@
 //! Messages that are held: the digests that tell them, and the count of a day's interruptions.
 //!
-//! A digest takes messages until it is claimed for the first time, and none later; what it comes to, they come to in the
-//! same transaction. Locks are taken on the digest before its messages.
+//! A digest takes messages until it is claimed for the first time, and none later; what it comes to, they come to in
+//! the same transaction. Locks are taken on the digest before its messages.
 
 use chrono::{DateTime, Utc};
-use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::base::id::{Scope, new_id};
@@ -12,15 +11,16 @@ use crate::domain::notification::{Delivery, DeliveryClaim, DeliveryState, HoldRe
 use crate::store::db::text::{document, optional_document, text};
 use crate::store::deliveries::SELECT_DELIVERY;
 use crate::store::sql::sql;
+use crate::store::tx::{Rows, Tx};
 use crate::store::{Split, Store, StoreError, Topic};
 
-/// A digest as whoever joins it finds it: id, fallback, and whether it takes more.
-type OpenDigest = (Uuid, Json<Vec<String>>, bool);
+/// A digest as whoever joins it finds it: id, fallback as it is stored, and whether it takes more.
+type OpenDigest = (Uuid, String, bool);
 
 const DIGEST: Split = Split {
-    postgres: "select id, fallback, state = 'pending' and attempts = 0 from deliveries
+    postgres: "select id, cast(fallback as text), state = 'pending' and attempts = 0 from deliveries
                 where tenant_id = $1 and recipient = $2 and channel = $3 and dedupe_key = $4 for update",
-    sqlite: "select id, fallback, state = 'pending' and attempts = 0 from deliveries
+    sqlite: "select id, cast(fallback as text), state = 'pending' and attempts = 0 from deliveries
               where tenant_id = $1 and recipient = $2 and channel = $3 and dedupe_key = $4",
 };
 
@@ -48,69 +48,26 @@ impl Store {
         let now = self.clock.now();
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
-        tx.query(
-            "insert into deliveries (id, tenant_id, recipient, channel, dedupe_key, kind, fallback, state, next_at,
-                                     created_at, urgency, subject_ref)
-             values ($1, $2, $3, $4, $5, $6, $7, 'pending', $8, $9, $10, $11)
-             on conflict (tenant_id, recipient, channel, dedupe_key) do nothing",
-        )
-        .bind(new_id(now))
-        .bind(&digest.tenant_id)
-        .bind(&digest.recipient)
-        .bind(text(&digest.channel))
-        .bind(text(&digest.dedupe_key))
-        .bind(digest.kind.as_str())
-        .bind(document(&digest.fallback)?)
-        .bind(at)
-        .bind(now)
-        .bind(digest.urgency.as_str())
-        .bind(optional_document(digest.subject_ref.as_ref())?)
-        .execute()
-        .await?;
-        let (id, mut fallback, open): OpenDigest = tx
-            .query(DIGEST)
-            .bind(&digest.tenant_id)
-            .bind(&digest.recipient)
-            .bind(text(&digest.channel))
-            .bind(text(&digest.dedupe_key))
-            .one()
-            .await?;
-        let ways = fallback.0.len();
-        for channel in &digest.fallback {
-            if !fallback.0.contains(channel) {
-                fallback.0.push(channel.clone());
+        insert_digest(tx, digest, at, now).await?;
+        let (id, fallback, is_open) = lock_digest(tx, digest).await?;
+        let fallback = serde_json::from_str::<Vec<String>>(&fallback);
+        let fallback = fallback.inspect_err(|error| self.unreadable.report("deliveries", id, error));
+        let place = match fallback {
+            Ok(fallback) if is_open => {
+                widen_fallback(tx, id, fallback, &digest.fallback).await?;
+                HeldPlace::InDigest(id)
             }
-        }
-        if open && fallback.0.len() > ways {
-            tx.query("update deliveries set fallback = $2 where id = $1")
-                .bind(id)
-                .bind(document(&fallback.0)?)
-                .execute()
-                .await?;
-        }
-        let done = tx
-            .query(
-                "update deliveries set lease_token = 0, attempts = attempts - 1, last_error = null, next_at = $3,
-                        hold_reason = $4, digest_id = $5, due_at = coalesce($3, due_at)
-                  where id = $1 and lease_token = $2 and state = 'pending'",
-            )
-            .bind(claim.delivery.id)
-            .bind(claim.lease_token)
-            .bind((!open).then_some(now))
-            .bind(open.then_some(hold_reason.as_str()))
-            .bind(open.then_some(id))
-            .execute()
-            .await?;
-        if done == 0 {
-            return Err(StoreError::LeaseLost);
-        }
+            Ok(_) => HeldPlace::DigestLeft,
+            Err(_) => HeldPlace::ByItself,
+        };
+        end_claim(tx, claim, hold_reason, place, (now, at)).await?;
         write.commit().await?;
         self.notify(Topic::Outbox);
         Ok(DeliveryState::Pending)
     }
 
-    /// Up to `limit` messages that a digest is still to tell, oldest first, and how many there are. The state is asked
-    /// in words that fit no index: the indexes of states have all that is pending.
+    /// Up to `limit` messages that a digest is still to tell, oldest first, and how many there are. One that can't be
+    /// read is left out. The state is asked in words that fit no index: the indexes of states have all that is pending.
     pub async fn digest_members(
         &self,
         scope: &Scope,
@@ -128,7 +85,7 @@ impl Store {
             .bind(digest)
             .bind(scope.tenant())
             .bind(limit)
-            .all()
+            .rows()
             .await?;
         let count: i64 = tx
             .query(
@@ -140,29 +97,30 @@ impl Store {
             .scalar()
             .await?;
         read.end().await?;
-        Ok((found, count))
+        Ok((self.readable_messages(&found), count))
     }
 
     /// Up to `limit` messages that a digest told or tells, on this channel or on one that it fell back to, the oldest
-    /// first, and how many there are.
+    /// first, and how many there are. One that can't be read is left out.
     pub async fn digest_messages(&self, digest: &Delivery, limit: i64) -> Result<(Vec<Delivery>, i64), StoreError> {
         let ways = std::iter::once(&digest.channel).chain(&digest.fallback);
         let mut read = self.db.read().await?;
         let tx = &mut read.tx();
-        let (mut rows, mut count): (Vec<Delivery>, i64) = (Vec::new(), 0);
+        let (mut messages, mut count): (Vec<Delivery>, i64) = (Vec::new(), 0);
         for channel in ways {
-            rows = tx
+            let rows = tx
                 .query(TOLD_BY)
                 .bind(&digest.tenant_id)
                 .bind(&digest.recipient)
                 .bind(text(channel))
                 .bind(text(&digest.dedupe_key))
                 .bind(limit)
-                .all()
+                .rows()
                 .await?;
-            if rows.is_empty() {
+            if rows.len() == 0 {
                 continue;
             }
+            messages = self.readable_messages(&rows);
             count = tx
                 .query(COUNT_TOLD_BY)
                 .bind(&digest.tenant_id)
@@ -174,7 +132,11 @@ impl Store {
             break;
         }
         read.end().await?;
-        Ok((rows, count))
+        Ok((messages, count))
+    }
+
+    fn readable_messages(&self, rows: &Rows) -> Vec<Delivery> {
+        self.unreadable.partition_readable::<Delivery, _, Uuid>("deliveries", rows, Ok).0
     }
 
     /// Counts one interruption of a recipient on a day of its calendar; `false`, and nothing counted, where there were
@@ -240,4 +202,111 @@ impl Store {
         write.commit().await?;
         Ok(counts + codes)
     }
+}
+
+/// The place of a held message, as the state of its digest leaves it.
+#[derive(Clone, Copy)]
+enum HeldPlace {
+    /// The digest tells it.
+    InDigest(Uuid),
+    /// The digest is on its way already: the message is due now.
+    DigestLeft,
+    /// The digest can't be read and tells nothing more: the message waits by itself.
+    ByItself,
+}
+
+/// Makes a digest, due at `at`, where there is none of its key.
+async fn insert_digest(
+    tx: &mut Tx<'_>,
+    digest: &NewDelivery,
+    at: DateTime<Utc>,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    tx.query(
+        "insert into deliveries (id, tenant_id, recipient, channel, dedupe_key, kind, fallback, state, next_at,
+                                     created_at, urgency, subject_ref)
+             values ($1, $2, $3, $4, $5, $6, $7, 'pending', $8, $9, $10, $11)
+             on conflict (tenant_id, recipient, channel, dedupe_key) do nothing",
+    )
+    .bind(new_id(now))
+    .bind(&digest.tenant_id)
+    .bind(&digest.recipient)
+    .bind(text(&digest.channel))
+    .bind(text(&digest.dedupe_key))
+    .bind(digest.kind.as_str())
+    .bind(document(&digest.fallback)?)
+    .bind(at)
+    .bind(now)
+    .bind(digest.urgency.as_str())
+    .bind(optional_document(digest.subject_ref.as_ref())?)
+    .execute()
+    .await?;
+    Ok(())
+}
+
+/// Locks the digest of this key.
+async fn lock_digest(tx: &mut Tx<'_>, digest: &NewDelivery) -> Result<OpenDigest, StoreError> {
+    Ok(tx
+        .query(DIGEST)
+        .bind(&digest.tenant_id)
+        .bind(&digest.recipient)
+        .bind(text(&digest.channel))
+        .bind(text(&digest.dedupe_key))
+        .one()
+        .await?)
+}
+
+/// Adds channels to those on which a digest falls back, where it does not have them.
+async fn widen_fallback(
+    tx: &mut Tx<'_>,
+    digest: Uuid,
+    mut fallback: Vec<String>,
+    added: &[String],
+) -> Result<(), StoreError> {
+    let before = fallback.len();
+    for channel in added {
+        if !fallback.contains(channel) {
+            fallback.push(channel.clone());
+        }
+    }
+    if fallback.len() > before {
+        tx.query("update deliveries set fallback = $2 where id = $1")
+            .bind(digest)
+            .bind(document(&fallback)?)
+            .execute()
+            .await?;
+    }
+    Ok(())
+}
+
+/// Ends the claim of a message without an attempt, and puts it into its place. By itself it waits until `at`.
+async fn end_claim(
+    tx: &mut Tx<'_>,
+    claim: &DeliveryClaim,
+    hold_reason: HoldReason,
+    place: HeldPlace,
+    (now, at): (DateTime<Utc>, DateTime<Utc>),
+) -> Result<(), StoreError> {
+    let (next_at, reason, digest) = match place {
+        HeldPlace::InDigest(id) => (None, Some(hold_reason), Some(id)),
+        HeldPlace::DigestLeft => (Some(now), None, None),
+        HeldPlace::ByItself => (Some(at), Some(hold_reason), None),
+    };
+    let done = tx
+        .query(
+            "update deliveries set lease_token = 0, attempts = attempts - 1, last_error = null, next_at = $3,
+                        hold_reason = $4, digest_id = $5, due_at = coalesce($3, due_at)
+                  where id = $1 and lease_token = $2 and state = 'pending'",
+        )
+        .bind(claim.delivery.id)
+        .bind(claim.lease_token)
+        .bind(next_at)
+        .bind(reason.map(HoldReason::as_str))
+        .bind(digest)
+        .execute()
+        .await?;
+    if done == 0 {
+        return Err(StoreError::LeaseLost);
+    }
+    Ok(())
 }

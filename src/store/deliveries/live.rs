@@ -1,7 +1,7 @@
 //! Messages for sessions that are open: written by the channel, taken by a session, withdrawn where nobody took one.
 //!
-//! A message is taken once, and what is withdrawn can't be taken: both are guarded writes of one row. A message that was
-//! taken is kept for a while, so that a session that comes back can be told it.
+//! A message is taken once, and what is withdrawn can't be taken: both are guarded writes of one row. A message that
+//! was taken is kept for a while, so that a session that comes back can be told it.
 
 use chrono::{DateTime, Utc};
 use sqlx::types::Json;
@@ -69,7 +69,8 @@ impl Store {
         Ok(found)
     }
 
-    /// The tenant's messages that nobody has taken, and those that were laid out at `since` or later, oldest first.
+    /// The tenant's messages that nobody has taken, and those that were laid out at `since` or later, oldest first. One
+    /// that can't be read is left out.
     pub async fn live_messages(
         &self,
         tenant: &Tenant,
@@ -86,10 +87,10 @@ impl Store {
             .bind(tenant.as_str())
             .bind(since)
             .bind(limit)
-            .all()
+            .rows()
             .await?;
         read.end().await?;
-        Ok(found)
+        Ok(self.unreadable.partition_readable::<LiveMessage, _, Uuid>("live_messages", &found, Ok).0)
     }
 
     /// Takes a message for a session and answers its sealed text, also where another session has taken it. `None` where
@@ -143,7 +144,7 @@ impl Store {
             .bind(limit)
             .all()
             .await?;
-        // what is no text is sealed by no key, as it says of itself
+        // a body that is no JSON text is sealed by no key, as it says of itself
         let sealed = |body: String| serde_json::from_str(&body).unwrap_or(body);
         Ok(rows.into_iter().map(|(id, tenant, body)| (id, tenant, sealed(body))).collect())
     }

@@ -1,7 +1,7 @@
 //! Reports of providers about messages that they took on, and the end of waiting for them.
 //!
-//! A report settles a delivery in one transaction with its fall-back. It may come before the attempt itself is recorded:
-//! then the lease is left to the worker, whose mark finds the end written already.
+//! A report settles a delivery in one transaction with its fall-back. It may come before the attempt itself is
+//! recorded: then the lease is left to the worker, whose mark finds the end written already.
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;

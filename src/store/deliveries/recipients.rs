@@ -4,15 +4,17 @@ use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
 use serde_json::json;
+use sqlx::FromRow;
 use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::domain::notification::Recipient;
+use crate::store::columns::Columns;
 use crate::store::db::listing::{PAGE_BYTES, PagedRow};
 use crate::store::db::text::{document, text};
 use crate::store::db::{Db, connection, sqlite_batch};
-use crate::store::ops::audit::{AuditAction, write_audit};
+use crate::store::ops::audit::{AuditAction, ENTRY_BYTES, write_audit};
 use crate::store::sql::sql;
 use crate::store::{RowPage, Split, Store, StoreError};
 
@@ -45,12 +47,22 @@ pub struct ListedRecipient {
     pub stored: Option<StoredRecipient>,
 }
 
-#[derive(sqlx_macros::FromRow)]
 struct ListedRow {
     tenant_id: String,
     body: String,
-    version: i64,
-    updated_at: DateTime<Utc>,
+    /// Its version, and when it was written; or why that can't be read.
+    written: Result<(i64, DateTime<Utc>), String>,
+}
+
+impl<'r, R: Columns> FromRow<'r, R> for ListedRow {
+    fn from_row(row: &'r R) -> Result<ListedRow, sqlx::Error> {
+        let written = || Ok::<_, sqlx::Error>((row.value("version")?, row.value("updated_at")?));
+        Ok(ListedRow {
+            tenant_id: row.value("tenant_id")?,
+            body: row.value("body")?,
+            written: written().map_err(|error| error.to_string()),
+        })
+    }
 }
 
 /// A page of recipients: the rows that match are measured, and those that fit are read.
@@ -102,6 +114,12 @@ impl Store {
         Ok(row.map(|(body, version, updated_at)| StoredRecipient { recipient: body.0, version, updated_at }))
     }
 
+    /// Where the tenant is reached, for a service that has something to tell it: one that can't be read is as good as
+    /// none, and is told of once.
+    pub async fn recipient_to_tell(&self, tenant: &str) -> Result<Option<Recipient>, StoreError> {
+        Ok(self.recipients_by_tenant(&[tenant]).await?.remove(tenant))
+    }
+
     /// A page of recipients, in the order of their tenants.
     pub async fn list_recipients(
         &self,
@@ -123,9 +141,12 @@ impl Store {
         RowPage::of(rows, |row| Ok(self.listed(row)))
     }
 
-    fn listed(&self, ListedRow { tenant_id, body, version, updated_at }: ListedRow) -> ListedRecipient {
+    fn listed(&self, ListedRow { tenant_id, body, written }: ListedRow) -> ListedRecipient {
         let recipient = self.readable(&tenant_id, serde_json::from_str(&body));
-        let stored = recipient.map(|recipient| StoredRecipient { recipient, version, updated_at });
+        let written = written.inspect_err(|why| self.unreadable.report("recipients", &tenant_id, why)).ok();
+        let stored = recipient.zip(written);
+        let stored =
+            stored.map(|(recipient, (version, updated_at))| StoredRecipient { recipient, version, updated_at });
         ListedRecipient { tenant_id, stored }
     }
 
@@ -163,6 +184,9 @@ impl Store {
 
     /// Writes a recipient, if it is still the one that was read (`None`: there was none). One that was deleted and made
     /// again is another, though it has the version again. A scope writes its own only.
+    ///
+    /// # Errors
+    /// `Conflict`: it is another one by now. `Quota`: there was none, and the tenant has stored all that it may.
     pub async fn put_recipient(
         &self,
         scope: &Scope,
@@ -172,6 +196,10 @@ impl Store {
     ) -> Result<StoredRecipient, StoreError> {
         if scope.tenant().is_some_and(|own| own != tenant) {
             return Err(StoreError::NotFound);
+        }
+        if read.is_none() {
+            // its deletion is never refused, and leaves an entry for good
+            self.admit_bytes(tenant, ENTRY_BYTES).await?;
         }
         let now = self.clock.now();
         let read_version = read.map_or(0, |read| read.version);

@@ -43,7 +43,7 @@ impl Store {
             None => None,
         };
         let credential = match CredentialContext::of(delivery) {
-            Some(telling) => self.current_state(telling, delivery).await?,
+            Some(context) => self.current_state(context, delivery).await?,
             None => None,
         };
         Ok(ReferredRecords { run, task_name: task.map(|task| task.name), credential })
@@ -52,7 +52,7 @@ impl Store {
     /// Tasks that wait for the credential, and the reason; `None` where whom it concerns is gone.
     async fn current_state(
         &self,
-        telling: CredentialContext,
+        context: CredentialContext,
         delivery: &Delivery,
     ) -> Result<Option<CredentialContext>, StoreError> {
         let Some(SubjectRef::Credential { task_id, credential_id, .. }) = &delivery.subject_ref else {
@@ -63,17 +63,17 @@ impl Store {
                 let task = self.find_task(&Scope::Every, *task_id).await?;
                 Ok(task.map(|task| {
                     let awaited = task.awaited_credential.map(|credential| credential.to_string());
-                    let paused = task.status == TaskStatus::Paused && awaited.as_ref() == Some(&telling.reference);
-                    CredentialContext { task: Some(on_one_line(&task.name)), paused, ..telling }
+                    let paused = task.status == TaskStatus::Paused && awaited.as_ref() == Some(&context.reference);
+                    CredentialContext { task: Some(on_one_line(&task.name)), paused, ..context }
                 }))
             }
             (None, Some(id)) => {
-                let (tenant, CredentialContext { service, account, .. }) = (&delivery.tenant_id, &telling);
+                let (tenant, CredentialContext { service, account, .. }) = (&delivery.tenant_id, &context);
                 let stored = self.find_credential(&Scope::Every, tenant, service, account).await?;
                 let credential = stored.map(|stored| stored.credential).filter(|credential| credential.id == *id);
-                Ok(credential.map(|credential| CredentialContext { reason: credential.status_reason, ..telling }))
+                Ok(credential.map(|credential| CredentialContext { reason: credential.status_reason, ..context }))
             }
-            (None, None) => Ok(Some(telling)),
+            (None, None) => Ok(Some(context)),
         }
     }
 }

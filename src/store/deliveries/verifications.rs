@@ -1,4 +1,5 @@
-//! Codes that prove an address: one at a time for each, good for some tries and some minutes. Only tags of them are kept.
+//! Codes that prove an address: one at a time for each, good for some tries and some minutes. Only tags of them are
+//! kept.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -51,7 +52,8 @@ impl Store {
     /// again changes nothing, so that it gives no new tries.
     ///
     /// # Errors
-    /// `Conflict`: another was asked for less than a minute ago, or too many within a day. `NotFound`: in another scope.
+    /// `Conflict`: another was asked for less than a minute ago, or too many within a day. `NotFound`: in another
+    /// scope.
     pub async fn ask_verification(
         &self,
         scope: &Scope,

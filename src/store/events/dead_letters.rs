@@ -5,6 +5,7 @@ use uuid::Uuid;
 
 use crate::base::id::{Scope, new_id};
 use crate::domain::event::Event;
+use crate::store::db::listing::RowPage;
 use crate::store::db::text::{document, optional, text};
 use crate::store::events::filter_query;
 use crate::store::{Store, StoreError, Topic};
@@ -83,12 +84,13 @@ impl Store {
         Ok(())
     }
 
-    /// Dead letters that match, newest first.
+    /// A page of dead letters that match, newest first. A letter that can't be read is left out; the list goes on
+    /// behind the last one that was looked at.
     pub async fn list_dead_letters(
         &self,
         scope: &Scope,
         filter: &StoredDeadLetterFilter,
-    ) -> Result<Vec<StoredDeadLetter>, StoreError> {
+    ) -> Result<RowPage<StoredDeadLetter>, StoreError> {
         let mut read = self.db.read_in(scope).await?;
         let mut query =
             read.build("select id, tenant_id, body, error, deliveries, created_at from dead_letters where true");
@@ -103,9 +105,9 @@ impl Store {
         }
         query.push(if scope.tenant().is_some() { " order by tenant_id desc, id desc" } else { " order by id desc" });
         query.push(" limit ").push_bind(filter.limit);
-        let found = query.finish().all().await?;
+        let found = query.finish().rows().await?;
         read.end().await?;
-        Ok(found)
+        Ok(RowPage::from_rows(&self.unreadable, "dead_letters", &found, filter.limit, Ok))
     }
 
     /// One dead letter.

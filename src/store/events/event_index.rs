@@ -13,8 +13,9 @@ use crate::base::id::{Scope, Tenant};
 use crate::domain::event::partition;
 use crate::domain::task::{Task, TaskStatus};
 use crate::domain::trigger::Trigger;
+use crate::store::sql::sql;
 use crate::store::tx::Tx;
-use crate::store::{Store, StoreError};
+use crate::store::{Split, Store, StoreError};
 
 /// Tenants are spread over so many shards, by the rule that also spreads their events over partitions of the bus.
 pub const EVENT_SHARDS: u32 = 16;
@@ -72,6 +73,31 @@ struct Row {
     max_runs: Option<Json<Option<i64>>>,
 }
 
+/// Event tasks as they are read. SQLite keeps tasks as texts: one that is no JSON must not hold up the others.
+const COLUMNS: &str = "
+    select e.task_id, e.version, t.tenant_id, t.name, {spec} -> 'metadata' as metadata, t.epoch, t.status,
+           {spec} -> 'trigger' as trigger, {spec} -> 'max_runs' as max_runs";
+const READABLE_SPEC: &str = "(case when json_valid(t.spec) then t.spec end)";
+const NEWER_TASKS: &str = sql!(
+    COLUMNS,
+    "  from event_tasks e
+       left join tasks t on t.id = e.task_id and e.live
+      where e.shard = $1 and e.version > $2
+      order by e.version
+      limit $3"
+);
+const NEWER: Split =
+    Split { postgres: sql!(NEWER_TASKS; "{spec}" = "t.spec"), sqlite: sql!(NEWER_TASKS; "{spec}" = READABLE_SPEC) };
+const TASKS_OF: &str = sql!(
+    COLUMNS,
+    "  from tasks t join event_tasks e on e.task_id = t.id and e.live
+      where t.tenant_id = $1 and t.id > $2
+      order by t.id
+      limit $3"
+);
+const OF_TENANT: Split =
+    Split { postgres: sql!(TASKS_OF; "{spec}" = "t.spec"), sqlite: sql!(TASKS_OF; "{spec}" = READABLE_SPEC) };
+
 /// Whether a task is in the index: its trigger goes by events, and it may fire, now or when it is resumed.
 pub(in crate::store) fn is_indexed(task: &Task) -> bool {
     matches!(task.spec.trigger, Trigger::Event(_)) && matches!(task.status, TaskStatus::Active | TaskStatus::Paused)
@@ -87,7 +113,8 @@ pub(in crate::store) const INDEX: &str = "
     on conflict (task_id) do update
        set shard = excluded.shard, version = excluded.version, live = excluded.live, changed_at = excluded.changed_at";
 
-/// Records that an event task has changed. The last statement of its transaction: until it ends, others of the shard wait.
+/// Records that an event task has changed. The last statement of its transaction: until it ends, others of the shard
+/// wait.
 pub(in crate::store) async fn index_event_task(
     tx: &mut Tx<'_>,
     task_id: Uuid,
@@ -123,25 +150,10 @@ impl Store {
         let anew = !goes_on && known > 0 && known < pruned;
         let known = if anew { 0 } else { known };
         let mut read = self.db.read().await?;
-        let rows = read
-            .query(
-                "select e.task_id, e.version, t.tenant_id, t.name, t.spec -> 'metadata' as metadata, t.epoch, t.status,
-                        t.spec -> 'trigger' as trigger, t.spec -> 'max_runs' as max_runs
-                   from event_tasks e
-                   left join tasks t on t.id = e.task_id and e.live
-                  where e.shard = $1 and e.version > $2
-                  order by e.version
-                  limit $3",
-            )
-            .bind(shard)
-            .bind(known)
-            .bind(limit)
-            .rows()
-            .await?;
+        let rows = read.query(NEWER).bind(shard).bind(known).bind(limit).rows().await?;
         let newest: Option<i64> = rows.last_column("version")?;
-        let (readable, others) = self.unreadable.partition_readable("tasks", &rows, |row: Row| Ok(row));
-        let (rows, others, newest) = (readable, others, newest);
         read.end().await?;
+        let (rows, others) = self.unreadable.partition_readable("tasks", &rows, Row::checked);
         let more = (rows.len() + others.len()) as i64 == limit;
         let newest = newest.unwrap_or(known);
         let mut changes = EventTaskChanges {
@@ -162,30 +174,18 @@ impl Store {
         Ok(changes)
     }
 
-    /// The event tasks of a tenant that are active or paused, by their ids, after one; up to `limit`.
+    /// The event tasks of a tenant that are active or paused and can be read, by their ids, after one; up to `limit`.
     pub async fn event_tasks_of(
         &self,
         tenant: &Tenant,
         after: Option<Uuid>,
         limit: i64,
     ) -> Result<Vec<EventTask>, StoreError> {
-        let rows: Vec<Row> = self
-            .db
-            .read()
-            .await?
-            .query(
-                "select e.task_id, e.version, t.tenant_id, t.name, t.spec -> 'metadata' as metadata, t.epoch, t.status,
-                        t.spec -> 'trigger' as trigger, t.spec -> 'max_runs' as max_runs
-                   from tasks t join event_tasks e on e.task_id = t.id and e.live
-                  where t.tenant_id = $1 and t.id > $2
-                  order by t.id
-                  limit $3",
-            )
-            .bind(tenant.as_str())
-            .bind(after.unwrap_or_default())
-            .bind(limit)
-            .all()
-            .await?;
+        let mut read = self.db.read().await?;
+        let rows =
+            read.query(OF_TENANT).bind(tenant.as_str()).bind(after.unwrap_or_default()).bind(limit).rows().await?;
+        read.end().await?;
+        let (rows, _) = self.unreadable.partition_readable::<_, _, Uuid>("tasks", &rows, Row::checked);
         Ok(rows.into_iter().filter_map(Row::task).collect())
     }
 
@@ -224,6 +224,16 @@ impl Store {
 }
 
 impl Row {
+    /// The row, if all is there that a task is matched by, or the task is gone.
+    fn checked(self) -> Result<Row, StoreError> {
+        let is_there = self.name.is_some() && self.metadata.is_some() && self.trigger.is_some();
+        let is_known = self.status.as_deref().is_some_and(|status| TaskStatus::parse(status).is_some());
+        match self.tenant_id.is_none() || (is_there && is_known) {
+            true => Ok(self),
+            false => Err(StoreError::Corrupt("its status or its specification can't be read".into())),
+        }
+    }
+
     /// `None`: the task is gone.
     fn task(self) -> Option<EventTask> {
         Some(EventTask {

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::domain::task::{FIRST_EPOCH, TaskStatus};
 use crate::domain::trigger::event::{Arrival, EventVerdict};
-use crate::store::runs::NewRun;
-use crate::store::runs::lease::{CLAIM_MARGIN, RunClaim};
+use crate::store::runs::lease::RunClaim;
+use crate::store::runs::starting::StartedRun;
+use crate::store::runs::{NewRun, SkipTallies};
 
 /// An event that a task was found to be fired by, or skipped for.
 #[derive(Clone)]
@@ -42,7 +42,7 @@ impl Match {
     }
 
     /// Whether it fires its task now, straight or through a window.
-    pub(in crate::store) fn is_fire(&self) -> bool {
+    pub fn is_fire(&self) -> bool {
         matches!(self.verdict, EventVerdict::Fires(_)) && self.status != TaskStatus::Paused
     }
 
@@ -52,19 +52,21 @@ impl Match {
     }
 }
 
-/// Counts of a written batch of events.
+/// Result of writing a batch of events.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EventsRecorded {
     /// Runs that were recorded to be executed, and matches that were recorded as skipped.
     pub recorded: usize,
-    /// Events that were recorded as skipped.
+    /// Events that were recorded as skipped, those that have one record together each for itself.
     pub skipped: usize,
     /// Matches that wait in a window.
     pub collected: usize,
     /// Matches that had their record already.
     pub duplicates: usize,
-    /// Runs leased to the worker that asked.
+    /// Runs leased to the worker that asked, which are yet to start.
     pub claims: Vec<RunClaim>,
+    /// Runs that have started, under leases of the worker that asked.
+    pub started: Vec<StartedRun>,
 }
 
 /// Conditions that must still hold when a batch is written.
@@ -81,6 +83,8 @@ pub(in crate::store) struct MatchGuard<'a> {
 pub(in crate::store) struct EventBatch {
     pub runs: Vec<EventRun>,
     pub skipped: Vec<NewRun>,
+    /// Matches that are skipped for a quota or a halt, and all of full tenants that are skipped.
+    pub tallies: SkipTallies,
 }
 
 /// A run for the queue.
@@ -88,22 +92,10 @@ pub(in crate::store) struct EventRun {
     pub run: NewRun,
     pub epoch: i64,
     pub claimed: bool,
+    /// It starts with this commit, if it gets the slot that it may need; it is claimed.
+    pub may_start: bool,
     /// The event that it is of; none where it is of a window.
     pub arrival: Option<Arc<Arrival>>,
-}
-
-/// Rows that the database took.
-#[derive(Default)]
-pub(in crate::store) struct EventsWritten {
-    pub recorded: usize,
-    pub skipped: usize,
-    pub claims: Vec<RunClaim>,
-}
-
-impl EventsWritten {
-    pub fn claim_until(now: DateTime<Utc>) -> DateTime<Utc> {
-        now + CLAIM_MARGIN
-    }
 }
 
 /// A task whose events are recorded, as its locked row says.

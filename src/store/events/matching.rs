@@ -1,10 +1,12 @@
 //! Events become runs: what matched is recorded, collected or skipped, in one transaction per batch of events.
 //!
-//! Once `fire_events` has returned `Done`, each match has its record: a run, a place in a window, or a reason. If it has
-//! not returned, asking again is safe: everything is unique by task and event. Nothing was written where it is `Stale`.
+//! Once `fire_events` has returned `Done`, each match has its record: a run, a place in a window, or a reason. If it
+//! has not returned, asking again is safe: everything is unique by task and event, but for matches that are skipped for
+//! a quota or a halt, or while their tenant has stored all that it may. Those are counted together and then count
+//! twice. Nothing was written where it is `Stale`.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
 use chrono::{DateTime, Utc};
@@ -19,6 +21,7 @@ use crate::store::db::flow::QueueFlow;
 use crate::store::db::{Db, connection, fault};
 use crate::store::events::matches::{EventsRecorded, LockedTask, Match, MatchGuard};
 use crate::store::events::recording::{BatchEffects, Recording, write_recording};
+use crate::store::runs::starting::immediate_start::{ImmediateStart, LeaseTerms, RemainingCapacity};
 use crate::store::tx::Tx;
 use crate::store::{Store, StoreError, Topic};
 
@@ -34,6 +37,8 @@ pub struct FireEvents<'a> {
     pub worker: Uuid,
     /// Most runs to claim at once.
     pub room: usize,
+    /// Of those, as many as there are slots start at once, unless they are of a window; `None`: none does.
+    pub start: Option<&'a ImmediateStart>,
     /// Few matches of each tenant: at SQLite's writer they do not stand behind writes of many.
     pub few: bool,
 }
@@ -42,7 +47,14 @@ impl FireEvents<'_> {
     fn flow(&self) -> QueueFlow {
         if self.few { QueueFlow::Engine("few matches") } else { QueueFlow::of(None) }
     }
+
+    pub(in crate::store) fn terms(&self) -> LeaseTerms {
+        LeaseTerms { now: self.now, worker: self.worker, started_until: self.start.map(|start| start.lease_until) }
+    }
 }
+
+/// A batch that is written: its result, and what is left to do for it.
+type RecordedBatch = (EventsRecorded, BatchEffects);
 
 /// Result of recording events.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,21 +86,34 @@ pub(in crate::store) fn not_halted<'a>(matches: &'a [Match], halts: &Halts) -> C
 }
 
 impl Store {
-    /// Records what became of a batch of events. On Postgres a batch whose events all [go straight](Match::is_stateless)
-    /// takes one statement.
+    /// Records what became of a batch of events, and starts the runs that find a slot. On Postgres a batch whose
+    /// events all [go straight](Match::is_stateless) takes one statement.
     ///
-    /// Matches of halted tenants, and those beyond the fires that their tenant may have in this minute, are recorded as skipped. An event counts for each
-    /// task that it fires, also where a window collects it.
+    /// Matches of halted tenants, and those beyond the fires that their tenant may have in this minute, are recorded as
+    /// skipped, those of a task, an hour and a reason together. So are those of tenants that have stored all that they
+    /// may, whatever their reason. An event counts for each task that it fires, also where a window collects it.
     pub async fn fire_events(&self, ask: &FireEvents<'_>) -> Result<EventsFired, StoreError> {
         let halts = self.halts().await?;
         let matches = not_halted(ask.matches, &halts);
         let counted = self.count_fires(&matches).await?;
         let kept = self.within_quota(&matches, &counted);
-        let fired = self.record_matches(&FireEvents { matches: &kept, ..*ask }).await;
-        if !matches!(fired, Ok(EventsFired::Done(_))) {
+        let ask = FireEvents { matches: &kept, ..*ask };
+        let recorded = match self.record_matches(&ask).await {
+            // somebody else records one of these fires just now, whose run had its task's slot here: none starts then
+            Err(StoreError::Conflict(_)) if ask.start.is_some() => {
+                self.record_matches(&FireEvents { start: None, ..ask }).await
+            }
+            recorded => recorded,
+        };
+        if !matches!(recorded, Ok(Some(_))) {
             counted.iter().for_each(|(tenant, fires)| self.give_fires_back(tenant, fires.allowed));
         }
-        fired
+        let Some((mut recorded, effects)) = recorded? else { return Ok(EventsFired::Stale) };
+        self.notify_recorded(&recorded, &effects);
+        if let Some(start) = ask.start {
+            recorded.started = self.read_committed_starts(effects.started, start.lease_until).await;
+        }
+        Ok(EventsFired::Done(recorded))
     }
 
     /// The fires of each tenant among these matches, and how many of them it may have.
@@ -123,7 +148,8 @@ impl Store {
         Cow::Owned(kept)
     }
 
-    async fn record_matches(&self, ask: &FireEvents<'_>) -> Result<EventsFired, StoreError> {
+    /// `None`: the index is older than the tasks, and nothing was written.
+    async fn record_matches(&self, ask: &FireEvents<'_>) -> Result<Option<RecordedBatch>, StoreError> {
         match &self.db {
             Db::Postgres { engine, waits, .. } if ask.matches.iter().all(Match::is_stateless) => {
                 let fired = self.fire_stateless(&mut *connection("engine", engine, waits).await?, ask).await?;
@@ -134,62 +160,79 @@ impl Store {
         }
     }
 
-    async fn fire_stateless(&self, conn: &mut PgConnection, ask: &FireEvents<'_>) -> Result<EventsFired, StoreError> {
+    async fn fire_stateless(
+        &self,
+        conn: &mut PgConnection,
+        ask: &FireEvents<'_>,
+    ) -> Result<Option<RecordedBatch>, StoreError> {
         if ask.matches.is_empty() {
             let holds = Tx::Postgres(conn).versions(ask.shards).await? == ask.shards;
-            return Ok(if holds { EventsFired::Done(EventsRecorded::default()) } else { EventsFired::Stale });
+            return Ok(holds.then(RecordedBatch::default));
         }
         let mut tasks: Vec<(Uuid, i64)> = ask.matches.iter().map(|matched| (matched.task_id, matched.epoch)).collect();
         tasks.sort_unstable();
         tasks.dedup();
-        let mut recording = Recording::new(ask.now, ask.room, HashMap::new());
+        let capacity = RemainingCapacity::new(ask.room, ask.start);
+        let mut recording = Recording::new(ask.now, capacity, HashMap::new(), &self.unreadable);
         for matched in ask.matches {
-            recording.run_event(matched)?;
+            recording.run_stateless(matched)?;
         }
         let guard = MatchGuard { tasks, shards: ask.shards };
-        let Some(written) = record_guarded(conn, &recording.batch, &guard, ask.now, ask.worker).await? else {
-            return Ok(EventsFired::Stale);
-        };
-        let (fired, aside) = recording.summary(written);
-        Ok(EventsFired::Done(self.notify_recorded(fired, aside)))
+        let written = record_guarded(conn, &recording.batch, &guard, &ask.terms()).await?;
+        Ok(written.map(|written| recording.summary(written)))
     }
 
-    async fn fire_by_rules(&self, ask: &FireEvents<'_>) -> Result<EventsFired, StoreError> {
+    async fn fire_by_rules(&self, ask: &FireEvents<'_>) -> Result<Option<RecordedBatch>, StoreError> {
+        let may_be_skipped = ask.matches.iter().filter(|matched| !matched.is_stateless());
+        let tenants: BTreeSet<&str> = may_be_skipped.map(|matched| matched.subject().tenant).collect();
+        // read before the rows are locked
+        let full = self.full_tenants(tenants).await?;
         let mut write = self.db.write_for_engine(ask.flow()).await?;
         let tx = &mut write.tx();
         let began = Instant::now();
         if tx.versions(ask.shards).await? != ask.shards {
-            return Ok(EventsFired::Stale);
+            return Ok(None);
         }
         let mut tasks: Vec<Uuid> = ask.matches.iter().map(|matched| matched.task_id).collect();
         tasks.sort_unstable();
         tasks.dedup();
-        let locked: HashMap<Uuid, LockedTask> =
-            tx.lock_tasks(&tasks).await?.into_iter().map(|row| (row.task_id, row)).collect();
+        let locked = match tx.lock_tasks(&tasks).await {
+            Err(error @ StoreError::Corrupt(_)) => {
+                drop(write);
+                // the others are matched anew, by an index without it
+                return match self.disable_unreadable_event_tasks(&tasks).await? {
+                    0 => Err(error),
+                    _ => Ok(None),
+                };
+            }
+            locked => locked?,
+        };
+        let locked: HashMap<Uuid, LockedTask> = locked.into_iter().map(|row| (row.task_id, row)).collect();
         if ask.matches.iter().any(|matched| locked.get(&matched.task_id).is_none_or(|at| at.epoch != matched.epoch)) {
-            return Ok(EventsFired::Stale);
+            return Ok(None);
         }
-        let mut recording = Recording::new(ask.now, ask.room, locked);
+        let capacity = RemainingCapacity::new(ask.room, ask.start);
+        let mut recording = Recording::new(ask.now, capacity, locked, &self.unreadable);
         let windowed: Vec<&Match> = ask.matches.iter().filter(|matched| matched.may_be_in_window()).collect();
         recording.set_known_events(tx.in_windows(&windowed).await?);
+        recording.set_full_tenants(full);
         for matched in ask.matches {
             recording.apply_match(tx, matched).await?;
         }
-        let (fired, opened) = write_recording(tx, recording, ask.now, ask.worker).await?;
+        let recorded = write_recording(tx, recording, &ask.terms()).await?;
         self.learn(&self.paces.events, ask.matches.len(), began);
         write.commit().await?;
-        Ok(EventsFired::Done(self.notify_recorded(fired, opened)))
+        Ok(Some(recorded))
     }
 
     /// Wakes those who go on with what was recorded.
-    pub(in crate::store) fn notify_recorded(&self, recorded: EventsRecorded, aside: BatchEffects) -> EventsRecorded {
-        self.counts.each_skipped(&aside.skipped);
-        if recorded.recorded > recorded.claims.len() {
+    pub(in crate::store) fn notify_recorded(&self, recorded: &EventsRecorded, effects: &BatchEffects) {
+        self.counts.each_skipped(&effects.skipped);
+        if recorded.recorded > recorded.claims.len() + effects.started.rows.len() {
             self.notify_all_instances(Topic::Queue);
         }
-        if aside.opened {
+        if effects.opened {
             self.notify(Topic::Windows);
         }
-        recorded
     }
 }

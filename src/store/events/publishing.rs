@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use serde_json::value::RawValue;
 use sqlx::types::Json;
 
+use crate::base::compute::{ADMIN, steps_to_parse, steps_to_write};
 use crate::base::id::Scope;
-use crate::domain::event::Event;
+use crate::domain::event::{Data, Event};
 use crate::store::db::text::document;
 use crate::store::{Split, Store, StoreError, Topic};
 
@@ -44,13 +45,22 @@ impl Store {
     /// were new.
     pub async fn publish_events(&self, events: &[Event]) -> Result<u64, StoreError> {
         let scope = scope_of(events);
-        let _turn = self.acquire_bulk(scope.tenant().unwrap_or_default(), events.len()).await;
         // written out before anybody waits for this transaction
-        let rows = events.iter().map(PublishedEvent::of).collect::<Result<Vec<_>, StoreError>>()?;
+        let rows = self.written_events(scope.tenant().unwrap_or(ADMIN), events).await?;
+        let _turn = self.acquire_bulk(scope.tenant().unwrap_or_default(), rows.len()).await;
         let store = self.clone();
         let fresh = self.run_for_caller(async move { store.write_events(&scope, rows).await }).await?;
         self.notify(Topic::Events);
         Ok(fresh)
+    }
+
+    /// The rows of events; those of long ones are written on a computing thread, in the turn of this tenant.
+    async fn written_events(&self, tenant: &str, events: &[Event]) -> Result<Vec<PublishedEvent>, StoreError> {
+        let steps = events.iter().map(steps_of).fold(0, u64::saturating_add);
+        let events = events.to_vec();
+        let write = move || events.iter().map(PublishedEvent::of).collect::<Result<Vec<_>, StoreError>>();
+        let written = self.computing.run_if_costly(tenant, steps, write).await;
+        written.map_err(|panicked| StoreError::Corrupt(panicked.to_string()))?
     }
 
     async fn write_events(&self, scope: &Scope, rows: Vec<PublishedEvent>) -> Result<u64, StoreError> {
@@ -84,6 +94,15 @@ impl Store {
         }
         write.commit().await?;
         Ok(fresh)
+    }
+}
+
+/// The steps that it takes at most to write an event. Its attributes are short.
+fn steps_of(event: &Event) -> u64 {
+    match &event.data {
+        Data::Nothing => 0,
+        Data::Json(value) => steps_to_write(value),
+        Data::Base64(text) => steps_to_parse(text.len()),
     }
 }
 

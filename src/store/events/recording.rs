@@ -4,35 +4,37 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
-use serde_json::Value;
 use uuid::Uuid;
 
 use crate::base::id::new_id;
-use crate::domain::run::{Cause, RunState};
+use crate::domain::quota::REASON_QUOTA;
+use crate::domain::run::RunState;
+use crate::domain::run::skip_tally::is_tallied;
 use crate::domain::task::TaskStatus;
 use crate::domain::task::change::{REASON_MAX_RUNS, REASON_PAUSED};
 use crate::domain::trigger::event::{Arrival, EventVerdict, reason};
 use crate::store::StoreError;
 use crate::store::db::text::StoredJson;
 use crate::store::events::event_index::index_event_task;
-use crate::store::events::matches::{
-    EventBatch, EventRun, EventsRecorded, EventsWritten, LockedTask, Match, RecordedSubject,
-};
-use crate::store::events::windows::{self, WindowOutcome};
+use crate::store::events::matches::{EventBatch, EventRun, EventsRecorded, LockedTask, Match, RecordedSubject};
+use crate::store::events::windows::{self, CollectedCause, CollectedEvent, WindowOutcome};
+use crate::store::ops::unreadable::UnreadableRow;
 use crate::store::runs::NewRun;
+use crate::store::runs::lease::StartedRows;
+use crate::store::runs::starting::immediate_start::{LeaseTerms, RemainingCapacity, WrittenRows};
+use crate::store::tasks::conditions::complete_task;
 use crate::store::tx::Tx;
 
 /// Writes a batch that is decided, and completes the tasks that have had all their runs.
 pub(in crate::store) async fn write_recording(
     tx: &mut Tx<'_>,
     recording: Recording,
-    now: DateTime<Utc>,
-    worker: Uuid,
+    terms: &LeaseTerms,
 ) -> Result<(EventsRecorded, BatchEffects), StoreError> {
-    let written = tx.record_events(&recording.batch, now, worker).await?;
+    let written = tx.record_events(&recording.batch, terms).await?;
     for (task_id, tenant) in recording.completed() {
-        windows::complete(tx, task_id, now).await?;
-        index_event_task(tx, task_id, tenant, false, now).await?;
+        complete_task(tx, task_id, REASON_MAX_RUNS, terms.now).await?;
+        index_event_task(tx, task_id, tenant, false, terms.now).await?;
     }
     Ok(recording.summary(written))
 }
@@ -44,12 +46,14 @@ pub(in crate::store) struct BatchEffects {
     pub opened: bool,
     /// Why each was skipped that was.
     pub skipped: Vec<String>,
+    /// Runs that have started.
+    pub started: StartedRows,
 }
 
 /// A batch while it is decided.
 pub(in crate::store) struct Recording {
     now: DateTime<Utc>,
-    room: usize,
+    capacity: RemainingCapacity,
     tasks: HashMap<Uuid, LockedTask>,
     /// Tasks with a limit, and their tenants.
     limited: BTreeMap<Uuid, (i64, String)>,
@@ -59,13 +63,22 @@ pub(in crate::store) struct Recording {
     opened: bool,
     /// Events that have their record, or their place in a window, already.
     known: HashSet<(Uuid, String)>,
+    /// Tenants that have stored all that they may.
+    full: HashSet<String>,
+    unreadable: UnreadableRow,
 }
 
 impl Recording {
-    pub fn new(now: DateTime<Utc>, room: usize, tasks: HashMap<Uuid, LockedTask>) -> Recording {
+    /// A batch in which nothing is recorded yet, of these locked tasks.
+    pub fn new(
+        now: DateTime<Utc>,
+        capacity: RemainingCapacity,
+        tasks: HashMap<Uuid, LockedTask>,
+        unreadable: &UnreadableRow,
+    ) -> Recording {
         Recording {
             now,
-            room,
+            capacity,
             tasks,
             limited: BTreeMap::new(),
             batch: EventBatch::default(),
@@ -73,6 +86,8 @@ impl Recording {
             duplicates: 0,
             opened: false,
             known: HashSet::new(),
+            full: HashSet::new(),
+            unreadable: unreadable.clone(),
         }
     }
 
@@ -81,12 +96,22 @@ impl Recording {
         self.known.extend(known);
     }
 
+    /// Tenants that have stored all that they may: no event of theirs is buffered, and those that are skipped are
+    /// tallied.
+    pub fn set_full_tenants(&mut self, full: HashSet<String>) {
+        self.full = full;
+    }
+
+    /// Whether the task has, or is about to have, its record of the event; from now on it is so.
+    fn is_known(&mut self, matched: &Match) -> bool {
+        let is_known = !self.known.insert((matched.task_id, matched.arrival.key().to_owned()));
+        self.duplicates += usize::from(is_known);
+        is_known
+    }
+
     /// Decides one match; asks the database only where a rule needs its memory.
     pub(super) async fn apply_match(&mut self, tx: &mut Tx<'_>, matched: &Match) -> Result<(), StoreError> {
-        if matched.verdict != EventVerdict::No
-            && !self.known.insert((matched.task_id, matched.arrival.key().to_owned()))
-        {
-            self.duplicates += 1;
+        if matched.verdict != EventVerdict::No && self.is_known(matched) {
             return Ok(());
         }
         let way = match &matched.verdict {
@@ -106,7 +131,7 @@ impl Recording {
             return self.run_event(matched);
         }
         // rules with a memory must not count an event twice
-        if windows::seen(tx, matched.task_id, matched.arrival.key()).await? {
+        if windows::is_recorded(tx, matched.task_id, matched.arrival.key()).await? {
             self.duplicates += 1;
             return Ok(());
         }
@@ -124,7 +149,7 @@ impl Recording {
             return Ok(());
         }
         if let Some((key, limit, per)) = &way.throttle
-            && !windows::try_throttle(tx, matched.task_id, key, *limit, *per, self.now).await?
+            && !windows::try_throttle(tx, matched.task_id, key, *limit, *per, self.now, &self.unreadable).await?
         {
             self.skip(matched, reason::THROTTLED);
             return Ok(());
@@ -133,21 +158,28 @@ impl Recording {
             return self.run_event(matched);
         };
         let subject = matched.subject();
-        match windows::collect(tx, subject.task_id, subject.tenant, window, &matched.arrival, self.now).await? {
+        let RecordedSubject { task_id, tenant, .. } = subject;
+        let collected =
+            windows::collect(tx, task_id, tenant, window, &matched.arrival, self.now, &self.unreadable).await?;
+        match collected {
             WindowOutcome::Waits { before } => {
                 self.collected += 1;
                 self.opened = true;
                 if let Some((id, events)) = before {
-                    self.close_window(subject, id, events, None)?;
+                    self.close_window(subject, id, &events, None)?;
                 }
             }
-            WindowOutcome::Full { id, events } => self.close_window(subject, id, events, None)?,
+            WindowOutcome::Full { id, events } => self.close_window(subject, id, &events, None)?,
         }
         Ok(())
     }
 
     async fn hold(&mut self, tx: &mut Tx<'_>, matched: &Match) -> Result<(), StoreError> {
         let tenant = matched.arrival.event.tenant.as_str();
+        if self.full.contains(tenant) {
+            self.skip(matched, REASON_QUOTA);
+            return Ok(());
+        }
         match windows::buffer_while_paused(tx, matched.task_id, tenant, &matched.arrival, self.now).await? {
             true => self.collected += 1,
             false => self.skip(matched, reason::BUFFER_FULL),
@@ -167,7 +199,15 @@ impl Recording {
         before + self.batch.runs.iter().filter(|ready| ready.run.task_id == task_id).count() as i64
     }
 
-    pub fn run_event(&mut self, matched: &Match) -> Result<(), StoreError> {
+    /// Decides a match that becomes a run whatever there was before; one that stands in the batch twice is one.
+    pub fn run_stateless(&mut self, matched: &Match) -> Result<(), StoreError> {
+        match self.is_known(matched) {
+            true => Ok(()),
+            false => self.run_event(matched),
+        }
+    }
+
+    fn run_event(&mut self, matched: &Match) -> Result<(), StoreError> {
         let cause = StoredJson::from_raw(matched.arrival.cause())?;
         let run = NewRun { cause: Some(cause), ..self.of_event(matched) };
         self.queue(matched.epoch, run, Some(Arc::clone(&matched.arrival)));
@@ -179,32 +219,37 @@ impl Recording {
         &mut self,
         of: RecordedSubject,
         id: Uuid,
-        events: Vec<Value>,
+        events: &[CollectedEvent],
         why: Option<&str>,
     ) -> Result<(), StoreError> {
         let run = of_window(of, id, events, self.now)?;
         let spent = self.is_spent(of).then_some(REASON_MAX_RUNS);
         match why.or(spent) {
             None => self.queue(of.epoch, run, None),
-            Some(reason) => self.batch.skipped.push(NewRun {
-                state: RunState::Skipped,
-                reason: Some(reason.to_owned()),
-                cause: None,
-                ..run
-            }),
+            Some(reason) => self.skip_run(run, reason),
         }
         Ok(())
     }
 
+    /// A run of a window starts by its claim.
     fn queue(&mut self, epoch: i64, run: NewRun, arrival: Option<Arc<Arrival>>) {
-        let claimed = self.room > 0;
-        self.room = self.room.saturating_sub(1);
-        self.batch.runs.push(EventRun { run, epoch, claimed, arrival });
+        let (claimed, may_start) = self.capacity.take(&run.tenant_id, arrival.is_some());
+        self.batch.runs.push(EventRun { run, epoch, claimed, may_start, arrival });
     }
 
     fn skip(&mut self, matched: &Match, reason: &str) {
-        let run = NewRun { state: RunState::Skipped, reason: Some(reason.to_owned()), ..self.of_event(matched) };
-        self.batch.skipped.push(run);
+        self.skip_run(self.of_event(matched), reason);
+    }
+
+    /// A fire that is tallied leaves no record of its event. An event beyond a quota fires if it comes again while
+    /// there is room, and counts once more if it comes again while there is none.
+    fn skip_run(&mut self, run: NewRun, reason: &str) {
+        if is_tallied(reason) || self.full.contains(&run.tenant_id) {
+            self.batch.tallies.add(run, reason);
+            return;
+        }
+        let reason = Some(reason.to_owned());
+        self.batch.skipped.push(NewRun { state: RunState::Skipped, reason, cause: None, ..run });
     }
 
     fn of_event(&self, matched: &Match) -> NewRun {
@@ -219,26 +264,33 @@ impl Recording {
         spent.map(|(task_id, (_, tenant))| (*task_id, tenant.as_str()))
     }
 
-    pub fn summary(self, written: EventsWritten) -> (EventsRecorded, BatchEffects) {
-        let asked = self.batch.runs.len() + self.batch.skipped.len();
+    /// Result of a batch that is written; the runs that have started are among its effects, and not read yet.
+    pub fn summary(self, written: WrittenRows) -> (EventsRecorded, BatchEffects) {
+        let EventBatch { runs, skipped, tallies } = self.batch;
+        let asked = runs.len() + skipped.len() + tallies.fires();
         let recorded = EventsRecorded {
             recorded: written.recorded,
             skipped: written.skipped,
             collected: self.collected,
             duplicates: self.duplicates + asked - written.recorded - written.skipped,
             claims: written.claims,
+            started: Vec::new(),
         };
-        let skipped = self.batch.skipped.into_iter().filter_map(|run| run.reason).collect();
-        (recorded, BatchEffects { opened: self.opened, skipped })
+        let single = skipped.into_iter().filter_map(|run| run.reason);
+        let skipped = single.chain(tallies.reasons().map(str::to_owned)).collect();
+        (recorded, BatchEffects { opened: self.opened, skipped, started: written.started })
     }
 }
 
 /// The run of a closed window: of one event, or of many with the last as the one that fires.
-fn of_window(of: RecordedSubject, window: Uuid, events: Vec<Value>, now: DateTime<Utc>) -> Result<NewRun, StoreError> {
-    let event_ids = events.iter().map(|event| event["id"].as_str().unwrap_or_default().to_owned()).collect();
-    let event = events.last().cloned().unwrap_or_default();
-    let events = if events.len() > 1 { events } else { Vec::new() };
-    let cause = Some(StoredJson::of(&Cause::Event { event, events })?);
+fn of_window(
+    of: RecordedSubject,
+    window: Uuid,
+    events: &[CollectedEvent],
+    now: DateTime<Utc>,
+) -> Result<NewRun, StoreError> {
+    let event_ids = events.iter().map(|event| event.id.clone()).collect();
+    let cause = CollectedCause::of(events).map(|cause| StoredJson::of(&cause)).transpose()?;
     Ok(NewRun { event_ids, cause, ..new_run(of.task_id, of.tenant, format!("w:{window}"), now) })
 }
 

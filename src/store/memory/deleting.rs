@@ -1,5 +1,5 @@
-//! How facts are deleted: nothing of their words is left here, nor in the record of audit. Transcripts, and questions about a
-//! deletion, have what they were told.
+//! How facts are deleted: nothing of their words is left here, nor in the record of audit. Transcripts, and questions
+//! about a deletion, have what they were told.
 
 use serde_json::json;
 use uuid::Uuid;
@@ -40,7 +40,8 @@ impl Store {
         Ok(())
     }
 
-    /// Deletes all that is known of a tenant, and what is still to be noted; answers how many facts. Broken off in the middle, it is done by another call.
+    /// Deletes all that is known of a tenant, and what is still to be noted; answers how many facts. Broken off in the
+    /// middle, it is done by another call.
     pub async fn delete_facts(&self, tenant: &Tenant, by: &str) -> Result<u64, StoreError> {
         let mut deleted = 0;
         loop {

@@ -1,19 +1,25 @@
-//! The queue of extractions: runs that have ended and from which facts are still to be noted. The transaction that records the
-//! end queues them; the extractor works them off, one of a tenant at a time in the order of their ends, and from tenant to tenant.
+//! The queue of extractions: runs that have ended and from which facts are still to be noted. The transaction that
+//! records the end queues them; the extractor works them off, one of a tenant at a time in the order of their ends, and
+//! from tenant to tenant.
 
 use chrono::{DateTime, NaiveDate, Utc};
 use uuid::Uuid;
 
 use crate::base::id::{Scope, Tenant, new_id};
-use crate::domain::budget::{CallBound, DayLimits, Spend, day_of};
-use crate::domain::memory::NewFact;
+use crate::base::invalid::ValidationErrors;
+use crate::domain::budget::{CallBound, Spend, TaskBudget, day_of};
+use crate::domain::memory::{NewFact, bytes_as_fact};
+use crate::domain::quota::ExceededQuota;
 use crate::domain::run::Usage;
 use crate::domain::run::transcript::ModelCall;
+use crate::domain::task::Task;
 use crate::store::memory::fact_row::IN_TURN;
 use crate::store::memory::noting::note;
 use crate::store::ops::budgets::ledger_batch::{LedgerBatch, update_ledgers};
 use crate::store::ops::usage::counting::{CallOutsideTranscript, count_beside};
 use crate::store::runs::lease::{Finish, Lease};
+use crate::store::sql::sql;
+use crate::store::tasks::tenant_turns::{TENANTS_WITH_FIRST, tenants_in_order};
 use crate::store::tx::Tx;
 use crate::store::{Reservation, Settlement, Store, StoreError};
 
@@ -53,27 +59,17 @@ pub struct ExtractionEnd {
     pub facts: Vec<(NewFact, Option<Uuid>)>,
     /// The call that it took, if any.
     pub call: Option<ExtractionCall>,
-    /// The reservation for the call.
-    pub reservation: Option<Uuid>,
+    /// The reservation for the call, and what the call is charged in its place.
+    pub reservation: Option<(Uuid, Spend)>,
     /// It is made again then; `None`: it is over.
     pub again_at: Option<DateTime<Utc>>,
 }
 
-/// From tenant to tenant by one look into the index each, and the first extraction of each, if it is due. How a tenant is
-/// compared leaves Postgres no other index.
-const IN_ORDER: &str = "
-    with recursive tenants (tenant_id, place) as (
-        select (select e.tenant_id from extractions e where e.tenant_id > $1 order by e.tenant_id limit 1), cast(1 as bigint)
-        union all
-        select (select e.tenant_id from extractions e where e.tenant_id > t.tenant_id order by e.tenant_id limit 1),
-               t.place + 1
-          from tenants t where t.tenant_id is not null and t.place < $2
-    )
-    select t.tenant_id,
-           (select case when e.due_at <= $3 then e.run_id end from extractions e
-             where e.tenant_id between t.tenant_id and t.tenant_id
-             order by e.tenant_id, e.queued_at, e.run_id limit 1) as run_id, t.place
-      from tenants t where t.tenant_id is not null";
+/// The first extraction of each tenant, if it is due.
+const IN_ORDER: &str = sql!(
+    TENANTS_WITH_FIRST; "{value}" = "case when d.due_at <= $3 then d.run_id end"; "{table}" = "extractions"; "{index}" = "";
+    "{having}" = "true"; "{due}" = "true"; "{order}" = "d.queued_at, d.run_id"
+);
 
 /// Conditions besides the key are in words that fit no index.
 const CLAIM: &str = "
@@ -84,8 +80,8 @@ const CLAIM: &str = "
                           and coalesce(o.due_at > $3, false))
     returning claims";
 
-/// The run must be there still, the claim not be called back, and nothing of the tenant's memory be deleted since the run was
-/// recorded: what was deleted is known no more. Ids of both are in the order of time.
+/// The run must be there still, the claim not be called back, and nothing of the tenant's memory be deleted since the
+/// run was recorded: what was deleted is known no more. Ids of both are in the order of time.
 const STANDS: &str = "
     select e.claims > 0 and exists (select 1 from runs r where r.id = $2 and r.tenant_id = $1)
            and not exists (select 1 from audit a
@@ -94,7 +90,8 @@ const STANDS: &str = "
      where e.tenant_id = $1 and e.run_id = $2 and abs(e.claims) = $3 and coalesce(e.due_at = $4, false)";
 
 impl Store {
-    /// Up to `limit` tenants behind this one that have extractions, in their order, each with the first of them if that is due.
+    /// Up to `limit` tenants behind this one that have extractions, in their order, each with the first of them if that
+    /// is due.
     pub async fn extractions_in_turn(
         &self,
         after: &str,
@@ -102,14 +99,13 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<Vec<(String, Option<Uuid>)>, StoreError> {
         let mut read = self.db.read_quick().await?;
-        let mut tenants: Vec<(String, Option<Uuid>, i64)> =
-            read.query(IN_ORDER).bind(after).bind(limit).bind(now).all().await?;
-        // the order in which the database compares names
-        tenants.sort_unstable_by_key(|(_, _, place)| *place);
-        Ok(tenants.into_iter().map(|(tenant, run_id, _)| (tenant, run_id)).collect())
+        let tenants = tenants_in_order(read.query(IN_ORDER).bind(after).bind(limit).bind(now)).await?;
+        read.end().await?;
+        Ok(tenants)
     }
 
-    /// Claims an extraction that is due, until then; `None`: it is another's, or gone, or another one of the tenant is worked on.
+    /// Claims an extraction that is due, until then; `None`: it is another's, or gone, or another one of the tenant is
+    /// worked on.
     pub async fn claim_extraction(
         &self,
         tenant: &str,
@@ -127,42 +123,53 @@ impl Store {
         Ok(claims.map(|claims| ExtractionClaim { tenant, run_id, claims, until }))
     }
 
-    /// Reserves what the call of an extraction may come to in the tenant's day, in the half that leaves the other one to runs;
-    /// whether it may be made, and the reservation, where a budget of a day holds.
+    /// Reserves what the call of an extraction may come to in the days of its tenant and of its run's task, in the half
+    /// that leaves the other one to runs; whether it may be made, and the reservation, where a budget of a day holds.
     pub async fn reserve_extraction(
         &self,
         claim: &ExtractionClaim,
+        task: Option<&Task>,
         bound: &CallBound,
     ) -> Result<Option<Option<Uuid>>, StoreError> {
-        let budgets = self.budgets_of(claim.tenant.as_str()).await?;
+        let task_id = task.map(|task| task.id);
+        let budgets = self.budgets_of_task(claim.tenant.as_str(), task_id).await?;
+        // what is wrong with it was said when the task was saved
+        let own = task.and_then(|task| TaskBudget::read(&task.spec.action.config, "", &mut ValidationErrors::new()));
+        let budgets = own.map_or(budgets, |own| budgets.narrowed(&own));
         if bound.unpriced.is_some() && budgets.has_money() && !self.allows_unpriced_models() {
             return Ok(None);
         }
-        if budgets.tenant.limits() == DayLimits::default() {
+        if !budgets.has_days() {
             return Ok(Some(None));
         }
         let reservation = Reservation {
             id: new_id(self.clock.now()),
             lease: lease_of(claim),
             tenant: claim.tenant.as_str().to_owned(),
-            task_id: None,
+            task_id,
             day: day_of(self.clock.now()),
             most: bound.most,
             from: i64::MAX,
             within_half: true,
             tenant_limits: budgets.tenant.limits(),
-            task_limits: DayLimits::default(),
+            task_limits: budgets.task.limits(),
             notice: None,
         };
         let is_reserved = self.reserve_budget_if_left(&reservation).await?;
         Ok(is_reserved.then_some(Some(reservation.id)))
     }
 
-    /// Notes the facts of an extraction, records what it took, and that it is over, or due once more; answers whether its facts were
-    /// noted. They are not where the run or the tenant's memory was deleted, and nothing is recorded where the claim is another's.
+    /// Notes the facts of an extraction, records what it took, and that it is over, or due once more; answers whether
+    /// its facts were noted. They are not where the run or the tenant's memory was deleted, new ones are not where the
+    /// tenant has stored all that it may, and nothing is recorded where the claim is another's.
     pub async fn finish_extraction(&self, claim: &ExtractionClaim, end: &ExtractionEnd) -> Result<bool, StoreError> {
         let ExtractionClaim { tenant, run_id, claims, until } = claim;
         let now = self.clock.now();
+        let bytes: usize = end.facts.iter().map(|(fact, _)| bytes_as_fact(&fact.text)).sum();
+        let full = match bytes {
+            0 => None,
+            bytes => self.exceeded_by(tenant.as_str(), bytes).await?,
+        };
         let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
         let tx = &mut write.tx();
         tx.query(IN_TURN).bind(tenant.as_str()).execute().await?;
@@ -170,7 +177,7 @@ impl Store {
             tx.query(STANDS).bind(tenant.as_str()).bind(*run_id).bind(*claims).bind(*until).optional_scalar().await?;
         let Some(may_note) = stands else { return Ok(false) };
         for (fact, replaces) in end.facts.iter().filter(|_| may_note) {
-            note_found(tx, tenant, fact, *replaces, now).await?;
+            note_found(tx, tenant, fact, *replaces, full.as_deref(), now).await?;
         }
         match end.again_at.filter(|_| may_note) {
             None => {
@@ -182,8 +189,7 @@ impl Store {
                 again.bind(tenant.as_str()).bind(*run_id).bind(at).execute().await?;
             }
         }
-        let spent = end.call.as_ref().map_or(Spend::default(), |call| Spend::of(call.usage));
-        let settled = end.reservation.map(|id| Settlement { id, spent, notice: None });
+        let settled = end.reservation.map(|(id, spent)| Settlement { id, spent, notice: None });
         let batch = LedgerBatch::new(settled.iter(), [], [].iter());
         let updated = if batch.is_empty() { Vec::new() } else { update_ledgers(tx, &batch).await?.updated };
         if let Some(call) = &end.call {
@@ -243,18 +249,19 @@ async fn note_found(
     tenant: &Tenant,
     fact: &NewFact,
     replaces: Option<Uuid>,
+    full: Option<&ExceededQuota>,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
     let replaces = replaces.map(|id| id.to_string());
-    let noted = match note(tx, tenant, fact, replaces.as_deref(), now).await {
+    let noted = match note(tx, tenant, fact, replaces.as_deref(), full, now).await {
         Err(StoreError::Conflict(_) | StoreError::NotFound) if replaces.is_some() => {
-            note(tx, tenant, fact, None, now).await
+            note(tx, tenant, fact, None, full, now).await
         }
         noted => noted,
     };
     match noted {
-        Err(StoreError::Conflict(why)) => {
-            tracing::info!(%tenant, why, "an extracted fact is not noted");
+        Err(why @ (StoreError::Conflict(_) | StoreError::Quota(_))) => {
+            tracing::info!(%tenant, %why, "an extracted fact is not noted");
             Ok(())
         }
         noted => noted.map(|_| ()),
@@ -270,8 +277,8 @@ pub(in crate::store) struct QueuedExtractions {
     dropped: Vec<Uuid>,
 }
 
-/// Queues those of these runs from which facts are to be noted, in the transaction that has written their ends. A tenant that
-/// has many waiting gets no more.
+/// Queues those of these runs from which facts are to be noted, in the transaction that has written their ends. A
+/// tenant that has many waiting gets no more.
 pub(in crate::store) async fn queue_extractions(
     tx: &mut Tx<'_>,
     ended: &[&Finish],
@@ -293,7 +300,8 @@ pub(in crate::store) async fn queue_extractions(
     Ok(QueuedExtractions { is_any: !queued.is_empty(), dropped })
 }
 
-/// Forgets the extractions of a tenant: what was said so far is not noted any more. A claim is called back, and records what it took.
+/// Forgets the extractions of a tenant: what was said so far is not noted any more. A claim is called back, and records
+/// what it took.
 pub(super) async fn forget_of_tenant(tx: &mut Tx<'_>, tenant: &Tenant) -> Result<(), StoreError> {
     for forget in [
         "delete from extractions where tenant_id = $1 and claims = 0",
@@ -302,4 +310,18 @@ pub(super) async fn forget_of_tenant(tx: &mut Tx<'_>, tenant: &Tenant) -> Result
         tx.query(forget).bind(tenant.as_str()).execute().await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::db::sqlite_plan;
+
+    #[tokio::test]
+    async fn on_sqlite_extractions_are_found_by_their_tenant_without_a_sort() {
+        let plan = sqlite_plan(IN_ORDER).await;
+        let on_queue: Vec<&String> = plan.iter().filter(|step| step.contains(" d ")).collect();
+        assert!(!on_queue.is_empty() && on_queue.iter().all(|step| step.starts_with("SEARCH")), "{plan:?}");
+        assert!(!plan.iter().any(|step| step.contains("TEMP B-TREE")), "{plan:?}");
+    }
 }

@@ -5,8 +5,9 @@ use uuid::Uuid;
 
 use crate::domain::actor::Actor;
 use crate::domain::memory::Fact;
+use crate::domain::quota::ExceededQuota;
 use crate::store::ops::audit::AuditAction;
-use crate::store::sql::sql;
+use crate::store::sql::{TENANT_LOCK, sql};
 use crate::store::tx::Tx;
 use crate::store::{Split, StoreError};
 
@@ -19,11 +20,8 @@ pub(super) struct FactRow {
 }
 
 /// Facts of a tenant are written one write after the other, until the end of the transaction.
-pub(super) const IN_TURN: Split = Split {
-    postgres: "select pg_advisory_xact_lock(
-                   hashtextextended(concat_ws('/', 'reveille_facts', current_schema(), $1::text), 0))",
-    sqlite: "select $1",
-};
+pub(super) const IN_TURN: Split =
+    Split { postgres: sql!(TENANT_LOCK.postgres; "{lock}" = "reveille_facts"), sqlite: TENANT_LOCK.sqlite };
 
 /// The columns of a fact.
 pub(super) const FACT: &str = "
@@ -36,6 +34,11 @@ pub(super) async fn remove(tx: &mut Tx<'_>, fact: &Fact) -> Result<(), StoreErro
     tx.query("delete from facts where id = $1").bind(fact.id).execute().await?;
     tx.query("delete from fact_versions where fact_id = $1").bind(fact.id).execute().await?;
     forget_vector(tx, &fact.tenant_id, fact.id).await
+}
+
+/// Refuses what stores more of a tenant that is `full`.
+pub(super) fn check_bytes(full: Option<&ExceededQuota>) -> Result<(), StoreError> {
+    full.map_or(Ok(()), |exceeded| Err(StoreError::Quota(Box::new(exceeded.clone()))))
 }
 
 /// Forgets the vector of a fact whose text is not there any more.

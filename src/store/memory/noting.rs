@@ -7,11 +7,13 @@ use uuid::Uuid;
 use crate::base::id::{Scope, Tenant, new_id};
 use crate::base::words::words;
 use crate::domain::memory::{
-    Fact, FactChange, FactOrigin, MOST_FACTS, MOST_FROM_OUTSIDE, MOST_VERSIONS, NewFact, folded, identity, is_profile,
+    Fact, FactChange, FactOrigin, MOST_FACTS, MOST_FROM_OUTSIDE, MOST_VERSIONS, NewFact, bytes_as_fact, folded,
+    identity, is_profile,
 };
+use crate::domain::quota::ExceededQuota;
 use crate::store::db::text::{optional, text};
-use crate::store::memory::fact_row::{BY_ID, FactRow, IN_TURN, ROW, act, forget_vector, remove};
-use crate::store::ops::audit::write_audit;
+use crate::store::memory::fact_row::{BY_ID, FactRow, IN_TURN, ROW, act, check_bytes, forget_vector, remove};
+use crate::store::ops::audit::{ENTRY_BYTES, write_audit};
 use crate::store::sql::sql;
 use crate::store::tx::{Tx, TxQuery};
 use crate::store::{Store, StoreError};
@@ -70,53 +72,61 @@ const REPLACE: &str = "
      where id = $1";
 
 impl Store {
-    /// Notes a fact of a tenant, in the place of another one where `replaces` names it, by its id or its words. The same
-    /// words again are counted, and the same call again changes nothing.
+    /// Notes a fact of a tenant, in the place of another one where `replaces` names it, by its id or its words. The
+    /// same words again are counted, and the same call again changes nothing: a tenant without room does both.
     ///
     /// # Errors
-    /// `NotFound`: there is no fact to be replaced. `Conflict`: the tenant has as many facts as it may have, or text from outside
-    /// would take the place of a person's word.
+    /// `NotFound`: there is no fact to be replaced. `Conflict`: the tenant has as many facts as it may have, or text
+    /// from outside would take the place of a person's word. `Quota`: the tenant has stored all that it may.
     pub async fn note_fact(
         &self,
         tenant: &Tenant,
         new: &NewFact,
         replaces: Option<&str>,
     ) -> Result<NotedFact, StoreError> {
-        let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
-        let tx = &mut write.tx();
-        tx.query(IN_TURN).bind(tenant.as_str()).execute().await?;
-        if let Some(noted) = noted_before(tx, tenant, new).await? {
-            return Ok(noted);
-        }
-        let noted = note(tx, tenant, new, replaces, self.clock.now()).await?;
-        write.commit().await?;
-        self.without_facts.forget(tenant.as_str());
-        Ok(noted)
+        self.note_once(tenant, new, replaces, false).await
     }
 
     /// Notes a fact that somebody gives, on the record of audit.
     ///
     /// # Errors
-    /// As [`Store::note_fact`].
+    /// As [`Store::note_fact`]; of a tenant that has stored all that it may, the same words again are refused, too.
     pub async fn add_fact(&self, tenant: &Tenant, new: &NewFact) -> Result<NotedFact, StoreError> {
+        self.note_once(tenant, new, None, true).await
+    }
+
+    async fn note_once(
+        &self,
+        tenant: &Tenant,
+        new: &NewFact,
+        replaces: Option<&str>,
+        is_recorded: bool,
+    ) -> Result<NotedFact, StoreError> {
         let now = self.clock.now();
+        let entry = if is_recorded { ENTRY_BYTES } else { 0 };
+        let full = self.exceeded_by(tenant.as_str(), bytes_as_fact(&new.text) + entry).await?;
         let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
         let tx = &mut write.tx();
         tx.query(IN_TURN).bind(tenant.as_str()).execute().await?;
         if let Some(noted) = noted_before(tx, tenant, new).await? {
             return Ok(noted);
         }
-        let noted = note(tx, tenant, new, None, now).await?;
-        write_audit(tx, act(&noted.fact, &new.noted_by, "fact.added", None), now).await?;
+        if is_recorded {
+            self.refusal(check_bytes(full.as_deref()))?;
+        }
+        let noted = self.refusal(note(tx, tenant, new, replaces, full.as_deref(), now).await)?;
+        if is_recorded {
+            write_audit(tx, act(&noted.fact, &new.noted_by, "fact.added", None), now).await?;
+        }
         write.commit().await?;
         self.without_facts.forget(tenant.as_str());
         Ok(noted)
     }
 
-    /// Corrects a fact. Where its text is given, it is a person's word from then on, and what it said is an earlier version.
+    /// Corrects a fact. Where its text is given, it is a person's word from then on; its former text is kept.
     ///
     /// # Errors
-    /// `NotFound`: there is none in the scope. `Conflict`: another one says the same.
+    /// `NotFound`: there is none in the scope. `Conflict`: another one says the same. `Quota`: its tenant is full.
     pub async fn correct_fact(
         &self,
         scope: &Scope,
@@ -126,6 +136,8 @@ impl Store {
     ) -> Result<Fact, StoreError> {
         let now = self.clock.now();
         let tenant = self.tenant_of_fact(scope, id).await?;
+        let bytes = change.text.as_deref().map_or(0, bytes_as_fact);
+        self.admit_bytes(tenant.as_str(), bytes + ENTRY_BYTES).await?;
         let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
         let tx = &mut write.tx();
         tx.query(IN_TURN).bind(tenant.as_str()).execute().await?;
@@ -146,7 +158,7 @@ impl Store {
                     noted_by: by.to_owned(),
                     call_key: None,
                 };
-                replace(tx, row, &new, now).await?;
+                replace(tx, row, &new, None, now).await?;
             }
             _ => {
                 let collection = change.collection.as_ref().unwrap_or(&row.fact.collection);
@@ -161,11 +173,13 @@ impl Store {
     }
 }
 
+/// In a transaction: notes a fact, unless the tenant is `full` and would store more with it. A refusal writes nothing.
 pub(super) async fn note(
     tx: &mut Tx<'_>,
     tenant: &Tenant,
     new: &NewFact,
     replaces: Option<&str>,
+    full: Option<&ExceededQuota>,
     now: DateTime<Utc>,
 ) -> Result<NotedFact, StoreError> {
     let same = with_words(tx, tenant, &new.text).await?;
@@ -174,12 +188,12 @@ pub(super) async fn note(
         Some(named) => Some(named_by(tx, tenant, named).await?.ok_or(StoreError::NotFound)?),
     };
     match (same, replaced) {
-        (None, None) => insert(tx, tenant, new, now).await,
-        (None, Some(row)) => replace(tx, row, new, now).await,
-        (Some(row), None) => count(tx, row, new, now).await,
+        (None, None) => insert(tx, tenant, new, full, now).await,
+        (None, Some(row)) => replace(tx, row, new, full, now).await,
+        (Some(row), None) => count(tx, row, new, full, now).await,
         (Some(row), Some(replaced)) if row.fact.id == replaced.fact.id => match row.fact.text == new.text {
-            true => count(tx, row, new, now).await,
-            false => replace(tx, row, new, now).await,
+            true => count(tx, row, new, full, now).await,
+            false => replace(tx, row, new, full, now).await,
         },
         (Some(row), Some(replaced)) => merge(tx, row, replaced, new, now).await,
     }
@@ -195,8 +209,8 @@ async fn noted_before(tx: &mut Tx<'_>, tenant: &Tenant, new: &NewFact) -> Result
     }))
 }
 
-/// The collection of a fact that takes the place of one in another collection, or of none. Where text from outside may have led
-/// to it, it does not choose where a person's word stands.
+/// The collection of a fact that takes the place of one in another collection, or of none. Where text from outside may
+/// have led to it, it does not choose where a person's word stands.
 fn collection_of<'a>(new: &'a NewFact, before: Option<&'a Fact>) -> &'a str {
     match (new.origin, new.is_direct, before) {
         (FactOrigin::Person, false, Some(before)) if before.origin == FactOrigin::Person => &before.collection,
@@ -219,8 +233,15 @@ async fn named_by(tx: &mut Tx<'_>, tenant: &Tenant, named: &str) -> Result<Optio
     }
 }
 
-async fn insert(tx: &mut Tx<'_>, tenant: &Tenant, new: &NewFact, now: DateTime<Utc>) -> Result<NotedFact, StoreError> {
+async fn insert(
+    tx: &mut Tx<'_>,
+    tenant: &Tenant,
+    new: &NewFact,
+    full: Option<&ExceededQuota>,
+    now: DateTime<Utc>,
+) -> Result<NotedFact, StoreError> {
     check_room(tx, tenant, new.origin).await?;
+    check_bytes(full)?;
     let values = (new_id(now), new, collection_of(new, None), now);
     with_version(tx.query(INSERT), values).bind(tenant.as_str()).execute().await?;
     let row: FactRow = tx.query(BY_IDENTITY).bind(tenant.as_str()).bind(identity(&new.text)).one().await?;
@@ -263,9 +284,15 @@ async fn check_room(tx: &mut Tx<'_>, tenant: &Tenant, origin: FactOrigin) -> Res
     }
 }
 
-async fn count(tx: &mut Tx<'_>, row: FactRow, new: &NewFact, now: DateTime<Utc>) -> Result<NotedFact, StoreError> {
+async fn count(
+    tx: &mut Tx<'_>,
+    row: FactRow,
+    new: &NewFact,
+    full: Option<&ExceededQuota>,
+    now: DateTime<Utc>,
+) -> Result<NotedFact, StoreError> {
     if row.fact.origin == FactOrigin::Outside && new.origin == FactOrigin::Person {
-        return replace(tx, row, new, now).await;
+        return replace(tx, row, new, full, now).await;
     }
     let mut fact = row.fact;
     if fact.origin == new.origin {
@@ -283,8 +310,15 @@ async fn count(tx: &mut Tx<'_>, row: FactRow, new: &NewFact, now: DateTime<Utc>)
     Ok(NotedFact { fact, noted_as: NotingKind::Known })
 }
 
-async fn replace(tx: &mut Tx<'_>, row: FactRow, new: &NewFact, now: DateTime<Utc>) -> Result<NotedFact, StoreError> {
+async fn replace(
+    tx: &mut Tx<'_>,
+    row: FactRow,
+    new: &NewFact,
+    full: Option<&ExceededQuota>,
+    now: DateTime<Utc>,
+) -> Result<NotedFact, StoreError> {
     check_word(&row.fact, new)?;
+    check_bytes(full)?;
     archive(tx, &row, (row.fact.id, row.fact.version), now).await?;
     let values = (row.fact.id, new, collection_of(new, Some(&row.fact)), now);
     with_version(tx.query(REPLACE), values).execute().await?;
@@ -293,8 +327,8 @@ async fn replace(tx: &mut Tx<'_>, row: FactRow, new: &NewFact, now: DateTime<Utc
     Ok(NotedFact { fact: now.fact, noted_as: NotingKind::Replacing })
 }
 
-/// Counts a fact that is known already and takes the place of another, which becomes an earlier version of it, as its own
-/// earlier ones do.
+/// Counts a fact that is known already and takes the place of another, which becomes an earlier version of it, as its
+/// own earlier ones do. No more is stored than before.
 async fn merge(
     tx: &mut Tx<'_>,
     row: FactRow,
@@ -318,7 +352,7 @@ async fn merge(
     if fact.collection.is_empty() {
         fact.collection = replaced.fact.collection;
     }
-    let noted = count(tx, FactRow { fact, ..row }, new, now).await?;
+    let noted = count(tx, FactRow { fact, ..row }, new, None, now).await?;
     Ok(NotedFact { noted_as: NotingKind::Replacing, ..noted })
 }
 

@@ -1,5 +1,5 @@
-//! Vectors of facts. Whether the text of a fact has one stands with the fact, so that facts without one are found by an index; a
-//! text that takes the place of another one has none at first.
+//! Vectors of facts. Whether the text of a fact has one stands with the fact, so that facts without one are found by an
+//! index; a text that takes the place of another one has none at first.
 
 use chrono::TimeDelta;
 use uuid::Uuid;
@@ -31,8 +31,8 @@ pub struct EmbeddedFact {
     pub collection: Option<String>,
 }
 
-/// A claim lasts so long the first time, and each time after it twice as long as the time before: so a text that can't be
-/// embedded is tried ever more rarely.
+/// A claim lasts so long the first time, and each time after it twice as long as the time before: so a text that can't
+/// be embedded is tried ever more rarely.
 const CLAIM: TimeDelta = TimeDelta::seconds(120);
 /// After so many claims it lasts no longer.
 const LONGEST: i64 = 9;
@@ -43,8 +43,8 @@ pub type EmbeddingPlace = (String, String);
 /// A fact whose vector is to be made here: its id, version and text.
 pub type UnembeddedFact = (Uuid, i64, String);
 
-/// The first tenant of a space with facts that are due, and the first behind a space. They begin where they stand in the index, each
-/// by one bound.
+/// The first tenant of a space with facts that are due, and the first behind a space. They begin where they stand in
+/// the index, each by one bound.
 const OF_SPACE: &str = "
     select embedded, tenant_id from facts
      where embedded = $1 and tenant_id > $2 and embedded >= '' and coalesce(embed_after <= $3, true)
@@ -96,7 +96,8 @@ const KEEP: &str = "
     on conflict (tenant_id, fact_id) do update set space = excluded.space, vector = excluded.vector";
 
 impl Store {
-    /// The next tenant behind a place that has facts without a vector of this space, and the space that they have one of.
+    /// The next tenant behind a place that has facts without a vector of this space, and the space that they have one
+    /// of.
     pub async fn next_unembedded(
         &self,
         space: &str,
@@ -119,13 +120,17 @@ impl Store {
         Ok(found)
     }
 
-    /// Claims facts of a tenant that have a vector of this former space, or none, at most `limit` of them.
+    /// Claims facts of a tenant that have a vector of this former space, or none, at most `limit` of them. None of a
+    /// tenant that has stored all that it may: their vectors are made once there is room.
     pub async fn claim_unembedded(
         &self,
         tenant: &Tenant,
         former: &str,
         limit: i64,
     ) -> Result<Vec<UnembeddedFact>, StoreError> {
+        if self.allowance(tenant.as_str()).await?.is_full() {
+            return Ok(Vec::new());
+        }
         let now = self.clock.now();
         let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
         let tx = &mut write.tx();
@@ -185,8 +190,8 @@ impl Store {
         Ok(page)
     }
 
-    /// The vectors in this space of some of a tenant's facts, [`VECTORS_AT_ONCE`] at most, each with its fact and the version whose
-    /// text it is of.
+    /// The vectors in this space of some of a tenant's facts, [`VECTORS_AT_ONCE`] at most, each with its fact and the
+    /// version whose text it is of.
     pub async fn vectors_of(
         &self,
         tenant: &Tenant,

@@ -1,12 +1,13 @@
 //! Budgets: those of `[budgets]`, what an admin says for a tenant in their place, and what a tenant has spent in a day.
 //!
-//! Rows of tenants hold over restarts; each has what is said for the tenant's tasks, too. An instance looks at their version as often
-//! as at that of halts, by one statement.
+//! Rows of tenants hold over restarts; each has what is said for the tenant's tasks, too. An instance looks at their
+//! version as often as at that of halts, by one statement.
 
 pub(in crate::store) mod ledger_batch;
 pub(in crate::store) mod ledgers;
 pub(in crate::store) mod reservation;
 pub(in crate::store) mod reserving;
+mod seen_ledgers;
 pub(in crate::store) mod settlement;
 
 use std::collections::{BTreeMap, HashMap};
@@ -21,6 +22,7 @@ use crate::base::id::Scope;
 use crate::domain::budget::{Budgets, DayBudget, RunBudget, Settings, Spend, TaskBudget};
 use crate::store::db::text::{document, text};
 use crate::store::ops::audit::{AuditAction, write_audit};
+use crate::store::ops::budgets::seen_ledgers::SeenLedgers;
 use crate::store::tx::Tx;
 use crate::store::{Store, StoreError, Topic, with_timeout};
 
@@ -38,18 +40,19 @@ pub(in crate::store) struct KnownBudgets(Arc<BudgetCache>);
 #[derive(Default)]
 struct BudgetCache {
     settings: OnceLock<Settings>,
-    said: Mutex<SaidBudgets>,
+    cached: Mutex<CachedBudgets>,
+    seen: SeenLedgers,
 }
 
 /// Of tenants, those that were read since the version changed.
 #[derive(Default)]
-struct SaidBudgets {
+struct CachedBudgets {
     version: i64,
     tenants: HashMap<String, Arc<TenantBudgets>>,
 }
 
-/// The budgets that an admin has said for a tenant, and for tasks of it. Where none are said for tasks, releases before these read the
-/// row.
+/// The budgets that an admin has said for a tenant, and for tasks of it. Where none are said for tasks, releases before
+/// these read the row.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct TenantBudgets {
@@ -105,7 +108,8 @@ impl Store {
         self.budgets.0.settings.get().map(Settings::budgets).unwrap_or_default()
     }
 
-    /// The budgets of a tenant's runs, before what their tasks say. As long as no tenant has its own, the database is not asked.
+    /// The budgets of a tenant's runs, before what their tasks say. As long as no tenant has its own, the database is
+    /// not asked.
     pub async fn budgets_of(&self, tenant: &str) -> Result<Budgets, StoreError> {
         self.budgets_of_task(tenant, None).await
     }
@@ -117,20 +121,20 @@ impl Store {
             return Ok(self.default_budgets());
         }
         let known = {
-            let mut said = self.budgets.0.said.lock().expect("budgets lock");
-            if said.version != version || said.tenants.len() >= KEPT {
-                *said = SaidBudgets { version, tenants: HashMap::new() };
+            let mut cached = self.budgets.0.cached.lock().expect("budgets lock");
+            if cached.version != version || cached.tenants.len() >= KEPT {
+                *cached = CachedBudgets { version, tenants: HashMap::new() };
             }
-            said.tenants.get(tenant).cloned()
+            cached.tenants.get(tenant).cloned()
         };
         let own = match known {
             Some(own) => own,
             None => {
                 // few come to this, and its future is large
-                let own = Arc::new(Box::pin(with_timeout(self.said_budgets(tenant))).await?);
-                let mut said = self.budgets.0.said.lock().expect("budgets lock");
-                if said.version == version {
-                    said.tenants.insert(tenant.to_owned(), Arc::clone(&own));
+                let own = Arc::new(Box::pin(with_timeout(self.stored_budgets(tenant))).await?);
+                let mut cached = self.budgets.0.cached.lock().expect("budgets lock");
+                if cached.version == version {
+                    cached.tenants.insert(tenant.to_owned(), Arc::clone(&own));
                 }
                 own
             }
@@ -140,13 +144,13 @@ impl Store {
         Ok(of_task.map_or(budgets, |said| budgets.with_task(said)))
     }
 
-    async fn said_budgets(&self, tenant: &str) -> Result<TenantBudgets, StoreError> {
+    async fn stored_budgets(&self, tenant: &str) -> Result<TenantBudgets, StoreError> {
         let mut read = self.db.read().await?;
-        let said: Option<String> = read.query(SAID).bind(text(tenant)).optional_scalar().await?;
+        let stored: Option<String> = read.query(STORED_BUDGETS).bind(text(tenant)).optional_scalar().await?;
         // a tenant whose row can't be read has what everybody has
-        let said = said.map(|said| serde_json::from_str(&said)).transpose();
-        let said = said.inspect_err(|error| self.unreadable.report("tenant_budgets", tenant, error));
-        Ok(said.ok().flatten().unwrap_or_default())
+        let budgets = stored.map(|stored| serde_json::from_str(&stored)).transpose();
+        let budgets = budgets.inspect_err(|error| self.unreadable.report("tenant_budgets", tenant, error));
+        Ok(budgets.ok().flatten().unwrap_or_default())
     }
 
     /// Says the budgets of one tenant, in place of those that were said before. Those of its tasks stay.
@@ -156,7 +160,8 @@ impl Store {
         self.change_budgets(tenant, change, (None, by, "budgets.set", json!(said))).await
     }
 
-    /// Says the budget of one task of a tenant, in place of the one that was said before; `None`: it has what its tenant's tasks have.
+    /// Says the budget of one task of a tenant, in place of the one that was said before; `None`: it has what its
+    /// tenant's tasks have.
     ///
     /// # Errors
     /// `Conflict`: as many tasks of the tenant have one as may have one.
@@ -195,7 +200,7 @@ impl Store {
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
         tx.query(NEXT_VERSION).execute().await?;
-        let stored: Option<String> = tx.query(SAID).bind(text(tenant)).optional_scalar().await?;
+        let stored: Option<String> = tx.query(STORED_BUDGETS).bind(text(tenant)).optional_scalar().await?;
         // what can't be read counts for nothing, and is replaced
         let before: TenantBudgets = stored.and_then(|stored| serde_json::from_str(&stored).ok()).unwrap_or_default();
         let said = change(before)?;
@@ -219,7 +224,7 @@ impl Store {
         let now = self.clock.now();
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
-        let stored: Option<String> = tx.query(SAID).bind(text(tenant)).optional_scalar().await?;
+        let stored: Option<String> = tx.query(STORED_BUDGETS).bind(text(tenant)).optional_scalar().await?;
         if stored.is_none() {
             return Ok(());
         }
@@ -233,8 +238,8 @@ impl Store {
 
     /// Budgets of a tenant as they are now, and what it has spent on a day.
     pub async fn budget_usage(&self, tenant: &str, day: NaiveDate) -> Result<BudgetUsage, StoreError> {
-        let said = self.said_budgets(tenant).await?;
-        let overrides = said.budgets();
+        let stored = self.stored_budgets(tenant).await?;
+        let overrides = stored.budgets();
         let mut read = self.db.read_in(&Scope::Every).await?;
         let rows: Vec<(Uuid, i64, i64, i64, i64)> = read
             .query(
@@ -248,7 +253,7 @@ impl Store {
             .await?;
         read.end().await?;
         let limits = self.default_budgets().with(&overrides);
-        let mut usage = BudgetUsage { limits, overrides, task_overrides: said.tasks, ..BudgetUsage::default() };
+        let mut usage = BudgetUsage { limits, overrides, task_overrides: stored.tasks, ..BudgetUsage::default() };
         for (task_id, tokens, cost_micros, reserved_tokens, reserved_cost_micros) in rows {
             let standing = LedgerStanding {
                 used: Spend { tokens, cost_micros },
@@ -274,8 +279,9 @@ impl Store {
     }
 }
 
-const SAID: &str = "select cast(limits as text) from tenant_budgets where tenant_id = $1";
-/// In the transaction of a change, before the row is read: changes come one after the other, and instances see another version.
+const STORED_BUDGETS: &str = "select cast(limits as text) from tenant_budgets where tenant_id = $1";
+/// In the transaction of a change, before the row is read: changes come one after the other, and instances see another
+/// version.
 const NEXT_VERSION: &str = "update halt_version set budget_version = budget_version + 1 where id = 1";
 
 /// The task that a change is about, where it is about one, by whom it was made, its name and what it says.

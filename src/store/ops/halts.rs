@@ -1,8 +1,8 @@
 //! Halts: the operator's stop switch and disabled tenants, as rows, and as every instance knows them.
 //!
-//! Rows hold over restarts. An instance looks at their version when it is about to begin something and has not looked for
-//! [`FRESH_FOR`], or was woken since; so an order takes effect within a second even where its wake-up is lost. A look that
-//! fails is an error, and nothing begins.
+//! Rows hold over restarts. An instance looks at their version when it is about to begin something and has not looked
+//! for [`FRESH_FOR`], or was woken since; so an order takes effect within a second even where its wake-up is lost. A
+//! look that fails is an error, and nothing begins.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +22,8 @@ use crate::store::{Store, StoreError, Topic, with_timeout};
 
 /// How long a look at the version is good.
 const FRESH_FOR: Duration = Duration::from_millis(500);
+/// How long work under way goes on between two looks; with [`FRESH_FOR`], less than a second.
+const POLL_INTERVAL: Duration = Duration::from_millis(400);
 /// The name of all tenants. No tenant can be called so.
 const EVERYBODY: &str = "*";
 /// Halts that are listed at once.
@@ -103,6 +105,21 @@ impl Store {
         Ok(self.halts_and_budget_version().await?.0)
     }
 
+    /// Returns once this tenant is halted, for work under way that is no run: the halt keeper asks runs back.
+    pub async fn until_halted(&self, tenant: &str) {
+        let mut orders = self.listen(Topic::Cancels);
+        loop {
+            // a look that fails is made again: what has begun goes on meanwhile
+            if self.halts().await.is_ok_and(|halts| halts.halt_of(tenant).is_some()) {
+                return;
+            }
+            tokio::select! {
+                _ = orders.changed() => {}
+                () = self.clock.sleep(POLL_INTERVAL) => {}
+            }
+        }
+    }
+
     /// As [`Store::halts`], with the version of what is said about budgets.
     pub(in crate::store) async fn halts_and_budget_version(&self) -> Result<(Arc<Halts>, i64), StoreError> {
         let mut known = self.halts.lock().await;
@@ -151,7 +168,8 @@ impl Store {
         Ok(HaltPage { halts: rows.into_iter().map(HaltRow::halt).collect(), more })
     }
 
-    /// Halts a tenant, or with `None` every tenant. One that is halted so already stays as it is, with the first reason.
+    /// Halts a tenant, or with `None` every tenant. One that is halted so already stays as it is, with the first
+    /// reason.
     pub async fn halt(
         &self,
         kind: HaltKind,
@@ -182,8 +200,8 @@ impl Store {
         Ok(())
     }
 
-    /// Lifts what [`Store::halt`] has ordered: what was queued goes on, and what was skipped stays so. Nothing happens where
-    /// nothing was ordered.
+    /// Lifts what [`Store::halt`] has ordered: what was queued goes on, and what was skipped stays so. Nothing happens
+    /// where nothing was ordered.
     pub async fn lift_halt(&self, kind: HaltKind, tenant: Option<&str>, by: &str) -> Result<(), StoreError> {
         let now = self.clock.now();
         let mut write = self.db.write(&Scope::Every).await?;

@@ -1,16 +1,19 @@
 //! Answers of POST requests that named an `Idempotency-Key`, written in the transaction of their effect.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use serde::Serialize;
 use serde_json::Value;
 use sqlx::types::Json;
 
 use crate::base::id::Scope;
-use crate::store::db::text::{document, text};
+use crate::store::db::text::{StoredJson, text};
 use crate::store::tx::Tx;
 use crate::store::{Store, StoreError};
 
 /// How long an answer is remembered, in hours.
 const REMEMBERED_HOURS: i64 = 24;
+/// Keys of admin tokens. No tenant can be called so, and what is kept under them counts for none.
+const OF_ADMINS: &str = "*";
 
 /// A request that may be repeated, with the answer that it will get.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,7 +27,32 @@ pub struct Idempotency {
     /// Status of the answer.
     pub status: u16,
     /// Body of the answer.
-    pub body: Value,
+    pub body: AnswerBody,
+}
+
+/// The body of an answer, written as JSON as it is stored. Cheap to clone.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AnswerBody(StoredJson);
+
+impl AnswerBody {
+    /// Writes it.
+    ///
+    /// # Errors
+    /// `Corrupt`: it can't be written as JSON.
+    pub fn of<T: Serialize + ?Sized>(answer: &T) -> Result<AnswerBody, StoreError> {
+        StoredJson::of(answer).map(AnswerBody)
+    }
+
+    /// The answer that was written, as it is read back.
+    pub fn value(&self) -> Value {
+        self.0.read().expect("it was written as JSON")
+    }
+}
+
+impl From<Value> for AnswerBody {
+    fn from(answer: Value) -> AnswerBody {
+        AnswerBody::of(&answer).expect("a value is JSON")
+    }
 }
 
 /// Result of an effect that carries an idempotency key.
@@ -43,6 +71,17 @@ pub enum StoredAnswer<T> {
     Mismatch,
 }
 
+impl Idempotency {
+    /// Bytes that are kept of a tenant with the answer.
+    pub(in crate::store) fn bytes_of_tenant(&self, tenant: &str) -> usize {
+        match self.tenant == tenant {
+            true => self.key.len() + self.body.0.json().0.get().len(),
+            false => 0,
+        }
+    }
+}
+
+/// The first answer to a key.
 #[derive(sqlx_macros::FromRow)]
 pub(in crate::store) struct RememberedResponse {
     request_digest: Vec<u8>,
@@ -73,7 +112,7 @@ pub(in crate::store) async fn once<T>(
         .bind(text(&asked.key))
         .bind(&asked.digest)
         .bind(i32::from(asked.status))
-        .bind(document(&asked.body)?)
+        .bind(asked.body.0.json())
         .bind(now + TimeDelta::hours(REMEMBERED_HOURS))
         .bind(now)
         .execute()
@@ -112,7 +151,7 @@ impl Store {
                 "select request_digest, status, body from idempotency
                   where tenant_id = $1 and key = $2 and expires_at > $3",
             )
-            .bind(scope.tenant().unwrap_or("*"))
+            .bind(scope.tenant().unwrap_or(OF_ADMINS))
             .bind(text(key))
             .bind(now)
             .optional()
@@ -122,12 +161,37 @@ impl Store {
     }
 
     /// Remembers the answer of an effect that has its own transaction and may be repeated; answers with the one that is
-    /// remembered already.
+    /// remembered already. Of a tenant that may store no more no new answer is kept: such effects are never refused.
     pub async fn remember_answer(
         &self,
         idempotency: &Idempotency,
         now: DateTime<Utc>,
     ) -> Result<StoredAnswer<()>, StoreError> {
+        if idempotency.tenant != OF_ADMINS {
+            match self.try_admit_once(&idempotency.tenant, 0, Some(idempotency), now).await {
+                Err(StoreError::Quota(_)) => return Ok(StoredAnswer::Done(())),
+                admitted => admitted?,
+            }
+        }
+        self.keep_answer(idempotency, now).await
+    }
+
+    /// As [`Store::remember_answer`], before an effect that its repetition must find.
+    ///
+    /// # Errors
+    /// `Quota`: the tenant may store no more, and the key is new.
+    pub async fn claim_key(
+        &self,
+        idempotency: &Idempotency,
+        now: DateTime<Utc>,
+    ) -> Result<StoredAnswer<()>, StoreError> {
+        if idempotency.tenant != OF_ADMINS {
+            self.admit_once(&idempotency.tenant, 0, Some(idempotency), now).await?;
+        }
+        self.keep_answer(idempotency, now).await
+    }
+
+    async fn keep_answer(&self, idempotency: &Idempotency, now: DateTime<Utc>) -> Result<StoredAnswer<()>, StoreError> {
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
         if let Some(answer) = once(tx, Some(idempotency), now).await? {

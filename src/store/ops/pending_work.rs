@@ -15,7 +15,7 @@ const SHARED_FOR: Duration = Duration::from_secs(1);
 /// How long it is waited for, in real time. Past that a service does better to look by itself.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// The earliest of all that services look for; what is past is due. `None`: there is none at all.
+/// The earliest of all that services look for; a past one is due. `None`: there is none at all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, sqlx_macros::FromRow)]
 pub struct PendingWork {
     /// A schedule fires.
@@ -48,8 +48,8 @@ pub struct PendingWork {
     pub extraction: Option<DateTime<Utc>>,
 }
 
-/// Each is the first entry of an index: on Postgres the connections for quick statements read no other way. Where an order
-/// matters it is said: `min()` may read a whole index where a table was small when it was analysed last.
+/// Each is the first entry of an index: on Postgres the connections for quick statements read no other way. Where an
+/// order matters it is said: `min()` may read a whole index where a table was small when it was analysed last.
 const PENDING_WORK: &str = "select (select next_at from due where kind = 'schedule' and next_at is not null
                       order by next_at limit 1) as fire,
                     (select next_at from due where kind = 'condition' and next_at is not null
@@ -85,7 +85,7 @@ impl Store {
     pub async fn pending_work(&self) -> Result<PendingWork, StoreError> {
         let now = self.clock.elapsed();
         let pending = self.read_pending_work().await?;
-        if let Ok(mut seen) = self.seen.try_lock() {
+        if let Ok(mut seen) = self.last_pending_work.try_lock() {
             *seen = Some((now, Some(pending)));
         }
         Ok(pending)
@@ -95,7 +95,7 @@ impl Store {
     /// none. It is waited for two seconds.
     pub async fn shared_pending_work(&self) -> Option<PendingWork> {
         let asked = self.clock.elapsed();
-        let mut seen = self.seen.lock().await;
+        let mut seen = self.last_pending_work.lock().await;
         // who waited while another one asked has its answer, however long that took
         if let Some((at, pending)) = *seen
             && asked.saturating_sub(at) < SHARED_FOR
@@ -114,6 +114,10 @@ impl Store {
     }
 
     async fn read_pending_work(&self) -> Result<PendingWork, StoreError> {
+        self.past_unreadable(|| self.read_first_entries()).await
+    }
+
+    async fn read_first_entries(&self) -> Result<PendingWork, StoreError> {
         let mut read = self.db.read_quick().await?;
         Ok(read.query(PENDING_COUNTS).one().await?)
     }

@@ -1,9 +1,9 @@
 //! Quotas of tenants: what is said for all and for one, and how much of it is used.
 //!
-//! What is said is rows: that of `*` is `[quotas]`, each other one the overrides of a tenant. Tasks are counted by
-//! triggers of the database, which read those rows in the transaction that adds a task; so two creators at the bound can't
-//! pass it together, and an override holds from its commit, everywhere. What is asked more often is remembered for
-//! [`MEMORY`], and with it how much is stored: so long an override of another kind may take to reach an instance.
+//! Quotas are rows: that of `*` is `[quotas]`, each other one the overrides of a tenant. Tasks are counted by triggers
+//! of the database, which read those rows in the transaction that adds a task; so two creators at the bound can't pass
+//! it together, and an override holds from its commit, everywhere. Quotas that are asked more often are remembered for
+//! [`MEMORY`], and with them how much is stored: an override of another kind takes so long to reach an instance.
 
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroUsize;

@@ -2,7 +2,7 @@
 //!
 //! Counted in memory by [`Meter`]; the database is asked for portions, and only of tenants that do much.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -59,9 +59,9 @@ async fn grant(tx: &mut Tx<'_>, demand: &Demand<'_>, asked: MeterRequest) -> Res
     Ok((granted, remaining))
 }
 
-/// In a transaction: counts fires of these tenants that are about to be recorded, and puts in their place how many of them
-/// each may have. The tenants come in the order in which their rows are locked. What holds for them was read before: while
-/// rows are locked nothing is asked by another connection.
+/// In a transaction: counts fires of these tenants that are about to be recorded, and puts in their place how many of
+/// them each may have. The tenants come in the order in which their rows are locked. What holds for them was read
+/// before: while rows are locked nothing is asked by another connection.
 pub(in crate::store) async fn take_fires(
     store: &Store,
     tx: &mut Tx<'_>,
@@ -94,8 +94,8 @@ pub(in crate::store) fn fires_of(tenant: &str, limit: u64, count: usize) -> Dema
 }
 
 impl Store {
-    /// Counts events that are about to be published: all of them, or none where they are more than the tenant may publish
-    /// in this minute.
+    /// Counts events that are about to be published: all of them, or none where they are more than the tenant may
+    /// publish in this minute.
     pub async fn take_events(&self, tenant: &str, count: usize) -> Result<(), StoreError> {
         let limit = self.quotas_of(tenant).await?.events_per_minute;
         let demand = Demand { tenant, quota: Quota::EventsPerMinute.as_str(), limit, count: count as u64, whole: true };
@@ -120,8 +120,8 @@ impl Store {
         self.rates.meter().give_back(tenant, Quota::EventsPerMinute.as_str(), count as u64, self.clock.now());
     }
 
-    /// Counts fires that are about to be recorded, as many as the tenant may have in this minute; answers how many. None
-    /// where it has stored all that it may.
+    /// Counts fires that are about to be recorded, as many as the tenant may have in this minute; answers how many.
+    /// None where it has stored all that it may.
     pub async fn take_fires(&self, tenant: &str, count: usize) -> Result<usize, StoreError> {
         let allowance = self.allowance(tenant).await?;
         if allowance.is_full() {
@@ -131,8 +131,16 @@ impl Store {
         Ok(self.take(&demand, self.db.write_for_engine(QueueFlow::of(None))).await? as usize)
     }
 
-    /// Whether a message to a model may begin a run: not where its tenant has stored all that it may. One that `is_counted` is a fire
-    /// of this minute, and may not where none is left: that of a chat. The fire of a trigger was counted when it was recorded.
+    /// Those of these tenants that have stored all that they may.
+    pub(in crate::store) async fn full_tenants(&self, tenants: BTreeSet<&str>) -> Result<HashSet<String>, StoreError> {
+        let allowances = self.allowances(&tenants.into_iter().collect::<Vec<_>>()).await?;
+        let full = allowances.into_iter().filter(|(_, allowance)| allowance.is_full());
+        Ok(full.map(|(tenant, _)| tenant).collect())
+    }
+
+    /// Whether a message to a model may begin a run: not where its tenant has stored all that it may. One that
+    /// `is_counted` is a fire of this minute, and may not where none is left: that of a chat. The fire of a trigger was
+    /// counted when it was recorded.
     pub async fn admit_message(&self, tenant: &str, is_counted: bool) -> Result<bool, StoreError> {
         match is_counted {
             true => Ok(self.take_fires(tenant, 1).await? == 1),
@@ -146,8 +154,13 @@ impl Store {
         Ok(self.take(&demand, self.db.write_for_engine(QueueFlow::of(None))).await? == 1)
     }
 
-    /// Takes back fires that were counted and not recorded.
-    pub(in crate::store) fn give_fires_back(&self, tenant: &str, count: usize) {
+    /// Takes back one message that was counted and does not go to a model now.
+    pub fn give_model_message_back(&self, tenant: &str) {
+        self.rates.meter().give_back(tenant, MODEL_MESSAGES, 1, self.clock.now());
+    }
+
+    /// Takes back fires that were counted and come to nothing now.
+    pub fn give_fires_back(&self, tenant: &str, count: usize) {
         self.rates.meter().give_back(tenant, Quota::FiresPerMinute.as_str(), count as u64, self.clock.now());
     }
 

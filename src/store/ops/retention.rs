@@ -35,14 +35,15 @@ const ENDED: &str = "
      order by id";
 
 impl Store {
-    /// Deletes up to `limit` finished runs that were recorded before `before`, with what belongs to them, as far as that
-    /// is not more than `ROWS_AT_ONCE`; answers how many runs. None: nothing is left to be forgotten. Ids carry their
-    /// time (UUIDv7), so the primary key finds the oldest.
+    /// Deletes up to `limit` finished runs that were recorded before `before`, with what belongs to them, as far as
+    /// that is not more than `ROWS_AT_ONCE`; answers how many runs. None: nothing is left to be forgotten. Ids carry
+    /// their time (UUIDv7), so the primary key finds the oldest.
     pub async fn forget_runs(&self, before: DateTime<Utc>, limit: i64) -> Result<usize, StoreError> {
         self.forget_ended(&FORGET_OLD, oldest_id(before.timestamp_millis()), limit).await
     }
 
-    /// As [`Store::forget_runs`], of a task and whenever they were recorded; messages that are yet to be sent go with them.
+    /// As [`Store::forget_runs`], of a task and whenever they were recorded; messages that are yet to be sent go with
+    /// them.
     pub(in crate::store) async fn forget_runs_of(&self, task_id: Uuid, limit: i64) -> Result<usize, StoreError> {
         self.forget_ended(&FORGET_OF_TASK, task_id, limit).await
     }
@@ -69,7 +70,8 @@ impl Store {
         })
     }
 
-    /// Deletes the rows that a statement picks by a bound ($1), and no more than a number of them ($2); answers how many.
+    /// Deletes the rows that a statement picks by a bound ($1), and no more than a number of them ($2); answers how
+    /// many.
     pub(in crate::store) async fn forget_by<'v>(
         &self,
         statement: impl Into<Split> + Send,
@@ -164,7 +166,7 @@ macro_rules! forgetting {
 const FORGET_OLD: ForgetRuns = forgetting!(false, OLD, "true", UNLESS_PENDING);
 const FORGET_OF_TASK: ForgetRuns = forgetting!(true, OF_TASK, "task_id = $3", "");
 
-/// The one writer: what is chosen stays so until the runs themselves go, which is last. All that has ended up to the
+/// The one writer: chosen runs stay chosen until they themselves go, which is last. All that has ended up to the
 /// youngest chosen one is chosen.
 async fn forget_each(
     conn: &mut SqliteConnection,

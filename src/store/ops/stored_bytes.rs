@@ -1,8 +1,8 @@
 //! Bytes that tenants have stored: how they are counted, and when a tenant may store no more.
 //!
-//! Triggers of the database count: whatever writes or deletes leaves a row with the difference, in the transaction that it
-//! belongs to, so nothing is left out, and no writer waits for another one's row. [`Store::count_stored_bytes`] adds these
-//! rows to the tenant's number, a bounded batch at a time. What is admitted goes by that number, not older than
+//! Triggers of the database count: whatever writes or deletes leaves a row with the difference, in the transaction that
+//! it belongs to, so nothing is left out, and no writer waits for another one's row. [`Store::count_stored_bytes`] adds
+//! these rows to the tenant's number, a bounded batch at a time. What is admitted goes by that number, not older than
 //! [`MEMORY`], and by what this instance has admitted since it was read. What PostgreSQL held before there were these
 //! triggers is counted by [`Store::count_older_rows`].
 //!
@@ -27,7 +27,7 @@ use crate::store::db::text::text;
 use crate::store::db::{Db, connection, fault, sqlite_reader};
 use crate::store::ops::idempotency::Idempotency;
 use crate::store::ops::quotas::Admission;
-use crate::store::tasks::creating::taken;
+use crate::store::tasks::creating::key_conflict;
 use crate::store::{Store, StoreError};
 
 /// A refusal goes by a number that is not older than this: a tenant that has deleted something is not refused for long.
@@ -70,6 +70,20 @@ impl Store {
         self.refusal(self.try_admit(tenant, bytes).await)
     }
 
+    /// The quota that keeps a tenant from storing so many more bytes, if it does: for what may turn out to store
+    /// nothing. The caller refuses what does.
+    pub(in crate::store) async fn exceeded_by(
+        &self,
+        tenant: &str,
+        bytes: usize,
+    ) -> Result<Option<Box<ExceededQuota>>, StoreError> {
+        match self.try_admit(tenant, bytes).await {
+            Ok(()) => Ok(None),
+            Err(StoreError::Quota(exceeded)) => Ok(Some(exceeded)),
+            Err(error) => Err(error),
+        }
+    }
+
     /// As [`Store::admit_bytes`]; a refusal is not counted as one yet.
     async fn try_admit(&self, tenant: &str, bytes: usize) -> Result<(), StoreError> {
         let (bytes, now) = (bytes.max(1) as u64, self.clock.now());
@@ -90,8 +104,8 @@ impl Store {
         })))
     }
 
-    /// Lets the tenants of new tasks store them, or refuses that. A task whose key a full tenant has already stores nothing
-    /// and is never refused: the ids of these are the answer, and they are to be left out.
+    /// Lets the tenants of new tasks store them, or refuses that. A task whose key a full tenant has already stores
+    /// nothing and is never refused: the ids of these are the answer, and they are to be left out.
     pub(in crate::store) async fn admit_tasks(&self, tasks: &[&Task]) -> Result<HashSet<Uuid>, StoreError> {
         let mut by_tenant: BTreeMap<&str, Vec<&Task>> = BTreeMap::new();
         for task in tasks {
@@ -148,6 +162,9 @@ impl Store {
         if let Some(tenant) = scope.tenant() {
             return Ok(tenant.to_owned());
         }
+        if let Some(tenant) = self.task_cache.tenant_of(id) {
+            return Ok(tenant);
+        }
         let tenant: Option<String> = self
             .db
             .read_quick()
@@ -159,7 +176,8 @@ impl Store {
         tenant.ok_or(StoreError::NotFound)
     }
 
-    /// As [`Store::admit_bytes`]; a repetition of what was done already stores nothing and is never refused.
+    /// As [`Store::admit_bytes`], with the answer that is kept under a key; a repetition of what was done already
+    /// stores nothing and is never refused.
     pub(in crate::store) async fn admit_once(
         &self,
         tenant: &str,
@@ -180,19 +198,21 @@ impl Store {
         let admitted = self.try_admit_once(&task.tenant_id, bytes, idempotency, task.created_at).await;
         let is_full = matches!(admitted, Err(StoreError::Quota(_)));
         match is_full && !self.known_by_key(&task.tenant_id, &[task]).await?.is_empty() {
-            true => Err(taken(task)),
+            true => Err(key_conflict(task)),
             false => self.refusal(admitted),
         }
     }
 
-    async fn try_admit_once(
+    /// As [`Store::admit_once`]; a refusal is not counted as one yet.
+    pub(in crate::store) async fn try_admit_once(
         &self,
         tenant: &str,
         bytes: usize,
         idempotency: Option<&Idempotency>,
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
-        let admitted = self.try_admit(tenant, bytes).await;
+        let answer = idempotency.map_or(0, |asked| asked.bytes_of_tenant(tenant));
+        let admitted = self.try_admit(tenant, bytes.saturating_add(answer)).await;
         let (Err(StoreError::Quota(_)), Some(asked)) = (&admitted, idempotency) else { return admitted };
         let is_known: bool = self
             .db

@@ -1,8 +1,8 @@
-//! Money for calls of models beside the turns of runs, summaries and extractions: what a tenant may spend on each of them within an
-//! hour, over all instances.
+//! Money for calls of models beside the turns of runs, summaries and extractions: what a tenant may spend on each of
+//! them within an hour, over all instances.
 //!
-//! Stands beside the quotas by the minute, in the row of its own name, in micro-dollars. What a call may come to is taken before it is
-//! made, and what it did not come to is given back. After a crash the rest of the hour goes without.
+//! Stands beside the quotas by the minute, in the row of its own name, in micro-dollars. What a call may come to is
+//! taken before it is made, and what it did not come to is given back. After a crash the rest of the hour goes without.
 
 use crate::domain::quota::meter::minute_of;
 use crate::store::db::flow::QueueFlow;

@@ -1,13 +1,17 @@
 //! Rows that can't be read: each is left out and told of once, so that the work that the others stand for goes on.
 //!
-//! A service that works off a table reads its rows one by one by this. What can't be read it sets aside, by whatever its
-//! table has for that (a later instant, a state, a mark), so that it is not read again at once and starves none behind it.
+//! A service that works off a table reads its rows one by one by this. What can't be read it sets aside, by whatever
+//! its table has for that (a later instant, a state, a mark), so that it is not read again at once and starves none
+//! behind it.
 
+mod instants;
+
+use std::collections::HashMap;
 use std::fmt::Display;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use lru::LruCache;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -20,11 +24,17 @@ use crate::base::metrics::Metrics;
 use crate::store::tx::{Rows, SqlRecord};
 use crate::store::{Store, StoreError};
 
-/// When a row that can't be read is looked at again, where its table has an instant for that: a newer release may read it.
+/// When a row that can't be read is looked at again, where its table has an instant for that: a newer release may read
+/// it.
 pub const RETRY_AFTER: TimeDelta = TimeDelta::hours(1);
-/// Rows that are remembered as told of. Beyond that those are forgotten that were not read for the longest time, and may be
-/// told of once more.
+/// Rows that are remembered as told of. Beyond that those are forgotten that were not read for the longest time, and
+/// may be told of once more.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
+
+/// How long no row is searched for that could be the reason for a failure, after a search for it that has found none;
+/// and the reasons that are remembered for that.
+const SEARCHED_AGAIN: TimeDelta = TimeDelta::minutes(1);
+const REASONS: NonZeroUsize = NonZeroUsize::new(100).unwrap();
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct UnreadableTable {
@@ -36,11 +46,17 @@ struct UnreadableTable {
 pub(in crate::store) struct UnreadableRow {
     known: Arc<Mutex<LruCache<(&'static str, String), ()>>>,
     found: Family<UnreadableTable, Counter>,
+    /// The reasons for which rows were searched for, and not found, with the time of the search.
+    searched: Arc<Mutex<LruCache<String, DateTime<Utc>>>>,
 }
 
 impl Default for UnreadableRow {
     fn default() -> UnreadableRow {
-        UnreadableRow { known: Arc::new(Mutex::new(LruCache::new(REMEMBERED))), found: Family::default() }
+        UnreadableRow {
+            known: Arc::new(Mutex::new(LruCache::new(REMEMBERED))),
+            found: Family::default(),
+            searched: Arc::new(Mutex::new(LruCache::new(REASONS))),
+        }
     }
 }
 
@@ -97,6 +113,22 @@ impl UnreadableRow {
         (readable, others)
     }
 
+    /// Whether the row may be searched for which is the reason for a failure: not where that was done in vain a moment
+    /// ago. A search begins with it.
+    fn may_search(&self, why: &str, now: DateTime<Utc>) -> bool {
+        let mut searched = self.searched.lock().expect("searched lock");
+        let is_known = searched.get(why).is_some_and(|at| now - *at < SEARCHED_AGAIN);
+        if !is_known {
+            searched.put(why.to_owned(), now);
+        }
+        !is_known
+    }
+
+    /// A search for this reason has found a row: the next one may follow at once.
+    fn search_was_successful(&self, why: &str) {
+        self.searched.lock().expect("searched lock").pop(why);
+    }
+
     /// Says once that a row can't be read.
     pub(in crate::store) fn report(&self, table: &'static str, id: impl Display, why: &dyn Display) {
         let mut known = self.known.lock().expect("unreadable lock");
@@ -108,8 +140,8 @@ impl UnreadableRow {
 }
 
 impl Store {
-    /// Says once that a run which waits can't be looked after, and looks at it again in an hour: it must not stand before
-    /// the others. One that is not due any more has been parked anew meanwhile, and is left as it is.
+    /// Says once that a run which waits can't be looked after, and looks at it again in an hour: it must not stand
+    /// before the others. One that is not due any more has been parked anew meanwhile, and is left as it is.
     pub async fn set_aside_parked(&self, run_id: Uuid, why: &(dyn Display + Sync)) -> Result<(), StoreError> {
         self.unreadable.report("parked", run_id, why);
         self.postpone("update parked set wake_at = $2 where run_id = $1 and wake_at <= $3", run_id).await
@@ -120,6 +152,34 @@ impl Store {
     pub async fn set_aside_window(&self, id: Uuid, why: &(dyn Display + Sync)) -> Result<(), StoreError> {
         self.unreadable.report("event_windows", id, why);
         self.postpone("update event_windows set closes_at = $2 where id = $1 and closes_at <= $3", id).await
+    }
+
+    /// The rows with these ids, as `read` answers them by their ids. Where `read` fails because a row can't be read,
+    /// each row is read by itself, and those that can't be read are reported and left out.
+    pub(in crate::store) async fn readable_by_id<'i, T, R>(
+        &self,
+        table: &'static str,
+        ids: &'i [Uuid],
+        read: impl Fn(&'i [Uuid]) -> R,
+    ) -> Result<HashMap<Uuid, T>, StoreError>
+    where
+        R: Future<Output = Result<HashMap<Uuid, T>, StoreError>>,
+    {
+        if ids.is_empty() {
+            return Ok(HashMap::new());
+        }
+        match read(ids).await {
+            Err(StoreError::Corrupt(_)) => {}
+            found => return found,
+        }
+        let mut readable = HashMap::with_capacity(ids.len());
+        for id in ids {
+            match read(std::slice::from_ref(id)).await {
+                Err(StoreError::Corrupt(why)) => self.unreadable.report(table, id, &why),
+                found => readable.extend(found?),
+            }
+        }
+        Ok(readable)
     }
 
     async fn postpone(&self, update: &'static str, id: Uuid) -> Result<(), StoreError> {

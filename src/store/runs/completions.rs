@@ -13,6 +13,7 @@ use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
 use crate::store::runs::alerts::notifications_for;
 use crate::store::runs::due_parked::WaitTarget;
 use crate::store::runs::slots::{free, hand_over};
+use crate::store::tx::Tx;
 use crate::store::{Store, StoreError, Topic};
 
 /// How a run ends that waited for a foreign runtime.
@@ -26,7 +27,7 @@ pub struct RunCompletion {
     pub error: Option<RunFault>,
     /// Why it expired.
     pub reason: Option<String>,
-    /// Its end, to be told with measure.
+    /// The notification of its end, as far as the alert state of its task lets it through.
     pub tells: Option<RunNotification>,
 }
 
@@ -52,49 +53,10 @@ impl Store {
         if let Some(answer) = once(tx, idempotency, now).await? {
             return Ok(answer);
         }
-        // the parked row is the right to end it: who deletes it has won. Its reason is asked in words that fit no
-        // index: the index of completions has all runs that wait for one
-        let waited = tx
-            .query(
-                "delete from parked
-                  where run_id = $1 and reason || '' = 'completion' and ($2 is null or tenant_id = $2)
-                    and ($3 or wake_at > $4)",
-            )
-            .bind(id)
-            .bind(scope.tenant())
-            .bind(completion.event == RunEvent::Expire)
-            .bind(now)
-            .execute()
-            .await?;
-        if waited == 0 {
-            let state: Option<String> = tx
-                .query("select state from runs where id = $1 and ($2 is null or tenant_id = $2)")
-                .bind(id)
-                .bind(scope.tenant())
-                .optional_scalar()
-                .await?;
-            let state = state.ok_or(StoreError::NotFound)?;
-            if state == RunState::WaitingForCompletion.as_str() {
-                return Err(StoreError::Conflict("the time limit for its completion is over".into()));
-            }
-            return Err(StoreError::Conflict(format!("the run is {state}, it does not wait for completion")));
-        }
-        let task_id: Option<Option<Uuid>> = tx
-            .query(
-                "update runs set state = $2, output = $3, error = $4, reason = $5, finished_at = $6
-                  where id = $1 and state = 'waiting_for_completion'
-                 returning task_id",
-            )
-            .bind(id)
-            .bind(next.as_str())
-            .bind(optional(completion.output.as_deref()))
-            .bind(optional_document(completion.error.as_ref())?)
-            .bind(optional(completion.reason.as_deref()))
-            .bind(now)
-            .optional_scalar()
-            .await?;
+        take_right_to_end(tx, scope, id, completion.event, now).await?;
+        let task_id = write_end(tx, id, next, completion, now).await?;
         // it has its task's slot where it counted as running
-        let handed = match task_id.flatten() {
+        let handed = match task_id {
             Some(task_id) if free(tx, task_id, id).await? > 0 => hand_over(tx, task_id, now).await?,
             _ => false,
         };
@@ -138,10 +100,79 @@ impl Store {
 
     /// When the next completion is overdue, if any is waited for.
     pub async fn next_overdue(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
+        self.past_unreadable(|| self.read_next_overdue()).await
+    }
+
+    async fn read_next_overdue(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
         let mut read = self.db.read().await?;
         Ok(read
             .query("select wake_at from parked where reason || '' = 'completion' order by wake_at limit 1")
             .optional_scalar()
             .await?)
     }
+}
+
+/// Deletes a run's parked row, which is the right to end the run: of two, the one that deletes it has won. A run that
+/// does not wait for completion, or not any longer, is a conflict. The reason is asked in words that fit no
+/// index: the index of completions has all runs that wait for one.
+async fn take_right_to_end(
+    tx: &mut Tx<'_>,
+    scope: &Scope,
+    id: Uuid,
+    event: RunEvent,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let waited = tx
+        .query(
+            "delete from parked
+                  where run_id = $1 and reason || '' = 'completion' and ($2 is null or tenant_id = $2)
+                    and ($3 or wake_at > $4)",
+        )
+        .bind(id)
+        .bind(scope.tenant())
+        .bind(event == RunEvent::Expire)
+        .bind(now)
+        .execute()
+        .await?;
+    if waited == 0 { Err(refusal(tx, scope, id).await?) } else { Ok(()) }
+}
+
+/// Why a run can't be completed, by its state.
+async fn refusal(tx: &mut Tx<'_>, scope: &Scope, id: Uuid) -> Result<StoreError, StoreError> {
+    let state: Option<String> = tx
+        .query("select state from runs where id = $1 and ($2 is null or tenant_id = $2)")
+        .bind(id)
+        .bind(scope.tenant())
+        .optional_scalar()
+        .await?;
+    let state = state.ok_or(StoreError::NotFound)?;
+    if state == RunState::WaitingForCompletion.as_str() {
+        return Ok(StoreError::Conflict("the time limit for its completion is over".into()));
+    }
+    Ok(StoreError::Conflict(format!("the run is {state}, it does not wait for completion")))
+}
+
+/// Writes the end of a run that waited; the task that it is of.
+async fn write_end(
+    tx: &mut Tx<'_>,
+    id: Uuid,
+    next: RunState,
+    completion: &RunCompletion,
+    now: DateTime<Utc>,
+) -> Result<Option<Uuid>, StoreError> {
+    let task_id: Option<Option<Uuid>> = tx
+        .query(
+            "update runs set state = $2, output = $3, error = $4, reason = $5, finished_at = $6
+                  where id = $1 and state = 'waiting_for_completion'
+                 returning task_id",
+        )
+        .bind(id)
+        .bind(next.as_str())
+        .bind(optional(completion.output.as_deref()))
+        .bind(optional_document(completion.error.as_ref())?)
+        .bind(optional(completion.reason.as_deref()))
+        .bind(now)
+        .optional_scalar()
+        .await?;
+    Ok(task_id.flatten())
 }

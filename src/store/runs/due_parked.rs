@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::store::db::text::document;
 use crate::store::sql::sql;
-use crate::store::tasks::tenant_turns::{self, TENANTS_IN_TURN, TenantDue};
+use crate::store::tasks::tenant_turns::{self, TENANTS_WITH_DUE};
 use crate::store::{Split, Store, StoreError};
 
 /// Targets of the waits that services look after: people, or another system.
@@ -56,7 +56,8 @@ const FOR_COMPLETION: DueParkedStatements = DueParkedStatements {
 };
 
 const TENANTS: &str = sql!(
-    TENANTS_IN_TURN; "{table}" = "parked"; "{having}" = "d.reason = '{reason}'"; "{at}" = "d.wake_at"
+    TENANTS_WITH_DUE; "{table}" = "parked"; "{having}" = "d.reason = '{reason}'"; "{due}" = "d.wake_at <= $3";
+    "{order}" = "d.wake_at"
 );
 const OF_TENANTS: Split = Split {
     postgres: "select p.run_id
@@ -100,11 +101,7 @@ impl Store {
         if (earliest.len() as i64) < limit {
             return Ok(earliest);
         }
-        let cursor = &self.attended[awaited as usize];
-        let after = cursor.after();
-        let looked: Vec<TenantDue> =
-            self.db.read().await?.query(tenants).bind(now).bind(after).bind(tenant_turns::LOOKED_AT).all().await?;
-        let turn = cursor.turn(looked, limit.max(1) as usize);
+        let turn = self.next_turn(&self.parked_cursors[awaited as usize], tenants, now, limit).await?;
         if turn.is_empty() {
             return Ok(earliest);
         }

@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::domain::notification::NewDelivery;
+use crate::store::approvals::unpark;
 use crate::store::db::flow::QueueFlow;
 use crate::store::memory::extractions::queue_extractions;
 use crate::store::ops::budgets::ledger_batch::{LedgerBatch, update_ledgers};
@@ -18,7 +19,7 @@ use crate::store::ops::usage::counting::count_usage;
 use crate::store::runs::alerts::notifications_for;
 use crate::store::runs::lease::{Finish, FinishedRow, Lease, RenewedLease};
 use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
-use crate::store::runs::settle_park::{log_cancelled_parks, settle_park};
+use crate::store::runs::settle_park::{log_cancelled_parks, log_refused_parks, settle_park};
 use crate::store::runs::slots::hand_over;
 use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic, split};
@@ -44,15 +45,18 @@ impl Store {
     /// Runs of this worker whose end was asked for. A narrow index makes it cost nothing while there are none.
     pub async fn cancels_asked(&self, worker: Uuid) -> Result<Vec<RenewedLease>, StoreError> {
         let mut read = self.db.read_quick().await?;
-        Ok(read
+        let asked = read
             .query("select run_id, cancel_reason from queue where worker = $1 and cancel_reason is not null")
             .bind(worker)
-            .all()
-            .await?)
+            .rows()
+            .await?;
+        read.end().await?;
+        Ok(self.unreadable.partition_readable::<RenewedLease, _, Uuid>("queue", &asked, Ok).0)
     }
 
     /// Records ends in one batch; answers the runs whose lease was lost, of which nothing was written.
     pub async fn finish_runs(&self, ends: &[Finish]) -> Result<Vec<Uuid>, StoreError> {
+        let limits = self.suspension_limits(ends).await?;
         let mut write = self.db.write_for_engine(QueueFlow::of(None)).await?;
         let tx = &mut write.tx();
         // asked once there is a connection: an end is not older than what others recorded while it waited for one
@@ -71,11 +75,15 @@ impl Store {
         for task_id in tx.waited_for(&tasks).await? {
             queued |= hand_over(tx, task_id, now).await?;
         }
+        let refused = limits.refused(tx, &ended).await?;
         for (end, taken) in &ended {
-            queued |= settle_park(self, tx, end, taken, now).await?;
+            queued |= match refused.contains(&taken.run_id) {
+                true => unpark(tx, taken.run_id, now).await?,
+                false => settle_park(self, tx, end, taken, now).await?,
+            };
         }
-        let told: Vec<&Finish> =
-            ended.iter().filter(|(end, taken)| !taken.must_end(end)).map(|(end, _)| *end).collect();
+        let is_told = |end: &Finish, taken: &FinishedRow| !taken.must_end(end) && !refused.contains(&taken.run_id);
+        let told: Vec<&Finish> = ended.iter().filter(|(end, taken)| is_told(end, taken)).map(|(end, _)| *end).collect();
         let measured =
             notifications_for(self, tx, told.iter().filter_map(|end| end.tells.as_ref()).collect(), now).await?;
         let deliveries: Vec<&NewDelivery> = told.iter().flat_map(|end| &end.deliveries).chain(&measured).collect();
@@ -91,6 +99,7 @@ impl Store {
         count_usage(tx, &ended.iter().map(|(end, _)| *end).collect::<Vec<_>>()).await?;
         write.commit().await?;
         log_cancelled_parks(&ended);
+        log_refused_parks(&refused);
         self.counts.used(ended.iter().flat_map(|(end, _)| &end.entries));
         if queued {
             self.notify(Topic::Queue);
@@ -135,8 +144,8 @@ async fn append_deferred(tx: &mut Tx<'_>, ended: &[(&Finish, &FinishedRow)]) -> 
     }
 }
 
-/// Settles the calls whose entries came with these ends, and takes back what their runs have reserved besides. Answers whether
-/// somebody is told something.
+/// Settles the calls whose entries came with these ends, and takes back what their runs have reserved besides. Answers
+/// whether somebody is told something.
 async fn end_budgets(
     store: &Store,
     tx: &mut Tx<'_>,

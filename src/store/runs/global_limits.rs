@@ -11,6 +11,7 @@ use std::collections::{HashMap, HashSet};
 use sqlx::{PgConnection, SqliteConnection};
 
 use crate::store::StoreError;
+use crate::store::db::sqlite_batch::readable;
 use crate::store::runs::lease::{RunLimits, TakeRequest};
 use crate::store::runs::shares::TenantShares;
 
@@ -41,22 +42,25 @@ impl RunLimitsLeft {
         take: &TakeRequest,
     ) -> Result<RunLimitsLeft, StoreError> {
         let (limits, shares) = (take.limits, take.shares.clone());
-        let halted: Vec<String> = sqlx::query_scalar("select tenant_id from halts").fetch_all(&mut *conn).await?;
-        let halted = halted.into_iter().collect();
+        let halted = sqlx::query("select tenant_id from halts").fetch_all(&mut *conn).await?;
+        let halted = readable::<(String,)>(&halted).into_iter().map(|(tenant,)| tenant).collect();
         if !limits.any() {
             let (held, own) = Default::default();
             return Ok(RunLimitsLeft { limits, shares, held, own, halted, all: take.limit });
         }
-        let held: Vec<(String, i64)> = sqlx::query_as(
+        let held = sqlx::query(
             "select tenant_id, count(*) from queue indexed by queue_leases where state <> 'ready' group by tenant_id",
         )
         .fetch_all(&mut *conn)
         .await?;
-        let own: Vec<(String, i64)> = sqlx::query_as(
+        // of a number that can't be read the usual one takes the place
+        let own = sqlx::query(
             "select tenant_id, concurrent_runs from tenant_quotas where concurrent_runs is not null and tenant_id <> '*'",
         )
         .fetch_all(conn)
         .await?;
+        let held = readable::<(String, i64)>(&held);
+        let own = readable::<(String, i64)>(&own);
         let all = held.iter().map(|(_, runs)| runs).sum::<i64>();
         let all = limits.total.map_or(take.limit, |most| take.limit.min(most - all).max(0));
         let (held, own) = (held.into_iter().collect(), own.into_iter().collect());

@@ -12,6 +12,7 @@ use crate::domain::notification::{NewDelivery, RunNotification};
 use crate::domain::run::{Run, RunFault, RunFinish, RunState, TranscriptEntry, Usage};
 use crate::domain::task::Task;
 use crate::store::BudgetEnd;
+use crate::store::db::text::StoredJson;
 use crate::store::runs::shares::TenantShares;
 
 /// Time after its instant at which a claim that was made ahead and not started is given up.
@@ -89,7 +90,7 @@ pub struct Finish {
     pub budget: Option<BudgetEnd>,
     /// Messages that go out because of it.
     pub deliveries: Vec<NewDelivery>,
-    /// Its end, to be told with measure.
+    /// The notification of its end, as far as the alert state of its task lets it through.
     pub tells: Option<RunNotification>,
     /// The process that executed it died; it is counted with the end.
     pub crashed: bool,
@@ -214,12 +215,12 @@ pub struct TakeRequest {
     pub lease_until: DateTime<Utc>,
     /// Runs at most.
     pub limit: i64,
-    /// In turn: as many of each tenant that is not halted. For when there is more than can be taken, or any is halted; else the
-    /// most urgent are taken.
+    /// In turn: as many of each tenant that is not halted. For when there is more than can be taken, or any is halted;
+    /// else the most urgent are taken.
     pub fair: Option<ClaimCursor>,
     /// How many may be under way at once. Kept by takes in turn alone: where there are any, `fair` is there.
     pub limits: RunLimits,
-    /// Rest of this instance's places for each tenant; `None`: whatever there is. Kept by takes in turn alone: one of
+    /// Rest of this instance's slots for each tenant; `None`: whatever there is. Kept by takes in turn alone: one of
     /// the most urgent must have no higher limit than what is left to everybody.
     pub shares: Option<TenantShares>,
 }
@@ -293,6 +294,9 @@ pub(in crate::store) struct StartedRow {
     /// Its record, where the statement that started it knew it or answered it along.
     #[sqlx(skip)]
     pub run: Option<Run>,
+    /// The cause of its fire, where `run` is without it: it is read once the start is committed.
+    #[sqlx(skip)]
+    pub cause: Option<StoredJson>,
     /// Its task, where that was known before it started.
     #[sqlx(skip)]
     pub task: Option<Arc<Task>>,
@@ -304,6 +308,9 @@ pub(in crate::store) struct StartedRows {
     pub rows: Vec<StartedRow>,
     /// Recipients of their tenants, as they are stored; `None` where they are still to be read.
     pub recipients: Option<Vec<(String, String)>>,
+    /// Runs that were to be leased or started and whose rows can't be read, each with the reason: they are set aside.
+    /// None on Postgres, whose columns have types.
+    pub unreadable: Vec<(Uuid, String)>,
 }
 
 /// Result of taking ready runs.

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use sqlx::types::{Json, JsonRawValue};
 
 use crate::domain::run::Usage;
-use crate::domain::run::transcript::{DELEGATED_FORMAT, FORMAT, ModelTokens, TranscriptEntry, TranscriptMessage};
+use crate::domain::run::transcript::{FORMAT, ModelTokens, TranscriptEntry, TranscriptMessage};
 use crate::store::db::text::{document, optional_document};
 use crate::store::ops::budgets::ledger_batch::LedgerBatch;
 use crate::store::runs::lease::Lease;
@@ -57,11 +57,12 @@ pub(in crate::store) struct EntryColumns {
 }
 
 impl EntryColumns {
+    /// The columns of an entry.
     pub fn of(entry: &TranscriptEntry) -> Result<EntryColumns, StoreError> {
         Ok(EntryColumns {
             seq: entry.seq,
             turn: entry.turn,
-            format: if entry.delegation.is_some() { DELEGATED_FORMAT } else { FORMAT },
+            format: FORMAT,
             body: document(&entry.message)?,
             provider_message: provider_message_text(&entry.message)?,
             model: entry.model_call.as_ref().map(|call| call.model.clone()),

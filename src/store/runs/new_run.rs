@@ -1,5 +1,7 @@
 //! A run to be recorded.
 
+mod skip_tallies;
+
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 use uuid::Uuid;
@@ -10,6 +12,8 @@ use crate::domain::task::Task;
 use crate::store::StoreError;
 use crate::store::db::text::StoredJson;
 use crate::store::tx::Tx;
+
+pub(in crate::store) use skip_tallies::{SkipTallies, SkipTally, tally_hour_key};
 
 /// The parts of a fire that differ; all else is as for every new run.
 #[derive(Debug, Clone, PartialEq)]
@@ -81,7 +85,7 @@ impl NewRun {
         }
     }
 
-    /// The record of one that started with it.
+    /// The record of one that started with it, without its cause: that may be long, and is read once this is committed.
     pub(in crate::store) fn running(&self, now: DateTime<Utc>) -> Run {
         let run = self.clone();
         Run {
@@ -108,6 +112,11 @@ impl NewRun {
     pub(in crate::store) fn finished_at(&self) -> Option<DateTime<Utc>> {
         self.state.is_final().then_some(self.created_at)
     }
+
+    /// When it started, if it did with its record; that is its first attempt.
+    pub(in crate::store) fn started_at(&self) -> Option<DateTime<Utc>> {
+        (self.state == RunState::Running).then_some(self.created_at)
+    }
 }
 
 /// How an instant is written in a fire key.
@@ -117,7 +126,7 @@ pub(in crate::store) fn key_instant(instant: DateTime<Utc>) -> String {
 
 /// One instant has the key that its fire would have had, a range one of its own.
 pub(in crate::store) fn missed_key(missed: &MissedInstants) -> String {
-    if missed.is_one() {
+    if missed.is_single_instant() {
         format!("s:{}", key_instant(missed.from))
     } else {
         format!("r:{}/{}", key_instant(missed.from), key_instant(missed.to))

@@ -39,7 +39,7 @@ pub(in crate::store) async fn resolve_blocked(
     now: DateTime<Utc>,
 ) -> Result<ResolvedClaims, StoreError> {
     leases.sort_by_key(|lease| lease.run_id);
-    let mut rows = tx.standing(&leases).await?;
+    let mut rows = tx.lock_held_claims(&leases).await?;
     rows.sort_by_key(|row| (row.task_id, row.run_id));
     let held = lock_previous(tx, &rows).await?;
     let holders = tx.lock_slots(&tasks_of(&rows)).await?;

@@ -1,15 +1,15 @@
 //! Pages of runs, newest first: in time that does not grow with what is stored.
 //!
 //! There is no index of runs by state, which each run would pay for at each step. Runs that are not over are looked up
-//! where they wait, in the queue or beside it. Of all others a page reads the newest [`SCANNED`] at most; it may end with
-//! fewer than were asked for, or none, and its cursor goes on behind them.
+//! where they wait, in the queue or beside it. Of all others a page reads the newest [`SCANNED`] at most; it may end
+//! with fewer than were asked for, or none, and its cursor goes on behind them.
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::domain::run::{Run, RunState};
-use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED, fitting};
+use crate::store::db::listing::{PAGE_BYTES, RowPage, UNBOUNDED, fitting, push_page};
 use crate::store::db::text::text;
 use crate::store::ops::retention::oldest_id;
 use crate::store::runs::{SELECT_BRIEF, SELECT_RUN};
@@ -17,7 +17,7 @@ use crate::store::tx::{SqlRecord, StatementBuilder, Tx};
 use crate::store::{Split, Store, StoreError};
 
 /// Runs that a page by state reads at most.
-pub const SCANNED: i64 = 5_000;
+pub const SCANNED: i64 = 3_000;
 /// Most runs that are looked up where they wait; of more, the page reads the newest runs like any other.
 const WAITING: i64 = 2_000;
 
@@ -127,14 +127,7 @@ impl Store {
             query.push(" and r.state = ").push_bind(state.as_str());
         }
         push_times(&mut query, filter);
-        query
-            .push(" order by ")
-            .push(order)
-            .push("r.id desc limit ")
-            .push_bind(filter.limit)
-            .push(FIT)
-            .push_split(select);
-        query.push(BOUND).push_bind(bound).push(IN_ORDER);
+        push_page(&mut query, (order, "r.id"), filter.limit, (select, bound));
         let rows = query.finish().rows().await?;
         let mut found = RowPage::from_rows(&self.unreadable, "runs", &rows, filter.limit, Ok);
         if let RunSearch::From(oldest) = search
@@ -210,8 +203,8 @@ async fn count_waiting(
     Ok(query.finish().scalar().await?)
 }
 
-/// Adds the runs that wait in these places. The list of their ids is made before, and looked up before anything else is asked of a
-/// row: so Postgres finds it by its id, whatever it believes of the tables.
+/// Adds the runs that wait in these places. The list of their ids is made before, and looked up before anything else is
+/// asked of a row: so Postgres finds it by its id, whatever it believes of the tables.
 fn push_waiting(query: &mut StatementBuilder<'_>, places: &[WaitingPlace], scope: &Scope, filter: &RunFilter) {
     const BEFORE: Split =
         Split { postgres: "(select * from runs where id = any (array(", sqlite: "runs r where r.id in (" };

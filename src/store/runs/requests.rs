@@ -1,7 +1,9 @@
-//! Requests of people for runs: run now, backfill, retry, cancel. Automatic fires are in `fires`.
+//! Requests of people for runs: backfill, retry, cancel. Run now is in `run_now`, automatic fires are in `fires`.
 //!
-//! What has returned is recorded and in the queue, with the answer of its idempotency key. Asking again for the same
-//! run makes no second one.
+//! A run whose request has returned is recorded and in the queue, with the answer of its idempotency key. Asking again
+//! for the same run makes no second one.
+
+pub(in crate::store) mod run_now;
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
@@ -9,14 +11,11 @@ use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::base::json::length::bytes_of;
+use crate::domain::conversation::RequestEcho;
 use crate::domain::run::{RunEvent, RunOrigin, RunState};
 use crate::domain::trigger::ChatTrigger;
 use crate::store::approvals::close_questions;
-use crate::store::batches::{RunNowRows, run_now, run_now_committed};
-use crate::store::db::flow::QueueFlow;
 use crate::store::db::text::{StoredJson, text};
-use crate::store::db::writer::StatementTurn;
-use crate::store::db::{Db, connection, fault, with_timeout};
 use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
 use crate::store::runs::overlap::rule::EACH_IN_TURN;
 use crate::store::runs::slots::{LOCK_QUEUED, free, hand_over, log_end_outside_execution};
@@ -31,22 +30,6 @@ pub enum Cancelled {
     Now,
     /// It is running; its worker has been asked.
     Asked,
-}
-
-/// Records a run on SQLite: with one way to the writer where nobody else writes, and else with those who do.
-async fn run_now_in_turn(turn: StatementTurn, ask: &RunNowRows<'_>) -> Result<bool, StoreError> {
-    match turn {
-        StatementTurn::Alone(mut statement) => {
-            let is_there = run_now_committed(&mut statement, ask).await;
-            statement.end();
-            is_there
-        }
-        StatementTurn::Shared(mut writing) => {
-            let is_there = run_now(&mut Tx::Sqlite(&mut writing), ask).await?;
-            writing.commit().await?;
-            Ok(is_there)
-        }
-    }
 }
 
 /// Locks `due`, the first in the order, so that a task that is being deleted gets no run.
@@ -101,16 +84,18 @@ pub struct RunRequest {
     pub input: Option<Value>,
     /// By whom, as the record names them: the token that theirs descends from.
     pub requested_by: Option<String>,
+    /// The parts that a response to it repeats.
+    pub echo: RequestEcho,
 }
 
 impl From<Option<Value>> for RunRequest {
     fn from(input: Option<Value>) -> RunRequest {
-        RunRequest { input, requested_by: None }
+        RunRequest { input, ..RunRequest::default() }
     }
 }
 
 /// Notes by whom a run was asked for, in the transaction that records it.
-async fn note_requester(tx: &mut Tx<'_>, run: Uuid, by: Option<&str>) -> Result<(), StoreError> {
+pub(in crate::store) async fn note_requester(tx: &mut Tx<'_>, run: Uuid, by: Option<&str>) -> Result<(), StoreError> {
     if let Some(by) = by {
         tx.query("update runs set requested_by = $2 where id = $1").bind(run).bind(by).execute().await?;
     }
@@ -129,87 +114,6 @@ impl Store {
             .await?;
         read.end().await?;
         Ok(found.flatten())
-    }
-
-    /// Records a run of the task that is ready now, whatever its status and limits; overlap is resolved when it starts.
-    /// `run_id` and `now` come from the caller, who answers with them.
-    pub async fn run_now(
-        &self,
-        scope: &Scope,
-        task_id: Uuid,
-        run_id: Uuid,
-        request: impl Into<RunRequest>,
-        now: DateTime<Utc>,
-        idempotency: Option<&Idempotency>,
-    ) -> Result<StoredAnswer<()>, StoreError> {
-        let (store, scope, once) = (self.clone(), scope.clone(), idempotency.cloned());
-        let request = request.into();
-        // on SQLite the transaction is part of the text: a caller who goes away must not leave it open
-        let asked = async move { store.record_now(&scope, task_id, run_id, request, now, once.as_ref()).await };
-        self.run_detached(asked).await
-    }
-
-    async fn record_now(
-        &self,
-        scope: &Scope,
-        task_id: Uuid,
-        run_id: Uuid,
-        RunRequest { input, requested_by }: RunRequest,
-        now: DateTime<Utc>,
-        idempotency: Option<&Idempotency>,
-    ) -> Result<StoredAnswer<()>, StoreError> {
-        let tenant = match (self.tenant_of_task(scope, task_id).await, idempotency) {
-            // the answer to this key may be remembered, though the task is gone by now
-            (Err(StoreError::NotFound), Some(once)) => once.tenant.clone(),
-            (tenant, _) => tenant?,
-        };
-        self.admit_once(&tenant, input.as_ref().map_or(0, bytes_of), idempotency, now).await?;
-        let (input, requested_by) = (input.as_ref(), requested_by.as_deref());
-        let with_commit = match &self.db {
-            Db::Postgres { .. } if idempotency.is_none() => self.notification_for_commit(Topic::Queue),
-            _ => None,
-        };
-        let notification = with_commit.as_ref().map(|with_commit| with_commit.payload.as_str());
-        let ask = RunNowRows { tenant: scope.tenant(), task_id, run_id, input, requested_by, now, notification };
-        let is_there = match &self.db {
-            // one statement, which confines itself
-            Db::Postgres { quick, waits, .. } if idempotency.is_none() => {
-                let mut quick = connection("quick", quick, waits).await?;
-                // a wire that has gone silent must not keep the place
-                let is_there = with_timeout(run_now(&mut Tx::Postgres(&mut quick), &ask)).await?;
-                fault()?;
-                is_there
-            }
-            Db::Sqlite { writer, waits, .. } if idempotency.is_none() => {
-                waits.record_acquire("writer", writer);
-                let flow = QueueFlow::of(scope.tenant());
-                let turn = writer.begin_shared_or_acquire(flow).await?;
-                fault()?;
-                let is_there = run_now_in_turn(turn, &ask).await?;
-                fault()?;
-                is_there
-            }
-            _ => {
-                let mut write = self.db.write(scope).await?;
-                let tx = &mut write.tx();
-                if let Some(answer) = once(tx, idempotency, now).await? {
-                    return Ok(answer);
-                }
-                if !run_now(tx, &ask).await? {
-                    return Err(StoreError::NotFound);
-                }
-                write.commit().await?;
-                true
-            }
-        };
-        if !is_there {
-            return Err(StoreError::NotFound);
-        }
-        match with_commit {
-            Some(with_commit) => with_commit.committed(),
-            None => self.notify(Topic::Queue),
-        }
-        Ok(StoredAnswer::Done(()))
     }
 
     /// Records a run for each of these past instants, behind everything else that is due.
@@ -267,7 +171,7 @@ impl Store {
             id: run_id,
             origin: RunOrigin::Retry,
             retry_of: Some(id),
-            missed: old.missed,
+            missed: old.earlier_instants(),
             event_ids: old.event_ids,
             cause: old.cause.as_ref().map(StoredJson::of).transpose()?,
             input: old.input,

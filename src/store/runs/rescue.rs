@@ -9,6 +9,7 @@ use uuid::Uuid;
 use crate::base::id::Scope;
 use crate::domain::run::Run;
 use crate::domain::task::Task;
+use crate::store::ops::unreadable::RETRY_AFTER;
 use crate::store::runs::lease::{Lease, time_limit};
 use crate::store::runs::slots::{RECHECK_AFTER, hand_over};
 use crate::store::sql::sql;
@@ -60,9 +61,10 @@ impl Store {
         Ok(reclaimed)
     }
 
-    /// Takes over started runs whose lease has ended, or whose time limit passed `grace` ago, the longest overdue first.
-    /// Each gets a lease of its own until `lease_until` and is not found again before that; so one that can't be rescued
-    /// starves no other. One that can't be read is left out.
+    /// Takes over started runs whose lease has ended, or whose time limit passed `grace` ago, the longest overdue
+    /// first. Each gets a lease of its own until `lease_until` and is not found again before that; so one that can't be
+    /// rescued starves no other. One that can't be read is left out; where it is its lease or its time limit, it gets
+    /// another one, and is found again when that has ended.
     pub async fn take_over_expired(
         &self,
         now: DateTime<Utc>,
@@ -72,11 +74,14 @@ impl Store {
     ) -> Result<Vec<StrandedRun>, StoreError> {
         let mut read = self.db.read().await?;
         let tx = &mut read.tx();
-        let mut rows: Vec<StrandedRow> = tx.query(LEASE_ENDED).bind(now).bind(limit).all().await?;
-        let left = limit - rows.len() as i64;
-        let hung: Vec<StrandedRow> = tx.query(HUNG).bind(now).bind(now - grace).bind(left).all().await?;
-        rows.extend(hung);
+        let ended = tx.query(LEASE_ENDED).bind(now).bind(limit).rows().await?;
+        let left = limit - ended.len() as i64;
+        let hung = tx.query(HUNG).bind(now).bind(now - grace).bind(left).rows().await?;
         read.end().await?;
+        let (mut rows, ended) = self.unreadable.partition_readable::<StrandedRow, _, Uuid>("queue", &ended, Ok);
+        let (more, hung) = self.unreadable.partition_readable::<StrandedRow, _, Uuid>("queue", &hung, Ok);
+        rows.extend(more);
+        self.mend_leases((ended.as_slice(), hung.as_slice()), now, lease_until).await?;
         // read before anything is taken: what can't be read now is found again at once
         let ids: Vec<Uuid> = rows.iter().map(|row| row.run_id).collect();
         let mut runs = self.runs_by_id(&ids).await?;
@@ -136,6 +141,33 @@ impl Store {
         }
         write.commit().await?;
         Ok(leases)
+    }
+
+    /// Gives started runs a lease and a time limit in the place of those that can't be read, and to those whose lease
+    /// has `ended` another one in any case. A worker that is alive renews it as its own.
+    async fn mend_leases(
+        &self,
+        (ended, hung): (&[Uuid], &[Uuid]),
+        now: DateTime<Utc>,
+        lease_until: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        if ended.is_empty() && hung.is_empty() {
+            return Ok(());
+        }
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        for (run_id, has_ended) in ended.iter().map(|id| (id, true)).chain(hung.iter().map(|id| (id, false))) {
+            let held = tx.query(LEASE_OF).bind(run_id).rows().await?;
+            let is_lost = |column| held.first_column::<Option<DateTime<Utc>>>(column).is_err();
+            tx.query(MEND_LEASE)
+                .bind(run_id)
+                .bind((has_ended || is_lost("lease_until")).then_some(lease_until))
+                .bind(is_lost("deadline_at").then_some(now + RETRY_AFTER))
+                .execute()
+                .await?;
+        }
+        write.commit().await?;
+        Ok(())
     }
 
     /// Part of the planted bug: this rescuer is so slow that another one was first and the run has begun again.
@@ -225,11 +257,11 @@ impl Store {
 
 /// Claims whose lease has ended. The state stands twice, so that SQLite sees that its index can be used.
 const LEASE_ENDED: Split = Split {
-    postgres: sql!(ENDED_LEASES; "{its}" = "= any (array[q.run_id])"),
-    sqlite: sql!(ENDED_LEASES; "{its}" = "= q.run_id"),
+    postgres: sql!(ENDED_LEASES; "{its}" = "= any (array[q.run_id])"; "{ms}" = "r.execution_ms"),
+    sqlite: sql!(ENDED_LEASES; "{its}" = "= q.run_id"; "{ms}" = READABLE_MS),
 };
 const ENDED_LEASES: &str = "
-    select q.run_id, q.lease_token, q.lease_until, q.deadline_at, q.cancel_reason, r.execution_ms
+    select q.run_id, q.lease_token, q.lease_until, q.deadline_at, q.cancel_reason, {ms} as execution_ms
       from queue q join runs r on r.id {its}
      where q.lease_until < $1 and q.state <> 'ready' and q.state = 'started'
      order by q.lease_until limit $2";
@@ -237,14 +269,23 @@ const ENDED_LEASES: &str = "
 /// One that a rescuer has taken over has no worker; it is found by its lease. The lease is asked in words that fit no
 /// index, which has everybody's.
 const HUNG: Split = Split {
-    postgres: sql!(HUNG_RUNS; "{its}" = "= any (array[q.run_id])"),
-    sqlite: sql!(HUNG_RUNS; "{its}" = "= q.run_id"),
+    postgres: sql!(HUNG_RUNS; "{its}" = "= any (array[q.run_id])"; "{ms}" = "r.execution_ms"),
+    sqlite: sql!(HUNG_RUNS; "{its}" = "= q.run_id"; "{ms}" = READABLE_MS),
 };
 const HUNG_RUNS: &str = "
-    select q.run_id, q.lease_token, q.lease_until, q.deadline_at, q.cancel_reason, r.execution_ms
+    select q.run_id, q.lease_token, q.lease_until, q.deadline_at, q.cancel_reason, {ms} as execution_ms
       from queue q join runs r on r.id {its}
      where q.deadline_at < $2 and q.state = 'started' and q.worker is not null and coalesce(q.lease_until >= $1, false)
      order by q.deadline_at limit $3";
+
+/// The running time before this execution, as far as it can be read.
+const READABLE_MS: &str = "case when typeof(r.execution_ms) = 'integer' then r.execution_ms else 0 end";
+
+const LEASE_OF: &str = "select lease_until, deadline_at from queue where run_id = $1";
+/// The state is asked in words that fit no index, as by [`TAKE_OVER`].
+const MEND_LEASE: &str = "
+    update queue set lease_until = coalesce($2, lease_until), deadline_at = coalesce($3, deadline_at)
+     where run_id = $1 and state || '' = 'started'";
 
 /// The state is asked in words that fit no index: the index of leases has all that an instance has renewed at once.
 const TAKE_OVER: &str = "

@@ -1,7 +1,10 @@
 //! Work about people that an end leaves to be done: questions are put, a run that need not wait goes on, one whose end
 //! was asked for meanwhile ends. Steps of the transaction that writes the end, which holds the run's rows.
 
+use std::collections::HashSet;
+
 use chrono::{DateTime, Utc};
+use uuid::Uuid;
 
 use crate::domain::approval::OpenQuestion;
 use crate::domain::run::RunState;
@@ -67,6 +70,13 @@ pub(in crate::store) fn log_cancelled_parks(ended: &[(&Finish, &FinishedRow)]) {
         let (task_id, state) = (end.task_id.map(tracing::field::display), RunState::Cancelled.as_str());
         let why = taken.cancel_reason.as_deref();
         tracing::info!(run_id = %taken.run_id, task_id, state, why, "run ended outside of an execution");
+    }
+}
+
+/// The line that the log has of each run that is not parked, because as many of its tenant wait for people as may.
+pub(in crate::store) fn log_refused_parks(refused: &HashSet<Uuid>) {
+    for run_id in refused {
+        tracing::info!(%run_id, "a run does not wait for people, because as many of its tenant wait as may; it goes on");
     }
 }
 

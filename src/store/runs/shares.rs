@@ -1,28 +1,28 @@
-//! How the places of an instance are shared among tenants: the rule, and nothing else.
+//! How the slots of an instance are shared among tenants: the rule, and nothing else.
 //!
-//! A place in which a slow run is executed can't be taken back. So what a tenant may have follows what is free: up to
-//! three times as many places as nobody has. One tenant alone stops at three quarters of them, a second at three quarters
-//! of the rest, and the next one that comes finds a place at once. Where all tasks are of one tenant there is nobody to
-//! keep a place for, and it may have all of them.
+//! A slot in which a slow run is executed can't be taken back. So what a tenant may have follows what is free: up to
+//! three times as many slots as nobody has. One tenant alone stops at three quarters of them, a second at three
+//! quarters of the rest, and the next one that comes finds a slot at once. Where all tasks are of one tenant there is
+//! nobody to keep a slot for, and it may have all of them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How many of an instance's places each tenant has, and how many are free. Tenants are known by their lines.
+/// How many of an instance's slots each tenant has, and how many are free. Tenants are known by their hashes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Shares {
-    /// Places that are free.
+    /// Slots that are free.
     pub free: usize,
-    /// Places in use, by the hash of the tenant.
+    /// Slots in use, by the hash of the tenant.
     pub occupants: HashMap<u32, Occupant>,
     /// All tasks are of one tenant.
     pub single_tenant: bool,
 }
 
-/// A tenant that has places.
+/// A tenant that has slots.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Occupant {
-    /// Empty where only the line is known.
+    /// Empty where only the hash is known.
     pub tenant: Arc<str>,
     /// Runs of the tenant.
     pub runs: usize,
@@ -31,7 +31,7 @@ pub struct Occupant {
 /// The rest of a take for each tenant.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TenantShares {
-    /// Places that are free, of which none may have more than its part.
+    /// Slots that are free, of which none may have more than its part.
     pub(in crate::store) free: i64,
     /// Runs of a tenant that has none yet.
     pub(in crate::store) usual: i64,
@@ -39,13 +39,13 @@ pub struct TenantShares {
     pub(in crate::store) less: Vec<(String, i64)>,
 }
 
-/// How many more places a tenant may take that has `runs`, where so many are free and nobody else takes any.
+/// How many more slots a tenant may take that has `runs`, where so many are free and nobody else takes any.
 pub fn tenant_share(free: usize, runs: usize) -> usize {
     (3 * free).saturating_sub(runs).div_ceil(4)
 }
 
 impl Shares {
-    /// How many more places this tenant may take, if nobody else takes any.
+    /// How many more slots this tenant may take, if nobody else takes any.
     pub fn available_to(&self, tenant_hash: u32) -> usize {
         match self.single_tenant {
             true => self.free,
@@ -53,7 +53,7 @@ impl Shares {
         }
     }
 
-    /// How many more places any tenant may take, whoever it is.
+    /// How many more slots any tenant may take, whoever it is.
     pub fn available_to_any(&self) -> usize {
         match self.single_tenant {
             true => self.free,
@@ -61,7 +61,7 @@ impl Shares {
         }
     }
 
-    /// Takes a place for a tenant, if it may have one more.
+    /// Takes a slot for a tenant, if it may have one more.
     pub fn take(&mut self, tenant: &str) -> bool {
         let tenant_hash = tenant_hash(tenant);
         let may = self.take_for_hash(tenant_hash);
@@ -74,7 +74,7 @@ impl Shares {
         may
     }
 
-    /// Takes a place for the tenant of a line, if it may have one more.
+    /// Takes a slot for the tenant of a hash, if it may have one more.
     pub fn take_for_hash(&mut self, tenant_hash: u32) -> bool {
         let may = self.available_to(tenant_hash) > 0;
         if may {
@@ -125,6 +125,15 @@ pub fn tenant_hash(tenant: &str) -> u32 {
     crc32fast::hash(tenant.as_bytes())
 }
 
+/// How often each tenant is named, by its hash: callers name the tenant of each run or task.
+pub fn count_by_tenant<'a>(tenants: impl IntoIterator<Item = &'a str>) -> HashMap<u32, usize> {
+    let mut counts: HashMap<u32, usize> = HashMap::new();
+    for tenant in tenants {
+        *counts.entry(tenant_hash(tenant)).or_default() += 1;
+    }
+    counts
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,9 +152,15 @@ mod tests {
         let first = shares.available_to(tenant_hash("a"));
         assert_eq!(["a", "b", "c", "d"].map(|tenant| hog(&mut shares, tenant)), [48, 12, 3, 1]);
         assert_eq!((first, shares.free), (48, 0), "what is told beforehand is what is taken");
-        for (places, taken) in [(0, 0), (1, 1), (2, 2), (3, 3), (4, 3), (7, 6), (8, 6)] {
-            assert_eq!(hog(&mut of(places), "a"), taken, "of {places}");
+        for (slots, taken) in [(0, 0), (1, 1), (2, 2), (3, 3), (4, 3), (7, 6), (8, 6)] {
+            assert_eq!(hog(&mut of(slots), "a"), taken, "of {slots}");
         }
+    }
+
+    #[test]
+    fn tenants_are_counted_by_their_hashes() {
+        let expected = HashMap::from([(tenant_hash("a"), 2), (tenant_hash("b"), 1)]);
+        assert_eq!((count_by_tenant(["a", "b", "a"]), count_by_tenant([])), (expected, HashMap::new()));
     }
 
     #[test]

@@ -99,8 +99,8 @@ pub(in crate::store) async fn close_unstarted(
     Ok(())
 }
 
-/// The line that the log has of a run that ends outside of an execution, once its end is on the record: in the form of an
-/// execution's. Its time is counted from when it was first started; without a start it is 0.
+/// The line that the log has of a run that ends outside of an execution, once its end is on the record: in the form of
+/// an execution's. Its time is counted from when it was first started; without a start it is 0.
 pub fn log_end_outside_execution(
     run: &Run,
     task: Option<&Task>,

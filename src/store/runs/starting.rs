@@ -1,7 +1,10 @@
-//! How runs start: ready ones are taken and start in one commit; those that were claimed ahead start at their instant.
+//! How runs start. Ready runs are taken and start in one commit; runs that were claimed ahead start at their instant.
 //!
-//! What was answered as started is running on the record, and may have effects. An answer that was lost leaves a lease
-//! that runs out.
+//! A run that was answered as started is recorded as running, and may have effects. Where an answer is lost, the lease
+//! of its run runs out.
+
+pub(in crate::store) mod immediate_start;
+pub(in crate::store) mod local_starter;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -12,10 +15,12 @@ use uuid::Uuid;
 
 use crate::base::backoff::full_jitter;
 use crate::base::clock::pause;
+use crate::base::compute::{ENGINE, steps_to_parse};
 use crate::domain::notification::Recipient;
-use crate::domain::run::{Run, RunState};
+use crate::domain::run::{Cause, Run, RunState};
 use crate::domain::task::Task;
 use crate::store::db::flow::QueueFlow;
+use crate::store::db::text::StoredJson;
 use crate::store::db::{Db, connection, fault, with_timeout};
 use crate::store::runs::lease::{
     ClaimCursor, Lease, OverlapOutcome, RunClaim, StartedRow, StartedRows, TakeRequest, time_limit,
@@ -32,9 +37,9 @@ use crate::store::{Store, StoreError, Topic};
 pub struct TakeResult {
     /// The runs that started and those that did not.
     pub starts: Starts,
-    /// Those that are due later.
+    /// Runs that were claimed ahead and are due later.
     pub claims: Vec<RunClaim>,
-    /// Where to go on, if it was done in turn.
+    /// The position at which the next take goes on, if tenants have turns.
     pub turn: ClaimCursor,
     /// How many runs were leased, whatever became of them.
     pub leased: usize,
@@ -61,11 +66,11 @@ pub struct StartedRun {
     pub run: Arc<Run>,
     /// The [definition](Task::into_definition()) of its task; `None` for a chat run.
     pub task: Option<Arc<Task>>,
-    /// Where its tenant is reached, as of now.
+    /// The recipient of its tenant's messages, as of now.
     pub recipient: Option<Arc<Recipient>>,
-    /// The lease ends then unless it is renewed.
+    /// The instant at which the lease ends unless it is renewed.
     pub lease_until: DateTime<Utc>,
-    /// The run's time limit.
+    /// The instant at which the run's time limit is over.
     pub deadline_at: DateTime<Utc>,
     /// Whether it has never been started before: then nothing is in its transcript.
     pub is_first: bool,
@@ -87,9 +92,20 @@ pub struct Starts {
     pub blocked: Vec<(Uuid, OverlapOutcome)>,
 }
 
-/// Reads what belongs to runs that are started on the record: a store that is away for a moment is asked again, since
-/// nobody else would execute them until their leases run out. Starts of claims are asked for
-/// again as a whole after ten seconds.
+/// Values that belong to started runs and are not in their rows.
+#[derive(Default)]
+struct StartContext {
+    /// Records that are not in the rows, by the run's id.
+    runs: HashMap<Uuid, Run>,
+    /// Tasks by their ids.
+    tasks: HashMap<Uuid, Arc<Task>>,
+    /// Recipients by their tenants.
+    recipients: HashMap<String, Arc<Recipient>>,
+}
+
+/// Reads values that belong to runs which are recorded as started. A store that is unavailable for a moment is asked
+/// again, because no other instance executes these runs until their leases run out. A start of claims is repeated as a
+/// whole after ten seconds.
 async fn retry_unavailable<T, R>(read: impl Fn() -> R) -> Result<T, StoreError>
 where
     R: Future<Output = Result<T, StoreError>>,
@@ -106,16 +122,17 @@ where
     }
 }
 
-/// How often what belongs to a started run is read again, and the first and the longest wait before that.
+/// Repetitions of such a read, and the first and the longest wait between two of them.
 const TRIES: u32 = 8;
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 impl Store {
-    /// Leases ready runs that are due until `ahead`, and starts those that are due by now: one commit. On Postgres
-    /// those that could not start are judged in another one.
+    /// Leases ready runs that are due until `ahead`, and starts those that are due by now, in one commit. On Postgres
+    /// another commit decides about those that could not start.
     pub async fn take_runs(&self, take: &TakeRequest) -> Result<TakeResult, StoreError> {
         let (taken, blocked) = match &self.db {
-            // one statement, which is its own transaction; what it could not start it has claimed, as a start finds it
+            // one statement, which is its own transaction; it leaves a run that it could not start claimed, as a start
+            // of claims does
             Db::Postgres { engine, waits, .. } if !take.limits.any() => {
                 let taken =
                     with_timeout(Tx::Postgres(&mut *connection("engine", engine, waits).await?).take(take)).await?;
@@ -140,7 +157,7 @@ impl Store {
         Ok(TakeResult { starts, claims: taken.claims, turn: taken.turn, leased })
     }
 
-    /// Decides about claims that were not started. Where that fails they run out, and are taken again.
+    /// Decides about claims that were not started. Where that fails, the claims run out and their runs are taken again.
     async fn resolve(&self, claims: Vec<Lease>) -> Result<ResolvedClaims, StoreError> {
         if claims.is_empty() {
             return Ok(ResolvedClaims::default());
@@ -152,12 +169,13 @@ impl Store {
         Ok(blocked)
     }
 
-    /// Starts claims whose instant has come. Claims that an edit took back are silently left out; those that these
-    /// leases have started already are answered again, so after an error the same call is safe.
+    /// Starts claims whose instant has come. Claims that an edit took back are silently left out. Runs that these
+    /// leases have started already are answered again, so the call may be repeated after an error.
     pub async fn start_runs(&self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Starts, StoreError> {
         let now = self.clock.now();
         let (started, blocked) = match &self.db {
-            // one statement, which is its own transaction: what it left is judged in another one, by a call that may be repeated
+            // one statement, which is its own transaction; another one decides about the claims that it left, and this
+            // call may be repeated
             Db::Postgres { engine, waits, .. } => {
                 let started = Tx::Postgres(&mut *connection("engine", engine, waits).await?)
                     .start(leases, now, lease_until)
@@ -184,6 +202,9 @@ impl Store {
         ResolvedClaims { outcomes: blocked, superseded }: ResolvedClaims,
         lease_until: DateTime<Utc>,
     ) -> Result<Starts, StoreError> {
+        for (run_id, why) in &started.unreadable {
+            self.unreadable.report("queue", run_id, why);
+        }
         let count_of = |fate: OverlapOutcome| blocked.iter().filter(|(_, of)| *of == fate).count();
         let (skipped, cancelled) = (count_of(OverlapOutcome::Skipped), count_of(OverlapOutcome::Cancelled));
         self.counts.skipped("overlap", skipped);
@@ -199,40 +220,76 @@ impl Store {
         Ok(Starts { started: self.read_started(started, lease_until).await?, blocked })
     }
 
-    /// Adds to runs that were just started their records, their tasks, and who is told of them. What is not known is read;
-    /// tasks are known from then on.
+    /// Completes runs that were just started by their records, their tasks and the recipients of their messages. Values
+    /// that are not known are read; tasks are known from then on.
     pub(in crate::store) async fn read_started(
         &self,
         started: StartedRows,
         lease_until: DateTime<Utc>,
     ) -> Result<Vec<StartedRun>, StoreError> {
-        let StartedRows { rows: started, recipients } = started;
-        if started.is_empty() {
-            return Ok(Vec::new());
-        }
-        let unread: Vec<Uuid> = started.iter().filter(|g| g.run.is_none()).map(|g| g.lease.run_id).collect();
-        let (mut runs, tasks, recipients) = tokio::try_join!(
-            retry_unavailable(|| self.runs_by_id(&unread)),
-            self.definitions(&started),
-            self.recipients_of(&started, recipients),
-        )?;
-        let started = started.into_iter().filter_map(|started| {
-            // one that can't be read is told of, and left to its lease
-            let run = started.run.or_else(|| runs.remove(&started.lease.run_id))?;
-            Some(StartedRun {
-                lease: started.lease,
-                task: started.task.or_else(|| tasks.get(&run.task_id?).cloned()),
-                recipient: recipients.get(&run.tenant_id).cloned(),
-                run: Arc::new(run),
-                lease_until,
-                deadline_at: started.deadline_at,
-                is_first: started.is_first,
-            })
-        });
-        Ok(started.collect())
+        let StartedRows { rows, recipients, .. } = started;
+        let rows = self.read_causes(rows).await;
+        let context = self.read_start_context(&rows, recipients).await?;
+        Ok(with_context(rows, context, lease_until))
     }
 
-    /// The tasks of runs that bring none along; those that are not known in their version are read.
+    /// As [`Store::read_started`], for a caller that takes an error for a batch that was not written. Where the read
+    /// fails twice, none is answered: the runs are left to their leases, and are rescued when those have run out.
+    pub(in crate::store) async fn read_committed_starts(
+        &self,
+        started: StartedRows,
+        lease_until: DateTime<Utc>,
+    ) -> Vec<StartedRun> {
+        let StartedRows { rows, recipients, .. } = started;
+        let rows = self.read_causes(rows).await;
+        let mut context = self.read_start_context(&rows, recipients).await;
+        if context.is_err() {
+            context = self.read_start_context(&rows, None).await;
+        }
+        match context {
+            Ok(context) => with_context(rows, context, lease_until),
+            Err(error) => {
+                tracing::warn!(%error, runs = rows.len(), "runs that have started can't be read, they are left to their leases");
+                Vec::new()
+            }
+        }
+    }
+
+    /// Reads the causes, which the rows have as stored texts: on a computing thread where they are long. A run whose
+    /// cause can't be read has none.
+    async fn read_causes(&self, mut rows: Vec<StartedRow>) -> Vec<StartedRow> {
+        let written: Vec<Option<StoredJson>> = rows.iter_mut().map(|row| row.cause.take()).collect();
+        let bytes: usize = written.iter().flatten().map(StoredJson::bytes).sum();
+        let read = move || written.iter().map(|cause| cause.as_ref()?.read()).collect::<Vec<Option<Cause>>>();
+        let causes = self.computing.run_if_costly(ENGINE, steps_to_parse(bytes), read).await.unwrap_or_default();
+        for (row, cause) in rows.iter_mut().zip(causes) {
+            if let Some(run) = row.run.as_mut().filter(|_| cause.is_some()) {
+                run.cause = cause;
+            }
+        }
+        rows
+    }
+
+    /// Reads values that the rows of started runs do not have, and the recipients of their tenants where they were not
+    /// `answered`.
+    async fn read_start_context(
+        &self,
+        started: &[StartedRow],
+        answered: Option<Vec<(String, String)>>,
+    ) -> Result<StartContext, StoreError> {
+        if started.is_empty() {
+            return Ok(StartContext::default());
+        }
+        let unread: Vec<Uuid> = started.iter().filter(|g| g.run.is_none()).map(|g| g.lease.run_id).collect();
+        let (runs, tasks, recipients) = tokio::try_join!(
+            retry_unavailable(|| self.runs_by_id(&unread)),
+            self.definitions(started),
+            self.recipients_of(started, answered),
+        )?;
+        Ok(StartContext { runs, tasks, recipients })
+    }
+
+    /// The tasks of runs whose rows have none. A task that is not known in the run's version is read.
     async fn definitions(&self, started: &[StartedRow]) -> Result<HashMap<Uuid, Arc<Task>>, StoreError> {
         let without = started.iter().filter(|started| started.task.is_none());
         let versions = without.clone().filter_map(|started| started.task_id.zip(started.task_version));
@@ -262,6 +319,23 @@ impl Store {
         };
         Ok(recipients.into_iter().map(|(tenant, recipient)| (tenant, Arc::new(recipient))).collect())
     }
+}
+
+/// Started runs with what belongs to them. A run whose record can't be read was reported, and is left to its lease.
+fn with_context(rows: Vec<StartedRow>, mut context: StartContext, lease_until: DateTime<Utc>) -> Vec<StartedRun> {
+    let started = rows.into_iter().filter_map(|started| {
+        let run = started.run.or_else(|| context.runs.remove(&started.lease.run_id))?;
+        Some(StartedRun {
+            lease: started.lease,
+            task: started.task.or_else(|| context.tasks.get(&run.task_id?).cloned()),
+            recipient: context.recipients.get(&run.tenant_id).cloned(),
+            run: Arc::new(run),
+            lease_until,
+            deadline_at: started.deadline_at,
+            is_first: started.is_first,
+        })
+    });
+    started.collect()
 }
 
 /// Those of these claims that were not started.

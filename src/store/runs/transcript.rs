@@ -7,24 +7,27 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
+use crate::domain::run::Usage;
 use crate::domain::run::transcript::{
     FORMATS, ModelCall, ModelTokens, ProviderMessage, TranscriptEntry, TranscriptMessage,
 };
-use crate::domain::run::{Delegation, Usage};
 use crate::store::batches::append_committed;
 use crate::store::db::flow::QueueFlow;
-use crate::store::db::listing::{PAGE_BYTES, PagedRow, RowPage, UNBOUNDED};
+use crate::store::db::listing::{PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::db::write_batcher::{BatchLimit, WriteBatcher, together_or_alone};
 use crate::store::db::writer::StatementTurn;
-use crate::store::db::{Db, Transaction, fault};
+use crate::store::db::{Db, Transaction, fault, with_timeout};
 use crate::store::ops::budgets::ledger_batch::LedgerOutcome;
 use crate::store::runs::lease::Lease;
 use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
 use crate::store::sql::sql;
+use crate::store::tx::Rows;
 use crate::store::{Reservation, Settlement, Store, StoreError};
 
 #[derive(sqlx_macros::FromRow)]
@@ -32,7 +35,8 @@ struct TurnRow {
     seq: i64,
     turn: i64,
     format: i16,
-    body: Json<TranscriptMessage>,
+    /// A message, read once its format is known.
+    body: Json<Box<RawValue>>,
     provider_message: Option<String>,
     model: Option<String>,
     cache_read_tokens: i64,
@@ -42,8 +46,8 @@ struct TurnRow {
     usage: Usage,
     duration_ms: Option<i64>,
     tool_record: Option<String>,
-    #[sqlx(json(nullable))]
-    delegation: Option<Box<Delegation>>,
+    /// The agent that was called, read as the message is.
+    delegation: Option<Json<Box<RawValue>>>,
     created_at: DateTime<Utc>,
 }
 
@@ -53,15 +57,16 @@ impl TurnRow {
             return Err(StoreError::UnknownFormat { found: self.format, newest: *FORMATS.end() });
         }
         let model_call = self.model_call();
-        let mut message = self.body.0;
+        let mut message: TranscriptMessage = read("a message", self.body.0.get())?;
         if let TranscriptMessage::Assistant { provider_message, .. } = &mut message {
             *provider_message = self.provider_message.as_deref().map(read_provider_message).transpose()?;
         }
+        let delegation = self.delegation.map(|Json(text)| read("the agent of a message", text.get())).transpose()?;
         Ok(TranscriptEntry {
             seq: self.seq,
             turn: self.turn,
             at: self.created_at,
-            delegation: self.delegation,
+            delegation,
             message,
             usage: self.usage,
             duration_ms: self.duration_ms,
@@ -85,8 +90,11 @@ impl TurnRow {
 }
 
 fn read_provider_message(text: &str) -> Result<Arc<ProviderMessage>, StoreError> {
-    let unreadable = |error| StoreError::Corrupt(format!("a provider's message can't be read: {error}"));
-    serde_json::from_str(text).map(Arc::new).map_err(unreadable)
+    read("a provider's message", text).map(Arc::new)
+}
+
+fn read<T: DeserializeOwned>(what: &str, text: &str) -> Result<T, StoreError> {
+    serde_json::from_str(text).map_err(|error| StoreError::Corrupt(format!("{what} can't be read: {error}")))
 }
 
 /// Appends in one transaction: of many runs where entries are small, of one where they are large.
@@ -103,8 +111,8 @@ impl Store {
         Ok(())
     }
 
-    /// As [`Store::append`]; in the same transaction the ledgers of budgets get what the calls have come to, and what the next
-    /// one may come to, if that is left. Answers whether that is reserved.
+    /// As [`Store::append`]; in the same transaction the ledgers of budgets get what the calls have come to, and what
+    /// the next one may come to, if that is left. Answers whether that is reserved.
     pub async fn append_budgeted(
         &self,
         tenant: &str,
@@ -148,8 +156,8 @@ impl Store {
         Ok(written.collect())
     }
 
-    /// Appends where the lease is held; answers these leases, and whether the calls that came with them are reserved. It takes one
-    /// way to the database, on SQLite where nobody else writes and no budget of a day holds.
+    /// Appends where the lease is held; answers these leases, and whether the calls that came with them are reserved.
+    /// It takes one way to the database, on SQLite where nobody else writes and no budget of a day holds.
     async fn append_held(&self, appends: &[&TranscriptAppend]) -> Result<(HashSet<Lease>, bool), StoreError> {
         let flow = QueueFlow::of(None);
         if appends.iter().any(|append| append.is_budgeted()) {
@@ -204,8 +212,8 @@ impl Store {
             .await?)
     }
 
-    /// The transcript from entry `from` on, at most `limit` entries, in order; nothing of a run outside the scope. Without
-    /// what only models get back.
+    /// The transcript from entry `from` on, at most `limit` entries, in order; nothing of a run outside the scope.
+    /// Without what only models get back.
     pub async fn transcript(
         &self,
         scope: &Scope,
@@ -216,11 +224,29 @@ impl Store {
         Ok(self.page_of_turns(scope, run_id, from, limit, UNBOUNDED).await?.rows)
     }
 
-    /// The transcript as a run goes on with it: with the messages of providers.
-    pub async fn checkpoint(&self, run_id: Uuid, from: i64, limit: i64) -> Result<Vec<TranscriptEntry>, StoreError> {
+    /// The transcript of a run of this tenant as it goes on with it: with the messages of providers.
+    ///
+    /// # Errors
+    /// An entry can't be read, or the database is away. A long transcript is read in the tenant's turn, however long
+    /// that takes: the time for an answer is the database's alone.
+    pub async fn checkpoint(
+        &self,
+        tenant: &str,
+        run_id: Uuid,
+        from: i64,
+        limit: i64,
+    ) -> Result<Vec<TranscriptEntry>, StoreError> {
+        let rows = with_timeout(self.rows_of_checkpoint(run_id, from, limit)).await?;
+        let read = |rows: &Rows| -> Result<Vec<TranscriptEntry>, StoreError> {
+            let turns: Vec<TurnRow> = rows.read()?;
+            turns.into_iter().map(TurnRow::entry).collect()
+        };
+        self.decode_rows(Some(tenant), rows, read).await?
+    }
+
+    async fn rows_of_checkpoint(&self, run_id: Uuid, from: i64, limit: i64) -> Result<Rows, StoreError> {
         let mut read = self.db.read_quick().await?;
-        let rows: Vec<TurnRow> = read.query(CHECKPOINT).bind(run_id).bind(from).bind(limit).all().await?;
-        rows.into_iter().map(TurnRow::entry).collect()
+        Ok(read.query(CHECKPOINT).bind(run_id).bind(from).bind(limit).rows().await?)
     }
 
     /// A page of the transcript from entry `from` on.
@@ -249,16 +275,23 @@ impl Store {
         };
         // planned each time: a plan that was made while there were no transcripts would read all of them
         let page = page.bind(run_id).bind(from).bind(limit).bind(bound).persistent(false);
-        let rows: Vec<PagedRow<TurnRow>> = page.all().await?;
-        RowPage::of(rows, TurnRow::entry)
+        let rows = page.rows().await?;
+        read.end().await?;
+        let read =
+            |rows: &Rows| -> Result<RowPage<TranscriptEntry>, StoreError> { RowPage::of(rows.read()?, TurnRow::entry) };
+        self.decode_rows(scope.tenant(), rows, read).await?
     }
 }
 
-/// By its key alone, whatever the planner believes of the table: a run reads it once, and may stand still for it.
+/// By its key alone, whatever the planner believes of the table: a run reads it once, and may stand still for it. How
+/// long the entries are stands in them.
 const CHECKPOINT: &str = "
     select seq, turn, format, body, provider_message, turns, tool_calls, input_tokens, output_tokens, cost_micros,
            duration_ms, created_at, model, cache_read_tokens, cache_write_tokens, reasoning_tokens,
-           cast(tool_record as text) as tool_record, delegation
+           cast(tool_record as text) as tool_record, delegation,
+           cast((select coalesce(sum(stored_bytes), 0)
+                   from (select stored_bytes from turns where run_id = $1 and seq >= $2 order by seq limit $3) page)
+                as bigint) as wide
       from turns where run_id = $1 and seq >= $2 order by seq limit $3";
 
 const PAGE: &str = sql!(PAGE_WHERE; "{and}" = ""; "{run}" = "$1"; "{from}" = "$2"; "{limit}" = "$3"; "{bound}" = "$4");
@@ -276,7 +309,8 @@ const PAGE_WHERE: &str = "
     select t.seq, t.turn, t.format, t.body, cast(null as text) as provider_message, t.turns, t.tool_calls,
            t.input_tokens, t.output_tokens, t.cost_micros, t.duration_ms, t.created_at, t.model,
            t.cache_read_tokens, t.cache_write_tokens, t.reasoning_tokens, cast(null as text) as tool_record,
-           t.delegation, (select count(*) from page) as found
+           t.delegation, (select count(*) from page) as found,
+           cast((select coalesce(sum(bytes), 0) from page) as bigint) as wide
       from turns t join fit on fit.seq = t.seq
      where t.run_id = {run} and fit.before < {bound}
      order by t.seq";

@@ -2,7 +2,7 @@
 -- of those that are due after all of these, the latest first: who is due in time must not stand behind who is late already.
 -- And the earliest ($6) of each tenant that has its turn ($5): what is due of one must not stand behind all that is due of
 -- others. How a tenant is compared leaves no other index.
--- No row is locked: what a tenant wrote is computed before anything is. `due_as_read` sees that they are still as they were.
+-- No row is locked: what a tenant wrote is computed before anything is. `lock_due` sees that they are still as they were.
 -- Of a long specification the trigger alone is read, so that the rows are bounded in bytes: 600 of 64 KiB. What a task says
 -- is read as text: one that can't be read must not keep the others from firing. Where nothing of it is asked for ($7) it is not
 -- looked at.

@@ -3,9 +3,9 @@
 //! A change of trigger, policies or status bumps the epoch and, in the same transaction, takes back the fires that
 //! were recorded ahead of their instant; what is already due stays and runs.
 //!
-//! The task is read without a lock, and the change is planned on threads of its own: what a tenant wrote is never computed
-//! inside a transaction. Then the task is locked, and the change is written if the task is still as it was read; else it is
-//! planned anew.
+//! The task is read without a lock, and the change is planned on threads of its own: what a tenant wrote is never
+//! computed inside a transaction. Then the task is locked, and the change is written if the task is still as it was
+//! read; else it is planned anew.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::types::Json;
@@ -22,13 +22,14 @@ use crate::domain::trigger::zone_database_version;
 use crate::store::credentials::credential_status::is_resolved;
 use crate::store::credentials::{lock_reference, name_credentials};
 use crate::store::db::text::{document, optional, text};
-use crate::store::events::closing::{EventRelease, RELEASE};
+use crate::store::events::closing::RELEASE;
+use crate::store::events::due_windows::EventRelease;
 use crate::store::events::event_index::{index_event_task, is_indexed};
 use crate::store::runs::overlap::previous::LOCK_WAITING;
 use crate::store::runs::slots::{free, hand_over};
 use crate::store::runs::{NewRun, enqueue, insert_run, key_instant};
 use crate::store::sql::sql;
-use crate::store::tasks::conditions::{asks_anew, begin_anew};
+use crate::store::tasks::conditions::{invalidates_state, reset_condition_state};
 use crate::store::tasks::row::TaskRow;
 use crate::store::tasks::task_order::TaskOrder;
 use crate::store::tasks::{SELECT_TASK, lock_task};
@@ -50,8 +51,8 @@ pub(in crate::store) struct InstantsAhead {
     skips: ChangedInstants,
 }
 
-/// The instants of a task that are recorded ahead, the fires by the statement `fires`; and the first instant that is not
-/// considered for good.
+/// The instants of a task that are recorded ahead, the fires by the statement `fires`; and the first instant that is
+/// not considered for good.
 async fn recorded_ahead(
     tx: &mut Tx<'_>,
     fires: impl Into<Split>,
@@ -61,7 +62,7 @@ async fn recorded_ahead(
     let fires: ChangedInstants = tx.query(fires).bind(row.id).bind(now).all().await?;
     let since = first_id(now - RECORDED_LATELY);
     let skipped: SkippedInstants = tx.query(SKIPPED_AHEAD).bind(row.id).bind(now).bind(since).all().await?;
-    let is_of_one = |missed: Option<Json<MissedInstants>>| missed.is_none_or(|missed| missed.is_one());
+    let is_of_one = |missed: Option<Json<MissedInstants>>| missed.is_none_or(|missed| missed.is_single_instant());
     let skips: ChangedInstants =
         skipped.into_iter().filter_map(|(id, at, missed)| is_of_one(missed).then_some((id, at))).collect();
     let considered = row.nominal_at.filter(|_| row.spec.0.trigger.fires_by_the_clock());
@@ -80,9 +81,9 @@ pub(in crate::store) async fn as_planned(
     Ok(planned.is_of(&task, unconsidered).then_some((task, ahead)))
 }
 
-/// Makes a change of a task that is locked and [`as_planned`], as [`Store::change_task`] says; the task as it is then, and
-/// why instants were recorded as skipped, if any were: to be counted after the commit. The caller has seen that no instant
-/// is due that has to be fired first.
+/// Makes a change of a task that is locked and [`as_planned`], as [`Store::change_task`] says; the task as it is then,
+/// and why instants were recorded as skipped, if any were: to be counted after the commit. The caller has seen that no
+/// instant is due that has to be fired first.
 pub(in crate::store) async fn change_locked(
     tx: &mut Tx<'_>,
     (mut before, ahead): (Task, InstantsAhead),
@@ -104,8 +105,8 @@ pub(in crate::store) async fn change_locked(
     if before.spec.overlap_counts_waiting() && !changed.task.spec.overlap_counts_waiting() {
         release_slots(tx, before.id, now).await?;
     }
-    if asks_anew(&before.spec.trigger, &changed.task.spec.trigger) {
-        begin_anew(tx, before.id, now).await?;
+    if invalidates_state(&before.spec.trigger, &changed.task.spec.trigger) {
+        reset_condition_state(tx, before.id, now).await?;
     }
     if let Some(skip) = &changed.skipped {
         insert_run(tx, &NewRun::skipped(&changed.task, &skip.missed, skip.reason, now)).await?;
@@ -218,8 +219,8 @@ pub(in crate::store) struct ChangeRequest<'a> {
     pub change: &'a TaskChange,
     /// Told in the same transaction.
     pub notice: Option<&'a NewDelivery>,
-    /// The issue of the task's credential: where it is mended by now, nothing is changed.
-    pub unless_mended: Option<(&'a str, &'a CredentialIssue)>,
+    /// The issue of the task's credential: where it is resolved by now, nothing is changed.
+    pub unless_resolved: Option<(&'a str, &'a CredentialIssue)>,
     /// An order of the operator, recorded in the same transaction.
     pub order: Option<&'a TaskOrder<'a>>,
 }
@@ -227,7 +228,8 @@ pub(in crate::store) struct ChangeRequest<'a> {
 /// Result of one try.
 enum ChangeAttempt {
     Changed(Box<Task>),
-    Mended,
+    /// The issue of the task's credential is resolved.
+    Resolved,
     /// An instant is due that has to be fired first.
     Due,
     /// The task is not as the plan has it.
@@ -249,7 +251,7 @@ impl Store {
             self.admit_bytes(&tenant, bytes_of(spec)).await?;
         }
         let changed = self
-            .change_planned(scope, id, ChangeRequest { change, notice: None, unless_mended: None, order: None })
+            .change_planned(scope, id, ChangeRequest { change, notice: None, unless_resolved: None, order: None })
             .await;
         let task = self.refusal(changed)?.ok_or(StoreError::NotFound)?;
         self.notify(Topic::Queue);
@@ -257,8 +259,8 @@ impl Store {
         Ok(task)
     }
 
-    /// Plans a change aside and writes it, as often as the task is another by then; `None` where what the task lacked is
-    /// mended. An instant that is due is fired first.
+    /// Plans a change on a computing thread and writes it, as often as the task is another by then; `None` where the
+    /// issue of its credential is resolved. An instant that is due is fired first.
     pub(in crate::store) async fn change_planned(
         &self,
         scope: &Scope,
@@ -277,7 +279,7 @@ impl Store {
                     self.notify(Topic::Due);
                     return Ok(Some(*task));
                 }
-                ChangeAttempt::Mended => return Ok(None),
+                ChangeAttempt::Resolved => return Ok(None),
                 ChangeAttempt::Due => self.fire_task(id, now).await?,
                 ChangeAttempt::Moved => plans += 1,
             }
@@ -285,8 +287,8 @@ impl Store {
         Err(StoreError::Conflict("the task is being changed by others all the time; try again".into()))
     }
 
-    /// Reads a task and asks its triggers what the change needs, aside; `None` where an instant is due that has to be fired
-    /// first.
+    /// Reads a task and asks its triggers what the change needs, on a computing thread; `None` where an instant is due
+    /// that has to be fired first.
     pub(in crate::store) async fn plan_change(
         &self,
         scope: &Scope,
@@ -327,17 +329,17 @@ impl Store {
     ) -> Result<ChangeAttempt, StoreError> {
         let mut write = self.db.write(scope).await?;
         let tx = &mut write.tx();
-        if let Some((tenant, lack)) = request.unless_mended {
-            lock_reference(tx, tenant, &lack.credential.service, &lack.credential.account).await?;
+        if let Some((tenant, issue)) = request.unless_resolved {
+            lock_reference(tx, tenant, &issue.credential.service, &issue.credential.account).await?;
         }
         let row = lock_task(tx, id, scope).await?;
         if row.is_due(planned.now) {
             return Ok(ChangeAttempt::Due);
         }
-        if let Some((_, lack)) = request.unless_mended
-            && is_resolved(tx, &row.tenant_id, lack).await?
+        if let Some((_, issue)) = request.unless_resolved
+            && is_resolved(tx, &row.tenant_id, issue).await?
         {
-            return Ok(ChangeAttempt::Mended);
+            return Ok(ChangeAttempt::Resolved);
         }
         let Some((task, ahead)) = as_planned(tx, row, planned).await? else { return Ok(ChangeAttempt::Moved) };
         let (changed, missed) = change_locked(tx, (task, ahead), request.change, scope, planned).await?;
@@ -353,8 +355,8 @@ impl Store {
     }
 }
 
-/// Instants to come that are recorded as skipped already: a change takes them back, too. What was recorded longer ago
-/// than [`RECORDED_LATELY`] is not looked at, so that the history of a task is not walked.
+/// Instants to come that are recorded as skipped already: a change takes them back, too. Those that were recorded
+/// longer ago than [`RECORDED_LATELY`] are not looked at, so that the history of a task is not walked.
 const SKIPPED_AHEAD: &str = "
     select id, scheduled_for, missed from runs
      where task_id = $1 and scheduled_for > $2 and id >= $3 and state = 'skipped' and origin = 'trigger'
@@ -364,8 +366,8 @@ const SKIPPED_AHEAD: &str = "
 /// Longer than the horizon within which instants are recorded ahead, by more than clocks differ.
 const RECORDED_LATELY: TimeDelta = TimeDelta::seconds(10);
 
-/// Automatic fires that are recorded, not started, and not due: a change takes them back. One that has its task's slot was
-/// due: it has waited, and whoever handed the slot to it may be a little ahead of this clock.
+/// Automatic fires that are recorded, not started, and not due: a change takes them back. One that has its task's slot
+/// was due: it has waited, and whoever handed the slot to it may be a little ahead of this clock.
 const LOCK_AHEAD: Split = Split { postgres: sql!(AHEAD.postgres, " for update of q"), sqlite: AHEAD.sqlite };
 
 const AHEAD: Split = Split {

@@ -19,7 +19,7 @@ use crate::domain::task::change::{FaultyPart, REASON_ENDED, REASON_MAX_RUNS};
 use crate::domain::trigger::Trigger;
 use crate::domain::trigger::condition::{ConditionFire, ConditionState, ConditionStep, ConditionSubject};
 use crate::store::db::text::{StoredJson, document, text};
-use crate::store::runs::{NewRun, enqueue, insert_run};
+use crate::store::runs::{NewRun, SkipTallies, enqueue, insert_run};
 use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic};
 
@@ -52,7 +52,7 @@ pub enum RecordedPoll {
     Quiet,
     /// A fire, to be run.
     Fired(Uuid),
-    /// A fire, skipped.
+    /// A fire, skipped; its record may stand for others, too.
     Skipped(Uuid),
     /// The task was changed, paused or deleted meanwhile, or somebody else has recorded a poll: nothing was written.
     Void,
@@ -77,7 +77,26 @@ const LOCK_DUE: Split = Split {
     sqlite: "select epoch, fire_count from due where task_id = $1",
 };
 
-/// Its `due` row stands still already.
+/// Completes a task that fires no more, for this reason.
+pub(in crate::store) async fn complete_task(
+    tx: &mut Tx<'_>,
+    task_id: Uuid,
+    reason: &'static str,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    tx.query(
+        "update tasks set status = 'completed', status_reason = $2, version = version + 1, updated_at = $3
+          where id = $1 and status = 'active'",
+    )
+    .bind(task_id)
+    .bind(reason)
+    .bind(now)
+    .execute()
+    .await?;
+    Ok(())
+}
+
+/// Disables a task for a part of it that can't be read. Its `due` row stands still already.
 pub(in crate::store) async fn disable(
     tx: &mut Tx<'_>,
     task_id: Uuid,
@@ -105,6 +124,27 @@ const WRITE_STATE: &str = "
        set version = excluded.version, edges = excluded.edges, body = excluded.body, updated_at = excluded.updated_at
      where condition_state.version = $2";
 
+/// Records a fire as it is; one that is `refused`, with those of its hour that were skipped for that reason.
+async fn record_fire(
+    tx: &mut Tx<'_>,
+    run: &NewRun,
+    refused: Option<&str>,
+    epoch: i64,
+) -> Result<RecordedPoll, StoreError> {
+    if let Some(reason) = refused {
+        let mut tallies = SkipTallies::default();
+        tallies.add(run.clone(), reason);
+        let records = tx.tally_skips(&tallies).await?;
+        return Ok(RecordedPoll::Skipped(records.first().copied().unwrap_or(run.id)));
+    }
+    insert_run(tx, run).await?;
+    if run.state != RunState::Queued {
+        return Ok(RecordedPoll::Skipped(run.id));
+    }
+    enqueue(tx, run, epoch, run.created_at, 0, None).await?;
+    Ok(RecordedPoll::Fired(run.id))
+}
+
 impl Store {
     /// Records what a poll came to: the state, its fire, the notice, and `next_at` (`None`: the condition has ended),
     /// together or not at all. With the last of its `max_runs` the task is completed.
@@ -117,13 +157,10 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<RecordedPoll, StoreError> {
         let task_id = claim.subject.id;
-        let mut run = step.fire.as_ref().map(|fire| claim.run(fire, now)).transpose()?;
+        let run = step.fire.as_ref().map(|fire| claim.run(fire, now)).transpose()?;
         let wants = run.as_ref().is_some_and(|run| run.state == RunState::Queued);
         let refused = if wants { self.refuses_fire(&claim.tenant_id).await? } else { None };
-        if let Some((run, reason)) = run.as_mut().zip(refused) {
-            *run = NewRun { state: RunState::Skipped, reason: Some(reason.into()), cause: None, ..run.clone() };
-        }
-        let fires = run.as_ref().is_some_and(|run| run.state == RunState::Queued);
+        let fires = wants && refused.is_none();
         let mut write = self.db.write_unconfined(Some(&claim.tenant_id)).await?;
         let tx = &mut write.tx();
         let due: Option<(i64, i64)> = tx.query(LOCK_DUE).bind(task_id).optional().await?;
@@ -142,12 +179,10 @@ impl Store {
         if written == 0 {
             return Ok(RecordedPoll::Void);
         }
-        if let Some(run) = &run {
-            insert_run(tx, run).await?;
-            if fires {
-                enqueue(tx, run, claim.epoch, now, 0, None).await?;
-            }
-        }
+        let recorded = match &run {
+            Some(run) => record_fire(tx, run, refused, claim.epoch).await?,
+            None => RecordedPoll::Quiet,
+        };
         let fired = fired + i64::from(fires);
         let spent = claim.max_runs.is_some_and(|most| fired >= most);
         let next_at = next_at.filter(|_| !spent);
@@ -164,15 +199,7 @@ impl Store {
         .execute()
         .await?;
         if next_at.is_none() {
-            tx.query(
-                "update tasks set status = 'completed', status_reason = $2, version = version + 1, updated_at = $3
-                  where id = $1 and status = 'active'",
-            )
-            .bind(task_id)
-            .bind(if spent { REASON_MAX_RUNS } else { REASON_ENDED })
-            .bind(now)
-            .execute()
-            .await?;
+            complete_task(tx, task_id, if spent { REASON_MAX_RUNS } else { REASON_ENDED }, now).await?;
         }
         if let Some(notice) = notice {
             tx.post(&[notice], now).await?;
@@ -188,11 +215,7 @@ impl Store {
         if let Some(reason) = skipped {
             self.counts.skipped(reason, 1);
         }
-        Ok(match run {
-            None => RecordedPoll::Quiet,
-            Some(run) if fires => RecordedPoll::Fired(run.id),
-            Some(run) => RecordedPoll::Skipped(run.id),
-        })
+        Ok(recorded)
     }
 
     /// Why a tenant may not have one more fire; `None`: it may, and the fire is counted.
@@ -250,7 +273,7 @@ impl Store {
         Ok(true)
     }
 
-    /// Where the conditions of these tasks stand, as far as they were polled and lie within the scope.
+    /// Where the conditions of these tasks stand, as far as they were polled, can be read and lie within the scope.
     pub async fn condition_states(
         &self,
         scope: &Scope,
@@ -268,27 +291,38 @@ impl Store {
         if let Some(tenant) = scope.tenant() {
             query.push(" and t.tenant_id = ").push_bind(tenant.to_owned());
         }
-        let rows: Vec<(Uuid, i64, Json<Value>)> = query.finish().all().await?;
+        let rows = query.finish().rows().await?;
         read.end().await?;
+        let (rows, _) =
+            self.unreadable.partition_readable::<(Uuid, i64, Json<Value>), _, Uuid>("condition_state", &rows, Ok);
         states.extend(rows.into_iter().map(|(id, edges, body)| (id, ConditionState::read(&body.0, edges))));
         Ok(states)
     }
 }
 
 /// Whether what is known of a condition says nothing about what it asks now.
-pub(in crate::store) fn asks_anew(before: &Trigger, after: &Trigger) -> bool {
+pub(in crate::store) fn invalidates_state(before: &Trigger, after: &Trigger) -> bool {
     match (before.condition(), after.condition()) {
         (Some(before), Some(after)) => !before.is_same_question(after),
         (before, after) => before.is_some() != after.is_some(),
     }
 }
 
-/// Forgets what is known of a task's condition, but for the number of its fires; its `due` row is locked.
-pub(in crate::store) async fn begin_anew(tx: &mut Tx<'_>, task_id: Uuid, now: DateTime<Utc>) -> Result<(), StoreError> {
-    let known: Option<(i64, Json<Value>)> =
-        tx.query("select edges, body from condition_state where task_id = $1").bind(task_id).optional().await?;
+/// Forgets what is known of a task's condition, but for the number of its fires; its `due` row is locked. What can't be
+/// read is forgotten like any other.
+pub(in crate::store) async fn reset_condition_state(
+    tx: &mut Tx<'_>,
+    task_id: Uuid,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let known: Option<(i64, String)> = tx
+        .query("select edges, cast(body as text) from condition_state where task_id = $1")
+        .bind(task_id)
+        .optional()
+        .await?;
     if let Some((edges, body)) = known {
-        let state = ConditionState::read(&body.0, edges).reset();
+        let body: Value = serde_json::from_str(&body).unwrap_or_default();
+        let state = ConditionState::read(&body, edges).reset();
         tx.query("update condition_state set version = version + 1, body = $2, updated_at = $3 where task_id = $1")
             .bind(task_id)
             .bind(document(&state)?)

@@ -1,12 +1,13 @@
 //! Storing new tasks, one at a time or many: the task, its due row, the credentials that it names, and its place in the
 //! index of event tasks, all or nothing.
 //!
-//! On Postgres a task without an idempotency key is one statement, and so is a batch, because a round trip costs as much
-//! as the insert. A key that the tenant has already keeps a task from being stored, whoever stored the other and when:
-//! the database's own unique index says so, so two imports of one file at once make each task once. A key that an export
-//! made for a task without one stands for the task with the id in it, too (see [`exported_id`]): that one is asked for
-//! before, for no task ever gets the id of another.
+//! On Postgres a task without an idempotency key is one statement, and so is a batch, because a round trip costs as
+//! much as the insert. A key that the tenant has already keeps a task from being stored, whoever stored the other and
+//! when: the database's own unique index says so, so two imports of one file at once make each task once. A key that an
+//! export made for a task without one stands for the task with the id in it, too (see [`exported_id`]): that one is
+//! asked for before, for no task ever gets the id of another.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::slice;
 
@@ -14,11 +15,12 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::domain::task::{Task, exported_id, named_by};
+use crate::base::compute::{ADMIN, IN_PLACE, steps_to_serialize};
+use crate::domain::task::{Spec, Task, exported_id, named_by};
 use crate::domain::trigger;
 use crate::store::credentials::add_credentials;
 use crate::store::db::flow::QueueFlow;
-use crate::store::db::text::{document, optional, text};
+use crate::store::db::text::{StoredJson, optional, text};
 use crate::store::db::{Db, connection, sqlite_batch, with_timeout};
 use crate::store::events::event_index::{event_shard, index_event_task, is_indexed};
 use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
@@ -30,6 +32,23 @@ pub(in crate::store) const TOGETHER: usize = 100;
 
 /// A new task as `Task::new` made it, with the nominal instant of its first fire.
 pub type NewTask = (Task, Option<DateTime<Utc>>);
+
+/// A new task, and its spec as it is stored.
+#[derive(Clone)]
+pub(in crate::store) struct WrittenTask<'a> {
+    new: Cow<'a, NewTask>,
+    spec: StoredJson,
+}
+
+impl WrittenTask<'_> {
+    fn task(&self) -> &Task {
+        &self.new.0
+    }
+
+    fn nominal_at(&self) -> Option<DateTime<Utc>> {
+        self.new.1
+    }
+}
 
 const INSERT: &str = "
     insert into tasks (id, tenant_id, key, name, trigger_type, spec, status, status_reason, epoch, version, anchor_at,
@@ -47,17 +66,18 @@ impl Store {
         idempotency: Option<&Idempotency>,
     ) -> Result<StoredAnswer<()>, StoreError> {
         if !self.known_by_export(&[task]).await?.is_empty() {
-            return Err(taken(task));
+            return Err(key_conflict(task));
         }
         self.admit_task(task, idempotency).await?;
-        let new = (task.clone(), nominal_at);
+        let spec = self.written_specs(&[task]).await?.remove(0);
+        let new = WrittenTask { new: Cow::Owned((task.clone(), nominal_at)), spec };
         let answer = match (idempotency, &self.db) {
             (Some(asked), _) => self.create_once(&new, asked).await,
             (None, Db::Postgres { .. }) if is_simple(task) => self.create_batched(new).await.map(StoredAnswer::Done),
             (None, _) => self.create_alone(&new).await.map(StoredAnswer::Done),
         };
         let answer = self.refusal(answer).map_err(|error| match error {
-            StoreError::Conflict(_) if task.key.is_some() => taken(task),
+            StoreError::Conflict(_) if task.key.is_some() => key_conflict(task),
             error => error,
         })?;
         self.notify(Topic::Due);
@@ -65,25 +85,25 @@ impl Store {
     }
 
     /// Stores a task together with those that others store at the same time.
-    async fn create_batched(&self, task: NewTask) -> Result<(), StoreError> {
+    async fn create_batched(&self, task: WrittenTask<'static>) -> Result<(), StoreError> {
         let store = self.clone();
         let answer = self.creating.submit(task, |tasks| async move { store.create_each(&tasks).await });
         answer.await.unwrap_or_else(|| Err(StoreError::Unavailable("the request was broken off".into())))
     }
 
     /// Stores tasks that stand alone, in one statement as long as none of them is at fault.
-    async fn create_each(&self, tasks: &[NewTask]) -> Vec<Result<(), StoreError>> {
+    async fn create_each(&self, tasks: &[WrittenTask<'_>]) -> Vec<Result<(), StoreError>> {
         if tasks.len() > 1 {
             match self.insert_tasks(tasks).await {
                 Ok(made) => {
                     return tasks
                         .iter()
                         .zip(made)
-                        .map(|((task, _), made)| made.then_some(()).ok_or(taken(task)))
+                        .map(|(task, made)| made.then_some(()).ok_or_else(|| key_conflict(task.task())))
                         .collect();
                 }
                 // the others are not to pay for a tenant that has all it may have
-                Err(StoreError::Quota(over)) if tasks.iter().any(|(task, _)| task.tenant_id != over.tenant) => {
+                Err(StoreError::Quota(over)) if tasks.iter().any(|task| task.task().tenant_id != over.tenant) => {
                     return self.create_tenant_first(tasks, &over.tenant).await;
                 }
                 // it may have taken effect
@@ -101,12 +121,13 @@ impl Store {
     }
 
     /// Stores the tasks of one tenant one by one, and those of the others together.
-    async fn create_tenant_first(&self, tasks: &[NewTask], tenant: &str) -> Vec<Result<(), StoreError>> {
-        let others: Vec<NewTask> = tasks.iter().filter(|(task, _)| task.tenant_id != tenant).cloned().collect();
+    async fn create_tenant_first(&self, tasks: &[WrittenTask<'_>], tenant: &str) -> Vec<Result<(), StoreError>> {
+        let others: Vec<WrittenTask<'_>> =
+            tasks.iter().filter(|task| task.task().tenant_id != tenant).cloned().collect();
         let mut others = Box::pin(self.create_each(&others)).await.into_iter();
         let mut answers = Vec::with_capacity(tasks.len());
         for task in tasks {
-            answers.push(match task.0.tenant_id == tenant {
+            answers.push(match task.task().tenant_id == tenant {
                 true => self.create_alone(task).await,
                 false => others.next().unwrap_or_else(|| Err(StoreError::Unavailable("no answer".into()))),
             });
@@ -114,29 +135,29 @@ impl Store {
         answers
     }
 
-    async fn create_alone(&self, task: &NewTask) -> Result<(), StoreError> {
+    async fn create_alone(&self, task: &WrittenTask<'_>) -> Result<(), StoreError> {
         let made = self.insert_tasks(slice::from_ref(task)).await?;
-        if made == [true] { Ok(()) } else { Err(taken(&task.0)) }
+        if made == [true] { Ok(()) } else { Err(key_conflict(task.task())) }
     }
 
     /// Stores a task and the answer to the request for it.
-    async fn create_once(&self, task: &NewTask, asked: &Idempotency) -> Result<StoredAnswer<()>, StoreError> {
-        let (Task { tenant_id, created_at, .. }, _) = task;
+    async fn create_once(&self, task: &WrittenTask<'_>, asked: &Idempotency) -> Result<StoredAnswer<()>, StoreError> {
+        let Task { tenant_id, created_at, .. } = task.task();
         let mut write = self.db.write_unconfined(Some(tenant_id)).await?;
         let tx = &mut write.tx();
         if let Some(answer) = once(tx, Some(asked), *created_at).await? {
             return Ok(answer);
         }
         if insert_rows(tx, slice::from_ref(task)).await?.is_empty() {
-            return Err(taken(&task.0));
+            return Err(key_conflict(task.task()));
         }
         write.commit().await?;
         Ok(StoredAnswer::Done(()))
     }
 
     /// Stores new tasks, of any tenants, in one transaction; answers for each whether it was stored. One whose key its
-    /// tenant has already, or that comes before it in the batch, is left out. Any other fault stores none of them, and so
-    /// does a quota.
+    /// tenant has already, or that comes before it in the batch, is left out. Any other fault stores none of them, and
+    /// so does a quota.
     pub async fn create_tasks(&self, tasks: &[NewTask]) -> Result<Vec<bool>, StoreError> {
         let mut known = self.known_by_export(&tasks.iter().map(|(task, _)| task).collect::<Vec<_>>()).await?;
         let new = tasks.iter().map(|(task, _)| task).filter(|task| !known.contains(&task.id));
@@ -174,8 +195,11 @@ impl Store {
 
     async fn create_admitted_tasks(&self, tasks: &[NewTask]) -> Result<Vec<bool>, StoreError> {
         let tenant = tasks.first().map_or("", |(task, _)| task.tenant_id.as_str());
+        let specs = self.written_specs(&tasks.iter().map(|(task, _)| task).collect::<Vec<_>>()).await?;
+        let written = tasks.iter().zip(specs).map(|(new, spec)| WrittenTask { new: Cow::Borrowed(new), spec });
+        let written: Vec<WrittenTask<'_>> = written.collect();
         let _turn = self.acquire_bulk(tenant, tasks.len()).await;
-        let made = self.refusal(self.insert_tasks(tasks).await);
+        let made = self.refusal(self.insert_tasks(&written).await);
         match (made, &self.db) {
             // SQLite counts row by row, so that its number has those of the batch in it that came first
             (Err(StoreError::Quota(mut over)), Db::Sqlite { .. }) => {
@@ -187,24 +211,36 @@ impl Store {
         }
     }
 
-    /// Stores tasks whose tenants may have them; answers for each whether it was stored. One without a place in the index
-    /// of event tasks needs no transaction around its statement.
-    async fn insert_tasks(&self, tasks: &[NewTask]) -> Result<Vec<bool>, StoreError> {
-        let Some((first, _)) = tasks.first() else { return Ok(Vec::new()) };
-        let tenant = Some(first.tenant_id.as_str());
-        let mut write = match tasks.iter().any(|(task, _)| is_indexed(task)) {
+    /// The specs of tasks as they are stored. Those of long ones are written on a computing thread, in the turn of the
+    /// tenant.
+    async fn written_specs(&self, tasks: &[&Task]) -> Result<Vec<StoredJson>, StoreError> {
+        let specs: Vec<&Spec> = tasks.iter().map(|task| &task.spec).collect();
+        if steps_to_serialize(&specs) <= IN_PLACE {
+            return specs.into_iter().map(StoredJson::of).collect();
+        }
+        let tenant = tasks.first().map_or(ADMIN, |task| task.tenant_id.as_str());
+        let specs: Vec<Spec> = specs.into_iter().cloned().collect();
+        self.compute(tenant, move || specs.iter().map(StoredJson::of).collect()).await?
+    }
+
+    /// Stores tasks whose tenants may have them; answers for each whether it was stored. One without a place in the
+    /// index of event tasks needs no transaction around its statement.
+    async fn insert_tasks(&self, tasks: &[WrittenTask<'_>]) -> Result<Vec<bool>, StoreError> {
+        let Some(first) = tasks.first() else { return Ok(Vec::new()) };
+        let tenant = Some(first.task().tenant_id.as_str());
+        let mut write = match tasks.iter().any(|task| is_indexed(task.task())) {
             true => self.db.write_unconfined(tenant).await?,
             false => self.db.write_quick(QueueFlow::of(tenant)).await?,
         };
         let made = insert_rows(&mut write.tx(), tasks).await?;
         write.commit().await?;
         self.notify(Topic::Due);
-        Ok(tasks.iter().map(|(task, _)| made.contains(&task.id)).collect())
+        Ok(tasks.iter().map(|task| made.contains(&task.task().id)).collect())
     }
 }
 
 /// That the tenant has a task with the key of this one.
-pub(in crate::store) fn taken(task: &Task) -> StoreError {
+pub(in crate::store) fn key_conflict(task: &Task) -> StoreError {
     StoreError::Conflict(format!("there is a task with the key `{}`", task.key.as_deref().unwrap_or_default()))
 }
 
@@ -213,14 +249,14 @@ fn is_simple(task: &Task) -> bool {
     !is_indexed(task) && named_by(&task.spec).is_empty()
 }
 
-/// Writes the rows of tasks, each with all that belongs to it; answers the ids of those that are new. The index of event
-/// tasks comes last: until the transaction ends, others of the same shards wait.
-async fn insert_rows(tx: &mut Tx<'_>, tasks: &[NewTask]) -> Result<HashSet<Uuid>, StoreError> {
+/// Writes the rows of tasks, each with all that belongs to it; answers the ids of those that are new. The index of
+/// event tasks comes last: until the transaction ends, others of the same shards wait.
+async fn insert_rows(tx: &mut Tx<'_>, tasks: &[WrittenTask<'_>]) -> Result<HashSet<Uuid>, StoreError> {
     let made = match tx {
         Tx::Postgres(conn) => with_timeout(insert_together(conn, tasks)).await?,
         Tx::Sqlite(_) => insert_each(tx, tasks).await?,
     };
-    let new = tasks.iter().map(|(task, _)| task).filter(|task| made.contains(&task.id) && is_indexed(task));
+    let new = tasks.iter().map(WrittenTask::task).filter(|task| made.contains(&task.id) && is_indexed(task));
     let indexed: Vec<&Task> = new.collect();
     match tx {
         Tx::Postgres(conn) => with_timeout(index_together(conn, &indexed)).await?,
@@ -233,9 +269,10 @@ async fn insert_rows(tx: &mut Tx<'_>, tasks: &[NewTask]) -> Result<HashSet<Uuid>
     Ok(made)
 }
 
-async fn insert_each(tx: &mut Tx<'_>, tasks: &[NewTask]) -> Result<HashSet<Uuid>, StoreError> {
+async fn insert_each(tx: &mut Tx<'_>, tasks: &[WrittenTask<'_>]) -> Result<HashSet<Uuid>, StoreError> {
     let mut made = HashSet::with_capacity(tasks.len());
-    for (task, nominal_at) in tasks {
+    for written in tasks {
+        let task = written.task();
         let insert = tx
             .query(INSERT)
             .bind(task.id)
@@ -243,7 +280,7 @@ async fn insert_each(tx: &mut Tx<'_>, tasks: &[NewTask]) -> Result<HashSet<Uuid>
             .bind(optional(task.key.as_deref()))
             .bind(text(&task.name))
             .bind(task.spec.trigger.kind())
-            .bind(document(&task.spec)?)
+            .bind(written.spec.json())
             .bind(task.status.as_str())
             .bind(optional(task.status_reason.as_deref()))
             .bind(task.epoch)
@@ -262,7 +299,7 @@ async fn insert_each(tx: &mut Tx<'_>, tasks: &[NewTask]) -> Result<HashSet<Uuid>
         .bind(&task.tenant_id)
         .bind(task.spec.trigger.kind())
         .bind(task.next_fire_at)
-        .bind(*nominal_at)
+        .bind(written.nominal_at())
         .bind(task.epoch)
         .execute()
         .await?;
@@ -273,12 +310,11 @@ async fn insert_each(tx: &mut Tx<'_>, tasks: &[NewTask]) -> Result<HashSet<Uuid>
 }
 
 /// Rows go in by tenant and key, so that two batches that share keys wait for each other in one order.
-async fn insert_together(conn: &mut PgConnection, tasks: &[NewTask]) -> Result<HashSet<Uuid>, StoreError> {
-    let mut rows: Vec<&NewTask> = tasks.iter().collect();
+async fn insert_together(conn: &mut PgConnection, tasks: &[WrittenTask<'_>]) -> Result<HashSet<Uuid>, StoreError> {
+    let mut rows: Vec<(&Task, &WrittenTask<'_>)> = tasks.iter().map(|written| (written.task(), written)).collect();
     rows.sort_by(|(a, _), (b, _)| (&a.tenant_id, &a.key).cmp(&(&b.tenant_id, &b.key)));
     let tenant = rows.first().map(|(task, _)| task.tenant_id.as_str());
     let is_of_one = rows.last().map(|(task, _)| task.tenant_id.as_str()) == tenant;
-    let specs = rows.iter().map(|(task, _)| document(&task.spec)).collect::<Result<Vec<_>, _>>()?;
     let mut named = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (task, _) in &rows {
         for (service, account) in named_by(&task.spec) {
@@ -294,7 +330,7 @@ async fn insert_together(conn: &mut PgConnection, tasks: &[NewTask]) -> Result<H
         .bind(rows.iter().map(|(task, _)| optional(task.key.as_deref())).collect::<Vec<_>>())
         .bind(rows.iter().map(|(task, _)| text(&task.name)).collect::<Vec<_>>())
         .bind(rows.iter().map(|(task, _)| task.spec.trigger.kind()).collect::<Vec<_>>())
-        .bind(specs)
+        .bind(rows.iter().map(|(_, written)| written.spec.json()).collect::<Vec<_>>())
         .bind(rows.iter().map(|(task, _)| task.status.as_str()).collect::<Vec<_>>())
         .bind(rows.iter().map(|(task, _)| optional(task.status_reason.as_deref())).collect::<Vec<_>>())
         .bind(rows.iter().map(|(task, _)| task.epoch).collect::<Vec<_>>())
@@ -303,7 +339,7 @@ async fn insert_together(conn: &mut PgConnection, tasks: &[NewTask]) -> Result<H
         .bind(rows.iter().map(|(task, _)| task.active_since).collect::<Vec<_>>())
         .bind(rows.iter().map(|(task, _)| task.created_at).collect::<Vec<_>>())
         .bind(rows.iter().map(|(task, _)| task.next_fire_at).collect::<Vec<_>>())
-        .bind(rows.iter().map(|(_, nominal_at)| *nominal_at).collect::<Vec<_>>())
+        .bind(rows.iter().map(|(_, written)| written.nominal_at()).collect::<Vec<_>>())
         .bind(trigger::zone_database_version())
         .bind(named.0)
         .bind(named.1)

@@ -1,7 +1,7 @@
 //! Tasks that can't go on as they are stored: disabled with the reason, and their owner told, in one transaction.
 //!
-//! What is stored and exceeds a bound is found by whoever would compute it. It is disabled at once, so that it is found
-//! once: not again with the next event, poll or run, and not after a restart.
+//! A stored part that exceeds a bound is found by whoever would compute it. Its task is disabled at once, so that it is
+//! found once: not again with the next event, poll or run, and not after a restart.
 
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
@@ -14,6 +14,7 @@ use crate::domain::notification::{NewDelivery, NoticeKind, Recipient, SubjectRef
 use crate::domain::task::Output;
 use crate::domain::task::change::FaultyPart;
 use crate::store::events::event_index::index_event_task;
+use crate::store::events::matches::LockedTask;
 use crate::store::runs::requests::LOCK_DUE;
 use crate::store::sql::sql;
 use crate::store::tasks::conditions::disable;
@@ -37,6 +38,9 @@ const NAMED: Split = Split {
     postgres: sql!(NAMED_BY; "{output}" = "spec -> 'output'"),
     sqlite: sql!(NAMED_BY; "{output}" = "case when json_valid(spec) then spec -> 'output' end"),
 };
+
+/// The columns of a task that is locked to be fired by events.
+const LOCKED: &str = "select task_id, epoch, fire_count from due where task_id = $1";
 
 /// Why a task is disabled whose stored row no release up to this one can have written.
 pub(in crate::store) const UNREADABLE: &str = "the stored task can't be read";
@@ -87,6 +91,32 @@ impl Store {
         write.commit().await?;
         self.notify(Topic::Outbox);
         Ok(true)
+    }
+
+    /// Disables those of these event tasks, in the order of their ids, whose `due` row can't be read, and takes them
+    /// out of the index of event tasks; answers how many.
+    pub(in crate::store) async fn disable_unreadable_event_tasks(&self, tasks: &[Uuid]) -> Result<usize, StoreError> {
+        let now = self.clock.now();
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let mut disabled = 0;
+        for id in tasks {
+            tx.query(LOCK_DUE).bind(id).execute().await?;
+            let rows = tx.query(LOCKED).bind(id).rows().await?;
+            let (_, others) = self.unreadable.partition_readable::<LockedTask, _, Uuid>("tasks", &rows, Ok);
+            if others.is_empty() {
+                continue;
+            }
+            disabled += 1;
+            stop_and_disable(tx, *id, (FaultyPart::Trigger, UNREADABLE), now).await?;
+            let tenant: Option<String> =
+                tx.query("select tenant_id from tasks where id = $1").bind(id).optional_scalar().await?;
+            if let Some(tenant) = tenant {
+                index_event_task(tx, *id, &tenant, false, now).await?;
+            }
+        }
+        write.commit().await?;
+        Ok(disabled)
     }
 
     /// The message to the owner of a task that is disabled now for its trigger; `None` where nobody can be told.

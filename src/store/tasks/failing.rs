@@ -19,9 +19,9 @@ pub enum PauseResult {
     /// It is paused now, and its owner told.
     Paused,
     /// It was paused for it before, or does not fire anyway; its owner is told all the same, once.
-    Told,
+    Notified,
     /// The credential is there by now, or the task is gone: nothing was done.
-    Mended,
+    Resolved,
 }
 
 impl Store {
@@ -57,76 +57,76 @@ impl Store {
     }
 
     /// Pauses an active task that can't go on without a credential. Its owner is told in the same transaction: of one
-    /// that is missing or refused once for each time that it comes to this, of one that its other side has ended once for
-    /// all that come to it. A task that is over, or paused for something else, stays as it is; its owner is told once for
-    /// each of its versions.
+    /// that is missing or refused once for each time that it comes to this, of one that its other side has ended once
+    /// for all that come to it. A task that is over, or paused for something else, stays as it is; its owner is told
+    /// once for each of its versions.
     ///
-    /// What was saved or connected since is looked at while nobody saves it: so either the task is not paused, or it goes
-    /// on with what is saved.
-    pub async fn pause_for_credential(&self, id: Uuid, lack: &CredentialIssue) -> Result<PauseResult, StoreError> {
-        let Some(task) = self.find_task(&Scope::Every, id).await? else { return Ok(PauseResult::Mended) };
-        if task.status == TaskStatus::Paused && task.awaited_credential.as_ref() == Some(&lack.credential) {
-            return Ok(PauseResult::Told);
+    /// Credentials that were saved since are looked at while nobody saves one: so either the task is not paused, or it
+    /// goes on with what is saved.
+    pub async fn pause_for_credential(&self, id: Uuid, issue: &CredentialIssue) -> Result<PauseResult, StoreError> {
+        let Some(task) = self.find_task(&Scope::Every, id).await? else { return Ok(PauseResult::Resolved) };
+        if task.status == TaskStatus::Paused && task.awaited_credential.as_ref() == Some(&issue.credential) {
+            return Ok(PauseResult::Notified);
         }
         let recipient = self.owner(&task).await?;
         let language = Recipient::language_of(recipient.as_ref());
-        let of_all = match lack.kind {
-            CredentialIssueKind::NeedsConsent => self.of_ended(&task, &lack.credential, recipient.as_ref()).await?,
+        let of_all = match issue.kind {
+            CredentialIssueKind::NeedsConsent => self.of_ended(&task, &issue.credential, recipient.as_ref()).await?,
             CredentialIssueKind::Missing | CredentialIssueKind::Refused => None,
         };
         let notice = |words| match &of_all {
             Some(of_all) => of_all.clone(),
             None => {
-                let about = SubjectRef::credential_missing(&lack.credential, lack.kind, task.id, task.version);
+                let about = SubjectRef::credential_missing(&issue.credential, issue.kind, task.id, task.version);
                 NewDelivery::notice(&task, recipient.as_ref(), about, words)
             }
         };
         if task.status == TaskStatus::Active {
-            let words = issue_notice(language, &lack.credential, lack.kind, Some(&task.name));
-            match self.pause_for_issue(&task, lack, notice(words)).await {
+            let words = issue_notice(language, &issue.credential, issue.kind, Some(&task.name));
+            match self.pause_for_issue(&task, issue, notice(words)).await {
                 // it has just come to its end
                 Err(StoreError::Conflict(_)) => {}
                 done => return done,
             }
         }
-        if self.is_resolved(&task.tenant_id, lack).await? {
-            return Ok(PauseResult::Mended);
+        if self.is_resolved(&task.tenant_id, issue).await? {
+            return Ok(PauseResult::Resolved);
         }
-        let words = idle_issue_notice(language, &lack.credential, lack.kind, &task.name);
+        let words = idle_issue_notice(language, &issue.credential, issue.kind, &task.name);
         if let Some(notice) = notice(words) {
             self.post_delivery(&notice).await?;
         }
-        Ok(PauseResult::Told)
+        Ok(PauseResult::Notified)
     }
 
     async fn pause_for_issue(
         &self,
         task: &Task,
-        lack: &CredentialIssue,
+        issue: &CredentialIssue,
         notice: Option<NewDelivery>,
     ) -> Result<PauseResult, StoreError> {
-        let change = TaskChange::AwaitCredential(lack.credential.clone());
-        let unless_mended = Some((task.tenant_id.as_str(), lack));
-        let request = ChangeRequest { change: &change, notice: notice.as_ref(), unless_mended, order: None };
+        let change = TaskChange::AwaitCredential(issue.credential.clone());
+        let unless_resolved = Some((task.tenant_id.as_str(), issue));
+        let request = ChangeRequest { change: &change, notice: notice.as_ref(), unless_resolved, order: None };
         Ok(match self.change_planned(&Scope::Every, task.id, request).await? {
             Some(_) => {
                 self.notify(Topic::Outbox);
                 PauseResult::Paused
             }
-            None => PauseResult::Mended,
+            None => PauseResult::Resolved,
         })
     }
 
-    async fn is_resolved(&self, tenant: &str, lack: &CredentialIssue) -> Result<bool, StoreError> {
+    async fn is_resolved(&self, tenant: &str, issue: &CredentialIssue) -> Result<bool, StoreError> {
         let mut read = self.db.read().await?;
         let tx = &mut read.tx();
-        let found = is_resolved(tx, tenant, lack).await?;
+        let found = is_resolved(tx, tenant, issue).await?;
         read.end().await?;
         Ok(found)
     }
 
-    /// The one notice of a credential that its other side has ended, where it stands so: its owner may have connected the
-    /// account again since the run came to it. The inner `None`: nobody can be told.
+    /// The one notice of a credential that its other side has ended, where it stands so: its owner may have connected
+    /// the account again since the run came to it. The inner `None`: nobody can be told.
     async fn of_ended(
         &self,
         task: &Task,
@@ -144,7 +144,7 @@ impl Store {
 
     async fn pause(&self, task: &Task, reason: String, notice: Option<NewDelivery>) -> Result<(), StoreError> {
         let change = TaskChange::Pause { reason: Some(reason) };
-        let request = ChangeRequest { change: &change, notice: notice.as_ref(), unless_mended: None, order: None };
+        let request = ChangeRequest { change: &change, notice: notice.as_ref(), unless_resolved: None, order: None };
         self.change_planned(&Scope::Every, task.id, request).await?;
         self.notify(Topic::Outbox);
         Ok(())
@@ -152,6 +152,6 @@ impl Store {
 
     /// The recipient who is told of the task; `None` where nobody can be.
     async fn owner(&self, task: &Task) -> Result<Option<Recipient>, StoreError> {
-        Ok(self.find_recipient(&Scope::Every, &task.tenant_id).await?.map(|stored| stored.recipient))
+        self.recipient_to_tell(&task.tenant_id).await
     }
 }

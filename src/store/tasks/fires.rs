@@ -1,7 +1,7 @@
 //! Firing: due tasks become runs, and their next instants move on, in one transaction.
 //!
 //! Due rows are read without a lock, and planned on threads of their own: what a tenant wrote is never computed inside
-//! a transaction. What is planned is written where the rows are still as they were read, and belong to nobody else; the
+//! a transaction. A plan is written where the rows are still as they were read, and belong to nobody else; the
 //! others are left out, and read anew.
 //!
 //! Once `fire_due` has returned, every instant that it recorded has moved its task on. If it has not returned, asking
@@ -15,7 +15,7 @@ mod planning_pieces;
 mod quota;
 mod request;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
 use chrono::{DateTime, Utc};
@@ -31,19 +31,20 @@ use crate::store::db::text::document;
 use crate::store::ops::rates::take_fires;
 use crate::store::runs::lease::{RunClaim, StartedRow, StartedRows};
 use crate::store::runs::requests::LOCK_DUE;
+use crate::store::runs::shares::count_by_tenant;
 use crate::store::runs::starting::StartedRun;
+use crate::store::runs::starting::immediate_start::{ImmediateStart, WrittenRows};
 use crate::store::sql::sql;
 use crate::store::tasks::disabling::{UNREADABLE, stop_and_disable};
-use crate::store::tasks::tenant_turns::{self, TENANTS_IN_TURN, TenantDue};
+use crate::store::tasks::tenant_turns::{self, TENANTS_WITH_DUE};
 use crate::store::tasks::zones::may_plan;
 use crate::store::{Split, Store, StoreError, Topic, split};
 use batch::UnplannableTask;
-pub(in crate::store) use batch::{DueSnapshot, DueUpdate, FireBatch, PlannedRun, all_moved};
+pub(in crate::store) use batch::{DueSnapshot, DueUpdate, FireBatch, all_moved};
 pub(in crate::store) use batch_offsets::BatchOffsets;
 use due_row::DueRow;
 use planning_pieces::PlanningPieces;
-pub(in crate::store) use request::WrittenRows;
-pub use request::{FireDue, ImmediateStart};
+pub use request::FireDue;
 
 /// Result of a fire.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -56,7 +57,7 @@ pub struct FireResult {
     pub left: usize,
     /// Runs that were recorded to be executed, and instants that were recorded as skipped.
     pub recorded: usize,
-    /// Instants that were recorded as skipped.
+    /// Instants that were recorded as skipped, those that have one record together each for itself.
     pub skipped: usize,
     /// Runs leased to the worker that asked, that are due later or found their task's slot taken.
     pub claims: Vec<RunClaim>,
@@ -64,8 +65,8 @@ pub struct FireResult {
     pub started: Vec<StartedRun>,
     /// Fires that had their record already; stays 0 unless an answer of the database was lost.
     pub conflicts: usize,
-    /// Nothing was fired: instances plan by other rules of time zones than this one, or what earlier ones have planned is
-    /// still to be planned anew.
+    /// Nothing was fired: instances plan by other rules of time zones than this one, or what earlier ones have planned
+    /// is still to be planned anew.
     pub other_zones: bool,
     /// Tasks whose trigger can't be read any more; they are disabled.
     pub disabled: Vec<(Uuid, String)>,
@@ -86,7 +87,7 @@ impl FireResult {
     }
 }
 
-/// Pieces of one batch. What is started begins after the last of them, and what is left is read again.
+/// Pieces of one batch. Runs that start begin after the last of them; rows that are left are read again.
 const PIECES: usize = 16;
 /// Beside the earliest that are due, one for so many of them is of those that are due last, and one of the tenants that
 /// have their turn.
@@ -98,23 +99,37 @@ const TENANTS: Split = Split {
     sqlite: sql!(SCHEDULES_IN_TURN; "{index}" = "indexed by due_of_tenant"),
 };
 const SCHEDULES_IN_TURN: &str = sql!(
-    TENANTS_IN_TURN; "{table}" = "due"; "{having}" = "d.kind = 'schedule' and d.next_at is not null"; "{at}" = "d.next_at"
+    TENANTS_WITH_DUE; "{table}" = "due"; "{having}" = "d.kind = 'schedule' and d.next_at is not null";
+    "{due}" = "d.next_at <= $3"; "{order}" = "d.next_at"
 );
 const DUE_TASK: Split = split!("due_task");
 
 impl Store {
-    /// Records every fire that falls due until `now + horizon`, of at most `limit` tasks, earliest first; and of some that
-    /// are due after those, latest first, so that they need not wait until what is late is done. While more is due than a
-    /// batch has, each batch has some of tenants in turn, too, so that none waits until what is due of another is done.
+    /// Records every fire that falls due until `now + horizon`, of at most `limit` tasks, earliest first; and of some
+    /// that are due after those, latest first, so that they need not wait until the late ones are done. While more is
+    /// due than a batch has, each batch has some of tenants in turn, too, so that none waits until the due ones of
+    /// another are done.
     pub async fn fire_due(&self, ask: &FireDue) -> Result<FireResult, StoreError> {
+        self.fire_due_with(ask, |_| (ask.room, ask.start.clone())).await
+    }
+
+    /// As [`Store::fire_due`], with room that is asked for once it is known how many tasks of each tenant are due, by
+    /// its hash: `reserve` answers how many runs may be leased, and how some of them start.
+    pub async fn fire_due_with(
+        &self,
+        ask: &FireDue,
+        reserve: impl FnOnce(HashMap<u32, usize>) -> (usize, Option<ImmediateStart>),
+    ) -> Result<FireResult, StoreError> {
         let until = ask.now + to_delta(ask.horizon);
-        let place = self.apart.place(ask.limit);
-        let tenants = match place.takes_turns {
-            true => self.tenants_in_turn(until, ask.limit / BESIDE).await?,
+        let batch = self.batch_offsets.begin(ask.limit);
+        let tenants = match batch.takes_turns {
+            true => self.next_turn(self.batch_offsets.tenants(), TENANTS, until, ask.limit / BESIDE).await?,
             false => Vec::new(),
         };
-        let due = self.read_due(until, ask.limit, place.offset, &tenants).await?;
+        let due = self.read_due(until, ask.limit, batch.offset, &tenants).await?;
         let read = due.len();
+        let (room, start) = reserve(count_by_tenant(due.iter().map(DueRow::tenant)));
+        let ask = &FireDue { room, start, ..ask.clone() };
         let zones = zone::current().release().clone();
         let mut pieces = PlanningPieces::new(due, ask.clone());
         let (mut fired, mut started) = RecordedFires::default();
@@ -142,11 +157,11 @@ impl Store {
         if !fired.other_zones {
             fired.lost = read - left - fired.tasks;
             fired.left = left;
-            place.settle(read, fired.tasks + left);
+            batch.settle(read, fired.tasks + left);
         }
         if let Some(start) = &ask.start {
-            let started = StartedRows { rows: started, recipients: None };
-            fired.started = self.read_started(started, start.lease_until).await?;
+            let started = StartedRows { rows: started, ..StartedRows::default() };
+            fired.started = self.read_committed_starts(started, start.lease_until).await;
         }
         Ok(fired)
     }
@@ -163,14 +178,6 @@ impl Store {
         }
         self.notify(Topic::Queue);
         Ok(())
-    }
-
-    /// Up to so many tenants that have something due, from behind those that had their turn last.
-    async fn tenants_in_turn(&self, until: DateTime<Utc>, most: i64) -> Result<Vec<String>, StoreError> {
-        let (cursor, limit) = (self.apart.tenants(), tenant_turns::LOOKED_AT);
-        let looked: Vec<TenantDue> =
-            self.db.read_quick().await?.query(TENANTS).bind(until).bind(cursor.after()).bind(limit).all().await?;
-        Ok(cursor.turn(looked, most.max(1) as usize))
     }
 
     /// Reads the due rows as they are now, without keeping anybody from them. What their tasks say is read along unless
@@ -257,7 +264,7 @@ impl Store {
         Ok((rest, self.record(batch, ask, Some(zones)).await?))
     }
 
-    /// Plans the next piece aside, in the turn of `name`; with it, the notices to the owners of tasks
+    /// Plans the next piece on a computing thread, in the turn of `name`; with it, the notices to the owners of tasks
     /// that can't be scheduled.
     async fn planned(&self, name: &str, mut pieces: PlanningPieces) -> Result<(PlanningPieces, FireBatch), StoreError> {
         let (pieces, (mut batch, unplannable)) = self
@@ -276,8 +283,8 @@ impl Store {
         Ok((pieces, batch))
     }
 
-    /// Writes what is still as it was read, unless another release of the zone rules plans than `zones`; those who wait for
-    /// it are told after the commit.
+    /// Writes what is still as it was read, unless another release of the zone rules plans than `zones`; those who wait
+    /// for it are told after the commit.
     async fn record(
         &self,
         mut batch: FireBatch,
@@ -298,7 +305,7 @@ impl Store {
             return Ok((FireResult { other_zones: true, ..FireResult::default() }, Vec::new()));
         }
         if !failpoint!("no_compare_and_set") {
-            batch.keep(tx.due_as_read(&ids).await?);
+            batch.keep(tx.lock_due(&ids).await?);
         }
         let mut fires = batch.fires();
         take_fires(self, tx, &mut fires, &allowances, ask.now).await?;
@@ -307,8 +314,8 @@ impl Store {
         if !batch.notices.is_empty() {
             tx.post(&batch.notices.iter().map(|(_, notice)| notice).collect::<Vec<_>>(), ask.now).await?;
         }
-        let started = std::mem::take(&mut written.started);
-        let missed: Vec<String> = batch.skipped.iter().filter_map(|run| run.reason.clone()).collect();
+        let started = std::mem::take(&mut written.started.rows);
+        let missed = batch.skip_reasons();
         self.learn(&self.paces.fires, batch.read.len(), began);
         let fired = summary(batch, written);
         write.commit().await?;
@@ -338,6 +345,10 @@ impl Store {
 
     /// The earliest instant that any task waits for; `None` where none does.
     pub async fn next_due(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
+        self.past_unreadable(|| self.read_next_due()).await
+    }
+
+    async fn read_next_due(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
         let mut read = self.db.read_quick().await?;
         Ok(read
             .query("select next_at from due where kind = 'schedule' and next_at is not null order by next_at limit 1")
@@ -354,7 +365,7 @@ fn summary(batch: FireBatch, written: WrittenRows) -> FireResult {
         tasks: batch.read.len(),
         lost: 0,
         left: 0,
-        conflicts: (batch.runs.len() + batch.skipped.len()) - (written.recorded + written.skipped),
+        conflicts: batch.all_fires() - (written.recorded + written.skipped),
         recorded: written.recorded,
         skipped: written.skipped,
         claims: written.claims,

@@ -32,7 +32,7 @@ impl Store {
     }
 
     async fn obey(&self, id: Uuid, change: &TaskChange, order: TaskOrder<'_>) -> Result<Task, StoreError> {
-        let request = ChangeRequest { change, notice: None, unless_mended: None, order: Some(&order) };
+        let request = ChangeRequest { change, notice: None, unless_resolved: None, order: Some(&order) };
         let task = self.change_planned(&Scope::Every, id, request).await?.ok_or(StoreError::NotFound)?;
         self.notify(Topic::Queue);
         self.notify(Topic::Windows);

@@ -1,7 +1,7 @@
 //! Definitions of tasks that lately fired or started, by id and version.
 //!
 //! Each change of a task gives it another version, and the statement that fires a task or starts its run says which one
-//! it has. So what is kept is never older than that statement; what is not kept is read.
+//! it has. So a kept task is never older than that statement; one that is not kept is read.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -71,6 +71,11 @@ impl TaskCache {
         found.collect()
     }
 
+    /// The tenant of a task that is known in any version: a task never changes its tenant.
+    pub(in crate::store) fn tenant_of(&self, id: Uuid) -> Option<String> {
+        self.known.lock().expect("task cache lock").peek(&id).map(|task| task.tenant_id.clone())
+    }
+
     /// Whether all tasks that fired last were known: then what due tasks say need not be read along.
     pub(in crate::store) fn covers_due(&self) -> bool {
         self.covers_due.load(Ordering::Relaxed)
@@ -127,6 +132,7 @@ mod tests {
         assert_eq!(*cache.known([(old.id, 1)].into_iter())[&old.id], old.clone().into_definition());
         let new = Task { version: 2, name: "Post".into(), ..old.clone() };
         assert!(!knows(&cache, &new), "it was edited");
+        assert_eq!((cache.tenant_of(old.id).as_deref(), cache.tenant_of(Uuid::nil())), (Some("a"), None));
         cache.keep(vec![CachedTask::measured(new.clone())]);
         assert!(knows(&cache, &new) && !knows(&cache, &old));
         cache.keep(vec![CachedTask::measured(old.clone())]);

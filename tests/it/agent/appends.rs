@@ -38,11 +38,12 @@ fn appended(stage: &AgentHarness) -> Vec<usize> {
 }
 
 #[tokio::test]
-async fn run_of_three_turns_whose_calls_only_read_is_stored_in_three_appends() {
+async fn run_of_three_turns_whose_calls_only_read_is_stored_in_two_appends_and_its_end() {
     let asked = |id: &str| calls(vec![call(id, "look", json!({}))]);
     let stage = harness(vec![asked("1"), asked("2"), says("done")], |store| vec![looks_at(store, "look")]);
-    assert_eq!(stage.answer("go").await.response, "done");
-    assert_eq!(appended(&stage), [4, 2, 1], "question, intent and result; intent and result; answer");
+    passing(&stage.clock, stage.agent.handle_message(&stage.incoming("go"))).await.unwrap();
+    assert_eq!(appended(&stage), [4, 2], "question, intent and result; intent and result");
+    assert_eq!(stage.store.end(), 1, "the answer");
     assert_eq!(stage.results().iter().map(|(_, text, _)| text.as_str()).collect::<Vec<_>>(), ["0", "4"]);
 }
 
@@ -52,8 +53,17 @@ async fn call_under_a_budget_is_reserved_with_the_append_of_the_turn_before_it()
     let mut stage = harness(vec![asked("1"), asked("2"), says("done")], |store| vec![looks_at(store, "look")]);
     stage.store = Arc::new(Memory { is_budgeted: true, ..Memory::default() });
     assert_eq!(stage.answer("go").await.response, "done");
-    assert_eq!(appended(&stage), [4, 2, 1]);
+    assert_eq!(appended(&stage), [4, 2]);
     assert_eq!(*stage.store.reserved.lock().unwrap(), [(1, false), (2, true), (3, true)]);
+}
+
+#[tokio::test]
+async fn answer_of_a_run_is_stored_with_its_end_unless_it_is_long() {
+    for (letters, appends, with_the_end) in [(100, vec![], 3), (20_000, vec![3], 0)] {
+        let stage = harness(vec![says(&"x".repeat(letters))], |_| vec![]);
+        passing(&stage.clock, stage.agent.handle_message(&stage.incoming("go"))).await.unwrap();
+        assert_eq!((appended(&stage), stage.store.end()), (appends, with_the_end), "{letters}");
+    }
 }
 
 #[tokio::test]
@@ -97,7 +107,8 @@ async fn intent_of_a_slow_call_that_only_reads_is_stored_while_it_runs() {
     }
     assert_eq!(appended(&stage), [3], "an answer that was paid for");
     passing(&stage.clock, handling).await.unwrap();
-    assert_eq!(appended(&stage), [3, 1, 1]);
+    assert_eq!(appended(&stage), [3, 1]);
+    assert_eq!(stage.store.end(), 1);
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ use reveille::domain::approval::{
 };
 use reveille::domain::run::stream::StreamEvent;
 use reveille::domain::run::transcript::TranscriptMessage;
+use reveille::domain::run::{ResultNotice, ResultNoticeKind};
 use reveille::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput, ToolRegistry};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -57,7 +58,7 @@ fn stage(deeds: &RecordedCalls) -> AgentHarness {
 /// Hands the message on as a run does that may ask.
 async fn handle(stage: &AgentHarness) -> AgentResponse {
     let mut incoming = stage.incoming("go");
-    incoming.asking = ApprovalContext { task_id: None, source: "trigger", rules: None };
+    incoming.approval_context = ApprovalContext { task_id: None, source: "trigger", rules: None };
     passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap()
 }
 
@@ -74,7 +75,10 @@ async fn suspend(stage: &AgentHarness) -> Suspension {
 
 async fn final_answer(stage: &AgentHarness) -> String {
     match handle(stage).await {
-        AgentResponse::Answered(result) => result.response,
+        AgentResponse::Answered(result) => {
+            stage.store.end();
+            result.response
+        }
         other => panic!("no answer: {other:?}"),
     }
 }
@@ -166,12 +170,12 @@ async fn model_is_told_what_people_made_of_its_calls() {
     let told = stage.results();
     let of = |id: &str| told.iter().find(|(call, ..)| call == id).map(|(_, text, error)| (text.as_str(), *error));
     assert_eq!(of("m"), Some(("mail is done", false)));
-    let notice = stage.store.messages().into_iter().find_map(|message| match message {
-        TranscriptMessage::Tool { call_id, notice, .. } if call_id == "m" => notice,
+    let notices = stage.store.messages().into_iter().find_map(|message| match message {
+        TranscriptMessage::Tool { call_id, notices, .. } if call_id == "m" => Some(notices),
         _ => None,
     });
-    let edited = "The user changed the arguments before approving: {\"to\":\"carl\"}\n\n";
-    assert_eq!(notice.as_deref(), Some(edited));
+    let text = "The user changed the arguments before approving: {\"to\":\"carl\"}\n\n".to_owned();
+    assert_eq!(notices, Some(vec![ResultNotice { kind: ResultNoticeKind::Edited, text }]));
     // the page says what came of it, and not what the model is told
     let outcomes: Vec<CallOutcome> =
         stage.store.approvals.lock().unwrap().iter().filter_map(|approval| approval.outcome.clone()).collect();
@@ -468,7 +472,7 @@ async fn agent_s_own_rules_outweigh_the_operator_s_and_a_task_s_outweigh_them() 
     let own = rules(json!({ "mail": { "gate": "auto" }, "pay": { "gate": "auto" } }));
     incoming.agent = Some(CallingAgent { name: "booker".into(), rules: own });
     let task = rules(json!({ "pay": { "gate": "confirm", "when": "args.amount > 1" } }));
-    incoming.asking = ApprovalContext { task_id: None, source: "trigger", rules: task };
+    incoming.approval_context = ApprovalContext { task_id: None, source: "trigger", rules: task };
     let AgentResponse::Suspended(suspension) =
         passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap()
     else {
@@ -510,7 +514,7 @@ fn as_kept(stage: &AgentHarness) {
     for entry in stage.store.entries.lock().unwrap().iter_mut() {
         if let TranscriptMessage::Assistant { tool_calls, .. } = &mut entry.message {
             for call in tool_calls {
-                call.arguments = serde_json::from_str(&clean(call.arguments.to_string())).unwrap();
+                call.args = serde_json::from_str(&clean(call.args.to_string())).unwrap();
             }
         }
     }
@@ -591,7 +595,7 @@ async fn override_that_was_set_outweighs_the_rules_of_those_for_whom_it_holds() 
     let own = rules(json!({ "pay": { "gate": "confirm" } }));
     incoming.agent = Some(CallingAgent { name: "booker".into(), rules: own });
     let task = rules(json!({ "mail": { "gate": "confirm" } }));
-    incoming.asking = ApprovalContext { task_id: None, source: "trigger", rules: task };
+    incoming.approval_context = ApprovalContext { task_id: None, source: "trigger", rules: task };
     let AgentResponse::Suspended(suspension) =
         passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap()
     else {
@@ -600,6 +604,25 @@ async fn override_that_was_set_outweighs_the_rules_of_those_for_whom_it_holds() 
     assert_eq!(recorded_calls(&deeds), [("pay".to_owned(), json!({ "to": "bob", "amount": 5 }))]);
     let reasons = &suspension.asks[0].0.proposal.reasons;
     assert_eq!(reasons[1..], ["the tenant says auto for `mail`", "the task says confirm for `mail`"], "{reasons:?}");
+}
+
+#[tokio::test]
+async fn overrides_are_read_once_for_the_calls_of_a_turn_and_again_behind_a_look_of_a_tool() {
+    let deeds = RecordedCalls::default();
+    let plain = stage(&deeds);
+    suspend(&plain).await;
+    assert_eq!(*plain.store.override_reads.lock().unwrap(), ["look mail pay"]);
+
+    let turn = vec![call("m", "mail", json!({ "to": "ann" })), call("p", "pay", json!({ "to": "bob" }))];
+    let stage = AgentHarness::new(vec![calls(turn)], vec![]);
+    let careful = CheckedPayment { pay: recording_tool("pay", &deeds), balance: Arc::default() };
+    let tools: Vec<Arc<dyn Tool>> = vec![Arc::new(careful), Arc::new(recording_tool("mail", &deeds))];
+    let stage =
+        AgentHarness { agent: Agent { tools: Arc::new(ToolRegistry::new(tools).unwrap()), ..stage.agent }, ..stage };
+    suspend(&stage).await;
+    let mut reads = stage.store.override_reads.lock().unwrap().clone();
+    reads.sort();
+    assert_eq!(reads, ["mail pay", "pay"], "a look may take long, and an override be taken back meanwhile");
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ use super::harness::{AgentHarness, FakeTool, Memory, call, calls, link, models_o
 /// The system message of the request of this number.
 fn system(stage: &AgentHarness, request: usize) -> String {
     match stage.model.requests.lock().unwrap()[request].messages.first() {
-        Some(TranscriptMessage::System { text }) => text.clone(),
+        Some(TranscriptMessage::System { text, .. }) => text.clone(),
         other => panic!("{other:?}"),
     }
 }
@@ -48,7 +48,7 @@ async fn each_prompt_says_what_carries_the_answer_and_within_which_limits() {
         let stage = AgentHarness::new(vec![says("done")], vec![]);
         let mut incoming = stage.incoming("go");
         incoming.channel = channel;
-        incoming.asking = ApprovalContext { task_id: None, source, rules: None };
+        incoming.approval_context = ApprovalContext { task_id: None, source, rules: None };
         passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();
         let text = system(&stage, 0);
         assert!(text.contains(expected), "{source}: {text}");
@@ -125,7 +125,7 @@ async fn conversation_that_fills_its_window_is_extracted_once_and_the_entry_name
 }
 
 /// Counts so many characters as a token.
-struct Characters(usize);
+pub struct Characters(pub usize);
 
 impl TokenEncoder for Characters {
     fn count(&self, text: &str) -> usize {

@@ -36,7 +36,7 @@ where
     F: Future<Output = Result<T, HostError>> + Send + 'static,
 {
     let http = instance.http();
-    let host = StoreHost::new(instance.store.clone(), http.known.clone(), Arc::clone(&http.bus));
+    let host = StoreHost::new(instance.store.clone(), http.validator.clone(), Arc::clone(&http.bus));
     instance.on(|_| ask(host)).await
 }
 

@@ -12,6 +12,7 @@ use reveille::domain::run::outcome::RunError;
 use reveille::domain::run::stream::StreamEvent;
 use reveille::domain::run::tool_record::AgentCallStatus;
 use reveille::domain::run::transcript::TranscriptMessage;
+use reveille::domain::run::{ResultNotice, ResultNoticeKind};
 use reveille::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput, ToolRegistry};
 use serde_json::{Value, json};
 
@@ -49,7 +50,7 @@ pub(super) fn asks_people(book: FakeTool) -> FakeTool {
 /// Hands the message on as a run does that may ask.
 pub(super) async fn handle(stage: &AgentHarness) -> Result<AgentResponse, RunError> {
     let mut incoming = stage.incoming("a table for tonight");
-    incoming.asking = ApprovalContext { task_id: None, source: "trigger", rules: None };
+    incoming.approval_context = ApprovalContext { task_id: None, source: "trigger", rules: None };
     passing(&stage.clock, stage.agent.handle_message(&incoming)).await
 }
 
@@ -138,7 +139,7 @@ async fn agent_answers_in_a_conversation_of_its_own_with_its_own_tools_and_is_ac
 
 fn text_of(message: &TranscriptMessage) -> Option<String> {
     match message {
-        TranscriptMessage::System { text } | TranscriptMessage::User { text, .. } => Some(text.clone()),
+        TranscriptMessage::System { text, .. } | TranscriptMessage::User { text, .. } => Some(text.clone()),
         _ => None,
     }
 }
@@ -166,10 +167,11 @@ async fn missing_field_is_asked_for_and_the_agent_goes_on_with_the_answer() {
         entries.iter().filter(|entry| entry.delegation.is_some()).filter_map(|entry| text_of(&entry.message));
     assert!(text.next_back().unwrap().contains(r#"{"party":4,"room":"garden"}"#));
     let notice = entries.iter().find_map(|entry| match &entry.message {
-        TranscriptMessage::Tool { notice, .. } => notice.clone(),
+        TranscriptMessage::Tool { notices, .. } => notices.first().cloned(),
         _ => None,
     });
-    assert_eq!(notice.as_deref(), Some("The user answered: {\"party\":4,\"room\":\"garden\"}\n\n"));
+    let text = "The user answered: {\"party\":4,\"room\":\"garden\"}\n\n".to_owned();
+    assert_eq!(notice, Some(ResultNotice { kind: ResultNoticeKind::Answered, text }));
 
     // one who can't answer, and one who does not
     for (status, words) in
@@ -181,6 +183,29 @@ async fn missing_field_is_asked_for_and_the_agent_goes_on_with_the_answer() {
         assert_eq!(answered(&stage).await.response, "Booked.");
         let (_, content, is_error) = stage.results().remove(0);
         assert!(is_error && content.contains(words), "{content}");
+    }
+}
+
+#[tokio::test]
+async fn caller_is_told_of_an_agent_that_was_stopped_at_its_limit_of_turns() {
+    let told = ResultNotice::other("The agent was stopped at its limit of turns; this is as far as it came.\n\n");
+    for (max_turns, expected) in [(1, vec![told]), (2, vec![])] {
+        let answers = vec![
+            calls_booker(json!({ "party": 4 })),
+            calls(vec![call("b", "book", json!({}))]),
+            says("Table 7, if it is free."),
+            says("Done."),
+        ];
+        let mut agent = booker();
+        agent["max_turns"] = json!(max_turns);
+        let stage = AgentHarness::with_agents(answers, vec![book(&SeenCalls::default())], json!([agent]));
+        assert_eq!(stage.answer("a table for tonight").await.response, "Done.");
+        let requests = stage.model.requests.lock().unwrap();
+        let Some(TranscriptMessage::Tool { name, notices, content, .. }) = requests[3].messages.last() else {
+            panic!("{:?}", requests[3].messages)
+        };
+        assert_eq!((name.as_str(), notices), ("BookTable", &expected), "{max_turns}");
+        assert!(content.contains("Table 7, if it is free."), "{content}");
     }
 }
 
@@ -275,6 +300,12 @@ async fn call_that_would_make_one_run_too_many_wait_is_an_observation_and_no_que
     stage.store.refuses_questions.store(true, Ordering::Relaxed);
     let Ok(AgentResponse::Suspended(again)) = handle(&stage).await else { panic!("it went on") };
     assert_eq!((again.asks.len(), again.open.len()), (0, 1));
+    // one whose question was not put, because others were parked at the same instant, is refused when it goes on
+    let stage = AgentHarness::with_agents(answers(), vec![asks_people(book(&seen))], json!([booker()]));
+    suspended(&stage).await;
+    stage.store.approvals.lock().unwrap().clear();
+    stage.store.refuses_questions.store(true, Ordering::Relaxed);
+    assert_eq!(answered(&stage).await.response, "Nothing is booked.");
 }
 
 #[tokio::test]
@@ -347,7 +378,7 @@ async fn agent_that_names_no_tools_has_those_of_its_caller_and_none_that_the_cal
         allow: Some(names(&["a", "c", "Helper", "Other"])),
         deny: names(&["c"]),
     };
-    incoming.wishes.tools = Arc::new(limits);
+    incoming.overrides.tools = Arc::new(limits);
     passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();
     let entries = stage.store.entries.lock().unwrap().clone();
     let tools: Vec<String> = entries

@@ -8,8 +8,8 @@ use futures::future::BoxFuture;
 use reveille::agent::gate::safety::Settings;
 use reveille::agent::gate::{Gate, GateCheck, GateMessage, GateRefusal};
 use reveille::agent::{
-    Agent, AgentResponse, ContextSource, ContextSources, PendingAgents, PendingChecks, PendingVerdict, SOURCE_CHARS,
-    Settings as ReactSettings,
+    Agent, AgentRequest, AgentResponse, ContextSource, ContextSources, PendingAgents, PendingChecks, PendingVerdict,
+    SOURCE_CHARS, Settings as ReactSettings,
 };
 use reveille::base::clock::pause;
 use reveille::base::compute::Compute;
@@ -34,8 +34,13 @@ impl GateCheck for FakeCheck {
     }
 
     fn check<'a>(&'a self, message: GateMessage<'a>) -> BoxFuture<'a, Result<(), GateRefusal>> {
-        self.asked.lock().unwrap().push(format!("{} {} {}", self.name, message.source, message.text));
+        let again = if message.is_repeated { " again" } else { "" };
+        self.asked.lock().unwrap().push(format!("{} {} {}{again}", self.name, message.source, message.text));
         Box::pin(std::future::ready(self.answer.clone()))
+    }
+
+    fn withdraw(&self, message: GateMessage<'_>) {
+        self.asked.lock().unwrap().push(format!("{} withdraws {}", self.name, message.text));
     }
 }
 
@@ -66,6 +71,26 @@ async fn run_that_may_not_begin_now_is_handed_back() {
     let (stage, _) = gated(AgentHarness::new(vec![], vec![]), vec![("one", Err(GateRefusal::NotNow))]);
     assert_eq!(stage.handle("Go.").await, Err(RunError::HandBack));
     assert_eq!(stage.model.asked(), 0);
+}
+
+#[tokio::test]
+async fn message_that_comes_back_is_withdrawn_from_the_checks_that_have_let_it_through() {
+    let told = async |last: GateRefusal| {
+        let answers = vec![("one", Ok(())), ("two", Ok(())), ("three", Err(last)), ("four", Ok(()))];
+        let (stage, asked) = gated(AgentHarness::new(vec![], vec![]), answers);
+        let _ = stage.handle("Go.").await;
+        asked.lock().unwrap().split_off(3)
+    };
+    assert_eq!(told(GateRefusal::NotNow).await, ["one withdraws Go.", "two withdraws Go."]);
+    assert_eq!(told(GateRefusal::Skip("tier".into())).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn checks_are_told_of_a_message_that_they_have_seen_before() {
+    let (stage, asked) = gated(AgentHarness::new(vec![says("Done.")], vec![]), vec![("one", Ok(()))]);
+    let again = AgentRequest { is_repeated: true, ..stage.incoming("Go.") };
+    stage.agent.handle_message(&again).await.expect("an answer");
+    assert_eq!(*asked.lock().unwrap(), ["one trigger Go. again"]);
 }
 
 /// A check, and agents, that never come to an end.
@@ -135,7 +160,8 @@ async fn safety_refuses_whole_words_in_any_case_and_patterns() {
         ("my card is 1234-5678.", false),
         ("12345-6789", true),
     ] {
-        let message = GateMessage { tenant: "ann", run_id: uuid::Uuid::nil(), task_id: None, source: "trigger", text };
+        let (run_id, task_id, source, is_repeated) = (uuid::Uuid::nil(), None, "trigger", false);
+        let message = GateMessage { tenant: "ann", run_id, task_id, source, text, is_repeated };
         let expected = if passes { Ok(()) } else { Err(GateRefusal::Skip("safety".into())) };
         assert_eq!(check.check(message).await, expected, "{text}");
     }
@@ -260,7 +286,7 @@ async fn sources_of_context_stand_behind_the_instructions_and_one_that_fails_add
     };
     tokio::join!(stage.answer("Hi."), time);
     let requests = stage.model.requests.lock().unwrap();
-    let TranscriptMessage::System { text } = &requests[0].messages[0] else { panic!("{:?}", requests[0].messages) };
+    let TranscriptMessage::System { text, .. } = &requests[0].messages[0] else { panic!("{:?}", requests[0].messages) };
     let added = format!("\n\nThe user is called Ann.\n\n{}\n\nCurrent time: ", "é".repeat(SOURCE_CHARS));
     let is_behind = text.starts_with("Be brief.\n\n") && text.contains(&added);
     assert!(is_behind, "{}", text.replace(&"é".repeat(SOURCE_CHARS), "é…"));

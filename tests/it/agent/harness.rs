@@ -79,7 +79,9 @@ pub struct Memory {
     pub granted: Mutex<Vec<String>>,
     /// Overrides of the matrix.
     pub overrides: Mutex<Vec<ApprovalOverride>>,
-    /// A tool whose overrides are answered after those of the others.
+    /// The tools whose overrides were read together, each time.
+    pub override_reads: Mutex<Vec<String>>,
+    /// A tool whose grants are answered after those of the others.
     pub answered_last: Mutex<Option<String>>,
     /// Messages of earlier runs.
     pub history: Mutex<Vec<TranscriptMessage>>,
@@ -93,6 +95,8 @@ pub struct Memory {
     pub is_budgeted: bool,
     /// The turns whose calls were reserved, each with whether that came with an append.
     pub reserved: Mutex<Vec<(i64, bool)>>,
+    /// The most that each call may come to that was reserved by itself.
+    pub bounds: Mutex<Vec<CallBound>>,
     /// As many runs of the tenant wait for people as may.
     pub refuses_questions: AtomicBool,
 }
@@ -141,8 +145,9 @@ impl AgentStore for Memory {
         self.is_budgeted
     }
 
-    fn reserve(&self, turn: i64, _bound: CallBound) -> BoxFuture<'_, Result<(), RunError>> {
+    fn reserve(&self, turn: i64, bound: CallBound) -> BoxFuture<'_, Result<(), RunError>> {
         self.reserved.lock().unwrap().push((turn, false));
+        self.bounds.lock().unwrap().push(bound);
         Box::pin(std::future::ready(Ok(())))
     }
 
@@ -198,23 +203,30 @@ impl AgentStore for Memory {
     fn overrides<'a>(
         &'a self,
         agent: Option<&'a str>,
-        tool: &'a str,
+        tools: &'a [&'a str],
     ) -> BoxFuture<'a, Result<Vec<ApprovalOverride>, AppendError>> {
-        let applies =
-            |set: &&ApprovalOverride| set.tool == tool && (set.agent.is_none() || set.agent.as_deref() == agent);
+        self.override_reads.lock().unwrap().push(tools.join(" "));
+        let applies = |set: &&ApprovalOverride| {
+            let is_of_agent = set.agent.is_none() || set.agent.as_deref() == agent;
+            is_of_agent && tools.contains(&set.tool.as_str())
+        };
         let found = self.overrides.lock().unwrap().iter().filter(applies).cloned().collect();
-        let waits = self.answered_last.lock().unwrap().as_deref() == Some(tool);
         Box::pin(async move {
-            for _ in 0..if waits { 100 } else { 0 } {
-                tokio::task::yield_now().await;
-            }
+            // others may ask meanwhile
+            tokio::task::yield_now().await;
             Ok(found)
         })
     }
 
     fn use_grant<'a>(&'a self, call: GrantAsk<'a>) -> BoxFuture<'a, Result<Option<Uuid>, AppendError>> {
         let granted = self.granted.lock().unwrap().iter().any(|tool| tool == call.tool);
-        Box::pin(std::future::ready(Ok(granted.then_some(Uuid::from_u128(77)))))
+        let waits = self.answered_last.lock().unwrap().as_deref() == Some(call.tool);
+        Box::pin(async move {
+            for _ in 0..if waits { 100 } else { 0 } {
+                tokio::task::yield_now().await;
+            }
+            Ok(granted.then_some(Uuid::from_u128(77)))
+        })
     }
 
     fn note_outcome(&self, approval: Uuid, outcome: CallOutcome) -> BoxFuture<'_, ()> {
@@ -236,9 +248,9 @@ pub struct Ledger {
     pub failure: Mutex<Option<HostError>>,
     /// Facts of the tenant.
     pub facts: Mutex<Vec<Fact>>,
-    /// Failure of the look for facts at the beginning of a run.
     /// Messages for which facts were looked for.
     pub looked_for: Mutex<Vec<String>>,
+    /// Failure of the look for facts at the beginning of a run.
     pub without_facts: Mutex<Option<HostError>>,
 }
 
@@ -571,15 +583,17 @@ impl AgentHarness {
             run_id: RUN,
             attribution: ToolAttribution { agent: Some("orchestrator".into()), ..ToolAttribution::default() },
             text: text.into(),
+            about: None,
+            is_repeated: false,
             first_turn: 0,
             metadata: Default::default(),
             continues: false,
-            wishes: AgentOverrides::default(),
+            overrides: AgentOverrides::default(),
             timezone: chrono_tz::Europe::Berlin,
             locale: None,
             channel: None,
             agent: None,
-            asking: ApprovalContext { task_id: None, source: "trigger", rules: None },
+            approval_context: ApprovalContext { task_id: None, source: "trigger", rules: None },
             delegation: None,
             skills: None,
             host: self.host.clone(),
@@ -588,13 +602,17 @@ impl AgentHarness {
             slot: Arc::new(UncountedSlot),
             sink: Arc::new(move |event| told.lock().unwrap().push(event)),
             clock: self.clock.clone(),
-            known: Default::default(),
+            used_secrets: Default::default(),
         }
     }
 
-    /// The message through the agent, while time passes.
+    /// The message through the agent, while time passes. An answer is on the record with its end.
     pub async fn handle(&self, text: &str) -> Result<AgentResponse, RunError> {
-        passing(&self.clock, self.agent.handle_message(&self.incoming(text))).await
+        let handled = passing(&self.clock, self.agent.handle_message(&self.incoming(text))).await;
+        if matches!(handled, Ok(AgentResponse::Answered(_))) {
+            self.store.end();
+        }
+        handled
     }
 
     /// The answer; anything else fails the test.

@@ -83,7 +83,7 @@ async fn message_goes_through_the_loop_and_all_of_it_is_in_transcript_result_and
         TranscriptMessage::Tool {
             call_id: "c1".into(),
             name: "echo".into(),
-            notice: None,
+            notices: vec![],
             content: r#"{"n":1}"#.into(),
             is_error: false,
             reasons: vec!["the matrix says auto for read of low consequence".into()],
@@ -270,7 +270,7 @@ async fn deprecated_tool_works_and_is_warned_of() {
     assert_eq!(stored.expect("a record").warnings, ["the tool is deprecated"]);
     let requests = stage.model.requests.lock().unwrap();
     assert!(requests.iter().all(|request| request.tools.is_empty()), "it is offered to no model");
-    assert!(matches!(&requests[0].messages[0], TranscriptMessage::System { text } if !text.contains("old")));
+    assert!(matches!(&requests[0].messages[0], TranscriptMessage::System { text, .. } if !text.contains("old")));
     let warning = StreamEvent::ToolWarning { turn: None, tool: "old".into(), message: "the tool is deprecated".into() };
     assert!(stage.told.lock().unwrap().contains(&warning));
 }
@@ -291,7 +291,7 @@ async fn deprecated_tool_is_offered_only_to_tasks_that_name_it_and_never_in_the_
     assert_eq!(names(&stage), ["new"]);
     let stage = AgentHarness::new(vec![says("done")], vec![FakeTool::echo("new"), old()]);
     let mut incoming = stage.incoming("go");
-    incoming.wishes.tools = Arc::new(ToolLimits { allow: Some(vec!["old".into()]), deny: vec![] });
+    incoming.overrides.tools = Arc::new(ToolLimits { allow: Some(vec!["old".into()]), deny: vec![] });
     passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();
     assert_eq!(names(&stage), ["old"]);
 }
@@ -302,8 +302,9 @@ async fn overflow_that_nothing_shortens_is_tried_once_more_and_then_given_up() {
     let stage = AgentHarness::new(vec![overflow(), says("done")], vec![]);
     assert_eq!(stage.answer("go").await.response, "done");
     let stage = AgentHarness::new(vec![overflow(), overflow(), says("never")], vec![]);
-    let sentence = "Conversation too long, please start a new conversation";
-    assert_eq!(stage.handle("go").await, Err(RunError::fail("context_overflow", sentence)));
+    let alone = "The message or instruction does not fit the model's context window beside the agent's own prompt and \
+                 tools, please shorten it";
+    assert_eq!(stage.handle("go").await, Err(RunError::fail("context_overflow", alone)));
     assert_eq!(stage.model.asked(), 2);
     // the results are cut, and then there is nothing more to shorten
     let long = || FakeTool::new("long", |_, _| async { output("x".repeat(5000)) });
@@ -311,11 +312,12 @@ async fn overflow_that_nothing_shortens_is_tried_once_more_and_then_given_up() {
     let stage = AgentHarness::new(vec![asked(), overflow(), overflow(), says("done")], vec![long()]);
     assert_eq!(stage.answer("go").await.response, "done");
     let stage = AgentHarness::new(vec![asked(), overflow(), overflow(), overflow(), says("never")], vec![long()]);
+    let sentence = "Conversation too long, please start a new conversation";
     assert_eq!(stage.handle("go").await, Err(RunError::fail("context_overflow", sentence)));
     assert_eq!(stage.model.asked(), 4);
     let settings = Settings { max_overflow_recovery_attempts: 0, ..Settings::default() };
     let stage = AgentHarness::with_settings(vec![overflow(), says("never")], vec![], settings);
-    assert_eq!(stage.handle("go").await, Err(RunError::fail("context_overflow", sentence)));
+    assert_eq!(stage.handle("go").await, Err(RunError::fail("context_overflow", alone)));
     assert_eq!(stage.model.asked(), 1);
 }
 
@@ -443,7 +445,7 @@ async fn error_of_the_model_says_whether_the_run_may_be_tried_again() {
 async fn model_that_is_not_there_fails_the_run_with_what_to_do() {
     let stage = AgentHarness::new(vec![], vec![]);
     let mut incoming = stage.incoming("go");
-    incoming.wishes = AgentOverrides { model: Some("none".into()), ..AgentOverrides::default() };
+    incoming.overrides = AgentOverrides { model: Some("none".into()), ..AgentOverrides::default() };
     let unknown = RunError::fail("unknown_model", "there is no model `none` in [llm.models]");
     assert_eq!(stage.agent.handle_message(&incoming).await, Err(unknown));
     let models = Models::new(vec![], "main", vec![], stage.agent.settings.retry(), &stage.clock);
@@ -467,7 +469,7 @@ async fn task_s_own_persona_turns_and_tools_win_over_the_configuration() {
     let asked = calls(vec![call("1", "b", json!({}))]);
     let stage = AgentHarness::new(vec![asked, says("done")], vec![FakeTool::echo("a"), FakeTool::echo("b")]);
     let mut incoming = stage.incoming("go");
-    incoming.wishes = AgentOverrides {
+    incoming.overrides = AgentOverrides {
         system_prompt: Some("You are a poet.".into()),
         model: Some("main".into()),
         max_turns: Some(1),
@@ -477,7 +479,7 @@ async fn task_s_own_persona_turns_and_tools_win_over_the_configuration() {
     passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();
     let requests = stage.model.requests.lock().unwrap();
     assert!(
-        matches!(&requests[0].messages[0], TranscriptMessage::System { text } if text.starts_with("You are a poet.\n\n"))
+        matches!(&requests[0].messages[0], TranscriptMessage::System { text, .. } if text.starts_with("You are a poet.\n\n"))
     );
     assert_eq!(requests[0].tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), ["a"]);
     assert_eq!(requests[1].tool_choice, ToolChoice::None, "one turn, then the forced answer");

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tracing::Level;
 use uuid::Uuid;
 
-use super::harness::{AgentHarness, FakeTool, RUN, call, calls, no_credentials, passing, says, start};
+use super::harness::{AgentHarness, FakeTool, Memory, RUN, call, calls, no_credentials, passing, says, start};
 use crate::support::computing::{HeldThreads, until_waiting};
 use crate::support::log::logged;
 
@@ -77,7 +77,7 @@ fn job(stage: &AgentHarness, run: Run, action: Action) -> Job {
         sink: incoming.sink,
         clock: stage.clock.clone(),
         credentials: no_credentials(),
-        known: Default::default(),
+        used_secrets: Default::default(),
     }
 }
 
@@ -87,6 +87,7 @@ async fn user_prompt(run: Run) -> String {
     let orchestrator = Orchestrator::new(stage.agent.clone());
     let job = job(&stage, run, action("Summarise my mail.", json!({})));
     passing(&stage.clock, orchestrator.execute(job)).await.unwrap();
+    stage.store.end();
     match &stage.store.messages()[1] {
         TranscriptMessage::User { text, .. } => text.clone(),
         other => panic!("{other:?}"),
@@ -99,7 +100,8 @@ async fn locale_of_the_recipient_is_told_to_the_agent() {
     let orchestrator = Orchestrator::new(stage.agent.clone());
     let job = Job { locale: Some("de-AT".into()), ..job(&stage, run(), action("go", json!({}))) };
     passing(&stage.clock, orchestrator.execute(job)).await.unwrap();
-    let TranscriptMessage::System { text } = stage.store.messages().remove(0) else { panic!("no instructions") };
+    stage.store.end();
+    let TranscriptMessage::System { text, .. } = stage.store.messages().remove(0) else { panic!("no instructions") };
     assert!(text.contains("The recipient's locale: de-AT.\n"), "{text}");
 }
 
@@ -185,6 +187,23 @@ async fn event_and_a_condition_are_told_with_what_set_them_off() {
 }
 
 #[tokio::test]
+async fn facts_are_looked_for_by_instruction_and_cause_whichever_run_it_is_and_whenever() {
+    let stage = AgentHarness::new(vec![says("one"), says("two"), says("three")], vec![FakeTool::echo("recall")]);
+    let orchestrator = Orchestrator::new(stage.agent.clone());
+    let later = Run { id: Uuid::from_u128(99), scheduled_for: start() + TimeDelta::days(1), ..run() };
+    let event =
+        json!({ "id": "1", "type": "new_email", "time": "2026-12-24T08:00:00Z", "data": { "from": "Ann Lee" } });
+    let caused = Run { cause: Some(Cause::Event { event, events: vec![] }), ..run() };
+    for run in [run(), later, caused] {
+        let job =
+            Job { store: Arc::new(Memory::default()), ..job(&stage, run, action("Summarise my mail.", json!({}))) };
+        passing(&stage.clock, orchestrator.execute(job)).await.unwrap();
+    }
+    let looked_for = stage.host.looked_for.lock().unwrap().clone();
+    assert_eq!(looked_for, ["Summarise my mail.", "Summarise my mail.", "new_email\nAnn Lee\nSummarise my mail."]);
+}
+
+#[tokio::test]
 async fn run_succeeds_with_the_answer_and_the_transcript_says_which_fire_it_was() {
     let stage = AgentHarness::new(vec![says("Two mails.")], vec![]);
     let orchestrator = Orchestrator::new(stage.agent.clone());
@@ -195,6 +214,7 @@ async fn run_succeeds_with_the_answer_and_the_transcript_says_which_fire_it_was(
         outcome,
         Ok(RunOutcome::Succeeded { output: "Two mails.".into(), finish: Some(RunFinish::Answer), usage })
     );
+    stage.store.end();
     match &stage.store.messages()[1] {
         TranscriptMessage::User { metadata, .. } => assert_eq!(
             json!(metadata),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use reveille::agent::{AppendError, Settings};
 use reveille::domain::data_file::FILE_BYTES;
+use reveille::domain::run::ResultNotice;
 use reveille::domain::run::outcome::RunError;
 use reveille::domain::run::transcript::TranscriptMessage;
 use reveille::ports::llm::{LlmError, ModelAnswer};
@@ -49,7 +50,7 @@ fn content(stage: &AgentHarness, call: usize) -> String {
 /// The words of the service before the result of a call.
 fn notice(stage: &AgentHarness, call: usize) -> String {
     let results = stage.store.messages().into_iter().filter_map(|message| match message {
-        TranscriptMessage::Tool { notice, .. } => Some(notice.unwrap_or_default()),
+        TranscriptMessage::Tool { notices, .. } => Some(ResultNotice::joined(&notices).into_owned()),
         _ => None,
     });
     results.collect::<Vec<_>>().swap_remove(call)
@@ -196,7 +197,7 @@ async fn result_that_can_not_be_kept_says_why_and_one_with_a_secret_is_kept_with
     });
     let stage = AgentHarness::new(turns(&[("long", json!({}))]), vec![leaky, reader()]);
     let incoming = stage.incoming("go");
-    incoming.known.add(["s3cret-4711"].into_iter());
+    incoming.used_secrets.add(["s3cret-4711"].into_iter());
     stage.agent.handle_message(&incoming).await.unwrap();
     let kept = stage.host.files.lock().unwrap();
     assert_eq!(kept.len(), 1, "it is kept without the secret");
@@ -219,7 +220,8 @@ async fn file_is_kept_before_the_row_that_names_it_and_once_for_its_call() {
     let tools = || vec![long(200_000), reader()];
     let mut stage = AgentHarness::new(turns(&[("long", json!({}))]), tools());
     *stage.store.failures.lock().unwrap() = [Some(AppendError::LeaseLost)].into();
-    assert_eq!(stage.handle("go").await, Err(RunError::LeaseLost));
+    // time stands still: no call is a slow one, whose intent would be stored by itself
+    assert_eq!(stage.agent.handle_message(&stage.incoming("go")).await, Err(RunError::LeaseLost));
     assert!(stage.results().is_empty(), "no row names it");
     let first = stage.host.files.lock().unwrap()[0].call_key.clone();
     // the call is carried out once more, and its file takes the place of that one

@@ -7,6 +7,7 @@ use reveille::agent::{AgentResponse, Settings};
 use reveille::domain::run::outcome::RunError;
 use reveille::domain::run::stream::StreamEvent;
 use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
+use reveille::domain::run::{ResultNotice, ResultNoticeKind};
 use reveille::ports::llm::{LlmError, ModelAnswer};
 use reveille::ports::tool::{ToolContext, ToolOutput};
 use serde_json::json;
@@ -28,12 +29,16 @@ fn fault(error: Result<AgentResponse, RunError>) -> (String, String) {
     }
 }
 
+/// Whether the notice stands first.
+fn is_told(notices: &[ResultNotice]) -> bool {
+    let first = notices.first();
+    first.is_some_and(|first| first.kind == ResultNoticeKind::Repetition && first.text.starts_with(NOTICE))
+}
+
 /// Which results have the notice.
 fn told(entries: &[TranscriptEntry]) -> Vec<bool> {
     let results = entries.iter().filter_map(|entry| match &entry.message {
-        TranscriptMessage::Tool { notice, .. } => {
-            Some(notice.as_ref().is_some_and(|notice| notice.starts_with(NOTICE)))
-        }
+        TranscriptMessage::Tool { notices, .. } => Some(is_told(notices)),
         _ => None,
     });
     results.collect()
@@ -53,8 +58,8 @@ async fn model_is_told_of_the_third_equal_call_and_the_fourth_ends_the_run() {
     // the model reads it with the result, and the result whole
     let requests = stage.model.requests.lock().unwrap();
     match requests[3].messages.last() {
-        Some(TranscriptMessage::Tool { notice: Some(notice), content, call_id, .. }) => {
-            assert!(notice.starts_with(NOTICE), "{notice}");
+        Some(TranscriptMessage::Tool { notices, content, call_id, .. }) => {
+            assert!(is_told(notices), "{notices:?}");
             assert_eq!((content.as_str(), call_id.as_str()), ("{\"id\":7}", "c3"));
         }
         other => panic!("{other:?}"),
@@ -112,8 +117,8 @@ async fn cycle_of_calls_to_several_tools_is_found() {
     assert_eq!((code.as_str(), stage.model.asked()), ("loop", 8));
     assert!(message.starts_with("the agent made the same 2 calls (`list`, `read`) again and again"), "{message}");
     let is_told = |message: &TranscriptMessage| {
-        let TranscriptMessage::Tool { notice, .. } = message else { return false };
-        notice.as_ref().is_some_and(|notice| notice.contains("(`list`, `read`) 3 times"))
+        let TranscriptMessage::Tool { notices, .. } = message else { return false };
+        notices.iter().any(|notice| notice.text.contains("(`list`, `read`) 3 times"))
     };
     let notices = stage.store.messages().iter().filter(|message| is_told(message)).count();
     assert_eq!(notices, 1);
@@ -173,9 +178,7 @@ async fn result_that_is_cut_keeps_its_notice() {
     let stage = AgentHarness::with_settings(answers, vec![long], settings);
     stage.answer("go").await;
     let has_notice = |message: &TranscriptMessage| match message {
-        TranscriptMessage::Tool { notice: Some(notice), content, .. } => {
-            notice.starts_with(NOTICE) && content.ends_with("[...truncated]")
-        }
+        TranscriptMessage::Tool { notices, content, .. } => is_told(notices) && content.ends_with("[...truncated]"),
         _ => false,
     };
     assert!(stage.store.messages().iter().any(has_notice));

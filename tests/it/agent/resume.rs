@@ -131,7 +131,13 @@ async fn unrepeatable_call_is_stored_as_soon_as_it_is_done() {
     let stage = AgentHarness::new(vec![asked], vec![slow, counting("write", false, &called)]);
     let incoming = stage.incoming("go");
     let mut handling = Box::pin(stage.agent.handle_message(&incoming));
-    assert!(futures::poll!(&mut handling).is_pending());
+    for _ in 0..1_000 {
+        assert!(futures::poll!(&mut handling).is_pending());
+        if !stage.results().is_empty() {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
     drop(handling); // the process dies while the slow one runs
     assert_eq!(stage.results(), [("w".into(), "write at turn 1".into(), false)]);
 }
@@ -146,7 +152,7 @@ async fn resumed_run_is_shown_the_present_time_and_keeps_the_system_message_of_i
     stage.answer("go").await;
     let requests = stage.model.requests.lock().unwrap();
     assert!(
-        matches!(&requests[0].messages[0], TranscriptMessage::System { text } if text.contains("2026-12-24T07:00:00Z"))
+        matches!(&requests[0].messages[0], TranscriptMessage::System { text, .. } if text.contains("2026-12-24T07:00:00Z"))
     );
     assert_eq!(requests[0].messages.len(), 2);
     assert_eq!(stage.store.messages()[0], TranscriptMessage::system("of yesterday"));

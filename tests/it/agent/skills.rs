@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use reveille::base::clock::pause;
 use reveille::domain::approval::QuestionKind;
+use reveille::domain::run::ResultNotice;
 use reveille::domain::run::transcript::{Compaction, CompactionKind, TranscriptEntry, TranscriptMessage};
 use reveille::ports::llm::ModelRequest;
 use reveille::ports::llm::fallback::ChainLink;
@@ -66,8 +67,8 @@ fn offered(request: &ModelRequest) -> Vec<String> {
 /// The words of a request, one message after the other.
 fn words(request: &ModelRequest) -> String {
     let text = |message: &TranscriptMessage| match message {
-        TranscriptMessage::System { text } | TranscriptMessage::User { text, .. } => text.clone(),
-        TranscriptMessage::Tool { notice, content, .. } => format!("{}{content}", notice.clone().unwrap_or_default()),
+        TranscriptMessage::System { text, .. } | TranscriptMessage::User { text, .. } => text.clone(),
+        TranscriptMessage::Tool { notices, content, .. } => format!("{}{content}", ResultNotice::joined(notices)),
         _ => String::new(),
     };
     request.messages.iter().map(text).collect::<Vec<_>>().join("\n")

@@ -2,21 +2,21 @@
 
 use std::sync::Arc;
 
+use chrono::TimeDelta;
 use reveille::agent::Settings;
 use reveille::domain::run::TranscriptMessage;
 use reveille::domain::run::transcript::{CompactionKind, SUMMARY_UNUSABLE};
 use reveille::ports::llm::{LlmError, ModelAnswer, ModelRequest, ModelTokens, StopReason};
-use reveille::ports::tool::ToolError;
-use serde_json::json;
+use reveille::ports::tool::{ToolContext, ToolError, ToolOutput};
+use serde_json::{Value, json};
 
-use super::harness::{AgentHarness, FakeModel, FakeTool, Memory, call, calls, models, says};
+use super::harness::{AgentHarness, FakeModel, FakeTool, Memory, call, calls, models, says, seconds};
 
 /// Rounds of calls before the answer.
 const ROUNDS: usize = 11;
 
 /// A run of so many rounds, whose summaries the model `small` writes.
 fn stage(summaries: Vec<Result<ModelAnswer, LlmError>>) -> (AgentHarness, Arc<FakeModel>) {
-    let rounds = (0..ROUNDS).map(|n| calls(vec![call(&format!("c{n}"), "look", json!({ "page": n }))]));
     let look = FakeTool::new("look", |_, arguments| async move {
         // a tool takes its time, in which others go on
         for _ in 0..30 {
@@ -26,17 +26,23 @@ fn stage(summaries: Vec<Result<ModelAnswer, LlmError>>) -> (AgentHarness, Arc<Fa
             Some(1) => {
                 Err(ToolError::for_model(reveille::ports::tool::ToolFailure::NotFound, "no_page", "page 1 is torn"))
             }
-            _ => Ok(reveille::ports::tool::ToolOutput::text(arguments.to_string())),
+            _ => Ok(ToolOutput::text(arguments.to_string())),
         }
     });
+    let small = FakeModel::of(summaries);
+    (stage_of(look, small.clone()), small)
+}
+
+/// A run of so many rounds with this tool, whose summaries this model writes.
+fn stage_of(look: FakeTool, small: Arc<FakeModel>) -> AgentHarness {
+    let rounds = (0..ROUNDS).map(|n| calls(vec![call(&format!("c{n}"), "look", json!({ "page": n }))]));
     let settings = Settings { system_prompt: "Be brief.".into(), max_turns: 50, ..Settings::default() };
     let mut stage = AgentHarness::with_settings(rounds.chain([says("done")]).collect(), vec![look], settings.clone());
-    let small = FakeModel::of(summaries);
-    stage.agent.models = models(vec![("main", stage.model.clone()), ("small", small.clone())], &settings, &stage.clock);
+    stage.agent.models = models(vec![("main", stage.model.clone()), ("small", small)], &settings, &stage.clock);
     stage.agent.context.summary_model = Some("small".into());
     stage.agent.context.summarise_from_messages = 20;
     stage.agent.context.refocus_every_rounds = 0;
-    (stage, small)
+    stage
 }
 
 /// Which requests bring a summary.
@@ -156,6 +162,46 @@ async fn summary_that_is_kept_serves_the_same_conversation_without_a_model() {
     assert_eq!((small.asked(), unused.asked()), (1, 0));
     assert_eq!(with_summary(&second), with_summary(&first));
     assert!(second.store.summaries.lock().unwrap().is_empty(), "it costs nothing");
+}
+
+#[tokio::test]
+async fn summary_is_kept_for_a_day_and_no_longer() {
+    let (first, _) = stage(vec![says("Pages 0 to 3 were read.")]);
+    first.answer("Find the number.").await;
+    for (hours, asked) in [(23, 0), (25, 1)] {
+        let (mut later, small) = stage(vec![says("Pages 0 to 3 were read.")]);
+        later.agent.summaries = first.agent.summaries.clone();
+        later.clock.advance(TimeDelta::hours(hours));
+        later.answer("Find the number.").await;
+        assert_eq!(small.asked(), asked, "after {hours} hours");
+    }
+}
+
+#[tokio::test]
+async fn summary_that_takes_longer_than_ten_seconds_is_given_up_while_the_run_goes_on() {
+    let small = FakeModel::of(vec![]);
+    let hanging = small.clone();
+    let look = FakeTool::new("look", move |context: ToolContext, arguments: Value| {
+        let hanging = hanging.clone();
+        async move {
+            // the call of the turn with which the summary begins
+            if arguments["page"] == 9 {
+                while hanging.asked() == 0 {
+                    tokio::task::yield_now().await;
+                }
+                context.clock.sleep(seconds(11)).await;
+            }
+            Ok(ToolOutput::text(arguments.to_string()))
+        }
+    })
+    .with(|tool| tool.timeout = Some(seconds(600)));
+    let stage = stage_of(look, small);
+    assert_eq!(stage.answer("Find the number.").await.response, "done");
+    let stored = stage.store.messages();
+    let given_up = TranscriptMessage::Unusable { code: SUMMARY_UNUSABLE.into() };
+    let at = stored.iter().position(|message| *message == given_up).expect("an entry");
+    let later = stored[at..].iter().filter(|message| matches!(message, TranscriptMessage::Assistant { .. })).count();
+    assert_eq!(later, 2, "two turns came after it");
 }
 
 #[tokio::test]

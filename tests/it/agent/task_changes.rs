@@ -23,7 +23,7 @@ on_both! {
 
 fn host(instance: &Instance) -> StoreHost {
     let http = instance.http();
-    StoreHost::new(instance.store.clone(), http.known.clone(), Arc::clone(&http.bus))
+    StoreHost::new(instance.store.clone(), http.validator.clone(), Arc::clone(&http.bus))
 }
 
 /// The answer of the host, asked in the runtime of the instance.

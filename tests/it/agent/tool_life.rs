@@ -67,7 +67,7 @@ async fn call_is_repeated_as_the_policy_of_its_tool_says() {
     let waited = stage.clock.elapsed() - before;
     assert!(waited >= Duration::from_secs(2 + 6 + 7 + 7), "{waited:?}");
 
-    // what is not among them is told at once, though it is repeated where nothing is said
+    // a failure that is not among them is told at once, though it is repeated where nothing is said
     let (tool, count) = counting("look", |_| Err(failed(ToolFailure::Timeout)));
     let answers = vec![calls(vec![call("c1", "look", json!({}))]), says("done")];
     let stage =
@@ -136,7 +136,7 @@ async fn failure_and_a_result_with_a_secret_are_not_kept_nor_anything_where_noth
     let (tool, count) = counting("look", |_| Ok("the key is s3cret-4711".into()));
     let stage = governed(answers(), vec![tool], json!({ "look": { "cache": true } }), ToolAccess::default());
     let incoming = stage.incoming("go");
-    incoming.known.add(["s3cret-4711"].into_iter());
+    incoming.used_secrets.add(["s3cret-4711"].into_iter());
     stage.agent.handle_message(&incoming).await.unwrap();
     assert_eq!(count.load(Ordering::SeqCst), 2);
 
@@ -162,7 +162,7 @@ async fn tool_that_any_layer_denies_is_neither_offered_nor_called() {
         incoming.tenant = Tenant::new(tenant).unwrap();
         // a task that names a tool widens nothing
         let tools = Arc::new(ToolLimits { allow: Some(names(&all)), deny: names(&["by_task"]) });
-        incoming.wishes = AgentOverrides { tools, ..AgentOverrides::default() };
+        incoming.overrides = AgentOverrides { tools, ..AgentOverrides::default() };
         stage.agent.handle_message(&incoming).await.unwrap();
         let requests = stage.model.requests.lock().unwrap();
         let offered: Vec<String> = requests[0].tools.iter().map(|tool| tool.name.clone()).collect();

@@ -90,7 +90,7 @@ async fn agent_with_few_tools_hands_its_limits_on_and_gives_no_input_to_others()
     let mut incoming = stage.incoming("go");
     let allow: Vec<String> = ["create_task", "update_task", "run_task"].map(str::to_owned).into();
     let limits = ToolLimits { allow: Some(allow), deny: vec!["http_send".into()] };
-    incoming.wishes.tools = Arc::new(limits.clone());
+    incoming.overrides.tools = Arc::new(limits.clone());
     stage.agent.handle_message(&incoming).await.unwrap();
     let failed: Vec<bool> = stage.results().into_iter().map(|(.., is_error)| is_error).collect();
     assert_eq!(failed, [false, false, true, false]);
@@ -244,6 +244,32 @@ async fn address_is_fetched_with_its_headers_and_json_comes_as_json() {
 }
 
 #[tokio::test]
+async fn long_answer_to_a_tool_is_read_and_shown_on_a_computing_thread() {
+    let server = MockServer::start().await;
+    let page = ResponseTemplate::new(200).set_body_json(json!({ "text": "x".repeat(20_000) }));
+    Mock::given(method("GET")).and(path("/page")).respond_with(page).mount(&server).await;
+    let settings = egress::Settings { allow: vec!["127.0.0.1:*".into()], ..egress::Settings::default() };
+    let look = call("c1", "http_request", json!({ "url": format!("{}/page", server.uri()) }));
+    let stage = stage(vec![look], settings);
+    let computing = stage.agent.compute.clone();
+    let mut threads = HeldThreads::all_of(&computing, "ann").await;
+    let meanwhile = async {
+        // it is read, and then written as the model is shown it
+        for _ in 0..2 {
+            until_waiting(&computing, 1).await;
+            assert_eq!(stage.results(), []);
+            threads.let_pass().await;
+        }
+        drop(threads);
+    };
+    let incoming = stage.incoming("go");
+    let (handled, ()) = tokio::join!(stage.agent.handle_message(&incoming), meanwhile);
+    assert!(matches!(handled, Ok(AgentResponse::Answered(_))), "{handled:?}");
+    let (_, text, is_error) = stage.results().remove(0);
+    assert!(!is_error && text.contains(&"x".repeat(1_000)), "{text}");
+}
+
+#[tokio::test]
 async fn http_send_goes_out_once_with_the_key_of_its_call_and_follows_no_redirect() {
     let server = MockServer::start().await;
     let key = reveille::ports::tool::ToolContext::key_of(RUN, 1, "c1");
@@ -281,8 +307,8 @@ async fn credential_that_the_task_does_not_name_is_used_only_with_a_person_s_con
     let asked = vec![call("c1", "http_request", look("google/work")), call("c2", "http_request", look("shop"))];
     let stage = stage(asked, egress::Settings::default());
     let mut incoming = stage.incoming("go");
-    incoming.wishes.credentials = vec![Reference::parse("shop/primary").unwrap()];
-    incoming.asking = ApprovalContext { task_id: None, source: "trigger", rules: None };
+    incoming.overrides.credentials = vec![Reference::parse("shop/primary").unwrap()];
+    incoming.approval_context = ApprovalContext { task_id: None, source: "trigger", rules: None };
     let AgentResponse::Suspended(suspension) = stage.agent.handle_message(&incoming).await.unwrap() else {
         panic!("it went on")
     };
@@ -305,7 +331,7 @@ async fn header_that_holds_a_secret_is_refused_before_anybody_is_asked() {
         let stage =
             stage(vec![call("c1", "http_request", look), call("c2", "http_send", send)], egress::Settings::default());
         let mut incoming = stage.incoming("go");
-        incoming.asking = ApprovalContext { task_id: None, source: "trigger", rules: None };
+        incoming.approval_context = ApprovalContext { task_id: None, source: "trigger", rules: None };
         let handled = stage.agent.handle_message(&incoming).await.unwrap();
         assert!(matches!(handled, AgentResponse::Answered(_)), "nobody is asked: {handled:?}");
         for (_, text, is_error) in stage.results() {

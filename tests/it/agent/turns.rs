@@ -39,10 +39,10 @@ async fn model_is_asked_once_for_an_answer_without_tools_after_ten_turns() {
     assert_eq!(choices, [vec![ToolChoice::Auto; 10], vec![ToolChoice::None]].concat());
     let closing =
         "You have executed enough steps. Please provide a final answer based on the information gathered so far.";
-    let closes = |request: &ModelRequest| request.messages.last() == Some(&TranscriptMessage::aside(closing));
+    let closes = |request: &ModelRequest| request.messages.last() == Some(&TranscriptMessage::ephemeral(closing));
     assert_eq!(requests.iter().filter(|request| closes(request)).count(), 1);
     assert!(closes(&requests[10]));
-    assert!(!stage.store.messages().contains(&TranscriptMessage::aside(closing)), "nobody said it");
+    assert!(!stage.store.messages().contains(&TranscriptMessage::ephemeral(closing)), "nobody said it");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use reveille::agent::verify::settings::VerifierSettings;
 use reveille::agent::verify::{AnswerToVerify, Verdict, Verifier, Verifiers};
-use reveille::agent::{Agent, AgentResponse, ChannelLimits};
+use reveille::agent::{Agent, AgentResponse, ApprovalContext, CHAT, ChannelLimits, TRIGGER};
 use reveille::domain::run::outcome::RunError;
 use reveille::domain::run::stream::StreamEvent;
 use reveille::domain::run::transcript::TranscriptMessage;
@@ -80,7 +80,11 @@ async fn flagged_answer_is_asked_for_once_more_and_the_model_is_told_why() {
     let stage = verified(vec![says(KEY), look, says("It is late.")], json!({}));
     let result = stage.answer("go").await;
     assert_eq!((result.response.as_str(), result.turns), ("It is late.", 3));
-    stage.store.end();
+    assert_eq!(
+        stage.store.appended.lock().unwrap()[0],
+        5,
+        "question, answer, verdict and notice: then it is asked again"
+    );
     let flag = "R-0001: the answer has what looks like a secret";
     assert_eq!(verdicts(&stage), [(vec![], vec![flag.to_owned()])]);
     let requests = stage.model.requests.lock().unwrap();
@@ -138,6 +142,21 @@ async fn answer_whose_verifier_hangs_does_not_go_out() {
             assert_eq!(fault.message, "R-0100: the verifier did not come to an end in 30 s")
         }
         other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn rule_for_the_channel_of_a_chat_finds_something_in_the_answer_to_a_message_and_not_in_that_to_a_fire() {
+    let rule = json!({ "when": "channel == 'chat'", "message": "Say it shortly.", "severity": "warning" });
+    for (source, expected) in [(CHAT, vec!["I-0100: Say it shortly."]), (TRIGGER, vec![])] {
+        let stage = verified(vec![says("It is late.")], json!({ "rules": { "I-0100": rule.clone() } }));
+        let mut incoming = stage.incoming("go");
+        incoming.approval_context = ApprovalContext { task_id: None, source, rules: None };
+        let response = stage.agent.handle_message(&incoming).await.unwrap();
+        assert!(matches!(response, AgentResponse::Answered(_)), "{response:?}");
+        stage.store.end();
+        let warnings: Vec<String> = verdicts(&stage).into_iter().flat_map(|(warnings, _)| warnings).collect();
+        assert_eq!(warnings, expected, "{source}");
     }
 }
 

@@ -6,6 +6,7 @@ mod any_history;
 mod embedding;
 pub mod fakes;
 mod histories;
+mod mail_request;
 mod openai;
 mod responses;
 mod rules;

@@ -1,9 +1,9 @@
-//! The reference against the readers: what the schema of a body allows is taken, or refused with the reason in words, and
-//! what it forbids is refused at its place.
+//! The reference against the readers: what the schema of a body allows is taken, or refused with the reason in words,
+//! and what it forbids is refused at its place.
 //!
 //! From bodies that are taken, one for each shape of each object, others are made: each field null, missing, of another
-//! type, with its example, at the extremes of its number, and at its bounds and one beyond; and each object with a field that nobody knows. Whether such
-//! a body is allowed says the schema; the service has to agree.
+//! type, with its example, at the extremes of its number, and at its bounds and one beyond; and each object with a
+//! field that nobody knows. Whether such a body is allowed says the schema; the service has to agree.
 
 use std::collections::BTreeSet;
 
@@ -201,7 +201,9 @@ fn bases() -> Vec<Base> {
         "data": { "a": 1 }, "extension": 7,
     });
     let binary = json!({ "specversion": "1.0", "id": "2", "source": "e", "type": "n", "data_base64": "AAAA", "tenantid": "ann" });
-    let letters = json!({ "tenant_id": "ann", "source": "mail", "type": "mail.*", "error": "broke", "limit": 10 });
+    let letters = json!({
+        "tenant_id": "ann", "source": "mail", "type": "mail.*", "error": "broke", "limit": 10, "cursor": Uuid::nil(),
+    });
     let now = json!({ "tool": { "name": "current_time", "args": {} } });
     let (redis, sql) = (
         json!({ "redis": { "source": "prices", "key": "k", "read": "get" } }),
@@ -215,7 +217,7 @@ fn bases() -> Vec<Base> {
         base(
             "decide_approval",
             json!({
-                "decision": "approve", "digest": "d", "grant": { "arguments": ["text"], "days": 30, "uses": 5 },
+                "decision": "approve", "digest": "d", "grant": { "args": ["text"], "days": 30, "uses": 5 },
             }),
         ),
         base("test_condition", json!({ "trigger": condition(now, json!({})), "tenant_id": "ann", "previous": 1 })),
@@ -309,8 +311,8 @@ fn bases() -> Vec<Base> {
 struct Reference(Value);
 
 impl Reference {
-    /// The schema of the bodies of an operation that are of this media type. Those of CloudEvents have no place of their own
-    /// in the document: a body of JSON may have the same form.
+    /// The schema of the bodies of an operation that are of this media type. Those of CloudEvents have no place of
+    /// their own in the document: a body of JSON may have the same form.
     fn schema_of(&self, (_, method, template): &(String, String, String), kind: &str) -> Value {
         let event = json!({ "$ref": "#/components/schemas/CloudEvent" });
         match kind {

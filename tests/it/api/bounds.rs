@@ -1,4 +1,5 @@
-//! Bounds of `docs/limits.md` as a client meets them: what is at its bound is taken, and one more is refused with its place.
+//! Bounds of `docs/limits.md` as a client meets them: a value at its bound is taken, and one beyond it is refused with
+//! its place.
 
 use chrono::{NaiveDate, TimeDelta};
 use reveille::domain::conversation::MESSAGE_LENGTH;
@@ -11,6 +12,8 @@ on_both!(
     tokens_are_taken_at_each_bound_and_refused_one_beyond_it
     message_is_taken_at_its_longest_and_refused_one_beyond_it
     instant_is_explained_at_its_longest_and_refused_one_beyond_it
+    events_of_a_request_are_taken_up_to_their_number_and_refused_one_beyond_it
+    instants_of_a_backfill_are_run_up_to_their_number_and_refused_one_beyond_it
     body_is_read_at_its_deepest_and_refused_one_level_beyond_it
 );
 
@@ -80,6 +83,7 @@ fn tasks() -> Vec<(&'static str, Value, Value)> {
         let filters: Map<String, Value> = (0..count).map(|n| (format!("k{n}"), json!(n))).collect();
         listening(json!({ "filters": filters }))
     };
+    let wanted = |bytes: usize| listening(json!({ "filters": { "from": "x".repeat(bytes) } }));
     let filter = |bytes: usize| listening(json!({ "filter": format!("'{}' == 'x'", "a".repeat(bytes - 9)) }));
     let only = |field: &str, text: String| task(json!({ "trigger": { "type": "schedule", field: text } }));
     let length = |bytes: usize| format!("1{}h", " ".repeat(bytes - 2));
@@ -117,6 +121,7 @@ fn tasks() -> Vec<(&'static str, Value, Value)> {
         ("/trigger/exclude/0", hours(1, 1_000), hours(1, 1_001)),
         ("/trigger/exclude", hours(20, 1_000), hours(21, 1_000)),
         ("/trigger/filters", filters(20), filters(21)),
+        ("/trigger/filters/from", wanted(1_024), wanted(1_025)),
         ("/trigger/filter", filter(1_024), filter(1_025)),
         ("/metadata", metadata(16_384), metadata(16_385)),
     ]
@@ -151,4 +156,32 @@ async fn instant_is_explained_at_its_longest_and_refused_one_beyond_it(api: Api)
     ask(64).await.expect(200);
     let problem = ask(65).await.expect(400);
     assert_eq!(problem["errors"][0], json!({ "pointer": "/at", "message": "must be at most 64 characters" }));
+}
+
+async fn events_of_a_request_are_taken_up_to_their_number_and_refused_one_beyond_it(api: Api) {
+    let events = |count: usize| {
+        let event = |id: usize| json!({ "tenant_id": "ann", "source": "shop", "type": "order", "id": id.to_string() });
+        Value::Array((0..count).map(event).collect())
+    };
+    let taken = api.admin("POST", "/v1/events", Some(events(500))).await.expect(202);
+    assert_eq!(taken["ids"].as_array().unwrap().len(), 500);
+    let problem = api.admin("POST", "/v1/events", Some(events(501))).await.expect(422);
+    let fault = json!({ "pointer": "", "message": "must have 1 to 500 events, has 501" });
+    assert_eq!(problem["errors"][0], fault);
+}
+
+async fn instants_of_a_backfill_are_run_up_to_their_number_and_refused_one_beyond_it(api: Api) {
+    let ann = api.token("ann", &["*"]).await;
+    let task = scheduled(json!({ "cron": "* * * * *" }));
+    let id = api.ask("POST", "/v1/tasks", Some(&ann), Some(task)).await.expect(201)["id"].clone();
+    let place = format!("/v1/tasks/{}/backfill", id.as_str().unwrap());
+    let run = async |to: &str| {
+        let range = json!({ "from": "2026-11-18T00:00:00Z", "to": to });
+        api.ask("POST", &place, Some(&ann), Some(range)).await
+    };
+    let problem = run("2026-11-18T16:41:00Z").await.expect(422);
+    let fault = json!({ "pointer": "/to", "message": "there are more than 1000 instants; take a shorter range" });
+    assert_eq!(problem["errors"][0], fault);
+    let backfill = run("2026-11-18T16:40:00Z").await.expect(202);
+    assert_eq!(backfill["fires"].as_array().unwrap().len(), 1_000);
 }

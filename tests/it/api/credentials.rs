@@ -44,7 +44,7 @@ async fn credential_is_put_shown_kept_and_deleted(api: Api) {
     let nobody = api.admin("GET", place, None).await.expect(400);
     assert_eq!(nobody["errors"][0]["message"], "is missing: an admin token names the tenant");
 
-    // what is left out is kept, if it is fit for the new way of use
+    // a field that is left out is kept, if it is fit for the new way of use
     let narrow = json!({ "hosts": ["b.example.net:8443"], "inject": { "as": "bearer", "from": "/key" } });
     let narrow = api.ask("PUT", place, Some(&ann), Some(narrow)).await.expect(200);
     assert_eq!((&narrow["version"], &narrow["hosts"]), (&json!(2), &json!(["b.example.net:8443"])));

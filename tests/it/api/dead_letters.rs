@@ -67,7 +67,8 @@ async fn entry_that_is_no_event_is_shown_to_admins_and_not_replayed() {
     );
     let id = letter["id"].as_str().unwrap();
     api.admin("POST", &format!("/v1/dead-letters/{id}/replay"), None).await.expect(409);
-    assert_eq!(api.admin("POST", "/v1/dead-letters/replay", Some(json!({}))).await.expect(200), json!({ "count": 0 }));
+    let replayed = api.admin("POST", "/v1/dead-letters/replay", Some(json!({}))).await.expect(200);
+    assert_eq!(replayed, json!({ "count": 0, "next_cursor": null }));
     let ann = api.token("ann", &["*"]).await;
     api.ask("GET", &format!("/v1/dead-letters/{id}"), Some(&ann), None).await.expect(404);
 }
@@ -88,13 +89,36 @@ async fn dead_letters_are_replayed_or_dropped_in_bulk_by_filter() {
     assert_eq!(ask("drop", json!({ "error": "timed" })).await, 0);
     let bob = api.token("bob", &["dead_letters:write"]).await;
     let dropped = api.ask("POST", "/v1/dead-letters/drop", Some(&bob), Some(json!({}))).await.expect(200);
-    assert_eq!(dropped, json!({ "count": 15 }));
+    assert_eq!(dropped, json!({ "count": 15, "next_cursor": null }));
     assert_eq!(ask("drop", json!({})).await, 15);
     assert_eq!(api.store.event_backlog().await.unwrap().unread, 100);
     let filter = reveille::store::StoredDeadLetterFilter { limit: 9, ..Default::default() };
-    assert_eq!(api.store.list_dead_letters(&only("ann"), &filter).await.unwrap(), []);
+    assert_eq!(api.store.list_dead_letters(&only("ann"), &filter).await.unwrap().rows, []);
 
     let faults = api.admin("POST", "/v1/dead-letters/drop", Some(json!({ "limit": 0, "source": 7 }))).await.expect(422);
     assert_eq!(faults["errors"].as_array().unwrap().len(), 2);
     api.admin("POST", "/v1/dead-letters/drop", Some(json!({ "sorce": "x" }))).await.expect(422);
+}
+
+#[tokio::test]
+async fn bulk_request_goes_on_behind_what_an_earlier_one_has_looked_at() {
+    let api = Api::new().await;
+    api.dead_letter("ann", "the oldest").await;
+    for seq in 97..100 {
+        let letter =
+            reveille::store::NewDeadLetter { seq, event: None, body: "{", error: "it is not JSON", deliveries: 1 };
+        api.store.dead_letter_event(letter).await.unwrap();
+    }
+    let ask = async |deed: &str, body: Value| {
+        let answer = api.admin("POST", &format!("/v1/dead-letters/{deed}"), Some(body)).await.expect(200);
+        (answer["count"].as_u64().unwrap(), answer["next_cursor"].as_str().map(str::to_owned))
+    };
+    // those that are no events stay, and stand before the one that can be replayed
+    let (none, next) = ask("replay", json!({ "limit": 2 })).await;
+    assert_eq!(none, 0);
+    let next = next.expect("there are two more");
+    assert_eq!(ask("replay", json!({ "limit": 2, "cursor": next })).await, (1, None));
+    assert_eq!(ask("drop", json!({ "limit": 3 })).await, (3, None), "all are dropped, and it says so");
+    let faults = api.admin("POST", "/v1/dead-letters/drop", Some(json!({ "cursor": "x" }))).await.expect(422);
+    assert_eq!(faults["errors"][0]["pointer"], json!("/cursor"));
 }

@@ -5,8 +5,11 @@ use axum::http::Request;
 use base64::Engine;
 use futures::StreamExt;
 use serde_json::{Value, json};
+use tracing::Level;
 
 use super::service::{ADMIN, Api, Reply};
+use crate::support::log::logged;
+use crate::support::sse::events_of;
 
 /// Published events, oldest first.
 async fn log(api: &Api, query: &str) -> Vec<Value> {
@@ -249,11 +252,10 @@ async fn next(stream: &mut axum::body::BodyDataStream) -> (String, Value) {
         let part = tokio::time::timeout(std::time::Duration::from_secs(20), stream.next()).await;
         text.push_str(std::str::from_utf8(&part.expect("in time").expect("more").unwrap()).unwrap());
     }
-    let field = |name: &str| {
-        text.lines().find_map(|line| line.strip_prefix(&format!("{name}: "))).unwrap_or_default().to_owned()
-    };
-    assert_eq!(field("event"), "event", "{text}");
-    (field("id"), serde_json::from_str(&field("data")).unwrap())
+    let event = events_of("GET", "/v1/events/stream", text.as_bytes()).swap_remove(0);
+    assert_eq!(event.name, "event", "{text}");
+    let data = event.json();
+    (event.id, data)
 }
 
 async fn follow(api: &Api, query: &str, token: &str, seen: Option<&str>) -> axum::body::BodyDataStream {
@@ -298,4 +300,33 @@ async fn bus_follower_hears_events_from_now_on_or_from_its_last_position() {
     while let Some(part) = again.next().await {
         assert!(part.is_ok());
     }
+}
+
+#[tokio::test]
+async fn bus_follower_that_is_behind_asks_a_bus_that_fails_once_in_a_while() {
+    let api = Api::new().await;
+    let publish = async |id: String| {
+        let body = json!({ "tenant_id": "ann", "source": "mail", "type": "came", "id": id });
+        api.admin("POST", "/v1/events", Some(body)).await.expect(202);
+    };
+    let mut first = follow(&api, "", ADMIN, None).await;
+    publish("first".into()).await;
+    let (seen, _) = next(&mut first).await;
+    drop(first);
+    for id in 0..20 {
+        publish(id.to_string()).await;
+    }
+    let mut behind = follow(&api, "", ADMIN, Some(&seen)).await;
+    api.plant("alter table events rename to events_away").await;
+    // what was read already
+    for id in 0..16 {
+        assert_eq!(next(&mut behind).await.1["id"], id.to_string());
+    }
+    let patience = std::time::Duration::from_millis(1200);
+    let (silent, told) = logged(Level::WARN, tokio::time::timeout(patience, behind.next())).await;
+    assert!(silent.is_err(), "nothing can be read");
+    let failures = told.matches("can't read the bus that is followed").count();
+    assert!((1..=4).contains(&failures), "{failures}: {told}");
+    api.plant("alter table events_away rename to events").await;
+    assert_eq!(next(&mut behind).await.1["id"], "16");
 }

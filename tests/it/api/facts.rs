@@ -36,6 +36,11 @@ async fn fact_is_noted_corrected_and_deleted(api: Api) {
     let whole = ask("GET", &own, None).await.expect(200);
     assert_eq!(whole["versions"][0]["text"], "Prefers window seats.", "{whole}");
     assert_eq!(whole["versions"].as_array().unwrap().len(), 1, "{whole}");
+    let other = ask("POST", PLACE, Some(json!({ "text": "Likes tea." }))).await.expect(201);
+    let other = other["id"].as_str().unwrap();
+    let refused = ask("PATCH", &own, Some(json!({ "text": "Likes tea." }))).await.expect(409);
+    assert_eq!(refused["detail"], format!("the fact {other} says the same"));
+    ask("DELETE", &format!("{PLACE}/{other}"), None).await.expect(204);
     ask("DELETE", &own, None).await.expect(204);
     for (method, body) in [("GET", None), ("DELETE", None), ("PATCH", Some(json!({ "text": "x" })))] {
         assert_eq!(ask(method, &own, body).await.expect(404)["detail"], "there is no such fact");

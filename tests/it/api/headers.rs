@@ -1,7 +1,8 @@
 //! Arbitrary bytes and extreme numbers in every header that is read, and in every number of a query, against every
 //! operation: each is answered, and none with a fault of the service.
 //!
-//! Which header an operation reads does not matter: each may get each of them, so one that is read later is tried as well.
+//! Which header an operation reads does not matter: each may get each of them, so one that is read later is tried as
+//! well.
 
 use std::net::IpAddr;
 

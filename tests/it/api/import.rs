@@ -19,6 +19,7 @@ on_both! {
     tenant_imports_for_itself
     key_is_given_once_and_stays
     dry_run_says_what_would_be_and_makes_nothing
+    first_event_tasks_of_an_import_are_held_against_kept_events
 }
 
 async fn import(api: &Api, token: &str, lines: &str) -> Reply {
@@ -115,6 +116,29 @@ async fn import_of_which_a_quota_allows_nothing_is_refused_as_a_whole(api: Api) 
     let tasks = json!("tasks");
     assert_eq!(told, [(&json!(2), &Value::Null), (&json!(3), &tasks), (&json!(4), &tasks)]);
     assert_eq!(count(&api).await, 2);
+}
+
+async fn first_event_tasks_of_an_import_are_held_against_kept_events(api: Api) {
+    let event = json!({ "tenant_id": "ann", "source": "shop", "type": "order", "data": { "total": 7 } });
+    api.admin("POST", "/v1/events", Some(event)).await.expect(202);
+    let on_event = |key: &str, filter: &str| {
+        let mut task = line(key);
+        task["trigger"] = json!({ "type": "event", "source": "shop", "filter": filter });
+        task
+    };
+    let slip = "event.data.totl > 5";
+    let missing = json!({ "expression": slip, "field": "event.data.totl", "did_you_mean": "total" });
+    let lines = format!("{}\n\n{}\n{}\n", line("a"), on_event("b", slip), on_event("c", "event.data.total > 5"));
+    let report = import(&api, ADMIN, &lines).await.expect(200);
+    assert_eq!(report["warnings"], json!([{ "line": 3, "missing": missing }]));
+    let again = import(&api, ADMIN, &lines).await.expect(200);
+    assert_eq!((&again["unchanged"], again.get("warnings")), (&json!(3), None), "nothing is made");
+    // 50 of an import are held against events
+    let many: Vec<String> = (0..51).map(|number| on_event(&format!("d{number}"), slip).to_string()).collect();
+    let report = import(&api, ADMIN, &many.join("\n")).await.expect(200);
+    let told: Vec<u64> =
+        report["warnings"].as_array().unwrap().iter().map(|warning| warning["line"].as_u64().unwrap()).collect();
+    assert_eq!((&report["created"], told), (&json!(51), (1..51).collect()));
 }
 
 async fn long_import_is_stored_batch_by_batch(api: Api) {

@@ -1,5 +1,7 @@
 //! Abuse of the server: raw sockets that are slow, large, many, or cut off.
 
+mod unread_bodies;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Sessions and the channel `live`: what is delivered on one instance is told on any, to every session, and taken once.
+//! Sessions and the channel `live`: a message that is delivered on one instance is told on any, to every session, and
+//! taken once.
 
 mod socket;
 
@@ -22,13 +23,14 @@ use tower::ServiceExt;
 use uuid::Uuid;
 
 use super::service::{ADMIN, Api, on_both};
+use crate::support::sse::{EVENT_STREAM, HeldStream};
 
 const URL: &str = "https://wake.example.org/approve/canary-link";
 
 /// A client with a session over server-sent events.
 struct Client {
     body: BodyDataStream,
-    text: String,
+    stream: HeldStream,
 }
 
 impl Client {
@@ -45,9 +47,9 @@ impl Client {
         let response = api.app.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
         assert_eq!(
             (response.status().as_u16(), &response.headers()["content-type"]),
-            (200, &"text/event-stream".parse().unwrap())
+            (200, &EVENT_STREAM.parse().unwrap())
         );
-        let mut client = Client { body: response.into_body().into_data_stream(), text: String::new() };
+        let mut client = Client { body: response.into_body().into_data_stream(), stream: HeldStream::of("GET", path) };
         let (name, _, data) = client.next().await.expect("an event");
         assert_eq!((name.as_str(), data), ("session", json!({ "event": "session", "tenant_id": "ann" })));
         client
@@ -56,17 +58,12 @@ impl Client {
     /// The next event: name, id, data. Comments are passed over; `None` at the end.
     async fn next(&mut self) -> Option<(String, String, Value)> {
         loop {
-            if let Some((block, rest)) = self.text.split_once("\n\n") {
-                let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
-                let told = (field("event: ").to_owned(), field("id: ").to_owned(), field("data: ").to_owned());
-                self.text = rest.to_owned();
-                if told.0.is_empty() {
-                    continue;
-                }
-                return Some((told.0, told.1, serde_json::from_str(&told.2).unwrap()));
+            if let Some(event) = self.stream.next() {
+                let data = event.json();
+                return Some((event.name, event.id, data));
             }
             let part = timeout(Duration::from_secs(20), self.body.next()).await.expect("something is told");
-            self.text.push_str(std::str::from_utf8(&part?.unwrap()).unwrap());
+            self.stream.push(&part?.unwrap());
         }
     }
 

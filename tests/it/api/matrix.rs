@@ -97,7 +97,8 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("get_approval", line(P::ApprovalsRead, Here, 200, None)),
         ("decide_approval", line(P::ApprovalsDecide, Here, 200, Some(json!({ "decision": "cancel", "digest": "" })))),
         ("connect_credential", line(P::CredentialsWrite, InQuery, 200, None)),
-        // whoever is sent back by a provider may open it; a state that is none is not known, and credentials/ has the rest
+        // whoever is sent back by a provider may open it; a state that is none is not known, and credentials/ has the
+        // rest
         ("show_connection", Line { permission: None, body: None, other: Nothing, done: 404 }),
         ("make_connection", Line { permission: None, body: None, other: Nothing, done: 403 }),
         (
@@ -255,7 +256,7 @@ async fn things_of(api: &Api, tenant: &str) -> Things {
         task_id: asked.task.parse().unwrap(),
         tool: "send_note".into(),
         epoch: 1,
-        arguments: json!({}),
+        args: json!({}),
         definition: "0".repeat(64),
         uses_left: None,
         created_at: api.clock.now(),

@@ -14,6 +14,7 @@ on_both!(
     events_beyond_the_minute_are_refused_whole_until_the_next
     figures_of_a_tenant_show_its_quotas
     tenant_that_has_stored_all_it_may_is_refused_what_is_new
+    request_with_a_key_of_a_full_tenant_is_refused_or_its_answer_is_not_kept
     override_of_streams_holds_for_the_next_stream
     stream_beyond_the_quota_is_refused_with_what_to_do
 );
@@ -145,6 +146,7 @@ async fn tenant_that_has_stored_all_it_may_is_refused_what_is_new(api: Api) {
     let task = format!("/v1/tasks/{}", made["id"].as_str().unwrap());
     let renamed = json!({ "name": "Evening mail" });
     let credential = json!({ "hosts": ["shop.example"], "document": { "key": "secret" } });
+    let recipient = json!({ "addresses": { "email": "ann@example.org" } });
     for (method, path, body) in [
         ("POST", "/v1/tasks", daily()),
         ("PATCH", &*task, renamed),
@@ -152,6 +154,9 @@ async fn tenant_that_has_stored_all_it_may_is_refused_what_is_new(api: Api) {
         ("POST", "/v1/events", event(1)),
         ("POST", "/v1/events", json!([event(1), event(2)])),
         ("PUT", "/v1/credentials/shop/work", credential),
+        ("POST", "/v1/facts", json!({ "text": "Lives in Vienna." })),
+        ("POST", "/v1/approval-overrides", json!({ "tool": "http_request", "gate": "confirm" })),
+        ("PUT", "/v1/recipients/ann", recipient),
         ("POST", "/v1/tasks/import", daily()),
     ] {
         let reply = api.ask(method, path, Some(&ann), Some(body)).await;
@@ -163,7 +168,7 @@ async fn tenant_that_has_stored_all_it_may_is_refused_what_is_new(api: Api) {
             "{method} {path}: {problem}"
         );
         let detail = problem["detail"].as_str().unwrap();
-        assert!(detail.contains("delete tasks, credentials and dead letters"), "{detail}");
+        assert!(detail.contains("delete tasks, credentials, facts and dead letters"), "{detail}");
     }
     assert_eq!(api.ask("GET", "/v1/events", Some(&ann), None).await.expect(200)["items"], json!([]));
     let bob = api.token("bob", &["*"]).await;
@@ -173,6 +178,36 @@ async fn tenant_that_has_stored_all_it_may_is_refused_what_is_new(api: Api) {
     while api.store.count_stored_bytes(100).await.unwrap() > 0 {}
     api.advance(1);
     api.ask("POST", "/v1/events", Some(&ann), Some(event(1))).await.expect(202);
+}
+
+async fn request_with_a_key_of_a_full_tenant_is_refused_or_its_answer_is_not_kept(api: Api) {
+    let ann = api.token("ann", &["*"]).await;
+    let made = api.ask("POST", "/v1/tasks", Some(&ann), Some(daily())).await.expect(201);
+    while api.store.count_stored_bytes(100).await.unwrap() > 0 {}
+    let pause = format!("/v1/tasks/{}/pause", made["id"].as_str().unwrap());
+    let post = async |path: &str, key: &str, body: Value| {
+        let reply = api.ask_with("POST", path, Some(&ann), Some(body), &[("idempotency-key", key)]).await;
+        (reply.status.as_u16(), reply.header("idempotency-replayed").to_owned())
+    };
+    let anew = |status: u16| (status, String::new());
+    let fact = json!({ "text": "Lives in Vienna." });
+    limit(&api, json!({ "stored_bytes": 1 })).await;
+    for _ in 0..2 {
+        assert_eq!(post(&pause, "p", json!({})).await, anew(200), "a pause is never refused");
+        assert_eq!(post("/v1/events", "e", event(1)).await, anew(429));
+        assert_eq!(post("/v1/facts", "f", fact.clone()).await, anew(429));
+    }
+    limit(&api, json!({ "stored_bytes": 1_000_000 })).await;
+    assert_eq!(post(&pause, "p", json!({})).await, anew(200), "its answer was not kept");
+    assert_eq!(post("/v1/events", "e", event(1)).await, anew(202), "what is refused uses up no key");
+    assert_eq!(post("/v1/facts", "f", fact).await, anew(201));
+    for (path, key, body, status) in [(&*pause, "p", json!({}), 200), ("/v1/events", "e", event(1), 202)] {
+        assert_eq!(post(path, key, body).await, (status, "true".to_owned()), "it is kept where there is room");
+    }
+    // what it was answered before is answered still
+    while api.store.count_stored_bytes(100).await.unwrap() > 0 {}
+    limit(&api, json!({ "stored_bytes": 1 })).await;
+    assert_eq!(post(&pause, "p", json!({})).await, (200, "true".to_owned()));
 }
 
 async fn override_of_streams_holds_for_the_next_stream(api: Api) {

@@ -21,6 +21,7 @@ on_both! {
     receipt_with_a_wrong_signature_changes_nothing
     address_that_is_none_is_not_there
     guessing_costs_the_guesser_and_nobody_else
+    report_is_taken_at_its_longest_and_refused_one_byte_beyond_it
 }
 
 /// A text message that the provider has taken on; its id, and the ticket for reports on it.
@@ -65,6 +66,18 @@ async fn signed_report_settles_the_delivery(api: Api) {
     let nothing = "MessageSid=SM1";
     let unread = post(&api, TWILIO, &place, Some(&signature(SMS_TOKEN, &place, nothing)), nothing).await.expect(400);
     assert_eq!(unread["detail"], "the field MessageStatus is missing");
+}
+
+async fn report_is_taken_at_its_longest_and_refused_one_byte_beyond_it(api: Api) {
+    let (_, ticket) = sent(&api).await;
+    let place = format!("/v1/receipts/sms/{ticket}");
+    for (bytes, status) in [(16_385, 413), (16_384, 204)] {
+        let beginning = format!("{DELIVERED}&Padding=");
+        let fields = format!("{beginning}{}", "x".repeat(bytes - beginning.len()));
+        let signature = signature(SMS_TOKEN, &place, &fields);
+        assert_eq!(post(&api, TWILIO, &place, Some(&signature), &fields).await.status, status, "{bytes} bytes");
+    }
+    assert_eq!(state(&api).await, DeliveryState::Delivered);
 }
 
 async fn receipt_with_a_wrong_signature_changes_nothing(api: Api) {

@@ -1,7 +1,7 @@
 //! The HTTP face over a store of its own, with a clock that stands still and an executor that runs nothing.
 //!
-//! Every answer is held against the reference, and every request that is taken: what `/openapi.json` does not have fails its
-//! test.
+//! Every answer is held against the reference, and every request that is taken: what `/openapi.json` does not have
+//! fails its test.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -52,8 +52,9 @@ use tower::ServiceExt;
 
 use crate::support::binary::TempDir;
 use crate::support::postgres::Database;
-use crate::support::reference::{Exchange, Reference, reference};
+use crate::support::reference::{Exchange, Reference, is_held, reference};
 use crate::support::sqlite;
+use crate::support::sse::{EVENT_STREAM, events_of};
 
 /// The configured admin token.
 pub const ADMIN: &str = "an admin token of the tests";
@@ -210,14 +211,14 @@ impl Api {
         let sources = Sources::new(&poll::Settings::default(), &credentials, Arc::clone(&tools), dir.path());
         let sources = Arc::new(sources.expect("sources"));
         let pollable = Arc::clone(&sources);
-        let known = TaskValidator {
+        let validator = TaskValidator {
             channels: vec!["email".into(), "webhook".into()],
             check,
             poll: Arc::new(move |tenant, poll, at, faults| pollable.check(tenant, poll, at, faults)),
             seal: Arc::new(|_, _, _, _| Ok(())),
         };
         let bus = bus::open(&bus::Settings::default(), &store).expect("a bus");
-        let host = Arc::new(StoreHost::new(store.clone(), known.clone(), Arc::clone(&bus)));
+        let host = Arc::new(StoreHost::new(store.clone(), validator.clone(), Arc::clone(&bus)));
         let retry = llm::fallback::RetryWait { max_retries: 0, base_delay: Duration::ZERO };
         let models = llm::Models::new(vec![], "main", vec![], retry, &clock);
         let policy = Policy::new(&approval::Settings::default()).expect("the default");
@@ -243,7 +244,7 @@ impl Api {
             tools,
             skills: reveille::ports::skill::SkillLibrary::empty(),
             bus,
-            known,
+            validator,
             connector: oauth::open(&store, &vault, &egress, &providers, public_url).1,
             vault: vault.clone(),
             push_key: Some("BP4z".into()),
@@ -313,7 +314,7 @@ impl Api {
         let letter = NewDeadLetter { seq: leased.seq, event: Some(&event), body: &leased.body, error, deliveries: 5 };
         self.store.dead_letter_event(letter).await.expect("a dead letter");
         let filter = StoredDeadLetterFilter { limit: 1, ..StoredDeadLetterFilter::default() };
-        self.store.list_dead_letters(&only(tenant), &filter).await.expect("letters").remove(0).id.to_string()
+        self.store.list_dead_letters(&only(tenant), &filter).await.expect("letters").rows.remove(0).id.to_string()
     }
 
     /// Asks as the admin.
@@ -361,15 +362,17 @@ impl Api {
         let (parts, body) = response.into_parts();
         let bytes = axum::body::to_bytes(body, usize::MAX).await.expect("a whole answer");
         let kind = media_type(&parts.headers);
-        let json = kind.contains("json");
-        let body = if json { serde_json::from_slice(&bytes).expect("JSON") } else { Value::Null };
+        let body = if kind.contains("json") { serde_json::from_slice(&bytes).expect("JSON") } else { Value::Null };
         self.reference.hold(&Exchange {
             method: &method,
             path: &path,
             sent: sent.as_ref().map(|sent| (sent_kind.as_str(), sent)),
             status: parts.status.as_u16(),
-            answered: json.then_some((kind.as_str(), &body)),
+            answered: is_held(&kind).then_some((kind.as_str(), &body)),
         });
+        if kind == EVENT_STREAM {
+            events_of(&method, &path, &bytes);
+        }
         Reply { status: parts.status, headers: parts.headers, body }
     }
 
@@ -383,6 +386,13 @@ impl Api {
             }
         }
         operations
+    }
+
+    /// Runs a statement on the database, which is SQLite.
+    pub async fn plant(&self, statement: &str) {
+        let options = SqliteConnectOptions::new().filename(self.dir.path().join("reveille.db"));
+        let mut connection = options.busy_timeout(Duration::from_secs(10)).connect().await.expect("a connection");
+        sqlx::query(AssertSqlSafe(statement.to_owned())).execute(&mut connection).await.expect("planted");
     }
 
     /// For each table, something that changes with any of its rows.

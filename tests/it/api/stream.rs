@@ -20,16 +20,17 @@ use tower::ServiceExt;
 use uuid::Uuid;
 
 use super::service::{ADMIN, Api, daily_of};
+use crate::support::sse::{EVENT_STREAM, HeldStream};
 use crate::support::world::claim_ready;
 
 /// A client that follows a run.
 struct Client {
     body: BodyDataStream,
-    text: String,
+    stream: HeldStream,
 }
 
-/// One server-sent event: name, id, data. A comment has neither.
-#[derive(Debug, Clone, PartialEq, Default)]
+/// One server-sent event: name, id, data.
+#[derive(Debug, Clone, PartialEq)]
 struct StreamSoFar {
     name: String,
     id: String,
@@ -42,30 +43,26 @@ impl Client {
     }
 
     async fn follow_as(api: &Api, token: &str, run: Uuid, last_event_id: Option<&str>) -> Client {
-        let mut request =
-            Request::get(format!("/v1/runs/{run}/stream")).header("authorization", format!("Bearer {token}"));
+        let path = format!("/v1/runs/{run}/stream");
+        let mut request = Request::get(&path).header("authorization", format!("Bearer {token}"));
         if let Some(id) = last_event_id {
             request = request.header("last-event-id", id);
         }
         let response = api.app.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
         assert_eq!(response.status(), 200);
-        assert_eq!(response.headers()["content-type"], "text/event-stream");
-        Client { body: response.into_body().into_data_stream(), text: String::new() }
+        assert_eq!(response.headers()["content-type"], EVENT_STREAM);
+        Client { body: response.into_body().into_data_stream(), stream: HeldStream::of("GET", &path) }
     }
 
     /// The next event, comments passed over; `None` at the end.
     async fn next(&mut self) -> Option<StreamSoFar> {
         loop {
-            if let Some((block, rest)) = self.text.split_once("\n\n") {
-                let told = read(block);
-                self.text = rest.to_owned();
-                if told != StreamSoFar::default() {
-                    return Some(told);
-                }
-                continue;
+            if let Some(event) = self.stream.next() {
+                let data = event.json();
+                return Some(StreamSoFar { name: event.name, id: event.id, data });
             }
             let part = timeout(Duration::from_secs(20), self.body.next()).await.expect("something is told");
-            self.text.push_str(std::str::from_utf8(&part?.unwrap()).unwrap());
+            self.stream.push(&part?.unwrap());
         }
     }
 
@@ -79,19 +76,6 @@ impl Client {
             }
         }
     }
-}
-
-fn read(block: &str) -> StreamSoFar {
-    let mut told = StreamSoFar::default();
-    for line in block.lines() {
-        match line.split_once(": ") {
-            Some(("event", name)) => told.name = name.into(),
-            Some(("id", id)) => told.id = id.into(),
-            Some(("data", data)) => told.data = serde_json::from_str(data).unwrap(),
-            _ => {}
-        }
-    }
-    told
 }
 
 fn names(told: &[StreamSoFar]) -> Vec<&str> {
@@ -137,7 +121,7 @@ fn time_result() -> TranscriptMessage {
     TranscriptMessage::Tool {
         call_id: "call_1".into(),
         name: "current_time".into(),
-        notice: None,
+        notices: vec![],
         content: "noon".into(),
         is_error: false,
         reasons: vec![],
@@ -169,7 +153,7 @@ async fn run_that_has_ended_is_told_from_its_transcript() {
         json!([
             { "seq": 0, "turn": 0, "at": "2026-11-21T00:00:00Z", "role": "user", "text": "[Scheduled Task] …" },
             { "seq": 1, "turn": 1, "at": "2026-11-21T00:00:00Z", "role": "assistant", "text": "One moment",
-                "tool_calls": [{ "id": "call_1", "name": "current_time", "arguments": {} }] },
+                "tool_calls": [{ "id": "call_1", "name": "current_time", "args": {} }] },
         ])
     );
     let rest = format!("/v1/runs/{run}/transcript?limit=2&cursor={}", read["next_cursor"].as_str().unwrap());

@@ -88,6 +88,7 @@ async fn patch_replaces_the_fields_it_has_and_keeps_the_others() {
     api.advance(60);
     let patch = json!({
         "metadata": { "c": 3 }, "trigger": { "type": "schedule", "interval": "1h" }, "output": { "channel": "email" },
+        "tenant_id": "ann",
     });
     let changed = api.admin("PATCH", &place, Some(patch)).await.expect(200);
     let mut expected = task.clone();

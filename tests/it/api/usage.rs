@@ -48,7 +48,7 @@ async fn answered(api: &Api, tenant: &str) -> (String, String) {
             is_error: !success,
             reasons: vec![],
             fetched_at: None,
-            notice: None,
+            notices: vec![],
         };
         let by = ToolAttribution { agent: Some("orchestrator".into()), step: None, turn: 1 };
         let record = ToolRecord::new((tool, true), &json!({ "n": seq }), 40, (success, 9_000), by);

@@ -24,10 +24,10 @@ turn = 1
 text = "I order, and tell the room."
 [[steps.calls]]
 tool = "http_send"
-arguments = { url = "SINK/orders", method = "POST", body = { amount = 5 } }
+args = { url = "SINK/orders", method = "POST", body = { amount = 5 } }
 [[steps.calls]]
 tool = "http_send"
-arguments = { url = "SINK/rooms", method = "POST", body = { text = "ordered" } }
+args = { url = "SINK/rooms", method = "POST", body = { text = "ordered" } }
 
 [[steps]]
 when = "place the order"
@@ -125,13 +125,9 @@ async fn one_call_is_edited_one_is_cancelled_and_the_run_goes_on_with_both_answe
     assert_eq!(run["output"], "Done what was allowed.");
     assert_eq!(sent(&sink).await, [("/orders".to_owned(), json!({ "amount": 3 }))]);
     let transcript = api.get(&format!("/v1/runs/{}/transcript", run["id"].as_str().unwrap())).await;
-    let told: Vec<&str> = transcript["items"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|entry| entry["role"] == "tool")
-        .flat_map(|entry| [&entry["notice"], &entry["content"]].into_iter().filter_map(Value::as_str))
-        .collect();
+    let results = || transcript["items"].as_array().unwrap().iter().filter(|entry| entry["role"] == "tool");
+    let notices = results().filter_map(|entry| entry["notices"].as_array()).flatten().map(|notice| &notice["text"]);
+    let told: Vec<&str> = notices.chain(results().map(|entry| &entry["content"])).filter_map(Value::as_str).collect();
     assert_eq!(told.len(), 3);
     assert!(told.iter().any(|text| text.starts_with("The user changed the arguments before approving: ")), "{told:?}");
     assert!(told.contains(&"User cancelled this action.\nTheir comment: not that room"), "{told:?}");

@@ -16,7 +16,7 @@ async fn grant_is_given_with_an_approval_listed_and_revoked(api: Api) {
     let asked = ask(&api, "ann", vec![note()]).await;
     let body = json!({
         "decision": "approve", "digest": asked.approvals[0].digest,
-        "grant": { "days": 7, "uses": 3, "arguments": ["room"] },
+        "grant": { "days": 7, "uses": 3, "args": ["room"] },
     });
     let token = api.token("ann", &["approvals:read", "approvals:decide"]).await;
     let path = format!("/v1/approvals/{}/decision", asked.approvals[0].id);
@@ -25,7 +25,7 @@ async fn grant_is_given_with_an_approval_listed_and_revoked(api: Api) {
     let grant = &grants["items"][0];
     assert_eq!(grant["id"], done["grant_id"]);
     assert_eq!(
-        json!([grant["tool"], grant["arguments"], grant["uses_left"], grant["expires_at"], grant["revoked_at"]]),
+        json!([grant["tool"], grant["args"], grant["uses_left"], grant["expires_at"], grant["revoked_at"]]),
         json!(["send_note", { "room": "lobby" }, 3, "2026-11-28T00:00:00Z", null])
     );
     let place = format!("/v1/grants/{}", grant["id"].as_str().unwrap());
@@ -48,7 +48,7 @@ async fn page_gives_a_grant_where_it_is_ticked(api: Api) {
     let grants = api.admin("GET", "/v1/grants", None).await.expect(200);
     let grant = &grants["items"][0];
     assert_eq!(
-        json!([grant["arguments"], grant["created_by"], grant["expires_at"]]),
+        json!([grant["args"], grant["created_by"], grant["expires_at"]]),
         json!([{ "text": "The build is broken" }, "recipient:ann", "2026-11-28T00:00:00Z"])
     );
 }
@@ -71,7 +71,7 @@ async fn irreversible_call_is_never_allowed_for_good(api: Api) {
     for (grant, pointer) in [
         (json!({ "days": 0 }), "/grant/days"),
         (json!({ "uses": 0 }), "/grant/uses"),
-        (json!({ "arguments": ["room", "rom"] }), "/grant/arguments/1"),
+        (json!({ "args": ["room", "rom"] }), "/grant/args/1"),
         (json!({ "day": 1 }), "/grant/day"),
         (json!(7), "/grant"),
     ] {

@@ -4,10 +4,10 @@
 use reveille::domain::run::{Run, RunState};
 use serde_json::json;
 
-use super::held::{PUBLIC, mailing, page};
+use super::undo_window::page;
 use crate::support::app::Instance;
 use crate::support::smtp::MailServer;
-use crate::support::world::{ADMIN, World, on_both};
+use crate::support::world::{ADMIN, PUBLIC, World, on_both};
 
 on_both! {
     triggered_run_gets_its_input_on_the_page_whose_link_was_sent
@@ -20,7 +20,7 @@ const ASKS: [&str; 2] = ["Trip asks you for something", "Trip braucht eine Angab
 
 /// An agent that steps alone may call, and that wants an airport.
 fn booking(world: &mut World, server: &MailServer) {
-    mailing(world, server);
+    world.mail_by(server);
     world.egress.allow = vec!["127.0.0.1:*".into()];
     let booker = json!({
         "name": "Booker", "instruction": "You book flights.", "expose_as_tool": false, "tools": [],

@@ -1,40 +1,27 @@
 //! The link of a question: in the message that arrives, good from its first moment, and nowhere else.
 
 use reveille::base::id::Scope;
-use reveille::base::secret::Secret;
 use reveille::base::token::TokenHash;
 use reveille::domain::approval::{ApprovalAnswer, ApprovalChoice, Via};
 use reveille::domain::notification::DeliveryState;
 use reveille::domain::run::RunState;
-use reveille::ports::channel::email;
 use reveille::store::ApprovalFilter;
 use tracing::Level;
 
 use super::expiry::asking;
 use crate::support::log::Log;
 use crate::support::smtp::MailServer;
-use crate::support::world::{World, at, on_both};
+use crate::support::world::{PUBLIC, World, at, on_both};
 
 on_both! {
     link_of_a_received_mail_opens_its_batch_and_is_kept_nowhere
     question_that_is_settled_by_then_is_not_sent
 }
 
-const PUBLIC: &str = "https://wake.example.org";
-
-fn mailing(world: &mut World, server: &MailServer) {
-    world.public_url = Some(PUBLIC.into());
-    world.channels.email = email::Settings {
-        url: Some(Secret::new(format!("smtp://{}", server.address()))),
-        from: Some("Reveille <reveille@wake.example.org>".into()),
-        ..email::Settings::default()
-    };
-}
-
 async fn link_of_a_received_mail_opens_its_batch_and_is_kept_nowhere(mut world: World) {
     let log = Log::of_process(Level::DEBUG);
     let server = MailServer::start().await;
-    mailing(&mut world, &server);
+    world.mail_by(&server);
     let instance = world.instance();
     instance.recipient().await;
     let (_, run) = asking(&instance).await;
@@ -76,7 +63,7 @@ async fn link_of_a_received_mail_opens_its_batch_and_is_kept_nowhere(mut world: 
 async fn question_that_is_settled_by_then_is_not_sent(mut world: World) {
     let log = Log::of_process(Level::DEBUG);
     let server = MailServer::start().await;
-    mailing(&mut world, &server);
+    world.mail_by(&server);
     let instance = world.instance();
     instance.recipient().await;
     let (_, run) = asking(&instance).await;

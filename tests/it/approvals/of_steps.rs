@@ -1,10 +1,11 @@
-//! Calls of agents in steps of pipelines: held for a while and then done once, stopped, or asked about and never answered.
+//! Calls of agents in steps of pipelines: held for a while and then done once, stopped, or asked about and never
+//! answered.
 
 use reveille::domain::run::RunState;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::held::filing;
+use super::undo_window::filing;
 use crate::support::app::Instance;
 use crate::support::smtp::MailServer;
 use crate::support::world::{ADMIN, World, on_both};
@@ -87,7 +88,7 @@ async fn question_of_an_agent_in_a_step_that_nobody_answers_lets_the_run_expire(
     let server = MailServer::start().await;
     let deeds = filing(&mut world, &server, vec![]);
     world.follows(&json!({ "steps": [
-        { "turn": 1, "calls": [{ "tool": "tell", "arguments": { "note": "two" } }] },
+        { "turn": 1, "calls": [{ "tool": "tell", "args": { "note": "two" } }] },
         { "turn": 2, "text": "All is settled: {{ tell }}" },
     ] }));
     let instance = world.instance();

@@ -21,7 +21,7 @@ const PLACE: &str = "/v1/approval-overrides";
 /// Models look at the clock once, and are done.
 fn looking_at_the_clock(world: &mut World) {
     world.follows(&json!({ "steps": [
-        { "turn": 1, "calls": [{ "tool": "current_time", "arguments": {} }] },
+        { "turn": 1, "calls": [{ "tool": "current_time", "args": {} }] },
         { "turn": 2, "text": "Done." },
     ] }));
 }
@@ -71,7 +71,8 @@ async fn override_of_a_task_makes_its_runs_ask_until_it_is_taken_back(mut world:
     instance.finish(&world).await;
 }
 
-/// Tasks whose runs look at the clock: by the configured agent `clerk` of ann, by another agent of ann, and by one of bob.
+/// Tasks whose runs look at the clock: by the configured agent `clerk` of ann, by another agent of ann, and by one of
+/// bob.
 struct Lookers([Task; 3]);
 
 impl Lookers {

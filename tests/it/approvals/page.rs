@@ -213,7 +213,7 @@ async fn one_is_edited_one_cancelled_and_the_run_goes_on(api: Api) {
     shown.shows("<a href=\"#c0\">");
     shown.shows("id=\"c0\" autofocus>");
     assert_eq!(asked.statuses(&api).await, ["pending", "pending"]);
-    // what was looked at is what is decided: another change is shown again
+    // the decision is about the change that was looked at: another one is shown again
     let reviewed = shown.hidden("0.reviewed").unwrap();
     let other = [("do", "approve:0"), ("0.f1", "It is blue"), ("0.reviewed", reviewed.as_str())];
     asked.send(&api, &other).await.expect(200).shows("It is blue");

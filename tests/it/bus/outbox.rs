@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use reveille::base::id::Scope;
+use reveille::domain::event::Event;
 use reveille::engine::events::forwarder::Forwarder;
 use reveille::engine::service::{NextTick, ServiceLoop};
 use reveille::ports::bus::{BusError, DeadLetterFilter, Settings};
@@ -47,6 +48,25 @@ async fn events_taken_while_redis_was_away_are_forwarded_in_order_at_its_return(
 }
 
 #[tokio::test]
+async fn kept_event_of_a_quiet_tenant_is_forwarded_at_once_however_many_of_another_wait() {
+    // more than a `BATCH` of the other tenant waits
+    let stage = BusHarness::redis_at(crate::support::servers::redis_url(), with_outbox()).await;
+    let many: Vec<Event> = (0..500).map(|n| event("a", &n.to_string())).collect();
+    stage.world.store.keep_events(&many).await.unwrap();
+    stage.world.store.keep_events(&[event("b", "x")]).await.unwrap();
+    assert_eq!(stage.bus.forward().await, Ok(101));
+    let entries = read(&*stage.bus, 101).await;
+    let of = |tenant: &str| {
+        let events = entries.iter().map(|entry| entry.event.as_ref().unwrap());
+        let ids = events.filter(|event| event.tenant.as_str() == tenant).map(|event| event.id.clone());
+        ids.collect::<Vec<_>>()
+    };
+    assert_eq!(of("b"), ["x"]);
+    assert_eq!(of("a"), (0..100).map(|n| n.to_string()).collect::<Vec<_>>(), "its oldest, in their order");
+    stage.leave().await;
+}
+
+#[tokio::test]
 async fn forwarder_that_died_before_it_forgot_forwards_again() {
     let stage = BusHarness::redis_at(crate::support::servers::redis_url(), with_outbox()).await;
     stage.world.store.keep_events(&[event("a", "1")]).await.unwrap();
@@ -67,7 +87,7 @@ async fn kept_event_that_can_not_be_read_is_a_dead_letter_and_the_others_are_for
     assert_eq!(stage.bus.forward().await, Ok(3));
     assert_eq!(ids_of(&read(&*stage.bus, 2).await), ["2", "3"]);
     let every = DeadLetterFilter { limit: 9, ..DeadLetterFilter::default() };
-    let letters = stage.bus.dead_letters(&Scope::Every, &every).await.unwrap();
+    let letters = stage.bus.dead_letters(&Scope::Every, &every).await.unwrap().letters;
     let told: Vec<_> = letters.iter().map(|letter| (letter.body.as_str(), letter.tenant.as_deref())).collect();
     assert_eq!(told, [("7", None)]);
     assert!(letters[0].error.starts_with("it is no CloudEvent"), "{letters:?}");
@@ -76,7 +96,31 @@ async fn kept_event_that_can_not_be_read_is_a_dead_letter_and_the_others_are_for
     stage.world.store.keep_events(&[event("a", "4")]).await.unwrap();
     stage.world.plant("update bus_outbox set body = '7'").await;
     assert_eq!(stage.bus.forward().await, Ok(1));
-    assert_eq!(stage.bus.dead_letters(&Scope::Every, &every).await.unwrap().len(), 2);
+    assert_eq!(stage.bus.dead_letters(&Scope::Every, &every).await.unwrap().letters.len(), 2);
+    stage.leave().await;
+}
+
+#[tokio::test]
+async fn kept_event_that_redis_refuses_for_good_is_a_dead_letter_and_the_others_are_forwarded() {
+    let stage = BusHarness::redis_at(crate::support::servers::redis_url(), with_outbox()).await;
+    let refused = stage.stream("a");
+    let other = (0..).map(|n| format!("t{n}")).find(|tenant| stage.stream(tenant) != refused).unwrap();
+    stage.world.store.keep_events(&[event("a", "1"), event(&other, "2"), event("a", "3")]).await.unwrap();
+    stage.redis_server().ask(&["SET", &refused, "no stream"]);
+    assert_eq!(stage.bus.forward().await, Ok(3));
+    assert_eq!(stage.world.count("select count(*) from bus_outbox").await, 0);
+    let every = DeadLetterFilter { limit: 9, ..DeadLetterFilter::default() };
+    let letters = stage.bus.dead_letters(&Scope::Every, &every).await.unwrap().letters;
+    assert_eq!(letters.len(), 2, "{letters:?}");
+    for (letter, id) in letters.iter().zip(["3", "1"]) {
+        assert!(letter.body.contains(&format!("\"id\":\"{id}\"")), "{letter:?}");
+        assert!(letter.error.contains("the bus refuses it") && letter.error.contains("WRONGTYPE"), "{letter:?}");
+    }
+    stage.redis_server().ask(&["DEL", &refused]);
+    assert_eq!(ids_of(&read(&*stage.bus, 1).await), ["2"]);
+    // a person who has mended Redis replays them
+    stage.bus.replay(&Scope::Every, &letters[1].id).await.unwrap();
+    assert_eq!(stage.bus.dead_letters(&Scope::Every, &every).await.unwrap().letters.len(), 1);
     stage.leave().await;
 }
 

@@ -6,10 +6,11 @@ use chrono::TimeDelta;
 use reveille::base::clock::{Clock, pause};
 use reveille::base::id::{Scope, Tenant};
 use reveille::base::secret::SecretUrl;
-use reveille::ports::bus::{BusError, Settings};
+use reveille::ports::bus::{BusError, DeadLetterFilter, LogFilter, Settings};
 
 use super::world::{
-    BusHarness, acknowledge, dead_letters, event, ids_of, log, log_filter, names_of, read, read_nothing, waits_end,
+    BusHarness, acknowledge, dead_letters, event, ids_of, log, log_filter, long_event, names_of, only, read,
+    read_nothing, waits_end,
 };
 use crate::support::redis::{RedisServer, STALLED};
 
@@ -24,7 +25,7 @@ async fn foreign_service_publishes_by_a_plain_xadd() {
     let json = r#"{"specversion":"1.0","id":"evt-1","source":"shop","type":"order.paid","tenantid":"user_123","data":{"total":120}}"#;
     stage.redis_server().ask(&["XADD", &stage.stream("user_123"), "*", "event", json]);
     let entries = read(&*stage.bus, 1).await;
-    let event = entries[0].event.clone().unwrap();
+    let event = entries[0].event.as_ref().unwrap().event();
     assert_eq!(event.to_value(), serde_json::from_str::<serde_json::Value>(json).unwrap());
     stage.leave().await;
 }
@@ -53,7 +54,7 @@ async fn entry_that_does_not_parse_is_handed_over_as_what_it_is_and_becomes_a_de
         letters.iter().map(|letter| letter.body.as_str()).collect::<Vec<_>>(),
         [r#"{"specversion":"1.0","id":"1"}"#, "evnt {}", "not json"]
     );
-    assert_eq!(dead_letters(&*stage.bus, &super::world::only("a")).await.unwrap(), []);
+    assert_eq!(dead_letters(&*stage.bus, &only("a")).await.unwrap(), []);
     assert!(matches!(stage.bus.replay(&Scope::Every, &letters[0].id).await, Err(BusError::Invalid { .. })));
     stage.stall().await;
     read_nothing(&*stage.bus).await;
@@ -232,6 +233,38 @@ async fn log_over_many_streams_misses_nothing_between_its_pages() {
     let mut numbers: Vec<u32> = seen.iter().map(|id| id.parse().unwrap()).collect();
     numbers.sort_unstable();
     assert_eq!(numbers, (0..900).collect::<Vec<_>>());
+    stage.leave().await;
+}
+
+#[tokio::test]
+async fn part_of_the_log_ends_with_its_bytes_and_the_next_goes_on() {
+    // the bound is `PAGE_BYTES`
+    let stage = BusHarness::redis().await;
+    stage.publish(&(0..12).map(|n| long_event("a", &n.to_string())).collect::<Vec<_>>()).await;
+    for scope in [only("a"), Scope::Every] {
+        let (first, position, more) = log(&*stage.bus, &scope, &log_filter(100)).await;
+        // ten have less than 2 MiB, and with the eleventh they have more
+        assert_eq!((first, more), ((0..11).map(|n| n.to_string()).collect::<Vec<_>>(), true));
+        let rest = LogFilter { after: Some(position), ..log_filter(100) };
+        let (second, _, more) = log(&*stage.bus, &scope, &rest).await;
+        assert_eq!((second, more), (vec!["11".to_owned()], false));
+    }
+    stage.leave().await;
+}
+
+#[tokio::test]
+async fn dead_letters_of_one_tenant_are_found_among_long_ones_of_another() {
+    let stage = BusHarness::redis().await;
+    for event in [event("a", "quiet")].into_iter().chain((0..40).map(|n| long_event("b", &n.to_string()))) {
+        stage.publish(&[event]).await;
+        let entries = read(&*stage.bus, 1).await;
+        stage.bus.dead_letter_entry(&entries[0], "it broke").await.unwrap();
+    }
+    let letters = dead_letters(&*stage.bus, &only("a")).await.unwrap();
+    assert!(letters.len() == 1 && letters[0].body.contains("quiet"), "{letters:?}");
+    let some = DeadLetterFilter { source: Some("mail".into()), limit: 3, ..DeadLetterFilter::default() };
+    assert_eq!(stage.bus.dead_letters(&Scope::Every, &some).await.unwrap().letters.len(), 3);
+    assert_eq!(dead_letters(&*stage.bus, &Scope::Every).await.unwrap().len(), 41);
     stage.leave().await;
 }
 

@@ -3,13 +3,17 @@
 use std::time::Duration;
 
 use reveille::base::id::{Scope, Tenant};
-use reveille::ports::bus::{BusBacklog, BusError, DeadLetterFilter, LogFilter, Settings};
+use reveille::domain::event::written::WrittenEvent;
+use reveille::domain::event::{Data, EVENT_BYTES};
+use reveille::ports::bus::{Bus, BusBacklog, BusError, DeadLetterFilter, LogFilter, NewestFilter, write_entry};
 use serde_json::json;
 
 use super::world::{
-    BusHarness, acknowledge, dead_letters, event, ids_of, log, log_filter, names_of, of, only, read, read_nothing,
+    BusHarness, acknowledge, beside_a, dead_letters, event, ids_of, log, log_filter, long_event, names_of, of, only,
+    read, read_nothing,
 };
 use crate::conformance::world::StoreHarness;
+use crate::support::computing::{HeldThreads, until_waiting};
 
 /// Makes of each case three tests.
 macro_rules! on_every_bus {
@@ -45,6 +49,7 @@ on_every_bus!(
     published_events_are_read_in_order_and_once,
     waiting_reader_gets_what_is_published_meanwhile,
     no_more_is_answered_than_was_asked_for,
+    read_of_long_entries_ends_after_some_mib,
     events_published_before_the_first_reader_are_read,
     entries_of_a_dead_consumer_come_again_and_are_counted,
     acknowledged_entry_never_comes_again,
@@ -52,8 +57,13 @@ on_every_bus!(
     entries_of_a_full_tenant_are_left_uncounted_and_those_behind_them_are_read,
     dead_letter_waits_until_it_is_replayed,
     dead_letters_are_found_by_what_is_asked_for_and_dropped,
+    list_of_dead_letters_goes_on_behind_each_page_and_ends_with_the_oldest,
     log_goes_on_where_it_ended,
+    long_entries_are_read_on_computing_threads,
+    densest_event_that_may_be_published_is_read_as_it_was_published,
+    long_events_are_in_the_log_and_found_by_their_ids,
     events_are_found_by_their_ids_and_ids_by_their_beginnings,
+    newest_events_of_a_tenant_are_read_newest_first,
     tail_begins_behind_the_newest,
     another_busses_positions_are_refused,
     bus_backlog_is_counted,
@@ -66,10 +76,50 @@ async fn published_events_are_read_in_order_and_once(stage: &BusHarness) {
     stage.publish(&events[..20]).await;
     stage.publish(&events[20..]).await;
     let entries = read(bus, 50).await;
-    let got: Vec<_> = entries.iter().map(|entry| entry.event.clone().unwrap()).collect();
+    let got: Vec<_> = entries.iter().map(|entry| entry.event.as_ref().unwrap().event()).collect();
     assert_eq!(got, events);
     assert!(entries.iter().all(|entry| entry.deliveries == 1));
     read_nothing(bus).await;
+}
+
+async fn long_entries_are_read_on_computing_threads(stage: &BusHarness) {
+    let bus = &*stage.bus;
+    read_nothing(bus).await;
+    let mut long = event("a", "1");
+    long.data = Data::Json(json!("x".repeat(20_000)));
+    stage.publish(std::slice::from_ref(&long)).await;
+    let compute = stage.world.store.computing();
+    let let_go = async |threads: HeldThreads| {
+        until_waiting(compute, 1).await;
+        drop(threads);
+    };
+    let threads = HeldThreads::all(compute).await;
+    let (entries, ()) = tokio::join!(read(bus, 1), let_go(threads));
+    assert_eq!(entries[0].event.as_ref().map(WrittenEvent::event), Ok(long.clone()));
+    let (scope, filter) = (only("a"), LogFilter { limit: 10, ..LogFilter::default() });
+    let threads = HeldThreads::all(compute).await;
+    let (log, ()) = tokio::join!(bus.log(&scope, &filter), let_go(threads));
+    let log = log.expect("the log");
+    assert_eq!(log.events[0].event, long);
+    assert!(log.events[0].bytes > 20_000, "{}", log.events[0].bytes);
+}
+
+async fn densest_event_that_may_be_published_is_read_as_it_was_published(stage: &BusHarness) {
+    let bus = &*stage.bus;
+    read_nothing(bus).await;
+    let dense = |parts: usize| {
+        let mut dense = event("a", "1");
+        dense.data = Data::Json(json!(vec![0; parts]));
+        dense
+    };
+    let others = write_entry(&dense(0)).len();
+    // a part and its comma are two bytes, and as PostgreSQL stores them three
+    let longest = dense((EVENT_BYTES - others) / 2);
+    stage.publish(std::slice::from_ref(&longest)).await;
+    let entries = read(bus, 1).await;
+    assert_eq!(entries[0].event.as_ref().map(WrittenEvent::event), Ok(longest.clone()));
+    let found = bus.find(&longest.tenant, None, "1").await.expect("the log");
+    assert_eq!(found, Some(longest));
 }
 
 async fn waiting_reader_gets_what_is_published_meanwhile(stage: &BusHarness) {
@@ -95,6 +145,27 @@ async fn no_more_is_answered_than_was_asked_for(stage: &BusHarness) {
     let mut ids: Vec<u32> = ids_of(&got).iter().map(|id| id.parse().unwrap()).collect();
     ids.sort_unstable();
     assert_eq!(ids, (0..40).collect::<Vec<_>>());
+}
+
+async fn read_of_long_entries_ends_after_some_mib(stage: &BusHarness) {
+    let long = |id: usize| {
+        let data = Data::Json(json!("x".repeat(250_000)));
+        reveille::domain::event::Event { data, ..event("a", &id.to_string()) }
+    };
+    for ids in (0..60).collect::<Vec<usize>>().chunks(10) {
+        stage.publish(&ids.iter().map(|id| long(*id)).collect::<Vec<_>>()).await;
+    }
+    stage.publish(&[event(&beside_a(), "behind")]).await;
+    let mut ids = Vec::new();
+    while ids.len() < 61 {
+        let entries = stage.bus.read(500, Duration::from_secs(1)).await.unwrap();
+        let bytes: usize = entries.iter().map(|entry| entry.event.as_ref().unwrap().bytes()).sum();
+        assert!(!entries.is_empty() && bytes <= 13 * 1024 * 1024, "{bytes}");
+        ids.extend(ids_of(&entries));
+    }
+    ids.retain(|id| id != "behind");
+    assert_eq!(ids, (0..60).map(|id| id.to_string()).collect::<Vec<_>>(), "in their order, and none is lost");
+    read_nothing(&*stage.bus).await;
 }
 
 async fn events_published_before_the_first_reader_are_read(stage: &BusHarness) {
@@ -179,8 +250,8 @@ async fn dead_letters_are_found_by_what_is_asked_for_and_dropped(stage: &BusHarn
         bus.dead_letter_entry(&entries[0], error).await.unwrap();
     }
     let found = async |scope: Scope, filter: DeadLetterFilter| {
-        let letters = bus.dead_letters(&scope, &DeadLetterFilter { limit: 10, ..filter }).await.unwrap();
-        letters.into_iter().map(|letter| letter.error).collect::<Vec<_>>()
+        let page = bus.dead_letters(&scope, &DeadLetterFilter { limit: 10, ..filter }).await.unwrap();
+        page.letters.into_iter().map(|letter| letter.error).collect::<Vec<_>>()
     };
     let nothing = DeadLetterFilter::default;
     assert_eq!(found(Scope::Every, nothing()).await, ["boom again", "no such thing", "Boom"]);
@@ -200,6 +271,55 @@ async fn dead_letters_are_found_by_what_is_asked_for_and_dropped(stage: &BusHarn
     assert_eq!(bus.drop_dead_letter(&Scope::Every, &newest.id).await, Err(BusError::NotFound));
     assert_eq!(bus.drop_dead_letter(&Scope::Every, "no id of ours").await, Err(BusError::NotFound));
     assert_eq!(found(Scope::Every, nothing()).await, ["no such thing", "Boom"]);
+}
+
+/// Makes dead letters of four events, with the errors `1` to `4`.
+async fn add_four_dead_letters(stage: &BusHarness) {
+    let bus = &*stage.bus;
+    for id in ["1", "2", "3", "4"] {
+        stage.publish(&[event("a", id)]).await;
+        let entries = read(bus, 1).await;
+        bus.dead_letter_entry(&entries[0], id).await.unwrap();
+    }
+}
+
+/// The errors on each page of the list of dead letters.
+async fn pages_of_dead_letters(bus: &dyn Bus, scope: Scope, limit: usize) -> Vec<String> {
+    let mut filter = DeadLetterFilter { limit, ..DeadLetterFilter::default() };
+    let mut pages = Vec::new();
+    loop {
+        let page = bus.dead_letters(&scope, &filter).await.unwrap();
+        pages.push(page.letters.into_iter().map(|letter| letter.error).collect::<Vec<_>>().concat());
+        match page.next {
+            Some(next) => filter.before = Some(next),
+            None => return pages,
+        }
+    }
+}
+
+async fn list_of_dead_letters_goes_on_behind_each_page_and_ends_with_the_oldest(stage: &BusHarness) {
+    add_four_dead_letters(stage).await;
+    let pages = async |scope: Scope, limit: usize| pages_of_dead_letters(&*stage.bus, scope, limit).await;
+    assert_eq!(pages(only("a"), 3).await, ["432", "1"]);
+    assert_eq!(pages(only("a"), 2).await, ["43", "21"], "a full page that is the last says so");
+    assert_eq!(pages(Scope::Every, 1).await, ["4", "3", "2", "1"]);
+    assert_eq!(pages(Scope::Every, 9).await, ["4321"]);
+    assert_eq!(pages(only("b"), 2).await.concat(), "");
+}
+
+/// Only SQLite takes an instant that can't be read.
+#[tokio::test]
+async fn list_of_dead_letters_on_sqlite_goes_on_behind_a_letter_that_cannot_be_read() {
+    let stage = BusHarness::embedded(StoreHarness::sqlite().await).await;
+    add_four_dead_letters(&stage).await;
+    stage.world.plant("update dead_letters set created_at = 'soon' where error = '3'").await;
+    let pages = async |limit: usize| pages_of_dead_letters(&*stage.bus, only("a"), limit).await;
+    assert_eq!(pages(9).await, ["421"]);
+    assert_eq!(pages(2).await, ["42", "1"]);
+    assert_eq!(pages(1).await, ["4", "2", "1"]);
+    stage.world.plant("update dead_letters set created_at = 'soon' where error = '2'").await;
+    assert_eq!(pages(1).await.concat(), "41", "a page of letters that can't be read ends no list");
+    stage.leave().await;
 }
 
 async fn log_goes_on_where_it_ended(stage: &BusHarness) {
@@ -243,6 +363,28 @@ async fn log_goes_on_where_it_ended(stage: &BusHarness) {
     assert_eq!(log(bus, &Scope::Every, &after).await.0, ["4", "5"]);
 }
 
+async fn long_events_are_in_the_log_and_found_by_their_ids(stage: &BusHarness) {
+    let bus = &*stage.bus;
+    let events: Vec<_> = (10..30).map(|n| long_event("a", &n.to_string())).collect();
+    stage.publish(&events).await;
+    let (mut seen, mut filter) = (Vec::new(), log_filter(16));
+    loop {
+        let (ids, position, more) = log(bus, &only("a"), &filter).await;
+        assert!(!ids.is_empty() || !more, "a part that is not the last has one at least");
+        seen.extend(ids);
+        filter.after = Some(position);
+        if !more {
+            break;
+        }
+    }
+    assert_eq!(seen, (10..30).map(|n| n.to_string()).collect::<Vec<_>>());
+    let a = Tenant::new("a").unwrap();
+    assert_eq!(bus.find(&a, None, "10").await.unwrap().as_ref(), events.first());
+    assert_eq!(bus.ids(&a, Some("mail"), "29").await.unwrap(), ["29"]);
+    assert_eq!(bus.ids(&a, None, "2").await.unwrap().len(), 2);
+    assert_eq!(bus.ids(&a, None, "3").await.unwrap(), [""; 0]);
+}
+
 async fn events_are_found_by_their_ids_and_ids_by_their_beginnings(stage: &BusHarness) {
     let bus = &*stage.bus;
     let like = |tenant: &str, id: &str, source: &str| {
@@ -265,6 +407,29 @@ async fn events_are_found_by_their_ids_and_ids_by_their_beginnings(stage: &BusHa
     assert_eq!(ids(Some("mail"), "o").await, ["order-1"]);
     assert_eq!(ids(None, "order-2").await, ["order-2"]);
     assert_eq!(ids(None, "order-3").await, [""; 0]);
+}
+
+async fn newest_events_of_a_tenant_are_read_newest_first(stage: &BusHarness) {
+    let like = |tenant: &str, id: usize, source: &str| {
+        of(json!({"tenantid": tenant, "id": id.to_string(), "source": source, "type": "order.new"}))
+    };
+    let a = Tenant::new("a").unwrap();
+    let ids = async |source: &str, kind: &str, among: usize, limit: usize| {
+        let filter = NewestFilter { source: Some(source.into()), kind: Some(kind.into()), among, limit };
+        let newest = stage.bus.newest(&a, &filter).await.unwrap();
+        newest.into_iter().map(|event| event.id).collect::<Vec<_>>()
+    };
+    assert_eq!(ids("*", "*", 100, 5).await, [""; 0]);
+    // more than are read at once
+    let events: Vec<_> = (0..50).map(|id| like("a", id, if id == 3 { "shop" } else { "mail" })).collect();
+    stage.publish(&events).await;
+    assert_eq!(ids("*", "*", 100, 3).await, ["49", "48", "47"]);
+    assert_eq!(ids("shop", "order.*", 100, 5).await, ["3"]);
+    assert_eq!(ids("sh*", "order.new", 47, 5).await, ["3"], "it is the oldest of those that are looked at");
+    assert_eq!(ids("shop", "*", 46, 5).await, [""; 0]);
+    assert_eq!(ids("shop", "order", 100, 5).await, [""; 0]);
+    stage.publish(&[like(&beside_a(), 50, "mail")]).await;
+    assert_eq!(ids("*", "*", 100, 1).await, ["49"], "another tenant's is none of them");
 }
 
 async fn tail_begins_behind_the_newest(stage: &BusHarness) {
@@ -302,15 +467,6 @@ async fn bus_backlog_is_counted(stage: &BusHarness) {
     assert_eq!(bus.backlog().await.unwrap(), BusBacklog { unread: 0, pending: 2 });
     bus.acknowledge(&names_of(&entries)).await.unwrap();
     assert_eq!(bus.backlog().await.unwrap(), BusBacklog::default());
-}
-
-/// A tenant whose events are on the stream of `a`.
-fn beside_a() -> String {
-    let partition = |tenant: &str| reveille::domain::event::partition(tenant, Settings::default().partitions);
-    (0..)
-        .map(|number| format!("quiet_{number}"))
-        .find(|tenant| partition(tenant) == partition("a"))
-        .expect("one of many")
 }
 
 async fn entries_of_a_full_tenant_are_left_uncounted_and_those_behind_them_are_read(stage: &BusHarness) {

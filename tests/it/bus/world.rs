@@ -138,6 +138,20 @@ pub fn event(tenant: &str, id: &str) -> Event {
     of(json!({"tenantid": tenant, "id": id, "source": "mail", "type": "mail.new", "data": {"n": 1}}))
 }
 
+/// An event of 200,000 bytes and some.
+pub fn long_event(tenant: &str, id: &str) -> Event {
+    of(json!({"tenantid": tenant, "id": id, "source": "mail", "type": "mail.new", "data": "x".repeat(200_000)}))
+}
+
+/// A tenant whose events are on the stream of `a`.
+pub fn beside_a() -> String {
+    let partition = |tenant: &str| reveille::domain::event::partition(tenant, Settings::default().partitions);
+    (0..)
+        .map(|number| format!("quiet_{number}"))
+        .find(|tenant| partition(tenant) == partition("a"))
+        .expect("one of many")
+}
+
 pub fn of(mut fields: Value) -> Event {
     fields["specversion"] = "1.0".into();
     Event::try_from(fields).expect("an event")
@@ -158,5 +172,6 @@ pub async fn log(bus: &dyn Bus, scope: &Scope, filter: &LogFilter) -> (Vec<Strin
 }
 
 pub async fn dead_letters(bus: &dyn Bus, scope: &Scope) -> Result<Vec<bus::BusDeadLetter>, BusError> {
-    bus.dead_letters(scope, &DeadLetterFilter { limit: 100, ..DeadLetterFilter::default() }).await
+    let filter = DeadLetterFilter { limit: 100, ..DeadLetterFilter::default() };
+    Ok(bus.dead_letters(scope, &filter).await?.letters)
 }

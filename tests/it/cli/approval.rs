@@ -23,7 +23,7 @@ pub async fn asking() -> Service {
 async fn asking_by(rules: &str) -> Service {
     let service = Service::new();
     let scenario = "[[steps]]\nturn = 1\n[[steps.calls]]\ntool = \"current_time\"\n\
-        arguments = { timezone = \"Europe/Berlin\" }\n\
+        args = { timezone = \"Europe/Berlin\" }\n\
         [[steps]]\nturn = 2\ntext = \"In {{ current_time/timezone }}.\"\n";
     std::fs::write(service.dir.path().join("scenario.toml"), scenario).unwrap();
     let mut service = service.with_config(&format!(
@@ -193,8 +193,7 @@ async fn standing_grant_is_listed_and_revoked() {
     let task = task(&shell).await;
     let run = ran(&shell, &task, "pending_approval").await;
     let approval_id = id(&asked(&shell, &run).await);
-    let typed =
-        ["approval", "approve", &approval_id, "--always", "--days", "7", "--uses", "3", "--argument", "timezone"];
+    let typed = ["approval", "approve", &approval_id, "--always", "--days", "7", "--uses", "3", "--arg", "timezone"];
     let grant_id = shell.json(&typed).await["grant_id"].as_str().expect("a grant").to_owned();
     until(&shell, &run, "succeeded").await;
 

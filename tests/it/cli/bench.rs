@@ -18,6 +18,21 @@ const STEP_DONE: &str = "p99 until its step is done";
 const ON_SQLITE: [&str; 3] = ["sqlite_fire", "sqlite_enqueue", "next_fire"];
 const NEIGHBOURS: [&str; 5] =
     ["neighbours.schedule", "neighbours.events", "neighbours.polls", "neighbours.api", "neighbours.notifications"];
+/// Work of the hostile tenants that is done while the quiet one is watched beside them.
+const HOSTILE: [&str; 12] = [
+    "batches of events",
+    "imports of empty lines",
+    "previews of a dear rule",
+    "lists",
+    "events whose text a filter has searched with `matches`",
+    "polls whose text a condition has searched with `matches`",
+    "messages with long Markdown",
+    "slow polls of an address",
+    "slow steps of runs",
+    "streams of events opened",
+    "streams of runs opened",
+    "polls by a query that took all of their time",
+];
 /// Figures of the service's own executors and lists, on whichever database there is.
 const OF_USERS: [&str; 12] = [
     "agent_1",
@@ -138,15 +153,48 @@ fn check_figures_of_users(report: &Value) {
     }
 }
 
+/// Each kind of hostile work was done, and the wait for a processor is told of threads that the service has.
+fn check_neighbours(report: &Value, threads: &[&str]) {
+    for name in NEIGHBOURS {
+        figure(report, name);
+    }
+    let plain = |name: &str| {
+        let figures = report["figures"].as_array().expect("figures");
+        let figure = figures.iter().find(|figure| figure["name"] == name);
+        figure.unwrap_or_else(|| panic!("no {name}: {report:#}"))
+    };
+    let hostile = plain("neighbours.hostile");
+    assert!(hostile["value"].as_f64() > Some(0.0) && hostile["limit"].is_null(), "{hostile:#}");
+    assert_eq!((&hostile["reach"], &hostile["met"]), (&Value::from("each kind is done"), &Value::Bool(true)));
+    for kind in HOSTILE {
+        assert!(part(hostile, kind) > 0.0, "{kind}: {hostile:#}");
+    }
+    assert!(part(hostile, "streams that were refused") >= 0.0 && part(hostile, "calls that were refused") >= 0.0);
+    if !std::path::Path::new("/proc/self/schedstat").exists() {
+        return;
+    }
+    let processor = plain("neighbours.processor");
+    assert_eq!(part(processor, "beside, all: waited"), processor["value"].as_f64().expect("a value"));
+    for phase in ["alone", "beside"] {
+        let value = |of: &str| part(processor, &format!("{phase}, {of}"));
+        assert!(value("all: processor time") > 0.0 && value("all: waited") >= 0.0, "{processor:#}");
+        assert!(value("all: wait of each turn, mean") >= 0.0, "{processor:#}");
+        assert!(threads.iter().all(|name| value(&format!("threads `{name}`: processor time")) > 0.0), "{processor:#}");
+    }
+    let clients = part(processor, "beside, the hostile tenants' own programs: processor time");
+    assert!(clients > 0.0, "{processor:#}");
+}
+
 #[tokio::test]
 async fn every_figure_is_measured_on_postgres_and_nothing_is_left_there() {
     let database = Database::empty().await;
     let dir = TempDir::new();
     let report = Shell::in_dir(&dir).json(&["bench", "--quick", "--database-url", &database.url]).await;
-    for name in ON_POSTGRES.into_iter().chain(NEIGHBOURS) {
+    for name in ON_POSTGRES {
         figure(&report, name);
     }
     check_figures_of_users(&report);
+    check_neighbours(&report, &["tokio-rt-worker", "requests"]);
     let limits: Vec<&str> = report["limits"].as_array().unwrap().iter().filter_map(|l| l["name"].as_str()).collect();
     for name in [
         "commits_1",
@@ -187,8 +235,6 @@ async fn every_figure_is_measured_on_postgres_and_nothing_is_left_there() {
         (&Value::from("bare notify"), &Value::from("≤ 1.5 × the limit")),
         "{events:#}"
     );
-    let neighbours = figure(&report, NEIGHBOURS[0]);
-    assert!(part(neighbours, "calls of the hostile tenants") > 0.0, "{neighbours:#}");
     assert_eq!(schemas(&database).await, 0, "schemas are left");
 }
 
@@ -200,7 +246,8 @@ async fn bench_without_postgres_measures_sqlite_and_writes_a_page() {
     let names = [&["bench", "--quick", "neighbours"], &ON_SQLITE[..], &of_users[..]].concat();
     let report = shell.json(&names).await;
     check_figures_of_users(&report);
-    for name in ON_SQLITE.into_iter().chain(NEIGHBOURS) {
+    check_neighbours(&report, &["tokio-rt-worker", "requests", "sqlite-writer", "tenant-reader"]);
+    for name in ON_SQLITE {
         figure(&report, name);
     }
     let left = || std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
@@ -212,6 +259,9 @@ async fn bench_without_postgres_measures_sqlite_and_writes_a_page() {
     for name in ON_SQLITE {
         assert!(shown.contains(name) && page.contains(&format!("| `{name}` |")), "{shown}\n{page}");
     }
+    let hostile =
+        page.lines().find(|line| line.starts_with("- `neighbours.hostile`: batches of events ")).expect(&page);
+    assert!(hostile.contains(", polls by a query that took all of their time "), "{hostile}");
     assert!(
         page.contains("Not to be judged by") && page.contains("are measured with the default configuration"),
         "{page}"

@@ -30,15 +30,18 @@ async fn conversation_goes_on_in_one_command_and_in_another_and_a_call_is_decide
     let id = list["items"][0]["id"].as_str().expect("an id").to_owned();
 
     // line by line, with what was said before
-    let typed = "and you?\n\npay the bill\nbogus\nedit\n[]\nlater\n";
+    // a call that may be impossible to undo is decided once its tool is named, as it is or with other arguments
+    let typed = "and you?\n\npay the bill\nbogus\nedit\n[]\napprove\nyes\nedit\n{}\napprove\nlater\n";
     let done = shell.fed(&["chat", "--conversation", &id[..13]], typed).await;
     assert_eq!(done.code, 0, "{}", done.err);
     let shown = done.out;
     assert!(shown.contains("> hello\n1: hello") && shown.contains("3: and you?"), "{shown}");
     assert!(shown.contains("that is no JSON object") && shown.contains("later: reveille approval show"), "{shown}");
+    assert_eq!(shown.matches("type `pay` to confirm it").count(), 2, "{shown}");
+    assert_eq!(shown.matches("it is not confirmed: nothing is decided").count(), 2, "{shown}");
     assert_eq!(model.paid(), 0);
 
-    let done = shell.fed(&["chat", "--conversation", &id], "pay the bill\napprove\n").await;
+    let done = shell.fed(&["chat", "--conversation", &id], "pay the bill\napprove\npay\n").await;
     assert!(done.code == 0 && done.out.contains("paid"), "{} {}", done.out, done.err);
     assert_eq!(model.paid(), 1);
 
@@ -187,6 +190,7 @@ async fn run_that_asks_for_input_and_for_an_approval_at_once_is_given_both() {
         let done = timeout(PATIENCE, asked).await.expect("all that it asks is asked about");
         assert_eq!(done.code, 0, "{decision}: {}{}", done.out, done.err);
         assert!(done.out.contains("Window or aisle?") && !done.out.contains("later:"), "{decision}: {}", done.out);
+        assert!(!done.out.contains("to confirm it"), "what can be undone is decided by a word: {}", done.out);
         let runs = api.get("/v1/runs?tenant_id=ann").await;
         assert_eq!(runs["items"][0]["state"], "succeeded", "{runs:#}");
         let held: Vec<&str> = held;

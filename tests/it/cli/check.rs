@@ -1,4 +1,4 @@
-//! `reveille check`: each thing that is wrong is found, with a hint; what is right is left alone.
+//! `reveille check`: each thing that is wrong is found, with a hint; correct settings are left alone.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -11,6 +11,7 @@ use reveille::ports::llm::fallback::RetryWait;
 use reveille::ports::llm::tokens::encoders::Encoders;
 use reveille::store::{self, Store};
 use serde_json::{Value, json};
+use sqlx::{Connection, SqliteConnection};
 use wiremock::matchers::{body_string_contains, header, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
@@ -62,6 +63,24 @@ async fn database_that_others_may_read_is_odd() {
     let said = shell.ok(&["check"]).await;
     assert!(said.contains("other users of this machine may open ./data/reveille.db (mode 644)"), "{said}");
     assert!(said.contains("hint: stop the service, then chmod 600 ./data/reveille.db*"), "{said}");
+}
+
+#[tokio::test]
+async fn stored_zone_release_that_cannot_be_read_is_odd() {
+    let dir = TempDir::new();
+    let shell = Shell::in_dir(&dir);
+    shell.ok(&["migrate"]).await;
+    assert!(!shell.ok(&["check"]).await.contains("what is stored as release"));
+    let url = format!("sqlite://{}", dir.path().join("data/reveille.db").display());
+    let mut database = SqliteConnection::connect(&url).await.unwrap();
+    for (release, set_aside_at) in [("2999a", None), ("soon", Some("2026-11-23T08:00:00+00:00"))] {
+        let row = "insert into zone_releases (release, rules, created_at, set_aside_at)
+                   values ($1, x'7b', '2026-11-23T08:00:00+00:00', $2)";
+        sqlx::query(row).bind(release).bind(set_aside_at).execute(&mut database).await.unwrap();
+    }
+    database.close().await.unwrap();
+    let said = shell.ok(&["check"]).await;
+    assert!(said.contains("what is stored as release soon, 2999a can't be read: it is set aside"), "{said}");
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncBufReadExt;
 
 use super::Shell;
+use crate::support::api::Api;
 use crate::support::binary::Service;
 use crate::support::redis::{Redis, RedisServer};
 
@@ -60,6 +61,43 @@ async fn events_are_published_listed_and_followed() {
 }
 
 #[tokio::test]
+async fn field_that_no_kept_event_has_is_shown_with_the_task_that_looks_for_it() {
+    let mut service = Service::new();
+    service.start().await;
+    let shell = Shell::beside(&service);
+    let told = "none of the newest events has `event.data.totl`; did you mean `total`?";
+    let create = async |key: &str| {
+        let task = ["task", "create", "--tenant", "ann", "--key", key, "--name", "Orders", "--instruction", "Say so."];
+        let trigger = ["--no-output", "--source", "shop", "--filter", "event.data.totl > 5"];
+        shell.ok(&[&task[..], &trigger[..]].concat()).await
+    };
+    assert!(!create("before").await.contains("missing"), "no event is kept");
+    let event = ["event", "publish", "--tenant", "ann", "--source", "shop", "--type", "order"];
+    shell.ok(&[&event[..], &["--data", "{\"total\":7}"]].concat()).await;
+    let shown = create("after").await;
+    assert!(shown.contains(&format!("missing      {told}\n")), "{shown}");
+    assert!(!shell.ok(&["task", "show", "after"]).await.contains(told));
+    let updated = shell.ok(&["task", "update", "after", "--overlap", "skip"]).await;
+    assert!(updated.contains(told), "{updated}");
+    assert!(!shell.ok(&["task", "update", "after", "--name", "Large orders"]).await.contains(told));
+
+    let on_orders = "action = { instruction = \"Say so.\" }\n\
+                     trigger = { type = \"event\", source = \"shop\", filter = \"event.data.totl > 5\" }\n";
+    let folder = service.dir.path().join("tasks");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("orders.toml"), on_orders).unwrap();
+    let plan = shell.ok(&["task", "apply", "tasks", "--tenant", "ann", "--plan"]).await;
+    assert!(plan.contains(&format!("! orders: {told}\n")), "{plan}");
+
+    let line = json!({ "tenant_id": "ann", "name": "Orders", "action": { "instruction": "Say so." }, "output": null,
+        "trigger": { "type": "event", "source": "shop", "filter": "event.data.totl > 5" } });
+    std::fs::write(service.dir.path().join("tasks.ndjson"), format!("\n{line}\n")).unwrap();
+    let imported = shell.ok(&["task", "import", "tasks.ndjson"]).await;
+    assert_eq!(imported, format!("created    1\nunchanged  0\nrejected   0\nline 2: {told}\n"));
+    service.terminate().await;
+}
+
+#[tokio::test]
 async fn dead_letters_are_shown_replayed_and_dropped_on_redis() {
     let server = RedisServer::start(&[]);
     let redis = Redis::at(&server.url());
@@ -93,6 +131,31 @@ async fn dead_letters_are_shown_replayed_and_dropped_on_redis() {
     let replayed = shell.json(&["event", "list"]).await;
     assert_eq!(replayed["items"].as_array().unwrap().len(), 3);
     assert_eq!(shell.run(&["dead-letter", "drop"]).await.code, 2, "what is meant must be said");
+    service.terminate().await;
+}
+
+#[tokio::test]
+async fn dead_letters_behind_many_of_others_are_listed_and_replayed_on_redis() {
+    let server = RedisServer::start(&[]);
+    let redis = Redis::at(&server.url());
+    let mut service = Service::new().with_config(&format!("[bus]\nurl = \"{}\"\n", server.url()));
+    service.start().await;
+    let shell = Shell::beside(&service);
+    let add = "for _ = 1, tonumber(ARGV[1]) do
+                   redis.call('XADD', KEYS[1], '*', 'entry', '0/1-1', 'event', ARGV[2], 'error', 'boom',
+                       'deliveries', '5', 'tenant', ARGV[3])
+               end";
+    let event = json!({ "specversion": "1.0", "tenantid": "ann", "source": "mail", "type": "mail.new", "id": "1" });
+    // one look goes through 10,000
+    for (count, body, tenant) in [("1", event.to_string(), "ann"), ("10000", "{}".to_owned(), "bob")] {
+        redis.ask(&["EVAL", add, "1", "reveille:events:dead", count, &body, tenant]);
+    }
+    let page = Api::of(&service).get("/v1/dead-letters?tenant_id=ann").await;
+    assert!(page["items"] == json!([]) && page["next_cursor"].is_string(), "{page}");
+    let listed = shell.json(&["dead-letter", "list", "--tenant", "ann"]).await;
+    assert_eq!(listed["items"].as_array().map(Vec::len), Some(1));
+    assert_eq!(shell.ok(&["dead-letter", "replay", "--all", "--tenant", "ann"]).await, "1 replayed\n");
+    assert_eq!(shell.json(&["dead-letter", "list", "--tenant", "ann"]).await["items"], json!([]));
     service.terminate().await;
 }
 

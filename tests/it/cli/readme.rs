@@ -1,4 +1,5 @@
-//! The README, done as it stands there: its files are saved, its commands are typed, and what they print is what it shows.
+//! The README, done as it stands there: its files are saved, its commands are typed, and what they print is what it
+//! shows.
 //!
 //! The blocks of the page are taken one after another, so that a new one is done or passed over with a reason, or this
 //! fails. Of what is printed only ids, tokens and instants may differ, and lines that the page leaves out with `…`.

@@ -97,7 +97,8 @@ async fn agents_are_listed_with_whether_they_can_be_asked_and_what_they_are_offe
     assert!(tools.iter().any(|tool| tool["name"] == "run_task" && tool["offered"] == false), "{listed}");
 }
 
-/// A skill whose names are of no tool and no model, an agent that names one that is not there, and a folder without a skill.
+/// A skill whose names are of no tool and no model, an agent that names one that is not there, and a folder without a
+/// skill.
 fn odd_skills(dir: &TempDir) {
     let write = |path: &str, text: &str| {
         let file = dir.path().join(path);

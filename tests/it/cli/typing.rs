@@ -157,7 +157,7 @@ async fn profile_keeps_address_and_token_and_is_for_its_owner_alone() {
 #[tokio::test]
 async fn watch_says_how_to_decide_while_the_run_waits() {
     let scenario = "[[steps]]\nturn = 1\ntext = \"I ask.\"\n[[steps.calls]]\ntool = \"http_send\"\n\
-        arguments = { url = \"https://notes.example.org/\", method = \"POST\", body = { text = \"x\" } }\n\
+        args = { url = \"https://notes.example.org/\", method = \"POST\", body = { text = \"x\" } }\n\
         [[steps]]\nturn = 2\ntext = \"Then not.\"\n";
     let service = Service::new();
     std::fs::write(service.dir.path().join("scenario.toml"), scenario).unwrap();

@@ -46,14 +46,14 @@ impl PollHarness {
         let sources = std::sync::Arc::new(sources);
         let store = Store::open(&store::Settings::default(), dir, Clock::system(), |_| {}).await.expect("a store");
         let bus = bus::open(&bus::Settings::default(), &store).expect("a bus");
-        let known = TaskValidator {
+        let validator = TaskValidator {
             channels: vec![],
             check: std::sync::Arc::new(|_, _, _| {}),
             poll: std::sync::Arc::new(|_, _, _, _| {}),
             seal: std::sync::Arc::new(|_, _, _, _| Ok(())),
         };
         let compute = store.computing().clone();
-        let host = std::sync::Arc::new(StoreHost::new(store, known, bus));
+        let host = std::sync::Arc::new(StoreHost::new(store, validator, bus));
         let poller = reveille::ports::poll::Poller::new(sources.clone(), host, Clock::system(), compute.clone());
         PollHarness { poller, sources, compute }
     }

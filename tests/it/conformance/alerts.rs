@@ -1,4 +1,4 @@
-//! Ends that are told with measure: of a cause once, of a result when it changed, of the end of trouble.
+//! Ends that are told with measure: of a cause once, of a result when it changed, of the end of failures.
 
 use chrono::TimeDelta;
 use futures::future::BoxFuture;

@@ -82,7 +82,7 @@ async fn entries_are_chained_in_their_order_and_keep_their_places(world: &StoreH
     assert!(chain.is_sorted_by_key(|entry| entry.id));
     let part = world.store.audit_chain(2, 2).await.unwrap();
     assert_eq!(part, chain[2..4]);
-    // what is hashed is what is read again
+    // the text that is hashed is the one that is read again
     for pair in chain.windows(2) {
         assert_eq!(pair[1].hash, Some(hash(pair[0].hash.as_ref().unwrap(), &pair[1])));
     }

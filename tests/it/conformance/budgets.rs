@@ -1,16 +1,17 @@
 //! Ledgers of budgets: what is reserved at once, settled once, and taken back.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
 use futures::future::join_all;
 use reveille::agent::{AgentStore, SummaryCost};
+use reveille::base::clock::pause;
 use reveille::base::id::new_id;
 use reveille::domain::budget::{
     BudgetQuantity, BudgetRefusal, BudgetScope, Budgets, CallBound, DayBudget, DayLimits, RunBudget, Spend, TaskBudget,
     day_of,
 };
-use reveille::domain::run::transcript::{Compaction, CompactionKind};
+use reveille::domain::run::transcript::{Compaction, CompactionKind, SUMMARY_UNUSABLE};
 use reveille::domain::run::{RunState, TranscriptEntry, TranscriptMessage, Usage};
 use reveille::executor::leased_transcript::LeasedTranscript;
 use reveille::executor::run_spending::RunSpending;
@@ -188,6 +189,11 @@ async fn summary_beside_a_turn_is_settled_by_its_own_entry_or_charged_the_worst_
     assert_eq!(standings(world, &run).await.0, standing(40, 1_200), "the summary is settled by itself");
 
     assert!(transcript.reserve_summary(cost(50)).await);
+    let unpaid = TranscriptMessage::Unusable { code: SUMMARY_UNUSABLE.into() };
+    transcript.append(vec![entry(2, unpaid, 0, 0)]).await.unwrap();
+    assert_eq!(standings(world, &run).await.0, standing(40, 1_200), "its model has answered nothing");
+
+    assert!(transcript.reserve_summary(cost(50)).await);
     let (_, end) = transcript.take_deferred();
     world.store.finish_runs(&[finish(&run, end.expect("ledgers"))]).await.unwrap();
     assert_eq!(standings(world, &run).await.0, standing(340, 0), "its model may have been paid");
@@ -223,7 +229,7 @@ async fn next_call_is_reserved_with_the_turn_before_it_or_left_to_be_waited_for(
     assert!(append(3, stale, None, &next(10)).await.is_err());
     assert_eq!(standings(world, &run).await.0, standing(310, 0));
     assert_eq!(world.count("select count(*) from budget_reservations").await, 0);
-    let entries = world.store.checkpoint(run.run.id, 0, 10).await.unwrap();
+    let entries = world.store.checkpoint("a", run.run.id, 0, 10).await.unwrap();
     assert_eq!(entries.iter().map(|entry| entry.seq).collect::<Vec<_>>(), [0, 1, 2]);
 }
 
@@ -271,6 +277,27 @@ async fn first_calls_of_many_tasks_in_a_day_are_reserved_together(world: &StoreH
         let writes = world.count("select count(distinct xmin::text) from budget_days").await;
         assert!(writes <= 5, "{writes} transactions for {TASKS} calls");
     }
+}
+
+/// The first call of a task in a day makes no attempt that finds no ledger: none is made here, for reservations are
+/// locked.
+#[tokio::test]
+async fn ledgers_of_a_day_are_opened_before_a_call_is_reserved_in_them() {
+    let world = StoreHarness::postgres().await;
+    let run = started(&world).await;
+    world.plant("begin").await;
+    world.plant("lock table budget_reservations in access exclusive mode").await;
+    let (store, first) = (world.store.clone(), call(&world, &run, 100, Some(500), None));
+    let reserving = tokio::spawn(async move { store.reserve_budget(&first).await });
+    let began = Instant::now();
+    while world.count("select count(*) from budget_days").await < 2 {
+        assert!(began.elapsed() < Duration::from_secs(60), "the ledgers are not opened");
+        pause(Duration::from_millis(2)).await;
+    }
+    world.plant("rollback").await;
+    assert_eq!(reserving.await.unwrap().unwrap(), ReservationOutcome::Granted);
+    assert_eq!(standings(&world, &run).await, (standing(0, 100), standing(0, 100)));
+    world.leave().await;
 }
 
 async fn reservation_of_which_nobody_knows_is_taken_back_with_the_next_append(world: &StoreHarness) {

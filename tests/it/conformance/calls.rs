@@ -1,11 +1,12 @@
-//! Calls of a tenant and looks of the engine whose reads must not grow with what others have stored; `plans` counts them.
+//! Calls of a tenant and looks of the engine whose reads must not grow with what others have stored; `plans` counts
+//! them.
 
 use reveille::base::id::{Scope, new_id};
 use reveille::domain::memory::FactOrigin;
 use reveille::domain::memory::recall::terms;
 use reveille::domain::run::RunState;
 use reveille::store::{
-    ConversationFilter, EmbeddingPlace, EventFilter, ExtractionEnd, FactFilter, OverrideFilter, RunFilter,
+    ConversationFilter, EmbeddingPlace, EventFilter, ExtractionEnd, FactFilter, OverrideFilter, RunFilter, StoredToken,
     SuspendedFilter, TaskFilter,
 };
 use serde_json::json;
@@ -14,6 +15,7 @@ use uuid::Uuid;
 use super::conversations::{conversation, say};
 use super::facts::{said, tenant};
 use super::matching::event;
+use super::message_starts::start_and_answer;
 use super::world::{LEASE, StoreHarness, WORKER, only};
 
 /// Rows of a page.
@@ -25,6 +27,19 @@ pub async fn calls(world: &StoreHarness) {
     let task = world.task_with("a", json!({"interval": "1h", "overlap": "allow"}), json!({})).await;
     let conversation = conversation(world, "a").await;
     let message = say(world, &conversation, "hello").await;
+    start_and_answer(world).await;
+    let token = StoredToken {
+        id: new_id(world.now()),
+        tenant_id: Some("a".into()),
+        name: "laptop".into(),
+        hash: new_id(world.now()).as_bytes().to_vec(),
+        scopes: vec![],
+        created_at: world.now(),
+        expires_at: None,
+        revoked_at: None,
+        root: None,
+    };
+    store.create_token(&token, None).await.unwrap();
     // the first page, and one of those that come before an id that is newer than all
     for before in [None, Some(Uuid::max())] {
         lists(world, task.id, conversation.id, before).await;
@@ -40,17 +55,25 @@ pub async fn calls(world: &StoreHarness) {
     assert!(store.may_suspend("tenant-5").await.unwrap());
     store.get_conversation(&of_a, conversation.id).await.unwrap();
     store.earlier_runs("a", conversation.id, message, 20).await.unwrap();
+    store.request_echo(&of_a, message).await.unwrap();
     store.expire_conversations(world.now(), 5).await.unwrap();
     store.last_runs(&of_a, &[task.id]).await.unwrap();
     store.count_tasks(&of_a).await.unwrap();
     store.last_event(&of_a).await.unwrap();
     store.read_events(&of_a, &EventFilter { limit: PAGE, ..EventFilter::default() }).await.unwrap();
+    store.newest_events(&tenant("a"), Some("shop"), Some("order*"), 200, 5).await.unwrap();
+    // of a tenant that has few, and of one that has many
+    for (name, source) in [("a", None), ("a", Some("shop")), ("z", None), ("z", Some("shop"))] {
+        store.find_event(&tenant(name), source, "99").await.unwrap();
+        store.event_ids(&tenant(name), source, "99").await.unwrap();
+    }
     // of a tenant that has none, and of one that has many
     for tenant in ["a", "tenant-7"] {
-        store.approval_overrides_of_call(tenant, Some("booker"), Some(task.id), "t").await.unwrap();
+        store.approval_overrides_of_calls(tenant, Some("booker"), Some(task.id), &["t", "u"]).await.unwrap();
     }
     let (tenant, words) = (tenant("a"), terms("where does Ann live"));
     store.recall_facts(&tenant, &words, Some("s")).await.unwrap();
+    store.fact_revision(&tenant).await.unwrap();
     let noted = store.note_fact(&tenant, &said("Lives in Vienna.", FactOrigin::Person), None).await.unwrap().fact;
     store.note_fact(&tenant, &said("Lives in Graz.", FactOrigin::Person), Some("Lives in Vienna.")).await.unwrap();
     store.recall_facts(&tenant, &words, Some("s")).await.unwrap();
@@ -90,6 +113,7 @@ async fn lists(world: &StoreHarness, task: Uuid, conversation: Uuid, before: Opt
     store.list_facts(&of_a, &FactFilter { before, limit: PAGE, ..FactFilter::default() }).await.unwrap();
     let page = OverrideFilter { before, limit: PAGE, ..OverrideFilter::default() };
     store.list_approval_overrides(&of_a, &page).await.unwrap();
+    store.list_tokens(&of_a, None, before, PAGE).await.unwrap();
     let page = ConversationFilter { before, limit: PAGE };
     store.list_conversations(&of_a, &page).await.unwrap();
     store.conversation_messages(&of_a, conversation, &page).await.unwrap();

@@ -160,7 +160,7 @@ async fn repeated_request_is_answered_alike(world: &StoreHarness) {
         key: "k".into(),
         digest: vec![1],
         status: 200,
-        body: json!({ "state": "succeeded" }),
+        body: json!({ "state": "succeeded" }).into(),
     };
     let now = world.now();
     let ask = || world.store.complete_run(&Scope::Every, started.run.id, &COMPLETION, now, Some(&once));

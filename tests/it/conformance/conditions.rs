@@ -197,8 +197,9 @@ async fn edge_beyond_the_fires_of_a_minute_is_a_skipped_run(world: &StoreHarness
     record(world, &due(world).await, 900).await;
     let claim = due(world).await;
     assert_eq!(world.store.take_fires("a", 1).await.unwrap(), 1);
-    assert!(matches!(record(world, &claim, 100).await, RecordedPoll::Skipped(_)));
-    assert_eq!(fires(world, &task).await, ["c:1 skipped quota"]);
+    let RecordedPoll::Skipped(run_id) = record(world, &claim, 100).await else { panic!("skipped") };
+    assert_eq!(world.get_run(run_id).await.reason.as_deref(), Some("quota"));
+    assert_eq!(fires(world, &task).await, ["h:2026-03-01T08:00:00.000Z/quota skipped quota"]);
     // the next edge, in another minute, fires
     record(world, &due(world).await, 900).await;
     assert!(matches!(record(world, &due(world).await, 100).await, RecordedPoll::Fired(_)));

@@ -361,7 +361,7 @@ async fn transaction_whose_wire_is_cut_leaves_nothing_half_done() {
     for pass in 0.. {
         let (task, nominal) = new_task("a", json!({"interval": "1h"}), json!({}), START);
         let key = format!("pass {pass}");
-        let once = Idempotency { tenant: "a".into(), key, digest: vec![1], status: 201, body: json!({}) };
+        let once = Idempotency { tenant: "a".into(), key, digest: vec![1], status: 201, body: json!({}).into() };
         gate.hold_after(pass);
         let creating = store.create_task(&task, nominal, Some(&once));
         let answered = tokio::select! {

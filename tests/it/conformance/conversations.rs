@@ -3,7 +3,7 @@
 use chrono::TimeDelta;
 use reveille::base::id::{Scope, Tenant, new_id};
 use reveille::domain::approval::{Approval, ApprovalChoice};
-use reveille::domain::conversation::{KEPT_FOR, begun_by, new_conversation};
+use reveille::domain::conversation::{KEPT_FOR, RequestEcho, begun_by, new_conversation};
 use reveille::domain::run::RunState;
 use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
 use reveille::domain::task::Task;
@@ -18,6 +18,7 @@ use super::world::{LEASE, StoreHarness, end_in_log, end_of, leases, only};
 on_both!(
     earlier_runs_with_an_answer_are_told_newest_first,
     conversation_is_its_tenants_own_and_no_task,
+    parts_of_a_request_that_a_response_repeats_stand_with_its_run,
     deleted_conversation_leaves_nothing_and_its_run_loses_its_lease,
     unused_conversation_goes_after_its_time_unless_a_run_of_it_waits,
     conversation_is_used_when_a_run_of_it_ends_and_kept_from_then_on,
@@ -38,7 +39,7 @@ pub async fn say(world: &StoreHarness, conversation: &Task, message: &str) -> Uu
     let (id, now) = (new_id(world.now()), world.now());
     let scope = only(&conversation.tenant_id);
     for _ in 0..2 {
-        let request = RunRequest { input: Some(json!(message)), requested_by: None };
+        let request = RunRequest { input: Some(json!(message)), ..RunRequest::default() };
         world.store.post_message(&scope, conversation.id, id, request, now).await.unwrap();
     }
     id
@@ -105,6 +106,33 @@ async fn conversation_is_its_tenants_own_and_no_task(world: &StoreHarness) {
     assert!(matches!(world.store.get_task(&Scope::Every, ours.id).await, Err(StoreError::NotFound)));
     assert!(matches!(world.store.delete_task(&Scope::Every, ours.id).await, Err(StoreError::NotFound)));
     assert!(world.store.find_task(&Scope::Every, ours.id).await.unwrap().is_some_and(|task| task.is_chat()));
+}
+
+async fn parts_of_a_request_that_a_response_repeats_stand_with_its_run(world: &StoreHarness) {
+    let task = conversation(world, "a").await;
+    let plain = exchange(world, &task, "hello", Some("hi")).await;
+    for echo in [
+        RequestEcho { background: true, previous: Some(plain) },
+        RequestEcho { background: false, previous: Some(plain) },
+        RequestEcho { background: true, previous: None },
+        RequestEcho::default(),
+    ] {
+        let (id, now) = (new_id(world.now()), world.now());
+        // recorded once more, it is the same run
+        for _ in 0..2 {
+            let request = RunRequest { input: Some(json!("more")), echo, ..RunRequest::default() };
+            world.store.post_message(&only("a"), task.id, id, request, now).await.unwrap();
+        }
+        let answered = started(world).await;
+        assert_eq!(answered.run.id, id);
+        let end = end_of(&answered, RunState::Succeeded);
+        assert_eq!(world.store.finish_runs(&[end]).await.unwrap(), Vec::<Uuid>::new());
+        for scope in [only("a"), Scope::Every] {
+            assert_eq!(world.store.request_echo(&scope, id).await.unwrap(), echo);
+        }
+        assert!(matches!(world.store.request_echo(&only("b"), id).await, Err(StoreError::NotFound)));
+    }
+    assert_eq!(world.store.request_echo(&only("a"), plain).await.unwrap(), RequestEcho::default());
 }
 
 async fn deleted_conversation_leaves_nothing_and_its_run_loses_its_lease(world: &StoreHarness) {

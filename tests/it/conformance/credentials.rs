@@ -42,6 +42,7 @@ on_both!(
     credential_that_is_saved_while_its_task_is_paused_leaves_none_waiting,
     tasks_that_go_on_are_changed_by_others_at_the_same_time,
     many_tasks_that_wait_go_on_in_their_order_a_few_at_a_time_each_at_its_own_instant,
+    tasks_of_a_tenant_with_many_that_go_on_keep_no_other_tenants_waiting,
     task_that_is_to_go_on_is_left_alone_where_it_was_changed_meanwhile,
     task_that_is_to_go_on_is_resumed_by_another_instance_where_one_has_died,
     one_refreshes_at_a_time,
@@ -49,7 +50,7 @@ on_both!(
     without_the_lease_a_refresh_is_kept_over_the_document_that_it_was_made_from,
     new_document_takes_the_lease_from_who_refreshes,
     credential_that_needs_consent_says_why_until_a_new_document_comes,
-    notice_of_trouble_says_whom_it_concerns_and_why,
+    notice_of_a_credential_issue_says_whom_it_concerns_and_why,
     only_what_is_under_another_key_is_rewrapped,
     recipients_with_secrets_are_found_and_written_over_what_was_read,
     tasks_with_secrets_are_found_and_written_over_what_was_read,
@@ -391,19 +392,27 @@ async fn credential_uses_are_found_by_the_run(world: &StoreHarness) {
     for used in [by("google", Some(run)), by("google", Some(run)), by("shop", Some(run)), by("other", None)] {
         note(&used).await;
     }
-    let mut found = world.store.credentials_used_by("a", run, since).await.unwrap();
-    found.sort_by_key(Reference::to_string);
-    assert_eq!(found.iter().map(|one| one.service.as_str()).collect::<Vec<_>>(), ["google", "shop"]);
-    assert_eq!(world.store.credentials_used_by("b", run, since).await.unwrap(), []);
+    for outcome in ["too_many", "missing"] {
+        note(&CredentialUse { outcome: outcome.into(), ..by("not_sent", Some(run)) }).await;
+    }
+    let found = async |tenant: &'static str, limit| -> Vec<String> {
+        let found = world.store.credentials_used_by(tenant, run, since, limit).await.unwrap();
+        let mut names: Vec<String> = found.into_iter().map(|one| one.service).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(found("a", 9).await, ["google", "shop"]);
+    assert_eq!((found("a", 1).await.len(), found("b", 9).await.len()), (1, 0));
     let id = if world.is_postgres() { format!("'{run}'") } else { format!("x'{}'", run.simple()) };
     let statement =
         format!("select distinct service, account from credential_uses where tenant_id = 'a' and run_id = {id}");
     let plan = plan(world, &statement).await;
     assert!(plan.contains("credential_uses_of_run"), "{plan}");
 
-    let taken_back = by("google", Some(run));
+    let taken_back = by("taken_back", Some(run));
     note(&taken_back).await;
     world.store.mark_credential_use(taken_back.id, "refused").await.unwrap();
+    assert_eq!(found("a", 9).await, ["google", "shop", "taken_back"], "one that is refused was sent");
     let refused = UseFilter { outcome: Some("refused"), limit: 9, ..UseFilter::default() };
     let listed = world.store.credential_uses(EVERY, &refused).await.unwrap();
     assert_eq!(listed, [CredentialUse { outcome: "refused".into(), ..taken_back }]);
@@ -467,9 +476,9 @@ async fn tasks_that_wait_for_a_credential_go_on_with_what_is_saved(world: &Store
         assert_eq!(world.get_task(task.id).await.status, TaskStatus::Paused);
     }
     // it is there: a run that came too early for it pauses nothing
-    assert_eq!(world.store.pause_for_credential(waiting.id, &missing).await.unwrap(), PauseResult::Mended);
+    assert_eq!(world.store.pause_for_credential(waiting.id, &missing).await.unwrap(), PauseResult::Resolved);
     let refused = |seconds| lack(CredentialIssueKind::Refused, Some(in_seconds(world, seconds)));
-    assert_eq!(world.store.pause_for_credential(waiting.id, &refused(-1)).await.unwrap(), PauseResult::Mended);
+    assert_eq!(world.store.pause_for_credential(waiting.id, &refused(-1)).await.unwrap(), PauseResult::Resolved);
     assert_eq!(world.store.pause_for_credential(waiting.id, &refused(0)).await.unwrap(), PauseResult::Paused);
     // what its other side has ended stays so with other hosts
     let stored = saved.stored;
@@ -499,8 +508,8 @@ async fn credential_that_is_saved_while_its_task_is_paused_leaves_none_waiting(w
         let went_on = saved.unwrap().resumed.len();
         match paused.unwrap() {
             PauseResult::Paused => assert_eq!(went_on, 1),
-            PauseResult::Mended => assert_eq!(went_on, 0),
-            PauseResult::Told => panic!("it was not paused before"),
+            PauseResult::Resolved => assert_eq!(went_on, 0),
+            PauseResult::Notified => panic!("it was not paused before"),
         }
         assert_eq!(world.get_task(task.id).await.status, TaskStatus::Active);
         world.store.delete_credential(EVERY, "a", "google", "work", "token:t").await.unwrap();
@@ -541,6 +550,11 @@ async fn tasks_that_go_on_are_changed_by_others_at_the_same_time(world: &StoreHa
 
 /// So many tasks of tenant `a` that are paused for want of the credential, in the order of their ids.
 async fn paused_tasks(world: &StoreHarness, count: usize) -> Vec<Task> {
+    paused_tasks_of(world, "a", count).await
+}
+
+/// So many tasks of this tenant that are paused for want of its credential, in the order of their ids.
+async fn paused_tasks_of(world: &StoreHarness, tenant: &str, count: usize) -> Vec<Task> {
     let lack = CredentialIssue {
         credential: Reference::parse("google/work").unwrap(),
         kind: CredentialIssueKind::Missing,
@@ -548,7 +562,7 @@ async fn paused_tasks(world: &StoreHarness, count: usize) -> Vec<Task> {
     };
     let mut tasks = Vec::new();
     for _ in 0..count {
-        let task = world.task(json!({"interval": "1h"})).await;
+        let task = world.task_with(tenant, json!({"interval": "1h"}), json!({})).await;
         assert_eq!(world.store.pause_for_credential(task.id, &lack).await.unwrap(), PauseResult::Paused);
         tasks.push(task);
         world.pass(1);
@@ -605,6 +619,25 @@ async fn many_tasks_that_wait_go_on_in_their_order_a_few_at_a_time_each_at_its_o
     assert_eq!(world.store.resume_next(9).await.unwrap(), 0);
     assert!(!world.pending_work().await.resumption);
     assert_eq!(world.get_task(foreign.id).await.version, 1);
+}
+
+async fn tasks_of_a_tenant_with_many_that_go_on_keep_no_other_tenants_waiting(world: &StoreHarness) {
+    let (many, few) = (paused_tasks_of(world, "a", 30).await, paused_tasks_of(world, "b", 22).await);
+    for tenant in ["a", "b"] {
+        world.store.put_credential(EVERY, &credential(tenant), 0).await.unwrap();
+    }
+    let going_on = async || {
+        let active = (are_active(world, &many).await, are_active(world, &few).await);
+        [active.0, active.1].map(|active| active.iter().filter(|active| **active).count())
+    };
+    assert_eq!(going_on().await, [20, 20]);
+    // one at a time, tenants in turn; then both in a batch; then what is left of one
+    for (limit, resumed, active) in [(1, 1, [21, 20]), (1, 1, [21, 21]), (4, 3, [23, 22]), (4, 4, [27, 22])] {
+        assert_eq!(world.store.resume_next(limit).await.unwrap(), resumed);
+        assert_eq!(going_on().await, active);
+    }
+    assert_eq!(world.store.resume_next(9).await.unwrap(), 3);
+    assert_eq!((going_on().await, world.store.resume_next(9).await.unwrap()), ([30, 22], 0));
 }
 
 async fn task_that_is_to_go_on_is_left_alone_where_it_was_changed_meanwhile(world: &StoreHarness) {
@@ -791,7 +824,7 @@ async fn credential_that_needs_consent_says_why_until_a_new_document_comes(world
     assert_eq!((active.credential.status, active.credential.status_reason), (CredentialStatus::Active, None));
 }
 
-async fn notice_of_trouble_says_whom_it_concerns_and_why(world: &StoreHarness) {
+async fn notice_of_a_credential_issue_says_whom_it_concerns_and_why(world: &StoreHarness) {
     let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
     let recipient = Recipient { addresses, ..Recipient::default() };
     world.store.put_recipient(EVERY, "a", &recipient, None).await.unwrap();
@@ -809,7 +842,7 @@ async fn notice_of_trouble_says_whom_it_concerns_and_why(world: &StoreHarness) {
         reference: "google/work".into(),
         service: "google".into(),
         account: "work".into(),
-        trouble: CredentialIssueKind::Missing,
+        issue: CredentialIssueKind::Missing,
         task: Some("Morning mail".into()),
         paused: true,
         reason: None,
@@ -826,7 +859,7 @@ async fn notice_of_trouble_says_whom_it_concerns_and_why(world: &StoreHarness) {
     let of_all = newest().await;
     let reason = Some("invalid_grant: revoked".to_owned());
     let expected =
-        CredentialContext { trouble: CredentialIssueKind::NeedsConsent, task: None, paused: false, reason, ..expected };
+        CredentialContext { issue: CredentialIssueKind::NeedsConsent, task: None, paused: false, reason, ..expected };
     assert_eq!(told(&of_all).await, Some(expected));
     world.store.delete_credential(EVERY, "a", "google", "work", "token:t").await.unwrap();
     assert_eq!(told(&of_all).await, None, "what was stored is told");

@@ -28,6 +28,7 @@ on_both!(
     waiting_uses_up_no_attempt,
     held_delivery_joins_a_digest_and_shares_its_outcome,
     digest_that_falls_back_takes_its_messages_along,
+    digest_that_cannot_be_read_takes_no_message_more_and_leaves_out_what_cannot,
     interruptions_are_counted_up_to_a_limit,
     counts_and_codes_are_forgotten,
     failed_one_falls_back_in_the_same_transaction,
@@ -211,7 +212,7 @@ async fn due_deliveries_are_read_in_due_order_line_by_line(world: &StoreHarness)
     assert_eq!(next("sms", Some("a")).await, Some(line("sms", "b", 0)));
     assert_eq!((next("sms", Some("b")).await, next("sms", None).await), (None, None));
     assert_eq!(next("email", None).await, Some(line("sms", "a", 1)), "the next channel");
-    // what is claimed is in its line until then, and not due
+    // claimed deliveries are in their lines until then, and not due
     let ids: Vec<Uuid> = due.iter().map(|waiting| waiting.id).collect();
     assert_eq!(world.store.claim_deliveries(&ids, at(60)).await.unwrap().len(), 3);
     assert_eq!(world.store.claim_deliveries(&ids, at(60)).await.unwrap(), []);
@@ -474,6 +475,27 @@ async fn digest_that_falls_back_takes_its_messages_along(world: &StoreHarness) {
     world.store.mark_delivery(&next, &Mark::Unknown { error: "who knows".into(), fall_back: None }).await.unwrap();
     assert_eq!(get(world, posted.id).await.state, DeliveryState::Unknown);
     assert_eq!(get(world, digest.id).await.state, DeliveryState::Failed);
+}
+
+async fn digest_that_cannot_be_read_takes_no_message_more_and_leaves_out_what_cannot(world: &StoreHarness) {
+    let (first, second) = (post(world, &message("1")).await, post(world, &message("2")).await);
+    let digest = hold(world, at(600)).await;
+    world.plant("update deliveries set kind = 'telepathy' where dedupe_key = '1'").await;
+    let (members, count) = world.store.digest_members(&Scope::Every, digest.id, 9).await.unwrap();
+    let ids = |found: &[Delivery]| found.iter().map(|one| one.id).collect::<Vec<_>>();
+    assert_eq!((ids(&members), count), (vec![second.id], 2));
+    let (told, count) = world.store.digest_messages(&digest, 9).await.unwrap();
+    assert_eq!((ids(&told), count), (vec![second.id], 2), "all but {}", first.id);
+    let fallback = r#"update deliveries set fallback = '{"no": "list"}' where kind = 'digest'"#;
+    world.plant(fallback).await;
+    let late = post(world, &message("3")).await;
+    let claimed = claim(world).await.remove(0);
+    let again = Box::new(claimed.delivery.digest(at(600)));
+    let mark = Mark::Hold { hold_reason: HoldReason::Budget, digest: again, at: at(600) };
+    assert_eq!(world.store.mark_delivery(&claimed, &mark).await.unwrap(), DeliveryState::Pending);
+    let held = get(world, late.id).await;
+    assert_eq!((held.next_at, held.hold_reason), (Some(at(600)), Some(HoldReason::Budget)), "it waits by itself");
+    assert_eq!(held.digest_id, None);
 }
 
 async fn interruptions_are_counted_up_to_a_limit(world: &StoreHarness) {

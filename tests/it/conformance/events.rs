@@ -19,6 +19,7 @@ on_both!(
     leased_events_go_to_no_other_until_the_lease_is_over,
     tenants_have_turns_in_what_is_leased,
     more_tenants_than_one_look_have_their_turns_after_each_other,
+    lease_ends_after_some_mib_of_events_and_each_tenant_has_its_turn,
     log_is_read_by_source_type_tenant_and_place,
     only_what_is_old_and_acknowledged_is_forgotten,
     entry_is_a_dead_letter_once,
@@ -199,7 +200,7 @@ async fn dead_letter(world: &StoreHarness, event: &Event, error: &str) -> Stored
     world.store.dead_letter_event(letter).await.unwrap();
     world.store.dead_letter_event(letter).await.unwrap();
     let filter = StoredDeadLetterFilter { limit: 1, ..StoredDeadLetterFilter::default() };
-    world.store.list_dead_letters(&Scope::Every, &filter).await.unwrap().remove(0)
+    world.store.list_dead_letters(&Scope::Every, &filter).await.unwrap().rows.remove(0)
 }
 
 async fn entry_is_a_dead_letter_once(world: &StoreHarness) {
@@ -223,7 +224,7 @@ async fn dead_letters_are_listed_by_what_is_asked_for(world: &StoreHarness) {
     letters.reverse();
     let list = async |scope: &Scope, filter: StoredDeadLetterFilter| {
         let filter = StoredDeadLetterFilter { limit: 10, ..filter };
-        world.store.list_dead_letters(scope, &filter).await.unwrap()
+        world.store.list_dead_letters(scope, &filter).await.unwrap().rows
     };
     let nothing = StoredDeadLetterFilter::default;
     assert_eq!(list(&Scope::Every, nothing()).await, letters);
@@ -279,24 +280,24 @@ async fn letter_without_a_tenant_belongs_to_nobody(world: &StoreHarness) {
     let letter = NewDeadLetter { seq: 7, event: None, body: "not an event", error: "it is not JSON", deliveries: 1 };
     world.store.dead_letter_event(letter).await.unwrap();
     let filter = StoredDeadLetterFilter { limit: 9, ..StoredDeadLetterFilter::default() };
-    let all = world.store.list_dead_letters(&Scope::Every, &filter).await.unwrap();
+    let all = world.store.list_dead_letters(&Scope::Every, &filter).await.unwrap().rows;
     assert_eq!(
         all.iter().map(|letter| (letter.tenant_id.clone(), letter.body.as_str())).collect::<Vec<_>>(),
         [(None, "not an event")]
     );
-    assert_eq!(world.store.list_dead_letters(&only("a"), &filter).await.unwrap(), []);
+    assert_eq!(world.store.list_dead_letters(&only("a"), &filter).await.unwrap().rows, []);
     let other: Result<(), StoreError> = world.store.drop_dead_letter(&only("a"), all[0].id).await;
     assert!(matches!(other, Err(StoreError::NotFound)), "{other:?}");
     assert!(matches!(world.store.get_dead_letter(&Scope::Every, Uuid::nil()).await, Err(StoreError::NotFound)));
 }
 
 async fn stop_ends_the_wait_of_those_who_read_and_of_those_who_come_later(world: &StoreHarness) {
-    let mut waits = Box::pin(world.store.reads_ended());
+    let mut waits = Box::pin(world.store.event_reads_stopped());
     assert_eq!((&mut waits).now_or_never(), None);
-    world.store.end_reads();
-    assert_eq!((waits.now_or_never(), world.store.reads_ended().now_or_never()), (Some(()), Some(())));
+    world.store.stop_event_reads();
+    assert_eq!((waits.now_or_never(), world.store.event_reads_stopped().now_or_never()), (Some(()), Some(())));
     world.store.begin_reads();
-    assert_eq!(world.store.reads_ended().now_or_never(), None, "it was started again");
+    assert_eq!(world.store.event_reads_stopped().now_or_never(), None, "it was started again");
 }
 
 /// The tenants of what is leased, with how many of each.
@@ -337,6 +338,42 @@ async fn more_tenants_than_one_look_have_their_turns_after_each_other(world: &St
     }
     assert_eq!(had[..4], ["a", "b", "c", "d"]);
     assert!(had[4..].contains(&"e".to_owned()), "{had:?}");
+}
+
+async fn lease_ends_after_some_mib_of_events_and_each_tenant_has_its_turn(world: &StoreHarness) {
+    let most = 4 * 1024 * 1024;
+    let long = |tenant: &str, id: usize| {
+        let data = "x".repeat(250_000);
+        of(json!({"tenantid": tenant, "id": id.to_string(), "source": "mail", "type": "mail.new", "data": data}))
+    };
+    for ids in (0..40).collect::<Vec<usize>>().chunks(10) {
+        let some: Vec<Event> = ids.iter().map(|id| long("loud", *id)).collect();
+        world.store.publish_events(&some).await.unwrap();
+    }
+    // more tenants than have room together
+    let others: Vec<Event> = (0..20).map(|number| long(&format!("t{number:02}"), number)).collect();
+    world.store.publish_events(&others).await.unwrap();
+    world.store.publish_events(&[event("zero", "1")]).await.unwrap();
+    let until = world.now() + TimeDelta::seconds(60);
+    let (mut turn, mut counts, mut leases) = (String::new(), Vec::new(), 0);
+    while !counts.iter().any(|(tenant, _)| tenant == "zero") {
+        let leased = world.store.lease_events(WORKER, until, 100, &turn, &[]).await.unwrap();
+        let bytes: usize = leased.events.iter().map(|entry| entry.body.len()).sum();
+        assert!(!leased.events.is_empty() && bytes <= most + 250_100, "{bytes}");
+        counts.extend(tenants_of(&leased.events));
+        turn = leased.turn;
+        leases += 1;
+        assert!(leases <= 3, "the last tenant has its turn: {counts:?}");
+    }
+    let mut all: usize = counts.iter().map(|(_, count)| *count).sum();
+    loop {
+        let more = lease(world, 100).await.len();
+        if more == 0 {
+            break;
+        }
+        all += more;
+    }
+    assert_eq!(all, 61, "nothing is lost");
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use chrono::TimeDelta;
 use reveille::base::metrics::Metrics;
 use reveille::domain::budget::{Budgets, CallBound, DayBudget, Spend, day_of};
 use reveille::domain::memory::FactOrigin;
+use reveille::domain::quota::Overrides;
 use reveille::domain::run::transcript::{ModelCall, ModelTokens};
 use reveille::domain::run::{RunState, Usage};
 use reveille::domain::task::Task;
@@ -22,6 +23,7 @@ on_both!(
     call_of_an_extraction_is_counted_and_charged,
     deleted_memory_and_deleted_runs_are_noted_no_more_whoever_reads_them,
     extractions_of_a_tenant_are_bounded_and_forgotten_when_nobody_works_them_off,
+    extracted_facts_of_a_full_tenant_are_counted_where_they_are_known_and_else_left_out,
 );
 
 /// How long a claim lasts.
@@ -135,29 +137,37 @@ async fn call_of_an_extraction_is_counted_and_charged(world: &StoreHarness) {
     };
     let claim = claim(world, "a", run_id).await.unwrap();
     assert_eq!(
-        world.store.reserve_extraction(&claim, &bound(101, None)).await.unwrap(),
+        world.store.reserve_extraction(&claim, Some(&task), &bound(101, None)).await.unwrap(),
         None,
         "half of a day is for runs"
     );
-    let reserved = world.store.reserve_extraction(&claim, &bound(100, Some("m"))).await.unwrap().expect("it is left");
+    let reserved = world.store.reserve_extraction(&claim, Some(&task), &bound(100, Some("m"))).await.unwrap();
+    let reserved = reserved.expect("it is left");
     let reservation = reserved.expect("a budget of the day holds");
     let today = day_of(world.now());
-    let ledger = async || world.store.budget_usage("a", today).await.unwrap().tenant;
+    let ledger = async || {
+        let usage = world.store.budget_usage("a", today).await.unwrap();
+        assert_eq!(usage.tasks.get(&task.id).copied(), Some(usage.tenant), "the day of its task is charged as well");
+        usage.tenant
+    };
     assert_eq!(ledger().await.reserved.tokens, 100);
     assert_eq!(world.store.release_stale_reservations(None, 10).await.unwrap(), 0, "its claim stands");
     let other = ExtractionClaim { tenant: tenant("b"), ..claim.clone() };
-    let unbounded = world.store.reserve_extraction(&other, &bound(101, None)).await.unwrap();
+    let unbounded = world.store.reserve_extraction(&other, None, &bound(101, None)).await.unwrap();
     assert_eq!(unbounded, Some(None), "another tenant has no budget");
 
     let model_call = ModelCall { model: "small".into(), tokens: ModelTokens::of(30, 12) };
     let usage = Usage { turns: 1, tool_calls: 0, input_tokens: 30, output_tokens: 12, cost_micros: 5 };
     let call = ExtractionCall { task_id: Some(task.id), model_call: Some(model_call), usage, duration_ms: 9 };
-    let ended = ExtractionEnd { call: Some(call), reservation: Some(reservation), ..ExtractionEnd::default() };
+    // its provider has counted something else than what is charged
+    let charge = Spend { tokens: 43, cost_micros: 6 };
+    let reservation = Some((reservation, charge));
+    let ended = ExtractionEnd { call: Some(call), reservation, ..ExtractionEnd::default() };
     for is_first in [true, false] {
         assert_eq!(world.store.finish_extraction(&claim, &ended).await.unwrap(), is_first);
     }
     let standing = ledger().await;
-    assert_eq!((standing.used, standing.reserved), (Spend { tokens: 42, cost_micros: 5 }, Spend::default()));
+    assert_eq!((standing.used, standing.reserved), (charge, Spend::default()));
     let until = today + TimeDelta::days(1);
     let by_model = UsageFilter { by: UsageGroup::Model, from: today, until, task_id: None, after: None, limit: 10 };
     let sums = world.store.usage_sums(&only("a"), &by_model).await.unwrap();
@@ -169,7 +179,7 @@ async fn call_of_an_extraction_is_counted_and_charged(world: &StoreHarness) {
 
     let run_id = answered(world, &task, true).await;
     let left = world.store.claim_extraction("a", run_id, world.now() + CLAIM).await.unwrap().unwrap();
-    world.store.reserve_extraction(&left, &bound(50, None)).await.unwrap().expect("it is left");
+    world.store.reserve_extraction(&left, Some(&task), &bound(50, None)).await.unwrap().expect("it is left");
     let late = ExtractionEnd { call: ended.call.clone(), ..ExtractionEnd::default() };
     store_forgets(world).await;
     for _ in 0..2 {
@@ -180,7 +190,7 @@ async fn call_of_an_extraction_is_counted_and_charged(world: &StoreHarness) {
     assert_eq!(world.store.release_stale_reservations(None, 10).await.unwrap(), 1, "nobody has the claim any more");
     let money = Budgets { tenant: DayBudget { cost_usd_per_day: Some(1.0), ..DayBudget::default() }, ..said };
     world.store.put_budgets("a", &money, "token:admin").await.unwrap();
-    let unpriced = world.store.reserve_extraction(&left, &bound(1, Some("m"))).await.unwrap();
+    let unpriced = world.store.reserve_extraction(&left, Some(&task), &bound(1, Some("m"))).await.unwrap();
     assert_eq!(unpriced, None, "a model without a price");
     let other = world.other_instance().await;
     assert!(world.store.take_extraction_money("a", 60, 100).await.unwrap());
@@ -246,4 +256,20 @@ async fn extractions_of_a_tenant_are_bounded_and_forgotten_when_nobody_works_the
     assert_eq!(in_turn(world, "a").await.len(), 1, "of another tenant it is read");
     assert_eq!(world.store.forget_extractions(world.now(), 10).await.unwrap(), 0);
     assert_eq!(world.store.forget_extractions(world.now() + TimeDelta::seconds(1), 10).await.unwrap(), 10);
+}
+
+async fn extracted_facts_of_a_full_tenant_are_counted_where_they_are_known_and_else_left_out(world: &StoreHarness) {
+    let task = conversation(world, "a").await;
+    let run_id = answered(world, &task, true).await;
+    let cat = world.store.note_fact(&tenant("a"), &said("Owns a cat.", FactOrigin::Person), None).await.unwrap().fact;
+    let claim = claim(world, "a", run_id).await.expect("it is due");
+    while world.store.count_stored_bytes(100).await.unwrap() > 0 {}
+    let little = Overrides { stored_bytes: Some(1), ..Overrides::default() };
+    world.store.put_quotas("a", &little, "token:admin").await.unwrap();
+    let fact = |text: &str, replaces| (said(text, FactOrigin::Person), replaces);
+    let facts = vec![fact("Owns a dog.", None), fact("Owns a bird.", Some(cat.id)), fact("Owns a cat.", None)];
+    let end = ExtractionEnd { facts, ..ExtractionEnd::default() };
+    assert!(world.store.finish_extraction(&claim, &end).await.unwrap());
+    assert_eq!(facts_of(world, "a").await, [("Owns a cat.".into(), 2)]);
+    assert_eq!(in_turn(world, "").await, [], "it is over");
 }

@@ -23,6 +23,7 @@ on_both!(
     facts_of_a_tenant_and_versions_of_a_fact_are_bounded,
     use_of_a_fact_is_noted_once_in_a_day,
     facts_that_are_noted_at_once_are_each_noted_once,
+    revision_of_a_tenant_s_facts_is_raised_by_each_change_of_whichever_instance,
 );
 
 pub fn tenant(name: &str) -> Tenant {
@@ -49,9 +50,10 @@ async fn note(world: &StoreHarness, of: &str, text: &str, collection: Option<&st
 
 async fn recall(world: &StoreHarness, of: &str, message: &str) -> (Vec<String>, Vec<String>) {
     let recalled = world.store.recall_facts(&tenant(of), &terms(message), None).await.unwrap();
-    let RecalledFacts { profile, found, has_any, embedded } = recalled;
+    let RecalledFacts { profile, found, has_any, embedded, revision } = recalled;
     assert!(embedded.is_empty(), "no space was asked for");
     assert!(has_any || profile.is_empty() && found.is_empty());
+    assert_eq!(revision.is_some(), has_any);
     let texts = |facts: Vec<Fact>| facts.into_iter().map(|fact| fact.text).collect();
     (texts(profile), texts(found))
 }
@@ -391,4 +393,46 @@ async fn facts_that_are_noted_at_once_are_each_noted_once(world: &StoreHarness) 
         texts.iter().filter(|(text, _)| text.starts_with("Fact") || *text == "A fact.").copied().collect();
     assert_eq!(known, [("A fact.", 2), ("Fact 1.", 1), ("Fact 5.", 1)]);
     assert!(texts.len() <= 5, "{texts:?}");
+}
+
+/// The revision of tenant a's facts, which was raised since the last one; all that it is told is of it.
+async fn raised(world: &StoreHarness, last: &mut i64, by: &str) {
+    let now = world.store.fact_revision(&tenant("a")).await.unwrap();
+    assert!(now > *last, "raised by what is {by}");
+    assert_eq!(world.store.recall_facts(&tenant("a"), &terms("Vienna"), None).await.unwrap().revision, Some(now));
+    *last = now;
+}
+
+async fn revision_of_a_tenant_s_facts_is_raised_by_each_change_of_whichever_instance(world: &StoreHarness) {
+    let (of_a, scope, other) = (tenant("a"), only("a"), world.other_instance().await);
+    let mut last = world.store.fact_revision(&of_a).await.unwrap();
+    assert_eq!(last, 0);
+    let new = said("Lives in Vienna.", FactOrigin::Person);
+    let id = other.note_fact(&of_a, &new, None).await.unwrap().fact.id;
+    raised(world, &mut last, "noted").await;
+    other.note_fact(&of_a, &new, None).await.unwrap();
+    raised(world, &mut last, "counted").await;
+    let graz = said("Lives in Graz.", FactOrigin::Person);
+    other.note_fact(&of_a, &graz, Some(&id.to_string())).await.unwrap();
+    raised(world, &mut last, "replaced").await;
+    for (text, collection) in [(Some("Lives in Linz.".to_owned()), None), (None, Some("profile".to_owned()))] {
+        other.correct_fact(&scope, id, &FactChange { text, collection }, "token:t").await.unwrap();
+        raised(world, &mut last, "corrected").await;
+    }
+    let claimed = other.claim_unembedded(&of_a, "", 9).await.unwrap();
+    note(world, "b", "Lives in Rome.", None).await;
+    assert_eq!(world.store.fact_revision(&of_a).await.unwrap(), last, "a claim, and another tenant, change nothing");
+    other.keep_vectors(&of_a, "s", &[(id, claimed[0].1, Some(vec![1; 8]))]).await.unwrap();
+    raised(world, &mut last, "given a vector").await;
+    world.pass(86_400);
+    let (stale, _) = other.get_fact(&scope, id).await.unwrap();
+    other.note_facts_used(&of_a, &[stale]).await.unwrap();
+    raised(world, &mut last, "used on another day").await;
+    let second = other.note_fact(&of_a, &new, None).await.unwrap().fact.id;
+    raised(world, &mut last, "noted").await;
+    other.delete_fact(&scope, second, "token:t", None).await.unwrap();
+    raised(world, &mut last, "deleted").await;
+    other.delete_facts(&of_a, "token:t").await.unwrap();
+    assert!(world.store.fact_revision(&of_a).await.unwrap() > last, "all are gone");
+    assert_eq!(world.store.recall_facts(&of_a, &[], None).await.unwrap(), RecalledFacts::default());
 }

@@ -138,7 +138,7 @@ async fn firing_again_what_is_recorded_already_makes_no_second_run(world: &Store
     world.fire().await;
     // as if the run had been recorded without its task moving on
     world.plant("update due set next_at = '2026-03-01T08:01:00+00:00', nominal_at = '2026-03-01T08:01:00+00:00'").await;
-    let start = ImmediateStart { places: 9, lease_until: at(90), shares: None };
+    let start = ImmediateStart { slots: 9, lease_until: at(90), shares: None };
     let fired = world.store.fire_due(&FireDue { start: Some(start), ..world.ask(0, 9) }).await.unwrap();
     assert_eq!(fired, FireResult { tasks: 1, conflicts: 1, ..FireResult::default() });
     assert_eq!(world.runs_of(&task).await.len(), 1);
@@ -154,7 +154,7 @@ async fn recorded_instant_holds_up_nothing_else_of_its_batch(world: &StoreHarnes
     let first = world.store.fire_due(&FireDue { limit: 1, ..world.ask(0, 9) }).await.unwrap();
     assert_eq!((first.tasks, first.recorded), (1, 1));
     world.plant("update due set next_at = '2026-03-01T08:01:00+00:00', nominal_at = '2026-03-01T08:01:00+00:00'").await;
-    let start = ImmediateStart { places: 9, lease_until: at(90), shares: None };
+    let start = ImmediateStart { slots: 9, lease_until: at(90), shares: None };
     let fired = world.store.fire_due(&FireDue { start: Some(start), ..world.ask(0, 9) }).await.unwrap();
     assert_eq!((fired.tasks, fired.recorded, fired.conflicts), (3, 2, 1));
     assert_eq!((fired.started.len(), fired.claims.len()), (2, 0));
@@ -344,7 +344,7 @@ async fn long_specification_is_read_when_its_run_starts(world: &StoreHarness) {
     let started: Vec<_> = starts.started.iter().filter_map(|run| run.task.as_ref()).map(|task| task.id).collect();
     assert!(started.contains(&long.id) && started.contains(&short.id), "{started:?}");
     world.pass(60);
-    let start = ImmediateStart { places: 9, lease_until: at(180), shares: None };
+    let start = ImmediateStart { slots: 9, lease_until: at(180), shares: None };
     let fired = world.store.fire_due(&FireDue { start: Some(start), ..world.ask(0, 9) }).await.unwrap();
     assert_eq!((fired.tasks, fired.disabled), (2, vec![]));
 }

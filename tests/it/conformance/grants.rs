@@ -1,5 +1,7 @@
 //! Standing grants: what they cover, that each use counts once, and what ends them.
 
+use std::time::Duration;
+
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::base::id::{Scope, new_id};
 use reveille::domain::approval::{Approval, ApprovalAnswer, ApprovalChoice, ApprovalStatus};
@@ -18,6 +20,7 @@ on_both!(
     grant_covers_what_it_was_given_for_and_nothing_else,
     use_counts_once_whatever_is_repeated,
     of_many_who_want_the_last_use_one_gets_it,
+    call_that_no_grant_is_for_waits_for_nobody_who_writes,
     change_of_the_task_ends_its_grants,
     edit_or_a_cancel_of_such_a_call_ends_them,
     decision_and_its_grant_are_kept_together_or_not_at_all,
@@ -33,7 +36,7 @@ pub fn grant(task: &Task, now: DateTime<Utc>) -> Grant {
         task_id: task.id,
         tool: "mail.send".into(),
         epoch: task.epoch,
-        arguments: json!({ "to": "ann" }),
+        args: json!({ "to": "ann" }),
         definition: proposal().definition,
         uses_left: None,
         created_at: now,
@@ -126,7 +129,7 @@ async fn grant_is_kept_listed_and_revoked_once(world: &StoreHarness) {
 }
 
 async fn grant_covers_what_it_was_given_for_and_nothing_else(world: &StoreHarness) {
-    let (task, grant) = granted(world, |grant| grant.arguments = json!({ "to": "ann", "cc": null })).await;
+    let (task, grant) = granted(world, |grant| grant.args = json!({ "to": "ann", "cc": null })).await;
     let other = world.task(json!({ "interval": "1h" })).await;
     let to_ann = json!({ "to": "ann", "cc": null, "amount": 7 });
     assert_eq!(used(world, &task, to_ann.clone()).await, Some(grant.id), "other arguments are free");
@@ -180,6 +183,22 @@ async fn of_many_who_want_the_last_use_one_gets_it(world: &StoreHarness) {
     assert_eq!(covered, 2, "one call, which asked twice");
     assert_eq!(kept(world, grant.id).await.uses_left, Some(0));
     assert_eq!(world.count("select count(*) from grant_uses").await, 1);
+}
+
+async fn call_that_no_grant_is_for_waits_for_nobody_who_writes(world: &StoreHarness) {
+    granted(world, |_| ()).await;
+    let (task, definition) = (world.task(json!({ "interval": "1h" })).await, proposal().definition);
+    let other = call(&task, new_id(world.now()), &definition);
+    let lock: &[&str] = match world.is_postgres() {
+        true => &["begin", "lock table grants in exclusive mode"],
+        false => &["begin immediate"],
+    };
+    for statement in lock {
+        world.plant(statement).await;
+    }
+    let found = tokio::time::timeout(Duration::from_secs(20), world.store.use_grant(&other)).await;
+    world.plant("rollback").await;
+    assert_eq!(found.expect("nobody is waited for").unwrap(), None);
 }
 
 async fn change_of_the_task_ends_its_grants(world: &StoreHarness) {

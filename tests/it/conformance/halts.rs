@@ -1,6 +1,10 @@
 //! Halts as rows: who sees them and when, what is taken meanwhile, and what the record has.
 
+use std::pin::pin;
+use std::time::Duration;
+
 use chrono::TimeDelta;
+use reveille::base::clock::pause;
 use reveille::base::id::Scope;
 use reveille::domain::halt::{Halt, HaltKind};
 use reveille::domain::run::RunState;
@@ -8,12 +12,16 @@ use reveille::domain::task::TaskStatus;
 use reveille::domain::task::change::TaskChange;
 use reveille::store::{AuditFilter, ClaimCursor, RunLimits, StartedRun, Store, StoreError, TakeRequest, event_shard};
 use serde_json::json;
+use tokio::task::yield_now;
+use tokio::time::timeout;
 
 use super::world::{LEASE, StoreHarness, WORKER, end_of, only};
 
 on_both!(
     take_in_turn_passes_over_halted_tenants_until_they_are_lifted,
     instance_that_was_not_woken_sees_a_halt_within_a_second,
+    work_that_is_no_run_is_told_of_a_halt_of_its_tenant_alone,
+    work_that_is_no_run_is_told_of_a_halt_whose_wakeup_is_lost,
     halts_are_listed_by_scope_and_repeated_orders_recorded_once,
     list_of_halts_says_how_many_more_hold,
     skips_of_halted_tenants_count_for_no_quota_of_fires,
@@ -111,6 +119,52 @@ async fn instance_that_was_not_woken_sees_a_halt_within_a_second(world: &StoreHa
     }
 }
 
+/// How long anything may take on a loaded machine with two cores.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn work_that_is_no_run_is_told_of_a_halt_of_its_tenant_alone(world: &StoreHarness) {
+    for halted in [Some("a"), None] {
+        let mut told = pin!(world.store.until_halted("a"));
+        let others = async {
+            world.store.halt(STOPPED, Some("b"), None, BY).await.unwrap();
+            for _ in 0..20 {
+                assert_eq!(world.store.halts().await.unwrap().halt_of("a"), None);
+                yield_now().await;
+            }
+        };
+        tokio::select! {
+            () = told.as_mut() => panic!("it is another one's"),
+            () = others => {}
+        }
+        // no time passes: it is woken
+        let (told, ordered) =
+            tokio::join!(timeout(PATIENCE, told), world.store.halt(STOPPED, halted, Some("it is too loud"), BY));
+        ordered.unwrap();
+        told.expect("told in time");
+        world.store.lift_halt(STOPPED, halted, BY).await.unwrap();
+    }
+}
+
+async fn work_that_is_no_run_is_told_of_a_halt_whose_wakeup_is_lost(world: &StoreHarness) {
+    assert!(world.store.halts().await.unwrap().is_empty());
+    let since = world.now().to_rfc3339();
+    let row = format!(
+        "insert into halts (tenant_id, kind, halted_by, since) values ('a', 'tenant_disabled', 'x', '{since}')"
+    );
+    world.plant(&row).await;
+    world.plant("update halt_version set version = version + 1").await;
+    let passing = async {
+        for _ in 0..30_000 {
+            world.clock.advance(TimeDelta::milliseconds(100));
+            pause(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::select! {
+        () = world.store.until_halted("a") => {}
+        () = passing => panic!("it is not told"),
+    }
+}
+
 async fn list_of_halts_says_how_many_more_hold(world: &StoreHarness) {
     for number in 0..203 {
         world.store.halt(STOPPED, Some(&format!("t{number:03}")), None, BY).await.unwrap();
@@ -167,10 +221,8 @@ async fn skips_of_halted_tenants_count_for_no_quota_of_fires(world: &StoreHarnes
     let fired = world.fire().await;
     assert_eq!((fired.recorded, fired.skipped, fired.claims.len()), (0, 1, 0));
     let [run] = &world.runs_of(&task).await[..] else { panic!("one record") };
-    assert_eq!(
-        (run.state, run.reason.as_deref(), run.missed.as_ref()),
-        (RunState::Skipped, Some("tenant_disabled"), None)
-    );
+    let count = run.tallied_fires().expect("a tally").count;
+    assert_eq!((run.state, run.reason.as_deref(), count), (RunState::Skipped, Some("tenant_disabled"), Some(1)));
     let standings = world.store.quota_usage("a").await.unwrap().standings;
     assert_eq!(standings[&reveille::domain::quota::Quota::FiresPerMinute].usage, Some(0));
 }

@@ -22,7 +22,7 @@ on_both!(
 /// Starts what is due, with the commit that records it.
 async fn fire(world: &StoreHarness) -> StartedRun {
     world.pass(60);
-    let start = ImmediateStart { places: 9, lease_until: world.now() + LEASE, shares: None };
+    let start = ImmediateStart { slots: 9, lease_until: world.now() + LEASE, shares: None };
     let fired = world.store.fire_due(&FireDue { start: Some(start), ..world.ask(0, 100) }).await.expect("a fire");
     one(fired.started)
 }

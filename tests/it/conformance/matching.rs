@@ -6,7 +6,9 @@ use std::sync::Arc;
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::base::expr::Language;
 use reveille::base::id::{Scope, new_id};
-use reveille::domain::event::Event;
+use reveille::base::metrics::Metrics;
+use reveille::domain::event::written::WrittenEvent;
+use reveille::domain::event::{EVENT_BYTES, Event};
 use reveille::domain::run::cause::Cause;
 use reveille::domain::run::{Run, RunState};
 use reveille::domain::task::change::TaskChange;
@@ -14,10 +16,11 @@ use reveille::domain::task::{Task, TaskStatus};
 use reveille::domain::trigger::event::{Arrival, EventVerdict, HELD_EVENTS, WINDOW_BYTES, reason};
 use reveille::engine::events::matcher::index::{Index, compile};
 use reveille::engine::events::matcher::matched;
-use reveille::store::{EventsFired, EventsRecorded, FireEvents, Match, event_shard};
+use reveille::store::{DueRelease, EventsFired, EventsRecorded, FireEvents, ImmediateStart, Match, Store, event_shard};
 use serde_json::{Value, json};
 
-use super::world::{START, StoreHarness, WORKER, only};
+use super::world::{START, StoreHarness, WORKER, only, open_postgres};
+use crate::support::gate::Gate;
 
 on_both!(
     event_becomes_one_leased_run_that_keeps_it,
@@ -34,7 +37,7 @@ on_both!(
     pause_between_matching_and_recording_is_seen,
     paused_task_records_its_events_as_skipped,
     max_runs_completes_the_task_and_the_rest_is_skipped,
-    error_of_the_filter_is_recorded,
+    error_of_the_filter_is_recorded_and_counted_without_what_it_says,
     key_fires_once_within_its_window,
     throttle_lets_a_burst_through_and_then_one_at_a_time,
     quiet_closes_a_debounce_and_the_last_event_fires,
@@ -44,10 +47,13 @@ on_both!(
     window_that_would_grow_too_large_closes_first,
     window_of_a_task_that_was_paused_is_recorded_as_skipped,
     window_that_is_set_aside_is_due_an_hour_later,
+    event_that_comes_between_the_look_and_the_close_is_in_its_window,
     event_in_a_window_that_comes_again_is_not_counted_twice,
     held_event_waits_for_the_resume,
     held_events_can_be_dropped,
     held_events_that_come_again_are_one,
+    held_events_are_read_up_to_their_bytes_and_in_their_order,
+    short_held_events_are_read_up_to_their_number_in_one_piece,
     pause_during_the_release_keeps_the_rest,
     full_hold_says_so,
     deleting_a_task_forgets_its_events,
@@ -63,7 +69,7 @@ pub(super) async fn task(world: &StoreHarness, trigger: Value) -> Task {
     task_with(world, trigger, json!({})).await
 }
 
-async fn task_with(world: &StoreHarness, trigger: Value, more: Value) -> Task {
+pub(super) async fn task_with(world: &StoreHarness, trigger: Value, more: Value) -> Task {
     let mut event = json!({"type": "event", "source": "shop"});
     event.as_object_mut().unwrap().extend(trigger.as_object().unwrap().clone());
     world.task_with("a", event, more).await
@@ -73,7 +79,7 @@ pub(super) fn event(id: &str) -> Event {
     event_with(id, json!({}))
 }
 
-fn event_with(id: &str, more: Value) -> Event {
+pub(super) fn event_with(id: &str, more: Value) -> Event {
     let mut value = json!({
         "specversion": "1.0", "id": id, "source": "shop", "type": "order", "tenantid": "a", "data": {"n": id},
     });
@@ -91,14 +97,14 @@ async fn refresh(index: &mut Index, world: &StoreHarness, shard: i32) -> i64 {
 }
 
 /// The engine's matcher, step by step.
-struct MatcherHarness {
+pub(super) struct MatcherHarness {
     index: Index,
     matches: Vec<Match>,
     shards: Vec<(i32, i64)>,
 }
 
 impl MatcherHarness {
-    async fn of(world: &StoreHarness, events: Vec<Event>) -> MatcherHarness {
+    pub(super) async fn of(world: &StoreHarness, events: Vec<Event>) -> MatcherHarness {
         let mut index = Index::default();
         let mut shards = BTreeMap::new();
         for shard in events.iter().map(|event| event_shard(event.tenant.as_str())) {
@@ -114,15 +120,21 @@ impl MatcherHarness {
     }
 
     async fn record(&self, world: &StoreHarness, room: usize) -> EventsFired {
+        self.record_by(&world.store, room, None).await
+    }
+
+    /// As `record`, by this instance, where so many runs of it may start.
+    pub(super) async fn record_by(&self, store: &Store, room: usize, start: Option<&ImmediateStart>) -> EventsFired {
         let ask = FireEvents {
-            now: world.now(),
+            now: store.clock().now(),
             shards: &self.shards,
             matches: &self.matches,
             worker: WORKER,
             room,
+            start,
             few: false,
         };
-        world.store.fire_events(&ask).await.unwrap()
+        store.fire_events(&ask).await.unwrap()
     }
 }
 
@@ -131,6 +143,16 @@ pub(super) async fn publish(world: &StoreHarness, events: Vec<Event>) -> EventsR
         EventsFired::Done(recorded) => recorded,
         EventsFired::Stale => panic!("nothing has changed meanwhile"),
     }
+}
+
+/// Records events as the engine does: matched anew where the index was older than the tasks.
+pub(super) async fn publish_anew(world: &StoreHarness, events: Vec<Event>) -> EventsRecorded {
+    for _ in 0..3 {
+        if let EventsFired::Done(recorded) = MatcherHarness::of(world, events.clone()).await.record(world, 100).await {
+            return recorded;
+        }
+    }
+    panic!("the index stays older than the tasks");
 }
 
 async fn close(world: &StoreHarness) -> EventsRecorded {
@@ -242,7 +264,7 @@ async fn only_tasks_that_an_event_leads_to_are_asked(world: &StoreHarness) {
     }
     let index = MatcherHarness::of(world, vec![event("e1")]).await.index;
     let event = event("e1");
-    let mut asked: Vec<_> = index.candidates(&event).map(|task| task.task_id).collect();
+    let mut asked: Vec<_> = index.candidates(&WrittenEvent::of(&event)).map(|task| task.task_id).collect();
     asked.sort();
     assert_eq!((index.len(), asked), (5, vec![exact.id, prefix.id]));
 }
@@ -335,11 +357,15 @@ async fn max_runs_completes_the_task_and_the_rest_is_skipped(world: &StoreHarnes
     assert_eq!(publish(world, vec![event("e4")]).await, EventsRecorded::default(), "it is in no index any more");
 }
 
-async fn error_of_the_filter_is_recorded(world: &StoreHarness) {
+async fn error_of_the_filter_is_recorded_and_counted_without_what_it_says(world: &StoreHarness) {
+    let metrics = Metrics::new();
+    world.store.show_counts(&metrics);
     let task = task(world, json!({"filter": "event.data.n > 3"})).await;
     publish(world, vec![event("e1")]).await;
     let [(ids, why)] = <[(String, String); 1]>::try_from(run_outcomes(world, &task).await).unwrap();
     assert!(ids == "e1" && why.starts_with("filter_error: "), "{why}");
+    let counted = metrics.text();
+    assert!(counted.contains("reveille_skips_total{reason=\"filter_error\"} 1"), "{counted}");
 }
 
 async fn key_fires_once_within_its_window(world: &StoreHarness) {
@@ -475,6 +501,21 @@ async fn window_that_is_set_aside_is_due_an_hour_later(world: &StoreHarness) {
     assert_eq!(run_outcomes(world, &task).await, pairs(&[("e1", "queued")]));
 }
 
+async fn event_that_comes_between_the_look_and_the_close_is_in_its_window(world: &StoreHarness) {
+    let task = task(world, json!({"batch": {"size": 9, "wait": "1m"}})).await;
+    publish(world, vec![event("e1")]).await;
+    world.pass(60);
+    let due = world.store.due_windows(world.now(), 9).await.unwrap();
+    publish(world, vec![event("e2")]).await;
+    world.store.close_windows(&due, world.now(), WORKER, 9).await.unwrap();
+    let [run] = <[Run; 1]>::try_from(world.runs_of(&task).await).unwrap();
+    assert_eq!(run.event_ids, ["e1", "e2"]);
+    let run = world.store.find_run(&only("a"), run.id).await.unwrap().unwrap();
+    let values = [event("e1"), event("e2")].map(|event| event.to_value());
+    assert_eq!(run.cause, Some(Cause::Event { event: values[1].clone(), events: values.to_vec() }));
+    assert_eq!(close(world).await, EventsRecorded::default());
+}
+
 async fn event_in_a_window_that_comes_again_is_not_counted_twice(world: &StoreHarness) {
     let task = task(world, json!({"batch": {"size": 2, "wait": "1m"}})).await;
     assert_eq!(publish(world, vec![event("e1")]).await.collected, 1);
@@ -493,7 +534,8 @@ pub async fn paused(world: &StoreHarness, trigger: Value) -> Task {
 /// Releases what is due as the engine does, each event running straight; answers what was recorded.
 pub async fn release(world: &StoreHarness, verdict: Option<EventVerdict>) -> Vec<EventsRecorded> {
     let mut recorded = Vec::new();
-    for held in world.store.released_events(world.now(), 10, 2).await.unwrap() {
+    for due in world.store.due_releases(world.now(), 10).await.unwrap() {
+        let Some(held) = world.store.held_events(&due, 2).await.unwrap() else { continue };
         let task = world.get_task(held.task_id).await;
         let matches: Vec<Match> = held
             .events
@@ -508,7 +550,8 @@ pub async fn release(world: &StoreHarness, verdict: Option<EventVerdict>) -> Vec
                 verdict: verdict.clone().unwrap_or(EventVerdict::Fires(Default::default())),
             })
             .collect();
-        let ask = FireEvents { now: world.now(), shards: &[], matches: &matches, worker: WORKER, room: 9, few: false };
+        let (now, room) = (world.now(), 9);
+        let ask = FireEvents { now, shards: &[], matches: &matches, worker: WORKER, room, start: None, few: false };
         match world.store.release_events(held.window_id, held.task_id, &ask).await.unwrap() {
             EventsFired::Done(done) => recorded.push(done),
             EventsFired::Stale => panic!("stale"),
@@ -538,8 +581,9 @@ async fn held_events_can_be_dropped(world: &StoreHarness) {
     let task = paused(world, json!({"buffer_while_paused": true})).await;
     publish(world, vec![event("e1")]).await;
     world.store.change_task(&Scope::Every, task.id, &TaskChange::ResumeDropping).await.unwrap();
-    let held = world.store.released_events(world.now(), 10, 10).await.unwrap();
-    assert_eq!((held[0].release, held[0].events.len()), (reveille::store::EventRelease::Drop, 1));
+    let [due] = <[_; 1]>::try_from(world.store.due_releases(world.now(), 10).await.unwrap()).unwrap();
+    let held = world.store.held_events(&due, 10).await.unwrap().unwrap();
+    assert_eq!((held.release, held.events.len()), (reveille::store::EventRelease::Drop, 1));
     release(world, Some(EventVerdict::Skipped(reason::DROPPED.into()))).await;
     assert_eq!(run_outcomes(world, &task).await, pairs(&[("e1", "dropped")]));
 }
@@ -549,6 +593,64 @@ async fn held_events_that_come_again_are_one(world: &StoreHarness) {
     publish(world, vec![event("e1")]).await;
     assert_eq!(publish(world, vec![event("e1")]).await.duplicates, 1);
     assert_eq!(world.count("select cast(events as bigint) from event_windows").await, 1);
+}
+
+async fn held_events_are_read_up_to_their_bytes_and_in_their_order(world: &StoreHarness) {
+    // the bound is `RELEASED_BYTES`
+    // with what stands around it four are longer than 1 MiB; a few bytes less each, and a fifth one fits
+    for (length, expected) in [(EVENT_BYTES, 4), (EVENT_BYTES - 1_000, 5)] {
+        let task = paused(world, json!({"buffer_while_paused": true, "source": length.to_string()})).await;
+        let text = "x".repeat(length);
+        let more = json!({"source": length.to_string(), "data": {"text": text}});
+        let ids = ["e1", "e2", "e3", "e4", "e5", "e6", "e7"];
+        publish(world, ids.iter().map(|id| event_with(id, more.clone())).collect()).await;
+        world.store.change_task(&Scope::Every, task.id, &TaskChange::Resume).await.unwrap();
+        let [due] = <[_; 1]>::try_from(world.store.due_releases(world.now(), 10).await.unwrap()).unwrap();
+        let held = world.store.held_events(&due, 100).await.unwrap().unwrap();
+        let read: Vec<&str> = held.events.iter().map(|event| event.id.as_str()).collect();
+        assert_eq!(read, ids[..expected], "of {length} bytes each");
+        while !release(world, None).await.is_empty() {}
+        assert_eq!(run_outcomes(world, &task).await, pairs(&ids.map(|id| (id, "queued"))));
+    }
+}
+
+/// A task that is resumed, with so many short events that it has held.
+async fn released(world: &StoreHarness, count: usize) -> (DueRelease, Vec<String>) {
+    let task = paused(world, json!({"buffer_while_paused": true})).await;
+    let ids: Vec<String> = (0..count).map(|number| format!("e{number:03}")).collect();
+    publish(world, ids.iter().map(|id| event(id)).collect()).await;
+    world.store.change_task(&Scope::Every, task.id, &TaskChange::Resume).await.unwrap();
+    let [due] = <[_; 1]>::try_from(world.store.due_releases(world.now(), 10).await.unwrap()).unwrap();
+    (due, ids)
+}
+
+async fn short_held_events_are_read_up_to_their_number_in_one_piece(world: &StoreHarness) {
+    let (due, ids) = released(world, 30).await;
+    for (limit, expected) in [(25, 25), (30, 30), (100, 30)] {
+        let held = world.store.held_events(&due, limit).await.unwrap().unwrap();
+        let read: Vec<&str> = held.events.iter().map(|event| event.id.as_str()).collect();
+        assert_eq!(read, ids[..expected]);
+    }
+}
+
+/// Each is sent once its statement was prepared on its connection.
+#[tokio::test]
+async fn held_events_are_read_by_one_statement_however_many_they_are() {
+    let mut world = StoreHarness::postgres().await;
+    world.store.close().await;
+    let gate = Gate::before(&world.url()).await;
+    gate.open().await;
+    world.store = open_postgres(&gate.url(&world.url()), &world.clock).await;
+    let (due, _) = released(&world, 30).await;
+    let mut counted = Vec::new();
+    for _ in 0..5 {
+        let before = gate.requests();
+        let held = world.store.held_events(&due, 30).await.unwrap().unwrap();
+        counted.push(gate.requests() - before);
+        assert_eq!(held.events.len(), 30);
+    }
+    assert_eq!(counted.iter().min(), Some(&1), "{counted:?}");
+    world.store.close().await;
 }
 
 async fn pause_during_the_release_keeps_the_rest(world: &StoreHarness) {

@@ -45,7 +45,7 @@ async fn set(world: &StoreHarness, wanted: &ApprovalOverride) {
 }
 
 async fn of_call(world: &StoreHarness, tenant: &str, agent: Option<&str>, task: Option<Uuid>, tool: &str) -> Vec<Uuid> {
-    let found = world.store.approval_overrides_of_call(tenant, agent, task, tool).await.unwrap();
+    let found = world.store.approval_overrides_of_calls(tenant, agent, task, &[tool]).await.unwrap();
     let mut ids: Vec<Uuid> = found.into_iter().map(|stored| stored.id).collect();
     ids.sort();
     ids
@@ -72,8 +72,16 @@ async fn override_holds_for_its_tenant_agent_or_task_and_nobody_else(world: &Sto
     assert_eq!(of_call(world, "a", Some("other"), Some(new_id(START)), "mail").await, [tenant.id]);
     assert_eq!(of_call(world, "a", None, None, "note").await, NONE);
     assert_eq!(of_call(world, "b", Some("booker"), Some(task.id), "mail").await, NONE);
-    let stored = world.store.approval_overrides_of_call("a", None, None, "mail").await.unwrap();
+    let stored = world.store.approval_overrides_of_calls("a", None, None, &["mail"]).await.unwrap();
     assert_eq!(stored, [tenant], "as it was set");
+    let pay = ApprovalOverride { tool: "pay".into(), ..sample(world, "a") };
+    set(world, &pay).await;
+    for (tools, both) in [(&["mail", "pay"][..], true), (&["pay", "note"], false), (&[], false)] {
+        let found = world.store.approval_overrides_of_calls("a", None, None, tools).await.unwrap();
+        let named: Vec<&str> = found.iter().map(|stored| stored.tool.as_str()).collect();
+        let expected: Vec<&str> = tools.iter().copied().filter(|tool| both || *tool == "pay").collect();
+        assert_eq!(named, expected, "those of several tools at once");
+    }
 }
 
 async fn override_takes_the_place_of_the_one_before(world: &StoreHarness) {

@@ -74,7 +74,7 @@ async fn list_of_grants_ends_its_pages_at_a_bound_and_leaves_none_out(world: &St
             task_id: task.id,
             tool: "mail.send".into(),
             epoch: task.epoch,
-            arguments: json!({ "to": long() }),
+            args: json!({ "to": long() }),
             definition: "d".repeat(64),
             uses_left: None,
             created_at: world.now(),

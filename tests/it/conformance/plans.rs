@@ -16,19 +16,21 @@ use reveille::base::clock::pause;
 use reveille::base::id::{Scope, new_id};
 use reveille::domain::budget::{DayLimits, Spend, day_of};
 use reveille::domain::data_file::NewDataFile;
+use reveille::domain::quota::Overrides;
 use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
 use reveille::domain::run::{RunState, Usage};
 use reveille::domain::task::Task;
 use reveille::store::{
-    BudgetEnd, ClaimCursor, Finish, FireDue, ImmediateStart, Lease, OverlapOutcome, Park, RequeuedRun, Reservation,
-    ReservationOutcome, RunClaim, RunLimits, Settlement, StartedRun, StoreError, TakeRequest,
+    BudgetEnd, ClaimCursor, EventsFired, Finish, FireDue, ImmediateStart, Lease, OverlapOutcome, Park, RequeuedRun,
+    Reservation, ReservationOutcome, RunClaim, RunLimits, Settlement, StartedRun, StoreError, TakeRequest,
 };
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use uuid::Uuid;
 
 use super::calls::calls;
-use super::matching::{self, event};
+use super::matching::{self, MatcherHarness, event, event_with};
+use super::message_starts::Places;
 use super::world::{
     LEASE, OTHER_WORKER, StoreHarness, WORKER, end_of, leases, new_task, only, open_postgres, tenant_of,
 };
@@ -92,7 +94,7 @@ async fn plans_use_indexes_on_tables_analysed_when_full() {
     services_stay_small(open(&world).await).await;
 }
 
-/// As a service is after a night at rest: of what is leased and ready now nothing is known.
+/// As a service is after a night at rest: nothing is known of the runs that are leased and ready now.
 #[tokio::test]
 async fn plans_use_indexes_on_tables_analysed_while_idle() {
     let world = quiet_world().await;
@@ -206,8 +208,8 @@ async fn quiet_world() -> StoreHarness {
     world
 }
 
-/// A quiet world of which the planner believes that nothing is stored; each plan that is made there is kept. Elsewhere one is from
-/// the sixth time on that a statement is asked on its connection.
+/// A quiet world of which the planner believes that nothing is stored; each plan that is made there is kept. Elsewhere
+/// one is from the sixth time on that a statement is asked on its connection.
 async fn empty_world() -> StoreHarness {
     let world = quiet_world().await;
     let kept_at_once = "do $$ begin
@@ -281,6 +283,13 @@ async fn store_much(world: &StoreHarness) {
              select gen_random_uuid(), gen_random_uuid(), n, 'tenant-' || n, gen_random_uuid(), '2026-03-01', 1, 1
                from {each}"
         ),
+        // newer than all that a case makes
+        format!(
+            "insert into tokens (id, tenant_id, name, hash, scopes, created_at, root, revoked_at)
+             select {newer}, 'tenant-' || n % 100, 't', sha256(convert_to(cast(n as text), 'UTF8')), '[]', {now},
+                    'token:admin', case when n % 2 = 0 then {now} end
+               from {each}"
+        ),
         format!(
             "insert into approval_overrides (id, tenant_id, subject, tool, gate, created_at, created_by, expires_at)
              select gen_random_uuid(), 'tenant-' || n % 100, 'agent:' || n, 't', 'auto', {now}, 't', {now} + interval '1 day'
@@ -302,6 +311,8 @@ async fn store_much(world: &StoreHarness) {
             "insert into fact_versions (fact_id, version, tenant_id, collection, text, origin, noted_by, noted_at, replaced_at)
              select gen_random_uuid(), 1, 'tenant-' || n % 1000, '', 'Fact ' || n, 'person', 'agent', {now}, {now} from {each}"
         ),
+        // beside those of the tenants of facts, which are raised as these are written
+        format!("insert into fact_revisions (tenant_id, revision) select 'revised-' || n, 1 from {each}"),
         // some have a vector of the space that is looked for, and some of another one
         "update facts set embedded = case when abs(hashtext(id::text)) % 10 = 0 then 'm' else 's' end
           where abs(hashtext(id::text)) % 3 > 0"
@@ -351,8 +362,11 @@ async fn store_much(world: &StoreHarness) {
         format!(
             "with made as (
                  insert into events (event_key, tenant_id, source, type, body, created_at)
-                 select 'z/' || n, 'z', 's', 't', '{{}}', {now} from {each} returning seq, tenant_id)
+                 select 'z/' || n, 'z', 's', 't', jsonb_build_object('id', n::text), {now} from {each} returning seq, tenant_id)
              insert into event_queue (seq, tenant_id) select seq, tenant_id from made"
+        ),
+        format!(
+            "insert into bus_outbox (tenant_id, body, created_at) select 'tenant-' || n % 3, '{{}}', {now} from {each}"
         ),
     ];
     plant(world, &statements).await;
@@ -370,7 +384,10 @@ async fn every_step(world: &StoreHarness) {
         end(world, started).await;
     }
     ask(world).await;
+    start_by_requests(world).await;
     publish(world).await;
+    tally(world).await;
+    forward(world).await;
     poll(world).await;
     read_pending(world).await;
     calls(world).await;
@@ -414,7 +431,7 @@ async fn create(world: &StoreHarness) {
 }
 
 async fn fire(world: &StoreHarness) -> (Vec<StartedRun>, Vec<RunClaim>) {
-    let start = ImmediateStart { places: BATCH as usize / 2, lease_until: world.now() + LEASE, shares: None };
+    let start = ImmediateStart { slots: BATCH as usize / 2, lease_until: world.now() + LEASE, shares: None };
     let ask = FireDue { limit: BATCH, start: Some(start), ..world.ask(0, BATCH as usize) };
     let fired = world.store.fire_due(&ask).await.unwrap();
     assert!(fired.started.len() + fired.claims.len() > BATCH as usize / 2, "{fired:?}");
@@ -440,9 +457,9 @@ async fn transcribe(world: &StoreHarness, started: &[StartedRun]) {
     };
     let appends = started.iter().take(4).map(|started| async move {
         let run = &started.run;
-        assert_eq!(world.store.checkpoint(run.id, 0, 100).await.unwrap(), []);
+        assert_eq!(world.store.checkpoint(&run.tenant_id, run.id, 0, 100).await.unwrap(), []);
         world.store.append(&run.tenant_id, started.lease, &[entry(0), entry(1)]).await.unwrap();
-        assert_eq!(world.store.checkpoint(run.id, 1, 100).await.unwrap().len(), 1);
+        assert_eq!(world.store.checkpoint(&run.tenant_id, run.id, 1, 100).await.unwrap().len(), 1);
     });
     join_all(appends).await;
     spend(world, started).await;
@@ -513,10 +530,34 @@ async fn end(world: &StoreHarness, started: Vec<StartedRun>) {
     assert_eq!(world.store.finish_runs(&ends.collect::<Vec<_>>()).await.unwrap(), Vec::<Uuid>::new());
 }
 
+/// Two requests of a task, which are ready.
 async fn ask(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1h"})).await;
-    world.run_now(&task).await;
-    world.run_now(&task).await;
+    join_all([world.run_now(&task), world.run_now(&task)]).await;
+}
+
+/// Requests that are recorded together and start with their records, without a slot of their task and with one.
+async fn start_by_requests(world: &StoreHarness) {
+    let mut asked: Vec<(Task, Scope)> = Vec::new();
+    for (tenant, scope) in [("a", only("a")), ("b", Scope::Every)] {
+        for overlap in ["allow", "skip", "skip"] {
+            let task = world.task_with(tenant, json!({"interval": "1h", "overlap": overlap}), json!({})).await;
+            asked.push((task, scope.clone()));
+        }
+    }
+    let places = Places::open(world).await;
+    let requests = asked.iter().map(|(task, scope)| {
+        let (id, now) = (new_id(world.now()), world.now());
+        world.store.run_now(scope, task.id, id, Some(json!("hello")), now, None)
+    });
+    for answer in join_all(requests).await {
+        answer.expect("a request");
+    }
+    let started = places.all_started();
+    assert_eq!(started.len(), asked.len());
+    let ends: Vec<_> = started.iter().map(|started| end_of(started, RunState::Succeeded)).collect();
+    assert_eq!(world.store.finish_runs(&ends).await.unwrap(), Vec::<Uuid>::new());
+    world.store.end_local_starts().await;
 }
 
 /// Runs of tasks that have another one under way.
@@ -540,6 +581,47 @@ async fn publish(world: &StoreHarness) {
         matching::task(world, rule).await;
         matching::publish(world, vec![event(&new_id(world.now()).to_string())]).await;
     }
+    start_by_events(world).await;
+}
+
+/// Fires of a tenant beyond its quota: their record is made, and added to.
+async fn tally(world: &StoreHarness) {
+    let least = Overrides { fires_per_minute: Some(1), ..Overrides::default() };
+    world.store.put_quotas("limited", &least, "token:t").await.unwrap();
+    let task = world.task_with("limited", json!({"type": "event", "source": "shop"}), json!({})).await;
+    for _ in 0..2 {
+        let published = || event_with(&new_id(world.now()).to_string(), json!({"tenantid": "limited"}));
+        let recorded = matching::publish(world, vec![published(), published()]).await;
+        assert!(recorded.skipped > 0, "{recorded:?}");
+    }
+    let found = world.store.recorded_around(&only("limited"), task.id, world.now()).await.unwrap();
+    assert!(found.covering.and_then(|tally| tally.missed?.count) >= Some(3));
+}
+
+/// Runs that start with the record of their event, without a slot and with one.
+async fn start_by_events(world: &StoreHarness) {
+    for overlap in ["allow", "skip"] {
+        matching::task(world, json!({"source": "start", "overlap": overlap})).await;
+        let published = event_with(&new_id(world.now()).to_string(), json!({"source": "start"}));
+        let matching = MatcherHarness::of(world, vec![published]).await;
+        let start = ImmediateStart { slots: BATCH as usize, lease_until: world.now() + LEASE, shares: None };
+        let fired = matching.record_by(&world.store, BATCH as usize, Some(&start)).await;
+        let EventsFired::Done(recorded) = fired else { panic!("nothing has changed meanwhile") };
+        assert!(!recorded.started.is_empty() && recorded.claims.is_empty(), "{recorded:?}");
+        let ends: Vec<_> = recorded.started.iter().map(|started| end_of(started, RunState::Succeeded)).collect();
+        assert_eq!(world.store.finish_runs(&ends).await.unwrap(), Vec::<Uuid>::new());
+    }
+}
+
+/// An event that is kept while the bus is away, and a batch of those that are: tenants with thousands wait beside it.
+async fn forward(world: &StoreHarness) {
+    world.store.keep_events(&[event(&new_id(world.now()).to_string())]).await.unwrap();
+    for (tenant, waits) in [("a", true), ("nobody", false)] {
+        assert_eq!(world.store.keeps_events_of(&tenant_of(tenant)).await.unwrap(), waits, "{tenant}");
+    }
+    let kept = world.store.kept_events(BATCH).await.unwrap();
+    assert!(kept.iter().any(|(_, body)| body.contains("\"a\"")), "{kept:?}");
+    world.store.forget_kept_events(&kept.iter().map(|(seq, _)| *seq).collect::<Vec<_>>()).await.unwrap();
 }
 
 /// Polls of other tenants stand before that of the one task there is.

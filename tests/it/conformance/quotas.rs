@@ -1,14 +1,17 @@
 //! Quotas on amounts: each at its bound and one beyond, by whoever adds, and back again after a deletion.
 
 use futures::future::join_all;
+use reveille::agent::gate::rates::RateSettings;
 use reveille::agent::gate::{GateCheck, GateMessage, GateRefusal};
 use reveille::agent::{CHAT, FROM_AGENT, STEP, TRIGGER};
 use reveille::base::id::Scope;
 use reveille::domain::quota::{ExceededQuota, MOST, Overrides, Quota, Quotas};
+use reveille::domain::run::Run;
 use reveille::domain::task::Task;
 use reveille::domain::task::change::TaskChange;
 use reveille::executor::quota_check::QuotaCheck;
-use reveille::store::{NewTask, StoreError};
+use reveille::executor::rate_check::RateCheck;
+use reveille::store::{NewTask, Store, StoreError};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -29,7 +32,8 @@ on_both!(
     fires_are_counted_over_instances,
     messages_to_models_are_counted_over_instances,
     messages_begin_runs_while_there_is_room_and_those_of_chats_count_as_fires,
-    message_of_a_chat_whose_run_comes_back_counts_once,
+    message_of_a_chat_counts_with_the_first_execution_of_its_run,
+    message_to_a_model_counts_once_however_often_its_run_or_its_step_is_tried,
     summaries_of_an_hour_cost_no_more_than_the_limit_over_instances,
     events_are_counted_over_instances_all_or_none,
     events_beyond_the_fires_of_a_minute_are_skipped,
@@ -222,7 +226,7 @@ async fn override_holds_for_its_tenant_until_it_is_reset(world: &StoreHarness) {
     let shown = world.store.quota_usage("a").await.unwrap();
     assert_eq!(shown.overrides, more);
     assert_eq!(shown.standings[&Quota::Streams].limit, Some(MOST));
-    // what is left out of the next word is as for everybody; what is there already stays
+    // a quota that is left out of the next word is as for everybody; tasks that are there already stay
     world.store.put_quotas("a", &Overrides { polls: Some(3), ..Overrides::default() }, "token:admin").await.unwrap();
     assert_eq!(refusal(create(world, hourly("a")).await), (Quota::Tasks, 1, 2, "a".into()));
     world.store.reset_quotas("a", "token:admin").await.unwrap();
@@ -257,10 +261,13 @@ async fn overrides_are_on_the_audit_record(world: &StoreHarness) {
     assert_eq!(told, [("quotas.set", "token:1"), ("quotas.reset", "token:2")]);
 }
 
-/// Runs and skipped records of a task, with their reasons, in their order.
+/// Runs and skipped fires of a task, with their reasons, in the order of their records.
 async fn record_of(world: &StoreHarness, task: &Task) -> Vec<String> {
-    let runs = world.runs_of(task).await;
-    runs.into_iter().map(|run| run.reason.unwrap_or_else(|| run.state.as_str().to_owned())).collect()
+    let fires = |run: Run| {
+        let count = run.tallied_fires().map_or(1, |fires| fires.count.expect("a count"));
+        std::iter::repeat_n(run.reason.unwrap_or_else(|| run.state.as_str().to_owned()), count as usize)
+    };
+    world.runs_of(task).await.into_iter().flat_map(fires).collect()
 }
 
 fn count_reason(records: &[String], reason: &str) -> usize {
@@ -341,25 +348,54 @@ async fn messages_begin_runs_while_there_is_room_and_those_of_chats_count_as_fir
     }
 }
 
-async fn message_of_a_chat_whose_run_comes_back_counts_once(world: &StoreHarness) {
+/// A message of the run with this number.
+fn message(run: u128, source: &'static str, is_repeated: bool) -> GateMessage<'static> {
+    GateMessage { tenant: "a", run_id: Uuid::from_u128(run), task_id: None, source, text: "Hello.", is_repeated }
+}
+
+async fn message_of_a_chat_counts_with_the_first_execution_of_its_run(world: &StoreHarness) {
     limit(world, Quotas { fires_per_minute: 1, ..Quotas::default() }).await;
-    let check = QuotaCheck::new(world.store.clone());
-    let judged = async |run: u128, source: &'static str| {
-        let run_id = Uuid::from_u128(run);
-        check.check(GateMessage { tenant: "a", run_id, task_id: None, source, text: "Hello." }).await
-    };
-    for _ in 0..2 {
-        assert_eq!(judged(1, CHAT).await, Ok(()), "its model was away the first time");
-    }
-    for _ in 0..2 {
-        assert_eq!(judged(2, CHAT).await, Err(GateRefusal::Skip("quota".into())));
-    }
+    let other = world.other_instance().await;
+    let (check, elsewhere) = (QuotaCheck(world.store.clone()), QuotaCheck(other.clone()));
+    assert_eq!(check.check(message(1, CHAT, false)).await, Ok(()));
+    assert_eq!(elsewhere.check(message(1, CHAT, true)).await, Ok(()), "its instance has died");
+    assert_eq!(check.check(message(2, CHAT, false)).await, Err(GateRefusal::Skip("quota".into())));
     for source in [TRIGGER, STEP, FROM_AGENT] {
-        assert_eq!(judged(3, source).await, Ok(()), "{source}");
+        assert_eq!(check.check(message(3, source, false)).await, Ok(()), "{source}");
     }
     assert_eq!(usage(world, "a", Quota::FiresPerMinute).await, Some(1));
     world.pass(60);
-    assert_eq!(judged(2, CHAT).await, Ok(()), "it was not counted before");
+    // a later check has sent it back: it is counted when it comes again
+    assert_eq!(check.check(message(2, CHAT, false)).await, Ok(()));
+    check.withdraw(message(2, CHAT, false));
+    assert_eq!(usage(world, "a", Quota::FiresPerMinute).await, Some(0));
+    assert_eq!(check.check(message(2, CHAT, false)).await, Ok(()));
+    check.withdraw(message(2, CHAT, true));
+    assert_eq!(usage(world, "a", Quota::FiresPerMinute).await, Some(1), "nothing was counted for it this time");
+    if world.is_postgres() {
+        other.close().await;
+    }
+}
+
+async fn message_to_a_model_counts_once_however_often_its_run_or_its_step_is_tried(world: &StoreHarness) {
+    let other = world.other_instance().await;
+    let rates = RateSettings { messages_per_minute: 1, ..RateSettings::default() };
+    let of = |store: &Store| RateCheck { store: store.clone(), rates: rates.clone() };
+    let (check, elsewhere) = (of(&world.store), of(&other));
+    let refused = || Err(GateRefusal::Skip("rate".into()));
+    for source in [CHAT, TRIGGER, STEP] {
+        world.pass(60);
+        assert_eq!(check.check(message(1, source, false)).await, Ok(()), "{source}");
+        assert_eq!(elsewhere.check(message(1, source, true)).await, Ok(()), "{source}");
+        assert_eq!(check.check(message(2, source, false)).await, refused(), "{source}");
+        check.withdraw(message(1, source, false));
+        // a step that was sent back has begun, and is not counted when it comes again
+        let expected = if source == STEP { refused() } else { Ok(()) };
+        assert_eq!(check.check(message(2, source, false)).await, expected, "{source}");
+    }
+    if world.is_postgres() {
+        other.close().await;
+    }
 }
 
 async fn summaries_of_an_hour_cost_no_more_than_the_limit_over_instances(world: &StoreHarness) {

@@ -101,7 +101,8 @@ fn people(people: People) -> Setting {
     Setting { one_waits: false, people, ..Setting::from("allow") }
 }
 
-/// A task of this policy with a run that runs, one that waits for it, one that is about to start, and one that is ready.
+/// A task of this policy with a run that runs, one that waits for it, one that is about to start, and one that is
+/// ready.
 async fn scene(world: &StoreHarness, setting: Setting) -> Scene {
     let task = world.task(json!({"interval": "1h", "overlap": setting.policy})).await;
     let mut running = world.started(&task).await;
@@ -275,7 +276,7 @@ fn run_now_once() -> Act {
             key: scene.task.id.to_string(),
             digest: vec![1],
             status: 201,
-            body: json!("first"),
+            body: json!("first").into(),
         };
         store.run_now(&Scope::Every, scene.task.id, new_id(START), None, START, Some(&once)).await
     })

@@ -1,5 +1,7 @@
 //! Runs as people see and ask for them: reading, run now, backfill, retry, cancel.
 
+use std::pin::pin;
+
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::base::id::{Scope, new_id};
 use reveille::domain::run::{Run, RunOrigin, RunState};
@@ -10,9 +12,11 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::world::{START, StoreHarness, end_of, leases, only};
+use crate::support::computing::{HeldThreads, until_waiting};
 
 on_both!(
     run_that_is_not_there_is_not_found,
+    run_that_is_long_is_read_in_the_turn_of_its_tenant,
     runs_are_listed_newest_first_by_every_filter,
     newest_run_of_each_task_is_found,
     run_now_ignores_pause_and_limits_and_keeps_its_input,
@@ -49,6 +53,23 @@ async fn run_that_is_not_there_is_not_found(world: &StoreHarness) {
     missing(world.store.get_run(&Scope::Every, nobody).await);
     missing(world.store.cancel_run(&Scope::Every, nobody, "no").await);
     missing(world.store.retry_run(&Scope::Every, nobody, new_id(START), START, |_| Ok(None), None).await);
+}
+
+async fn run_that_is_long_is_read_in_the_turn_of_its_tenant(world: &StoreHarness) {
+    let (task, own) = (world.task(allowing()).await, only("a"));
+    let (short, long) = (world.run_now(&task).await, new_id(world.now()));
+    let input = json!({ "text": "x".repeat(20_000) });
+    world.store.run_now(&own, task.id, long, Some(input.clone()), world.now(), None).await.unwrap();
+    let computing = world.store.computing().clone();
+    let threads = HeldThreads::all_of(&computing, "a").await;
+    assert_eq!(world.store.get_run(&own, short).await.unwrap().id, short);
+    let mut reading = pin!(world.store.get_run(&own, long));
+    tokio::select! {
+        read = &mut reading => panic!("it was read where it is asked for: {read:?}"),
+        () = until_waiting(&computing, 1) => {}
+    }
+    drop(threads);
+    assert_eq!(reading.await.unwrap().input, Some(input));
 }
 
 async fn runs_are_listed_newest_first_by_every_filter(world: &StoreHarness) {

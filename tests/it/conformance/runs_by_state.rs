@@ -1,4 +1,5 @@
-//! Lists of runs by state: those that are not over at once, however old they are, and of all others so many rows a page.
+//! Lists of runs by state: those that are not over at once, however old they are, and of all others so many rows a
+//! page.
 
 use std::collections::BTreeSet;
 

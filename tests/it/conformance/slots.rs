@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::base::id::Scope;
-use reveille::domain::run::{Run, RunState};
+use reveille::domain::run::RunState;
 use reveille::domain::task::Task;
 use reveille::store::{Cancelled, Finish, OverlapOutcome, StartedRun, Starts};
 use serde_json::json;
@@ -58,23 +58,9 @@ async fn overlapping(world: &StoreHarness, policy: &str) -> Task {
     world.task(json!({"interval": "1h", "overlap": policy})).await
 }
 
-/// Claims everything and starts it.
-async fn start_all(world: &StoreHarness) -> Starts {
-    let leases = leases(&world.claim().await);
-    world.store.start_runs(&leases, world.now() + LEASE).await.unwrap()
-}
-
-/// Runs the task now; it must be blocked.
-async fn blocked(world: &StoreHarness, task: &Task) -> (Run, OverlapOutcome) {
-    let id = world.run_now(task).await;
-    let starts = start_all(world).await;
-    assert_eq!((starts.started, starts.blocked.len(), starts.blocked[0].0), (vec![], 1, id));
-    (world.get_run(id).await, starts.blocked[0].1)
-}
-
 /// The run that starts when everything that is ready is claimed.
 async fn next(world: &StoreHarness) -> StartedRun {
-    let starts = start_all(world).await;
+    let starts = world.start_all().await;
     let [started] = <[StartedRun; 1]>::try_from(starts.started).unwrap();
     started
 }
@@ -83,7 +69,7 @@ async fn skip_records_who_was_in_the_way(world: &StoreHarness) {
     let task = overlapping(world, "skip").await;
     let first = world.started(&task).await;
     world.pass(1);
-    let (run, fate) = blocked(world, &task).await;
+    let (run, fate) = world.blocked(&task).await;
     assert_eq!(fate, OverlapOutcome::Skipped);
     assert_eq!((run.state, run.reason.as_deref(), run.attempt), (RunState::Skipped, Some("overlap"), 0));
     assert_eq!((run.blocked_by, run.finished_at, run.started_at), (Some(first.run.id), Some(at(1)), None));
@@ -96,7 +82,7 @@ async fn allow_lets_all_run(world: &StoreHarness) {
     for _ in 0..3 {
         world.run_now(&task).await;
     }
-    let starts = start_all(world).await;
+    let starts = world.start_all().await;
     assert_eq!((starts.started.len(), starts.blocked), (3, vec![]));
     assert_eq!(world.count("select count(*) from slots").await, 0);
 }
@@ -104,16 +90,16 @@ async fn allow_lets_all_run(world: &StoreHarness) {
 async fn queue_one_lets_one_wait_and_skips_further_ones(world: &StoreHarness) {
     let task = overlapping(world, "queue_one").await;
     let first = world.started(&task).await;
-    let (second, fate) = blocked(world, &task).await;
+    let (second, fate) = world.blocked(&task).await;
     assert_eq!((fate, second.state), (OverlapOutcome::Behind, RunState::Queued));
-    let (third, fate) = blocked(world, &task).await;
+    let (third, fate) = world.blocked(&task).await;
     assert_eq!((fate, third.state, third.blocked_by), (OverlapOutcome::Skipped, RunState::Skipped, Some(first.run.id)));
-    assert_eq!(start_all(world).await, Starts::default());
+    assert_eq!(world.start_all().await, Starts::default());
     world.succeed(&first).await;
     let started = next(world).await;
     assert_eq!(started.run.id, second.id);
     // it runs, so another one may wait
-    assert_eq!(blocked(world, &task).await.1, OverlapOutcome::Behind);
+    assert_eq!(world.blocked(&task).await.1, OverlapOutcome::Behind);
 }
 
 async fn queue_all_hands_the_slot_over_in_order(world: &StoreHarness) {
@@ -121,7 +107,7 @@ async fn queue_all_hands_the_slot_over_in_order(world: &StoreHarness) {
     let mut running = world.started(&task).await;
     let mut waiting: Vec<Uuid> = Vec::new();
     for _ in 0..3 {
-        let (run, fate) = blocked(world, &task).await;
+        let (run, fate) = world.blocked(&task).await;
         assert_eq!(fate, OverlapOutcome::Behind);
         waiting.push(run.id);
     }
@@ -133,7 +119,7 @@ async fn queue_all_hands_the_slot_over_in_order(world: &StoreHarness) {
             Some(&("ready".into(), 1))
         );
         let younger = world.run_now(&task).await;
-        let starts = start_all(world).await;
+        let starts = world.start_all().await;
         assert_eq!(starts.started.iter().map(|s| s.run.id).collect::<Vec<_>>(), [expected]);
         assert_eq!(starts.blocked, [(younger, OverlapOutcome::Behind)]);
         world.store.cancel_run(&Scope::Every, younger, "aside").await.unwrap();
@@ -146,11 +132,11 @@ async fn queue_all_hands_the_slot_over_in_order(world: &StoreHarness) {
 async fn cancel_previous_asks_the_running_one_to_end_and_only_the_youngest_follows(world: &StoreHarness) {
     let task = overlapping(world, "cancel_previous").await;
     let first = world.started(&task).await;
-    let (second, fate) = blocked(world, &task).await;
+    let (second, fate) = world.blocked(&task).await;
     assert_eq!(fate, OverlapOutcome::Behind);
     let asked = world.store.cancels_asked(super::world::WORKER).await.unwrap();
     assert_eq!((asked[0].run_id, asked[0].cancel_reason.as_deref()), (first.run.id, Some("superseded")));
-    let (third, fate) = blocked(world, &task).await;
+    let (third, fate) = world.blocked(&task).await;
     assert_eq!(fate, OverlapOutcome::Behind);
     let second = world.get_run(second.id).await;
     assert_eq!((second.state, second.reason.as_deref()), (RunState::Cancelled, Some("superseded")));
@@ -165,7 +151,7 @@ async fn older_run_does_not_supersede_a_younger_one_that_waits(world: &StoreHarn
     let first = world.started(&task).await;
     let older = world.run_now(&task).await;
     let late = leases(&world.claim().await);
-    let (younger, _) = blocked(world, &task).await;
+    let (younger, _) = world.blocked(&task).await;
     let starts = world.store.start_runs(&late, at(45)).await.unwrap();
     assert_eq!(starts.blocked, [(older, OverlapOutcome::Cancelled)]);
     let older = world.get_run(older).await;
@@ -177,7 +163,7 @@ async fn older_run_does_not_supersede_a_younger_one_that_waits(world: &StoreHarn
 async fn of_two_in_one_batch_the_older_starts(world: &StoreHarness) {
     let task = overlapping(world, "skip").await;
     let (older, younger) = (world.run_now(&task).await, world.run_now(&task).await);
-    let starts = start_all(world).await;
+    let starts = world.start_all().await;
     assert_eq!(starts.started.iter().map(|s| s.run.id).collect::<Vec<_>>(), [older]);
     assert_eq!(starts.blocked, [(younger, OverlapOutcome::Skipped)]);
 }
@@ -192,7 +178,7 @@ async fn run_that_waits_for_its_next_attempt_keeps_the_slot(world: &StoreHarness
     let task = overlapping(world, "queue_all").await;
     let first = world.started(&task).await;
     world.store.finish_runs(&[again(&first, at(10), true)]).await.unwrap();
-    let (behind, fate) = blocked(world, &task).await;
+    let (behind, fate) = world.blocked(&task).await;
     assert_eq!(fate, OverlapOutcome::Behind);
     world.pass(10);
     let second = next(world).await;
@@ -205,8 +191,8 @@ async fn cancelling_who_has_the_slot_hands_it_over(world: &StoreHarness) {
     let task = overlapping(world, "queue_all").await;
     let first = world.started(&task).await;
     world.store.finish_runs(&[again(&first, at(10), true)]).await.unwrap();
-    let (behind, _) = blocked(world, &task).await;
-    let (last, _) = blocked(world, &task).await;
+    let (behind, _) = world.blocked(&task).await;
+    let (last, _) = world.blocked(&task).await;
     // the first waits for its next attempt, the second for its start: both have not been started, and have the slot
     for (id, heir) in [(first.run.id, Some(behind.id)), (behind.id, Some(last.id)), (last.id, None)] {
         assert_eq!(world.store.cancel_run(&Scope::Every, id, "no").await.unwrap(), Cancelled::Now);
@@ -220,8 +206,8 @@ async fn cancelling_who_has_the_slot_hands_it_over(world: &StoreHarness) {
 async fn parked_run_that_is_cancelled_is_passed_over(world: &StoreHarness) {
     let task = overlapping(world, "queue_all").await;
     let first = world.started(&task).await;
-    let (second, _) = blocked(world, &task).await;
-    let (third, _) = blocked(world, &task).await;
+    let (second, _) = world.blocked(&task).await;
+    let (third, _) = world.blocked(&task).await;
     assert_eq!(world.store.cancel_run(&Scope::Every, second.id, "no").await.unwrap(), Cancelled::Now);
     world.succeed(&first).await;
     assert_eq!(next(world).await.run.id, third.id);
@@ -230,8 +216,8 @@ async fn parked_run_that_is_cancelled_is_passed_over(world: &StoreHarness) {
 async fn lost_hand_over_is_found(world: &StoreHarness) {
     let task = overlapping(world, "queue_all").await;
     let first = world.started(&task).await;
-    let (second, _) = blocked(world, &task).await;
-    let (third, _) = blocked(world, &task).await;
+    let (second, _) = world.blocked(&task).await;
+    let (third, _) = world.blocked(&task).await;
     // as if the hand-over had been lost
     let ended = "update runs set state = 'succeeded', finished_at = created_at where state = 'running'";
     for lose in ["delete from slots", "delete from queue where state = 'started'", ended] {
@@ -251,13 +237,13 @@ async fn lost_hand_over_is_found(world: &StoreHarness) {
 async fn wait_that_is_long_goes_on_behind_a_slot_that_is_taken(world: &StoreHarness) {
     let task = overlapping(world, "queue_one").await;
     let first = world.started(&task).await;
-    let (second, _) = blocked(world, &task).await;
+    let (second, _) = world.blocked(&task).await;
     for _ in 0..3 {
         world.pass(60);
         assert_eq!(world.store.wake_parked(world.now(), 9).await.unwrap(), 0);
         assert_eq!(world.store.wake_parked(world.now(), 9).await.unwrap(), 0);
-        assert_eq!(start_all(world).await, Starts::default());
-        assert_eq!(blocked(world, &task).await.1, OverlapOutcome::Skipped);
+        assert_eq!(world.start_all().await, Starts::default());
+        assert_eq!(world.blocked(&task).await.1, OverlapOutcome::Skipped);
     }
     world.succeed(&first).await;
     assert_eq!(next(world).await.run.id, second.id);
@@ -266,7 +252,7 @@ async fn wait_that_is_long_goes_on_behind_a_slot_that_is_taken(world: &StoreHarn
 async fn slot_that_nobody_has_is_freed(world: &StoreHarness) {
     let task = overlapping(world, "queue_all").await;
     let first = world.started(&task).await;
-    let (second, _) = blocked(world, &task).await;
+    let (second, _) = world.blocked(&task).await;
     assert_eq!(world.store.free_lost_slots(world.now(), 9).await.unwrap(), 0);
     world.plant("delete from queue where state = 'started'").await;
     world.plant("update runs set state = 'failed', finished_at = created_at where state = 'running'").await;
@@ -279,7 +265,7 @@ async fn slot_that_nobody_has_is_freed(world: &StoreHarness) {
 async fn run_all(world: &StoreHarness) -> Vec<DateTime<Utc>> {
     let mut ran = Vec::new();
     loop {
-        let starts = start_all(world).await;
+        let starts = world.start_all().await;
         assert!(starts.started.len() <= 1, "one at a time");
         let Some(started) = starts.started.first() else { return ran };
         assert!(starts.blocked.iter().all(|(_, fate)| *fate == OverlapOutcome::Behind), "{:?}", starts.blocked);
@@ -296,7 +282,7 @@ async fn backfill_runs_each_in_turn_under_every_policy(world: &StoreHarness) {
         let first = next_of(world, &instants[0]).await;
         // a run in between goes by its own policy, and takes nobody's place
         let between = world.run_now(&task).await;
-        let starts = start_all(world).await;
+        let starts = world.start_all().await;
         let fate = starts.blocked.iter().find(|(id, _)| *id == between).map(|(_, fate)| *fate);
         let (expected, more) = match policy {
             "skip" => (Some(OverlapOutcome::Skipped), 0),
@@ -319,7 +305,7 @@ async fn backfill_runs_each_in_turn_under_every_policy(world: &StoreHarness) {
 
 /// Starts what is ready, which is one run, of this instant.
 async fn next_of(world: &StoreHarness, instant: &DateTime<Utc>) -> StartedRun {
-    let starts = start_all(world).await;
+    let starts = world.start_all().await;
     let [started] = <[StartedRun; 1]>::try_from(starts.started).unwrap();
     assert_eq!(started.run.scheduled_for, *instant);
     started
@@ -347,7 +333,7 @@ async fn late_fires_that_are_all_caught_up_run_each_in_turn(world: &StoreHarness
 async fn policy_that_was_changed_meanwhile_leaves_nobody_waiting(world: &StoreHarness) {
     let task = overlapping(world, "queue_all").await;
     let first = world.started(&task).await;
-    let (second, _) = blocked(world, &task).await;
+    let (second, _) = world.blocked(&task).await;
     let spec = Box::new(super::world::spec(json!({"interval": "1h", "overlap": "skip"}), json!({})));
     let edit = reveille::domain::task::change::TaskChange::Edit { version: 1, name: "n".into(), spec };
     world.store.change_task(&Scope::Every, task.id, &edit).await.unwrap();

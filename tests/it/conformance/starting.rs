@@ -1,6 +1,6 @@
 //! Runs that start with the commit that records or takes them, here or where somebody else hears of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use chrono::TimeDelta;
@@ -26,6 +26,7 @@ on_both!(
     of_fires_that_are_caught_up_with_one_starts_and_the_others_are_leased,
     only_as_many_fires_start_as_there_are_places,
     fires_start_in_their_tenants_shares_of_the_places,
+    room_for_fires_is_asked_for_by_the_tenants_of_what_is_due,
     take_in_turn_leaves_places_and_passes_over_a_tenant_that_has_its_share,
     tasks_of_one_tenant_are_told_from_those_of_two,
     run_that_is_asked_for_is_ready_at_once_and_starts_by_a_take,
@@ -101,13 +102,13 @@ async fn taken_run_that_finds_the_slot_taken_is_judged_at_once(world: &StoreHarn
     assert_eq!((run.state, run.blocked_by), (RunState::Skipped, Some(running.run.id)));
 }
 
-fn starting(world: &StoreHarness, places: usize) -> FireDue {
-    let start = ImmediateStart { places, lease_until: world.now() + LEASE, shares: None };
+fn starting(world: &StoreHarness, slots: usize) -> FireDue {
+    let start = ImmediateStart { slots, lease_until: world.now() + LEASE, shares: None };
     FireDue { start: Some(start), ..world.ask(0, 100) }
 }
 
-async fn fired(world: &StoreHarness, places: usize) -> FireResult {
-    world.store.fire_due(&starting(world, places)).await.expect("a fire")
+async fn fired(world: &StoreHarness, slots: usize) -> FireResult {
+    world.store.fire_due(&starting(world, slots)).await.expect("a fire")
 }
 
 async fn due_fire_starts_with_its_record(world: &StoreHarness) {
@@ -161,7 +162,7 @@ async fn only_as_many_fires_start_as_there_are_places(world: &StoreHarness) {
     }
 }
 
-fn shares(free: usize, held: &[(&str, usize)]) -> Shares {
+pub(super) fn shares(free: usize, held: &[(&str, usize)]) -> Shares {
     let occupant =
         |(tenant, runs): &(&str, usize)| (tenant_hash(tenant), Occupant { tenant: (*tenant).into(), runs: *runs });
     Shares { free, occupants: held.iter().map(occupant).collect(), single_tenant: false }
@@ -180,7 +181,7 @@ async fn fires_start_in_their_tenants_shares_of_the_places(world: &StoreHarness)
     world.pass(1);
     world.task_with("one", json!({"interval": "1m"}), json!({})).await;
     world.pass(60);
-    let start = ImmediateStart { places: 8, lease_until: world.now() + LEASE, shares: Some(shares(8, &[])) };
+    let start = ImmediateStart { slots: 8, lease_until: world.now() + LEASE, shares: Some(shares(8, &[])) };
     let ask = FireDue { start: Some(start), ..world.ask(0, 100) };
     let fired = world.store.fire_due(&ask).await.expect("a fire");
     assert_eq!(tenants(&fired.started), BTreeMap::from([("many", 6), ("one", 1)]));
@@ -189,11 +190,30 @@ async fn fires_start_in_their_tenants_shares_of_the_places(world: &StoreHarness)
         world.succeed(started).await;
     }
     world.pass(60);
-    let start = ImmediateStart { places: 2, lease_until: world.now() + LEASE, shares: Some(shares(2, &[("many", 6)])) };
+    let start = ImmediateStart { slots: 2, lease_until: world.now() + LEASE, shares: Some(shares(2, &[("many", 6)])) };
     let ask = FireDue { start: Some(start), ..world.ask(0, 100) };
     let fired = world.store.fire_due(&ask).await.expect("a fire");
     assert_eq!(tenants(&fired.started), BTreeMap::from([("one", 1)]));
     world.succeed(&fired.started[0]).await;
+}
+
+async fn room_for_fires_is_asked_for_by_the_tenants_of_what_is_due(world: &StoreHarness) {
+    for (tenant, interval) in [("many", "1m"), ("many", "1m"), ("many", "1m"), ("one", "1m"), ("later", "1h")] {
+        world.task_with(tenant, json!({"interval": interval}), json!({})).await;
+    }
+    world.pass(60);
+    let start = ImmediateStart { slots: 2, lease_until: world.now() + LEASE, shares: None };
+    let mut due = HashMap::new();
+    let reserve = |tasks: HashMap<u32, usize>| {
+        due = tasks;
+        (3, Some(start))
+    };
+    let fired = world.store.fire_due_with(&world.ask(0, 0), reserve).await.expect("a fire");
+    assert_eq!(due, HashMap::from([(tenant_hash("many"), 3), (tenant_hash("one"), 1)]));
+    assert_eq!((fired.recorded, fired.started.len(), fired.claims.len()), (4, 2, 1));
+    for started in &fired.started {
+        world.succeed(started).await;
+    }
 }
 
 async fn take_in_turn_leaves_places_and_passes_over_a_tenant_that_has_its_share(world: &StoreHarness) {
@@ -310,7 +330,7 @@ async fn other_instances_hear_of_what_can_not_be_done_here(world: &StoreHarness)
     let patience = Duration::from_secs(30);
     tokio::time::timeout(patience, queue.changed()).await.expect("heard from the beginning").expect("open");
 
-    // what is told while nobody listens is lost, so who listens again looks
+    // a notice that is told while nobody listens is lost, so a listener that comes again looks
     let lost = "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database()
         and query ilike 'listen%'";
     let mut look = PgConnection::connect(&world.url()).await.expect("a connection");

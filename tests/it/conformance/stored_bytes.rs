@@ -1,40 +1,69 @@
-//! Stored bytes: everything that is kept counts for its tenant and is given back, and a tenant that has stored all that it
-//! may is refused what is new. That the number is what is stored, `world::INVARIANTS` asks after every case.
+//! Stored bytes: everything that is kept counts for its tenant and is given back, and a tenant that has stored all that
+//! it may is refused more. That the number is the one of the stored bytes, `world::INVARIANTS` asks after every case.
 
 use chrono::TimeDelta;
 use reveille::base::id::{Scope, new_id};
 use reveille::base::metrics::Metrics;
+use reveille::domain::halt::HaltKind;
+use reveille::domain::memory::{FactChange, FactOrigin, NewFact};
+use reveille::domain::notification::Recipient;
 use reveille::domain::quota::{Overrides, Quota, Quotas};
 use reveille::domain::run::RunState;
 use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
 use reveille::domain::task::Task;
 use reveille::domain::task::change::TaskChange;
-use reveille::store::{Finish, Idempotency, NewDeadLetter, StoreError, StoredAnswer, TaskFilter};
+use reveille::store::{
+    CredentialRowDraft, Finish, Idempotency, NewDeadLetter, NotingKind, StoreError, StoredAnswer, TaskFilter,
+};
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
 
-use super::credentials::credential;
+use super::credentials::{credential, used};
+use super::facts::said;
 use super::world::{START, StoreHarness, end_of, new_task, tenant_of};
-use super::{matching, retention};
+use super::{matching, overrides, retention};
 
 on_both!(
     whatever_is_kept_counts_until_it_is_deleted,
     bytes_up_to_the_quota_are_admitted_and_one_beyond_it_is_refused,
     every_new_thing_of_a_full_tenant_is_refused,
+    facts_of_a_full_tenant_are_counted_deleted_and_not_noted,
+    entries_of_requests_that_a_tenant_may_repeat_count_and_are_refused_to_a_full_one,
+    answers_under_keys_count_for_their_tenant_and_those_to_admins_for_none,
     repetition_of_what_was_done_is_answered_to_a_full_tenant,
     tasks_that_a_full_tenant_has_by_their_keys_are_left_as_they_are,
     fires_of_a_full_tenant_are_skipped_and_its_runs_come_to_their_end,
+    row_of_a_run_counts_besides_its_parts_until_it_is_forgotten,
+    uses_of_credentials_and_keys_of_rules_count_until_they_are_forgotten,
     deletion_makes_room_within_seconds,
     instances_that_count_together_count_everything_once,
     older_rows_are_counted_once_piece_by_piece_whatever_is_written_meanwhile,
     older_rows_that_others_have_locked_are_counted_later,
 );
 
+/// Bytes that the row of a run counts besides its parts: `docs/limits.md`, "Stored bytes".
+const ROW: u64 = 300;
+/// Bytes that a use of a credential counts, and a key of `dedup` or `throttle`.
+const SHORT_ROW: u64 = 200;
+/// Tables whose older rows are counted, as far as the case fills them.
+const SCANNED: [&str; 10] = [
+    "tasks",
+    "runs",
+    "turns",
+    "deliveries",
+    "credentials",
+    "task_state",
+    "facts",
+    "fact_versions",
+    "fact_vectors",
+    "audit",
+];
+
 /// Makes of everything that is stored what was there before anything was counted, as the upgrade finds it. SQLite has
 /// counted it by then.
 async fn forget_the_counts(world: &StoreHarness) {
     count(world).await;
-    for table in ["tasks", "runs", "turns", "deliveries", "credentials", "task_state"] {
+    for table in SCANNED {
         world.plant(&format!("update {table} set stored_bytes = 0")).await;
         world.plant(&format!("insert into stored_byte_scans (table_name) values ('{table}')")).await;
     }
@@ -60,6 +89,12 @@ async fn older_rows_are_counted_once_piece_by_piece_whatever_is_written_meanwhil
         world.store.put_task_state(&tenant, task.id, "seen", &json!("z"), world.now()).await.unwrap();
     }
     world.store.put_credential(&Scope::Every, &credential("a"), 0).await.unwrap();
+    for text in ["Lives in Vienna.", "Lives in Graz.", "Lives in Linz."] {
+        world.store.note_fact(&tenant_of("a"), &said(text, FactOrigin::Person), None).await.unwrap();
+    }
+    let moved = said("Lives in Rome.", FactOrigin::Person);
+    world.store.note_fact(&tenant_of("a"), &moved, Some("Lives in Linz.")).await.unwrap();
+    embed(world, 30).await;
     if !world.is_postgres() {
         assert!(!world.store.count_older_rows(1).await.unwrap());
         return;
@@ -67,7 +102,7 @@ async fn older_rows_are_counted_once_piece_by_piece_whatever_is_written_meanwhil
     let everything = stored(world).await;
     forget_the_counts(world).await;
     assert_eq!((stored_now(world).await, world.store.has_uncounted_bytes().await.unwrap()), (0, true));
-    // one that is not counted yet is deleted, others are written anew, and what is new is counted once
+    // one that is not counted yet is deleted, others are written anew, and new ones are counted once
     world.store.delete_task(&Scope::Every, tasks[5].id).await.unwrap();
     edit(world, &tasks[3], "say more").await.unwrap();
     let tenant = tenant_of("a");
@@ -91,7 +126,7 @@ async fn older_rows_are_counted_once_piece_by_piece_whatever_is_written_meanwhil
     }
     assert!(pieces > 6, "{pieces} pieces");
     assert!(!world.store.count_older_rows(2).await.unwrap());
-    for table in ["tasks", "turns", "deliveries", "credentials", "task_state"] {
+    for table in SCANNED.into_iter().filter(|table| *table != "runs") {
         assert_eq!(world.count(&format!("select count(*) from {table} where stored_bytes = 0")).await, 0, "{table}");
     }
     assert!(stored(world).await > everything / 3);
@@ -102,11 +137,26 @@ async fn older_rows_are_counted_once_piece_by_piece_whatever_is_written_meanwhil
     for tenant in ["a", "b"] {
         let _ = world.store.delete_credential(&Scope::Every, tenant, "google", "work", "token:t").await;
     }
+    assert_eq!(world.store.delete_facts(&tenant_of("a"), "token:t").await.unwrap(), 3);
     world.pass(3600);
     world.plant("update deliveries set state = 'delivered'").await;
     world.store.forget_runs(world.now(), 9).await.unwrap();
     world.store.forget_deliveries(world.now(), 9).await.unwrap();
-    assert_eq!(stored(world).await, 0);
+    assert_eq!(stored(world).await, recorded(world).await);
+}
+
+/// Bytes of the entries of the record of audit that count: they stay for good.
+async fn recorded(world: &StoreHarness) -> u64 {
+    let recorded = world.count("select cast(coalesce(sum(stored_bytes), 0) as bigint) from audit").await;
+    assert!(recorded > 0, "nothing of the record counts");
+    recorded as u64
+}
+
+/// Gives each fact of `a` that has none a vector of so many bytes.
+async fn embed(world: &StoreHarness, bytes: usize) {
+    let claimed = world.store.claim_unembedded(&tenant_of("a"), "", 9).await.unwrap();
+    let vectors: Vec<_> = claimed.iter().map(|(id, version, _)| (*id, *version, Some(vec![7; bytes]))).collect();
+    world.store.keep_vectors(&tenant_of("a"), "s", &vectors).await.unwrap();
 }
 
 fn all_tasks() -> TaskFilter {
@@ -114,7 +164,7 @@ fn all_tasks() -> TaskFilter {
 }
 
 async fn stored_now(world: &StoreHarness) -> i64 {
-    world.count("select coalesce(sum(stored_bytes), 0)::bigint from tenant_usage").await
+    world.count("select cast(coalesce(sum(stored_bytes), 0) as bigint) from tenant_usage").await
 }
 
 async fn older_rows_that_others_have_locked_are_counted_later(world: &StoreHarness) {
@@ -218,7 +268,7 @@ async fn whatever_is_kept_counts_until_it_is_deleted(world: &StoreHarness) {
     world.store.put_task_state(&tenant_of("a"), task.id, "seen", &state, world.now()).await.unwrap();
     grown("a value", 300).await;
     world.store.put_credential(&Scope::Every, &credential("a"), 0).await.unwrap();
-    grown("a credential", 10).await;
+    grown("a credential, and the entry that it was saved", 10 + 100).await;
     let holding = matching::task(world, json!({ "batch": { "size": 9, "wait": "1h" } })).await;
     let event = matching::event("held");
     world.store.publish_events(std::slice::from_ref(&event)).await.unwrap();
@@ -228,9 +278,25 @@ async fn whatever_is_kept_counts_until_it_is_deleted(world: &StoreHarness) {
     let letter = NewDeadLetter { seq: 1, event: Some(&event), body: "an entry", error: "boom", deliveries: 5 };
     world.store.dead_letter_event(letter).await.unwrap();
     grown("a dead letter", 8).await;
+    world.store.keep_events(std::slice::from_ref(&event)).await.unwrap();
+    grown("an event that waits for the bus", 50).await;
+    world.store.remember_answer(&key("a", "k", 300), world.now()).await.unwrap();
+    grown("an answer under a key", 300).await;
+    let (of_a, vienna) = (tenant_of("a"), "Lives in Vienna. ".repeat(10));
+    let fact = world.store.note_fact(&of_a, &said(&vienna, FactOrigin::Person), None).await.unwrap().fact;
+    grown("a fact, as it was said and as it is searched", 2 * 170).await;
+    let graz = FactChange { text: Some("Lives in Graz. ".repeat(12)), collection: None };
+    world.store.correct_fact(&Scope::Every, fact.id, &graz, "token:t").await.unwrap();
+    grown("a correction, with what the fact said and its entry", 170 + 60).await;
+    embed(world, 400).await;
+    grown("a vector", 400).await;
 
     // all of it goes, each thing in its own way
-    let letter = world.store.list_dead_letters(&Scope::Every, &one()).await.unwrap().remove(0);
+    let kept = world.store.kept_events(9).await.unwrap();
+    world.store.forget_kept_events(&kept.iter().map(|(seq, _)| *seq).collect::<Vec<_>>()).await.unwrap();
+    world.store.forget_answers(world.now() + TimeDelta::days(1), 9).await.unwrap();
+    world.store.delete_fact(&Scope::Every, fact.id, "token:t", None).await.unwrap();
+    let letter = world.store.list_dead_letters(&Scope::Every, &one()).await.unwrap().rows.remove(0);
     world.store.drop_dead_letter(&Scope::Every, letter.id).await.unwrap();
     world.store.delete_credential(&Scope::Every, "a", "google", "work", "token:t").await.unwrap();
     world.store.delete_task(&Scope::Every, task.id).await.unwrap();
@@ -240,7 +306,7 @@ async fn whatever_is_kept_counts_until_it_is_deleted(world: &StoreHarness) {
     world.store.forget_runs(world.now(), 9).await.unwrap();
     world.store.forget_deliveries(world.now(), 9).await.unwrap();
     world.store.forget_events(world.now(), 9).await.unwrap();
-    assert_eq!(stored(world).await, 0);
+    assert_eq!(stored(world).await, recorded(world).await);
 }
 
 fn one() -> reveille::store::StoredDeadLetterFilter {
@@ -305,23 +371,147 @@ async fn every_new_thing_of_a_full_tenant_is_refused(world: &StoreHarness) {
     world.store.delete_task(&Scope::Every, task.id).await.unwrap();
 }
 
-async fn repetition_of_what_was_done_is_answered_to_a_full_tenant(world: &StoreHarness) {
-    let (task, nominal) = new_task("a", json!({ "interval": "1h" }), json!({}), world.now());
-    let key = |key: &str| Idempotency {
-        tenant: "a".into(),
+/// An answer of so many bytes under a key.
+fn key(tenant: &str, key: &str, bytes: usize) -> Idempotency {
+    Idempotency {
+        tenant: tenant.into(),
         key: key.into(),
         digest: vec![1],
         status: 201,
-        body: json!({ "made": true }),
-    };
-    world.store.create_task(&task, nominal, Some(&key("k"))).await.unwrap();
+        body: json!({ "made": "x".repeat(bytes) }).into(),
+    }
+}
+
+async fn repetition_of_what_was_done_is_answered_to_a_full_tenant(world: &StoreHarness) {
+    let (task, nominal) = new_task("a", json!({ "interval": "1h" }), json!({}), world.now());
+    let done = key("a", "k", 9);
+    world.store.create_task(&task, nominal, Some(&done)).await.unwrap();
     let full = stored(world).await;
     limit(world, full).await;
     let (again, nominal) = new_task("a", json!({ "interval": "1h" }), json!({}), world.now());
-    let answer = world.store.create_task(&again, nominal, Some(&key("k"))).await.unwrap();
-    assert_eq!(answer, StoredAnswer::Replayed { status: 201, body: json!({ "made": true }) });
-    is_full(world.store.create_task(&again, nominal, Some(&key("other"))).await);
-    assert_eq!(world.count("select count(*) from idempotency").await, 1, "a refusal is not remembered");
+    let replayed = StoredAnswer::Replayed { status: 201, body: done.body.value() };
+    assert_eq!(world.store.create_task(&again, nominal, Some(&done)).await.unwrap(), replayed);
+    assert_eq!(world.store.claim_key(&done, world.now()).await.unwrap(), replayed);
+    assert_eq!(world.store.remember_answer(&done, world.now()).await.unwrap(), replayed);
+    is_full(world.store.create_task(&again, nominal, Some(&key("a", "other", 9))).await);
+    is_full(world.store.claim_key(&key("a", "other", 9), world.now()).await);
+    // to pause a task once more, say, changes nothing, and is not refused
+    for _ in 0..2 {
+        let answer = world.store.remember_answer(&key("a", "other", 9), world.now()).await.unwrap();
+        assert_eq!(answer, StoredAnswer::Done(()));
+    }
+    assert_eq!(world.count("select count(*) from idempotency").await, 1, "nothing new is kept");
+    for keeps in [key("*", "k", 9), key("b", "k", 9)] {
+        assert_eq!(world.store.claim_key(&keeps, world.now()).await.unwrap(), StoredAnswer::Done(()));
+    }
+    assert_eq!(world.count("select count(*) from idempotency").await, 3, "others have room");
+    // the answer is admitted with the task
+    let bytes = serde_json::to_string(&again.spec).unwrap().len() as u64;
+    limit(world, full + bytes + 300).await;
+    is_full(world.store.create_task(&again, nominal, Some(&key("a", "new", 300))).await);
+    world.store.create_task(&again, nominal, Some(&key("a", "new", 200))).await.unwrap();
+}
+
+async fn answers_under_keys_count_for_their_tenant_and_those_to_admins_for_none(world: &StoreHarness) {
+    world.store.remember_answer(&key("a", "k", 300), world.now()).await.unwrap();
+    let first = stored(world).await;
+    assert!(first >= 300, "{first}");
+    world.store.remember_answer(&key("*", "k", 300), world.now()).await.unwrap();
+    assert_eq!((stored(world).await, stored_now(world).await), (first, first as i64));
+    // another one takes the place of one that has expired
+    world.pass(86_400);
+    for tenant in ["a", "*"] {
+        world.store.remember_answer(&key(tenant, "k", 900), world.now()).await.unwrap();
+    }
+    let second = stored(world).await;
+    assert!(second >= first + 600, "{first} became {second}");
+    assert_eq!(stored_now(world).await, second as i64);
+    assert_eq!(world.store.forget_answers(world.now() + TimeDelta::days(1), 9).await.unwrap(), 2);
+    assert_eq!((stored(world).await, stored_now(world).await), (0, 0));
+}
+
+async fn facts_of_a_full_tenant_are_counted_deleted_and_not_noted(world: &StoreHarness) {
+    let (store, of_a) = (&world.store, tenant_of("a"));
+    let by_call = |text: &str, key: &str| NewFact { call_key: Some(key.into()), ..said(text, FactOrigin::Person) };
+    let fact = store.note_fact(&of_a, &by_call("Lives in Vienna.", "c1"), None).await.unwrap().fact;
+    let other = store.note_fact(&of_a, &said("Has a dog.", FactOrigin::Outside), None).await.unwrap().fact;
+    let full = stored(world).await;
+    limit(world, full).await;
+    let refused = (full, full);
+    let graz = said("Lives in Graz.", FactOrigin::Person);
+    assert_eq!(is_full(store.note_fact(&of_a, &graz, None).await), refused);
+    assert_eq!(is_full(store.note_fact(&of_a, &graz, Some("Lives in Vienna.")).await), refused);
+    assert_eq!(is_full(store.add_fact(&of_a, &graz).await), refused);
+    let change = FactChange { text: Some("Lives in Graz.".into()), collection: None };
+    assert_eq!(is_full(store.correct_fact(&Scope::Every, fact.id, &change, "token:t").await), refused);
+    let confirmed = said("Has a dog.", FactOrigin::Person);
+    assert_eq!(is_full(store.note_fact(&of_a, &confirmed, None).await), refused, "it keeps what was said before");
+    assert!(store.claim_unembedded(&of_a, "", 9).await.unwrap().is_empty(), "no vector is made");
+    let moved = FactChange { text: None, collection: Some("homes".into()) };
+    assert_eq!(is_full(store.correct_fact(&Scope::Every, fact.id, &moved, "token:t").await), refused, "it is recorded");
+    let known = said("Lives in Vienna.", FactOrigin::Person);
+    assert_eq!(is_full(store.add_fact(&of_a, &known).await), refused, "that it was given is recorded");
+    // what stores nothing more is done
+    let again = store.note_fact(&of_a, &by_call("Lives in Vienna.", "c1"), None).await.unwrap();
+    assert_eq!((again.noted_as, again.fact.mentions), (NotingKind::New, 1), "the same call");
+    let known = store.note_fact(&of_a, &by_call("Lives in Vienna.", "c2"), None).await.unwrap();
+    assert_eq!((known.noted_as, known.fact.mentions), (NotingKind::Known, 2));
+    assert_eq!(stored(world).await, full, "nothing was stored");
+    store.delete_fact(&Scope::Every, other.id, "token:t", None).await.unwrap();
+    count(world).await;
+    world.pass(1);
+    store.note_fact(&of_a, &said("A cat.", FactOrigin::Person), None).await.unwrap();
+}
+
+async fn entries_of_requests_that_a_tenant_may_repeat_count_and_are_refused_to_a_full_one(world: &StoreHarness) {
+    let (store, of_a, every) = (&world.store, tenant_of("a"), &Scope::Every);
+    // each adds an entry, however little else it stores
+    let mut before = stored(world).await;
+    let mut recorded = async |what: &str| {
+        let now = stored(world).await;
+        assert!(now >= before + 60, "{what}: {before} became {now}");
+        before = now;
+    };
+    let saved = store.put_credential(every, &credential("a"), 0).await.unwrap().stored;
+    recorded("a credential is made").await;
+    let hosts_alone = CredentialRowDraft { document: None, ..credential("a") };
+    let saved = store.put_credential(every, &hosts_alone, saved.credential.version).await.unwrap().stored;
+    recorded("a credential is saved without its document").await;
+    let fact = store.add_fact(&of_a, &said("Lives in Vienna.", FactOrigin::Person)).await.unwrap().fact;
+    recorded("a fact is given").await;
+    store.add_fact(&of_a, &said("Lives in Vienna.", FactOrigin::Person)).await.unwrap();
+    recorded("a fact is given again").await;
+    let moved = FactChange { text: None, collection: Some("homes".into()) };
+    store.correct_fact(every, fact.id, &moved, "token:t").await.unwrap();
+    recorded("a fact is moved").await;
+    store.set_approval_override(&overrides::sample(world, "a"), None).await.unwrap();
+    recorded("an override is set").await;
+    store.put_recipient(every, "a", &Recipient::default(), None).await.unwrap();
+    store.delete_recipient(every, "a", "token:t").await.unwrap();
+    recorded("a recipient is deleted").await;
+
+    let wanted = overrides::sample(world, "a");
+    let once = key("a", "override", 9);
+    store.set_approval_override(&wanted, Some(&once)).await.unwrap();
+    let full = stored(world).await;
+    limit(world, full).await;
+    let refused = (full, full);
+    assert_eq!(is_full(store.put_credential(every, &hosts_alone, saved.credential.version).await), refused);
+    assert_eq!(is_full(store.add_fact(&of_a, &said("Lives in Vienna.", FactOrigin::Person)).await), refused);
+    assert_eq!(is_full(store.correct_fact(every, fact.id, &moved, "token:t").await), refused);
+    assert_eq!(is_full(store.set_approval_override(&overrides::sample(world, "a"), None).await), refused);
+    assert_eq!(is_full(store.put_recipient(every, "a", &Recipient::default(), None).await), refused);
+    assert_eq!(stored(world).await, full, "nothing was recorded");
+    let replayed = StoredAnswer::Replayed { status: 201, body: once.body.value() };
+    assert_eq!(store.set_approval_override(&wanted, Some(&once)).await.unwrap(), replayed, "it was done before");
+    // an override and a credential are taken back, and no entry of that counts: there are as few of them as of those
+    // that were made
+    let kept = stored(world).await;
+    store.remove_approval_override(every, wanted.id, "token:t").await.unwrap();
+    store.delete_credential(every, "a", "google", "work", "token:t").await.unwrap();
+    store.delete_fact(every, fact.id, "token:t", None).await.unwrap();
+    assert!(stored(world).await < kept);
+    store.put_recipient(every, "b", &Recipient::default(), None).await.unwrap();
 }
 
 async fn tasks_that_a_full_tenant_has_by_their_keys_are_left_as_they_are(world: &StoreHarness) {
@@ -342,7 +532,7 @@ async fn tasks_that_a_full_tenant_has_by_their_keys_are_left_as_they_are(world: 
             key: once.into(),
             digest: vec![1],
             status: 201,
-            body: json!({}),
+            body: json!({}).into(),
         });
         let conflict = store.create_task(&task, nominal, once.as_ref()).await;
         let why = format!("there is a task with the key `{key}`");
@@ -381,8 +571,10 @@ async fn fires_of_a_full_tenant_are_skipped_and_its_runs_come_to_their_end(world
         assert_eq!((last.cause, last.input), (None, None), "the record is small");
     }
     assert_eq!(world.runs_of(&quiet).await.pop().unwrap().state, RunState::Queued);
-    assert_eq!(stored(world).await, full, "what is skipped stores nothing");
-    // what is under way is recorded to its end
+    assert_eq!(stored(world).await, full + 3 * ROW, "the rows of three records");
+    matching::publish(world, vec![matching::event("e2"), matching::event("e3")]).await;
+    assert_eq!(stored(world).await, full + 3 * ROW, "which count further fires");
+    // runs under way are recorded to their end
     let message = TranscriptMessage::user("still here");
     let entry = TranscriptEntry::new(0, 0, START, message);
     world.store.append("a", under_way.lease, &[entry]).await.unwrap();
@@ -392,12 +584,78 @@ async fn fires_of_a_full_tenant_are_skipped_and_its_runs_come_to_their_end(world
     assert!(stored(world).await > full);
 }
 
+async fn row_of_a_run_counts_besides_its_parts_until_it_is_forgotten(world: &StoreHarness) {
+    let task = world.task(json!({ "interval": "1m", "overlap": "allow" })).await;
+    let before = stored(world).await;
+    let started = world.started(&task).await;
+    assert_eq!(stored(world).await, before + ROW);
+    world.succeed(&started).await;
+    assert_eq!(stored(world).await, before + ROW, "its end has no parts");
+    world.store.halt(HaltKind::Stopped, Some("a"), None, "token:admin").await.unwrap();
+    for _ in 0..3 {
+        world.pass(60);
+        assert_eq!(world.fire().await.skipped, 1);
+    }
+    assert_eq!(stored(world).await, before + 2 * ROW, "three fires that are skipped have one row");
+    world.store.lift_halt(HaltKind::Stopped, Some("a"), "token:admin").await.unwrap();
+    world.pass(60);
+    let claims = super::world::leases(&world.fire().await.claims);
+    assert_eq!(stored(world).await, before + 3 * ROW);
+    let started = world.store.start_runs(&claims, world.now() + TimeDelta::minutes(1)).await.unwrap().started.remove(0);
+    let output = Some("y".repeat(50));
+    world.store.finish_runs(&[Finish { output, ..end_of(&started, RunState::Succeeded) }]).await.unwrap();
+    let grown = stored(world).await - before;
+    assert!((3 * ROW + 50..3 * ROW + 60).contains(&grown), "{grown}");
+    world.pass(3600);
+    assert_eq!(world.store.forget_runs(world.now(), 9).await.unwrap(), 3);
+    assert_eq!(stored(world).await, before);
+}
+
+async fn uses_of_credentials_and_keys_of_rules_count_until_they_are_forgotten(world: &StoreHarness) {
+    let rules = json!({ "dedup": { "key": "event.source", "window": "1h" }, "throttle": { "limit": 5, "per": "1m" } });
+    let task = matching::task(world, rules).await;
+    let before = stored(world).await;
+    let uses = [used("a", world.now()), used("a", world.now())];
+    for noted in &uses {
+        world.store.note_credential_use(noted).await.unwrap();
+    }
+    world.store.mark_credential_use(uses[0].id, "refused").await.unwrap();
+    assert_eq!(stored(world).await, before + 2 * SHORT_ROW);
+    world.pass(1);
+    assert_eq!(world.store.forget_credential_uses(world.now(), 1).await.unwrap(), 1);
+    assert_eq!(stored(world).await, before + SHORT_ROW);
+    assert_eq!(world.store.forget_credential_uses(world.now(), 9).await.unwrap(), 1);
+    assert_eq!(stored(world).await, before);
+
+    let keys = "select (select count(*) from dedups) + (select count(*) from throttles)";
+    matching::publish(world, vec![matching::event("e1")]).await;
+    assert_eq!(world.count(keys).await, 2);
+    count(world).await;
+    world.check().await;
+    // a key whose time is over is written anew, and counts as it did
+    world.pass(3_600);
+    matching::publish(world, vec![matching::event("e2")]).await;
+    assert_eq!((world.count(keys).await, world.runs_of(&task).await.len()), (2, 2));
+    let full = stored(world).await;
+    world.check().await;
+    world.pass(3_600);
+    assert_eq!(world.store.forget_event_rules(world.now(), START, 9).await.unwrap(), 2);
+    assert_eq!(stored(world).await, full - 2 * SHORT_ROW);
+    // and those of a task go with it
+    matching::publish(world, vec![matching::event("e3")]).await;
+    assert_eq!(world.count(keys).await, 2);
+    world.store.delete_task(&Scope::Every, task.id).await.unwrap();
+    assert_eq!(world.count(keys).await, 0);
+    count(world).await;
+    world.check().await;
+}
+
 async fn deletion_makes_room_within_seconds(world: &StoreHarness) {
     let task = world.task(json!({ "interval": "1h" })).await;
     limit(world, stored(world).await).await;
     is_full(world.store.admit_bytes("a", 1).await);
     world.store.delete_task(&Scope::Every, task.id).await.unwrap();
-    // a refusal goes by what was read a moment ago, and what is not counted is not known
+    // a refusal goes by the figure of a moment ago, and uncounted bytes are not known
     is_full(world.store.admit_bytes("a", 1).await);
     count(world).await;
     is_full(world.store.admit_bytes("a", 1).await);

@@ -3,17 +3,17 @@
 use chrono::TimeDelta;
 use reveille::base::id::Scope;
 use reveille::domain::approval::link::SHOWS_FOR;
-use reveille::domain::approval::{Approval, ApprovalChoice, ApprovalStatus};
+use reveille::domain::approval::{Approval, ApprovalChoice, ApprovalStatus, QuestionKind};
 use reveille::domain::quota::{Overrides, Quota};
 use reveille::domain::run::RunState;
 use reveille::store::{
-    ApprovalLink, AuditFilter, DecisionOutcome, DecisionRefusal, StoreError, SuspendedFilter, SuspendedRun,
-    WaitingOutcome, WaitingUpdate,
+    ApprovalLink, AuditFilter, DecisionOutcome, DecisionRefusal, Finish, StartedRun, StoreError, SuspendedFilter,
+    SuspendedRun, WaitingOutcome, WaitingUpdate,
 };
 use serde_json::json;
 use uuid::Uuid;
 
-use super::asked::{LIMIT, answer, asked, asked_with, go_on, park, question};
+use super::asked::{LIMIT, answer, asked, asked_with, go_on, park, parked, question};
 use super::world::{StoreHarness, only};
 
 on_both!(
@@ -21,8 +21,11 @@ on_both!(
     paused_run_takes_no_answer_and_has_its_time_left_when_it_is_resumed,
     call_that_is_held_stays_held_while_its_run_is_paused,
     paused_run_is_resumed_by_itself_after_thirty_days,
+    run_is_paused_a_bounded_number_of_times_while_it_waits,
     run_that_waits_for_nobody_is_not_paused,
     runs_that_wait_are_counted_against_their_quota,
+    runs_that_begin_to_wait_at_the_same_instant_are_held_to_the_quota_together,
+    run_that_waits_on_is_parked_whatever_the_quota_says,
     paused_run_is_cancelled_like_any_other,
 );
 
@@ -187,6 +190,29 @@ async fn paused_run_is_resumed_by_itself_after_thirty_days(world: &StoreHarness)
     assert_eq!(decide(world, &asked[0]).await, Ok(ApprovalStatus::Approved), "it has all of its time");
 }
 
+async fn run_is_paused_a_bounded_number_of_times_while_it_waits(world: &StoreHarness) {
+    const MOST: usize = 100;
+    let (_, started, asked) = asked(world, &["c1"]).await;
+    let run_id = started.run.id;
+    let pause = async || world.store.pause_suspended(EVERY, run_id, "token:t").await;
+    for _ in 0..MOST {
+        pause().await.unwrap();
+        world.store.resume_suspended(EVERY, run_id, "token:t").await.unwrap();
+    }
+    let before = one(world, run_id).await;
+    let refused = pause().await;
+    assert!(matches!(&refused, Err(StoreError::Conflict(why)) if why.contains("paused 100 times")), "{refused:?}");
+    assert_eq!((one(world, run_id).await, before.paused_at), (before, None), "nothing has changed");
+    let filter = AuditFilter { subject_id: Some(run_id), limit: 1_000, ..AuditFilter::default() };
+    let acts = world.store.audit_page(EVERY, &filter).await.unwrap().rows;
+    assert_eq!(acts.iter().filter(|entry| entry.action == "agent.paused").count(), MOST);
+    // it is answered as before, and where it waits once more it is paused anew
+    assert_eq!(decide(world, &asked[0]).await, Ok(ApprovalStatus::Approved));
+    let again = go_on(world, run_id).await;
+    park(world, &again, &[(question(world, &again, "c2"), None)], &[]).await;
+    assert_eq!(pause().await.unwrap().paused_at, Some(world.now()));
+}
+
 async fn run_that_waits_for_nobody_is_not_paused(world: &StoreHarness) {
     let task = world.task(json!({ "interval": "1h" })).await;
     let started = world.started(&task).await;
@@ -222,6 +248,98 @@ async fn runs_that_wait_are_counted_against_their_quota(world: &StoreHarness) {
     assert!(world.store.may_suspend("b").await.unwrap());
     let standing = world.store.quota_usage("a").await.unwrap().standings[&Quota::SuspendedAgents];
     assert_eq!((standing.limit, standing.usage), (Some(2), Some(2)));
+}
+
+/// So many runs of tenant `a` may wait for people from now on.
+async fn limit_to(world: &StoreHarness, most: u64) {
+    let overrides = Overrides { suspended_agents: Some(most), ..Overrides::default() };
+    world.store.put_quotas("a", &overrides, "token:admin").await.unwrap();
+}
+
+/// A run that is under way, and its end with one question about the call `c1`.
+async fn asking(world: &StoreHarness) -> (StartedRun, Finish) {
+    let task = world.task(json!({ "interval": "1h" })).await;
+    let started = world.started(&task).await;
+    let end = parked(world, &started, &[(question(world, &started, "c1"), None)], &[]);
+    (started, end)
+}
+
+async fn states(world: &StoreHarness, runs: &[&StartedRun]) -> Vec<RunState> {
+    let mut states = Vec::new();
+    for started in runs {
+        states.push(world.get_run(started.run.id).await.state);
+    }
+    states
+}
+
+async fn runs_that_begin_to_wait_at_the_same_instant_are_held_to_the_quota_together(world: &StoreHarness) {
+    limit_to(world, 2).await;
+    let [(first, one), (second, two), (third, three)] = [asking(world).await, asking(world).await, asking(world).await];
+    assert!(world.store.may_suspend("a").await.unwrap(), "each of them finds room");
+    assert_eq!(world.store.finish_runs(&[one, two, three]).await.unwrap(), Vec::<Uuid>::new());
+    let waits = RunState::PendingApproval;
+    assert_eq!(states(world, &[&first, &second, &third]).await, [waits, waits, RunState::Queued]);
+    // it goes on at once as it was: nobody is asked about it, and going on is no new attempt
+    assert_eq!(list(world, EVERY, None, 10).await.len(), 2);
+    assert_eq!(world.store.approvals_of_turn(third.run.id, 1).await.unwrap(), []);
+    assert!(!world.store.may_suspend("a").await.unwrap());
+    let again = go_on(world, third.run.id).await;
+    assert_eq!(again.run.attempt, third.run.attempt);
+    // once another has ended there is room for it
+    world.store.cancel_run(EVERY, first.run.id, "cancelled by its owner").await.unwrap();
+    park(world, &again, &[(question(world, &again, "c1"), None)], &[]).await;
+    assert_eq!(states(world, &[&third]).await, [waits]);
+
+    // and so are those that two instances park
+    let other = world.other_instance().await;
+    for most in 3..9 {
+        limit_to(world, most).await;
+        // until both instances know of it
+        world.pass(6);
+        let [(left, one), (right, two)] = [asking(world).await, asking(world).await];
+        let (one, two) = ([one], [two]);
+        let (here, there) = tokio::join!(world.store.finish_runs(&one), other.finish_runs(&two));
+        assert_eq!((here.unwrap(), there.unwrap()), (vec![], vec![]));
+        let mut ended = states(world, &[&left, &right]).await;
+        ended.sort_by_key(|state| state.as_str());
+        assert_eq!(ended, [waits, RunState::Queued], "at most {most} wait");
+        assert_eq!(list(world, EVERY, None, 20).await.len() as u64, most);
+        for queued in [&left, &right] {
+            if states(world, &[queued]).await == [RunState::Queued] {
+                world.store.cancel_run(EVERY, queued.run.id, "cancelled by its owner").await.unwrap();
+            }
+        }
+    }
+}
+
+async fn run_that_waits_on_is_parked_whatever_the_quota_says(world: &StoreHarness) {
+    let (_, started, asked) = asked(world, &["c1", "c2"]).await;
+    limit_to(world, 0).await;
+    let waits = [RunState::PendingApproval];
+    // for the other one of two questions
+    assert_eq!(decide(world, &asked[0]).await, Ok(ApprovalStatus::Approved));
+    park(world, &go_on(world, started.run.id).await, &[], &[asked[1].id]).await;
+    assert_eq!(states(world, &[&started]).await, waits);
+    // for one in the place of another one
+    assert_eq!(decide(world, &asked[1]).await, Ok(ApprovalStatus::Approved));
+    let again = go_on(world, started.run.id).await;
+    park(world, &again, &[(question(world, &again, "c2"), Some(asked[1].id))], &[]).await;
+    assert_eq!(states(world, &[&started]).await, waits);
+
+    // for the approval of a call whose fields a person has supplied
+    limit_to(world, 2).await;
+    let (_, supplied, asked) = asked_with(world, &["c1"], |asked| asked.proposal.kind = QuestionKind::Input).await;
+    limit_to(world, 0).await;
+    let given = answer(ApprovalChoice::Edit, &asked[0], "token:t");
+    world.store.decide_approval(EVERY, asked[0].id, &given).await.unwrap();
+    let again = go_on(world, supplied.run.id).await;
+    park(world, &again, &[(question(world, &again, "c1"), None)], &[]).await;
+    assert_eq!(states(world, &[&supplied]).await, waits);
+    // and a call that nobody has been asked about is none of these
+    world.store.cancel_run(EVERY, supplied.run.id, "cancelled by its owner").await.unwrap();
+    let (fresh, end) = asking(world).await;
+    world.store.finish_runs(&[end]).await.unwrap();
+    assert_eq!(states(world, &[&fresh]).await, [RunState::Queued]);
 }
 
 async fn paused_run_is_cancelled_like_any_other(world: &StoreHarness) {

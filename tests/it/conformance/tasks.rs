@@ -622,13 +622,13 @@ async fn task_that_lacks_a_credential_is_paused_and_its_owner_told_for_each_time
     let paused = world.get_task(task.id).await;
     assert_eq!((paused.status, paused.status_reason.as_deref()), (TaskStatus::Paused, Some("credential:google/work")));
     assert_eq!(paused.awaited_credential, Some(lacks(CredentialIssueKind::Missing).credential));
-    assert_eq!(lack(CredentialIssueKind::Missing).await, PauseResult::Told, "it is paused already");
+    assert_eq!(lack(CredentialIssueKind::Missing).await, PauseResult::Notified, "it is paused already");
     for kind in [CredentialIssueKind::NeedsConsent, CredentialIssueKind::Missing] {
         change(world, &task, TaskChange::Resume).await;
         assert_eq!(lack(kind).await, PauseResult::Paused);
     }
     let gone = world.store.pause_for_credential(Uuid::nil(), &lacks(CredentialIssueKind::Missing)).await.unwrap();
-    assert_eq!(gone, PauseResult::Mended);
+    assert_eq!(gone, PauseResult::Resolved);
     let all = DeliveryFilter { limit: 9, ..DeliveryFilter::default() };
     let told = world.store.list_deliveries(&Scope::Every, &all).await.unwrap();
     let told: Vec<_> = told.iter().rev().map(|told| (told.kind, told.subject.as_deref().unwrap())).collect();
@@ -657,7 +657,7 @@ async fn owner_of_a_task_that_is_over_is_told_of_its_credential_too(world: &Stor
     assert_eq!(before.status, TaskStatus::Completed);
     for _ in 0..2 {
         let told = world.store.pause_for_credential(task.id, &lacks(CredentialIssueKind::Missing)).await.unwrap();
-        assert_eq!(told, PauseResult::Told);
+        assert_eq!(told, PauseResult::Notified);
     }
     assert_eq!(world.get_task(task.id).await, before, "it stays as it is");
     let all = DeliveryFilter { limit: 9, ..DeliveryFilter::default() };

@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use chrono::TimeDelta;
+use futures::future::join_all;
 use reveille::base::id::{Scope, new_id};
 use reveille::domain::approval::{Approval, ApprovalChoice};
 use reveille::domain::credential::Reference;
@@ -28,6 +29,7 @@ on_both!(
     another_tenants_things_are_not_found_and_not_changed,
     tenant_sees_and_changes_its_own,
     lookups_answer_the_tenants_own_and_nothing_of_another,
+    reads_that_follow_one_another_on_a_connection_see_what_is_of_their_own_scope,
 );
 
 /// One of everything, all of tenant `a`.
@@ -42,7 +44,7 @@ struct Things {
 }
 
 fn remembered() -> Idempotency {
-    Idempotency { tenant: "a".into(), key: "remembered".into(), digest: vec![1], status: 200, body: json!({}) }
+    Idempotency { tenant: "a".into(), key: "remembered".into(), digest: vec![1], status: 200, body: json!({}).into() }
 }
 
 async fn things(world: &StoreHarness) -> Things {
@@ -228,8 +230,28 @@ async fn lookups_answer_the_tenants_own_and_nothing_of_another(world: &StoreHarn
     }
 }
 
+/// Nobody waits for the end of a transaction that reads, and the next reader has its connection.
+async fn reads_that_follow_one_another_on_a_connection_see_what_is_of_their_own_scope(world: &StoreHarness) {
+    for tenant in ["a", "b", "c"] {
+        world.task_with(tenant, json!({"interval": "1h"}), json!({})).await;
+    }
+    let filter = TaskFilter { limit: 9, ..TaskFilter::default() };
+    for _ in 0..20 {
+        let reads = ["a", "*", "b", "*", "c", "*"].map(|tenant| {
+            let (store, filter) = (&world.store, &filter);
+            async move {
+                let scope = if tenant == "*" { Scope::Every } else { only(tenant) };
+                let tasks = store.list_tasks(&scope, filter).await.unwrap();
+                assert_eq!(tasks.len(), if tenant == "*" { 3 } else { 1 }, "as {tenant}");
+                assert!(tasks.iter().all(|task| tenant == "*" || task.tenant_id == tenant), "as {tenant}");
+            }
+        });
+        join_all(reads).await;
+    }
+}
+
 /// The tables that only row-level security keeps apart when a predicate is forgotten.
-const WALLED: [&str; 38] = [
+const WALLED: [&str; 39] = [
     "tasks",
     "recipients",
     "deliveries",
@@ -247,6 +269,7 @@ const WALLED: [&str; 38] = [
     "facts",
     "fact_versions",
     "fact_vectors",
+    "fact_revisions",
     "extractions",
     "audit",
     "credentials",
@@ -287,7 +310,7 @@ async fn on_postgres_row_level_security_alone_keeps_tenants_apart() {
         key: "k".into(),
         digest: vec![1],
         status: 200,
-        body: json!({}),
+        body: json!({}).into(),
     };
     let (task, nominal) = super::world::new_task("a", json!({"interval": "1h"}), json!({}), START);
     world.store.create_task(&task, nominal, Some(&key)).await.unwrap();

@@ -36,7 +36,7 @@ async fn transcripts_outputs_and_errors_are_kept_without_nul(world: &StoreHarnes
             TranscriptMessage::Tool {
                 call_id: text.into(),
                 name: text.into(),
-                notice: None,
+                notices: vec![],
                 content: text.into(),
                 is_error: true,
                 reasons: vec![text.into()],
@@ -111,8 +111,13 @@ async fn texts_of_people_are_kept_without_nul(world: &StoreHarness) {
     assert_eq!(world.get_task(task.id).await.status_reason.as_deref(), Some(KEPT));
 
     let id = new_id(START);
-    let asked =
-        Idempotency { tenant: "a".into(), key: SENT.into(), digest: vec![1], status: 200, body: json!({"x": SENT}) };
+    let asked = Idempotency {
+        tenant: "a".into(),
+        key: SENT.into(),
+        digest: vec![1],
+        status: 200,
+        body: json!({"x": SENT}).into(),
+    };
     let run = async || world.store.run_now(&Scope::Every, task.id, id, Some(json!([SENT])), START, Some(&asked)).await;
     assert_eq!(run().await.unwrap(), StoredAnswer::Done(()));
     assert_eq!(run().await.unwrap(), StoredAnswer::Replayed { status: 200, body: json!({"x": KEPT}) });

@@ -1,5 +1,6 @@
 //! Transcripts: append only, in order, fenced by the lease.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,17 +13,19 @@ use reveille::domain::run::outcome::RunError;
 use reveille::domain::run::transcript::{
     ModelCall, ModelTokens, ProviderMessage, ToolCall, TranscriptEntry, TranscriptMessage,
 };
-use reveille::domain::run::{RunFinish, RunState, Usage};
+use reveille::domain::run::{ResultNotice, ResultNoticeKind, RunFault, RunFinish, RunState, Usage};
 use reveille::executor::leased_transcript::LeasedTranscript;
 use reveille::store::{Finish, Lease, PAGE_BYTES, StartedRun, StoreError};
 use serde_json::json;
 use uuid::Uuid;
 
 use super::world::{START, StoreHarness, again, end_of, open_postgres};
+use crate::support::computing::{HeldThreads, until_waiting};
 use crate::support::gate::Gate;
 
 on_both!(
     entries_read_back_as_they_were_appended,
+    checkpoint_that_is_long_is_read_in_the_turn_of_its_tenant,
     provider_s_message_is_kept_byte_for_byte_for_the_run_alone,
     page_of_a_transcript_ends_at_a_bound_and_goes_on_behind_it,
     appending_again_after_a_lost_answer_changes_nothing,
@@ -34,7 +37,10 @@ on_both!(
     usage_of_turns_adds_up,
     call_of_a_model_is_kept_with_its_message,
     row_of_format_1_is_read_without_the_call_of_its_model,
+    row_of_an_earlier_format_is_read_with_its_name_of_arguments,
+    row_of_an_earlier_format_is_read_with_its_notices_by_their_texts_and_without_facts,
     unknown_format_is_not_guessed_at,
+    row_of_a_known_format_with_an_unknown_message_or_agent_is_corrupt,
 );
 
 fn entry(seq: i64, message: TranscriptMessage) -> TranscriptEntry {
@@ -48,14 +54,19 @@ fn conversation() -> Vec<TranscriptEntry> {
     let told = TranscriptMessage::Tool {
         call_id: "call_1".into(),
         name: "current_time".into(),
-        notice: None,
+        notices: vec![
+            ResultNotice { kind: ResultNoticeKind::Answered, text: "The user answered: {\"hour\":8}\n\n".into() },
+            ResultNotice::other("Steps 🕗\n\n"),
+        ],
         content: "🕗".into(),
         is_error: false,
         reasons: vec!["why 🕗".into()],
         fetched_at: None,
     };
+    let mut instructions = TranscriptMessage::system("You are kind.\n");
+    instructions.add_facts("Noted 🕗\n".into());
     vec![
-        entry(0, TranscriptMessage::system("You are kind.")),
+        entry(0, instructions),
         entry(1, TranscriptMessage::user("[Scheduled Task] say hello")),
         entry(
             2,
@@ -81,6 +92,22 @@ async fn entries_read_back_as_they_were_appended(world: &StoreHarness) {
     assert_eq!(world.store.transcript(&Scope::Every, Uuid::nil(), 0, 9).await.unwrap(), []);
 }
 
+async fn checkpoint_that_is_long_is_read_in_the_turn_of_its_tenant(world: &StoreHarness) {
+    let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
+    let entries = [entry(0, TranscriptMessage::user("hello")), entry(1, TranscriptMessage::user("x".repeat(20_000)))];
+    world.store.append("a", started.lease, &entries).await.unwrap();
+    let computing = world.store.computing().clone();
+    let threads = HeldThreads::all_of(&computing, "a").await;
+    assert_eq!(world.store.checkpoint("a", started.run.id, 0, 1).await.unwrap(), entries[..1], "it is short");
+    let mut reading = pin!(world.store.checkpoint("a", started.run.id, 0, 9));
+    tokio::select! {
+        read = &mut reading => panic!("it was read where it is asked for: {read:?}"),
+        () = until_waiting(&computing, 1) => {}
+    }
+    drop(threads);
+    assert_eq!(reading.await.unwrap(), entries);
+}
+
 async fn provider_s_message_is_kept_byte_for_byte_for_the_run_alone(world: &StoreHarness) {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     // order, spaces, doubled fields, escapes, a NUL, a lone surrogate and numbers that no parser would give back
@@ -95,17 +122,17 @@ async fn provider_s_message_is_kept_byte_for_byte_for_the_run_alone(world: &Stor
     let provider_message = Some(Arc::new(kept(Some("0123456789abcdef".to_owned()))));
     let entries = [entry(0, said(provider_message)), entry(1, said(None))];
     world.store.append("a", started.lease, &entries).await.unwrap();
-    assert_eq!(world.store.checkpoint(started.run.id, 0, 9).await.unwrap(), entries);
+    assert_eq!(world.store.checkpoint("a", started.run.id, 0, 9).await.unwrap(), entries);
     let shown = [entry(0, said(None)), entry(1, said(None))];
     assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 9).await.unwrap(), shown);
     // as an earlier release has stored it, which noted no address
     let earlier = kept(None);
     let stored = json!({ "wire": earlier.wire, "model": earlier.model, "raw": earlier.raw }).to_string();
     world.plant(&format!("update turns set provider_message = '{stored}' where seq = 0")).await;
-    let read = world.store.checkpoint(started.run.id, 0, 9).await.unwrap();
+    let read = world.store.checkpoint("a", started.run.id, 0, 9).await.unwrap();
     assert_eq!(read[0], entry(0, said(Some(Arc::new(earlier)))));
     world.plant("update turns set provider_message = '{' where seq = 0").await;
-    let unread = world.store.checkpoint(started.run.id, 0, 9).await;
+    let unread = world.store.checkpoint("a", started.run.id, 0, 9).await;
     assert!(matches!(&unread, Err(StoreError::Corrupt(_))), "{unread:?}");
 }
 
@@ -116,7 +143,7 @@ async fn call_of_a_model_is_kept_with_its_message(world: &StoreHarness) {
     let end = Finish { entries: entries[2..].to_vec(), ..end_of(&started, RunState::Succeeded) };
     world.store.finish_runs(&[end]).await.unwrap();
     assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 9).await.unwrap(), entries);
-    assert_eq!(world.store.checkpoint(started.run.id, 0, 9).await.unwrap(), entries);
+    assert_eq!(world.store.checkpoint("a", started.run.id, 0, 9).await.unwrap(), entries);
 }
 
 /// An answer whose model has counted every kind of token.
@@ -135,8 +162,41 @@ async fn row_of_format_1_is_read_without_the_call_of_its_model(world: &StoreHarn
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     world.store.append("a", started.lease, &[called(0), called(1)]).await.unwrap();
     world.plant("update turns set format = 1, model = null, cache_read_tokens = 0 where seq = 0").await;
-    let read = world.store.checkpoint(started.run.id, 0, 9).await.unwrap();
+    let read = world.store.checkpoint("a", started.run.id, 0, 9).await.unwrap();
     assert_eq!(read, [TranscriptEntry { model_call: None, ..called(0) }, called(1)]);
+}
+
+async fn row_of_an_earlier_format_is_read_with_its_name_of_arguments(world: &StoreHarness) {
+    let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
+    world.store.append("a", started.lease, &conversation()).await.unwrap();
+    let call = json!({ "id": "call_1", "name": "current_time", "arguments": { "zone": "Asia/Tokyo" } });
+    let body = json!({ "role": "assistant", "tool_calls": [call], "finish": "max_turns" });
+    for format in 1..=3 {
+        world.plant(&format!("update turns set format = {format}, body = '{body}' where seq = 2")).await;
+        let read = world.store.transcript(&Scope::Every, started.run.id, 0, 9).await.unwrap();
+        assert_eq!(read, conversation(), "format {format}");
+    }
+}
+
+async fn row_of_an_earlier_format_is_read_with_its_notices_by_their_texts_and_without_facts(world: &StoreHarness) {
+    let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
+    let mut expected = conversation();
+    world.store.append("a", started.lease, &expected).await.unwrap();
+    let TranscriptMessage::Tool { notices, .. } = &expected[3].message else { panic!("no result") };
+    let mut result = serde_json::to_value(&expected[3].message).unwrap();
+    let fields = result.as_object_mut().unwrap();
+    fields.remove("notices").expect("they are stored by their kinds");
+    fields.insert("notice".to_owned(), json!(ResultNotice::joined(notices)));
+    let text = "You are kind.\nNoted 🕗\n";
+    let instructions = json!({ "role": "system", "text": text });
+    expected[0].message = TranscriptMessage::System { text: text.into(), facts: None };
+    for format in 1..=3 {
+        for (seq, body) in [(0, &instructions), (3, &result)] {
+            world.plant(&format!("update turns set format = {format}, body = '{body}' where seq = {seq}")).await;
+        }
+        let read = world.store.transcript(&Scope::Every, started.run.id, 0, 9).await.unwrap();
+        assert_eq!(read, expected, "format {format}");
+    }
 }
 
 async fn page_of_a_transcript_ends_at_a_bound_and_goes_on_behind_it(world: &StoreHarness) {
@@ -322,18 +382,60 @@ async fn usage_of_turns_adds_up(world: &StoreHarness) {
 async fn unknown_format_is_not_guessed_at(world: &StoreHarness) {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     world.store.append("a", started.lease, &conversation()).await.unwrap();
-    world.plant("update turns set format = 99 where seq = 1").await;
-    let unread = world.store.transcript(&Scope::Every, started.run.id, 0, 9).await;
-    assert!(matches!(unread, Err(StoreError::UnknownFormat { found: 99, newest: 3 })), "{unread:?}");
-    let unread = world.store.checkpoint(started.run.id, 0, 9).await;
-    assert!(matches!(unread, Err(StoreError::UnknownFormat { found: 99, newest: 3 })), "{unread:?}");
-    // the run that goes on from it ends, and says why; what is stored stays
+    let body = serde_json::to_string(&conversation()[1].message).unwrap();
+    let newer = [
+        (99, body.clone(), "null"),
+        // a message and an agent of which this release knows nothing
+        (5, r#"{"role":"novel","x":1}"#.to_owned(), r#"'{"called":"novel"}'"#),
+    ];
+    for (format, body, delegation) in newer {
+        let planted = format!("format = {format}, body = '{body}', delegation = {delegation}");
+        world.plant(&format!("update turns set {planted} where seq = 1")).await;
+        let unread = world.store.transcript(&Scope::Every, started.run.id, 0, 9).await;
+        assert!(is_newer(&unread, format), "{unread:?}");
+        let unread = world.store.checkpoint("a", started.run.id, 0, 9).await;
+        assert!(is_newer(&unread, format), "{unread:?}");
+        // the run that goes on from it ends, and says why; what is stored stays
+        let fault = fault_of_going_on(world, &started).await;
+        assert_eq!(fault.code, "unknown_transcript_format");
+        let expected = format!("the format {format}, and this release reads up to 4");
+        assert!(fault.message.contains(&expected), "{}", fault.message);
+    }
+    world.plant(&format!("update turns set format = 4, body = '{body}', delegation = null where seq = 1")).await;
+    assert_eq!(world.store.checkpoint("a", started.run.id, 0, 9).await.unwrap(), conversation());
+}
+
+fn is_newer(unread: &Result<Vec<TranscriptEntry>, StoreError>, format: i16) -> bool {
+    matches!(unread, Err(StoreError::UnknownFormat { found, newest: 4 }) if *found == format)
+}
+
+async fn row_of_a_known_format_with_an_unknown_message_or_agent_is_corrupt(world: &StoreHarness) {
+    let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
+    world.store.append("a", started.lease, &conversation()).await.unwrap();
+    let body = serde_json::to_string(&conversation()[1].message).unwrap();
+    let nested =
+        format!(r#"{{"role":"user","text":"x","metadata":{{"deep":{}{}}}}}"#, "[".repeat(200), "]".repeat(200));
+    let unknown = [
+        (r#"{"role":"novel","x":1}"#, "null"),
+        (body.as_str(), r#"'{"called":"novel"}'"#),
+        // deeper than JSON is read
+        (nested.as_str(), "null"),
+    ];
+    for (body, delegation) in unknown {
+        world.plant(&format!("update turns set body = '{body}', delegation = {delegation} where seq = 1")).await;
+        let unread = world.store.transcript(&Scope::Every, started.run.id, 0, 9).await;
+        assert!(matches!(unread, Err(StoreError::Corrupt(_))), "{unread:?}");
+        let unread = world.store.checkpoint("a", started.run.id, 0, 9).await;
+        assert!(matches!(unread, Err(StoreError::Corrupt(_))), "{unread:?}");
+        assert_eq!(fault_of_going_on(world, &started).await.code, "store_corrupt");
+    }
+}
+
+/// The fault of a run that would go on from its transcript.
+async fn fault_of_going_on(world: &StoreHarness, started: &StartedRun) -> RunFault {
     let store = Arc::new(LeasedTranscript::new(world.store.clone(), started.lease, &started.run, false));
-    let Err(RunError::Fail { fault }) = Checkpoint::load(store, Clock::manual(START)).await else {
-        panic!("it went on")
-    };
-    assert_eq!(fault.code, "unknown_transcript_format");
-    assert!(fault.message.contains("the format 99, and this release reads up to 3"), "{}", fault.message);
-    world.plant("update turns set format = 2 where seq = 1").await;
-    assert_eq!(world.store.checkpoint(started.run.id, 0, 9).await.unwrap(), conversation());
+    match Checkpoint::load(store, Clock::manual(START)).await {
+        Err(RunError::Fail { fault }) => fault,
+        _ => panic!("it went on"),
+    }
 }

@@ -1,4 +1,5 @@
-//! Tenants in turn: what is due of a quiet tenant is found within a counted number of batches, whatever is due of others.
+//! Tenants in turn: due tasks of a quiet tenant are found within a counted number of batches, whatever is due of
+//! others.
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -28,6 +29,9 @@ on_both!(
     tenants_with_nothing_due_take_no_turn_from_those_that_have,
     run_of_a_quiet_tenant_that_waits_for_people_is_in_the_first_look_beside_others,
     overdue_completion_of_a_quiet_tenant_is_in_the_first_look_beside_others,
+    window_of_a_quiet_tenant_closes_in_the_first_batch_beside_thousands_of_another,
+    windows_that_close_together_are_bounded_in_bytes_and_tenants_without_room_are_next,
+    held_events_of_a_quiet_tenant_are_in_the_first_look_beside_others,
     write_of_a_quiet_tenant_waits_for_no_backlog_of_another,
     transcript_of_a_quiet_tenant_waits_for_no_backlog_of_another,
     poll_of_a_quiet_tenant_is_recorded_before_the_backlog_of_another,
@@ -179,8 +183,8 @@ const LOOKS: usize = 2_000;
 
 /// The order in which calls end that wait behind each other, and how many waited in fair queues once all had asked, of
 /// which `behind` are to do so. On Postgres others have
-/// all connections but one until all have ended. The first call is held up by the database until all have asked: it needs
-/// this table, or SQLite's writer. An attempt in which the database gave up a statement does not count.
+/// all connections but one until all have ended. The first call is held up by the database until all have asked: it
+/// needs this table, or SQLite's writer. An attempt in which the database gave up a statement does not count.
 async fn order_of<'a>(
     world: &StoreHarness,
     table: &str,
@@ -229,7 +233,8 @@ async fn order_of<'a>(
     panic!("the database gave up a statement in each of {ATTEMPTS} attempts")
 }
 
-/// Calls that have all shared connections of Postgres but one for as long as a table is locked that nothing else reads here.
+/// Calls that have all shared connections of Postgres but one for as long as a table is locked that nothing else reads
+/// here.
 async fn others_connections(world: &StoreHarness) -> (Option<PgConnection>, BoxFuture<'_, ()>) {
     if !world.is_postgres() {
         return (None, pending().boxed());
@@ -262,6 +267,90 @@ async fn calls_behind(metrics: &Metrics, expected: usize) -> usize {
 fn waiting(metrics: &str) -> usize {
     let gauges = metrics.lines().filter(|line| line.starts_with("reveille_fair_queue_waiting{"));
     gauges.map(|line| line.rsplit(' ').next().unwrap().parse::<usize>().unwrap()).sum()
+}
+
+/// Windows of a tenant that has none yet, due from then on, all of one task and each of one event.
+async fn due_windows(world: &StoreHarness, tenant: &str, kind: &str, count: usize, bytes: usize, due: DateTime<Utc>) {
+    let (task, creation) = new_task(tenant, json!({ "type": "event", "source": "s" }), json!({}), world.now());
+    let task_id = world.id(task.id);
+    assert_eq!(world.store.create_tasks(&[(task, creation)]).await.unwrap(), [true]);
+    let event = json!({ "specversion": "1.0", "id": "e", "source": "s", "type": "t", "tenantid": tenant });
+    let id = if world.is_postgres() { "gen_random_uuid()" } else { "randomblob(16)" };
+    let at = due.to_rfc3339();
+    world
+        .plant(&format!(
+            "insert into event_windows (id, task_id, tenant_id, kind, key, opened_at, closes_at, events, bytes)
+             with recursive numbers (n) as (select 1 union all select n + 1 from numbers where n < {count})
+             select {id}, {task_id}, '{tenant}', '{kind}', 'k' || n, '{at}', '{at}', 1, {bytes} from numbers"
+        ))
+        .await;
+    world
+        .plant(&format!(
+            "insert into window_events (task_id, event_key, window_id, seq, body, created_at)
+             select task_id, key, id, 1, '{event}', '{at}' from event_windows where tenant_id = '{tenant}'"
+        ))
+        .await;
+}
+
+/// Closes a batch; answers how many windows of each tenant it had.
+async fn close_batch(world: &StoreHarness) -> HashMap<String, usize> {
+    let due = world.store.due_windows(world.now(), 100).await.unwrap();
+    let closed = world.store.close_windows(&due, world.now(), Uuid::nil(), 0).await.unwrap();
+    assert_eq!(closed.recorded, due.len());
+    let mut tenants = HashMap::new();
+    for window in due {
+        *tenants.entry(window.tenant_id).or_default() += 1;
+    }
+    tenants
+}
+
+async fn window_of_a_quiet_tenant_closes_in_the_first_batch_beside_thousands_of_another(world: &StoreHarness) {
+    due_windows(world, LOUD[0], "debounce", 5_000, 100, at(1_000)).await;
+    due_windows(world, QUIET, "debounce", 1, 100, at(2_000)).await;
+    world.pass(10);
+    let first = close_batch(world).await;
+    assert_eq!((first.get(QUIET), first.get(LOUD[0])), (Some(&1), Some(&50)), "each has half, as far as it has any");
+    let mut batches = 1;
+    loop {
+        let next = close_batch(world).await;
+        if next.is_empty() {
+            break;
+        }
+        batches += 1;
+    }
+    assert_eq!(batches, 1 + 50, "a tenant that is alone has all of a batch");
+    assert_eq!(runs_of_tenant(world, LOUD[0]).await, 5_000, "each once");
+}
+
+async fn windows_that_close_together_are_bounded_in_bytes_and_tenants_without_room_are_next(world: &StoreHarness) {
+    // the bound is `CLOSED_BYTES`
+    const MIB: usize = 1_048_576;
+    for tenant in ["a", "b", "c", "d", "e"] {
+        due_windows(world, tenant, "debounce", 2, MIB, at(1_000)).await;
+    }
+    world.pass(10);
+    let order = |batch: HashMap<String, usize>| {
+        let mut tenants: Vec<(String, usize)> = batch.into_iter().collect();
+        tenants.sort_unstable();
+        tenants.into_iter().map(|(tenant, count)| format!("{tenant}{count}")).collect::<Vec<_>>()
+    };
+    assert_eq!(order(close_batch(world).await), ["a1", "b1", "c1", "d1"], "4 MiB");
+    assert_eq!(order(close_batch(world).await), ["e2"], "on behind the last one");
+    assert_eq!(order(close_batch(world).await), ["a1", "b1", "c1", "d1"]);
+    due_windows(world, "f", "debounce", 1, 4 * MIB + 1, at(1_000)).await;
+    due_windows(world, "g", "debounce", 1, 1, at(2_000)).await;
+    assert_eq!(order(close_batch(world).await), ["f1"], "one in any case");
+    assert_eq!(order(close_batch(world).await), ["g1"]);
+}
+
+async fn held_events_of_a_quiet_tenant_are_in_the_first_look_beside_others(world: &StoreHarness) {
+    due_windows(world, LOUD[0], "buffer", 50, 0, at(1_000)).await;
+    due_windows(world, QUIET, "buffer", 1, 0, at(2_000)).await;
+    world.pass(10);
+    let due = world.store.due_releases(world.now(), 10).await.unwrap();
+    let quiet = due.iter().find(|due| due.tenant_id == QUIET).expect("in the first look");
+    assert_eq!(world.store.held_events(quiet, 10).await.unwrap().expect("an event").events.len(), 1);
+    assert_eq!(due.len(), 6, "each has half of the look, as far as it has any");
 }
 
 async fn write_of_a_quiet_tenant_waits_for_no_backlog_of_another(world: &StoreHarness) {
@@ -317,8 +406,7 @@ async fn on_postgres_each_read_of_runs_of_a_quiet_tenant_is_before_the_backlog_o
     let world = &StoreHarness::postgres().await;
     let task = &world.task(json!({ "interval": "1h" })).await;
     let (filter, event) = (&RunFilter { limit: 9, ..RunFilter::default() }, &events("a", "1", 1)[0]);
-    for read in
-        ["get_run", "last_runs", "recorded_around", "recorded_of_event", "list_runs", "run_summaries", "transcript"]
+    for read in ["get_run", "last_runs", "recorded_around", "runs_of_event", "list_runs", "run_summaries", "transcript"]
     {
         let call = |tenant: &'static str, _| {
             let (scope, store, ids) = (only(tenant), &world.store, [task.id]);
@@ -330,7 +418,7 @@ async fn on_postgres_each_read_of_runs_of_a_quiet_tenant_is_before_the_backlog_o
                     },
                     "last_runs" => store.last_runs(&scope, &ids).await.map(drop),
                     "recorded_around" => store.recorded_around(&scope, task.id, START).await.map(drop),
-                    "recorded_of_event" => store.recorded_of_event(&scope, event, &ids).await.map(drop),
+                    "runs_of_event" => store.runs_of_event(&scope, event, &ids).await.map(drop),
                     "list_runs" => store.list_runs(&scope, filter).await.map(drop),
                     "run_summaries" => store.run_summaries(&scope, filter).await.map(drop),
                     _ => store.transcript(&scope, task.id, 0, 9).await.map(drop),

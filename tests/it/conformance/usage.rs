@@ -50,7 +50,7 @@ fn called(world: &StoreHarness, seq: i64, tool: (&str, bool), success: bool) -> 
         is_error: !success,
         reasons: vec![],
         fetched_at: None,
-        notice: None,
+        notices: vec![],
     };
     let attribution = ToolAttribution { agent: Some("orchestrator".into()), step: None, turn: seq };
     let record = ToolRecord::new(tool, &json!({ "n": seq }), 70, (success, 900), attribution);
@@ -253,7 +253,7 @@ async fn account_of_a_run_has_its_time_and_its_calls_in_order(world: &StoreHarne
     let mut calls = [called(world, 1, ("look", true), true), called(world, 2, ("send", true), false)];
     calls[0].tool_record.iter_mut().for_each(|record| record.warn("the tool is deprecated"));
     world.store.append("a", run.lease, &[answered(world, 0, "main"), calls[0].clone()]).await.unwrap();
-    let read = world.store.checkpoint(run.run.id, 1, 9).await.unwrap();
+    let read = world.store.checkpoint("a", run.run.id, 1, 9).await.unwrap();
     assert_eq!(read, calls[..1], "a run that goes on has it, too");
     let found = TranscriptMessage::verdict(vec!["U-0001: not certain".into()], vec!["R-0001: it has a secret".into()]);
     let verdict = TranscriptEntry { seq: 90, message: found, tool_record: None, ..calls[0].clone() };

@@ -1,20 +1,37 @@
 //! Vectors of facts: which facts have none, tenant by tenant, and what is kept of a text that changes meanwhile.
 
+use std::time::Duration;
+
+use reveille::base::metrics::Metrics;
+use reveille::domain::halt::HaltKind;
 use reveille::domain::memory::recall::terms;
 use reveille::domain::memory::{FactChange, FactOrigin};
+use reveille::domain::quota::Overrides;
+use reveille::engine::maintenance::embedder::FactEmbedder;
+use reveille::engine::service::{NextTick, ServiceLoop};
+use reveille::ports::llm::ModelSettings;
+use reveille::ports::llm::openai::embedding::Embeddings;
 use reveille::store::{EmbeddingPlace, UnembeddedFact};
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::facts::{said, tenant};
 use super::world::{StoreHarness, only};
+use crate::support::slow_model::SlowModel;
+use crate::support::talking_model::TalkingModel;
 
 on_both!(
     facts_without_a_vector_are_claimed_tenant_by_tenant_until_they_have_one,
     text_that_changes_meanwhile_keeps_no_vector_of_the_former_one,
     vectors_are_read_page_by_page_each_tenant_s_own_and_go_with_their_facts,
+    facts_of_a_full_tenant_get_their_vectors_once_there_is_room,
+    facts_that_an_endpoint_fails_on_hold_up_no_other_tenant,
+    stop_cuts_off_the_making_of_vectors_and_they_are_made_after_the_start,
 );
 
 const SPACE: &str = "5000000000000000";
+/// How long anything may take on a loaded machine with two cores.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn note(world: &StoreHarness, of: &str, text: &str) -> Uuid {
     world.store.note_fact(&tenant(of), &said(text, FactOrigin::Person), None).await.unwrap().fact.id
@@ -158,4 +175,92 @@ async fn vectors_are_read_page_by_page_each_tenant_s_own_and_go_with_their_facts
     world.store.delete_facts(&tenant("a"), "token:t").await.unwrap();
     assert!(of("a", SPACE, None).await.is_empty());
     assert_eq!(of("b", SPACE, None).await.len(), 1);
+}
+
+async fn facts_of_a_full_tenant_get_their_vectors_once_there_is_room(world: &StoreHarness) {
+    note(world, "a", "One.").await;
+    note(world, "b", "Two.").await;
+    while world.store.count_stored_bytes(100).await.unwrap() > 0 {}
+    let limit = async |bytes: u64| {
+        let overrides = Overrides { stored_bytes: Some(bytes), ..Overrides::default() };
+        world.store.put_quotas("a", &overrides, "token:admin").await.unwrap();
+    };
+    limit(1).await;
+    let beginning = EmbeddingPlace::default();
+    let of_a = claim(world, SPACE, &beginning).await.unwrap();
+    assert_eq!(texts(&of_a), ("a", vec![]));
+    assert_eq!(texts(&claim(world, SPACE, &of_a.0).await.unwrap()), ("b", vec!["Two."]), "it keeps no other waiting");
+    limit(1_000).await;
+    assert_eq!(texts(&claim(world, SPACE, &beginning).await.unwrap()), ("a", vec!["One."]));
+}
+
+fn talking(model: &TalkingModel) -> ModelSettings {
+    ModelSettings {
+        provider: "openai".into(),
+        base_url: Some(model.url("v1")),
+        model: "talking".into(),
+        ..ModelSettings::default()
+    }
+}
+
+/// An embedder that asks the endpoint of these settings.
+fn embedder_of(world: &StoreHarness, settings: &ModelSettings) -> (FactEmbedder, Embeddings) {
+    let computing = world.store.computing().clone();
+    let embeddings = Embeddings::new(settings, None, world.clock.clone(), computing).unwrap();
+    let embedder = FactEmbedder::new(world.store.clone(), Some(embeddings.clone()), &Metrics::new());
+    (embedder.unwrap(), embeddings)
+}
+
+/// Ticks until there is nothing to do for now.
+pub async fn embed_all(embedder: &FactEmbedder) {
+    for _ in 0..20 {
+        if embedder.tick().await.unwrap() == NextTick::OnWake {
+            return;
+        }
+    }
+    panic!("the embedder does not come to an end");
+}
+
+async fn facts_that_an_endpoint_fails_on_hold_up_no_other_tenant(world: &StoreHarness) {
+    let model = TalkingModel::start().await;
+    let (embedder, embeddings) = embedder_of(world, &talking(&model));
+    let made = async |of: &str| vectors(world, of, embeddings.space(), None).await.len();
+    note(world, "a", "An unlucky text.").await;
+    note(world, "b", "Has a flat.").await;
+    embed_all(&embedder).await;
+    assert_eq!((made("a").await, made("b").await), (0, 1));
+    // the endpoint fails one tenant after the other
+    world.pass(3600);
+    note(world, "b", "Another unlucky text.").await;
+    note(world, "c", "Has a car.").await;
+    embed_all(&embedder).await;
+    assert_eq!((made("b").await, made("c").await), (1, 0), "all leave it alone");
+    world.pass(29);
+    embed_all(&embedder).await;
+    assert_eq!(made("c").await, 0);
+    world.pass(1);
+    embed_all(&embedder).await;
+    assert_eq!(made("c").await, 1);
+}
+
+async fn stop_cuts_off_the_making_of_vectors_and_they_are_made_after_the_start(world: &StoreHarness) {
+    let (slow, model) = (SlowModel::start().await, TalkingModel::start().await);
+    let (waits, _) = embedder_of(world, &slow.settings());
+    let (embedder, embeddings) = embedder_of(world, &talking(&model));
+    let made = async || vectors(world, "a", embeddings.space(), None).await.len();
+    note(world, "a", "Has a car.").await;
+    let stopping = async {
+        slow.until_waiting("Has a car.", 1).await;
+        world.store.halt(HaltKind::Stopped, Some("a"), None, "token:t").await.unwrap();
+        slow.until_waiting("Has a car.", 0).await;
+    };
+    let (ticked, ()) = tokio::join!(timeout(PATIENCE, waits.tick()), stopping);
+    assert_eq!(ticked.expect("cut off in time").unwrap(), NextTick::Now);
+    // its claim has run out, but its tenant is stopped
+    world.pass(120);
+    embed_all(&embedder).await;
+    assert_eq!(made().await, 0);
+    world.store.lift_halt(HaltKind::Stopped, Some("a"), "token:t").await.unwrap();
+    embed_all(&embedder).await;
+    assert_eq!(made().await, 1);
 }

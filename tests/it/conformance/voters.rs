@@ -174,7 +174,7 @@ async fn person_who_asked_for_the_run_by_hand_is_barred_with_all_that_descends_f
             let (id, now, asker) = (new_id(world.now()), world.now(), Some(operator.as_str()));
             match way {
                 "run" => {
-                    let request = RunRequest { input: None, requested_by: asker.map(Into::into) };
+                    let request = RunRequest { requested_by: asker.map(Into::into), ..RunRequest::default() };
                     world.store.run_now(EVERY, task.id, id, request, now, None).await.map(drop)
                 }
                 "retry" => world.store.retry_run(EVERY, ended, id, now, |_| Ok(None), asker).await.map(drop),

@@ -3,7 +3,7 @@
 use chrono::TimeDelta;
 use reveille::base::id::Scope;
 use reveille::domain::approval::{Approval, ApprovalChoice, ApprovalStatus};
-use reveille::domain::run::{Run, RunEvent, RunState};
+use reveille::domain::run::{RunEvent, RunState};
 use reveille::domain::task::Task;
 use reveille::domain::task::change::TaskChange;
 use reveille::store::{
@@ -64,22 +64,9 @@ async fn complete(world: &StoreHarness, id: Uuid, event: RunEvent) -> Result<(),
     world.store.complete_run(EVERY, id, &completion, world.now(), None).await.map(drop)
 }
 
-async fn start_all(world: &StoreHarness) -> Starts {
-    let leases = leases(&world.claim().await);
-    world.store.start_runs(&leases, world.now() + LEASE).await.unwrap()
-}
-
-/// Runs the task now; it must be blocked.
-async fn blocked(world: &StoreHarness, task: &Task) -> (Run, OverlapOutcome) {
-    let id = world.run_now(task).await;
-    let starts = start_all(world).await;
-    assert_eq!((starts.started, starts.blocked.len(), starts.blocked[0].0), (vec![], 1, id));
-    (world.get_run(id).await, starts.blocked[0].1)
-}
-
 /// The run that starts when everything that is ready is claimed.
 async fn next(world: &StoreHarness) -> StartedRun {
-    let starts = start_all(world).await;
+    let starts = world.start_all().await;
     assert_eq!(starts.blocked, []);
     let [started] = <[StartedRun; 1]>::try_from(starts.started).unwrap();
     started
@@ -97,7 +84,7 @@ async fn run_that_waits_for_a_completion_keeps_the_slot_until_it_is_completed_or
     for end in [RunEvent::Succeed, RunEvent::Fail, RunEvent::Expire] {
         let waits = world.started(&task).await;
         await_completion(world, &waits).await;
-        let (run, fate) = blocked(world, &task).await;
+        let (run, fate) = world.blocked(&task).await;
         assert_eq!((fate, run.state, run.blocked_by), (OverlapOutcome::Skipped, RunState::Skipped, Some(waits.run.id)));
         complete(world, waits.run.id, end).await.unwrap();
         assert_eq!(world.count("select count(*) from slots").await, 0);
@@ -105,8 +92,8 @@ async fn run_that_waits_for_a_completion_keeps_the_slot_until_it_is_completed_or
     let task = counting(world, "queue_one").await;
     let waits = world.started(&task).await;
     await_completion(world, &waits).await;
-    let (behind, fate) = blocked(world, &task).await;
-    assert_eq!((fate, blocked(world, &task).await.1), (OverlapOutcome::Behind, OverlapOutcome::Skipped));
+    let (behind, fate) = world.blocked(&task).await;
+    assert_eq!((fate, world.blocked(&task).await.1), (OverlapOutcome::Behind, OverlapOutcome::Skipped));
     // neither is it taken for a slot that nobody has, nor for a wait that was forgotten
     world.pass(59);
     assert_eq!(world.store.free_lost_slots(world.now(), 9).await.unwrap(), 0);
@@ -120,7 +107,7 @@ async fn answered_run_goes_on_with_the_slot_and_hands_it_on_at_its_end(world: &S
     let task = counting(world, "queue_all").await;
     let waits = world.started(&task).await;
     let asked = ask(world, &waits).await;
-    let (behind, fate) = blocked(world, &task).await;
+    let (behind, fate) = world.blocked(&task).await;
     assert_eq!(fate, OverlapOutcome::Behind);
     let decided = world.store.decide_approval(EVERY, asked.id, &answer(ApprovalChoice::Approve, &asked, "ann")).await;
     assert!(matches!(decided, Ok(DecisionOutcome::Done(_))), "{decided:?}");
@@ -130,7 +117,7 @@ async fn answered_run_goes_on_with_the_slot_and_hands_it_on_at_its_end(world: &S
     let again = Approval { id: Uuid::from_u128(7), turn: 2, ..question(world, &went_on, "c2") };
     record(world, Finish { overlap_counts_waiting: true, ..parked(world, &went_on, &[(again.clone(), None)], &[]) })
         .await;
-    assert_eq!(start_all(world).await, Starts::default());
+    assert_eq!(world.start_all().await, Starts::default());
     world.store.decide_approval(EVERY, again.id, &answer(ApprovalChoice::Cancel, &again, "ann")).await.unwrap();
     world.succeed(&next(world).await).await;
     assert_eq!(next(world).await.run.id, behind.id);
@@ -140,7 +127,7 @@ async fn expired_run_hands_the_slot_on(world: &StoreHarness) {
     let task = counting(world, "queue_one").await;
     let waits = world.started(&task).await;
     ask(world, &waits).await;
-    let (behind, _) = blocked(world, &task).await;
+    let (behind, _) = world.blocked(&task).await;
     world.pass(LIMIT);
     let update = WaitingUpdate { wake_at: world.now() + TimeDelta::days(1), deliveries: vec![], if_expired: vec![] };
     assert_eq!(world.store.settle_waiting(waits.run.id, &update).await.unwrap(), WaitingOutcome::Expired);
@@ -151,7 +138,7 @@ async fn run_cancelled_while_it_waits_hands_the_slot_on(world: &StoreHarness) {
     let task = counting(world, "queue_one").await;
     let waits = world.started(&task).await;
     await_completion(world, &waits).await;
-    let (behind, _) = blocked(world, &task).await;
+    let (behind, _) = world.blocked(&task).await;
     assert_eq!(world.store.cancel_run(EVERY, waits.run.id, "no").await.unwrap(), Cancelled::Now);
     assert_eq!(next(world).await.run.id, behind.id);
 }
@@ -159,7 +146,7 @@ async fn run_cancelled_while_it_waits_hands_the_slot_on(world: &StoreHarness) {
 async fn run_cancelled_before_it_was_parked_keeps_nothing(world: &StoreHarness) {
     let task = counting(world, "queue_one").await;
     let waits = world.started(&task).await;
-    let (behind, _) = blocked(world, &task).await;
+    let (behind, _) = world.blocked(&task).await;
     assert_eq!(world.store.cancel_run(EVERY, waits.run.id, "no").await.unwrap(), Cancelled::Asked);
     ask(world, &waits).await;
     assert_eq!(world.get_run(waits.run.id).await.state, RunState::Cancelled);
@@ -171,7 +158,7 @@ async fn younger_run_takes_the_place_of_one_that_waits_for_people(world: &StoreH
     let waits = world.started(&task).await;
     let asked = ask(world, &waits).await;
     world.pass(5);
-    let (young, fate) = blocked(world, &task).await;
+    let (young, fate) = world.blocked(&task).await;
     assert_eq!((fate, young.state), (OverlapOutcome::Again, RunState::Queued));
     assert_superseded(world, waits.run.id, young.id).await;
     assert_eq!(world.store.get_approval(EVERY, asked.id).await.unwrap().status, ApprovalStatus::Cancelled);
@@ -194,7 +181,7 @@ async fn younger_run_takes_the_place_of_one_that_waits_for_a_completion(world: &
     let task = counting(world, "cancel_previous").await;
     let waits = world.started(&task).await;
     await_completion(world, &waits).await;
-    let (young, fate) = blocked(world, &task).await;
+    let (young, fate) = world.blocked(&task).await;
     assert_eq!(fate, OverlapOutcome::Again);
     assert_superseded(world, waits.run.id, young.id).await;
     let late = complete(world, waits.run.id, RunEvent::Succeed).await;
@@ -206,11 +193,11 @@ async fn youngest_takes_the_place_of_those_that_waited_behind_as_well(world: &St
     let task = counting(world, "queue_one").await;
     let waits = world.started(&task).await;
     ask(world, &waits).await;
-    let (behind, _) = blocked(world, &task).await;
+    let (behind, _) = world.blocked(&task).await;
     let trigger = json!({ "interval": "1h", "overlap": "cancel_previous", "overlap_counts_waiting": true });
     let edit = TaskChange::Edit { version: 1, name: "n".into(), spec: Box::new(spec(trigger, json!({}))) };
     world.store.change_task(EVERY, task.id, &edit).await.unwrap();
-    let (young, fate) = blocked(world, &task).await;
+    let (young, fate) = world.blocked(&task).await;
     assert_eq!(fate, OverlapOutcome::Again);
     assert_superseded(world, waits.run.id, young.id).await;
     assert_superseded(world, behind.id, young.id).await;
@@ -223,7 +210,7 @@ async fn resumed_run_is_superseded_as_any_running_one(world: &StoreHarness) {
     let asked = ask(world, &waits).await;
     world.store.decide_approval(EVERY, asked.id, &answer(ApprovalChoice::Approve, &asked, "ann")).await.unwrap();
     let went_on = next(world).await;
-    let (young, fate) = blocked(world, &task).await;
+    let (young, fate) = world.blocked(&task).await;
     assert_eq!(fate, OverlapOutcome::Behind);
     let asked = world.store.cancels_asked(super::world::WORKER).await.unwrap();
     assert_eq!(asked.iter().map(|asked| asked.run_id).collect::<Vec<_>>(), [waits.run.id]);
@@ -245,10 +232,10 @@ async fn backfill_that_waits_is_not_superseded(world: &StoreHarness) {
     let task = counting(world, "cancel_previous").await;
     let instants = [1, 2].map(|hours| world.now() - TimeDelta::hours(hours));
     world.store.backfill(EVERY, task.id, task.id, &instants, None, None).await.unwrap();
-    let starts = start_all(world).await;
+    let starts = world.start_all().await;
     let [first] = <[StartedRun; 1]>::try_from(starts.started).unwrap();
     await_completion(world, &first).await;
-    let (young, fate) = blocked(world, &task).await;
+    let (young, fate) = world.blocked(&task).await;
     assert_eq!(fate, OverlapOutcome::Behind);
     assert_eq!(world.get_run(first.run.id).await.state, RunState::WaitingForCompletion);
     complete(world, first.run.id, RunEvent::Succeed).await.unwrap();
@@ -262,14 +249,14 @@ async fn run_that_no_longer_counts_gives_the_slot_up_and_waits_for_its_turn(worl
     let task = counting(world, "queue_one").await;
     let waits = world.started(&task).await;
     let asked = ask(world, &waits).await;
-    let (behind, _) = blocked(world, &task).await;
+    let (behind, _) = world.blocked(&task).await;
     let trigger = json!({ "interval": "1h", "overlap": "queue_one" });
     let edit = TaskChange::Edit { version: 1, name: "n".into(), spec: Box::new(spec(trigger, json!({}))) };
     world.store.change_task(EVERY, task.id, &edit).await.unwrap();
     let beside = next(world).await;
     assert_eq!(beside.run.id, behind.id);
     world.store.decide_approval(EVERY, asked.id, &answer(ApprovalChoice::Approve, &asked, "ann")).await.unwrap();
-    assert_eq!(start_all(world).await.blocked, [(waits.run.id, OverlapOutcome::Behind)]);
+    assert_eq!(world.start_all().await.blocked, [(waits.run.id, OverlapOutcome::Behind)]);
     world.succeed(&beside).await;
     assert_eq!(next(world).await.run.id, waits.run.id);
 }
@@ -278,7 +265,7 @@ async fn deleted_task_leaves_no_slot(world: &StoreHarness) {
     let task = counting(world, "queue_one").await;
     let waits = world.started(&task).await;
     ask(world, &waits).await;
-    let (behind, _) = blocked(world, &task).await;
+    let (behind, _) = world.blocked(&task).await;
     world.store.delete_task(EVERY, task.id).await.unwrap();
     for id in [waits.run.id, behind.id] {
         assert_eq!(world.get_run(id).await.state, RunState::Cancelled);
@@ -302,13 +289,13 @@ async fn takeover_and_an_answer_at_once_leave_one_run(world: &StoreHarness) {
         assert_eq!(starts.unwrap().started, []);
         let approved = matches!(decided.unwrap(), DecisionOutcome::Done(_));
         // whoever was first, the older one is to end and the younger one runs
-        let mut started = start_all(world).await.started;
-        started.extend(start_all(world).await.started);
+        let mut started = world.start_all().await.started;
+        started.extend(world.start_all().await.started);
         let asked_to_end = world.store.cancels_asked(super::world::WORKER).await.unwrap();
         if let Some(went_on) = started.iter().position(|started| started.run.id == waits.run.id) {
             assert_eq!(asked_to_end.iter().map(|asked| asked.run_id).collect::<Vec<_>>(), [waits.run.id]);
             record(world, end_of(&started.remove(went_on), RunState::Cancelled)).await;
-            started.extend(start_all(world).await.started);
+            started.extend(world.start_all().await.started);
         }
         assert_eq!(started.iter().map(|started| started.run.id).collect::<Vec<_>>(), [young], "{approved}");
         assert_eq!(world.get_run(waits.run.id).await.state, RunState::Cancelled);
@@ -327,7 +314,7 @@ async fn log_tells_of_runs_that_end_for_a_younger_one_with_their_task_or_while_p
     let task = counting(world, "cancel_previous").await;
     let waits = world.started(&task).await;
     ask(world, &waits).await;
-    let ((young, fate), line) = end_in_log(blocked(world, &task)).await;
+    let ((young, fate), line) = end_in_log(world.blocked(&task)).await;
     assert_eq!(fate, OverlapOutcome::Again);
     tells(&line, &["INFO", "runs=1", "state=\"cancelled\"", "why=\"superseded\""]);
 

@@ -11,7 +11,8 @@ use reveille::base::secret::SecretUrl;
 use reveille::domain::run::{Run, RunState};
 use reveille::domain::task::{Draft, Spec, Task};
 use reveille::store::{
-    Finish, FireDue, FireResult, Lease, PendingWork, RequeuedRun, RunClaim, Settings, StartedRun, Store, StoredAnswer,
+    Finish, FireDue, FireResult, Lease, OverlapOutcome, PendingWork, RequeuedRun, RunClaim, Settings, StartedRun,
+    Starts, Store, StoredAnswer,
 };
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
@@ -135,13 +136,25 @@ impl StoreHarness {
         claim_ready(&self.store, WORKER, self.now(), 100).await
     }
 
+    /// Claims everything and starts it.
+    pub async fn start_all(&self) -> Starts {
+        let leases = leases(&self.claim().await);
+        self.store.start_runs(&leases, self.now() + LEASE).await.expect("start")
+    }
+
     /// Runs the task now and starts it.
     pub async fn started(&self, task: &Task) -> StartedRun {
         self.run_now(task).await;
-        let leases = leases(&self.claim().await);
-        let starts = self.store.start_runs(&leases, self.now() + LEASE).await.expect("start");
-        let [started] = <[StartedRun; 1]>::try_from(starts.started).expect("one run that starts");
+        let [started] = <[StartedRun; 1]>::try_from(self.start_all().await.started).expect("one run that starts");
         started
+    }
+
+    /// Runs the task now; it must be blocked.
+    pub async fn blocked(&self, task: &Task) -> (Run, OverlapOutcome) {
+        let id = self.run_now(task).await;
+        let starts = self.start_all().await;
+        assert_eq!((starts.started, starts.blocked.len(), starts.blocked[0].0), (vec![], 1, id));
+        (self.get_run(id).await, starts.blocked[0].1)
     }
 
     pub async fn get_run(&self, id: Uuid) -> Run {
@@ -263,6 +276,15 @@ pub const STORED_BYTES: &str = "with parts (tenant_id, bytes) as (
          union all select tenant_id, stored_bytes from credentials
          union all select tenant_id, stored_bytes from task_state
          union all select tenant_id, stored_bytes from approvals
+         union all select tenant_id, stored_bytes from facts
+         union all select tenant_id, stored_bytes from fact_versions
+         union all select tenant_id, stored_bytes from fact_vectors
+         union all select tenant_id, stored_bytes from idempotency
+         union all select tenant_id, stored_bytes from bus_outbox
+         union all select tenant_id, stored_bytes from credential_uses
+         union all select t.tenant_id, k.stored_bytes from dedups k join tasks t on t.id = k.task_id
+         union all select t.tenant_id, k.stored_bytes from throttles k join tasks t on t.id = k.task_id
+         union all select tenant_id, stored_bytes from audit
          union all select tenant_id, -stored_bytes from tenant_usage
          union all select tenant_id, -bytes from stored_byte_changes)
      select count(*) from (select tenant_id from parts group by tenant_id having sum(bytes) <> 0) wrong";

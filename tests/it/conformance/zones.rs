@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use super::world::{StoreHarness, new_task};
 use crate::support::binary::TempDir;
+use crate::support::computing::{HeldThreads, until_waiting};
 use crate::support::zoneinfo;
 
 on_both!(
@@ -24,9 +25,16 @@ on_both!(
     zoned_tasks_are_found_in_parts,
     zoned_task_moves_only_if_it_still_waits_for_what_was_seen,
     zone_keeper_plans_anew_what_earlier_builds_have_planned,
+    zone_keeper_plans_anew_on_computing_threads,
     zone_keeper_fires_no_wall_time_twice,
     zone_keeper_notices_a_newer_folder_while_it_runs,
     zone_keeper_takes_newer_rules_from_another_instance_and_never_plans_back,
+    zone_release_that_is_lost_gives_way_to_the_newest_that_can_be_read,
+    zone_that_cannot_be_read_goes_by_the_bundle_and_the_others_by_their_release,
+    tasks_of_a_lost_zone_release_are_rewritten_page_by_page_while_fires_go_on,
+    zone_release_that_is_set_aside_is_stored_again_by_an_instance_that_has_it,
+    zone_release_that_takes_the_place_of_a_lost_one_is_set_aside_no_more,
+    zone_keeper_plans_tasks_anew_whose_owner_cannot_be_read,
 );
 
 const HOUR: i32 = 3600;
@@ -216,6 +224,21 @@ async fn zone_keeper_plans_anew_what_earlier_builds_have_planned(world: &StoreHa
     assert_eq!(next_of(world, &vancouver).await, at("2026-11-24T15:00:00Z"));
 }
 
+async fn zone_keeper_plans_anew_on_computing_threads(world: &StoreHarness) {
+    in_november(world);
+    let task = planned(world, "0 8 * * *", "America/Vancouver", "2026-11-23T16:00:00Z").await;
+    let computing = world.store.computing().clone();
+    let threads = HeldThreads::all(&computing).await;
+    let keeper = keeper(world, "", &bundled());
+    tokio::select! {
+        () = settle(&keeper) => panic!("it was planned on a thread that gives way to nobody"),
+        () = until_waiting(&computing, 1) => drop(threads),
+    }
+    assert_eq!(next_of(world, &task).await, at("2026-11-23T16:00:00Z"));
+    settle(&keeper).await;
+    assert_eq!(next_of(world, &task).await, at("2026-11-23T15:00:00Z"));
+}
+
 async fn zone_keeper_fires_no_wall_time_twice(world: &StoreHarness) {
     in_november(world);
     // under the earlier rules the clock of Tokyo was ten hours ahead: the 24th has fired at 22:00 UTC
@@ -278,4 +301,189 @@ async fn zone_keeper_takes_newer_rules_from_another_instance_and_never_plans_bac
     assert_eq!(late.get().source(), &ZoneSource::Stored);
     assert_eq!(next_of(world, &task).await, at("2026-11-23T22:00:00Z"));
     assert_eq!(world.store.newest_zones().await.unwrap().unwrap().release, release("2999a"));
+}
+
+/// Listed in `unreadable.rs`.
+pub async fn zone_release_that_cannot_be_read_is_set_aside_and_fires_go_on(world: &StoreHarness) {
+    in_november(world);
+    let metrics = Metrics::new();
+    world.store.show_counts(&metrics);
+    let zones = bundled();
+    let ours = zones.get().release().clone();
+    let keeper = keeper(world, "", &zones);
+    settle(&keeper).await;
+    let task = world.task(json!({"cron": "* * * * *", "timezone": "Europe/Berlin"})).await;
+    let lost = release("2999a");
+    world.store.add_zones(&lost, b"{", world.now()).await.unwrap();
+    world.store.zones_are_planned(&lost, world.now()).await.unwrap();
+    for (name, aside) in [("2999a", vec!["2999a"]), ("soon", vec!["2999a", "soon"])] {
+        if name == "soon" {
+            let beside =
+                "select 'soon', rules, created_at, replanned_at from zone_releases where replanned_at is not null";
+            world
+                .plant(&format!(
+                    "insert into zone_releases (release, rules, created_at, replanned_at) {beside} and release = '{ours}'"
+                ))
+                .await;
+        }
+        world.pass(60);
+        assert!(world.fire().await.other_zones, "{name}: another release plans");
+        settle(&keeper).await;
+        let fired = world.fire().await;
+        assert!(!fired.other_zones && fired.recorded == 1, "{name}: {fired:?}");
+        let newest = NewestZones { release: ours.clone(), is_planned: true };
+        assert_eq!(world.store.newest_zones().await.unwrap(), Some(newest));
+        assert_eq!(world.store.misnamed_zones().await.unwrap(), None);
+        assert_eq!(world.store.zones_set_aside().await.unwrap(), aside);
+    }
+    assert_eq!((zones.get().source(), world.runs_of(&task).await.len()), (&ZoneSource::Bundled, 2));
+    let told = "reveille_unreadable_rows_total{table=\"zone_releases\"} 2";
+    assert!(metrics.text().contains(told), "each once: {}", metrics.text());
+    // once newer rules plan, nobody need know of them any more
+    world.pass(2 * 86_400);
+    world.store.add_zones(&release("2999b"), b"{", world.now()).await.unwrap();
+    world.store.zones_are_planned(&release("2999b"), world.now()).await.unwrap();
+    assert_eq!(world.store.zones_set_aside().await.unwrap(), [""; 0]);
+    let why = "it is a test";
+    let set_aside = async |name: &str| {
+        let own = (&ours, &b"{"[..]);
+        world.store.set_aside_zones(name, &why, own, world.now()).await.unwrap()
+    };
+    assert_eq!((set_aside("2999b").await, set_aside("2999b").await), (true, false), "once");
+}
+
+async fn zone_release_that_is_lost_gives_way_to_the_newest_that_can_be_read(world: &StoreHarness) {
+    in_november(world);
+    let task = world.task(json!({"cron": "0 8 * * *", "timezone": "Asia/Tokyo"})).await;
+    let dir = tokyo("2999a", 10);
+    let newer_one = keeper(world, &dir.path().display().to_string(), &bundled());
+    settle(&newer_one).await;
+    settle(&newer_one).await;
+    assert_eq!(next_of(world, &task).await, at("2026-11-23T22:00:00Z"));
+    let lost = release("2999b");
+    world.store.add_zones(&lost, b"{", world.now()).await.unwrap();
+    let zones = bundled();
+    let keeper = keeper(world, "", &zones);
+    settle(&keeper).await;
+    assert_eq!((zones.get().release(), zones.get().source()), (&release("2999a"), &ZoneSource::Stored));
+    assert_eq!(next_of(world, &task).await, at("2026-11-23T22:00:00Z"), "nothing is planned back");
+    let newest = async || world.store.newest_zones().await.unwrap().unwrap().release;
+    assert_eq!(newest().await, release("2999a"));
+    // one that is there again as it was is another instance's, which can read it: the fires are left to that one
+    world.store.add_zones(&lost, b"{", world.now()).await.unwrap();
+    for _ in 0..3 {
+        assert_eq!((keeper.tick().await.unwrap(), newest().await), (Tick::OnWake, lost.clone()));
+        world.pass(2 * 3600);
+    }
+    // unless nobody fires by it, or it is another one
+    world.pass(10 * 3600);
+    settle(&keeper).await;
+    assert_eq!(newest().await, release("2999a"));
+    world.store.add_zones(&lost, b"[", world.now()).await.unwrap();
+    settle(&keeper).await;
+    assert_eq!(newest().await, release("2999a"));
+}
+
+async fn zone_that_cannot_be_read_goes_by_the_bundle_and_the_others_by_their_release(world: &StoreHarness) {
+    in_november(world);
+    let dir = tokyo("2999a", 10);
+    let stored = ZoneTable::of_folder(dir.path()).unwrap().0.to_bytes();
+    let mut stored: serde_json::Value = serde_json::from_slice(&stored).unwrap();
+    let places = stored["rules"].as_array_mut().unwrap();
+    places.push(json!("VFppZjkgYW5kIG5vIG1vcmU="));
+    let last = places.len() - 1;
+    stored["zones"]["Europe/Berlin"] = json!(last);
+    let stored = serde_json::to_vec(&stored).unwrap();
+    world.store.add_zones(&release("2999a"), &stored, world.now()).await.unwrap();
+    let task = planned(world, "0 8 * * *", "Asia/Tokyo", "2026-11-23T23:00:00Z").await;
+    let zones = bundled();
+    settle(&keeper(world, "", &zones)).await;
+    assert_eq!((zones.get().release(), zones.get().source()), (&release("2999a"), &ZoneSource::Stored));
+    assert_eq!(zones.get().unread_zones(), ["Europe/Berlin"]);
+    assert_eq!(world.store.zones_set_aside().await.unwrap(), [""; 0]);
+    assert_eq!(next_of(world, &task).await, at("2026-11-23T22:00:00Z"));
+    let (berlin, now) = (chrono_tz::Tz::Europe__Berlin, world.now());
+    assert_eq!(zones.get().zone(berlin).offset(now), ZoneTable::bundled().zone(berlin).offset(now));
+    let handed_on = ZoneTable::from_bytes(release("2999a"), &zones.get().to_bytes()).unwrap();
+    assert_eq!(handed_on.unread_zones(), ["Europe/Berlin"], "another build may read it");
+}
+
+async fn tasks_of_a_lost_zone_release_are_rewritten_page_by_page_while_fires_go_on(world: &StoreHarness) {
+    let ours = ZoneTable::bundled().release().clone();
+    let lost = release("2999a");
+    let mut tasks = Vec::new();
+    for _ in 0..3 {
+        tasks.push(world.task(json!({"cron": "* * * * *", "timezone": "Europe/Berlin"})).await.id);
+    }
+    world.plant("update tasks set zone_database = '2999a'").await;
+    let rewritten = async || world.count(&format!("select count(*) from tasks where zone_database = '{ours}'")).await;
+    let rewrite = async |after: Uuid| world.store.rewrite_tasks_of_zones("2999a", &ours, after, 2).await.unwrap();
+    world.store.add_zones(&lost, b"{", world.now()).await.unwrap();
+    world.store.zones_are_planned(&lost, world.now()).await.unwrap();
+    assert_eq!((rewrite(Uuid::nil()).await, rewritten().await), (Some(tasks[1]), 0), "it is not set aside");
+    let own = (&ours, &b"ours"[..]);
+    assert!(world.store.set_aside_zones("2999a", &"it is a test", own, world.now()).await.unwrap());
+    assert_eq!(rewritten().await, 0, "one statement for all could take longer than it may");
+    world.pass(60);
+    let fired = world.fire().await;
+    assert!(!fired.other_zones && fired.recorded == 3, "{fired:?}");
+    assert_eq!((rewrite(Uuid::nil()).await, rewritten().await), (Some(tasks[1]), 2));
+    assert_eq!((rewrite(tasks[1]).await, rewritten().await), (None, 3));
+    // the keeper does so by itself, also after a start
+    world.plant("update tasks set zone_database = '2999a'").await;
+    settle(&keeper(world, "", &bundled())).await;
+    assert_eq!(rewritten().await, 3);
+}
+
+async fn zone_release_that_is_set_aside_is_stored_again_by_an_instance_that_has_it(world: &StoreHarness) {
+    in_november(world);
+    let task = world.task(json!({"cron": "0 8 * * *", "timezone": "Asia/Tokyo"})).await;
+    let dir = tokyo("2999a", 10);
+    let newer_one = keeper(world, &dir.path().display().to_string(), &bundled());
+    settle(&newer_one).await;
+    settle(&newer_one).await;
+    let rules = if world.is_postgres() { "'\\x7b'" } else { "x'7b'" };
+    world.plant(&format!("update zone_releases set rules = {rules}")).await;
+    let older = bundled();
+    let older_one = keeper(world, "", &older);
+    settle(&older_one).await;
+    assert_eq!(older.get().source(), &ZoneSource::Bundled);
+    assert_eq!(world.store.zones_set_aside().await.unwrap(), ["2999a"]);
+    assert_eq!(world.store.zones_of(&release("2999a")).await.unwrap(), None);
+    let kept = "select count(*) from zone_releases where release = '2999a' and set_aside_at is not null";
+    assert_eq!(world.count(kept).await, 1, "under its own name");
+    settle(&newer_one).await;
+    settle(&older_one).await;
+    assert_eq!((older.get().release(), older.get().source()), (&release("2999a"), &ZoneSource::Stored));
+    assert_eq!(world.store.zones_set_aside().await.unwrap(), [""; 0]);
+    assert_eq!(next_of(world, &task).await, at("2026-11-23T22:00:00Z"));
+}
+
+async fn zone_release_that_takes_the_place_of_a_lost_one_is_set_aside_no_more(world: &StoreHarness) {
+    let ours = ZoneTable::bundled().release().clone();
+    let (ahead, lost, why) = (release("2999a"), release("2999b"), "it is a test");
+    world.store.add_zones(&ahead, b"{", world.now()).await.unwrap();
+    assert!(world.store.set_aside_zones("2999a", &why, (&ours, &b"ours"[..]), world.now()).await.unwrap());
+    // planned by no instance any more: it does not come back by itself
+    world.store.zones_are_planned(&ahead, world.now()).await.unwrap();
+    assert_eq!(world.store.newest_zones().await.unwrap(), None);
+    world.store.add_zones(&lost, b"{", world.now()).await.unwrap();
+    world.store.zones_are_planned(&lost, world.now()).await.unwrap();
+    assert_eq!(world.store.zones_set_aside().await.unwrap(), ["2999a"]);
+    assert!(world.store.set_aside_zones("2999b", &why, (&ahead, &b"rules"[..]), world.now()).await.unwrap());
+    let newest = NewestZones { release: ahead.clone(), is_planned: true };
+    assert_eq!(world.store.newest_zones().await.unwrap(), Some(newest));
+    assert_eq!(world.store.zones_of(&ahead).await.unwrap().as_deref(), Some(&b"rules"[..]));
+    assert_eq!(world.store.zones_set_aside().await.unwrap(), ["2999b"]);
+}
+
+async fn zone_keeper_plans_tasks_anew_whose_owner_cannot_be_read(world: &StoreHarness) {
+    in_november(world);
+    reachable(world).await;
+    world.plant("update recipients set body = '7'").await;
+    let vancouver = planned(world, "0 8 * * *", "America/Vancouver", "2026-11-23T16:00:00Z").await;
+    settle(&keeper(world, "", &bundled())).await;
+    assert_eq!(next_of(world, &vancouver).await, at("2026-11-23T15:00:00Z"));
+    assert_eq!(world.store.recipient_to_tell("a").await.unwrap(), None);
+    assert_eq!(deliveries(world).await, []);
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use reveille::base::compute::Compute;
 use reveille::base::id::Tenant;
 use reveille::base::invalid::ValidationErrors;
 use reveille::base::secret::Secret;
@@ -66,8 +67,9 @@ async fn tools_for_http_reach_none_of_them() {
         time_limit: Duration::from_secs(5),
         host: stage.host.clone(),
         clock: stage.clock.clone(),
+        compute: Compute::new(1),
         credentials: no_credentials(),
-        known: Default::default(),
+        used_secrets: Default::default(),
     };
     for name in ["http_request", "http_send"] {
         let tool = &tools.find(name).unwrap().tool;
@@ -98,7 +100,8 @@ async fn recipient_s_webhook_reaches_none_of_them() {
 
 #[tokio::test]
 async fn webhook_executor_takes_none_of_them_and_reaches_none() {
-    let executor = WebhookExecutor::new(Credentials::none(egress(&[])), vault(), "http://127.0.0.1:7700");
+    let credentials = Credentials::none(egress(&[]));
+    let executor = WebhookExecutor::new(credentials, vault(), "http://127.0.0.1:7700", Compute::new(1));
     let mut sealed = action(json!({ "url": "https://example.org", "secret": SECRET }));
     executor.seal(&Tenant::new("ann").unwrap(), &mut sealed, None).unwrap();
     let stage = AgentHarness::new(vec![], vec![]);

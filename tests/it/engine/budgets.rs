@@ -1,4 +1,5 @@
-//! Budgets over whole instances: how far runs, tasks and tenants get with them, who is told, and what a crash leaves behind.
+//! Budgets over whole instances: how far runs, tasks and tenants get with them, who is told, and what a crash leaves
+//! behind.
 
 use std::time::{Duration, Instant};
 
@@ -7,6 +8,7 @@ use reveille::base::id::Scope;
 use reveille::domain::budget::{DayBudget, RunBudget};
 use reveille::domain::run::{Run, RunState};
 use reveille::domain::task::Task;
+use reveille::ports::llm::ModelSettings;
 use serde_json::{Value, json};
 
 use crate::support::app::Instance;
@@ -19,6 +21,7 @@ on_both! {
     runs_of_a_tenant_spend_no_more_than_its_day_and_as_much_as_the_model_has_counted
     budget_of_a_task_ends_its_runs_alone_and_the_next_day_begins_anew
     owner_is_told_once_that_most_of_a_day_is_used_and_once_that_all_is
+    owner_is_told_of_the_day_of_a_task_by_the_task_s_name
     owner_is_told_once_that_most_of_a_run_s_budget_is_used
     run_that_has_begun_fails_by_its_budget_and_one_that_has_not_is_skipped
     budget_of_money_refuses_a_model_without_a_price_unless_the_operator_allows_it
@@ -29,6 +32,7 @@ on_both! {
     refused_answer_is_paid_and_counted
     step_of_a_pipeline_spends_from_the_same_budgets
     step_that_is_cut_off_by_its_time_or_a_stop_is_paid_at_worst
+    step_that_is_cut_off_before_its_model_is_asked_is_in_the_way_of_no_later_one
     nothing_is_written_where_no_budget_holds
 }
 
@@ -97,8 +101,8 @@ async fn reserved(world: &World) -> i64 {
         + world.number("select cast(coalesce(sum(reserved_tokens), 0) as bigint) from budget_days").await
 }
 
-/// Tokens for so many answers, each of which takes 250. Before one, its worst case has to be left, which is above 499 (400 of the
-/// answer, and the estimate of what is read) and below 750.
+/// Tokens for so many answers, each of which takes 250. Before one, its worst case has to be left, which is above 499
+/// (400 of the answer, and the estimate of what is read) and below 750.
 fn tokens_for(answers: i64) -> u64 {
     (answers * TOKENS + 499) as u64
 }
@@ -183,24 +187,40 @@ async fn owner_is_told_once_that_most_of_a_day_is_used_and_once_that_all_is(mut 
     let instance = world.instance();
     instance.recipient().await;
     let task = instance.task(agent(json!({}))).await;
-    let told = async || {
-        let subjects: Vec<String> =
-            instance.deliveries().await.into_iter().filter_map(|delivery| delivery.subject).collect();
-        subjects.into_iter().filter(|subject| subject.starts_with("Budget")).collect::<Vec<_>>()
-    };
-    for _ in 0..9 {
-        assert_eq!(one_run(&instance, &task).await.state, RunState::Succeeded);
-    }
-    assert_eq!(told().await, [""; 0], "2,250 of 2,999");
-    one_run(&instance, &task).await;
-    assert_eq!(told().await, ["Budget at 80 %: all tasks"]);
-    one_run(&instance, &task).await;
-    run_often(&instance, &task, 3).await;
-    instance.settle(0).await;
-    let mut both = told().await;
-    both.sort();
-    assert_eq!(both, ["Budget at 80 %: all tasks", "Budget used up: all tasks"]);
+    owner_is_told_of_ten_runs(&instance, &task, "all tasks").await;
     instance.finish(&world).await;
+}
+
+async fn owner_is_told_of_the_day_of_a_task_by_the_task_s_name(mut world: World) {
+    metered(&mut world).await;
+    let instance = world.instance();
+    instance.recipient().await;
+    let task = instance.task(agent(json!({ "budget": for_ten() }))).await;
+    owner_is_told_of_ten_runs(&instance, &task, &task.name).await;
+    instance.finish(&world).await;
+}
+
+/// A day that is enough for ten runs: the owner is told with the tenth, and once more with those that get no more.
+async fn owner_is_told_of_ten_runs(instance: &Instance, task: &Task, of: &str) {
+    for _ in 0..9 {
+        assert_eq!(one_run(instance, task).await.state, RunState::Succeeded);
+    }
+    assert_eq!(told_of_days(instance).await, [""; 0], "2,250 of 2,999");
+    one_run(instance, task).await;
+    assert_eq!(told_of_days(instance).await, [format!("Budget at 80 %: {of}")]);
+    one_run(instance, task).await;
+    run_often(instance, task, 3).await;
+    instance.settle(0).await;
+    let both = [format!("Budget at 80 %: {of}"), format!("Budget used up: {of}")];
+    assert_eq!(told_of_days(instance).await, both);
+}
+
+/// Subjects of the notices about budgets of days, sorted.
+async fn told_of_days(instance: &Instance) -> Vec<String> {
+    let subjects = instance.deliveries().await.into_iter().filter_map(|delivery| delivery.subject);
+    let mut of_days: Vec<String> = subjects.filter(|subject| subject.starts_with("Budget")).collect();
+    of_days.sort();
+    of_days
 }
 
 async fn owner_is_told_once_that_most_of_a_run_s_budget_is_used(mut world: World) {
@@ -229,7 +249,8 @@ async fn run_that_has_begun_fails_by_its_budget_and_one_that_has_not_is_skipped(
     world.llm.models.insert("main".to_owned(), model.settings());
     let instance = world.instance();
     let with = |budget: Value| agent(json!({ "tools": ["current_time"], "budget": budget }));
-    // with a call and its result the worst case is above 700 and below 950: it is left before the second turn, and not before the third
+    // with a call and its result the worst case is above 700 and below 950: it is left before the second turn, and not
+    // before the third
     for (budget, code_of_end, turns) in [
         (json!({ "turns": 2 }), "budget_run_turns", 2),
         (json!({ "tokens": 1_200 }), "budget_run_tokens", 2),
@@ -442,6 +463,45 @@ async fn step_that_is_cut_off_by_its_time_or_a_stop_is_paid_at_worst(mut world: 
     // two of them for those who wait no more
     model.answer(3);
     instance.settle(0).await;
+    instance.finish(&world).await;
+}
+
+async fn step_that_is_cut_off_before_its_model_is_asked_is_in_the_way_of_no_later_one(mut world: World) {
+    let model = SlowModel::start().await;
+    world.llm.models.insert("main".to_owned(), ModelSettings { max_concurrent_calls: Some(1), ..model.settings() });
+    // the worst of a call is above 8,192: there is enough for one, and not for two
+    world.budgets.run = RunBudget { tokens: Some(16_000), ..RunBudget::default() };
+    let instance = world.instance();
+    let pipeline = |steps: Value| {
+        json!({ "executor": "pipeline", "action": { "config": { "steps": steps } },
+                "trigger": { "type": "schedule", "interval": "1h" } })
+    };
+    let holder = instance.task(pipeline(json!([{ "name": "one", "llm": { "prompt": "Hold." } }]))).await;
+    let holder = instance.run_now(&holder).await;
+    instance.settle(1).await;
+    model.until_waiting("Hold.", 1).await;
+    let steps = json!([
+        { "name": "first", "llm": { "prompt": "Wait." }, "timeout_seconds": 5, "on_error": "continue" },
+        { "name": "second", "agent": { "instruction": "Answer." } },
+    ]);
+    let waiting = instance.task(pipeline(steps)).await;
+    let waiting = instance.run_now(&waiting).await;
+    instance.settle(2).await;
+    // two entries of the one that holds the model, and four of the other: the intent of its second step is on the
+    // record
+    let began = Instant::now();
+    while world.number("select count(*) from turns").await < 6 {
+        assert!(began.elapsed() < Duration::from_secs(30), "the first step does not end");
+        world.advance(1.0);
+        pause(Duration::from_millis(5)).await;
+    }
+    model.answer(2);
+    instance.settle(0).await;
+    for run in [holder, waiting] {
+        let run = instance.run(run).await;
+        assert_eq!(run.state, RunState::Succeeded, "{run:?}");
+    }
+    assert_eq!((model.waiting("Wait."), model.most()), (0, 1), "the first step was never asked");
     instance.finish(&world).await;
 }
 

@@ -2,11 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use reveille::base::clock::pause;
+use reveille::base::id::{Scope, new_id};
 use reveille::domain::run::RunState;
+use reveille::domain::task::Task;
 use reveille::engine::service::NextTick;
+use reveille::store::Idempotency;
 use serde_json::json;
+use uuid::Uuid;
 
 use crate::support::app::Instance;
 use crate::support::world::{World, on_both};
@@ -24,9 +28,21 @@ async fn claims(instance: &Instance) -> usize {
     counted.expect("claims are counted").parse().expect("a number")
 }
 
+/// Asks for a run with an idempotency key: it is ready, where another request would start with its record.
+async fn ask_for_ready_run(instance: &Instance, task: &Task, now: DateTime<Utc>) -> Uuid {
+    let (task_id, id) = (task.id, new_id(now));
+    let key = id.to_string();
+    let once = Idempotency { tenant: "*".into(), key, digest: vec![1], status: 202, body: json!({}).into() };
+    instance
+        .on(move |store| async move { store.run_now(&Scope::Every, task_id, id, None, now, Some(&once)).await })
+        .await
+        .expect("a run");
+    id
+}
+
 async fn backlog_of_short_runs_is_claimed_in_few_statements(mut world: World) {
     const RUNS: i64 = 1_000;
-    // a place frees with each end, long before the next claim has its answer
+    // a slot frees with each end, long before the next claim has its answer
     (world.settings.max_concurrent_runs, world.settings.prefetch) = (32, 0);
     let mut instance = world.instance();
     let task = instance.task(json!({ "trigger": { "type": "schedule", "interval": "1h", "overlap": "allow" } })).await;
@@ -39,7 +55,7 @@ async fn backlog_of_short_runs_is_claimed_in_few_statements(mut world: World) {
         assert!(began.elapsed() < Duration::from_secs(60), "the queue has {:?}", instance.queue().await);
         pause(Duration::from_millis(20)).await;
     }
-    // a claim with less than half of the places under way fills the others; the rest go by time, two in a tick at most
+    // a claim with less than half of the slots under way fills the others; the rest go by time, two in a tick at most
     let most = 2 * (RUNS as usize / 16 + 32 + began.elapsed().as_millis() as usize / 2);
     let claims = claims(&instance).await;
     assert!(claims <= most, "{RUNS} runs took {claims} claims, {most} at most");
@@ -56,7 +72,7 @@ async fn run_that_becomes_ready_alone_is_claimed_at_once(world: World) {
     instance.run_now(&slow).await;
     for number in 1..=20 {
         let before = claims(&instance).await;
-        let run = instance.run_now(&quick).await;
+        let run = ask_for_ready_run(&instance, &quick, world.clock.now()).await;
         let run = instance.until(run, |run| run.state == RunState::Succeeded).await;
         assert!(claims(&instance).await > before, "run {number}");
         assert_eq!(run.started_at, Some(world.clock.now()));

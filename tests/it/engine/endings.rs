@@ -314,7 +314,7 @@ async fn end_of_a_run_wakes_the_worker_where_another_waits_for_its_place(mut wor
     let waiting = instance.worker_hint();
     world.advance(60.0);
     let woken = tokio::time::timeout(Duration::from_secs(30), waiting).await;
-    assert_eq!(woken, Ok(()), "there is a place for the third");
+    assert_eq!(woken, Ok(()), "there is a slot for the third");
     instance.settle(2).await;
     world.advance(60.0);
     instance.until(runs[2], |run| run.state == RunState::Succeeded).await;

@@ -67,7 +67,7 @@ async fn run_says_why_it_ran_or_was_skipped_and_what_it_waits_for(mut world: Wor
     let (_first, full) = (instance.run_now(&filler).await, instance.run_now(&filler).await);
     instance.settle(3).await;
     let full = explained(&instance, "runs", full).await;
-    says(&full, "needs", &["as soon as a worker has a free place"]);
+    says(&full, "needs", &["as soon as a worker has a free slot"]);
 
     world.advance_to("10:30");
     instance.live(3).await;

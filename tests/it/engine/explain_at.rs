@@ -12,6 +12,7 @@ on_both! {
     instant_that_another_run_stands_for_says_which
     instant_of_a_paused_task_says_so
     instant_of_a_task_without_a_schedule_names_the_last_run
+    instant_that_was_skipped_with_others_says_with_how_many
 }
 
 async fn asked(instance: &Instance, task: &Task, at: &str) -> Value {
@@ -99,5 +100,38 @@ async fn instant_of_a_task_without_a_schedule_names_the_last_run(world: World) {
     world.advance(60.0);
     let said = ["goes by events", "its last run before, for 2027-03-01T08:00:00Z"];
     assert_eq!(outcome(&instance, &task, "2027-03-01T08:00:30Z", &said).await, "no_instant");
+    instance.finish(&world).await;
+}
+
+async fn instant_that_was_skipped_with_others_says_with_how_many(world: World) {
+    let instance = world.instance();
+    let task = instance.task(json!({ "trigger": { "type": "schedule", "interval": "10m" } })).await;
+    let listener = instance.task(json!({ "trigger": { "type": "event", "source": "shop" } })).await;
+    let (status, told) = instance.ask("POST", "/v1/stop", ADMIN, Some(json!({ "tenant_id": "ann" }))).await;
+    assert_eq!(status, 200, "{told}");
+    for minute in 1..=3 {
+        world.advance(600.0);
+        instance.fire().await;
+        instance.publish(&[json!({ "id": minute.to_string() })]).await;
+        instance.match_events().await;
+    }
+    let [tally] = &instance.runs(&task).await[..] else { panic!("one record") };
+    let at = async |task: &Task, time: &str, wanted: &[&str]| {
+        outcome(&instance, task, &format!("2027-03-01T{time}:00Z"), wanted).await
+    };
+    let among = ["as one of 3 fires between 2027-03-01T08:10:00Z and 2027-03-01T08:30:00Z", "`stopped`"];
+    for due in ["08:10", "08:20", "08:30"] {
+        assert_eq!(at(&task, due, &among).await, "skipped");
+    }
+    // what lies between was not due
+    let beside = format!("3 fires between 2027-03-01T08:10:00Z and 2027-03-01T08:30:00Z were skipped ({})", tally.id);
+    assert_eq!(at(&task, "08:15", &["no instant", &beside]).await, "no_instant");
+    let of_events = ["goes by events", "3 fires between 2027-03-01T08:10:00Z and 2027-03-01T08:30:00Z were skipped"];
+    assert_eq!(at(&listener, "08:25", &of_events).await, "no_instant");
+    let (_, explained) = instance.ask("GET", &format!("/v1/runs/{}/explain", tally.id), ADMIN, None).await;
+    let said = explained["sentences"].to_string();
+    assert!(said.contains("3 fires between 2027-03-01T08:10:00Z and 2027-03-01T08:30:00Z were skipped"), "{said}");
+    assert!(said.contains("`stopped`") && !said.contains("missed"), "{said}");
+    instance.settle(0).await;
     instance.finish(&world).await;
 }

@@ -21,6 +21,7 @@ on_both! {
     rate_of_a_tenant_holds_over_instances_until_the_next_minute
     message_of_a_chat_that_no_model_is_asked_with_is_answered_with_the_reason
     quota_of_a_tenant_refuses_chats_and_triggers_alike_before_any_model_is_asked
+    message_whose_run_goes_on_elsewhere_after_a_crash_is_counted_once
     steps_behind_an_answer_follow_its_record_and_fail_nothing
 }
 
@@ -193,6 +194,47 @@ async fn quota_of_a_tenant_refuses_chats_and_triggers_alike_before_any_model_is_
     instance.settle(0).await;
     assert_eq!(ends(&stored).await.last(), Some(&answered));
     instance.finish(&world).await;
+}
+
+/// One of each tenant may be sent in a minute: a chat of `ann`, and a task of `bob`. A run whose message counted twice
+/// would be skipped.
+async fn message_whose_run_goes_on_elsewhere_after_a_crash_is_counted_once(mut world: World) {
+    let model = SlowModel::start().await;
+    world.llm.models.insert("main".to_owned(), model.settings());
+    world.settings.lease_seconds = 10.0;
+    let house = Tier { tenants: ["bob".to_owned()].into(), messages_per_minute: 1 };
+    world.gate_rates = RateSettings { messages_per_minute: 0, tiers: [("house".to_owned(), house)].into() };
+    let first = world.instance();
+    let quotas = Some(json!({ "fires_per_minute": 1 }));
+    let (status, told) = first.ask("PUT", "/v1/tenants/ann/quotas", ADMIN, quotas).await;
+    assert_eq!(status, 200, "{told}");
+    let mut task = agent("Go.");
+    (task["tenant_id"], task["retry"]) = (json!("bob"), json!({ "max_attempts": 2 }));
+    let task = first.task(task).await;
+    first.run_now(&task).await;
+    let message = json!({ "tenant_id": "ann", "message": "Good morning." });
+    let begun = async {
+        first.settle(2).await;
+        model.until_waiting("", 2).await;
+    };
+    tokio::select! {
+        answered = first.ask("POST", "/v1/chat", ADMIN, Some(message)) => panic!("nobody answers: {answered:?}"),
+        () = begun => {}
+    }
+    first.crash();
+    model.answer(4);
+    world.advance(20.0);
+    let second = world.instance();
+    second.rescue().await;
+    second.settle(0).await;
+    assert_eq!(world.number("select count(*) from runs where state = 'succeeded' and crashes = 1").await, 2);
+    // the minute is the same one, and nothing is left in it
+    let refused = say(&second, "ann", "And now?").await;
+    assert_eq!(refused["error"]["code"], "quota", "{refused}");
+    let late = second.run_now(&task).await;
+    second.settle(0).await;
+    assert_eq!(second.run(late).await.reason.as_deref(), Some("tier"));
+    second.finish(&world).await;
 }
 
 /// Writes down what it is told, and then does as it is made to.

@@ -1,5 +1,5 @@
-//! Halts: the operator's stop switch and disabled tenants, over whole instances: what is skipped, what does not begin, and
-//! what becomes of work under way.
+//! Halts: the operator's stop switch and disabled tenants, over whole instances: what is skipped, what does not begin,
+//! and what becomes of work under way.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -90,7 +90,7 @@ async fn fires_of_a_halted_tenant_are_skipped_nothing_of_it_begins_and_others_go
     instance.settle(0).await;
     assert_eq!(instance.lines(&ann).await, ["08:01 skipped tenant_disabled"]);
     assert_eq!(instance.lines(&bob).await, ["08:01 succeeded"]);
-    assert_eq!(instance.lines(&event).await, ["e 08:01 skipped tenant_disabled"]);
+    assert_eq!(instance.lines(&event).await, ["08:01 skipped tenant_disabled"]);
     assert_eq!(instance.lines(&condition).await, [""; 0]);
     assert_eq!(instance.condition(&condition).await.last_good_at, None, "it was not polled");
 
@@ -102,7 +102,7 @@ async fn fires_of_a_halted_tenant_are_skipped_nothing_of_it_begins_and_others_go
     instance.poll().await;
     instance.settle(0).await;
     assert_eq!(instance.lines(&ann).await, ["08:01 skipped tenant_disabled", "08:02 succeeded"]);
-    assert_eq!(instance.lines(&event).await, ["e 08:01 skipped tenant_disabled", "e 08:02 succeeded"]);
+    assert_eq!(instance.lines(&event).await, ["08:01 skipped tenant_disabled", "e 08:02 succeeded"]);
     assert_eq!(instance.lines(&condition).await, ["c 08:02 succeeded"]);
     instance.finish(&world).await;
 }
@@ -124,7 +124,7 @@ async fn stop_of_all_skips_every_fire_and_the_start_catches_nothing_up(world: Wo
     instance.settle(0).await;
     for task in [&ann, &bob] {
         let fired: Vec<String> = instance.lines(task).await.into_iter().filter(|line| !line.starts_with('m')).collect();
-        assert_eq!(fired, ["08:01 skipped stopped", "08:02 skipped stopped"]);
+        assert_eq!(fired, ["08:01..08:02 x2 skipped stopped"]);
     }
     assert_eq!(instance.run(asked).await.state, RunState::Succeeded);
     instance.finish(&world).await;
@@ -158,7 +158,7 @@ async fn edge_of_a_poll_that_had_begun_is_skipped(world: World) {
     let recorded =
         instance.on(move |store| async move { store.record_poll(&claim, &step, Some(until), None, now).await }).await;
     assert!(matches!(recorded, Ok(RecordedPoll::Skipped(_))), "{recorded:?}");
-    assert_eq!(instance.lines(&task).await, ["c 08:01 skipped stopped"]);
+    assert_eq!(instance.lines(&task).await, ["08:01 skipped stopped"]);
     assert!(instance.condition(&task).await.last_good_at.is_some(), "what it saw is known");
     instance.finish(&world).await;
 }
@@ -306,7 +306,7 @@ async fn tool_call_under_way_is_waited_for_and_is_not_made_again_after_the_start
     let look = GatedLook::closed();
     world.tools = vec![Arc::clone(&look) as Arc<dyn Tool>];
     world.follows(&json!({ "steps": [
-        { "turn": 1, "calls": [{ "tool": "look", "arguments": {} }] },
+        { "turn": 1, "calls": [{ "tool": "look", "args": {} }] },
         { "text": "It is {{ look }}." },
     ] }));
     let instance = world.instance();
@@ -349,8 +349,8 @@ fn pace_of<S: ServiceLoop>(service: &Arc<S>, now: DateTime<Utc>) -> Duration {
     S::POLL_INTERVAL
 }
 
-/// The order is written behind the service's back, so that nobody is woken. Time passes by steps, and as many looks as a second
-/// has are enough.
+/// The order is written behind the service's back, so that nobody is woken. Time passes by steps, and as many looks as
+/// a second has are enough.
 async fn stop_whose_wakeup_is_lost_reaches_a_run_by_the_looks_of_a_second(world: World) {
     let instance = world.instance();
     let task = instance.task(json!({ "acts": ["hang"] })).await;
@@ -426,8 +426,9 @@ async fn halt_holds_over_a_restart(world: World) {
     second.finish(&world).await;
 }
 
-/// The order is given to one instance, and the other one has the run: its own loops find it, with no tick by the test. How
-/// soon they do is the matter of [`stop_whose_wakeup_is_lost_reaches_a_run_by_the_looks_of_a_second`], whose time is stepped.
+/// The order is given to one instance, and the other one has the run: its own loops find it, with no tick by the test.
+/// How soon they do is the matter of [`stop_whose_wakeup_is_lost_reaches_a_run_by_the_looks_of_a_second`], whose time
+/// is stepped.
 #[tokio::test]
 async fn stop_reaches_runs_of_another_instance_and_its_start_too() {
     let mut world = World::postgres().await;

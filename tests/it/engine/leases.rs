@@ -224,7 +224,7 @@ async fn full_instance_leaves_the_rest_to_the_others(mut world: World) {
         instance.work().await;
         assert_eq!(instance.queue().await, [("claimed".into(), 2), ("ready".into(), 3)]);
     }
-    // what is due has no reason to wait for what is not
+    // due runs have no reason to wait for those that are not
     let asked = instance.task(json!({ "acts": ["succeed"] })).await;
     let asked = instance.run_now(&asked).await;
     instance.settle(0).await;
@@ -247,7 +247,7 @@ async fn runs_left_or_given_back_by_an_instance_wake_the_others() {
         one.task(json!({ "acts": ["wait"], "trigger": trigger })).await;
     }
     let running = one.start().await;
-    // nothing runs yet, so all its places are free
+    // nothing runs yet, so all its slots are free
     let left = other.worker_hint();
     world.advance_to("08:00:59");
     timeout(PATIENCE, left).await.expect("three runs are left to others");

@@ -14,6 +14,7 @@ on_both! {
     crowd_of_one_tenant_delays_anothers_run_by_less_than_two_seconds
     where_places_come_one_by_one_tenants_have_them_in_turn
     tenants_own_limit_holds_on_an_instance_without_limits
+    tenants_own_limit_holds_for_events_that_end_the_rest_of_an_instance
 }
 
 async fn limit_holds_for_what_is_asked_for_and_for_what_falls_due(mut world: World) {
@@ -91,7 +92,7 @@ async fn where_places_come_one_by_one_tenants_have_them_in_turn(mut world: World
     }
     instance.work().await;
     assert_eq!(instance.queue().await, [("ready".into(), 8), ("started".into(), 1)]);
-    // a look that finds no place changes nobody's turn
+    // a look that finds no slot changes nobody's turn
     instance.work().await;
     world.journal.open_gate();
     instance.settle(0).await;
@@ -136,6 +137,23 @@ async fn tenants_own_limit_holds_on_an_instance_without_limits(mut world: World)
     world.advance(5.0);
     instance.settle(7).await;
     assert_eq!(of("ann").await.2, json!({ "limit": null, "usage": 5 }));
+    world.journal.open_gate();
+    instance.settle(0).await;
+    instance.finish(&world).await;
+}
+
+async fn tenants_own_limit_holds_for_events_that_end_the_rest_of_an_instance(mut world: World) {
+    (world.settings.max_concurrent_runs, world.settings.prefetch) = (8, 8);
+    let instance = world.instance();
+    let trigger = json!({ "type": "event", "source": "shop" });
+    instance.task(json!({ "acts": ["wait"], "trigger": trigger })).await;
+    let few = json!({ "concurrent_runs": 2 });
+    let (status, said) = instance.ask("PUT", "/v1/tenants/ann/quotas", ADMIN, Some(few)).await;
+    assert_eq!(status, 200, "{said}");
+    instance.publish(&["1", "2", "3"].map(|id| json!({ "id": id }))).await;
+    instance.match_events().await;
+    assert_eq!(instance.queue().await, [("ready".to_owned(), 3)], "no other service has looked before");
+    instance.settle(2).await;
     world.journal.open_gate();
     instance.settle(0).await;
     instance.finish(&world).await;

@@ -226,7 +226,7 @@ async fn address_that_may_not_be_reached_says_nothing_about_its_host(mut world: 
 
 async fn how_urgent_it_is_decides_what_quiet_hours_hold(mut world: World) {
     let (sink, _server) = stage(&mut world).await;
-    let call = |text: &str, urgency: &str| json!({ "tool": "send_notification", "arguments": { "text": text, "urgency": urgency } });
+    let call = |text: &str, urgency: &str| json!({ "tool": "send_notification", "args": { "text": text, "urgency": urgency } });
     world.follows(&json!({ "steps": [
         { "turn": 1, "calls": [call("tool high", "high"), call("tool low", "low"), call("tool urgent", "urgent")] },
         { "turn": 2, "text": "done" },

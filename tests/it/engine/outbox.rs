@@ -1,5 +1,6 @@
-//! 1,500 deliveries, or as many as `scripts/drills.sh` asks for, through a channel that misbehaves in every way, by instances
-//! that die: each ends in one honest state, and none is taken twice, because the other side drops what it has seen.
+//! 1,500 deliveries, or as many as `scripts/drills.sh` asks for, through a channel that misbehaves in every way, by
+//! instances that die: each ends in one honest state, and none is taken twice, because the other side drops what it has
+//! seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -165,7 +166,7 @@ async fn mails_that_a_death_cut_off_are_unknown_and_come_at_most_once(mut world:
     instance.finish(&world).await;
 }
 
-/// One message by the store, the others as copies of it: what is tried here is how they are sent.
+/// One message by the store, the others as copies of it: the tests here are about how they are sent.
 async fn make(instance: &Instance, world: &World, tenant: &str, channel: &str, count: usize) {
     let message = NewDelivery {
         tenant_id: tenant.into(),

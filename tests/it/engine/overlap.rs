@@ -171,7 +171,8 @@ async fn run_behind_goes_on_though_its_task_changed_its_mind(world: World) {
     instance.finish(&world).await;
 }
 
-/// Fires each minute; its first run asks two things or waits for its completion, and counts as running meanwhile or not.
+/// Fires each minute; its first run asks two things or waits for its completion, and counts as running meanwhile or
+/// not.
 fn waiting_each_minute(overlap: &str, counts: bool, act: &str) -> Value {
     let mut task = every_minute(overlap, json!([act]));
     task["trigger"]["overlap_counts_waiting"] = json!(counts);

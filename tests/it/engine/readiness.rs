@@ -70,7 +70,7 @@ async fn clock_that_was_not_measured_lately_is_said_until_it_is_measured() {
     until(&instance, 200, |_| true).await;
     // as after an hour in which no measurement came through
     let at = world.clock.elapsed().saturating_sub(Duration::from_secs(3600));
-    world.clock.measured(Measurement { database_now: world.clock.now(), at, uncertainty: Duration::ZERO });
+    world.clock.apply_measurement(Measurement { database_now: world.clock.now(), at, uncertainty: Duration::ZERO });
     let unknown = until(&instance, 503, |_| true).await;
     assert_eq!((&unknown["clock"], &unknown["database"]), (&false.into(), &true.into()));
     let running = instance.start().await;

@@ -14,6 +14,7 @@ use crate::support::world::{World, on_both};
 
 on_both! {
     twenty_thousand_old_runs_are_forgotten_while_tasks_fire
+    dead_tokens_of_tenants_are_forgotten_with_the_retention
     round_ends_when_the_service_stops
     round_is_made_at_the_times_of_the_configuration_and_no_sooner
 }
@@ -96,6 +97,29 @@ async fn twenty_thousand_old_runs_are_forgotten_while_tasks_fire(world: World) {
         runs.iter().filter(|run| run.state == RunState::Succeeded && run.started_at == Some(run.scheduled_for));
     assert_eq!((runs.len(), on_time.count()), (fired, fired));
     drop(cleaning);
+    instance.finish(&world).await;
+}
+
+async fn dead_tokens_of_tenants_are_forgotten_with_the_retention(world: World) {
+    let instance = world.instance();
+    for (number, revoked_days_ago) in [(1, Some(91)), (2, Some(89)), (3, None)] {
+        let revoked_at = revoked_days_ago.map_or("null".to_owned(), |days| {
+            format!("'{}'", (world.clock.now() - TimeDelta::days(days)).to_rfc3339())
+        });
+        let row = |id: String, hash: String| {
+            format!(
+                "insert into tokens (id, tenant_id, name, hash, scopes, created_at, revoked_at, root)
+                 values ({id}, 'ann', 'planted', {hash}, '[]', '2026-01-01T00:00:00+00:00', {revoked_at}, 'token:admin')"
+            )
+        };
+        let sqlite = row(format!("x'{number:032}'"), format!("x'{number:064}'"));
+        let postgres = row(format!("'{number:032}'"), format!("'\\x{number:064}'"));
+        world.execute(&sqlite, &postgres).await;
+    }
+    let stop = CancellationToken::new();
+    instance.on(|store| async move { Housekeeping::delete_expired(&store, TimeDelta::days(90), &stop).await }).await;
+    assert_eq!(world.number("select count(*) from tokens where name = 'planted'").await, 2);
+    assert_eq!(world.number("select count(*) from tokens where name = 'planted' and revoked_at is not null").await, 1);
     instance.finish(&world).await;
 }
 

@@ -3,12 +3,14 @@
 use reveille::domain::run::RunState;
 use serde_json::{Value, json};
 
+use crate::support::computing::{HeldThreads, until_waiting};
 use crate::support::world::{World, on_both};
 
 on_both! {
     slow_runs_of_one_tenant_leave_places_in_which_another_s_start_at_once
     events_and_retries_of_a_tenant_that_has_its_share_wait_for_an_end_of_its_own
     tenant_that_is_alone_has_all_places
+    due_fires_of_a_tenant_that_has_its_share_hold_no_place_while_they_are_planned
 }
 
 fn every_minute(tenant: &str, act: &str) -> Value {
@@ -60,13 +62,13 @@ async fn events_and_retries_of_a_tenant_that_has_its_share_wait_for_an_end_of_it
     instance.publish(&[json!({ "id": "e-1" })]).await;
     instance.match_events().await;
     instance.settle(3).await;
-    assert_eq!(instance.runs(&on_event).await[0].state, RunState::Queued, "one place is left, for others");
+    assert_eq!(instance.runs(&on_event).await[0].state, RunState::Queued, "one slot is left, for others");
     let asked = instance.run_now(&other).await;
     instance.settle(3).await;
     assert_eq!(instance.run(asked).await.state, RunState::Succeeded);
     world.journal.open_gate();
     instance.settle(0).await;
-    // its second attempt waits for its back-off, and for places that are just given back
+    // its second attempt waits for its back-off, and for slots that are just given back
     let mut run = instance.runs(&on_event).await.remove(0);
     for _ in 0..10 {
         if run.state == RunState::Succeeded {
@@ -89,6 +91,38 @@ async fn tenant_that_is_alone_has_all_places(mut world: World) {
     world.advance(60.0);
     instance.fire().await;
     instance.settle(8).await;
+    world.journal.open_gate();
+    instance.settle(0).await;
+    instance.finish(&world).await;
+}
+
+async fn due_fires_of_a_tenant_that_has_its_share_hold_no_place_while_they_are_planned(mut world: World) {
+    (world.settings.max_concurrent_runs, world.settings.prefetch) = (8, 8);
+    let instance = world.instance();
+    let task = |tenant: &str, interval: &str| {
+        json!({ "tenant": tenant, "acts": ["wait"],
+                "trigger": { "type": "schedule", "interval": interval, "overlap": "allow" } })
+    };
+    for _ in 0..6 {
+        let many = instance.task(task("many", "20s")).await;
+        instance.run_now(&many).await;
+    }
+    let one = instance.task(task("one", "1h")).await;
+    instance.settle(6).await;
+    world.advance(20.0);
+    let computing = instance.store.computing().clone();
+    let threads = HeldThreads::all(&computing).await;
+    let meanwhile = async {
+        until_waiting(&computing, 1).await;
+        let asked = instance.run_now(&one).await;
+        instance.settle(7).await;
+        drop(threads);
+        asked
+    };
+    let (fired, asked) = tokio::join!(instance.tick(&instance.engine().scheduler), meanwhile);
+    fired.expect("a tick");
+    assert_eq!(instance.run(asked).await.state, RunState::Running);
+    assert_eq!(instance.queue().await, [("ready".into(), 6), ("started".into(), 7)]);
     world.journal.open_gate();
     instance.settle(0).await;
     instance.finish(&world).await;

@@ -105,8 +105,8 @@ impl Tool for SlowLook {
     }
 }
 
-/// A model that goes on calling until its turns are used up, with a summary on the way; one that nobody answers for, and the one
-/// behind it; one of another wire.
+/// A model that goes on calling until its turns are used up, with a summary on the way; one that nobody answers for,
+/// and the one behind it; one of another wire.
 async fn summaries_fallbacks_and_other_wires_are_in_the_sums_of_two_instances(mut world: World) {
     let (calling, small) = (MeteredModel::calling("look").await, MeteredModel::start().await);
     let nobody = ModelSettings { base_url: Some("http://127.0.0.1:9/v1".into()), ..small.settings() };

@@ -1,4 +1,4 @@
-//! Runs that wait for a model or a webhook leave their places to others, as far as there are places to wait in.
+//! Runs that wait for a model or a webhook leave their slots to others, as far as there are places to wait in.
 
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,7 @@ on_both! {
     run_whose_answer_is_here_keeps_its_lease_and_its_time_limit_while_it_waits_for_a_place
     webhook_that_does_not_answer_takes_no_place
     run_whose_agents_wait_at_once_takes_no_place
+    run_whose_agent_or_step_is_cut_off_while_it_waits_goes_on_once_it_has_a_place
     calls_of_a_model_are_bounded_and_tenants_have_them_in_turn
     worker_whose_waiting_places_are_taken_looks_once_a_second
     worker_whose_tenant_has_its_limit_looks_once_a_second
@@ -94,7 +95,7 @@ async fn poll_beside_agents_that_wait_is_made_at_its_instant_and_fires(mut world
     const AGENTS: usize = 40;
     let (model, shop) = (slow(&mut world).await, Shop::open(&mut world).await);
     shop.sells_at(400).await;
-    // far fewer places than runs that wait
+    // far fewer slots than runs that wait
     world.settings.max_concurrent_runs = 4;
     let instance = world.instance();
     let agents = instance.task(agent("many")).await;
@@ -160,7 +161,7 @@ async fn tenant_with_its_share_of_the_waiting_places_leaves_some_to_another(mut 
     let instance = world.instance();
     let (many, few) = (instance.task(agent("many")).await, instance.task(agent("few")).await);
     run_often(&instance, &many, 40).await;
-    // twelve of sixteen without a place, and six of eight with one
+    // twelve of sixteen without a slot, and six of eight with one
     instance.settle(18).await;
     model.until_waiting("Answer many", 18).await;
     assert_eq!(instance.engine().slot_counts(), SlotCounts { computing: 6, waiting: 12, returning: 0 });
@@ -197,7 +198,7 @@ async fn run_whose_answer_is_here_keeps_its_lease_and_its_time_limit_while_it_wa
     assert_eq!((run.state, run.crashes), (RunState::Failed, 0));
     assert_eq!(run.error.map(|error| error.code), Some("timeout".to_owned()));
     assert!(run.finished_at >= run.started_at.map(|started| started + TimeDelta::seconds(3600)));
-    // the next one has its place once it is free
+    // the next one has its slot once it is free
     let next = instance.run_now(&agent).await;
     world.journal.open_gate();
     // else the run before it is the one that is under way
@@ -233,7 +234,7 @@ async fn webhook_that_does_not_answer_takes_no_place(mut world: World) {
     instance.finish(&world).await;
 }
 
-/// A run that has called two agents at once has no place while both wait, or while one does and the other has ended.
+/// A run that has called two agents at once has no slot while both wait, or while one does and the other has ended.
 async fn run_whose_agents_wait_at_once_takes_no_place(mut world: World) {
     let model = SlowModel::start().await;
     world.llm.models.insert("slow".to_owned(), model.settings());
@@ -242,7 +243,7 @@ async fn run_whose_agents_wait_at_once_takes_no_place(mut world: World) {
         serde_json::from_value(written).expect("an agent")
     };
     world.agents = vec![called("First"), called("Second")];
-    let call = |agent: &str| json!({ "tool": agent, "arguments": { "task_instruction": "Help." } });
+    let call = |agent: &str| json!({ "tool": agent, "args": { "task_instruction": "Help." } });
     world.follows(&json!({ "steps": [
         { "turn": 1, "calls": [call("First"), call("Second")] },
         { "turn": 2, "text": "Both have helped." },
@@ -259,7 +260,7 @@ async fn run_whose_agents_wait_at_once_takes_no_place(mut world: World) {
     instance.settle(1).await;
     assert_eq!(instance.run(beside).await.state, RunState::Succeeded);
     model.answer(1);
-    // what the one that is answered has said is stored in the run's place, which it leaves to others when it ends
+    // what the one that is answered has said is stored in the run's slot, which it leaves to others when it ends
     let began = Instant::now();
     while world.number("select count(*) from turns where delegation is not null and turns > 0").await < 1 {
         assert!(began.elapsed() < PATIENCE, "the answer is not stored");
@@ -271,6 +272,44 @@ async fn run_whose_agents_wait_at_once_takes_no_place(mut world: World) {
     instance.settle(0).await;
     let run = instance.run(calls).await;
     assert_eq!((run.state, run.output.as_deref()), (RunState::Succeeded, Some("Both have helped.")));
+    until(&instance, SlotCounts::default()).await;
+    instance.finish(&world).await;
+}
+
+/// The time of an agent that was called, and of a step, ends while their runs have no slot, which another run has.
+async fn run_whose_agent_or_step_is_cut_off_while_it_waits_goes_on_once_it_has_a_place(mut world: World) {
+    let model = SlowModel::start().await;
+    world.llm.models.insert("slow".to_owned(), model.settings());
+    let called =
+        json!({ "name": "First", "instruction": "You help.", "model": "slow", "tools": [], "timeout_seconds": 5 });
+    world.agents = vec![serde_json::from_value(called).expect("an agent")];
+    world.follows(&json!({ "steps": [
+        { "turn": 1, "calls": [{ "tool": "First", "args": { "task_instruction": "Help." } }] },
+        { "turn": 2, "text": "Nobody has helped." },
+    ] }));
+    world.settings.max_concurrent_runs = 1;
+    let instance = world.instance();
+    let asks = json!({ "prompt": "You help.", "model": "slow" });
+    let ask = json!({ "name": "ask", "llm": asks, "timeout_seconds": 5, "on_error": "continue" });
+    let (caller, steps) = (instance.task(agent("ann")).await, instance.task(pipeline("ann", json!([ask]))).await);
+    let hog = instance.task(json!({ "acts": ["wait"], "timeout_seconds": 7200 })).await;
+    let mut cut_off = Vec::new();
+    for (task, waiting) in [(&caller, 1), (&steps, 2)] {
+        cut_off.push(instance.run_now(task).await);
+        instance.settle(waiting).await;
+        model.until_waiting("You help.", waiting as usize).await;
+    }
+    let holds = instance.run_now(&hog).await;
+    instance.settle(3).await;
+    world.journal.until_begun(holds).await;
+    until(&instance, SlotCounts { computing: 1, waiting: 2, returning: 0 }).await;
+    world.advance(6.0);
+    until(&instance, SlotCounts { computing: 1, waiting: 0, returning: 2 }).await;
+    world.journal.open_gate();
+    instance.settle(0).await;
+    let [called, asked] = [instance.run(cut_off[0]).await, instance.run(cut_off[1]).await];
+    assert_eq!((called.state, called.output.as_deref()), (RunState::Succeeded, Some("Nobody has helped.")));
+    assert_eq!((asked.state, model.most()), (RunState::Succeeded, 2));
     until(&instance, SlotCounts::default()).await;
     instance.finish(&world).await;
 }
@@ -288,7 +327,7 @@ async fn calls_of_a_model_are_bounded_and_tenants_have_them_in_turn(mut world: W
     instance.settle(11).await;
     assert_eq!((model.waiting("Answer many"), model.waiting("Answer few")), (2, 0));
     until(&instance, SlotCounts { computing: 0, waiting: 11, returning: 0 }).await;
-    // eight of the other tenant wait for a place, and have asked for it before
+    // eight of the other tenant wait for a slot, and have asked for it before
     let mut answered = 0;
     while model.waiting("Answer few") == 0 {
         assert!(answered < 8, "all of the other tenant were before it");
@@ -338,8 +377,8 @@ fn waiting(tenant: &str) -> Value {
             "trigger": { "type": "schedule", "interval": "1h", "overlap": "allow" } })
 }
 
-/// Loops the services of an instance that has as many ready runs, and as many started ones, as it can come to. Its worker
-/// looks for more as often as the clock says, and no more often. Then all of the runs come to their ends.
+/// Loops the services of an instance that has as many ready runs, and as many started ones, as it can come to. Its
+/// worker looks for more as often as the clock says, and no more often. Then all of the runs come to their ends.
 async fn looks_once_a_second(world: &World, mut instance: Instance, runs: [i64; 2], let_them_end: impl AsyncFn()) {
     const SECONDS: u64 = 10;
     let [ready, started] = runs;
@@ -361,7 +400,7 @@ async fn looks_once_a_second(world: &World, mut instance: Instance, runs: [i64; 
         }
     }
     let looked = looks(&instance) - first;
-    // where the scheduler has the last places just now, the worker looks once more when they are given back
+    // where the scheduler has the last slots just now, the worker looks once more when they are given back
     let others = ticks(&instance, "scheduler") - others;
     assert!(looked <= SECONDS + others, "{looked} looks in {SECONDS} seconds, beside {others} of the scheduler");
     let_them_end().await;

@@ -8,6 +8,7 @@ use crate::support::world::{ADMIN, World};
 
 on_each_bus! {
     event_says_which_part_of_each_trigger_failed
+    event_that_was_skipped_with_others_says_among_how_many
     triggers_that_are_not_told_are_counted
 }
 
@@ -36,6 +37,7 @@ async fn event_says_which_part_of_each_trigger_failed(world: World) {
     instance.task(other).await;
     instance.publish(&[json!({ "id": "e1", "data": { "from": "amazon", "amount": 50 } })]).await;
     instance.match_events().await;
+    instance.settle(0).await;
     let run = instance.runs(&fires).await[0].id;
 
     let (status, body) = asked(&instance, "?tenant_id=ann&source=shop").await;
@@ -63,6 +65,30 @@ async fn event_says_which_part_of_each_trigger_failed(world: World) {
     assert_eq!(asked(&instance, "?tenant_id=ann&source=mail").await.0, 404);
     let (status, body) = asked(&instance, "").await;
     assert_eq!((status, body["errors"][0]["pointer"].as_str()), (400, Some("/tenant_id")), "{body}");
+    instance.finish(&world).await;
+}
+
+async fn event_that_was_skipped_with_others_says_among_how_many(world: World) {
+    let instance = world.instance();
+    let fires = instance.task(named("fires", json!({}))).await;
+    instance.task(named("refunds", json!({ "event_type": "refund" }))).await;
+    let (status, told) = instance.ask("POST", "/v1/stop", ADMIN, Some(json!({ "tenant_id": "ann" }))).await;
+    assert_eq!(status, 200, "{told}");
+    // a bus elsewhere does not say when an event came
+    let at = |id: &str| json!({ "id": id, "time": "2027-03-01T08:00:00Z" });
+    instance.publish(&[at("e1"), at("e2"), at("e3")]).await;
+    instance.match_events().await;
+    let [tally] = &instance.runs(&fires).await[..] else { panic!("one record") };
+
+    let (status, body) = asked(&instance, "?tenant_id=ann").await;
+    assert_eq!(status, 200, "{body}");
+    let of = |name: &str| body["triggers"].as_array().unwrap().iter().find(|told| told["name"] == name).unwrap();
+    let sentence = of("fires")["sentence"].as_str().unwrap();
+    let among = "it was probably one of the 3 fires at 2027-03-01T08:00:00Z that were skipped";
+    assert!(sentence.contains(among) && sentence.contains("`stopped`"), "{sentence}");
+    assert!(sentence.contains(&tally.id.to_string()), "{sentence}");
+    assert_eq!(of("fires")["run_id"], Value::Null, "the record is not of this event alone");
+    assert_eq!(of("refunds")["sentence"], "It does not match: event_type.");
     instance.settle(0).await;
     instance.finish(&world).await;
 }

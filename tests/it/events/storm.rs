@@ -1,5 +1,5 @@
-//! 40,000 events, or as many as `scripts/drills.sh` asks for, over real Redis and Postgres, through three instances that
-//! are killed (`kill -9`) and started again all the while: each match has one run.
+//! 40,000 events, or as many as `scripts/drills.sh` asks for, over real Redis and Postgres, through three instances
+//! that are killed (`kill -9`) and started again all the while: each match has one run.
 
 use std::time::{Duration, Instant};
 

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::harness::FaultHarness;
 use super::turn_server::{TurnServer, TurnStep};
+use super::turns;
 use super::write_lock::{HeldWrites, WriteLock};
 use crate::support::postgres::Database;
 use crate::support::servers;
@@ -69,7 +70,7 @@ fn with_agent(stage: FaultHarness, server: &TurnServer) -> FaultHarness {
 }
 
 /// The one open question about a call of this tool.
-async fn question(stage: &FaultHarness, tool: &str) -> Value {
+pub async fn question(stage: &FaultHarness, tool: &str) -> Value {
     let open = stage.get("/v1/approvals?status=pending").await;
     let found = open["items"].as_array().and_then(|items| items.iter().find(|item| item["agent_name"] == tool));
     found.unwrap_or_else(|| panic!("no question about {tool}: {open}")).clone()
@@ -186,11 +187,7 @@ async fn dies_everywhere(stage: FaultHarness, place: &str) {
         assert_eq!(questions, asked * tasks.len() as i64, "{death:?}: each is asked about once");
         let outputs = stage.last_outputs(&tasks).await;
         for ((output, tool), is_unknown) in outputs.iter().zip(CALLED).zip(unknown) {
-            assert_eq!(output.contains("outcome_unknown"), is_unknown, "{death:?}: {tool}: {output}");
-            // the answer of an agent is sent as a text
-            let plain = output.replace("\\\"", "\"");
-            let is_done = plain.contains(&format!(r#""done": "{tool}""#));
-            assert_eq!(is_done, !is_unknown, "{death:?}: {tool}: {output}");
+            turns::assert_results(&death, output, &[tool], is_unknown);
         }
     }
     stage.must_hold(place).await;

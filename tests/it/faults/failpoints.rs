@@ -1,5 +1,6 @@
-//! The judge is tested by what it is there for: a binary with a bug planted in it (`src/base/failpoint.rs`) must be found out,
-//! each bug by a fault under which it shows. The same faults leave no violation without the bug: see the other files.
+//! The judge is tested by what it is there for: a binary with a bug planted in it (`src/base/failpoint.rs`) must be
+//! found out, each bug by a fault under which it shows. The same faults leave no violation without the bug: see the
+//! other files.
 
 use std::time::{Duration, Instant};
 
@@ -47,13 +48,14 @@ async fn claims_without_skip_locked_are_caught() {
     let mut stage = stage.with_of(0, "REVEILLE_FAILPOINT", "no_skip_locked");
     stage.effects.releases(0);
     stage.start_all().await;
-    // the instance with the bug has seen the run and not taken it yet when the other one, which is as it should be, takes it
+    // the instance with the bug has seen the run and not taken it yet when the other one, which is as it should be,
+    // takes it
     let other = stage.service(1).process_id();
     signal("STOP", other).await;
     let mut lock = database.connect().await;
     lock.execute("select pg_advisory_lock(length('no_skip_locked'))").await.expect("a lock");
     let task = stage.task(json!({ "type": "schedule", "cron": "0 0 1 1 *", "overlap": "allow" })).await;
-    stage.post(&format!("/v1/tasks/{task}/run"), &json!({})).await;
+    stage.post_with_key(&format!("/v1/tasks/{task}/run"), &json!({})).await;
     until_awaited(&mut lock).await;
     signal("CONT", other).await;
     until_begun(&stage, 1).await;

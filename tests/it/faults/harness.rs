@@ -191,6 +191,18 @@ impl FaultHarness {
         self.until_answered(path, async || self.try_post(path, body).await).await
     }
 
+    /// As [`FaultHarness::post`], under an idempotency key: a run that is asked for so is ready, where another would start
+    /// with its record.
+    #[cfg(feature = "failpoints")]
+    pub async fn post_with_key(&self, path: &str, body: &Value) -> Value {
+        let key = format!("{:016x}", fastrand::u64(..));
+        let ask = async || {
+            let request = self.client.post(format!("{}{path}", self.url()));
+            answer(request.header("idempotency-key", &key).json(body)).await
+        };
+        self.until_answered(path, ask).await
+    }
+
     pub async fn get(&self, path: &str) -> Value {
         self.until_answered(path, async || answer(self.client.get(format!("{}{path}", self.url()))).await).await
     }
@@ -318,7 +330,7 @@ impl FaultHarness {
         }
     }
 
-    /// Publishes one event, which may be refused by who is about to die; what is accepted is remembered.
+    /// Publishes one event, which an instance that is about to die may refuse; an accepted one is remembered.
     pub async fn publish(&mut self) {
         self.publish_as(&format!("{:016x}", fastrand::u64(..))).await;
     }
@@ -338,7 +350,7 @@ impl FaultHarness {
     /// Pauses every task, and waits until nothing is on its way any more.
     pub async fn settle(&mut self) {
         let begun = Instant::now();
-        // what is on a bus besides the database is not seen in it: what was accepted has to arrive
+        // events on a bus besides the database are not seen in it: accepted ones have to arrive
         while self.lost_events(&self.source.read().await).next().is_some() && begun.elapsed() < PATIENCE {
             pause(LOOK * 10).await;
         }

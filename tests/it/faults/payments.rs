@@ -1,5 +1,5 @@
-//! `kill -9` while pipelines and agents pay: a payment whose outcome nobody knows is not made again, and a run that ended
-//! has all of its ledger.
+//! `kill -9` while pipelines and agents pay: a payment whose outcome nobody knows is not made again, and a run that
+//! ended has all of its ledger.
 
 use std::time::{Duration, Instant};
 
@@ -54,7 +54,7 @@ pub async fn is_killed_while_an_agent_pays(mut stage: FaultHarness) -> FaultHarn
     let scenario = stage.service(0).dir.path().join("scenario.json");
     let pay = json!({ "method": "POST", "url": stage.effects.url(), "body": { "pays": "{{ user }}" } });
     let steps = json!([
-        { "turn": 1, "text": "I pay.", "calls": [{ "tool": "http_send", "arguments": pay }] },
+        { "turn": 1, "text": "I pay.", "calls": [{ "tool": "http_send", "args": pay }] },
         { "turn": 2, "text": "Whether it is paid: {{ http_send }}" },
     ]);
     std::fs::write(&scenario, json!({ "steps": steps }).to_string()).expect("a scenario");
@@ -74,8 +74,8 @@ pub async fn is_killed_while_an_agent_pays(mut stage: FaultHarness) -> FaultHarn
     stage
 }
 
-/// The first instance sleeps while its pipelines reserve, until another one has taken them over and pays. When it wakes,
-/// its reservations are answered, and payments are next.
+/// The first instance sleeps while its pipelines reserve, until another one has taken them over and pays. When it
+/// wakes, its reservations are answered, and payments are next.
 pub async fn sleeps_before_it_pays(stage: &mut FaultHarness) {
     stage.set(LEASE_VARIABLE, "6");
     stage.effects.takes(RESERVATION);

@@ -11,7 +11,8 @@ use super::harness::{FaultHarness, PATIENCE};
 #[tokio::test]
 async fn run_that_kills_its_process_each_time_is_given_up_and_the_others_go_on() {
     let mut stage = FaultHarness::sqlite().await;
-    stage.effects.takes(Duration::from_millis(200));
+    // longer than a kill takes on a loaded machine
+    stage.effects.takes(Duration::from_secs(2));
     stage.start(0).await;
     stage.busy().await;
     let at = (machine_now() + TimeDelta::seconds(2)).to_rfc3339();
@@ -29,6 +30,7 @@ async fn run_that_kills_its_process_each_time_is_given_up_and_the_others_go_on()
         }
         pause(Duration::from_millis(5)).await;
     }
+    stage.effects.takes(Duration::from_millis(200));
     stage.ran(20).await;
     let verdict = stage.must_hold("a run that kills its process").await;
     assert!(verdict.fires > 10, "{verdict}");

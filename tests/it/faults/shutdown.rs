@@ -1,4 +1,4 @@
-//! Asked to stop under load: what is at work is given its time or handed back; a second signal ends it at once.
+//! Asked to stop under load: runs at work are given their time or handed back; a second signal ends it at once.
 
 use std::time::{Duration, Instant};
 

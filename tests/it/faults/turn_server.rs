@@ -175,7 +175,7 @@ async fn call(State(shared): State<Arc<Shared>>, Path(tool): Path<String>, heade
         shared.counts.lock().unwrap().keys.entry(tool.clone()).or_default().insert(key);
     }
     shared.answers(TurnStep::Call, &tool).await;
-    // what is looked at is longer than a conversation takes
+    // the rows of this tool are longer than a conversation takes
     let rows = if tool == "look" { "x".repeat(LOOKED_AT) } else { String::new() };
     Json(json!({ "done": tool, "rows": rows }))
 }

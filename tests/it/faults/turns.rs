@@ -1,11 +1,12 @@
-//! `kill -9` before and after each write of an agent's turn: no call whose result is stored is made again, none is lost,
-//! and one that must not be made twice never is. Each call of a model or a tool is counted once, and paid once.
+//! `kill -9` before and after each write of an agent's turn: no call whose result is stored is made again, none is
+//! lost, and one that must not be made twice never is. Each call of a model or a tool is counted once, and paid once.
 //!
 //! The test stands between the writes: the model and the tools answer when it lets them, and a lock of its own keeps
 //! the database from writing. Four runs die at once in each of these places: three with a tool of one kind each, and
 //! one that calls a tool of each kind in one turn.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::time::Duration;
 
 use reveille::base::clock::pause;
@@ -22,11 +23,11 @@ const TASKS: [&[&str]; 4] = [&["look"], &["reserve"], &["pay"], &["book", "peek"
 /// By these names the model of each run is counted.
 const OFFERS: [&str; 4] = ["look", "reserve", "pay", "book+peek+send"];
 const TOOLS: [&str; 6] = ["look", "reserve", "pay", "book", "peek", "send"];
-/// Tools that must not be called again.
-const UNREPEATABLE: [&str; 2] = ["pay", "send"];
+/// Tools that must not be called again, in these runs and in those of other kills.
+const UNREPEATABLE: [&str; 3] = ["pay", "send", "wire"];
 /// After an answer that the service can't store yet, until it is killed: it is waiting by then, or has the answer yet
 /// to read. Either is before the write.
-const READING: Duration = Duration::from_millis(300);
+pub const READING: Duration = Duration::from_millis(300);
 const RUNNING: &str = "select count(*) from runs where state = 'running'";
 /// Transcripts with another number of entries than a run that went well has: its beginning, the calls, a result for
 /// each of them, the answer.
@@ -65,9 +66,7 @@ enum Death {
     In(TurnStep),
     /// This step has been answered, and nothing of it is stored but the data file of a result.
     Behind(TurnStep),
-    /// The answer of the run is stored, and its end is not.
-    Answered,
-    /// The run has ended.
+    /// The run has ended: its answer is stored with its end.
     Ended,
 }
 
@@ -76,7 +75,7 @@ enum Death {
 type Row = (Death, [usize; 6], [[usize; 4]; 2], [bool; 4]);
 
 const KNOWN: [bool; 4] = [false; 4];
-const ROWS: [Row; 9] = [
+const ROWS: [Row; 8] = [
     (Death::Started, [1; 6], [[1; 4], [1; 4]], KNOWN),
     (Death::In(TurnStep::Question), [1; 6], [[2; 4], [1; 4]], KNOWN),
     // a tool that only reads runs before anything is stored
@@ -85,7 +84,6 @@ const ROWS: [Row; 9] = [
     (Death::Behind(TurnStep::Call), [2, 2, 1, 2, 2, 1], [[1; 4], [1; 4]], [false, false, true, true]),
     (Death::In(TurnStep::Result), [1; 6], [[1; 4], [2; 4]], KNOWN),
     (Death::Behind(TurnStep::Result), [1; 6], [[1; 4], [2; 4]], KNOWN),
-    (Death::Answered, [1; 6], [[1; 4], [1; 4]], KNOWN),
     (Death::Ended, [1; 6], [[1; 4], [1; 4]], KNOWN),
 ];
 
@@ -156,7 +154,6 @@ async fn die(stage: &mut FaultHarness, server: &TurnServer, tasks: &[String], de
             server.hold_each(&slow.collect::<Vec<_>>());
         }
         Death::In(step) | Death::Behind(step) => server.hold(Some(step)),
-        Death::Answered => server.hold(Some(TurnStep::Result)),
         Death::Started | Death::Ended => server.hold(None),
     }
     let mut lock = match death {
@@ -187,12 +184,6 @@ async fn die(stage: &mut FaultHarness, server: &TurnServer, tasks: &[String], de
             }
             pause(READING).await;
         }
-        Death::Answered => {
-            until_under_way(stage, server, TurnStep::Result, asked).await;
-            lock = Some(WriteLock::take(&stage.source, HeldWrites::Ends).await);
-            server.hold(None);
-            stage.until_number(ANSWERS, asked).await;
-        }
         Death::Ended => stage.ran(asked).await,
     }
     stage.kill(0).await;
@@ -202,6 +193,19 @@ async fn die(stage: &mut FaultHarness, server: &TurnServer, tasks: &[String], de
     server.hold(None);
     stage.start(0).await;
     stage.ran(asked).await;
+}
+
+/// The output of a run that died shows a result of each of these tools. Where the outcome of a call is unknown it says
+/// so, and shows none of those that must not be called again.
+pub fn assert_results(death: &impl Debug, output: &str, tools: &[&str], is_unknown: bool) {
+    assert_eq!(output.contains("outcome_unknown"), is_unknown, "{death:?}: {tools:?}: {output}");
+    // a result that is cut, or the answer of an agent, is sent as a text
+    let plain = output.replace("\\\"", "\"");
+    for tool in tools {
+        let is_lost = is_unknown && UNREPEATABLE.contains(tool);
+        let is_done = plain.contains(&format!(r#""done": "{tool}""#));
+        assert_eq!(is_done, !is_lost, "{death:?}: {tool}: {output}");
+    }
 }
 
 async fn dies_everywhere(stage: FaultHarness, what: &str) {
@@ -227,14 +231,7 @@ async fn dies_everywhere(stage: FaultHarness, what: &str) {
         assert!(keys.clone().all(|(_, count)| count == 1), "{death:?}: {:?}", keys.collect::<BTreeMap<_, _>>());
         let outputs = stage.last_outputs(&tasks).await;
         for ((output, tools), is_unknown) in outputs.iter().zip(TASKS).zip(unknown) {
-            assert_eq!(output.contains("outcome_unknown"), is_unknown, "{death:?}: {output}");
-            // a result that is cut is sent as a text
-            let plain = output.replace("\\\"", "\"");
-            for tool in tools {
-                let is_lost = is_unknown && UNREPEATABLE.contains(tool);
-                let is_done = plain.contains(&format!(r#""done": "{tool}""#));
-                assert_eq!(is_done, !is_lost, "{death:?}: {tool}: {output}");
-            }
+            assert_results(&death, output, tools, is_unknown);
         }
     }
     stage.must_hold(what).await;

@@ -20,6 +20,8 @@ pub enum HeldWrites {
     Results,
     /// Ends of executions, those of runs that wait for people among them.
     Ends,
+    /// Uses of standing grants.
+    GrantUses,
 }
 
 impl HeldWrites {
@@ -29,6 +31,7 @@ impl HeldWrites {
             HeldWrites::Reservations => "begin; lock table budget_reservations, budget_days in exclusive mode",
             HeldWrites::Results => "begin; lock table turns in exclusive mode",
             HeldWrites::Ends => "begin; lock table runs in share row exclusive mode",
+            HeldWrites::GrantUses => "begin; lock table grant_uses in exclusive mode",
         }
     }
 
@@ -38,13 +41,14 @@ impl HeldWrites {
             HeldWrites::Reservations => &[REFUSE_ENDS, REFUSE_RESERVATIONS],
             HeldWrites::Results => &[REFUSE_ENDS, REFUSE_RESULTS],
             HeldWrites::Ends => &[REFUSE_ENDS],
+            HeldWrites::GrantUses => &[REFUSE_ENDS, REFUSE_GRANT_USES],
         }
     }
 
     fn undone_on_sqlite(self) -> &'static [&'static str] {
         match self {
             HeldWrites::All => &["rollback"],
-            HeldWrites::Reservations | HeldWrites::Results | HeldWrites::Ends => &ALLOW,
+            HeldWrites::Reservations | HeldWrites::Results | HeldWrites::Ends | HeldWrites::GrantUses => &ALLOW,
         }
     }
 }
@@ -58,7 +62,11 @@ const REFUSE_RESERVATIONS: &str = "
 const REFUSE_RESULTS: &str = "
     create trigger refused_results before insert on turns when new.tool_record is not null
     begin select raise(abort, 'the test refuses this result'); end";
-const ALLOW: [&str; 3] = [
+const REFUSE_GRANT_USES: &str = "
+    create trigger refused_grant_uses before insert on grant_uses
+    begin select raise(abort, 'the test refuses this use of a grant'); end";
+const ALLOW: [&str; 4] = [
+    "drop trigger if exists refused_grant_uses",
     "drop trigger if exists refused_results",
     "drop trigger if exists refused_reservations",
     "drop trigger if exists refused_ends",

@@ -1,5 +1,5 @@
-//! A message is told by what it is about: its subject is for people, its key keeps it from being made twice, and neither
-//! decides anything else.
+//! A message is told by what it is about: its subject is for people, its key keeps it from being made twice, and
+//! neither decides anything else.
 
 use reveille::domain::notification::{DeliveryState, MessageKind};
 use reveille::domain::task::TaskStatus;
@@ -25,8 +25,8 @@ async fn referred(instance: &Instance, kind: MessageKind) -> Vec<ReferredRecords
     found
 }
 
-/// A question, a notice that a task lacks a credential, and a code: each finds what it is about after somebody has given it
-/// another subject and another key.
+/// A question, a notice that a task lacks a credential, and a code: each finds what it is about after somebody has
+/// given it another subject and another key.
 async fn messages_with_other_subjects_and_keys_are_told_as_before(mut world: World) {
     let server = MockServer::start().await;
     Mock::given(method("POST")).respond_with(ResponseTemplate::new(204)).mount(&server).await;

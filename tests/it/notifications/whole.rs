@@ -6,7 +6,7 @@ use reveille::base::id::Scope;
 use reveille::base::secret::Secret;
 use reveille::domain::notification::{Delivery, DeliveryState, MessageKind, NewDelivery};
 use reveille::domain::task::Urgency;
-use reveille::ports::channel::{email, full_message_url, sms};
+use reveille::ports::channel::{full_message_url, sms};
 use serde_json::json;
 use tower::ServiceExt;
 use wiremock::matchers::method;
@@ -16,7 +16,7 @@ use crate::api::service::Api;
 use crate::approvals::harness::fetch_from;
 use crate::support::app::Instance;
 use crate::support::smtp::MailServer;
-use crate::support::world::{ADMIN, World, on_both};
+use crate::support::world::{ADMIN, PUBLIC, World, on_both};
 
 on_both! {
     link_that_a_provider_quotes_is_recorded_nowhere
@@ -24,17 +24,6 @@ on_both! {
     all_messages_of_a_digest_are_read_behind_its_link
     page_of_a_message_names_the_language_in_which_it_speaks
     questions_and_codes_are_not_shown
-}
-
-const PUBLIC: &str = "https://wake.example.org";
-
-fn mailing(world: &mut World, server: &MailServer) {
-    world.public_url = Some(PUBLIC.into());
-    world.channels.email = email::Settings {
-        url: Some(Secret::new(format!("smtp://{}", server.address()))),
-        from: Some("Reveille <reveille@wake.example.org>".into()),
-        ..email::Settings::default()
-    };
 }
 
 struct WholePage {
@@ -85,7 +74,7 @@ fn message(kind: MessageKind, tenant: &str, text: &str) -> NewDelivery {
 
 async fn long_answer_is_cut_in_its_mail_and_read_in_full_behind_its_link(mut world: World) {
     let server = MailServer::start().await;
-    mailing(&mut world, &server);
+    world.mail_by(&server);
     let instance = world.instance();
     instance.recipient().await;
     let answer = format!("{}\n\n<b>the very end</b>", "A line of the answer.\n".repeat(6000));
@@ -152,7 +141,7 @@ async fn long_answer_is_cut_in_its_mail_and_read_in_full_behind_its_link(mut wor
 
 async fn all_messages_of_a_digest_are_read_behind_its_link(mut world: World) {
     let server = MailServer::start().await;
-    mailing(&mut world, &server);
+    world.mail_by(&server);
     let instance = world.instance();
     let ann = json!({
         "timezone": "Europe/Berlin", "addresses": { "email": "ann@example.org" },
@@ -186,7 +175,7 @@ async fn all_messages_of_a_digest_are_read_behind_its_link(mut world: World) {
 
 async fn page_of_a_message_names_the_language_in_which_it_speaks(mut world: World) {
     let server = MailServer::start().await;
-    mailing(&mut world, &server);
+    world.mail_by(&server);
     let instance = world.instance();
     for (tenant, locale, lang) in [("ann", "de-AT", "de"), ("bob", "en", "en"), ("cid", "fr", "en")] {
         let put = json!({ "locale": locale, "addresses": { "email": "ann@example.org" } });

@@ -225,8 +225,8 @@ impl Instance {
         self.put_at(self.host.clone(), Some(document), oauth, expires_at).await;
     }
 
-    /// Writes the credential as [`OAuthHarness::put`] does, bound to this host. Without a document the stored one is kept,
-    /// without OAuth it is a plain one.
+    /// Writes the credential as [`OAuthHarness::put`] does, bound to this host. Without a document the stored one is
+    /// kept, without OAuth it is a plain one.
     pub async fn put_at(
         &self,
         host: String,

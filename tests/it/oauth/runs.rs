@@ -137,7 +137,7 @@ async fn account_that_is_taken_back_is_told_of_once_whoever_comes_to_it_first(wo
     let (mut world, server, sink) = open(world).await;
     let look = json!({ "url": sink.uri(), "credential": "calendar" });
     world.follows(&json!({ "steps": [
-        { "turn": 1, "text": "I look.", "calls": [{ "tool": "http_request", "arguments": look }] },
+        { "turn": 1, "text": "I look.", "calls": [{ "tool": "http_request", "args": look }] },
         { "text": "Could not." },
     ] }));
     let instance = world.instance();

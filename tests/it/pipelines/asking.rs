@@ -1,5 +1,5 @@
-//! Agents in steps ask people, with the real binary on both databases: the run waits, a death lies between any two answers, and
-//! the step goes on where it was. What stood before it is not done again.
+//! Agents in steps ask people, with the real binary on both databases: the run waits, a death lies between any two
+//! answers, and the step goes on where it was. What stood before it is not done again.
 
 use std::time::Duration;
 

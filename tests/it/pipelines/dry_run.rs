@@ -111,6 +111,29 @@ async fn values_of_a_trial_are_bounded_as_those_of_a_run() {
 }
 
 #[tokio::test]
+async fn templates_of_a_step_share_what_they_take_and_a_long_request_is_shown_by_its_length() {
+    let (server, stage) = (server().await, AgentHarness::new(vec![], vec![]));
+    let sample = || Sample { event: json!({ "data": { "text": "x".repeat(200_000) } }), ..Sample::default() };
+    let sending = async |texts: usize| {
+        let body = vec!["{{ event.data.text }}"; texts];
+        let send = json!([{ "name": "send", "http": { "method": "POST", "url": server.uri(), "body": body } }]);
+        tried(&stage, send, sample()).await.steps[0].clone()
+    };
+    assert_eq!(sending(1).await["request"]["body"][0].as_str().unwrap().len(), 200_000);
+    // each alone may give so much; the steps of all together are bounded, and a byte that is given counts for ten
+    let shown = sending(20).await;
+    assert!(shown["request"]["too_long_to_show"].as_u64().unwrap() > 4_000_000, "{shown}");
+    let refused = sending(30).await;
+    assert_eq!(refused["error"]["code"], "template");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("templates together take too much"), "{refused}");
+    let each = json!({ "http": { "method": "POST", "url": server.uri(), "body": "{{ event.data.text }}" } });
+    let all = json!([{ "name": "all", "for_each": { "items": "[1, 2, 3, 4, 5]", "do": each } }]);
+    let done = tried(&stage, all, sample()).await;
+    let first = &done.steps[0]["request"];
+    assert_eq!((&first["items"], first["first"].as_array().unwrap().len()), (&json!(5), 2), "as many as have room");
+}
+
+#[tokio::test]
 async fn dry_run_names_the_field_that_the_sample_does_not_have() {
     let stage = AgentHarness::new(vec![], vec![]);
     let event = json!({ "data": { "total": 7 } });

@@ -92,7 +92,7 @@ pub fn event(data: Value) -> Cause {
 }
 
 fn task(config: Value) -> Task {
-    let known = TaskValidator {
+    let validator = TaskValidator {
         channels: vec![],
         check: Arc::new(|_, _, _| {}),
         poll: Arc::new(|_, _, _, _| {}),
@@ -102,7 +102,7 @@ fn task(config: Value) -> Task {
         "name": "Orders", "executor": "pipeline", "action": { "config": config },
         "trigger": { "type": "schedule", "interval": "1h" }, "metadata": { "team": "sales" },
     });
-    let draft = Draft::parse(Tenant::new("ann").map_err(|why| panic!("{why}")), &fields, &known, start()).unwrap();
+    let draft = Draft::parse(Tenant::new("ann").map_err(|why| panic!("{why}")), &fields, &validator, start()).unwrap();
     Task::new(TASK, draft, start()).unwrap().0
 }
 
@@ -130,7 +130,7 @@ pub fn job(stage: &AgentHarness, store: Arc<dyn AgentStore>, config: Value, caus
         sink: Arc::new(|_| {}),
         clock: stage.clock.clone(),
         credentials: no_credentials(),
-        known: Default::default(),
+        used_secrets: Default::default(),
     }
 }
 
@@ -163,7 +163,7 @@ pub fn ledger(store: &Memory) -> Vec<String> {
     let line = |message| match message {
         TranscriptMessage::Step { name, index, .. } => Some(format!("{name}{}?", of(index))),
         TranscriptMessage::StepResult { name, index, outcome, .. } => Some(match outcome {
-            StepOutcome::Done { value } => format!("{name}{}={value}", of(index)),
+            StepOutcome::Done { value, .. } => format!("{name}{}={value}", of(index)),
             StepOutcome::Failed { error } => format!("{name}{}!{}", of(index), error.code),
             StepOutcome::Again { error } => format!("{name}{}~{}", of(index), error.code),
         }),

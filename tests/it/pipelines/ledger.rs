@@ -2,13 +2,14 @@
 
 use std::sync::{Arc, Mutex};
 
+use reveille::domain::run::RunFinish;
 use reveille::domain::run::outcome::{RunError, RunOutcome};
 use reveille::executor::Executor;
 use serde_json::{Value, json};
 use wiremock::matchers::method;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use super::harness::{Death, MortalTranscript, job, ledger, pipeline};
+use super::harness::{Death, MortalTranscript, event, job, ledger, pipeline, run};
 use crate::agent::harness::{AgentHarness, FakeTool, Memory, call, calls, says};
 
 fn steps(url: &str) -> Value {
@@ -167,7 +168,7 @@ async fn agent_goes_on_at_its_last_turn_and_two_of_them_have_calls_of_their_own(
             heard.lock().unwrap().push(context.idempotency_key);
             async { Ok(reveille::ports::tool::ToolOutput::text("1")) }
         });
-        // what is stored is not asked for again, so four answers are enough wherever it dies
+        // a stored answer is not asked for again, so four answers are enough wherever it dies
         let stage = AgentHarness::new(vec![asks(1), says("first"), asks(2), says("second")], vec![tool]);
         let kept = Arc::new(Memory::default());
         let died = MortalTranscript::new(kept.clone(), Death::After(n)).execute(&stage, &config).await.is_none();
@@ -187,4 +188,58 @@ async fn agent_goes_on_at_its_last_turn_and_two_of_them_have_calls_of_their_own(
     }
     // the two intents, two turns of each agent, and the end
     assert_eq!(points, 7);
+}
+
+#[tokio::test]
+async fn run_ends_at_the_limit_of_turns_of_a_step_s_agent_wherever_its_worker_died() {
+    let config = json!({ "steps": [
+        { "name": "look", "agent": { "instruction": "Read the mails.", "max_turns": 1 } },
+        { "name": "keep", "store": { "name": "read", "value": "{{ steps.look }}" } },
+        { "name": "said", "map": "steps.look" },
+    ] });
+    let (mut behind, mut n) = (0, 0);
+    loop {
+        let answers = vec![calls(vec![call("c1", "echo", json!({}))]), says("Three of five.")];
+        let stage = AgentHarness::new(answers, vec![FakeTool::echo("echo")]);
+        let kept = Arc::new(Memory::default());
+        let whole = MortalTranscript::new(kept.clone(), Death::After(n)).execute(&stage, &config).await;
+        let has_died = whole.is_none();
+        behind += usize::from(has_died && ledger(&kept).iter().any(|line| line.starts_with("look=")));
+        let ended = match whole {
+            Some(ended) => ended,
+            None => resumed(&stage, &config, &kept).await,
+        };
+        let Ok(RunOutcome::Succeeded { output, finish, .. }) = ended else { panic!("{n}: {ended:?}") };
+        assert_eq!((output.as_str(), finish), ("Three of five.", Some(RunFinish::MaxTurns)), "{n}");
+        if !has_died {
+            break;
+        }
+        n += 1;
+    }
+    assert!(behind > 0, "it died behind the step as well");
+}
+
+#[tokio::test]
+async fn quiet_run_ends_at_the_limit_of_turns_of_a_step_s_agent_whatever_its_reason_is() {
+    for (last, expected) in [
+        (json!({ "name": "many", "filter": "event.data.total > 200" }), "filtered"),
+        (json!({ "name": "odd", "map": "event.data.totl > 100", "on_error": "stop" }), "stopped"),
+        (json!({ "name": "tell", "notify": { "message": "{{ steps.look }}" } }), "told"),
+    ] {
+        let answers = vec![calls(vec![call("c1", "echo", json!({}))]), says("Three of five.")];
+        let stage = AgentHarness::new(answers, vec![FakeTool::echo("echo")]);
+        let look = json!({ "name": "look", "agent": { "instruction": "Read the mails.", "max_turns": 1 } });
+        let ended = run(&stage, json!({ "steps": [look, last] }), Some(event(json!({ "total": 120 })))).await;
+        let Ok(RunOutcome::Quiet { reason, finish, .. }) = ended else { panic!("{expected}: {ended:?}") };
+        assert_eq!((reason.as_str(), finish), (expected, Some(RunFinish::MaxTurns)));
+    }
+}
+
+#[tokio::test]
+async fn run_whose_step_s_agent_answers_within_its_turns_says_nothing_of_a_limit() {
+    let stage = AgentHarness::new(vec![says("All five.")], vec![]);
+    let config =
+        json!({ "steps": [{ "name": "look", "agent": { "instruction": "Read the mails.", "max_turns": 1 } }] });
+    let ended = resumed(&stage, &config, &stage.store).await;
+    assert!(matches!(ended, Ok(RunOutcome::Succeeded { finish: None, .. })), "{ended:?}");
 }

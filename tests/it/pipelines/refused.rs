@@ -4,7 +4,7 @@ use reveille::domain::approval::ApprovalLevel;
 use reveille::domain::approval::matrix::Category;
 use reveille::domain::approval::policy::Policy;
 use reveille::domain::run::outcome::{RunError, RunOutcome};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::harness::{answer, failure, faults, run};
 use crate::agent::consent::override_of;
@@ -35,6 +35,29 @@ async fn steps_of_a_pipeline_are_fifty_at_most() {
     };
     assert_eq!(faults(&stage(), steps(50)), []);
     assert!(faults(&stage(), steps(51))[0].1.contains("a list of 1 to 50 steps"));
+}
+
+#[tokio::test]
+async fn texts_of_a_pipeline_that_insert_something_are_a_thousand_at_most() {
+    let config = |texts: usize| {
+        let plain = vec!["as it is"; 2_000];
+        let kept = json!({ "name": "all", "value": [plain, vec!["{{ input }}"; texts - 1]] });
+        json!({ "steps": [{ "name": "all", "store": kept }], "output": "{{ steps.all }}" })
+    };
+    assert_eq!(faults(&stage(), config(1_000)), []);
+    let why = "at most 1000 texts of a pipeline may insert something, here 1001 do";
+    assert_eq!(faults(&stage(), config(1_001)), [("/action/config".to_owned(), why.to_owned())]);
+}
+
+#[tokio::test]
+async fn headers_of_an_http_step_are_thirty_at_most() {
+    let config = |count: usize| {
+        let headers: Map<String, Value> = (0..count).map(|n| (format!("x-{n}"), json!("v"))).collect();
+        json!({ "steps": [{ "name": "s", "http": { "url": "http://127.0.0.1:9/", "headers": headers } }] })
+    };
+    assert_eq!(faults(&stage(), config(30)), []);
+    let (place, why) = ("/action/config/steps/0/http/headers", "must be an object of at most 30 headers");
+    assert_eq!(faults(&stage(), config(31)), [(place.to_owned(), why.to_owned())]);
 }
 
 #[tokio::test]

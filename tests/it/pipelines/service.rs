@@ -7,7 +7,7 @@ use std::time::Duration;
 use reveille::agent::AgentDefinition;
 use reveille::base::clock::pause;
 use reveille::domain::approval::matrix::Category;
-use reveille::domain::run::RunState;
+use reveille::domain::run::{RunFinish, RunState};
 use reveille::domain::task::TaskStatus;
 use reveille::ports::tool::{Tool, ToolOutput};
 use serde_json::{Value, json};
@@ -16,11 +16,14 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use crate::agent::harness::FakeTool;
 use crate::support::app::Instance;
+use crate::support::smtp::MailServer;
 use crate::support::world::{ADMIN, World, on_both};
 
 on_both! {
     filtered_run_succeeds_and_nobody_is_told
     attempt_that_follows_goes_on_with_what_the_one_before_gave
+    run_says_that_the_agent_of_a_step_was_stopped_and_so_does_its_message
+    quiet_run_says_that_the_agent_of_a_step_was_stopped
     ledger_that_the_database_refuses_fails_its_run_alone
     run_that_is_cancelled_keeps_what_its_steps_gave
     run_that_fails_keeps_what_its_steps_gave_and_used
@@ -160,7 +163,7 @@ async fn agent_s_own_rules_decide_in_a_step_and_are_told_as_the_reason(mut world
     });
     let clerk: AgentDefinition = serde_json::from_value(clerk).unwrap();
     world.agents = vec![clerk];
-    let call = |tool: &str, note: &str| json!({ "tool": tool, "arguments": { "note": note } });
+    let call = |tool: &str, note: &str| json!({ "tool": tool, "args": { "note": note } });
     world.follows(&json!({ "steps": [
         { "turn": 1, "calls": [call("file", "one"), call("file", "two"), call("look", "up")] },
         { "turn": 2, "text": "done" },
@@ -244,14 +247,78 @@ async fn run_that_fails_keeps_what_its_steps_gave_and_used(mut world: World) {
     instance.finish(&world).await;
 }
 
-async fn attempt_that_follows_goes_on_with_what_the_one_before_gave(mut world: World) {
-    world.egress.allow = vec!["127.0.0.1:*".into()];
+/// A server that is there from the second request on.
+async fn late_server() -> MockServer {
     let (first, server) = (Arc::new(AtomicBool::new(true)), MockServer::start().await);
     let answer = move |_: &wiremock::Request| match first.swap(false, Ordering::Relaxed) {
         true => ResponseTemplate::new(503),
         false => ResponseTemplate::new(200),
     };
     Mock::given(wiremock::matchers::any()).respond_with(answer).mount(&server).await;
+    server
+}
+
+/// The run ends in an attempt that reads what the agent gave in the one before.
+async fn run_says_that_the_agent_of_a_step_was_stopped_and_so_does_its_message(mut world: World) {
+    world.egress.allow = vec!["127.0.0.1:*".into()];
+    let (server, mail) = (late_server().await, MailServer::start().await);
+    world.mail_by(&mail);
+    world.tools = vec![Arc::new(FakeTool::echo("look")) as Arc<dyn Tool>];
+    world.follows(&json!({ "steps": [
+        { "turn": 1, "calls": [{ "tool": "look", "args": {} }] },
+        { "text": "Two mails so far." },
+    ] }));
+    let instance = world.instance();
+    instance.recipient().await;
+    let steps = json!([
+        { "name": "count", "agent": { "instruction": "Count the mails.", "max_turns": 1 } },
+        { "name": "look", "http": { "url": server.uri() } },
+        { "name": "said", "map": "steps.count" },
+    ]);
+    let task = instance
+        .task(json!({
+            "executor": "pipeline", "action": { "config": { "steps": steps } }, "output": { "channel": "email" },
+            "retry": { "max_attempts": 2, "backoff_seconds": 1 },
+        }))
+        .await;
+    let id = instance.run_now(&task).await;
+    instance.settle(0).await;
+    assert_eq!(instance.run(id).await.state, RunState::Queued);
+    world.advance(1.0);
+    instance.settle(0).await;
+    let run = instance.until(id, |run| run.state.is_final()).await;
+    assert_eq!((run.state, run.attempt, run.finish), (RunState::Succeeded, 2, Some(RunFinish::MaxTurns)));
+    instance.notify().await;
+    let [message] = mail.messages().try_into().expect("one message");
+    let told = "The agent was stopped at its limit of turns. This is as far as it came:\n\nTwo mails so far.";
+    let text = message.text.replace("\r\n", "\n");
+    assert!(text.contains(told), "{text}");
+    instance.finish(&world).await;
+}
+
+async fn quiet_run_says_that_the_agent_of_a_step_was_stopped(mut world: World) {
+    world.tools = vec![Arc::new(FakeTool::echo("look")) as Arc<dyn Tool>];
+    world.follows(&json!({ "steps": [
+        { "turn": 1, "calls": [{ "tool": "look", "args": {} }] },
+        { "text": "Two mails so far." },
+    ] }));
+    let instance = world.instance();
+    let steps = json!([
+        { "name": "count", "agent": { "instruction": "Count the mails.", "max_turns": 1 } },
+        { "name": "never", "filter": "1 > 2" },
+    ]);
+    let task = instance.task(json!({ "executor": "pipeline", "action": { "config": { "steps": steps } } })).await;
+    let id = instance.run_now(&task).await;
+    instance.settle(0).await;
+    let run = instance.until(id, |run| run.state.is_final()).await;
+    let expected = (RunState::Succeeded, Some("filtered"), Some(RunFinish::MaxTurns));
+    assert_eq!((run.state, run.reason.as_deref(), run.finish), expected);
+    instance.finish(&world).await;
+}
+
+async fn attempt_that_follows_goes_on_with_what_the_one_before_gave(mut world: World) {
+    world.egress.allow = vec!["127.0.0.1:*".into()];
+    let server = late_server().await;
     let instance = world.instance();
     let steps = json!([{ "name": "one", "map": "1" }, { "name": "two", "http": { "url": server.uri() } }]);
     let retry = json!({ "max_attempts": 2, "backoff_seconds": 1 });

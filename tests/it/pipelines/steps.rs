@@ -52,7 +52,8 @@ async fn pipeline_of_the_contract_runs_from_event_to_message() {
           "on_error": "continue" },
     ]);
     let ended = run(&stage, json!({ "steps": steps }), Some(event(json!({ "id": 7, "q": "a b&c" })))).await;
-    assert_eq!(ended, Ok(RunOutcome::Quiet { reason: "told".into(), usage: Usage::default() }), "nobody is told twice");
+    let told = RunOutcome::Quiet { reason: "told".into(), finish: None, usage: Usage::default() };
+    assert_eq!(ended, Ok(told), "nobody is told twice");
     let words = json!(["Order 7 of sales", "Order 7 of sales", "email", format!("step:{RUN}:tell:0")]);
     assert_eq!(*stage.host.asked.lock().unwrap(), [json!({ "notify": words, "run": RUN, "tenant": "ann" })]);
     assert_eq!(ledger(&stage.store).len(), 6, "an intent and a result where there is an effect, else a result");
@@ -124,7 +125,7 @@ async fn false_filter_ends_the_run_quietly() {
         { "name": "never", "notify": { "message": "no" } },
     ]);
     let ended = run(&stage, json!({ "steps": steps }), Some(event(json!({ "total": 120 })))).await;
-    assert_eq!(ended, Ok(RunOutcome::Quiet { reason: "filtered".into(), usage: Usage::default() }));
+    assert_eq!(ended, Ok(RunOutcome::Quiet { reason: "filtered".into(), finish: None, usage: Usage::default() }));
     assert_eq!(*stage.host.asked.lock().unwrap(), Vec::<Value>::new());
 }
 
@@ -402,6 +403,22 @@ async fn items_and_values_are_taken_at_their_bounds_and_fail_the_step_one_beyond
         assert!(matches!(taken, Ok(RunOutcome::Succeeded { .. })), "{code}: {taken:?}");
         assert_eq!(failure(run(&stage(), config, Some(event(beyond))).await), format!("fail {code}"));
     }
+}
+
+#[tokio::test]
+async fn values_of_all_steps_are_taken_up_to_their_bytes_together_and_fail_the_step_one_beyond_them() {
+    let largest = event(json!({ "it": "x".repeat(262_144 - "\"\"".len()) }));
+    let steps = |count: usize| {
+        let each = (0..count).map(|n| json!({ "name": format!("s{n}"), "map": "event.data.it" }));
+        each.collect::<Vec<Value>>()
+    };
+    // as many of the largest as have 4_194_304 bytes
+    let config = json!({ "steps": steps(16) });
+    let taken = run(&stage(), config, Some(largest.clone())).await;
+    assert!(matches!(taken, Ok(RunOutcome::Succeeded { .. })), "{taken:?}");
+    let beyond: Vec<Value> = steps(16).into_iter().chain([json!({ "name": "one", "map": "1" })]).collect();
+    let config = json!({ "steps": beyond });
+    assert_eq!(failure(run(&stage(), config, Some(largest)).await), "fail value_too_large");
 }
 
 #[tokio::test]

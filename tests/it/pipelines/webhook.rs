@@ -1,18 +1,28 @@
-//! Runs of foreign runtimes: what is posted can be verified, every answer has its meaning, and one that is parked ends
+//! Runs of foreign runtimes: posts can be verified, every answer has its meaning, and one that is parked ends
 //! once: by its report, its time limit, or a person.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use reveille::domain::run::{Run, RunState};
-use reveille::domain::task::Task;
-use reveille::ports::egress;
+use reveille::base::compute::Compute;
+use reveille::base::id::Tenant;
+use reveille::domain::run::{Run, RunOutcome, RunState};
+use reveille::domain::task::{Action, Task};
+use reveille::executor::webhook::WebhookExecutor;
+use reveille::executor::{Executor, Job};
+use reveille::ports::egress::{self, Egress};
+use reveille::ports::vault::credentials::Credentials;
+use reveille::ports::vault::{self, Vault, WithoutKeys};
 use serde_json::{Value, json};
 use wiremock::matchers::{method, path};
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
+use super::harness::job;
+use crate::agent::harness::AgentHarness;
 use crate::support::app::Instance;
+use crate::support::computing::{HeldThreads, until_waiting};
 use crate::support::world::{ADMIN, World, on_both};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -27,8 +37,45 @@ on_both! {
 }
 
 fn reaching_here(mut world: World) -> World {
-    world.egress = egress::Settings { allow: vec!["127.0.0.1:*".into()], ..egress::Settings::default() };
+    world.egress = this_machine();
     world
+}
+
+fn this_machine() -> egress::Settings {
+    egress::Settings { allow: vec!["127.0.0.1:*".into()], ..egress::Settings::default() }
+}
+
+#[tokio::test]
+async fn long_requests_are_written_and_long_answers_read_on_computing_threads() {
+    let server = answering(ResponseTemplate::new(200).set_body_json(json!({ "output": "x".repeat(20_000) }))).await;
+    let key = vault::KeySource::value("k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=");
+    let keys = vault::Settings { master_keys: vec![key], accept_lost_keys: false };
+    let (vault, _) = Vault::open(&keys, WithoutKeys::Refuse).unwrap();
+    let credentials = Credentials::none(Egress::new(&this_machine()).unwrap());
+    let compute = Compute::new(1);
+    let executor = WebhookExecutor::new(credentials, vault, "http://127.0.0.1:7700", compute.clone());
+    let written = json!({ "url": server.uri(), "secret": SECRET }).as_object().cloned().unwrap();
+    let mut sealed = Action { instruction: String::new(), config: written };
+    executor.seal(&Tenant::new("ann").unwrap(), &mut sealed, None).unwrap();
+    let stage = AgentHarness::new(vec![], vec![]);
+    let config = json!({ "url": server.uri(), "sealed_secret": sealed.config["sealed_secret"] });
+    let short = job(&stage, stage.store.clone(), config, None);
+    let run = Run { input: Some(json!("x".repeat(20_000))), ..(*short.run).clone() };
+    let long = Job { run: Arc::new(run), ..short.clone() };
+    // the request is written before the answer is read
+    for (job, computations) in [(short, 1), (long, 2)] {
+        let mut threads = HeldThreads::all_of(&compute, "ann").await;
+        let meanwhile = async {
+            for _ in 0..computations {
+                until_waiting(&compute, 1).await;
+                threads.let_pass().await;
+            }
+        };
+        let (ended, ()) = tokio::join!(executor.execute(job), meanwhile);
+        assert!(matches!(&ended, Ok(RunOutcome::Succeeded { output, .. }) if output.len() == 20_000), "{ended:?}");
+        drop(threads);
+    }
+    assert!(server.received_requests().await.unwrap().iter().all(verifies));
 }
 
 async fn answering(template: ResponseTemplate) -> MockServer {

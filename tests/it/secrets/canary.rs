@@ -1,6 +1,6 @@
-//! Secrets are planted over HTTP, used by an agent, a declared tool, a poll, pipelines and webhooks against a server that
-//! sends them back in every way, renewed by a provider that repeats what it was sent, and then looked for in everything
-//! that the service has written or said.
+//! Secrets are planted over HTTP, used by an agent, a declared tool, a poll, pipelines and webhooks against a server
+//! that sends them back in every way, renewed by a provider that repeats what it was sent, and then looked for in
+//! everything that the service has written or said.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,6 +22,7 @@ use wiremock::{Mock, MockServer, Request, Respond, ResponseTemplate};
 use super::{echo, encodings, open, received, sent, traces};
 use crate::support::app::Instance;
 use crate::support::log::Log;
+use crate::support::sse::events_of;
 use crate::support::world::{ADMIN, World, on_both};
 
 on_both! { planted_secret_is_found_nowhere_but_encrypted }
@@ -268,7 +269,7 @@ async fn planted_secret_is_found_nowhere_but_encrypted(world: World) {
         assert_eq!(run.state, expected);
         tokio::time::timeout(Duration::from_secs(30), following).await.expect("its end").expect("a listener");
         let told = String::from_utf8_lossy(&stream.lock().unwrap()).into_owned();
-        assert!(told.contains("event: "), "{told}");
+        assert!(!events_of("GET", &path, told.as_bytes()).is_empty(), "{told}");
         said.push((path, told));
     }
     // runtimes that take a run on, and repeat later what they were sent with it
@@ -346,6 +347,7 @@ async fn planted_secret_is_found_nowhere_but_encrypted(world: World) {
     session.abort();
     let told = String::from_utf8_lossy(&live.lock().unwrap()).into_owned();
     assert!(told.contains("Please connect gone again") && told.contains("\"event\":\"run.finished\""), "{told}");
+    assert!(!events_of("GET", "/v1/live", told.as_bytes()).is_empty(), "{told}");
     said.push(("/v1/live".into(), told));
     let mut redacted = 0;
     for task in &tasks {

@@ -21,7 +21,7 @@ fn noting(world: World, host: &str, credential: &str) -> World {
     let mut world = open(world);
     let path = world.dir().join("scenario.toml");
     let scenario = "[[steps]]\nturn = 1\ntext = \"I tell them.\"\n[[steps.calls]]\ntool = \"send_note\"\n\
-                    arguments = { room = \"the lobby/1\", text = \"It is \\\"done\\\"\" }\n[[steps]]\ntext = \"Told.\"\n";
+                    args = { room = \"the lobby/1\", text = \"It is \\\"done\\\"\" }\n[[steps]]\ntext = \"Told.\"\n";
     std::fs::write(&path, scenario).unwrap();
     world.llm =
         serde_json::from_value(json!({ "models": { "main": { "provider": "scripted", "scenario": path } } })).unwrap();

@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use http::Method;
 use reveille::base::id::{Scope, Tenant};
 use reveille::base::secret::Secret;
-use reveille::domain::credential::{CredentialUse, Reference};
+use reveille::domain::credential::{CredentialUse, RUN_SECRETS, Reference};
 use reveille::ports::egress::{Egress, EgressError, EgressRequest, Response};
 use reveille::ports::vault::credentials::{
     CredentialAnswer, CredentialFault, Credentials, FetchError, Renewal, RenewalError, Use, UsedSecrets,
@@ -30,6 +30,7 @@ on_both! {
     refused_token_is_renewed_and_the_request_sent_once_more
     unusable_credential_says_why_and_nothing_is_sent
     secret_used_by_a_run_comes_back_by_no_other_request_of_it
+    credential_with_more_secrets_than_its_run_may_still_use_is_not_sent
 }
 
 const SECRET: &str = "c4nary/+%41&=7Zq";
@@ -104,9 +105,9 @@ fn shown(answer: &Result<Response, FetchError>) -> Vec<u8> {
     }
 }
 
-fn trouble(answer: Result<Response, FetchError>) -> CredentialFault {
+fn fault_of(answer: Result<Response, FetchError>) -> CredentialFault {
     match answer {
-        Err(FetchError::Credential(error)) => error.trouble,
+        Err(FetchError::Credential(error)) => error.kind,
         other => panic!("{other:?}"),
     }
 }
@@ -258,7 +259,7 @@ async fn it_goes_to_its_hosts_alone_and_a_refusal_is_on_record(world: World) {
     {
         save_for(&world, &instance, "shop", host_of(hosts.clone()), json!({ "key": SECRET })).await;
         let get = EgressRequest::new(Method::GET, format!("{}/echo", server.uri()));
-        assert_eq!(trouble(fetch(&world, &instance, get, "shop").await), CredentialFault::NotForHost, "{hosts}");
+        assert_eq!(fault_of(fetch(&world, &instance, get, "shop").await), CredentialFault::NotForHost, "{hosts}");
     }
     assert!(received(&server).await.is_empty());
     assert!(uses(&instance).await.iter().all(|used| used.outcome == "not_for_host"));
@@ -327,7 +328,7 @@ async fn refused_token_is_renewed_and_the_request_sent_once_more(world: World) {
     assert_eq!((answer.response.status.as_u16(), forced.lock().unwrap().clone()), (401, vec![false, true]), "once");
     assert_eq!(String::from_utf8_lossy(&answer.response.body), "the token [redacted] is no good");
     let host = format!("127.0.0.1:{}", server.address().port());
-    let told = |answer: &CredentialAnswer| answer.refused.as_ref().map(|error| (error.trouble, error.to_string()));
+    let told = |answer: &CredentialAnswer| answer.refused.as_ref().map(|error| (error.kind, error.to_string()));
     let refused =
         |name: &str| Some((CredentialFault::Refused, format!("The credential {name} is refused: {host} answered 401")));
     assert_eq!(told(&answer), refused("shop"));
@@ -355,23 +356,23 @@ async fn unusable_credential_says_why_and_nothing_is_sent(world: World) {
     let (instance, server) = (world.instance(), echo("").await);
     let get = || EgressRequest::new(Method::GET, format!("{}/echo?key=mine", server.uri()));
     let bearer = json!({ "as": "bearer", "from": "/key" });
-    assert_eq!(trouble(fetch(&world, &instance, get(), "shop").await), CredentialFault::Missing);
+    assert_eq!(fault_of(fetch(&world, &instance, get(), "shop").await), CredentialFault::Missing);
     save(&world, &instance, "shop", Value::Null, json!({ "key": SECRET })).await;
-    assert_eq!(trouble(fetch(&world, &instance, get(), "shop").await), CredentialFault::NoInject);
+    assert_eq!(fault_of(fetch(&world, &instance, get(), "shop").await), CredentialFault::NoInject);
     save(&world, &instance, "shop", json!({ "as": "query", "name": "key", "from": "/key" }), json!({ "key": SECRET }))
         .await;
-    assert_eq!(trouble(fetch(&world, &instance, get(), "shop").await), CredentialFault::Taken);
+    assert_eq!(fault_of(fetch(&world, &instance, get(), "shop").await), CredentialFault::Taken);
     save(&world, &instance, "shop", bearer.clone(), json!({ "kye": SECRET })).await;
-    assert_eq!(trouble(fetch(&world, &instance, get(), "shop").await), CredentialFault::NoInject);
+    assert_eq!(fault_of(fetch(&world, &instance, get(), "shop").await), CredentialFault::NoInject);
     // another's is not there at all
     let update = "update credentials set tenant_id = 'bob'";
     save(&world, &instance, "shop", bearer.clone(), json!({ "key": SECRET })).await;
     world.execute(update, update).await;
-    assert_eq!(trouble(fetch(&world, &instance, get(), "shop").await), CredentialFault::Missing);
+    assert_eq!(fault_of(fetch(&world, &instance, get(), "shop").await), CredentialFault::Missing);
     // moved to where it was not sealed for, it does not open
     let moved = "update credentials set tenant_id = 'ann', account = 'other' where tenant_id = 'bob'";
     world.execute(moved, moved).await;
-    assert_eq!(trouble(fetch(&world, &instance, get(), "shop/other").await), CredentialFault::Unreadable);
+    assert_eq!(fault_of(fetch(&world, &instance, get(), "shop/other").await), CredentialFault::Unreadable);
     let stored = save(&world, &instance, "shop", bearer, json!({ "key": SECRET })).await.credential;
     instance
         .on(move |store| async move {
@@ -383,7 +384,7 @@ async fn unusable_credential_says_why_and_nothing_is_sent(world: World) {
     let answer = fetch(&world, &instance, get(), "shop").await;
     let told = answer.as_ref().unwrap_err().to_string();
     assert_eq!(told, "Please connect shop again: its access has ended: invalid_grant");
-    assert_eq!(trouble(answer), CredentialFault::NeedsConsent);
+    assert_eq!(fault_of(answer), CredentialFault::NeedsConsent);
     assert!(received(&server).await.is_empty());
     let outcomes: Vec<String> = uses(&instance).await.into_iter().map(|used| used.outcome).collect();
     let expected = ["missing", "no_inject", "taken", "no_inject", "missing", "unreadable", "needs_consent"];
@@ -401,20 +402,20 @@ async fn secret_used_by_a_run_comes_back_by_no_other_request_of_it(world: World)
     let id = instance.run_now(&task).await;
     instance.settle(0).await;
     let run = instance.run(id).await;
-    let ask = async |known: UsedSecrets, named: bool| {
+    let ask = async |used_secrets: UsedSecrets, named: bool| {
         let (vault, egress, url) = (world.vault(), Egress::new(&world.egress).unwrap(), server.uri());
         let answer = instance.on(move |store| async move {
             let (tenant, reference) = (Tenant::new("ann").unwrap(), Reference::parse("shop").unwrap());
             let with = Use { tenant: &tenant, reference: &reference, run_id: Some(id), task_id: None, by: "step:a" };
             let request = EgressRequest::new(Method::GET, url);
-            Credentials::new(store, vault, egress, None).fetch(request, named.then_some(&with), &known).await
+            Credentials::new(store, vault, egress, None).fetch(request, named.then_some(&with), &used_secrets).await
         });
         String::from_utf8(answer.await.unwrap().response.body.to_vec()).unwrap()
     };
-    let known = UsedSecrets::of(&run);
-    assert_eq!(ask(known.clone(), false).await, format!("kept: {SECRET}"), "it has used nothing");
-    assert_eq!(ask(known.clone(), true).await, "kept: [redacted]");
-    assert_eq!(ask(known, false).await, "kept: [redacted]");
+    let used_secrets = UsedSecrets::of(&run);
+    assert_eq!(ask(used_secrets.clone(), false).await, format!("kept: {SECRET}"), "it has used nothing");
+    assert_eq!(ask(used_secrets.clone(), true).await, "kept: [redacted]");
+    assert_eq!(ask(used_secrets, false).await, "kept: [redacted]");
     // executed once more it recalls what it has used
     assert_eq!(ask(UsedSecrets::of(&run), false).await, "kept: [redacted]");
     assert_eq!(ask(UsedSecrets::default(), false).await, format!("kept: {SECRET}"), "another run has not");
@@ -428,5 +429,67 @@ async fn secret_used_by_a_run_comes_back_by_no_other_request_of_it(world: World)
     let together = UsedSecrets::default();
     let (plain, with) = tokio::join!(ask(together.clone(), false), ask(together.clone(), true));
     assert_eq!((plain.as_str(), with.as_str()), ("kept: [redacted]", "kept: [redacted]"));
+    instance.finish(&world).await;
+}
+
+async fn credential_with_more_secrets_than_its_run_may_still_use_is_not_sent(world: World) {
+    let world = open(world);
+    let (instance, server) = (world.instance(), echo("").await);
+    let bearer = json!({ "as": "bearer", "from": "/key" });
+    save(&world, &instance, "shop", bearer.clone(), json!({ "key": SECRET })).await;
+    save(&world, &instance, "more", bearer, json!({ "key": "one-s3cret-more" })).await;
+    let task = instance.task(json!({ "trigger": { "type": "schedule", "interval": "1h" } })).await;
+    let id = instance.run_now(&task).await;
+    instance.settle(0).await;
+    let run = instance.run(id).await;
+    // all but one of the secrets that a run may have
+    let with_others = || {
+        let used_secrets = UsedSecrets::of(&run);
+        let others: Vec<String> = (1..RUN_SECRETS).map(|n| format!("other-{n:04}")).collect();
+        used_secrets.add(others.iter().map(String::as_str));
+        used_secrets
+    };
+    let ask = async |used_secrets: &UsedSecrets, name: Option<&str>| {
+        let (vault, egress, used_secrets) = (world.vault(), Egress::new(&world.egress).unwrap(), used_secrets.clone());
+        let reference = name.map(|name| Reference::parse(name).unwrap());
+        let request = EgressRequest::new(Method::GET, format!("{}/echo", server.uri()));
+        let answer = instance.on(move |store| async move {
+            let tenant = Tenant::new("ann").unwrap();
+            let with = reference.as_ref().map(|reference| Use {
+                tenant: &tenant,
+                reference,
+                run_id: Some(id),
+                task_id: None,
+                by: "step:a",
+            });
+            Credentials::new(store, vault, egress, None).fetch(request, with.as_ref(), &used_secrets).await
+        });
+        let answer = answer.await.map(|answer| answer.response);
+        world.advance(1.0);
+        answer
+    };
+    let is_shown = |answer: Result<Response, FetchError>| {
+        let seen = shown(&answer);
+        assert_eq!(traces(SECRET, &seen), Vec::<String>::new());
+        String::from_utf8_lossy(&seen).contains("status")
+    };
+    let used_secrets = with_others();
+    assert!(is_shown(ask(&used_secrets, Some("shop")).await), "that is the last one");
+    let refused = ask(&used_secrets, Some("more")).await;
+    let told = refused.as_ref().unwrap_err().to_string();
+    assert!(told.starts_with("The credential more can't be used in this run any more: "), "{told}");
+    assert!(told.ends_with("use it in another run, or save documents with fewer texts"), "{told}");
+    assert_eq!(fault_of(refused), CredentialFault::TooMany);
+    assert!(is_shown(ask(&used_secrets, Some("shop")).await), "its secrets are known already");
+    let arrived: Vec<String> = received(&server).await.iter().map(sent).collect();
+    assert_eq!(arrived, [SECRET, SECRET]);
+    let outcomes: Vec<String> = uses(&instance).await.into_iter().map(|used| used.outcome).collect();
+    assert_eq!(outcomes, ["used", "too_many", "used"]);
+
+    // an execution that goes on recalls what was sent, and not what was refused
+    assert!(is_shown(ask(&with_others(), None).await), "those that it recalls are as many as it may have");
+    let crowded = with_others();
+    crowded.add(["one-s3cret-more"]);
+    assert!(!is_shown(ask(&crowded, None).await), "where they are more, nothing that it reads is shown");
     instance.finish(&world).await;
 }

@@ -196,7 +196,7 @@ async fn agent_is_told_what_to_connect_and_its_owner_once(world: World) {
     let server = echo("").await;
     let scenario = format!(
         "[[steps]]\nturn = 1\ntext = \"I look.\"\n[[steps.calls]]\ntool = \"http_request\"\n\
-         arguments = {{ url = \"{}/echo\", credential = \"google/work\" }}\n[[steps]]\ntext = \"Could not.\"\n",
+         args = {{ url = \"{}/echo\", credential = \"google/work\" }}\n[[steps]]\ntext = \"Could not.\"\n",
         server.uri()
     );
     let path = world.dir().join("scenario.toml");
@@ -244,7 +244,7 @@ async fn refused_credential_pauses_tasks_that_need_it_and_an_agent_is_told(world
     Mock::given(any()).respond_with(ResponseTemplate::new(401).set_body_string("no such key")).mount(&server).await;
     let look = json!({ "url": server.uri(), "credential": "shop" });
     world.follows(&json!({ "steps": [
-        { "turn": 1, "text": "I look.", "calls": [{ "tool": "http_request", "arguments": look }] },
+        { "turn": 1, "text": "I look.", "calls": [{ "tool": "http_request", "args": look }] },
         { "text": "Could not." },
     ] }));
     let instance = world.instance();

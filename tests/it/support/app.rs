@@ -1,7 +1,8 @@
 //! The service in the test's own process, on a clock that stands still: built by `app::build`, ticked by hand.
 //!
-//! Instances come and go in a [`World`]. Each has a runtime of its own, so that a crash takes all of it, as the death of
-//! a process would. What an instance leaves behind when it is finished (a queued run, a slot, a parked run) fails the test.
+//! Instances come and go in a [`World`]. Each has a runtime of its own, so that a crash takes all of it, as the death
+//! of a process would. What an instance leaves behind when it is finished (a queued run, a slot, a parked run) fails
+//! the test.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -32,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 use uuid::Uuid;
 
-use super::reference::{Exchange, reference};
+use super::reference::{Exchange, is_held, reference};
 use super::world::{World, at};
 
 /// Text of a fault that `src/base/failpoint.rs` makes. Nothing does, without the feature.
@@ -137,7 +138,7 @@ impl Instance {
             }
         }
         let now = self.store.clock().now();
-        Draft::parse(Tenant::new(tenant).map_err(|why| panic!("{why}")), &fields, &self.http().known, now)
+        Draft::parse(Tenant::new(tenant).map_err(|why| panic!("{why}")), &fields, &self.http().validator, now)
             .unwrap_or_else(|faults| panic!("{faults}"))
     }
 
@@ -224,8 +225,8 @@ impl Instance {
         while self.match_once().await.expect("matched") > 0 {}
     }
 
-    /// Handles what is on the bus until all of it is acknowledged, by whichever instance. One that has enough of a tenant
-    /// leaves the rest of it on the bus for a while.
+    /// Handles what is on the bus until all of it is acknowledged, by whichever instance. One that has enough of a
+    /// tenant leaves the rest of it on the bus for a while.
     pub async fn match_shared(&self) {
         let started = Instant::now();
         loop {
@@ -386,7 +387,7 @@ impl Instance {
                     parts.headers.get("content-type").map(|kind| kind.to_str().expect("a media type").to_owned());
                 let bytes = axum::body::to_bytes(body, usize::MAX).await.expect("a body");
                 let answer: Value = serde_json::from_slice(&bytes).unwrap_or_default();
-                (parts.status.as_u16(), kind.filter(|kind| kind.contains("json")), answer)
+                (parts.status.as_u16(), kind.filter(|kind| is_held(kind)), answer)
             })
             .await;
         reference().hold(&Exchange {
@@ -444,7 +445,7 @@ impl Instance {
     /// Changes fields of a task, as PATCH does.
     pub async fn edit(&self, task: &Task, json: Value) -> Task {
         let stored = self.stored(task).await;
-        let draft = Draft::patch(&stored, &json, &self.http().known, self.store.clock().now());
+        let draft = Draft::patch(&stored, &json, &self.http().validator, self.store.clock().now());
         let Draft { name, spec, .. } = draft.unwrap_or_else(|faults| panic!("{faults}"));
         self.change(task, TaskChange::Edit { version: stored.version, name, spec: Box::new(spec) }).await
     }

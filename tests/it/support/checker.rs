@@ -16,7 +16,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::effects::{Effect, Payment};
 
-pub use oracle::Due;
+pub use oracle::{Due, field_numbers};
 pub use records::{Records, RunRow, Source, TaskRow};
 
 /// How late something may be recorded without an outage: a loaded machine, or the loss of one instance among several.

@@ -1,6 +1,6 @@
-//! The other side of `webhook` tasks: takes runs as a foreign agent would, answers with the attempt's number, and writes
-//! down what arrived and when. It takes the payments of pipelines and agents, too. It outlives the services of its test,
-//! so it sees both sides of a crash.
+//! The other side of `webhook` tasks: takes runs as a foreign agent would, answers with the attempt's number, and
+//! writes down what arrived and when. It takes the payments of pipelines and agents, too. It outlives the services of
+//! its test, so it sees both sides of a crash.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};

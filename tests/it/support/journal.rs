@@ -1,9 +1,11 @@
 //! An executor that does as its task says, and a journal of what it was given. The journal outlives instances, so that
 //! a test sees what was executed on both sides of a crash.
 //!
-//! `action.config.acts` lists what each attempt does, the last one over and over: `succeed`, `say:TEXT`, `nul` (says a text with a NUL), `retry`,
-//! `retry:SECONDS` (Retry-After), `fail`, `lack:CREDENTIAL`, `skip`, `panic`, `hang` (until it is asked to end), `sleep:SECONDS`, `deaf` (for ever, whatever
-//! is asked), `ask:SECONDS` (puts two questions with so much time to answer, and goes on once they are settled), `foreign:SECONDS` (waits for its completion so long), `wait` (until the test opens the gate), `give_up` (as `hang`, but calls what it was asked a passing fault).
+//! `action.config.acts` lists what each attempt does, the last one over and over: `succeed`, `say:TEXT`, `nul` (says a
+//! text with a NUL), `retry`, `retry:SECONDS` (Retry-After), `fail`, `lack:CREDENTIAL`, `skip`, `panic`, `hang` (until
+//! it is asked to end), `sleep:SECONDS`, `deaf` (for ever, whatever is asked), `ask:SECONDS` (puts two questions with
+//! so much time to answer, and goes on once they are settled), `foreign:SECONDS` (waits for its completion so long),
+//! `wait` (until the test opens the gate), `give_up` (as `hang`, but calls what it was asked a passing fault).
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

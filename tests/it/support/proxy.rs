@@ -1,8 +1,8 @@
-//! A wire that can fail: a TCP proxy that cuts connections, swallows bytes without a word, or loses the answer to what the
-//! server has committed: a `COMMIT`, or a statement that is its own transaction.
+//! A wire that can fail: a TCP proxy that cuts connections, swallows bytes without a word, or loses the answer to what
+//! the server has committed: a `COMMIT`, or a statement that is its own transaction.
 //!
-//! It knows just enough of PostgreSQL's protocol for that last fault: what a simple and a prepared statement look like, and
-//! how an answer ends. To any other server it passes bytes.
+//! It knows just enough of PostgreSQL's protocol for that last fault: what a simple and a prepared statement look like,
+//! and how an answer ends. To any other server it passes bytes.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

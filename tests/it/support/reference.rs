@@ -1,7 +1,8 @@
-//! The published document as a judge: every answer is one that it promises, and every request that was taken is one that it
-//! describes.
+//! The published document as a judge: every answer is one that it promises, and every request that was taken is one
+//! that it describes.
 //!
-//! Fields that an answer has and the document has not are faults here, though clients may not be bothered by them.
+//! Fields that an answer has and the document has not are faults here, though clients may not be bothered by them. The
+//! events of a stream are held one by one, as they are read.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -11,6 +12,8 @@ use reqwest::RequestBuilder;
 use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
 use url::Position;
+
+use super::sse::{EVENT_STREAM, events_of};
 
 /// The document that all tests of a process hold to.
 pub fn reference() -> &'static Reference {
@@ -26,8 +29,13 @@ pub struct Exchange<'a> {
     /// The media type of the request, and its body where it is JSON.
     pub sent: Option<(&'a str, &'a Value)>,
     pub status: u16,
-    /// The media type of the answer, and its body where it is JSON.
+    /// The media type of an answer that is JSON or a stream, and its body where it is JSON.
     pub answered: Option<(&'a str, &'a Value)>,
+}
+
+/// Whether an answer of this media type is held against the document.
+pub fn is_held(kind: &str) -> bool {
+    kind.contains("json") || plain(kind) == EVENT_STREAM
 }
 
 /// Sends a request; it and its answer are held against the document. The status and the text of the answer.
@@ -47,8 +55,11 @@ pub async fn exchanged(request: RequestBuilder) -> (u16, String) {
         path: &path,
         sent: sent.as_ref().map(|sent| (sent_kind.as_str(), sent)),
         status,
-        answered: kind.contains("json").then_some((kind.as_str(), &answered)),
+        answered: is_held(&kind).then_some((kind.as_str(), &answered)),
     });
+    if plain(&kind) == EVENT_STREAM {
+        events_of(&method, &path, text.as_bytes());
+    }
     (status, text)
 }
 
@@ -95,12 +106,26 @@ impl Reference {
         if let Some((kind, body)) = exchange.answered {
             let schema = &promised["content"][plain(kind)]["schema"];
             assert!(!schema.is_null(), "{method} {template} {status} does not promise {kind}");
-            let faults = self.faults(&format!("{method} {template} {status}"), schema, &self.closed, body);
-            assert!(faults.is_empty(), "{method} {template} {status}: {faults:?}\n{body}");
+            // a stream may go on for long: its events are held where they are read
+            if plain(kind) != EVENT_STREAM {
+                let faults = self.faults(&format!("{method} {template} {status}"), schema, &self.closed, body);
+                assert!(faults.is_empty(), "{method} {template} {status}: {faults:?}\n{body}");
+            }
         }
         if (200..300).contains(&status) {
             self.hold_request(&format!("{method} {template}"), operation, query, exchange.sent);
         }
+    }
+
+    /// Fails where the document does not promise this event in the stream that answers a request: its name, its id, its
+    /// data.
+    pub fn hold_event(&self, method: &str, path: &str, event: &Value) {
+        let template = self.template(path.split('?').next().unwrap_or(path)).expect("a path of the reference");
+        let answer = &self.document["paths"][&template][method.to_lowercase()]["responses"]["200"];
+        let schema = &answer["content"][EVENT_STREAM]["schema"]["contentSchema"]["items"];
+        assert!(!schema.is_null(), "{method} {template} does not promise the events of a stream");
+        let faults = self.faults(&format!("{method} {template} {EVENT_STREAM}"), schema, &self.closed, event);
+        assert!(faults.is_empty(), "{method} {template}: {faults:?}\n{event}");
     }
 
     fn hold_request(&self, name: &str, operation: &Value, query: &str, sent: Option<(&str, &Value)>) {

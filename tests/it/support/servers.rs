@@ -72,8 +72,8 @@ pub fn drill_turns() -> usize {
     number("REVEILLE_DRILL_TURNS", 1)
 }
 
-/// A port for a server that goes down and comes back: below those that the system gives to whoever asks for any, or one of
-/// these might have it meanwhile.
+/// A port for a server that goes down and comes back: below those that the system gives to whoever asks for any, or one
+/// of these might have it meanwhile.
 pub fn lasting_port() -> u16 {
     let free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
     std::iter::repeat_with(|| fastrand::u16(10_000..32_000)).find(free).expect("a free port")

@@ -39,6 +39,7 @@ impl SlowModel {
             Arc::new(Shared { waiting: Mutex::default(), most: Mutex::default(), answers, asked: Mutex::default() });
         let routes = axum::Router::new()
             .route("/v1/chat/completions", post(complete))
+            .route("/v1/embeddings", post(complete))
             .route("/hook", post(complete))
             .with_state(Arc::clone(&shared));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");

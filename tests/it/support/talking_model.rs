@@ -1,7 +1,8 @@
-//! A model over HTTP that says how many messages of a conversation it was shown and what was said last. Asked to pay, it calls
-//! a tool of the same address first; asked for a flight, an agent that pays; asked to hold a seat, a tool that can be undone; asked to
-//! ask, the person; asked to remember, it notes what stands behind the colon, and asked what it knows, it says what it was told of. Asked to extract facts,
-//! it finds where the person lives. Asked for vectors, it tells vehicles from homes.
+//! A model over HTTP that says how many messages of a conversation it was shown and what was said last. Asked to pay,
+//! it calls a tool of the same address first; asked for a flight, an agent that pays; asked to hold a seat, a tool that
+//! can be undone; asked to ask, the person; asked to look for ever, it calls a tool in each turn; asked to remember, it
+//! notes the sentence behind that, and asked what it knows, it says what it was told of. Asked to extract facts, it
+//! finds where the person lives. Asked for vectors, it tells vehicles from homes.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -38,7 +39,11 @@ struct Counts {
     most_at_once: AtomicUsize,
     /// Questions of which the first is answered late.
     hung: AtomicUsize,
+    /// Those of them that wait for their late answer.
+    hanging: AtomicUsize,
     paid: AtomicUsize,
+    /// Requests for vectors.
+    embedded: AtomicUsize,
     /// Whether requests for vectors are refused.
     embeds_nothing: AtomicBool,
     /// Seats that were held.
@@ -82,14 +87,29 @@ impl TalkingModel {
         self.counts.hung.load(Ordering::Relaxed)
     }
 
+    /// How many wait for facts in what says `hang`.
+    pub fn hanging(&self) -> usize {
+        self.counts.hanging.load(Ordering::Relaxed)
+    }
+
     /// How often the tool was called.
     pub fn paid(&self) -> usize {
         self.counts.paid.load(Ordering::Relaxed)
     }
 
+    /// How often it was asked for vectors.
+    pub fn embedded(&self) -> usize {
+        self.counts.embedded.load(Ordering::Relaxed)
+    }
+
     /// Lets it refuse to make vectors from now on.
     pub fn stop_embedding(&self) {
         self.counts.embeds_nothing.store(true, Ordering::Relaxed);
+    }
+
+    /// Lets it make vectors again.
+    pub fn resume_embedding(&self) {
+        self.counts.embeds_nothing.store(false, Ordering::Relaxed);
     }
 
     /// Lets one answer go on that comes in pieces, or the next one.
@@ -179,6 +199,7 @@ async fn complete(State(counts): State<Arc<Counts>>, Json(asked): Json<Value>) -
     if material_of(&asked).is_some_and(|material| material.contains("hang"))
         && counts.hung.fetch_add(1, Ordering::Relaxed) == 0
     {
+        let _hung = HungCaller::of(&counts);
         pause(HANGS_FOR).await;
     }
     let answered = answer_to(&asked);
@@ -186,6 +207,22 @@ async fn complete(State(counts): State<Arc<Counts>>, Json(asked): Json<Value>) -
     match asked["stream"] == true {
         true => in_pieces(counts, &answered.0),
         false => answered.into_response(),
+    }
+}
+
+/// Counts as hanging until it is dropped, with its answer or because it has gone.
+struct HungCaller(Arc<Counts>);
+
+impl HungCaller {
+    fn of(counts: &Arc<Counts>) -> HungCaller {
+        counts.hanging.fetch_add(1, Ordering::Relaxed);
+        HungCaller(Arc::clone(counts))
+    }
+}
+
+impl Drop for HungCaller {
+    fn drop(&mut self) {
+        self.0.hanging.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -230,13 +267,20 @@ fn answer_to(asked: &Value) -> Json<Value> {
         .and_then(|first| first["content"].as_str())
         .is_some_and(|text| text.contains("You book flights."));
     let asked_agent = messages.iter().any(|message| message["tool_calls"][0]["function"]["name"] == "FlightAgent");
+    let is_endless = |message: &Value| {
+        message["role"] == "user" && message["content"].as_str().is_some_and(|text| text.contains("for ever"))
+    };
     let choice = match last["role"].as_str() {
+        _ if messages.iter().any(is_endless) => match asked["tool_choice"] == "none" {
+            true => answer("As far as I came.".into()),
+            false => calling(&[("current_time", json!({}))]),
+        },
         Some("tool") if said.contains("noted_as") || said.contains("deleted") => answer("noted".into()),
         Some("tool") if is_called => answer("your flight is booked".into()),
         Some("tool") if asked_agent => answer(format!("agent: {said}")),
         Some("tool") if said.contains("seat") || said.contains("answer") => answer(format!("told: {said}")),
         Some("tool") => answer("paid".into()),
-        _ if said.contains("remember: ") => calling(&[("remember", noted(said))]),
+        _ if said.contains("remember. ") => calling(&[("remember", noted(said))]),
         _ if said.contains("forget: ") => {
             let id = said.split_once("forget: ").map(|(_, id)| id.trim()).unwrap_or_default();
             calling(&[("forget", json!({ "id": id }))])
@@ -244,6 +288,7 @@ fn answer_to(asked: &Value) -> Json<Value> {
         _ if said.contains("you know") => answer(known(&messages)),
         _ if is_called || said.contains("pay") => calling(&[("pay", json!({}))]),
         _ if said.contains("flight") => calling(&[("FlightAgent", json!({ "origin": "SFO" }))]),
+        _ if said.contains("ask me where") => calling(&[("ask_user", json!({ "question": "Where is that?" }))]),
         _ if said.contains("ask me twice") => calling(&[
             ("ask_user", json!({ "question": "Window or aisle?", "options": ["window", "aisle"] })),
             ("ask_user", json!({ "question": "How many bags?" })),
@@ -264,9 +309,9 @@ fn answer_to(asked: &Value) -> Json<Value> {
     Json(json!({ "choices": [choice], "usage": { "prompt_tokens": 10, "completion_tokens": 2 } }))
 }
 
-/// The fact behind the colon, and behind a bar the one in whose place it is noted.
+/// The fact in the next sentence, and behind a bar the one in whose place it is noted.
 fn noted(said: &str) -> Value {
-    let asked = said.split_once("remember: ").map(|(_, fact)| fact.lines().next().unwrap_or(fact)).unwrap_or_default();
+    let asked = said.split_once("remember. ").map(|(_, fact)| fact.lines().next().unwrap_or(fact)).unwrap_or_default();
     match asked.split_once(" | ") {
         Some((text, replaces)) => json!({ "text": text, "replaces": replaces }),
         None => json!({ "text": asked.trim_end_matches(['"', '}']) }),
@@ -318,15 +363,19 @@ async fn hold(State(counts): State<Arc<Counts>>, Json(asked): Json<Value>) -> Js
     Json(json!({ "seat": seat }))
 }
 
-/// A text about a vehicle points one way, one about a home another way, and each other text a third. One that is unwelcome is refused,
-/// with those that come with it.
+/// A text about a vehicle points one way, one about a home another way, and each other text a third. One that is
+/// unwelcome is refused, with those that come with it.
 async fn embed(State(counts): State<Arc<Counts>>, Json(asked): Json<Value>) -> Result<Json<Value>, StatusCode> {
+    counts.embedded.fetch_add(1, Ordering::Relaxed);
     if counts.embeds_nothing.load(Ordering::Relaxed) {
         return Err(StatusCode::INTERNAL_SERVER_ERROR);
     }
     let texts = asked["input"].as_array().ok_or(StatusCode::BAD_REQUEST)?;
     if texts.iter().any(|text| text.as_str().is_some_and(|text| text.contains("unwelcome"))) {
         return Err(StatusCode::BAD_REQUEST);
+    }
+    if texts.iter().any(|text| text.as_str().is_some_and(|text| text.contains("unlucky"))) {
+        return Err(StatusCode::INTERNAL_SERVER_ERROR);
     }
     let vector = |text: &Value| {
         let text = text.as_str().unwrap_or_default().to_lowercase();

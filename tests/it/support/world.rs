@@ -32,6 +32,7 @@ use super::app::Instance;
 use super::binary::TempDir;
 use super::journal::Journal;
 use super::postgres::Database;
+use super::smtp::MailServer;
 use super::{redis, servers, sqlite};
 
 /// How long SQLite's one writer is waited for.
@@ -112,7 +113,20 @@ enum WorldDatabase {
     Postgres(Database),
 }
 
+/// Where people reach the service, in worlds that send mail.
+pub const PUBLIC: &str = "https://wake.example.org";
+
 impl World {
+    /// Has messages go to this server, with links to where people reach the service.
+    pub fn mail_by(&mut self, server: &MailServer) {
+        self.public_url = Some(PUBLIC.into());
+        self.channels.email = channel::email::Settings {
+            url: Some(Secret::new(format!("smtp://{}", server.address()))),
+            from: Some("Reveille <reveille@wake.example.org>".into()),
+            ..channel::email::Settings::default()
+        };
+    }
+
     pub fn sqlite() -> World {
         let world = World::on_empty_sqlite();
         sqlite::migrated_copy(world.dir());

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-/// Rules of a zone as TZif (RFC 9636): an offset from UTC in seconds, and from certain instants (Unix seconds) on others;
-/// the last one stays.
+/// Rules of a zone as TZif (RFC 9636): an offset from UTC in seconds, and from certain instants (Unix seconds) on
+/// others; the last one stays.
 pub fn tzif(first: i32, changes: &[(i64, i32)]) -> Vec<u8> {
     let offsets: Vec<i32> = std::iter::once(first).chain(changes.iter().map(|(_, offset)| *offset)).collect();
     let header = |times: usize, types: usize, letters: usize| {

@@ -16,6 +16,9 @@ use BoundTest::{By, Not};
 /// Of one that only says how much is done at once.
 const IN_TURNS: BoundTest = Not("nothing is refused: what is beyond it comes with the next turn");
 
+/// Of an answer that is far shorter in fact.
+const OF_PROVIDERS: BoundTest = Not("a longer answer is none, as any that can't be read, which has its tests");
+
 /// Every constant that the page names.
 const TESTED: &[(&str, BoundTest)] = &[
     (
@@ -44,6 +47,26 @@ const TESTED: &[(&str, BoundTest)] = &[
     ),
     ("src/engine/events/matcher/backlog.rs: PER_TENANT", By("tenant_with_many_waiting_is_full_and_another_is_not")),
     (
+        "src/engine/events/matcher/backlog.rs: TENANT_BYTES",
+        By("tenant_whose_events_have_many_bytes_is_full_at_the_bound_and_not_one_byte_below_it"),
+    ),
+    (
+        "src/engine/events/matcher/backlog.rs: BYTES_IN_ALL",
+        By("tenants_that_have_none_are_read_beside_many_bytes_and_nothing_beyond_the_most"),
+    ),
+    (
+        "src/engine/events/matcher/backlog.rs: MOST_BYTES",
+        By("tenants_that_have_none_are_read_beside_many_bytes_and_nothing_beyond_the_most"),
+    ),
+    (
+        "src/engine/events/matcher/backlog.rs: JUDGED_BYTES",
+        By("long_events_are_judged_up_to_their_bytes_and_short_ones_beside_them"),
+    ),
+    ("src/engine/events/matcher/work.rs: HOPELESS_BYTES", IN_TURNS),
+    ("src/store/events.rs: LEASED_BYTES", IN_TURNS),
+    ("src/ports/bus/redis/reading.rs: READ_BYTES", IN_TURNS),
+    ("src/ports/bus/redis/reading.rs: AT_ONCE", IN_TURNS),
+    (
         "src/ports/skill/document.rs: INSTRUCTIONS",
         By("instructions_are_taken_at_their_longest_and_cut_one_character_beyond_it"),
     ),
@@ -58,15 +81,15 @@ const TESTED: &[(&str, BoundTest)] = &[
     ),
     ("src/domain/memory.rs: FACT_LENGTH", By("text_of_a_fact_is_one_line_and_is_taken_up_to_its_length")),
     ("src/domain/memory.rs: COLLECTION_LENGTH", By("collection_is_words_with_slashes_up_to_its_length")),
-    (
-        "src/domain/memory.rs: MESSAGE_READ",
-        By("fact_is_a_person_s_word_where_nothing_else_was_read_or_where_the_message_says_it"),
-    ),
+    ("src/domain/memory.rs: MESSAGE_READ", By("message_is_searched_by_the_beginnings_of_its_longest_words")),
+    ("src/domain/memory.rs: LONGEST_OWN", By("message_is_its_writer_s_own_up_to_a_line_break_a_colon_or_its_length")),
     ("src/domain/memory.rs: MOST_FACTS", By("facts_of_a_tenant_and_versions_of_a_fact_are_bounded")),
     ("src/domain/memory.rs: MOST_FROM_OUTSIDE", By("facts_of_a_tenant_and_versions_of_a_fact_are_bounded")),
     ("src/domain/memory.rs: MOST_VERSIONS", By("facts_of_a_tenant_and_versions_of_a_fact_are_bounded")),
     ("src/domain/memory/recall.rs: MOST_RECALLED", By("run_is_told_as_much_as_fits")),
     ("src/http/api/conversations/responses.rs: MOST_MESSAGES", By("message_is_made_of_texts_of_the_user_alone")),
+    ("src/http/server/unread_body.rs: SHORT_BYTES", By("rest_of_a_body_is_read_up_to_its_bound_and_no_further")),
+    ("src/http/server/unread_body.rs: BEHIND_BYTES", By("rest_of_a_body_is_read_up_to_its_bound_and_no_further")),
     (
         "src/agent/prompt/extraction.rs: LONGEST_ANSWER",
         By("answer_is_read_with_or_without_fences_and_what_does_not_fit_is_left_out"),
@@ -75,7 +98,6 @@ const TESTED: &[(&str, BoundTest)] = &[
         "src/agent/prompt/extraction.rs: MOST_PARTS",
         By("material_is_what_the_person_has_said_in_the_run_and_nothing_else"),
     ),
-    ("src/agent/prompt/extraction.rs: LONGEST_OWN", By("fact_is_a_persons_word_unless_it_may_have_been_pasted")),
     (
         "src/store/memory/extractions.rs: MOST_QUEUED",
         By("extractions_of_a_tenant_are_bounded_and_forgotten_when_nobody_works_them_off"),
@@ -100,6 +122,14 @@ const TESTED: &[(&str, BoundTest)] = &[
     (
         "src/executor/host/known_vectors.rs: KNOWN_BYTES",
         By("vectors_of_the_tenant_that_was_searched_longest_ago_are_forgotten_first"),
+    ),
+    (
+        "src/executor/host/text_cache.rs: KEPT_BYTES_OF_ONE",
+        By("texts_of_the_tenant_that_came_longest_ago_are_forgotten_first_and_of_one_its_own"),
+    ),
+    (
+        "src/executor/host/text_cache.rs: KEPT_BYTES",
+        By("texts_of_the_tenant_that_came_longest_ago_are_forgotten_first_and_of_one_its_own"),
     ),
     ("src/domain/memory/recall.rs: RECALLED_CHARS", By("run_is_told_as_much_as_fits")),
     (
@@ -131,6 +161,14 @@ const TESTED: &[(&str, BoundTest)] = &[
     ("src/engine/events/matcher/slice.rs: WRITE", By("write_is_bounded_and_a_quiet_tenant_is_in_the_first")),
     ("src/engine/events/matcher/slice.rs: WRITE_BY_RULES", IN_TURNS),
     ("src/engine/events/windows.rs: JUDGED", IN_TURNS),
+    ("src/engine/events/windows.rs: RELEASED_EVENTS", IN_TURNS),
+    ("src/engine/events/windows.rs: RELEASED_TASKS", IN_TURNS),
+    ("src/store/events/closing.rs: RELEASED_BYTES", By("held_events_are_read_up_to_their_bytes_and_in_their_order")),
+    ("src/engine/events/windows.rs: BATCH", IN_TURNS),
+    (
+        "src/store/events/due_windows.rs: CLOSED_BYTES",
+        By("windows_that_close_together_are_bounded_in_bytes_and_tenants_without_room_are_next"),
+    ),
     ("src/domain/event.rs: ATTRIBUTE_LENGTH", By("attributes_are_taken_at_their_longest_and_refused_one_beyond_it")),
     ("src/domain/event.rs: EVENT_BYTES", By("event_is_taken_at_its_largest_and_refused_one_byte_beyond_it")),
     (
@@ -141,13 +179,76 @@ const TESTED: &[(&str, BoundTest)] = &[
         "src/executor/pipeline/ledger.rs: VALUE_BYTES",
         By("items_and_values_are_taken_at_their_bounds_and_fail_the_step_one_beyond_them"),
     ),
-    ("src/executor/pipeline/ledger.rs: DEFERRED_BYTES", By("results_that_are_large_do_not_wait")),
+    ("src/agent/checkpoint.rs: DEFERRED_BYTES", By("results_that_are_large_do_not_wait")),
     ("src/http/streaming/run/position.rs: MOST_AHEAD", By("events_far_ahead_of_the_transcript_wait_for_it")),
     ("src/domain/approval/stored_override.rs: MOST_OVERRIDES", By("overrides_of_a_tenant_are_bounded")),
     ("src/store/approvals/suspended.rs: MOST_PAUSED_DAYS", By("paused_run_is_resumed_by_itself_after_thirty_days")),
+    (
+        "src/ports/bus/outbox.rs: BATCH",
+        By("kept_event_of_a_quiet_tenant_is_forwarded_at_once_however_many_of_another_wait"),
+    ),
+    (
+        "src/store/events/outbox.rs: FORWARDED_BYTES",
+        By("events_are_forwarded_up_to_their_bytes_the_first_of_each_tenant_before_the_second_of_any"),
+    ),
+    ("src/store/approvals/suspended.rs: MOST_PAUSES", By("run_is_paused_a_bounded_number_of_times_while_it_waits")),
     ("src/store/runs/pages.rs: SCANNED", By("page_by_a_rare_state_goes_on_behind_the_rows_that_it_has_read")),
     ("src/store/ops/depths.rs: COUNTED_TO", By("tasks_are_counted_up_to_a_bound")),
+    (
+        "src/executor/pipeline/scope.rs: RESULTS_BYTES",
+        By("values_of_all_steps_are_taken_up_to_their_bytes_together_and_fail_the_step_one_beyond_them"),
+    ),
     ("src/executor/pipeline/spec.rs: STEPS", By("steps_of_a_pipeline_are_fifty_at_most")),
+    (
+        "src/executor/pipeline/spec.rs: TEMPLATES",
+        By("texts_of_a_pipeline_that_insert_something_are_a_thousand_at_most"),
+    ),
+    (
+        "src/domain/task/credentials.rs: MOST_NAMED",
+        By("task_names_as_many_credentials_and_tools_as_it_may_and_no_more"),
+    ),
+    ("src/base/expr/pattern.rs: TOGETHER_BYTES", By("patterns_of_an_expression_are_bounded_together")),
+    (
+        "src/base/expr/kept.rs: KEPT_BYTES",
+        By("expressions_are_kept_up_to_their_bytes_and_of_a_tenant_with_many_no_more_than_its_part"),
+    ),
+    (
+        "src/base/expr/kept.rs: KEPT_BYTES_OF_ONE",
+        By("expressions_are_kept_up_to_their_bytes_and_of_a_tenant_with_many_no_more_than_its_part"),
+    ),
+    (
+        "src/base/expr/pattern.rs: KEPT_PATTERNS",
+        By("compiled_patterns_are_kept_up_to_their_number_and_the_oldest_is_compiled_again"),
+    ),
+    ("src/executor/pipeline/steps/http.rs: HEADERS", By("headers_of_an_http_step_are_thirty_at_most")),
+    (
+        "src/executor/webhook/settings.rs: HEADERS",
+        By("headers_of_a_webhook_are_taken_up_to_their_number_and_refused_one_beyond_it"),
+    ),
+    (
+        "src/base/template/meter.rs: SHARED_STEPS",
+        By("renderings_share_their_steps_up_to_the_bound_and_not_one_beyond_it"),
+    ),
+    (
+        "src/domain/trigger/condition/form.rs: KEY_BYTES",
+        By("key_in_redis_is_taken_up_to_its_length_and_refused_one_byte_beyond_it"),
+    ),
+    (
+        "src/domain/credential/draft/hosts.rs: HOSTS",
+        By("hosts_and_scopes_are_taken_up_to_their_number_and_refused_one_beyond_it"),
+    ),
+    (
+        "src/domain/credential/draft.rs: SCOPES",
+        By("hosts_and_scopes_are_taken_up_to_their_number_and_refused_one_beyond_it"),
+    ),
+    (
+        "src/http/api/events/form.rs: MOST_EVENTS",
+        By("events_of_a_request_are_taken_up_to_their_number_and_refused_one_beyond_it"),
+    ),
+    (
+        "src/http/api/tasks.rs: BACKFILL",
+        By("instants_of_a_backfill_are_run_up_to_their_number_and_refused_one_beyond_it"),
+    ),
     (
         "src/executor/pipeline/steps/store.rs: VALUE_BYTES",
         By("items_and_values_are_taken_at_their_bounds_and_fail_the_step_one_beyond_them"),
@@ -190,13 +291,23 @@ const TESTED: &[(&str, BoundTest)] = &[
     ("src/http/error.rs: FAULTS", By("faults_are_told_up_to_a_number_and_counted_beyond_it")),
     (
         "src/http/api/explain/event.rs: LOOKED_AT",
-        Not("pages are read until then; a test of 5,000 tasks would take a minute"),
+        By("event_tasks_are_looked_at_up_to_their_number_and_one_beyond_it_is_told"),
     ),
-    ("src/http/api/explain/event.rs: STEPS", Not("it is passed to `examine`, whose tests end an effort at each step")),
+    (
+        "src/http/api/explain/event.rs: STEPS",
+        By("filters_are_evaluated_up_to_the_steps_of_all_and_the_next_one_is_not"),
+    ),
     ("src/http/api/explain/event.rs: TAKEN_APART", By("triggers_that_are_not_told_are_counted")),
     ("src/http/api/explain/event.rs: TOLD", By("triggers_that_are_not_told_are_counted")),
     ("src/http/api/explain/instant.rs: TEXT", By("instant_is_explained_at_its_longest_and_refused_one_beyond_it")),
     ("src/http/request/host.rs: HOST_BYTES", By("host_is_there_once_and_can_be_read_in_one_way")),
+    ("src/http/api/tasks/import.rs: HELD", By("first_event_tasks_of_an_import_are_held_against_kept_events")),
+    ("src/http/api/tasks/kept_events.rs: SAMPLES", By("trigger_is_held_against_the_newest_events_of_its_own")),
+    ("src/http/api/tasks/kept_events.rs: AMONG", By("trigger_is_held_against_the_newest_events_of_its_own")),
+    (
+        "src/domain/trigger/event/compiled/missing_field.rs: HELD_STEPS",
+        By("trigger_is_held_against_events_up_to_its_steps_and_not_beyond_them"),
+    ),
     ("src/http/api/tasks/import.rs: BARREN", By("import_of_nothing_but_empty_or_bad_lines_ends_at_its_bound")),
     ("src/http/api/tasks/import.rs: GROUP", IN_TURNS),
     ("src/http/server/proxies.rs: HOPS", By("header_is_followed_through_so_many_hops_and_no_further")),
@@ -226,6 +337,12 @@ const TESTED: &[(&str, BoundTest)] = &[
     (
         "src/ports/llm/tokens/exact.rs: WAITED_SECONDS",
         By("counts_are_waited_for_so_long_and_later_ones_are_there_for_the_next_time"),
+    ),
+    ("src/store/ops/tokens.rs: MOST_TOKENS", By("tokens_of_a_tenant_are_bounded_and_the_oldest_dead_one_makes_room")),
+    ("src/executor/hub.rs: BACKLOG", By("slow_watcher_is_told_how_much_it_missed")),
+    (
+        "src/executor/hub.rs: BACKLOG_BYTES",
+        By("events_wait_up_to_their_bytes_and_the_oldest_is_missed_one_byte_beyond_them"),
     ),
     ("src/store/ops/budgets.rs: MOST_TASK_BUDGETS", By("tasks_with_budgets_of_their_own_are_bounded")),
     ("src/agent/context/lasting_notices.rs: LONGEST", By("lasting_notice_is_shown_up_to_its_longest")),
@@ -302,6 +419,10 @@ const TESTED: &[(&str, BoundTest)] = &[
         By("expression_is_taken_at_its_longest_and_refused_one_beyond_it"),
     ),
     ("src/domain/trigger/event/form.rs: FILTERS", By("tasks_are_taken_at_each_bound_and_refused_one_beyond_it")),
+    (
+        "src/domain/trigger/event/form.rs: FILTER_BYTES",
+        By("filters_have_names_and_texts_up_to_their_bytes_and_none_beyond_them"),
+    ),
     ("src/domain/trigger/exclusion.rs: LENGTH", By("exclusions_are_taken_at_each_bound_and_refused_one_beyond_it")),
     ("src/domain/trigger/exclusion.rs: MOST", By("exclusions_are_taken_at_each_bound_and_refused_one_beyond_it")),
     ("src/domain/trigger/exclusion.rs: MOST_TEXT", By("exclusions_are_taken_at_each_bound_and_refused_one_beyond_it")),
@@ -315,10 +436,14 @@ const TESTED: &[(&str, BoundTest)] = &[
     ("src/domain/trigger/steps.rs: ADMITTED", By("each_budget_is_whole_at_its_last_step_and_used_up_by_the_next")),
     ("src/domain/trigger/steps.rs: LISTED", By("each_budget_is_whole_at_its_last_step_and_used_up_by_the_next")),
     ("src/domain/trigger/steps.rs: PLANNED", By("each_budget_is_whole_at_its_last_step_and_used_up_by_the_next")),
+    (
+        "src/ports/llm/retry.rs: CALL_ID_BYTES",
+        By("id_of_a_call_is_taken_at_its_longest_and_refused_one_byte_beyond_it_or_with_a_control_character"),
+    ),
     ("src/ports/llm/provider_message.rs: LIMIT", By("message_is_kept_up_to_its_limit_and_never_with_the_key")),
     (
         "src/http/api/explain/event.rs: BYTES",
-        Not("it is met roughly: nothing but fifty of the longest filters come so far"),
+        By("triggers_are_told_in_their_bytes_and_the_last_is_left_out_one_byte_beyond_them"),
     ),
     ("src/http/api/explain/event.rs: PAGE", IN_TURNS),
     ("src/base/id.rs: TENANT_CHARACTERS", By("tokens_are_taken_at_each_bound_and_refused_one_beyond_it")),
@@ -337,10 +462,33 @@ const TESTED: &[(&str, BoundTest)] = &[
         "src/http/request/body.rs: READ_IN_PLACE",
         By("body_of_each_operation_is_read_on_a_computing_thread_where_it_is_long"),
     ),
+    ("src/base/compute.rs: JSON_IN_PLACE", By("json_is_read_in_place_up_to_its_bound_and_not_one_byte_beyond_it")),
+    (
+        "src/ports/bus/entry_reader.rs: PIECE",
+        By("entries_are_read_in_their_order_in_place_up_to_a_bound_and_in_pieces_beyond_it"),
+    ),
+    ("src/ports/bus/redis/log.rs: PAGE_BYTES", By("part_of_the_log_ends_with_its_bytes_and_the_next_goes_on")),
+    ("src/ports/bus/redis/look.rs: LOOKED_AT", By("look_ends_with_its_entries_or_with_its_bytes")),
+    ("src/ports/bus/redis/look.rs: LOOKED_AT_BYTES", By("look_into_a_stream_ends_with_its_bytes")),
+    ("src/ports/bus/redis/dead.rs: LETTERS", By("look_ends_with_its_entries_or_with_its_bytes")),
+    ("src/ports/bus/redis/dead.rs: LETTER_BYTES", By("look_ends_with_its_entries_or_with_its_bytes")),
+    ("src/store/events.rs: IDS_LOOKED_AT", By("so_many_ids_are_looked_at_for_those_that_begin_so")),
+    ("src/http/hooks/receipts.rs: REPORT_BYTES", By("report_is_taken_at_its_longest_and_refused_one_byte_beyond_it")),
+    ("src/ports/vault/oauth/endpoint.rs: ANSWER_BYTES", OF_PROVIDERS),
+    ("src/ports/channel/provider.rs: ANSWER_LIMIT", OF_PROVIDERS),
+    ("src/ports/channel/push.rs: ANSWER_LIMIT", OF_PROVIDERS),
     ("src/domain/task.rs: INSTRUCTION_LENGTH", By("tasks_are_taken_at_each_bound_and_refused_one_beyond_it")),
     ("src/executor/orchestrator.rs: PERSONA_LENGTH", By("persona_is_taken_at_its_longest_and_refused_one_beyond_it")),
     ("src/domain/credential.rs: DOCUMENT_BYTES", By("document_is_anything_of_json_up_to_64_kib")),
     ("src/domain/credential.rs: DOCUMENT_TEXTS", By("document_is_taken_with_its_most_texts_and_refused_with_one_more")),
+    (
+        "src/domain/credential.rs: RUN_SECRETS",
+        By("texts_of_a_run_are_taken_up_to_their_most_and_refused_one_beyond_it"),
+    ),
+    (
+        "src/domain/credential.rs: RUN_SECRET_BYTES",
+        By("bytes_of_a_run_s_texts_are_taken_up_to_their_most_and_refused_one_beyond_it"),
+    ),
     ("src/domain/trigger/event.rs: WINDOW_EVENTS", By("batch_is_taken_at_its_largest_and_refused_one_beyond_it")),
     ("src/domain/trigger/event.rs: WINDOW_BYTES", By("window_that_would_grow_too_large_closes_first")),
     ("src/domain/trigger/event.rs: HELD_EVENTS", By("full_hold_says_so")),

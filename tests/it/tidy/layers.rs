@@ -84,7 +84,7 @@ pub fn faults(source: &Source) -> Vec<String> {
     let mut found = Vec::new();
     for import in source.imports() {
         let (top, _) = import.path.split_once("::").unwrap_or((&import.path, ""));
-        // what is not a module is a macro or a name that lib.rs gives out
+        // a name that is no module is a macro or one that lib.rs gives out
         let is_module = layers().any(|layer| layer.contains(&top));
         if is_module && top != module && !allowed.contains(&top) && !is_exception(source, &import.path) {
             let named = if module == "vault" && top == "store" { &import.path } else { top };

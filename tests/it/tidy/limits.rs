@@ -1,4 +1,5 @@
-//! The table of `docs/limits.md` against the constants that it names: a bound that changes in one place changes in both.
+//! The table of `docs/limits.md` against the constants that it names: a bound that changes in one place changes in
+//! both.
 
 use std::path::Path;
 

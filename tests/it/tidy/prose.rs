@@ -1,5 +1,5 @@
-//! The rules of prose that a machine can keep: comments name their subject and cite files of this repository, and a test
-//! is found by its subject.
+//! The rules of prose that a machine can keep: comments name their subject and cite files of this repository, and a
+//! test is found by its subject.
 //!
 //! The comments of migrations are not read: a migration that has landed is never edited.
 

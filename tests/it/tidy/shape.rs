@@ -1,6 +1,7 @@
-//! The shape of the tree: folders of a size that can be looked over, types that have a name of their own, and few macros.
+//! The shape of the tree: folders of a size that can be looked over, types that have a name of their own, and few
+//! macros.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::source::Source;
@@ -10,9 +11,25 @@ const FILES: usize = 20;
 /// Most macros in `src/store`; the statements of both databases are functions over one transaction.
 const STORE_MACROS: usize = 5;
 
-/// Names of roles that sibling modules may each have a type for.
-const ROLES: [&str; 10] =
-    ["Settings", "Command", "Args", "Shared", "Rejection", "Arguments", "Row", "Error", "Shown", "Written"];
+/// Names of roles that sibling modules may each have a type for, with the folder below which they may.
+const ROLES: [(&str, &str); 6] = [
+    ("Settings", "src"),
+    ("Command", "src/cli"),
+    ("Args", "src/cli"),
+    ("Arguments", "src/ports/tool/builtin"),
+    ("Shown", "src/domain/notification/recipient"),
+    ("Written", "src/domain/notification/recipient"),
+];
+
+/// Names of roles that each module may have a type for, as long as no other module sees it.
+const PRIVATE_ROLES: [&str; 2] = ["Row", "Shared"];
+
+/// A type that a module declares.
+struct DeclaredType<'a> {
+    line: usize,
+    name: &'a str,
+    is_private: bool,
+}
 
 /// Folders with too many files.
 pub fn crowded_folders(sources: &[Source]) -> Vec<String> {
@@ -24,17 +41,32 @@ pub fn crowded_folders(sources: &[Source]) -> Vec<String> {
     crowded.map(|(folder, count)| format!("{}: has {count} files, {FILES} at most", folder.display())).collect()
 }
 
-/// Names that more than one type has.
+/// Names that more than one type has, unless each of these types has a role by its name.
 pub fn shared_type_names(sources: &[Source]) -> Vec<String> {
     let mut places: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut without_role: BTreeSet<&str> = BTreeSet::new();
     for source in sources.iter().filter(|source| source.path.starts_with("src/")) {
-        for (line, name) in types(source) {
-            places.entry(name).or_default().push(format!("{}:{line}", source.path));
+        for declared in types(source) {
+            places.entry(declared.name).or_default().push(format!("{}:{}", source.path, declared.line));
+            if !has_role(source, &declared) {
+                without_role.insert(declared.name);
+            }
         }
     }
-    let is_role = |name: &str| ROLES.contains(&name) || name.len() > "Args".len() && name.ends_with("Args");
-    let shared = places.into_iter().filter(|(name, places)| places.len() > 1 && !is_role(name));
+    let shared = places.into_iter().filter(|(name, places)| places.len() > 1 && without_role.contains(name));
     shared.map(|(name, places)| format!("`{name}` is {} types: {}", places.len(), places.join(", "))).collect()
+}
+
+/// Whether the name of a type is that of a role, which types of other modules may have as well.
+fn has_role(source: &Source, declared: &DeclaredType<'_>) -> bool {
+    if PRIVATE_ROLES.contains(&declared.name) {
+        return declared.is_private;
+    }
+    let is_role_here = |(role, folder): &(&str, &str)| {
+        let is_named_so = declared.name == *role || *role == "Args" && declared.name.ends_with("Args");
+        is_named_so && source.is_one_of(&[*folder])
+    };
+    ROLES.iter().any(is_role_here)
 }
 
 /// More macros in the store than there may be, and those that await.
@@ -72,14 +104,16 @@ fn awaiting_macros(source: &Source) -> Vec<String> {
     found
 }
 
-/// The types that are declared in the modules of a file, its tests aside: not those in functions, and no associated types.
-fn types(source: &Source) -> Vec<(usize, &str)> {
+/// The types that are declared in the modules of a file, its tests aside: not those in functions, and no associated
+/// types.
+fn types(source: &Source) -> Vec<DeclaredType<'_>> {
     let mut found = Vec::new();
     let mut in_words = false;
     for (number, line) in source.code_lines() {
         in_words = line == "words! {" || in_words && line != "}";
         // an enum of words stands in the macro that makes it
         let line = if in_words { line.trim_start() } else { line };
+        let is_private = !line.starts_with("pub");
         let declared = line.strip_prefix("pub ").unwrap_or(line);
         let declared = match declared.strip_prefix("pub(") {
             Some(rest) => rest.split_once(") ").map_or(declared, |(_, declared)| declared),
@@ -90,7 +124,7 @@ fn types(source: &Source) -> Vec<(usize, &str)> {
         let Some(keyword) = keyword else { continue };
         let name = &declared[keyword.len()..];
         let end = name.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(name.len());
-        found.push((number, &name[..end]));
+        found.push(DeclaredType { line: number, name: &name[..end], is_private });
     }
     found
 }
@@ -100,11 +134,38 @@ mod tests {
     use super::*;
 
     #[test]
+    fn roles_are_shared_below_their_folders_and_private_ones_where_no_other_module_sees_them() {
+        let found = |files: [(&str, &str); 2]| {
+            let sources = files.map(|(path, text)| Source::new(path, &format!("//! A.\n\n{text}\n")));
+            shared_type_names(&sources)
+        };
+        for (one, other, text) in [
+            ("src/http/a.rs", "src/engine/b.rs", "pub struct Settings;"),
+            ("src/cli.rs", "src/cli/local/b.rs", "pub enum Command {}"),
+            ("src/cli/a.rs", "src/cli/b.rs", "pub struct ListArgs;"),
+            ("src/ports/tool/builtin/a.rs", "src/ports/tool/builtin/b.rs", "pub(super) struct Arguments;"),
+            ("src/store/a.rs", "src/http/b.rs", "struct Shared(u8);"),
+        ] {
+            assert_eq!(found([(one, text), (other, text)]), Vec::<String>::new(), "{text}");
+        }
+        for (one, other, text, name) in [
+            ("src/cli/a.rs", "src/http/b.rs", "pub enum Command {}", "Command"),
+            ("src/cli/a.rs", "src/http/b.rs", "pub struct ListArgs;", "ListArgs"),
+            ("src/ports/tool/builtin/a.rs", "src/http/b.rs", "struct Arguments;", "Arguments"),
+            ("src/store/a.rs", "src/store/b.rs", "pub(super) struct Row;", "Row"),
+            ("src/store/a.rs", "src/store/b.rs", "enum Error {}", "Error"),
+        ] {
+            let fault = format!("`{name}` is 2 types: {one}:3, {other}:3");
+            assert_eq!(found([(one, text), (other, text)]), [fault]);
+        }
+        let seen = [("src/store/a.rs", "struct Row;"), ("src/store/b.rs", "pub struct Row;")];
+        assert_eq!(found(seen), ["`Row` is 2 types: src/store/a.rs:3, src/store/b.rs:3"]);
+    }
+
+    #[test]
     fn shared_names_and_crowded_folders_are_found() {
-        let one = Source::new(
-            "src/a.rs",
-            "//! A.\n\npub struct Seen;\nimpl X {\n    type Seen = u8;\n}\npub(super) enum Row {}\n",
-        );
+        let one =
+            Source::new("src/a.rs", "//! A.\n\npub struct Seen;\nimpl X {\n    type Seen = u8;\n}\nenum Row {}\n");
         let other = Source::new("src/b.rs", "//! B.\n\nstruct Seen(u8);\nstruct Row;\n");
         assert_eq!(shared_type_names(&[one, other]), ["`Seen` is 2 types: src/a.rs:3, src/b.rs:3"]);
         let many: Vec<Source> = (0..=FILES).map(|file| Source::new(&format!("src/x/f{file}.rs"), "")).collect();

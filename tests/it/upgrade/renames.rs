@@ -47,7 +47,7 @@ async fn rows_of_before_are_read_by_their_new_names(postgres: bool) {
         json!([holds["trigger"]["buffer_while_paused"], holds["trigger"]["overlap_counts_waiting"], holds["metadata"]]),
         json!([true, null, { "hold": "mine" }])
     );
-    // `false` is what is meant without it, and is not shown
+    // `false` is the default, and is not shown
     assert!(holds["trigger"].get("hold").is_none() && holds["trigger"].get("waiting_counts").is_none(), "{holds}");
     let waits = get(&instance, &format!("/v1/tasks/{}", id("42"))).await;
     assert_eq!(

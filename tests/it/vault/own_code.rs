@@ -1,5 +1,5 @@
-//! Credentials in the hands of code in Rust: read, listed, saved and deleted by a tool and by an executor, on the record, and out of
-//! all that comes back.
+//! Credentials in the hands of code in Rust: read, listed, saved and deleted by a tool and by an executor, on the
+//! record, and out of all that comes back.
 
 use futures::future::BoxFuture;
 use http::Method;

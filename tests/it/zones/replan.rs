@@ -1,5 +1,5 @@
-//! Planning anew: what a task waits for when the rules of its zone have changed under it. In each case the clock of Tokyo,
-//! nine hours ahead of UTC, has been an hour further ahead, or behind, since the first of November.
+//! Planning anew: what a task waits for when the rules of its zone have changed under it. In each case the clock of
+//! Tokyo, nine hours ahead of UTC, has been an hour further ahead, or behind, since the first of November.
 
 use chrono::{DateTime, Utc};
 use reveille::domain::trigger::Schedule;
@@ -61,7 +61,8 @@ fn cron(expression: &str, nominal: &str) -> Case {
 
 #[test]
 fn replanned_task_keeps_its_wall_time_and_fires_no_day_twice() {
-    // the 24th has fired at 2026-11-23T23:00Z; with the clock behind that day's eight o'clock is still to come, and is not fired again
+    // the 24th has fired at 2026-11-23T23:00Z; with the clock behind that day's eight o'clock is still to come, and is
+    // not fired again
     cron("0 8 * * *", "2026-11-24T23:00:00Z").moves("2026-11-24T22:00:00Z", "2026-11-25T00:00:00Z");
     let rule = json!({"rrule": "FREQ=DAILY;BYHOUR=8;BYMINUTE=0;BYSECOND=0"});
     Case::new(rule, "2026-11-24T23:00:00Z").moves("2026-11-24T22:00:00Z", "2026-11-25T00:00:00Z");

@@ -1,199 +1,197 @@
-//! The hostile tenants of `neighbours`: what a tenant may ask for at the most, all of it at once, until they are stopped.
+//! The hostile tenants of `neighbours`: what a tenant may ask for at the most, all of it at once, until they are
+//! stopped.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use anyhow::Context;
 use bytes::Bytes;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::base::clock::pause;
-use crate::base::threads::LowRuntime;
-use crate::bench::BenchFigure;
+use crate::bench::figures::neighbours::events::PreparedEvents;
+use crate::bench::figures::neighbours::query::SlowQuery;
 use crate::bench::figures::neighbours::sink::MessageSink;
+use crate::bench::figures::neighbours::streams::HostileStream;
+use crate::bench::figures::neighbours::tasks::{
+    COMPARED, FLOOD, HostileTasks, QUERY_NAME, SEARCHED, compared, dear_schedule, searched,
+};
+use crate::bench::figures::neighbours::work::{HostileWork, WorkCounts, WorkDone};
 use crate::bench::process::service::{BenchService, BenchTenant};
 
-const NAMES: [&str; 2] = ["a-hostile", "z-hostile"];
-/// Events of one request of a flood, and of one whose filter is dear.
-const FLOOD: usize = 500;
-const DEAR: usize = 20;
-/// Numbers that a dear filter compares with each other; a few more are refused.
-const NUMBERS: usize = 200;
+pub const NAMES: [&str; 2] = ["a-hostile", "z-hostile"];
+/// Events of a request. They are judged in their order, so they come in rounds of every kind: some that fire many
+/// tasks, one that filters compare and one that they search. A round fires as many runs as are recorded at once, so
+/// that none waits for those behind it.
+const EVENTS: usize = 500;
+const FLOODS: usize = 4;
+const RECORDED: usize = 500;
 /// Bytes of an import that is nothing but empty lines.
 const NEWLINES: usize = 4 * 1024 * 1024;
-/// Bytes of each row of a long list.
-const WIDE: usize = 15_000;
-/// How long a slow address takes to answer, to polls and to steps of runs, in seconds.
-const SLOW_POLL: u64 = 8;
-const SLOW_RUN: u64 = 20;
 /// Calls that each loop makes at most.
 const CALLS: usize = 100_000;
 /// The longest that a loop rests when it is refused: as one that heeds nothing.
 const REST: Duration = Duration::from_secs(1);
-/// Some instants of each minute of each day, written out.
-const RULE: &str = "FREQ=YEARLY;BYMONTHDAY=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,\
-    30,31;BYHOUR=0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23;BYMINUTE=0,1,2,3,4,5,6,7,8,9,10,11,12,13,\
-    14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47,48,49,50,51,52,\
-    53,54,55,56,57,58,59;BYSECOND=0,10,20,30,40,50";
-
-/// Counts of the calls of hostile tenants.
-pub struct HostileCounts {
-    calls: u64,
-    refused: u64,
-}
-
-/// How often they have called.
-#[derive(Default)]
-struct CallCounts {
-    calls: AtomicU64,
-    refused: AtomicU64,
-}
+/// How often it is asked what the service counts, where others have the service to themselves, and the wait between.
+const ASKED: usize = 60;
+const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The load of the hostile tenants, which goes on until it is stopped or dropped.
 pub struct HostileLoad {
     loops: JoinSet<()>,
     stop: CancellationToken,
-    counts: Arc<CallCounts>,
-    /// Their own work is not to hold up the quiet tenant's clocks: elsewhere they have machines of their own.
-    threads: LowRuntime,
+    work: Arc<WorkCounts>,
+    operator: BenchTenant,
 }
 
-/// The request that one loop makes again and again.
+/// The request that one loop makes again and again, of bodies that were made before.
 type HostileCall = dyn Fn(&BenchTenant) -> RequestBuilder + Send + Sync;
 
 impl HostileLoad {
-    /// Makes their tasks, `crowd` of a kind, and begins.
-    pub async fn start(service: &BenchService, sink: &MessageSink, crowd: usize) -> anyhow::Result<HostileLoad> {
-        let (loops, stop, threads) = (JoinSet::new(), CancellationToken::new(), LowRuntime::start()?);
-        let mut hostile = HostileLoad { loops, stop, counts: Arc::default(), threads };
+    /// Makes their tasks, `crowd` of a kind, and begins, on threads of their own.
+    pub async fn start(
+        service: &BenchService,
+        sink: &MessageSink,
+        query: &SlowQuery,
+        (crowd, clients): (usize, &Handle),
+    ) -> anyhow::Result<HostileLoad> {
+        let mut hostile = HostileLoad {
+            loops: JoinSet::new(),
+            stop: CancellationToken::new(),
+            work: Arc::clone(sink.work()),
+            operator: service.operator().clone(),
+        };
         for (number, name) in NAMES.into_iter().enumerate() {
-            let tenant = service.tenant_with_webhook(name, &sink.url(number + 1, 0, "/slow/3")).await?;
-            tenant.import(&tasks(sink, number + 1, crowd)).await?;
-            for ask in request_loops(name) {
-                hostile.repeat(tenant.clone(), ask);
+            let own = number + 1;
+            let tenant = service.tenant_with_webhook(name, &sink.url(own, 0, "/told/3")).await?;
+            tenant.import(&HostileTasks { sink, own, crowd, query }.all()).await?;
+            // connections that their own threads open, and no others have
+            let tokens = [tenant, service.tenant(name).await?].map(|token| token.with_own_connections());
+            for (kind, ask) in request_loops(name, crowd) {
+                hostile.repeat(tokens[0].clone(), kind, ask, clients);
+            }
+            for stream in HostileStream::all(tokens, own, crowd, &hostile.work) {
+                let stop = hostile.stop.clone();
+                let open = async move {
+                    stop.run_until_cancelled(stream.keep_open()).await;
+                };
+                hostile.loops.spawn_on(open, clients);
             }
         }
         Ok(hostile)
     }
 
-    fn repeat(&mut self, tenant: BenchTenant, ask: Box<HostileCall>) {
-        let (stop, counts) = (self.stop.clone(), Arc::clone(&self.counts));
+    fn repeat(&mut self, tenant: BenchTenant, kind: HostileWork, ask: Box<HostileCall>, clients: &Handle) {
+        let (stop, work) = (self.stop.clone(), Arc::clone(&self.work));
         let calls = async move {
             for _ in 0..CALLS {
                 let Some(called) = stop.run_until_cancelled(tenant.call(ask(&tenant))).await else { return };
-                counts.calls.fetch_add(1, Ordering::Relaxed);
+                work.add(kind);
                 // a call that took too long, or was cut off, is one that was refused
                 let refused = !called.as_ref().is_ok_and(|(status, _)| status.is_success());
                 if refused {
-                    counts.refused.fetch_add(1, Ordering::Relaxed);
+                    work.add(HostileWork::RefusedCall);
                     let asked = called.ok().and_then(|(_, wait)| wait).map_or(Duration::ZERO, Duration::from_secs);
                     stop.run_until_cancelled(pause(asked.min(REST))).await;
                 }
             }
         };
-        self.loops.spawn_on(calls, self.threads.handle());
+        self.loops.spawn_on(calls, clients);
     }
 
-    pub async fn stop(mut self) -> HostileCounts {
+    /// Their work so far.
+    pub async fn done(&self) -> anyhow::Result<WorkDone> {
+        let mut queries = 0;
+        for name in NAMES {
+            queries += self.queries(name).await?;
+        }
+        Ok(self.work.done(queries))
+    }
+
+    /// Whether they have done something of each kind since then.
+    pub fn has_done_each_since(&self, before: &WorkDone) -> bool {
+        self.work.has_each_since(before)
+    }
+
+    /// Polls by a query of a tenant that were broken off at their time limit, as its conditions tell.
+    async fn queries(&self, tenant: &str) -> anyhow::Result<u64> {
+        let path = format!("/v1/tasks?tenant_id={tenant}&q={QUERY_NAME}&limit=200");
+        let mut asked = self.operator.get(&path).await;
+        for _ in 1..ASKED {
+            if asked.is_ok() {
+                break;
+            }
+            pause(ASK_AGAIN).await;
+            asked = self.operator.get(&path).await;
+        }
+        let page = asked.context("the service does not tell of the hostile tenants' conditions")?;
+        let tasks = page["items"].as_array().context("a page has items")?;
+        let failing = tasks.iter().map(|task| &task["condition"]["failing"]);
+        let broken_off = failing.filter(|failing| failing["error"]["kind"] == "timeout");
+        Ok(broken_off.filter_map(|failing| failing["count"].as_u64()).sum())
+    }
+
+    pub async fn stop(mut self) {
         self.stop.cancel();
         while self.loops.join_next().await.is_some() {}
-        let counts = &self.counts;
-        HostileCounts { calls: counts.calls.load(Ordering::Relaxed), refused: counts.refused.load(Ordering::Relaxed) }
     }
-}
-
-impl HostileCounts {
-    /// Tells it beside a figure.
-    pub fn annotate(&self, figure: BenchFigure) -> BenchFigure {
-        let figure = figure.with_part("calls of the hostile tenants", "", self.calls as f64);
-        figure.with_part("of which refused", "", self.refused as f64)
-    }
-}
-
-fn pipeline(name: &str, trigger: Value, config: Value) -> Value {
-    json!({ "name": name, "trigger": trigger, "executor": "pipeline", "action": { "config": config } })
-}
-
-/// Tells nobody of its runs.
-fn without_output(mut task: Value) -> Value {
-    task["output"] = Value::Null;
-    task
-}
-
-fn interval(length: &str) -> Value {
-    json!({ "type": "schedule", "interval": length })
-}
-
-/// Tasks of every kind.
-fn tasks(sink: &MessageSink, own: usize, crowd: usize) -> Vec<Value> {
-    let part = |of: usize| (crowd / of).max(1);
-    let one = || json!({ "steps": [{ "name": "one", "map": "1 + 1" }] });
-    let on = |source: &str, filter: &str| json!({ "type": "event", "source": source, "filter": filter });
-    let dear = "event.data.l.all(a, event.data.l.all(b, a <= b || a >= b))";
-    let slow = |host: usize, seconds: u64| sink.url(own, host, &format!("/slow/{seconds}"));
-    let run = |number: usize| {
-        let args = json!({ "url": slow(number, SLOW_RUN) });
-        let steps = json!([{ "name": "wait", "tool": { "name": "http_request", "args": args } }]);
-        without_output(pipeline("Slow run", interval("5s"), json!({ "steps": steps })))
-    };
-    let poll = |number: usize| {
-        let http = json!({ "http": { "url": slow(number, SLOW_POLL) } });
-        let trigger = json!({ "type": "condition", "poll": http, "interval": "1s", "expression": "value.price < 0" });
-        without_output(pipeline("Slow condition", trigger, one()))
-    };
-    let template =
-        "{% for a in steps.list %}{% for b in steps.list %}{% if a > b %}.{% endif %}{% endfor %}{% endfor %}";
-    let list: Vec<String> = (0..40).map(|number| number.to_string()).collect();
-    let steps = json!([{ "name": "list", "map": format!("[{}]", list.join(", ")) }]);
-    let templates = || pipeline("Dear template", interval("1s"), json!({ "steps": steps, "output": template }));
-    let rule = json!({ "type": "schedule", "rrule": RULE, "start_at": "2026-01-01T00:00:00Z" });
-    let wide = || {
-        let mut task = without_output(pipeline("Wide row", interval("24h"), one()));
-        task["metadata"] = json!({ "text": "x".repeat(WIDE) });
-        task
-    };
-    let flood = (0..crowd).map(|_| without_output(pipeline("Flooded", on("flood", "event.data.n >= 0"), one())));
-    flood
-        .chain((0..part(60)).map(|_| without_output(pipeline("Dear filter", on("dear", dear), one()))))
-        .chain((0..crowd).map(|_| without_output(pipeline("Dear rule", rule.clone(), one()))))
-        .chain((0..part(15)).map(|_| templates()))
-        .chain((0..part(2)).map(poll))
-        .chain((0..part(4)).map(run))
-        .chain((0..part(2)).map(|_| wide()))
-        .collect()
 }
 
 /// The requests of a hostile tenant, each in a loop of its own.
-fn request_loops(name: &'static str) -> Vec<Box<HostileCall>> {
-    let numbers: Vec<usize> = (0..NUMBERS).collect();
+fn request_loops(name: &str, crowd: usize) -> Vec<(HostileWork, Box<HostileCall>)> {
     let newlines = Bytes::from(vec![b'\n'; NEWLINES]);
-    let preview = json!({ "trigger": { "type": "schedule", "rrule": RULE, "start_at": "2026-01-01T00:00:00Z" } });
-    let list = |path: &'static str| -> Box<HostileCall> { Box::new(move |tenant| tenant.request(Method::GET, path)) };
+    let preview = Bytes::from(json!({ "trigger": dear_schedule() }).to_string());
+    let events = PreparedEvents::of(batch(name, crowd));
+    let post = |path: &'static str, kind: &'static str, body: Box<dyn Fn() -> Bytes + Send + Sync>| {
+        let ask =
+            move |tenant: &BenchTenant| tenant.request(Method::POST, path).header("content-type", kind).body(body());
+        Box::new(ask) as Box<HostileCall>
+    };
+    let list = |path: &'static str| {
+        let ask = move |tenant: &BenchTenant| tenant.request(Method::GET, path);
+        Box::new(ask) as Box<HostileCall>
+    };
+    let published = Box::new(move || Bytes::from(events.body()));
     vec![
-        events(name, "flood", FLOOD, json!({ "n": 1 })),
-        events(name, "dear", DEAR, json!({ "l": numbers })),
-        Box::new(move |tenant| {
-            let request = tenant.request(Method::POST, "/v1/tasks/import");
-            request.header("content-type", "application/x-ndjson").body(newlines.clone())
-        }),
-        Box::new(move |tenant| tenant.request(Method::POST, "/v1/schedules/preview").json(&preview)),
-        list("/v1/tasks?limit=200"),
-        list("/v1/runs?limit=200"),
+        (HostileWork::EventBatch, post("/v1/events", "application/cloudevents-batch+json", published)),
+        (HostileWork::Import, post("/v1/tasks/import", "application/x-ndjson", Box::new(move || newlines.clone()))),
+        (HostileWork::Preview, post("/v1/schedules/preview", "application/json", Box::new(move || preview.clone()))),
+        (HostileWork::List, list("/v1/tasks?limit=200")),
+        (HostileWork::List, list("/v1/runs?limit=200")),
     ]
 }
 
-/// New events in each request.
-fn events(tenant_id: &'static str, source: &'static str, count: usize, data: Value) -> Box<HostileCall> {
-    Box::new(move |tenant| {
-        let event = || {
-            json!({ "specversion": "1.0", "id": crate::bench::env::random_id(), "source": source, "type": "t",
-                    "tenantid": tenant_id, "data": data })
-        };
-        let batch = Value::from_iter((0..count).map(|_| event()));
-        let request = tenant.request(Method::POST, "/v1/events");
-        request.header("content-type", "application/cloudevents-batch+json").body(batch.to_string())
-    })
+/// A batch of all kinds of events, without ids; of the first kind each fires `crowd` tasks.
+fn batch(tenant_id: &str, crowd: usize) -> Vec<Value> {
+    let event = |source: &str, data: &Value| {
+        let (version, kind) = ("1.0", "t");
+        json!({ "specversion": version, "source": source, "type": kind, "tenantid": tenant_id, "data": data })
+    };
+    let (flood, compared, searched) = (json!({ "n": 1 }), compared(), searched());
+    let dear = [(COMPARED, &compared), (SEARCHED, &searched)];
+    let floods = (RECORDED / crowd.max(1)).clamp(FLOODS, EVENTS - dear.len());
+    let round = [vec![(FLOOD, &flood); floods], dear.to_vec()].concat();
+    (0..EVENTS / round.len()).flat_map(|_| &round).map(|(source, data)| event(source, data)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::server::ServerLimits;
+
+    #[test]
+    fn batch_of_events_fits_in_a_request() {
+        for crowd in [1, 10, 300, 1_000] {
+            let events = batch(NAMES[0], crowd);
+            let of = |source: &str| events.iter().filter(|event| event["source"] == source).count();
+            assert!(events.len() <= EVENTS && of(FLOOD) >= FLOODS * of(SEARCHED), "{crowd}");
+            assert!(of(SEARCHED) > 0 && of(SEARCHED) == of(COMPARED), "{crowd}");
+            let body = PreparedEvents::of(events).body();
+            assert!(body.len() <= ServerLimits::default().body_bytes, "{crowd}: {}", body.len());
+        }
+    }
 }

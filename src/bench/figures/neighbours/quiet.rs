@@ -39,8 +39,8 @@ pub struct QuietTimes {
     pub notifications: Samples,
     /// Instants of its schedules that no run was started for.
     pub missed: usize,
-    /// Calls that were refused or not answered; an event is published again until it is taken.
-    pub refused: usize,
+    /// Why calls were refused or not answered, one entry each; an event is published again until it is taken.
+    pub refused: Vec<String>,
 }
 
 pub struct QuietTenant<'a> {
@@ -49,14 +49,14 @@ pub struct QuietTenant<'a> {
     scheduled: Vec<String>,
     /// Events that were published, and when.
     published: Vec<Instant>,
-    refused: usize,
+    refused: Vec<String>,
 }
 
 impl QuietTenant<'_> {
     /// Makes its tasks.
     pub async fn start<'a>(service: &BenchService, sink: &'a MessageSink) -> anyhow::Result<QuietTenant<'a>> {
         let began = Instant::now();
-        let tenant = service.tenant_with_webhook(NAME, &sink.url(OWN, 0, "/hook/quiet")).await?;
+        let tenant = service.tenant_with_webhook(NAME, &sink.url(OWN, 0, "/hook/quiet")).await?.with_own_connections();
         let step = sink.url(OWN, 1, "/step/{{ event.id }}");
         let look = json!({ "name": "look", "tool": { "name": "http_request", "args": { "url": step } } });
         let said = json!({ "name": "said", "map": format!("'{MARK}' + event.id + '.'") });
@@ -82,17 +82,17 @@ impl QuietTenant<'_> {
             });
             tenant.post("/v1/tasks", &watched).await?;
         }
-        let quiet = QuietTenant { tenant, sink, scheduled, published: Vec::new(), refused: 0 };
+        let quiet = QuietTenant { tenant, sink, scheduled, published: Vec::new(), refused: Vec::new() };
         quiet.wait_until("its tasks have begun", async || Ok(quiet.polls_since(began).len() >= 2)).await?;
         Ok(quiet)
     }
 
-    /// Lives for so long, and until a few of everything were seen.
-    pub async fn live(&mut self, long: Duration) -> anyhow::Result<QuietTimes> {
+    /// Lives for so long, and until a few of everything were seen, and `is_enough` says so, too, if it ever does.
+    pub async fn live(&mut self, long: Duration, is_enough: impl Fn() -> bool) -> anyhow::Result<QuietTimes> {
         let (from, began) = (Instant::now(), machine_now());
         let first = self.published.len();
         let mut calls = Vec::new();
-        self.refused = 0;
+        self.refused.clear();
         let mut published_at = from;
         loop {
             if published_at <= Instant::now() {
@@ -101,10 +101,11 @@ impl QuietTenant<'_> {
             }
             calls.push(self.call(calls.len()).await);
             let enough = self.published.len() - first >= LEAST && self.polls_since(from).len() >= LEAST;
-            if from.elapsed() >= long && enough {
+            let patient = from.elapsed() < long + PATIENCE;
+            if from.elapsed() >= long && enough && (is_enough() || !patient) {
                 break;
             }
-            ensure!(from.elapsed() < long + PATIENCE, "too few polls were made within {PATIENCE:?}");
+            ensure!(patient, "too few polls were made within {PATIENCE:?}");
             pause(BETWEEN_CALLS).await;
         }
         let (polls, ended) = (self.polls_since(from), machine_now().max(began + TimeDelta::seconds(LEAST as i64)));
@@ -117,7 +118,7 @@ impl QuietTenant<'_> {
             api: Samples::new(calls),
             notifications: Samples::new(notifications),
             missed,
-            refused: self.refused,
+            refused: std::mem::take(&mut self.refused),
         })
     }
 
@@ -127,7 +128,7 @@ impl QuietTenant<'_> {
         let event =
             json!({ "tenant_id": NAME, "source": "quiet", "type": "happened", "id": number.to_string(), "data": {} });
         self.published.push(began);
-        while !self.succeeded(self.tenant.request(Method::POST, "/v1/events").json(&event)).await {
+        while !self.succeeded("an event", self.tenant.request(Method::POST, "/v1/events").json(&event)).await {
             ensure!(began.elapsed() < PATIENCE, "an event of the quiet tenant is not taken within {PATIENCE:?}");
             pause(BETWEEN_CALLS).await;
         }
@@ -139,15 +140,16 @@ impl QuietTenant<'_> {
         let one = format!("/v1/tasks/{}", self.scheduled[0]);
         let path = ["/v1/tasks?limit=20", &one, "/v1/runs?limit=20", "/v1/stats"][number % 4];
         let began = Instant::now();
-        self.succeeded(self.tenant.request(Method::GET, path)).await;
+        self.succeeded(path, self.tenant.request(Method::GET, path)).await;
         millis(began, Instant::now())
     }
 
-    /// Whether a call was answered well; where not, it is counted.
-    async fn succeeded(&mut self, request: RequestBuilder) -> bool {
-        let well = self.tenant.call(request).await.is_ok_and(|(status, _)| status.is_success());
-        self.refused += usize::from(!well);
-        well
+    /// Whether a call was answered well; where not, it is noted why, and after how long.
+    async fn succeeded(&mut self, call: &str, request: RequestBuilder) -> bool {
+        let began = Instant::now();
+        let Some(why) = self.tenant.refusal(request).await else { return true };
+        self.refused.push(format!("{call}, after {:.0} ms: {why}", millis(began, Instant::now())));
+        false
     }
 
     /// From each poll to the one before it.
@@ -211,7 +213,8 @@ impl QuietTenant<'_> {
         Ok(found)
     }
 
-    /// Returns once it is so. What is refused meanwhile, because others have the service to themselves, is asked again.
+    /// Returns once it is so. Requests that are refused meanwhile, because others have the service to themselves, are
+    /// made again.
     async fn wait_until(&self, what: &str, holds: impl AsyncFn() -> anyhow::Result<bool>) -> anyhow::Result<()> {
         let began = Instant::now();
         loop {

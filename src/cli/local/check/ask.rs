@@ -1,8 +1,8 @@
 //! `reveille check --ask`: puts one harmless question with a tool to each model, and names what is refused.
 //!
-//! The question costs a few tokens, so it is put only when asked for. It goes on behind the tool's result: that is where
-//! models refuse a conversation that lacks what they wrote before. Nothing is asked again with less, as a run would: what is refused
-//! is to be seen. A model that only makes vectors is asked for one.
+//! The question costs a few tokens, so it is put only when asked for. It goes on behind the tool's result: that is
+//! where models refuse a conversation that lacks what they wrote before. Nothing is asked again with less, as a run
+//! would: a refusal is to be seen. A model that only makes vectors is asked for one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -162,8 +162,8 @@ struct ModelReply {
     tokens: ModelTokens,
 }
 
-/// Finds out what a model refuses: by asking it again without one thing after the other, then without all settings that it can do
-/// without, of which each is put back that is not refused.
+/// Finds out what a model refuses: by asking it again without one thing after the other, then without all settings that
+/// it can do without, of which each is put back that is not refused.
 async fn refused_settings(settings: &ModelSettings, error: &LlmError) -> Option<String> {
     if !matches!(error, LlmError::Rejected { .. }) {
         return None;
@@ -257,7 +257,7 @@ fn result(call: &ToolCall) -> TranscriptMessage {
     TranscriptMessage::Tool {
         call_id: call.id.clone(),
         name: call.name.clone(),
-        notice: None,
+        notices: vec![],
         content: TIME.into(),
         is_error: false,
         reasons: vec![],

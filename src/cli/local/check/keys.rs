@@ -25,7 +25,7 @@ pub async fn all(config: &Config, data_dir: &Path) -> Vec<Finding> {
         false => WithoutKeys::Refuse,
     };
     let vault = match Vault::open(&config.vault, without) {
-        Err(error) => return vec![Finding::failed(NAME, error)],
+        Err(error) => return vec![Finding::failed(NAME, &error)],
         Ok((vault, _)) => vault,
     };
     let mut findings = vec![match configured {

@@ -1,5 +1,6 @@
-//! Looks at the services that people can connect: does the provider answer, does it know this client, and what has to be
-//! registered there? No code and no token is spent, and nobody is asked before the configuration as a whole was found good.
+//! Looks at the services that people can connect: does the provider answer, does it know this client, and what has to
+//! be registered there? No code and no token is spent, and nobody is asked before the configuration as a whole was
+//! found good.
 
 use super::Finding;
 use crate::config::Config;

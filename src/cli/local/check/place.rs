@@ -56,10 +56,10 @@ pub async fn database(config: &Config, data_dir: &Path) -> Vec<Finding> {
             findings
         }
         Err(error @ OpenError::Refused(_)) => vec![
-            Finding::failed(name, error)
+            Finding::failed(name, &error)
                 .hint(format!("does {} name a database that is up and lets us in?", config.database.url.shown())),
         ],
-        Err(error) => vec![Finding::failed(name, error)],
+        Err(error) => vec![Finding::failed(name, &error)],
     }
 }
 

@@ -9,8 +9,8 @@ use crate::ports::skill::{SkillSet, scan};
 
 const NAME: &str = "skills";
 
-/// Looks at the folders. `names`: those of the tools and models that there are; `None`: nobody knows them, and names in skills are
-/// not judged.
+/// Looks at the folders. `names`: those of the tools and models that there are; `None`: nobody knows them, and names in
+/// skills are not judged.
 pub async fn all(config: &Config, names: Option<&ConfiguredNames>) -> Vec<Finding> {
     let dirs = config.skills.dirs();
     let shown = dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(", ");

@@ -5,8 +5,10 @@
 use std::time::Duration;
 
 use anyhow::Context;
+use chrono::{DateTime, Utc};
 use url::Url;
 
+use crate::base::clock::machine_now;
 use crate::cli::CliFailure;
 use crate::ports::egress;
 
@@ -15,16 +17,18 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// The text before the page's nonce, and after it.
 const NONCE: (&str, &str) = ("name=\"nonce\" value=\"", "\"");
 
-/// Approves all that the page behind `link` asks.
-pub async fn approve(link: &str) -> anyhow::Result<()> {
+/// Approves all that the page behind `link` asks. Returns when the button was pressed: the run may be over before the
+/// page answers.
+pub async fn approve(link: &str) -> anyhow::Result<DateTime<Utc>> {
     let link = Url::parse(link).context("read the link")?;
     let http = egress::operator_client(TIMEOUT);
     let page = http.get(link.clone()).send().await.context("open the link")?;
     let page = page.error_for_status().context("open the link")?.text().await.context("read the page")?;
     let nonce = nonce(&page).ok_or_else(|| CliFailure::new("the page has no form"))?;
+    let pressed = machine_now();
     let answer = http.post(link).form(&[("nonce", nonce), ("do", "approve:all")]).send().await.context("answer")?;
     match answer.status().is_redirection() {
-        true => Ok(()),
+        true => Ok(pressed),
         false => Err(CliFailure::new(format!("the page answered {} to an approval", answer.status())).into()),
     }
 }

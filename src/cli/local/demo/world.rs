@@ -1,4 +1,5 @@
-//! The world outside of the demo's service, played in this process over real sockets: an inbox, an outbox and Ann's phone.
+//! The world outside of the demo's service, played in this process over real sockets: an inbox, an outbox and Ann's
+//! phone.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! `reveille agent suspended` and what can be done with one: runs that wait for people, with the agents in them that do.
+//! `reveille agent suspended` and what can be done with one: runs that wait for people, with the agents in them that
+//! do.
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};

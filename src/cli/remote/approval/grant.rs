@@ -78,7 +78,7 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
             text_of(&grant["tenant_id"]),
             text_of(&grant["task_id"]),
             on_one_line(&text_of(&grant["tool"])),
-            cut(&on_one_line(&grant["arguments"].to_string()), 60),
+            cut(&on_one_line(&grant["args"].to_string()), 60),
             match &grant["uses_left"] {
                 Value::Null => "any".into(),
                 left => text_of(left),
@@ -87,6 +87,6 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
             time_of(&grant["revoked_at"]),
         ]
     };
-    let heading = ["id", "tenant", "task", "tool", "arguments", "uses left", "expires", "revoked"];
+    let heading = ["id", "tenant", "task", "tool", "args", "uses left", "expires", "revoked"];
     args.page.print(&client, &["v1", "grants"], &filters, (heading, row), screen).await
 }

@@ -25,13 +25,13 @@ pub fn print(approval: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Re
 }
 
 /// Prints the call that would run.
-pub fn call(approval: &Value, screen: &mut Screen) -> anyhow::Result<()> {
+pub fn print_call(approval: &Value, screen: &mut Screen) -> anyhow::Result<()> {
     let facts = of_call(approval, screen);
     Ok(screen.facts(&facts)?)
 }
 
 /// How it stands.
-pub fn decided(approval: &Value, screen: &mut Screen) -> anyhow::Result<()> {
+pub fn print_decision(approval: &Value, screen: &mut Screen) -> anyhow::Result<()> {
     let facts = of_decision(approval, screen);
     Ok(screen.facts(&facts)?)
 }
@@ -46,7 +46,7 @@ fn of_call(approval: &Value, screen: &Screen) -> Vec<(&'static str, String)> {
         ("tool", on_one_line(&text_of(&approval["agent_name"]))),
         ("does", on_one_line(&text_of(&approval["description"]))),
         ("risk", format!("{}, {} consequence", text_of(&approval["category"]), text_of(&approval["consequence"]))),
-        ("arguments", arguments(&approval["details"])),
+        ("args", arguments(&approval["details"])),
         ("finds", arguments(&approval["precheck"])),
         ("digest", text_of(&approval["digest"])),
     ]
@@ -118,7 +118,7 @@ mod tests {
         tool        pay
         does        Pays.
         risk        write, high consequence
-        arguments   {
+        args        {
                       "amount": 5,
                       "to": "b⟦U+202E⟧ob\u001b[2J"
                     }

@@ -3,23 +3,23 @@
 //! A run goes on whoever listens. Ctrl-C while one is answered, or asks, cancels it; at the prompt it ends the command.
 
 use std::collections::HashSet;
-use std::io::IsTerminal;
 use std::time::Duration;
 
 use futures::StreamExt;
 use serde_json::{Map, Value, json};
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::task::JoinHandle;
 
 use crate::base::clock::pause;
 use crate::base::unicode_safety::on_one_line;
+use crate::cli::remote::conversation::keyboard::{InputStop, Keyboard};
 use crate::cli::remote::conversation::{messages_of, print_messages};
+use crate::cli::remote::run::answer::print_question;
 use crate::cli::screen::text_of;
 use crate::cli::typed::{self};
 use crate::cli::{CliFailure, Client, LiveTranscript, Screen, ServiceArgs, Tone};
 use crate::config::Environment;
+use crate::domain::approval::matrix::is_irreversible;
 use crate::domain::approval::reply::typed_value;
-use crate::domain::approval::{ApprovalStatus, QuestionKind};
+use crate::domain::approval::{ApprovalStatus, Category, Consequence, QuestionKind};
 use crate::domain::run::RunState;
 
 /// Messages of an earlier conversation that are shown before it goes on.
@@ -29,6 +29,7 @@ const QUEUE_SHOWN_AFTER: Duration = Duration::from_secs(2);
 const PROMPT: &str = "> ";
 const CHOICES: &str = "approve, cancel, edit, later? ";
 const CHANGES: &str = "arguments to change, as a JSON object: ";
+const CONFIRMATION: &str = "its name: ";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -38,7 +39,8 @@ Examples:
   reveille chat --conversation 0193f7a2                 goes on with one
 
 Ctrl-C cancels the run that is answering or asking, and ends the command where no run does. A call
-that waits for a person is shown, and decided in line; what the agent needs to know is asked for.")]
+that waits for a person is shown, and decided in line: one that may be impossible to undo once the
+name of its tool is typed. Questions of the agent itself are asked in line, too.")]
 pub struct Args {
     /// The message [default: what is typed, line by line]
     #[arg(value_name = "MESSAGE")]
@@ -76,23 +78,7 @@ enum QuestionOutcome {
     Refused,
     /// It can't be answered with this token.
     Forbidden,
-    Unanswered(NoLine),
-}
-
-/// Why no line was typed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum NoLine {
-    /// The input has ended, or is left for later.
-    End,
-    Interrupt,
-}
-
-/// Lines of standard input, and interrupts in their place.
-struct Keyboard {
-    /// Ctrl-C, from the beginning on: one that comes while nobody waits for it is not lost.
-    interrupts: Signal,
-    /// The line that is being read. An interrupt leaves it: the next prompt takes what is typed.
-    reading: Option<JoinHandle<std::io::Result<Option<String>>>>,
+    Unanswered(InputStop),
 }
 
 pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
@@ -136,7 +122,7 @@ impl ChatLoop {
         let mut events = tokio::select! {
             events = self.client.post_stream(&["v1", "chat"], &body, &key) => events?,
             // nobody knows yet whether there is a run to be cancelled
-            _ = self.keyboard.interrupts.recv() => {
+            () = self.keyboard.interrupt() => {
                 return Err(CliFailure::new("interrupted before the service answered; the message may have arrived").into());
             }
         };
@@ -153,7 +139,7 @@ impl ChatLoop {
                     screen.flush()?;
                     continue;
                 }
-                _ = self.keyboard.interrupts.recv() => {
+                () = self.keyboard.interrupt() => {
                     // before it is known, it is cancelled as soon as it is
                     is_cancelled = true;
                     if !run_id.is_empty() {
@@ -234,11 +220,11 @@ impl ChatLoop {
                     dealt_with.insert(id);
                     is_left = true;
                 }
-                QuestionOutcome::Unanswered(NoLine::End) => {
+                QuestionOutcome::Unanswered(InputStop::End) => {
                     screen.line(format!("\n{later}"))?;
                     return Ok(false);
                 }
-                QuestionOutcome::Unanswered(NoLine::Interrupt) => {
+                QuestionOutcome::Unanswered(InputStop::Interrupt) => {
                     self.cancel(run_id, screen).await?;
                     return Ok(true);
                 }
@@ -250,11 +236,7 @@ impl ChatLoop {
     async fn supply(&mut self, run: &Value, id: &str, screen: &mut Screen) -> anyhow::Result<QuestionOutcome> {
         let mut inputs = run["inputs"].as_array().into_iter().flatten();
         let Some(input) = inputs.find(|input| input["id"] == id) else { return Ok(QuestionOutcome::Answered) };
-        let question = on_one_line(&text_of(&input["question"]));
-        screen.line(format!("\n{}", screen.tone(Tone::Strong, question)))?;
-        for line in text_of(&input["description"]).lines() {
-            screen.line(format!("  {}", on_one_line(line)))?;
-        }
+        print_question(input, screen)?;
         let mut given = Map::new();
         for name in input["awaited"].as_array().into_iter().flatten().map(text_of) {
             let value = match self.keyboard.line(&format!("{name}: "), screen).await? {
@@ -300,7 +282,11 @@ impl ChatLoop {
     }
 
     /// The decision about one call.
-    async fn answer_about(&mut self, approval: &Value, screen: &mut Screen) -> anyhow::Result<Result<Value, NoLine>> {
+    async fn answer_about(
+        &mut self,
+        approval: &Value,
+        screen: &mut Screen,
+    ) -> anyhow::Result<Result<Value, InputStop>> {
         let what = on_one_line(&text_of(&approval["action_summary"]));
         screen.line(format!("\n{}", screen.tone(Tone::Strong, what)))?;
         screen.line(format!("  {}", on_one_line(&approval["details"].to_string())))?;
@@ -313,10 +299,8 @@ impl ChatLoop {
                 Err(none) => return Ok(Err(none)),
             };
             let decision = choice.trim().to_lowercase();
-            match decision.as_str() {
-                "approve" | "cancel" => {
-                    return Ok(Ok(json!({ "decision": decision, "digest": approval["digest"] })));
-                }
+            let answer = match decision.as_str() {
+                "approve" | "cancel" => json!({ "decision": decision, "digest": approval["digest"] }),
                 "edit" => {
                     let changes = match self.keyboard.line(CHANGES, screen).await? {
                         Ok(changes) => changes,
@@ -324,17 +308,54 @@ impl ChatLoop {
                     };
                     match serde_json::from_str::<Value>(&changes) {
                         Ok(changes @ Value::Object(_)) => {
-                            let digest = &approval["digest"];
-                            return Ok(Ok(json!({ "decision": "edit", "digest": digest, "modifications": changes })));
+                            json!({ "decision": "edit", "digest": approval["digest"], "modifications": changes })
                         }
-                        _ => screen.line("that is no JSON object, such as {\"amount\": 80}")?,
+                        _ => {
+                            screen.line("that is no JSON object, such as {\"amount\": 80}")?;
+                            continue;
+                        }
                     }
                 }
-                "later" => return Ok(Err(NoLine::End)),
-                _ => {}
+                "later" => return Ok(Err(InputStop::End)),
+                _ => continue,
+            };
+            let is_meant = match decision.as_str() {
+                "cancel" => Ok(true),
+                _ => self.confirm(approval, screen).await?,
+            };
+            match is_meant {
+                Ok(true) => return Ok(Ok(answer)),
+                Ok(false) => {}
+                Err(none) => return Ok(Err(none)),
             }
         }
     }
+
+    /// Whether a call may be executed: one that may be impossible to undo may once the person has typed the name of its
+    /// tool.
+    async fn confirm(&mut self, approval: &Value, screen: &mut Screen) -> anyhow::Result<Result<bool, InputStop>> {
+        if !may_be_irreversible(approval) {
+            return Ok(Ok(true));
+        }
+        let tool = on_one_line(&text_of(&approval["agent_name"]));
+        screen.line(format!("this may be impossible to undo; type `{tool}` to confirm it"))?;
+        let typed = match self.keyboard.line(CONFIRMATION, screen).await? {
+            Ok(typed) => typed,
+            Err(none) => return Ok(Err(none)),
+        };
+        let is_confirmed = typed.trim() == tool;
+        if !is_confirmed {
+            screen.line("it is not confirmed: nothing is decided")?;
+        }
+        Ok(Ok(is_confirmed))
+    }
+}
+
+/// Whether a call may be impossible to undo; one of which that is not known here is taken for such a call.
+fn may_be_irreversible(approval: &Value) -> bool {
+    let category = approval["category"].as_str().and_then(Category::parse);
+    let consequence = approval["consequence"].as_str().and_then(Consequence::parse);
+    category.zip(consequence).is_none_or(|(category, consequence)| is_irreversible(category, consequence))
 }
 
 /// The outcome of an answer that was sent. A refusal is shown, and ends nothing; a service that is away does.
@@ -352,39 +373,4 @@ fn refusal_of(error: &anyhow::Error) -> Option<QuestionOutcome> {
         Some(400 | 402 | 404..500) => Some(QuestionOutcome::Refused),
         _ => None,
     }
-}
-
-impl Keyboard {
-    fn listen() -> std::io::Result<Keyboard> {
-        Ok(Keyboard { interrupts: signal(SignalKind::interrupt())?, reading: None })
-    }
-
-    /// The next line that is typed.
-    async fn line(&mut self, prompt: &str, screen: &mut Screen) -> anyhow::Result<Result<String, NoLine>> {
-        if std::io::stdin().is_terminal() {
-            screen.piece(prompt)?;
-        }
-        screen.flush()?;
-        let reading = self.reading.get_or_insert_with(|| tokio::task::spawn_blocking(read_line));
-        let line = tokio::select! {
-            biased;
-            _ = self.interrupts.recv() => {
-                // behind the ^C that the terminal shows
-                if std::io::stdin().is_terminal() {
-                    screen.line("")?;
-                }
-                return Ok(Err(NoLine::Interrupt));
-            }
-            line = reading => line,
-        };
-        self.reading = None;
-        Ok(line??.ok_or(NoLine::End))
-    }
-}
-
-/// A line of standard input; `None` at its end.
-fn read_line() -> std::io::Result<Option<String>> {
-    let mut line = String::new();
-    let length = std::io::stdin().read_line(&mut line)?;
-    Ok((length > 0).then(|| line.trim_end_matches(['\n', '\r']).to_owned()))
 }

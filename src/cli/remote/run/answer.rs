@@ -57,6 +57,15 @@ fn answer(args: &AnswerArgs) -> anyhow::Result<Option<Value>> {
     Ok((!fields.is_empty()).then(|| json!({ "fields": fields })))
 }
 
+/// Prints a question for input, and what is said about it.
+pub fn print_question(input: &Value, screen: &mut Screen) -> std::io::Result<()> {
+    screen.line(format!("\n{}", screen.tone(Tone::Strong, on_one_line(&text_of(&input["question"])))))?;
+    for line in text_of(&input["description"]).lines() {
+        screen.line(format!("  {}", on_one_line(line)))?;
+    }
+    Ok(())
+}
+
 /// Prints what a run asks for, with the command that answers.
 pub fn print_inputs(run: &Value, screen: &mut Screen) -> anyhow::Result<()> {
     let inputs = run["inputs"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -64,10 +73,7 @@ pub fn print_inputs(run: &Value, screen: &mut Screen) -> anyhow::Result<()> {
         return Err(CliFailure::new("the run waits for no input").into());
     }
     for input in inputs {
-        screen.line(format!("\n{}", screen.tone(Tone::Strong, on_one_line(&text_of(&input["question"])))))?;
-        for line in text_of(&input["description"]).lines() {
-            screen.line(format!("  {}", on_one_line(line)))?;
-        }
+        print_question(input, screen)?;
         let awaited: Vec<String> = input["awaited"].as_array().into_iter().flatten().map(text_of).collect();
         let flags: Vec<String> = awaited.iter().map(|name| format!("--set {name}=…")).collect();
         let named = if inputs.len() > 1 { format!(" --input {}", text_of(&input["id"])) } else { String::new() };

@@ -2,7 +2,8 @@
 //! try every file, shows the plan, asks, and does it.
 //!
 //! A file's path without its ending is the stable key of its task. Tasks that were not made from a folder with the same
-//! label are never touched. Each step stands for itself: what was done before a fault stays, and applying again goes on.
+//! label are never touched. Each step stands for itself: what was done before a fault stays, and applying again goes
+//! on.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -78,7 +79,8 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
     Ok(())
 }
 
-/// Every task file below a folder, by the key of its task. What is hidden, or no task file by its name, is passed over.
+/// Every task file below a folder, by the key of its task. A hidden file, or one whose name is none of a task file, is
+/// passed over.
 fn read_folder(folder: &Path) -> anyhow::Result<BTreeMap<String, Map<String, Value>>> {
     let mut tasks = BTreeMap::new();
     let mut faults = Vec::new();
@@ -168,7 +170,8 @@ async fn make_plan(
     for (key, task) in &files {
         let body = plan::body(task.clone(), key, &args.label, args.tenant.as_deref());
         let tried = match by_key.get(key.as_str()) {
-            None => client.dry_run(Method::POST, &["v1", "tasks"], &body).await.map(|_| {
+            None => client.dry_run(Method::POST, &["v1", "tasks"], &body).await.map(|made| {
+                plan.note(key, &made);
                 plan.steps.push(PlanStep::Create { key: key.clone(), body });
             }),
             Some(task) if plan::label_of(task) != Some(&args.label) => {
@@ -183,6 +186,7 @@ async fn make_plan(
                 let id = task["id"].as_str().unwrap_or_default();
                 let patch = plan::patch(&body, &task["version"]);
                 client.dry_run(Method::PATCH, &["v1", "tasks", id], &patch).await.map(|changed| {
+                    plan.note(key, &changed);
                     let differences = plan::differences(task, &changed);
                     match differences.is_empty() {
                         true => plan.unchanged += 1,

@@ -65,15 +65,15 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
 
 /// A task as an import takes it, with a key by which it is known again.
 fn line(task: &Value) -> Map<String, Value> {
-    let mut line = decided(task);
+    let mut line = owner_fields(task);
     if let (false, Some(id)) = (line.contains_key("key"), task["id"].as_str().and_then(|id| id.parse::<Uuid>().ok())) {
         line.insert("key".into(), json!(exported_key(id)));
     }
     line
 }
 
-/// A task as its owner wrote it: what is null by default is left out.
-pub fn decided(task: &Value) -> Map<String, Value> {
+/// A task as its owner wrote it: fields that are null by default are left out.
+pub fn owner_fields(task: &Value) -> Map<String, Value> {
     let field = |name: &&str| Some(((*name).to_owned(), task.get(*name)?.clone()));
     let fields = DECIDED.iter().filter_map(field);
     // null means something of an output alone
@@ -94,7 +94,7 @@ mod tests {
             "action": { "config": { "secret_set": true } },
         });
         assert_eq!(
-            Value::Object(decided(&task)),
+            Value::Object(owner_fields(&task)),
             json!({
                 "tenant_id": "ann", "name": "Mail", "output": null, "trigger": { "type": "schedule", "cron": "@daily" },
                 "action": { "config": { "secret_set": true } },

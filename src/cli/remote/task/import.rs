@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde_json::{Value, json};
 
-use crate::cli::{CliFailure, Client, Screen, ServiceArgs};
+use crate::cli::remote::task::shown::missing_in_events;
+use crate::cli::{CliFailure, Client, Screen, ServiceArgs, Tone};
 use crate::config::Environment;
 
 /// Most lines in one request: few enough to be stored well within the time that is waited for an answer.
 const LINES: usize = 5_000;
 const BYTES: usize = 8 * 1024 * 1024;
-/// Bad lines that are printed; the rest are counted.
+/// Bad lines, and warnings, that are printed; the rest of the bad lines are counted.
 const PRINTED: usize = 100;
 
 #[derive(Debug, clap::Args)]
@@ -43,6 +44,7 @@ struct ImportReport {
     /// Of the bad ones, those that a quota refuses.
     over_quota: u64,
     errors: Vec<Value>,
+    warnings: Vec<Value>,
 }
 
 impl ImportReport {
@@ -63,6 +65,11 @@ impl ImportReport {
             }
             self.errors.push(shown);
         }
+        let room = PRINTED.saturating_sub(self.warnings.len());
+        for warning in answer["warnings"].as_array().into_iter().flatten().take(room) {
+            let line = before + warning["line"].as_u64().unwrap_or_default();
+            self.warnings.push(json!({ "line": line, "missing": warning["missing"] }));
+        }
     }
 
     fn json(&self) -> Value {
@@ -71,6 +78,9 @@ impl ImportReport {
             json!({ "lines": lines, "created": created, "unchanged": kept, "rejected": bad, "errors": self.errors });
         if self.over_quota > 0 {
             report["over_quota"] = json!(self.over_quota);
+        }
+        if !self.warnings.is_empty() {
+            report["warnings"] = json!(self.warnings);
         }
         report
     }
@@ -107,6 +117,11 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
         screen.json(&report.json())?;
     } else {
         screen.facts(&report.facts())?;
+        for warning in &report.warnings {
+            if let Some(missing) = missing_in_events(&warning["missing"]) {
+                screen.line(screen.tone(Tone::Notable, format!("line {}: {missing}", warning["line"])))?;
+            }
+        }
     }
     if report.bad == 0 {
         return Ok(());
@@ -142,7 +157,7 @@ fn next_chunk(from: &mut dyn BufRead, tenant: Option<&str>) -> std::io::Result<(
         lines += 1;
         match tenant.and_then(|tenant| with_tenant(&line, tenant)) {
             Some(line) => piece.extend(line.to_string().into_bytes()),
-            // what is no object is for the service to refuse, with its place
+            // the service refuses lines that are no object, with their place
             None => piece.extend_from_slice(line.strip_suffix(b"\n").unwrap_or(&line)),
         }
         piece.push(b'\n');
@@ -185,6 +200,23 @@ mod tests {
         assert!(report.facts()[2].1.starts_with("1, 1 of them good and over a quota"), "{:?}", report.facts());
         report.add(&answer, 2);
         assert_eq!(report.json()["over_quota"], 2);
+    }
+
+    #[test]
+    fn warnings_are_kept_by_their_lines_in_the_file_up_to_their_number() {
+        let missing = json!({ "expression": "event.data.totl > 1", "field": "event.data.totl" });
+        let warnings = |lines: std::ops::Range<usize>| {
+            lines.map(|line| json!({ "line": line, "missing": missing })).collect::<Vec<_>>()
+        };
+        let answer = |lines: usize| json!({ "lines": lines, "created": lines, "warnings": warnings(1..lines + 1) });
+        let mut report = ImportReport::default();
+        report.add(&answer(2), 0);
+        report.add(&answer(1), 5_000);
+        let told: Vec<Value> = report.warnings.iter().map(|warning| warning["line"].clone()).collect();
+        assert_eq!(told, [1, 2, 5_001]);
+        assert_eq!(report.json()["warnings"][2], json!({ "line": 5_001, "missing": missing }));
+        report.add(&answer(PRINTED), 5_001);
+        assert_eq!(report.warnings.len(), PRINTED);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::export::decided;
+use super::export::owner_fields;
+use super::shown::missing_in_events;
 use crate::cli::screen::{cut, text_of};
 use crate::cli::{Screen, Tone};
 use crate::domain::task::DECIDED;
@@ -36,6 +37,8 @@ pub struct ApplyPlan {
     pub unchanged: usize,
     /// Keys of tasks whose file is gone, and that stay unless they are pruned.
     pub left: Vec<String>,
+    /// Keys of tasks whose event triggers look for a field that no kept event has, each with that field.
+    pub missing: Vec<(String, Value)>,
 }
 
 /// A new task of a file.
@@ -71,7 +74,7 @@ pub fn label_of(task: &Value) -> Option<&str> {
 
 /// The differences between two tasks in the fields that their owner decides, down to single values.
 pub fn differences(before: &Value, after: &Value) -> Vec<Difference> {
-    let (before, after) = (Value::Object(decided(before)), Value::Object(decided(after)));
+    let (before, after) = (Value::Object(owner_fields(before)), Value::Object(owner_fields(after)));
     let mut found = Vec::new();
     compare(String::new(), Some(&before), Some(&after), &mut found);
     found
@@ -119,9 +122,18 @@ impl ApplyPlan {
             let line = format!("? {} has no file any more; --prune would delete it", single(key));
             screen.line(screen.tone(Tone::Faint, line))?;
         }
+        for (key, missing) in &self.missing {
+            let line = format!("! {}: {}", single(key), missing_in_events(missing).unwrap_or_default());
+            screen.line(screen.tone(Tone::Notable, line))?;
+        }
         let (create, update, delete) = self.counts();
         let unchanged = self.unchanged;
         screen.line(format!("{create} to create, {update} to update, {delete} to delete, {unchanged} unchanged"))
+    }
+
+    /// Keeps what the service says of the events of a task, when it says what it would make of it.
+    pub fn note(&mut self, key: &str, tried: &Value) {
+        self.missing.extend(tried.get("missing").map(|missing| (key.to_owned(), missing.clone())));
     }
 
     /// How many tasks are to be created, updated and deleted.
@@ -143,13 +155,17 @@ impl ApplyPlan {
             }
             _ => None,
         };
-        json!({
+        let mut plan = json!({
             "create": keys(|step| match step { PlanStep::Create { key, .. } => Some(key), _ => None }),
             "update": self.steps.iter().filter_map(changes).collect::<Vec<_>>(),
             "delete": keys(|step| match step { PlanStep::Delete { key, .. } => Some(key), _ => None }),
             "left": self.left,
             "unchanged": self.unchanged,
-        })
+        });
+        if !self.missing.is_empty() {
+            plan["missing"] = Value::Object(self.missing.iter().cloned().collect());
+        }
+        plan
     }
 }
 
@@ -246,12 +262,14 @@ mod tests {
             ],
             unchanged: 4,
             left: vec!["d".into()],
+            missing: vec![("b".into(), json!({ "expression": "event.data.x == 1", "field": "event.data.x" }))],
         };
         assert_eq!(
             printed(&plan),
             "+ a/new\n    metadata: {\"x\":1}\n    name: \"N\"\n\
              ~ b\n    action.instruction:\n      - Be short.\n      + Be long.\n      + And kind.\n    max_runs: 1 → 2\n\
              - c [2J\n? d has no file any more; --prune would delete it\n\
+             ! b: none of the newest events has `event.data.x`\n\
              1 to create, 1 to update, 1 to delete, 4 unchanged\n"
         );
     }

@@ -2,9 +2,11 @@
 
 use serde_json::{Map, Value};
 
-use crate::cli::Screen;
+use crate::base::expr::MissingField;
+use crate::base::unicode_safety::on_one_line;
 use crate::cli::remote::condition::state_of;
 use crate::cli::screen::{text_of, time_of, tone_of};
+use crate::cli::{Screen, Tone};
 use crate::domain::task::DECIDED;
 
 /// Fields that the summary of a task shows in full.
@@ -32,6 +34,7 @@ pub fn print_task(task: &Value, as_json: bool, screen: &mut Screen) -> anyhow::R
         ("status", screen.tone(tone, status)),
         ("trigger", trigger_of(&task["trigger"])),
     ];
+    facts.extend(missing_in_events(&task["missing"]).map(|text| ("missing", screen.tone(Tone::Notable, text))));
     facts.extend(when);
     facts.extend([
         ("runs", text_of(&task["run_count"])),
@@ -43,7 +46,15 @@ pub fn print_task(task: &Value, as_json: bool, screen: &mut Screen) -> anyhow::R
     Ok(screen.facts(&facts)?)
 }
 
-/// Prints a task and below it everything that its owner decided, defaults included, by the names that the API has for it.
+/// A field that an event trigger looks for and that no kept event has, in words; `None` where none is missing.
+pub fn missing_in_events(missing: &Value) -> Option<String> {
+    let missing: MissingField = serde_json::from_value(missing.clone()).ok()?;
+    let hint = missing.did_you_mean.map_or(String::new(), |name| format!("; did you mean `{name}`?"));
+    Some(on_one_line(&format!("none of the newest events has `{}`{hint}", missing.field)))
+}
+
+/// Prints a task and below it everything that its owner decided, defaults included, by the names that the API has for
+/// it.
 pub fn print_whole(task: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Result<()> {
     print_task(task, as_json, screen)?;
     if as_json {
@@ -61,7 +72,8 @@ pub fn print_whole(task: &Value, as_json: bool, screen: &mut Screen) -> anyhow::
     Ok(screen.facts(&rows)?)
 }
 
-/// Each value below `place` by its path; a step of a pipeline, and whatever else stands in a list of objects, in one piece.
+/// Each value below `place` by its path; a step of a pipeline, and whatever else stands in a list of objects, in one
+/// piece.
 fn leaves(place: String, value: &Value, rows: &mut Vec<(String, String)>) {
     match value {
         Value::Object(fields) => fields.iter().for_each(|(name, value)| leaves(format!("{place}.{name}"), value, rows)),
@@ -146,6 +158,17 @@ mod tests {
             "metadata": { "team": "home" }, "created_at": "2027-03-01T08:00:00Z", "updated_at": "2027-03-02T08:00:00Z",
             "version": 3,
         })
+    }
+
+    #[test]
+    fn field_that_no_kept_event_has_is_shown_on_one_line() {
+        let missing = |name: Value| json!({ "expression": "x", "field": "event.data.totl", "did_you_mean": name });
+        let shown = |missing: &Value| missing_in_events(missing).unwrap_or_default();
+        assert_eq!(shown(&missing(Value::Null)), "none of the newest events has `event.data.totl`");
+        let hint = shown(&missing(json!("to\u{1b}tal\n")));
+        assert!(hint.starts_with("none of the newest events has `event.data.totl`; did you mean `to"), "{hint}");
+        assert!(!hint.contains(char::is_control), "{hint:?}");
+        assert_eq!(shown(&Value::Null), "");
     }
 
     /// Every value of a document stands on the page.

@@ -1,5 +1,5 @@
-//! `reveille budget`: what the runs of a tenant may spend on models and have spent today, and what is said for one tenant, or for one
-//! task.
+//! `reveille budget`: what the runs of a tenant may spend on models and have spent today, and what is said for one
+//! tenant, or for one task.
 
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -128,7 +128,7 @@ async fn read(client: &Client, tenant: Option<&str>) -> anyhow::Result<Value> {
     client.get(&["v1", "budgets"], &query).await
 }
 
-/// The API replaces what was said, so what is not named here is sent again.
+/// The API replaces all of them, so those that are not named here are sent again.
 async fn set(args: SetArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let client = Client::new(&args.service, environment)?.with_flag_names(typed::BUDGET);
     let task = client.optional_id("tasks", args.task.as_deref()).await?;

@@ -78,7 +78,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
     }
 }
 
-/// The API replaces what was said, so what is not named here is sent again.
+/// The API replaces all of them, so those that are not named here are sent again.
 async fn set(args: SetArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let client = Client::new(&args.service, environment)?.with_flag_names(typed::QUOTA);
     let path = ["v1", "tenants", args.tenant.as_str(), "quotas"];

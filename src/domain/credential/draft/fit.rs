@@ -66,8 +66,8 @@ pub fn check_form(inject: &Inject, faults: &mut ValidationErrors) {
     }
 }
 
-/// Whether the places of the document that are named can be looked up: pointers, within their bounds. The field at fault
-/// and what would be right, where not. Asked again before each use: what is stored may be older than a bound.
+/// Whether the places of the document that are named can be looked up: pointers, within their bounds. The field at
+/// fault and what would be right, where not. Asked again before each use: what is stored may be older than a bound.
 pub fn check_places(inject: &Inject) -> Result<(), (&'static str, String)> {
     if let Some(from) = &inject.from {
         check_pointer(from, "must be a JSON pointer such as `/access_token`").map_err(|why| ("from", why))?;

@@ -10,6 +10,7 @@ use crate::base::invalid::ValidationErrors;
 const HOSTS: usize = 50;
 const FORM: &str = "such as `api.example.org`, `*.example.org` or `api.example.org:8443`";
 
+/// Reads the hosts of a draft, as they are kept.
 pub fn read(hosts: Option<&Value>, faults: &mut ValidationErrors) -> Vec<String> {
     let list = match hosts {
         None => return vec![],
@@ -77,7 +78,8 @@ pub fn covers(list: &[String], wanted: &str) -> bool {
     })
 }
 
-/// Name and port of an entry: `host:8443`, `[::1]:8443`, `[::1]`. What is no entry has its whole text for a name.
+/// Name and port of an entry: `host:8443`, `[::1]:8443`, `[::1]`. A text that is no entry has the whole of it for a
+/// name.
 pub fn split_port(entry: &str) -> (&str, Option<&str>) {
     match entry.rsplit_once(':') {
         Some((name, port)) if !port.contains(']') && (name.ends_with(']') || !name.contains(':')) => (name, Some(port)),

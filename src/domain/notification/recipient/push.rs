@@ -5,7 +5,7 @@ use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_S
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::reading::{flag, given, object, only, text, url};
+use super::reading::{flag, given, object, only_of, text, url};
 use super::secrets::{Seal, SecretPlace};
 use crate::base::field::{Flag, FlagValue};
 use crate::base::invalid::ValidationErrors;
@@ -132,7 +132,7 @@ fn read_one(value: &Value, place: &str, faults: &mut ValidationErrors) -> Option
 }
 
 fn read_ntfy(fields: &Map<String, Value>, place: &str, faults: &mut ValidationErrors) -> Option<PushDraft> {
-    only(fields, place, &["topic", "server"], faults);
+    only_of::<schema::Ntfy>(fields, place, faults);
     let topic = text(fields, "topic", place, faults)?;
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
     if topic.is_empty() || topic.len() > TOPIC_LENGTH || !topic.chars().all(plain) {
@@ -145,7 +145,7 @@ fn read_ntfy(fields: &Map<String, Value>, place: &str, faults: &mut ValidationEr
 
 fn read_browser(fields: &Map<String, Value>, place: &str, faults: &mut ValidationErrors) -> Option<PushDraft> {
     // as `PushSubscription.toJSON()` writes it; when it ends is the push service's to know
-    only(fields, place, &["endpoint", "expirationTime", "keys"], faults);
+    only_of::<schema::NewBrowser>(fields, place, faults);
     let endpoint = url(fields, "endpoint", place, faults);
     let is_whole = |end: &Value| end.as_f64().is_some_and(|end| end.fract() == 0.0);
     if given(fields, "expirationTime").is_some_and(|end| !is_whole(end)) {
@@ -159,7 +159,7 @@ fn read_browser(fields: &Map<String, Value>, place: &str, faults: &mut Validatio
         }
     };
     let place = format!("{place}/keys");
-    only(keys, &place, &["p256dh", "auth", "auth_set"], faults);
+    only_of::<schema::NewKeys>(keys, &place, faults);
     flag(keys, "auth_set", &place, faults);
     let key = decoded(keys, "p256dh", &place, faults);
     let p256dh = match key {
@@ -223,9 +223,9 @@ fn public(address: &PushAddress) -> Value {
     }
 }
 
-/// Its schemas in the API.
+/// Its schemas in the API. The reader takes the fields of what a request writes.
 #[allow(dead_code, reason = "nothing is read into these enums: they are shapes for the document of the API")]
-mod schema {
+pub(super) mod schema {
     use serde::Serialize;
     use utoipa::ToSchema;
 
@@ -244,17 +244,23 @@ mod schema {
         push: Vec<Push>,
     }
 
+    /// One address of this kind, or several.
     #[derive(Serialize, ToSchema)]
     #[serde(untagged)]
     pub enum NewPushes {
+        /// One address by itself.
         One(NewPush),
+        /// Up to 8 addresses.
         Several(Vec<NewPush>),
     }
 
+    /// A topic of ntfy, or a browser's subscription.
     #[derive(Serialize, ToSchema)]
     #[serde(untagged)]
     pub enum NewPush {
+        /// A topic of ntfy.
         Ntfy(Ntfy),
+        /// A browser's subscription.
         Browser(NewBrowser),
     }
 
@@ -262,6 +268,7 @@ mod schema {
     #[derive(Serialize, ToSchema)]
     #[serde(deny_unknown_fields)]
     pub struct Ntfy {
+        /// The topic that messages are published to.
         #[schema(min_length = 1, max_length = 64)]
         pub topic: String,
         /// Absent: the server of the configuration.
@@ -273,43 +280,58 @@ mod schema {
     #[derive(Serialize, ToSchema)]
     #[serde(deny_unknown_fields)]
     pub struct NewBrowser {
+        /// The address at the browser's push service.
         #[schema(format = Uri)]
         pub endpoint: String,
+        /// Taken, and not used.
         #[serde(rename = "expirationTime")]
         #[schema(required = false)]
         pub expiration_time: Option<i64>,
+        /// The keys that messages are encrypted with.
         pub keys: NewKeys,
     }
 
+    /// The keys of a browser's subscription (RFC 8291), each in base64url.
     #[derive(Serialize, ToSchema)]
     #[serde(deny_unknown_fields)]
     pub struct NewKeys {
+        /// The browser's public key.
         pub p256dh: String,
         /// Left out, the one stored for this endpoint is kept.
         #[schema(required = false, write_only)]
         pub auth: Option<String>,
+        /// As an answer shows it; changes nothing.
         #[schema(required = false)]
         pub auth_set: Option<bool>,
     }
 
+    /// A topic of ntfy, or a browser's subscription without its secret.
     #[derive(Serialize, ToSchema)]
     #[serde(untagged)]
     pub enum Push {
+        /// A topic of ntfy.
         Ntfy(Ntfy),
+        /// A browser's subscription.
         Browser(Browser),
     }
 
+    /// A browser's subscription, without its secret.
     #[derive(Serialize, ToSchema)]
     #[serde(deny_unknown_fields)]
     pub struct Browser {
+        /// The address at the browser's push service.
         pub endpoint: String,
+        /// The keys that messages are encrypted with.
         pub keys: Keys,
     }
 
+    /// The keys of a browser's subscription, without the secret.
     #[derive(Serialize, ToSchema)]
     #[serde(deny_unknown_fields)]
     pub struct Keys {
+        /// The browser's public key, in base64url.
         pub p256dh: String,
+        /// Whether a secret is stored.
         pub auth_set: bool,
     }
 }

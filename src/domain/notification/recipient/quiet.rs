@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::base::invalid::ValidationErrors;
-use crate::domain::notification::recipient::reading::{given, list, number, object, only, texts, unknown, word};
+use crate::domain::notification::recipient::reading::{given, list, number, object, only_of, texts, unknown, word};
 use crate::domain::notification::{
     Addresses, BreaksThrough, Day, DigestTimes, InterruptionBudget, QuietHours, QuietRules, WallTime,
 };
@@ -13,17 +13,6 @@ const QUIET_HOURS: usize = 32;
 const DIGEST_TIMES: std::ops::RangeInclusive<usize> = 1..=24;
 /// How many interruptions of a day may be allowed.
 const PER_DAY: std::ops::RangeInclusive<u32> = 0..=10_000;
-const DAYS: [(&str, Day); 7] = [
-    ("mon", Day::Mon),
-    ("tue", Day::Tue),
-    ("wed", Day::Wed),
-    ("thu", Day::Thu),
-    ("fri", Day::Fri),
-    ("sat", Day::Sat),
-    ("sun", Day::Sun),
-];
-const BREAKS_THROUGH: [(&str, BreaksThrough); 3] =
-    [("high", BreaksThrough::High), ("urgent", BreaksThrough::Urgent), ("never", BreaksThrough::Never)];
 
 /// `quiet_hours`, `digest` and `budget` of a recipient; every fault is named.
 pub(super) fn read(fields: &Map<String, Value>, faults: &mut ValidationErrors) -> QuietRules {
@@ -43,7 +32,7 @@ pub(super) fn read(fields: &Map<String, Value>, faults: &mut ValidationErrors) -
 
 fn hours(value: &Value, place: &str, faults: &mut ValidationErrors) -> Option<QuietHours> {
     let fields = object(value, place, faults)?;
-    only(fields, place, &["from", "to", "days", "channels", "breaks_through"], faults);
+    only_of::<QuietHours>(fields, place, faults);
     let mut end = |name: &str| {
         let place = format!("{place}/{name}");
         match given(fields, name) {
@@ -56,12 +45,13 @@ fn hours(value: &Value, place: &str, faults: &mut ValidationErrors) -> Option<Qu
     };
     let (from, to) = (end("from"), end("to"));
     let days = given(fields, "days").map(|value| {
-        let days = list(value, &format!("{place}/days"), faults);
-        days.into_iter().filter_map(|(place, value)| word(value, &DAYS, &place, faults)).collect()
+        let (days, known) = (list(value, &format!("{place}/days"), faults), Day::ALL.map(|day| (day.as_str(), day)));
+        days.into_iter().filter_map(|(place, value)| word(value, &known, &place, faults)).collect()
     });
     let channels = channels(fields, place, faults);
+    let known = BreaksThrough::ALL.map(|least| (least.as_str(), least));
     let breaks_through = given(fields, "breaks_through")
-        .and_then(|value| word(value, &BREAKS_THROUGH, &format!("{place}/breaks_through"), faults));
+        .and_then(|value| word(value, &known, &format!("{place}/breaks_through"), faults));
     Some(QuietHours {
         from: from?,
         to: to?,
@@ -73,7 +63,7 @@ fn hours(value: &Value, place: &str, faults: &mut ValidationErrors) -> Option<Qu
 
 fn digest(value: &Value, faults: &mut ValidationErrors) -> Option<DigestTimes> {
     let fields = object(value, "/digest", faults)?;
-    only(fields, "/digest", &["at", "channels"], faults);
+    only_of::<DigestTimes>(fields, "/digest", faults);
     let channels = channels(fields, "/digest", faults);
     let times = given(fields, "at").map(|value| list(value, "/digest/at", faults)).unwrap_or_default();
     if !DIGEST_TIMES.contains(&times.len()) && given(fields, "at").is_none_or(Value::is_array) {
@@ -85,7 +75,7 @@ fn digest(value: &Value, faults: &mut ValidationErrors) -> Option<DigestTimes> {
 
 fn budget(value: &Value, faults: &mut ValidationErrors) -> Option<InterruptionBudget> {
     let fields = object(value, "/budget", faults)?;
-    only(fields, "/budget", &["per_day"], faults);
+    only_of::<InterruptionBudget>(fields, "/budget", faults);
     let per_day = given(fields, "per_day").unwrap_or(&Value::Null);
     Some(InterruptionBudget { per_day: number(per_day, PER_DAY, "/budget/per_day", faults)? })
 }
@@ -135,7 +125,7 @@ mod tests {
         /quiet_hours/0/days/1: expected one of mon, tue, wed, thu, fri, sat, sun
         /quiet_hours/0/channels: expected a list
         /quiet_hours/0/breaks_through: expected one of high, urgent, never, not `hihg`; did you mean `high`?
-        /quiet_hours/1/untill: unknown field `untill`; known are from, to, days, channels, breaks_through
+        /quiet_hours/1/untill: unknown field `untill`; known are breaks_through, channels, days, from, to
         /quiet_hours/1/to: is missing: a time such as `22:00`
         /quiet_hours/1/channels/0: expected a text
         /quiet_hours/2: expected an object

@@ -4,8 +4,10 @@ use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
 use url::Url;
+use utoipa::PartialSchema;
 
 use crate::base::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
+use crate::base::json::typed::field_names;
 
 /// Longest address of any kind, in bytes.
 const ADDRESS_LENGTH: usize = 2048;
@@ -30,6 +32,15 @@ pub(super) fn only(fields: &Map<String, Value>, pointer: &str, known: &[&str], f
         let what = if pointer == "/addresses" { "channel" } else { "field" };
         faults.add(format!("{pointer}/{}", escape(name)), unknown(what, name, known));
     }
+}
+
+/// Names each field that is not published of a `T`.
+pub(super) fn only_of<T: PartialSchema + 'static>(
+    fields: &Map<String, Value>,
+    pointer: &str,
+    faults: &mut ValidationErrors,
+) {
+    only(fields, pointer, field_names::<T>(), faults);
 }
 
 /// The fault of a name that is not known.
@@ -167,7 +178,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::domain::notification::recipient::RecipientDraft;
+    use crate::domain::notification::recipient::{RecipientDraft, push, slack, webhook};
+    use crate::domain::notification::{DigestTimes, InterruptionBudget, QuietHours};
 
     /// The places of the faults of a body.
     fn places(body: Value) -> Vec<String> {
@@ -190,6 +202,35 @@ mod tests {
         for (place, body) in bodies {
             assert_eq!(places(body(ADDRESS_LENGTH)), [""; 0], "{place}");
             assert_eq!(places(body(ADDRESS_LENGTH + 1)), [place]);
+        }
+    }
+
+    #[test]
+    fn each_published_field_of_a_recipient_is_read() {
+        let address = |kind: &str, address: Value| json!({ "addresses": { kind: address } });
+        // the key of RFC 8291, appendix A
+        let key = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4";
+        let browser = json!([{ "endpoint": "https://push.example.org/x", "keys": { "p256dh": key } }]);
+        let own: &[&str] = &RecipientDraft::FIELDS;
+        for (pointer, names, body) in [
+            ("", own, json!({})),
+            ("/addresses/slack", field_names::<slack::schema::NewSlack>(), address("slack", json!({}))),
+            ("/addresses/webhook", field_names::<webhook::schema::NewWebhook>(), address("webhook", json!({}))),
+            ("/addresses/push/0", field_names::<push::schema::Ntfy>(), address("push", json!([{ "topic": "a" }]))),
+            ("/addresses/push/0", field_names::<push::schema::NewBrowser>(), address("push", browser.clone())),
+            ("/addresses/push/0/keys", field_names::<push::schema::NewKeys>(), address("push", browser)),
+            ("/quiet_hours/0", field_names::<QuietHours>(), json!({ "quiet_hours": [{}] })),
+            ("/digest", field_names::<DigestTimes>(), json!({ "digest": {} })),
+            ("/budget", field_names::<InterruptionBudget>(), json!({ "budget": {} })),
+        ] {
+            assert!(!names.is_empty(), "{pointer}");
+            for name in names {
+                let mut body = body.clone();
+                // no field is a list of lists
+                body.pointer_mut(pointer).unwrap()[*name] = json!([[]]);
+                let place = format!("{pointer}/{name}");
+                assert!(places(body).iter().any(|found| found.starts_with(&place)), "{place} is not read");
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::reading::{flag, given, object, only, text, url};
+use super::reading::{flag, given, object, only_of, text, url};
 use super::secrets::{Seal, SecretPlace};
 use crate::base::field::{Flag, FlagValue};
 use crate::base::invalid::ValidationErrors;
@@ -93,7 +93,7 @@ impl AddressKind for Slack {
 impl SlackDraft {
     fn read(kinds: &Map<String, Value>, faults: &mut ValidationErrors) -> Option<SlackDraft> {
         let fields = object(given(kinds, "slack")?, PLACE, faults)?;
-        only(fields, PLACE, &["channel", "webhook_url", "webhook_url_set"], faults);
+        only_of::<schema::NewSlack>(fields, PLACE, faults);
         let kept = flag(fields, "webhook_url_set", PLACE, faults);
         match (given(fields, "channel"), given(fields, "webhook_url")) {
             (Some(_), None) => read_channel(fields, faults),
@@ -148,8 +148,8 @@ fn public(address: &SlackAddress) -> Value {
     }
 }
 
-/// Its schemas in the API.
-mod schema {
+/// Its schemas in the API. The reader takes the fields of what a request writes.
+pub(super) mod schema {
     use serde::Serialize;
     use utoipa::ToSchema;
 
@@ -171,6 +171,7 @@ mod schema {
     #[derive(Serialize, ToSchema)]
     #[serde(deny_unknown_fields)]
     pub struct NewSlack {
+        /// Id of the channel or member.
         #[schema(required = false, example = "C0123ABCD")]
         pub channel: Option<String>,
         /// Anybody who knows it can write there, so it is not shown again.
@@ -181,11 +182,14 @@ mod schema {
         pub webhook_url_set: Option<bool>,
     }
 
+    /// A channel or member that the operator's token writes to, or an incoming webhook without its URL.
     #[derive(Serialize, ToSchema)]
     #[serde(deny_unknown_fields)]
     pub struct Slack {
+        /// Id of the channel or member.
         #[schema(required = false)]
         pub channel: Option<String>,
+        /// Whether the URL of an incoming webhook is stored.
         #[schema(required = false)]
         pub webhook_url_set: Option<bool>,
     }

@@ -4,7 +4,7 @@ use secrecy::zeroize::Zeroizing;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::reading::{flag, given, object, only, url};
+use super::reading::{flag, given, object, only_of, url};
 use super::secrets::{Seal, SecretPlace};
 use crate::base::field::{Flag, FlagValue};
 use crate::base::invalid::ValidationErrors;
@@ -87,7 +87,7 @@ impl WebhookDraft {
     fn read(kinds: &Map<String, Value>, faults: &mut ValidationErrors) -> Option<WebhookDraft> {
         let place = "/addresses/webhook";
         let fields = object(given(kinds, "webhook")?, place, faults)?;
-        only(fields, place, &["url", "secret", "secret_set"], faults);
+        only_of::<schema::NewWebhook>(fields, place, faults);
         let secret = read_secret(fields, place, faults);
         // what `GET` shows may be sent along
         flag(fields, "secret_set", place, faults);
@@ -143,9 +143,9 @@ fn read_secret(fields: &Map<String, Value>, place: &str, faults: &mut Validation
     Some(secret)
 }
 
-/// Its schemas in the API.
+/// Its schemas in the API. The reader takes the fields of what a request writes.
 #[allow(dead_code, reason = "nothing is read into these enums: they are shapes for the document of the API")]
-mod schema {
+pub(super) mod schema {
     use serde::Serialize;
     use utoipa::ToSchema;
 
@@ -163,29 +163,38 @@ mod schema {
         webhook: Option<Webhook>,
     }
 
+    /// An address of your own that messages are posted to, signed.
     #[derive(Serialize, ToSchema)]
     #[serde(deny_unknown_fields)]
     pub struct NewWebhook {
+        /// The address that takes the messages.
         #[schema(format = Uri)]
         pub url: String,
         /// A signing secret, or several while they are rotated. Left out, the stored one is kept.
         #[schema(required = false, write_only)]
         pub secret: Option<Secrets>,
+        /// As an answer shows it; changes nothing.
         #[schema(required = false)]
         pub secret_set: Option<bool>,
     }
 
+    /// Signing secrets: `whsec_` and 24 to 64 random bytes in base64 each.
     #[derive(Serialize, ToSchema)]
     #[serde(untagged)]
     pub enum Secrets {
+        /// The one that signs.
         One(String),
+        /// Those that sign together, while they are rotated.
         Several(Vec<String>),
     }
 
+    /// An address of your own that messages are posted to, without the secret.
     #[derive(Serialize, ToSchema)]
     #[serde(deny_unknown_fields)]
     pub struct Webhook {
+        /// The address that takes the messages.
         pub url: String,
+        /// Whether a signing secret is stored.
         pub secret_set: bool,
     }
 }

@@ -1,6 +1,6 @@
 //! Reading a condition from JSON: every fault in one answer, each with its place and what would be right.
 //!
-//! Whether what is polled is there, and whether this tenant may poll it, is judged by `crate::ports::poll`.
+//! Whether the polled source is there, and whether this tenant may poll it, is judged by `crate::ports::poll`.
 
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use serde_json::{Map, Value, json};
@@ -28,7 +28,8 @@ const INSTANT_BYTES: usize = 100;
 const NOTICES: std::ops::RangeInclusive<u64> = 1..=1_000;
 const ONE_OF_FOUR: &str = "names what is polled with one of `http`, `tool`, `sql`, `redis`";
 
-/// Reads the fields of a condition that stands at `pointer`, as received at `now`. `None` exactly when a fault was added.
+/// Reads the fields of a condition that stands at `pointer`, as received at `now`. `None` exactly when a fault was
+/// added.
 pub fn read(
     fields: &Map<String, Value>,
     pointer: &str,
@@ -356,6 +357,17 @@ mod tests {
             assert_eq!(found, format!("/trigger{pointer}"), "{more}: {message}");
             assert!(message.contains(part), "{more}: {message}");
         }
+    }
+
+    #[test]
+    fn key_in_redis_is_taken_up_to_its_length_and_refused_one_byte_beyond_it() {
+        let polled = |bytes: usize| {
+            let redis = json!({ "source": "prices", "key": "k".repeat(bytes), "read": "get" });
+            json!({ "poll": { "redis": redis } })
+        };
+        assert!(read_with(polled(KEY_BYTES)).is_ok());
+        let (place, why) = fault(polled(KEY_BYTES + 1));
+        assert!(place.ends_with("/poll/redis/key") && why == "must have 1 to 1024 bytes", "{place}: {why}");
     }
 
     #[test]

@@ -131,7 +131,7 @@ impl CompiledCondition {
             missed.get_or_insert_with(|| MissedField { expression: expression.clone(), name: name.to_owned() });
         };
         let mut holds = |expression: &Expression| -> Result<bool, ExpressionError> {
-            match expression.asked(&variables)? {
+            match expression.judge(&variables)? {
                 Evaluation::Holds(holds) => Ok(holds),
                 Evaluation::Misses(name) => {
                     note(expression, &name);

@@ -1,18 +1,22 @@
 //! The compiled form of an event trigger: whether an event fires the task, and which way it goes.
 
+mod missing_field;
+
 use std::sync::{Arc, OnceLock};
 
 use chrono::{DateTime, TimeDelta, Utc};
-use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use crate::base::expr::{Evaluation, Expression, ExpressionError, Language, MissingField, Variables};
+use crate::base::expr::{Evaluation, Expression, ExpressionError, Language, Variables};
 use crate::base::words::words;
-use crate::domain::event::{Data, Event};
-use crate::domain::run::Cause;
+use crate::domain::event::Data;
+use crate::domain::trigger::event::arrival::Arrival;
+use crate::domain::trigger::event::form::{FILTER_BYTES, is_long_filter};
 use crate::domain::trigger::event::{EventTrigger, VARIABLES, WINDOW_EVENTS};
 use crate::domain::trigger::interval::parse_length;
+
+pub use missing_field::MissedEventField;
 
 /// Why a matched event does not run.
 pub mod reason {
@@ -33,60 +37,10 @@ pub mod reason {
 }
 /// Longest key that is kept, in bytes; a longer one is kept as its digest.
 const KEY_BYTES: usize = 200;
+/// Characters of an error that are recorded: it may name a key of an event, which is as long as its publisher likes.
+const ERROR_CHARACTERS: usize = 300;
 /// Where `max_wait` is absent.
 const LONGEST_QUIETS: i32 = 10;
-
-/// An event that is to be judged by many matchers: converted once.
-pub struct Arrival {
-    /// The event itself.
-    pub event: Event,
-    // most events match nothing, and need none of these
-    key: OnceLock<String>,
-    value: OnceLock<Value>,
-    variables: OnceLock<Variables>,
-    cause: OnceLock<Arc<RawValue>>,
-}
-
-impl Arrival {
-    /// An arrival, with its keys computed at their first use.
-    pub fn new(event: Event) -> Arrival {
-        Arrival {
-            event,
-            key: OnceLock::new(),
-            value: OnceLock::new(),
-            variables: OnceLock::new(),
-            cause: OnceLock::new(),
-        }
-    }
-
-    /// See [`Event::key`].
-    pub fn key(&self) -> &str {
-        self.key.get_or_init(|| self.event.key())
-    }
-
-    /// In the structured form of CloudEvents.
-    pub fn value(&self) -> &Value {
-        self.value.get_or_init(|| self.event.to_value())
-    }
-
-    /// The [`Cause`] of a run of this event alone, as JSON.
-    pub fn cause(&self) -> &Arc<RawValue> {
-        self.cause.get_or_init(|| {
-            let cause = Cause::Event { event: self.value().clone(), events: Vec::new() };
-            to_raw_value(&cause).expect("texts for names").into()
-        })
-    }
-
-    /// Converts all that its recording asks for, so that no transaction has to wait for it.
-    pub fn prepare(&self) {
-        self.key();
-        self.cause();
-    }
-
-    pub(super) fn variables(&self) -> &Variables {
-        self.variables.get_or_init(|| Variables::new().with("event", self.value()))
-    }
-}
 
 /// The trigger's verdict on an event.
 #[derive(Debug, Clone, PartialEq)]
@@ -99,7 +53,7 @@ pub enum EventVerdict {
     Skipped(String),
 }
 
-/// How a matched event becomes a run. What is absent is not asked.
+/// How a matched event becomes a run. An absent rule is not asked.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct MatchPath {
     /// Key, and how long it is remembered.
@@ -144,26 +98,25 @@ words! {
     }
 }
 
-/// An event trigger, ready to judge. Made once for many events.
+/// Why a key has no value, with its expression where that could be read.
+type KeyError = (Option<Expression>, ExpressionError);
+
+/// An event trigger, ready to judge. Made once for many events. It has its expressions as texts: their trees are
+/// compiled again where the language does not keep them any more, for all that a tenant may have would take many times
+/// the room.
 #[derive(Debug)]
 pub struct CompiledEventTrigger {
     source: Pattern,
     kind: Pattern,
     filters: Vec<(Vec<String>, Value)>,
-    filter: Option<Expression>,
-    dedup: Option<(Expression, TimeDelta)>,
-    throttle: Option<(Option<Expression>, u64, TimeDelta)>,
-    window: Option<(Option<Expression>, EventWindow)>,
+    filter: Option<Arc<str>>,
+    dedup: Option<(Arc<str>, TimeDelta)>,
+    throttle: Option<(Option<Arc<str>>, u64, TimeDelta)>,
+    window: Option<(Option<Arc<str>>, EventWindow)>,
     max_age: Option<TimeDelta>,
-    /// `task`, for those whose expressions name it.
-    task: Variables,
-}
-
-/// A field that an expression of a trigger looked for in an event that does not have it.
-#[derive(Debug, Clone)]
-pub struct MissedEventField {
-    expression: Expression,
-    name: String,
+    /// `task` as JSON, where an expression may name it: as values of expressions it would take many times the room.
+    task: Option<Box<str>>,
+    language: Language,
 }
 
 /// An exact text, or the beginning of one.
@@ -192,13 +145,18 @@ impl Pattern {
 }
 
 impl CompiledEventTrigger {
-    /// Compiles a stored trigger; the error says what can't be read any more.
+    /// Compiles a stored trigger; the error says what can't be read any more. Its expressions are kept with those of
+    /// the language's tenant.
     pub fn compile(
         trigger: &EventTrigger,
         task: (Uuid, &str, &Map<String, Value>),
         language: &Language,
     ) -> Result<CompiledEventTrigger, String> {
-        let read = |text: &String| language.read(text, VARIABLES).map_err(|fault| fault.to_string());
+        let read = |text: &String| {
+            let text: Arc<str> = text.as_str().into();
+            let expression = language.read_kept(&text, VARIABLES).map_err(|fault| fault.to_string());
+            expression.map(|expression| expression.shared_text())
+        };
         let key = |text: &Option<String>| text.as_ref().map(read).transpose();
         let window = match (&trigger.debounce, &trigger.batch) {
             (Some(debounce), _) => {
@@ -233,9 +191,10 @@ impl CompiledEventTrigger {
             Some(dedup) => Some((read(&dedup.key)?, parse_length(&dedup.window)?)),
             None => None,
         };
-        let (id, name, metadata) = task;
-        let task = json!({ "id": id, "name": name, "metadata": metadata });
-        Ok(CompiledEventTrigger {
+        if trigger.filters.iter().any(|(key, value)| is_long_filter(key, value)) {
+            return Err(format!("a filter has a name, or looks for a text, of more than {FILTER_BYTES} bytes"));
+        }
+        let mut compiled = CompiledEventTrigger {
             source: Pattern::new(trigger.source.as_deref()),
             kind: Pattern::new(trigger.event_type.as_deref()),
             filters: trigger.filters.iter().map(|(key, value)| (path(key), value.clone())).collect(),
@@ -244,8 +203,26 @@ impl CompiledEventTrigger {
             throttle,
             window,
             max_age: trigger.max_age.as_deref().map(parse_length).transpose()?,
-            task: Variables::new().with("task", &task),
-        })
+            task: None,
+            language: language.clone(),
+        };
+        let may_name_task = |expression: &Arc<str>| expression.contains("task");
+        if compiled.filter.iter().chain(compiled.keys()).any(may_name_task) {
+            let (id, name, metadata) = task;
+            compiled.task = Some(json!({ "id": id, "name": name, "metadata": metadata }).to_string().into());
+        }
+        Ok(compiled)
+    }
+
+    /// The variable `task`; none where no expression names it.
+    fn task_variables(&self) -> Variables {
+        let task = self.task.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
+        task.map_or_else(Variables::new, |task| Variables::new().with("task", &task))
+    }
+
+    /// The compiled expression of a text that was read before.
+    pub(super) fn expression(&self, text: &Arc<str>) -> Result<Expression, ExpressionError> {
+        self.language.read_kept(text, VARIABLES).map_err(|fault| ExpressionError::Failed(fault.to_string()))
     }
 
     /// The pattern of sources.
@@ -270,23 +247,23 @@ impl CompiledEventTrigger {
         now: DateTime<Utc>,
         missed: &mut Option<MissedEventField>,
     ) -> EventVerdict {
-        let event = &arrival.event;
-        if !self.source.matches(&event.source) || !self.kind.matches(&event.kind) || !self.passes(event) {
+        if !self.fits(arrival) {
             return EventVerdict::No;
         }
-        let variables = LazyVariables::new(arrival, &self.task);
+        let variables = LazyVariables::new(arrival, self);
         if let Some(filter) = &self.filter {
-            match filter.asked(variables.get()) {
-                Ok(Evaluation::Holds(true)) => {}
-                Ok(Evaluation::Holds(false)) => return EventVerdict::No,
-                Ok(Evaluation::Misses(name)) => {
-                    *missed = Some(MissedEventField { expression: filter.clone(), name });
+            let judge = |filter: Expression| filter.judge(variables.get()).map(|found| (found, filter));
+            match self.expression(filter).and_then(judge) {
+                Ok((Evaluation::Holds(true), _)) => {}
+                Ok((Evaluation::Holds(false), _)) => return EventVerdict::No,
+                Ok((Evaluation::Misses(name), expression)) => {
+                    *missed = Some(MissedEventField { expression, name });
                     return EventVerdict::No;
                 }
                 Err(error) => return failed(&error),
             }
         }
-        let too_old = |most: TimeDelta| event.time.is_some_and(|time| time < now - most);
+        let too_old = |most: TimeDelta| arrival.read().event.time.is_some_and(|time| time < now - most);
         if self.max_age.is_some_and(too_old) {
             return EventVerdict::Skipped(reason::TOO_OLD.into());
         }
@@ -294,31 +271,32 @@ impl CompiledEventTrigger {
             Ok(way) => EventVerdict::Fires(way),
             Err((expression, error)) => {
                 let name = error.missing_field().map(str::to_owned);
-                *missed = name.map(|name| MissedEventField { expression, name });
+                *missed = expression.zip(name).map(|(expression, name)| MissedEventField { expression, name });
                 failed(&error)
             }
         }
     }
 
-    /// The missing field with its place.
-    pub fn missing_field(&self, missed: &MissedEventField, arrival: &Arrival) -> MissingField {
-        missed.expression.missing(&missed.name, &arrival.variables().and(&self.task))
+    /// Whether an event meets everything but `filter` and `max_age`.
+    fn fits(&self, arrival: &Arrival) -> bool {
+        let event = &arrival.event;
+        self.source.matches(&event.source) && self.kind.matches(&event.kind) && self.passes(arrival)
     }
 
-    fn passes(&self, event: &Event) -> bool {
-        let Data::Json(data) = &event.data else { return self.filters.is_empty() };
+    fn passes(&self, arrival: &Arrival) -> bool {
+        if self.filters.is_empty() {
+            return true;
+        }
+        let read = arrival.read();
+        let Data::Json(data) = &read.event.data else { return false };
         self.filters.iter().all(|(path, wanted)| {
             let found = path.iter().try_fold(data, |value, key| value.get(key));
             found.is_some_and(|found| equals_or_contains(found, wanted))
         })
     }
 
-    /// An error comes with its expression.
-    fn way(&self, variables: &LazyVariables) -> Result<MatchPath, (Expression, ExpressionError)> {
-        let key = |expression: Option<&Expression>| match expression {
-            Some(expression) => expression.key(variables.get()).map(short).map_err(|error| (expression.clone(), error)),
-            None => Ok(String::new()),
-        };
+    fn way(&self, variables: &LazyVariables) -> Result<MatchPath, KeyError> {
+        let key = |text: Option<&Arc<str>>| text.map_or(Ok(String::new()), |text| self.key(text, variables));
         Ok(MatchPath {
             dedup: match &self.dedup {
                 Some((expression, window)) => Some((key(Some(expression))?, *window)),
@@ -334,27 +312,33 @@ impl CompiledEventTrigger {
             },
         })
     }
+
+    fn key(&self, text: &Arc<str>, variables: &LazyVariables) -> Result<String, KeyError> {
+        let expression = self.expression(text).map_err(|error| (None, error))?;
+        expression.key(variables.get()).map(short).map_err(|error| (Some(expression), error))
+    }
 }
 
 /// The variables of one event and one task, joined when an expression asks for them.
 struct LazyVariables<'a> {
     arrival: &'a Arrival,
-    task: &'a Variables,
+    trigger: &'a CompiledEventTrigger,
     joined: OnceLock<Variables>,
 }
 
 impl<'a> LazyVariables<'a> {
-    fn new(arrival: &'a Arrival, task: &'a Variables) -> LazyVariables<'a> {
-        LazyVariables { arrival, task, joined: OnceLock::new() }
+    fn new(arrival: &'a Arrival, trigger: &'a CompiledEventTrigger) -> LazyVariables<'a> {
+        LazyVariables { arrival, trigger, joined: OnceLock::new() }
     }
 
     fn get(&self) -> &Variables {
-        self.joined.get_or_init(|| self.arrival.variables().and(self.task))
+        self.joined.get_or_init(|| self.arrival.read().variables().and(&self.trigger.task_variables()))
     }
 }
 
 fn failed(error: &ExpressionError) -> EventVerdict {
-    EventVerdict::Skipped(format!("{}: {error}", reason::FILTER_ERROR))
+    let said: String = error.to_string().chars().take(ERROR_CHARACTERS).collect();
+    EventVerdict::Skipped(format!("{}: {said}", reason::FILTER_ERROR))
 }
 
 pub(super) fn path(key: &str) -> Vec<String> {
@@ -381,6 +365,7 @@ fn short(key: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::event::Event;
 
     fn now() -> DateTime<Utc> {
         "2027-03-01T08:00:00Z".parse().unwrap()
@@ -498,6 +483,55 @@ mod tests {
         );
         let missing = judge(json!({"source": "shop", "dedup": {"key": "event.data.nothing", "window": "1h"}}));
         assert_eq!(missing, EventVerdict::Skipped("filter_error: there is no `nothing`".into()));
+    }
+
+    #[test]
+    fn task_is_kept_for_expressions_that_name_it_alone_and_long_filters_are_unreadable() {
+        let kept = |trigger: Value| matcher(trigger).task.is_some();
+        assert!(!kept(json!({"source": "shop", "filter": "event.data.amount > 100"})));
+        assert!(kept(json!({"source": "shop", "filter": "event.data.amount > task.metadata.least"})));
+        assert!(kept(json!({"source": "shop", "dedup": {"key": "task.name", "window": "1h"}})));
+        assert!(kept(json!({"source": "shop", "batch": {"size": 2, "wait": "1h", "key": "task.name"}})));
+        let compiled = |bytes: usize| {
+            let trigger = json!({"source": "shop", "filters": {"from": "x".repeat(bytes)}});
+            let trigger: EventTrigger = serde_json::from_value(trigger).unwrap();
+            CompiledEventTrigger::compile(&trigger, (Uuid::nil(), "a task", &Map::new()), &Language::default())
+        };
+        assert!(compiled(FILTER_BYTES).is_ok());
+        assert!(compiled(FILTER_BYTES + 1).unwrap_err().contains("more than 1024 bytes"));
+    }
+
+    #[test]
+    fn error_is_recorded_up_to_its_longest_however_long_the_key_that_it_names() {
+        let dedup = json!({"key": "event.data.order[event.data.by]", "window": "1h"});
+        let keyed = matcher(json!({"source": "shop", "dedup": dedup}));
+        for (length, expected) in [(10, 10 + "there is no ``".len()), (2 * ERROR_CHARACTERS, ERROR_CHARACTERS)] {
+            let event = arrival(json!({"data": {"order": {"id": 7}, "by": "é".repeat(length)}}));
+            let EventVerdict::Skipped(why) = keyed.judge(&event, now()) else { panic!("there is no such key") };
+            let said = why.strip_prefix("filter_error: ").expect("the word");
+            assert_eq!(said.chars().count(), expected, "{why}");
+        }
+    }
+
+    #[test]
+    fn event_is_judged_alike_from_its_text_and_what_was_read_of_it_is_forgotten() {
+        let filtered = matcher(json!({"source": "shop", "filter": "event.data.amount > 100"}));
+        let whole = arrival(json!({}));
+        let arrival = Arrival::of_text(whole.event.clone());
+        let none = matcher(json!({"source": "post", "filter": "event.data.amount > 100"}));
+        assert_eq!(none.judge(&arrival, now()), EventVerdict::No);
+        assert!(!arrival.is_read(), "its source alone says that it is none of these");
+        assert_eq!(filtered.judge(&arrival, now()), filtered.judge(&whole, now()));
+        assert_eq!(arrival.bytes(), arrival.event.bytes());
+        arrival.prepare();
+        assert!(arrival.is_read());
+        arrival.forget_read();
+        assert_eq!((arrival.cause().get(), arrival.key()), (whole.cause().get(), whole.key()));
+        let document: Value = serde_json::from_str(arrival.document().get()).unwrap();
+        assert_eq!(document, whole.event.event().to_value());
+        assert_eq!(arrival.bytes(), arrival.event.bytes() + arrival.cause().get().len());
+        assert!(!arrival.is_read(), "all that its recording asks for are texts");
+        assert_eq!(filtered.judge(&arrival, now()), EventVerdict::Fires(MatchPath::default()), "judged anew");
     }
 
     #[test]

@@ -51,8 +51,8 @@ impl Effort {
     }
 }
 
-/// All parts of a trigger beside an event, in the order in which they are asked. A filter that would take more than what is
-/// left of `effort` is not evaluated, and its part says so.
+/// All parts of a trigger beside an event, in the order in which they are asked. A filter that would take more than the
+/// rest of `effort` is not evaluated, and its part says so.
 pub fn examine(
     trigger: &EventTrigger,
     task: (Uuid, &str, &Map<String, Value>),
@@ -60,7 +60,8 @@ pub fn examine(
     now: DateTime<Utc>,
     effort: &mut Effort,
 ) -> Vec<ExaminedPart> {
-    let event = &arrival.event;
+    let read = arrival.read();
+    let event = &read.event;
     let mut parts = Vec::new();
     for (part, wanted, is) in
         [("source", &trigger.source, &event.source), ("event_type", &trigger.event_type, &event.kind)]
@@ -111,7 +112,7 @@ fn of_filter(
         Err(fault) => return ExaminedPart::new("filter", false, format!("can't be read: {fault}")),
     };
     let task = json!({ "id": id, "name": name, "metadata": metadata });
-    let variables: Variables = arrival.variables().and(&Variables::new().with("task", &task));
+    let variables: Variables = arrival.read().variables().and(&Variables::new().with("task", &task));
     if !effort.spend(expression.cost(&variables).min(MOST_STEPS)) {
         return too_much();
     }

@@ -16,6 +16,8 @@ use crate::domain::trigger::policy::Overlap;
 const PATTERN_LENGTH: usize = crate::domain::event::ATTRIBUTE_LENGTH;
 /// Most filters.
 const FILTERS: usize = 20;
+/// Longest name of a filter, and longest text that one looks for, in bytes: each instance keeps them in memory.
+pub(super) const FILTER_BYTES: usize = 1_024;
 /// Most fires that a throttle may let through.
 const THROTTLE: std::ops::RangeInclusive<u64> = 1..=1_000_000;
 
@@ -79,6 +81,10 @@ fn filters(form: &mut TriggerForm) -> Map<String, Value> {
                     let message = "must be a text, a number, true, false or null; for more there is `filter`";
                     form.fault(&format!("filters/{}", escape(key)), message);
                 }
+                if is_long_filter(key, value) {
+                    let message = format!("must have at most {FILTER_BYTES} bytes, and so must its name");
+                    form.fault(&format!("filters/{}", escape(key)), message);
+                }
                 if key.split('.').any(str::is_empty) {
                     form.fault(
                         &format!("filters/{}", escape(key)),
@@ -94,6 +100,11 @@ fn filters(form: &mut TriggerForm) -> Map<String, Value> {
             Map::new()
         }
     }
+}
+
+/// Whether a filter has a longer name, or looks for a longer text, than it may.
+pub(super) fn is_long_filter(key: &str, value: &Value) -> bool {
+    key.len().max(value.as_str().map_or(0, str::len)) > FILTER_BYTES
 }
 
 /// A CEL expression over what event triggers know.
@@ -235,6 +246,19 @@ mod tests {
         let short = json!({"type": "event", "source": "email", "debounce": "30s"});
         let short = super::read(short.as_object().unwrap(), "/trigger", &mut faults).unwrap();
         assert_eq!((short.overlap, short.debounce.unwrap().quiet.as_str()), (Overlap::Allow, "30s"));
+    }
+
+    #[test]
+    fn filters_have_names_and_texts_up_to_their_bytes_and_none_beyond_them() {
+        let filtered = |name: usize, text: usize| {
+            let filters = Map::from_iter([("n".repeat(name), json!("x".repeat(text)))]);
+            faults(json!({ "type": "event", "source": "shop", "filters": filters }))
+        };
+        assert_eq!(filtered(FILTER_BYTES, FILTER_BYTES), []);
+        for (name, text) in [(FILTER_BYTES + 1, 1), (1, FILTER_BYTES + 1)] {
+            let told = filtered(name, text);
+            assert!(told[0].1.starts_with("must have at most 1024 bytes"), "{told:?}");
+        }
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The dates of a recurrence rule, a month at a time: its days are the bits of a number, so that a search costs the months
-//! that it passes and not their days.
+//! The dates of a recurrence rule, a month at a time: its days are the bits of a number, so that a search costs the
+//! months that it passes and not their days.
 
 use chrono::{Datelike, Days, NaiveDate, Weekday};
 

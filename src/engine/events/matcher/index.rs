@@ -1,6 +1,9 @@
-//! The event tasks of all tenants, compiled, in memory: an event is judged by those alone that its source and type lead to.
+//! The event tasks of all tenants, compiled, in memory: an event is judged by those alone that its source and type lead
+//! to.
 //!
 //! A copy of what the store has, taken in shard by shard as it changes; nothing in here survives, or has to.
+//! Expressions are held as texts; the trees of those that were used last are kept with the language, within a tenant's
+//! part of a bound.
 
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 use uuid::Uuid;
 
 use crate::base::expr::Language;
-use crate::domain::event::Event;
+use crate::domain::event::written::WrittenEvent;
 use crate::domain::task::TaskStatus;
 use crate::domain::trigger::event::{CompiledEventTrigger, Pattern};
 use crate::domain::trigger::{EventTrigger, Trigger};
@@ -141,7 +144,7 @@ impl Index {
     }
 
     /// The tasks that an event may concern: of its tenant, with a source and type that lead to it.
-    pub fn candidates<'a>(&'a self, event: &'a Event) -> impl Iterator<Item = &'a Arc<IndexedTask>> {
+    pub fn candidates<'a>(&'a self, event: &'a WrittenEvent) -> impl Iterator<Item = &'a Arc<IndexedTask>> {
         let tenant = self.tenants.get(event.tenant.as_str());
         let sources = tenant.into_iter().flat_map(|tenant| tenant.matching_patterns(&event.source));
         sources.flat_map(|kinds| kinds.matching_patterns(&event.kind)).flat_map(BTreeMap::values)
@@ -212,7 +215,8 @@ fn compile_one(task: &EventTask, language: &Language) -> Option<Result<CompiledT
 
 /// A task with its compiled trigger.
 pub fn indexed(task: &EventTask, trigger: &EventTrigger, language: &Language) -> Result<IndexedTask, String> {
-    let matcher = CompiledEventTrigger::compile(trigger, (task.task_id, &task.name, &task.metadata), language)?;
+    let (named, language) = ((task.task_id, task.name.as_str(), &task.metadata), language.of_tenant(&task.tenant_id));
+    let matcher = CompiledEventTrigger::compile(trigger, named, &language)?;
     Ok(IndexedTask {
         task_id: task.task_id,
         epoch: task.epoch,

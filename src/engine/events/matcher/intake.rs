@@ -58,12 +58,14 @@ pub struct UnjudgedEvents {
 }
 
 impl ReadBatch {
+    /// Number of entries that were read, the hopeless ones included.
     pub fn len(&self) -> usize {
         self.taken.len() + self.hopeless.len()
     }
 }
 
 impl Intake {
+    /// Reads this bus. An entry that comes more than twice `max_deliveries` times is hopeless.
     pub fn new(store: Store, bus: Arc<dyn Bus>, compute: Compute, max_deliveries: u32) -> Intake {
         let (language, index) = (Language::default(), Arc::default());
         let reading = std::array::from_fn(|_| tokio::sync::Mutex::default());
@@ -80,7 +82,10 @@ impl Intake {
                     let why = format!("was taken on {deliveries} times, and nobody came to its end");
                     batch.hopeless.push((BusEntry { id, event: Ok(event), deliveries }, why));
                 }
-                Ok(event) => batch.taken.push(ReceivedEvent { id, deliveries, arrival: Arc::new(Arrival::new(event)) }),
+                Ok(event) => {
+                    let arrival = Arc::new(Arrival::of_text(event));
+                    batch.taken.push(ReceivedEvent { id, deliveries, arrival });
+                }
                 Err(unreadable) => {
                     let why = unreadable.why.clone();
                     batch.hopeless.push((BusEntry { id, event: Err(unreadable), deliveries }, why));

@@ -17,7 +17,7 @@ use crate::domain::trigger::event::{Arrival, EVENT_RUNS, EventVerdict, MissedEve
 use crate::engine::events::matcher::index::{Index, IndexedTask};
 use crate::engine::events::matcher::missing::Miss;
 use crate::engine::events::matcher::received::ReceivedEvent;
-use crate::engine::events::matcher::slice::{Slice, WRITE};
+use crate::engine::events::matcher::slice::{Slice, WRITE, WRITE_BYTES};
 use crate::store::{Match, event_shard};
 
 /// After this long a piece gives up its thread, to go on in its next turn; one evaluation is bounded by itself.
@@ -37,6 +37,8 @@ pub struct JudgingState {
     fires: usize,
     judged: Vec<ReceivedEvent>,
     matches: Vec<Match>,
+    /// Bytes of the causes of the judged events.
+    bytes: usize,
     misses: Vec<Miss>,
     /// The version of the index at the first look.
     version: Option<i64>,
@@ -52,6 +54,7 @@ pub struct JudgedEvents {
 }
 
 impl JudgingState {
+    /// Events of a tenant of which none is judged; `alone`: they are written with no other slice.
     pub fn new(tenant: Tenant, events: Vec<ReceivedEvent>, alone: bool) -> JudgingState {
         JudgingState {
             tenant,
@@ -61,6 +64,7 @@ impl JudgingState {
             fires: 0,
             judged: Vec::new(),
             matches: Vec::new(),
+            bytes: 0,
             misses: Vec::new(),
             version: None,
             asked: 0,
@@ -87,9 +91,12 @@ impl JudgingState {
                     return ControlFlow::Continue(self);
                 }
             }
+            // from here on it waits as texts: its own, and its cause where it has one
+            arrival.forget_read();
+            self.bytes += arrival.bytes() - arrival.event.bytes();
             self.judged.extend(self.waiting.pop_front());
             self.fires = 0;
-            if self.matches.len() >= WRITE || self.asked >= ASKED {
+            if self.matches.len() >= WRITE || self.bytes >= WRITE_BYTES || self.asked >= ASKED {
                 break;
             }
         }
@@ -133,7 +140,9 @@ impl JudgingState {
 /// The match of one task with an event; `None` where it does not concern the task. A fault of one task, even a panic of
 /// its expression, stays its own.
 pub fn matched(task: &IndexedTask, arrival: &Arc<Arrival>, now: DateTime<Utc>) -> Option<Match> {
-    matched_noting(task, arrival, now, &mut None)
+    let found = matched_noting(task, arrival, now, &mut None);
+    arrival.forget_read();
+    found
 }
 
 fn matched_noting(
@@ -167,22 +176,28 @@ mod tests {
     use super::*;
     use crate::base::expr::Language;
     use crate::domain::event::Event;
+    use crate::domain::event::written::WrittenEvent;
+    use crate::domain::trigger::event::MatchPath;
     use crate::engine::events::matcher::index::compile;
     use crate::store::{EventTask, EventTaskChanges};
 
     fn index_of(tasks: usize) -> RwLock<Index> {
-        let task = |number: usize| EventTask {
+        index_with(vec![json!({ "type": "event", "source": "shop" }); tasks], &Language::default())
+    }
+
+    fn index_with(triggers: Vec<serde_json::Value>, language: &Language) -> RwLock<Index> {
+        let task = |(number, trigger): (usize, serde_json::Value)| EventTask {
             task_id: Uuid::from_u128(number as u128),
             tenant_id: "a".into(),
             name: "t".into(),
             metadata: Map::new(),
             epoch: 1,
             status: TaskStatus::Active,
-            trigger: json!({ "type": "event", "source": "shop" }),
+            trigger,
             max_runs: None,
         };
-        let live: Vec<EventTask> = (0..tasks).map(task).collect();
-        let compiled = compile(&live, &Language::default()).into_iter().flat_map(Result::ok).collect();
+        let live: Vec<EventTask> = triggers.into_iter().enumerate().map(task).collect();
+        let compiled = compile(&live, language).into_iter().flat_map(Result::ok).collect();
         let changes = EventTaskChanges { anew: false, live, gone: Vec::new(), version: 9, more: false };
         let mut index = Index::default();
         index.take_in(event_shard("a"), &changes, compiled);
@@ -191,12 +206,12 @@ mod tests {
 
     fn events(count: usize) -> Vec<ReceivedEvent> {
         let event = |id: usize| json!({ "specversion": "1.0", "id": id.to_string(), "source": "shop", "type": "t", "tenantid": "a" });
-        let taken = |id: usize| ReceivedEvent {
-            id: id.to_string(),
-            deliveries: 1,
-            arrival: Arc::new(Arrival::new(Event::try_from(event(id)).unwrap())),
-        };
-        (0..count).map(taken).collect()
+        (0..count).map(|id| received(id, event(id))).collect()
+    }
+
+    fn received(id: usize, event: serde_json::Value) -> ReceivedEvent {
+        let event = WrittenEvent::of(&Event::try_from(event).unwrap());
+        ReceivedEvent { id: id.to_string(), deliveries: 1, arrival: Arc::new(Arrival::of_text(event)) }
     }
 
     fn judged(index: &RwLock<Index>, events: Vec<ReceivedEvent>) -> JudgedEvents {
@@ -215,6 +230,62 @@ mod tests {
         let skipped = EventVerdict::Skipped("fan_out".into());
         let count = judged.slice.matches.iter().filter(|matched| matched.verdict == skipped).count();
         assert_eq!((judged.slice.matches.len(), count), (EVENT_RUNS + 2, 2));
+    }
+
+    #[test]
+    fn judged_events_wait_as_texts_and_long_ones_are_judged_up_to_the_bytes_of_a_write() {
+        let event = |id: usize| {
+            json!({ "specversion": "1.0", "id": id.to_string(), "source": "shop", "type": "t", "tenantid": "a",
+                    "data": vec![0; 100_000] })
+        };
+        let judged = judged(&index_of(1), (0..30).map(|id| received(id, event(id))).collect());
+        let causes: Vec<usize> = judged.slice.matches.iter().map(|found| found.arrival.cause().get().len()).collect();
+        let (last, before) = causes.split_last().unwrap();
+        let bytes: usize = before.iter().sum();
+        assert!(bytes < WRITE_BYTES && bytes + last >= WRITE_BYTES, "{causes:?}");
+        assert_eq!(judged.slice.events.len() + judged.rest.len(), 30);
+        let mut all = judged.slice.events.iter().chain(&judged.rest);
+        assert!(all.all(|taken| !taken.arrival.is_read()));
+    }
+
+    #[test]
+    fn tasks_with_more_expressions_than_are_kept_are_judged_right_within_the_bound() {
+        let trigger = |number: usize| {
+            json!({ "type": "event", "source": "shop", "filter": format!("event.data.n == {number}"),
+                    "dedup": { "key": format!("event.data.n + {number}"), "window": "1h" } })
+        };
+        let triggers: Vec<_> = (0..20).map(trigger).collect();
+        let whole = Language::default();
+        drop(index_with(triggers.clone(), &whole));
+        let most = whole.kept_bytes() / 5;
+        let language = Language::keeping(2 * most, most);
+        let index = index_with(triggers, &language);
+        let within = |kept: usize| kept > most / 2 && kept <= most;
+        assert!(within(language.kept_bytes()), "{most}");
+        let event = |id: usize| {
+            json!({ "specversion": "1.0", "id": id.to_string(), "source": "shop", "type": "t", "tenantid": "a",
+                    "data": { "n": id } })
+        };
+        let judged = judged(&index, (0..20).map(|id| received(id, event(id))).collect());
+        assert!(within(language.kept_bytes()), "{most}");
+        let fired = |(number, found): (usize, &Match)| {
+            let EventVerdict::Fires(MatchPath { dedup: Some((key, _)), .. }) = &found.verdict else { return false };
+            found.task_id == Uuid::from_u128(number as u128) && *key == (2 * number).to_string()
+        };
+        assert_eq!(judged.slice.matches.len(), 20);
+        assert!(judged.slice.matches.iter().enumerate().all(fired));
+    }
+
+    #[test]
+    fn equal_expressions_of_many_tasks_are_kept_once() {
+        let kept = |tasks: usize| {
+            let trigger = json!({ "type": "event", "source": "shop", "filter": "event.data.n == 7" });
+            let language = Language::default();
+            drop(index_with(vec![trigger; tasks], &language));
+            language.kept_bytes()
+        };
+        assert!(kept(1) > 0);
+        assert_eq!(kept(1), kept(100));
     }
 
     #[test]

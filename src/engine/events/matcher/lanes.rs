@@ -1,8 +1,8 @@
-//! Slices that wait to be recorded, in two lanes. A tenant of which few matches are to be recorded waits for no write of
-//! many: its lane goes on beside it.
+//! Slices that wait to be recorded, in two lanes. A tenant of which few matches are to be recorded waits for no write
+//! of many: its lane goes on beside it.
 
 use crate::base::id::Tenant;
-use crate::engine::events::matcher::received::ReceivedEvent;
+use crate::engine::events::matcher::received::{EventLoad, ReceivedEvent};
 use crate::engine::events::matcher::slice::{FailedWrite, Slice, SlicePiece, SliceQueue};
 
 /// Matches of a tenant that are few. They cost hardly more than the commit that records them.
@@ -29,8 +29,15 @@ pub struct Lanes {
 }
 
 impl Lanes {
+    /// Whether no slice waits.
     pub fn is_empty(&self) -> bool {
         self.few.is_empty() && self.many.is_empty() && self.late.is_empty()
+    }
+
+    /// The bytes of what waits here, by tenant.
+    pub fn bytes(&self) -> impl Iterator<Item = (Tenant, usize)> {
+        let slices = self.few.iter().chain(self.many.iter()).chain(&self.late);
+        slices.map(|slice| (slice.tenant.clone(), EventLoad::of(&slice.events).bytes))
     }
 
     /// Whether more of a tenant may be judged: not while a write's worth of it waits here.
@@ -39,8 +46,8 @@ impl Lanes {
         !is_late && self.few.has_room(tenant) && self.many.has_room(tenant)
     }
 
-    /// Puts a slice behind what waits of its tenant. It goes by the lane of few unless it has many matches, or waits behind
-    /// many.
+    /// Puts a slice behind what waits of its tenant. It goes by the lane of few unless it has many matches, or waits
+    /// behind many.
     pub fn push(&mut self, slice: Slice) {
         if self.writing.contains(&slice.tenant) {
             return self.late.push(slice);
@@ -70,7 +77,8 @@ impl Lanes {
         self.last
     }
 
-    /// The next piece of a lane, of so many matches at most. What is judged of its tenants until it is settled waits aside.
+    /// The next piece of a lane, of so many matches at most. Slices of its tenants that are judged before it is settled
+    /// wait aside.
     pub fn next_piece(&mut self, lane: Lane, most: usize) -> Option<SlicePiece> {
         let piece = self.lane(lane).next(most)?;
         if lane == Lane::Many {
@@ -116,6 +124,7 @@ impl Lanes {
         }
     }
 
+    /// The slices of a lane.
     pub fn lane(&mut self, lane: Lane) -> &mut SliceQueue {
         match lane {
             Lane::Few => &mut self.few,

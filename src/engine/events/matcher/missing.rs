@@ -1,7 +1,8 @@
-//! Fields that expressions of event tasks looked for in vain: each owner is told once for each expression, a few at a time.
+//! Fields that expressions of event tasks looked for in vain: each owner is told once for each expression, a few at a
+//! time.
 //!
-//! What was told is remembered with the task's compiled trigger, so that only the first miss costs anything, and by the key
-//! of the message, so that no restart and no other instance tells it again.
+//! A miss that was told is remembered with the task's compiled trigger, so that only the first miss costs anything, and
+//! by the key of the message, so that no restart and no other instance tells it again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use crate::store::{Store, StoreError};
 
 /// Owners that are told between two looks at the bus while no event is under way; else it is one a round.
 const AT_ONCE: usize = 5;
-/// Misses that wait to be told. What is beyond is told after the next miss of its task.
+/// Misses that wait to be told. One beyond these is told after the next miss of its task.
 const WAITING: usize = 10_000;
 
 /// The first miss of a task.
@@ -30,10 +31,12 @@ pub struct Miss {
 pub struct Misses(VecDeque<Miss>);
 
 impl Misses {
+    /// Whether nothing is to be told.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
+    /// Takes in what was found. A miss that finds no room is told when it is found again.
     pub fn add(&mut self, found: Vec<Miss>) {
         for miss in found {
             match self.0.len() < WAITING {
@@ -51,7 +54,7 @@ impl Misses {
         !self.is_empty()
     }
 
-    /// Tells one; answers whether there are more. What can't be told is told after the next miss of its task.
+    /// Tells one; answers whether there are more. One that can't be told is told after the next miss of its task.
     pub async fn notify_next(&mut self, store: &Store) -> bool {
         if let Some(miss) = self.0.pop_front()
             && let Err(error) = notify_owner(store, &miss).await
@@ -65,7 +68,7 @@ impl Misses {
 
 async fn notify_owner(store: &Store, miss: &Miss) -> Result<(), StoreError> {
     let Some(task) = store.find_task(&Scope::Every, miss.task.task_id).await? else { return Ok(()) };
-    let recipient = store.find_recipient(&Scope::Every, &task.tenant_id).await?.map(|stored| stored.recipient);
+    let recipient = store.recipient_to_tell(&task.tenant_id).await?;
     tracing::info!(task_id = %task.id, field = miss.field.field, "an event has no such field as a task looks for");
     let about = SubjectRef::missing_field(task.id, &miss.field.expression);
     let language = Recipient::language_of(recipient.as_ref());

@@ -109,11 +109,8 @@ impl EventMatcher {
     pub(super) fn start_reading(&self, work: &mut MatcherWork, wait: Duration) -> bool {
         let wanted = if work.away || !work.reading.is_empty() { None } else { work.next_read() };
         let Some(ReadRequest { full, limit }) = wanted else { return false };
-        let (intake, spent) = (self.intake.clone(), std::mem::take(&mut work.spent));
-        work.reading.spawn(async move {
-            drop(spent);
-            intake.read(&full, limit, wait).await
-        });
+        let intake = self.intake.clone();
+        work.reading.spawn(async move { intake.read(&full, limit, wait).await });
         true
     }
 
@@ -132,8 +129,7 @@ impl EventMatcher {
                 let whole = work.lanes.recorded(lane, piece);
                 let count = whole.len();
                 self.events.inc_by(count as u64);
-                work.done.extend(whole.iter().map(|taken| taken.id.clone()));
-                work.spent.extend(whole);
+                work.done.extend(whole.into_iter().map(|taken| taken.id));
                 return Ok(count);
             }
             Ok(RecordOutcome::Stale) => {
@@ -189,14 +185,17 @@ impl EventMatcher {
         matches: &[Match],
         lane: Lane,
     ) -> Result<RecordOutcome, StoreError> {
+        let fires = matches.iter().filter(|matched| matched.is_fire());
+        let tenants: Vec<&str> = fires.map(|matched| matched.arrival.event.tenant.as_str()).collect();
+        let permit = self.starter.acquire_for(&tenants).await;
         let now = self.store.clock().now();
-        let permit = self.prefetch.acquire_ahead(matches.len());
-        let ask =
-            FireEvents { now, shards, matches, worker: self.worker, room: permit.prefetch, few: lane == Lane::Few };
+        let (worker, start) = (self.starter.worker(), self.starter.start(&permit, now));
+        let (room, few) = (permit.prefetch, lane == Lane::Few);
+        let ask = FireEvents { now, shards, matches, worker, room, start: start.as_ref(), few };
         let EventsFired::Done(recorded) = self.store.fire_events(&ask).await? else { return Ok(RecordOutcome::Stale) };
         self.matched.inc_by(recorded.recorded as u64);
         self.skipped.inc_by(recorded.skipped as u64);
-        self.prefetch.add(recorded.claims);
+        self.starter.take_in(recorded.claims, recorded.started);
         Ok(RecordOutcome::Done)
     }
 }

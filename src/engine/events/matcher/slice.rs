@@ -1,8 +1,9 @@
 //! Events of one tenant that were judged, with what is still to be recorded of them.
 //!
-//! A slice is recorded in pieces: each has a bounded number of matches and of bytes, so that no statement comes near its
-//! time limit whatever one tenant's events match. Where a piece fails all the same, the next one is half as long, down to
-//! one match, whose event is given up. What was recorded before is recorded no second time: its keys are unique.
+//! A slice is recorded in pieces: each has a bounded number of matches and of bytes, so that no statement comes near
+//! its time limit whatever one tenant's events match. Where a piece fails all the same, the next one is half as long,
+//! down to one match, whose event is given up. A match that was recorded before is recorded no second time: its keys
+//! are unique.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -17,7 +18,7 @@ pub const WRITE: usize = 500;
 /// Of them such that rules with a memory decide, each by statements of its own.
 pub const WRITE_BY_RULES: usize = 200;
 /// Bytes of events in one write; each match has a copy of its event.
-const WRITE_BYTES: usize = 4 * 1024 * 1024;
+pub const WRITE_BYTES: usize = 4 * 1024 * 1024;
 /// Least part of one slice in a write, where many slices wait.
 const LEAST: usize = 50;
 
@@ -38,6 +39,7 @@ pub struct Slice {
 }
 
 impl Slice {
+    /// Events of a tenant that were judged by this version of the index; `alone`: they are written with no other slice.
     pub fn new(
         tenant: Tenant,
         events: Vec<ReceivedEvent>,
@@ -103,8 +105,14 @@ pub enum FailedWrite {
 }
 
 impl SliceQueue {
+    /// Whether no slice waits.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// The slices, in the order of their turns.
+    pub fn iter(&self) -> impl Iterator<Item = &Slice> {
+        self.0.iter()
     }
 
     /// Whether more of a tenant may be judged: not while a write's worth of it waits here.
@@ -113,6 +121,7 @@ impl SliceQueue {
         !self.0.iter().any(|slice| waits(&slice))
     }
 
+    /// Whether a slice of the tenant waits.
     pub fn contains(&self, tenant: &Tenant) -> bool {
         self.0.iter().any(|slice| slice.tenant == *tenant)
     }
@@ -128,6 +137,7 @@ impl SliceQueue {
         self.0.remove(place)
     }
 
+    /// Adds a slice: to the one of its tenant, where there is one, else behind all.
     pub fn push(&mut self, slice: Slice) {
         match self.0.iter_mut().find(|before| before.tenant == slice.tenant) {
             Some(before) => before.append(slice),
@@ -180,8 +190,8 @@ impl SliceQueue {
         self.0.drain(..piece.parts.len()).collect()
     }
 
-    /// The piece can't be recorded. Those that were written together wait apart, and one that was alone waits to be written
-    /// in half of the piece; behind all others.
+    /// The piece can't be recorded. Those that were written together wait apart, and one that was alone waits to be
+    /// written in half of the piece; behind all others.
     pub fn failed(&mut self, piece: &SlicePiece) -> FailedWrite {
         let mut slices: Vec<Slice> = self.0.drain(..piece.parts.len()).collect();
         let mut failed = FailedWrite::Again;
@@ -224,6 +234,7 @@ pub(super) mod tests {
     use crate::domain::task::TaskStatus;
     use crate::domain::trigger::event::{Arrival, EventVerdict, MatchPath};
 
+    /// A slice with so many events, each of which is as long and fires as many tasks.
     pub fn slice(tenant: &str, events: usize, tasks: usize, bytes: usize) -> Slice {
         let taken: Vec<ReceivedEvent> = (0..events)
             .map(|id| {

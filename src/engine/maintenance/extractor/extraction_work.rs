@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
@@ -15,11 +16,12 @@ use crate::base::backoff::full_jitter;
 use crate::base::clock::{Clock, pause, to_delta, truncate_millis};
 use crate::base::compute::Compute;
 use crate::base::id::{Scope, Tenant};
-use crate::domain::budget::CallBound;
+use crate::domain::budget::{CallBound, Spend};
 use crate::domain::memory::recall::{RECALLED_CHARS, fused, terms, within};
 use crate::domain::memory::{Fact, FactOrigin, NewFact, identity};
 use crate::domain::run::Usage;
 use crate::domain::run::transcript::ModelCall;
+use crate::domain::task::Task;
 use crate::executor::host::nearest::{FactScope, NearestFacts, ReadFacts};
 use crate::ports::llm::fallback::{Chain, ModelCompletion};
 use crate::ports::llm::{LlmError, ModelAnswer, ModelRequest, Models, StopReason};
@@ -54,10 +56,12 @@ pub(super) struct ExtractionWork {
 impl ExtractionWork {
     /// Asks, and records what came of it.
     pub(super) async fn extract(&self, claim: ExtractionClaim) {
-        let attempt = AssertUnwindSafe(self.attempt(&claim)).catch_unwind();
-        let end = match self.stop.run_until_cancelled(attempt).await {
+        let asked = OnceLock::new();
+        let attempt = AssertUnwindSafe(self.attempt(&claim, &asked)).catch_unwind();
+        let attempted = self.stop.run_until_cancelled(attempt).await;
+        let end = match attempted {
             // another instance, or this one when it is there again
-            None => ExtractionEnd { again_at: Some(self.clock.now()), ..ExtractionEnd::default() },
+            None => ExtractionEnd { again_at: Some(self.clock.now()), ..asked.into_inner().unwrap_or_default() },
             Some(Ok(Ok(end))) => end,
             Some(Ok(Err(error))) => {
                 tracing::warn!(run_id = %claim.run_id, %error, "facts could not be extracted");
@@ -109,7 +113,13 @@ impl ExtractionWork {
         }
     }
 
-    async fn attempt(&self, claim: &ExtractionClaim) -> Result<ExtractionEnd, StoreError> {
+    /// Asks a model. `asked` is set before that: what is to be recorded where the answer is not waited for, because its
+    /// model may have been paid.
+    async fn attempt(
+        &self,
+        claim: &ExtractionClaim,
+        asked: &OnceLock<ExtractionEnd>,
+    ) -> Result<ExtractionEnd, StoreError> {
         let ExtractionClaim { tenant, run_id, claims, .. } = claim;
         let over = ExtractionEnd::default();
         if *claims <= 0 {
@@ -135,21 +145,29 @@ impl ExtractionWork {
         let Some(chain) = self.models.chain(self.settings.model.as_deref(), tenant.as_str()) else { return Ok(over) };
         let chain = chain.budgeted().without_thinking();
         let request = material.request(&known, run.created_at.date_naive(), &self.settings);
-        let bound = chain.worst_case(&request);
-        let Some(reservation) = self.reserve(claim, &bound).await? else {
+        let bound = chain.measured_worst_case(&request, &self.compute).await;
+        let task = match run.task_id {
+            Some(id) => with_timeout(self.store.find_task(&scope, id)).await?,
+            None => None,
+        };
+        let Some(reservation) = self.reserve(claim, task.as_ref(), &bound).await? else {
             self.skipped.inc();
             return Ok(over);
         };
+        let at_worst = worst_usage(bound.most, self.settings.max_tokens);
+        let unanswered = ExtractionCall { task_id: run.task_id, model_call: None, usage: at_worst, duration_ms: 0 };
+        let at_stake = reservation.map(|id| (id, bound.most));
+        let _ = asked.set(ExtractionEnd { call: Some(unanswered), reservation: at_stake, ..ExtractionEnd::default() });
         let begun = Instant::now();
-        let answer = self.ask(&chain, &request, run_id).await;
+        let answer = self.ask(&chain, &request, claim).await;
         let duration_ms = begun.elapsed().as_millis() as i64;
         let call = |model_call, usage| ExtractionCall { task_id: run.task_id, model_call, usage, duration_ms };
-        let (end, cost) = match answer {
+        let (end, charge) = match answer {
             ExtractionReply::Answered(ModelCompletion { answer, model, cost_micros }) => {
                 let usage = usage_of(answer.tokens, cost_micros);
                 let call = Some(call(Some(ModelCall { model, tokens: answer.tokens }), usage));
                 let facts = found(&answer, &known, claim, &material);
-                (ExtractionEnd { facts, call, ..over }, cost_micros)
+                (ExtractionEnd { facts, call, ..over }, Spend::of(usage).or_worst(bound.most))
             }
             ExtractionReply::Refused(error) => {
                 let usage = chain.take_unusable();
@@ -162,20 +180,25 @@ impl ExtractionWork {
                     }
                     _ => self.again(claim),
                 };
-                (ExtractionEnd { call, ..end }, usage.cost_micros)
+                (ExtractionEnd { call, ..end }, Spend::of(usage))
             }
             // it may have been paid
             ExtractionReply::Late => {
-                let usage = worst_usage(bound.most, self.settings.max_tokens);
-                (ExtractionEnd { call: Some(call(None, usage)), ..self.again(claim) }, usage.cost_micros)
+                (ExtractionEnd { call: Some(call(None, at_worst)), ..self.again(claim) }, bound.most)
+            }
+            // no failure: it is begun again once the halt is lifted
+            ExtractionReply::Halted => {
+                let again_at = Some(self.clock.now());
+                (ExtractionEnd { call: Some(call(None, at_worst)), again_at, ..over }, bound.most)
             }
         };
-        self.give_back(tenant, bound.most.cost_micros - cost).await;
-        Ok(ExtractionEnd { reservation, ..end })
+        self.give_back(tenant, bound.most.cost_micros - charge.cost_micros).await;
+        Ok(ExtractionEnd { reservation: reservation.map(|id| (id, charge)), ..end })
     }
 
-    /// Known facts that a person has said and that fit the material, as many as a run would be told. Those of about its meaning are among
-    /// them, where vectors can be had in time, so that a fact that contradicts one in other words replaces it.
+    /// Known facts that a person has said and that fit the material, as many as a run would be told. Those of about its
+    /// meaning are among them, where vectors can be had in time, so that a fact that contradicts one in other words
+    /// replaces it.
     async fn known(&self, tenant: &Tenant, material: &ExtractionMaterial) -> Result<Vec<Fact>, StoreError> {
         let text = material.text();
         let space = self.nearest.as_ref().and_then(|nearest| nearest.space_for(tenant, &text));
@@ -184,7 +207,8 @@ impl ExtractionWork {
             Some(nearest) => {
                 let read = ReadFacts { embedded: Some(recalled.embedded), facts: &recalled.found };
                 // a fact of the profile that is not among the told ones is found, too
-                let mut by_meaning = nearest.find(&self.store, tenant, &text, FactScope::All, read).await;
+                let by_meaning = nearest.find(&self.store, tenant, &text, FactScope::All, read).await;
+                let mut by_meaning = by_meaning.unwrap_or_default();
                 by_meaning.retain(|fact| recalled.profile.iter().all(|told| told.id != fact.id));
                 fused(recalled.found, by_meaning)
             }
@@ -195,13 +219,18 @@ impl ExtractionWork {
     }
 
     /// Reserves what the call may come to, of the hour and of the day; `None`: so much is not left.
-    async fn reserve(&self, claim: &ExtractionClaim, bound: &CallBound) -> Result<Option<Option<Uuid>>, StoreError> {
+    async fn reserve(
+        &self,
+        claim: &ExtractionClaim,
+        task: Option<&Task>,
+        bound: &CallBound,
+    ) -> Result<Option<Option<Uuid>>, StoreError> {
         let (tenant, most) = (claim.tenant.as_str(), bound.most.cost_micros);
         if !with_timeout(self.store.take_extraction_money(tenant, most, self.settings.hourly_micros())).await? {
             tracing::info!(tenant_id = tenant, "no facts are extracted: the money for this hour is used up");
             return Ok(None);
         }
-        let reserved = with_timeout(self.store.reserve_extraction(claim, bound)).await;
+        let reserved = with_timeout(self.store.reserve_extraction(claim, task, bound)).await;
         if matches!(reserved, Ok(None)) {
             tracing::info!(tenant_id = tenant, "no facts are extracted: a budget does not allow it");
         }
@@ -218,8 +247,9 @@ impl ExtractionWork {
         }
     }
 
-    /// Asks the model within the time limit.
-    async fn ask(&self, chain: &Chain, request: &ModelRequest, run_id: &Uuid) -> ExtractionReply {
+    /// Asks the model within the time limit, and as long as its tenant is not halted.
+    async fn ask(&self, chain: &Chain, request: &ModelRequest, claim: &ExtractionClaim) -> ExtractionReply {
+        let ExtractionClaim { tenant, run_id, .. } = claim;
         tokio::select! {
             biased;
             completed = chain.complete(request, &|_| {}) => completed.map_or_else(|error| {
@@ -230,6 +260,10 @@ impl ExtractionWork {
                 tracing::info!(%run_id, "the model that extracts facts takes too long");
                 ExtractionReply::Late
             }
+            () = self.store.until_halted(tenant.as_str()) => {
+                tracing::info!(%run_id, "a halt cuts off the model that extracts facts");
+                ExtractionReply::Halted
+            }
         }
     }
 }
@@ -239,6 +273,8 @@ enum ExtractionReply {
     Answered(ModelCompletion),
     Refused(LlmError),
     Late,
+    /// The call was cut off.
+    Halted,
 }
 
 /// The facts of an answer, each with the one in whose place it is noted.

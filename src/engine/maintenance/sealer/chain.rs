@@ -155,16 +155,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::ports::vault::{KeySource, Settings, WithoutKeys};
-
-    const OLD: &str = "old:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
-    const NEW: &str = "new:HwECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
-
-    fn vault(keys: &[&str]) -> Vault {
-        let settings =
-            Settings { master_keys: keys.iter().map(|key| KeySource::value(*key)).collect(), accept_lost_keys: false };
-        Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
-    }
+    use crate::ports::vault::fixture::{NEW, OLD, vault};
 
     fn chain(vault: &Vault, length: u32) -> Vec<AuditEntry> {
         let mut before = String::new();

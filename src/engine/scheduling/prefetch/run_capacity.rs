@@ -27,7 +27,7 @@ pub(super) struct HeldClaims {
     pub waiting: usize,
     /// Claims whose instant has come.
     pub due: usize,
-    /// Due claims of tenants that may have another place.
+    /// Due claims of tenants that may have another slot.
     pub startable: usize,
 }
 
@@ -58,11 +58,24 @@ impl RunCapacity {
         self.slots.set_single_tenant(single_tenant);
     }
 
-    /// For runs that are leased as they are recorded, of which those that are late may start at once.
-    pub(super) fn reserve_for_recorded(&mut self, held: HeldClaims, most: usize, behind: bool) -> ReservedCapacity {
+    /// For so many runs of each tenant, by its hash, that are leased as they are recorded, and of which those that are
+    /// late may start at once. What none of these tenants may have stays free for others.
+    pub(super) fn reserve_for_recorded(
+        &mut self,
+        held: HeldClaims,
+        runs: &HashMap<u32, usize>,
+        behind: bool,
+    ) -> ReservedCapacity {
+        let shares = self.shares_beside(held);
+        let (mut most, mut may_start) = (0, 0);
+        for (tenant, count) in runs {
+            let available = shares.available_to(*tenant);
+            most += if available > 0 { *count } else { 0 };
+            may_start += available.min(*count);
+        }
         let (prefetch, slots) = self.available_for_recorded(held);
-        let slots = leave_reserve(slots.saturating_sub(held.waiting), behind);
-        self.reserve_with_shares(held, prefetch.min(most), slots.min(most))
+        let slots = leave_reserve(slots.saturating_sub(held.waiting), behind).min(may_start);
+        self.reserve_with_shares(shares, prefetch.min(most), slots)
     }
 
     /// For runs that are leased as they are recorded, and none of which starts with it.
@@ -76,7 +89,7 @@ impl RunCapacity {
         let (prefetch, slots) = self.available(held);
         self.starved = slots == 0 && self.slots.has_reserved();
         let slots = leave_reserve(slots, behind).min(most);
-        self.reserve_with_shares(held, prefetch.min(slots), slots)
+        self.reserve_with_shares(self.shares_beside(held), prefetch.min(slots), slots)
     }
 
     /// For up to `most` of the due claims that are held.
@@ -94,7 +107,7 @@ impl RunCapacity {
         slots > 0 && self.starved
     }
 
-    /// Whether a claim could start. Where others have reserved all places, the worker waits for what they release.
+    /// Whether a claim could start. Where others have reserved all slots, the worker waits for what they release.
     pub(super) fn has_free_slot(&mut self) -> bool {
         let slots = self.slots.free();
         self.starved |= slots == 0 && self.slots.has_reserved();
@@ -102,7 +115,7 @@ impl RunCapacity {
     }
 
     /// Leased ahead may be those that could start now, and of the prefetch the same part: so a busy instance leaves to
-    /// the others what it could not start itself. Starting may those that find a place beside the claims whose instant
+    /// the others what it could not start itself. Starting may those that find a slot beside the claims whose instant
     /// has come.
     pub(super) fn available(&self, held: HeldClaims) -> (usize, usize) {
         let free = self.slots.unoccupied();
@@ -112,7 +125,7 @@ impl RunCapacity {
         (prefetch, self.slots.free().saturating_sub(held.startable))
     }
 
-    /// Nothing where only a take leases, or the worker missed a place.
+    /// Nothing where only a take leases, or the worker missed a slot.
     fn available_for_recorded(&self, held: HeldClaims) -> (usize, usize) {
         match !self.has_limits() && !self.starved {
             true => self.available(held),
@@ -129,14 +142,19 @@ impl RunCapacity {
         ReservedCapacity { prefetch, slots: self.slots.reserve(slots), shares: Shares::default() }
     }
 
-    /// For a caller that chooses among the tenants. What others have asked for and do not know yet is nobody's: so two
-    /// who ask in the same moment may together leave a tenant more than one after the other would.
-    fn reserve_with_shares(&mut self, held: HeldClaims, prefetch: usize, slots: usize) -> ReservedCapacity {
-        let shares = self.shares(self.slots.free().saturating_sub(held.startable));
+    /// For a caller that chooses among the tenants, whose shares these are.
+    fn reserve_with_shares(&mut self, shares: Shares, prefetch: usize, slots: usize) -> ReservedCapacity {
         ReservedCapacity { shares, ..self.reserve(prefetch, slots) }
     }
 
-    /// The shares of places that are free.
+    /// The shares of slots that are free beside the claims that have come to their instant. What others have asked for
+    /// and do not know yet is nobody's: so two who ask in the same moment may together leave a tenant more than one
+    /// after the other would.
+    fn shares_beside(&self, held: HeldClaims) -> Shares {
+        self.shares(self.slots.free().saturating_sub(held.startable))
+    }
+
+    /// The shares of slots that are free.
     fn shares(&self, free: usize) -> Shares {
         let single_tenant = self.slots.is_single_tenant();
         let occupants = if single_tenant || free == 0 { HashMap::new() } else { self.slots.occupants() };
@@ -144,7 +162,7 @@ impl RunCapacity {
     }
 }
 
-/// Unless there is more than can be done at once, a quarter of the places is left.
+/// Unless there is more than can be done at once, a quarter of the slots is left.
 fn leave_reserve(slots: usize, behind: bool) -> usize {
     if behind { slots } else { slots - slots / 4 }
 }

@@ -1,6 +1,7 @@
 //! `agent`: the loop of an agent as one step. Its conversation is in the run's transcript between the step's intent and
 //! its result, so a crash goes on at its last finished turn. Where people have to be asked, the run waits, and the step
-//! goes on with what they answer. A configured agent is called with its fields, by the rules for a call by another agent.
+//! goes on with what they answer. A configured agent is called with its fields, by the rules for a call by another
+//! agent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,9 +22,10 @@ use crate::base::template::{Template, Tree};
 use crate::domain::approval::{CallOutcome, FieldFault};
 use crate::domain::credential::references;
 use crate::domain::run::outcome::SCHEMA_CHANGED;
-use crate::domain::run::{RunError, ToolAttribution};
+use crate::domain::run::{RunError, RunFinish, ToolAttribution};
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::{StepReader, given};
+use crate::executor::pipeline::schema::AgentStep;
 use crate::executor::pipeline::scope::{OWN_NAMES, StepScope};
 use crate::executor::pipeline::steps::llm::model;
 use crate::executor::pipeline::steps::tool::message;
@@ -55,12 +57,10 @@ struct AgentCall {
     unseen: Vec<&'static str>,
 }
 
-/// `{"instruction": …, "system_prompt"?, "model"?, "max_turns"?, "tools"?, "deny_tools"?, "credentials"?}`, or the `name`
-/// of a configured one with its fields, `args`.
+/// `{"instruction": …, "system_prompt"?, "model"?, "max_turns"?, "tools"?, "deny_tools"?, "credentials"?}`, or the
+/// `name` of a configured one with its fields, `args`.
 pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>> {
-    let known =
-        ["name", "args", "instruction", "system_prompt", "model", "max_turns", "tools", "deny_tools", "credentials"];
-    let fields = reading.object(value, &known)?;
+    let fields = reading.object::<AgentStep>(value)?;
     let name = reading.text(fields, "name");
     let configured = match &name {
         None => None,
@@ -140,8 +140,8 @@ impl AgentCall {
         Some(call)
     }
 
-    /// Adds what is wrong before anything is put in: fields that the agent has not, required ones that are not given, and
-    /// literal values that are invalid.
+    /// Adds what is wrong before anything is put in: fields that the agent has not, required ones that are not given,
+    /// and literal values that are invalid.
     fn check(&self, written: &Map<String, Value>, reading: &mut StepReader) {
         if written.contains_key(TASK_INSTRUCTION) {
             reading.below(TASK_INSTRUCTION).fault("is said by the step's `instruction`");
@@ -174,7 +174,7 @@ impl AgentCall {
     ) -> Result<(Value, Option<Uuid>), StepError> {
         let (tool, steps) = (Arc::clone(&self.agent.tool), self.agent.tool.steps(&fields));
         let checked = act.compute(steps, move |_| match tool.check(&fields) {
-            Err(error) => Err(StepFault::new("invalid_arguments", message(&error))),
+            Err(error) => Err(StepFault::new("invalid_args", message(&error))),
             Ok(()) => Ok(fields),
         });
         let mut arguments = checked.await?;
@@ -247,30 +247,34 @@ impl AgentExecution {
             run_id: world.run_id,
             attribution: ToolAttribution { agent: self.name().map(str::to_owned), step: Some(act.place()), turn: 0 },
             text,
+            about: None,
+            is_repeated: false,
             metadata: metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
             continues: false,
-            wishes: self.overrides.clone(),
+            overrides: self.overrides.clone(),
             first_turn: act.position * TURNS_OF_A_STEP,
             timezone: world.timezone,
             locale: world.locale.clone(),
             channel: world.channel.clone(),
             agent: agent.map(|agent| agent.calling.clone()),
-            asking: world.asking.clone(),
+            approval_context: world.approval_context.clone(),
             delegation: None,
             skills: agent.and_then(|agent| agent.configured.skills.clone()),
             host: world.host.clone(),
             store: Arc::new(transcript),
             stop: world.stop.clone(),
-            slot: world.slot.clone(),
+            slot: Arc::clone(act.slot),
             sink: world.sink.clone(),
             clock: world.clock.clone(),
-            known: world.known.clone(),
+            used_secrets: world.used_secrets.clone(),
         };
         let mut asked = None;
         if let (Some(call), Some(fields)) = (&self.called, fields) {
             let (arguments, question) = call.admit(act, &incoming, fields).await?;
             (incoming.text, asked) = (call.agent.agent.step_message(&arguments), question);
         }
+        // one about which a person was asked has begun by the question, before the gate
+        incoming.is_repeated = act.begun_before && (asked.is_none() || world.was_interrupted);
         let span = trace::invoke_agent(self.name().unwrap_or("agent"), incoming.chain());
         let ended = world.parts.agent.handle_message(&incoming).instrument(span.clone()).await;
         if let Some(question) = asked {
@@ -278,7 +282,10 @@ impl AgentExecution {
         }
         match ended {
             // what it used is in its own entries
-            Ok(AgentResponse::Answered(result)) => Ok(StepResult::plain(json!(result.response))),
+            Ok(AgentResponse::Answered(result)) => {
+                let finish = result.finish.filter(|finish| *finish == RunFinish::MaxTurns);
+                Ok(StepResult { finish, ..StepResult::plain(json!(result.response)) })
+            }
             Ok(AgentResponse::Refused { reason }) => Err(StepFault::new("refused", reason).into()),
             Ok(AgentResponse::Suspended(suspension)) => Err(StepError::Asks(Box::new(suspension))),
             Err(error) => {

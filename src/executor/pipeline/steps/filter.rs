@@ -10,6 +10,7 @@ use crate::executor::pipeline::scope::StepScope;
 
 struct Filter(Expression);
 
+/// Reads a step of this kind.
 pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>> {
     Some(Box::new(Filter(reading.expression(value)?)))
 }
@@ -32,7 +33,7 @@ impl StepKind for Filter {
             let expression = self.0.clone();
             let steps = expression.cost(&act.scope.cel);
             // what is missing makes it false
-            let holds = match act.compute(steps, move |scope| Ok(expression.asked(&scope.cel)?)).await? {
+            let holds = match act.compute(steps, move |scope| Ok(expression.judge(&scope.cel)?)).await? {
                 Evaluation::Holds(holds) => holds,
                 Evaluation::Misses(name) => {
                     act.world.tell_missing(&self.0, &name, act.step, act.scope).await;

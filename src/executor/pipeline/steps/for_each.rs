@@ -7,15 +7,16 @@ use serde_json::Value;
 use crate::executor::pipeline::context::StepContext;
 use crate::executor::pipeline::kind::{StepFault, StepKind};
 use crate::executor::pipeline::reading::StepReader;
+use crate::executor::pipeline::schema::{ForEachStep, ItemStep, OnError};
 use crate::executor::pipeline::scope::StepScope;
-use crate::executor::pipeline::spec::{ForEach, OnError, StepSpec, StepWork};
+use crate::executor::pipeline::spec::{ForEach, StepSpec, StepWork};
 
 /// Most items of a list.
 pub const ITEMS: usize = 1_000;
 /// Most items that are executed at once.
 const CONCURRENCY: std::ops::RangeInclusive<u64> = 1..=10;
-/// Kinds that the inner step may have: a model is not asked once per item, a stored value has one name, and no item may wait for
-/// people, because the others would ask beside it.
+/// Kinds that the inner step may have: a model is not asked once per item, a stored value has one name, and no item may
+/// wait for people, because the others would ask beside it.
 const KINDS: [&str; 5] = ["http", "tool", "map", "publish", "notify"];
 
 impl ForEach {
@@ -25,7 +26,7 @@ impl ForEach {
             reading.fault("a `for_each` can't stand inside of another one");
             return None;
         }
-        let fields = reading.object(value, &["items", "do", "concurrency"])?;
+        let fields = reading.object::<ForEachStep>(value)?;
         let items = reading.need(fields, "items").and_then(|items| reading.below("items").expression(items));
         let concurrency = reading.number(fields, "concurrency", CONCURRENCY).unwrap_or(1) as usize;
         let inner = reading.need(fields, "do")?;
@@ -35,7 +36,7 @@ impl ForEach {
             reading.fault("must be a step without a name, such as {\"http\": {…}}");
             return None;
         }
-        let step = StepSpec::read(name.to_owned(), inner, &["timeout_seconds", "retry", "on_error"], &mut reading)?;
+        let step = StepSpec::read::<ItemStep>(name.to_owned(), inner, &mut reading)?;
         if !KINDS.contains(&step.kind) {
             reading
                 .below(step.kind)
@@ -60,6 +61,7 @@ impl ForEach {
         }
     }
 
+    /// The work that is done for each item.
     pub fn kind(&self) -> &Arc<dyn StepKind> {
         match &self.step.what {
             StepWork::One(kind) => kind,

@@ -12,23 +12,20 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use crate::base::compute::steps_to_parse;
+use crate::base::compute::{steps_to_parse, steps_to_write};
 use crate::base::template::{Template, Tree, UrlTemplate};
-use crate::domain::credential::{Reference, SECRET_HEADERS};
+use crate::domain::credential::{Reference, settable_header};
 use crate::domain::run::RunFault;
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::{StepReader, given};
+use crate::executor::pipeline::schema::HttpStep;
 use crate::executor::pipeline::scope::StepScope;
-use crate::executor::webhook::settings::SECRET_FAULT;
 use crate::ports::egress::{EgressError, EgressRequest, Response, retry_after};
 use crate::ports::vault::credentials::{CredentialAnswer, FetchError, Use};
 
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
-const FIELDS: [&str; 7] = ["method", "url", "headers", "query", "body", "credential", "accept_status"];
 /// Headers that may be set.
 const HEADERS: usize = 30;
-/// Headers that are written by the client, or by us.
-const OURS: [&str; 6] = ["host", "content-length", "transfer-encoding", "connection", "idempotency-key", "expect"];
 /// As much of an error's body as the fault shows, in characters.
 const EXCERPT: usize = 300;
 
@@ -51,8 +48,9 @@ struct ResolvedRequest {
     body: Option<Value>,
 }
 
+/// Reads a step of this kind.
 pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>> {
-    let fields = reading.object(value, &FIELDS)?;
+    let fields = reading.object::<HttpStep>(value)?;
     let method = reading.word(fields, "method", &METHODS).unwrap_or_else(|| "GET".into());
     let method = Method::from_bytes(method.as_bytes()).ok()?;
     let url = url(fields, reading);
@@ -111,13 +109,9 @@ fn headers(fields: &Map<String, Value>, reading: &mut StepReader) -> Option<Vec<
     };
     let mut headers = Vec::new();
     for key in written.keys() {
-        match key.parse::<HeaderName>() {
-            Ok(name) if SECRET_HEADERS.contains(&name.as_str()) => reading.below(key).fault(SECRET_FAULT),
-            Ok(name) if OURS.contains(&name.as_str()) => {
-                reading.below(key).fault("can't be set: Reveille writes this header itself");
-            }
+        match settable_header(key, |_| false) {
             Ok(name) => headers.push((name, reading.template(written, key)?)),
-            Err(_) => reading.below(key).fault("is no name of a header"),
+            Err(unsettable) => reading.below(key).fault(unsettable.message()),
         }
     }
     Some(headers)
@@ -161,15 +155,15 @@ impl Http {
     }
 
     async fn send(&self, act: &StepAction<'_>) -> Result<StepResult, StepFault> {
-        let (this, steps) = (self.clone(), self.steps(act.scope));
-        let ResolvedRequest { url, mut headers, body } = act.compute(steps, move |scope| this.resolve(scope)).await?;
+        let literal = self.body.as_ref().and_then(Tree::literal).map_or(0, steps_to_write);
+        let (this, steps) = (self.clone(), self.steps(act.scope).saturating_add(literal));
+        let resolve = move |scope: &StepScope| -> Result<(String, HeaderMap, Bytes), StepFault> {
+            let ResolvedRequest { url, headers, body } = this.resolve(scope)?;
+            Ok((url, headers, body.map_or_else(Bytes::new, written)))
+        };
+        let (url, mut headers, body) = act.compute(steps, resolve).await?;
         let key = HeaderValue::from_str(&act.key()).expect("a digest is a header's value");
         headers.insert(HeaderName::from_static("idempotency-key"), key);
-        let body = match body {
-            None => Bytes::new(),
-            Some(Value::String(text)) => Bytes::from(text),
-            Some(value) => Bytes::from(value.to_string()),
-        };
         let request = EgressRequest {
             headers,
             body,
@@ -188,12 +182,12 @@ impl Http {
             task_id: Some(act.world.task_id).filter(is_real),
             by: &by,
         });
-        let fetched = act.world.parts.credentials.fetch(request, with.as_ref(), &act.world.known).await;
+        let fetched = act.world.parts.credentials.fetch(request, with.as_ref(), &act.world.used_secrets).await;
         let CredentialAnswer { response, refused } = fetched.map_err(|error| unfetched(error, idempotent))?;
         match refused {
             Some(error) if !self.accept_status.contains(&response.status.as_u16()) => {
                 let StepFault { fault, again, account } = StepFault::credential(&error);
-                let message = format!("{}: {}", fault.message, excerpt(&response));
+                let message = format!("{}: {}", fault.message, response.excerpt(EXCERPT));
                 Err(StepFault { fault: RunFault { message, ..fault }, again, account })
             }
             _ => self.judge(response, idempotent, act).await,
@@ -216,7 +210,7 @@ impl Http {
         let code = format!("http_{status}");
         let message = match redirected {
             true => format!("answered {}; redirects of this method are not followed", response.status),
-            false => format!("answered {}: {}", response.status, excerpt(&response)),
+            false => format!("answered {}: {}", response.status, response.excerpt(EXCERPT)),
         };
         Err(match passes(response.status, idempotent, wished) {
             true => StepFault::passing(code, message, wished),
@@ -259,24 +253,21 @@ impl StepKind for Http {
     }
 }
 
-fn excerpt(response: &Response) -> String {
-    String::from_utf8_lossy(&response.body).trim().chars().take(EXCERPT).collect()
+/// A body as it is sent.
+fn written(body: Value) -> Bytes {
+    match body {
+        Value::String(text) => Bytes::from(text),
+        value => Bytes::from(value.to_string()),
+    }
 }
 
-/// `{status, headers, body}`: JSON as JSON, text as text; of anything else only how long it is.
+/// `{status, headers, body}`.
 fn answer(response: &Response) -> Value {
-    let kind = response.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let is_json = kind.split(';').next().is_some_and(|kind| kind.trim().to_ascii_lowercase().ends_with("json"));
-    let parsed = is_json.then(|| serde_json::from_slice::<Value>(&response.body).ok()).flatten();
-    let body = parsed.unwrap_or_else(|| match std::str::from_utf8(&response.body) {
-        Ok(text) => json!(text),
-        Err(_) => json!(format!("[{} bytes that are no text]", response.body.len())),
-    });
     // cookies are secrets of a conversation that nobody goes on with
     let shown = response.headers.iter().filter(|(name, _)| *name != header::SET_COOKIE);
     let headers: Map<String, Value> =
         shown.map(|(name, value)| (name.to_string(), json!(String::from_utf8_lossy(value.as_bytes())))).collect();
-    json!({ "status": response.status.as_u16(), "headers": headers, "body": body })
+    json!({ "status": response.status.as_u16(), "headers": headers, "body": response.body_value() })
 }
 
 /// Whether the same request may do later, and may be made again.
@@ -297,15 +288,16 @@ fn unfetched(error: FetchError, idempotent: bool) -> StepFault {
 }
 
 fn unreachable(error: EgressError, idempotent: bool) -> StepFault {
-    let message = error.to_string();
+    let (code, message) = (error.code(), error.to_string());
     match error {
-        EgressError::Denied { .. } => StepFault::new("address_denied", message),
-        EgressError::Invalid { .. } => StepFault::new("invalid_request", message),
-        EgressError::TooLarge { .. } => StepFault::new("too_large", message),
-        EgressError::TooManyRedirects => StepFault::new("too_many_redirects", message),
-        EgressError::Connect { .. } => StepFault::passing("connect", message, None),
-        EgressError::Timeout { .. } if idempotent => StepFault::passing("timeout", message, None),
-        EgressError::Broken { .. } if idempotent => StepFault::passing("broken_off", message, None),
+        EgressError::Denied { .. }
+        | EgressError::Invalid { .. }
+        | EgressError::TooLarge { .. }
+        | EgressError::TooManyRedirects => StepFault::new(code, message),
+        EgressError::Connect { .. } => StepFault::passing(code, message, None),
+        EgressError::Timeout { .. } | EgressError::Broken { .. } if idempotent => {
+            StepFault::passing(code, message, None)
+        }
         EgressError::Timeout { .. } | EgressError::Broken { .. } => {
             StepFault::unknown(format!("{message}; whether the request had its effect is unknown, it is not repeated"))
         }

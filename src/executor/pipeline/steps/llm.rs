@@ -14,6 +14,7 @@ use crate::executor::pipeline::account::StepAccount;
 use crate::executor::pipeline::context::StepContext;
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::StepReader;
+use crate::executor::pipeline::schema::LlmStep;
 use crate::executor::pipeline::scope::{OWN_NAMES, StepScope};
 use crate::ports::llm::{LlmError, ModelRequest, OfferedTools, StopReason, ToolChoice};
 
@@ -30,7 +31,7 @@ struct Llm {
 
 /// `{"prompt": …, "system"?, "model"?, "max_tokens"?}`.
 pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>> {
-    let fields = reading.object(value, &["prompt", "system", "model", "max_tokens"])?;
+    let fields = reading.object::<LlmStep>(value)?;
     let model = model(fields, reading);
     let max_tokens = reading.number(fields, "max_tokens", TOKENS).map(|tokens| tokens as u32);
     reading.need(fields, "prompt")?;
@@ -83,15 +84,20 @@ impl Llm {
         admit(act, &[said.0.unwrap_or_default(), said.1].join("\n")).await?;
         let chain = act.world.parts.agent.models.chain(self.model.as_deref(), act.world.tenant.as_str());
         let chain = chain.ok_or_else(|| StepFault::new("unknown_model", "there is no such model in [llm.models]"))?;
-        let (store, slot) = (&*act.world.store, &*act.world.slot);
+        let (store, slot) = (&*act.world.store, &**act.slot);
         let chain = if store.is_budgeted() { chain.budgeted() } else { chain };
         let stop = &act.world.stop;
-        stop.run_until_stopped(budget::reserve(store, slot, &chain, act.position, &request)).await??;
         // made before the calls, and so dropped after them
-        let report = |usage| *act.cut.lock().expect("usage lock") += usage;
-        let _guard = budget::CutOffGuard { chain: &chain, report };
+        let report = |usage: Usage| match usage == Usage::default() {
+            true => store.note_unmade(act.position),
+            false => *act.cut.lock().expect("usage lock") += usage,
+        };
+        let guard = budget::CutOffGuard { chain: &chain, report };
+        let asked = (&request, &act.world.parts.compute);
+        stop.run_until_stopped(budget::reserve_alone(store, slot, &chain, act.position, asked)).await??;
         let completed = wait_without_slot(slot, chain.complete(&request, &|_| {}));
         let completed = stop.run_until_stopped(completed).await?;
+        guard.disarm();
         let mut usage = chain.take_unusable();
         let completed = match completed {
             Ok(completed) => completed,
@@ -109,14 +115,21 @@ impl Llm {
             return Err(StepFault { account: Box::new(StepAccount::of_model(usage, model_call)), ..refused }.into());
         }
         let account = StepAccount::of_model(Usage { turns: 1, ..usage }, model_call);
-        Ok(StepResult { value: json!(completed.answer.text.unwrap_or_default()), account })
+        Ok(StepResult::with_account(json!(completed.answer.text.unwrap_or_default()), account))
     }
 }
 
 /// Whether the message may go to a model at all.
 async fn admit(act: &StepAction<'_>, text: &str) -> Result<(), StepError> {
     let StepContext { tenant, run_id, task_id, clock, parts, .. } = act.world;
-    let message = GateMessage { tenant: tenant.as_str(), run_id: *run_id, task_id: Some(*task_id), source: STEP, text };
+    let message = GateMessage {
+        tenant: tenant.as_str(),
+        run_id: *run_id,
+        task_id: Some(*task_id),
+        source: STEP,
+        text,
+        is_repeated: act.begun_before,
+    };
     match parts.agent.gate.admit(message, clock).await {
         Ok(()) => Ok(()),
         Err(GateRefusal::Skip(reason)) => Err(StepFault::new("refused", reason).into()),

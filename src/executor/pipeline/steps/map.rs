@@ -10,6 +10,7 @@ use crate::executor::pipeline::scope::StepScope;
 
 struct Map(Expression);
 
+/// Reads a step of this kind.
 pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>> {
     Some(Box::new(Map(reading.expression(value)?)))
 }

@@ -9,6 +9,7 @@ use crate::domain::notification::dedupe;
 use crate::domain::task::Urgency;
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::StepReader;
+use crate::executor::pipeline::schema::NotifyStep;
 use crate::executor::pipeline::scope::StepScope;
 use crate::ports::tool::ToolNotice;
 
@@ -25,7 +26,7 @@ struct NotifyExecution {
 
 /// `{"message": …, "subject"?, "channel"?, "urgency"?}`.
 pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>> {
-    let fields = reading.object(value, &["channel", "urgency", "subject", "message"])?;
+    let fields = reading.object::<NotifyStep>(value)?;
     let channel = reading.text(fields, "channel");
     if let Some(name) = &channel
         && !reading.parts.channels.contains(name)

@@ -3,12 +3,14 @@
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
+use crate::base::id::Tenant;
 use crate::base::invalid::ValidationErrors;
 use crate::base::json::length::bytes_of;
 use crate::base::template::{Template, Tree};
 use crate::domain::event::{Data, Event};
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::StepReader;
+use crate::executor::pipeline::schema::PublishStep;
 use crate::executor::pipeline::scope::{HOPS, StepScope};
 
 /// The source of events that name none.
@@ -26,7 +28,7 @@ struct Publish {
 
 /// `{"type": …, "source"?, "subject"?, "data"?}`.
 pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>> {
-    let fields = reading.object(value, &["type", "source", "subject", "data"])?;
+    let fields = reading.object::<PublishStep>(value)?;
     reading.need(fields, "type")?;
     let kind = reading.template(fields, "type");
     let source = reading.template(fields, "source");
@@ -64,11 +66,10 @@ impl Publish {
         }
     }
 
-    async fn publish(&self, act: &StepAction<'_>) -> Result<StepResult, StepFault> {
-        let (this, steps) = (self.clone(), self.steps(act.scope));
-        let mut body = act.compute(steps, move |scope| this.body(scope)).await?;
-        body["id"] = json!(format!("{}:{}", act.world.run_id, act.place()));
-        body[crate::domain::event::TENANT] = json!(act.world.tenant.as_str());
+    fn event(&self, scope: &StepScope, id: &str, tenant: &Tenant) -> Result<Event, StepFault> {
+        let mut body = self.body(scope)?;
+        body["id"] = json!(id);
+        body[crate::domain::event::TENANT] = json!(tenant.as_str());
         let mut faults = ValidationErrors::new();
         let event = Event::parse_of_stored_tenant(&body, "", &mut faults)
             .ok_or_else(|| StepFault::new("invalid_event", faults.to_string()))?;
@@ -77,6 +78,13 @@ impl Publish {
         {
             return Err(StepFault::new("too_large", "the event's data is too large"));
         }
+        Ok(event)
+    }
+
+    async fn publish(&self, act: &StepAction<'_>) -> Result<StepResult, StepFault> {
+        let (this, steps) = (self.clone(), self.steps(act.scope));
+        let (id, tenant) = (format!("{}:{}", act.world.run_id, act.place()), act.world.tenant.clone());
+        let event = act.compute(steps, move |scope| this.event(scope, &id, &tenant)).await?;
         let value = json!({ "id": event.id, "source": event.source, "type": event.kind });
         act.world.host.publish_event(&act.world.tenant, event).await?;
         Ok(StepResult::plain(value))

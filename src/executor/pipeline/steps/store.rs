@@ -7,6 +7,7 @@ use crate::base::expr::Expression;
 use crate::base::template::Tree;
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::{StepReader, given};
+use crate::executor::pipeline::schema::StoreStep;
 use crate::executor::pipeline::scope::StepScope;
 
 /// Largest value, in bytes of JSON.
@@ -29,7 +30,7 @@ enum StoreOperation {
 
 /// `{"name": …}` with one of `"value"` (a template), `"expression"` (CEL) and `"delete": true`.
 pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>> {
-    let fields = reading.object(value, &["name", "value", "expression", "delete"])?;
+    let fields = reading.object::<StoreStep>(value)?;
     let name = reading.needed_text(fields, "name")?;
     if name.chars().count() > NAME_LENGTH || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
         reading.below("name").fault(format!("must be at most {NAME_LENGTH} letters, digits and `_`"));

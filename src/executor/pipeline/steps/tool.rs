@@ -19,11 +19,10 @@ use crate::domain::run::{ToolAttribution, ToolRecord};
 use crate::executor::pipeline::account::StepAccount;
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::{StepReader, given};
+use crate::executor::pipeline::schema::ToolStep;
 use crate::executor::pipeline::scope::StepScope;
 use crate::ports::tool::registry::{RegisteredTool, unknown_tool};
-use crate::ports::tool::{
-    Definition, ToolCaller, ToolContext, ToolError, ToolFailure, ToolOutput, ToolSource, ToolStatus,
-};
+use crate::ports::tool::{Definition, ToolCaller, ToolContext, ToolError, ToolFailure, ToolSource, ToolStatus};
 
 struct ToolExecution {
     name: String,
@@ -35,7 +34,7 @@ struct ToolExecution {
 
 /// `{"name": …, "args": {…}}`.
 pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>> {
-    let fields = reading.object(value, &["name", "args"])?;
+    let fields = reading.object::<ToolStep>(value)?;
     let name = reading.needed_text(fields, "name")?;
     let tools = reading.parts.tools().clone();
     let Some(tool) = tools.find(&name) else {
@@ -131,16 +130,16 @@ impl ToolExecution {
         let name = self.name.clone();
         let arguments = act
             .compute(steps, move |_| match checked.find(&name).map(|tool| tool.check(&arguments)) {
-                Some(Err(error)) => Err(StepFault::new("invalid_arguments", message(&error))),
+                Some(Err(error)) => Err(StepFault::new("invalid_args", message(&error))),
                 Some(Ok(())) | None => Ok(arguments),
             })
             .await?;
         self.permit(act, tool, &arguments).await?;
         let task_id = Some(act.world.task_id).filter(|id| !id.is_nil());
-        let of_run = (Some(act.world.run_id).filter(|id| !id.is_nil()), task_id);
+        let ids = (Some(act.world.run_id).filter(|id| !id.is_nil()), task_id);
         let world = act.world;
         let context = ToolContext {
-            credentials: ToolContext::credentials_of(&world.host, &world.tenant, of_run, &self.name, &world.known),
+            credentials: ToolContext::credentials_of(&world.host, &world.tenant, ids, &self.name, &world.used_secrets),
             tenant: act.world.tenant.clone(),
             run_id: act.world.run_id,
             task_id,
@@ -155,31 +154,32 @@ impl ToolExecution {
             time_limit: act.time_limit,
             host: act.world.host.clone(),
             clock: act.world.clock.clone(),
-            known: act.world.known.clone(),
+            compute: act.world.parts.compute.clone(),
+            used_secrets: act.world.used_secrets.clone(),
         };
         let begun = act.world.clock.elapsed();
         let called = async { tool.tool.call(&context, arguments.clone()).await };
         let results = &act.world.parts.agent.results;
-        let answered = results.known_or(tool, &context, &arguments, called).await.map(|fetched| fetched.output);
+        let answered = results.cached_or_call(tool, &context, &arguments, called).await.map(|fetched| fetched.output);
         // none is kept in which there is a secret, so it is taken out afterwards
-        let answered = context.known.clean(answered).await;
+        let answered = context.used_secrets.clean(answered).await;
         let took = act.world.clock.elapsed().saturating_sub(begun);
-        let account = StepAccount::of_tool(self.record(act, &arguments, took, answered.as_ref().ok()));
+        let answered = match answered {
+            Ok(output) => context.value_of(output).await.map_err(ToolError::from),
+            Err(error) => Err(error),
+        };
+        let length = answered.as_ref().ok().map(|(_, length)| *length);
+        let account = StepAccount::of_tool(self.record(act, &arguments, took, length));
         match answered {
-            Ok(output) => Ok(StepResult { value: output.into_value(), account }),
+            Ok((value, _)) => Ok(StepResult::with_account(value, account)),
             Err(error) => Err(StepFault { account: Box::new(account), ..self.failed(error) }.into()),
         }
     }
 
-    fn record(
-        &self,
-        act: &StepAction<'_>,
-        arguments: &Value,
-        took: Duration,
-        output: Option<&ToolOutput>,
-    ) -> ToolRecord {
+    /// The account of a call whose result has so many characters; `None`: it has failed.
+    fn record(&self, act: &StepAction<'_>, arguments: &Value, took: Duration, length: Option<usize>) -> ToolRecord {
         let attribution = ToolAttribution { agent: None, step: Some(act.place()), turn: act.position };
-        let ended = (output.is_some(), output.map_or(0, |output| output.whole().chars().count()));
+        let ended = (length.is_some(), length.unwrap_or_default());
         ToolRecord::new((&self.name, true), arguments, took.as_millis() as i64, ended, attribution)
     }
 
@@ -191,7 +191,7 @@ impl ToolExecution {
         arguments: &Value,
     ) -> Result<(), StepError> {
         let chosen = tool.tool.credential_chosen(arguments);
-        let overrides = act.world.store.overrides(None, &self.name).await.map_err(run_error)?;
+        let overrides = act.world.store.overrides(None, &[self.name.as_str()]).await.map_err(run_error)?;
         let request = RulingRequest {
             policy: act.world.parts.agent.policy.clone(),
             tool: Arc::clone(tool),
@@ -199,7 +199,7 @@ impl ToolExecution {
             tenant: act.world.tenant.as_str().to_owned(),
             credential: chosen.filter(|chosen| self.credential.as_ref() != Some(chosen)),
             agent: None,
-            task: act.world.asking.rules.clone(),
+            task: act.world.approval_context.rules.clone(),
             overrides,
         };
         let ruling = request.judge(&act.world.parts.compute).await;
@@ -263,9 +263,9 @@ mod tests {
             effect: Effect::Once,
             credential: None,
         };
-        let failed = |trouble| {
+        let failed = |kind| {
             let reference = Reference::parse("shop").unwrap();
-            let error = CredentialError { trouble, reference, why: String::new(), last_used: 0, sent_at: None };
+            let error = CredentialError { kind, reference, why: String::new(), last_used: 0, sent_at: None };
             let StepFault { fault, again, .. } = send.failed(ToolError::Credential(error));
             (fault.code, again == RetryAdvice::No, fault.credential_issue.is_some())
         };

@@ -45,7 +45,7 @@ pub struct GrantRequest {
     /// `None`: as often as it likes.
     pub uses: Option<i64>,
     /// The arguments that have to be the same as now; the others are free.
-    pub arguments: Vec<String>,
+    pub args: Vec<String>,
 }
 
 /// The person or token that decides, and the way of the decision.
@@ -125,8 +125,8 @@ impl Decision {
         found
     }
 
-    /// The arguments that are invalid by the rules of the tool. Where it takes others by now than when the question was put, an
-    /// answer for what is missing is taken as it is: the run that goes on with it ends, and says so.
+    /// The arguments that are invalid by the rules of the tool. Where it takes others by now than when the question was
+    /// put, an answer for the missing fields is taken as it is: the run that goes on with it ends, and says so.
     pub async fn invalid_fields(&self, state: &HttpState, approval: &Approval) -> Result<Vec<ArgumentFault>, ApiError> {
         let proposal = &approval.proposal;
         let registered = || state.tools.find(&proposal.tool).map(|registered| registered.tool.clone());
@@ -205,12 +205,9 @@ impl GrantRequest {
             let message = format!("must lie between 1 and {MOST_GRANT_USES}, or be null");
             found.push(ArgumentFault::untranslated("/grant/uses", message));
         }
-        for (index, name) in self.arguments.iter().enumerate() {
+        for (index, name) in self.args.iter().enumerate() {
             if approval.proposal.arguments.get(name).is_none() {
-                found.push(ArgumentFault::untranslated(
-                    format!("/grant/arguments/{index}"),
-                    "is no argument of this call",
-                ));
+                found.push(ArgumentFault::untranslated(format!("/grant/args/{index}"), "is no argument of this call"));
             }
         }
     }
@@ -224,17 +221,15 @@ impl GrantRequest {
         let task = task.ok_or_else(gone)?;
         let now = state.clock.now();
         let proposal = &approval.proposal;
-        let pinned = self
-            .arguments
-            .iter()
-            .filter_map(|name| proposal.arguments.get(name).map(|value| (name.clone(), value.clone())));
+        let pinned =
+            self.args.iter().filter_map(|name| proposal.arguments.get(name).map(|value| (name.clone(), value.clone())));
         Ok(Grant {
             id: new_id(now),
             tenant_id: approval.tenant_id.clone(),
             task_id: task.id,
             tool: proposal.tool.clone(),
             epoch: task.epoch,
-            arguments: Value::Object(pinned.collect::<Map<_, _>>()),
+            args: Value::Object(pinned.collect::<Map<_, _>>()),
             definition: proposal.definition.clone(),
             uses_left: self.uses,
             created_at: now,

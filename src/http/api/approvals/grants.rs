@@ -1,11 +1,10 @@
 //! Standing grants over HTTP: what people have allowed for good, listed and revoked. They are given with a decision.
 
-use axum::Json;
 use axum::http::StatusCode;
 
 use crate::base::token::Permission;
 use crate::http::error::ApiError;
-use crate::http::request::{Call, Id, Items, ListPage, Query};
+use crate::http::request::{Call, Id, Items, Json, ListPage, Query};
 use crate::store::{Grant, StoreError};
 
 /// List standing grants
@@ -22,7 +21,7 @@ pub async fn list_grants(Call(state, caller): Call, mut query: Query) -> Result<
     let task = query.id("task_id");
     let page = ListPage::of(&mut query);
     query.done()?;
-    let scope = caller.narrowed(tenant.as_deref())?;
+    let scope = caller.narrow_scope(tenant.as_deref())?;
     let grants = state.store.list_grants(&scope, task, page.before, page.fetch()).await?;
     Ok(Json(page.within(grants, |grant| grant.id)))
 }

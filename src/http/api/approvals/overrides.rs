@@ -1,6 +1,5 @@
 //! Overrides of the approval matrix over HTTP: set for a while, listed, taken back.
 
-use axum::Json;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
@@ -15,26 +14,29 @@ use crate::domain::approval::policy::VARIABLES;
 use crate::domain::approval::stored_override::{LONGEST_OVERRIDE, OVERRIDE_TTL};
 use crate::domain::approval::{ApprovalLevel, ApprovalOverride};
 use crate::http::HttpState;
-use crate::http::error::ApiError;
+use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::idempotency::replayed_or;
-use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, Id, Items, JsonBody, ListPage, Query};
+use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, Id, Items, Json, JsonBody, ListPage, Query};
 use crate::http::schema;
 use crate::store::{OverrideFilter, StoreError};
 
 /// Set an override
 ///
-/// Says for the calls of a tool whether a person is asked first, in place of the matrix: for all runs of a tenant, for one
-/// configured agent or for one task. It outweighs the configuration of the same tenant, agent or task, and it takes the place of
-/// the override that they have for the tool. It holds for 30 days where nothing else is said. An edit of the task ends one that
-/// lets its calls through. A tool that always asks does so all the same.
+/// Says for the calls of a tool whether a person is asked first, in place of the matrix: for all runs of a tenant, for
+/// one configured agent or for one task. It outweighs the configuration of the same tenant, agent or task, and it takes
+/// the place of the override that they have for the tool. It holds for 30 days where nothing else is said. An edit of
+/// the task ends one that lets its calls through. A tool that always asks does so all the same.
 #[utoipa::path(post, path = "/v1/approval-overrides", tag = "approvals", security(("bearer" = ["approvals:decide"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
-    request_body = schema::NewApprovalOverride, responses((status = 201, body = ApprovalOverride)))]
+    request_body = schema::NewApprovalOverride,
+    responses((status = 201, body = ApprovalOverride),
+        (status = 409, body = ProblemDetails, content_type = "application/problem+json",
+            description = "The tenant has as many overrides as it may have")))]
 pub async fn set_approval_override(Call(state, caller): Call, body: JsonBody) -> Result<Response, EarlyResponse> {
     caller.may(Permission::ApprovalsDecide)?;
     body.key.replay_if_repeated(&state, &caller).await?;
     let wanted = wanted(&body, &state, &caller).await?;
-    let once = body.key.idempotency(&caller, StatusCode::CREATED, &wanted)?;
+    let (once, wanted) = body.key.idempotency(&state, &caller, StatusCode::CREATED, wanted).await?;
     let answer = state.store.set_approval_override(&wanted, once.as_ref()).await.map_err(|error| match error {
         StoreError::NotFound => ApiError::invalid("/task_id", "the tenant has no such task"),
         other => ApiError::of_store(other, "override"),
@@ -60,7 +62,7 @@ pub async fn list_approval_overrides(
     let (tenant, task_id, agent) = (query.text("tenant_id"), query.id("task_id"), query.text("agent"));
     let page = ListPage::of(&mut query);
     query.done()?;
-    let scope = caller.narrowed(tenant.as_deref())?;
+    let scope = caller.narrow_scope(tenant.as_deref())?;
     let filter = OverrideFilter { task_id, agent, before: page.before, limit: page.fetch() };
     let found = state.store.list_approval_overrides(&scope, &filter).await?;
     Ok(Json(page.within(found, |stored| stored.id)))

@@ -89,8 +89,8 @@ pub struct ApprovalView {
     pub required_approvers: u32,
     /// Those who have agreed so far, where more than one person has to.
     pub votes: Vec<String>,
-    /// How many people they are: a recipient's link, the tokens of the same tenant and all that share an address or descend
-    /// from one token count once.
+    /// How many people they are: a recipient's link, the tokens of the same tenant and all that share an address or
+    /// descend from one token count once.
     pub agreed: usize,
     /// The call may still be stopped until then, and is not executed before.
     #[schema(required)]

@@ -1,11 +1,10 @@
 //! A person's message to the agent: a run is recorded, and its answer is waited for or followed.
 //!
-//! What is recorded goes on whoever listens: a connection that is lost cancels nothing.
+//! A recorded run goes on whoever listens: a connection that is lost cancels nothing.
 
 use std::pin::pin;
 use std::time::Duration;
 
-use axum::Json;
 use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -19,7 +18,7 @@ use crate::base::invalid::ValidationErrors;
 use crate::base::json::typed;
 use crate::base::token::Permission;
 use crate::domain::approval::{Approval, QuestionKind, Via};
-use crate::domain::conversation::{MESSAGE_LENGTH, begun_by, new_conversation};
+use crate::domain::conversation::{MESSAGE_LENGTH, RequestEcho, begun_by, new_conversation};
 use crate::domain::run::{ReactLoopResult, Run, RunFault, RunState, StreamEvent};
 use crate::executor::hub::{RunSubscription, WatchedEvent};
 use crate::http::HttpState;
@@ -31,10 +30,11 @@ use crate::http::api::explain::missing_answer;
 use crate::http::api::runs::input::InputRequest;
 use crate::http::api::runs::{account_of, pending_questions};
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, JsonBody, RequestKey};
+use crate::http::openapi::streams::EVENT_STREAM;
+use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, Json, JsonBody, RequestKey};
 use crate::http::schema;
 use crate::http::streaming::limiter::{self, StreamPermit};
-use crate::http::streaming::run::{FollowedRun, StreamPosition, follow, last_event_id, told};
+use crate::http::streaming::run::{FollowedRun, RunStream, StreamPosition, follow, last_event_id, told};
 use crate::store::{DecisionOutcome, RunRequest};
 
 /// How often the record is looked at while nothing is heard.
@@ -54,15 +54,16 @@ pub struct ChatAnswer {
     pub result: ReactLoopResult,
     /// Calls for which the run waits, oldest first.
     pub pending_approvals: Vec<ApprovalOfRun>,
-    /// The question for what the run lacks, the oldest one: the next message answers it. Absent where it waits for none.
+    /// The question for what the run lacks, the oldest one: the next message answers it. Absent where it waits for
+    /// none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input_request: Option<InputRequest>,
-    /// The message was meant for what the run waits for, and did not say clearly what: these words ask once more. It is not
-    /// recorded. Absent otherwise.
+    /// The message was meant for what the run waits for, and did not say clearly what: these words ask once more. It is
+    /// not recorded. Absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked_back: Option<String>,
-    /// Why there is no answer; absent where there is one, or is yet to be. Of a message that no model was asked with, because of
-    /// its words, a rate, a quota or a budget, the code is the reason of its run.
+    /// Why there is no answer; absent where there is one, or is yet to be. Of a message that no model was asked with,
+    /// because of its words, a rate, a quota or a budget, the code is the reason of its run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<RunFault>,
 }
@@ -75,13 +76,24 @@ pub struct AddressedMessage {
     destination: Destination,
     /// By its id, it may answer a question of a run of another conversation, or of a task.
     answers_elsewhere: bool,
+    /// The parts of its request that the response repeats.
+    echo: RequestEcho,
 }
 
 impl AddressedMessage {
     /// The first message of a new conversation.
     pub fn new(tenant: Tenant, message: String) -> AddressedMessage {
         let scope = Scope::Only(tenant.clone());
-        AddressedMessage { scope, message, destination: Destination::New(tenant), answers_elsewhere: false }
+        AddressedMessage::to(scope, message, Destination::New(tenant))
+    }
+
+    /// With the parts of its request that the response repeats.
+    pub fn with_echo(self, echo: RequestEcho) -> AddressedMessage {
+        AddressedMessage { echo, ..self }
+    }
+
+    fn to(scope: Scope, message: String, destination: Destination) -> AddressedMessage {
+        AddressedMessage { scope, message, destination, answers_elsewhere: false, echo: RequestEcho::default() }
     }
 }
 
@@ -93,18 +105,21 @@ enum Destination {
 
 /// Talk to the agent
 ///
-/// A message of a person becomes a run, which is answered behind those before it in its conversation, one after the other. Its
-/// answer comes with the run's result; where it takes longer than 25 seconds, or a person is to be asked, it says so, and the
-/// run goes on. Where a run of the conversation waits for input, or for a decision about one call, the message may be the answer: the
-/// fields, or yes or no; then that run goes on, and its answer comes. What is not clear is asked back, and what can't be undone is decided
-/// on its page. A message that begins with the id of a question for input of any other run of the tenant answers that one, with a token
-/// that has `runs:input` and `runs:read`. With `Accept: text/event-stream` the run is followed as by `/v1/runs/{id}/stream`. A lost connection cancels
-/// nothing: with the same `Idempotency-Key`, and `Last-Event-ID` for a stream, the same message is heard further.
+/// A message of a person becomes a run, which is answered behind those before it in its conversation, one after the
+/// other. Its answer comes with the run's result; where it takes longer than 25 seconds, or a person is to be asked, it
+/// says so, and the run goes on. Where a run of the conversation waits for input, or for a decision about one call, the
+/// message may be the answer: the fields, or yes or no; then that run goes on, and its answer comes. An unclear message
+/// is asked back, and a call that can't be undone is decided on its page. A message that begins with the id of a
+/// question for input of any other run of the tenant answers that one, with a token that has `runs:input` and
+/// `runs:read`. With `Accept: text/event-stream` the run is followed as by `/v1/runs/{id}/stream`. A lost connection
+/// cancels nothing: with the same `Idempotency-Key`, and `Last-Event-ID` for a stream, the same message is heard
+/// further.
 #[utoipa::path(post, path = "/v1/chat", tag = "conversations", security(("bearer" = ["runs:write"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe"),
         ("Last-Event-ID" = Option<String>, Header, description = "Of a stream, the last id that was seen")),
     request_body = schema::ChatMessage,
-    responses((status = 200, body = ChatAnswer, description = "The run has ended, or waits for a person"),
+    responses((status = 200, content((ChatAnswer = "application/json"), (inline(RunStream) = "text/event-stream")),
+            description = "The run has ended, or waits for a person; or its events, where the request accepts them"),
         (status = 202, body = ChatAnswer, description = "The run goes on"),
         (status = 404, body = ProblemDetails, content_type = "application/problem+json",
             description = "There is no such conversation")))]
@@ -124,7 +139,7 @@ pub async fn send_message(
     let schema::ChatMessage { tenant_id, message, conversation_id } = asked;
     let addressed = match conversation_id {
         Some(id) => {
-            let addressed = in_conversation(&state, &caller.narrowed(tenant_id.as_deref())?, id, message).await?;
+            let addressed = in_conversation(&state, &caller.narrow_scope(tenant_id.as_deref())?, id, message).await?;
             AddressedMessage { answers_elsewhere: true, ..addressed }
         }
         None => AddressedMessage::new(tenant?, message),
@@ -170,7 +185,7 @@ pub async fn receive(
     state: &HttpState,
     caller: &AuthenticatedCaller,
     key: &RequestKey,
-    AddressedMessage { scope, message, destination, answers_elsewhere }: AddressedMessage,
+    AddressedMessage { scope, message, destination, answers_elsewhere, echo }: AddressedMessage,
 ) -> Result<MessageOutcome, ApiError> {
     let now = state.clock.now();
     if let Destination::Existing(conversation_id) = destination {
@@ -189,7 +204,7 @@ pub async fn receive(
                 return Ok(MessageOutcome::Answered { conversation_id, run_id, live });
             }
             ChatReply::Decides(question, decision) => {
-                let is_first = key.identity(state, caller, question.id).await?.id == question.id;
+                let is_first = key.identity_if_kept(state, caller, question.id).await?.id == question.id;
                 let run_id = question.run_id;
                 let live = state.hub.subscribe(run_id);
                 let refused = match is_first {
@@ -215,13 +230,13 @@ pub async fn receive(
     };
     // listen first, record after: what happens in between is heard, and told once
     let live = state.hub.subscribe(run_id);
-    let request = RunRequest { input: Some(Value::String(message)), requested_by: Some(caller.root()) };
+    let request = RunRequest { input: Some(Value::String(message)), requested_by: Some(caller.root()), echo };
     state.store.post_message(&scope, conversation_id, run_id, request, now).await.map_err(missing)?;
     Ok(MessageOutcome::Answered { conversation_id, run_id, live })
 }
 
-/// Puts a person's reply to a question; the words that ask once more where it is not taken. A token that may talk to the agent
-/// may answer its questions, and one that decides about calls needs the permission of a decider.
+/// Puts a person's reply to a question; the words that ask once more where it is not taken. A token that may talk to
+/// the agent may answer its questions, and one that decides about calls needs the permission of a decider.
 async fn decide(
     state: &HttpState,
     caller: &AuthenticatedCaller,
@@ -268,7 +283,7 @@ async fn answered(
         let followed = FollowedRun { id, conversation_id: Some(conversation_id), live, position };
         return Ok(follow(state, caller, followed, permit));
     }
-    let run = settled(&state, scope, id, live).await?;
+    let run = wait_until_settled(&state, scope, id, live).await?;
     let status = match is_settled(run.state) {
         true => StatusCode::OK,
         false => StatusCode::ACCEPTED,
@@ -309,7 +324,7 @@ pub async fn in_conversation(
     let conversation = state.store.get_conversation(scope, id).await.map_err(missing)?;
     let tenant = Tenant::stored(conversation.tenant_id).map_err(|log| ApiError::Internal { log })?;
     let destination = Destination::Existing(id);
-    Ok(AddressedMessage { scope: Scope::Only(tenant), message, destination, answers_elsewhere: false })
+    Ok(AddressedMessage::to(Scope::Only(tenant), message, destination))
 }
 
 /// Refuses a message that is blank or too long, at this place of the body.
@@ -326,7 +341,7 @@ pub fn check_message(message: &str, pointer: &str) -> Result<(), ApiError> {
 
 fn wants_events(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
-    accepted.flat_map(|accept| accept.split(',')).any(|kind| kind.trim().starts_with("text/event-stream"))
+    accepted.flat_map(|accept| accept.split(',')).any(|kind| kind.trim().starts_with(EVENT_STREAM))
 }
 
 /// Whether a run in this state has an answer, or waits for a person.
@@ -335,7 +350,12 @@ pub fn is_settled(state: RunState) -> bool {
 }
 
 /// The run once it has ended or waits for a person, or as it is when it was waited for long enough.
-pub async fn settled(state: &HttpState, scope: &Scope, id: Uuid, mut live: RunSubscription) -> Result<Run, ApiError> {
+pub async fn wait_until_settled(
+    state: &HttpState,
+    scope: &Scope,
+    id: Uuid,
+    mut live: RunSubscription,
+) -> Result<Run, ApiError> {
     let mut patience = pin!(pause(state.limits.answer_time));
     let mut is_over = false;
     loop {

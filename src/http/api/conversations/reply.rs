@@ -1,12 +1,14 @@
-//! A message in a conversation that waits for a person: it may answer a question of that conversation, or, by its id, what another
-//! run of the tenant asks for. What is ambiguous is asked back, and what can't be undone is decided on the page.
+//! A message in a conversation that waits for a person: it may answer a question of that conversation, or, by its id,
+//! what another run of the tenant asks for. An ambiguous reply is asked back, and a call that can't be undone is
+//! decided on the page.
 
 use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::base::token::Permission;
+use crate::domain::approval::matrix::is_irreversible;
 use crate::domain::approval::reply::{awaited_fields, named_reply, read_reply, typed_value};
-use crate::domain::approval::{Approval, ApprovalChoice, ApprovalStatus, Category, Consequence, arguments};
+use crate::domain::approval::{Approval, ApprovalChoice, ApprovalStatus, arguments};
 use crate::http::HttpState;
 use crate::http::api::approvals::decision::Decision;
 use crate::http::api::runs::input::{answer_of, asked_back};
@@ -89,8 +91,8 @@ fn is_open(state: &HttpState, question: &Approval) -> bool {
     question.status == ApprovalStatus::Pending && question.expires_at > state.clock.now()
 }
 
-/// Whether a message of this conversation may answer a question by its id: any of its own, and of other runs what they lack, for a
-/// token that may answer runs. Calls of other runs are decided elsewhere.
+/// Whether a message of this conversation may answer a question by its id: any of its own, and of other runs what they
+/// lack, for a token that may answer runs. Calls of other runs are decided elsewhere.
 fn is_for(question: &Approval, conversation: Uuid, may_answer_runs: bool) -> bool {
     question.task_id == Some(conversation) || question.proposal.is_input() && may_answer_runs
 }
@@ -110,8 +112,8 @@ async fn interpret(state: &HttpState, open: OpenQuestions, message: &str) -> Res
 }
 
 impl OpenQuestions {
-    /// A word decides the one call that waits. Else the question is meant whose fields are named, or else the only one that asks for
-    /// input.
+    /// A word decides the one call that waits. Else the question is meant whose fields are named, or else the only one
+    /// that asks for input.
     fn meaning_of(self, message: &str) -> ChatReply {
         let unclear = self.clarification();
         let OpenQuestions { mut questions, has_more } = self;
@@ -168,8 +170,9 @@ fn word_of(message: &str) -> &str {
     message.trim().trim_end_matches(['.', '!'])
 }
 
-/// Whether a word may be meant as the value of the one field that is awaited: as one of its choices, and a word that agrees as a yes,
-/// or as a text of its own. A call is never executed by a word that may have been the answer to something else.
+/// Whether a word may be meant as the value of the one field that is awaited: as one of its choices, and a word that
+/// agrees as a yes, or as a text of its own. A call is never executed by a word that may have been the answer to
+/// something else.
 fn takes_word(input: &Approval, choice: ApprovalChoice, message: &str) -> bool {
     let proposal = &input.proposal;
     match awaited_fields(&proposal.parameters, &proposal.arguments)[..] {
@@ -224,8 +227,7 @@ fn as_decision(question: Approval, message: &str) -> ChatReply {
 
 fn needs_page(question: &Approval) -> bool {
     let proposal = &question.proposal;
-    proposal.consequence == Consequence::High
-        || proposal.category == Category::Delete
+    is_irreversible(proposal.category, proposal.consequence)
         || proposal.confirmation.is_some()
         || proposal.approvers > 1
 }

@@ -8,9 +8,10 @@ use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::domain::approval::Approval;
+use crate::domain::conversation::RequestEcho;
 use crate::domain::run::token_usage::TokenUsage;
 use crate::domain::run::transcript::ModelTokens;
-use crate::domain::run::{Run, RunState};
+use crate::domain::run::{Run, RunFinish, RunState};
 use crate::http::HttpState;
 use crate::http::api::runs::pending_questions;
 use crate::http::error::ApiError;
@@ -33,12 +34,13 @@ pub struct ResponseObject {
     /// The instant of the end, in seconds since 1970; `null` before it.
     #[schema(required)]
     pub completed_at: Option<i64>,
-    /// `queued`, `in_progress`, `completed`, `incomplete` where a person is waited for, `failed` or `cancelled`.
+    /// `queued`, `in_progress`, `completed`, `incomplete` where a person is waited for or the agent was stopped at its
+    /// limit of turns, `failed` or `cancelled`.
     pub status: String,
     /// Why there is no answer; `null` where there is one, or is yet to be.
     #[schema(required)]
     pub error: Option<ResponseError>,
-    /// Of a response that is incomplete, what is waited for; `null` of others.
+    /// Of a response that is incomplete, what is waited for, or what has stopped the agent; `null` of others.
     #[schema(required)]
     pub incomplete_details: Option<IncompleteDetails>,
     /// `reveille`.
@@ -61,13 +63,12 @@ pub struct ResponseObject {
     pub instructions: Option<String>,
     /// Always empty.
     pub metadata: Map<String, Value>,
-    /// The response that the request went on with. It is not stored: `null` in a response that is read again, where the
-    /// conversation says what came before.
+    /// The response that the request went on with.
     #[schema(required)]
     pub previous_response_id: Option<String>,
     /// Always true.
     pub store: bool,
-    /// Whether the request asked for it in the background. It is not stored: false in a response that is read again.
+    /// Whether the request asked for it in the background.
     pub background: bool,
     /// `disabled`: the agent shortens long conversations by itself.
     pub truncation: String,
@@ -97,7 +98,8 @@ pub struct ResponseError {
 /// Why a response is incomplete.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct IncompleteDetails {
-    /// `approval_required` or `input_required`: the next message of the conversation may be the answer.
+    /// `approval_required` or `input_required`: the next message of the conversation may be the answer. `max_turns`:
+    /// the agent was stopped at its limit of turns, and the output is as far as it came.
     pub reason: String,
 }
 
@@ -208,15 +210,6 @@ pub struct AnsweredMessage {
     pub request: RequestEcho,
 }
 
-/// Parts of a request that its response repeats.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RequestEcho {
-    /// It asked for a response in the background.
-    pub background: bool,
-    /// The run of the response that it goes on with.
-    pub previous: Option<Uuid>,
-}
-
 impl AnsweredMessage {
     /// A run as it stands now.
     pub async fn read(
@@ -250,7 +243,7 @@ impl AnsweredMessage {
             completed_at: run.finished_at.map(|at| at.timestamp()),
             status: self.status().into(),
             error: self.error(),
-            incomplete_details: self.awaits().map(|reason| IncompleteDetails { reason: reason.into() }),
+            incomplete_details: self.lacks().map(|reason| IncompleteDetails { reason: reason.into() }),
             model: MODEL.into(),
             output: message.into_iter().collect(),
             usage: self.usage(),
@@ -297,10 +290,16 @@ impl AnsweredMessage {
         }
     }
 
+    /// Why the response is incomplete; `None`: it is not.
+    fn lacks(&self) -> Option<&'static str> {
+        let is_stopped = self.run.state == RunState::Succeeded && self.run.finish == Some(RunFinish::MaxTurns);
+        self.awaits().or(is_stopped.then_some(RunFinish::MaxTurns.as_str()))
+    }
+
     /// The status of the response.
     pub fn status(&self) -> &'static str {
         match self.run.state {
-            _ if self.awaits().is_some() => "incomplete",
+            _ if self.lacks().is_some() => "incomplete",
             RunState::Succeeded => "completed",
             RunState::Cancelled => "cancelled",
             RunState::Queued => "queued",
@@ -355,19 +354,41 @@ pub fn id_of(run_id: Uuid) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn response_repeats_what_its_request_says_and_goes_on_with_none_but_another() {
+    /// An answer of a run that waits for nobody.
+    fn answered([id, conversation_id]: [Uuid; 2]) -> AnsweredMessage {
         let now = "2027-03-01T08:00:00Z".parse().unwrap();
-        let [id, other] = [1, 2].map(Uuid::from_u128);
-        let run = Run::queued(other, id, "ann", "k", "chat", now, now);
-        let answered = AnsweredMessage {
-            run,
-            conversation_id: other,
+        AnsweredMessage {
+            run: Run::queued(conversation_id, id, "ann", "k", "chat", now, now),
+            conversation_id,
             questions: vec![],
             asked_back: None,
             tokens: ModelTokens::default(),
             request: RequestEcho::default(),
+        }
+    }
+
+    #[test]
+    fn response_of_an_agent_that_was_stopped_is_incomplete_and_has_what_it_said() {
+        let mut answered = answered([1, 2].map(Uuid::from_u128));
+        answered.run.output = Some("So far.".into());
+        let mut told = |state: RunState, finish: RunFinish| {
+            (answered.run.state, answered.run.finish) = (state, Some(finish));
+            let response = answered.response();
+            let text = response.output.first().map(|message| message.content[0].text.clone());
+            (response.status, response.incomplete_details.map(|details| details.reason), text, response.error)
         };
+        let said = || Some("So far.".to_owned());
+        let stopped = told(RunState::Succeeded, RunFinish::MaxTurns);
+        assert_eq!(stopped, ("incomplete".into(), Some("max_turns".into()), said(), None));
+        let whole = told(RunState::Succeeded, RunFinish::Answer);
+        assert_eq!(whole, ("completed".into(), None, said(), None));
+        assert_eq!(told(RunState::Failed, RunFinish::MaxTurns).0, "failed");
+    }
+
+    #[test]
+    fn response_repeats_what_its_request_says_and_goes_on_with_none_but_another() {
+        let [id, other] = [1, 2].map(Uuid::from_u128);
+        let answered = answered([id, other]);
         let told = |response: ResponseObject| (response.background, response.previous_response_id);
         assert_eq!(told(answered.response()), (false, None));
         let answered = answered.to(RequestEcho { background: true, previous: Some(other) });

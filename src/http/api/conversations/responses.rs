@@ -1,7 +1,7 @@
-//! The facade in the form of Open Responses, so that the vendors' clients are clients of the agent: a message, its answer, or the
-//! stream of it. Which models and tools there are is the operator's; a parameter that would say otherwise is refused by its name.
+//! The facade in the form of Open Responses, so that the vendors' clients are clients of the agent: a message, its
+//! answer, or the stream of it. Which models and tools there are is the operator's; a parameter that would say
+//! otherwise is refused by its name.
 
-use axum::Json;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -9,23 +9,21 @@ use uuid::Uuid;
 
 use crate::base::id::Tenant;
 use crate::base::invalid::ValidationErrors;
+use crate::base::json::typed::field_names;
 use crate::base::token::Permission;
+use crate::domain::conversation::RequestEcho;
 use crate::http::HttpState;
 use crate::http::api::conversations::chat::{
-    AddressedMessage, MessageOutcome, check_message, in_conversation, receive, settled,
+    AddressedMessage, MessageOutcome, check_message, in_conversation, receive, wait_until_settled,
 };
-use crate::http::api::conversations::response_object::{AnsweredMessage, MODEL, PREFIX, RequestEcho, ResponseObject};
+use crate::http::api::conversations::response_object::{AnsweredMessage, MODEL, PREFIX, ResponseObject};
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, Id, JsonBody, Query};
-use crate::http::schema;
+use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, Id, Json, JsonBody, Query};
+use crate::http::schema::{self, ChosenConversation, ConversationChoice, InputContent};
 use crate::http::streaming::limiter;
-use crate::http::streaming::response::{asked_back, stream};
+use crate::http::streaming::response::{AnswerStream, asked_back, stream};
 use crate::http::streaming::run::{FollowedRun, StreamPosition};
 use crate::store::StoreError;
-
-/// The parameters that are read.
-const KNOWN: [&str; 8] =
-    ["tenant_id", "input", "conversation", "previous_response_id", "model", "stream", "background", "store"];
 
 /// Messages in the `input` of one request.
 const MOST_MESSAGES: usize = 100;
@@ -50,15 +48,18 @@ enum ContinuedFrom {
 
 /// Talk to the agent in the form of Open Responses
 ///
-/// For the clients of model vendors: with `base_url` at `/v1` of this service and a token of it as the key. A message becomes a run, as with
-/// `/v1/chat`, whose answer comes as `output`. It goes on with `conversation` or `previous_response_id`. A response is `incomplete` while a
-/// person is waited for: its message is the question, and the next message of the conversation may be the answer. One that takes
-/// longer than 25 seconds, or runs in the `background`, is `queued` or `in_progress`, and is read again by its id. With `stream` its
+/// For the clients of model vendors: with `base_url` at `/v1` of this service and a token of it as the key. A message
+/// becomes a run, as with `/v1/chat`, whose answer comes as `output`. It goes on with `conversation` or
+/// `previous_response_id`. A response is `incomplete` while a person is waited for: its message is the question, and
+/// the next message of the conversation may be the answer. It is `incomplete` for good, with the reason `max_turns`,
+/// where the agent was stopped at its limit of turns: its message is as far as that came. One that takes longer than 25
+/// seconds, or runs in the `background`, is `queued` or `in_progress`, and is read again by its id. With `stream` its
 /// events come as they happen. A parameter that is not supported is refused with its name.
 #[utoipa::path(post, path = "/v1/responses", tag = "conversations", security(("bearer" = ["runs:write"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = schema::NewResponse,
-    responses((status = 200, body = ResponseObject, description = "The response, as far as it has come"),
+    responses((status = 200, content((ResponseObject = "application/json"), (inline(AnswerStream) = "text/event-stream")),
+            description = "The response, as far as it has come; or its events, where the request has `stream`"),
         (status = 400, body = ProblemDetails, content_type = "application/problem+json",
             description = "A parameter is not supported"),
         (status = 404, body = ProblemDetails, content_type = "application/problem+json",
@@ -83,7 +84,7 @@ pub async fn create_response(Call(state, caller): Call, body: JsonBody) -> Resul
         MessageOutcome::Answered { conversation_id, run_id, live } => {
             let run = match request.background {
                 true => state.store.get_run(&scope, run_id).await?,
-                false => settled(&state, &scope, run_id, live).await?,
+                false => wait_until_settled(&state, &scope, run_id, live).await?,
             };
             let answered = AnsweredMessage::read(&state, &scope, run, conversation_id).await?.to(request.echo());
             Ok(Json(answered.response()).into_response())
@@ -95,7 +96,7 @@ pub async fn create_response(Call(state, caller): Call, body: JsonBody) -> Resul
                 ..AnsweredMessage::read(&state, &scope, run, conversation_id).await?.to(request.echo())
             };
             Ok(match request.stream {
-                true => asked_back(&asked),
+                true => asked_back(&state, &caller, asked).await,
                 false => Json(asked.response()).into_response(),
             })
         }
@@ -114,7 +115,8 @@ pub async fn get_response(Call(state, caller): Call, id: Id, query: Query) -> Re
     let run_id = run_of(&id.0).ok_or(ApiError::NotFound("response"))?;
     let run = state.store.get_run(&caller.scope, run_id).await.map_err(missing)?;
     let conversation_id = run.conversation_id().ok_or(ApiError::NotFound("response"))?;
-    Ok(Json(AnsweredMessage::read(&state, &caller.scope, run, conversation_id).await?.response()))
+    let echo = state.store.request_echo(&caller.scope, run_id).await.map_err(missing)?;
+    Ok(Json(AnsweredMessage::read(&state, &caller.scope, run, conversation_id).await?.to(echo).response()))
 }
 
 async fn addressed(
@@ -123,31 +125,32 @@ async fn addressed(
     request: &ResponseRequest,
 ) -> Result<AddressedMessage, ApiError> {
     let message = request.message.clone();
-    let narrowed = || caller.narrowed(request.tenant_id.as_deref());
-    match request.goes_on {
-        None => Ok(AddressedMessage::new(request.acts_for.clone()?, message)),
-        Some(ContinuedFrom::Conversation(id)) => in_conversation(state, &narrowed()?, id, message).await,
+    let scope = || caller.narrow_scope(request.tenant_id.as_deref());
+    let addressed = match request.goes_on {
+        None => AddressedMessage::new(request.acts_for.clone()?, message),
+        Some(ContinuedFrom::Conversation(id)) => in_conversation(state, &scope()?, id, message).await?,
         Some(ContinuedFrom::Response(run_id)) => {
-            let scope = narrowed()?;
+            let scope = scope()?;
             let run = state.store.get_run(&scope, run_id).await.map_err(missing)?;
             let id = run.conversation_id().ok_or(ApiError::NotFound("response"))?;
-            in_conversation(state, &scope, id, message).await
+            in_conversation(state, &scope, id, message).await?
         }
-    }
+    };
+    Ok(addressed.with_echo(request.echo()))
 }
 
 impl ResponseRequest {
     /// Reads a body. A field that is null, or an empty list or object, says nothing.
     fn read(json: &Value, caller: &AuthenticatedCaller) -> Result<ResponseRequest, ApiError> {
         let Some(fields) = json.as_object() else { return Err(malformed("the body is a JSON object")) };
-        let mut unsupported = Vec::new();
+        let (known, mut unsupported) = (field_names::<schema::NewResponse>(), Vec::new());
         for (name, value) in fields.iter().filter(|(_, value)| !says_nothing(value)) {
             match (name.as_str(), value) {
                 ("model", Value::String(model)) if model == MODEL => {}
                 ("model", _) => unsupported.push(format!("`model` (the operator's: say `{MODEL}`, or leave it out)")),
                 ("store", Value::Bool(true)) => {}
                 ("store", _) => unsupported.push("`store` (every message is stored)".to_owned()),
-                (known, _) if KNOWN.contains(&known) => {}
+                (other, _) if known.contains(&other) => {}
                 (other, _) => unsupported.push(format!("`{other}`")),
             }
         }
@@ -193,16 +196,17 @@ fn flag(fields: &Map<String, Value>, name: &str) -> Result<bool, ApiError> {
 }
 
 fn goes_on(fields: &Map<String, Value>) -> Result<Option<ContinuedFrom>, ApiError> {
-    let conversation = match fields.get("conversation") {
-        None | Some(Value::Null) => None,
-        Some(Value::Object(object)) => object.get("id").and_then(Value::as_str).or(Some("")),
-        Some(id) => Some(id.as_str().unwrap_or_default()),
-    };
+    let chosen = fields.get("conversation").filter(|chosen| !chosen.is_null());
+    // one that is no choice is the choice of none that there is
+    let conversation = chosen.map(|chosen| match ConversationChoice::deserialize(chosen) {
+        Ok(ConversationChoice::Id(id) | ConversationChoice::Object(ChosenConversation { id })) => id,
+        Err(_) => String::new(),
+    });
     let response = fields.get("previous_response_id").filter(|id| !id.is_null());
     match (conversation, response) {
         (Some(_), Some(_)) => Err(malformed("`conversation` and `previous_response_id` can't both be given")),
         (Some(id), None) => {
-            let id = Uuid::try_parse(id).map_err(|_| ApiError::NotFound("conversation"))?;
+            let id = Uuid::try_parse(&id).map_err(|_| ApiError::NotFound("conversation"))?;
             Ok(Some(ContinuedFrom::Conversation(id)))
         }
         (None, Some(id)) => {
@@ -234,17 +238,20 @@ fn message_of(fields: &Map<String, Value>) -> Result<String, ApiError> {
             let why = "of the user alone: what was said before is in the conversation";
             return Err(malformed(&format!("not supported: {} ({why})", place("role"))));
         }
-        match item.get("content") {
-            Some(Value::String(text)) => texts.push(text.clone()),
-            Some(parts) => {
-                let parts: Vec<schema::InputPart> = Vec::deserialize(parts)
-                    .map_err(|_| malformed(&format!("{} must be a text or a list of parts", place("content"))))?;
-                if parts.iter().any(|part| part.r#type != "input_text") {
-                    return Err(malformed(&format!("not supported: {} (parts of text alone)", place("content"))));
-                }
+        let Some(content) = item.get("content") else {
+            return Err(malformed(&format!("{} is missing", place("content"))));
+        };
+        match InputContent::deserialize(content) {
+            Ok(InputContent::Text(text)) => texts.push(text),
+            Ok(InputContent::Parts(parts)) if parts.iter().all(|part| part.r#type == "input_text") => {
                 texts.extend(parts.into_iter().filter_map(|part| part.text));
             }
-            None => return Err(malformed(&format!("{} is missing", place("content")))),
+            Ok(InputContent::Parts(_)) => {
+                return Err(malformed(&format!("not supported: {} (parts of text alone)", place("content"))));
+            }
+            Err(_) => {
+                return Err(malformed(&format!("{} must be a text or a list of parts", place("content"))));
+            }
         }
     }
     Ok(texts.join("\n\n"))

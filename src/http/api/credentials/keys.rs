@@ -1,6 +1,5 @@
 //! Changing the master key over HTTP, in pieces that are each answered in time.
 
-use axum::Json;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
@@ -9,7 +8,7 @@ use serde_json::json;
 use crate::base::id::Scope;
 use crate::base::token::Permission;
 use crate::http::error::ApiError;
-use crate::http::request::{Call, JsonBody};
+use crate::http::request::{Call, Json, JsonBody};
 use crate::http::schema;
 use crate::ports::vault::rotation::{
     Cursor, RotationCounts, RotationFailure, RotationKeys, RotationResult, rotate, survey,
@@ -41,8 +40,8 @@ pub struct KeyView {
     pub id: String,
     /// The key is in the configuration.
     pub configured: bool,
-    /// It opens nothing any more. Tags that were made with it (the audit record, completion tokens) can still be verified
-    /// only while it is configured; `reveille check` says whether the record is.
+    /// It opens nothing any more. Tags that were made with it (the audit record, completion tokens) can still be
+    /// verified only while it is configured; `reveille check` says whether the record is.
     pub unused: bool,
     /// Secrets that are sealed under it.
     pub sealed: RotationCounts,

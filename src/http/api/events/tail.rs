@@ -13,19 +13,27 @@ use axum::response::{IntoResponse, Response};
 use futures::Stream;
 use futures::stream::unfold;
 use tokio::sync::watch;
+use utoipa::openapi::{Ref, RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 
+use crate::base::clock::pause;
+use crate::base::compute::steps_to_parse;
 use crate::base::id::Scope;
 use crate::base::token::Permission;
+use crate::domain::event::CloudEvent;
 use crate::http::HttpState;
 use crate::http::api::events::{EVENTS_AT_ONCE, of_bus};
 use crate::http::error::ApiError;
+use crate::http::openapi::streams::{self, NamedSchemas};
 use crate::http::request::{AuthenticatedCaller, Call, Query};
 use crate::http::streaming::limiter;
-use crate::ports::bus::{BusError, LogFilter};
+use crate::ports::bus::{BusError, LogFilter, LoggedEvent, write_entry};
 use crate::store::Topic;
 
 /// How often the log is looked at while nothing is heard of.
 const LOOK: Duration = Duration::from_millis(500);
+/// The name of each event of the stream.
+const EVENT: &str = "event";
 
 /// Follow the bus
 ///
@@ -37,7 +45,7 @@ const LOOK: Duration = Duration::from_millis(500);
         ("source" = Option<String>, Query, example = "email"),
         ("type" = Option<String>, Query, description = "Exact, or with a trailing `*`", example = "mail.*"),
         ("Last-Event-ID" = Option<String>, Header, description = "The last id that was seen")),
-    responses((status = 200, body = String, content_type = "text/event-stream")))]
+    responses((status = 200, body = inline(BusStream), content_type = "text/event-stream")))]
 pub async fn stream_events(
     Call(state, caller): Call,
     mut query: Query,
@@ -46,7 +54,7 @@ pub async fn stream_events(
     caller.may(Permission::EventsRead)?;
     let (tenant, source, kind) = (query.text("tenant_id"), query.text("source"), query.text("type"));
     query.done()?;
-    let scope = caller.narrowed(tenant.as_deref())?;
+    let scope = caller.narrow_scope(tenant.as_deref())?;
     let permit = limiter::acquire_stream(&state, &caller, &scope).await?;
     let published = state.store.listen(Topic::Events);
     let seen = match headers.get("last-event-id").filter(|id| !id.is_empty()) {
@@ -54,8 +62,8 @@ pub async fn stream_events(
         None => state.bus.end(&scope).await.map_err(|error| of_bus(error, "event"))?,
     };
     let filter = LogFilter { source, kind, after: Some(seen), limit: EVENTS_AT_ONCE };
-    let (outbox, behind) = (VecDeque::new(), false);
-    let mut tail = Tail { state, caller, scope, filter, published, outbox, behind };
+    let (outbox, behind, failed) = (VecDeque::new(), false, false);
+    let mut tail = Tail { state, caller, scope, filter, published, outbox, behind, failed };
     // a wrong id is told before the stream begins
     tail.read().await.map_err(|error| match error {
         BusError::Invalid { .. } => unknown_id(),
@@ -63,6 +71,29 @@ pub async fn stream_events(
     })?;
     let keep_alive = KeepAlive::new().interval(tail.state.limits.keep_alive);
     Ok(Sse::new(limiter::detached(permit, tail.events())).keep_alive(keep_alive).into_response())
+}
+
+/// The stream of the bus, for the reference.
+struct BusStream;
+
+impl BusStream {
+    /// The published name of its events.
+    const EVENT: &str = "BusStreamEvent";
+    /// The meaning of their ids.
+    const ID: &str = "With it as `Last-Event-ID` a stream goes on behind this event.";
+}
+
+impl PartialSchema for BusStream {
+    fn schema() -> RefOr<Schema> {
+        streams::stream_of(Ref::from_schema_name(BusStream::EVENT).into())
+    }
+}
+
+impl ToSchema for BusStream {
+    fn schemas(schemas: &mut NamedSchemas) {
+        let data = streams::named::<CloudEvent<'static>>(schemas);
+        schemas.push((BusStream::EVENT.into(), streams::event(EVENT, Some(BusStream::ID), data)));
+    }
 }
 
 fn unknown_id() -> ApiError {
@@ -79,6 +110,8 @@ struct Tail {
     outbox: VecDeque<Event>,
     /// The last look did not see all that there was.
     behind: bool,
+    /// The last look has failed.
+    failed: bool,
 }
 
 impl Tail {
@@ -92,34 +125,46 @@ impl Tail {
                 return Some(event);
             }
             let stop = self.state.stop.clone();
-            // who is behind catches up without a wait
-            let wait = if self.behind { Duration::ZERO } else { LOOK };
             tokio::select! {
                 () = stop.cancelled() => return None,
-                _ = tokio::time::timeout(wait, self.published.changed()) => {}
+                () = self.wait() => {}
             }
             match self.caller.is_still_known(&self.state).await {
                 Ok(true) => {}
                 Ok(false) => return None,
                 Err(error) => {
                     tracing::warn!(%error, "can't ask for the token of who follows the bus");
+                    self.failed = true;
                     continue;
                 }
             }
             // a bus that is away is asked again
-            if let Err(error) = self.read().await {
+            let read = self.read().await;
+            self.failed = read.is_err();
+            if let Err(error) = read {
                 tracing::warn!(%error, "can't read the bus that is followed");
             }
         }
     }
 
+    /// Until the next look: one that is behind catches up without a wait, and after a failure nothing is asked for a
+    /// while.
+    async fn wait(&mut self) {
+        if self.failed {
+            return pause(LOOK).await;
+        }
+        let wait = if self.behind { Duration::ZERO } else { LOOK };
+        let _ = tokio::time::timeout(wait, self.published.changed()).await;
+    }
+
     async fn read(&mut self) -> Result<(), BusError> {
         loop {
             let log = self.state.bus.log(&self.scope, &self.filter).await?;
-            for logged in log.events {
-                let data = logged.event.to_value().to_string();
-                self.outbox.push_back(Event::default().event("event").id(logged.position).data(data));
-            }
+            let bytes = log.events.iter().map(|logged| logged.bytes).sum();
+            let write = move || log.events.into_iter().map(written).collect::<Vec<Event>>();
+            let (compute, name) = (&self.state.compute, self.caller.computes_for());
+            let events = compute.run_if_costly(name, steps_to_parse(bytes), write).await;
+            self.outbox.extend(events.map_err(|panicked| BusError::Corrupt { why: panicked.to_string() })?);
             self.filter.after = Some(log.position);
             self.behind = log.more;
             if !log.more || !self.outbox.is_empty() {
@@ -127,4 +172,8 @@ impl Tail {
             }
         }
     }
+}
+
+fn written(logged: LoggedEvent) -> Event {
+    Event::default().event(EVENT).id(logged.position).data(write_entry(&logged.event))
 }

@@ -6,7 +6,6 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::Json;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use uuid::Uuid;
@@ -15,30 +14,31 @@ use crate::base::id::{Scope, Tenant};
 use crate::base::invalid::ValidationErrors;
 use crate::base::token::Permission;
 use crate::domain::event::Event;
-use crate::domain::run::RunState;
+use crate::domain::run::{Run, RunState};
 use crate::domain::task::TaskStatus;
 use crate::domain::trigger::Trigger;
 use crate::domain::trigger::event::Arrival;
 use crate::domain::trigger::event::examine::{Effort, ExaminedPart, examine};
 use crate::http::HttpState;
 use crate::http::api::events::of_bus;
-use crate::http::api::explain::why;
+use crate::http::api::explain::{skip_tally, why};
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::request::{Call, Id, Query};
+use crate::http::request::{Call, Id, Json, Query};
 use crate::store::EventTask;
 
-/// Event tasks that are looked at, and read at once.
+/// Event tasks that are looked at, and those of one page.
 const LOOKED_AT: usize = 5_000;
 const PAGE: usize = 500;
-/// After this long an examination gives up its thread, to go on in its tenant's next turn; one filter is bounded by itself.
+/// After this long an examination gives up its thread, to go on in its tenant's next turn; one filter is bounded by
+/// itself.
 const PIECE: Duration = Duration::from_millis(5);
-/// Steps in which the filters of all of these are evaluated, and once more those that are taken apart. A step is about a
-/// nanosecond.
+/// Steps in which the filters of all of these are evaluated, and once more those that are taken apart. A step is about
+/// a nanosecond.
 const STEPS: u64 = 250_000_000;
 /// Triggers that are told, and those of them whose filters are taken apart.
 const TOLD: usize = 50;
 const TAKEN_APART: usize = 10;
-/// Bytes of what is told, roughly.
+/// Bytes of the triggers that are told.
 const BYTES: usize = 256 * 1024;
 
 /// Why an event fired which tasks, and not others.
@@ -88,15 +88,22 @@ struct Candidate {
     parts: Vec<ExaminedPart>,
 }
 
-type Records = HashMap<Uuid, (Uuid, RunState, Option<String>)>;
+/// Records of an event, by the task.
+#[derive(Default)]
+struct EventRecords {
+    /// The run, or the record of the skip.
+    own: HashMap<Uuid, (Uuid, RunState, Option<String>)>,
+    /// Of a task without one: the tally among whose fires that of the event may be.
+    tallies: HashMap<Uuid, Run>,
+}
 
 /// Explain an event
 ///
 /// Which tasks it fired, and for each trigger that came close which part failed: source, type, a key of `filters`, the
 /// `filter` with the values of its parts, `max_age`. The tasks are those of the event's tenant, as they are now.
 #[utoipa::path(get, path = "/v1/events/{id}/explain", tag = "events", security(("bearer" = ["events:read"])),
-    params(("id" = String, Path, description = "The id of the event, or as much of its beginning as no other of the newest has"),
-        ("source" = Option<String>, Query, description = "Its source; else it is looked for among the newest"),
+    params(("id" = String, Path, description = "The id of the event, or as much of its beginning as no other has"),
+        ("source" = Option<String>, Query, description = "Its source; else it may be of any"),
         ("tenant_id" = Option<String>, Query, description = "Tenant of the event; an admin token names it")),
     responses((status = 200, body = EventExplanation),
         (status = 409, body = ProblemDetails, content_type = "application/problem+json",
@@ -109,7 +116,7 @@ pub async fn explain_event(
     caller.may(Permission::EventsRead)?;
     let (source, named) = (query.text("source"), query.text("tenant_id"));
     query.done()?;
-    let Scope::Only(tenant) = caller.narrowed(named.as_deref())? else {
+    let Scope::Only(tenant) = caller.narrow_scope(named.as_deref())? else {
         return Err(ApiError::Query(ValidationErrors::one("/tenant_id", "name the tenant whose event it is")));
     };
     let event = find_event(&state, &tenant, source.as_deref(), &id.0).await?;
@@ -117,8 +124,20 @@ pub async fn explain_event(
     caller.may(Permission::TasksRead)?;
     let looked = candidates(&state, &tenant, &event).await?;
     let tasks: Vec<Uuid> = looked.closest.iter().map(|candidate| candidate.task.task_id).collect();
-    let records = state.store.recorded_of_event(&Scope::Only(tenant), &event, &tasks).await?;
+    let records = records_of(&state, &Scope::Only(tenant), &event, tasks).await?;
     Ok(Json(explained(event, looked, &records)))
+}
+
+async fn records_of(
+    state: &HttpState,
+    scope: &Scope,
+    event: &Event,
+    mut tasks: Vec<Uuid>,
+) -> Result<EventRecords, ApiError> {
+    let own = state.store.runs_of_event(scope, event, &tasks).await?;
+    tasks.retain(|task| !own.contains_key(task));
+    let tallies = state.store.skip_tallies_of_event(scope, event, &tasks).await?;
+    Ok(EventRecords { own, tallies })
 }
 
 /// The event with this id, else the only one of the newest whose id begins so.
@@ -146,27 +165,52 @@ struct EventFindings {
     truncated: bool,
 }
 
+/// Place in the event tasks of a tenant, which are read page by page as far as they are looked at.
+struct TaskReading {
+    /// The last task of the pages so far.
+    after: Option<Uuid>,
+    /// Tasks of the pages so far.
+    count: usize,
+    /// Whether there are more.
+    more: bool,
+}
+
+impl TaskReading {
+    fn new() -> TaskReading {
+        TaskReading { after: None, count: 0, more: true }
+    }
+
+    /// How many tasks the next page has at most; `None` where there are no more, or enough were looked at.
+    fn next_page(&self) -> Option<usize> {
+        Some(PAGE.min(LOOKED_AT - self.count)).filter(|tasks| self.more && *tasks > 0)
+    }
+
+    /// The page of so many `tasks` among what was `read` for it: one task beyond the page says that there are more.
+    fn take(&mut self, tasks: usize, mut read: Vec<EventTask>) -> Vec<EventTask> {
+        self.more = read.len() > tasks;
+        read.truncate(tasks);
+        self.count += read.len();
+        self.after = read.last().map(|task| task.task_id);
+        read
+    }
+}
+
 async fn candidates(state: &HttpState, tenant: &Tenant, event: &Event) -> Result<EventFindings, ApiError> {
     let mut looked = EventFindings { closest: Vec::new(), close: 0, examined_count: 0, truncated: false };
     let (arrival, now) = (Arc::new(Arrival::new(event.clone())), state.clock.now());
-    let (mut after, mut first) = (None, Effort { steps: STEPS, with_parts: false });
-    while looked.examined_count < LOOKED_AT {
-        let page = state.store.event_tasks_of(tenant, after, PAGE as i64).await?;
-        let read = page.len();
-        looked.examined_count += read;
-        after = page.last().map(|task| task.task_id);
+    let (mut reading, mut first) = (TaskReading::new(), Effort { steps: STEPS, with_parts: false });
+    while let Some(tasks) = reading.next_page() {
+        let read = state.store.event_tasks_of(tenant, reading.after, tasks as i64 + 1).await?;
+        let page = reading.take(tasks, read);
         let (found, left) = examined(state, tenant, page, &arrival, now, first).await?;
         first = left;
         looked.close += found.len();
         looked.closest.extend(found);
         looked.closest.sort_by_key(failing_parts);
         looked.closest.truncate(TOLD);
-        looked.truncated = read == PAGE;
-        if read < PAGE {
-            break;
-        }
     }
-    looked.truncated |= looked.close > looked.closest.len();
+    looked.examined_count = reading.count;
+    looked.truncated = reading.more || looked.close > looked.closest.len();
     let rest = looked.closest.split_off(looked.closest.len().min(TAKEN_APART));
     let again = looked.closest.drain(..).map(|candidate| candidate.task).collect();
     let apart = Effort { steps: STEPS, with_parts: true };
@@ -180,7 +224,8 @@ fn failing_parts(candidate: &Candidate) -> usize {
     candidate.parts.iter().filter(|part| !part.matched).count()
 }
 
-/// Those of these tasks that came close, examined where tenants' expressions are computed, and what is left of the effort.
+/// Those of these tasks that came close, examined where tenants' expressions are computed, and what is left of the
+/// effort.
 async fn examined(
     state: &HttpState,
     tenant: &Tenant,
@@ -225,7 +270,7 @@ impl Examination {
 }
 
 /// Composes what there is to say.
-fn explained(event: Event, looked: EventFindings, records: &Records) -> EventExplanation {
+fn explained(event: Event, looked: EventFindings, records: &EventRecords) -> EventExplanation {
     let EventFindings { closest, close, examined_count, mut truncated } = looked;
     let mut triggers: Vec<ExaminedTrigger> = Vec::new();
     let mut bytes = 0;
@@ -265,20 +310,26 @@ fn explained(event: Event, looked: EventFindings, records: &Records) -> EventExp
     }
 }
 
-fn to_response(Candidate { task, parts }: Candidate, records: &Records) -> ExaminedTrigger {
+fn to_response(Candidate { task, parts }: Candidate, records: &EventRecords) -> ExaminedTrigger {
     let matches = parts.iter().all(|part| part.matched);
-    let record = records.get(&task.task_id);
+    let record = records.own.get(&task.task_id);
+    let tally = records.tallies.get(&task.task_id).and_then(|tally| Some((tally, tally.tallied_fires()?)));
     let failed: Vec<&str> = parts.iter().filter(|part| !part.matched).map(|part| part.part.as_str()).collect();
-    let sentence = match record {
-        Some((run, RunState::Skipped, reason)) => {
+    let sentence = match (record, tally) {
+        (Some((run, RunState::Skipped, reason)), _) => {
             let reason =
                 reason.as_deref().map_or(String::new(), |reason| format!(" {}", why(RunState::Skipped, reason)));
             format!("It is recorded as skipped ({run}).{reason}")
         }
-        Some((run, state, _)) => format!("It made the run {run}, which is {}.", state.as_str()),
-        None if !matches => format!("It does not match: {}.", failed.join(", ")),
-        None if task.status == TaskStatus::Paused => "It matches, and the task is paused.".into(),
-        None => "It matches, and has no record: it waits in a window, is not handled yet, or the task is newer.".into(),
+        (Some((run, state, _)), _) => format!("It made the run {run}, which is {}.", state.as_str()),
+        (None, _) if !matches => format!("It does not match: {}.", failed.join(", ")),
+        (None, Some((tally, fires))) => skip_tally::probable(tally, fires),
+        (None, None) if task.status == TaskStatus::Paused => "It matches, and the task is paused.".into(),
+        (None, None) => {
+            "It matches, and has no record: it waits in a window, is not handled yet, was skipped together with others, or the \
+             task is newer."
+                .into()
+        }
     };
     ExaminedTrigger {
         task_id: task.task_id,
@@ -288,5 +339,102 @@ fn to_response(Candidate { task, parts }: Candidate, records: &Records) -> Exami
         sentence,
         run_id: record.map(|(run, ..)| *run),
         parts,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, Value, json};
+
+    use super::*;
+
+    /// A filter whose evaluation may take millions of steps, and ends at its first elements.
+    const COSTLY: &str = "event.data.l.all(a, event.data.l.all(b, a != b))";
+
+    fn task(number: usize, trigger: Value) -> EventTask {
+        EventTask {
+            task_id: Uuid::from_u128(number as u128),
+            tenant_id: "ann".into(),
+            name: "a task".into(),
+            metadata: Map::new(),
+            epoch: 0,
+            status: TaskStatus::Active,
+            trigger,
+            max_runs: None,
+        }
+    }
+
+    fn event() -> Event {
+        let event = json!({ "specversion": "1.0", "id": "1", "source": "shop", "type": "order", "tenantid": "ann",
+            "data": { "l": vec![0; 100] } });
+        Event::try_from(event).unwrap()
+    }
+
+    #[test]
+    fn event_tasks_are_looked_at_up_to_their_number_and_one_beyond_it_is_told() {
+        let looked_at = |stored: usize| {
+            let tasks: Vec<EventTask> = (0..stored).map(|number| task(number, json!({}))).collect();
+            let mut reading = TaskReading::new();
+            while let Some(page) = reading.next_page() {
+                let from = reading.after.map_or(0, |last| last.as_u128() as usize + 1);
+                let read = tasks[from..].iter().take(page + 1).cloned().collect();
+                assert!(reading.take(page, read).len() <= PAGE);
+            }
+            (reading.count, reading.more)
+        };
+        for stored in [0, 1, PAGE, PAGE + 1, LOOKED_AT - 1, LOOKED_AT] {
+            assert_eq!(looked_at(stored), (stored, false));
+        }
+        assert_eq!(looked_at(LOOKED_AT + 1), (LOOKED_AT, true));
+    }
+
+    #[test]
+    fn filters_are_evaluated_up_to_the_steps_of_all_and_the_next_one_is_not() {
+        let (arrival, now) = (Arrival::new(event()), "2027-03-01T08:00:00Z".parse().unwrap());
+        let examined = |count: usize| {
+            let trigger = json!({ "type": "event", "source": "shop", "filter": COSTLY });
+            let waiting = (0..count).map(|number| task(number, trigger.clone())).collect();
+            let effort = Effort { steps: STEPS, with_parts: false };
+            let mut examination = Examination { waiting, close: Vec::new(), effort };
+            while !examination.waiting.is_empty() {
+                examination = examination.go_on(&arrival, now);
+            }
+            assert_eq!(examination.close.len(), count, "those that are not evaluated are told all the same");
+            examination
+        };
+        let evaluated = |examination: &Examination| {
+            let parts = examination.close.iter().flat_map(|candidate| &candidate.parts);
+            parts.filter(|part| part.detail == format!("`{COSTLY}` is false")).count()
+        };
+        let each = STEPS - examined(1).effort.steps;
+        let most = (STEPS / each) as usize;
+        assert!((2..100).contains(&most), "{most} of {each} steps");
+        let all = examined(most);
+        assert_eq!((evaluated(&all), all.effort.steps), (most, STEPS % each));
+        let beyond = examined(most + 1);
+        assert_eq!(evaluated(&beyond), most);
+        let last = beyond.close.last().and_then(|candidate| candidate.parts.last()).unwrap();
+        assert_eq!(last.detail, format!("`{COSTLY}` is not evaluated: too much work"));
+    }
+
+    #[test]
+    fn triggers_are_told_in_their_bytes_and_the_last_is_left_out_one_byte_beyond_them() {
+        let candidate = |length: usize| {
+            let part = ExaminedPart { part: "source".into(), matched: false, detail: "x".repeat(length) };
+            Candidate { task: task(1, json!({})), parts: vec![part] }
+        };
+        let bytes = |length: usize| {
+            let trigger = to_response(candidate(length), &EventRecords::default());
+            serde_json::to_string(&trigger).unwrap().len()
+        };
+        let told = |last: usize| {
+            let closest = vec![candidate(BYTES / 2), candidate(last)];
+            let looked = EventFindings { closest, close: 2, examined_count: 2, truncated: false };
+            let answer = explained(event(), looked, &EventRecords::default());
+            (answer.triggers.len(), answer.truncated)
+        };
+        let room = BYTES - bytes(BYTES / 2) - bytes(0);
+        assert_eq!(told(room), (2, false));
+        assert_eq!(told(room + 1), (1, true));
     }
 }

@@ -12,7 +12,7 @@ use crate::domain::task::{Task, TaskStatus};
 use crate::domain::trigger::Trigger;
 use crate::domain::trigger::policy::{DstFold, DstGap};
 use crate::domain::trigger::zone::{WallClock, parse_instant, shown_in};
-use crate::http::api::explain::{instant, why};
+use crate::http::api::explain::{rfc3339, skip_tally, why};
 use crate::http::error::ApiError;
 use crate::store::SurroundingRuns;
 
@@ -136,7 +136,8 @@ pub fn explained(facts: &InstantFacts) -> InstantExplanation {
     let InstantFacts { task, at, place, recorded, now } = facts;
     let (name, clock) = zone(task);
     let local = |at: DateTime<Utc>| shown(at, name, clock);
-    let known = recorded.at.as_ref().or(recorded.covering.as_ref());
+    let covering = recorded.covering.as_ref().filter(|run| stands_for_instant(run, facts));
+    let known = recorded.at.as_ref().or(covering);
     let (outcome, sentence) = match known {
         Some(run) => of_record(run, *at),
         None => of_rules(facts),
@@ -146,10 +147,16 @@ pub fn explained(facts: &InstantFacts) -> InstantExplanation {
         sentences.push(neighbours(place));
         sentences.extend(nearest(recorded, place));
     }
+    if known.is_none()
+        && let Some(tally) = &recorded.covering
+        && let Some(fires) = tally.tallied_fires()
+    {
+        sentences.push(skip_tally::beside(tally, fires));
+    }
     if outcome != InstantOutcome::BeforeCreation && *at < task.active_since && *at < *now {
         sentences.push(format!(
             "Its trigger is what it is, and it is active, since {}: before, it was paused or disabled, or had another.",
-            instant(task.active_since)
+            rfc3339(task.active_since)
         ));
     }
     InstantExplanation {
@@ -162,11 +169,20 @@ pub fn explained(facts: &InstantFacts) -> InstantExplanation {
     }
 }
 
+/// Whether a record that covers the instant stands for it. A tally covers what lies between its fires, too: it stands
+/// for instants of the present trigger, and for those of an earlier one, of which nothing is known any more.
+fn stands_for_instant(run: &Run, InstantFacts { task, at, place, .. }: &InstantFacts) -> bool {
+    let is_scheduled = matches!(task.spec.trigger, Trigger::Schedule(_));
+    let was_due = is_scheduled && (*at < task.active_since || place.is_instant && !place.is_excluded);
+    run.tallied_fires().is_none() || was_due
+}
+
 fn of_record(run: &Run, at: DateTime<Utc>) -> (InstantOutcome, String) {
     let reason = run.reason.as_deref().map_or(String::new(), |reason| format!(" {}", why(run.state, reason)));
     let range = run.missed.as_ref().filter(|missed| missed.from != missed.to);
-    let whole = range.map_or(String::new(), |missed| {
-        format!(", as one of those from {} to {}", instant(missed.from), instant(missed.to))
+    let whole = range.map_or(String::new(), |missed| match run.tallied_fires() {
+        Some(fires) => format!(", as one of {}", skip_tally::told(fires)),
+        None => format!(", as one of those from {} to {}", rfc3339(missed.from), rfc3339(missed.to)),
     });
     match run.state.as_str() {
         "skipped" => {
@@ -183,7 +199,7 @@ fn of_record(run: &Run, at: DateTime<Utc>) -> (InstantOutcome, String) {
             let sentence = format!(
                 "It was missed{whole}; the run {} for {} stands for it, and is {state}.{reason}",
                 run.id,
-                instant(run.scheduled_for)
+                rfc3339(run.scheduled_for)
             );
             (InstantOutcome::Coalesced, sentence)
         }
@@ -198,12 +214,12 @@ fn of_rules(InstantFacts { task, at, place, recorded, now }: &InstantFacts) -> (
         Trigger::Chat(_) => Some("messages"),
     };
     if *at < task.created_at {
-        let sentence = format!("The task was not there: it was created at {}.", instant(task.created_at));
+        let sentence = format!("The task was not there: it was created at {}.", rfc3339(task.created_at));
         return (InstantOutcome::BeforeCreation, sentence);
     }
     if let Some(kind) = kind {
         let last = recorded.before.as_ref().map_or("it had no run before".into(), |run| {
-            format!("its last run before, for {}, is {}", instant(run.scheduled_for), run.state.as_str())
+            format!("its last run before, for {}, is {}", rfc3339(run.scheduled_for), run.state.as_str())
         });
         return (
             InstantOutcome::NoInstant,
@@ -237,7 +253,7 @@ fn of_rules(InstantFacts { task, at, place, recorded, now }: &InstantFacts) -> (
         return (InstantOutcome::NotActive, sentence);
     }
     let sentence = match task.next_fire_at.filter(|next| next <= now) {
-        Some(next) => format!("It is due, and not recorded yet; the task waits since {}.", instant(next)),
+        Some(next) => format!("It is due, and not recorded yet; the task waits since {}.", rfc3339(next)),
         None => "Nothing is recorded of it: its record was forgotten, or deleted.".into(),
     };
     (InstantOutcome::NoRecord, sentence)
@@ -246,10 +262,10 @@ fn of_rules(InstantFacts { task, at, place, recorded, now }: &InstantFacts) -> (
 fn neighbours(place: &TriggerInstant) -> String {
     match (place.before, place.after) {
         (Some(before), Some(after)) => {
-            format!("The instant before it is {}, the one after it {}.", instant(before), instant(after))
+            format!("The instant before it is {}, the one after it {}.", rfc3339(before), rfc3339(after))
         }
-        (None, Some(after)) => format!("The first instant after it is {}.", instant(after)),
-        (Some(before), None) => format!("The last instant before it is {}.", instant(before)),
+        (None, Some(after)) => format!("The first instant after it is {}.", rfc3339(after)),
+        (Some(before), None) => format!("The last instant before it is {}.", rfc3339(before)),
         (None, None) => "There is none near it.".into(),
     }
 }
@@ -260,7 +276,7 @@ fn nearest(recorded: &SurroundingRuns, place: &TriggerInstant) -> Vec<String> {
     let known = beside.into_iter().filter_map(|(run, at)| {
         let run = run.as_ref().filter(|run| Some(run.scheduled_for) == at)?;
         let reason = run.reason.as_deref().map_or(String::new(), |reason| format!(" {}", why(run.state, reason)));
-        Some(format!("For {} there is the run {}, which is {}.{reason}", instant(at?), run.id, run.state.as_str()))
+        Some(format!("For {} there is the run {}, which is {}.{reason}", rfc3339(at?), run.id, run.state.as_str()))
     });
     known.collect()
 }

@@ -7,7 +7,7 @@ use crate::domain::trigger::condition::{Condition, ConditionState, FireOn};
 use crate::domain::trigger::event::{Debounce, EventTrigger, HELD_EVENTS};
 use crate::domain::trigger::interval::parse_length;
 use crate::domain::trigger::{CatchUp, DstFold, DstGap, OnResume, Overlap, Schedule, Trigger};
-use crate::http::api::explain::instant;
+use crate::http::api::explain::rfc3339;
 
 /// Exclusions that are named.
 const NAMED: usize = 5;
@@ -174,10 +174,10 @@ fn of_condition(
     of_polls(condition, state, explanation);
     of_verdict(condition, state, explanation);
     if let Some(start) = condition.start_at {
-        explanation.say(format!("It is not polled before {} (`start_at`).", instant(start)));
+        explanation.say(format!("It is not polled before {} (`start_at`).", rfc3339(start)));
     }
     if let Some(end) = condition.end_at {
-        explanation.say(format!("It is not polled after {} (`end_at`).", instant(end)));
+        explanation.say(format!("It is not polled after {} (`end_at`).", rfc3339(end)));
     }
     if let Some(cooldown) = &condition.cooldown {
         explanation.say(format!("For {cooldown} after a fire further ones are recorded as skipped (`cooldown`)."));
@@ -191,7 +191,7 @@ fn of_condition(
         FireOn::OnChange => of_change(condition, state, explanation),
     }
     if let Some(until) = state.cooldown_until.filter(|until| *until > now) {
-        explanation.need(format!("The cooldown ends at {}; a fire before is recorded as skipped.", instant(until)));
+        explanation.need(format!("The cooldown ends at {}; a fire before is recorded as skipped.", rfc3339(until)));
     }
 }
 
@@ -199,13 +199,13 @@ fn of_polls(condition: &Condition, state: &ConditionState, explanation: &mut Rul
     let every = &condition.interval;
     match state.last_poll_at {
         None => explanation.say(format!("It has not been polled yet; it is every {every}.")),
-        Some(at) => explanation.say(format!("It was polled last at {}; it is every {every}.", instant(at))),
+        Some(at) => explanation.say(format!("It was polled last at {}; it is every {every}.", rfc3339(at))),
     }
     let Some(failing) = &state.failing else { return };
     explanation.say(format!(
         "The last {} polls failed, since {}: {} ({}). A poll that fails is never taken for false.",
         failing.count,
-        instant(failing.since),
+        rfc3339(failing.since),
         failing.error.message.trim_end_matches('.'),
         failing.error.kind
     ));
@@ -225,7 +225,7 @@ fn of_verdict(condition: &Condition, state: &ConditionState, explanation: &mut R
     let saw = format!("the last good poll saw {}", cut(&state.value));
     match &condition.expression {
         Some(expression) => {
-            let since = state.since.map_or(String::new(), |at| format!(" since {}", instant(at)));
+            let since = state.since.map_or(String::new(), |at| format!(" since {}", rfc3339(at)));
             explanation.say(format!("`{expression}` is {verdict}{since}; {saw}."));
         }
         None => explanation.say(format!("{}.", saw.replacen("the", "The", 1))),
@@ -273,7 +273,7 @@ fn of_level(condition: &Condition, state: &ConditionState, explanation: &mut Rul
     }
 }
 
-/// It fires when what is watched is another than at the poll before.
+/// It fires when the watched value is another than at the poll before.
 fn of_change(condition: &Condition, state: &ConditionState, explanation: &mut RuleExplanation) {
     let watched = condition.watch.as_ref().map_or("The polled value".into(), |watch| format!("`{watch}`"));
     let holds = condition.expression.as_ref().map_or(String::new(), |asks| format!(", and `{asks}` is true then"));

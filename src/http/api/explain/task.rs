@@ -1,6 +1,5 @@
 //! Why a task fires, or does not, and what would have to hold. [`explained`] is a function over what was read.
 
-use axum::Json;
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 use serde::Serialize;
@@ -16,14 +15,16 @@ use crate::domain::trigger::condition::ConditionState;
 use crate::http::HttpState;
 use crate::http::api::explain::instant::{InstantExplanation, NextInstant, shown};
 use crate::http::api::explain::rules::{self, RuleExplanation};
-use crate::http::api::explain::{instant, unfinished_run, why};
+use crate::http::api::explain::{instant, rfc3339, unfinished_run, why};
 use crate::http::api::tasks::missing;
 use crate::http::error::ApiError;
-use crate::http::request::{AuthenticatedCaller, Call, Id, Query};
+use crate::http::request::{AuthenticatedCaller, Call, Id, Json, Query};
 use crate::store::{Holder, RunFilter, SurroundingRuns};
 
 /// Instants that are told ahead.
 const AHEAD: usize = 5;
+/// Runs that are looked at for the last one before an instant: tallies may be newer, one for each reason of a skip.
+const LOOKED_AT: i64 = 10;
 
 /// Why a task fires, or does not.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
@@ -69,9 +70,9 @@ pub struct TaskFacts {
 
 /// Explain a task
 ///
-/// Its status and why, its next instants, what holds it back, and what would have to hold for it to fire. With `at` also
-/// what became of that instant: the run, the skip and its reason, the run that stands for it, or why there was nothing to
-/// fire, with the instants beside it.
+/// Its status and why, its next instants, what holds it back, and what would have to hold for it to fire. With `at`
+/// also what became of that instant: the run, the skip and its reason, the run that stands for it, or why there was
+/// nothing to fire, with the instants beside it.
 #[utoipa::path(get, path = "/v1/tasks/{id}/explain", tag = "tasks", security(("bearer" = ["tasks:read"])),
     params(("id" = Uuid, Path),
         ("at" = Option<String>, Query, description = "An instant, RFC 3339 or local time in the task's zone",
@@ -125,13 +126,24 @@ async fn at_instant(
     let recorded = match &task.spec.trigger {
         Trigger::Schedule(_) => state.store.recorded_around(&caller.scope, task.id, at).await?,
         _ => {
-            let before = RunFilter { task_id: Some(task.id), until: Some(at), limit: 1, ..RunFilter::default() };
-            let before = state.store.list_runs(&caller.scope, &before).await?.pop();
-            SurroundingRuns { before, ..SurroundingRuns::default() }
+            let newest =
+                RunFilter { task_id: Some(task.id), until: Some(at), limit: LOOKED_AT, ..RunFilter::default() };
+            let newest = state.store.list_runs(&caller.scope, &newest).await?;
+            let around = state.store.recorded_around(&caller.scope, task.id, at).await?;
+            SurroundingRuns {
+                before: last_before(newest, at),
+                covering: around.covering.filter(|run| run.tallied_fires().is_some()),
+                ..SurroundingRuns::default()
+            }
         }
     };
     let facts = instant::InstantFacts { task, at, place, recorded: &recorded, now: state.clock.now() };
     Ok(instant::explained(&facts))
+}
+
+/// The first of the newest runs that is for no later instant: a tally stands at its first fire, and is for its latest.
+fn last_before(newest: Vec<Run>, at: DateTime<Utc>) -> Option<Run> {
+    newest.into_iter().find(|run| run.scheduled_for <= at)
 }
 
 /// Composes what there is to say.
@@ -147,7 +159,7 @@ pub fn explained(facts: &TaskFacts) -> TaskExplanation {
     if let (Trigger::Schedule(_), TaskStatus::Active) = (&task.spec.trigger, task.status) {
         rules.sentences.push(match next.first() {
             Some(first) => {
-                format!("It is due next at {} ({}, {}).", instant(first.at), first.local, first.timezone)
+                format!("It is due next at {} ({}, {}).", rfc3339(first.at), first.local, first.timezone)
             }
             None => "Its last instant is behind it.".into(),
         });
@@ -163,7 +175,7 @@ pub fn explained(facts: &TaskFacts) -> TaskExplanation {
         sentences.push(format!("Of its {most} runs it has had {}.", task.fire_count));
     }
     if let Some(Holder { run_id, state, started_at }) = &facts.holder {
-        let since = started_at.map_or(String::new(), |at| format!(" since {}", instant(at)));
+        let since = started_at.map_or(String::new(), |at| format!(" since {}", rfc3339(at)));
         let rule = unfinished_run::overlap(task);
         sentences.push(format!(
             "The run {run_id} ({state}) has its slot{since}; what fires meanwhile goes by `overlap`: {rule}."
@@ -174,7 +186,7 @@ pub fn explained(facts: &TaskFacts) -> TaskExplanation {
     }
     if let Some(run) = last_run {
         let reason = run.reason.as_deref().map_or(String::new(), |reason| format!(" {}", why(run.state, reason)));
-        sentences.push(format!("Its last run, for {}, is {}.{reason}", instant(run.scheduled_for), run.state.as_str()));
+        sentences.push(format!("Its last run, for {}, is {}.{reason}", rfc3339(run.scheduled_for), run.state.as_str()));
     }
     let last_run = last_run.as_ref().map(LastRun::of);
     TaskExplanation {
@@ -192,7 +204,7 @@ pub fn explained(facts: &TaskFacts) -> TaskExplanation {
 fn status(task: &Task) -> String {
     let reason = task.status_reason.as_deref();
     match (task.status, reason) {
-        (TaskStatus::Active, _) => format!("It is active since {}.", instant(task.active_since)),
+        (TaskStatus::Active, _) => format!("It is active since {}.", rfc3339(task.active_since)),
         (TaskStatus::Paused, None) => "It is paused: somebody asked for it.".into(),
         (TaskStatus::Paused, Some(reason)) => format!("It is paused: {}.", reason.trim_end_matches('.')),
         (TaskStatus::Disabled, None) if task.disabled_by.is_some() => "The operator has disabled it.".into(),
@@ -245,4 +257,21 @@ fn shown_ahead(facts: &TaskFacts) -> Vec<NextInstant> {
     let zone = schedule.timezone.as_deref().unwrap_or("UTC");
     let clock = zone.parse().unwrap_or(Tz::UTC);
     facts.ahead.iter().map(|at| shown(*at, zone, clock)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_run_before_an_instant_stands_behind_tallies_that_go_on_beyond_it() {
+        let at = |minute: u32| format!("2027-03-01T08:{minute:02}:00Z").parse().expect("an instant");
+        let run =
+            |key: &str, minute: u32| Run::queued(Uuid::nil(), Uuid::nil(), "ann", key, "event", at(minute), at(0));
+        let newest = || vec![run("h:2", 50), run("h:1", 40), run("e:2", 7), run("e:1", 3)];
+        let found = |minute: u32| last_before(newest(), at(minute)).map(|run| run.fire_key);
+        assert_eq!(found(30).as_deref(), Some("e:2"));
+        assert_eq!(found(45).as_deref(), Some("h:1"));
+        assert_eq!(found(1), None);
+    }
 }

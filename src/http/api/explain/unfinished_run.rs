@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::domain::run::{Run, RunState};
 use crate::domain::task::Task;
-use crate::http::api::explain::instant;
+use crate::http::api::explain::rfc3339;
 use crate::store::{Holder, ParkedRun, QueuedPlace, RunLimits, RunLocation};
 
 /// Facts that were read about a run.
@@ -48,10 +48,10 @@ pub fn history_sentences(facts: &StandingFacts) -> Vec<String> {
         match (state.as_str(), deadline_at) {
             ("started", Some(deadline)) => sentences.push(format!(
                 "The worker {worker} has it, by a lease until {} that it renews; its time is over at {}.",
-                instant(*until),
-                instant(*deadline)
+                rfc3339(*until),
+                rfc3339(*deadline)
             )),
-            _ => sentences.push(format!("The worker {worker} has claimed it until {}.", instant(*until))),
+            _ => sentences.push(format!("The worker {worker} has claimed it until {}.", rfc3339(*until))),
         }
     }
     sentences
@@ -71,19 +71,19 @@ pub fn pending_conditions(facts: &StandingFacts) -> Vec<String> {
         (Some(queued), _) if queued.state == "started" => {}
         (Some(queued), _) if queued.run_at > *now => {
             let what = if run.attempt > 0 { "its next attempt is due" } else { "its instant comes" };
-            sentences.push(format!("It starts when {what}, at {}.", instant(queued.run_at)));
+            sentences.push(format!("It starts when {what}, at {}.", rfc3339(queued.run_at)));
         }
         (Some(_), _) => {
-            sentences.push(format!("It starts as soon as a worker has a free place{}.", limits_text(limits)))
+            sentences.push(format!("It starts as soon as a worker has a free slot{}.", limits_text(limits)))
         }
         (None, Some(ParkedRun { paused_until: Some(until), .. })) => {
             sentences.push(format!(
                 "It is paused: until somebody resumes it, or until {}, its time stands still and no answer is taken.",
-                instant(*until)
+                rfc3339(*until)
             ));
         }
         (None, Some(ParkedRun { reason, wake_at, .. })) => sentences.push(match reason.as_str() {
-            "completion" => format!("The foreign runtime reports by {}, or it fails.", instant(*wake_at)),
+            "completion" => format!("The foreign runtime reports by {}, or it fails.", rfc3339(*wake_at)),
             "approval" => "People decide, or the time of what they were asked is over.".into(),
             _ => "The run that has its task's slot comes to its end.".into(),
         }),
@@ -93,7 +93,7 @@ pub fn pending_conditions(facts: &StandingFacts) -> Vec<String> {
         && let Some(Holder { run_id, state, started_at }) = &place.holder
         && *run_id != run.id
     {
-        let since = started_at.map_or(String::new(), |at| format!(" since {}", instant(at)));
+        let since = started_at.map_or(String::new(), |at| format!(" since {}", rfc3339(at)));
         let rule = task.map_or("skip", overlap);
         sentences.push(format!(
             "The run {run_id} ({state}) has its task's slot{since}; the task's overlap rule is `{rule}`."

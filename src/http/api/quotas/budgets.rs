@@ -1,7 +1,6 @@
-//! Budgets over HTTP: what the runs of a tenant may spend on models, what they have spent today, and what an admin says for one
-//! tenant, or for one task.
+//! Budgets over HTTP: what the runs of a tenant may spend on models, what they have spent today, and what an admin says
+//! for one tenant, or for one task.
 
-use axum::Json;
 use axum::http::StatusCode;
 use chrono::NaiveDate;
 use serde::Serialize;
@@ -15,7 +14,7 @@ use crate::base::token::Permission;
 use crate::domain::budget::{Budgets, TaskBudget, day_of};
 use crate::http::HttpState;
 use crate::http::error::ApiError;
-use crate::http::request::{AuthenticatedCaller, Call, Id, JsonBody, Pair, Query};
+use crate::http::request::{AuthenticatedCaller, Call, Id, Json, JsonBody, Pair, Query};
 use crate::store::{LedgerStanding, StoreError};
 
 /// Tokens and money of a day.
@@ -57,9 +56,9 @@ pub struct BudgetsView {
     pub tenant_id: String,
     /// The day, in UTC.
     pub day: NaiveDate,
-    /// Limits of its runs, its tasks and the tenant. What is absent is not limited; a task may say less for itself.
+    /// Limits of its runs, its tasks and the tenant. An absent limit is none; a task may say less for itself.
     pub limits: Budgets,
-    /// Limits of this tenant alone; what is absent is as `[budgets]` has it.
+    /// Limits of this tenant alone; an absent one is as `[budgets]` has it.
     pub overrides: Budgets,
     /// Spending of all its runs today. Counted where a budget of a day holds.
     pub today: DaySpending,
@@ -82,7 +81,8 @@ impl From<LedgerStanding> for DaySpending {
 
 /// Read budgets
 ///
-/// Answers what the runs of a tenant may spend on models, and what they have spent today. An admin token names the tenant.
+/// Answers what the runs of a tenant may spend on models, and what they have spent today. An admin token names the
+/// tenant.
 #[utoipa::path(get, path = "/v1/budgets", tag = "operations", security(("bearer" = ["stats:read"])),
     params(("tenant_id" = Option<String>, Query, description = "The tenant; a token of a tenant has its own")),
     responses((status = 200, body = BudgetsView)))]
@@ -90,15 +90,15 @@ pub async fn get_budgets(Call(state, caller): Call, mut query: Query) -> Result<
     caller.may(Permission::StatsRead)?;
     let named = query.text("tenant_id");
     query.done()?;
-    let scope = caller.narrowed(named.as_deref())?;
+    let scope = caller.narrow_scope(named.as_deref())?;
     let tenant = scope.tenant().ok_or_else(|| ApiError::invalid("/tenant_id", "is missing: whose budgets"))?;
     Ok(Json(view(&state, tenant).await?))
 }
 
 /// Say what the runs of a tenant may spend
 ///
-/// For an admin token. Replaces what was said for this tenant; what is left out is as `[budgets]` has it. What was said for its tasks
-/// stays. It holds for runs that begin after it, on every instance within a second.
+/// For an admin token. Replaces the limits of this tenant; one that is left out is as `[budgets]` has it. What was said
+/// for its tasks stays. It holds for runs that begin after it, on every instance within a second.
 #[utoipa::path(put, path = "/v1/budgets/{tenant_id}", tag = "operations", security(("bearer" = ["*"])),
     params(("tenant_id" = String, Path)), request_body = Budgets,
     responses((status = 200, body = BudgetsView)))]
@@ -131,8 +131,9 @@ pub async fn reset_budgets(Call(state, caller): Call, id: Id) -> Result<StatusCo
 
 /// Say what the runs of one task may spend
 ///
-/// For an admin token. Replaces what was said for this task. It stands in place of what holds for its tenant's tasks, also where it is
-/// more; the task may say less for itself. It holds for runs that begin after it, on every instance within a second.
+/// For an admin token. Replaces what was said for this task. It stands in place of what holds for its tenant's tasks,
+/// also where it is more; the task may say less for itself. It holds for runs that begin after it, on every instance
+/// within a second.
 #[utoipa::path(put, path = "/v1/budgets/{tenant_id}/tasks/{task_id}", tag = "operations", security(("bearer" = ["*"])),
     params(("tenant_id" = String, Path), ("task_id" = Uuid, Path)), request_body = TaskBudget,
     responses((status = 200, body = BudgetsView)))]

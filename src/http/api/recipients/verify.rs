@@ -1,6 +1,5 @@
 //! Proving an address over HTTP: a code is sent to it, and given back.
 
-use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use uuid::Uuid;
@@ -9,11 +8,11 @@ use crate::base::id::{Tenant, new_id};
 use crate::base::invalid::ValidationErrors;
 use crate::base::secret::Secret;
 use crate::base::token::Permission;
-use crate::domain::notification::verification::{PURPOSE, STORED, address_subject, code_subject, typed};
+use crate::domain::notification::verification::{PURPOSE, STORED, address_subject, code_subject, parse_code};
 use crate::domain::notification::{Addresses, Delivery, MessageKind, NewDelivery, Proof, Recipient};
 use crate::http::api::recipients::{RecipientView, WRITES};
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, Id, JsonBody};
+use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, Id, Json, JsonBody};
 use crate::http::{HttpState, schema};
 use crate::ports::vault::Vault;
 use crate::store::{CodeCheck, StoreError, StoredRecipient, Verification};
@@ -46,9 +45,7 @@ pub async fn verify_recipient(Call(state, caller): Call, id: Id, body: JsonBody)
             // a code is good once: what it was answered must not be asked of it again
             body.key.replay_if_repeated(&state, &caller).await?;
             let stored = verify_code(&state, &caller, &tenant, &channel, &code).await?;
-            body.key
-                .remember_answer(&state, &caller, StatusCode::OK, &RecipientView::of(tenant.as_str(), &stored))
-                .await
+            body.key.remember_answer(&state, &caller, StatusCode::OK, RecipientView::of(tenant.as_str(), &stored)).await
         }
     }
 }
@@ -61,13 +58,13 @@ async fn send(
     body: &JsonBody,
 ) -> Result<Delivery, ApiError> {
     let stored = read(state, caller, tenant).await?;
-    if !state.known.channels.iter().any(|known| known == channel) {
+    if !state.validator.channels.iter().any(|known| known == channel) {
         return Err(ValidationErrors::one("/channel", format!("the channel `{channel}` is not configured here")).into());
     }
     let fresh = new_id(state.clock.now());
     let of = |id: Uuid| proof(tenant, channel, id, &stored.recipient);
     of(fresh)?;
-    let proof = of(body.key.identity(state, caller, fresh).await?.id)?;
+    let proof = of(body.key.identity_if_kept(state, caller, fresh).await?.id)?;
     let message = NewDelivery {
         tenant_id: tenant.as_str().to_owned(),
         recipient: tenant.as_str().to_owned(),
@@ -96,7 +93,7 @@ async fn verify_code(
     code: &str,
 ) -> Result<StoredRecipient, ApiError> {
     let wrong = |message: String| Err(ValidationErrors::one("/code", message).into());
-    let Some(code) = typed(code).map(Secret::new) else { return wrong("must be 6 digits".into()) };
+    let Some(code) = parse_code(code).map(Secret::new) else { return wrong("must be 6 digits".into()) };
     for _ in 0..WRITES {
         let stored = read(state, caller, tenant).await?;
         let mut recipient = stored.recipient.clone();

@@ -1,11 +1,10 @@
 //! Skills that agents may use.
 
-use axum::Json;
 use serde::Serialize;
 
 use crate::base::token::Permission;
 use crate::http::error::ApiError;
-use crate::http::request::{Call, Items, Query};
+use crate::http::request::{Call, Items, Json, Query};
 use crate::ports::skill::{Skill, UnusableSkill};
 
 /// A skill, or a folder that should be one.
@@ -32,7 +31,8 @@ pub struct SkillView {
     pub compatibility: Option<String>,
     /// Its files, by their paths in its folder.
     pub files: Vec<String>,
-    /// Reasons for which it can't be used, or oddities of one that can, such as names in it that are of no tool or model here.
+    /// Reasons for which it can't be used, or oddities of one that can, such as names in it that are of no tool or
+    /// model here.
     pub findings: Vec<String>,
 }
 

@@ -83,9 +83,9 @@ impl InputRequest {
 
 /// Answer a run that waits for input
 ///
-/// Gives the fields that a call lacks, or a message that says them: the value of the one field that is awaited, or a line `name: value` for
-/// each. What fits no field is refused, and the run waits on. Where several questions are open, `input_id` names one. The run goes on,
-/// at any instance.
+/// Gives the fields that a call lacks, or a message that says them: the value of the one field that is awaited, or a
+/// line `name: value` for each. What fits no field is refused, and the run waits on. Where several questions are open,
+/// `input_id` names one. The run goes on, at any instance.
 #[utoipa::path(post, path = "/v1/runs/{id}/input", tag = "runs", security(("bearer" = ["runs:input"])),
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
@@ -109,7 +109,7 @@ pub async fn answer_run(Call(state, caller): Call, id: Id, body: JsonBody) -> Re
     let who = Decider { by: caller.name(), via: Via::Api };
     answer(&state, &caller.scope, &question, given, who).await?;
     let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
-    body.key.remember_answer(&state, &caller, StatusCode::OK, &RunView::of(run)).await
+    body.key.remember_answer(&state, &caller, StatusCode::OK, RunView::of(run)).await
 }
 
 /// The open question of a run with this id.

@@ -11,17 +11,21 @@ use crate::store;
 /// A run in short, as lists have it.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct RunSummary {
+    /// The id of the run.
     pub id: Uuid,
-    /// `null` for a chat run.
+    /// The task that it is a run of; `null` for a chat run.
     #[schema(required)]
     pub task_id: Option<Uuid>,
+    /// The tenant for whom it is.
     pub tenant_id: String,
-    /// Unique within the task.
+    /// The fire that it stands for, unique within the task.
     #[schema(example = "s:2026-12-24T15:00:00.000Z")]
     pub fire_key: String,
+    /// Kind of the task's trigger: `schedule`, `event`, `condition`.
     pub trigger_type: String,
     /// The nominal instant of the fire.
     pub scheduled_for: DateTime<Utc>,
+    /// The state that it is in now.
     pub state: RunState,
     /// Why it was skipped, cancelled or expired.
     #[schema(required)]
@@ -29,17 +33,22 @@ pub struct RunSummary {
     /// The run that was in the way, where `reason` is `overlap`.
     #[schema(required)]
     pub blocked_by: Option<Uuid>,
+    /// How often it was started, handed-back starts not counted.
     pub attempt: i32,
     /// The fires that it stands for, besides its own.
     #[schema(required)]
     pub missed: Option<MissedInstants>,
+    /// The run of which it is a retry.
     #[schema(required)]
     pub retry_of: Option<Uuid>,
     /// The `id` of each event that it stands for.
     pub event_ids: Vec<String>,
+    /// The instant at which it was recorded.
     pub created_at: DateTime<Utc>,
+    /// The instant at which it was started; `null` before that.
     #[schema(required)]
     pub started_at: Option<DateTime<Utc>>,
+    /// The instant at which it ended; `null` before that.
     #[schema(required)]
     pub finished_at: Option<DateTime<Utc>>,
     /// How long its input is, in bytes of JSON.
@@ -54,12 +63,15 @@ pub struct RunSummary {
     /// How its agent came to the answer; `null` where no agent answered, or an earlier release recorded it.
     #[schema(required)]
     pub finish: Option<RunFinish>,
+    /// The error, where it did not succeed.
     #[schema(required)]
     pub error: Option<RunFault>,
+    /// Usage of all attempts together.
     pub usage: Usage,
 }
 
 impl RunSummary {
+    /// Shows a run of a list.
     pub fn of(summary: store::RunOverview) -> RunSummary {
         let store::RunOverview { run, input_bytes, output_bytes } = summary;
         RunSummary {

@@ -1,6 +1,6 @@
-//! Suspended agents: runs that wait for people, with the agents in them that wait. Listed, paused, resumed and cancelled.
+//! Suspended agents: runs that wait for people, with the agents in them that wait. Listed, paused, resumed and
+//! cancelled.
 
-use axum::Json;
 use axum::http::StatusCode;
 use axum::response::Response;
 use chrono::{DateTime, Utc};
@@ -12,7 +12,7 @@ use crate::domain::run::RunState;
 use crate::http::HttpState;
 use crate::http::api::runs::{RunView, cancel, missing};
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, Id, Items, JsonBody, ListPage, Query};
+use crate::http::request::{AuthenticatedCaller, Call, EarlyResponse, Id, Items, Json, JsonBody, ListPage, Query};
 use crate::store::{SuspendedCaller, SuspendedFilter, SuspendedRun};
 
 /// A run that waits for people.
@@ -43,7 +43,8 @@ pub struct SuspendedAgent {
 /// An agent that waits for people.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct WaitingAgent {
-    /// The agents through which it was called, itself the last; empty: it is the run's own agent, or that of a step of a pipeline.
+    /// The agents through which it was called, itself the last; empty: it is the run's own agent, or that of a step of
+    /// a pipeline.
     pub delegation_chain: Vec<String>,
     /// Questions for which it waits, and approved calls that are held.
     #[schema(minimum = 1)]
@@ -79,7 +80,8 @@ impl SuspendedAgent {
 
 /// List suspended agents
 ///
-/// Runs that wait for people, newest first, each with the agents in it that wait: the run's own, or agents that it has called.
+/// Runs that wait for people, newest first, each with the agents in it that wait: the run's own, or agents that it has
+/// called.
 #[utoipa::path(get, path = "/v1/agents/suspended", tag = "runs", security(("bearer" = ["runs:read"])),
     params(("tenant_id" = Option<String>, Query, description = "This tenant's only"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
@@ -92,7 +94,7 @@ pub async fn list_suspended(
     let tenant = query.text("tenant_id");
     let page = ListPage::of(&mut query);
     query.done()?;
-    let scope = caller.narrowed(tenant.as_deref())?;
+    let scope = caller.narrow_scope(tenant.as_deref())?;
     let filter = SuspendedFilter { run_id: None, before: page.before, limit: page.fetch() };
     let runs = state.store.list_suspended(&scope, &filter).await?;
     let now = state.clock.now();
@@ -101,13 +103,14 @@ pub async fn list_suspended(
 
 /// Pause a suspended agent
 ///
-/// While it is paused nobody is reminded, nothing expires, and no answer is taken. It is resumed by itself after 30 days. To
-/// pause a paused one changes nothing.
+/// While it is paused nobody is reminded, nothing expires, and no answer is taken. It is resumed by itself after 30
+/// days. To pause a paused one changes nothing.
 #[utoipa::path(post, path = "/v1/agents/suspended/{id}/pause", tag = "runs", security(("bearer" = ["runs:write"])),
     params(("id" = Uuid, Path, description = "Id of the run"),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     responses((status = 200, body = SuspendedAgent),
-        (status = 409, body = ProblemDetails, content_type = "application/problem+json", description = "It waits for nobody")))]
+        (status = 409, body = ProblemDetails, content_type = "application/problem+json",
+            description = "It waits for nobody, or was paused 100 times")))]
 pub async fn pause_suspended(Call(state, caller): Call, id: Id, body: JsonBody) -> Result<Response, EarlyResponse> {
     let id = body.key.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
     body.refuse_fields().await?;
@@ -157,5 +160,5 @@ async fn answer(
     body: &JsonBody,
 ) -> Result<Response, EarlyResponse> {
     let view = SuspendedAgent::of(run, state.clock.now());
-    body.key.remember_answer(state, caller, StatusCode::OK, &view).await
+    body.key.remember_answer(state, caller, StatusCode::OK, view).await
 }

@@ -10,7 +10,7 @@ use crate::domain::approval::matrix::approval_level;
 use crate::domain::approval::{
     Approval, ApprovalLevel, ApprovalStatus, Category, Consequence, POLICY, Proposal, ReasonCode, RuleBy,
 };
-use crate::http::pages::Row;
+use crate::http::pages::PageRow;
 use crate::http::pages::approve::approval_page::{ApprovalPage, is_expired, is_open};
 use crate::http::pages::approve::changes::{ArgumentChange, by_name, changes};
 use crate::http::pages::approve::control::Controls;
@@ -28,7 +28,7 @@ pub struct Card<'a> {
     description: &'a str,
     /// It asks for what a call lacks.
     is_input: bool,
-    arguments: Arguments,
+    arguments: CardArguments,
     /// The page shows the beginning of the arguments alone.
     left_out: Option<OmittedArguments>,
     precheck: Option<String>,
@@ -39,12 +39,12 @@ pub struct Card<'a> {
     /// The call is held and can be stopped: the faults beside the button.
     stop: Option<Vec<&'a str>>,
     /// For operators: the tool, the run, and the rules as they are written.
-    details: Vec<Row<'a>>,
+    details: Vec<PageRow<'a>>,
 }
 
 /// Every argument, whole, as it runs: as it was proposed, as a person has changed it, or as it was decided.
 #[derive(Debug, Serialize)]
-struct Arguments {
+struct CardArguments {
     heading: &'static str,
     /// Arguments that are no object, as JSON.
     json: Option<String>,
@@ -145,7 +145,7 @@ impl<'a> Card<'a> {
             summary: &proposal.summary,
             description: &proposal.description,
             is_input: item.is_input(),
-            arguments: Arguments::of(scene, item),
+            arguments: CardArguments::of(scene, item),
             left_out: item.left_out.map(|bytes| OmittedArguments::of(item, bytes, is_open)),
             precheck: proposal.precheck.as_ref().map(shown),
             reasons: Reasons::of(proposal),
@@ -175,15 +175,15 @@ impl OmittedArguments {
     }
 }
 
-impl Arguments {
-    fn of(scene: &ApprovalPage, item: &ItemView) -> Arguments {
+impl CardArguments {
+    fn of(scene: &ApprovalPage, item: &ItemView) -> CardArguments {
         let approval = &item.approval;
         let (heading, arguments) = match (item.is_input(), approval.status.allows()) {
             (true, true) => ("was_answered", approval.arguments()),
             (true, false) => ("is_known", &approval.proposal.arguments),
-            (false, _) => Arguments::of_call(scene, item),
+            (false, _) => CardArguments::of_call(scene, item),
         };
-        Arguments::shown(item, heading, arguments)
+        CardArguments::shown(item, heading, arguments)
     }
 
     fn of_call<'a>(scene: &ApprovalPage, item: &'a ItemView) -> (&'static str, &'a Value) {
@@ -195,16 +195,16 @@ impl Arguments {
         }
     }
 
-    fn shown(item: &ItemView, heading: &'static str, arguments: &Value) -> Arguments {
+    fn shown(item: &ItemView, heading: &'static str, arguments: &Value) -> CardArguments {
         if item.left_out.is_some() {
             let mut beginning = arguments.as_str().unwrap_or_default().to_owned();
             if beginning.chars().count() >= BEGINNING {
                 beginning.push('…');
             }
-            return Arguments { heading, json: Some(beginning), rows: Vec::new() };
+            return CardArguments { heading, json: Some(beginning), rows: Vec::new() };
         }
         let Some(fields) = arguments.as_object() else {
-            return Arguments { heading, json: Some(json(arguments)), rows: Vec::new() };
+            return CardArguments { heading, json: Some(json(arguments)), rows: Vec::new() };
         };
         let proposed = by_name(&item.approval.proposal.arguments);
         let row = |(name, value): (String, _)| Argument {
@@ -212,7 +212,7 @@ impl Arguments {
             value: shown(value),
             name,
         };
-        Arguments { heading, json: None, rows: flatten_arguments(fields).into_iter().map(row).collect() }
+        CardArguments { heading, json: None, rows: flatten_arguments(fields).into_iter().map(row).collect() }
     }
 }
 
@@ -289,11 +289,11 @@ fn rule_allows(by: RuleBy) -> &'static str {
     }
 }
 
-fn details<'a>(scene: &ApprovalPage, proposal: &'a Proposal) -> Vec<Row<'a>> {
-    let row = |name, value: String| Row { name, value: Cow::Owned(value) };
+fn details<'a>(scene: &ApprovalPage, proposal: &'a Proposal) -> Vec<PageRow<'a>> {
+    let row = |name, value: String| PageRow { name, value: Cow::Owned(value) };
     let tool = row("tool", format!("{} {}", proposal.tool, proposal.version));
     let effect = row("effect", format!("{}, {}", proposal.category.as_str(), proposal.consequence.as_str()));
-    let rules = proposal.reasons.iter().map(|reason| Row { name: "rules", value: Cow::Borrowed(reason) });
+    let rules = proposal.reasons.iter().map(|reason| PageRow { name: "rules", value: Cow::Borrowed(reason) });
     [tool, effect, row("run", scene.run_id.to_string())].into_iter().chain(rules).collect()
 }
 

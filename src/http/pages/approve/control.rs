@@ -122,7 +122,7 @@ impl<'a> Controls<'a> {
             code,
             text: &item.confirmation,
             faults: item.faults_at(FaultPlace::Confirmation),
-            has_focus: item.leads_to(&format!("i{number}code")),
+            has_focus: item.has_focus(&format!("i{number}code")),
         });
         let may_approve =
             !item.is_input() && (item.offers(ApprovalChoice::Approve) || item.offers(ApprovalChoice::Edit));
@@ -136,7 +136,7 @@ impl<'a> Controls<'a> {
             comment: Comment {
                 text: &item.comment,
                 faults: item.faults_at(FaultPlace::Comment),
-                has_focus: item.leads_to(&format!("i{number}comment")),
+                has_focus: item.has_focus(&format!("i{number}comment")),
             },
             confirmation,
             approve: may_approve.then_some(yes),
@@ -167,8 +167,9 @@ impl<'a> Input<'a> {
                 _ => None,
             },
             faults,
-            // the first thing that is wrong has the focus when the page is there: on a small screen it may lie far below
-            has_focus: item.leads_to(&id),
+            // the first thing that is wrong has the focus when the page is there: on a small screen it may lie far
+            // below
+            has_focus: item.has_focus(&id),
             control,
             choices,
             text: &item.texts[index],
@@ -208,7 +209,7 @@ impl<'a> GrantChoice<'a> {
             arguments: names(&item.approval).into_iter().map(pin).collect(),
             lengths: DAYS,
             days: item.grant.days,
-            has_focus: item.leads_to(&format!("i{}days", item.number)),
+            has_focus: item.has_focus(&format!("i{}days", item.number)),
         }
     }
 }

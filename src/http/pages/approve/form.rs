@@ -12,7 +12,7 @@ use crate::http::pages::approve::kind::{CallKind, as_text, kind};
 
 /// Between the name of an argument and that of a part of it.
 const INSIDE: &str = " › ";
-/// Objects inside each other whose fields are fields of the form; what is deeper is JSON.
+/// Objects inside each other whose fields are fields of the form; deeper ones are JSON.
 const DEPTH: usize = 4;
 /// Fields of a form. Where an object would make more, it is JSON.
 const MOST: usize = 100;
@@ -51,6 +51,7 @@ impl SubmittedFields {
         SubmittedFields(sent)
     }
 
+    /// The text of a field that was submitted.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
@@ -202,6 +203,7 @@ pub(super) mod tests {
     use super::*;
     use crate::domain::approval::{Category, Consequence, OnExpiry};
 
+    /// A proposal to call a tool with these parameters.
     pub fn proposal(parameters: Value, arguments: Value) -> Proposal {
         Proposal {
             kind: Default::default(),

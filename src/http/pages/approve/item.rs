@@ -43,7 +43,7 @@ pub struct ItemView {
 
 /// A fault and its place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Spot {
+pub struct PlacedFault {
     /// The id of the element.
     pub id: String,
     /// Name of the place for the person; empty: the question itself.
@@ -120,11 +120,11 @@ impl ItemView {
     }
 
     /// All that is wrong, in the order of the page.
-    pub fn fault_spots(&self) -> Vec<Spot> {
+    pub fn placed_faults(&self) -> Vec<PlacedFault> {
         let number = self.number;
         let mut faults = self.faults.clone();
         faults.sort_by_key(|(field, _)| *field);
-        let of_field = |(field, fault): (usize, String)| Spot {
+        let of_field = |(field, fault): (usize, String)| PlacedFault {
             id: format!("i{number}f{field}"),
             label: self.fields[field].label(),
             fault,
@@ -137,7 +137,7 @@ impl ItemView {
                 FaultPlace::Confirmation => (format!("i{number}code"), "approve"),
             };
             let label = if label.is_empty() { String::new() } else { self.words.get(label).to_owned() };
-            Spot { id, label, fault: fault.clone() }
+            PlacedFault { id, label, fault: fault.clone() }
         };
         let mut others = self.other_faults.clone();
         others.sort_by_key(|(place, _)| *place);
@@ -147,11 +147,11 @@ impl ItemView {
     /// Leads the person here, once all that is wrong is known.
     pub fn take_focus(&mut self) {
         self.has_focus = true;
-        self.first_fault = self.fault_spots().into_iter().next().map(|spot| spot.id);
+        self.first_fault = self.placed_faults().into_iter().next().map(|spot| spot.id);
     }
 
     /// Whether this element is where the person is led: the first that is wrong.
-    pub fn leads_to(&self, id: &str) -> bool {
+    pub fn has_focus(&self, id: &str) -> bool {
         self.first_fault.as_deref() == Some(id)
     }
 
@@ -220,7 +220,7 @@ impl ItemView {
     pub fn approve(&mut self) -> Decision {
         let choice = if self.changed.is_some() { ApprovalChoice::Edit } else { ApprovalChoice::Approve };
         let grant = &self.grant;
-        let request = GrantRequest { days: grant.days, uses: None, arguments: grant.pinned.clone() };
+        let request = GrantRequest { days: grant.days, uses: None, args: grant.pinned.clone() };
         let decision = Decision {
             arguments: self.changed.clone(),
             grant: Some(request).filter(|_| grant.wanted),

@@ -1,5 +1,5 @@
-//! How a value is edited and shown: a text as a text wherever it stands, a list of texts one a line, and JSON only where
-//! nothing else says it all.
+//! How a value is edited and shown: a text as a text wherever it stands, a list of texts one a line, and JSON only
+//! where nothing else says it all.
 
 use serde_json::Value;
 

@@ -54,15 +54,11 @@ impl Ticket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ports::vault::{KeySource, Settings, WithoutKeys};
+    use crate::ports::vault::fixture::{OLD, vault};
 
     #[test]
     fn ticket_is_read_back_and_none_can_be_made_up() {
-        let settings = Settings {
-            master_keys: vec![KeySource::value("k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")],
-            accept_lost_keys: false,
-        };
-        let vault = Vault::open(&settings, WithoutKeys::Refuse).unwrap().0;
+        let vault = vault(&[OLD]);
         let ticket = Ticket {
             batch_id: Uuid::from_u128(7),
             recipient: "änn.b".into(),

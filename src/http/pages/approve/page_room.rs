@@ -1,7 +1,7 @@
 //! The room of a page: how much it shows of its questions, and how much their forms hold.
 //!
-//! A person agrees to what they can see. So a question is shown whole; where there is no room for that, it is shown by its
-//! beginning and can only be rejected here. The open ones have room first.
+//! A person agrees to what they can see. So a question is shown whole; where there is no room for that, it is shown by
+//! its beginning and can only be rejected here. The open ones have room first.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl PageQuestion {
     }
 
     /// The question in the language of its reader, where it asks for fields.
-    pub fn told_in(mut self, words: &Phrases) -> PageQuestion {
+    pub fn in_language_of(mut self, words: &Phrases) -> PageQuestion {
         if let Some((summary, description)) = words.lacks(&self.approval.proposal) {
             let proposal = &mut Arc::make_mut(&mut self.approval).proposal;
             (proposal.summary, proposal.description) = (summary, description);
@@ -142,8 +142,8 @@ impl ByteRoom {
         proposal.precheck.as_ref().map_or(Some(()), |found| self.value(found))
     }
 
-    /// A text. A form sends the end of a line as two characters, and a text with hidden ones as JSON, in which they and those that
-    /// JSON uses itself are escaped.
+    /// A text. A form sends the end of a line as two characters, and a text with hidden ones as JSON, in which they and
+    /// those that JSON uses itself are escaped.
     fn text(&mut self, text: &str) -> Option<()> {
         let is_json = text.chars().any(is_hidden);
         let more = |c: char| match c {

@@ -21,6 +21,7 @@ pub enum Press {
 }
 
 impl Press {
+    /// Reads the value of a button.
     pub fn read(word: &str) -> Option<Press> {
         let number = |number: &str| if number == "all" { Some(None) } else { number.parse().ok().map(Some) };
         match word.split_once(':') {
@@ -32,6 +33,7 @@ impl Press {
         }
     }
 
+    /// Whether the button concerns this question.
     pub fn is_about(self, item: &ItemView) -> bool {
         match self {
             Press::Review | Press::Approve(None) | Press::Cancel(None) => !item.is_input(),
@@ -40,16 +42,18 @@ impl Press {
         }
     }
 
-    pub fn names_one(self) -> bool {
+    /// Whether the button stands at one question.
+    pub fn is_for_one_question(self) -> bool {
         matches!(self, Press::Approve(Some(_)) | Press::Cancel(Some(_)) | Press::Answer(_))
     }
 
+    /// Whether the button approves calls.
     pub fn approves(self) -> bool {
         matches!(self, Press::Approve(_))
     }
 
-    /// The decision about a question, where nothing is wrong with it; its faults are put into the form. The arguments are
-    /// held against the tool's schema on a computing thread.
+    /// The decision about a question, where nothing is wrong with it; its faults are put into the form. The arguments
+    /// are held against the tool's schema on a computing thread.
     pub async fn decision(self, item: &mut ItemView, state: &HttpState) -> Result<Option<Decision>, ApiError> {
         if matches!(self, Press::Approve(_) | Press::Answer(_)) && item.refuse_unseen() {
             return Ok(None);

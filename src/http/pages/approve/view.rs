@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::http::pages::approve::approval_page::{ApprovalPage, FormState, is_answerable, is_expired, is_open};
 use crate::http::pages::approve::card::Card;
-use crate::http::pages::approve::item::{ItemView, Spot};
+use crate::http::pages::approve::item::{ItemView, PlacedFault};
 use crate::http::pages::approve::moment::instant;
 use crate::http::pages::{self, View};
 use crate::ports::channel::templates::phrases::Phrases;
@@ -42,7 +42,7 @@ impl View for Approvals<'_> {
 #[derive(Debug, Serialize)]
 struct ApprovalNotice<'a> {
     text: &'a str,
-    spots: Vec<Spot>,
+    spots: Vec<PlacedFault>,
 }
 
 /// By whom it is asked.
@@ -152,11 +152,11 @@ impl<'a> Approvals<'a> {
 }
 
 /// The places to which a notice leads: what is wrong, else what was changed.
-fn spots(words: &Phrases, items: &[ItemView]) -> Vec<Spot> {
+fn spots(words: &Phrases, items: &[ItemView]) -> Vec<PlacedFault> {
     if items.iter().any(ItemView::is_faulty) {
-        return items.iter().flat_map(ItemView::fault_spots).collect();
+        return items.iter().flat_map(ItemView::placed_faults).collect();
     }
-    let changed = items.iter().filter(|item| item.changed.is_some() && !item.is_input()).map(|item| Spot {
+    let changed = items.iter().filter(|item| item.changed.is_some() && !item.is_input()).map(|item| PlacedFault {
         id: format!("c{}", item.number),
         label: words.get("your_changes").to_owned(),
         fault: item.approval.proposal.summary.clone(),

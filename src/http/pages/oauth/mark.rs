@@ -1,9 +1,9 @@
 //! A cookie that says that a browser was shown the page of a flow: the button works in that browser alone.
 //!
 //! It keeps others from pressing it in a person's name (RFC 6749, section 10.12; RFC 9700, section 4.7): a form that
-//! another site has their browser send comes without it, since it is `SameSite=Lax`, also where the browser says nothing of
-//! where a form comes from. It proves nothing of who opened the link; for that the page names the tenant and the account.
-//! Nothing of it is stored: it is a tag of the vault over the flow, and ends with it.
+//! another site has their browser send comes without it, since it is `SameSite=Lax`, also where the browser says
+//! nothing of where a form comes from. It proves nothing of who opened the link; for that the page names the tenant and
+//! the account. Nothing of it is stored: it is a tag of the vault over the flow, and ends with it.
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
@@ -28,7 +28,7 @@ pub fn set(response: &mut Response, vault: &Vault, flow: &OAuthFlow, public_url:
 }
 
 /// Whether a request comes from a browser that has it.
-pub fn is_there(headers: &HeaderMap, vault: &Vault, flow: &OAuthFlow, public_url: &str) -> bool {
+pub fn has_mark(headers: &HeaderMap, vault: &Vault, flow: &OAuthFlow, public_url: &str) -> bool {
     let wanted = name(flow, public_url);
     let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
     let pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
@@ -53,15 +53,10 @@ mod tests {
     use super::*;
     use crate::base::id::new_id;
     use crate::domain::credential::Reference;
-    use crate::ports::vault::{KeySource, Settings, WithoutKeys};
+    use crate::ports::vault::fixture::{OLD, vault};
 
     const HTTPS: &str = "https://wake.example.org";
     const HTTP: &str = "http://127.0.0.1:7700";
-
-    fn vault() -> Vault {
-        let key = KeySource::value("k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=");
-        Vault::open(&Settings { master_keys: vec![key], accept_lost_keys: false }, WithoutKeys::Refuse).unwrap().0
-    }
 
     fn now() -> DateTime<Utc> {
         DateTime::UNIX_EPOCH + TimeDelta::days(20_000)
@@ -74,7 +69,7 @@ mod tests {
     /// Name and value, and what stands behind them.
     fn cookie(flow: &OAuthFlow, public_url: &str) -> (String, String) {
         let mut response = Response::default();
-        set(&mut response, &vault(), flow, public_url, now());
+        set(&mut response, &vault(&[OLD]), flow, public_url, now());
         let cookie = response.headers()[header::SET_COOKIE].to_str().unwrap().to_owned();
         let (pair, rest) = cookie.split_once("; ").unwrap();
         (pair.to_owned(), rest.to_owned())
@@ -82,7 +77,7 @@ mod tests {
 
     fn is_marked(cookie: &str, flow: &OAuthFlow, public_url: &str) -> bool {
         let headers = HeaderMap::from_iter([(header::COOKIE, cookie.parse().unwrap())]);
-        is_there(&headers, &vault(), flow, public_url)
+        has_mark(&headers, &vault(&[OLD]), flow, public_url)
     }
 
     #[test]
@@ -112,6 +107,6 @@ mod tests {
             assert!(!is_marked(odd, &one, HTTPS), "{odd}");
         }
         assert!(!is_marked(&format!("{name}={}", others.split_once('=').unwrap().1), &one, HTTPS));
-        assert!(!is_there(&HeaderMap::new(), &vault(), &one, HTTPS));
+        assert!(!has_mark(&HeaderMap::new(), &vault(&[OLD]), &one, HTTPS));
     }
 }

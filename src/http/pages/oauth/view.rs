@@ -9,7 +9,7 @@ use chrono_tz::Tz;
 use serde::Serialize;
 
 use crate::http::pages::approve::moment::{instant, time_left};
-use crate::http::pages::{Row, View, message_in, page};
+use crate::http::pages::{PageRow, View, message_in, page};
 use crate::ports::channel::templates::phrases::Phrases;
 use crate::ports::vault::oauth::{CALLBACK, ConnectOffer, ConnectedAccount, OAuthFlow};
 
@@ -19,7 +19,7 @@ const SHOWN: usize = 300;
 /// The page that names the account to connect, with the button.
 #[derive(Debug, Serialize)]
 struct ConsentQuestion<'a> {
-    rows: Vec<Row<'a>>,
+    rows: Vec<PageRow<'a>>,
     replaces: bool,
     tenant: &'a str,
     action: &'static str,
@@ -36,7 +36,7 @@ impl View for ConsentQuestion<'_> {
 #[derive(Debug, Serialize)]
 struct DeclinedPage<'a> {
     reason: &'static str,
-    rows: [Row<'a>; 2],
+    rows: [PageRow<'a>; 2],
 }
 
 impl View for DeclinedPage<'_> {
@@ -51,7 +51,7 @@ struct ConnectedPage<'a> {
     /// The phrase that says how long it stays so.
     lasts: &'static str,
     ends_at: String,
-    rows: Vec<Row<'a>>,
+    rows: Vec<PageRow<'a>>,
     /// Names of the tasks that go on.
     resumed: Vec<&'a str>,
     /// How many more go on after them.
@@ -79,15 +79,15 @@ pub fn question(words: &Phrases, offer: &ConnectOffer, state: &str, code: &str, 
     page(words, StatusCode::OK, words.get("connect_title"), &view)
 }
 
-fn row<'a>(name: &'static str, value: impl Into<Cow<'a, str>>) -> Row<'a> {
-    Row { name, value: value.into() }
+fn row<'a>(name: &'static str, value: impl Into<Cow<'a, str>>) -> PageRow<'a> {
+    PageRow { name, value: value.into() }
 }
 
 /// The provider has sent an error.
 pub fn declined(words: &Phrases, offer: &ConnectOffer, error: &str, description: Option<&str>) -> Response {
     let reason = match error {
         "access_denied" => "connect_denied",
-        "temporarily_unavailable" | "server_error" => "connect_trouble",
+        "temporarily_unavailable" | "server_error" => "connect_unavailable",
         _ => "connect_not_accepted",
     };
     let shown = match description {

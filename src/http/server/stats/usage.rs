@@ -1,13 +1,12 @@
 //! Usage over HTTP: what runs have used of models and tools, as sums by day, task, model, tool or tenant.
 
-use axum::Json;
 use chrono::{NaiveDate, TimeDelta};
 use serde::Serialize;
 
 use crate::base::token::Permission;
 use crate::domain::budget::day_of;
 use crate::http::error::ApiError;
-use crate::http::request::{Call, Items, NamePage, Query};
+use crate::http::request::{Call, Items, Json, NamePage, Query};
 use crate::store::{RowPage, UsageFilter, UsageGroup, UsageSum};
 
 /// Days that are added up where no first day is named.
@@ -18,8 +17,8 @@ const MOST_DAYS: i64 = 92;
 /// Usage that belongs to one key.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct UsageView {
-    /// The day, task, model, tool or tenant. A task of all zeros stands for runs without one; `unknown` for a model that
-    /// nobody named, and for tools that are not there.
+    /// The day, task, model, tool or tenant. A task of all zeros stands for runs without one; `unknown` for a model
+    /// that nobody named, and for tools that are not there.
     #[schema(example = "2026-12-24")]
     pub key: String,
     /// Turns of models.
@@ -70,9 +69,9 @@ impl From<UsageSum> for UsageView {
 
 /// Read usage
 ///
-/// Adds up what runs have used of models and tools, in the order of the keys. A token of a tenant sees its own; an admin token that
-/// names no tenant sees all. What a run uses is counted when its execution ends, or waits; days are in UTC and kept for 400
-/// days, longer than the runs.
+/// Adds up what runs have used of models and tools, in the order of the keys. A token of a tenant sees its own; an
+/// admin token that names no tenant sees all. What a run uses is counted when its execution ends, or waits; days are in
+/// UTC and kept for 400 days, longer than the runs.
 #[utoipa::path(get, path = "/v1/stats/usage", tag = "operations", security(("bearer" = ["stats:read"])),
     params(
         ("by" = Option<UsageGroup>, Query, description = "What is added up apart; by day where nothing is said"),
@@ -87,7 +86,7 @@ pub async fn get_usage(Call(state, caller): Call, mut query: Query) -> Result<Js
     caller.may(Permission::StatsRead)?;
     let tenant = query.text("tenant_id");
     let (filter, page) = filter(query, day_of(state.clock.now()))?;
-    let scope = caller.narrowed(tenant.as_deref())?;
+    let scope = caller.narrow_scope(tenant.as_deref())?;
     let rows = state.store.usage_sums(&scope, &filter).await?;
     let found = RowPage { rows, is_cut: false, behind: None };
     Ok(Json(page.items(found, |sum| &sum.key).map(UsageView::from)))

@@ -8,8 +8,8 @@ use futures::{Stream, StreamExt};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-/// The items of a stream that a task asks for, one ahead of the reader. The task ends when what is returned is dropped; the
-/// room that the stream has, its `permit`, is given back at that moment.
+/// The items of a stream that a task asks for, one ahead of the reader. The task ends when the returned stream is
+/// dropped; the room that the stream has, its `permit`, is given back at that moment.
 pub fn detached<T: Send + 'static>(
     permit: impl Send,
     items: impl Stream<Item = T> + Send + 'static,

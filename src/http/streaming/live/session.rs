@@ -6,7 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
-use serde_json::json;
+use serde::Serialize;
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -26,6 +26,18 @@ const LOOK: Duration = Duration::from_millis(500);
 const OVERLAP: TimeDelta = TimeDelta::seconds(5);
 /// Rows that one look sees; they are small.
 const ROWS: i64 = 10_000;
+
+/// The name of the event by which a session begins.
+pub const SESSION: &str = "session";
+
+/// The beginning of a session.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct SessionOpening<'a> {
+    /// `session`.
+    event: &'static str,
+    /// The tenant whose messages are told.
+    tenant_id: &'a str,
+}
 
 /// A message to be told.
 pub struct SessionMessage {
@@ -97,7 +109,8 @@ impl Session {
 
     /// The first message of a session, as JSON.
     pub fn opened(&self) -> String {
-        json!({ "event": "session", "tenant_id": self.tenant.as_str() }).to_string()
+        // texts can always be written as JSON
+        serde_json::to_string(&SessionOpening { event: SESSION, tenant_id: self.tenant.as_str() }).unwrap_or_default()
     }
 
     /// The next message; `None` when the token is good no more, or the service is being stopped. May be dropped while

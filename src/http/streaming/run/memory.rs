@@ -1,9 +1,10 @@
-//! The events of a run's messages that a client was told already, live or from the transcript, so that nothing is told twice
-//! and nothing is left out.
+//! The events of a run's messages that a client was told already, live or from the transcript, so that nothing is told
+//! twice and nothing is left out.
 
 use std::collections::HashSet;
 
 use crate::domain::run::{StreamEvent, TranscriptEntry, TranscriptMessage};
+use crate::http::streaming::run::keyed_event::{EntryEvents, KeyedEvent};
 use crate::http::streaming::run::position::{EventKey, MOST_AHEAD, StreamPosition};
 
 /// The memory of one stream. It grows with the results of its run, and goes with its client; what another stream of the
@@ -20,17 +21,17 @@ pub struct StreamMemory {
 
 /// An event for the client.
 #[derive(Debug, PartialEq)]
-pub struct ToldEvent {
+pub struct ClientEvent {
     /// `None`: nothing is told, but the client's place moves on.
     pub event: Option<StreamEvent>,
     /// The place behind it; absent with events that are not told again after a break.
     pub id: Option<String>,
 }
 
-impl ToldEvent {
+impl ClientEvent {
     /// An event that does not move the client's place on.
-    pub fn passing(event: StreamEvent) -> ToldEvent {
-        ToldEvent { event: Some(event), id: None }
+    pub fn passing(event: StreamEvent) -> ClientEvent {
+        ClientEvent { event: Some(event), id: None }
     }
 }
 
@@ -42,14 +43,15 @@ impl StreamMemory {
 
     /// A live event of a message or a call, if it is news. A message may begin again, when a call of the model is tried
     /// again; its pieces are told to those who have heard it begin.
-    pub fn accept_live(&mut self, event: StreamEvent) -> Option<ToldEvent> {
+    pub fn accept_live(&mut self, heard: impl Into<KeyedEvent>) -> Option<ClientEvent> {
+        let KeyedEvent { event, key } = heard.into();
         match event {
             StreamEvent::MessageStart { turn } if turn > self.position.turn => {
                 self.open = Some(turn);
-                Some(ToldEvent::passing(event))
+                Some(ClientEvent::passing(event))
             }
-            StreamEvent::MessageChunk { turn, .. } if self.open == Some(turn) => Some(ToldEvent::passing(event)),
-            StreamEvent::ToolWarning { turn: None, .. } => Some(ToldEvent::passing(event)),
+            StreamEvent::MessageChunk { turn, .. } if self.open == Some(turn) => Some(ClientEvent::passing(event)),
+            StreamEvent::ToolWarning { turn: None, .. } => Some(ClientEvent::passing(event)),
             // the transcript's entry had them
             StreamEvent::MessageEnd { turn, .. } | StreamEvent::ToolCallStart { turn, .. }
                 if turn <= self.position.turn =>
@@ -60,7 +62,7 @@ impl StreamMemory {
             | StreamEvent::ToolCallStart { turn, .. }
             | StreamEvent::ToolResult { turn, .. }
             | StreamEvent::ToolWarning { turn: Some(turn), .. } => {
-                let key = EventKey::of(turn, &event);
+                let key = key.unwrap_or_else(|| EventKey::of(turn, &event));
                 let is_news = !self.position.ahead.contains(&key) && !self.results.contains(&key);
                 (is_news && self.position.ahead.len() < MOST_AHEAD).then(|| self.tell_ahead(key, event))
             }
@@ -74,7 +76,7 @@ impl StreamMemory {
     }
 
     /// The events of a committed entry that are news, in order. The last one moves the client's place behind the entry.
-    pub fn accept_committed(&mut self, entry: &TranscriptEntry) -> Vec<ToldEvent> {
+    pub fn accept_committed(&mut self, entry: &TranscriptEntry, events: EntryEvents) -> Vec<ClientEvent> {
         let turn = entry.turn;
         let is_answer = matches!(entry.message, TranscriptMessage::Assistant { .. });
         let is_of_caller = entry.delegation.is_none();
@@ -82,16 +84,15 @@ impl StreamMemory {
             // what was heard of earlier turns and is in no entry was lost with its process
             self.position.ahead.retain(|key| key.turn >= turn);
         }
-        let events = StreamEvent::of_entry(entry);
-        let keys: Vec<EventKey> = events.iter().map(|event| EventKey::of(turn, event)).collect();
-        let mut told: Vec<ToldEvent> = Vec::new();
+        let (events, keys): (Vec<StreamEvent>, Vec<EventKey>) = events.0.into_iter().unzip();
+        let mut told: Vec<ClientEvent> = Vec::new();
         let mut starts = None;
         for (event, key) in events.into_iter().zip(&keys) {
             match event {
                 StreamEvent::MessageStart { .. } => starts = (self.open != Some(turn)).then_some(event),
                 _ if self.position.ahead.contains(key) => starts = None,
                 _ => {
-                    told.extend(starts.take().map(ToldEvent::passing));
+                    told.extend(starts.take().map(ClientEvent::passing));
                     told.push(self.tell_ahead(*key, event));
                 }
             }
@@ -108,21 +109,22 @@ impl StreamMemory {
         let id = Some(self.position.to_string());
         match told.last_mut() {
             Some(last) => last.id = id,
-            None => told.push(ToldEvent { event: None, id }),
+            None => told.push(ClientEvent { event: None, id }),
         }
         told
     }
 
-    /// Notes an event that is told before the whole of its entry is; beyond the most, it may be told again after a break.
-    fn tell_ahead(&mut self, key: EventKey, event: StreamEvent) -> ToldEvent {
+    /// Notes an event that is told before the whole of its entry is; beyond the most, it may be told again after a
+    /// break.
+    fn tell_ahead(&mut self, key: EventKey, event: StreamEvent) -> ClientEvent {
         if matches!(event, StreamEvent::MessageEnd { .. }) {
             self.open = None;
         }
         if self.position.ahead.len() >= MOST_AHEAD {
-            return ToldEvent::passing(event);
+            return ClientEvent::passing(event);
         }
         self.position.ahead.push(key);
-        ToldEvent { event: Some(event), id: Some(self.position.to_string()) }
+        ClientEvent { event: Some(event), id: Some(self.position.to_string()) }
     }
 }
 
@@ -131,6 +133,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::base::compute::Compute;
     use crate::domain::run::ToolCall;
 
     fn start(turn: i64) -> StreamEvent {
@@ -181,7 +184,7 @@ mod tests {
             TranscriptMessage::Tool {
                 call_id,
                 name,
-                notice: None,
+                notices: vec![],
                 content,
                 is_error: false,
                 reasons: vec![],
@@ -195,7 +198,11 @@ mod tests {
     }
 
     fn read(memory: &mut StreamMemory, entry: TranscriptEntry) -> Vec<StreamEvent> {
-        memory.accept_committed(&entry).into_iter().filter_map(|told| told.event).collect()
+        committed(memory, &entry).into_iter().filter_map(|told| told.event).collect()
+    }
+
+    fn committed(memory: &mut StreamMemory, entry: &TranscriptEntry) -> Vec<ClientEvent> {
+        memory.accept_committed(entry, EntryEvents::of(entry))
     }
 
     #[test]
@@ -227,7 +234,24 @@ mod tests {
         assert!(heard.id.is_some(), "it is told to who comes back");
         assert_eq!(read(&mut memory, verdict()), []);
         let passing = StreamEvent::ToolWarning { turn: None, tool: "t".into(), message: "deprecated".into() };
-        assert_eq!(memory.accept_live(passing.clone()), Some(ToldEvent::passing(passing)));
+        assert_eq!(memory.accept_live(passing.clone()), Some(ClientEvent::passing(passing)));
+    }
+
+    #[tokio::test]
+    async fn key_that_was_computed_before_is_that_of_the_event() {
+        let compute = Compute::new(1);
+        let long = |turn| StreamEvent::MessageEnd { turn, text: "x".repeat(1 << 20), model_call: None };
+        for event in [long(1), end(1), call(1), result(1), start(1)] {
+            let computed = KeyedEvent::compute(event.clone(), &compute, "ann").await.unwrap();
+            let (mut one, mut other) = (StreamMemory::default(), StreamMemory::default());
+            assert_eq!(one.accept_live(computed), other.accept_live(event));
+            assert_eq!(one.position, other.position);
+        }
+        let entries = EntryEvents::compute(vec![answer(0, 1), tool(1, 1)], &compute, "ann").await.unwrap();
+        let mut memory = StreamMemory::default();
+        let told: Vec<usize> =
+            entries.into_iter().map(|(entry, events)| memory.accept_committed(&entry, events).len()).collect();
+        assert_eq!(told, [3, 1]);
     }
 
     #[test]
@@ -269,18 +293,18 @@ mod tests {
     #[test]
     fn client_that_comes_back_anywhere_is_told_the_rest() {
         let whole = || [answer(0, 1), tool(1, 1), answer(2, 2)];
-        let durable = |told: &ToldEvent| told.id.is_some() && told.event.is_some();
+        let durable = |told: &ClientEvent| told.id.is_some() && told.event.is_some();
         let mut memory = StreamMemory::default();
-        let told: Vec<ToldEvent> =
-            whole().iter().flat_map(|entry| memory.accept_committed(entry)).filter(durable).collect();
+        let told: Vec<ClientEvent> =
+            whole().iter().flat_map(|entry| committed(&mut memory, entry)).filter(durable).collect();
         assert_eq!(told.len(), 5);
         for (cut, last) in told.iter().enumerate() {
             let position: StreamPosition = last.id.as_ref().unwrap().parse().unwrap();
             let mut memory = StreamMemory::behind(position);
             let next = memory.position.seq.map_or(0, |seq| seq as usize + 1);
             let rest: Vec<_> =
-                whole()[next..].iter().flat_map(|entry| memory.accept_committed(entry)).filter(durable).collect();
-            let events = |told: &[ToldEvent]| told.iter().map(|told| told.event.clone()).collect::<Vec<_>>();
+                whole()[next..].iter().flat_map(|entry| committed(&mut memory, entry)).filter(durable).collect();
+            let events = |told: &[ClientEvent]| told.iter().map(|told| told.event.clone()).collect::<Vec<_>>();
             assert_eq!(events(&rest), events(&told[cut + 1..]), "behind event {cut}");
         }
     }

@@ -1,5 +1,5 @@
-//! The place to which a client has a run's stream. It goes along as the id of each event that is told once, so that a client
-//! that comes back goes on from there, at any instance.
+//! The place to which a client has a run's stream. It goes along as the id of each event that is told once, so that a
+//! client that comes back goes on from there, at any instance.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,8 +17,8 @@ pub const MOST_AHEAD: usize = 64;
 /// The number of an entry where none was told.
 const NONE: &str = "-";
 
-/// Everything that a client was told, as far as it is told once. As text: the entry, then each other part behind a dot and
-/// with a letter of its own; parts that are not known are left out.
+/// Everything that a client was told, as far as it is told once. As text: the entry, then each other part behind a dot
+/// and with a letter of its own; parts that are not known are left out.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StreamPosition {
     /// The last entry of the transcript of which everything was told.
@@ -35,8 +35,8 @@ pub struct StreamPosition {
     pub ahead: Vec<EventKey>,
 }
 
-/// An event of a message: its turn, and a digest of its content. A turn that another instance does again may have another
-/// content, which is another event.
+/// An event of a message: its turn, and a digest of its content. A turn that another instance does again may have
+/// another content, which is another event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EventKey {
     /// The model's turn.

@@ -7,7 +7,7 @@ use redis::{RedisError, Value, cmd, from_redis_value};
 use crate::ports::bus::BusError;
 use crate::ports::bus::redis::servers::RedisLink;
 
-/// The oldest that tells XAUTOCLAIM's deleted entries, and the lag of a group.
+/// The oldest whose XCLAIM forgets deleted entries, and that tells the lag of a group.
 const OLDEST: u32 = 7;
 
 pub(super) async fn find(link: &RedisLink) -> Result<Vec<String>, BusError> {

@@ -1,4 +1,5 @@
-//! The ids of entries that a consumer has left, by tenant, in order. Lost with the process: the entries come to others then.
+//! The ids of entries that a consumer has left, by tenant, in order. Lost with the process: the entries come to others
+//! then.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -164,6 +165,7 @@ mod tests {
 
     use super::*;
     use crate::domain::event::Event;
+    use crate::domain::event::written::WrittenEvent;
     use crate::ports::bus::redis::streams::entry_name;
 
     fn entry(tenant: &str, number: u64) -> BusEntry {
@@ -174,7 +176,8 @@ mod tests {
         let event =
             json!({ "specversion": "1.0", "id": number.to_string(), "source": "s", "type": "t", "tenantid": tenant });
         let event = Event::try_from(event).expect("an event");
-        BusEntry { id: entry_name(partition, &StreamId(number, 0).to_string()), event: Ok(event), deliveries: 1 }
+        let id = entry_name(partition, &StreamId(number, 0).to_string());
+        BusEntry { id, event: Ok(WrittenEvent::of(&event)), deliveries: 1 }
     }
 
     fn tenant(name: &str) -> Tenant {
@@ -255,7 +258,7 @@ mod tests {
         let rest: Vec<_> = std::iter::from_fn(|| piece(&mut left, long)).collect();
         assert_eq!(rest, [vec![4, 5], vec![8, 6], vec![7]], "those of one partition go together");
         assert!(!left.is_renewing());
-        // what is read to its end meanwhile is not looked for, and another partition has a piece of its own
+        // a tenant that is read to its end meanwhile is not looked for, and another partition has a piece of its own
         left.sort(vec![entry_in(2, "c", 9)], &[tenant("c")]);
         assert_eq!(piece(&mut left, Duration::ZERO), Some(vec![9]));
         left.take(&[tenant("b"), tenant("c")], 9);

@@ -3,20 +3,24 @@
 //! A position names the last entry that was looked at in each stream, so that nothing is missed between streams. A
 //! tenant's log is its own stream only; events that were published under another number of partitions are not in it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
 
 use redis::cmd;
 
+use crate::base::compute::ADMIN;
 use crate::base::id::{Scope, Tenant};
 use crate::domain::event::Event;
+use crate::ports::bus::redis::event_head::{EventHead, wanted_event};
+use crate::ports::bus::redis::look::{LOOKED_AT, LOOKED_AT_BYTES, LookBudget, LookStep};
 use crate::ports::bus::redis::servers::RedisLink;
-use crate::ports::bus::redis::streams::{RawEntry, StreamId, StreamNames, event_of};
-use crate::ports::bus::{BusError, Log, LogFilter, LoggedEvent, fits};
+use crate::ports::bus::redis::streams::{RawEntry, StreamId, StreamNames, entry_bytes};
+use crate::ports::bus::{BusError, Log, LogFilter, LoggedEvent, NewestFilter, fits};
 
-/// Entries of a stream that are read at once, and that are looked at by one call.
-const PAGE: usize = 200;
-const MOST_LOOKED_AT: usize = 5_000;
+/// Bytes of entries after which a page of the log ends.
+const PAGE_BYTES: usize = 2 * 1_024 * 1_024;
+/// Entries of the first step where one of the newest is looked for.
+const FEW: usize = 8;
 
 /// The last entry that was looked at, by partition: `7.1712345678901.0_8.1712345678902.0`; nowhere: `0`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -54,11 +58,18 @@ pub(super) async fn find(
     source: Option<&str>,
     id: &str,
 ) -> Result<Option<Event>, BusError> {
+    let (source, id) = (source.map(str::to_owned), id.to_owned());
     let mut found = None;
-    each_newest(link, names, tenant, source, |event| {
-        found = (event.id == id).then_some(event);
-        found.is_some()
-    })
+    each_newest(
+        link,
+        names,
+        (tenant, LOOKED_AT),
+        move |head| is_of(source.as_deref(), head) && head.id == id,
+        |event| {
+            found = Some(event);
+            true
+        },
+    )
     .await?;
     Ok(found)
 }
@@ -71,39 +82,86 @@ pub(super) async fn ids(
     source: Option<&str>,
     beginning: &str,
 ) -> Result<Vec<String>, BusError> {
+    let (source, beginning) = (source.map(str::to_owned), beginning.to_owned());
     let mut found: Vec<String> = Vec::new();
-    each_newest(link, names, tenant, source, |event| {
-        if event.id.starts_with(beginning) && !found.contains(&event.id) {
-            found.push(event.id);
-        }
-        found.len() == 2
-    })
+    each_newest(
+        link,
+        names,
+        (tenant, LOOKED_AT),
+        move |head| is_of(source.as_deref(), head) && head.id.starts_with(beginning.as_str()),
+        |event| {
+            if !found.contains(&event.id) {
+                found.push(event.id);
+            }
+            found.len() == 2
+        },
+    )
     .await?;
     Ok(found)
 }
 
-/// Looks at a tenant's newest events, of a source or of any, until `enough` says so.
-async fn each_newest(
+/// The newest events of a tenant that a filter names, newest first.
+pub(super) async fn newest(
     link: &RedisLink,
     names: &StreamNames,
     tenant: &Tenant,
-    source: Option<&str>,
+    filter: &NewestFilter,
+) -> Result<Vec<Event>, BusError> {
+    let (source, kind) = (filter.source.clone(), filter.kind.clone());
+    let mut found: Vec<Event> = Vec::new();
+    each_newest(
+        link,
+        names,
+        (tenant, filter.among),
+        move |head| {
+            source.as_deref().is_none_or(|source| fits(source, &head.source))
+                && kind.as_deref().is_none_or(|kind| fits(kind, &head.kind))
+        },
+        |event| {
+            found.push(event);
+            found.len() >= filter.limit
+        },
+    )
+    .await?;
+    Ok(found)
+}
+
+/// Looks at a tenant's newest events that are `wanted` until `enough` says so, among so many entries of its stream.
+/// Their bytes are no bound: long events of others hide none. Entries are fetched step by step, and one event is read
+/// at once.
+async fn each_newest(
+    link: &RedisLink,
+    names: &StreamNames,
+    (tenant, among): (&Tenant, usize),
+    wanted: impl Fn(&EventHead<'_>) -> bool + Clone + Send + 'static,
     mut enough: impl FnMut(Event) -> bool,
 ) -> Result<(), BusError> {
-    let stream = names.stream(names.of_tenant(tenant.as_str()));
-    let mut before = "+".to_owned();
-    for _ in 0..MOST_LOOKED_AT / PAGE {
-        let page: Vec<RawEntry> =
-            link.ask(cmd("XREVRANGE").arg(&stream).arg(&before).arg("-").arg("COUNT").arg(PAGE)).await?;
-        let events = page.iter().filter_map(|(_, fields)| event_of(fields).ok());
-        let mut of_these =
-            events.filter(|event| event.tenant == *tenant && source.is_none_or(|source| event.source == source));
-        if of_these.any(&mut enough) || page.len() < PAGE {
+    let (stream, own) = (names.stream(names.of_tenant(tenant.as_str())), tenant.as_str().to_owned());
+    let read = move |(_, fields): RawEntry| wanted_event(&fields, |head| head.tenant == own && wanted(head));
+    let (mut before, mut step, mut left) = ("+".to_owned(), LookStep::first(FEW, 1), among);
+    while left > 0 {
+        let count = step.count().min(left);
+        let entries: Vec<RawEntry> =
+            link.ask(cmd("XREVRANGE").arg(&stream).arg(&before).arg("-").arg("COUNT").arg(count)).await?;
+        let is_last = entries.len() < count;
+        before = entries.last().map(|(last, _)| format!("({last}")).unwrap_or_default();
+        step = step.after(&entries);
+        left = left.saturating_sub(entries.len());
+        for entry in entries {
+            let event = link.reader.read_one(tenant.as_str(), entry, entry_bytes, read.clone()).await?;
+            if event.is_some_and(&mut enough) {
+                return Ok(());
+            }
+        }
+        if is_last {
             break;
         }
-        before = page.last().map(|(last, _)| format!("({last}")).unwrap_or_default();
     }
     Ok(())
+}
+
+fn is_of(source: Option<&str>, head: &EventHead<'_>) -> bool {
+    source.is_none_or(|source| head.source == source)
 }
 
 pub(super) async fn read(
@@ -113,24 +171,28 @@ pub(super) async fn read(
     filter: &LogFilter,
 ) -> Result<Log, BusError> {
     let mut position = filter.after.as_deref().map_or(Ok(Position::default()), Position::parse)?;
-    let streams = streams(link, names, scope).await?;
-    let (mut events, mut looked_at) = (Vec::new(), 0);
+    // one more tells whether there is more
+    let mut streams = unmerged(&streams(link, names, scope).await?, &position, filter.limit.saturating_add(1));
+    let (seen_by, asked) = (scope.clone(), filter.clone());
+    let read = move |(_, fields): RawEntry| wanted_event(&fields, |head| is_wanted(head, &seen_by, &asked));
+    let name = scope.tenant().unwrap_or(ADMIN);
+    let (mut events, mut bytes, mut budget) = (Vec::new(), 0, LookBudget::new(LOOKED_AT, LOOKED_AT_BYTES));
     loop {
-        let (merged, mut more) = page(link, names, &streams, &position).await?;
-        let last = merged.is_empty();
-        for (id, partition, event) in merged {
-            if events.len() == filter.limit || looked_at == MOST_LOOKED_AT {
-                more = true;
-                break;
-            }
-            looked_at += 1;
-            position.0.insert(partition, id);
-            if let Some(event) = event.filter(|event| is_wanted(event, scope, filter)) {
-                events.push(LoggedEvent { position: position.text(), event });
-            }
-        }
-        if last || !more || events.len() == filter.limit || looked_at == MOST_LOOKED_AT {
+        let is_full = events.len() >= filter.limit || bytes >= PAGE_BYTES || budget.is_spent();
+        let more = match is_full {
+            true => any_more(link, names, &mut streams).await?,
+            false => fill_all(link, names, &mut streams).await?,
+        };
+        let next = if is_full { None } else { take_oldest(&mut streams) };
+        let Some((partition, id, entry)) = next else {
             return Ok(Log { events, position: position.text(), more });
+        };
+        let length = entry_bytes(&entry);
+        budget.take(length);
+        position.0.insert(partition, id);
+        if let Some(event) = link.reader.read_one(name, entry, entry_bytes, read.clone()).await? {
+            bytes += length;
+            events.push(LoggedEvent { position: position.text(), event, bytes: length });
         }
     }
 }
@@ -157,39 +219,86 @@ pub(super) async fn streams(link: &RedisLink, names: &StreamNames, scope: &Scope
     Ok((0..most.unwrap_or(0).max(names.partitions)).collect())
 }
 
-type ReadEntry = (StreamId, u32, Option<Event>);
-
-/// The next entries of all streams in the order of their ids, and whether there may be more.
-async fn page(
-    link: &RedisLink,
-    names: &StreamNames,
-    streams: &[u32],
-    position: &Position,
-) -> Result<(Vec<ReadEntry>, bool), BusError> {
-    let mut merged = Vec::new();
-    // beyond the last entry of a stream that was cut, others must wait for it
-    let mut bound: Option<StreamId> = None;
-    for partition in streams {
-        let from = position.0.get(partition).map_or("-".to_owned(), |id| format!("({id}"));
-        let raws: Vec<RawEntry> =
-            link.ask(cmd("XRANGE").arg(names.stream(*partition)).arg(from).arg("+").arg("COUNT").arg(PAGE)).await?;
-        let cut = raws.len() == PAGE;
-        for (id, fields) in raws {
-            merged.push((StreamId::from_redis(&id)?, *partition, event_of(&fields).ok()));
-        }
-        if let Some((id, ..)) = merged.last().filter(|_| cut) {
-            bound = Some(bound.map_or(*id, |bound| bound.min(*id)));
-        }
-    }
-    merged.retain(|(id, ..)| bound.is_none_or(|bound| *id <= bound));
-    merged.sort_by_key(|(id, partition, _)| (*id, *partition));
-    Ok((merged, bound.is_some()))
+/// A stream whose entries are merged with those of others.
+struct UnmergedStream {
+    partition: u32,
+    /// Where it is read on: `-`, or `(` and the last entry that was read.
+    from: String,
+    step: LookStep,
+    /// Entries that were read and not taken yet.
+    entries: VecDeque<(StreamId, RawEntry)>,
+    /// Whether there was nothing behind them.
+    has_ended: bool,
 }
 
-fn is_wanted(event: &Event, scope: &Scope, filter: &LogFilter) -> bool {
-    scope.tenant().is_none_or(|tenant| event.tenant.as_str() == tenant)
-        && filter.source.as_deref().is_none_or(|source| event.source == source)
-        && filter.kind.as_deref().is_none_or(|kind| fits(kind, &event.kind))
+impl UnmergedStream {
+    /// Reads on if nothing is left, `most` entries at most.
+    async fn fill(&mut self, link: &RedisLink, names: &StreamNames, most: usize) -> Result<(), BusError> {
+        if self.has_ended || !self.entries.is_empty() {
+            return Ok(());
+        }
+        let (stream, count) = (names.stream(self.partition), self.step.count().min(most));
+        let read: Vec<RawEntry> =
+            link.ask(cmd("XRANGE").arg(stream).arg(&self.from).arg("+").arg("COUNT").arg(count)).await?;
+        self.has_ended = read.len() < count;
+        self.step = self.step.after(&read);
+        if let Some((last, _)) = read.last() {
+            self.from = format!("({last}");
+        }
+        for entry in read {
+            self.entries.push_back((StreamId::from_redis(&entry.0)?, entry));
+        }
+        Ok(())
+    }
+}
+
+/// These streams behind a position, where so many entries are wanted.
+fn unmerged(partitions: &[u32], position: &Position, wanted: usize) -> Vec<UnmergedStream> {
+    let step = LookStep::first(wanted, partitions.len());
+    let of = |partition: &u32| UnmergedStream {
+        partition: *partition,
+        from: position.0.get(partition).map_or("-".to_owned(), |id| format!("({id}")),
+        step,
+        entries: VecDeque::new(),
+        has_ended: false,
+    };
+    partitions.iter().map(of).collect()
+}
+
+/// Reads on in each stream of which nothing is left: the next entry of all is known then. Answers whether there is one.
+async fn fill_all(link: &RedisLink, names: &StreamNames, streams: &mut [UnmergedStream]) -> Result<bool, BusError> {
+    for stream in streams.iter_mut() {
+        stream.fill(link, names, usize::MAX).await?;
+    }
+    Ok(streams.iter().any(|stream| !stream.entries.is_empty()))
+}
+
+/// Whether there is another entry, by as few reads as will do.
+async fn any_more(link: &RedisLink, names: &StreamNames, streams: &mut [UnmergedStream]) -> Result<bool, BusError> {
+    if streams.iter().any(|stream| !stream.entries.is_empty()) {
+        return Ok(true);
+    }
+    for stream in streams.iter_mut() {
+        stream.fill(link, names, 1).await?;
+        if !stream.entries.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Takes the entry with the least id of all, with its partition.
+fn take_oldest(streams: &mut [UnmergedStream]) -> Option<(u32, StreamId, RawEntry)> {
+    let first = |(at, stream): (usize, &UnmergedStream)| Some((stream.entries.front()?.0, stream.partition, at));
+    let (_, partition, at) = streams.iter().enumerate().filter_map(first).min()?;
+    let (id, entry) = streams[at].entries.pop_front()?;
+    Some((partition, id, entry))
+}
+
+fn is_wanted(head: &EventHead<'_>, scope: &Scope, filter: &LogFilter) -> bool {
+    scope.tenant().is_none_or(|tenant| head.tenant == tenant)
+        && filter.source.as_deref().is_none_or(|source| head.source == source)
+        && filter.kind.as_deref().is_none_or(|kind| fits(kind, &head.kind))
 }
 
 #[cfg(test)]

@@ -7,14 +7,13 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use futures::future::join_all;
-use redis::{Cmd, RedisError, cmd, pipe};
+use redis::{RedisError, cmd};
 use tokio::sync::{Mutex, Notify};
 
 use crate::base::id::Tenant;
 use crate::ports::bus::redis::left_entries::{LeftEntries, SortedEntries};
 use crate::ports::bus::redis::servers::{RedisConnection, RedisLink, is_lost};
-use crate::ports::bus::redis::streams::{RawEntry, StreamId, StreamNames, entry_name, event_of};
+use crate::ports::bus::redis::streams::{FoundEntry, StreamNames};
 use crate::ports::bus::{BusEntry, BusError};
 
 /// The longest block of one read; answers are waited for longer than that, or a read would fail and take all the same.
@@ -23,8 +22,10 @@ pub(super) const BLOCK: Duration = Duration::from_secs(5);
 const BLOCK_TO_THE_END: Duration = Duration::from_secs(2);
 /// Entries that are looked through at once for those of tenants that are not full, however few of them are wanted.
 const LOOKED_THROUGH: usize = 500;
-/// Stalled entries that are claimed at once at the least: the server looks at ten times as many for them.
-const LEAST_CLAIMED: usize = 100;
+/// Bytes of entries after which one look ends; it takes in [`AT_ONCE`] more at most.
+pub(super) const READ_BYTES: usize = 4 * 1024 * 1024;
+/// Entries that are answered at once: of the longest that are events these are 8 MiB.
+pub(super) const AT_ONCE: usize = 32;
 /// From one look for stalled entries to the next, where some of the last had to be given up again.
 const GAVE_UP: Duration = Duration::from_millis(200);
 /// How often it is read on in one read, where all that is found is left.
@@ -32,13 +33,8 @@ const READ_ON: usize = 5;
 /// The longest wait while ids are to be renewed.
 const BETWEEN_RENEWALS: Duration = Duration::from_millis(20);
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
-/// How often the streams of a cluster are asked: first, and at last while nothing comes.
-const CLUSTER_WAIT: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
 
-type Streams = Option<Vec<(String, Vec<RawEntry>)>>;
-type ClaimedEntries = (String, Vec<Option<RawEntry>>, Vec<String>);
-type PendingEntries = Vec<(String, String, u64, u32)>;
-
+/// One consumer of the group.
 pub(super) struct StreamReader {
     pub(super) names: StreamNames,
     pub(super) group: String,
@@ -66,8 +62,6 @@ struct ReaderState {
     connection: Option<RedisConnection>,
     /// How many streams there are, the old ones included; 0: the groups are not known to be there.
     streams: u32,
-    /// Streams that had something at the last read.
-    busy: usize,
     /// Entries that were read beyond the number asked for.
     rest: VecDeque<BusEntry>,
     /// When stalled ones are looked for next; `None`: at once.
@@ -195,17 +189,20 @@ impl StreamReader {
         {
             state.had_left = true;
             let read = self.read_left(connection, &taken).await;
-            // where the group is made anew they come again
-            if read.as_ref().is_err_and(|error| error.code() != Some("NOGROUP")) {
-                state.left.put_back(tenant, taken);
+            match &read {
+                Ok((_, count)) => state.left.put_back(tenant, taken[*count..].to_vec()),
+                // where the group is made anew they come again
+                Err(error) if error.code() == Some("NOGROUP") => {}
+                Err(_) => state.left.put_back(tenant, taken),
             }
-            state.rest.extend(read?);
+            state.rest.extend(link.entries(read?.0).await?);
             return Ok(());
         }
         if state.left.is_renewing() {
             asked.wait = asked.wait.min(BETWEEN_RENEWALS);
         }
         let found = self.read_streams(link, connection, state, &asked).await?;
+        let found = link.entries(found).await?;
         let SortedEntries { wanted, left, gave_up } = state.left.sort(found, asked.full);
         state.passed_over = !left.is_empty() && wanted.is_empty();
         if gave_up && state.had_stalled {
@@ -221,7 +218,7 @@ impl StreamReader {
         connection: &mut RedisConnection,
         state: &mut ReaderState,
         asked: &ReadBounds<'_>,
-    ) -> Result<Vec<BusEntry>, RedisError> {
+    ) -> Result<Vec<FoundEntry>, RedisError> {
         let limit = asked.limit;
         let due = state.look_for_stalled_at.is_none_or(|at| Instant::now() >= at);
         // where many have stalled, every second read is of new ones
@@ -236,20 +233,9 @@ impl StreamReader {
             }
             state.look_for_stalled_at = Some(Instant::now() + self.stalled_after / 4);
         }
-        let count = (limit / state.busy.max(1)).max(1);
         let longest = if self.number.load(Ordering::Acquire) == 0 { BLOCK_TO_THE_END } else { BLOCK };
         let wait = asked.wait.min(longest).min(self.stalled_after / 4);
-        let read = match link.servers.is_cluster() {
-            true => self.read_each(connection, state.streams, count, wait).await?,
-            false => self.read_all(connection, state.streams, count, wait).await?,
-        };
-        state.busy = read.len();
-        let entry = |partition: u32, (id, fields): RawEntry| BusEntry {
-            id: entry_name(partition, &id),
-            event: event_of(&fields),
-            deliveries: 1,
-        };
-        Ok(read.into_iter().flat_map(|(p, raws)| raws.into_iter().map(move |raw| entry(p, raw))).collect())
+        self.read_new(link, connection, state.streams, limit, wait).await
     }
 
     /// Makes sure that every stream has the group, from its first entry on: what was published before is read, too.
@@ -276,125 +262,5 @@ impl StreamReader {
             }
         }
         Ok(streams)
-    }
-
-    /// One blocking read over all streams.
-    async fn read_all(
-        &self,
-        connection: &mut RedisConnection,
-        streams: u32,
-        count: usize,
-        wait: Duration,
-    ) -> Result<Vec<(u32, Vec<RawEntry>)>, RedisError> {
-        let mut read = self.read_command(count);
-        if !wait.is_zero() {
-            read.arg("BLOCK").arg(wait.as_millis().max(1) as u64);
-        }
-        let all: Vec<String> = (0..streams).map(|partition| self.names.stream(partition)).collect();
-        read.arg("STREAMS").arg(all).arg(vec![">"; streams as usize]);
-        let answer: Streams = read.query_async(connection).await?;
-        Ok(self.by_partition(answer))
-    }
-
-    /// In a cluster one command names one slot: each stream is asked for itself, and again while nothing comes.
-    async fn read_each(
-        &self,
-        connection: &RedisConnection,
-        streams: u32,
-        count: usize,
-        wait: Duration,
-    ) -> Result<Vec<(u32, Vec<RawEntry>)>, RedisError> {
-        let begun = Instant::now();
-        let mut pause = CLUSTER_WAIT.0;
-        loop {
-            let published = self.published.notified();
-            let reads = (0..streams).map(|partition| {
-                let mut connection = connection.clone();
-                let mut read = self.read_command(count);
-                read.arg("STREAMS").arg(self.names.stream(partition)).arg(">");
-                async move { read.query_async::<Streams>(&mut connection).await }
-            });
-            let mut found = Vec::new();
-            for answer in join_all(reads).await {
-                found.extend(self.by_partition(answer?));
-            }
-            let left = wait.saturating_sub(begun.elapsed());
-            if !found.is_empty() || left.is_zero() || self.ended() {
-                return Ok(found);
-            }
-            let _ = tokio::time::timeout(pause.min(left), published).await;
-            pause = (pause * 2).min(CLUSTER_WAIT.1);
-        }
-    }
-
-    fn read_command(&self, count: usize) -> Cmd {
-        let mut read = cmd("XREADGROUP");
-        read.arg("GROUP").arg(&self.group).arg(&self.consumer).arg("COUNT").arg(count);
-        read
-    }
-
-    fn by_partition(&self, answer: Streams) -> Vec<(u32, Vec<RawEntry>)> {
-        let partition = |stream: &str| stream.rsplit_once(':').and_then(|(_, number)| number.parse().ok());
-        let streams = answer.unwrap_or_default().into_iter();
-        streams.filter_map(|(stream, raws)| Some((partition(&stream)?, raws))).collect()
-    }
-
-    /// Takes what others have held for too long. What was deleted meanwhile is acknowledged: there is nothing to handle.
-    async fn claim_stalled(
-        &self,
-        connection: &mut RedisConnection,
-        streams: u32,
-        first: u32,
-        limit: usize,
-    ) -> Result<Vec<BusEntry>, RedisError> {
-        let mut claimed = Vec::new();
-        for partition in (first..streams).chain(0..first) {
-            let stream = self.names.stream(partition);
-            let mut from = "0-0".to_owned();
-            while claimed.len() < limit {
-                let idle = self.stalled_after.as_millis() as u64;
-                let (next, raws, deleted): ClaimedEntries = cmd("XAUTOCLAIM")
-                    .arg(&stream)
-                    .arg(&self.group)
-                    .arg(&self.consumer)
-                    .arg(idle)
-                    .arg(&from)
-                    .arg("COUNT")
-                    .arg((limit - claimed.len()).max(LEAST_CLAIMED))
-                    .query_async(connection)
-                    .await?;
-                if !deleted.is_empty() {
-                    let () = cmd("XACK").arg(&stream).arg(&self.group).arg(&deleted).query_async(connection).await?;
-                }
-                let raws: Vec<RawEntry> = raws.into_iter().flatten().collect();
-                let deliveries = self.deliveries(connection, &stream, &raws).await?;
-                for ((id, fields), deliveries) in raws.into_iter().zip(deliveries) {
-                    claimed.push(BusEntry { id: entry_name(partition, &id), event: event_of(&fields), deliveries });
-                }
-                if StreamId::parse(&next).is_none_or(|next| next == StreamId::default()) {
-                    break;
-                }
-                from = next;
-            }
-        }
-        Ok(claimed)
-    }
-
-    /// How often each of the entries that we hold was handed out.
-    async fn deliveries(
-        &self,
-        connection: &mut RedisConnection,
-        stream: &str,
-        raws: &[RawEntry],
-    ) -> Result<Vec<u32>, RedisError> {
-        if raws.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut asked = pipe();
-        for (id, _) in raws {
-            asked.cmd("XPENDING").arg(stream).arg(&self.group).arg(id).arg(id).arg(1);
-        }
-        let pending: Vec<PendingEntries> = asked.query_async(connection).await?;
-        Ok(pending.into_iter().map(|found| found.first().map_or(1, |(_, _, _, deliveries)| *deliveries)).collect())
     }
 }

@@ -10,11 +10,16 @@ use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_async::ClusterConnection;
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, FromRedisValue, Pipeline, RedisError, RedisFuture, TlsMode,
-    Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisFuture,
+    TlsMode, Value,
 };
 use tokio::sync::Mutex;
 use url::Url;
+
+use crate::base::compute::ENGINE;
+use crate::ports::bus::BusEntry;
+use crate::ports::bus::entry_reader::EntryReader;
+use crate::ports::bus::redis::streams::{FoundEntry, bus_entry, entry_bytes};
 
 /// A server that has not let us in by then counts as away.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
@@ -122,6 +127,8 @@ impl Servers {
 pub(super) struct RedisLink {
     /// The servers to connect to.
     pub servers: Servers,
+    /// Reads what they answer.
+    pub reader: EntryReader,
     patience: Duration,
     current: Mutex<CurrentConnection>,
 }
@@ -135,7 +142,13 @@ struct CurrentConnection {
 impl RedisLink {
     /// A link that connects at its first use. `patience` bounds each answer.
     pub fn new(servers: Servers, patience: Duration) -> RedisLink {
-        RedisLink { servers, patience, current: Mutex::default() }
+        RedisLink { servers, reader: EntryReader::default(), patience, current: Mutex::default() }
+    }
+
+    /// Entries as the bus hands them to consumers. All tenants wait for these, so they wait for no tenant's turn.
+    pub async fn entries(&self, found: Vec<FoundEntry>) -> Result<Vec<BusEntry>, RedisError> {
+        let read = self.reader.read(ENGINE, found, |(_, raw, _)| entry_bytes(raw), bus_entry).await;
+        read.map_err(|error| RedisError::from((ErrorKind::Parse, "entries can't be read", error.to_string())))
     }
 
     /// Asks one command; a connection that has died meanwhile is made anew, once.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::domain::event::{Event, partition};
-use crate::ports::bus::{BusError, UnreadableEntry, read_entry};
+use crate::ports::bus::{BusEntry, BusError, UnreadableEntry, check_entry, read_entry};
 
 /// The one field of an entry.
 pub(super) const FIELD: &str = "event";
@@ -12,6 +12,8 @@ pub(super) const FIELD: &str = "event";
 pub(super) type StreamFields = Vec<Vec<u8>>;
 /// An entry as Redis answers it.
 pub(super) type RawEntry = (String, StreamFields);
+/// An entry on its way to a consumer: its partition, and how often it was handed to one, this time included.
+pub(super) type FoundEntry = (u32, RawEntry, u32);
 
 /// How streams are called.
 #[derive(Clone)]
@@ -99,15 +101,28 @@ pub(super) fn text_of(fields: &StreamFields, name: &str) -> String {
     field(fields, name).map(|value| String::from_utf8_lossy(value).into_owned()).unwrap_or_default()
 }
 
+/// How long an entry is, in bytes.
+pub(super) fn entry_bytes((_, fields): &RawEntry) -> usize {
+    fields.iter().map(Vec::len).sum()
+}
+
+/// An entry as the bus hands it to a consumer.
+pub(super) fn bus_entry((partition, (id, fields), deliveries): FoundEntry) -> BusEntry {
+    let event = value_of(&fields).and_then(check_entry);
+    BusEntry { id: entry_name(partition, &id), event, deliveries }
+}
+
 /// The event of an entry.
 pub(super) fn event_of(fields: &StreamFields) -> Result<Event, UnreadableEntry> {
-    match field(fields, FIELD) {
-        Some(bytes) => read_entry(bytes),
-        None => {
-            let words: Vec<_> = fields.iter().map(|word| String::from_utf8_lossy(word)).collect();
-            Err(UnreadableEntry { text: words.join(" "), why: format!("it has no field `{FIELD}`") })
-        }
-    }
+    value_of(fields).and_then(read_entry)
+}
+
+/// The bytes in the field of an entry.
+fn value_of(fields: &StreamFields) -> Result<&[u8], UnreadableEntry> {
+    field(fields, FIELD).ok_or_else(|| {
+        let words: Vec<_> = fields.iter().map(|word| String::from_utf8_lossy(word)).collect();
+        UnreadableEntry { text: words.join(" "), why: format!("it has no field `{FIELD}`") }
+    })
 }
 
 #[cfg(test)]

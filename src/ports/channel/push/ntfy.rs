@@ -13,7 +13,7 @@ use chrono::{DateTime, Utc};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 use url::Url;
 
 use crate::base::invalid::ValidationErrors;
@@ -68,6 +68,7 @@ struct NtfyAnswer {
 }
 
 impl NtfyClient {
+    /// A client of the server in these settings.
     pub fn new(settings: &Settings, timeout: Duration, egress: Egress) -> Result<NtfyClient, ValidationErrors> {
         let fault = |name: &str, why: &str| ValidationErrors::one(format!("/channels/push/ntfy/{name}"), why);
         let authorization = match (&settings.token, &settings.user, &settings.password) {
@@ -200,20 +201,27 @@ fn priority(urgency: Urgency) -> u8 {
     }
 }
 
+/// The fields of an answer that are read. The rest is passed over, which a server of a recipient may have made long.
+#[derive(Default, Deserialize)]
+struct NtfyFields {
+    id: Option<String>,
+    error: Option<String>,
+}
+
 /// Judges an answer. A refused login is the operator's to mend where it is the operator's server.
 fn judge(answer: NtfyAnswer, whose: ServerOwner, now: DateTime<Utc>) -> Result<Receipt, ChannelError> {
     let refused = |why: String| match whose {
         ServerOwner::Operator => ChannelError::Misconfigured { why },
         ServerOwner::Recipient => ChannelError::Rejected { why },
     };
-    let answer_body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    let fields: NtfyFields = serde_json::from_slice(&answer.body).unwrap_or_default();
     let mut why = format!("the ntfy server answered {}", answer.status);
-    if let Some(error) = answer_body["error"].as_str() {
+    if let Some(error) = fields.error {
         let error: String = error.chars().filter(|c| !c.is_control()).take(SAID_LENGTH).collect();
         why = format!("{why}: {error}");
     }
     match answer.status.as_u16() {
-        200..=299 => match answer_body["id"].as_str() {
+        200..=299 => match fields.id {
             Some(id) => {
                 let provider_id = Some(id.chars().take(SAID_LENGTH).collect());
                 Ok(Receipt { provider_id, confirmed: ReceiptLevel::Delivered })

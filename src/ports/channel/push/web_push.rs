@@ -42,6 +42,7 @@ pub struct PushSubscription<'a> {
 }
 
 impl WebPush {
+    /// A client that signs with this key; without one it sends nothing.
     pub fn new(vapid: Option<Vapid>, timeout: Duration, egress: Egress) -> WebPush {
         WebPush { vapid, egress, timeout }
     }

@@ -1,8 +1,10 @@
-//! A message in Slack's blocks: sections of its markup, and a button. <https://docs.slack.dev/reference/block-kit/blocks>
+//! A message in Slack's blocks: sections of its markup, and a button.
+//! <https://docs.slack.dev/reference/block-kit/blocks>
 
 use serde_json::{Value, json};
 use url::Url;
 
+use crate::base::template::html::{MarkupPlace, escape_html};
 use crate::domain::notification::{Link, RenderedMessage};
 
 /// Longest text of a section, in characters.
@@ -26,7 +28,8 @@ pub fn body(words: &RenderedMessage) -> Value {
     let mut blocks: Vec<Value> = split_text(&words.text, SECTION_LENGTH).iter().take(room).map(section).collect();
     blocks.extend(button);
     let fallback = split_text(&words.text, FALLBACK_LENGTH).into_iter().next();
-    let fallback = fallback.unwrap_or_else(|| escaped(&words.subject));
+    // Slack reads three signs as markup: https://docs.slack.dev/messaging/formatting-message-text#escaping
+    let fallback = fallback.unwrap_or_else(|| escape_html(&words.subject, MarkupPlace::Text));
     if blocks.is_empty() {
         blocks.push(section(&fallback));
     }
@@ -43,8 +46,8 @@ fn button(link: &Link) -> Option<Value> {
     })
 }
 
-/// The text in pieces of at most `length` characters, parted at the end of a line or a word where one is near, and never
-/// within `&amp;` or `<https://…>`. No piece is empty.
+/// The text in pieces of at most `length` characters, parted at the end of a line or a word where one is near, and
+/// never within `&amp;` or `<https://…>`. No piece is empty.
 fn split_text(text: &str, length: usize) -> Vec<String> {
     let mut pieces = vec![];
     let mut rest = text.trim();
@@ -80,11 +83,6 @@ fn before_markup(head: &str, place: usize) -> usize {
     let reference = opened('&', ';').filter(|start| place - start < 6);
     let start = opened('<', '>').or(reference).unwrap_or(place);
     if start == 0 { place } else { start }
-}
-
-/// The three signs that Slack reads as markup: <https://docs.slack.dev/messaging/formatting-message-text#escaping>
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ pub struct Signer {
 }
 
 impl Signer {
+    /// Checks reports of this provider, which signs with this key.
     pub fn new(provider: SmsProvider, key: &Secret) -> Signer {
         Signer { provider, key: hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, key.expose().trim().as_bytes()) }
     }

@@ -1,8 +1,10 @@
 //! A text in Telegram's HTML within the length of one message.
 //!
 //! Telegram counts what is shown: tags have no length, `&amp;` has that of one sign, and a sign beyond 16 bits that of
-//! two. What is too long loses its end, never a part of a tag; what was opened is closed. A link that stands
-//! in the text stays.
+//! two. A text that is too long loses its end, never a part of a tag; a tag that was opened is closed. A link that
+//! stands in the text stays.
+
+use crate::base::template::html::{MarkupPlace, escape_html};
 
 /// Longest text, counted as Telegram does.
 pub const MOST_CHARACTERS: usize = 4096;
@@ -22,7 +24,7 @@ pub fn fit(html: &str, keep: Option<&str>) -> String {
     if pieces.iter().map(|piece| piece.length).sum::<usize>() <= MOST_CHARACTERS {
         return html.to_owned();
     }
-    let written = keep.map(escaped).filter(|keep| html.contains(keep.as_str()));
+    let written = keep.map(|keep| escape_html(keep, MarkupPlace::Text)).filter(|keep| html.contains(keep.as_str()));
     let tail = written.map_or_else(|| CUT.to_owned(), |keep| format!("{CUT}\n{keep}"));
     let mut room = MOST_CHARACTERS.saturating_sub(self::pieces(&tail).map(|piece| piece.length).sum());
     let (mut fitted, mut open) = (String::new(), Vec::new());
@@ -66,10 +68,6 @@ fn name_of(piece: &str) -> Option<(&str, bool)> {
     let inner = piece.strip_prefix('<')?.strip_suffix('>')?;
     let (inner, closes) = inner.strip_prefix('/').map_or((inner, false), |inner| (inner, true));
     Some((inner.split_whitespace().next().unwrap_or_default(), closes))
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod table;
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
+use crate::base::template::html::{MarkupPlace, escape_html};
 use crate::base::unicode_safety::escape_hidden;
 use crate::ports::channel::templates::MessageFormat;
 use crate::ports::channel::templates::markup::output::{MarkupOutput, NESTING};
@@ -18,13 +19,9 @@ pub fn escaped(text: &str, format: MessageFormat) -> String {
     let text = escape_hidden(text);
     match format {
         MessageFormat::Plain => text,
-        MessageFormat::Html => {
-            text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-        }
+        MessageFormat::Html => escape_html(&text, MarkupPlace::DoubleQuoted),
         // both know these three entities: Slack's "Formatting text for app surfaces", Telegram's "HTML style"
-        MessageFormat::Mrkdwn | MessageFormat::Telegram => {
-            text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-        }
+        MessageFormat::Mrkdwn | MessageFormat::Telegram => escape_html(&text, MarkupPlace::Text),
     }
 }
 

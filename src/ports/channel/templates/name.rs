@@ -49,7 +49,7 @@ impl TemplateName<'_> {
 
 /// The names under which a template may lie, the most exact first: the purpose counts more than the language, and that
 /// more than the channel.
-pub fn looked_for(purpose: &Purpose, locale: &str, channel: &str, format: MessageFormat) -> Vec<String> {
+pub fn candidate_names(purpose: &Purpose, locale: &str, channel: &str, format: MessageFormat) -> Vec<String> {
     let ending = format.ending();
     let mut names = Vec::new();
     for purpose in purpose.names() {
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn purpose_comes_before_language_and_language_before_channel() {
-        let names = |purpose, locale| looked_for(&Purpose::Of(purpose), locale, "sms", MessageFormat::Plain);
+        let names = |purpose, locale| candidate_names(&Purpose::Of(purpose), locale, "sms", MessageFormat::Plain);
         assert_eq!(
             names("reminder", "de-AT").join(" "),
             "reminder.de-AT.sms.txt reminder.de-AT.txt reminder.de.sms.txt reminder.de.txt reminder.sms.txt reminder.txt \

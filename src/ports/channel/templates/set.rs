@@ -10,7 +10,7 @@ use minijinja::{AutoEscape, Environment, Output, State, UndefinedBehavior};
 use serde::Serialize;
 
 use crate::domain::notification::MessageContext;
-use crate::ports::channel::templates::name::{TemplateName, looked_for};
+use crate::ports::channel::templates::name::{TemplateName, candidate_names};
 use crate::ports::channel::templates::{MessageFormat, markup};
 
 /// Steps that one rendering may take.
@@ -45,7 +45,7 @@ pub struct TemplateSet {
 #[derive(Serialize)]
 struct RenderScene<'a> {
     #[serde(flatten)]
-    telling: &'a MessageContext,
+    context: &'a MessageContext,
     /// Language of the template that was found: the one in its name, and [`LANGUAGE`] where an embedded one tells none.
     lang: Option<&'a str>,
 }
@@ -80,35 +80,35 @@ impl TemplateSet {
     /// format.
     pub fn render(
         &self,
-        telling: &MessageContext,
+        context: &MessageContext,
         channel: &str,
         format: MessageFormat,
         part: TemplateKind,
     ) -> Option<RenderResult> {
-        let names = looked_for(&telling.purpose, &telling.locale, channel, format);
+        let names = candidate_names(&context.purpose, &context.locale, channel, format);
         let found = |files: &'_ BTreeMap<String, String>| {
             names.iter().find_map(|name| files.get(&name.to_lowercase())).cloned()
         };
         let written_in = |name: &str| TemplateName::read(name).ok().and_then(|read| read.locale.map(str::to_owned));
-        let (name, lang, telling) = match found(&self.own) {
+        let (name, lang, context) = match found(&self.own) {
             Some(name) => {
                 let lang = written_in(&name);
-                (name, lang, telling)
+                (name, lang, context)
             }
             None => {
                 let name = found(&self.embedded)?;
                 let lang = written_in(&name).unwrap_or_else(|| LANGUAGE.to_owned());
-                (name, Some(lang), telling.main_message())
+                (name, Some(lang), context.main_message())
             }
         };
         let whole_name = if part == TemplateKind::Subject { format!("{name}{SUBJECT_PART}") } else { name.clone() };
-        let scene = RenderScene { telling, lang: lang.as_deref() };
+        let scene = RenderScene { context, lang: lang.as_deref() };
         Some(self.rendered(&whole_name, &scene).map_err(|why| (name, why)))
     }
 
     /// The template of this name, which is none of those that are looked for.
-    pub fn render_named(&self, name: &str, telling: &MessageContext) -> Result<String, String> {
-        self.rendered(name, &RenderScene { telling, lang: Some(telling.language.tag()) })
+    pub fn render_named(&self, name: &str, context: &MessageContext) -> Result<String, String> {
+        self.rendered(name, &RenderScene { context, lang: Some(context.language.tag()) })
     }
 
     fn rendered(&self, name: &str, scene: &RenderScene) -> Result<String, String> {

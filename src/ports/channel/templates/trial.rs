@@ -17,9 +17,9 @@ use crate::ports::channel::templates::set::{LANGUAGE, TemplateKind, TemplateSet}
 /// Tries them all; the faults name files of `dir`.
 pub fn run(own: &TemplateSet, dir: &Path) -> Result<(), ValidationErrors> {
     let mut faults = ValidationErrors::new();
-    for telling in samples(own) {
+    for context in samples(own) {
         for (channel, format, part) in ways(own) {
-            if let Some(Err((name, error))) = own.render(&telling, channel, format, part) {
+            if let Some(Err((name, error))) = own.render(&context, channel, format, part) {
                 let message = format!("{}: {error}", dir.join(name).display());
                 if !faults.0.iter().any(|fault| fault.message == message) {
                     faults.add("/channels/templates_dir", message);
@@ -45,17 +45,17 @@ fn ways(own: &TemplateSet) -> Vec<(&str, MessageFormat, TemplateKind)> {
     parts.flat_map(|(format, part)| channels.iter().map(move |channel| (*channel, format, part))).collect()
 }
 
-/// A message of each purpose, and of each kind of notice that a template is named for, in each language that one is named
-/// for and in none; whole, and cut.
+/// A message of each purpose, and of each kind of notice that a template is named for, in each language that one is
+/// named for and in none; whole, and cut.
 fn samples(own: &TemplateSet) -> Vec<MessageContext> {
     let notices: BTreeSet<&str> =
         own.own().filter_map(|file| TemplateName::read(file).ok()?.purpose.strip_prefix(NOTICE)).collect();
     let notices = notices.into_iter().filter_map(NoticeKind::parse).map(Purpose::Notice);
     let locales: BTreeSet<&str> = names(own).filter_map(|name| name.locale).chain([""]).collect();
     let mut samples = Vec::new();
-    for telling in Purpose::WORDS.into_iter().map(Purpose::Of).chain(notices).map(sample) {
+    for context in Purpose::WORDS.into_iter().map(Purpose::Of).chain(notices).map(sample) {
         for locale in &locales {
-            let sample = MessageContext { locale: (*locale).to_owned(), ..telling.clone() };
+            let sample = MessageContext { locale: (*locale).to_owned(), ..context.clone() };
             let note = "The whole, 9000 characters".to_owned();
             let link = Secret::new("https://wake.example.org/messages/0123456789abcdef");
             samples.push(MessageContext {
@@ -94,7 +94,7 @@ pub(super) fn sample(purpose: Purpose) -> MessageContext {
         reference: "google/work".into(),
         service: "google".into(),
         account: "work".into(),
-        trouble: CredentialIssueKind::Missing,
+        issue: CredentialIssueKind::Missing,
         task: Some("Morning mail".into()),
         paused: true,
         reason: None,
@@ -160,10 +160,10 @@ mod tests {
         let mut own = set.clone();
         own.add_own("notice_credential.txt", "Subject: x").expect("a template");
         let mut there = BTreeSet::from(["lang".to_owned()]);
-        for telling in samples(&own) {
-            names_of(&serde_json::to_value(&telling).expect("data"), "", &mut there);
+        for context in samples(&own) {
+            names_of(&serde_json::to_value(&context).expect("data"), "", &mut there);
         }
-        // what is a group in one message is nothing in another
+        // a group of one message may be absent in another
         let groups: Vec<String> =
             there.iter().filter_map(|name| Some(name.split_once(['.', '['])?.0.to_owned())).collect();
         there.retain(|name| !groups.contains(name));

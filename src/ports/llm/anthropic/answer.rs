@@ -85,6 +85,7 @@ impl Block {
 }
 
 impl AnthropicStream {
+    /// Takes in one event of the stream.
     pub fn add(&mut self, event: &Value, on_delta: Option<OnDelta<'_>>) -> Progress {
         let index = event["index"].as_u64().unwrap_or_default();
         match event["type"].as_str().unwrap_or_default() {
@@ -104,6 +105,7 @@ impl AnthropicStream {
         Progress::GoesOn
     }
 
+    /// Takes in the beginning of a block.
     pub fn begin(&mut self, index: u64, block: &Value) {
         let fields = block.as_object().cloned().unwrap_or_default();
         self.blocks.insert(index, Block { fields, written: String::new() });
@@ -139,6 +141,7 @@ impl AnthropicStream {
         self.blocks.values().map(Block::whole).collect()
     }
 
+    /// The answer that the blocks make.
     pub fn answer(self) -> Result<ModelAnswer, LlmError> {
         if self.stop_reason.as_deref() == Some("model_context_window_exceeded") {
             let error = LlmError::Overflow { message: "the answer did not fit into the context window".into() };

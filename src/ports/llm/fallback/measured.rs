@@ -1,6 +1,7 @@
 //! The conversation of a run as encoders of an embedder have counted it, for the models of its chain that have one.
 
 use crate::base::compute::Compute;
+use crate::domain::budget::CallBound;
 use crate::domain::run::TranscriptMessage;
 use crate::ports::llm::fallback::{Chain, ChainLink, LinkInUse};
 use crate::ports::llm::tokens::TokenCounter;
@@ -24,8 +25,15 @@ impl Chain {
         }
     }
 
+    /// The most that a call by itself may come to, whichever model answers. Its request is measured first: there was no
+    /// turn before that has measured it.
+    pub async fn measured_worst_case(&self, request: &ModelRequest, compute: &Compute) -> CallBound {
+        self.measure(&request.messages, &request.tools, compute).await;
+        self.worst_case(request)
+    }
+
     /// Most tokens that are read and written in answer to a request of this model: as many as were reserved for it.
-    pub(super) fn most_of(&self, link: &ChainLink, request: &ModelRequest) -> (i64, i64) {
+    pub(super) fn max_tokens_of(&self, link: &ChainLink, request: &ModelRequest) -> (i64, i64) {
         let used = self.links.iter().find(|used| std::ptr::eq(&*used.link, link));
         used.map_or_else(|| link.most(request), |used| used.most(request))
     }
@@ -37,7 +45,7 @@ impl LinkInUse {
         self.measured_counter().unwrap_or_else(|| self.link.calibrated_counter())
     }
 
-    /// Most tokens that are read and written in answer to a request: what is reserved is never less than the estimate.
+    /// Most tokens that are read and written in answer to a request: the reservation is never less than the estimate.
     pub(super) fn most(&self, request: &ModelRequest) -> (i64, i64) {
         let (input, output) = self.link.most(request);
         let measured = self.measured_counter().map_or(0, |counter| counter.request(request) as i64);
@@ -102,6 +110,7 @@ mod tests {
         let cut_off = measured.budgeted();
         cut_off.note_unmetered(&link, &request);
         assert_eq!(cut_off.take_unusable().input_tokens, 8_004);
+        assert_eq!(chain().measured_worst_case(&request, &compute).await.most.tokens, 8_014);
         other.measure_text(&text, &compute).await;
         assert_eq!(other.counter().text("xxxx"), 4);
     }

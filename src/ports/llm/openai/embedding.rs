@@ -48,8 +48,8 @@ struct EmbeddingEndpoint {
     space: String,
     clock: Clock,
     compute: Compute,
-    /// The tenants that it has not answered since its last answer, each with the time until which they leave it alone, by
-    /// [`Clock::elapsed`].
+    /// The tenants that it has not answered since its last answer, each with the time until which they leave it alone,
+    /// by [`Clock::elapsed`].
     in_vain: Mutex<BTreeMap<String, Duration>>,
 }
 
@@ -91,13 +91,15 @@ impl Embeddings {
         })))
     }
 
-    /// Name of the space in which the vectors are: those of another model, or of another length, can't be compared with them.
+    /// Name of the space in which the vectors are: those of another model, or of another length, can't be compared with
+    /// them.
     pub fn space(&self) -> &str {
         &self.0.space
     }
 
-    /// The vectors of at most [`TEXTS_AT_ONCE`] texts of a tenant, in their order; `None`: a text has no direction. Nobody waits for
-    /// them: all such calls have one turn together, beside the tenants whose runs wait. The endpoint has so long from the turn on.
+    /// The vectors of at most [`TEXTS_AT_ONCE`] texts of a tenant, in their order; `None`: a text has no direction.
+    /// Nobody waits for them: all such calls have one turn together, beside the tenants whose runs wait. The endpoint
+    /// has so long from the turn on.
     ///
     /// # Errors
     /// As of a model. `Rejected` and `Overflow`: it will not have one of the texts, or none at all.
@@ -121,8 +123,8 @@ impl Embeddings {
         !text.trim().is_empty() && !self.rests(tenant)
     }
 
-    /// The vector of a text, where there is a place and the endpoint answers within this time. After it did not answer, it is not
-    /// asked for a while, unless it had less than half of the time.
+    /// The vector of a text, where there is a place and the endpoint answers within this time. After it did not answer,
+    /// it is not asked for a while, unless it had less than half of the time.
     pub async fn try_embed(&self, tenant: &str, text: &str, within: Duration) -> Option<Embedding> {
         let clock = &self.0.clock;
         if !self.may_ask(tenant, text) {

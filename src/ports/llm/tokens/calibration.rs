@@ -1,7 +1,7 @@
 //! Counts of a provider, against our estimate: the running ratio of one model, which later estimates are multiplied by.
 //!
-//! Begins with the margin of the model's family, as if it had been found over `PRIOR` tokens. Kept in memory, of each instance for
-//! itself; lost with it.
+//! Begins with the margin of the model's family, as if it had been found over `PRIOR` tokens. Kept in memory, of each
+//! instance for itself; lost with it.
 
 use std::sync::Mutex;
 
@@ -16,7 +16,8 @@ const HORIZON: f64 = 2_000_000.0;
 /// The ratio stays within these parts of the family's margin, whatever a provider says.
 const BOUNDS: (f64, f64) = (0.75, 3.0);
 
-/// The ratio of one model, which all calls of an instance share, and its exact counts, where an embedder has them counted.
+/// The ratio of one model, which all calls of an instance share, and its exact counts, where an embedder has them
+/// counted.
 #[derive(Default)]
 pub struct TokenCalibration {
     sums: Mutex<CountedTokens>,

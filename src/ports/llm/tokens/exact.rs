@@ -29,9 +29,9 @@ const RATIOS: (f64, f64) = (0.1, 20.0);
 
 /// An encoder of a model, as far as its tokens are counted.
 pub trait TokenEncoder: Send + Sync {
-    /// Tokens of a text. Called on a computing thread, for each text of a conversation once. It waits for nothing. Where
-    /// the counts of a conversation are not there after 5 seconds, its tokens are estimated, and the next turn finds
-    /// those that came later.
+    /// Tokens of a text. Called on a computing thread, for each text of a conversation once. It waits for nothing.
+    /// Where the counts of a conversation are not there after 5 seconds, its tokens are estimated, and the next turn
+    /// finds those that came later.
     fn count(&self, text: &str) -> usize;
 }
 

@@ -14,6 +14,7 @@ use crate::ports::poll::sql::{CONNECTIONS, ROWS, SENT_BYTES, SqlRows, failed, to
 /// How long a connection that nobody needs is kept.
 const IDLE: Duration = Duration::from_secs(60);
 
+/// Connections to this server, of which none is opened yet.
 pub fn pool(url: &str) -> Result<PgPool, String> {
     // the error may quote the address, and with it the password
     let options = PgConnectOptions::from_str(url)
@@ -22,6 +23,7 @@ pub fn pool(url: &str) -> Result<PgPool, String> {
     Ok(PgPoolOptions::new().max_connections(CONNECTIONS).idle_timeout(IDLE).connect_lazy_with(options))
 }
 
+/// The rows that a query gives, within its time, in a transaction that writes nothing.
 pub async fn rows(pool: &PgPool, query: &str, time_limit: Duration) -> Result<SqlRows, PollFault> {
     let mut transaction = pool.begin_with("begin read only").await.map_err(failed)?;
     // a transaction that nobody goes on with ends, too, and gives its connection back
@@ -31,8 +33,8 @@ pub async fn rows(pool: &PgPool, query: &str, time_limit: Duration) -> Result<Sq
         limit.saturating_mul(2)
     );
     (&mut *transaction).execute(AssertSqlSafe(limit)).await.map_err(failed)?;
-    // a line break ends a comment at the end of the query; one row more than allowed tells that there are too many, and a
-    // null that they are too long: then the server sends nothing of them
+    // a line break ends a comment at the end of the query; one row more than allowed tells that there are too many, and
+    // a null that they are too long: then the server sends nothing of them
     let wrapped = format!(
         "select case when sum(octet_length(line)) over (rows unbounded preceding) <= {SENT_BYTES} then line end
            from (select to_jsonb(polled)::text as line from (\n{query}\n) polled limit {}) polled",

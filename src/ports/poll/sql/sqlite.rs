@@ -1,7 +1,11 @@
 //! Queries of an SQLite file: each on a connection of its own, which is opened read-only, broken off when it takes too
 //! long, and makes no value beyond a bound.
+//!
+//! A query is work of this machine's processors, and a tenant says how much of it. So queries run on threads that give
+//! way to the engine's, and a file has as many of them as polls and trials may query it at once.
 
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rusqlite::limits::Limit;
@@ -9,10 +13,13 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Statement};
 use serde_json::{Map, Value, json};
 use sqlx::sqlite::SqliteConnectOptions;
-use tokio::task::spawn_blocking;
 
+use crate::base::threads::LowPool;
 use crate::domain::trigger::condition::PollFault;
-use crate::ports::poll::sql::{SqlRows, unreadable};
+use crate::ports::poll::sql::{CONNECTIONS, SqlRows, unreadable};
+
+/// Name of the threads.
+const THREADS: &str = "polled-file";
 
 /// Steps of SQLite's machine between two looks at the time.
 const STEPS: i32 = 10_000;
@@ -24,12 +31,13 @@ const LONGEST: i32 = 1024 * 1024;
 const COLUMNS: i32 = 100;
 
 /// A database that is opened for each query: that takes less than a millisecond, and queries are seconds apart.
-#[derive(Clone)]
 pub struct File {
     uri: String,
+    threads: LowPool,
 }
 
 impl File {
+    /// The file of an address `sqlite://…`.
     pub fn of(url: &str) -> Result<File, String> {
         let unfit = || "must be an address such as `sqlite:///path/to/file.db`".to_owned();
         SqliteConnectOptions::from_str(url).map_err(|_| unfit())?;
@@ -40,31 +48,47 @@ impl File {
         for part in asked.split('&').filter(|part| !part.is_empty() && !part.starts_with("mode=")) {
             uri = format!("{uri}&{part}");
         }
-        Ok(File { uri })
+        Ok(File { uri, threads: LowPool::start(THREADS, CONNECTIONS as usize) })
     }
 
-    fn open(&self, deadline: Instant) -> Result<Connection, rusqlite::Error> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(&self.uri, flags)?;
-        connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, LONGEST)?;
-        connection.set_limit(Limit::SQLITE_LIMIT_COLUMN, COLUMNS)?;
-        connection.busy_timeout(BUSY)?;
-        connection.pragma_update(None, "query_only", "on")?;
-        connection.pragma_update(None, "trusted_schema", "off")?;
+    /// The result of `work` with a connection to the file, on a thread that gives way. Its statements are broken off at
+    /// the deadline, and once the future is dropped.
+    async fn with_connection<T: Send + 'static>(
+        &self,
+        deadline: Instant,
+        work: impl FnOnce(&Connection) -> Result<T, PollFault> + Send + 'static,
+    ) -> Result<T, PollFault> {
+        let (uri, asker) = (self.uri.clone(), Arc::new(()));
+        let asked = Arc::downgrade(&asker);
         // a future that is dropped does not stop the thread that runs its query; this does
-        connection.progress_handler(STEPS, Some(move || Instant::now() >= deadline))?;
-        Ok(connection)
+        let is_over = move || Instant::now() >= deadline || asked.strong_count() == 0;
+        let computed = self.threads.compute(move || work(&open(&uri, is_over).map_err(failed)?)).await;
+        drop(asker);
+        computed.unwrap_or_else(|| Err(PollFault::new("sql", "the query broke off")))
     }
 }
 
+/// A connection that may only read, whose statements are broken off once `is_over` says so.
+fn open(uri: &str, is_over: impl FnMut() -> bool + Send + 'static) -> Result<Connection, rusqlite::Error> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(uri, flags)?;
+    connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, LONGEST)?;
+    connection.set_limit(Limit::SQLITE_LIMIT_COLUMN, COLUMNS)?;
+    connection.busy_timeout(BUSY)?;
+    connection.pragma_update(None, "query_only", "on")?;
+    connection.pragma_update(None, "trusted_schema", "off")?;
+    connection.progress_handler(STEPS, Some(is_over))?;
+    Ok(connection)
+}
+
+/// The rows that a query gives, within its time.
 pub async fn rows(file: &File, query: &str, time_limit: Duration) -> Result<SqlRows, PollFault> {
-    let (file, query, deadline) = (file.clone(), query.to_owned(), Instant::now() + time_limit);
-    let read = spawn_blocking(move || {
-        let connection = file.open(deadline).map_err(failed)?;
+    let query = query.to_owned();
+    let read = move |connection: &Connection| {
         let mut statement = connection.prepare(&query).map_err(failed)?;
         read(&mut statement)
-    });
-    read.await.unwrap_or_else(|_| Err(PollFault::new("sql", "the query broke off")))
+    };
+    file.with_connection(Instant::now() + time_limit, read).await
 }
 
 fn read(statement: &mut Statement<'_>) -> Result<SqlRows, PollFault> {
@@ -106,7 +130,11 @@ fn failed(error: rusqlite::Error) -> PollFault {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
+    use rustix::process::getpriority_process;
+
     use super::*;
+    use crate::base::threads::lower_priority;
 
     const LIMIT: Duration = Duration::from_secs(60);
 
@@ -151,6 +179,30 @@ mod tests {
         assert_eq!(kind(&file, &made(LONGEST + 1)).await, Err("too_large".into()));
         let from_little = "select replace(hex(zeroblob(1000)), '0', hex(zeroblob(1000)))";
         assert_eq!(kind(&file, from_little).await, Err("too_large".into()));
+    }
+
+    #[tokio::test]
+    async fn query_runs_on_a_thread_that_gives_way() {
+        let (_dir, file) = file();
+        let priority = || getpriority_process(None).unwrap();
+        let seen = move |_: &Connection| Ok((priority(), std::thread::current().name().map(str::to_owned)));
+        let found = file.with_connection(Instant::now() + LIMIT, seen).await.unwrap();
+        let low = std::thread::spawn(move || {
+            lower_priority();
+            priority()
+        });
+        assert_eq!(found, (low.join().unwrap(), Some(THREADS.to_owned())));
+    }
+
+    #[tokio::test]
+    async fn query_that_nobody_waits_for_any_more_gives_its_thread_back() {
+        let (_dir, file) = file();
+        let endless = "with recursive n(i) as (select 1 union all select i + 1 from n) select count(*) from n";
+        for _ in 0..2 * CONNECTIONS {
+            let mut dropped = Box::pin(rows(&file, endless, 600 * LIMIT));
+            assert!((&mut dropped).now_or_never().is_none());
+        }
+        assert_eq!(kind(&file, "select 7").await, Ok(json!(7)));
     }
 
     #[tokio::test]

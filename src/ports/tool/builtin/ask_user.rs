@@ -39,6 +39,13 @@ pub(super) fn ask_user() -> AskUser {
     ))
 }
 
+/// The person's answer in a result of the tool. `None`: there is none that can be read, such as in a result that was
+/// cut.
+pub fn answer_in(result: &str) -> Option<String> {
+    let result: Value = serde_json::from_str(result).ok()?;
+    result.get(ANSWER)?.as_str().map(str::to_owned)
+}
+
 impl Tool for AskUser {
     fn definition(&self) -> &Definition {
         &self.0

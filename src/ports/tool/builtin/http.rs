@@ -6,6 +6,7 @@ use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::base::compute::steps_to_write;
 use crate::domain::credential::Reference;
 use crate::ports::egress::EgressRequest;
 use crate::ports::tool::builtin::read;
@@ -27,6 +28,7 @@ pub struct Arguments {
     pub credential: Option<String>,
 }
 
+/// A tool that makes one request; each definition has a way of its own to make it.
 pub struct HttpTool {
     pub definition: Definition,
     pub credentials: Credentials,
@@ -56,11 +58,17 @@ impl Tool for HttpTool {
 
     fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         Box::pin(async move {
-            let arguments: Arguments = read(arguments)?;
-            let credential = reference(arguments.credential.as_deref())?;
-            let request = (self.request)(arguments, context)?;
+            let (steps, make, of_call) = (steps_to_write(&arguments), self.request, context.clone());
+            let build = move || -> Result<(EgressRequest, Option<Reference>), ToolError> {
+                let arguments: Arguments = read(arguments)?;
+                let credential = reference(arguments.credential.as_deref())?;
+                Ok((make(arguments, &of_call)?, credential))
+            };
+            let built = context.compute.run_if_costly(context.tenant.as_str(), steps, build).await?;
+            let (request, credential) = built?;
             let name = &self.definition.name;
-            answer(&fetch(&self.credentials, request, credential.as_ref(), name, context).await?)
+            let response = fetch(&self.credentials, request, credential.as_ref(), name, context).await?;
+            answer(response, context).await
         })
     }
 

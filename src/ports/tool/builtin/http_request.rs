@@ -13,6 +13,7 @@ use crate::ports::tool::output::DefaultLevel;
 use crate::ports::tool::{Definition, ToolContext, ToolError};
 use crate::ports::vault::credentials::Credentials;
 
+/// The tool `http_request`.
 pub fn tool(credentials: Credentials) -> HttpTool {
     let definition = Definition::new(
         "http_request",

@@ -13,6 +13,7 @@ use crate::ports::tool::exchange::{credential_schema, headers_of};
 use crate::ports::tool::{Definition, ToolContext, ToolError};
 use crate::ports::vault::credentials::Credentials;
 
+/// The tool `http_send`.
 pub fn tool(credentials: Credentials) -> HttpTool {
     let definition = Definition::new(
         "http_send",

@@ -22,6 +22,7 @@ const AGENT: &str = "agent";
 const SHOWN: usize = 10;
 const MOST_SHOWN: usize = 50;
 
+/// Arguments of `remember`.
 #[derive(Deserialize)]
 pub(super) struct RememberArguments {
     text: String,
@@ -29,6 +30,7 @@ pub(super) struct RememberArguments {
     replaces: Option<String>,
 }
 
+/// Arguments of `recall`.
 #[derive(Deserialize)]
 pub(super) struct RecallArguments {
     about: String,
@@ -74,7 +76,7 @@ pub(super) fn remember() -> BuiltinTool<RememberArguments> {
             Box::pin(async move {
                 let wrong = |field: &'static str| move |why: String| ToolError::arguments(format!("`{field}` {why}"));
                 let text = checked_text(&text).map_err(wrong("text"))?;
-                if context.known.finds(&text).await {
+                if context.used_secrets.finds(&text).await {
                     return Err(ToolError::arguments("`text` has a secret in it, which is not noted"));
                 }
                 let collection = collection.map(|path| checked_collection(&path).map_err(wrong("collection")));

@@ -8,6 +8,7 @@ use crate::domain::task::Urgency;
 use crate::ports::tool::builtin::BuiltinTool;
 use crate::ports::tool::{Definition, ToolError, ToolNotice};
 
+/// Arguments of `send_notification`.
 #[derive(Deserialize)]
 pub(super) struct Arguments {
     text: String,

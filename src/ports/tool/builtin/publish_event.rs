@@ -16,6 +16,7 @@ use crate::ports::tool::{Definition, HostError};
 /// Source of the events.
 const SOURCE: &str = "agent";
 
+/// Arguments of `publish_event`.
 #[derive(Deserialize)]
 pub(super) struct Arguments {
     #[serde(rename = "type")]

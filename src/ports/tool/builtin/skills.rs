@@ -1,5 +1,5 @@
-//! `use_skill`, `leave_skill`, `read_skill_file`: instructions of the operator that a model takes when it needs them. Which skills
-//! are active, the agent knows.
+//! `use_skill`, `leave_skill`, `read_skill_file`: instructions of the operator that a model takes when it needs them.
+//! Which skills are active, the agent knows.
 
 use std::sync::Arc;
 

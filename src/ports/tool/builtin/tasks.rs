@@ -1,4 +1,5 @@
-//! `create_task`, `list_tasks`, `update_task`, `run_task`, `pause_task`, `resume_task`, `delete_task`: the tenant's own tasks, through the host.
+//! `create_task`, `list_tasks`, `update_task`, `run_task`, `pause_task`, `resume_task`, `delete_task`: the tenant's own
+//! tasks, through the host.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -22,6 +23,7 @@ pub(super) struct TriggerArguments {
     trigger: Option<Value>,
 }
 
+/// Arguments of `create_task`.
 #[derive(Deserialize)]
 pub(super) struct CreateArguments {
     name: String,
@@ -32,6 +34,7 @@ pub(super) struct CreateArguments {
     channel: Option<String>,
 }
 
+/// Arguments of `update_task`; what is absent stays as it is.
 #[derive(Deserialize)]
 pub(super) struct UpdateArguments {
     id: Uuid,
@@ -43,12 +46,14 @@ pub(super) struct UpdateArguments {
     channel: Option<String>,
 }
 
+/// Arguments of `run_task`.
 #[derive(Deserialize)]
 pub(super) struct RunArguments {
     id: Uuid,
     input: Option<Value>,
 }
 
+/// Arguments of `list_tasks`.
 #[derive(Deserialize)]
 pub(super) struct ListArguments {
     status: Option<String>,
@@ -56,6 +61,7 @@ pub(super) struct ListArguments {
     limit: Option<u32>,
 }
 
+/// Arguments of `pause_task`, `resume_task` and `delete_task`.
 #[derive(Deserialize)]
 pub(super) struct NamedTask {
     id: Uuid,

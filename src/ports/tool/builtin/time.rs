@@ -13,6 +13,7 @@ use crate::ports::tool::{Definition, ToolError};
 /// Name of the tool.
 pub const CURRENT_TIME: &str = "current_time";
 
+/// Arguments of `current_time`.
 #[derive(Deserialize)]
 pub(super) struct Arguments {
     timezone: Option<String>,

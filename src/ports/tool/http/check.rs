@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::base::invalid::{ValidationErrors, did_you_mean, escape};
 use crate::base::template::{Template, TemplateNames, TextTemplates, Tree, UrlTemplate};
 use crate::domain::approval::Category;
-use crate::domain::credential::{Reference, SECRET_HEADERS};
+use crate::domain::credential::{Reference, UnsettableHeader, settable_header};
 use crate::ports::egress::Egress;
 use crate::ports::tool::http::{ARGUMENTS, BodyTemplate, HttpToolDefinition, PreparedTool, ToolCallRequest};
 
@@ -20,8 +20,6 @@ const NAME_LENGTH: usize = 64;
 const TIMEOUTS: std::ops::RangeInclusive<u64> = 1..=300;
 /// Longest time to stop an approved call, in seconds.
 const LONGEST_UNDO: u64 = 3_600;
-/// Headers that are written by the client, or by us.
-const OURS: [&str; 6] = ["host", "content-length", "transfer-encoding", "connection", "idempotency-key", "expect"];
 
 /// Reads all of them; pointers of faults begin with `/tools`.
 ///
@@ -162,14 +160,12 @@ impl DeclarationReader<'_> {
 
     fn header(&mut self, name: &str, text: &str) -> Option<(HeaderName, Template)> {
         let below = format!("/http/headers/{}", escape(name));
-        let lower = name.to_ascii_lowercase();
-        let why = match name.parse::<HeaderName>() {
-            _ if SECRET_HEADERS.contains(&lower.as_str()) => {
+        let why = match settable_header(name, |_| false) {
+            Ok(name) => return self.template("/http/headers", name.as_str(), text).map(|(_, text)| (name, text)),
+            Err(UnsettableHeader::Secret) => {
                 "can't be set here: it holds a secret; save it as a credential and name that in `credential`"
             }
-            _ if OURS.contains(&lower.as_str()) => "can't be set: Reveille writes this header itself",
-            Ok(name) => return self.template("/http/headers", lower.as_str(), text).map(|(_, text)| (name, text)),
-            Err(_) => "is no name of a header",
+            Err(unsettable) => unsettable.message(),
         };
         self.fault(&below, why);
         None

@@ -1,7 +1,7 @@
 //! `${NAME}` in the requests of declared tools: values from the environment, filled in once, at the start.
 //!
-//! For what differs from one place to another, such as a host. Secrets belong into credentials: what is filled in is part of
-//! the tool's definition, which people see.
+//! For what differs from one place to another, such as a host. Secrets belong into credentials: what is filled in is
+//! part of the tool's definition, which people see.
 
 use serde_json::Value;
 

@@ -21,19 +21,20 @@ pub enum FetchError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.sentence())]
 pub struct CredentialError {
-    /// The trouble.
-    pub trouble: CredentialFault,
+    /// The kind of fault.
+    pub kind: CredentialFault,
     /// The name of the credential.
     pub reference: Reference,
     /// More of it, where there is more to say. Never a secret.
     pub why: String,
-    /// When it was last used, in milliseconds; 0 where it never was. It tells one time of trouble from the next.
+    /// When it was last used, in milliseconds; 0 where it never was. It tells one occurrence of the fault from the
+    /// next.
     pub last_used: i64,
     /// Of one that was refused: when it was sent.
     pub sent_at: Option<DateTime<Utc>>,
 }
 
-/// Troubles with a credential.
+/// Kinds of faults with a credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CredentialFault {
     /// The tenant has none of this name.
@@ -52,18 +53,20 @@ pub enum CredentialFault {
     Misconfigured,
     /// Later may do.
     Busy,
+    /// With it the run would use more secrets than are looked for in what it reads.
+    TooMany,
     /// It was sent, and the other side does not take it.
     Refused,
 }
 
 impl CredentialError {
-    pub(super) fn new(trouble: CredentialFault, reference: &Reference, why: String) -> CredentialError {
-        CredentialError { trouble, reference: reference.clone(), why, last_used: 0, sent_at: None }
+    pub(super) fn new(kind: CredentialFault, reference: &Reference, why: String) -> CredentialError {
+        CredentialError { kind, reference: reference.clone(), why, last_used: 0, sent_at: None }
     }
 
     /// Stable, for programs.
     pub fn code(&self) -> &'static str {
-        match self.trouble {
+        match self.kind {
             CredentialFault::Missing => "credential_missing",
             CredentialFault::NeedsConsent => "credential_needs_consent",
             CredentialFault::NotForHost => "credential_not_for_host",
@@ -72,13 +75,14 @@ impl CredentialError {
             CredentialFault::Unreadable => "credential_unreadable",
             CredentialFault::Misconfigured => "credential_misconfigured",
             CredentialFault::Busy => "credential_busy",
+            CredentialFault::TooMany => "credential_too_many",
             CredentialFault::Refused => "credential_refused",
         }
     }
 
     /// The issue that its owner has to mend; `None`: they can't, or it passes.
     pub fn owner_issue(&self) -> Option<CredentialIssue> {
-        let kind = match self.trouble {
+        let kind = match self.kind {
             CredentialFault::Missing => CredentialIssueKind::Missing,
             CredentialFault::NeedsConsent => CredentialIssueKind::NeedsConsent,
             CredentialFault::Refused => CredentialIssueKind::Refused,
@@ -87,7 +91,8 @@ impl CredentialError {
             | CredentialFault::Taken
             | CredentialFault::Unreadable
             | CredentialFault::Misconfigured
-            | CredentialFault::Busy => return None,
+            | CredentialFault::Busy
+            | CredentialFault::TooMany => return None,
         };
         Some(CredentialIssue { credential: self.reference.clone(), kind, sent_at: self.sent_at })
     }
@@ -99,7 +104,7 @@ impl CredentialError {
 
     fn sentence(&self) -> String {
         let name = &self.reference;
-        let sentence = match self.trouble {
+        let sentence = match self.kind {
             CredentialFault::Missing => format!("Please connect {name}: there is no such credential"),
             CredentialFault::NeedsConsent => format!("Please connect {name} again: its access has ended"),
             CredentialFault::NotForHost => format!("The credential {name} may not be sent there"),
@@ -110,6 +115,7 @@ impl CredentialError {
                 format!("The credential {name} can't be used before whoever runs this service has put something right")
             }
             CredentialFault::Busy => format!("The credential {name} can't be had now"),
+            CredentialFault::TooMany => format!("The credential {name} can't be used in this run any more"),
             CredentialFault::Refused => format!("The credential {name} is refused"),
         };
         if self.why.is_empty() { sentence } else { format!("{sentence}: {}", self.why) }
@@ -128,6 +134,7 @@ impl CredentialFault {
             CredentialFault::Unreadable => "unreadable",
             CredentialFault::Misconfigured => "misconfigured",
             CredentialFault::Busy => "busy",
+            CredentialFault::TooMany => "too_many",
             CredentialFault::Refused => "refused",
         }
     }

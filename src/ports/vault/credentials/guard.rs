@@ -12,6 +12,7 @@ use crate::base::secret::REDACTED;
 use crate::ports::egress::{EgressError, Response};
 use crate::ports::vault::credentials::secret_document::{READ_IN_PLACE, SecretDocument};
 use crate::ports::vault::credentials::secret_reader::SecretReader;
+use crate::ports::vault::credentials::secret_set::TooManySecrets;
 use crate::ports::vault::credentials::{FetchError, UsedSecrets};
 
 /// Takes the secrets of an exchange, and those that its run has used before, out of what comes back.
@@ -20,16 +21,28 @@ pub struct SecretGuard {
 }
 
 impl SecretGuard {
-    /// `parts` is what of the document was put into the request, however short; it is known from now on.
-    pub fn of(parts: &[Zeroizing<String>], documents: &[&SecretDocument], known: &UsedSecrets) -> SecretGuard {
-        known.add(parts.iter().map(|part| part.as_str()));
-        documents.iter().for_each(|document| known.add_document(secrets_of(document.value())));
-        SecretGuard::for_secrets(known).unwrap_or_else(|| SecretGuard { reader: SecretReader::of_nothing() })
+    /// Of a request that has not been sent, and carries nothing.
+    pub fn of_nothing() -> SecretGuard {
+        SecretGuard { reader: SecretReader::of_nothing() }
+    }
+
+    /// `parts` is what of the documents was put into the request, however short. It is known from now on, as the
+    /// documents are.
+    ///
+    /// # Errors
+    /// With these the run would have more secrets than it may. Nothing more is known than before.
+    pub async fn of(
+        parts: &[Zeroizing<String>],
+        documents: &[&SecretDocument],
+        used_secrets: &UsedSecrets,
+    ) -> Result<SecretGuard, TooManySecrets> {
+        used_secrets.learn(parts, documents.iter().map(|document| secrets_of(document.value())))?;
+        Ok(SecretGuard::for_secrets(used_secrets).await.unwrap_or_else(SecretGuard::of_nothing))
     }
 
     /// Of a request without a credential; `None` where there is nothing to look for.
-    pub fn for_secrets(known: &UsedSecrets) -> Option<SecretGuard> {
-        known.reader().map(|reader| SecretGuard { reader })
+    pub async fn for_secrets(used_secrets: &UsedSecrets) -> Option<SecretGuard> {
+        used_secrets.reader().await.map(|reader| SecretGuard { reader })
     }
 
     /// Whether there is something in a text that is known, or may be.
@@ -44,13 +57,16 @@ impl SecretGuard {
         let clean = match parts.clean_in_place(&self.reader.redactor) {
             Some(clean) => clean,
             // where it can't be read, nothing of it is shown
-            None => {
-                self.reader.aside(move |redactor| parts.clean(redactor)).await.unwrap_or_else(ResponseParts::hidden)
-            }
+            None => self
+                .reader
+                .read_off_thread(move |redactor| parts.clean(redactor))
+                .await
+                .unwrap_or_else(ResponseParts::hidden),
         };
         Response { status, headers: clean.headers, body: clean.body, url: shown_url(&clean.url, sent) }
     }
 
+    /// The error of a request, without secrets.
     pub fn error(&self, error: EgressError) -> FetchError {
         let clean = |why: String| self.reader.redactor.in_place().text(&why).into_owned();
         FetchError::Egress(match error {
@@ -151,9 +167,9 @@ mod tests {
             .map(|n: usize| (0..60).map(|bit| if (n * 7919) >> (bit % 16) & 1 == 0 { '+' } else { ' ' }).collect())
             .map(|leaf: String| format!("+{leaf}x"))
             .collect();
-        let known = UsedSecrets::default();
-        known.add(leaves.iter().map(String::as_str));
-        let guard = SecretGuard::for_secrets(&known).unwrap();
+        let used_secrets = UsedSecrets::default();
+        used_secrets.add(leaves.iter().map(String::as_str));
+        let guard = SecretGuard::for_secrets(&used_secrets).await.unwrap();
         let mean = HeaderValue::try_from("+".repeat(40)).unwrap();
         let headers = (0..10).map(|n| (HeaderName::try_from(format!("x-{n}")).unwrap(), mean.clone())).collect();
         let clean = guard.response(answer(headers, "an ordinary body"), "https://api.example.org/asked").await;
@@ -163,10 +179,10 @@ mod tests {
 
     #[tokio::test]
     async fn long_answers_are_read_in_the_turn_of_their_tenant_and_short_ones_in_place() {
-        let known = UsedSecrets::default();
-        known.add(["one-secret"]);
-        known.read_in_turn(&Compute::new(1), "acme");
-        let guard = SecretGuard::for_secrets(&known).unwrap();
+        let used_secrets = UsedSecrets::default();
+        used_secrets.add(["one-secret"]);
+        used_secrets.read_in_turn(&Compute::new(1), "acme");
+        let guard = SecretGuard::for_secrets(&used_secrets).await.unwrap();
         for most in [10, READ_IN_PLACE, READ_IN_PLACE + 1, 20 * READ_IN_PLACE] {
             let padding = "-".repeat(most);
             let body = format!("{padding}one-secret");

@@ -8,14 +8,14 @@ use crate::domain::credential::draft::split_port;
 ///
 /// # Errors
 /// The end of a sentence that says why not.
-pub fn bound(hosts: &[String], url: &Url, opened: bool) -> Result<(), String> {
+pub fn check_bound(hosts: &[String], url: &Url, opened: bool) -> Result<(), String> {
     if hosts.is_empty() {
         return Err("it is bound to no host (`hosts`)".into());
     }
     if !hosts.iter().any(|entry| holds(entry, url)) {
-        return Err(format!("{} is none of its hosts", shown(url)));
+        return Err(format!("{} is none of its hosts", host_and_port(url)));
     }
-    encrypted(url, opened)
+    check_encrypted(url, opened)
 }
 
 /// Whether nobody on the way reads what is sent there; what stays on this machine, and what the operator has opened,
@@ -23,7 +23,7 @@ pub fn bound(hosts: &[String], url: &Url, opened: bool) -> Result<(), String> {
 ///
 /// # Errors
 /// The end of a sentence that says why not.
-pub fn encrypted(url: &Url, opened: bool) -> Result<(), String> {
+pub fn check_encrypted(url: &Url, opened: bool) -> Result<(), String> {
     match url.scheme() == "https" || is_loopback(url) || opened {
         true => Ok(()),
         false => Err("it is sent by https only, but to this machine and to what the operator has opened".into()),
@@ -31,7 +31,7 @@ pub fn encrypted(url: &Url, opened: bool) -> Result<(), String> {
 }
 
 /// Host, and port where it is not the usual one.
-pub fn shown(url: &Url) -> String {
+pub fn host_and_port(url: &Url) -> String {
     let host = bare(url.host_str().unwrap_or_default());
     url.port().map_or(host.clone(), |port| format!("{host}:{port}"))
 }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     fn goes(entry: &str, url: &str) -> bool {
-        bound(&[entry.to_owned()], &url.parse().unwrap(), false).is_ok()
+        check_bound(&[entry.to_owned()], &url.parse().unwrap(), false).is_ok()
     }
 
     #[test]
@@ -111,13 +111,13 @@ mod tests {
         ] {
             assert!(!goes(entry, url), "{entry} {url}");
         }
-        assert!(bound(&[], &"https://a.example/".parse().unwrap(), true).is_err());
+        assert!(check_bound(&[], &"https://a.example/".parse().unwrap(), true).is_err());
     }
 
     #[test]
     fn host_that_the_operator_opened_may_be_reached_without_encryption() {
         let url = "http://10.0.0.1/".parse().unwrap();
-        assert_eq!(bound(&["10.0.0.1".into()], &url, true), Ok(()));
-        assert!(bound(&["10.0.0.2".into()], &url, true).is_err());
+        assert_eq!(check_bound(&["10.0.0.1".into()], &url, true), Ok(()));
+        assert!(check_bound(&["10.0.0.2".into()], &url, true).is_err());
     }
 }

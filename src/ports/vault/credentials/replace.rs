@@ -1,5 +1,5 @@
-//! Writing a credential in the place of whatever is there: what is read, sealed for and written is one thing, whoever
-//! writes at the same time.
+//! Writing a credential in the place of whatever is there: it is sealed for the row that was read, and written over
+//! that row alone, whoever writes at the same time.
 
 use crate::base::id::Scope;
 use crate::domain::credential::Reference;
@@ -9,8 +9,8 @@ use crate::store::{CredentialRowDraft, SavedCredential, Store, StoreError, Store
 const WRITES: usize = 5;
 
 /// Writes what `make` makes of the stored credential, if there is one, and answers what is stored then. Where somebody
-/// else was faster it is made anew: the last one wins. One that keeps the stored document is not: that may be another by
-/// now.
+/// else was faster it is made anew: the last one wins. One that keeps the stored document is not: that may be another
+/// by now.
 ///
 /// # Errors
 /// Those of `make`, and the store's: [`StoreError::Conflict`] with what to do where others were faster.

@@ -2,22 +2,21 @@
 
 use std::sync::Arc;
 
-use crate::base::compute::Compute;
 use crate::base::redact::Redactor;
 use crate::base::secret::REDACTED;
+use crate::ports::vault::credentials::reading_turn::ReadingTurn;
 use crate::ports::vault::credentials::secret_document::READ_IN_PLACE;
 
 /// The secrets that are known, and where long texts are read.
 pub struct SecretReader {
     pub(super) redactor: Arc<Redactor>,
-    /// The computing threads, and the tenant in whose turn they read.
-    pub(super) turn: Option<(Compute, String)>,
+    pub(super) turn: ReadingTurn,
 }
 
 impl SecretReader {
     /// A reader that finds nothing.
     pub fn of_nothing() -> SecretReader {
-        SecretReader { redactor: Arc::new(Redactor::new([])), turn: None }
+        SecretReader { redactor: Arc::new(Redactor::new([])), turn: ReadingTurn::default() }
     }
 
     /// Whether there is something in a text that is known, or may be.
@@ -30,7 +29,7 @@ impl SecretReader {
             }
         }
         let text = text.to_owned();
-        self.aside(move |redactor| redactor.contains_secret(text.as_bytes())).await.unwrap_or(true)
+        self.read_off_thread(move |redactor| redactor.contains_secret(text.as_bytes())).await.unwrap_or(true)
     }
 
     /// A text without what is known; nothing is shown of one that can't be read.
@@ -42,18 +41,17 @@ impl SecretReader {
                 return clean;
             }
         }
-        let read = self.aside(move |redactor| redactor.text(&text).into_owned()).await;
+        let read = self.read_off_thread(move |redactor| redactor.text(&text).into_owned()).await;
         read.unwrap_or_else(|| REDACTED.to_owned())
     }
 
     /// Reads on a thread that keeps nothing else waiting, in the tenant's turn where the tenant is known. `None`: it
     /// could not be read.
-    pub async fn aside<T: Send + 'static>(&self, read: impl FnOnce(&Redactor) -> T + Send + 'static) -> Option<T> {
+    pub async fn read_off_thread<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Redactor) -> T + Send + 'static,
+    ) -> Option<T> {
         let redactor = self.redactor.clone();
-        let read = move || read(&redactor);
-        match &self.turn {
-            Some((compute, tenant)) => compute.run(tenant, read).await.ok(),
-            None => tokio::task::spawn_blocking(read).await.ok(),
-        }
+        self.turn.run(move || read(&redactor)).await
     }
 }

@@ -1,9 +1,9 @@
 //! The credentials of one tenant, for tools and executors in Rust.
 //!
-//! The document is then in the hands of the code that asked for it: so each read is on the record, and its texts and numbers of at
-//! least four characters are taken out of the results and errors of tools, and of the run's output, reason and error. They are not
-//! taken out of what the code itself writes elsewhere: events, messages, tasks, files. [`TenantCredentials::fetch`] needs no read:
-//! the document stays here.
+//! The document is then in the hands of the code that asked for it: so each read is on the record, and its texts and
+//! numbers of at least four characters are taken out of the results and errors of tools, and of the run's output,
+//! reason and error. They are not taken out of what the code itself writes elsewhere: events, messages, tasks, files.
+//! [`TenantCredentials::fetch`] needs no read: the document stays here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,9 +16,9 @@ use crate::base::invalid::ValidationErrors;
 use crate::base::redact::all_secrets_of;
 use crate::domain::credential::{Credential, CredentialDraft, Reference};
 use crate::ports::egress::{EgressRequest, Response};
+use crate::ports::vault::credentials::access::CredentialAccess;
 use crate::ports::vault::credentials::saving::{SaveFault, check_reference, credential_to_store};
 use crate::ports::vault::credentials::secret_document::SecretDocument;
-use crate::ports::vault::credentials::shelf::Shelf;
 use crate::ports::vault::credentials::{
     CredentialError, CredentialFault, Credentials, FetchError, Use, UsedSecrets, replace,
 };
@@ -36,39 +36,45 @@ pub struct TenantCredentials {
     run_id: Option<Uuid>,
     task_id: Option<Uuid>,
     by: String,
-    known: UsedSecrets,
+    used_secrets: UsedSecrets,
     /// One was read, or used.
     is_used: Arc<AtomicBool>,
 }
 
 impl TenantCredentials {
-    /// Those of a tenant, for a part that is called `by` on the record of uses: `tool:NAME`, `executor:NAME`. What is read is added
-    /// to `known`.
+    /// Those of a tenant, for a part that is called `by` on the record of uses: `tool:NAME`, `executor:NAME`. What is
+    /// read is added to `used_secrets`, and looked for in the tenant's turn.
     pub fn new(
         credentials: Option<Credentials>,
         tenant: Tenant,
         (run_id, task_id): (Option<Uuid>, Option<Uuid>),
         by: String,
-        known: UsedSecrets,
+        used_secrets: UsedSecrets,
     ) -> TenantCredentials {
-        TenantCredentials { credentials, tenant, run_id, task_id, by, known, is_used: Arc::default() }
+        let is_used = Arc::default();
+        let own = TenantCredentials { credentials, tenant, run_id, task_id, by, used_secrets, is_used };
+        if let Some(access) = own.access() {
+            own.used_secrets.read_in_turn(access.store.computing(), own.tenant.as_str());
+        }
+        own
     }
 
-    /// The document of a credential, by its name `service` or `service/account`; renewed where it has run out. The read is on the
-    /// record of uses, with no host.
+    /// The document of a credential, by its name `service` or `service/account`; renewed where it has run out. The read
+    /// is on the record of uses, with no host.
     ///
     /// # Errors
     /// It is missing, needs consent, can't be read, or the store is away.
     pub async fn get(&self, name: &str) -> Result<SecretDocument, CredentialError> {
         let reference = parsed(name)?;
         self.is_used.store(true, Ordering::Relaxed);
-        let Some(shelf) = self.shelf() else {
+        let Some(access) = self.access() else {
             return Err(CredentialError::new(CredentialFault::Missing, &reference, String::new()));
         };
-        shelf.read(&self.use_of(&reference), &self.known).await
+        access.read(&self.use_of(&reference), &self.used_secrets).await
     }
 
-    /// Sends a request with a credential, as the built-in tools do: to its own hosts alone. The answer holds none of its secrets.
+    /// Sends a request with a credential, as the built-in tools do: to its own hosts alone. The answer holds none of
+    /// its secrets.
     ///
     /// # Errors
     /// Those of the credential and of the request; also where the other side answers 401.
@@ -78,11 +84,12 @@ impl TenantCredentials {
         let Some(credentials) = &self.credentials else {
             return Err(CredentialError::new(CredentialFault::Missing, &reference, String::new()).into());
         };
-        let answer = credentials.fetch(request, Some(&self.use_of(&reference)), &self.known).await?;
+        let answer = credentials.fetch(request, Some(&self.use_of(&reference)), &self.used_secrets).await?;
         Ok(answer.check_accepted()?)
     }
 
-    /// Writes a credential whole, from the JSON form of the API: `document`, `hosts`, `inject`, `oauth`. It is on the audit record.
+    /// Writes a credential whole, from the JSON form of the API: `document`, `hosts`, `inject`, `oauth`. It is on the
+    /// audit record.
     ///
     /// # Errors
     /// All faults of it, or why it can't be stored.
@@ -90,16 +97,16 @@ impl TenantCredentials {
         let reference = Reference::parse(name).map_err(|why| ValidationErrors::one("/service", why.to_string()))?;
         check_reference(&reference)?;
         if let Some(document) = credential.get("document") {
-            self.known.add_document(all_secrets_of(document).iter().map(|part| part.as_str()).collect());
+            self.used_secrets.add_document(all_secrets_of(document).iter().map(|part| part.as_str()).collect());
         }
-        let Some(shelf) = self.shelf() else {
+        let Some(access) = self.access() else {
             return Err(StoreError::Unavailable("there is no store of credentials here".into()).into());
         };
-        let now = shelf.store.clock().now();
+        let now = access.store.clock().now();
         let draft = CredentialDraft::parse(credential, now)?;
         let (scope, name) = (Scope::Only(self.tenant.clone()), (&self.tenant, &reference));
-        let make = |old: Option<&_>| credential_to_store(&shelf.vault, name, (&draft, self.by.clone()), old, now);
-        let saved = replace(&shelf.store, &scope, self.tenant.as_str(), &reference, make).await?;
+        let make = |old: Option<&_>| credential_to_store(&access.vault, name, (&draft, self.by.clone()), old, now);
+        let saved = replace(&access.store, &scope, self.tenant.as_str(), &reference, make).await?;
         Ok(saved.stored.credential)
     }
 
@@ -109,12 +116,12 @@ impl TenantCredentials {
     /// The store is away.
     pub async fn list(&self, service: Option<&str>) -> Result<Vec<Credential>, StoreError> {
         let mut all = Vec::new();
-        let Some(shelf) = self.shelf() else { return Ok(all) };
+        let Some(access) = self.access() else { return Ok(all) };
         let scope = Scope::Only(self.tenant.clone());
         let mut before = None;
         loop {
             let filter = CredentialFilter { tenant: None, service: service.map(str::to_owned), before, limit: PAGE };
-            let page = with_timeout(shelf.store.list_credentials(&scope, &filter)).await?;
+            let page = with_timeout(access.store.list_credentials(&scope, &filter)).await?;
             let is_last = !page.is_cut && page.behind.is_none() && (page.rows.len() as i64) < PAGE;
             let last = page.rows.last().map(|credential| credential.id);
             all.extend(page.rows);
@@ -132,9 +139,9 @@ impl TenantCredentials {
     pub async fn delete(&self, name: &str) -> Result<(), CredentialError> {
         let reference = parsed(name)?;
         let missing = || CredentialError::new(CredentialFault::Missing, &reference, String::new());
-        let shelf = self.shelf().ok_or_else(missing)?;
+        let access = self.access().ok_or_else(missing)?;
         let (scope, Reference { service, account }) = (Scope::Only(self.tenant.clone()), &reference);
-        let deleted = shelf.store.delete_credential(&scope, self.tenant.as_str(), service, account, &self.by);
+        let deleted = access.store.delete_credential(&scope, self.tenant.as_str(), service, account, &self.by);
         match with_timeout(deleted).await {
             Ok(()) => Ok(()),
             Err(StoreError::NotFound) => Err(missing()),
@@ -152,14 +159,14 @@ impl TenantCredentials {
     /// # Errors
     /// The store is away; the sentence says so.
     pub async fn recall(&self) -> Result<(), String> {
-        match self.shelf() {
-            Some(shelf) => shelf.load_in_time(&self.known).await,
+        match self.access() {
+            Some(access) => access.load_in_time(&self.used_secrets).await,
             None => Ok(()),
         }
     }
 
-    fn shelf(&self) -> Option<&Shelf> {
-        self.credentials.as_ref()?.shelf.as_ref()
+    fn access(&self) -> Option<&CredentialAccess> {
+        self.credentials.as_ref()?.access.as_ref()
     }
 
     fn use_of<'a>(&'a self, reference: &'a Reference) -> Use<'a> {

@@ -1,10 +1,10 @@
 //! Connecting an account: a link to the provider for a person, and a credential of what they agree to.
 //!
 //! A flow can be ended once: that it was is stored before its code is sent, because a code that is sent twice makes
-//! providers take back what they gave for it (RFC 6749, section 10.5). Its beginning is bound to no browser: the link is
-//! asked for by a token, not in a browser, and nobody is logged in here, so whoever the link was sent to begins it. Its end
-//! is: it takes the browser that was shown the page, which names the tenant and the account before anything is done. And
-//! without the verifier in the sealed state a foreign code is refused.
+//! providers take back what they gave for it (RFC 6749, section 10.5). Its beginning is bound to no browser: the link
+//! is asked for by a token, not in a browser, and nobody is logged in here, so whoever the link was sent to begins it.
+//! Its end is: it takes the browser that was shown the page, which names the tenant and the account before anything is
+//! done. And without the verifier in the sealed state a foreign code is refused.
 
 use std::sync::Arc;
 
@@ -146,8 +146,8 @@ impl OAuthConnector {
         Ok(ConnectOffer { hosts: provider.hosts(), scopes: provider.scopes.clone(), replaces, flow })
     }
 
-    /// Whether who says this of themselves, or nothing, may be the provider of a flow (RFC 9207, section 2.4): a code that
-    /// another provider gave must not be sent to this one. A provider whose issuer is configured says who it is.
+    /// Whether who says this of themselves, or nothing, may be the provider of a flow (RFC 9207, section 2.4): a code
+    /// that another provider gave must not be sent to this one. A provider whose issuer is configured says who it is.
     pub fn is_of(&self, flow: &OAuthFlow, issuer: Option<&str>) -> bool {
         let provider = self.shared.providers.get(&flow.reference.service);
         provider.and_then(|provider| provider.issuer.as_deref()).is_none_or(|own| issuer == Some(own))
@@ -175,7 +175,8 @@ impl OAuthConnector {
             ("redirect_uri", &redirect_uri),
             ("code_verifier", flow.verifier()),
         ];
-        let granted = self.shared.endpoint_of(provider).ask(&form, None).await.map_err(|refusal| match refusal {
+        let endpoint = self.shared.endpoint_of(provider, &flow.tenant);
+        let granted = endpoint.ask(&form, None).await.map_err(|refusal| match refusal {
             EndpointRefusal::Grant(why) => ConnectError::Code(why),
             EndpointRefusal::Client(why) | EndpointRefusal::Request(why) => {
                 ConnectError::Misconfigured(format!("the provider refuses this service: {why}"))
@@ -197,9 +198,9 @@ impl OAuthConnector {
             digest: TokenHash::of(&key).as_bytes().to_vec(),
             key,
             status: 200,
-            body: json!({}),
+            body: json!({}).into(),
         };
-        Ok(matches!(self.shared.store.remember_answer(&once, self.shared.now()).await?, StoredAnswer::Done(())))
+        Ok(matches!(self.shared.store.claim_key(&once, self.shared.now()).await?, StoredAnswer::Done(())))
     }
 
     async fn stored(&self, flow: &OAuthFlow) -> Result<Option<StoredCredential>, StoreError> {

@@ -13,12 +13,13 @@ use serde::Deserialize;
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use crate::base::redact::{Redactor, longest, secrets_of};
+use crate::base::redact::{Redactor, secrets_of};
 use crate::base::secret::{Secret, erase};
 use crate::base::unicode_safety::on_one_line;
 use crate::domain::credential::{ClientAuth, DOCUMENT_TEXTS};
 use crate::ports::egress::{Egress, EgressError, EgressRequest};
 use crate::ports::vault::credentials::hosts;
+use crate::ports::vault::credentials::reading_turn::ReadingTurn;
 use crate::ports::vault::oauth::tokens::OAuthTokenResponse;
 
 /// How long a token endpoint may take for the whole of an answer.
@@ -39,6 +40,8 @@ pub struct Endpoint {
     pub client_secret: Option<Secret>,
     pub client_auth: ClientAuth,
     pub way: ClientAuthentication,
+    /// Where it is made ready to find secrets in answers.
+    pub turn: ReadingTurn,
 }
 
 /// How it is reached.
@@ -83,7 +86,7 @@ impl Endpoint {
         document: Option<&Secret>,
     ) -> Result<OAuthTokenResponse, EndpointRefusal> {
         let (headers, body) = self.request(form);
-        let secrets = self.redactor(form, document);
+        let secrets = self.redactor(form, document).await;
         let (status, body) = self.send(headers, body).await.map_err(|refusal| match refusal {
             EndpointRefusal::Later(why) => EndpointRefusal::Later(redacted_text(&why, &secrets)),
             EndpointRefusal::Request(why) => EndpointRefusal::Request(redacted_text(&why, &secrets)),
@@ -92,21 +95,20 @@ impl Endpoint {
         read(status, &body, &secrets)
     }
 
-    /// Finds what is sent, and what else the document holds.
-    fn redactor(&self, form: &[(&str, &Secret)], document: Option<&Secret>) -> Redactor {
-        let mut document: Value =
-            document.and_then(|document| serde_json::from_str(document.expose()).ok()).unwrap_or_default();
-        let pair = self.client_secret.as_ref().map(|secret| self.pair(secret));
+    /// Finds what is sent, and what else the document holds; of one with more texts than it may have, nothing is shown.
+    async fn redactor(&self, form: &[(&str, &Secret)], document: Option<&Secret>) -> Redactor {
+        let held = document.map_or_else(Vec::new, held_by);
+        if held.len() > DOCUMENT_TEXTS {
+            return Redactor::hiding_all();
+        }
         let sent = form.iter().filter(|(name, _)| !PLAIN.contains(name)).map(|(_, value)| *value);
-        let (texts, has_more) = longest(secrets_of(&document), DOCUMENT_TEXTS);
-        let redactor = Redactor::new(
-            sent.chain(&self.client_secret)
-                .map(Secret::expose)
-                .chain(pair.as_ref().map(|pair| pair.as_str()))
-                .chain(texts),
-        );
-        erase(&mut document);
-        if has_more { redactor.hiding_all() } else { redactor }
+        let own = sent.chain(&self.client_secret).map(|secret| Zeroizing::new(secret.expose().to_owned()));
+        let pair = self.client_secret.as_ref().map(|secret| self.pair(secret));
+        let secrets: Vec<Zeroizing<String>> = own.chain(pair).chain(held).collect();
+        let bytes: usize = secrets.iter().map(|secret| secret.len()).sum();
+        let steps = Redactor::steps_to_build(secrets.len(), bytes);
+        let build = move || Redactor::new(secrets.iter().map(|secret| secret.as_str()));
+        self.turn.run_if_costly(steps, build).await.unwrap_or_else(Redactor::hiding_all)
     }
 
     /// The text that HTTP Basic encodes (RFC 6749, section 2.3.1: both are form-encoded first).
@@ -156,7 +158,7 @@ impl Endpoint {
             ClientAuthentication::User(egress) => {
                 let denied = |error: EgressError| EndpointRefusal::Request(error.to_string());
                 let url = egress.check(&self.token_url).map_err(denied)?;
-                hosts::encrypted(&url, egress.is_allowed(&url)).map_err(EndpointRefusal::Request)?;
+                hosts::check_encrypted(&url, egress.is_allowed(&url)).map_err(EndpointRefusal::Request)?;
                 let request = EgressRequest {
                     headers,
                     body: body.into(),
@@ -175,6 +177,14 @@ impl Endpoint {
             }
         }
     }
+}
+
+/// The texts of a document that count as secrets.
+fn held_by(document: &Secret) -> Vec<Zeroizing<String>> {
+    let mut document: Value = serde_json::from_str(document.expose()).unwrap_or_default();
+    let held = secrets_of(&document).into_iter().map(|text| Zeroizing::new(text.to_owned())).collect();
+    erase(&mut document);
+    held
 }
 
 /// The error of reqwest without the address, which is the operator's to know.
@@ -233,9 +243,10 @@ fn refused(status: StatusCode, answer: &EndpointError, secrets: &Redactor) -> En
     }
 }
 
-/// Words of a provider as they may be shown: on one line, cut, none of these secrets in them.
+/// Words of a provider as they may be shown: on one line, cut, none of these secrets in them. Words that take long to
+/// read are not shown.
 fn redacted_text(text: &str, secrets: &Redactor) -> String {
-    let line = on_one_line(secrets.text(text).trim());
+    let line = on_one_line(secrets.in_place().text(text).trim());
     match line.chars().count() {
         n if n > SHOWN => line.chars().take(SHOWN - 1).chain(['…']).collect(),
         _ => line,
@@ -253,6 +264,7 @@ mod tests {
             client_secret: secret.map(Secret::new),
             client_auth: auth,
             way: ClientAuthentication::User(Egress::new(&Default::default()).unwrap()),
+            turn: ReadingTurn::default(),
         }
     }
 
@@ -326,13 +338,39 @@ mod tests {
         assert!(why.starts_with("invalid_grant: no [redacted]or [redacted] ⟦U+202E⟧xxx"), "{why}");
         assert_eq!(why.chars().count(), SHOWN);
     }
+
     #[test]
-    fn secrets_are_redacted_in_every_encoding() {
+    fn provider_error_that_takes_long_to_read_is_not_shown() {
+        // each place may be read in two ways, and no way comes to its end
+        let leaves: Vec<String> = (0..200)
+            .map(|n: usize| (0..60).map(|bit| if (n * 7919) >> (bit % 16) & 1 == 0 { '+' } else { ' ' }).collect())
+            .map(|leaf: String| format!("+{leaf}x"))
+            .collect();
+        let secrets = Redactor::new(leaves.iter().map(String::as_str));
+        let body = format!(r#"{{"error":"invalid_grant","error_description":"{}"}}"#, "+".repeat(1_000));
+        let refused = read(StatusCode::BAD_REQUEST, body.as_bytes(), &secrets).map(|_| ());
+        assert_eq!(refused, Err(EndpointRefusal::Grant("[redacted]".into())));
+    }
+
+    #[tokio::test]
+    async fn nothing_that_a_provider_says_is_shown_of_a_document_with_more_texts_than_it_may_have() {
+        let endpoint = endpoint(None, ClientAuth::Basic);
+        let shown = async |count: usize| {
+            let texts: Vec<String> = (0..count).map(|n| format!("secret-{n:04}")).collect();
+            let document = Secret::new(serde_json::to_string(&texts).unwrap());
+            redacted_text("plain, secret-0000", &endpoint.redactor(&[], Some(&document)).await)
+        };
+        assert_eq!(shown(DOCUMENT_TEXTS).await, "plain, [redacted]");
+        assert_eq!(shown(DOCUMENT_TEXTS + 1).await, "[redacted]");
+    }
+
+    #[tokio::test]
+    async fn secrets_are_redacted_in_every_encoding() {
         let endpoint = endpoint(Some("client-canary"), ClientAuth::Basic);
         let (token, kind) = (Secret::new("refresh-canary"), Secret::new("refresh_token"));
         let document = Secret::new(r#"{"refresh_token":"refresh-canary","note":{"key":"beside-canary"}}"#);
         let form = [("grant_type", &kind), ("refresh_token", &token)];
-        let secrets = endpoint.redactor(&form, Some(&document));
+        let secrets = endpoint.redactor(&form, Some(&document)).await;
         let (headers, _) = endpoint.request(&form);
         let basic = headers[header::AUTHORIZATION].to_str().unwrap().to_owned();
         let hex: String = "refresh-canary".bytes().map(|byte| format!("{byte:02x}")).collect();

@@ -1,5 +1,5 @@
-//! One authorisation on its way (RFC 6749, section 4.1, with PKCE, RFC 7636): begun here, agreed to at the provider, and
-//! ended by whoever is sent back with a code.
+//! One authorisation on its way (RFC 6749, section 4.1, with PKCE, RFC 7636): begun here, agreed to at the provider,
+//! and ended by whoever is sent back with a code.
 //!
 //! Nothing of it is stored. All that is needed to end it is in `state`, sealed by the vault: for whom, and the verifier
 //! without which the code is of no use. So a flow survives a restart, ends on any instance, and can't be made up.
@@ -162,15 +162,7 @@ mod tests {
     use std::collections::{BTreeMap, HashMap};
 
     use super::*;
-    use crate::ports::vault::{KeySource, Settings, WithoutKeys};
-
-    fn vault() -> Vault {
-        let settings = Settings {
-            master_keys: vec![KeySource::value("k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")],
-            accept_lost_keys: false,
-        };
-        Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
-    }
+    use crate::ports::vault::fixture::{OLD, vault};
 
     fn at(text: &str) -> DateTime<Utc> {
         text.parse().unwrap()
@@ -183,7 +175,7 @@ mod tests {
 
     #[test]
     fn state_is_read_back_for_ten_minutes_and_shows_nothing() {
-        let (vault, flow) = (vault(), flow());
+        let (vault, flow) = (vault(&[OLD]), flow());
         let state = flow.state(&vault).unwrap();
         let read = OAuthFlow::read(&vault, &state, at("2026-11-21T09:09:59Z")).unwrap();
         assert_eq!(format!("{read:?}"), format!("{flow:?}"));
@@ -194,7 +186,7 @@ mod tests {
 
     #[test]
     fn state_that_is_changed_or_was_sealed_for_something_else_is_unknown() {
-        let (vault, flow, now) = (vault(), flow(), at("2026-11-21T09:00:00Z"));
+        let (vault, flow, now) = (vault(&[OLD]), flow(), at("2026-11-21T09:00:00Z"));
         let state = flow.state(&vault).unwrap();
         let unknown = |state: &str| OAuthFlow::read(&vault, state, now).unwrap_err() == StateError::Unknown;
         let flipped = |at: usize| {

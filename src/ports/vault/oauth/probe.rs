@@ -3,6 +3,7 @@
 
 use crate::base::secret::Secret;
 use crate::ports::egress::operator_client;
+use crate::ports::vault::credentials::reading_turn::ReadingTurn;
 use crate::ports::vault::oauth::endpoint::{ClientAuthentication, Endpoint, EndpointRefusal, TIMEOUT};
 use crate::ports::vault::oauth::provider::OAuthProvider;
 
@@ -30,6 +31,7 @@ pub async fn probe(provider: &OAuthProvider) -> Probe {
         client_secret: provider.client_secret.clone(),
         client_auth: provider.client_auth,
         way: ClientAuthentication::Operator(operator_client(TIMEOUT)),
+        turn: ReadingTurn::default(),
     };
     let (kind, token) = (Secret::new("refresh_token"), Secret::new(NO_TOKEN));
     match endpoint.ask(&[("grant_type", &kind), ("refresh_token", &token)], None).await {

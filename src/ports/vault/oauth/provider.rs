@@ -124,7 +124,7 @@ fn url_fault(text: &str) -> Option<&'static str> {
     let open = "must be an https:// address: on http:// whoever is on the way reads secrets and tokens; http:// is for this machine alone";
     let is_good = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host() && url.fragment().is_none();
     match Url::parse(text).ok().filter(is_good) {
-        Some(url) => hosts::encrypted(&url, false).err().map(|_| open),
+        Some(url) => hosts::check_encrypted(&url, false).err().map(|_| open),
         None => Some(right),
     }
 }

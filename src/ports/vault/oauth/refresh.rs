@@ -65,7 +65,7 @@ impl Refresher {
     /// `force`: the API has refused this very token, so it is renewed unless somebody has done so since `stored` was
     /// read.
     ///
-    /// Where the token is due and still good, trouble with renewing it is logged, and the old one is used.
+    /// Where the token is due and still good, a failure to renew it is logged, and the old one is used.
     ///
     /// What is returned may go where `stored` may, in the way that `stored` says: once its owner has written another
     /// way of use meanwhile, there is none.
@@ -161,7 +161,8 @@ impl RefreshTurn {
             return self.end("it has expired, and there is no refresh token to renew it with".into()).await;
         };
         let oauth = self.stored.credential.oauth.clone().unwrap_or_default();
-        let endpoint: Endpoint = match self.shared.endpoint(&oauth, tokens.client_secret.clone()) {
+        let tenant = &self.stored.credential.tenant_id;
+        let endpoint: Endpoint = match self.shared.endpoint(&oauth, tokens.client_secret.clone(), tenant) {
             Ok(endpoint) => endpoint,
             Err(error) => return self.give_back(error).await,
         };

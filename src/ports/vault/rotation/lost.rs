@@ -1,5 +1,5 @@
-//! Whether the configured master keys open anything of what is stored: with keys of another installation every credential
-//! would fail by itself, one run after the other.
+//! Whether the configured master keys open anything of what is stored: with keys of another installation every
+//! credential would fail by itself, one run after the other.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ use crate::store::{Store, StoreError};
 /// Pages of each kind that are looked through: a start does not wait for a long list without secrets.
 const PAGES: usize = 50;
 
-/// The ids of the keys that the data needs, where none of the configured ones opens any of it; `None`: one does, or there
-/// is nothing to open. Messages are no part of it: they are gone within the hour.
+/// The ids of the keys that the data needs, where none of the configured ones opens any of it; `None`: one does, or
+/// there is nothing to open. Messages are no part of it: they are gone within the hour.
 ///
 /// # Errors
 /// The store's.

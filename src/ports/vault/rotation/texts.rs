@@ -1,5 +1,5 @@
-//! Where sealed texts lie within the documents of recipients and tasks. Pure; which place each was sealed for is said by
-//! [`SealedPlace`], to who seals it as well.
+//! Where sealed texts lie within the documents of recipients and tasks. Pure; which place each was sealed for is said
+//! by [`SealedPlace`], to who seals it as well.
 
 use std::collections::BTreeSet;
 
@@ -124,16 +124,7 @@ mod tests {
 
     use super::*;
     use crate::base::secret::Secret;
-    use crate::ports::vault::{KeySource, Settings, WithoutKeys};
-
-    const OLD: &str = "old:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
-    const NEW: &str = "new:HwECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
-
-    fn vault(keys: &[&str]) -> Vault {
-        let settings =
-            Settings { master_keys: keys.iter().map(|key| KeySource::value(*key)).collect(), accept_lost_keys: false };
-        Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
-    }
+    use crate::ports::vault::fixture::{NEW, OLD, vault};
 
     fn sealed(place: SealedPlace) -> String {
         vault(&[OLD]).seal(&place.context(), &Secret::new("a secret")).unwrap()

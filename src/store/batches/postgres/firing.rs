@@ -11,7 +11,8 @@ use crate::store::StoreError;
 use crate::store::runs::NewRun;
 use crate::store::runs::lease::{Lease, RunClaim};
 use crate::store::runs::shares::tenant_hash;
-use crate::store::tasks::fires::{FireBatch, FireDue, PlannedRun, WrittenRows, all_moved};
+use crate::store::runs::starting::immediate_start::{PlannedRun, WrittenRows};
+use crate::store::tasks::fires::{FireBatch, FireDue, all_moved};
 
 /// A row that `fire` answers: a run with its token; or, without a run, how many tasks moved on and runs were recorded.
 type Row = (Option<Uuid>, i64, i64);
@@ -68,7 +69,7 @@ pub(super) async fn record(
         let lease = Lease { run_id: ready.run.id, token: tokens[&ready.run.id] };
         written.recorded += 1;
         if goes(ready) {
-            written.started.push(ready.started_row(lease, ask.now));
+            written.started.rows.push(ready.started_row(lease, ask.now));
         } else if let Some(until) = ready.lease_until {
             written.claims.push(RunClaim {
                 lease,

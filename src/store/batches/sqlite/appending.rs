@@ -18,8 +18,8 @@ pub(in crate::store::batches) async fn append(
     execute(conn, QueryBuilder::new(""), appends, "").await
 }
 
-/// As [`append`], with the transaction around it, all of it on one way to the connection's thread: no transaction may be
-/// open.
+/// As [`append`], with the transaction around it, all of it on one way to the connection's thread: no transaction may
+/// be open.
 pub(in crate::store) async fn append_committed(
     conn: &mut SqliteConnection,
     appends: &[&TranscriptAppend],

@@ -8,13 +8,13 @@ use uuid::Uuid;
 
 use crate::store::StoreError;
 use crate::store::batches::sqlite::starting::with_leases;
-use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
+use crate::store::db::sqlite_batch::{chunks, is_reusable, list, readable};
 use crate::store::runs::lease::Lease;
 use crate::store::runs::overlap::BLOCKED_ROW;
 use crate::store::runs::overlap::rule::BlockedRow;
 use crate::store::sql::sql;
 
-pub(in crate::store::batches) async fn standing(
+pub(in crate::store::batches) async fn lock_held_claims(
     conn: &mut SqliteConnection,
     leases: &[Lease],
 ) -> Result<Vec<BlockedRow>, StoreError> {
@@ -28,9 +28,9 @@ pub(in crate::store::batches) async fn standing(
                 on q.run_id = l.run_id and q.lease_token = l.lease_token and q.state = 'claimed'
               left join tasks t on t.id = q.task_id"
         ));
-        let rows: Vec<BlockedRow> =
-            select.build_query_as().persistent(is_reusable(leases.len())).fetch_all(&mut *conn).await?;
-        standing.extend(rows);
+        let rows = select.build().persistent(is_reusable(leases.len())).fetch_all(&mut *conn).await?;
+        // a claim that can't be read runs out, and is set aside when it is taken again
+        standing.extend(readable::<BlockedRow>(&rows));
     }
     Ok(standing)
 }
@@ -43,9 +43,8 @@ pub(in crate::store::batches) async fn lock_slots(
     for tasks in chunks(tasks) {
         let mut select = QueryBuilder::new("select task_id, run_id from slots where task_id in ");
         list(&mut select, tasks.iter().copied());
-        let rows: Vec<(Uuid, Uuid)> =
-            select.build_query_as().persistent(is_reusable(tasks.len())).fetch_all(&mut *conn).await?;
-        holders.extend(rows);
+        let rows = select.build().persistent(is_reusable(tasks.len())).fetch_all(&mut *conn).await?;
+        holders.extend(readable::<(Uuid, Uuid)>(&rows));
     }
     Ok(holders)
 }

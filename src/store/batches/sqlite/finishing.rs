@@ -103,8 +103,8 @@ async fn park(conn: &mut SqliteConnection, end: &Finish, held: &FinishingRow) ->
     Ok(())
 }
 
-/// Frees slots, takes runs that are over out of the queue, and records ends, on one way to the connection's thread; answers
-/// of which of these runs people are asked something still.
+/// Frees slots, takes runs that are over out of the queue, and records ends, on one way to the connection's thread;
+/// answers of which of these runs people are asked something still.
 async fn settle_and_record(
     conn: &mut SqliteConnection,
     slots: &[(Uuid, Uuid)],

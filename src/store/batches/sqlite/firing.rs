@@ -1,6 +1,6 @@
 //! Firing on SQLite: due rows move on, runs are recorded and queued.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use chrono::{DateTime, Utc};
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
@@ -14,7 +14,8 @@ use crate::store::db::text::optional_document;
 use crate::store::runs::lease::{Lease, RunClaim};
 use crate::store::runs::shares::tenant_hash;
 use crate::store::runs::slots::free;
-use crate::store::tasks::fires::{DueUpdate, FireDue, PlannedRun, WrittenRows};
+use crate::store::runs::starting::immediate_start::{LeaseTerms, PlannedRun, WrittenRows};
+use crate::store::tasks::fires::{DueUpdate, FireDue};
 use crate::store::tx::Tx;
 
 /// Answers how many moved.
@@ -48,48 +49,27 @@ pub(super) async fn record(
     ask: &FireDue,
     written: &mut WrittenRows,
 ) -> Result<(), StoreError> {
-    let holders = slots_of(conn, runs).await?;
-    let starts = |ready: &PlannedRun| {
-        ready.starts && (!ready.needs_slot || holders.get(&ready.run.task_id) == Some(&ready.run.id))
-    };
-    let made = insert_runs(conn, runs, &starts, ask.now).await?;
-    for known in runs.iter().filter(|ready| !made.contains(&ready.run.id)) {
-        free(&mut Tx::Sqlite(conn), known.run.task_id, known.run.id).await?;
-    }
-    let runs: Vec<&PlannedRun> = runs.iter().filter(|ready| made.contains(&ready.run.id)).collect();
-    let mut token = next_tokens(conn, runs.iter().filter(|ready| ready.lease_until.is_some()).count()).await?;
-    let entries = runs.into_iter().map(|ready| {
-        let claim = ready.lease_until.map(|until| {
-            token += 1;
-            let lease = Lease { run_id: ready.run.id, token };
-            RunClaim { lease, run_at: ready.run_at, until, tenant_hash: tenant_hash(&ready.run.tenant_id) }
-        });
-        (ready, claim)
-    });
-    let entries: Vec<(&PlannedRun, Option<RunClaim>)> = entries.collect();
-    enter_queue(conn, &entries, &starts, ask).await?;
-    written.recorded += entries.len();
-    for (ready, claim) in entries {
-        match claim {
-            Some(claim) if starts(ready) => written.started.push(ready.started_row(claim.lease, ask.now)),
-            claim => written.claims.extend(claim),
-        }
-    }
-    Ok(())
+    let going = going_now(conn, runs).await?;
+    let made = insert_runs(conn, runs, &going, ask.now).await?;
+    enter_queue(conn, runs, (&made, &going), &ask.terms(), written).await
 }
 
-/// The holders of the slots of tasks whose runs start now and need one.
-async fn slots_of(conn: &mut SqliteConnection, runs: &[PlannedRun]) -> Result<HashMap<Uuid, Uuid>, StoreError> {
+/// Those of these runs that start now: each that needs its task's slot has it from here on.
+pub(super) async fn going_now(conn: &mut SqliteConnection, runs: &[PlannedRun]) -> Result<HashSet<Uuid>, StoreError> {
     let wanted = runs.iter().filter(|ready| ready.starts && ready.needs_slot);
     let wanted: Vec<(Uuid, Uuid)> = wanted.map(|ready| (ready.run.task_id, ready.run.id)).collect();
-    take_slots(conn, &wanted).await
+    let holders = take_slots(conn, &wanted).await?;
+    let going = runs
+        .iter()
+        .filter(|ready| ready.starts && (!ready.needs_slot || holders.get(&ready.run.task_id) == Some(&ready.run.id)));
+    Ok(going.map(|ready| ready.run.id).collect())
 }
 
 /// Those that had no record yet.
 async fn insert_runs(
     conn: &mut SqliteConnection,
     runs: &[PlannedRun],
-    starts: impl Fn(&PlannedRun) -> bool,
+    going: &HashSet<Uuid>,
     now: DateTime<Utc>,
 ) -> Result<HashSet<Uuid>, StoreError> {
     let mut made = HashSet::with_capacity(runs.len());
@@ -103,7 +83,7 @@ async fn insert_runs(
                                attempt, started_at) ",
         );
         insert.push_values(runs.iter().zip(missed), |mut row, (ready, missed)| {
-            let (run, started) = (&ready.run, starts(ready));
+            let (run, started) = (&ready.run, going.contains(&ready.run.id));
             row.push_bind(run.id).push_bind(run.task_id).push_bind(&run.tenant_id).push_bind(&run.fire_key);
             row.push_bind(&run.trigger_type).push_bind(run.scheduled_for);
             row.push_bind(if started { "running" } else { "queued" }).push_bind(missed).push_bind(run.created_at);
@@ -123,12 +103,48 @@ async fn insert_runs(
     Ok(made)
 }
 
-/// Puts runs into the queue: those that start as started, others with a claim as claimed, and the rest as ready.
-async fn enter_queue(
+/// Puts those of these runs into the queue that had no record yet (`made`): as started those that start (`going`), as
+/// claimed others with a lease, and the rest as ready. The others give back the slots that they have taken.
+pub(super) async fn enter_queue(
+    conn: &mut SqliteConnection,
+    runs: &[PlannedRun],
+    (made, going): (&HashSet<Uuid>, &HashSet<Uuid>),
+    terms: &LeaseTerms,
+    written: &mut WrittenRows,
+) -> Result<(), StoreError> {
+    let has_taken_slot = |ready: &&PlannedRun| ready.needs_slot && going.contains(&ready.run.id);
+    for known in runs.iter().filter(|ready| !made.contains(&ready.run.id)).filter(has_taken_slot) {
+        free(&mut Tx::Sqlite(conn), known.run.task_id, known.run.id).await?;
+    }
+    let runs: Vec<&PlannedRun> = runs.iter().filter(|ready| made.contains(&ready.run.id)).collect();
+    let mut token = next_tokens(conn, runs.iter().filter(|ready| ready.lease_until.is_some()).count()).await?;
+    let entries = runs.into_iter().map(|ready| {
+        let claim = ready.lease_until.map(|until| {
+            token += 1;
+            let lease = Lease { run_id: ready.run.id, token };
+            RunClaim { lease, run_at: ready.run_at, until, tenant_hash: tenant_hash(&ready.run.tenant_id) }
+        });
+        (ready, claim)
+    });
+    let entries: Vec<(&PlannedRun, Option<RunClaim>)> = entries.collect();
+    insert_entries(conn, &entries, going, terms).await?;
+    written.recorded += entries.len();
+    for (ready, claim) in entries {
+        match claim {
+            Some(claim) if going.contains(&ready.run.id) => {
+                written.started.rows.push(ready.started_row(claim.lease, terms.now));
+            }
+            claim => written.claims.extend(claim),
+        }
+    }
+    Ok(())
+}
+
+async fn insert_entries(
     conn: &mut SqliteConnection,
     entries: &[(&PlannedRun, Option<RunClaim>)],
-    starts: impl Fn(&PlannedRun) -> bool,
-    ask: &FireDue,
+    going: &HashSet<Uuid>,
+    terms: &LeaseTerms,
 ) -> Result<(), StoreError> {
     for entries in chunks(entries) {
         let mut insert = QueryBuilder::new(
@@ -136,8 +152,8 @@ async fn enter_queue(
                                 overlap, deadline_at) ",
         );
         insert.push_values(entries, |mut row, (ready, claim)| {
-            let started = ask.start.as_ref().filter(|_| starts(ready));
-            let state = match (claim, started) {
+            let started_until = terms.started_until.filter(|_| going.contains(&ready.run.id));
+            let state = match (claim, started_until) {
                 (_, Some(_)) => "started",
                 (Some(_), None) => "claimed",
                 (None, None) => "ready",
@@ -145,9 +161,9 @@ async fn enter_queue(
             row.push_bind(ready.run.id).push_bind(ready.run.task_id).push_bind(&ready.run.tenant_id);
             row.push_bind(ready.epoch).push_bind(ready.run_at).push("0").push_bind(state);
             row.push_bind(claim.map_or(0, |claim| claim.lease.token));
-            row.push_bind(started.map(|start| start.lease_until).or(ready.lease_until));
-            row.push_bind(claim.map(|_| ask.worker)).push_bind(ready.overlap);
-            row.push_bind(started.map(|_| ready.deadline(ask.now)));
+            row.push_bind(started_until.or(ready.lease_until));
+            row.push_bind(claim.map(|_| terms.worker)).push_bind(ready.overlap);
+            row.push_bind(started_until.map(|_| ready.deadline(terms.now)));
         });
         insert.build().persistent(is_reusable(entries.len())).execute(&mut *conn).await?;
     }

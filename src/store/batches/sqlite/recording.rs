@@ -1,22 +1,22 @@
 //! Events on SQLite: their records of runs, and the places of these in the queue.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
-use crate::store::batches::sqlite::next_tokens;
-use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
+use crate::domain::run::RunState;
+use crate::store::batches::sqlite::firing;
+use crate::store::batches::sqlite::starting::{TASK_OVERLAP, TASK_TIMEOUT, limit_seconds};
+use crate::store::db::sqlite_batch::{chunks, is_reusable, list, readable};
 use crate::store::db::text::{StoredJson, optional_document};
-use crate::store::events::matches::{EventBatch, EventRun, EventsWritten, LOCK_TASKS, LockedTask};
-use crate::store::runs::lease::{Lease, RunClaim};
-use crate::store::runs::shares::tenant_hash;
+use crate::store::events::matches::{EventBatch, LOCK_TASKS, LockedTask};
+use crate::store::runs::lease::CLAIM_MARGIN;
+use crate::store::runs::starting::immediate_start::{LeaseTerms, PlannedRun, WrittenRows};
 use crate::store::runs::{INTO_RUNS, NewRun, event_ids};
+use crate::store::sql::sql;
 use crate::store::{Match, StoreError};
-
-/// A run for the queue, and the token of its lease if it is leased.
-type RecordingEntry<'a> = (&'a EventRun, Option<i64>);
 
 /// Records runs as they are; answers those that had no record yet.
 pub(super) async fn insert_runs(conn: &mut SqliteConnection, runs: &[&NewRun]) -> Result<HashSet<Uuid>, StoreError> {
@@ -48,6 +48,7 @@ fn insert_statement(runs: &[&NewRun]) -> Result<QueryBuilder<Sqlite>, StoreError
         row.push_bind(run.reason.clone()).push_bind(missed).push_bind(run.retry_of).push_bind(input);
         row.push_bind(run.created_at).push_bind(run.finished_at()).push_bind(event_ids);
         row.push_bind(run.cause.as_ref().map(StoredJson::json)).push_bind(run.origin.as_str());
+        row.push_bind(i32::from(run.started_at().is_some())).push_bind(run.started_at());
     });
     insert.push(" on conflict (task_id, fire_key) do nothing");
     Ok(insert)
@@ -56,56 +57,87 @@ fn insert_statement(runs: &[&NewRun]) -> Result<QueryBuilder<Sqlite>, StoreError
 pub(in crate::store::batches) async fn record_events(
     conn: &mut SqliteConnection,
     batch: &EventBatch,
-    now: DateTime<Utc>,
-    worker: Uuid,
-) -> Result<EventsWritten, StoreError> {
+    terms: &LeaseTerms,
+) -> Result<WrittenRows, StoreError> {
     let skipped = insert_runs(conn, &batch.skipped.iter().collect::<Vec<_>>()).await?.len();
-    let made = insert_runs(conn, &batch.runs.iter().map(|ready| &ready.run).collect::<Vec<_>>()).await?;
-    let runs: Vec<&EventRun> = batch.runs.iter().filter(|ready| made.contains(&ready.run.id)).collect();
-    let mut token = next_tokens(conn, runs.iter().filter(|ready| ready.claimed).count()).await?;
-    let entries = runs.into_iter().map(|ready| {
-        token += i64::from(ready.claimed);
-        (ready, ready.claimed.then_some(token))
-    });
-    let entries: Vec<RecordingEntry> = entries.collect();
-    let until = EventsWritten::claim_until(now);
-    enter_queue(conn, &entries, now, until, worker).await?;
-    count_fires(conn, &entries).await?;
-    let recorded = entries.len();
-    let claims = entries.into_iter().filter_map(|(ready, token)| {
-        let lease = Lease { run_id: ready.run.id, token: token? };
-        Some(RunClaim { lease, run_at: now, until, tenant_hash: tenant_hash(&ready.run.tenant_id) })
-    });
-    Ok(EventsWritten { recorded, skipped, claims: claims.collect() })
+    let mut written = WrittenRows { skipped, ..WrittenRows::default() };
+    let mut runs = plan(conn, batch, terms.now).await?;
+    let going = firing::going_now(conn, &runs).await?;
+    for ready in runs.iter_mut().filter(|ready| going.contains(&ready.run.id)) {
+        ready.run.state = RunState::Running;
+    }
+    let made = insert_runs(conn, &runs.iter().map(|ready| &ready.run).collect::<Vec<_>>()).await?;
+    firing::enter_queue(conn, &runs, (&made, &going), terms, &mut written).await?;
+    count_fires(conn, runs.iter().filter(|ready| made.contains(&ready.run.id))).await?;
+    Ok(written)
 }
 
-async fn enter_queue(
+/// Facts of a task whose run is to start with its record.
+#[derive(sqlx_macros::FromRow)]
+struct StartingTask {
+    id: Uuid,
+    version: i64,
+    overlap: String,
+    timeout_seconds: i64,
+    /// An older run of it is yet to start, and must not be overtaken.
+    has_older: bool,
+}
+
+/// The runs of a batch as they are recorded. Those may start whose tasks can be read.
+async fn plan(
     conn: &mut SqliteConnection,
-    entries: &[RecordingEntry<'_>],
+    batch: &EventBatch,
     now: DateTime<Utc>,
-    until: DateTime<Utc>,
-    worker: Uuid,
-) -> Result<(), StoreError> {
-    for entries in chunks(entries) {
-        let mut insert = QueryBuilder::new(
-            "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, lease_token, lease_until,
-                                worker) ",
-        );
-        insert.push_values(entries, |mut row, (ready, token)| {
-            let run = &ready.run;
-            row.push_bind(run.id).push_bind(run.task_id).push_bind(&run.tenant_id).push_bind(ready.epoch);
-            row.push_bind(now).push("0").push_bind(if token.is_some() { "claimed" } else { "ready" });
-            row.push_bind(token.unwrap_or(0)).push_bind(token.map(|_| until)).push_bind(token.map(|_| worker));
-        });
-        insert.build().persistent(is_reusable(entries.len())).execute(&mut *conn).await?;
+) -> Result<Vec<PlannedRun>, StoreError> {
+    let starting = batch.runs.iter().filter(|ready| ready.may_start).map(|ready| ready.run.task_id);
+    let starting: Vec<Uuid> = starting.collect::<BTreeSet<_>>().into_iter().collect();
+    let mut tasks: HashMap<Uuid, StartingTask> = HashMap::with_capacity(starting.len());
+    for starting in chunks(&starting) {
+        let rows =
+            starting_tasks(starting).build().persistent(is_reusable(starting.len())).fetch_all(&mut *conn).await?;
+        tasks.extend(readable::<StartingTask>(&rows).into_iter().map(|task| (task.id, task)));
     }
-    Ok(())
+    let planned = batch.runs.iter().map(|ready| {
+        let task = tasks.get(&ready.run.task_id).filter(|task| ready.may_start && !task.has_older);
+        PlannedRun {
+            run: ready.run.clone(),
+            epoch: ready.epoch,
+            run_at: now,
+            lease_until: ready.claimed.then_some(now + CLAIM_MARGIN),
+            overlap: None,
+            starts: task.is_some(),
+            needs_slot: !failpoint!("no_slot") && task.is_some_and(|task| task.overlap != "allow"),
+            timeout_seconds: task.map_or(0, |task| limit_seconds(task.timeout_seconds)),
+            task_version: task.map(|task| task.version),
+            task: None,
+        }
+    });
+    Ok(planned.collect())
+}
+
+fn starting_tasks(tasks: &[Uuid]) -> QueryBuilder<Sqlite> {
+    let mut select = QueryBuilder::new(sql!(
+        "select s.id, s.version, s.overlap, s.timeout_seconds,
+                s.overlap <> 'allow' and exists (select 1 from queue q where q.task_id = s.id and q.state <> 'started')
+                    as has_older
+           from (select t.id, t.version, coalesce(",
+        TASK_OVERLAP,
+        ", 'skip') as overlap, ",
+        TASK_TIMEOUT,
+        " as timeout_seconds from tasks t where t.id in "
+    ));
+    list(&mut select, tasks.iter().copied());
+    select.push(") s");
+    select
 }
 
 /// Counts the runs of each task.
-async fn count_fires(conn: &mut SqliteConnection, entries: &[RecordingEntry<'_>]) -> Result<(), StoreError> {
+async fn count_fires<'r>(
+    conn: &mut SqliteConnection,
+    runs: impl Iterator<Item = &'r PlannedRun>,
+) -> Result<(), StoreError> {
     let mut fires: BTreeMap<Uuid, i64> = BTreeMap::new();
-    for (ready, _) in entries {
+    for ready in runs {
         *fires.entry(ready.run.task_id).or_default() += 1;
     }
     let fires: Vec<(Uuid, i64)> = fires.into_iter().collect();
@@ -195,11 +227,16 @@ mod tests {
     #[tokio::test]
     async fn rows_that_a_batch_of_events_concerns_are_found_by_an_index() {
         let id = Uuid::nil();
-        let statements = [count_statement(&[(id, 1); 100]), lock_statement(&[id; 100]), windowed(&[(id, "k"); 100])];
+        let statements = [
+            count_statement(&[(id, 1); 100]),
+            lock_statement(&[id; 100]),
+            windowed(&[(id, "k"); 100]),
+            starting_tasks(&[id; 100]),
+        ];
         for statement in statements {
             let plan = sqlite_plan(statement.sql().as_str()).await;
             assert!(plan.iter().any(|step| step.starts_with("SEARCH")), "{plan:?}");
-            let tables = ["due", "w", "window_events"];
+            let tables = ["due", "w", "window_events", "t", "tasks", "q", "queue"];
             let scanned = |step: &String| step.strip_prefix("SCAN ").is_some_and(|of| tables.contains(&of));
             assert!(!plan.iter().any(scanned), "{plan:?}");
         }

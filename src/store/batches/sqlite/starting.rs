@@ -3,22 +3,32 @@
 use std::collections::HashMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
+use sqlx::sqlite::SqliteRow;
+use sqlx::{FromRow, QueryBuilder, Row, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
 use crate::domain::run::Run;
 use crate::store::StoreError;
-use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
+use crate::store::db::sqlite_batch::{chunks, is_reusable, list, readable};
+use crate::store::ops::unreadable::RETRY_AFTER;
 use crate::store::runs::global_limits::RunLimitsLeft;
-use crate::store::runs::lease::{Lease, StartedRow, TENANTS_AT_ONCE, TakeRequest};
+use crate::store::runs::lease::{Lease, StartedRow, StartedRows, TENANTS_AT_ONCE, TakeRequest};
 use crate::store::runs::run_in;
+use crate::store::sql::sql;
 
 pub(super) const READY: &str = "
-    select run_id, run_at, tenant_id from queue where state = 'ready' and run_at <= $1 and $2 is null
+    select run_id, run_at, tenant_id, rowid as place from queue where state = 'ready' and run_at <= $1 and $2 is null
      order by priority desc, run_at limit $3";
 pub(super) const READY_OF_TENANT: &str = "
-    select run_id, run_at, tenant_id from queue where state = 'ready' and run_at <= $1 and tenant_id = $2
+    select run_id, run_at, tenant_id, rowid as place from queue where state = 'ready' and run_at <= $1 and tenant_id = $2
      order by priority desc, run_at limit $3";
+
+/// Ready runs with their instants and tenants, and those among them whose rows can't be read.
+#[derive(Default)]
+pub(in crate::store::batches) struct PickedRuns {
+    pub runs: Vec<(Uuid, DateTime<Utc>, String)>,
+    pub unreadable: Vec<(Uuid, String)>,
+}
 
 pub(in crate::store::batches) async fn pick(
     conn: &mut SqliteConnection,
@@ -26,11 +36,39 @@ pub(in crate::store::batches) async fn pick(
     take: &TakeRequest,
     tenant: Option<&String>,
     limit: i64,
-) -> Result<Vec<(Uuid, DateTime<Utc>, String)>, StoreError> {
+) -> Result<PickedRuns, StoreError> {
+    let mut picked = PickedRuns::default();
     if limit <= 0 {
-        return Ok(Vec::new());
+        return Ok(picked);
     }
-    Ok(sqlx::query_as(statement).bind(take.ahead).bind(tenant).bind(limit).fetch_all(conn).await?)
+    let rows = sqlx::query(statement).bind(take.ahead).bind(tenant).bind(limit).fetch_all(&mut *conn).await?;
+    for row in &rows {
+        match <(Uuid, DateTime<Utc>, String)>::from_row(row) {
+            Ok(run) => picked.runs.push(run),
+            Err(error) => picked.unreadable.push(set_aside(conn, row, error, take.now).await?),
+        }
+    }
+    Ok(picked)
+}
+
+/// Sets a row of the queue aside, at its `place`: the run is ready again in an hour, at an instant that can be read.
+/// Answers the run and the reason, which is to be told once that is committed.
+async fn set_aside(
+    conn: &mut SqliteConnection,
+    row: &SqliteRow,
+    why: sqlx::Error,
+    now: DateTime<Utc>,
+) -> Result<(Uuid, String), StoreError> {
+    let place: i64 = row.try_get("place")?;
+    sqlx::query(
+        "update queue set state = 'ready', run_at = $2, lease_token = 0, lease_until = null, worker = null
+          where rowid = $1",
+    )
+    .bind(place)
+    .bind(now + RETRY_AFTER)
+    .execute(conn)
+    .await?;
+    Ok((row.try_get("run_id").unwrap_or_default(), why.to_string()))
 }
 
 /// Tenants that have ready runs, and may have more under way, by one look into the index each.
@@ -72,21 +110,33 @@ struct StartCandidate {
 }
 
 impl StartCandidate {
-    /// The rest of the time limit; one that no release can have written counts as the usual one.
+    /// The rest of the time limit.
     fn left_ms(&self) -> i64 {
-        let seconds = if self.timeout_seconds < 1_000_000_000 { self.timeout_seconds } else { 600 };
-        (seconds * 1000 - self.execution_ms).max(0)
+        (limit_seconds(self.timeout_seconds) * 1000 - self.execution_ms).max(0)
     }
 }
 
-/// Starts those claims that still stand, were not cancelled, and have their task's slot.
+/// The time limit of a task as it is stored, in seconds; one that no release can have written counts as the usual one.
+pub(in crate::store::batches) fn limit_seconds(stored: i64) -> i64 {
+    if stored < 1_000_000_000 { stored } else { 600 }
+}
+
+/// The overlap policy of a task `t`, and the time limit of its runs in seconds, as far as its text can be read.
+pub(in crate::store::batches) const TASK_OVERLAP: &str =
+    "case when json_valid(t.spec) then t.spec -> 'trigger' ->> 'overlap' end";
+pub(in crate::store::batches) const TASK_TIMEOUT: &str =
+    "case when json_valid(t.spec) and t.spec -> 'timeout_seconds' glob '[0-9]*'
+          then cast(t.spec ->> 'timeout_seconds' as integer) else 600 end";
+
+/// Starts those claims that still stand, were not cancelled, and have their task's slot. One whose rows can't be read
+/// is set aside.
 pub(in crate::store::batches) async fn start_each(
     conn: &mut SqliteConnection,
     leases: &[Lease],
     now: DateTime<Utc>,
     lease_until: DateTime<Utc>,
-) -> Result<Vec<StartedRow>, StoreError> {
-    let asked = start_candidates(conn, leases).await?;
+) -> Result<StartedRows, StoreError> {
+    let (asked, unreadable) = start_candidates(conn, leases, now).await?;
     let needs_slot = asked.iter().filter(|asked| asked.overlap != "allow");
     let wanted: Vec<(Uuid, Uuid)> = needs_slot.filter_map(|asked| Some((asked.task_id?, asked.lease.run_id))).collect();
     let holders = take_slots(conn, &wanted).await?;
@@ -101,36 +151,47 @@ pub(in crate::store::batches) async fn start_each(
         is_first: asked.is_first,
         task_version: asked.task_version,
         run: None,
+        cause: None,
         task: None,
     });
     let mut started: Vec<StartedRow> = started.collect();
     let mut runs = mark_running(conn, &started, now, lease_until).await?;
     started.iter_mut().for_each(|started| started.run = runs.remove(&started.lease.run_id));
-    Ok(started)
+    Ok(StartedRows { rows: started, recipients: None, unreadable })
 }
 
-async fn start_candidates(conn: &mut SqliteConnection, leases: &[Lease]) -> Result<Vec<StartCandidate>, StoreError> {
-    let mut asked = Vec::with_capacity(leases.len());
+/// The claims that may start; and those whose rows can't be read, which are set aside.
+async fn start_candidates(
+    conn: &mut SqliteConnection,
+    leases: &[Lease],
+    now: DateTime<Utc>,
+) -> Result<(Vec<StartCandidate>, Vec<(Uuid, String)>), StoreError> {
+    let (mut asked, mut unreadable) = (Vec::with_capacity(leases.len()), Vec::new());
     for leases in chunks(leases) {
         let mut select = with_leases(leases);
-        select.push(
-            "select q.run_id, q.lease_token, q.task_id, q.tenant_id,
-                    coalesce(q.overlap, case when json_valid(t.spec) then t.spec -> 'trigger' ->> 'overlap' end, 'skip')
-                        as overlap,
-                    case when json_valid(t.spec) and t.spec -> 'timeout_seconds' glob '[0-9]*'
-                         then cast(t.spec ->> 'timeout_seconds' as integer) else 600 end as timeout_seconds,
-                    r.execution_ms, r.started_at is null as is_first, t.version as task_version
+        select.push(sql!(
+            "select q.run_id, q.lease_token, q.task_id, q.tenant_id, coalesce(q.overlap, ",
+            TASK_OVERLAP,
+            ", 'skip') as overlap, ",
+            TASK_TIMEOUT,
+            " as timeout_seconds,
+                    case when typeof(r.execution_ms) = 'integer' then r.execution_ms else 0 end as execution_ms,
+                    r.started_at is null as is_first, t.version as task_version, q.rowid as place
                from leases l cross join queue q
                  on q.run_id = l.run_id and q.lease_token = l.lease_token and q.state = 'claimed'
                     and q.cancel_reason is null
                join runs r on r.id = q.run_id and r.state = 'queued'
-               left join tasks t on t.id = q.task_id",
-        );
-        let rows: Vec<StartCandidate> =
-            select.build_query_as().persistent(is_reusable(leases.len())).fetch_all(&mut *conn).await?;
-        asked.extend(rows);
+               left join tasks t on t.id = q.task_id"
+        ));
+        let rows = select.build().persistent(is_reusable(leases.len())).fetch_all(&mut *conn).await?;
+        for row in &rows {
+            match StartCandidate::from_row(row) {
+                Ok(candidate) => asked.push(candidate),
+                Err(error) => unreadable.push(set_aside(conn, row, error, now).await?),
+            }
+        }
     }
-    Ok(asked)
+    Ok((asked, unreadable))
 }
 
 /// Answers the records as they are then; one that can't be read is left out.
@@ -159,7 +220,7 @@ async fn mark_running(
     Ok(running)
 }
 
-/// Those that were started with these leases before, their time renewed.
+/// Those that were started with these leases before, their time renewed. One that can't be read is left to its lease.
 pub(in crate::store::batches) async fn restarted_rows(
     conn: &mut SqliteConnection,
     leases: &[Lease],
@@ -174,9 +235,8 @@ pub(in crate::store::batches) async fn restarted_rows(
               where queue.run_id = l.run_id and queue.lease_token = l.lease_token and queue.state = 'started'
              returning run_id, task_id, tenant_id, lease_token, deadline_at, false as is_first",
         );
-        let rows: Vec<StartedRow> =
-            update.build_query_as().persistent(is_reusable(leases.len())).fetch_all(&mut *conn).await?;
-        again.extend(rows);
+        let rows = update.build().persistent(is_reusable(leases.len())).fetch_all(&mut *conn).await?;
+        again.extend(readable::<StartedRow>(&rows));
     }
     Ok(again)
 }
@@ -216,9 +276,8 @@ pub(in crate::store::batches) async fn take_slots(
         }
         let mut select = QueryBuilder::new("select task_id, run_id from slots where task_id in ");
         list(&mut select, wanted.iter().map(|(task_id, _)| *task_id));
-        let rows: Vec<(Uuid, Uuid)> =
-            select.build_query_as().persistent(is_reusable(wanted.len())).fetch_all(&mut *conn).await?;
-        holders.extend(rows);
+        let rows = select.build().persistent(is_reusable(wanted.len())).fetch_all(&mut *conn).await?;
+        holders.extend(readable::<(Uuid, Uuid)>(&rows));
     }
     Ok(holders)
 }

@@ -1,4 +1,5 @@
-//! Opening a store on Postgres: whether the server is fit, its tables, and the connections to it, each kind for its use.
+//! Opening a store on Postgres: whether the server is fit, its tables, and the connections to it, each kind for its
+//! use.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use sqlx::{ConnectOptions, Connection, PgConnection};
 
 use super::{OpenError, Settings};
 use crate::base::clock;
+use crate::base::invalid::hinted::HintedError;
 use crate::store::db::Db;
 use crate::store::db::connections::{Connections, LastLoss};
 use crate::store::db::listener::Listener;
@@ -48,30 +50,31 @@ pub(super) async fn open(url: &str, settings: &Settings, waiting: impl Fn(&str))
 /// One look at the database: is it fit, are its tables up to date, and the connections to it.
 async fn prepare_postgres(base: &PgConnectOptions, settings: &Settings) -> Result<Db, OpenError> {
     let mut first = match tokio::time::timeout(CONNECT_LIMIT, base.connect()).await {
-        Ok(connected) => connected.map_err(refused)?,
+        Ok(connected) => connected.map_err(open_error)?,
         Err(_) => return Err(OpenError::Away(format!("no answer within {} s", CONNECT_LIMIT.as_secs()))),
     };
     check_postgres(&mut first).await?;
     migrate_postgres(&mut first).await?;
     let _ = first.close().await;
-    // a vanished worker must not hide its locked rows, nor a lost statement hold a connection; and no statement of ours is
-    // so long that to compile it, at each execution anew, would gain anything: that takes a quarter of a second
+    // a vanished worker must not hide its locked rows, nor a lost statement hold a connection; and no statement of ours
+    // is so long that to compile it, at each execution anew, would gain anything: that takes a quarter of a second
     let guarded = base.clone().options([
         ("statement_timeout", "5s"),
         ("lock_timeout", "3s"),
         ("idle_in_transaction_session_timeout", "5s"),
         ("jit", "off"),
         ("reveille.tenant", "*"),
-        // a table that was all but empty when a statement was planned has a hundred thousand rows a minute later, and no
-        // statistics of them: what is found by a key is found by its index, whatever the planner makes of the table
+        // a table that was all but empty when a statement was planned has a hundred thousand rows a minute later, and
+        // no statistics of them: rows that are found by a key are found by its index, whatever the planner makes of the
+        // table
         ("enable_seqscan", "off"),
         // one statement has one processor of the server at most
         ("max_parallel_workers_per_gather", "0"),
     ]);
     let most = settings.max_connections.max(LEAST_CONNECTIONS);
     // one shape of batch after the other: to plan each anew costs a third of its time, and gains nothing. What such a
-    // statement looks for it finds by an index, and the first of an order is where its index begins, whatever the planner
-    // makes of tables that nobody has analysed yet, or while nothing was going on
+    // statement looks for it finds by an index, and the first of an order is where its index begins, whatever the
+    // planner makes of tables that nobody has analysed yet, or while nothing was going on
     let planned_once = guarded.clone().options([
         ("plan_cache_mode", "force_generic_plan"),
         ("enable_bitmapscan", "off"),
@@ -79,15 +82,15 @@ async fn prepare_postgres(base: &PgConnectOptions, settings: &Settings) -> Resul
     ]);
     let last_loss = LastLoss::default();
     let engine =
-        Connections::open(planned_once.clone(), ENGINE_CONNECTIONS, last_loss.clone()).await.map_err(refused)?;
+        Connections::open(planned_once.clone(), ENGINE_CONNECTIONS, last_loss.clone()).await.map_err(open_error)?;
     let rest = most - ENGINE_CONNECTIONS - 1;
-    let quick = Connections::open(planned_once, (rest / 3).max(1), last_loss.clone()).await.map_err(refused)?;
-    let pool = Connections::open(guarded.clone(), rest - (rest / 3).max(1), last_loss).await.map_err(refused)?;
+    let quick = Connections::open(planned_once, (rest / 3).max(1), last_loss.clone()).await.map_err(open_error)?;
+    let pool = Connections::open(guarded.clone(), rest - (rest / 3).max(1), last_loss).await.map_err(open_error)?;
     Ok(Db::Postgres { pool, engine, quick, listener: Listener::of(guarded), waits: Waits::default() })
 }
 
 /// Whether it is worth looking again.
-pub(in crate::store) fn refused(error: sqlx::Error) -> OpenError {
+pub(in crate::store) fn open_error(error: sqlx::Error) -> OpenError {
     if is_starting_up(&error) { OpenError::Away(error.to_string()) } else { OpenError::Refused(error.to_string()) }
 }
 
@@ -110,15 +113,16 @@ pub(in crate::store) async fn check_postgres(connection: &mut PgConnection) -> R
     )
     .fetch_one(connection)
     .await
-    .map_err(refused)?;
+    .map_err(open_error)?;
     if number < OLDEST_POSTGRES {
-        return Err(OpenError::Unfit(format!("PostgreSQL {version} is too old\nhint: use PostgreSQL 13 or later")));
+        let failure = HintedError::new(format!("PostgreSQL {version} is too old"), "use PostgreSQL 13 or later");
+        return Err(OpenError::Unfit(failure));
     }
     if commit == "off" || fsync == "off" {
         let setting = if fsync == "off" { "fsync" } else { "synchronous_commit" };
-        return Err(OpenError::Unfit(format!(
-            "the database has {setting} = off, so a crash would lose fires that were recorded\n\
-             hint: set {setting} = on for this database or role"
+        return Err(OpenError::Unfit(HintedError::new(
+            format!("the database has {setting} = off, so a crash would lose fires that were recorded"),
+            format!("set {setting} = on for this database or role"),
         )));
     }
     Ok(())
@@ -130,7 +134,7 @@ async fn migrate_postgres(connection: &mut PgConnection) -> Result<(), OpenError
     let mut migrator = sqlx_macros::migrate!("migrations/postgres");
     migrator.set_ignore_missing(true);
     migrator.run(connection).await.map_err(|error| match error {
-        MigrateError::Execute(error) if is_starting_up(&error) => refused(error),
+        MigrateError::Execute(error) if is_starting_up(&error) => open_error(error),
         error => OpenError::Migration(error.to_string()),
     })
 }

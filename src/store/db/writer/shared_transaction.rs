@@ -119,7 +119,7 @@ impl SharedTransaction {
 
 impl PartCommit {
     /// Whether the whole was committed. Where it was broken off it may have been.
-    pub(super) async fn answered(self) -> Result<(), sqlx::Error> {
+    pub(super) async fn wait(self) -> Result<(), sqlx::Error> {
         let answer = self.0.await.unwrap_or_else(|_| Err("the commit was broken off".into()));
         answer.map_err(failed)
     }

@@ -1,6 +1,6 @@
-//! The changes that a batch of calls makes to ledgers: what some have come to, what ended runs have left, and what others
-//! reserve. On Postgres one statement, which an append to transcripts brings along; on SQLite a statement each, in the
-//! transaction that is open.
+//! The changes that a batch of calls makes to ledgers: what some have come to, what ended runs have left, and what
+//! others reserve. On Postgres one statement, which an append to transcripts brings along; on SQLite a statement each,
+//! in the transaction that is open.
 
 use std::collections::BTreeMap;
 
@@ -21,8 +21,8 @@ use crate::store::ops::budgets::settlement::Settlement;
 use crate::store::sql::sql;
 use crate::store::tx::Tx;
 
-/// Steps of a statement on Postgres, from `settled` to `reserved`: `{batch}` is a [`LedgerBatch`], and `{held}` says of which rows
-/// `r` the lease is held.
+/// Steps of a statement on Postgres, from `settled` to `reserved`: `{batch}` is a [`LedgerBatch`], and `{held}` says of
+/// which rows `r` the lease is held.
 pub(in crate::store) const LEDGERS: &str = include_str!("../../sql/ledgers.postgres.sql");
 
 /// Whether the reservations were made, and what was changed; one row at least.

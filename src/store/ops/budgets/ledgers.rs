@@ -1,8 +1,9 @@
 //! The ledgers of the days, and what calls of models under way have reserved in them.
 //!
-//! A reservation belongs to the lease of its run. It is settled with a turn or with the run's end, and, where the lease is held no
-//! more, by what is on the record: by whoever comes to the limit, or goes on with the run. Ledgers are locked last of all, a tenant's
-//! before its tasks', and compared with their limits under that lock: nothing is spent twice, whatever instances do at once.
+//! A reservation belongs to the lease of its run. It is settled with a turn or with the run's end, and, where the lease
+//! is held no more, by what is on the record: by whoever comes to the limit, or goes on with the run. Ledgers are
+//! locked last of all, a tenant's before its tasks', and compared with their limits under that lock: nothing is spent
+//! twice, whatever instances do at once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use crate::store::tx::{Tx, TxQuery};
 use crate::store::{Settlement, Store, StoreError, Topic};
 
 /// One ledger. Their order is that in which they are locked.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::store) struct LedgerKey {
     pub tenant: String,
     /// All zeros for the tenant's own.
@@ -30,11 +31,13 @@ pub(in crate::store) struct LedgerKey {
 }
 
 impl LedgerKey {
+    /// Whether it is the ledger of a tenant or of a task.
     pub fn scope(&self) -> BudgetScope {
         if self.task_id.is_nil() { BudgetScope::Tenant } else { BudgetScope::Task }
     }
 }
 
+/// Money and tokens that are reserved for a call.
 #[derive(sqlx_macros::FromRow)]
 pub(in crate::store) struct ReservationRow {
     tenant_id: String,
@@ -96,6 +99,7 @@ pub(in crate::store) struct UpdatedLedger {
     pub is_warned: bool,
 }
 
+/// A ledger as it is stored.
 #[derive(sqlx_macros::FromRow)]
 pub(in crate::store) struct LedgerRow {
     tokens: i64,
@@ -108,10 +112,12 @@ pub(in crate::store) struct LedgerRow {
 }
 
 impl LedgerRow {
+    /// Tokens and money that were spent.
     pub fn used(&self) -> Spend {
         Spend { tokens: self.tokens, cost_micros: self.cost_micros }
     }
 
+    /// Tokens and money that are reserved for calls under way.
     pub fn reserved(&self) -> Spend {
         Spend { tokens: self.reserved_tokens, cost_micros: self.reserved_cost_micros }
     }
@@ -180,8 +186,8 @@ impl Store {
         self.counts.budget_refused(refusal);
     }
 
-    /// Settles the reservations of earlier executions of a run by what is on its record, before this execution adds to it. Leases of
-    /// earlier executions have lower tokens.
+    /// Settles the reservations of earlier executions of a run by what is on its record, before this execution adds to
+    /// it. Leases of earlier executions have lower tokens.
     pub async fn settle_lost_reservations(&self, tenant: &str, lease: Lease) -> Result<(), StoreError> {
         let mut write = self.db.write_for_engine(QueueFlow::of(Some(tenant))).await?;
         let tx = &mut write.tx();
@@ -192,20 +198,23 @@ impl Store {
         Ok(())
     }
 
-    /// Settles reservations whose lease is held no more, of one tenant or of all, by what is on the record; answers how many.
+    /// Settles reservations whose lease is held no more, of one tenant or of all, by what is on the record; answers how
+    /// many. One that can't be read goes, and is told of with its tenant.
     pub async fn release_stale_reservations(&self, tenant: Option<&str>, limit: i64) -> Result<usize, StoreError> {
         let mut write = self.db.write_for_engine(QueueFlow::of(tenant)).await?;
         let tx = &mut write.tx();
-        let lost: Vec<LostReservation> = tx.query(TAKE_STALE).bind(tenant).bind(limit).all().await?;
+        let lost = tx.query(TAKE_STALE).bind(tenant).bind(limit).rows().await?;
         let taken = lost.len();
+        let (lost, _) =
+            self.unreadable.partition_readable::<LostReservation, _, String>("budget_reservations", &lost, Ok);
         let updated = change_ledgers(tx, settled_by_record(lost)).await?;
         write.commit().await?;
         self.count_spent(&updated);
         Ok(taken)
     }
 
-    /// Counts what calls have come to, and warns the owners of ledgers that are nearly used up. A warning that fails is left to the
-    /// next settlement.
+    /// Counts what calls have come to, and warns the owners of ledgers that are nearly used up. A warning that fails is
+    /// left to the next settlement.
     pub(in crate::store) async fn publish_updates(
         &self,
         updated: &[UpdatedLedger],

@@ -1,4 +1,5 @@
-//! Reservations in the ledgers of the day, before calls of models are made. Those that wait at once are written together.
+//! Reservations in the ledgers of the day, before calls of models are made. Those that wait at once are written
+//! together.
 
 use std::collections::BTreeMap;
 
@@ -32,8 +33,8 @@ pub(in crate::store) enum ReservationAttempt {
 }
 
 impl Store {
-    /// Reserves the worst that a call may come to in the ledgers of its tenant's and its task's day, or in none of them. A
-    /// limit that is met by calls under way is no refusal; one that is used up is told once.
+    /// Reserves the worst that a call may come to in the ledgers of its tenant's and its task's day, or in none of
+    /// them. A limit that is met by calls under way is no refusal; one that is used up is told once.
     pub async fn reserve_budget(&self, call: &Reservation) -> Result<ReservationOutcome, StoreError> {
         let tried = match self.try_reserve(call).await? {
             // somebody may have died with what is missing here
@@ -55,8 +56,8 @@ impl Store {
         }
     }
 
-    /// As [`Store::reserve_budget`], for a call that nobody waits for: whether it is reserved. Nobody is told of a limit that is
-    /// met.
+    /// As [`Store::reserve_budget`], for a call that nobody waits for: whether it is reserved. Nobody is told of a
+    /// limit that is met.
     pub async fn reserve_budget_if_left(&self, call: &Reservation) -> Result<bool, StoreError> {
         Ok(self.try_reserve(call).await? == ReservationAttempt::Granted)
     }
@@ -97,11 +98,11 @@ impl Store {
         tried
     }
 
-    /// As [`Store::reserve_together`]; ledgers that the day has not yet are opened, so that a batch of tasks that run for the first
-    /// time in a day remains one.
+    /// As [`Store::reserve_together`]; ledgers that the day may not have yet are opened first, so that a batch of tasks
+    /// that run for the first time in a day remains one.
     async fn reserve_opening_ledgers(&self, calls: &[Reservation]) -> Result<bool, StoreError> {
-        Ok(self.reserve_together(calls).await?
-            || (self.open_ledgers(calls).await? && self.reserve_together(calls).await?))
+        self.open_unseen_ledgers(calls).await?;
+        self.reserve_together(calls).await
     }
 
     /// Whether all of these are reserved; else none is.
@@ -121,6 +122,7 @@ impl Store {
                 return met(key.scope(), quantity, true);
             }
         }
+        self.open_unseen_ledgers(std::slice::from_ref(call)).await?;
         for _ in 0..2 {
             if self.reserve_together(std::slice::from_ref(call)).await? {
                 return Ok(ReservationAttempt::Granted);
@@ -141,21 +143,28 @@ impl Store {
                     return met(key.scope(), quantity, false);
                 }
             }
+            // it was forgotten behind our back
             if is_new {
-                self.open_ledgers(std::slice::from_ref(call)).await?;
+                self.open_ledgers(&ledgers_of(std::slice::from_ref(call))).await?;
             }
         }
         // what was missing is there by now
         met(BudgetScope::Tenant, BudgetQuantity::Tokens, false)
     }
 
-    /// Writes the first rows of the days of these calls, in the order in which ledgers are locked; answers whether one was missing.
-    async fn open_ledgers(&self, calls: &[Reservation]) -> Result<bool, StoreError> {
-        let each = |call: &Reservation| {
-            let with_limits = |key: LedgerKey| (key.clone(), call.limits_of(&key));
-            ledgers(&call.tenant, call.task_id, call.day).map(with_limits).collect::<Vec<_>>()
-        };
-        let opened: BTreeMap<LedgerKey, DayLimits> = calls.iter().flat_map(each).collect();
+    /// Opens those ledgers of these calls that this instance has not opened yet.
+    async fn open_unseen_ledgers(&self, calls: &[Reservation]) -> Result<(), StoreError> {
+        let unseen = self.budgets.0.seen.unseen(ledgers_of(calls));
+        if unseen.is_empty() {
+            return Ok(());
+        }
+        self.open_ledgers(&unseen).await?;
+        self.budgets.0.seen.note(&unseen);
+        Ok(())
+    }
+
+    /// Writes the first rows of these days, in the order in which ledgers are locked. One that is there stays as it is.
+    async fn open_ledgers(&self, opened: &BTreeMap<LedgerKey, DayLimits>) -> Result<(), StoreError> {
         let mut write = self.db.write_quick(QueueFlow::of(None)).await?;
         let mut insert = write.tx().into_builder(
             "insert into budget_days (tokens, cost_micros, reserved_tokens, reserved_cost_micros, tenant_id, task_id, day,
@@ -163,7 +172,7 @@ impl Store {
              values ",
         );
         let mut before = "(0, 0, 0, 0, ";
-        for (key, limits) in &opened {
+        for (key, limits) in opened {
             insert
                 .push(before)
                 .push_bind(text(&key.tenant))
@@ -175,9 +184,9 @@ impl Store {
             before = ", (0, 0, 0, 0, ";
         }
         insert.push(" on conflict (tenant_id, task_id, day) do nothing");
-        let missing = insert.finish().persistent(false).execute().await?;
+        insert.finish().persistent(false).execute().await?;
         write.commit().await?;
-        Ok(missing > 0)
+        Ok(())
     }
 
     /// Tells the owner that a budget of the day is used up, unless that was told.
@@ -233,4 +242,13 @@ impl Reservation {
             BudgetScope::Run | BudgetScope::Tenant => self.tenant_limits,
         }
     }
+}
+
+/// The ledgers of these calls, each with its limits, in the order in which they are locked.
+fn ledgers_of(calls: &[Reservation]) -> BTreeMap<LedgerKey, DayLimits> {
+    let each = |call: &Reservation| {
+        let with_limits = |key: LedgerKey| (key.clone(), call.limits_of(&key));
+        ledgers(&call.tenant, call.task_id, call.day).map(with_limits).collect::<Vec<_>>()
+    };
+    calls.iter().flat_map(each).collect()
 }

@@ -1,8 +1,9 @@
 //! Counting of usage: entries of transcripts are added to the days of their tenants.
 //!
-//! An entry is counted once, in the transaction that records the end of the execution that wrote it; whoever goes on with the
-//! run counts on behind it. A process that dies loses nothing: the end that the rescuer records counts what it has stored.
-//! Rows are written in the order of their keys and last of all, so that transactions never wait for each other in a circle.
+//! An entry is counted once, in the transaction that records the end of the execution that wrote it; whoever goes on
+//! with the run counts on behind it. A process that dies loses nothing: the end that the rescuer records counts what it
+//! has stored. Rows are written in the order of their keys and last of all, so that transactions never wait for each
+//! other in a circle.
 
 use std::borrow::Cow;
 

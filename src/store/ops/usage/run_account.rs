@@ -1,4 +1,5 @@
-//! The account of a run: how long it was executed, the records of its calls of tools, and the findings about its answers.
+//! The account of a run: how long it was executed, the records of its calls of tools, and the findings about its
+//! answers.
 
 use uuid::Uuid;
 

@@ -41,8 +41,8 @@ impl BlockedRow {
         self.cancel_reason.is_none() && matches!(self.policy(), Overlap::Skip | Overlap::Allow)
     }
 
-    /// `waiting` are the runs of the task that wait for its slot; `held` the runs whose row this transaction has locked,
-    /// as it must before it asks one to end.
+    /// `waiting` are the runs of the task that wait for its slot; `held` the runs whose row this transaction has
+    /// locked, as it must before it asks one to end.
     pub(in crate::store) fn decide(
         &self,
         holder: Option<Uuid>,

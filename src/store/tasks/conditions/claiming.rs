@@ -11,6 +11,7 @@ use crate::domain::task::change::FaultyPart;
 use crate::domain::trigger::condition::{ConditionState, ConditionSubject};
 use crate::store::sql::sql;
 use crate::store::tasks::disabling::{UNREADABLE, stop_and_disable};
+use crate::store::tasks::tenant_turns::{TENANTS_WITH_FIRST, tenants_in_order};
 use crate::store::tx::{Rows, Tx};
 use crate::store::{Split, Store, StoreError};
 
@@ -52,49 +53,36 @@ impl ClaimRow {
     }
 }
 
-/// Due, and nobody is at it, or whose claim ran out: who had it is gone.
-const WAITS: &str = " and d.next_at <= $1 and (d.claimed_until is null or d.claimed_until <= $1) ";
+/// Due by then, and nobody is at it, or whose claim ran out: who had it is gone.
+const WAITS: &str = "d.next_at <= {now} and (d.claimed_until is null or d.claimed_until <= {now})";
 
 const DUE: Split = Split {
     postgres: sql!(
-        "select d.task_id, d.tenant_id from due d where d.kind = 'condition'",
-        WAITS,
-        "order by d.kind, d.next_at limit $2"
+        "select d.task_id, d.tenant_id from due d where d.kind = 'condition' and ",
+        sql!(WAITS; "{now}" = "$1"),
+        " order by d.kind, d.next_at limit $2"
     ),
     sqlite: sql!(
-        "select d.task_id, d.tenant_id from due d indexed by due_next where d.kind = 'condition'",
-        WAITS,
-        "order by d.next_at limit $2"
+        "select d.task_id, d.tenant_id from due d indexed by due_next where d.kind = 'condition' and ",
+        sql!(WAITS; "{now}" = "$1"),
+        " order by d.next_at limit $2"
     ),
 };
 
-/// From tenant to tenant by one look into the index each, and the first poll that waits of each. How a tenant is compared
-/// leaves Postgres no other index.
-const TENANTS_IN_TURN: &str = "
-    with recursive tenants (tenant_id, place) as (
-        select (select d.tenant_id from due d {index}
-                 where d.kind = 'condition' and d.next_at is not null and d.tenant_id > $2
-                 order by d.tenant_id limit 1), cast(1 as bigint)
-        union all
-        select (select d.tenant_id from due d {index}
-                 where d.kind = 'condition' and d.next_at is not null and d.tenant_id > t.tenant_id
-                 order by d.tenant_id limit 1), t.place + 1
-          from tenants t where t.tenant_id is not null and t.place < $3
-    )
-    select t.tenant_id,
-           (select d.task_id from due d {index}
-             where d.kind = 'condition' and d.tenant_id between t.tenant_id and t.tenant_id
-               and d.next_at <= $1 and (d.claimed_until is null or d.claimed_until <= $1)
-             order by d.tenant_id, d.next_at limit 1) as task_id, t.place
-      from tenants t where t.tenant_id is not null";
+/// The first poll that waits of each tenant.
+const FIRST_OF_TENANTS: &str = sql!(
+    TENANTS_WITH_FIRST; "{value}" = "d.task_id"; "{table}" = "due";
+    "{having}" = "d.kind = 'condition' and d.next_at is not null"; "{due}" = sql!(WAITS; "{now}" = "$3");
+    "{order}" = "d.next_at"
+);
 
 const IN_TURN: Split = Split {
-    postgres: sql!(TENANTS_IN_TURN; "{index}" = ""),
-    sqlite: sql!(TENANTS_IN_TURN; "{index}" = "indexed by due_polls"),
+    postgres: sql!(FIRST_OF_TENANTS; "{index}" = ""),
+    sqlite: sql!(FIRST_OF_TENANTS; "{index}" = "indexed by due_polls"),
 };
 
-/// Followed by the listed ids. What else is asked is asked of the rows that were found, and in words that fit no index: one
-/// that was empty when it was analysed would be walked through.
+/// Followed by the listed ids. What else is asked is asked of the rows that were found, and in words that fit no index:
+/// one that was empty when it was analysed would be walked through.
 const CLAIMED: &str = "
     select d.task_id, d.epoch, t.tenant_id, t.name, t.spec -> 'trigger' as trigger, t.spec -> 'metadata' as metadata,
            t.spec -> 'max_runs' as max_runs, coalesce(s.version, 0) as version, coalesce(s.edges, 0) as edges, s.body
@@ -124,25 +112,25 @@ impl Store {
         Ok(read.query(DUE).bind(now).bind(limit).all().await?)
     }
 
-    /// The first poll that waits at `now` of each of up to `limit` tenants whose names follow `after`, and the tenant that
-    /// the search came to; `None`: the last one.
+    /// The first poll that waits at `now` of each of up to `limit` tenants whose names follow `after`, and the tenant
+    /// that the search came to; `None`: the last one.
     pub async fn polls_in_turn(
         &self,
         now: DateTime<Utc>,
         after: &str,
         limit: i64,
     ) -> Result<(Vec<DuePoll>, Option<String>), StoreError> {
-        let mut tenants: Vec<(String, Option<Uuid>, i64)> =
-            self.db.read_quick().await?.query(IN_TURN).bind(now).bind(after).bind(limit).all().await?;
-        // the order in which the database compares names
-        tenants.sort_unstable_by_key(|(_, _, place)| *place);
-        let last = tenants.last().filter(|_| tenants.len() as i64 == limit).map(|(tenant, ..)| tenant.clone());
-        let polls = tenants.into_iter().filter_map(|(tenant_id, task_id, _)| task_id.map(|id| (id, tenant_id)));
-        Ok((polls.map(|(task_id, tenant_id)| DuePoll { task_id, tenant_id }).collect(), last))
+        let mut read = self.db.read_quick().await?;
+        let tenants: Vec<(String, Option<Uuid>)> =
+            tenants_in_order(read.query(IN_TURN).bind(after).bind(limit).bind(now)).await?;
+        read.end().await?;
+        let last = tenants.last().filter(|_| tenants.len() as i64 == limit).map(|(tenant, _)| tenant.clone());
+        let first = |(tenant_id, task_id): (String, Option<Uuid>)| Some(DuePoll { task_id: task_id?, tenant_id });
+        Ok((tenants.into_iter().filter_map(first).collect(), last))
     }
 
-    /// Claims those of these polls that still wait at `now`, until `until`. They are another's when the claim has run out.
-    /// A task that can't be read is disabled instead.
+    /// Claims those of these polls that still wait at `now`, until `until`. They are another's when the claim has run
+    /// out. A task that can't be read is disabled instead.
     pub async fn claim_polls(
         &self,
         tasks: &[Uuid],
@@ -175,6 +163,10 @@ impl Store {
 
     /// The earliest poll that nobody is at; `None` where none waits.
     pub async fn next_poll(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
+        self.past_unreadable(|| self.read_next_poll()).await
+    }
+
+    async fn read_next_poll(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
         let mut read = self.db.read_quick().await?;
         Ok(read
             .query(
@@ -187,6 +179,10 @@ impl Store {
 
     /// The earliest poll behind this instant, whoever is at it.
     pub async fn next_poll_after(&self, after: DateTime<Utc>) -> Result<Option<DateTime<Utc>>, StoreError> {
+        self.past_unreadable(|| self.read_next_poll_after(after)).await
+    }
+
+    async fn read_next_poll_after(&self, after: DateTime<Utc>) -> Result<Option<DateTime<Utc>>, StoreError> {
         let mut read = self.db.read_quick().await?;
         Ok(read
             .query("select next_at from due where kind = 'condition' and next_at > $1 order by kind, next_at limit 1")

@@ -1,5 +1,5 @@
-//! A due task as it is read, and the plan of it: which runs are recorded, what is skipped, and when it is due next. Pure
-//! but for the ids.
+//! A due task as it is read, and the plan of it: which runs are recorded, what is skipped, and when it is due next.
+//! Pure but for the ids.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use super::batch::{DueSnapshot, DueUpdate, FireBatch, PlannedRun, RemainingCapacity, UnplannableTask};
+use super::batch::{DueSnapshot, DueUpdate, FireBatch, UnplannableTask};
 use super::request::FireDue;
 use crate::base::clock::to_delta;
 use crate::domain::run::{MissedInstants, RunState};
@@ -21,10 +21,12 @@ use crate::domain::trigger::steps::PLANNED;
 use crate::domain::trigger::{DueSchedule, FirePlan, PlannedFire, Trigger};
 use crate::store::runs::lease::CLAIM_MARGIN;
 use crate::store::runs::overlap::rule::EACH_IN_TURN;
+use crate::store::runs::starting::immediate_start::{PlannedRun, RemainingCapacity};
 use crate::store::runs::{NewRun, key_instant, missed_key};
 use crate::store::tasks::row::TaskRow;
 use crate::store::tasks::task_cache::CachedTask;
 
+/// A due task as its row has it.
 #[derive(sqlx_macros::FromRow)]
 pub(super) struct DueRow {
     /// Read by [`DueRow::read`]: one that can't be read must not keep the other tasks from firing. Without a nominal
@@ -70,6 +72,7 @@ const READ_BYTES: u64 = 16;
 const USUAL_LIMIT: i64 = 600;
 
 impl DueRow {
+    /// The tenant of the task.
     pub fn tenant(&self) -> &str {
         &self.task.tenant_id
     }
@@ -84,6 +87,7 @@ impl DueRow {
         self.known = known;
     }
 
+    /// Whether the row goes by a definition that was known before.
     pub fn is_known(&self) -> bool {
         self.known.is_some()
     }
@@ -128,8 +132,8 @@ impl DueRow {
         self.task.spec.as_ref().or(self.trigger.as_ref()).map_or(0, |written| written.len() as u64)
     }
 
-    /// The whole task if it is known or can be read, and else its trigger; or why not. What was read as a whole is added to
-    /// `read`.
+    /// The whole task if it is known or can be read, and else its trigger; or why not. What was read as a whole is
+    /// added to `read`.
     fn read(&self, read: &mut Vec<CachedTask>) -> Result<ReadTask, String> {
         if let Some(known) = &self.known {
             return Ok(ReadTask::Whole(Arc::clone(known)));
@@ -227,7 +231,7 @@ impl DueRow {
         let trigger = task.trigger();
         let fired = plan.fires.len() as i64;
         let last_ahead = last_instant(&plan).filter(|last| *last > ask.now);
-        // what is caught up would be skipped or superseded by what is caught up with it
+        // runs that are caught up would be skipped or superseded by those that are caught up with them
         let passed = plan.fires.iter().filter(|fire| fire.run_at <= ask.now).count();
         let in_turn = |fire: &PlannedFire| {
             let late = passed > 1 || fire.run_at < ask.now - MISFIRE_GRACE;
@@ -249,6 +253,7 @@ impl DueRow {
                 starts,
                 needs_slot: !failpoint!("no_slot") && (overlap.is_some() || !trigger.may_overlap()),
                 timeout_seconds: self.timeout_seconds(),
+                task_version: None,
                 task: task.whole().filter(|_| starts).cloned(),
             });
         }

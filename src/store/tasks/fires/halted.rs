@@ -1,8 +1,6 @@
-//! Fires of tenants that are halted: each is recorded as skipped, with the halt as its reason.
+//! Fires of tenants that are halted: they are recorded as skipped, with the halt as their reason.
 
 use crate::domain::halt::Halts;
-use crate::domain::run::RunState;
-use crate::store::runs::NewRun;
 use crate::store::tasks::fires::FireBatch;
 
 impl FireBatch {
@@ -15,13 +13,7 @@ impl FireBatch {
         for ready in self.runs.drain(..) {
             match halts.halt_of(&ready.run.tenant_id) {
                 None => kept.push(ready),
-                Some(halt) => self.skipped.push(NewRun {
-                    state: RunState::Skipped,
-                    reason: Some(halt.as_str().into()),
-                    cause: None,
-                    input: None,
-                    ..ready.run
-                }),
+                Some(halt) => self.tallies.add(ready.run, halt.as_str()),
             }
         }
         self.runs = kept;

@@ -6,13 +6,16 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::FireDue;
-use super::batch::{FireBatch, RemainingCapacity, UnplannableTask};
+use super::batch::{FireBatch, UnplannableTask};
 use super::due_row::DueRow;
 use crate::domain::trigger::steps::PLANNED;
+use crate::store::runs::starting::immediate_start::RemainingCapacity;
 
-/// Steps after which a piece ends, with the task that took the last of them: so it takes less than twice what one task may.
+/// Steps after which a piece ends, with the task that took the last of them: so it takes less than twice what one task
+/// may.
 const PIECE: u64 = PLANNED;
 
+/// The due tasks that are not planned yet.
 pub(super) struct PlanningPieces {
     rows: VecDeque<DueRow>,
     ask: FireDue,
@@ -23,8 +26,10 @@ pub(super) struct PlanningPieces {
 }
 
 impl PlanningPieces {
+    /// Rows of which none is planned yet.
     pub fn new(due: Vec<DueRow>, ask: FireDue) -> PlanningPieces {
-        PlanningPieces { rows: due.into(), left: RemainingCapacity::of(&ask), ask, had: HashMap::new(), in_turn: false }
+        let left = RemainingCapacity::new(ask.room, ask.start.as_ref());
+        PlanningPieces { rows: due.into(), left, ask, had: HashMap::new(), in_turn: false }
     }
 
     /// How many are not planned.

@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 
 use crate::domain::quota::REASON_QUOTA;
-use crate::domain::run::RunState;
-use crate::store::runs::NewRun;
 use crate::store::tasks::fires::FireBatch;
 
 impl FireBatch {
@@ -33,13 +31,7 @@ impl FireBatch {
                     *left -= 1;
                     kept.push(ready);
                 }
-                _ => self.skipped.push(NewRun {
-                    state: RunState::Skipped,
-                    reason: Some(REASON_QUOTA.into()),
-                    cause: None,
-                    input: None,
-                    ..ready.run
-                }),
+                _ => self.tallies.add(ready.run, REASON_QUOTA),
             }
         }
         self.runs = kept;

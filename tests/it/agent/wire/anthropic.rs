@@ -12,10 +12,10 @@ use reveille::ports::llm::thinking::{PromptCache, ThinkingMode};
 use reveille::ports::llm::tokens::encoders::Encoders;
 use reveille::ports::llm::{
     LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, Models, OfferedTools, Settings, StopReason, ToolChoice,
-    ToolSchema,
 };
 use serde_json::{Value, json};
 
+use super::mail_request::{request_of, two_calls};
 use super::server::{End, Reply, Server, offer, settings};
 use super::usable;
 use crate::agent::harness::{AgentHarness, FakeTool, call, system_parts};
@@ -25,44 +25,18 @@ fn model(server: &Server) -> Anthropic {
 }
 
 fn request() -> ModelRequest {
-    let result = |id: &str, content: &str, is_error| TranscriptMessage::Tool {
-        call_id: id.into(),
-        name: "read".into(),
-        notice: None,
-        content: content.into(),
-        is_error,
-        reasons: vec![],
-        fetched_at: None,
-    };
-    let messages = vec![
+    let mut messages = vec![
         TranscriptMessage::system("Be brief."),
         TranscriptMessage::system("Be kind."),
         TranscriptMessage::user("Any mail?"),
-        TranscriptMessage::Assistant {
-            text: Some("Let me look.".into()),
-            tool_calls: vec![call("c1", "read", json!({ "box": "in" })), call("c2", "read", json!("{broken"))],
-            provider_message: None,
-            finish: None,
-        },
-        result("c1", "2 mails", false),
-        result("c2", "Operation failed.", true),
+    ];
+    messages.extend(two_calls());
+    messages.extend([
         TranscriptMessage::user("Hurry."),
         TranscriptMessage::Assistant { text: None, tool_calls: vec![], provider_message: None, finish: None },
         TranscriptMessage::user("From whom?"),
-    ];
-    let parameters = json!({ "type": "object", "properties": { "box": { "type": "string" } } });
-    ModelRequest {
-        messages,
-        tools: vec![ToolSchema {
-            name: "read".into(),
-            description: "Reads mail".into(),
-            parameters: parameters.into(),
-        }]
-        .into(),
-        tool_choice: ToolChoice::Auto,
-        max_tokens: Some(500),
-        temperature: Some(0.5),
-    }
+    ]);
+    request_of(messages)
 }
 
 /// Marks the last block of a part of the request that the provider keeps.
@@ -428,8 +402,8 @@ fn agent_behind(server: &Server) -> (Agent, AgentHarness) {
     (Agent { models, ..stage.agent.clone() }, stage)
 }
 
-/// Everything up to a mark is read from the cache by a later run if it is the same to the last byte: tools, then the first part of the
-/// system message.
+/// Everything up to a mark is read from the cache by a later run if it is the same to the last byte: tools, then the
+/// first part of the system message.
 #[tokio::test]
 async fn runs_at_different_times_and_of_different_people_share_the_marked_prefix() {
     let text = json!({ "content": [{ "type": "text", "text": "hi" }], "stop_reason": "end_turn" });

@@ -1,6 +1,6 @@
 //! Property: whatever stands in a transcript, and however little of it the model can be shown, each request is one that
-//! its provider takes. A run is resumed with the transcript, and its conversation is extracted and trimmed to a window and
-//! by each step of the recovery from an overflow. The run that goes on after a crash has the same conversation.
+//! its provider takes. A run is resumed with the transcript, and its conversation is extracted and trimmed to a window
+//! and by each step of the recovery from an overflow. The run that goes on after a crash has the same conversation.
 
 use std::cell::{Cell, RefCell};
 
@@ -139,7 +139,8 @@ fn with_compaction(mut entries: Vec<TranscriptEntry>, turns: usize, by: Compacti
     entries
 }
 
-/// The entries that stand before the last answer of the model, and what the run sent to get it: a crash may have lost the answer.
+/// The entries that stand before the last answer of the model, and what the run sent to get it: a crash may have lost
+/// the answer.
 fn before_the_answer(run: &PlayedRun) -> Option<(Vec<TranscriptEntry>, &SentRequest)> {
     let is_answer = |entry: &TranscriptEntry| match &entry.message {
         TranscriptMessage::Assistant { text, .. } => text.as_deref() == Some("Fine."),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use reveille::domain::run::Usage;
 use reveille::domain::run::transcript::{ProviderMessage, ToolCall, TranscriptEntry, TranscriptMessage};
+use reveille::domain::run::{ResultNotice, ResultNoticeKind, Usage};
 use serde_json::{Value, json};
 
 use super::fakes::Wire;
@@ -141,11 +141,11 @@ impl History {
     /// Words by which each notice is known that is to hold on.
     pub fn lasting(&self) -> Vec<String> {
         let messages = self.entries().into_iter().filter_map(|entry| match entry.message {
-            TranscriptMessage::Tool { notice, .. } => notice,
+            TranscriptMessage::Tool { notices, .. } => Some(notices),
             _ => None,
         });
-        let words = messages.filter(|notice| !notice.starts_with("[Repetition] "));
-        words.map(|notice| notice.trim_end().to_owned()).collect()
+        let notices = messages.flatten().filter(|notice| notice.kind != ResultNoticeKind::Repetition);
+        notices.map(|notice| notice.text.trim_end().to_owned()).collect()
     }
 
     pub fn entries(&self) -> Vec<TranscriptEntry> {
@@ -205,7 +205,7 @@ impl Entries {
             self.add(TranscriptMessage::Tool {
                 call_id: call.id.clone(),
                 name: call.name.clone(),
-                notice: self.notice(draft.notice),
+                notices: self.notice(draft.notice).into_iter().collect(),
                 content: draft.result.clone(),
                 is_error: draft.is_error,
                 reasons: vec![],
@@ -214,17 +214,23 @@ impl Entries {
         }
     }
 
-    fn notice(&self, notice: Notice) -> Option<String> {
+    fn notice(&self, notice: Notice) -> Option<ResultNotice> {
         let seq = self.all.len();
-        match notice {
-            Notice::Absent => None,
-            Notice::Repetition => Some("[Repetition] Go another way.\n\n".into()),
-            Notice::DataFile => Some(format!(
-                "[Data file 00000000-0000-0000-0000-{seq:012}: all 9 bytes of this result, text/plain. Read parts of it with \
-                 read_data_file.]\n\n"
-            )),
-            Notice::Edited => Some(format!("The user changed the arguments before approving: [{seq}]\n\n")),
-        }
+        let (kind, text) = match notice {
+            Notice::Absent => return None,
+            Notice::Repetition => (ResultNoticeKind::Repetition, "[Repetition] Go another way.\n\n".into()),
+            Notice::DataFile => (
+                ResultNoticeKind::DataFile,
+                format!(
+                    "[Data file 00000000-0000-0000-0000-{seq:012}: all 9 bytes of this result, text/plain. Read parts of it \
+                     with read_data_file.]\n\n"
+                ),
+            ),
+            Notice::Edited => {
+                (ResultNoticeKind::Edited, format!("The user changed the arguments before approving: [{seq}]\n\n"))
+            }
+        };
+        Some(ResultNotice { kind, text })
     }
 
     fn call(&mut self, at: usize, draft: &CallDraft, is_own: bool) -> ToolCall {
@@ -255,7 +261,7 @@ fn kept(wire: Wire, is_own: bool, draft: &TurnDraft, calls: &[ToolCall]) -> Arc<
 
 fn chat(draft: &TurnDraft, calls: &[ToolCall]) -> Value {
     let call = |call: &ToolCall| {
-        let function = json!({ "name": call.name, "arguments": call.arguments.to_string() });
+        let function = json!({ "name": call.name, "arguments": call.args.to_string() });
         json!({ "id": call.id, "type": "function", "function": function })
     };
     let calls: Vec<Value> = calls.iter().map(call).collect();
@@ -274,7 +280,7 @@ fn responses(draft: &TurnDraft, calls: &[ToolCall]) -> Value {
     });
     let call = |call: &ToolCall| {
         json!({ "type": "function_call", "id": "fc_1", "call_id": call.id, "name": call.name,
-                "arguments": call.arguments.to_string(), "status": "completed" })
+                "arguments": call.args.to_string(), "status": "completed" })
     };
     draft.thinks.then_some(reasoning).into_iter().chain(message).chain(calls.iter().map(call)).collect()
 }
@@ -283,7 +289,6 @@ fn anthropic(draft: &TurnDraft, calls: &[ToolCall]) -> Value {
     let thinking = json!({ "type": "thinking", "thinking": "hm", "signature": "c2ln" });
     // the provider writes empty texts, too
     let text = draft.says.map(|text| json!({ "type": "text", "text": text }));
-    let call =
-        |call: &ToolCall| json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments });
+    let call = |call: &ToolCall| json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": call.args });
     draft.thinks.then_some(thinking).into_iter().chain(text).chain(calls.iter().map(call)).collect()
 }

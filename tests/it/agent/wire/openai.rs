@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use reveille::agent::{Agent, AgentResponse};
+use reveille::base::compute::{Compute, ComputeTurn};
 use reveille::base::template::untrusted::fenced;
 use reveille::domain::run::transcript::TranscriptMessage;
 use reveille::ports::llm::openai::OpenAi;
@@ -11,71 +12,37 @@ use reveille::ports::llm::settings::MaxTokensField;
 use reveille::ports::llm::thinking::ThinkingEffort;
 use reveille::ports::llm::tokens::encoders::Encoders;
 use reveille::ports::llm::{
-    LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, Models, OfferedTools, Settings, StopReason, ToolChoice,
-    ToolSchema,
+    LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, Models, OfferedTools, OnDelta, Settings, StopReason,
+    ToolChoice,
 };
 use serde_json::{Value, json};
 
+use super::mail_request::{request_of, result, two_calls};
 use super::server::{End, Reply, Server, offer, settings};
 use super::usable;
 use crate::agent::harness::{AgentHarness, FakeTool, call, system_message};
+use crate::support::computing::{HeldThreads, until_waiting};
 
 fn model(server: &Server) -> OpenAi {
     offer(&settings(server, |_| {}), OpenAi::new)
 }
 
-fn conversation() -> Vec<TranscriptMessage> {
-    let result = |id: &str, content: &str, is_error| TranscriptMessage::Tool {
-        call_id: id.into(),
-        name: "read".into(),
-        notice: None,
-        content: content.into(),
-        is_error,
-        reasons: vec![],
-        fetched_at: None,
-    };
-    vec![
-        TranscriptMessage::system("Be brief."),
-        TranscriptMessage::user("Any mail?"),
-        TranscriptMessage::Assistant {
-            text: Some("Let me look.".into()),
-            tool_calls: vec![call("c1", "read", json!({ "box": "in" })), call("c2", "read", json!("{broken"))],
-            provider_message: None,
-            finish: None,
-        },
-        result("c1", "2 mails", false),
-        result("c2", "Operation failed.", true),
-        TranscriptMessage::Assistant {
-            text: None,
-            tool_calls: vec![call("c3", "read", json!({}))],
-            provider_message: None,
-            finish: None,
-        },
-        result("c3", "none", false),
-        TranscriptMessage::Assistant {
-            text: Some("Two.".into()),
-            tool_calls: vec![],
-            provider_message: None,
-            finish: None,
-        },
-        TranscriptMessage::user("From whom?"),
-    ]
-}
-
 fn request() -> ModelRequest {
-    let parameters = json!({ "type": "object", "properties": { "box": { "type": "string" } } });
-    ModelRequest {
-        messages: conversation(),
-        tools: vec![ToolSchema {
-            name: "read".into(),
-            description: "Reads mail".into(),
-            parameters: parameters.into(),
-        }]
-        .into(),
-        tool_choice: ToolChoice::Auto,
-        max_tokens: Some(500),
-        temperature: Some(0.5),
-    }
+    let said = |text: Option<&str>, tool_calls| TranscriptMessage::Assistant {
+        text: text.map(str::to_owned),
+        tool_calls,
+        provider_message: None,
+        finish: None,
+    };
+    let mut messages = vec![TranscriptMessage::system("Be brief."), TranscriptMessage::user("Any mail?")];
+    messages.extend(two_calls());
+    messages.extend([
+        said(None, vec![call("c3", "read", json!({}))]),
+        result("c3", "none", false),
+        said(Some("Two."), vec![]),
+        TranscriptMessage::user("From whom?"),
+    ]);
+    request_of(messages)
 }
 
 /// `request()` as it must go over the wire.
@@ -206,6 +173,38 @@ async fn stream_is_put_together_however_it_is_cut() {
         expected["stream"] = json!(true);
         expected["stream_options"] = json!({ "include_usage": true });
         assert_eq!(server.requests().remove(0).body, expected);
+    }
+}
+
+#[tokio::test]
+async fn long_requests_are_written_and_long_answers_read_in_the_turn_of_their_tenant() {
+    let text = "x".repeat(60_000);
+    let answer = json!({ "choices": [{ "message": { "content": text }, "finish_reason": "stop" }] });
+    let event = json!({ "choices": [{ "delta": { "content": text }, "finish_reason": "stop" }] });
+    let stream = format!("data: {event}\n\ndata: [DONE]\n\n");
+    let long = ModelRequest { messages: vec![TranscriptMessage::user(text.as_str())], ..plain() };
+    let compute = Compute::new(1);
+    let turn = ComputeTurn::new(&compute, "ann");
+    let hear = |_: &str| {};
+    for (reply, request, on_delta, computations) in [
+        (Reply::json(200, &answer), plain(), None, 1),
+        // the request is written before the answer is read
+        (Reply::json(200, &answer), long, None, 2),
+        // the event is read, and then the answer is put together
+        (Reply::events(&stream, 10_000), plain(), Some(&hear as OnDelta<'_>), 2),
+    ] {
+        let server = Server::start(vec![reply]).await;
+        let model = model(&server);
+        let mut threads = HeldThreads::all_of(&compute, "ann").await;
+        let meanwhile = async {
+            for _ in 0..computations {
+                until_waiting(&compute, 1).await;
+                threads.let_pass().await;
+            }
+        };
+        let (answered, ()) = tokio::join!(model.complete_in_turn(&request, on_delta, &turn), meanwhile);
+        assert_eq!(answered.unwrap().text.as_ref(), Some(&text));
+        drop(threads);
     }
 }
 

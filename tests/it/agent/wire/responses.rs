@@ -7,10 +7,11 @@ use reveille::base::template::untrusted::fenced;
 use reveille::domain::run::transcript::TranscriptMessage;
 use reveille::ports::llm::responses::Responses;
 use reveille::ports::llm::{
-    LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OfferedTools, StopReason, ToolChoice, ToolSchema,
+    LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OfferedTools, StopReason, ToolChoice,
 };
 use serde_json::{Value, json};
 
+use super::mail_request::{request_of, two_calls};
 use super::server::{End, Reply, Server, offer, settings};
 use super::usable;
 use crate::agent::harness::call;
@@ -20,41 +21,10 @@ fn model(server: &Server) -> Responses {
 }
 
 fn request() -> ModelRequest {
-    let result = |id: &str, content: &str, is_error| TranscriptMessage::Tool {
-        call_id: id.into(),
-        name: "read".into(),
-        notice: None,
-        content: content.into(),
-        is_error,
-        reasons: vec![],
-        fetched_at: None,
-    };
-    let messages = vec![
-        TranscriptMessage::system("Be brief."),
-        TranscriptMessage::user("Any mail?"),
-        TranscriptMessage::Assistant {
-            text: Some("Let me look.".into()),
-            tool_calls: vec![call("c1", "read", json!({ "box": "in" })), call("c2", "read", json!("{broken"))],
-            provider_message: None,
-            finish: None,
-        },
-        result("c1", "2 mails", false),
-        result("c2", "Operation failed.", true),
-        TranscriptMessage::user("From whom?"),
-    ];
-    let parameters = json!({ "type": "object", "properties": { "box": { "type": "string" } } });
-    ModelRequest {
-        messages,
-        tools: vec![ToolSchema {
-            name: "read".into(),
-            description: "Reads mail".into(),
-            parameters: parameters.into(),
-        }]
-        .into(),
-        tool_choice: ToolChoice::Auto,
-        max_tokens: Some(500),
-        temperature: Some(0.5),
-    }
+    let mut messages = vec![TranscriptMessage::system("Be brief."), TranscriptMessage::user("Any mail?")];
+    messages.extend(two_calls());
+    messages.push(TranscriptMessage::user("From whom?"));
+    request_of(messages)
 }
 
 /// `request()` as it must go over the wire.

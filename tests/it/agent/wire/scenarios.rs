@@ -163,6 +163,7 @@ async fn complaint_about(case: &Case, wire: Wire, stream: bool, server: &Server)
     });
     let agent = with_models(&stage, vec![("main", model)]);
     let ended = patiently(&stage.clock, agent.handle_message(&stage.incoming("Go."))).await;
+    stage.store.end();
     let (end, error) = match ended {
         None => return Some(format!("it hangs after {} requests", server.requests().len())),
         Some(Ok(AgentResponse::Answered(result))) => (Ok(result.response), None),
@@ -230,8 +231,8 @@ fn tokens(stage: &AgentHarness) -> Vec<ModelTokens> {
     answers.map(|entry| entry.model_call.as_ref().expect("the call of a model").tokens).collect()
 }
 
-/// `echo` gives its arguments, `count` wants a whole number, `long` gives 9,000 letters and `empty` none; `fails`, `panics`
-/// and `hangs` do.
+/// `echo` gives its arguments, `count` wants a whole number, `long` gives 9,000 letters and `empty` none; `fails`,
+/// `panics` and `hangs` do.
 pub fn tools() -> Vec<FakeTool> {
     let schema = json!({ "type": "object", "properties": { "n": { "type": "integer" } }, "required": ["n"] });
     vec![

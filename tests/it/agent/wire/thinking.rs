@@ -195,7 +195,10 @@ fn agent(stage: &AgentHarness, models: Vec<(&str, ModelSettings)>) -> Agent {
 
 async fn answer(agent: &Agent, stage: &AgentHarness) -> Result<String, RunError> {
     match agent.handle_message(&stage.incoming("Go.")).await? {
-        AgentResponse::Answered(result) => Ok(result.response),
+        AgentResponse::Answered(result) => {
+            stage.store.end();
+            Ok(result.response)
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -242,7 +245,7 @@ async fn thinking_waits_for_an_approval_of_a_day_and_goes_back() {
         let stage = AgentHarness::new(vec![], vec![writes()]);
         let model = one(&server, &vendor, true);
         let mut incoming = stage.incoming("Go.");
-        incoming.asking = ApprovalContext { task_id: None, source: "trigger", rules: None };
+        incoming.approval_context = ApprovalContext { task_id: None, source: "trigger", rules: None };
         let waiting = agent(&stage, vec![("main", model.clone())]).handle_message(&incoming).await;
         let Ok(AgentResponse::Suspended(suspension)) = waiting else { panic!("{waiting:?}") };
         let (mut approval, _) = suspension.asks.into_iter().next().unwrap();
@@ -253,7 +256,7 @@ async fn thinking_waits_for_an_approval_of_a_day_and_goes_back() {
         let other = AgentHarness { store: stage.store.clone(), ..AgentHarness::new(vec![], vec![writes()]) };
         other.clock.advance(TimeDelta::days(1));
         let mut incoming = other.incoming("Go.");
-        incoming.asking = ApprovalContext { task_id: None, source: "trigger", rules: None };
+        incoming.approval_context = ApprovalContext { task_id: None, source: "trigger", rules: None };
         let answered = agent(&other, vec![("main", model)]).handle_message(&incoming).await;
         let Ok(AgentResponse::Answered(result)) = answered else { panic!("{answered:?}") };
         assert_eq!((result.response.as_str(), server.requests().len()), ("Done.", 2), "{}", vendor.provider);
@@ -353,11 +356,12 @@ async fn message_with_a_secret_in_it_is_not_stored_as_it_was() {
     let server = Server::start(vec![first(&vendor, true), done(vendor.provider)]).await;
     let stage = AgentHarness::new(vec![], vec![FakeTool::echo("echo")]);
     let agent = agent(&stage, vec![("main", one(&server, &vendor, true))]);
-    let known = UsedSecrets::default();
-    known.add(["I wonder"]);
+    let used_secrets = UsedSecrets::default();
+    used_secrets.add(["I wonder"]);
     let mut incoming = stage.incoming("Go.");
-    incoming.known = known;
+    incoming.used_secrets = used_secrets;
     assert!(matches!(agent.handle_message(&incoming).await, Ok(AgentResponse::Answered(_))));
+    stage.store.end();
     let kept: Vec<Option<Arc<ProviderMessage>>> = stage
         .store
         .messages()

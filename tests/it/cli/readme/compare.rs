@@ -1,4 +1,4 @@
-//! Whether what is printed is what the page shows: ids, tokens and instants differ each time, all else is the same.
+//! Whether the output is the one that the page shows: ids, tokens and instants differ each time, all else is the same.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;

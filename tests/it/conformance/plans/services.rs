@@ -12,6 +12,7 @@ use reveille::domain::notification::{
 use reveille::domain::run::{RunEvent, RunState};
 use reveille::domain::task::Task;
 use reveille::domain::task::change::TaskChange;
+use reveille::domain::trigger::zone::ZoneRelease;
 use reveille::store::{
     ApprovalLink, Cancelled, DecisionOutcome, Finish, NewDeadLetter, Park, PollClaim, RecordedPoll, RunCompletion,
     RunLimits, StartedRun, TakeRequest, WaitingOutcome, WaitingUpdate,
@@ -36,6 +37,7 @@ pub async fn every_service(world: &StoreHarness) {
     let runs = <[StartedRun; 9]>::try_from(started(world, 9).await).unwrap();
     let [told, lost, stopped, kept, overdue, asks, goes_on, held, calls] = runs;
     look(world).await;
+    rewrite_zones(world, &told).await;
     deliver(world, &tenant, &calls).await;
     digest(world, &tenant, &calls).await;
     interrupt(world, &tenant).await;
@@ -51,9 +53,20 @@ pub async fn every_service(world: &StoreHarness) {
     stop(world, &[stopped, calls]).await;
 }
 
+/// Rewrites a task that a release has planned which is set aside.
+async fn rewrite_zones(world: &StoreHarness, one: &StartedRun) {
+    let id = one.run.task_id.unwrap();
+    let before = Uuid::from_u128(id.as_u128() - 1);
+    world.plant(&format!("update tasks set zone_database = '2999a' where id = '{id}'")).await;
+    let zones = ZoneRelease::parse("2026f").unwrap();
+    world.store.rewrite_tasks_of_zones("2999a", &zones, before, 1).await.unwrap();
+}
+
 /// The looks of services that have nothing to do: on tables that are empty, too.
 pub async fn look(world: &StoreHarness) {
     let (store, now) = (&world.store, world.now());
+    let zones = ZoneRelease::parse("2026f").unwrap();
+    store.rewrite_tasks_of_zones("2999a", &zones, Uuid::nil(), BATCH).await.unwrap();
     store.wake_parked(now, BATCH).await.unwrap();
     store.due_deliveries(BATCH).await.unwrap();
     for tenant in [None, Some("tenant-5")] {
@@ -64,11 +77,12 @@ pub async fn look(world: &StoreHarness) {
     store.next_poll().await.unwrap();
     store.due_windows(now, BATCH).await.unwrap();
     store.next_window().await.unwrap();
-    assert_eq!(store.released_events(now, BATCH, BATCH).await.unwrap(), []);
+    assert_eq!(store.due_releases(now, BATCH).await.unwrap(), []);
     store.overdue_completions(now, BATCH).await.unwrap();
     store.next_overdue().await.unwrap();
     store.waiting_for_people(now, BATCH).await.unwrap();
     store.next_waiting_at().await.unwrap();
+    store.resume_next(BATCH).await.unwrap();
     assert_eq!(store.take_over_expired(now, GRACE, now + LEASE, BATCH).await.unwrap(), []);
 }
 
@@ -153,6 +167,12 @@ pub async fn store_for_services(world: &StoreHarness) {
         format!(
             "insert into credential_uses (id, tenant_id, service, account, at, run_id, used_by, host, outcome)
              select gen_random_uuid(), 'tenant-' || n % 100, 'google', 'work', {now}, gen_random_uuid(), 't', '', 'used'
+               from {each}"
+        ),
+        // tasks that are to go on: thousands of one tenant, and one of each of ten others
+        format!(
+            "insert into resumptions (task_id, tenant_id, service, account)
+             select gen_random_uuid(), case when n % 1000 = 0 then 'resumes-' || n else 'many' end, 'google', 'work'
                from {each}"
         ),
         format!(
@@ -322,10 +342,13 @@ async fn collect(world: &StoreHarness) {
     };
     let recorded = matching::publish(world, (0..3).map(event).collect()).await;
     assert!(recorded.recorded > 0 && recorded.collected > 0, "{recorded:?}");
+    let in_turn = store.due_windows(later, 1).await.unwrap();
+    assert_eq!(in_turn.len(), 1, "one of the tenant whose turn it is, or the earliest");
     let due = store.due_windows(later, BATCH).await.unwrap();
     assert!(due.len() >= 2, "{due:?}");
     store.close_windows(&due, later, WORKER, 0).await.unwrap();
     store.change_task(EVERY, paused.id, &TaskChange::Resume).await.unwrap();
+    assert_eq!(store.due_releases(later, 1).await.unwrap().len(), 1, "in turn");
     while !matching::release(world, None).await.is_empty() {}
     store.take_events("a", 1).await.unwrap();
     let letter = NewDeadLetter { seq: i64::MAX, event: None, body: "x", error: "it can't be read", deliveries: 3 };
@@ -442,7 +465,7 @@ async fn call(world: &StoreHarness, tenant: &str, started: &StartedRun) {
     store.note_credential_use(&used).await.unwrap();
     store.mark_credential_use(used.id, "refused").await.unwrap();
     let (run, since) = (used.run_id.unwrap(), now - TimeDelta::hours(1));
-    assert_eq!(store.credentials_used_by(tenant, run, since).await.unwrap().len(), 1);
+    assert_eq!(store.credentials_used_by(tenant, run, since, 9).await.unwrap().len(), 1);
     let token = store.claim_refresh(id, 1, now + LEASE).await.unwrap().expect("the right to renew it");
     store.release_refresh(id, token).await.unwrap();
 }

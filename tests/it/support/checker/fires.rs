@@ -74,7 +74,7 @@ pub fn judge(records: &Records, task: &TaskRow, known: &CheckerFacts, verdict: &
         ranges.extend(range_of(row));
     }
     for (at, rows) in &own {
-        // what is recorded ahead of its instant is not judged yet
+        // runs that are recorded ahead of their instant are not judged yet
         if !instants.contains(at) && *at <= until && *at > task.active_since {
             verdict.violated("never_due", format!("{} of {} was not due at {at}", rows[0].id, task.id));
         }

@@ -1,8 +1,8 @@
 //! When a schedule was due: every second is looked at, by no code of the product.
 //!
-//! It knows the triggers that fault tests use: `interval` with one unit, cron of plain fields (with or without seconds) in
-//! any zone, `at`, and exclusions that are cron. Jitter moves no nominal instant. Where a zone's clocks are turned it says
-//! what the wall clock shows.
+//! It knows the triggers that fault tests use: `interval` with one unit, cron of plain fields (with or without seconds)
+//! in any zone, `at`, and exclusions that are cron. Jitter moves no nominal instant. Where a zone's clocks are turned
+//! it says what the wall clock shows.
 
 use chrono::{DateTime, Datelike, TimeDelta, Timelike, Utc};
 use chrono_tz::Tz;
@@ -111,11 +111,13 @@ fn fields(expression: &str) -> [Vec<bool>; 6] {
     };
     let bounds = [(0, 59), (0, 59), (0, 23), (1, 31), (1, 12), (0, 6)];
     let fields: Vec<Vec<bool>> =
-        with_seconds.split(' ').zip(bounds).map(|(field, (low, high))| numbers(field, low, high)).collect();
+        with_seconds.split(' ').zip(bounds).map(|(field, (low, high))| field_numbers(field, low, high)).collect();
     fields.try_into().unwrap_or_else(|_| panic!("the oracle can't read the cron expression {expression:?}"))
 }
 
-fn numbers(field: &str, low: usize, high: usize) -> Vec<bool> {
+/// The numbers that a field of a cron expression names, of those from `low` to `high`: whether each index is one of
+/// them. Lists, ranges, steps and `*` alone are read.
+pub fn field_numbers(field: &str, low: usize, high: usize) -> Vec<bool> {
     let mut set = vec![false; high + 1];
     for item in field.split(',') {
         let (range, step) = item.split_once('/').map_or((item, 1), |(range, step)| (range, step.parse().unwrap()));

@@ -1,6 +1,7 @@
 //! The lines of a body, read as it comes.
 //!
-//! Each byte is looked at once and copied at most once: a line that lies in one part of the body is a view of that part.
+//! Each byte is looked at once and copied at most once: a line that lies in one part of the body is a view of that
+//! part.
 
 use axum::body::{BodyDataStream, Bytes};
 use axum::extract::{FromRequest, Request};

@@ -1,8 +1,8 @@
 //! Markup as it is written: no longer than a message may be, and closed wherever it ends.
 
-/// Most bytes of markup that one text becomes. What is left of the text then is not shown.
+/// Most bytes of markup that one text becomes. The rest of the text is not shown.
 pub const MARKUP_BYTES: usize = 512 * 1024;
-/// Lists, quotations, emphasis and links inside each other. What is deeper stands as plain text in the deepest.
+/// Lists, quotations, emphasis and links inside each other. A deeper part stands as plain text in the deepest.
 pub const NESTING: usize = 12;
 /// Stands where a text was cut off.
 const CUT: &str = "…";
@@ -39,6 +39,7 @@ impl MarkupOutput {
         written
     }
 
+    /// Closes the part that was opened last.
     pub fn close(&mut self) {
         if let Some(Some(closing)) = self.open.pop() {
             self.depth -= 1;
@@ -50,18 +51,22 @@ impl MarkupOutput {
         }
     }
 
+    /// Whether something found no room.
     pub fn is_full(&self) -> bool {
         self.full
     }
 
+    /// Whether nothing is written.
     pub fn is_empty(&self) -> bool {
         self.text.is_empty()
     }
 
+    /// Bytes that are written.
     pub fn len(&self) -> usize {
         self.text.len()
     }
 
+    /// The text so far.
     pub fn text(&self) -> &str {
         &self.text
     }

@@ -17,16 +17,19 @@ pub struct MarkupTable {
 }
 
 impl MarkupTable {
+    /// Begins a row.
     pub fn row(&mut self) {
         self.rows.push(Vec::new());
     }
 
+    /// Begins a cell of the last row, where it may have one more.
     pub fn cell(&mut self) {
         if let Some(row) = self.rows.last_mut().filter(|row| row.len() < COLUMNS) {
             row.push(String::new());
         }
     }
 
+    /// Adds to the text of the last cell.
     pub fn text(&mut self, text: &str) {
         if let Some(cell) = self.rows.last_mut().and_then(|row| row.last_mut()) {
             cell.push_str(text);

@@ -100,7 +100,10 @@ fn model(server: &Server, wire: Wire, stream: bool, name: &str) -> ModelSettings
 async fn handle(stage: &AgentHarness, models: Vec<(&str, ModelSettings)>) -> Option<String> {
     let agent = with_models(stage, models);
     match patiently(&stage.clock, agent.handle_message(&stage.incoming("Go."))).await? {
-        Ok(AgentResponse::Answered(result)) => Some(result.response),
+        Ok(AgentResponse::Answered(result)) => {
+            stage.store.end();
+            Some(result.response)
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -138,7 +141,8 @@ async fn next_model_goes_on_in_the_middle_of_a_tool_loop_without_the_echo() {
     }
 }
 
-/// Ids and names that only the first provider takes: the next one is sent others, and each result with that of its call.
+/// Ids and names that only the first provider takes: the next one is sent others, and each result with that of its
+/// call.
 #[tokio::test]
 async fn next_model_gets_ids_that_its_provider_takes() {
     const LONG: &str = "call_0123456789012345678901234567890123456789012345678901234";
@@ -164,7 +168,8 @@ async fn next_model_gets_ids_that_its_provider_takes() {
     assert_eq!(faults_of(&sent).await, [""; 0]);
 }
 
-/// After five failed calls a model is asked only when the others have failed, too; after half a minute one call tries it.
+/// After five failed calls a model is asked only when the others have failed, too; after half a minute one call tries
+/// it.
 #[tokio::test]
 async fn model_that_keeps_failing_is_passed_over_until_one_call_has_tried_it() {
     for wire in Wire::ALL {
