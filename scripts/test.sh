@@ -259,5 +259,8 @@ took+=("$(printf '%-8s %4d s' tests $((SECONDS - from)))")
 say "times"
 printf '%s\n' "${took[@]}"
 printf '\n%s\n' "$(count)"
+# Tests that passed at the second attempt only (.config/nextest.toml).
+flaky=$(sed 's/\x1b\[[0-9;]*m//g' "$dir/tests.log" | awk '/^ *FLAKY /' | sort -u)
+[ -z "$flaky" ] || printf 'to be mended, they passed at the second attempt only:\n%s\n' "$flaky"
 [ "$(count)" != "0 passed, 0 failed" ] || fail "no test ran"
 exit $outcome

@@ -23,6 +23,9 @@ use crate::support::tls::TlsServer;
 const STREAMS: u32 = 100;
 /// More runs than that.
 const RUNS: usize = 150;
+/// Connections for them at most. Two carry them all, but calls that begin before the first connection is there have
+/// one each.
+const FEW: usize = RUNS / 10;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A model's server behind TLS that speaks HTTP/2 alone and answers once it is told to.
@@ -136,7 +139,7 @@ async fn call(service: &Service, path: &str, body: Option<&Value>) -> Value {
 }
 
 #[tokio::test]
-async fn more_runs_than_one_connection_carries_wait_for_a_model_at_once_over_two() {
+async fn more_runs_than_one_connection_carries_wait_for_a_model_at_once_over_few() {
     let model = Http2Model::start().await;
     let mut service = model.service();
     service.start().await;
@@ -150,7 +153,8 @@ async fn more_runs_than_one_connection_carries_wait_for_a_model_at_once_over_two
     }
     model.until_waiting(RUNS, &service).await;
     let connections = model.seen.connections.lock().expect("seen").clone();
-    assert_eq!((connections.len(), connections.iter().sum()), (2, RUNS), "{connections:?}");
+    assert_eq!(connections.iter().sum::<usize>(), RUNS, "{connections:?}");
+    assert!((2..=FEW).contains(&connections.len()), "{connections:?}");
     model.answer.send_replace(true);
     let begun = Instant::now();
     loop {
