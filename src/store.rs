@@ -122,6 +122,7 @@ pub struct Store {
     appends: runs::transcript::AppendBatcher,
     requests: runs::requests::run_now::RequestBatcher,
     reservations: ops::budgets::reserving::ReservationBatcher,
+    fact_revisions: memory::revisions::RevisionBatcher,
     last_pending_work: ops::pending_work::LastPendingWork,
     /// Where a write goes on whose caller may go away, and whose threads give way to nobody.
     runtime: Handle,

@@ -6,6 +6,7 @@
 //! and those that have more to compute than there is time for have equal parts of it.
 //! Nothing in here survives the process.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -25,7 +26,11 @@ const READ_BYTE: u64 = 1_000;
 /// The steps that it takes at most to read what a tenant wrote as JSON. A pattern in it may take long, however short it
 /// is.
 pub fn steps_to_read(written: &Value) -> u64 {
-    let text = written.to_string();
+    steps_to_read_text(&written.to_string())
+}
+
+/// As [`steps_to_read`], of an expression by itself.
+pub fn steps_to_read_text(text: &str) -> u64 {
     if text.contains("matches") { u64::MAX } else { (text.len() as u64).saturating_mul(READ_BYTE) }
 }
 
@@ -119,7 +124,8 @@ impl Compute {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ComputePanic> {
         match steps {
-            ..=IN_PLACE => Ok(work()),
+            // as on a thread, a panic ends nothing but the work
+            ..=IN_PLACE => catch_unwind(AssertUnwindSafe(work)).map_err(|_| ComputePanic),
             _ => self.run(tenant, work).await,
         }
     }
@@ -233,6 +239,15 @@ mod tests {
         let thread_of = |steps| compute.run_if_costly("a", steps, || std::thread::current().id());
         assert_eq!(thread_of(IN_PLACE).await, Ok(here));
         assert_ne!(thread_of(IN_PLACE + 1).await, Ok(here));
+    }
+
+    #[tokio::test]
+    async fn panic_in_place_ends_nothing_but_the_work_as_on_a_thread() {
+        let compute = Compute::new(1);
+        for steps in [IN_PLACE, IN_PLACE + 1] {
+            let panicked: Result<(), ComputePanic> = compute.run_if_costly("a", steps, || panic!("on purpose")).await;
+            assert_eq!(panicked, Err(ComputePanic), "{steps}");
+        }
     }
 
     #[tokio::test]

@@ -119,7 +119,8 @@ impl RunCore {
     fn new(parts: &EngineParts) -> RunCore {
         let EngineParts { store, settings, .. } = parts;
         let worker_id = new_id(store.clock().now());
-        let slots = RunSlots::new(settings.max_concurrent_runs, settings.max_waiting_runs);
+        let (computing, waiting) = (settings.max_concurrent_runs, settings.max_waiting_runs);
+        let slots = RunSlots::starting_ahead(computing, waiting, store.clock().clone());
         slots.register(&parts.metrics);
         let active = ActiveRuns::new(slots.clone());
         let prefetch = match settings.limits().any() {

@@ -11,5 +11,6 @@ pub mod rescuer;
 pub mod run_slots;
 pub mod run_starter;
 pub mod scheduler;
+mod start_ahead;
 mod tenant_queues;
 pub mod worker;

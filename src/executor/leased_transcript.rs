@@ -2,7 +2,7 @@
 //! wait for the record of its end.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
 use futures::future::BoxFuture;
 use uuid::Uuid;
@@ -29,6 +29,8 @@ pub struct LeasedTranscript {
     is_empty: AtomicBool,
     /// The number of the first entry that is not stored.
     next: AtomicI64,
+    /// Appends that were not answered: they may still take effect.
+    unanswered: AtomicUsize,
     /// Entries that the next append brings along, or the end.
     deferred: Mutex<Vec<TranscriptEntry>>,
     /// `None`: no budget holds.
@@ -50,6 +52,7 @@ impl LeasedTranscript {
             usage: Mutex::default(),
             is_empty,
             next: AtomicI64::new(0),
+            unanswered: AtomicUsize::new(0),
             deferred: Mutex::default(),
             spending: None,
             may_extract: AtomicBool::new(false),
@@ -71,6 +74,12 @@ impl LeasedTranscript {
     /// Whether facts may be extracted from the run.
     pub fn may_extract(&self) -> bool {
         self.may_extract.load(Ordering::Relaxed)
+    }
+
+    /// Whether each append was answered, so that nothing is written to the transcript any more. One whose caller went
+    /// away was not, nor was one that failed because the store was away: it may take effect later.
+    pub fn is_settled(&self) -> bool {
+        self.unanswered.load(Ordering::Relaxed) == 0
     }
 
     /// Takes the entries that still wait, to be stored with the end, and the reservations in budgets that end with it.
@@ -104,7 +113,12 @@ impl LeasedTranscript {
         let settlements = self.spending.as_ref().map_or(Vec::new(), |spending| spending.settlements(&entries));
         let settled: Vec<Uuid> = settlements.iter().map(|settlement| settlement.id).collect();
         let append = self.store.append_budgeted(&self.owner.1, self.lease, &entries, settlements, reservation);
-        let is_reserved = with_timeout(append).await.map_err(refused)?;
+        self.unanswered.fetch_add(1, Ordering::Relaxed);
+        let written = with_timeout(append).await;
+        if !matches!(written, Err(StoreError::Unavailable(_))) {
+            self.unanswered.fetch_sub(1, Ordering::Relaxed);
+        }
+        let is_reserved = written.map_err(refused)?;
         self.stored(&entries, &settled);
         Ok(is_reserved)
     }

@@ -17,14 +17,14 @@ use crate::domain::notification::NewDelivery;
 use crate::store::events::matches::{EventBatch, LockedTask};
 use crate::store::ops::budgets::ledger_batch::{LedgerOutcome, update_ledgers};
 use crate::store::runs::lease::{Finish, FinishedRow, Lease, RenewedLease, StartedRows, TakeRequest, TakenRuns};
-use crate::store::runs::new_entry::{TranscriptAppend, ledger_batch};
+use crate::store::runs::new_entry::{TranscriptAppend, deferred_appends, ledger_batch};
 use crate::store::runs::overlap::rule::BlockedRow;
 use crate::store::runs::starting::immediate_start::{LeaseTerms, WrittenRows};
 use crate::store::tasks::fires::{DueSnapshot, FireBatch, FireDue};
 use crate::store::tx::Tx;
 use crate::store::{Match, StoreError};
 
-pub(super) use postgres::record_guarded;
+pub(super) use postgres::{finish_alone, record_guarded};
 pub(super) use run_now::{RecordedRequest, RequestedRun, record_committed, record_request, record_requests};
 pub(super) use sqlite::append_committed;
 
@@ -137,8 +137,8 @@ impl Tx<'_> {
         }
     }
 
-    /// Appends to the transcripts of runs whose end this transaction has written: nobody else writes to them. What is
-    /// there already stays as it is.
+    /// Where a bug is planted: appends to transcripts of runs whose lease may be lost. What is there already stays as it
+    /// is.
     pub(super) async fn append_ended(&mut self, appends: &[TranscriptAppend]) -> Result<(), StoreError> {
         match self {
             Tx::Postgres(conn) => postgres::append_ended(conn, appends).await,
@@ -146,11 +146,17 @@ impl Tx<'_> {
         }
     }
 
-    /// Writes ends, frees slots; answers the runs whose lease was still held.
+    /// Writes ends with the entries that waited for them, frees slots; answers the runs whose lease was still held.
     pub(super) async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<FinishedRow>, StoreError> {
         match self {
             Tx::Postgres(conn) => postgres::finish(conn, ends, now).await,
-            Tx::Sqlite(conn) => sqlite::finish(conn, ends, now).await,
+            Tx::Sqlite(conn) => {
+                let finished = sqlite::finish(conn, ends, now).await?;
+                let held: HashSet<Lease> = finished.iter().map(|finished| finished.lease).collect();
+                let appends = deferred_appends(ends.iter().filter(|end| held.contains(&end.lease)))?;
+                sqlite::append_ended(conn, &appends).await?;
+                Ok(finished)
+            }
         }
     }
 

@@ -57,7 +57,7 @@ pub(super) enum Db {
     Postgres {
         pool: Connections,
         /// A few connections to the database that only the engine's batches go by: warm, and never waited for behind
-        /// what callers ask.
+        /// what callers ask. Kinds of work have them in turn.
         engine: Connections,
         /// Connections for single statements that find their rows by a key, whoever asks: planned once, and not again.
         quick: Connections,
@@ -88,7 +88,7 @@ pub(super) enum ReadConnection {
 /// A transaction that writes. It is rolled back when this is dropped.
 pub(super) enum Transaction {
     Postgres(PostgresTransaction),
-    /// One statement, which takes effect by itself.
+    /// One statement, or several, each of which takes effect by itself.
     Statement(PooledConnection),
     Sqlite(WriteTransaction),
 }
@@ -119,7 +119,9 @@ impl Db {
         let flow = QueueFlow::of(tenant);
         async move {
             let reader = match self {
-                Db::Postgres { pool, waits, .. } => ReadConnection::Postgres(in_turn(pool, waits, flow).await?),
+                Db::Postgres { pool, waits, .. } => {
+                    ReadConnection::Postgres(in_turn("shared", pool, waits, flow).await?)
+                }
                 Db::Sqlite { readers, tenant_readers, waits, .. } => {
                     ReadConnection::Tenant(tenant_readers.acquire(tenant, readers, waits).await?)
                 }
@@ -130,14 +132,18 @@ impl Db {
     }
 
     /// A connection for what belongs to a scope, in its turn. Postgres is told the tenant, so that its row-level
-    /// security is the second wall.
+    /// security is the second wall; what belongs to all is read without a transaction, which would confine nothing.
     #[track_caller]
     pub(super) fn read_in(&self, scope: &Scope) -> impl Future<Output = Result<ReadConnection, sqlx::Error>> {
         let flow = QueueFlow::of(scope.tenant());
         async move {
             let reader = match self {
                 Db::Postgres { pool, waits, .. } => {
-                    ReadConnection::Confined(in_turn(pool, waits, flow).await?.begin(scope.tenant()).await?)
+                    let held = in_turn("shared", pool, waits, flow).await?;
+                    match scope.tenant() {
+                        Some(tenant) => ReadConnection::Confined(held.begin(Some(tenant)).await?),
+                        None => ReadConnection::Postgres(held),
+                    }
                 }
                 Db::Sqlite { readers, tenant_readers, waits, .. } => {
                     ReadConnection::Tenant(tenant_readers.acquire(scope.tenant(), readers, waits).await?)
@@ -170,22 +176,50 @@ impl Db {
         self.write_in_turn(QueueFlow::First(caller.file(), caller.line()), None)
     }
 
-    async fn write_in_turn(&self, flow: QueueFlow, confined_to: Option<&str>) -> Result<Transaction, sqlx::Error> {
+    /// As [`Db::write_first`], for statements of which each stands by itself: on Postgres there is no transaction around
+    /// them, whose beginning and end would be ways to the server.
+    #[track_caller]
+    pub(super) fn statements_first(&self) -> impl Future<Output = Result<Transaction, sqlx::Error>> {
+        let caller = Location::caller();
+        self.statements_in_turn(QueueFlow::First(caller.file(), caller.line()))
+    }
+
+    /// A write for a caller that is one statement and confines itself, in the turn of its tenant: on Postgres without a
+    /// transaction around it.
+    #[track_caller]
+    pub(super) fn write_statement(
+        &self,
+        tenant: Option<&str>,
+    ) -> impl Future<Output = Result<Transaction, sqlx::Error>> {
+        self.statements_in_turn(QueueFlow::of(tenant))
+    }
+
+    async fn statements_in_turn(&self, flow: QueueFlow) -> Result<Transaction, sqlx::Error> {
         match self {
             Db::Postgres { pool, waits, .. } => {
-                Transaction::begin(in_turn(pool, waits, flow).await?, confined_to).await
+                let held = in_turn("shared", pool, waits, flow).await?;
+                fault()?;
+                Ok(Transaction::Statement(held))
             }
             Db::Sqlite { writer, waits, .. } => Transaction::begin_sqlite(writer, waits, flow).await,
         }
     }
 
-    /// A transaction that writes a batch of the engine; on SQLite in this turn, with a commit that it may share: what
+    async fn write_in_turn(&self, flow: QueueFlow, confined_to: Option<&str>) -> Result<Transaction, sqlx::Error> {
+        match self {
+            Db::Postgres { pool, waits, .. } => {
+                Transaction::begin(in_turn("shared", pool, waits, flow).await?, confined_to).await
+            }
+            Db::Sqlite { writer, waits, .. } => Transaction::begin_sqlite(writer, waits, flow).await,
+        }
+    }
+
+    /// A transaction that writes a batch of the engine, in this turn; on SQLite with a commit that it may share: what
     /// it answers is answered after that.
     pub(super) async fn write_for_engine(&self, flow: QueueFlow) -> Result<Transaction, sqlx::Error> {
         match self {
             Db::Postgres { engine, waits, .. } => {
-                waits.record_acquire("engine", engine);
-                Transaction::begin(engine.acquire().await?, None).await
+                Transaction::begin(in_turn("engine", engine, waits, flow).await?, None).await
             }
             Db::Sqlite { writer, waits, .. } => Transaction::begin_shared(writer, waits, flow).await,
         }
@@ -264,15 +298,6 @@ impl Transaction {
         self.tx().into_query(sql)
     }
 
-    /// Commits what is done again if it is lost: Postgres answers before it is on the disk, and a crash of the server
-    /// in the next moment undoes it. What others commit does not wait behind it, either.
-    pub(super) async fn commit_before_flush(mut self) -> Result<(), sqlx::Error> {
-        if let Transaction::Postgres(begun) = &mut self {
-            sqlx::query("set local synchronous_commit = off").execute(&mut **begun).await?;
-        }
-        self.commit().await
-    }
-
     pub(super) async fn commit(self) -> Result<(), sqlx::Error> {
         match self {
             Transaction::Postgres(begun) => begun.commit().await?,
@@ -295,6 +320,17 @@ pub(super) async fn connection(
     Ok(held)
 }
 
+/// As [`connection`], for a batch of the engine, as soon as it is the turn of this kind of work.
+pub(super) async fn engine_connection(
+    engine: &Connections,
+    waits: &Waits,
+    flow: QueueFlow,
+) -> Result<PooledConnection, sqlx::Error> {
+    let held = in_turn("engine", engine, waits, flow).await?;
+    fault()?;
+    Ok(held)
+}
+
 /// As [`connection`], to read SQLite by.
 pub(super) async fn sqlite_reader(readers: &SqlitePool, waits: &Waits) -> Result<PoolConnection<Sqlite>, sqlx::Error> {
     waits.record_acquire("readers", readers);
@@ -303,8 +339,13 @@ pub(super) async fn sqlite_reader(readers: &SqlitePool, waits: &Waits) -> Result
     Ok(held)
 }
 
-async fn in_turn(pool: &Connections, waits: &Waits, flow: QueueFlow) -> Result<PooledConnection, sqlx::Error> {
-    waits.record_acquire("shared", pool);
+async fn in_turn(
+    name: &'static str,
+    pool: &Connections,
+    waits: &Waits,
+    flow: QueueFlow,
+) -> Result<PooledConnection, sqlx::Error> {
+    waits.record_acquire(name, pool);
     pool.acquire_fair(flow).await
 }
 

@@ -7,6 +7,7 @@ pub(super) mod closing;
 pub(super) mod dead_letters;
 pub(super) mod due_windows;
 pub(super) mod event_index;
+mod event_queue;
 pub(super) mod matches;
 pub(super) mod matching;
 pub(super) mod outbox;
@@ -23,10 +24,9 @@ use crate::base::id::{Scope, Tenant};
 use crate::domain::event::event_key;
 use crate::store::db::Db;
 use crate::store::db::text::text;
-use crate::store::sql::sql;
-use crate::store::tasks::tenant_turns::{TENANTS, tenants_in_order};
+use crate::store::events::event_queue::{ACKNOWLEDGE, LEASE, queued_tenants};
 use crate::store::tx::{StatementBuilder, Tx};
-use crate::store::{Split, Store, StoreError};
+use crate::store::{Store, StoreError};
 
 /// Entries that one statement deletes.
 pub(super) const ROWS: usize = 500;
@@ -90,61 +90,6 @@ pub struct EventBacklog {
     pub leased: i64,
 }
 
-/// The tenants of the queue, whatever waits of each.
-const QUEUED_TENANTS: Split = Split {
-    postgres: sql!(TENANTS; "{table}" = "event_queue"; "{index}" = ""; "{having}" = "true"),
-    sqlite: sql!(
-        TENANTS; "{table}" = "event_queue"; "{index}" = "indexed by event_queue_of_tenant"; "{having}" = "true"
-    ),
-};
-
-/// The oldest of each tenant: on Postgres of all tenants at once, on SQLite of one after the other. Of `$6` bytes
-/// together at most, or one; on Postgres the first of each tenant stands before the second of any. SQLite measures them
-/// in the order in which the innermost query finds them.
-const LEASE: Split = Split {
-    postgres: "
-        with due as (
-            select q.seq, q.number, t.place
-              from jsonb_array_elements_text($5::jsonb) with ordinality as t (tenant_id, place)
-             cross join lateral (
-                select l.seq, row_number() over (order by l.seq) as number
-                  from (select seq from event_queue
-                         where tenant_id = any (array[t.tenant_id]) and (lease_until is null or lease_until <= $1)
-                         order by tenant_id, seq limit $2 for update skip locked) l) q
-        ), measured as (
-            select d.seq, row_number() over turns as number,
-                   sum(coalesce((select e.stored_bytes from events e where e.seq = d.seq), 0)) over turns as bytes
-              from due d
-            window turns as (order by d.number, d.place)
-        ), leased as (
-            update event_queue q set lease_until = $3, consumer = $4, deliveries = q.deliveries + 1
-              from measured m
-             where q.seq = any (array[m.seq]) and (m.number = 1 or m.bytes <= cast($6 as bigint))
-            returning q.seq, q.deliveries, q.tenant_id
-        )
-        select l.seq, (select cast(e.body as text) from events e where e.seq = l.seq), l.deliveries, l.tenant_id
-          from leased l",
-    sqlite:
-        "
-        update event_queue set lease_until = $3, consumer = $4, deliveries = deliveries + 1
-         where seq in (
-            select m.seq from (
-                select d.seq, count(*) over (rows unbounded preceding) as number,
-                       sum(coalesce((select e.stored_bytes from events e where e.seq = d.seq), 0))
-                           over (rows unbounded preceding) as bytes
-                  from (select seq from event_queue
-                         where tenant_id = json_extract($5, '$[0]') and (lease_until is null or lease_until <= $1)
-                         order by seq limit $2) d) m
-             where m.number = 1 or m.bytes <= $6)
-        returning seq, (select cast(e.body as text) from events e where e.seq = event_queue.seq), deliveries, tenant_id",
-};
-
-/// Up to so many tenants of the queue behind this one, in their order.
-async fn queued_tenants(tx: &mut Tx<'_>, after: &str, most: i64) -> Result<Vec<String>, StoreError> {
-    let tenants: Vec<(String, bool)> = tenants_in_order(tx.query(QUEUED_TENANTS).bind(after).bind(most)).await?;
-    Ok(tenants.into_iter().map(|(tenant, _)| tenant).collect())
-}
-
 /// Narrows a query to the tenant of a scope, and to the source and type of a filter; a type may end in `*`.
 pub(super) fn filter_query(query: &mut StatementBuilder<'_>, scope: &Scope, source: Option<&str>, kind: Option<&str>) {
     if let Some(tenant) = scope.tenant() {
@@ -185,7 +130,8 @@ impl Store {
     ) -> Result<LeasedEntries, StoreError> {
         let now = self.clock.now();
         let at_once = if matches!(self.db, Db::Postgres { .. }) { limit } else { 1 };
-        let mut write = self.db.write_first().await?;
+        // without its lease an entry comes again, and changes nothing
+        let mut write = self.db.statements_first().await?;
         let tx = &mut write.tx();
         let most = (limit + full.len()) as i64;
         let mut tenants = queued_tenants(tx, after, most).await?;
@@ -237,8 +183,7 @@ impl Store {
             tenants.retain(|tenant| counts.get(tenant) == Some(&share));
         }
         leased.events.sort_unstable_by_key(|entry| entry.seq);
-        // without the lease an entry comes again, and changes nothing
-        write.commit_before_flush().await?;
+        write.commit().await?;
         Ok(leased)
     }
 
@@ -247,10 +192,10 @@ impl Store {
         if seqs.is_empty() {
             return Ok(());
         }
-        let mut write = self.db.write_first().await?;
-        delete_by_seq(&mut write.tx(), "delete from event_queue where seq in (", seqs).await?;
+        let mut write = self.db.statements_first().await?;
         // an entry that is there again changes nothing
-        write.commit_before_flush().await?;
+        write.query(ACKNOWLEDGE).bind(serde_json::to_string(seqs).unwrap_or_default()).execute().await?;
+        write.commit().await?;
         Ok(())
     }
 
@@ -396,7 +341,6 @@ mod tests {
     use crate::domain::event::Event;
     use crate::store::db::flow::QueueFlow;
     use crate::store::db::scratch::{Scratch, asked};
-    use crate::store::db::sqlite_plan;
 
     #[tokio::test]
     async fn events_are_read_before_requests_that_wait_for_the_writer() {
@@ -418,17 +362,6 @@ mod tests {
             biased;
             leased = &mut lease => assert_eq!(leased.expect("leased").events.len(), 1),
             _ = &mut next => panic!("a request has its turn before the events of all tenants are read"),
-        }
-    }
-
-    #[tokio::test]
-    async fn turns_of_tenants_are_found_by_an_index_on_sqlite() {
-        for statement in [QUEUED_TENANTS, LEASE] {
-            for step in sqlite_plan(statement.sqlite).await {
-                let of_queue = step.contains("event_queue") || step.contains(" d ");
-                assert!(!of_queue || step.contains("INDEX") || step.contains("PRIMARY KEY"), "{step}");
-                assert!(!step.contains("TEMP B-TREE"), "{step}");
-            }
         }
     }
 }

@@ -8,6 +8,7 @@ mod deleting;
 pub(super) mod extractions;
 mod fact_row;
 mod noting;
+pub(super) mod revisions;
 mod vectors;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -153,7 +154,6 @@ const RECALL_BOTH: Split = Split {
     postgres: sql!(RECALL; "{fact}" = FACT; "{in}" = "strpos"; "{key}" = "f.id = any (array[told.id])"),
     sqlite: sql!(RECALL; "{fact}" = FACT; "{in}" = "instr"; "{key}" = "f.id = told.id"),
 };
-const REVISION: &str = "select revision from fact_revisions where tenant_id = $1";
 
 const VERSIONS: &str = "
     select version, collection, text, origin, run_id, turn, noted_by, noted_at, replaced_at
@@ -287,13 +287,14 @@ impl Store {
         if self.without_facts.knows(tenant.as_str(), now) {
             return Ok(RecalledFacts::default());
         }
+        let look = self.without_facts.look(now);
         let mut read = self.db.read_in(&Scope::Only(tenant.clone())).await?;
         let recall = bind_terms(read.query(RECALL_BOTH), tenant, terms, None).bind(OF_EACH_KIND as i64);
         let rows: Vec<RecalledRow> =
             recall.bind(MOST_OF_PROFILE as i64).bind(LOOKED_AT_OF_PROFILE as i64).all().await?;
         let mut recalled = RecalledFacts::of(rows);
         if !recalled.has_any {
-            self.without_facts.remember(tenant.as_str(), now);
+            self.without_facts.remember(tenant.as_str(), look);
         }
         let embedded = match space.filter(|_| recalled.has_any) {
             Some(space) => vectors::embedded_page(&mut read, tenant, space, None).await,
@@ -311,14 +312,6 @@ impl Store {
             }
         }
         Ok(recalled)
-    }
-
-    /// The revision of a tenant's facts, which each change of one raises, whichever instance makes it.
-    pub async fn fact_revision(&self, tenant: &Tenant) -> Result<i64, StoreError> {
-        let mut read = self.db.read_quick().await?;
-        let revision: Option<i64> = read.query(REVISION).bind(tenant.as_str()).optional_scalar().await?;
-        read.end().await?;
-        Ok(revision.unwrap_or_default())
     }
 
     /// The facts of a collection and those below it, of any collection where none is named, in whose text one of the

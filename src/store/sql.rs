@@ -44,6 +44,12 @@ pub(super) const TENANT_LOCK: Split = Split {
     sqlite: "select $1",
 };
 
+/// Begins a statement of Postgres whose changes are made again if they are lost, and which reads `unflushed`: it is
+/// answered before they are on the disk, and a crash of the server in the next moment undoes them. What others commit does
+/// not wait behind it, either.
+pub(super) const UNFLUSHED: &str =
+    "with unflushed as materialized (select set_config('synchronous_commit', 'off', true) as setting)";
+
 pub(super) const fn length(parts: &[&str]) -> usize {
     let (mut length, mut at) = (0, 0);
     while at < parts.len() {

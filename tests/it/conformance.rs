@@ -42,6 +42,7 @@ pub mod credentials;
 mod data_files;
 mod deliveries;
 mod disabling;
+mod ends;
 mod event_starts;
 mod events;
 mod extractions;

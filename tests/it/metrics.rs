@@ -116,7 +116,7 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
         "fair_queue_wait_seconds",
         &["resource"],
         "seconds",
-        "p99 beyond half a second: too many want the same. `connections`: raise `[database] max_connections`. `writer`, `readers` (SQLite): move to Postgres. `large_writes`: on SQLite the same. `compute`: more processors, or another instance.",
+        "p99 beyond half a second: too many want the same. `connections`: raise `[database] max_connections`. `engine_connections`: the server is too slow for the engine's batches: give it more processors, or a machine of its own. `writer`, `readers` (SQLite): move to Postgres. `large_writes`: on SQLite the same. `compute`: more processors, or another instance.",
     ),
     (
         "fair_queue_waiting",

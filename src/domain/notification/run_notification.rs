@@ -91,13 +91,15 @@ pub struct Alert {
 }
 
 impl RunNotification {
+    /// Whether a recipient makes a difference to the end of a run of this task.
+    pub fn may_be_sent(task: &Task) -> bool {
+        task.spec.output.route != Route::Nobody && task.spec.notify != Notify::Never
+    }
+
     /// Of the end of a run; `None` where nobody can be told, or is to be.
     pub fn of(run: &Run, task: Option<&Task>, recipient: Option<&Recipient>, end: RunEnd) -> Option<RunNotification> {
-        let task = task?;
+        let task = task.filter(|task| RunNotification::may_be_sent(task))?;
         let notify = task.spec.notify;
-        if task.spec.output.route == Route::Nobody || notify == Notify::Never {
-            return None;
-        }
         let (kind, outcome) = match end {
             RunEnd::Failed { code } => (MessageKind::Failure, NotifiedOutcome::Failure { code: code.to_owned() }),
             RunEnd::Succeeded { output } => {

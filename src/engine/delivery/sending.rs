@@ -9,7 +9,9 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::base::clock::to_delta;
+use crate::base::compute::IN_PLACE;
 use crate::base::id::Scope;
+use crate::base::json::length::is_longer_than;
 use crate::base::secret::Secret;
 use crate::domain::notification::delivery::BACKOFF;
 use crate::domain::notification::recipient::Reader;
@@ -26,6 +28,9 @@ use crate::store::{ReferredRecords, Store, StoreError, with_timeout};
 
 /// Messages that a digest tells in their own words.
 const IN_A_DIGEST: i64 = 50;
+/// Bytes of a message with its run, as JSON, up to which its words are made where it is sent: of so little they are made
+/// several times within half a millisecond.
+const SHORT: usize = 2 * 1_024;
 
 /// Sends deliveries, with state that all attempts of this process share. Cheap to clone.
 #[derive(Clone)]
@@ -62,6 +67,13 @@ impl MessageParts {
             whole: self.whole.as_ref(),
             ..self.referred.references()
         }
+    }
+
+    /// The steps that it takes at most to make its words. Questions, digests and credentials are told at more length.
+    fn steps_to_render(&self) -> u64 {
+        let told = (&self.delivery.subject, &self.delivery.text, &self.referred.run, &self.referred.task_name);
+        let is_plain = self.question.is_none() && self.digest.is_empty() && self.referred.credential.is_none();
+        if is_plain && !is_longer_than(&told, SHORT) { IN_PLACE } else { u64::MAX }
     }
 
     /// The mark without what must not be recorded: a server that refuses a message may quote from it.
@@ -151,8 +163,8 @@ impl DeliverySender {
         channel.is_some_and(|channel| !claim.may_have_been_sent() || channel.capabilities().deduplicates)
     }
 
-    /// The words for this channel, made on a computing thread: Markdown and templates take time. An error says which
-    /// part is gone.
+    /// The words for this channel. Markdown and templates take time: those of a message that is not short are made on a
+    /// computing thread. An error says which part is gone.
     async fn render(
         &self,
         parts: &Arc<MessageParts>,
@@ -160,14 +172,15 @@ impl DeliverySender {
         channel: &str,
     ) -> Result<Result<RenderedMessage, String>, StoreError> {
         let (channels, parts, recipient) = (self.channels.clone(), Arc::clone(parts), Arc::clone(recipient));
-        let (tenant, name) = (parts.delivery.tenant_id.clone(), channel.to_owned());
+        let (tenant, name, steps) = (parts.delivery.tenant_id.clone(), channel.to_owned(), parts.steps_to_render());
         let work = move || match channels.get(&name) {
             Some(channel) => {
                 channels.templates().words(&parts.delivery, parts.references(), recipient.reader(), channel)
             }
             None => Err(format!("the channel `{name}` is not configured")),
         };
-        self.store.compute(&tenant, work).await
+        let words = self.store.computing().run_if_costly(&tenant, steps, work).await;
+        words.map_err(|panicked| StoreError::Corrupt(panicked.to_string()))
     }
 
     /// The message to tell, or why there is none.

@@ -39,6 +39,20 @@ pub struct RunEnding<'a> {
     pub random: f64,
 }
 
+/// Whether it makes a difference to this end who is told of it: where it makes none, nobody need be looked up.
+pub fn depends_on_recipient(task: Option<&Task>, result: &Result<RunOutcome, RunError>) -> bool {
+    match result {
+        // a question reaches people whatever becomes of the result
+        Ok(RunOutcome::Asks { .. }) => true,
+        Err(RunError::Fail { fault } | RunError::Retry { fault, .. } | RunError::Infrastructure { fault }) => {
+            fault.code == SCHEMA_CHANGED || task.is_some_and(RunNotification::may_be_sent)
+        }
+        Ok(RunOutcome::Succeeded { .. }) => task.is_some_and(RunNotification::may_be_sent),
+        Ok(RunOutcome::Quiet { .. } | RunOutcome::Waits { .. } | RunOutcome::Skipped { .. })
+        | Err(RunError::Cancelled { .. } | RunError::HandBack | RunError::LeaseLost) => false,
+    }
+}
+
 impl RunEnding<'_> {
     /// The end to write; an error where nothing may be written (the lease is lost).
     pub fn finish(&self, result: Result<RunOutcome, RunError>) -> Result<Option<Finish>, IllegalRunTransition> {
@@ -375,6 +389,51 @@ mod tests {
         let failure = ("email".to_owned(), MessageKind::Failure, true);
         assert_eq!(told(&task, SCHEMA_CHANGED), (false, vec![failure]));
         assert_eq!(told(&task, "timeout"), (false, vec![]));
+    }
+
+    #[test]
+    fn end_for_which_nobody_is_looked_up_is_the_same_whoever_the_recipient_is() {
+        let run = run(1, 0);
+        let (told, mut quiet) = (task(RetryPolicy::default()), task(RetryPolicy::default()));
+        quiet.spec.output = crate::domain::task::Output::nobody();
+        let recipient: Recipient = serde_json::from_value(json!({
+            "timezone": "UTC", "locale": "en", "addresses": { "email": "ann@example.org" },
+        }))
+        .unwrap();
+        let (usage, reason) = (Usage::default(), || "told".to_owned());
+        let results: [(Result<RunOutcome, RunError>, [bool; 2]); 11] = [
+            (Ok(RunOutcome::Succeeded { output: "done".into(), finish: None, usage }), [true, false]),
+            (Ok(RunOutcome::Asks { asks: vec![], open: vec![], usage }), [true, true]),
+            (Ok(RunOutcome::Quiet { reason: reason(), finish: None, usage }), [false, false]),
+            (Ok(RunOutcome::Skipped { reason: reason(), usage }), [false, false]),
+            (Ok(RunOutcome::Waits { until: now(), usage }), [false, false]),
+            (Err(RunError::fail("timeout", "")), [true, false]),
+            (Err(RunError::fail(SCHEMA_CHANGED, "")), [true, true]),
+            (Err(RunError::retry("busy", "")), [true, false]),
+            (Err(RunError::Infrastructure { fault: RunFault::new("store_unavailable", "") }), [true, false]),
+            (Err(RunError::Cancelled { reason: reason() }), [false, false]),
+            (Err(RunError::HandBack), [false, false]),
+        ];
+        for (result, depends) in results {
+            for (task, depends) in [&told, &quiet].into_iter().zip(depends) {
+                assert_eq!(depends_on_recipient(Some(task), &result), depends, "{result:?}");
+                let end = |recipient| {
+                    let ending = RunEnding {
+                        lease: Lease { run_id: run.id, token: 7 },
+                        run: &run,
+                        task: Some(task),
+                        recipient,
+                        usage,
+                        ran: Duration::ZERO,
+                        now: now(),
+                        owner_notified: false,
+                        random: 0.0,
+                    };
+                    ending.finish(result.clone())
+                };
+                assert!(depends || end(None) == end(Some(&recipient)), "{result:?}");
+            }
+        }
     }
 
     #[test]

@@ -15,14 +15,14 @@ use tokio::runtime::Handle;
 
 use crate::agent::{ChannelLimits, LoopStopReason, RunSlot, StopSignal};
 use crate::base::clock;
-use crate::base::id::{Scope, Tenant};
+use crate::base::id::Tenant;
 use crate::domain::notification::Recipient;
 use crate::domain::notification::new_delivery::channels as order_of;
 use crate::domain::run::{Run, RunError, RunFault, RunOutcome, RunState, StreamEvent};
 use crate::domain::task::Output;
 use crate::engine::run_metrics::RunMetrics;
 use crate::engine::running::credential_pause;
-use crate::engine::running::ending::RunEnding;
+use crate::engine::running::ending::{RunEnding, depends_on_recipient};
 use crate::engine::running::execution_budget::{ExecutionBudget, NO_TIME_LEFT, time_is_used_up};
 use crate::engine::running::finisher::Finisher;
 use crate::engine::scheduling::active::{ActiveRuns, RunGuard};
@@ -147,7 +147,8 @@ impl Shared {
             owner_notified = self.stop_task(&started, &result) => owner_notified,
             () = self.lease_lost(&guard), if looks_at_lease() => return log_lost(run_id),
         };
-        let recipient = match ran < RECIPIENT_FRESH {
+        let is_known = ran < RECIPIENT_FRESH || !depends_on_recipient(started.task.as_deref(), &result);
+        let recipient = match is_known {
             true => started.recipient.clone(),
             false => Box::pin(self.recipient(&started.run.tenant_id)).await,
         };
@@ -166,7 +167,8 @@ impl Shared {
             Ok(Some(finish)) => {
                 let (entries, budget) = transcript.take_deferred();
                 let extracts = finish.state == RunState::Succeeded && transcript.may_extract();
-                let finish = Finish { entries, budget, extracts, ..finish };
+                let is_transcript_settled = transcript.is_settled();
+                let finish = Finish { entries, is_transcript_settled, budget, extracts, ..finish };
                 // the rest of the work is the store's: others compute meanwhile
                 guard.slot.leave();
                 self.record(Box::new(finish), &started, owner_notified).await;
@@ -192,6 +194,7 @@ impl Shared {
         let Some(executor) = self.executors.find(name) else {
             return Err(RunError::fail("executor_unknown", format!("there is no executor `{name}` in this service")));
         };
+        guard.wait_for_slot(self.store.clock()).await?;
         let stop = &guard.stop;
         let job = self.job(started, transcript, guard)?;
         let credentials = job.credentials.clone();
@@ -311,8 +314,8 @@ impl Shared {
     /// The tenant's recipient; a store that is away is asked until it answers.
     async fn recipient(&self, tenant: &str) -> Option<Arc<Recipient>> {
         loop {
-            match with_timeout(self.store.find_recipient(&Scope::Every, tenant)).await {
-                Ok(found) => return found.map(|stored| Arc::new(stored.recipient)),
+            match with_timeout(self.store.recipient_to_tell(tenant)).await {
+                Ok(found) => return found.map(Arc::new),
                 Err(StoreError::Unavailable(_) | StoreError::TimedOut(_)) => clock::pause(ASK_AGAIN).await,
                 Err(error) => {
                     tracing::error!(tenant_id = tenant, %error, "a recipient can't be read");

@@ -12,8 +12,10 @@ use uuid::Uuid;
 use crate::agent::StopSignal;
 use crate::base::clock::{Clock, to_delta};
 use crate::domain::halt::Halts;
+use crate::domain::run::RunError;
 use crate::engine::Wakeup;
 use crate::engine::scheduling::run_slots::{LeasedSlot, RunSlots};
+use crate::engine::scheduling::start_ahead::LONGEST_WAIT;
 use crate::store::Lease;
 
 /// The runs that this instance executes now. Cheap to clone; all clones are one list.
@@ -156,6 +158,27 @@ impl ActiveRuns {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Uuid, ActiveRun>> {
         self.0.runs.lock().expect("active lock")
+    }
+}
+
+impl RunGuard {
+    /// Waits for the slot of a run that was started ahead of it, no longer than until its end is asked for. One whose
+    /// slot does not come in time is handed back: another instance may have one.
+    ///
+    /// # Errors
+    /// The end of a run that does not begin.
+    pub async fn wait_for_slot(&self, clock: &Clock) -> Result<(), RunError> {
+        let Some(turn) = self.slot.begin() else { return Ok(()) };
+        // boxed: few runs wait
+        let wait = Box::pin(async move {
+            tokio::select! {
+                biased;
+                () = self.stop.requested() => self.stop.check(),
+                () = turn => Ok(()),
+                () = clock.sleep(LONGEST_WAIT) => Err(RunError::HandBack),
+            }
+        });
+        wait.await
     }
 }
 

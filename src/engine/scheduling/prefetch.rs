@@ -204,6 +204,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::base::clock::Clock;
     use crate::engine::scheduling::active::ActiveRuns;
     use crate::store::{Lease, tenant_hash};
 
@@ -374,6 +375,27 @@ mod tests {
         let buffer = single_tenant_buffer(2, &active(2));
         let ahead = buffer.acquire_ahead(3);
         assert_eq!((ahead.prefetch, ahead.slots, available(&buffer)), (3, 0, (1, 2)));
+    }
+
+    /// Runs have held these slots for no time at all, by a clock that stands still: 256 may start ahead.
+    #[test]
+    fn runs_are_asked_for_ahead_of_their_slots_on_each_way_while_runs_are_short() {
+        let slots = RunSlots::starting_ahead(4, 0, Clock::manual(DateTime::UNIX_EPOCH));
+        for token in 0..64 {
+            slots.start(token, "a");
+            slots.end(token);
+        }
+        let buffer = PrefetchBuffer::new(8, slots);
+        buffer.set_single_tenant(true);
+        assert_eq!(available(&buffer), (268, 260));
+        let ready = buffer.acquire_for_ready(500, true);
+        assert_eq!((ready.prefetch, ready.slots, available(&buffer)), (260, 260, (8, 0)));
+        drop(ready);
+        assert_eq!(acquire_recorded(&buffer, 9, true).slots, 9);
+        buffer.add((1..=9).map(|token| claim(token, 5)).collect());
+        assert_eq!(due(&buffer, 5, 100).len(), 9);
+        buffer.set_single_tenant(false);
+        assert_eq!(acquire_recorded(&buffer, 500, true).slots, 195, "a quarter is left to others");
     }
 
     #[test]

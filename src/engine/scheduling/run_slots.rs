@@ -5,6 +5,11 @@
 //! the rule of [`Shares`](crate::store::Shares) leaves it, and tenants have those that become free in turn. A run whose
 //! answer is here has a slot again before runs that are yet to start, tenants in turn, by the same rule; it leaves a
 //! quarter of its tenant's slots to those.
+//!
+//! While runs hold their slots for moments, more may start than there are slots (`start_ahead`). Those beyond them wait
+//! here and begin once they have a slot, tenants in turn, by the same rule.
+
+mod slot_state;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,13 +17,16 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use tokio::sync::oneshot;
 
 use crate::agent::{RunSlot, SlotTurn, slot_turn};
+use crate::base::clock::Clock;
 use crate::base::metrics::Metrics;
 use crate::engine::Wakeup;
-use crate::engine::scheduling::tenant_queues::TenantQueues;
-use crate::store::{Occupant, tenant_hash, tenant_share};
+use crate::engine::scheduling::run_slots::slot_state::SlotState;
+use crate::engine::scheduling::start_ahead::StartAhead;
+use crate::store::Occupant;
+
+pub use slot_state::SlotCounts;
 
 /// Cheap to clone; all clones share the slots.
 #[derive(Clone)]
@@ -27,11 +35,9 @@ pub struct RunSlots(Arc<Shared>);
 struct Shared {
     /// Runs that compute.
     capacity: usize,
-    /// Runs that wait without a slot.
-    waiting_capacity: usize,
     state: Mutex<SlotState>,
     gauges: Family<PhaseLabel, Gauge>,
-    /// Wakes when a slot is free that was not.
+    /// Wakes when a run may start where none could.
     freed: Wakeup,
 }
 
@@ -40,73 +46,27 @@ struct PhaseLabel {
     phase: &'static str,
 }
 
-#[derive(Default)]
-struct SlotState {
-    /// By the tokens of their leases.
-    runs: HashMap<i64, SlotRun>,
-    tenants: HashMap<u32, TenantUse>,
-    computing: usize,
-    waiting: usize,
-    /// Slots that are asked for while a database call is in flight.
-    reserved: usize,
-    /// All tasks are of one tenant, as far as is known.
-    single_tenant: bool,
-    /// Runs whose answer is here and that have no slot.
-    returning: TenantQueues<i64>,
-    /// Runs that wait in their slots, since they found no waiting place.
-    staying: TenantQueues<i64>,
-}
-
-struct SlotRun {
-    tenant_hash: u32,
-    phase: Phase,
-    /// Hears that the run has a slot again.
-    turn: Option<oneshot::Sender<()>>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// It has a slot, and had it at its start or after a wait.
-    Computing {
-        returned: bool,
-    },
-    Waiting,
-    /// Its answer is here; it counts as waiting until it has a slot.
-    Returning,
-}
-
-/// Slots of one tenant.
-#[derive(Default)]
-struct TenantUse {
-    tenant: Arc<str>,
-    computing: usize,
-    /// Those that compute after a wait.
-    returned: usize,
-    waiting: usize,
-}
-
-/// How many runs of this instance compute, wait for an answer, and wait for a slot to go on.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct SlotCounts {
-    /// Runs that have a slot.
-    pub computing: usize,
-    /// Runs without a slot whose answer is not here.
-    pub waiting: usize,
-    /// Runs without a slot whose answer is here.
-    pub returning: usize,
-}
-
 impl RunSlots {
-    /// With so many slots to compute, and so many to wait without one.
+    /// With so many slots to compute, and so many to wait without one. No more runs start than there are slots.
     pub fn new(capacity: usize, waiting_capacity: usize) -> RunSlots {
-        let (state, gauges, freed) = (Mutex::default(), Family::default(), Wakeup::default());
-        RunSlots(Arc::new(Shared { capacity, waiting_capacity, state, gauges, freed }))
+        RunSlots::with(capacity, waiting_capacity, None)
+    }
+
+    /// As [`RunSlots::new`]; but runs start ahead of their slots while they hold them for moments, by this clock.
+    pub fn starting_ahead(capacity: usize, waiting_capacity: usize, clock: Clock) -> RunSlots {
+        RunSlots::with(capacity, waiting_capacity, Some(StartAhead::new(clock)))
+    }
+
+    fn with(capacity: usize, waiting_capacity: usize, start_ahead: Option<StartAhead>) -> RunSlots {
+        let state = Mutex::new(SlotState::new(capacity, waiting_capacity, start_ahead));
+        RunSlots(Arc::new(Shared { capacity, state, gauges: Family::default(), freed: Wakeup::default() }))
     }
 
     /// Has these metrics tell how many runs are in each phase.
     pub fn register(&self, metrics: &Metrics) {
-        let help = "Runs that this instance executes: they have a slot (computing), wait without one for an answer or for \
-                    the record of their end (waiting), or have it and wait for a slot (returning)";
+        let help = "Runs that this instance executes: they have a slot (computing), were started ahead of one \
+                    (starting), wait without one for an answer or for the record of their end (waiting), or have it \
+                    and wait for a slot (returning)";
         metrics.registered("runs_under_way", help, self.0.gauges.clone());
         self.tell(&self.lock());
     }
@@ -116,7 +76,7 @@ impl RunSlots {
         self.0.capacity
     }
 
-    /// Wakes when a run has ended or waits, and left a slot free.
+    /// Wakes when a run has ended or waits, and another one may start.
     pub fn freed_wakeup(&self) -> Wakeup {
         Arc::clone(&self.0.freed)
     }
@@ -139,56 +99,48 @@ impl RunSlots {
         self.lock().single_tenant
     }
 
-    /// Slots that no run has, whether they are asked for or not.
+    /// Runs that may have a slot, or wait for their first one, at the same time: as many as there are slots, and those
+    /// ahead of them.
+    pub fn most_started(&self) -> usize {
+        self.lock().most_started()
+    }
+
+    /// Runs that could start, whether they are asked for or not: slots that no run has, and runs ahead of their slots.
     pub fn unoccupied(&self) -> usize {
-        self.0.capacity.saturating_sub(self.lock().computing)
+        self.lock().unoccupied()
     }
 
-    /// Slots that no run has and nobody asks for.
+    /// Runs that may start and nobody asks for.
     pub fn free(&self) -> usize {
-        self.lock().free(self.0.capacity)
+        self.lock().free()
     }
 
-    /// Whether slots are asked for while a database call is in flight.
+    /// Whether starts are asked for while a database call is in flight.
     pub fn has_reserved(&self) -> bool {
-        self.lock().reserved > 0
+        self.lock().has_reserved()
     }
 
-    /// Asks for up to `most` slots; answers how many they are. They are to be [given back](Self::unreserve).
+    /// Asks for up to `most` starts; answers how many they are. They are to be [given back](Self::unreserve).
     pub fn reserve(&self, most: usize) -> usize {
-        let mut state = self.lock();
-        let slots = state.free(self.0.capacity).min(most);
-        state.reserved += slots;
-        slots
+        self.lock().reserve(most)
     }
 
-    /// Gives back slots that were asked for: what started in them has them now.
-    pub fn unreserve(&self, slots: usize) {
+    /// Gives back starts that were asked for: the runs that have started are counted by now.
+    pub fn unreserve(&self, starts: usize) {
         let mut state = self.lock();
-        state.reserved -= slots;
+        state.unreserve(starts);
         self.admit(&mut state);
     }
 
-    /// The tenants that have slots, by their hashes, and how many.
+    /// The tenants whose runs have slots or wait for their first ones, by their hashes, and how many runs.
     pub fn occupants(&self) -> HashMap<u32, Occupant> {
-        let state = self.lock();
-        let taken = state.tenants.iter().filter(|(_, tenant)| tenant.computing > 0);
-        let occupant = |tenant: &TenantUse| Occupant { tenant: Arc::clone(&tenant.tenant), runs: tenant.computing };
-        taken.map(|(hash, tenant)| (*hash, occupant(tenant))).collect()
+        self.lock().occupants()
     }
 
-    /// Gives a run a slot, until its [end](Self::end).
+    /// Gives a run a slot, until its [end](Self::end); or has it wait for one, if it was started ahead.
     pub fn start(&self, token: i64, tenant: &str) -> LeasedSlot {
-        let tenant_hash = tenant_hash(tenant);
         let mut state = self.lock();
-        state.forget(token);
-        let phase = Phase::Computing { returned: false };
-        state.runs.insert(token, SlotRun { tenant_hash, phase, turn: None });
-        let used = state.tenants.entry(tenant_hash).or_default();
-        if used.tenant.is_empty() {
-            used.tenant = tenant.into();
-        }
-        state.count(tenant_hash, phase, 1);
+        state.start(token, tenant);
         self.tell(&state);
         LeasedSlot { slots: self.clone(), token }
     }
@@ -204,28 +156,23 @@ impl RunSlots {
     /// wakes.
     fn left(&self, state: &mut SlotState) {
         self.admit(state);
-        if state.free(self.0.capacity) > 0 {
+        if state.has_free() {
             self.0.freed.notify_one();
         }
     }
 
-    /// Lets runs go on whose answer is here, and those leave their slots that found no waiting place before: each makes
-    /// room for the other.
+    /// Gives slots and waiting places to the runs that wait for them.
     fn admit(&self, state: &mut SlotState) {
-        state.returning.requeue_skipped();
-        let mut any_left = state.leave_staying(self.0.waiting_capacity);
-        while state.enter_returning(self.0.capacity) {
-            any_left |= state.leave_staying(self.0.waiting_capacity);
-        }
-        if any_left && state.free(self.0.capacity) > 0 {
+        if state.admit() && state.has_free() {
             self.0.freed.notify_one();
         }
         self.tell(state);
     }
 
     fn tell(&self, state: &SlotState) {
-        let SlotCounts { computing, waiting, returning } = state.counts();
-        for (phase, count) in [("computing", computing), ("waiting", waiting), ("returning", returning)] {
+        let SlotCounts { computing, waiting, returning, starting } = state.counts();
+        let phases = [("computing", computing), ("waiting", waiting), ("returning", returning), ("starting", starting)];
+        for (phase, count) in phases {
             self.0.gauges.get_or_create(&PhaseLabel { phase }).set(count as i64);
         }
     }
@@ -235,162 +182,37 @@ impl RunSlots {
     }
 }
 
-impl SlotState {
-    fn counts(&self) -> SlotCounts {
-        let returning = self.returning.len();
-        SlotCounts { computing: self.computing, waiting: self.waiting.saturating_sub(returning), returning }
-    }
-
-    fn free(&self, capacity: usize) -> usize {
-        capacity.saturating_sub(self.computing + self.reserved)
-    }
-
-    /// Slots that a tenant may take of those that are free.
-    fn share(&self, free: usize, used: usize) -> usize {
-        if self.single_tenant { free } else { tenant_share(free, used) }
-    }
-
-    fn next_returning(&mut self, capacity: usize) -> Option<i64> {
-        let mut queues = std::mem::take(&mut self.returning);
-        let free = self.free(capacity);
-        let next = queues.pop(&mut |tenant_hash| {
-            let used = &self.tenants[&tenant_hash];
-            let share = self.share(free, used.computing);
-            // it leaves a quarter of what its tenant may have to runs that are to start
-            share > 0 && used.returned < (3 * (used.computing + share)).div_ceil(4)
-        });
-        self.returning = queues;
-        next
-    }
-
-    /// Gives slots to runs whose answer is here, as far as there are any.
-    fn enter_returning(&mut self, capacity: usize) -> bool {
-        let mut any = false;
-        while self.free(capacity) > 0 {
-            let Some(token) = self.next_returning(capacity) else { break };
-            self.enter(token);
-            any = true;
-        }
-        any
-    }
-
-    /// Gives waiting places to runs that wait in their slots, as far as there are any.
-    fn leave_staying(&mut self, waiting_capacity: usize) -> bool {
-        let mut queues = std::mem::take(&mut self.staying);
-        queues.requeue_skipped();
-        let mut any = false;
-        while self.waiting < waiting_capacity {
-            let Some(token) = queues.pop(&mut |tenant_hash| self.may_wait(tenant_hash, waiting_capacity)) else {
-                break;
-            };
-            self.set_phase(token, Phase::Waiting);
-            any = true;
-        }
-        self.staying = queues;
-        any
-    }
-
-    /// Whether one more run of the tenant may wait without a slot.
-    fn may_wait(&self, tenant_hash: u32, waiting_capacity: usize) -> bool {
-        let free = waiting_capacity.saturating_sub(self.waiting);
-        self.share(free, self.tenants[&tenant_hash].waiting) > 0
-    }
-
-    /// Gives the run a slot after its wait.
-    fn enter(&mut self, token: i64) {
-        self.set_phase(token, Phase::Computing { returned: true });
-        if let Some(turn) = self.runs.get_mut(&token).and_then(|run| run.turn.take()) {
-            // a run that has given up its wait needs no turn
-            let _ = turn.send(());
-        }
-    }
-
-    fn set_phase(&mut self, token: i64, phase: Phase) {
-        let Some(run) = self.runs.get_mut(&token) else { return };
-        let (tenant_hash, before) = (run.tenant_hash, std::mem::replace(&mut run.phase, phase));
-        self.count(tenant_hash, before, -1);
-        self.count(tenant_hash, phase, 1);
-    }
-
-    /// Adds to what a phase of a tenant's runs takes, or takes from it.
-    fn count(&mut self, tenant_hash: u32, phase: Phase, by: isize) {
-        let used = self.tenants.entry(tenant_hash).or_default();
-        let add = |count: &mut usize| *count = count.saturating_add_signed(by);
-        match phase {
-            Phase::Computing { returned } => {
-                add(&mut self.computing);
-                add(&mut used.computing);
-                if returned {
-                    add(&mut used.returned);
-                }
-            }
-            Phase::Waiting | Phase::Returning => {
-                add(&mut self.waiting);
-                add(&mut used.waiting);
-            }
-        }
-    }
-
-    fn forget(&mut self, token: i64) {
-        let Some(run) = self.runs.remove(&token) else { return };
-        match run.phase {
-            Phase::Returning => self.returning.retain(|waiting| *waiting != token),
-            Phase::Computing { .. } => self.staying.retain(|staying| *staying != token),
-            Phase::Waiting => {}
-        }
-        self.count(run.tenant_hash, run.phase, -1);
-        let used = &self.tenants[&run.tenant_hash];
-        if used.computing + used.waiting == 0 {
-            self.tenants.remove(&run.tenant_hash);
-        }
-    }
-}
-
 /// The slot of one run under its lease.
 pub struct LeasedSlot {
     slots: RunSlots,
     token: i64,
 }
 
+impl LeasedSlot {
+    /// `None`: the run has a slot; else it was started ahead, and has one once its turn is ready.
+    pub fn begin(&self) -> Option<SlotTurn> {
+        self.slots.lock().begin(self.token).map(slot_turn)
+    }
+}
+
 impl RunSlot for LeasedSlot {
     fn leave(&self) {
         let mut state = self.slots.lock();
-        let Some(run) = state.runs.get(&self.token) else { return };
-        let tenant_hash = run.tenant_hash;
-        if !matches!(run.phase, Phase::Computing { .. }) {
-            return;
-        }
-        if state.may_wait(tenant_hash, self.slots.0.waiting_capacity) {
-            state.set_phase(self.token, Phase::Waiting);
+        if state.leave(self.token) {
             self.slots.left(&mut state);
-        } else {
-            state.staying.push(tenant_hash, self.token);
         }
     }
 
     fn arrive(&self) -> Option<SlotTurn> {
         let mut state = self.slots.lock();
-        state.staying.retain(|staying| *staying != self.token);
-        let run = state.runs.get_mut(&self.token).filter(|run| run.phase == Phase::Waiting)?;
-        let (turn, receiver) = oneshot::channel();
-        run.turn = Some(turn);
-        let tenant_hash = run.tenant_hash;
-        state.set_phase(self.token, Phase::Returning);
-        state.returning.push(tenant_hash, self.token);
+        let turn = state.arrive(self.token)?;
         self.slots.admit(&mut state);
-        Some(slot_turn(receiver))
+        Some(slot_turn(turn))
     }
 
     fn force(&self) {
         let mut state = self.slots.lock();
-        let phase = state.runs.get(&self.token).map(|run| run.phase);
-        state.staying.retain(|staying| *staying != self.token);
-        if phase == Some(Phase::Returning) {
-            let token = self.token;
-            state.returning.retain(|waiting| *waiting != token);
-        }
-        if matches!(phase, Some(Phase::Waiting | Phase::Returning)) {
-            state.enter(self.token);
+        if state.force(self.token) {
             self.slots.admit(&mut state);
         }
     }
@@ -398,11 +220,14 @@ impl RunSlot for LeasedSlot {
 
 #[cfg(test)]
 mod tests {
+    use chrono::{DateTime, TimeDelta};
+
     use super::*;
     use crate::agent::wait_without_slot;
+    use crate::store::tenant_hash;
 
     fn counts(computing: usize, waiting: usize, returning: usize) -> SlotCounts {
-        SlotCounts { computing, waiting, returning }
+        SlotCounts { computing, waiting, returning, starting: 0 }
     }
 
     fn single_tenant(capacity: usize, waiting: usize) -> RunSlots {
@@ -570,5 +395,114 @@ mod tests {
         slots.end(2);
         assert_eq!((slots.free(), slots.counts()), (1, SlotCounts::default()));
         drop(turn);
+    }
+
+    /// Slots that a hundred runs have held for no time at all, by a clock that stands still: 256 may start ahead.
+    fn held_shortly(capacity: usize) -> (Clock, RunSlots) {
+        let clock = Clock::manual(DateTime::UNIX_EPOCH + TimeDelta::days(1));
+        let slots = RunSlots::starting_ahead(capacity, 100, clock.clone());
+        for token in -100..0 {
+            slots.start(token, "past");
+            slots.end(token);
+        }
+        (clock, slots)
+    }
+
+    /// Starts runs of a tenant that were asked for together, whose tokens follow this one.
+    fn start_asked(slots: &RunSlots, after: i64, count: i64, tenant: &str) -> Vec<LeasedSlot> {
+        assert_eq!(slots.reserve(count as usize), count as usize);
+        let runs = start(slots, after, count, tenant);
+        slots.unreserve(count as usize);
+        runs
+    }
+
+    fn with_starting(computing: usize, starting: usize) -> SlotCounts {
+        SlotCounts { computing, starting, ..SlotCounts::default() }
+    }
+
+    #[test]
+    fn runs_that_are_started_ahead_begin_in_slots_that_are_left_tenants_in_turn() {
+        let (_, slots) = held_shortly(2);
+        slots.set_single_tenant(true);
+        assert_eq!((slots.free(), slots.unoccupied(), slots.most_started()), (258, 258, 258));
+        assert_eq!((slots.reserve(7), slots.free(), slots.unoccupied()), (7, 251, 258));
+        let (many, few) = (start(&slots, 0, 5, "a"), start(&slots, 10, 2, "b"));
+        slots.unreserve(7);
+        assert_eq!((slots.counts(), slots.free(), slots.unoccupied()), (with_starting(2, 5), 251, 251));
+        let mut turns: Vec<_> = many.iter().chain(&few).map(LeasedSlot::begin).collect();
+        let mut begun = || turns.iter_mut().map(|turn| u8::from(has_turn(turn))).collect::<Vec<u8>>();
+        assert_eq!(begun(), [1, 1, 0, 0, 0, 0, 0]);
+        let freed = slots.freed_wakeup();
+        let is_woken = || futures::FutureExt::now_or_never(freed.notified()).is_some();
+        assert!(is_woken() && !is_woken(), "for those of before");
+        slots.end(1);
+        assert_eq!((begun(), slots.counts()), (vec![1, 1, 1, 0, 0, 0, 0], with_starting(2, 4)));
+        assert!(is_woken(), "another one may start");
+        many[1].leave();
+        assert_eq!(begun(), [1, 1, 1, 0, 0, 1, 0]);
+        slots.end(11);
+        assert_eq!(begun(), [1, 1, 1, 1, 0, 1, 0]);
+        for token in 3..=4 {
+            slots.end(token);
+        }
+        assert_eq!((begun(), slots.counts()), (vec![1; 7], SlotCounts { waiting: 1, ..with_starting(2, 0) }));
+    }
+
+    #[test]
+    fn tenant_with_many_runs_ahead_has_three_quarters_of_the_slots_and_another_begins_at_once() {
+        let (_, slots) = held_shortly(8);
+        let many = start_asked(&slots, 0, 30, "a");
+        assert_eq!((slots.counts(), slots.free()), (with_starting(6, 24), 234));
+        assert_eq!(slots.occupants()[&tenant_hash("a")].runs, 30);
+        assert!(start_asked(&slots, 100, 1, "b")[0].begin().is_none(), "it has its slot");
+        assert_eq!(slots.counts(), with_starting(7, 24));
+        slots.end(1);
+        assert_eq!(slots.counts(), with_starting(7, 23));
+        slots.set_single_tenant(true);
+        assert_eq!(slots.counts(), with_starting(8, 22));
+        drop(many);
+    }
+
+    #[test]
+    fn slot_that_is_kept_for_a_call_in_flight_is_taken_by_runs_that_wait_for_one() {
+        let (_, slots) = held_shortly(1);
+        slots.set_single_tenant(true);
+        assert_eq!((slots.reserve(1), slots.reserve(2)), (1, 2));
+        start(&slots, 0, 2, "a");
+        assert_eq!(slots.counts(), with_starting(1, 1));
+        slots.end(1);
+        assert_eq!(slots.counts(), with_starting(1, 0));
+        start(&slots, 2, 1, "a");
+        slots.unreserve(2);
+        slots.unreserve(1);
+        assert_eq!((slots.counts(), slots.has_reserved(), slots.free()), (with_starting(1, 1), false, 255));
+    }
+
+    #[test]
+    fn run_that_ends_before_it_had_its_slot_is_forgotten_and_takes_none_for_its_end() {
+        let (_, slots) = held_shortly(1);
+        slots.set_single_tenant(true);
+        let runs = start_asked(&slots, 0, 3, "a");
+        let mut turn = runs[1].begin();
+        runs[1].leave();
+        assert_eq!(slots.counts(), SlotCounts { waiting: 1, ..with_starting(1, 1) });
+        slots.end(1);
+        assert!(!has_turn(&mut turn) && runs[2].begin().is_none(), "the third has the slot");
+        (2..=3).for_each(|token| slots.end(token));
+        assert_eq!((slots.counts(), slots.free()), (SlotCounts::default(), 257));
+        assert!(runs[2].begin().is_none(), "a run that has ended counts for nothing");
+    }
+
+    #[test]
+    fn nothing_starts_ahead_of_slots_that_are_held_longer() {
+        let (clock, slots) = held_shortly(4);
+        slots.set_single_tenant(true);
+        let runs = start_asked(&slots, 0, 4, "a");
+        assert_eq!((slots.free(), slots.unoccupied()), (256, 256));
+        clock.advance(TimeDelta::milliseconds(5));
+        assert_eq!((slots.free(), slots.unoccupied(), slots.most_started(), slots.reserve(9)), (0, 0, 4, 0));
+        clock.advance(TimeDelta::seconds(5));
+        runs[0].leave();
+        assert_eq!(slots.free(), 1, "of so long ago nothing is known");
     }
 }

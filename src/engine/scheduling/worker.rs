@@ -85,7 +85,7 @@ impl Worker {
     async fn claim_in_pace(&self, halts: &Halts) -> Result<bool, TickError> {
         let slots = self.active.slots();
         let behind = self.turn.lock().expect("turn lock").is_some();
-        let fills_batch = behind && slots.free() >= BATCH.min(slots.capacity() / 4);
+        let fills_batch = behind && slots.free() >= BATCH.min(slots.most_started() / 4);
         let load = ClaimLoad { under_way: self.active.len(), fills_batch };
         match self.pace.may_claim(load, Instant::now()) {
             true => self.claim(halts).await,
@@ -111,7 +111,11 @@ impl Worker {
         // the most urgent may be anybody's: no more of them than is left to everybody, and else it goes in turn
         let urgent = permit.shares.available_to_any();
         let only_in_turn = limits.any() || urgent == 0 || !halts.is_empty();
-        let fair = turn.or_else(|| only_in_turn.then(ClaimCursor::default));
+        // and among the runs of one tenant there are no turns
+        let fair = match permit.shares.single_tenant && !only_in_turn {
+            true => None,
+            false => turn.or_else(|| only_in_turn.then(ClaimCursor::default)),
+        };
         let now = self.store.clock().now();
         // who holds all that it can start leaves what is not due yet to the others
         let (room, ahead) = match permit.prefetch {

@@ -59,19 +59,27 @@ struct BusPollState {
     last: Option<Instant>,
     /// Looks without a cause, one after the other, that found nothing.
     empty: u32,
+    /// Tenants that had enough at the last look, which left them out.
+    left_out: Vec<Tenant>,
 }
 
 impl BusPollState {
-    /// The time until the next look without a cause.
-    fn pause(&self) -> Duration {
+    /// The time until the next look without a cause, while these tenants have enough. As long as all that were left out
+    /// of the last look still have, their events are no cause for one.
+    fn pause(&self, full: &[Tenant]) -> Duration {
+        if self.left_out.iter().any(|tenant| !full.contains(tenant)) {
+            return Duration::ZERO;
+        }
         let wait = idle_wait(POLL_INTERVAL, self.empty, IDLE_POLL_INTERVAL);
         self.last.map_or(Duration::ZERO, |last| wait.saturating_sub(last.elapsed()))
     }
 
-    /// Notes whether a look, which a wake-up may have caused, has found nothing.
-    fn note_look(&mut self, is_empty: bool, hinted: bool) {
+    /// Notes whether a look, which a wake-up may have caused and which left these tenants out, has found nothing.
+    fn note_look(&mut self, is_empty: bool, hinted: bool, full: &[Tenant]) {
         self.last = is_empty.then(Instant::now);
-        self.empty = if is_empty && !hinted { self.empty.saturating_add(1) } else { 0 };
+        // a bus of which something is left out is not idle
+        self.empty = if is_empty && !hinted && full.is_empty() { self.empty.saturating_add(1) } else { 0 };
+        self.left_out = full.to_vec();
     }
 }
 
@@ -80,7 +88,8 @@ impl EmbeddedBus {
     pub fn new(store: Store, settings: &Settings) -> EmbeddedBus {
         let consumer = new_id(store.clock().now());
         let (lease, retention) = (to_delta(settings.stalled_after()), to_delta(settings.retention()));
-        let looks = Mutex::new(BusPollState { hint: store.listen(Topic::Events), last: None, empty: 0 });
+        let hint = store.listen(Topic::Events);
+        let looks = Mutex::new(BusPollState { hint, last: None, empty: 0, left_out: Vec::new() });
         let reader = EntryReader::new(store.computing());
         EmbeddedBus { store, reader, consumer, lease, retention, looks, turn: Mutex::default() }
     }
@@ -90,7 +99,7 @@ impl EmbeddedBus {
         loop {
             let (mut hint, pause) = {
                 let looks = self.poll_state();
-                (looks.hint.clone(), looks.pause())
+                (looks.hint.clone(), looks.pause(full))
             };
             let left = until.saturating_duration_since(Instant::now());
             let hinted = tokio::select! {
@@ -120,9 +129,8 @@ impl EmbeddedBus {
                 self.store.lease_events(self.consumer, until, limit, &after, full).await
             }
         };
-        // those of tenants that are left out may be there all the same
-        let is_empty = full.is_empty() && leased.as_ref().is_ok_and(|leased| leased.events.is_empty());
-        self.poll_state().note_look(is_empty, hinted);
+        let is_empty = leased.as_ref().is_ok_and(|leased| leased.events.is_empty());
+        self.poll_state().note_look(is_empty, hinted, full);
         let leased = leased?;
         *self.turn() = leased.turn;
         // all tenants wait for these, so they wait for no tenant's turn
@@ -391,15 +399,35 @@ fn foreign_entry(what: &str) -> BusError {
 
 #[cfg(test)]
 mod tests {
+    use std::slice;
+
     use super::*;
 
     #[tokio::test]
     async fn looks_that_find_nothing_become_rare_and_one_that_found_something_is_followed_at_once() {
         let hint = watch::channel(()).1;
-        let looks = |last, empty| BusPollState { hint: hint.clone(), last, empty }.pause();
+        let looks = |last, empty| BusPollState { hint: hint.clone(), last, empty, left_out: Vec::new() }.pause(&[]);
         let now = Some(Instant::now());
         assert_eq!(looks(None, u32::MAX), Duration::ZERO);
         assert!(looks(now, 0) <= POLL_INTERVAL && looks(now, 0) > Duration::ZERO);
         assert!(looks(now, u32::MAX) <= IDLE_POLL_INTERVAL && looks(now, u32::MAX) > IDLE_POLL_INTERVAL / 2);
+    }
+
+    #[tokio::test]
+    async fn tenants_that_have_enough_are_no_cause_for_a_look_until_one_of_them_has_room() {
+        let hint = watch::channel(()).1;
+        let mut state = BusPollState { hint, last: None, empty: 0, left_out: Vec::new() };
+        let [loud, other] = ["loud", "other"].map(|name| Tenant::new(name).unwrap());
+        let full = [loud.clone(), other];
+        state.note_look(true, false, &full);
+        assert!(state.pause(&full) > Duration::ZERO, "nothing has changed since the look");
+        assert_eq!(state.pause(slice::from_ref(&loud)), Duration::ZERO, "the other one has room again");
+        assert_eq!(state.empty, 0, "it is not idle");
+        state.note_look(true, false, slice::from_ref(&loud));
+        assert!(state.pause(&full) > Duration::ZERO, "one that has enough now was looked for");
+        state.note_look(false, false, &full);
+        assert_eq!(state.pause(&full), Duration::ZERO, "there may be more");
+        state.note_look(true, false, &[]);
+        assert_eq!((state.empty, state.pause(&full) > Duration::ZERO), (1, true));
     }
 }

@@ -185,6 +185,7 @@ impl Store {
         if tools.is_empty() || self.without_overrides.knows(tenant, now) {
             return Ok(Vec::new());
         }
+        let look = self.without_overrides.look(now);
         let mut read = self.db.read().await?;
         let mut query = read.build(SELECT);
         query.push("where o.tenant_id = ").push_bind(text(tenant)).push(" and o.subject in ('', ");
@@ -193,7 +194,7 @@ impl Store {
         query.list(tools.iter().map(|tool| text(tool))).push(") order by o.subject, o.tool");
         let found: Vec<ApprovalOverride> = query.finish().all().await?;
         if found.is_empty() && !read.query(HAS_ANY).bind(text(tenant)).scalar::<bool>().await? {
-            self.without_overrides.remember(tenant, now);
+            self.without_overrides.remember(tenant, look);
         }
         Ok(found)
     }

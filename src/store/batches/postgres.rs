@@ -8,14 +8,13 @@
 
 mod appending;
 mod events;
+mod finishing;
 mod firing;
 
 use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
-use serde_json::{Value, json};
 use sqlx::postgres::PgRow;
-use sqlx::types::Json;
 use sqlx::{FromRow, PgConnection, Row};
 use uuid::Uuid;
 
@@ -26,8 +25,7 @@ use crate::store::StoreError;
 use crate::store::db::text::{document, optional, optional_document, text};
 use crate::store::runs::global_limits::lock_takes;
 use crate::store::runs::lease::{
-    CLAIM_MARGIN, ClaimCursor, Finish, FinishedRow, Lease, Park, RenewedLease, RunClaim, StartedRow, StartedRows,
-    TENANTS_AT_ONCE, TakeRequest, TakenRuns,
+    CLAIM_MARGIN, ClaimCursor, Lease, RenewedLease, RunClaim, StartedRow, StartedRows, TakeRequest, TakenRuns,
 };
 use crate::store::runs::overlap::BLOCKED_ROW;
 use crate::store::runs::overlap::rule::BlockedRow;
@@ -40,6 +38,8 @@ use crate::store::tasks::fires::{DueSnapshot, FireBatch, FireDue};
 pub(super) use appending::{append, append_budgeted, append_ended};
 pub(in crate::store) use events::record_guarded;
 pub(super) use events::{in_windows, lock_tasks, record_events, versions};
+pub(in crate::store) use finishing::finish_alone;
+pub(super) use finishing::{finish, waited_for};
 
 /// A row that `take` answers, which holds the whole run where that has started; without a run: the last tenant whose
 /// turn it was, and how many there were.
@@ -109,7 +109,7 @@ pub(super) async fn take(conn: &mut PgConnection, take: &TakeRequest) -> Result<
         .bind(take.worker)
         .bind(take.fair.is_some())
         .bind(take.fair.as_ref().map_or("", |turn| turn.0.as_str()))
-        .bind(TENANTS_AT_ONCE)
+        .bind(take.tenants_at_once())
         .bind(CLAIM_MARGIN.num_milliseconds())
         .bind(take.limits.per_tenant)
         .bind(take.limits.total)
@@ -138,7 +138,7 @@ pub(super) async fn take(conn: &mut PgConnection, take: &TakeRequest) -> Result<
         }
     }
     if take.fair.is_some() {
-        taken.turn = ClaimCursor::after(served, &last, tenants);
+        taken.turn = ClaimCursor::after(served, &last, tenants == take.tenants_at_once());
     }
     taken.started.recipients = Some(recipients);
     Ok(taken)
@@ -242,44 +242,6 @@ pub(super) async fn beat(
         .await?)
 }
 
-pub(super) async fn finish(
-    conn: &mut PgConnection,
-    ends: &[Finish],
-    now: DateTime<Utc>,
-) -> Result<Vec<FinishedRow>, StoreError> {
-    let errors = ends.iter().map(|f| optional_document(f.error.as_ref())).collect::<Result<Vec<_>, _>>()?;
-    let finish = include_str!("../sql/finish.postgres.sql");
-    Ok(sqlx::query_as(failpoint_text!("no_fence", finish, "and q.lease_token = f.lease_token" => ""))
-        .bind(ends.iter().map(|f| f.lease.run_id).collect::<Vec<_>>())
-        .bind(ends.iter().map(|f| f.lease.token).collect::<Vec<_>>())
-        .bind(ends.iter().map(|f| f.state.as_str()).collect::<Vec<_>>())
-        .bind(ends.iter().map(|f| optional(f.reason.as_deref())).collect::<Vec<_>>())
-        .bind(ends.iter().map(|f| optional(f.output.as_deref())).collect::<Vec<_>>())
-        .bind(errors)
-        .bind(ends.iter().map(|f| f.usage.turns).collect::<Vec<_>>())
-        .bind(ends.iter().map(|f| f.usage.tool_calls).collect::<Vec<_>>())
-        .bind(ends.iter().map(|f| f.usage.input_tokens).collect::<Vec<_>>())
-        .bind(ends.iter().map(|f| f.usage.output_tokens).collect::<Vec<_>>())
-        .bind(ends.iter().map(|f| f.usage.cost_micros).collect::<Vec<_>>())
-        .bind(ends.iter().map(|f| f.execution_ms).collect::<Vec<_>>())
-        .bind(ends.iter().map(|f| f.keeps_slot()).collect::<Vec<_>>())
-        .bind(now)
-        .bind(ends.iter().map(optional_fields).collect::<Vec<_>>())
-        .fetch_all(conn)
-        .await?)
-}
-
-pub(super) async fn waited_for(conn: &mut PgConnection, tasks: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
-    if tasks.is_empty() {
-        return Ok(Vec::new());
-    }
-    let waited_for = "select t.task_id
-           from unnest($1::uuid[]) as t (task_id)
-          where exists (select from parked p where p.task_id = any (array[t.task_id]) and p.reason = 'overlap')
-          order by t.task_id";
-    Ok(sqlx::query_scalar(waited_for).bind(tasks).fetch_all(conn).await?)
-}
-
 pub(super) async fn use_conversations(
     conn: &mut PgConnection,
     ids: &[Uuid],
@@ -330,23 +292,6 @@ pub(super) async fn post(
 fn recipient_in(row: &PgRow) -> Result<Option<(String, String)>, StoreError> {
     let recipient: Option<String> = row.try_get("recipient")?;
     recipient.map(|recipient| Ok::<_, StoreError>((row.try_get("tenant_id")?, recipient))).transpose()
-}
-
-/// The fields that few ends have, as `finish` reads them.
-fn optional_fields(end: &Finish) -> Option<Json<Value>> {
-    let few = end.again.is_some() || end.park.is_some() || end.crashed || end.infra_retry || end.finish.is_some();
-    few.then(|| {
-        Json(json!({
-            "run_at": end.again.map(|again| again.run_at),
-            "attempts_back": end.attempts_back(),
-            "crashes": i32::from(end.crashed),
-            "infra_retries": i32::from(end.infra_retry),
-            "finish": end.finish,
-            "park_at": end.park.as_ref().map(Park::wake_at),
-            "park_reason": end.park.as_ref().map(Park::reason),
-            "park_turns": end.park.as_ref().and_then(Park::turns),
-        }))
-    })
 }
 
 /// Where a bug is planted: takes runs without the lock that keeps others from them, and lingers between the look and

@@ -1,5 +1,5 @@
-//! Requests for runs as they are recorded: on Postgres those of one scope in one statement, which starts those that
-//! may; on SQLite one after the other, each ready.
+//! Requests for runs as they are recorded, and started where they may: on Postgres those of one scope in one statement,
+//! on SQLite one after the other, each with one way to the writer's thread.
 
 use std::collections::HashMap;
 
@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use crate::domain::run::RunOrigin;
 use crate::store::StoreError;
+use crate::store::batches::sqlite::{TASK_OVERLAP, TASK_TIMEOUT};
 use crate::store::db::text::optional_document;
 use crate::store::runs::NewRun;
 use crate::store::runs::lease::{Lease, StartedRow};
@@ -54,6 +55,17 @@ impl RequestedRun {
         format!("m:{}", self.run_id)
     }
 
+    /// The outcome, by the row that is answered of it.
+    fn outcome(&self, row: Option<&RequestRow>) -> RecordedRequest {
+        match row {
+            None => RecordedRequest::NoTask,
+            Some(row) if row.is_locked => RecordedRequest::Locked,
+            Some(row) => {
+                self.started(row).map_or(RecordedRequest::Recorded, |run| RecordedRequest::Started(Box::new(run)))
+            }
+        }
+    }
+
     /// The run as the statement answers that it has started; `None` where it has not.
     fn started(&self, row: &RequestRow) -> Option<RequestedStart> {
         let ((Some(token), Some(deadline_at)), terms) = ((row.lease_token, row.deadline_at), self.start?) else {
@@ -73,7 +85,7 @@ impl RequestedRun {
     }
 }
 
-/// A row that the statement answers: a run whose task is there, with a lease if it has started; or one whose task is locked.
+/// A row that is answered: a run whose task is there, with a lease if it has started; or one whose task is locked.
 #[derive(sqlx_macros::FromRow)]
 struct RequestRow {
     run_id: Option<Uuid>,
@@ -89,7 +101,13 @@ struct RequestRow {
 const POSTGRES: &str = include_str!("../sql/run_now.postgres.sql");
 const POSTGRES_TOGETHER: &str = sql!(POSTGRES; "{wait}" = "skip locked");
 const POSTGRES_ALONE: &str = sql!(POSTGRES; "{wait}" = "");
-const SQLITE: &str = include_str!("../sql/run_now.sqlite.sql");
+const SQLITE_READY: &str = include_str!("../sql/run_now.sqlite.sql");
+const SQLITE: &str = include_str!("../sql/start_now.sqlite.sql");
+const SQLITE_START: &str = sql!(SQLITE; "{overlap}" = TASK_OVERLAP; "{seconds}" = TASK_TIMEOUT);
+/// Texts of SQLite: for a run that is ready, and for one that may start.
+const IN_TRANSACTION: [&str; 2] = [SQLITE_READY, SQLITE_START];
+const COMMITTED: [&str; 2] =
+    [sql!("begin immediate;", SQLITE_READY, "; commit"), sql!("begin immediate;", SQLITE_START, "; commit")];
 
 /// Records runs that are asked for in one scope, and answers what became of each, in their order. A task that somebody
 /// else has locked keeps none of the others waiting. Other instances are told with the commit, where there is a
@@ -121,7 +139,7 @@ pub(in crate::store) async fn record_request(
             let recorded = recorded.into_iter().next().filter(|recorded| !matches!(recorded, RecordedRequest::Locked));
             Ok(recorded.unwrap_or(RecordedRequest::NoTask))
         }
-        Tx::Sqlite(_) => record_on_sqlite(tx, SQLITE, request).await,
+        Tx::Sqlite(_) => record_on_sqlite(tx, IN_TRANSACTION, request).await,
     }
 }
 
@@ -148,24 +166,17 @@ async fn record_on_postgres(
         .fetch_all(conn)
         .await?;
     let rows: HashMap<Uuid, RequestRow> = rows.into_iter().filter_map(|row| Some((row.run_id?, row))).collect();
-    let recorded = requests.iter().map(|request| match rows.get(&request.run_id) {
-        None => RecordedRequest::NoTask,
-        Some(row) if row.is_locked => RecordedRequest::Locked,
-        Some(row) => request
-            .started(row)
-            .map_or(RecordedRequest::Recorded, |started| RecordedRequest::Started(Box::new(started))),
-    });
-    Ok(recorded.collect())
+    Ok(requests.iter().map(|request| request.outcome(rows.get(&request.run_id))).collect())
 }
 
 /// The text of SQLite is read to its end: the rest of one that nobody reads on is not executed.
 async fn record_on_sqlite(
     tx: &mut Tx<'_>,
-    text: &'static str,
+    [ready, start]: [&'static str; 2],
     request: &RequestedRun,
 ) -> Result<RecordedRequest, StoreError> {
-    let tasks: Vec<i64> = tx
-        .query(text)
+    let rows: Vec<RequestRow> = tx
+        .query(if request.start.is_some() { start } else { ready })
         .bind(request.task_id)
         .bind(request.scope.as_deref())
         .bind(request.run_id)
@@ -173,10 +184,12 @@ async fn record_on_sqlite(
         .bind(request.now)
         .bind(optional_document(request.input.as_ref())?)
         .bind(request.requested_by.as_deref())
-        .scalars()
+        .bind(request.start.map(|terms| terms.now))
+        .bind(request.start.and_then(|terms| terms.started_until))
+        .bind(request.start.map(|terms| terms.worker))
+        .all()
         .await?;
-    let is_there = tasks.first().is_some_and(|tasks| *tasks > 0);
-    Ok(if is_there { RecordedRequest::Recorded } else { RecordedRequest::NoTask })
+    Ok(request.outcome(rows.first()))
 }
 
 /// Records a run with the transaction around it, all of it on one way to the connection's thread: no transaction may be
@@ -185,11 +198,27 @@ pub(in crate::store) async fn record_committed(
     conn: &mut SqliteConnection,
     request: &RequestedRun,
 ) -> Result<RecordedRequest, StoreError> {
-    let whole = concat!("begin immediate;", include_str!("../sql/run_now.sqlite.sql"), "; commit");
-    let recorded = record_on_sqlite(&mut Tx::Sqlite(conn), whole, request).await;
+    let recorded = record_on_sqlite(&mut Tx::Sqlite(conn), COMMITTED, request).await;
     if recorded.is_err() {
         // some faults have ended it already
         let _ = sqlx::query("rollback").execute(conn).await;
     }
     recorded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::db::sqlite_plan;
+
+    #[tokio::test]
+    async fn rows_that_a_request_concerns_are_found_by_an_index_on_sqlite() {
+        for statement in IN_TRANSACTION.into_iter().flat_map(|text| text.split(';')) {
+            let plan = sqlite_plan(statement).await;
+            assert!(plan.iter().any(|step| step.starts_with("SEARCH")), "{statement}: {plan:?}");
+            // the only row of its table
+            let is_scan = |step: &String| step.starts_with("SCAN") && step != "SCAN lease_tokens";
+            assert!(!plan.iter().any(is_scan), "{statement}: {plan:?}");
+        }
+    }
 }

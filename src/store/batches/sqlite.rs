@@ -34,6 +34,7 @@ pub(super) use appending::{append, append_ended};
 pub(super) use blocked::{lock_held_claims, lock_slots, skip_blocked};
 pub(super) use finishing::finish;
 pub(super) use recording::{in_windows, lock_tasks, record_events, versions};
+pub(super) use starting::{TASK_OVERLAP, TASK_TIMEOUT};
 
 /// The one writer has them all.
 pub(super) async fn lock_due(conn: &mut SqliteConnection, tasks: &[Uuid]) -> Result<Vec<DueSnapshot>, StoreError> {
@@ -71,7 +72,7 @@ pub(super) async fn take(conn: &mut SqliteConnection, take: &TakeRequest) -> Res
         None => pick(conn, READY, take, None, take.limit).await?,
         Some(after) => {
             let room = RunLimitsLeft::of(conn, take).await?;
-            let tenants = tenants_in_turn(conn, &after.0, &room).await?;
+            let tenants = tenants_in_turn(conn, &after.0, &room, take.tenants_at_once()).await?;
             let share = room.per_tenant(tenants.len() as i64);
             let (mut picked, mut served) = (PickedRuns::default(), None);
             for tenant in &tenants {
@@ -81,7 +82,8 @@ pub(super) async fn take(conn: &mut SqliteConnection, take: &TakeRequest) -> Res
                 picked.runs.extend(of_tenant.runs);
                 picked.unreadable.extend(of_tenant.unreadable);
             }
-            taken.turn = ClaimCursor::after(served, tenants.last().map_or("", String::as_str), tenants.len() as i64);
+            let (last, more) = (tenants.last(), tenants.len() as i64 == take.tenants_at_once());
+            taken.turn = ClaimCursor::after(served, last.map_or("", String::as_str), more);
             picked
         }
     };

@@ -28,6 +28,7 @@ use crate::store::db::wakeup::Wakeups;
 use crate::store::db::write_batcher::WriteBatcher;
 use crate::store::db::writer::SqliteWriter;
 use crate::store::db::{Db, with_timeout};
+use crate::store::memory::revisions;
 use crate::store::ops::budgets::{KnownBudgets, reserving};
 use crate::store::ops::bulk::Bulk;
 use crate::store::ops::halts::KnownHalts;
@@ -152,6 +153,10 @@ impl Store {
             wakeups.connect_instances(quick, listener).await;
         }
         let (creating, marks) = (WriteBatcher::new(creating::TOGETHER), WriteBatcher::new(deliveries::TOGETHER));
+        let recorded = match &db {
+            Db::Postgres { .. } => run_now::RECORDED_TOGETHER,
+            Db::Sqlite { .. } => run_now::RECORDED_IN_TURN,
+        };
         let store = Store {
             db,
             clock,
@@ -162,8 +167,9 @@ impl Store {
             creating,
             marks,
             appends: WriteBatcher::limited(transcript::TOGETHER),
-            requests: WriteBatcher::limited(run_now::RECORDED_TOGETHER),
+            requests: WriteBatcher::limited(recorded),
             reservations: WriteBatcher::new(reserving::TOGETHER),
+            fact_revisions: WriteBatcher::new(revisions::TOGETHER),
             last_pending_work: LastPendingWork::default(),
             runtime: Handle::current(),
             computing: Compute::of_machine(),

@@ -131,6 +131,13 @@ impl Connections {
         Ok(connections)
     }
 
+    /// These, for kinds of work that write one batch after the other: whichever has used them less has the next that is
+    /// free, and none is kept from a kind that is alone.
+    pub(in crate::store) fn for_batches(self) -> Connections {
+        let places = self.pool.status().max_size;
+        Connections { turns: FairQueue::new(places), ..self }
+    }
+
     pub(in crate::store) async fn acquire(&self) -> Result<PooledConnection, sqlx::Error> {
         match timeout(WAIT, self.pool.get()).await {
             Ok(Ok(held)) => Ok(held),
@@ -159,6 +166,11 @@ impl Connections {
     /// The queue of those who want one in turn, to be measured.
     pub(in crate::store) fn queue(&self) -> FairQueue<QueueFlow> {
         self.turns.clone()
+    }
+
+    /// Whether somebody waits for one in turn.
+    pub(in crate::store) fn is_wanted(&self) -> bool {
+        self.turns.waiting() > 0
     }
 
     /// Closes them, each after what it does now.
@@ -369,14 +381,42 @@ mod tests {
         assert!(taken("loud too").await.is_some());
     }
 
-    /// Without a server: the pool is closed, so a call ends as soon as it has its turn.
-    #[tokio::test]
-    async fn tenant_that_comes_seldom_has_its_connection_before_the_backlog_of_another() {
+    /// Without a server: once its pool is closed, a call ends as soon as it has its turn.
+    fn without_server(most: u32) -> Connections {
         let (options, last_loss) = (PgConnectOptions::new(), LastLoss::default());
         let connector = PostgresConnector { options, runtime: Handle::current(), last_loss };
-        let pool = Pool::builder(connector).max_size(1).build().expect("a pool");
-        pool.close();
-        let connections = Connections { pool, turns: FairQueue::new(1) };
+        let pool = Pool::builder(connector).max_size(most as usize).build().expect("a pool");
+        Connections { pool, turns: turns(most) }
+    }
+
+    #[tokio::test]
+    async fn kind_of_work_with_little_to_write_stands_behind_one_batch_and_takes_what_nobody_wants() {
+        let engine = without_server(2).for_batches();
+        engine.pool.close();
+        let (many, few) = (QueueFlow::Engine("many"), QueueFlow::Engine("few"));
+        let held = [engine.turns.acquire(&many).await, engine.turns.acquire(&many).await];
+        assert!(!engine.is_wanted(), "one kind has both while no other wants any");
+        let order = Mutex::new(Vec::new());
+        let batch = async |flow: &QueueFlow, name: &'static str| {
+            assert!(matches!(engine.acquire_fair(flow.clone()).await, Err(sqlx::Error::PoolClosed)));
+            order.lock().expect("order lock").push(name);
+        };
+        let mut batches = Box::pin(async {
+            tokio::join!(batch(&many, "many"), batch(&many, "many"), batch(&few, "few"));
+        });
+        assert!((&mut batches).now_or_never().is_none());
+        assert!(engine.is_wanted() && order.lock().expect("order lock").is_empty());
+        let [first, second] = held;
+        drop(first);
+        batches.await;
+        assert_eq!(*order.lock().expect("order lock"), ["few", "many", "many"]);
+        drop(second);
+    }
+
+    #[tokio::test]
+    async fn tenant_that_comes_seldom_has_its_connection_before_the_backlog_of_another() {
+        let connections = without_server(1);
+        connections.pool.close();
         let tenant = |name: &str| QueueFlow::of(Some(name));
         let present = connections.turns.acquire(&tenant("loud")).await;
         let order = Mutex::new(Vec::new());

@@ -1,7 +1,8 @@
-//! How many rows a batch of the engine has on SQLite, whose one writer everybody waits for.
+//! How many rows a batch of the engine has: on SQLite one writer, and on Postgres a few connections, are waited for.
 //!
-//! A batch is as long as it may be while nobody waits for the writer. Where somebody waits at the end of its
-//! statements, and they took longer than [`LONG`], the next is half as long.
+//! A batch is as long as it may be while nobody waits for the writer, or for one of the engine's connections. Where
+//! somebody waits at the end of its statements, and they took longer than [`LONG`], on Postgres [`ON_POSTGRES`] times as
+//! long, the next is half as long.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -11,6 +12,9 @@ use crate::store::db::Db;
 
 /// The longest that a write takes while somebody waits for the writer.
 const LONG: Duration = Duration::from_millis(5);
+/// So many times as long on Postgres: only the engine's own batches wait there, for the first of several connections,
+/// and each batch is a way to the server and a commit.
+const ON_POSTGRES: u32 = 15;
 /// Rows that a batch has at least: a commit costs about as much as these.
 const LEAST: usize = 25;
 
@@ -45,10 +49,12 @@ impl Store {
         self.paces.events.rows()
     }
 
-    /// Learns from a write of so many rows that began then. Postgres has a writer for each.
+    /// Learns from a write of so many rows that began then.
     pub(in crate::store) fn learn(&self, pace: &Pace, rows: usize, began: Instant) {
-        if let Db::Sqlite { writer, .. } = &self.db {
-            pace.record_write(rows, began.elapsed(), writer.is_wanted());
+        let took = began.elapsed();
+        match &self.db {
+            Db::Sqlite { writer, .. } => pace.record_write(rows, took, writer.is_wanted()),
+            Db::Postgres { engine, .. } => pace.record_write(rows, took / ON_POSTGRES, engine.is_wanted()),
         }
     }
 }
@@ -66,7 +72,8 @@ impl Pace {
     fn record_write(&self, rows: usize, took: Duration, waited: bool) {
         let now = self.rows();
         let next = match waited {
-            true if took > LONG => (now.min(rows) / 2).max(LEAST.min(self.most)),
+            // one that was as short as it may be took long for other reasons
+            true if took > LONG && rows > LEAST => (now.min(rows) / 2).max(LEAST.min(self.most)),
             true if took > LONG / 2 => now,
             // a short batch says nothing of a long one
             _ if rows * 2 < now => now,
@@ -175,5 +182,7 @@ mod tests {
         }
         pace.record_write(500, LONG * 2 / 3, true);
         assert_eq!(pace.rows(), 500, "it takes as long as it may");
+        pace.record_write(LEAST, 9 * LONG, true);
+        assert_eq!(pace.rows(), 500, "it could be no shorter");
     }
 }

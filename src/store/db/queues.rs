@@ -82,7 +82,10 @@ impl Store {
             WatchedQueue::new("large_writes", self.bulk.queue()),
         ];
         match &self.db {
-            Db::Postgres { pool, .. } => queues.push(WatchedQueue::new("connections", pool.queue())),
+            Db::Postgres { pool, engine, .. } => {
+                queues.push(WatchedQueue::new("connections", pool.queue()));
+                queues.push(WatchedQueue::new("engine_connections", engine.queue()));
+            }
             Db::Sqlite { writer, tenant_readers, .. } => {
                 queues.push(WatchedQueue::new("readers", tenant_readers.queue()));
                 queues.push(WatchedQueue::new("writer", writer.queue()));

@@ -84,6 +84,7 @@ mod tests {
     use super::*;
     use crate::store::db::sqlite_plan;
     use crate::store::deliveries::recipients;
+    use crate::store::memory::revisions;
     use crate::store::{runs, tasks};
 
     #[test]
@@ -101,6 +102,7 @@ mod tests {
             selecting(runs::LISTED, &ids),
             selecting(tasks::LISTED, &ids),
             selecting(recipients::LISTED, &["ann"; ROWS[0]]),
+            selecting(revisions::LISTED, &["ann"; ROWS[0]]),
         ];
         for statement in statements {
             let plan = sqlite_plan(statement.sql().as_str()).await;

@@ -10,7 +10,7 @@ mod shared_transaction;
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
@@ -45,6 +45,8 @@ pub(in crate::store) struct SqliteWriter {
     is_watched: Arc<AtomicBool>,
     /// Whether a text that begins and commits by itself may have been left between the two.
     is_text_open: Arc<AtomicBool>,
+    /// The connection, after a text and until a transaction: one begins with a connection of the pool.
+    kept: Arc<KeptConnection>,
     /// Where a transaction is committed that was left open in vain.
     runtime: Handle,
 }
@@ -71,8 +73,16 @@ pub(in crate::store) enum StatementTurn {
 /// The writer for a single text, which is rolled back by the next write unless it is [ended](Statement::end).
 pub(in crate::store) struct Statement {
     connection: PoolConnection<Sqlite>,
-    is_open: Arc<AtomicBool>,
+    writer: SqliteWriter,
     _turn: QueuePermit<QueueFlow>,
+}
+
+/// The connection between two texts. The pool asks one that it gets back whether it is still there, which is as long a
+/// way to the writer's thread as a text.
+struct KeptConnection {
+    connection: Mutex<Option<PoolConnection<Sqlite>>>,
+    /// Where the pool takes it back in the end, whoever drops it.
+    runtime: Handle,
 }
 
 impl SqliteWriter {
@@ -84,6 +94,7 @@ impl SqliteWriter {
             open_for: OPEN_FOR,
             is_watched: Arc::default(),
             is_text_open: Arc::default(),
+            kept: Arc::new(KeptConnection { connection: Mutex::default(), runtime: Handle::current() }),
             runtime: Handle::current(),
         }
     }
@@ -137,6 +148,7 @@ impl SqliteWriter {
         turn: QueuePermit<QueueFlow>,
         may_share: bool,
     ) -> Result<WriteTransaction, sqlx::Error> {
+        drop(self.kept.take());
         self.undo_text().await?;
         let shared = Some(SharedTransaction::begin(&self.pool).await?);
         Ok(WriteTransaction { writer: self.clone(), shared, is_part: false, may_share, _turn: turn })
@@ -152,9 +164,12 @@ impl SqliteWriter {
 
     async fn statement_in_turn(&self, turn: QueuePermit<QueueFlow>) -> Result<Statement, sqlx::Error> {
         self.undo_text().await?;
-        let connection = self.pool.acquire().await?;
+        let connection = match self.kept.take() {
+            Some(connection) => connection,
+            None => self.pool.acquire().await?,
+        };
         self.is_text_open.store(true, Ordering::Relaxed);
-        Ok(Statement { connection, is_open: Arc::clone(&self.is_text_open), _turn: turn })
+        Ok(Statement { connection, writer: self.clone(), _turn: turn })
     }
 
     /// Takes back what a text has written whose caller went away in the middle of it.
@@ -169,7 +184,9 @@ impl SqliteWriter {
     }
 
     pub(in crate::store) async fn close(&self) {
-        self.pool.close().await;
+        let closed = self.pool.close();
+        drop(self.kept.take());
+        closed.await;
     }
 
     /// Whether somebody waits for the end of the present write.
@@ -227,7 +244,25 @@ impl SqliteWriter {
 
 impl MeasuredPool for SqliteWriter {
     fn usage(&self, name: &'static str) -> PoolUse {
-        self.pool.usage(name)
+        let (usage, kept) = (self.pool.usage(name), u32::from(self.kept.lock().is_some()));
+        PoolUse { in_use: usage.in_use.saturating_sub(kept), idle: usage.idle + kept, ..usage }
+    }
+}
+
+impl KeptConnection {
+    fn lock(&self) -> MutexGuard<'_, Option<PoolConnection<Sqlite>>> {
+        self.connection.lock().expect("writer lock")
+    }
+
+    fn take(&self) -> Option<PoolConnection<Sqlite>> {
+        self.lock().take()
+    }
+}
+
+impl Drop for KeptConnection {
+    fn drop(&mut self) {
+        let _runtime = self.runtime.enter();
+        drop(self.take());
     }
 }
 
@@ -285,7 +320,13 @@ impl DerefMut for WriteTransaction {
 impl Statement {
     /// The text is known to have ended, well or not: no transaction is open.
     pub(in crate::store) fn end(self) {
-        self.is_open.store(false, Ordering::Relaxed);
+        let Statement { connection, writer, _turn } = self;
+        writer.is_text_open.store(false, Ordering::Relaxed);
+        let mut kept = writer.kept.lock();
+        // a pool that is being closed waits for it
+        if !writer.pool.is_closed() {
+            *kept = Some(connection);
+        }
     }
 }
 
@@ -465,6 +506,28 @@ mod tests {
         }
         writing(&writer, 3).await.commit().await.expect("committed");
         assert_eq!(committed(&scratch).await, [2, 3]);
+    }
+
+    #[tokio::test]
+    async fn connection_is_kept_between_two_texts_and_given_back_for_a_transaction_and_at_the_end() {
+        let (scratch, writer) = scratch().await;
+        for number in 1..4 {
+            let turn = writer.begin_shared_or_acquire(flow()).await.expect("a turn");
+            let StatementTurn::Alone(mut statement) = turn else { panic!("nobody else writes") };
+            assert_eq!(writer.usage("writer").in_use, 1);
+            let insert = sqlx::query("begin immediate; insert into numbers values ($1); commit").bind(number);
+            insert.execute(&mut *statement).await.expect("written");
+            statement.end();
+            let usage = writer.usage("writer");
+            assert_eq!((usage.in_use, usage.idle), (0, 1), "nobody waits for the pool");
+        }
+        writing(&writer, 4).await.commit().await.expect("committed");
+        assert_eq!(committed(&scratch).await, [1, 2, 3, 4]);
+        let turn = writer.begin_shared_or_acquire(flow()).await.expect("a turn");
+        let StatementTurn::Alone(statement) = turn else { panic!("nobody else writes") };
+        statement.end();
+        writer.close().await;
+        assert!(writer.begin_shared_or_acquire(flow()).await.is_err(), "it is closed");
     }
 
     #[tokio::test]

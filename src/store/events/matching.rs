@@ -18,7 +18,7 @@ use crate::domain::quota::REASON_QUOTA;
 use crate::domain::trigger::event::EventVerdict;
 use crate::store::batches::record_guarded;
 use crate::store::db::flow::QueueFlow;
-use crate::store::db::{Db, connection, fault};
+use crate::store::db::{Db, engine_connection, fault};
 use crate::store::events::matches::{EventsRecorded, LockedTask, Match, MatchGuard};
 use crate::store::events::recording::{BatchEffects, Recording, write_recording};
 use crate::store::runs::starting::immediate_start::{ImmediateStart, LeaseTerms, RemainingCapacity};
@@ -39,7 +39,8 @@ pub struct FireEvents<'a> {
     pub room: usize,
     /// Of those, as many as there are slots start at once, unless they are of a window; `None`: none does.
     pub start: Option<&'a ImmediateStart>,
-    /// Few matches of each tenant: at SQLite's writer they do not stand behind writes of many.
+    /// Few matches of each tenant: at SQLite's writer, and at the engine's connections to Postgres, they do not stand
+    /// behind writes of many.
     pub few: bool,
 }
 
@@ -152,7 +153,12 @@ impl Store {
     async fn record_matches(&self, ask: &FireEvents<'_>) -> Result<Option<RecordedBatch>, StoreError> {
         match &self.db {
             Db::Postgres { engine, waits, .. } if ask.matches.iter().all(Match::is_stateless) => {
-                let fired = self.fire_stateless(&mut *connection("engine", engine, waits).await?, ask).await?;
+                let mut held = engine_connection(engine, waits, ask.flow()).await?;
+                let began = Instant::now();
+                let fired = self.fire_stateless(&mut held, ask).await?;
+                // while others wait for the connection
+                self.learn(&self.paces.events, ask.matches.len(), began);
+                drop(held);
                 fault()?;
                 Ok(fired)
             }

@@ -2,20 +2,24 @@
 
 use std::collections::VecDeque;
 
+use chrono::{DateTime, Utc};
 use serde_json::value::RawValue;
+use sqlx::PgConnection;
 use sqlx::types::Json;
 
 use crate::base::compute::{ADMIN, steps_to_parse, steps_to_write};
 use crate::base::id::Scope;
 use crate::domain::event::{Data, Event};
 use crate::store::db::text::document;
+use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic};
 
-/// Rows of one statement: six parameters each, and SQLite takes 32,766 of them.
+/// Rows of one statement: six parameters each on SQLite, which takes 32,766 of them.
 const ROWS: usize = 500;
 
 /// On Postgres a lower `seq` could commit after a higher one, and who reads the log behind the higher would never see
-/// it. One publishing transaction at a time makes the order of `seq` the order of commits.
+/// it. One publishing transaction at a time makes the order of `seq` the order of commits. The statement that publishes
+/// waits for its turn itself.
 pub(in crate::store) const IN_TURN: Split =
     Split { postgres: "select pg_advisory_xact_lock(8243101700221)", sqlite: "select 1" };
 
@@ -63,38 +67,69 @@ impl Store {
         written.map_err(|panicked| StoreError::Corrupt(panicked.to_string()))?
     }
 
+    /// Writes rows that one statement can take without a transaction around it: one way to Postgres.
     async fn write_events(&self, scope: &Scope, rows: Vec<PublishedEvent>) -> Result<u64, StoreError> {
         let now = self.clock.now();
+        let mut write = match rows.len() {
+            ..=ROWS => self.db.write_statement(scope.tenant()).await?,
+            _ => self.db.write(scope).await?,
+        };
         let mut fresh = 0;
         let mut rows = VecDeque::from(rows);
-        let mut write = self.db.write(scope).await?;
-        let tx = &mut write.tx();
-        tx.query(IN_TURN).execute().await?;
         while !rows.is_empty() {
-            let some = rows.drain(..rows.len().min(ROWS));
-            let mut insert = tx.build("insert into events (event_key, tenant_id, source, type, body, created_at) ");
-            insert.push_values(some, |row, event| {
-                row.push_bind(event.key)
-                    .push_bind(event.tenant)
-                    .push_bind(event.source)
-                    .push_bind(event.kind)
-                    .push_bind(event.body)
-                    .push_bind(now);
-            });
-            insert.push(" on conflict (event_key) do nothing returning seq, tenant_id");
-            let made: Vec<(i64, String)> = insert.finish().all().await?;
-            fresh += made.len() as u64;
-            if !made.is_empty() {
-                let mut queue = tx.build("insert into event_queue (seq, tenant_id) ");
-                queue.push_values(made.into_iter(), |row, (seq, tenant)| {
-                    row.push_bind(seq).push_bind(tenant);
-                });
-                queue.finish().execute().await?;
-            }
+            let some = rows.drain(..rows.len().min(ROWS)).collect();
+            fresh += match &mut write.tx() {
+                Tx::Postgres(conn) => publish_together(conn, scope, some, now).await?,
+                sqlite => publish_listed(sqlite, some, now).await?,
+            };
         }
         write.commit().await?;
         Ok(fresh)
     }
+}
+
+/// Publishes events on Postgres, in the turn of those who publish; answers how many are new.
+async fn publish_together(
+    conn: &mut PgConnection,
+    scope: &Scope,
+    events: Vec<PublishedEvent>,
+    now: DateTime<Utc>,
+) -> Result<u64, StoreError> {
+    let fresh: i64 = sqlx::query_scalar(include_str!("../sql/publish.postgres.sql"))
+        .bind(events.iter().map(|event| event.key.as_str()).collect::<Vec<_>>())
+        .bind(events.iter().map(|event| event.tenant.as_str()).collect::<Vec<_>>())
+        .bind(events.iter().map(|event| event.source.as_str()).collect::<Vec<_>>())
+        .bind(events.iter().map(|event| event.kind.as_str()).collect::<Vec<_>>())
+        .bind(events.iter().map(|event| Json(&*event.body.0)).collect::<Vec<_>>())
+        .bind(now)
+        .bind(scope.tenant())
+        .fetch_one(conn)
+        .await?;
+    Ok(fresh as u64)
+}
+
+/// Publishes events on SQLite, which has one writer; answers how many are new.
+async fn publish_listed(tx: &mut Tx<'_>, events: Vec<PublishedEvent>, now: DateTime<Utc>) -> Result<u64, StoreError> {
+    let mut insert = tx.build("insert into events (event_key, tenant_id, source, type, body, created_at) ");
+    insert.push_values(events.into_iter(), |row, event| {
+        row.push_bind(event.key)
+            .push_bind(event.tenant)
+            .push_bind(event.source)
+            .push_bind(event.kind)
+            .push_bind(event.body)
+            .push_bind(now);
+    });
+    insert.push(" on conflict (event_key) do nothing returning seq, tenant_id");
+    let made: Vec<(i64, String)> = insert.finish().all().await?;
+    let fresh = made.len() as u64;
+    if fresh > 0 {
+        let mut queue = tx.build("insert into event_queue (seq, tenant_id) ");
+        queue.push_values(made.into_iter(), |row, (seq, tenant)| {
+            row.push_bind(seq).push_bind(tenant);
+        });
+        queue.finish().execute().await?;
+    }
+    Ok(fresh)
 }
 
 /// The steps that it takes at most to write an event. Its attributes are short.

@@ -5,7 +5,9 @@
 //! it together, and an override holds from its commit, everywhere. Quotas that are asked more often are remembered for
 //! [`MEMORY`], and with them how much is stored: an override of another kind takes so long to reach an instance.
 
-use std::collections::{BTreeMap, HashMap};
+mod allowances;
+
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -19,7 +21,7 @@ use crate::domain::quota::{Overrides, Quota, QuotaStanding, Quotas};
 use crate::store::db::text::text;
 use crate::store::ops::audit::{AuditAction, write_audit};
 use crate::store::sql::sql;
-use crate::store::tx::{Tx, TxQuery};
+use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic};
 
 /// How long the quotas of a tenant are remembered.
@@ -169,24 +171,10 @@ impl QuotaRow {
     }
 }
 
-#[derive(sqlx_macros::FromRow)]
-struct TenantRow {
-    tenant_id: String,
-    #[sqlx(flatten)]
-    said: QuotaRow,
-}
-
-const READ_SOME: &str = "
-    select tenant_id, tasks, event_tasks_per_source, events_per_minute, fires_per_minute, polls, stored_bytes, streams,
-           concurrent_runs, data_file_bytes, suspended_agents
-      from tenant_quotas where tenant_id in (";
-
 const READ: &str = "
     select tasks, event_tasks_per_source, events_per_minute, fires_per_minute, polls, stored_bytes, streams,
            concurrent_runs, data_file_bytes, suspended_agents
       from tenant_quotas where tenant_id = $1";
-
-const READ_STORED: &str = "select tenant_id, stored_bytes from tenant_usage where tenant_id in (";
 
 const WRITE: &str = "
     insert into tenant_quotas (tenant_id, tasks, event_tasks_per_source, events_per_minute, fires_per_minute, polls,
@@ -225,13 +213,6 @@ const COUNTED: &str = "
 const AMOUNTS: Split =
     Split { postgres: sql!(COUNTED; "{leased}" = ""), sqlite: sql!(COUNTED; "{leased}" = "indexed by queue_leases") };
 
-/// Asks about everybody and these tenants, where the text ends with a list.
-fn of_tenants<'t>(tx: &'t mut Tx<'_>, start: &'static str, tenants: &[&str]) -> TxQuery<'t> {
-    let mut query = tx.build(start);
-    query.list([EVERYBODY].iter().chain(tenants).map(|tenant| text(tenant))).push(")");
-    query.finish()
-}
-
 /// In a transaction: what is said for this row.
 async fn write_quotas(
     tx: &mut Tx<'_>,
@@ -257,57 +238,6 @@ impl Store {
         write.commit().await?;
         self.quotas.forget();
         Ok(())
-    }
-
-    /// The quotas of a tenant, not older than a few seconds.
-    pub async fn quotas_of(&self, tenant: &str) -> Result<Quotas, StoreError> {
-        Ok(self.allowance(tenant).await?.quotas)
-    }
-
-    pub(in crate::store) async fn allowance(&self, tenant: &str) -> Result<Allowance, StoreError> {
-        match self.quotas.cached(tenant, self.clock.now()) {
-            Some(allowance) => Ok(allowance),
-            None => Ok(self.allowances(&[tenant]).await?.remove(tenant).unwrap_or_default()),
-        }
-    }
-
-    /// The allowances of several tenants, by one look at most.
-    pub(in crate::store) async fn allowances(
-        &self,
-        tenants: &[&str],
-    ) -> Result<HashMap<String, Allowance>, StoreError> {
-        let now = self.clock.now();
-        let mut found = HashMap::with_capacity(tenants.len());
-        let mut unknown = Vec::new();
-        for tenant in tenants {
-            match self.quotas.cached(tenant, now) {
-                Some(allowance) => drop(found.insert((*tenant).to_owned(), allowance)),
-                None => unknown.push(*tenant),
-            }
-        }
-        if unknown.is_empty() {
-            return Ok(found);
-        }
-        let mut read = self.db.read_quick().await?;
-        let tx = &mut read.tx();
-        let rows = of_tenants(tx, READ_SOME, &unknown).rows().await?;
-        // a tenant whose row can't be read has what everybody has
-        let (rows, _) =
-            self.unreadable.partition_readable::<_, _, String>("tenant_quotas", &rows, |row: TenantRow| Ok(row));
-        let stored: Vec<(String, i64)> = of_tenants(tx, READ_STORED, &unknown).all().await?;
-        read.end().await?;
-        let said: HashMap<String, Overrides> =
-            rows.into_iter().map(|row| (row.tenant_id, row.said.overrides())).collect();
-        let stored: HashMap<String, i64> = stored.into_iter().collect();
-        let of = |tenant: &str| said.get(tenant).copied().unwrap_or_default();
-        let usual = Quotas::default().with(&of(EVERYBODY));
-        for tenant in unknown {
-            let stored = stored.get(tenant).copied().unwrap_or_default().max(0) as u64;
-            let allowance = Allowance { quotas: usual.with(&of(tenant)), stored };
-            self.quotas.remember(tenant, allowance, now);
-            found.insert(tenant.to_owned(), allowance);
-        }
-        Ok(found)
     }
 
     /// Says what a tenant may have, and forgets what was said before.

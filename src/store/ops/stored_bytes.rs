@@ -173,7 +173,9 @@ impl Store {
             .bind(id)
             .optional_scalar()
             .await?;
-        tenant.ok_or(StoreError::NotFound)
+        let tenant = tenant.ok_or(StoreError::NotFound)?;
+        self.task_cache.keep_tenant(id, tenant.clone());
+        Ok(tenant)
     }
 
     /// As [`Store::admit_bytes`], with the answer that is kept under a key; a repetition of what was done already

@@ -11,14 +11,15 @@ use uuid::Uuid;
 use crate::base::id::Scope;
 use crate::domain::notification::NewDelivery;
 use crate::store::approvals::unpark;
+use crate::store::batches::finish_alone;
 use crate::store::db::flow::QueueFlow;
+use crate::store::db::{Db, engine_connection, fault};
 use crate::store::memory::extractions::queue_extractions;
 use crate::store::ops::budgets::ledger_batch::{LedgerBatch, update_ledgers};
 use crate::store::ops::budgets::ledgers::warn_owners;
 use crate::store::ops::usage::counting::count_usage;
 use crate::store::runs::alerts::notifications_for;
 use crate::store::runs::lease::{Finish, FinishedRow, Lease, RenewedLease};
-use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
 use crate::store::runs::settle_park::{log_cancelled_parks, log_refused_parks, settle_park};
 use crate::store::runs::slots::hand_over;
 use crate::store::tx::Tx;
@@ -56,18 +57,50 @@ impl Store {
 
     /// Records ends in one batch; answers the runs whose lease was lost, of which nothing was written.
     pub async fn finish_runs(&self, ends: &[Finish]) -> Result<Vec<Uuid>, StoreError> {
+        let held = match self.finish_at_once(ends).await? {
+            Some(held) => held,
+            None => self.finish_in_transaction(ends).await?,
+        };
+        let written: HashSet<Uuid> = held.iter().map(|lease| lease.run_id).collect();
+        let ids = ends.iter().map(|end| end.lease.run_id);
+        let lost: Vec<Uuid> = ids.filter(|id| !written.contains(id)).collect();
+        self.counts.fenced("end", lost.len());
+        Ok(lost)
+    }
+
+    /// Records ends from which nothing else follows, on Postgres: by one statement, which is its own transaction.
+    /// Answers the leases that were held. `None`: nothing was written, and they take a transaction of several steps.
+    async fn finish_at_once(&self, ends: &[Finish]) -> Result<Option<HashSet<Lease>>, StoreError> {
+        let Db::Postgres { engine, waits, .. } = &self.db else { return Ok(None) };
+        if ends.is_empty() || !ends.iter().all(Finish::stands_alone) {
+            return Ok(None);
+        }
+        let mut engine = engine_connection(engine, waits, QueueFlow::of(None)).await?;
+        let finished = finish_alone(&mut engine, ends, self.clock.now()).await?;
+        drop(engine);
+        fault()?;
+        let Some(held) = finished else { return Ok(None) };
+        self.counts.used(ends.iter().filter(|end| held.contains(&end.lease)).flat_map(|end| &end.entries));
+        if ends.iter().any(|end| end.again.is_some()) {
+            self.notify(Topic::Queue);
+        }
+        Ok(Some(held))
+    }
+
+    /// Records ends, and does in the same transaction what follows from them. Answers the leases that were held.
+    async fn finish_in_transaction(&self, ends: &[Finish]) -> Result<HashSet<Lease>, StoreError> {
         let limits = self.suspension_limits(ends).await?;
         let mut write = self.db.write_for_engine(QueueFlow::of(None)).await?;
         let tx = &mut write.tx();
         // asked once there is a connection: an end is not older than what others recorded while it waited for one
         let now = self.clock.now();
         let taken = tx.finish(ends, now).await?;
-        let by_run: HashMap<Uuid, &FinishedRow> = taken.iter().map(|taken| (taken.run_id, taken)).collect();
+        let by_lease: HashMap<Lease, &FinishedRow> = taken.iter().map(|taken| (taken.lease, taken)).collect();
         let ended: Vec<(&Finish, &FinishedRow)> =
-            ends.iter().filter_map(|end| Some((end, *by_run.get(&end.lease.run_id)?))).collect();
-        append_deferred(tx, &ended).await?;
-        let mut tasks: Vec<Uuid> =
-            ended.iter().filter(|(end, _)| end.again.is_none()).filter_map(|(end, _)| end.task_id).collect();
+            ends.iter().filter_map(|end| Some((end, *by_lease.get(&end.lease)?))).collect();
+        let is_waited_for = |end: &Finish, taken: &FinishedRow| end.again.is_none() && taken.is_waited_for;
+        let waited_for = ended.iter().filter(|(end, taken)| is_waited_for(end, taken));
+        let mut tasks: Vec<Uuid> = waited_for.filter_map(|(end, _)| end.task_id).collect();
         tasks.sort();
         tasks.dedup();
         // asked after the slots were freed: who was just being parked behind one is seen
@@ -77,12 +110,12 @@ impl Store {
         }
         let refused = limits.refused(tx, &ended).await?;
         for (end, taken) in &ended {
-            queued |= match refused.contains(&taken.run_id) {
-                true => unpark(tx, taken.run_id, now).await?,
+            queued |= match refused.contains(&end.lease.run_id) {
+                true => unpark(tx, end.lease.run_id, now).await?,
                 false => settle_park(self, tx, end, taken, now).await?,
             };
         }
-        let is_told = |end: &Finish, taken: &FinishedRow| !taken.must_end(end) && !refused.contains(&taken.run_id);
+        let is_told = |end: &Finish, taken: &FinishedRow| !taken.must_end(end) && !refused.contains(&end.lease.run_id);
         let told: Vec<&Finish> = ended.iter().filter(|(end, taken)| is_told(end, taken)).map(|(end, _)| *end).collect();
         let measured =
             notifications_for(self, tx, told.iter().filter_map(|end| end.tells.as_ref()).collect(), now).await?;
@@ -111,11 +144,7 @@ impl Store {
         if warned || ends.iter().any(|end| !end.deliveries.is_empty() || end.tells.is_some()) {
             self.notify(Topic::Outbox);
         }
-        let written: HashSet<Uuid> = taken.iter().map(|taken| taken.run_id).collect();
-        let ids = ends.iter().map(|end| end.lease.run_id);
-        let lost: Vec<Uuid> = ids.filter(|id| !written.contains(id)).collect();
-        self.counts.fenced("end", lost.len());
-        Ok(lost)
+        Ok(taken.iter().map(|taken| taken.lease).collect())
     }
 
     /// Gives back what this worker has claimed and not started; answers how many.
@@ -127,20 +156,6 @@ impl Store {
             self.notify(Topic::Queue);
         }
         Ok(released)
-    }
-}
-
-/// Stores what waited for these ends, so that a transcript is complete once its run has ended.
-async fn append_deferred(tx: &mut Tx<'_>, ended: &[(&Finish, &FinishedRow)]) -> Result<(), StoreError> {
-    let waited = ended.iter().map(|(end, _)| *end).filter(|end| !end.entries.is_empty());
-    let append = |end: &Finish| {
-        let entries = end.entries.iter().map(EntryColumns::of).collect::<Result<_, _>>()?;
-        Ok(TranscriptAppend { lease: end.lease, entries, settlements: Vec::new(), reservation: None })
-    };
-    let appends = waited.map(append).collect::<Result<Vec<_>, StoreError>>()?;
-    match appends.is_empty() {
-        true => Ok(()),
-        false => tx.append_ended(&appends).await,
     }
 }
 

@@ -18,8 +18,10 @@ use crate::store::runs::shares::TenantShares;
 /// Time after its instant at which a claim that was made ahead and not started is given up.
 pub const CLAIM_MARGIN: TimeDelta = TimeDelta::seconds(5);
 
-/// Tenants that get their share at once; the others have their turn next.
-pub(in crate::store) const TENANTS_AT_ONCE: i64 = 256;
+/// Tenants that get their share at once, at most; the others have their turn next.
+const TENANTS_AT_ONCE: i64 = 256;
+/// Tenants that are looked at for their share by a take with room for few runs.
+const FEWEST_TENANTS: i64 = 32;
 
 /// The running time that a run without a task may take.
 const CHAT_LIMIT: Duration = Duration::from_secs(600);
@@ -86,6 +88,8 @@ pub struct Finish {
     pub again: Option<RequeuedRun>,
     /// Entries of its transcript that waited for the end.
     pub entries: Vec<TranscriptEntry>,
+    /// Whether each append to its transcript was answered, so that none can be written any more.
+    pub is_transcript_settled: bool,
     /// Reservations in budgets of a day that are done with it; `None`: none of them pays for the run.
     pub budget: Option<BudgetEnd>,
     /// Messages that go out because of it.
@@ -121,6 +125,7 @@ impl Finish {
             execution_ms: 0,
             again: None,
             entries: Vec::new(),
+            is_transcript_settled: false,
             budget: None,
             deliveries: Vec::new(),
             tells: None,
@@ -141,6 +146,16 @@ impl Finish {
     /// Whether the slot stays with it, unless its end was asked for.
     pub(in crate::store) fn keeps_slot(&self) -> bool {
         self.park.is_some() && self.overlap_counts_waiting
+    }
+
+    /// Whether nothing follows from it, as far as that is known before it is written, but its record, its entries, and
+    /// usage that the statement which writes them can count: nobody counts on behind it, and no append is written
+    /// meanwhile.
+    pub(in crate::store) fn stands_alone(&self) -> bool {
+        let is_counted_at_once = self.usage == Usage::default() || (self.is_transcript_settled && self.again.is_none());
+        let is_told = self.tells.is_some() || !self.deliveries.is_empty();
+        let has_more = self.park.is_some() || self.budget.is_some() || self.extracts || self.in_conversation;
+        is_counted_at_once && !is_told && !has_more
     }
 
     /// How many attempts are given back.
@@ -225,17 +240,26 @@ pub struct TakeRequest {
     pub shares: Option<TenantShares>,
 }
 
+impl TakeRequest {
+    /// Tenants that get their share by a take in turn, at most. Each costs a look into the index, and there is no share
+    /// for more of them than there is room for runs; some may have nothing that is due, or only what others take just
+    /// now.
+    pub(in crate::store) fn tenants_at_once(&self) -> i64 {
+        self.limit.saturating_mul(2).clamp(FEWEST_TENANTS, TENANTS_AT_ONCE)
+    }
+}
+
 /// The turn of the tenants whose names follow this one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClaimCursor(pub(in crate::store) String);
 
 impl ClaimCursor {
-    /// The next turn: that of the tenants after the last that was served. Where that was the last of so many in turn,
-    /// those who follow it if there may be any, and else the first.
-    pub(in crate::store) fn after(served: Option<String>, last: &str, tenants: i64) -> ClaimCursor {
+    /// The next turn: that of the tenants after the last that was served. Where that was the last that had its turn,
+    /// those who follow it if there may be `more`, and else the first.
+    pub(in crate::store) fn after(served: Option<String>, last: &str, more: bool) -> ClaimCursor {
         match served {
             Some(served) if served != last => ClaimCursor(served),
-            _ if tenants == TENANTS_AT_ONCE => ClaimCursor(last.to_owned()),
+            _ if more => ClaimCursor(last.to_owned()),
             _ => ClaimCursor::default(),
         }
     }
@@ -338,9 +362,12 @@ impl TakenRuns {
 /// A run whose end was written.
 #[derive(Debug, Clone, PartialEq, sqlx_macros::FromRow)]
 pub(in crate::store) struct FinishedRow {
-    pub run_id: Uuid,
+    #[sqlx(flatten)]
+    pub lease: Lease,
     /// Its end was asked for before.
     pub cancel_reason: Option<String>,
     /// People are asked something about it still.
     pub has_questions: bool,
+    /// Whether runs of its task may wait for the task's slot.
+    pub is_waited_for: bool,
 }

@@ -7,7 +7,7 @@ use crate::domain::run::Usage;
 use crate::domain::run::transcript::{FORMAT, ModelTokens, TranscriptEntry, TranscriptMessage};
 use crate::store::db::text::{document, optional_document};
 use crate::store::ops::budgets::ledger_batch::LedgerBatch;
-use crate::store::runs::lease::Lease;
+use crate::store::runs::lease::{Finish, Lease};
 use crate::store::{Reservation, Settlement, StoreError};
 
 /// Entries for the transcript of one run.
@@ -22,10 +22,23 @@ pub(in crate::store) struct TranscriptAppend {
 }
 
 impl TranscriptAppend {
+    /// The entries that waited for an end.
+    fn deferred_to(end: &Finish) -> Result<TranscriptAppend, StoreError> {
+        let entries = end.entries.iter().map(EntryColumns::of).collect::<Result<_, _>>()?;
+        Ok(TranscriptAppend { lease: end.lease, entries, settlements: Vec::new(), reservation: None })
+    }
+
     /// Whether ledgers of budgets are changed with it.
     pub fn is_budgeted(&self) -> bool {
         !self.settlements.is_empty() || self.reservation.is_some()
     }
+}
+
+/// The entries that waited for these ends, so that a transcript is complete once its run has ended.
+pub(in crate::store) fn deferred_appends<'a>(
+    ends: impl Iterator<Item = &'a Finish>,
+) -> Result<Vec<TranscriptAppend>, StoreError> {
+    ends.filter(|end| !end.entries.is_empty()).map(TranscriptAppend::deferred_to).collect()
 }
 
 /// The changes that these appends make to ledgers.

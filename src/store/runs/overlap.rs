@@ -123,21 +123,28 @@ async fn settle_blocked(
                 superseded = waiting.len();
             }
             tx.query("delete from queue where run_id = $1").bind(id).execute().await?;
-            tx.query(
-                "insert into parked (run_id, task_id, tenant_id, reason, wake_at, overlap)
-                 values ($1, $2, $3, 'overlap', $4, $5)",
-            )
-            .bind(id)
-            .bind(row.task_id)
-            .bind(&row.tenant_id)
-            .bind(now + RECHECK_AFTER)
-            .bind(&row.own_overlap)
-            .execute()
-            .await?;
+            tx.query(PARK_BEHIND)
+                .bind(id)
+                .bind(row.task_id)
+                .bind(&row.tenant_id)
+                .bind(now + RECHECK_AFTER)
+                .bind(&row.own_overlap)
+                .execute()
+                .await?;
         }
     }
     Ok(superseded)
 }
+
+/// Puts a run among those that wait for the slot of their task, whose row is locked. On Postgres that row is written as
+/// it is: a statement that ends the holder may have begun before. It does not see the run that waits, but locks another
+/// version of the row than it sees, and by that it knows.
+const PARK_BEHIND: Split = Split {
+    postgres: sql!("with written as (update slots set run_id = run_id where task_id = $2) ", PARK),
+    sqlite: PARK,
+};
+const PARK: &str = "
+    insert into parked (run_id, task_id, tenant_id, reason, wake_at, overlap) values ($1, $2, $3, 'overlap', $4, $5)";
 
 /// The slots that were there are locked by now. One that somebody else has taken since is not waited for, as it would
 /// be out of order: its task is tried again.

@@ -28,7 +28,7 @@ pub(in crate::store) async fn settle_park(
     taken: &FinishedRow,
     now: DateTime<Utc>,
 ) -> Result<bool, StoreError> {
-    let run_id = taken.run_id;
+    let run_id = taken.lease.run_id;
     Ok(match &end.park {
         Some(_) if taken.must_end(end) => {
             tx.query("delete from parked where run_id = $1").bind(run_id).execute().await?;
@@ -69,7 +69,7 @@ pub(in crate::store) fn log_cancelled_parks(ended: &[(&Finish, &FinishedRow)]) {
     for (end, taken) in ended.iter().filter(|(end, taken)| taken.must_end(end)) {
         let (task_id, state) = (end.task_id.map(tracing::field::display), RunState::Cancelled.as_str());
         let why = taken.cancel_reason.as_deref();
-        tracing::info!(run_id = %taken.run_id, task_id, state, why, "run ended outside of an execution");
+        tracing::info!(run_id = %taken.lease.run_id, task_id, state, why, "run ended outside of an execution");
     }
 }
 

@@ -21,7 +21,7 @@ use crate::domain::run::{Cause, Run, RunState};
 use crate::domain::task::Task;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::text::StoredJson;
-use crate::store::db::{Db, connection, fault, with_timeout};
+use crate::store::db::{Db, engine_connection, fault, with_timeout};
 use crate::store::runs::lease::{
     ClaimCursor, Lease, OverlapOutcome, RunClaim, StartedRow, StartedRows, TakeRequest, time_limit,
 };
@@ -122,6 +122,11 @@ where
     }
 }
 
+/// Kinds of work that have the engine's connections to Postgres in turn with others: what is ready is taken, and claims
+/// start at their instant.
+const TAKES: QueueFlow = QueueFlow::Engine("takes of ready runs");
+const STARTS: QueueFlow = QueueFlow::Engine("starts of claims");
+
 /// Repetitions of such a read, and the first and the longest wait between two of them.
 const TRIES: u32 = 8;
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -134,8 +139,9 @@ impl Store {
             // one statement, which is its own transaction; it leaves a run that it could not start claimed, as a start
             // of claims does
             Db::Postgres { engine, waits, .. } if !take.limits.any() => {
-                let taken =
-                    with_timeout(Tx::Postgres(&mut *connection("engine", engine, waits).await?).take(take)).await?;
+                let mut held = engine_connection(engine, waits, TAKES).await?;
+                let taken = with_timeout(Tx::Postgres(&mut held).take(take)).await?;
+                drop(held);
                 fault()?;
                 let blocked = self.resolve(taken.stopped.clone()).await.unwrap_or_else(|error| {
                     tracing::warn!(%error, "what becomes of runs that can't start is not known yet");
@@ -177,9 +183,9 @@ impl Store {
             // one statement, which is its own transaction; another one decides about the claims that it left, and this
             // call may be repeated
             Db::Postgres { engine, waits, .. } => {
-                let started = Tx::Postgres(&mut *connection("engine", engine, waits).await?)
-                    .start(leases, now, lease_until)
-                    .await?;
+                let mut held = engine_connection(engine, waits, STARTS).await?;
+                let started = Tx::Postgres(&mut held).start(leases, now, lease_until).await?;
+                drop(held);
                 fault()?;
                 let blocked = self.resolve(left_of(leases, &started)).await?;
                 (started, blocked)

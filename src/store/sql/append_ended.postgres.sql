@@ -1,5 +1,4 @@
--- Appends to the transcripts of runs whose end the transaction has written: it has taken their rows out of `queue`, or holds
--- them locked, so nobody else appends.
+-- Appends to transcripts without a look at leases, where that bug is planted.
 insert into turns (run_id, seq, turn, format, body, turns, tool_calls, input_tokens, output_tokens, cost_micros,
                    duration_ms, created_at, provider_message, model, cache_read_tokens, cache_write_tokens,
                    reasoning_tokens, tool_record, delegation)

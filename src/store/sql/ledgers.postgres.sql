@@ -45,18 +45,18 @@ settled as (
               for update) d
 ), fit as materialized (
     select coalesce(bool_and(
-               l.day is not null
+               {there}
                and (c.tokens_limit is null
-                    or l.tokens + c.spent_tokens + l.reserved_tokens - c.back_tokens + c.asked_tokens
+                    or coalesce(l.tokens + l.reserved_tokens, 0) + c.spent_tokens - c.back_tokens + c.asked_tokens
                        <= c.tokens_limit / c.parts)
                and (c.cost_limit is null
-                    or l.cost_micros + c.spent_cost + l.reserved_cost_micros - c.back_cost + c.asked_cost
+                    or coalesce(l.cost_micros + l.reserved_cost_micros, 0) + c.spent_cost - c.back_cost + c.asked_cost
                        <= c.cost_limit / c.parts)
            ), true) as is_reserved
       from changes c
       left join locked l on l.day = c.day and l.tenant_id = c.tenant_id and l.task_id = c.task_id
      where c.is_asked
-), changed as (
+), {opened}changed as (
     -- each of these is there, and locked: found by its key alone, whatever the planner believes of the table
     insert into budget_days (tenant_id, task_id, day, tokens, cost_micros, reserved_tokens, reserved_cost_micros,
                              tokens_limit, cost_micros_limit)
@@ -68,7 +68,7 @@ settled as (
       from locked l
       join changes c on l.day = c.day and l.tenant_id = c.tenant_id and l.task_id = c.task_id
      cross join fit f
-     where f.is_reserved or c.is_ended
+     where (f.is_reserved or c.is_ended) {behind}
     on conflict (tenant_id, task_id, day) do update
        set tokens = budget_days.tokens + excluded.tokens,
            cost_micros = budget_days.cost_micros + excluded.cost_micros,

@@ -1,7 +1,8 @@
 -- Ready runs are leased. Those that are due ($1) start at once, as claims do in `start`: they are not cancelled and have
 -- their task's slot, taken now or handed over. Those that fall due soon ($2), or found the slot taken, are claimed.
 -- Picked are the most urgent; or, where there are more than can be taken ($6), as many of each tenant: of those
--- that follow the name $7, and then from the first again. Tenants that are halted are passed over.
+-- that follow the name $7, and then from the first again. Tenants that are halted are passed over. As there is no share for
+-- more tenants than there is room for runs, no more are looked for than $8.
 -- What has started is answered with its whole run, as this statement leaves it, with the version of its task, and behind all
 -- runs once for each tenant with its recipient: so nothing more need be read of tasks that are known.
 -- Where so many may be under way at once of each tenant ($10) or of all ($11), what is leased is counted, and each gets
@@ -27,15 +28,14 @@ with recursive held as materialized (
 ), turn as materialized (
     select tenant_id, least(here.most - here.runs, here.places) as left_to_it
       from tenants t
-     cross join lateral (select coalesce((select l.places
-                                            from unnest($12::text[], $13::bigint[]) as l (tenant_id, places)
-                                           where l.tenant_id = t.tenant_id
-                                           limit 1), $14::bigint) as places,
+     -- `offset 0`: else the planner writes each of these in each place of its name, and it is computed as often
+     cross join lateral (select coalesce(($13::bigint[])[array_position($12::text[], t.tenant_id)], $14::bigint) as places,
                                 case when $16
                                     then coalesce((select o.concurrent_runs from tenant_quotas o
                                                     where o.tenant_id = t.tenant_id), $10::bigint)
                                     else $10::bigint end as most,
-                                coalesce((select h.runs from held h where h.tenant_id = t.tenant_id), 0) as runs) here
+                                coalesce((select h.runs from held h where h.tenant_id = t.tenant_id), 0) as runs
+                         offset 0) here
      where (here.most is null or here.runs < here.most)
        and (here.places is null or here.places > 0)
        and (select h.tenant_id from halts h where h.tenant_id in (t.tenant_id, '*') limit 1) is null

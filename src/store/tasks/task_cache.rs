@@ -22,6 +22,8 @@ const BYTES_IN_MEMORY: usize = 4;
 #[derive(Clone)]
 pub(in crate::store) struct TaskCache {
     known: Arc<Mutex<BoundedCache<Uuid, Arc<Task>>>>,
+    /// The tenants of tasks that were looked up without their definitions.
+    tenants: Arc<Mutex<BoundedCache<Uuid, String>>>,
     /// Whether all tasks that fired last were known.
     covers_due: Arc<AtomicBool>,
 }
@@ -58,7 +60,9 @@ impl Default for TaskCache {
 
 impl TaskCache {
     fn bounded(limit: CacheLimit) -> TaskCache {
-        TaskCache { known: Arc::new(Mutex::new(BoundedCache::new(limit))), covers_due: Arc::default() }
+        let (known, tenants) = (BoundedCache::new(limit), BoundedCache::new(limit));
+        let (known, tenants) = (Arc::new(Mutex::new(known)), Arc::new(Mutex::new(tenants)));
+        TaskCache { known, tenants, covers_due: Arc::default() }
     }
 
     /// Those of these tasks that are known in these versions.
@@ -71,9 +75,16 @@ impl TaskCache {
         found.collect()
     }
 
-    /// The tenant of a task that is known in any version: a task never changes its tenant.
+    /// The tenant of a task that is known in any version, or was looked up: a task never changes its tenant.
     pub(in crate::store) fn tenant_of(&self, id: Uuid) -> Option<String> {
-        self.known.lock().expect("task cache lock").peek(&id).map(|task| task.tenant_id.clone())
+        let known = self.known.lock().expect("task cache lock").peek(&id).map(|task| task.tenant_id.clone());
+        known.or_else(|| self.tenants.lock().expect("task cache lock").get(&id).cloned())
+    }
+
+    /// Keeps the tenant of a task.
+    pub(in crate::store) fn keep_tenant(&self, id: Uuid, tenant: String) {
+        let bytes = size_of::<(Uuid, String)>() + tenant.len();
+        self.tenants.lock().expect("task cache lock").put(id, tenant, bytes);
     }
 
     /// Whether all tasks that fired last were known: then what due tasks say need not be read along.
@@ -133,6 +144,8 @@ mod tests {
         let new = Task { version: 2, name: "Post".into(), ..old.clone() };
         assert!(!knows(&cache, &new), "it was edited");
         assert_eq!((cache.tenant_of(old.id).as_deref(), cache.tenant_of(Uuid::nil())), (Some("a"), None));
+        cache.keep_tenant(Uuid::nil(), "b".into());
+        assert_eq!(cache.tenant_of(Uuid::nil()).as_deref(), Some("b"), "its definition is not known");
         cache.keep(vec![CachedTask::measured(new.clone())]);
         assert!(knows(&cache, &new) && !knows(&cache, &old));
         cache.keep(vec![CachedTask::measured(old.clone())]);

@@ -21,7 +21,8 @@ use reveille::store::{
 use serde_json::json;
 use uuid::Uuid;
 
-use super::world::{StoreHarness, end_of};
+use super::world::{StoreHarness, end_of, open_postgres};
+use crate::support::gate::Gate;
 
 on_both!(
     calls_at_once_reserve_no_more_than_the_day_has,
@@ -279,25 +280,64 @@ async fn first_calls_of_many_tasks_in_a_day_are_reserved_together(world: &StoreH
     }
 }
 
-/// The first call of a task in a day makes no attempt that finds no ledger: none is made here, for reservations are
-/// locked.
+/// Each is sent once its statement was prepared on its connection.
 #[tokio::test]
-async fn ledgers_of_a_day_are_opened_before_a_call_is_reserved_in_them() {
-    let world = StoreHarness::postgres().await;
+async fn first_call_of_a_day_opens_its_ledgers_and_is_reserved_by_one_statement() {
+    let mut world = StoreHarness::postgres().await;
+    world.store.close().await;
+    let gate = Gate::before(&world.url()).await;
+    gate.open().await;
+    world.store = open_postgres(&gate.url(&world.url()), &world.clock).await;
     let run = started(&world).await;
-    world.plant("begin").await;
-    world.plant("lock table budget_reservations in access exclusive mode").await;
-    let (store, first) = (world.store.clone(), call(&world, &run, 100, Some(500), None));
-    let reserving = tokio::spawn(async move { store.reserve_budget(&first).await });
-    let began = Instant::now();
-    while world.count("select count(*) from budget_days").await < 2 {
-        assert!(began.elapsed() < Duration::from_secs(60), "the ledgers are not opened");
-        pause(Duration::from_millis(2)).await;
+    let mut counted = Vec::new();
+    for days in 0..6 {
+        let day = day_of(world.now()) + TimeDelta::days(days);
+        let first = Reservation { day, ..call(&world, &run, 100, Some(500), Some(300)) };
+        let before = gate.requests();
+        assert_eq!(world.store.reserve_budget(&first).await.unwrap(), ReservationOutcome::Granted);
+        counted.push(gate.requests() - before);
     }
-    world.plant("rollback").await;
-    assert_eq!(reserving.await.unwrap().unwrap(), ReservationOutcome::Granted);
-    assert_eq!(standings(&world, &run).await, (standing(0, 100), standing(0, 100)));
-    world.leave().await;
+    assert_eq!(counted.iter().min(), Some(&1), "{counted:?}");
+    let opened = "select count(*) from budget_days
+                   where reserved_tokens = 100 and reserved_cost_micros = 200 and tokens = 0
+                     and tokens_limit = case when task_id = '00000000-0000-0000-0000-000000000000' then 500 else 300 end";
+    assert_eq!(world.count(opened).await, 12);
+    assert_eq!(world.count("select count(*) from budget_reservations").await, 6);
+    world.store.close().await;
+}
+
+/// Two instances open the ledger of a tenant at once: the later one waits, and goes by what the other has written.
+#[tokio::test]
+async fn ledger_that_another_instance_opens_meanwhile_has_no_more_than_that_has_left() {
+    for (used, is_left) in [(401, false), (400, true)] {
+        let world = StoreHarness::postgres().await;
+        let run = started(&world).await;
+        world.plant("begin").await;
+        let day = day_of(world.now());
+        let opened = format!(
+            "insert into budget_days (tenant_id, task_id, day, tokens, cost_micros, reserved_tokens, reserved_cost_micros)
+             values ('a', '00000000-0000-0000-0000-000000000000', '{day}', {used}, {}, 0, 0)",
+            2 * used
+        );
+        world.plant(&opened).await;
+        let (store, first) = (world.store.clone(), call(&world, &run, 100, Some(500), Some(300)));
+        let reserving = tokio::spawn(async move { store.reserve_budget(&first).await });
+        let waits = "select count(*) from pg_locks
+                      where not granted and locktype = 'transactionid'
+                        and transactionid = cast(pg_current_xact_id() as xid)";
+        let began = Instant::now();
+        while world.count(waits).await == 0 {
+            assert!(began.elapsed() < Duration::from_secs(60), "nobody waits for the ledger");
+            pause(Duration::from_millis(2)).await;
+        }
+        world.plant("commit").await;
+        let refusal = BudgetRefusal { scope: BudgetScope::Tenant, quantity: BudgetQuantity::Tokens };
+        let outcome = if is_left { ReservationOutcome::Granted } else { ReservationOutcome::Refused(refusal) };
+        assert_eq!(reserving.await.unwrap().unwrap(), outcome, "{used}");
+        let reserved = if is_left { 100 } else { 0 };
+        assert_eq!(standings(&world, &run).await, (standing(used, reserved), standing(0, reserved)), "{used}");
+        world.leave().await;
+    }
 }
 
 async fn reservation_of_which_nobody_knows_is_taken_back_with_the_next_append(world: &StoreHarness) {

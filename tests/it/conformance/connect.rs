@@ -351,6 +351,25 @@ async fn database_that_goes_away_is_survived() {
 }
 
 #[tokio::test]
+async fn read_for_all_tenants_is_one_way_to_the_server() {
+    let world = StoreHarness::postgres().await;
+    let gate = Gate::before(&world.url()).await;
+    gate.open().await;
+    let store = open_postgres(&gate.url(&world.url()), &world.clock).await;
+    let task = world.task(json!({"interval": "1h"})).await;
+    let mut counted = Vec::new();
+    for _ in 0..4 {
+        let before = gate.requests();
+        assert_eq!(store.get_task(&Scope::Every, task.id).await.unwrap(), task);
+        counted.push(gate.requests() - before);
+    }
+    // a statement is prepared on each of its connections once
+    assert_eq!(counted.last(), Some(&1), "{counted:?}");
+    store.close().await;
+    world.leave().await;
+}
+
+#[tokio::test]
 async fn transaction_whose_wire_is_cut_leaves_nothing_half_done() {
     let world = StoreHarness::postgres().await;
     let gate = Gate::before(&world.url()).await;

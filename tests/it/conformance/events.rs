@@ -1,7 +1,10 @@
 //! The log and the queue of the embedded bus, and its dead letters.
 
+use std::time::Duration;
+
 use chrono::TimeDelta;
 use futures::FutureExt;
+use reveille::base::clock::pause;
 use reveille::base::id::{Scope, Tenant};
 use reveille::domain::event::Event;
 use reveille::store::{
@@ -11,7 +14,8 @@ use reveille::store::{
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::world::{OTHER_WORKER, START, StoreHarness, WORKER, only};
+use super::world::{OTHER_WORKER, START, StoreHarness, WORKER, only, open_postgres};
+use crate::support::gate::Gate;
 
 on_both!(
     event_is_taken_once_by_its_key,
@@ -97,11 +101,41 @@ async fn batch_is_taken_whole_or_not_at_all(world: &StoreHarness) {
 async fn on_postgres_publishers_take_turns_so_that_numbers_are_committed_in_order() {
     let world = StoreHarness::postgres().await;
     world.plant("select pg_advisory_lock(8243101700221)").await;
-    let events = [event("a", "1")];
-    let waits = tokio::time::timeout(std::time::Duration::from_millis(200), world.store.publish_events(&events)).await;
+    let [first, second] = ["1", "2"].map(|id| [event("a", id)]);
+    let waits = tokio::time::timeout(Duration::from_millis(200), world.store.publish_events(&first)).await;
     assert!(waits.is_err(), "another is publishing: {waits:?}");
     world.plant("select pg_advisory_unlock_all()").await;
-    assert_eq!(world.store.publish_events(&events).await.unwrap(), 1);
+    // a statement that nobody waits for any more may come to its end
+    assert_eq!(world.store.publish_events(&second).await.unwrap(), 1);
+    world.leave().await;
+}
+
+#[tokio::test]
+async fn on_postgres_events_are_published_leased_and_acknowledged_without_a_transaction_around_it() {
+    let mut world = StoreHarness::postgres().await;
+    world.store.close().await;
+    let gate = Gate::before(&world.url()).await;
+    gate.open().await;
+    world.store = open_postgres(&gate.url(&world.url()), &world.clock).await;
+    let mut counted = Vec::new();
+    for round in 0..4 {
+        let events = ["a", "b"].map(|id| event("a", &format!("{id}{round}")));
+        let before = gate.requests();
+        assert_eq!(world.store.publish_events(&events).await.unwrap(), 2);
+        let published = gate.requests();
+        // other instances are told of them afterwards
+        while gate.requests() == published {
+            pause(Duration::from_millis(1)).await;
+        }
+        let told = gate.requests();
+        let entries = lease(&world, 10).await;
+        let leased = gate.requests();
+        assert_eq!(entries.len(), 2);
+        world.store.acknowledge_events(&places(&entries)).await.unwrap();
+        counted.push([published - before, leased - told, gate.requests() - leased]);
+    }
+    // a statement is prepared on each of its connections once, and a read asks for the tenants first
+    assert_eq!(counted.last(), Some(&[1, 2, 1]), "{counted:?}");
     world.leave().await;
 }
 

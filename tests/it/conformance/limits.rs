@@ -1,6 +1,6 @@
 //! Limits on what is under way, over all instances; and the turns that keep one tenant from holding up the others.
 
-use chrono::DateTime;
+use chrono::{DateTime, TimeDelta};
 use reveille::domain::quota::{Overrides, Quota};
 use reveille::domain::run::RunState;
 use reveille::store::{ClaimCursor, RunLimits, StartedRun, Store, TakeRequest, TakeResult};
@@ -15,6 +15,7 @@ on_both!(
     tenant_with_ten_thousand_runs_leaves_the_second_take_to_one_that_has_one,
     under_limits_the_first_take_is_shared,
     tenants_that_have_had_their_share_are_passed_over,
+    take_with_room_for_few_runs_looks_at_few_tenants_and_the_next_one_goes_on_behind_them,
     waiting_runs_are_counted_by_their_place,
     tenants_own_limit_is_in_the_place_of_everybodys,
 );
@@ -157,6 +158,23 @@ async fn tenants_that_have_had_their_share_are_passed_over(world: &StoreHarness)
     let tenants: Vec<&str> = second.starts.started.iter().map(|started| started.run.tenant_id.as_str()).collect();
     assert_eq!(tenants.len(), 2, "{tenants:?}");
     assert!(tenants.contains(&"t256") && tenants.contains(&"t257"), "{tenants:?}");
+}
+
+async fn take_with_room_for_few_runs_looks_at_few_tenants_and_the_next_one_goes_on_behind_them(world: &StoreHarness) {
+    for number in 0..33 {
+        let trigger = json!({"interval": "1h", "overlap": "allow"});
+        let task = world.task_with(&format!("t{number:03}"), trigger, json!({})).await;
+        world.run_now(&task).await;
+        world.run_now(&task).await;
+    }
+    // of all but the last nothing is due
+    let later = (world.now() + TimeDelta::hours(1)).to_rfc3339();
+    world.plant(&format!("update queue set run_at = '{later}' where tenant_id < 't032'")).await;
+    let take = async |limit: i64, turn| take(&world.store, WORKER, limit, Some(turn), RunLimits::default()).await;
+    assert_eq!(take(17, ClaimCursor::default()).await.len(), 1, "the last tenant is among the 34 that are looked at");
+    let first = take(1, ClaimCursor::default()).await;
+    assert_eq!((first.len(), first.turn == ClaimCursor::default()), (0, false), "32 are looked at, and others follow");
+    assert_eq!(take(1, first.turn).await.len(), 1);
 }
 
 async fn waiting_runs_are_counted_by_their_place(world: &StoreHarness) {

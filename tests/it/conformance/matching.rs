@@ -16,7 +16,9 @@ use reveille::domain::task::{Task, TaskStatus};
 use reveille::domain::trigger::event::{Arrival, EventVerdict, HELD_EVENTS, WINDOW_BYTES, reason};
 use reveille::engine::events::matcher::index::{Index, compile};
 use reveille::engine::events::matcher::matched;
-use reveille::store::{DueRelease, EventsFired, EventsRecorded, FireEvents, ImmediateStart, Match, Store, event_shard};
+use reveille::store::{
+    DueRelease, EventsFired, EventsRecorded, FireEvents, ImmediateStart, Match, Store, StoreError, event_shard,
+};
 use serde_json::{Value, json};
 
 use super::world::{START, StoreHarness, WORKER, only, open_postgres};
@@ -125,16 +127,24 @@ impl MatcherHarness {
 
     /// As `record`, by this instance, where so many runs of it may start.
     pub(super) async fn record_by(&self, store: &Store, room: usize, start: Option<&ImmediateStart>) -> EventsFired {
-        let ask = FireEvents {
+        store.fire_events(&FireEvents { room, start, ..self.ask(store) }).await.unwrap()
+    }
+
+    /// Records them as few matches of their tenant, or as many; the runs are ready. The database may not answer.
+    pub(super) async fn try_record(&self, store: &Store, few: bool) -> Result<EventsFired, StoreError> {
+        store.fire_events(&FireEvents { few, ..self.ask(store) }).await
+    }
+
+    fn ask(&self, store: &Store) -> FireEvents<'_> {
+        FireEvents {
             now: store.clock().now(),
             shards: &self.shards,
             matches: &self.matches,
             worker: WORKER,
-            room,
-            start,
+            room: 0,
+            start: None,
             few: false,
-        };
-        store.fire_events(&ask).await.unwrap()
+        }
     }
 }
 

@@ -507,12 +507,14 @@ async fn spend(world: &StoreHarness, started: &[StartedRun]) {
     }
 }
 
-/// Most have ended; one is tried again, and one waits for somebody.
+/// Most have ended, in three batches: some in a transaction, of which one is tried again and one waits for somebody; and
+/// some by a statement alone, of which each stores and counts an answer, or none does.
 async fn end(world: &StoreHarness, started: Vec<StartedRun>) {
     let held: Vec<_> = started.iter().map(|started| started.lease).collect();
     world.store.heartbeat(&held, world.now() + LEASE).await.unwrap();
     transcribe(world, &started).await;
     let later = world.now() + TimeDelta::hours(1);
+    let mut batches = [Vec::new(), Vec::new(), Vec::new()];
     let ends = started.iter().enumerate().map(|(place, started)| match place {
         0 => Finish {
             again: Some(RequeuedRun { run_at: later, uses_attempt: true }),
@@ -525,9 +527,19 @@ async fn end(world: &StoreHarness, started: Vec<StartedRun>) {
             ..end_of(started, RunState::WaitingForCompletion)
         },
         2 | 3 => Finish { budget: Some(BudgetEnd::default()), usage: ANSWER, ..end_of(started, RunState::Succeeded) },
+        4..7 => {
+            let entry = TranscriptEntry::new(0, 0, world.now(), TranscriptMessage::user("hello"));
+            let entries = vec![TranscriptEntry { usage: ANSWER, ..entry }];
+            Finish { entries, usage: ANSWER, is_transcript_settled: true, ..end_of(started, RunState::Succeeded) }
+        }
         _ => end_of(started, RunState::Succeeded),
     });
-    assert_eq!(world.store.finish_runs(&ends.collect::<Vec<_>>()).await.unwrap(), Vec::<Uuid>::new());
+    for (place, end) in ends.enumerate() {
+        batches[place / 4 % 3].push(end);
+    }
+    for ends in batches {
+        assert_eq!(world.store.finish_runs(&ends).await.unwrap(), Vec::<Uuid>::new());
+    }
 }
 
 /// Two requests of a task, which are ready.

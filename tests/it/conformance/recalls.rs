@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use futures::future::join_all;
 use reveille::agent::MemorySettings;
 use reveille::base::metrics::Metrics;
 use reveille::domain::memory::recall::RECALLED_CHARS;
@@ -15,7 +16,8 @@ use reveille::executor::host::nearest::NearestFacts;
 use reveille::ports::bus;
 use reveille::ports::llm::{self, ModelSettings};
 use reveille::ports::tool::ToolHost;
-use reveille::store::Store;
+use reveille::store::{RecalledFacts, Store};
+use serde_json::json;
 
 use super::facts::{said, tenant};
 use super::vectors::embed_all;
@@ -169,6 +171,59 @@ async fn run_of_a_tenant_whose_facts_are_as_they_were_costs_one_read_and_another
     assert_eq!(known.iter().min(), Some(&1), "{known:?}");
     // it begins and asks; its end may come behind it
     assert!((2..=3).contains(others.iter().min().expect("rounds")), "{others:?}");
+    store.close().await;
+    world.leave().await;
+}
+
+/// One of those who ask goes first, and the others go together at the latest once it is answered.
+#[tokio::test]
+async fn runs_that_ask_at_once_whether_facts_are_as_they_were_share_a_statement() {
+    const RUNS: usize = 40;
+    let world = StoreHarness::postgres().await;
+    let gate = Gate::before(&world.url()).await;
+    gate.open().await;
+    let store = open_postgres(&gate.url(&world.url()), &world.clock).await;
+    note(&store, "Lives in Vienna.", None).await;
+    let (of_a, of_b) = (tenant("a"), tenant("b"));
+    let mut counted = Vec::new();
+    for _ in 0..4 {
+        let before = gate.requests();
+        let asked = (0..RUNS).map(|number| store.fact_revision(if number % 2 == 0 { &of_a } else { &of_b }));
+        let revisions: Vec<i64> = join_all(asked).await.into_iter().map(|read| read.unwrap()).collect();
+        assert!(revisions.iter().enumerate().all(|(number, read)| *read == [1, 0][number % 2]), "{revisions:?}");
+        counted.push(gate.requests() - before);
+    }
+    assert!(counted.iter().min() <= Some(&3), "{counted:?}");
+    store.close().await;
+    world.leave().await;
+}
+
+/// Whoever begins a run asks about the quotas of its tenant first.
+#[tokio::test]
+async fn tenant_with_neither_facts_nor_overrides_costs_no_read_once_its_quotas_are_known() {
+    let world = StoreHarness::postgres().await;
+    world.task(json!({ "interval": "1h" })).await;
+    let gate = Gate::before(&world.url()).await;
+    gate.open().await;
+    let store = open_postgres(&gate.url(&world.url()), &world.clock).await;
+    let none = async || {
+        let recalled = store.recall_facts(&tenant("a"), &[], None).await.unwrap();
+        let overrides = store.approval_overrides_of_calls("a", None, None, &["mail"]).await.unwrap();
+        recalled == RecalledFacts::default() && overrides.is_empty()
+    };
+    let mut counted = Vec::new();
+    for _ in 0..4 {
+        world.pass(5);
+        store.quotas_of("a").await.unwrap();
+        let before = gate.requests();
+        assert!(none().await);
+        counted.push(gate.requests() - before);
+    }
+    assert_eq!(counted.iter().min(), Some(&0), "{counted:?}");
+    // what another instance has written is seen as soon as that is forgotten
+    note(&world.store, "Lives in Vienna.", None).await;
+    world.pass(5);
+    assert!(!none().await);
     store.close().await;
     world.leave().await;
 }

@@ -1,5 +1,5 @@
-//! Requests for runs: on Postgres they are recorded together, and start with their record where the instance that took
-//! them has a slot, and nothing else of a task with a slot stands in the way. All others are ready for any instance.
+//! Requests for runs: they are recorded together, and start with their record where the instance that took them has a
+//! slot, and nothing else of a task with a slot stands in the way. All others are ready for any instance.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -23,6 +23,18 @@ use super::event_starts::commit_when_waited_for;
 use super::message_starts::Places;
 use super::world::{LEASE, StoreHarness, WORKER, only, open_postgres};
 use crate::support::gate::Gate;
+
+on_both!(
+    request_starts_with_its_record_where_its_instance_has_a_slot,
+    second_request_is_ready_where_its_task_has_one_slot_and_starts_where_overlap_is_allowed,
+    request_overtakes_no_older_run_of_a_task_with_a_slot,
+    run_that_is_asked_for_again_changes_nothing_and_leaves_no_slot,
+    run_that_is_asked_for_twice_at_once_is_recorded_and_started_once,
+    many_requests_at_once_are_each_recorded_and_started_once,
+    request_of_a_halted_tenant_is_ready_and_one_of_another_tenant_starts,
+    requests_are_ready_where_they_may_not_start_here,
+    request_that_is_refused_takes_no_other_along,
+);
 
 const EVERY: &Scope = &Scope::Every;
 /// Time for requests to come while a batch waits for slots, and less than it waits.
@@ -54,15 +66,13 @@ async fn succeed_all(world: &StoreHarness, started: &[StartedRun]) {
     }
 }
 
-#[tokio::test]
-async fn request_starts_with_its_record_where_its_instance_has_a_slot() {
-    let world = StoreHarness::postgres().await;
+async fn request_starts_with_its_record_where_its_instance_has_a_slot(world: &StoreHarness) {
     let recipient = Recipient { locale: "de".into(), ..Recipient::default() };
     world.store.put_recipient(EVERY, "a", &recipient, None).await.unwrap();
     let trigger = json!({"interval": "1h", "overlap": "skip"});
     let task = world.task_with("a", trigger, json!({"timeout_seconds": 90})).await;
     world.pass(5);
-    let places = Places::open(&world).await;
+    let places = Places::open(world).await;
     let (id, now) = (new_id(world.now()), world.now());
     let input = json!({"n": 1.5, "list": [1, null, {"é": true}]});
     let requested_by = Some("token:t".to_owned());
@@ -82,31 +92,28 @@ async fn request_starts_with_its_record_where_its_instance_has_a_slot() {
     let stored = world.get_task(task.id).await;
     assert_eq!((stored.run_count, stored.fire_count), (1, 0));
     assert_eq!(started.task.as_deref(), Some(&stored.into_definition()));
-    let leased = format!("select count(*) from queue where state = 'started' and worker = '{WORKER}'");
+    let leased = format!("select count(*) from queue where state = 'started' and worker = {}", world.id(WORKER));
     assert_eq!(world.count(&leased).await, 1, "it is leased to the instance");
 
     assert!(world.claim().await.is_empty(), "nobody else gets it");
     assert_eq!(world.store.heartbeat(&[started.lease], now + LEASE).await.unwrap().len(), 1, "its lease holds");
     world.succeed(&started).await;
-    assert_eq!(slots(&world).await, 0, "its end frees the slot of the task");
+    assert_eq!(slots(world).await, 0, "its end frees the slot of the task");
     let next = world.run_now(&task).await;
     let started = places.started();
-    assert_eq!((started.run.id, slots(&world).await), (next, 1));
+    assert_eq!((started.run.id, slots(world).await), (next, 1));
     assert_eq!(started.run.input, None);
     world.succeed(&started).await;
-    world.leave().await;
 }
 
-#[tokio::test]
-async fn second_request_is_ready_where_its_task_has_one_slot_and_starts_where_overlap_is_allowed() {
-    let world = StoreHarness::postgres().await;
-    let places = Places::open(&world).await;
-    let slotted = task_of(&world, "a", "skip").await;
+async fn second_request_is_ready_where_its_task_has_one_slot_and_starts_where_overlap_is_allowed(world: &StoreHarness) {
+    let places = Places::open(world).await;
+    let slotted = task_of(world, "a", "skip").await;
     let first = world.run_now(&slotted).await;
     let under_way = places.started();
     let second = world.run_now(&slotted).await;
     assert!(places.has_started_none(), "the first has the slot");
-    assert_eq!((under_way.run.id, state(&world, second).await), (first, RunState::Queued));
+    assert_eq!((under_way.run.id, state(world, second).await), (first, RunState::Queued));
     let starts = world.start_all().await;
     assert_eq!((starts.started.len(), starts.blocked), (0, vec![(second, OverlapOutcome::Skipped)]));
     world.succeed(&under_way).await;
@@ -115,29 +122,26 @@ async fn second_request_is_ready_where_its_task_has_one_slot_and_starts_where_ov
     let both = join_all([world.run_now(&slotted), world.run_now(&slotted)]).await;
     let [under_way] = <[StartedRun; 1]>::try_from(places.all_started()).expect("one of them");
     let other = both.into_iter().find(|id| *id != under_way.run.id).expect("the other one");
-    assert_eq!((state(&world, other).await, slots(&world).await), (RunState::Queued, 1));
+    assert_eq!((state(world, other).await, slots(world).await), (RunState::Queued, 1));
     world.succeed(&under_way).await;
     let starts = world.start_all().await.started;
     assert_eq!(ids(&starts), set([other]), "it was ready");
-    succeed_all(&world, &starts).await;
+    succeed_all(world, &starts).await;
 
-    let free = task_of(&world, "a", "allow").await;
+    let free = task_of(world, "a", "allow").await;
     let beside = [world.run_now(&free).await, world.run_now(&free).await];
     let both = places.all_started();
-    assert_eq!((ids(&both), slots(&world).await), (set(beside), 0));
-    succeed_all(&world, &both).await;
-    world.leave().await;
+    assert_eq!((ids(&both), slots(world).await), (set(beside), 0));
+    succeed_all(world, &both).await;
 }
 
-#[tokio::test]
-async fn request_overtakes_no_older_run_of_a_task_with_a_slot() {
-    let world = StoreHarness::postgres().await;
+async fn request_overtakes_no_older_run_of_a_task_with_a_slot(world: &StoreHarness) {
     for (overlap, starts) in [("queue_all", false), ("allow", true)] {
-        let task = task_of(&world, "a", overlap).await;
+        let task = task_of(world, "a", overlap).await;
         let older = world.run_now(&task).await;
-        assert_eq!(state(&world, older).await, RunState::Queued, "nothing starts here yet");
+        assert_eq!(state(world, older).await, RunState::Queued, "nothing starts here yet");
         world.pass(1);
-        let places = Places::open(&world).await;
+        let places = Places::open(world).await;
         let newer = world.run_now(&task).await;
         let at_once = places.all_started();
         assert_eq!(ids(&at_once), set(starts.then_some(newer)), "{overlap}");
@@ -145,31 +149,28 @@ async fn request_overtakes_no_older_run_of_a_task_with_a_slot() {
         assert_eq!(ids(&taken.started), set([older]), "{overlap}");
         let behind = (!starts).then_some((newer, OverlapOutcome::Behind));
         assert_eq!(taken.blocked, behind.into_iter().collect::<Vec<_>>());
-        succeed_all(&world, &at_once).await;
-        succeed_all(&world, &taken.started).await;
+        succeed_all(world, &at_once).await;
+        succeed_all(world, &taken.started).await;
         let handed_on = world.start_all().await.started;
         assert_eq!(ids(&handed_on), set((!starts).then_some(newer)), "the slot is handed on");
-        succeed_all(&world, &handed_on).await;
-        assert_eq!((slots(&world).await, world.get_task(task.id).await.run_count), (0, 2));
+        succeed_all(world, &handed_on).await;
+        assert_eq!((slots(world).await, world.get_task(task.id).await.run_count), (0, 2));
         world.store.end_local_starts().await;
     }
-    world.leave().await;
 }
 
-#[tokio::test]
-async fn run_that_is_asked_for_again_changes_nothing_and_leaves_no_slot() {
-    let world = StoreHarness::postgres().await;
+async fn run_that_is_asked_for_again_changes_nothing_and_leaves_no_slot(world: &StoreHarness) {
     for (overlap, taken) in [("skip", 1), ("allow", 0)] {
-        let task = task_of(&world, "a", overlap).await;
+        let task = task_of(world, "a", overlap).await;
         let (id, now, scope) = (new_id(world.now()), world.now(), only("a"));
         let ask = async || {
             let answer = world.store.run_now(&scope, task.id, id, None, now, None).await.unwrap();
             assert_eq!(answer, StoredAnswer::Done(()));
-            (world.get_run(id).await, slots(&world).await, world.get_task(task.id).await.run_count)
+            (world.get_run(id).await, slots(world).await, world.get_task(task.id).await.run_count)
         };
         let ready = ask().await;
         assert_eq!((ready.0.state, ready.1, ready.2), (RunState::Queued, 0, 1));
-        let places = Places::open(&world).await;
+        let places = Places::open(world).await;
         assert_eq!(ask().await, ready, "{overlap}: it is ready");
         assert!(places.has_started_none());
         let [running] = <[StartedRun; 1]>::try_from(world.start_all().await.started).expect("one run that starts");
@@ -181,17 +182,14 @@ async fn run_that_is_asked_for_again_changes_nothing_and_leaves_no_slot() {
         assert_eq!((places.reserved(), world.claim().await), (0, vec![]));
         world.store.end_local_starts().await;
     }
-    world.leave().await;
 }
 
-#[tokio::test]
-async fn run_that_is_asked_for_twice_at_once_is_recorded_and_started_once() {
-    let world = StoreHarness::postgres().await;
-    let places = Places::open(&world).await;
+async fn run_that_is_asked_for_twice_at_once_is_recorded_and_started_once(world: &StoreHarness) {
+    let places = Places::open(world).await;
     for overlap in ["skip", "allow"] {
         for has_place in [true, false] {
             places.has_place.store(has_place, Ordering::Relaxed);
-            let task = task_of(&world, "a", overlap).await;
+            let task = task_of(world, "a", overlap).await;
             let (id, now, scope) = (new_id(world.now()), world.now(), only("a"));
             let ask = || world.store.run_now(&scope, task.id, id, None, now, None);
             for answer in join_all([ask(), ask(), ask()]).await {
@@ -202,21 +200,18 @@ async fn run_that_is_asked_for_twice_at_once_is_recorded_and_started_once() {
             let later = world.start_all().await.started;
             let started = at_once.iter().chain(&later).map(|one| one.run.id).collect::<Vec<_>>();
             assert_eq!(started, [id], "{overlap}");
-            succeed_all(&world, &at_once).await;
-            succeed_all(&world, &later).await;
-            assert_eq!((slots(&world).await, world.get_task(task.id).await.run_count), (0, 1), "{overlap}");
+            succeed_all(world, &at_once).await;
+            succeed_all(world, &later).await;
+            assert_eq!((slots(world).await, world.get_task(task.id).await.run_count), (0, 1), "{overlap}");
         }
     }
-    world.leave().await;
 }
 
-#[tokio::test]
-async fn many_requests_at_once_are_each_recorded_and_started_once() {
+async fn many_requests_at_once_are_each_recorded_and_started_once(world: &StoreHarness) {
     const EACH: i64 = 6;
-    let world = StoreHarness::postgres().await;
     let mut tasks: Vec<(Scope, Task)> = Vec::new();
     for (tenant, scope) in [("a", only("a")), ("b", only("b")), ("c", Scope::Every)] {
-        tasks.push((scope, task_of(&world, tenant, "allow").await));
+        tasks.push((scope, task_of(world, tenant, "allow").await));
     }
     let id = || new_id(world.now());
     let mut asked: Vec<(Scope, Uuid, Uuid)> = Vec::new();
@@ -227,7 +222,7 @@ async fn many_requests_at_once_are_each_recorded_and_started_once() {
     asked.insert(4, (only("a"), tasks[1].1.id, refused[0])); // a task of another tenant
     asked.insert(8, (only("b"), id(), refused[1])); // no task
 
-    let places = Places::open(&world).await;
+    let places = Places::open(world).await;
     // those that come while the first wait for slots go together
     let closed = places.gate.lock().await;
     let now = world.now();
@@ -263,38 +258,65 @@ async fn many_requests_at_once_are_each_recorded_and_started_once() {
         world.succeed(one).await;
     }
     assert_eq!(places.reserved(), 0);
-    world.leave().await;
 }
 
-#[tokio::test]
-async fn request_of_a_halted_tenant_is_ready_and_one_of_another_tenant_starts() {
-    let world = StoreHarness::postgres().await;
-    let tasks = [task_of(&world, "a", "skip").await, task_of(&world, "b", "skip").await];
-    let places = Places::open(&world).await;
+/// Its id is that of a run of another task.
+async fn request_that_is_refused_takes_no_other_along(world: &StoreHarness) {
+    let (task, other) = (task_of(world, "a", "allow").await, task_of(world, "a", "allow").await);
+    let known = world.run_now(&other).await;
+    let places = Places::open(world).await;
+    let closed = places.gate.lock().await;
+    let now = world.now();
+    let asked = [new_id(now), new_id(now), known, new_id(now)];
+    let ask = |run: Uuid| {
+        let (store, task) = (world.store.clone(), task.id);
+        async move { store.run_now(EVERY, task, run, None, now, None).await }
+    };
+    let meanwhile = async {
+        places.until_asked().await;
+        pause(GATHERING).await;
+        drop(closed);
+    };
+    let (answers, ()) = tokio::join!(join_all(asked.map(ask)), meanwhile);
+    for (run, answer) in asked.iter().zip(&answers) {
+        match *run == known {
+            true => assert!(matches!(answer, Err(StoreError::Conflict(_))), "{answer:?}"),
+            false => assert!(matches!(answer, Ok(StoredAnswer::Done(()))), "{answer:?}"),
+        }
+    }
+    assert_eq!((world.runs_of(&task).await.len(), world.get_task(task.id).await.run_count), (3, 3));
+    let at_once = places.all_started();
+    let later = world.start_all().await.started;
+    assert_eq!(at_once.len() + later.len(), asked.len());
+    assert_eq!(set(ids(&at_once).into_iter().chain(ids(&later))), set(asked));
+    succeed_all(world, &at_once).await;
+    succeed_all(world, &later).await;
+}
+
+async fn request_of_a_halted_tenant_is_ready_and_one_of_another_tenant_starts(world: &StoreHarness) {
+    let tasks = [task_of(world, "a", "skip").await, task_of(world, "b", "skip").await];
+    let places = Places::open(world).await;
     world.store.halt(HaltKind::Stopped, Some("a"), None, "token:admin").await.unwrap();
     let asked = join_all(tasks.iter().map(|task| world.run_now(task))).await;
     let [halted, other] = <[Uuid; 2]>::try_from(asked).expect("two runs");
     let started = places.started();
     assert_eq!((started.run.id, started.run.tenant_id.as_str()), (other, "b"));
-    assert_eq!((state(&world, halted).await, slots(&world).await), (RunState::Queued, 1));
+    assert_eq!((state(world, halted).await, slots(world).await), (RunState::Queued, 1));
     world.succeed(&started).await;
     world.store.lift_halt(HaltKind::Stopped, Some("a"), "token:admin").await.unwrap();
     let starts = world.start_all().await.started;
     assert_eq!(ids(&starts), set([halted]));
-    succeed_all(&world, &starts).await;
-    world.leave().await;
+    succeed_all(world, &starts).await;
 }
 
-#[tokio::test]
-async fn requests_are_ready_where_they_may_not_start_here() {
-    let world = StoreHarness::postgres().await;
-    let task = task_of(&world, "a", "allow").await;
-    let places = Places::open(&world).await;
+async fn requests_are_ready_where_they_may_not_start_here(world: &StoreHarness) {
+    let task = task_of(world, "a", "allow").await;
+    let places = Places::open(world).await;
     let start_elsewhere = async |asked: Vec<Uuid>| {
         assert!(places.has_started_none());
         let starts = world.start_all().await.started;
         assert_eq!(ids(&starts), set(asked));
-        succeed_all(&world, &starts).await;
+        succeed_all(world, &starts).await;
     };
     places.has_place.store(false, Ordering::Relaxed);
     start_elsewhere(join_all((0..3).map(|_| world.run_now(&task))).await).await;
@@ -313,7 +335,6 @@ async fn requests_are_ready_where_they_may_not_start_here() {
     world.store.end_local_starts().await;
     start_elsewhere(vec![world.run_now(&task).await]).await;
     assert_eq!(world.get_task(task.id).await.run_count, 6);
-    world.leave().await;
 }
 
 /// The row of the task is locked by another instance, which may queue a run meanwhile.
@@ -434,16 +455,21 @@ async fn request_is_recorded_and_started_by_one_statement() {
     world.store.close().await;
 }
 
-/// There a request is one commit of the one writer, and the worker of the same process takes its run in the next one.
 #[tokio::test]
-async fn request_is_ready_on_sqlite() {
+async fn request_that_can_not_be_recorded_on_sqlite_starts_nothing_and_leaves_no_slot() {
     let world = StoreHarness::sqlite().await;
-    let task = task_of(&world, "a", "allow").await;
+    let task = task_of(&world, "a", "skip").await;
     let places = Places::open(&world).await;
-    let asked = join_all([world.run_now(&task), world.run_now(&task)]).await;
+    world.plant("create trigger full before insert on queue begin select raise(abort, 'as told'); end").await;
+    let (id, now) = (new_id(world.now()), world.now());
+    world.store.run_now(EVERY, task.id, id, None, now, None).await.expect_err("as told");
+    world.plant("drop trigger full").await;
     assert!(places.has_started_none());
-    let starts = world.start_all().await.started;
-    assert_eq!(ids(&starts), set(asked));
-    succeed_all(&world, &starts).await;
+    assert_eq!((places.reserved(), slots(&world).await), (0, 0));
+    assert_eq!(world.count("select count(*) from runs").await, 0);
+    let next = world.run_now(&task).await;
+    let started = places.started();
+    assert_eq!(started.run.id, next);
+    world.succeed(&started).await;
     world.leave().await;
 }

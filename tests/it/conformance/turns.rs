@@ -15,13 +15,14 @@ use reveille::base::metrics::Metrics;
 use reveille::domain::event::Event;
 use reveille::domain::run::RunState;
 use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
-use reveille::store::{CredentialFilter, Finish, FireDue, Park, RunFilter, StoreError};
+use reveille::store::{CredentialFilter, Finish, FireDue, Lease, Park, RunFilter, StoreError};
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
 use super::asked::{LIMIT, asked};
 use super::conditions;
+use super::matching::{self, MatcherHarness};
 use super::world::{LEASE, START, StoreHarness, end_of, new_task, only};
 
 on_both!(
@@ -398,6 +399,37 @@ async fn poll_of_a_quiet_tenant_is_recorded_before_the_backlog_of_another(world:
     };
     let calls = |_| behind_others(|_, number| record(number));
     assert_eq!(order_of(world, "condition_state", BEHIND, calls).await, (IN_TURN.to_vec(), 4));
+}
+
+/// On SQLite it is the writer that they have in turn.
+#[tokio::test]
+async fn on_postgres_few_matches_stand_behind_the_present_batch_and_no_backlog_of_many() {
+    let world = &StoreHarness::postgres().await;
+    matching::task(world, json!({})).await;
+    let mut batches = Vec::new();
+    for id in 0..ATTEMPTS as usize * IN_TURN.len() {
+        batches.push(MatcherHarness::of(world, vec![matching::event(&id.to_string())]).await);
+    }
+    let batches = &batches;
+    // what is asked before a batch is known from then on
+    let first = MatcherHarness::of(world, vec![matching::event("first")]).await;
+    first.try_record(&world.store, false).await.unwrap();
+    // other work has one of the two connections meanwhile
+    let leases = [Lease { run_id: Uuid::nil(), token: 1 }];
+    let mut beat = world.store.heartbeat(&leases, world.now() + LEASE).boxed();
+    assert!((&mut beat).now_or_never().is_none());
+    let calls = |attempt: i64| {
+        let kinds = ["many", "many", "many", "many", "few"].into_iter().enumerate();
+        let record = |(number, kind): (usize, &'static str)| -> Call<'_> {
+            let batch = &batches[attempt as usize * IN_TURN.len() + number];
+            (kind, async move { batch.try_record(&world.store, kind == "few").await.map(drop) }.boxed())
+        };
+        kinds.map(record).collect()
+    };
+    let order = order_of(world, "runs", BEHIND, calls).await;
+    drop(beat);
+    assert_eq!(order, (vec!["many", "few", "many", "many", "many"], 4));
+    world.clone().leave().await;
 }
 
 /// On SQLite as many read at once as there are processors; `store::tenant_readers` has its cases.

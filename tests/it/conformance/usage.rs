@@ -70,7 +70,7 @@ async fn started(world: &StoreHarness, tenant: &str) -> StartedRun {
 }
 
 fn used(run: &StartedRun) -> Finish {
-    Finish { usage: ANSWER, ..end_of(run, RunState::Succeeded) }
+    Finish { usage: ANSWER, is_transcript_settled: true, ..end_of(run, RunState::Succeeded) }
 }
 
 fn by(world: &StoreHarness, by: UsageGroup) -> UsageFilter {

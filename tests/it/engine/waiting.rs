@@ -76,7 +76,7 @@ async fn agents_of_one_instant_are_all_under_way_by_default_and_a_pipeline_besid
     instance.fire().await;
     instance.settle(AGENTS as i64).await;
     model.until_waiting("Answer many", AGENTS).await;
-    let all = SlotCounts { computing: 0, waiting: AGENTS, returning: 0 };
+    let all = SlotCounts { computing: 0, waiting: AGENTS, returning: 0, starting: 0 };
     assert_eq!(instance.engine().slot_counts(), all);
     for task in &beside {
         let run = instance.run_now(task).await;
@@ -128,7 +128,7 @@ async fn runs_whose_ends_are_being_recorded_take_no_place() {
     run_often(&instance, &task, 3).await;
     instance.settle(3).await;
     let begun = Instant::now();
-    while instance.engine().slot_counts() != (SlotCounts { computing: 0, waiting: 3, returning: 0 }) {
+    while instance.engine().slot_counts() != (SlotCounts { computing: 0, waiting: 3, returning: 0, starting: 0 }) {
         assert!(begun.elapsed() < PATIENCE, "{:?}", instance.engine().slot_counts());
         pause(LOOK).await;
     }
@@ -147,7 +147,7 @@ async fn runs_beyond_the_waiting_places_keep_their_places_and_nothing_is_lost(mu
     run_often(&instance, &task, 12).await;
     instance.settle(5).await;
     model.until_waiting("Answer", 5).await;
-    assert_eq!(instance.engine().slot_counts(), SlotCounts { computing: 2, waiting: 3, returning: 0 });
+    assert_eq!(instance.engine().slot_counts(), SlotCounts { computing: 2, waiting: 3, returning: 0, starting: 0 });
     model.answer(12);
     instance.settle(0).await;
     assert_eq!(world.number("select count(*) from runs where state = 'succeeded'").await, 12);
@@ -164,7 +164,7 @@ async fn tenant_with_its_share_of_the_waiting_places_leaves_some_to_another(mut 
     // twelve of sixteen without a slot, and six of eight with one
     instance.settle(18).await;
     model.until_waiting("Answer many", 18).await;
-    assert_eq!(instance.engine().slot_counts(), SlotCounts { computing: 6, waiting: 12, returning: 0 });
+    assert_eq!(instance.engine().slot_counts(), SlotCounts { computing: 6, waiting: 12, returning: 0, starting: 0 });
     run_often(&instance, &few, 10).await;
     instance.settle(23).await;
     model.until_waiting("Answer few", 5).await;
@@ -188,7 +188,7 @@ async fn run_whose_answer_is_here_keeps_its_lease_and_its_time_limit_while_it_wa
     instance.settle(2).await;
     world.journal.until_begun(holds).await;
     model.answer(1);
-    until(&instance, SlotCounts { computing: 1, waiting: 0, returning: 1 }).await;
+    until(&instance, SlotCounts { computing: 1, waiting: 0, returning: 1, starting: 0 }).await;
     for _ in 0..90 {
         world.advance(40.0);
         instance.beat().await;
@@ -254,7 +254,7 @@ async fn run_whose_agents_wait_at_once_takes_no_place(mut world: World) {
     let calls = instance.run_now(&caller).await;
     instance.settle(1).await;
     model.until_waiting("You help.", 2).await;
-    let without_place = SlotCounts { computing: 0, waiting: 1, returning: 0 };
+    let without_place = SlotCounts { computing: 0, waiting: 1, returning: 0, starting: 0 };
     until(&instance, without_place).await;
     let beside = instance.run_now(&other).await;
     instance.settle(1).await;
@@ -302,9 +302,9 @@ async fn run_whose_agent_or_step_is_cut_off_while_it_waits_goes_on_once_it_has_a
     let holds = instance.run_now(&hog).await;
     instance.settle(3).await;
     world.journal.until_begun(holds).await;
-    until(&instance, SlotCounts { computing: 1, waiting: 2, returning: 0 }).await;
+    until(&instance, SlotCounts { computing: 1, waiting: 2, returning: 0, starting: 0 }).await;
     world.advance(6.0);
-    until(&instance, SlotCounts { computing: 1, waiting: 0, returning: 2 }).await;
+    until(&instance, SlotCounts { computing: 1, waiting: 0, returning: 2, starting: 0 }).await;
     world.journal.open_gate();
     instance.settle(0).await;
     let [called, asked] = [instance.run(cut_off[0]).await, instance.run(cut_off[1]).await];
@@ -326,7 +326,7 @@ async fn calls_of_a_model_are_bounded_and_tenants_have_them_in_turn(mut world: W
     run_often(&instance, &few, 1).await;
     instance.settle(11).await;
     assert_eq!((model.waiting("Answer many"), model.waiting("Answer few")), (2, 0));
-    until(&instance, SlotCounts { computing: 0, waiting: 11, returning: 0 }).await;
+    until(&instance, SlotCounts { computing: 0, waiting: 11, returning: 0, starting: 0 }).await;
     // eight of the other tenant wait for a slot, and have asked for it before
     let mut answered = 0;
     while model.waiting("Answer few") == 0 {

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::{on, recorded};
 use crate::support::app::Instance;
+use crate::support::computing::{HeldThreads, until_waiting};
 use crate::support::world::World;
 
 /// Between two looks at the database.
@@ -23,6 +24,7 @@ const WRITE: usize = 500;
 on_each_bus! {
     quiet_tenant_has_its_turn_beside_a_flood_before_its_third_write
     dense_events_of_a_tenant_keep_no_other_event_waiting
+    event_that_is_cheap_to_judge_waits_for_no_computing_thread
     flood_is_recorded_once_though_its_instance_dies_halfway
     entries_beyond_a_quota_are_recorded_as_skipped_and_none_is_lost
 }
@@ -103,6 +105,31 @@ async fn dense_events_of_a_tenant_keep_no_other_event_waiting(world: World) {
     }
     instance.match_events().await;
     assert_eq!(instance.runs(&loud).await.len(), DENSE, "each match has its record");
+    assert_eq!(instance.bus().backlog().await.unwrap(), BusBacklog::default(), "everything is acknowledged");
+    instance.crash();
+}
+
+/// Other tenants compute for as long as they like.
+async fn event_that_is_cheap_to_judge_waits_for_no_computing_thread(world: World) {
+    let instance = world.instance();
+    let cheap = instance.task(on(json!({ "filter": "event.data.n >= 0" }))).await;
+    let dear = instance.task(loud_events(on(json!({ "filter": "event.data.t.matches('x')" })))).await;
+    let loud = |id: &str| json!({ "id": id, "tenantid": "loud", "data": { "t": id } });
+    // the tasks of both are compiled
+    instance.publish(&[loud("y"), json!({ "id": "1", "data": { "n": 1 } })]).await;
+    instance.match_events().await;
+    assert_eq!(recorded(&instance, &cheap).await, ["1"]);
+    let compute = instance.store.computing().clone();
+    let threads = HeldThreads::all(&compute).await;
+    instance.publish(&[loud("x"), json!({ "id": "2", "data": { "n": 2 } })]).await;
+    while recorded(&instance, &cheap).await.len() < 2 {
+        instance.match_round().await;
+    }
+    until_waiting(&compute, 1).await;
+    assert!(recorded(&instance, &dear).await.is_empty(), "a pattern is searched for on a thread");
+    drop(threads);
+    instance.match_events().await;
+    assert_eq!((recorded(&instance, &cheap).await.len(), recorded(&instance, &dear).await.len()), (2, 1));
     assert_eq!(instance.bus().backlog().await.unwrap(), BusBacklog::default(), "everything is acknowledged");
     instance.crash();
 }

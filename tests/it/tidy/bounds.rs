@@ -87,6 +87,10 @@ const TESTED: &[(&str, BoundTest)] = &[
     ("src/domain/memory.rs: MOST_FROM_OUTSIDE", By("facts_of_a_tenant_and_versions_of_a_fact_are_bounded")),
     ("src/domain/memory.rs: MOST_VERSIONS", By("facts_of_a_tenant_and_versions_of_a_fact_are_bounded")),
     ("src/domain/memory/recall.rs: MOST_RECALLED", By("run_is_told_as_much_as_fits")),
+    (
+        "src/engine/scheduling/start_ahead.rs: MOST_STARTED",
+        By("as_many_are_started_ahead_as_slots_take_up_in_time_and_no_more_than_the_most"),
+    ),
     ("src/http/api/conversations/responses.rs: MOST_MESSAGES", By("message_is_made_of_texts_of_the_user_alone")),
     ("src/http/server/unread_body.rs: SHORT_BYTES", By("rest_of_a_body_is_read_up_to_its_bound_and_no_further")),
     ("src/http/server/unread_body.rs: BEHIND_BYTES", By("rest_of_a_body_is_read_up_to_its_bound_and_no_further")),

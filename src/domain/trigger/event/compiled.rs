@@ -1,5 +1,6 @@
 //! The compiled form of an event trigger: whether an event fires the task, and which way it goes.
 
+mod judging_steps;
 mod missing_field;
 
 use std::sync::{Arc, OnceLock};

@@ -19,6 +19,9 @@ use crate::domain::trigger::event::{CompiledEventTrigger, Pattern};
 use crate::domain::trigger::{EventTrigger, Trigger};
 use crate::store::{EventTask, EventTaskChanges};
 
+/// Steps of a look into a map beside those for the bytes of the text that is looked for.
+const LOOK: u64 = 100;
+
 /// A task with its compiled trigger.
 #[derive(Debug)]
 pub struct IndexedTask {
@@ -49,7 +52,7 @@ pub struct CompiledTask {
 pub struct Index {
     /// The version of each shard that was taken in; a shard that is not here was never asked for.
     known: BTreeMap<i32, i64>,
-    tenants: HashMap<String, TenantIndex>,
+    tenants: HashMap<String, TenantTasks>,
     /// Where each task is, to find it again.
     places: HashMap<Uuid, IndexKey>,
 }
@@ -61,7 +64,12 @@ struct IndexKey {
     kind: Pattern,
 }
 
-type TenantIndex = PatternMap<PatternMap<BTreeMap<Uuid, Arc<IndexedTask>>>>;
+/// The tasks of a tenant, by the sources and the types that lead to them.
+#[derive(Default)]
+struct TenantTasks {
+    sources: PatternMap<PatternMap<BTreeMap<Uuid, Arc<IndexedTask>>>>,
+    count: usize,
+}
 
 /// A map by patterns: exact texts, and beginnings of texts.
 struct PatternMap<T> {
@@ -146,8 +154,16 @@ impl Index {
     /// The tasks that an event may concern: of its tenant, with a source and type that lead to it.
     pub fn candidates<'a>(&'a self, event: &'a WrittenEvent) -> impl Iterator<Item = &'a Arc<IndexedTask>> {
         let tenant = self.tenants.get(event.tenant.as_str());
-        let sources = tenant.into_iter().flat_map(|tenant| tenant.matching_patterns(&event.source));
+        let sources = tenant.into_iter().flat_map(|tenant| tenant.sources.matching_patterns(&event.source));
         sources.flat_map(|kinds| kinds.matching_patterns(&event.kind)).flat_map(BTreeMap::values)
+    }
+
+    /// The steps that it takes at most to find the candidates of an event: each task of its tenant may stand behind a
+    /// source and a type of its own.
+    pub fn steps_to_look_up(&self, event: &WrittenEvent) -> u64 {
+        let tasks = self.tenants.get(event.tenant.as_str()).map_or(0, |tenant| tenant.count);
+        let look = LOOK + (event.source.len() + event.kind.len()) as u64;
+        (tasks as u64 + 1).saturating_mul(2 * look)
     }
 
     fn add(&mut self, shard: i32, CompiledTask { tenant, task }: CompiledTask) {
@@ -155,7 +171,8 @@ impl Index {
             IndexKey { tenant, shard, source: task.matcher.source().clone(), kind: task.matcher.kind().clone() };
         let tenant = self.tenants.entry(place.tenant.clone()).or_default();
         let task_id = task.task_id;
-        tenant.entry(&place.source).entry(&place.kind).insert(task_id, Arc::new(task));
+        let before = tenant.sources.entry(&place.source).entry(&place.kind).insert(task_id, Arc::new(task));
+        tenant.count += usize::from(before.is_none());
         self.places.insert(task_id, place);
     }
 
@@ -167,8 +184,9 @@ impl Index {
         };
         let out_of_source =
             |kinds: &mut PatternMap<BTreeMap<_, _>>| kinds.remove_empty(&place.kind, out_of_kind, BTreeMap::is_empty);
-        tenant.remove_empty(&place.source, out_of_source, PatternMap::is_empty);
-        if tenant.is_empty() {
+        tenant.sources.remove_empty(&place.source, out_of_source, PatternMap::is_empty);
+        tenant.count = tenant.count.saturating_sub(1);
+        if tenant.sources.is_empty() {
             self.tenants.remove(&place.tenant);
         }
     }
@@ -233,6 +251,7 @@ mod tests {
     use serde_json::{Map, json};
 
     use super::*;
+    use crate::domain::event::Event;
 
     fn task(number: u128) -> EventTask {
         EventTask {
@@ -256,5 +275,24 @@ mod tests {
         assert!(unreadable.why.ends_with("it panicked"), "{}", unreadable.why);
         let found = compile_catching_panics(&good, || compile_one(&good, &Language::default()));
         assert!(found.is_some_and(|task| task.is_ok_and(|compiled| compiled.task.task_id == good.task_id)));
+    }
+
+    #[test]
+    fn look_up_is_reckoned_by_the_tasks_that_the_tenant_has_now() {
+        let event = json!({ "specversion": "1.0", "id": "1", "source": "shop", "type": "t", "tenantid": "a" });
+        let event = WrittenEvent::of(&Event::try_from(event).unwrap());
+        let mut index = Index::default();
+        let mut take_in = |live: Vec<EventTask>, gone: Vec<Uuid>| {
+            let compiled = compile(&live, &Language::default()).into_iter().flat_map(Result::ok).collect();
+            let changes = EventTaskChanges { anew: false, live, gone, version: 1, more: false };
+            index.take_in(0, &changes, compiled);
+            index.steps_to_look_up(&event)
+        };
+        let none = take_in(Vec::new(), Vec::new());
+        assert!(none > 0);
+        assert_eq!(take_in(vec![task(1), task(2)], Vec::new()), 3 * none);
+        assert_eq!(take_in(vec![task(2)], Vec::new()), 3 * none, "it was there before");
+        assert_eq!(take_in(Vec::new(), vec![Uuid::from_u128(1)]), 2 * none);
+        assert_eq!(take_in(Vec::new(), vec![Uuid::from_u128(2)]), none);
     }
 }

@@ -1,13 +1,14 @@
 //! Intake of events from the bus, before they are recorded: read, and judged by the tasks that they concern.
 //!
 //! Reading an entry changes nothing but its lease. Tasks are compiled and events are judged on the threads for what
-//! tenants write, in bounded pieces between which other tenants have their turn.
+//! tenants write, in bounded pieces between which other tenants have their turn. Events whose judgement is cheap are
+//! judged where they are read: those of a quiet tenant wait for no thread that others have.
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use crate::base::compute::Compute;
+use crate::base::compute::{Compute, IN_PLACE};
 use crate::base::expr::Language;
 use crate::base::id::Tenant;
 use crate::domain::task::change::FaultyPart;
@@ -111,11 +112,12 @@ impl Intake {
         events: Vec<ReceivedEvent>,
         alone: bool,
     ) -> Result<JudgedEvents, UnjudgedEvents> {
-        let mut judging = JudgingState::new(tenant.clone(), events, alone);
+        let judging = JudgingState::new(tenant.clone(), events, alone);
+        let (index, clock) = (Arc::clone(&self.index), self.store.clock().clone());
+        let begin = move || judging.judge_in_place(&index, clock.now());
+        let mut piece = self.compute.run_if_costly(tenant.as_str(), IN_PLACE, begin).await;
         loop {
-            let (index, clock) = (Arc::clone(&self.index), self.store.clock().clone());
-            let piece = self.compute.run(tenant.as_str(), move || judging.judge_slice(&index, clock.now()));
-            judging = match piece.await {
+            let judging = match piece {
                 Ok(ControlFlow::Continue(judging)) => judging,
                 Ok(ControlFlow::Break(judged)) => return Ok(*judged),
                 // the events went with it, and come again from the bus
@@ -126,6 +128,8 @@ impl Intake {
                     });
                 }
             };
+            let (index, clock) = (Arc::clone(&self.index), self.store.clock().clone());
+            piece = self.compute.run(tenant.as_str(), move || judging.judge_slice(&index, clock.now())).await;
         }
     }
 

@@ -1,6 +1,8 @@
 //! Judging the events of one tenant, a piece at a time: what each task makes of each event.
 //!
-//! Pure but for the clock by which a piece gives up its thread; where it does changes nothing of what comes out.
+//! What is cheap is judged at once, by the steps that it takes at most; the rest on a computing thread, in the turn of
+//! the tenant. Pure but for the clock by which a piece gives up its thread; where it does changes nothing of what comes
+//! out.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -11,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 
+use crate::base::compute::{IN_PLACE, steps_to_parse};
 use crate::base::id::Tenant;
+use crate::domain::event::written::WrittenEvent;
 use crate::domain::task::TaskStatus;
 use crate::domain::trigger::event::{Arrival, EVENT_RUNS, EventVerdict, MissedEventField, reason};
 use crate::engine::events::matcher::index::{Index, IndexedTask};
@@ -71,6 +75,41 @@ impl JudgingState {
         }
     }
 
+    /// Judges as far as that takes no more steps than may be taken in place. The rest is for a computing thread, by
+    /// [`JudgingState::judge_slice`].
+    pub fn judge_in_place(
+        mut self,
+        index: &RwLock<Index>,
+        now: DateTime<Utc>,
+    ) -> ControlFlow<Box<JudgedEvents>, JudgingState> {
+        let mut left = IN_PLACE;
+        while let Some(taken) = self.waiting.front() {
+            let arrival = Arc::clone(&taken.arrival);
+            let Some(rest) = left.checked_sub(steps_of_event(index, &arrival.event)) else {
+                return ControlFlow::Continue(self);
+            };
+            left = rest;
+            let mut candidates = self.look_up(index, &arrival);
+            while let Some(task) = candidates.as_slice().first().cloned() {
+                let steps = task.matcher.judging_steps(&arrival, left);
+                let mut missed = None;
+                let found = (steps <= left).then(|| matched_noting(&task, &arrival, now, &mut missed));
+                // to name a field that is missing takes more than an evaluation
+                let (Some(found), false) = (found, missed.is_some() && is_to_be_told(&task)) else {
+                    self.candidates = Some(candidates);
+                    return ControlFlow::Continue(self);
+                };
+                left -= steps;
+                candidates.next();
+                self.add_match(found);
+            }
+            if self.end_event(&arrival) {
+                break;
+            }
+        }
+        ControlFlow::Break(self.into_judged())
+    }
+
     /// Judges for a while.
     pub fn judge_slice(
         mut self,
@@ -85,24 +124,36 @@ impl JudgingState {
                 None => self.look_up(index, &arrival),
             };
             for task in candidates.by_ref() {
-                self.ask(&task, &arrival, now);
+                let mut missed = None;
+                let found = matched_noting(&task, &arrival, now, &mut missed);
+                self.note(&task, &arrival, missed);
+                self.add_match(found);
                 if begun.elapsed() >= PIECE {
                     self.candidates = Some(candidates);
                     return ControlFlow::Continue(self);
                 }
             }
-            // from here on it waits as texts: its own, and its cause where it has one
-            arrival.forget_read();
-            self.bytes += arrival.bytes() - arrival.event.bytes();
-            self.judged.extend(self.waiting.pop_front());
-            self.fires = 0;
-            if self.matches.len() >= WRITE || self.bytes >= WRITE_BYTES || self.asked >= ASKED {
+            if self.end_event(&arrival) {
                 break;
             }
         }
+        ControlFlow::Break(self.into_judged())
+    }
+
+    /// All tasks have judged the first event. Answers whether there is enough to be recorded.
+    fn end_event(&mut self, arrival: &Arrival) -> bool {
+        // from here on it waits as texts: its own, and its cause where it has one
+        arrival.forget_read();
+        self.bytes += arrival.bytes() - arrival.event.bytes();
+        self.judged.extend(self.waiting.pop_front());
+        self.fires = 0;
+        self.matches.len() >= WRITE || self.bytes >= WRITE_BYTES || self.asked >= ASKED
+    }
+
+    fn into_judged(self) -> Box<JudgedEvents> {
         let version = self.version.unwrap_or_default();
         let slice = Slice::new(self.tenant, self.judged, self.matches, version, self.alone);
-        ControlFlow::Break(Box::new(JudgedEvents { slice, rest: self.waiting.into(), misses: self.misses }))
+        Box::new(JudgedEvents { slice, rest: self.waiting.into(), misses: self.misses })
     }
 
     fn look_up(&mut self, index: &RwLock<Index>, arrival: &Arrival) -> std::vec::IntoIter<Arc<IndexedTask>> {
@@ -112,11 +163,9 @@ impl JudgingState {
         index.candidates(&arrival.event).cloned().collect::<Vec<_>>().into_iter()
     }
 
-    fn ask(&mut self, task: &Arc<IndexedTask>, arrival: &Arc<Arrival>, now: DateTime<Utc>) {
+    /// Takes in what a task was found to make of the first event.
+    fn add_match(&mut self, found: Option<Match>) {
         self.asked += 1;
-        let mut missed = None;
-        let found = matched_noting(task, arrival, now, &mut missed);
-        self.note(task, arrival, missed);
         let Some(mut found) = found else { return };
         if matches!(found.verdict, EventVerdict::Fires(_)) {
             self.fires += 1;
@@ -135,6 +184,18 @@ impl JudgingState {
             self.misses.push(Miss { task: Arc::clone(task), field });
         }
     }
+}
+
+/// Whether the owner of a task is yet to be told of a field that its expressions look for in vain.
+fn is_to_be_told(task: &IndexedTask) -> bool {
+    task.status == TaskStatus::Active && !task.told.load(Ordering::Relaxed)
+}
+
+/// The steps that it takes at most to find the tasks of an event, to read it, and to write the cause of its runs.
+fn steps_of_event(index: &RwLock<Index>, event: &WrittenEvent) -> u64 {
+    let look_up = index.read().expect("the lock of the index").steps_to_look_up(event);
+    // read, converted for expressions, and written
+    look_up.saturating_add(steps_to_parse(3 * event.bytes()))
 }
 
 /// The match of one task with an event; `None` where it does not concern the task. A fault of one task, even a panic of
@@ -176,7 +237,6 @@ mod tests {
     use super::*;
     use crate::base::expr::Language;
     use crate::domain::event::Event;
-    use crate::domain::event::written::WrittenEvent;
     use crate::domain::trigger::event::MatchPath;
     use crate::engine::events::matcher::index::compile;
     use crate::store::{EventTask, EventTaskChanges};
@@ -214,14 +274,79 @@ mod tests {
         ReceivedEvent { id: id.to_string(), deliveries: 1, arrival: Arc::new(Arrival::of_text(event)) }
     }
 
+    fn now() -> DateTime<Utc> {
+        "2027-03-01T08:00:00Z".parse().unwrap()
+    }
+
     fn judged(index: &RwLock<Index>, events: Vec<ReceivedEvent>) -> JudgedEvents {
-        let mut judging = JudgingState::new(Tenant::new("a").unwrap(), events, false);
+        judged_on(index, JudgingState::new(Tenant::new("a").unwrap(), events, false))
+    }
+
+    /// The rest, judged as on a computing thread.
+    fn judged_on(index: &RwLock<Index>, mut judging: JudgingState) -> JudgedEvents {
         loop {
-            match judging.judge_slice(index, "2027-03-01T08:00:00Z".parse().unwrap()) {
+            match judging.judge_slice(index, now()) {
                 ControlFlow::Continue(rest) => judging = rest,
                 ControlFlow::Break(judged) => return *judged,
             }
         }
+    }
+
+    /// What is judged in place; an error has what is left to a computing thread.
+    fn in_place(index: &RwLock<Index>, events: Vec<ReceivedEvent>) -> Result<JudgedEvents, JudgingState> {
+        match JudgingState::new(Tenant::new("a").unwrap(), events, false).judge_in_place(index, now()) {
+            ControlFlow::Break(judged) => Ok(*judged),
+            ControlFlow::Continue(rest) => Err(rest),
+        }
+    }
+
+    /// The tasks that were found to match, in order.
+    fn tasks(judged: &JudgedEvents) -> Vec<Uuid> {
+        judged.slice.matches.iter().map(|found| found.task_id).collect()
+    }
+
+    #[test]
+    fn cheap_events_of_a_tenant_with_few_tasks_are_judged_in_place() {
+        let filter = json!({ "type": "event", "source": "shop", "filter": "event.id != '1'" });
+        let index = index_with(vec![json!({ "type": "event", "source": "shop" }), filter], &Language::default());
+        let Ok(judged) = in_place(&index, events(3)) else { panic!("no thread is needed") };
+        let [first, second] = [0, 1].map(Uuid::from_u128);
+        assert_eq!(tasks(&judged), [first, second, first, first, second]);
+        assert_eq!((judged.slice.events.len(), judged.slice.version, judged.rest.len()), (3, 9, 0));
+        assert!(judged.slice.events.iter().all(|taken| !taken.arrival.is_read()));
+    }
+
+    #[test]
+    fn events_that_take_more_than_may_be_taken_in_place_go_on_where_they_were_left() {
+        let index = index_of(EVENT_RUNS);
+        let Err(rest) = in_place(&index, events(2)) else { panic!("a thousand tasks take a thread") };
+        let asked = rest.asked;
+        assert!(asked > 0 && asked < EVENT_RUNS, "{asked} in place");
+        let judged = judged_on(&index, rest);
+        assert_eq!(tasks(&judged), (0..EVENT_RUNS as u128).map(Uuid::from_u128).collect::<Vec<_>>(), "each once");
+        assert_eq!((judged.slice.events.len(), judged.rest.len()), (1, 1));
+    }
+
+    #[test]
+    fn dear_filter_and_long_event_leave_everything_to_a_thread() {
+        let dear = json!({ "type": "event", "source": "shop", "filter": "event.data.t.matches('a')" });
+        let index = index_with(vec![dear], &Language::default());
+        assert!(in_place(&index, events(1)).is_err_and(|rest| rest.asked == 0));
+        let long = json!({ "specversion": "1.0", "id": "1", "source": "shop", "type": "t", "tenantid": "a",
+                           "data": "x".repeat(16_384) });
+        assert!(in_place(&index_of(1), vec![received(1, long)]).is_err_and(|rest| rest.asked == 0));
+    }
+
+    #[test]
+    fn missing_field_is_told_once_and_not_in_place() {
+        let slip = json!({ "type": "event", "source": "shop", "filter": "event.data.totl > 5" });
+        let index = index_with(vec![slip], &Language::default());
+        let event = json!({ "specversion": "1.0", "id": "1", "source": "shop", "type": "t", "tenantid": "a",
+                            "data": { "total": 7 } });
+        let Err(rest) = in_place(&index, vec![received(1, event.clone())]) else { panic!("its owner is to be told") };
+        assert_eq!(judged_on(&index, rest).misses.len(), 1);
+        let Ok(judged) = in_place(&index, vec![received(2, event)]) else { panic!("its owner was told") };
+        assert_eq!((judged.misses.len(), judged.slice.matches.len(), judged.slice.events.len()), (0, 0, 1));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! How many more runs this instance may start (`engine.max_concurrent_runs`), and lease ahead of their instant
-//! (`engine.prefetch`): reserved before the database is asked, by tenants' shares.
+//! How many more runs this instance may start (`engine.max_concurrent_runs`, and those ahead of their slots), and lease
+//! ahead of their instant (`engine.prefetch`): reserved before the database is asked, by tenants' shares.
 
 use std::collections::HashMap;
 
@@ -115,12 +115,12 @@ impl RunCapacity {
     }
 
     /// Leased ahead may be those that could start now, and of the prefetch the same part: so a busy instance leaves to
-    /// the others what it could not start itself. Starting may those that find a slot beside the claims whose instant
-    /// has come.
+    /// the others what it could not start itself. Starting may those that find a slot, or a place ahead of one, beside
+    /// the claims whose instant has come.
     pub(super) fn available(&self, held: HeldClaims) -> (usize, usize) {
-        let free = self.slots.unoccupied();
+        let (free, slots) = (self.slots.unoccupied(), self.slots.capacity());
         let prefetch = if self.has_limits() { 0 } else { self.prefetch };
-        let ahead = prefetch * free / self.slots.capacity().max(1);
+        let ahead = prefetch * free.min(slots) / slots.max(1);
         let prefetch = (free + ahead).saturating_sub(held.waiting + held.due + self.reserved);
         (prefetch, self.slots.free().saturating_sub(held.startable))
     }

@@ -1,4 +1,5 @@
-//! Appends to transcripts on Postgres: one statement for all runs of a batch, and one for those that come with ends.
+//! Appends to transcripts on Postgres: one statement for all runs of a batch. Entries that come with ends are written by
+//! the statement that writes those.
 
 use std::collections::HashSet;
 
@@ -62,11 +63,13 @@ const APPEND_BUDGETED: &str = sql!(
     "{held}" = "(r.run_id, r.lease_token) in (select run_id, lease_token from held)"
 );
 
+/// Where a bug is planted: looks at no lease.
 pub(in crate::store::batches) async fn append_ended(
     conn: &mut PgConnection,
     appends: &[TranscriptAppend],
 ) -> Result<(), StoreError> {
-    let arguments = columns_of(&entries_of(appends.iter()))?;
+    let mut arguments = PgArguments::default();
+    add_entries(&mut arguments, &entries_of(appends.iter()))?;
     sqlx::query_with(include_str!("../../sql/append_ended.postgres.sql"), arguments).execute(conn).await?;
     Ok(())
 }
@@ -74,45 +77,45 @@ pub(in crate::store::batches) async fn append_ended(
 /// The values of `$1` to `$22`.
 fn append_arguments(appends: &[&TranscriptAppend]) -> Result<PgArguments, sqlx::Error> {
     let entries = entries_of(appends.iter().copied());
-    let mut arguments = columns_of(&entries)?;
+    let mut arguments = PgArguments::default();
+    add_entries(&mut arguments, &entries)?;
     add(&mut arguments, entries.iter().map(|(lease, _)| lease.token))?;
     add(&mut arguments, appends.iter().map(|append| append.lease.run_id))?;
     add(&mut arguments, appends.iter().map(|append| append.lease.token))?;
     Ok(arguments)
 }
 
-fn entries_of<'a>(appends: impl Iterator<Item = &'a TranscriptAppend>) -> Vec<(Lease, &'a EntryColumns)> {
+/// The entries, each with the lease of its run.
+pub(super) fn entries_of<'a>(appends: impl Iterator<Item = &'a TranscriptAppend>) -> Vec<(Lease, &'a EntryColumns)> {
     appends.flat_map(|append| append.entries.iter().map(|entry| (append.lease, entry))).collect()
 }
 
-/// The values of `$1` to `$19`, which are the same in both statements.
-fn columns_of(entries: &[(Lease, &EntryColumns)]) -> Result<PgArguments, sqlx::Error> {
-    let mut arguments = PgArguments::default();
+/// The values of 19 places, which follow each other alike in all statements.
+pub(super) fn add_entries(arguments: &mut PgArguments, entries: &[(Lease, &EntryColumns)]) -> Result<(), sqlx::Error> {
     let columns = || entries.iter().map(|(_, entry)| *entry);
-    add(&mut arguments, columns().map(|entry| entry.format))?;
-    add(&mut arguments, entries.iter().map(|(lease, _)| lease.run_id))?;
-    add(&mut arguments, columns().map(|entry| entry.seq))?;
-    add(&mut arguments, columns().map(|entry| entry.turn))?;
-    add(&mut arguments, columns().map(|entry| entry.body.clone()))?;
-    add(&mut arguments, columns().map(|entry| entry.usage.turns))?;
-    add(&mut arguments, columns().map(|entry| entry.usage.tool_calls))?;
-    add(&mut arguments, columns().map(|entry| entry.usage.input_tokens))?;
-    add(&mut arguments, columns().map(|entry| entry.usage.output_tokens))?;
-    add(&mut arguments, columns().map(|entry| entry.usage.cost_micros))?;
-    add(&mut arguments, columns().map(|entry| entry.duration_ms))?;
-    add(&mut arguments, columns().map(|entry| entry.at))?;
-    add(&mut arguments, columns().map(|entry| entry.provider_message.as_deref()))?;
-    add(&mut arguments, columns().map(|entry| entry.model.as_deref()))?;
-    add(&mut arguments, columns().map(|entry| entry.tokens.cache_read))?;
-    add(&mut arguments, columns().map(|entry| entry.tokens.cache_write))?;
-    add(&mut arguments, columns().map(|entry| entry.tokens.reasoning))?;
-    add(&mut arguments, columns().map(|entry| entry.tool_record.clone()))?;
-    add(&mut arguments, columns().map(|entry| entry.delegation.clone()))?;
-    Ok(arguments)
+    add(arguments, columns().map(|entry| entry.format))?;
+    add(arguments, entries.iter().map(|(lease, _)| lease.run_id))?;
+    add(arguments, columns().map(|entry| entry.seq))?;
+    add(arguments, columns().map(|entry| entry.turn))?;
+    add(arguments, columns().map(|entry| entry.body.clone()))?;
+    add(arguments, columns().map(|entry| entry.usage.turns))?;
+    add(arguments, columns().map(|entry| entry.usage.tool_calls))?;
+    add(arguments, columns().map(|entry| entry.usage.input_tokens))?;
+    add(arguments, columns().map(|entry| entry.usage.output_tokens))?;
+    add(arguments, columns().map(|entry| entry.usage.cost_micros))?;
+    add(arguments, columns().map(|entry| entry.duration_ms))?;
+    add(arguments, columns().map(|entry| entry.at))?;
+    add(arguments, columns().map(|entry| entry.provider_message.as_deref()))?;
+    add(arguments, columns().map(|entry| entry.model.as_deref()))?;
+    add(arguments, columns().map(|entry| entry.tokens.cache_read))?;
+    add(arguments, columns().map(|entry| entry.tokens.cache_write))?;
+    add(arguments, columns().map(|entry| entry.tokens.reasoning))?;
+    add(arguments, columns().map(|entry| entry.tool_record.clone()))?;
+    add(arguments, columns().map(|entry| entry.delegation.clone()))
 }
 
 /// Adds a column as an array.
-fn add<'q, T>(arguments: &mut PgArguments, column: impl Iterator<Item = T>) -> Result<(), sqlx::Error>
+pub(super) fn add<'q, T>(arguments: &mut PgArguments, column: impl Iterator<Item = T>) -> Result<(), sqlx::Error>
 where
     Vec<T>: Encode<'q, Postgres> + Type<Postgres> + 'q,
 {

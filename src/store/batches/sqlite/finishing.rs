@@ -47,9 +47,10 @@ pub(in crate::store::batches) async fn finish(
     let ends: Vec<&Finish> = mine.iter().map(|(end, _)| *end).collect();
     let asked = settle_and_record(conn, &slots, &over, &ends, now).await?;
     let taken = mine.into_iter().map(|(end, held)| {
-        let run_id = end.lease.run_id;
         let cancel_reason = held.cancel_reason.filter(|_| end.again.is_none());
-        FinishedRow { run_id, cancel_reason, has_questions: asked.contains(&run_id) }
+        let has_questions = asked.contains(&end.lease.run_id);
+        // it is asked behind this
+        FinishedRow { lease: end.lease, cancel_reason, has_questions, is_waited_for: true }
     });
     Ok(taken.collect())
 }

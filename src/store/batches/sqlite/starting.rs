@@ -12,7 +12,7 @@ use crate::store::StoreError;
 use crate::store::db::sqlite_batch::{chunks, is_reusable, list, readable};
 use crate::store::ops::unreadable::RETRY_AFTER;
 use crate::store::runs::global_limits::RunLimitsLeft;
-use crate::store::runs::lease::{Lease, StartedRow, StartedRows, TENANTS_AT_ONCE, TakeRequest};
+use crate::store::runs::lease::{Lease, StartedRow, StartedRows, TakeRequest};
 use crate::store::runs::run_in;
 use crate::store::sql::sql;
 
@@ -71,15 +71,16 @@ async fn set_aside(
     Ok((row.try_get("run_id").unwrap_or_default(), why.to_string()))
 }
 
-/// Tenants that have ready runs, and may have more under way, by one look into the index each.
+/// Tenants that have ready runs, and may have more under way, by one look into the index each, and no more than `most`.
 pub(in crate::store::batches) async fn tenants_in_turn(
     conn: &mut SqliteConnection,
     after: &str,
     room: &RunLimitsLeft,
+    most: i64,
 ) -> Result<Vec<String>, StoreError> {
     let mut tenants: Vec<String> = Vec::new();
     let mut last = after.to_owned();
-    while (tenants.len() as i64) < TENANTS_AT_ONCE {
+    while (tenants.len() as i64) < most {
         let next: Option<String> = sqlx::query_scalar(
             "select tenant_id from queue where state = 'ready' and tenant_id > $1 order by tenant_id limit 1",
         )

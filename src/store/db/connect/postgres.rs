@@ -16,8 +16,8 @@ use crate::store::db::connections::{Connections, LastLoss};
 use crate::store::db::listener::Listener;
 use crate::store::db::store_metrics::Waits;
 
-/// Of the connections to Postgres, how many the engine's batches have for themselves. More gain nothing: each of them
-/// writes batches one after the other.
+/// Of the connections to Postgres, how many the engine's batches have for themselves. More gain nothing: each kind of
+/// work writes its batches one after the other, and what runs at once shares the server's processors.
 const ENGINE_CONNECTIONS: u32 = 2;
 /// Two for batches, one that hears, one for what is quick, and two for the rest.
 const LEAST_CONNECTIONS: u32 = 6;
@@ -81,8 +81,8 @@ async fn prepare_postgres(base: &PgConnectOptions, settings: &Settings) -> Resul
         ("enable_sort", "off"),
     ]);
     let last_loss = LastLoss::default();
-    let engine =
-        Connections::open(planned_once.clone(), ENGINE_CONNECTIONS, last_loss.clone()).await.map_err(open_error)?;
+    let engine = Connections::open(planned_once.clone(), ENGINE_CONNECTIONS, last_loss.clone()).await;
+    let engine = engine.map_err(open_error)?.for_batches();
     let rest = most - ENGINE_CONNECTIONS - 1;
     let quick = Connections::open(planned_once, (rest / 3).max(1), last_loss.clone()).await.map_err(open_error)?;
     let pool = Connections::open(guarded.clone(), rest - (rest / 3).max(1), last_loss).await.map_err(open_error)?;

@@ -22,8 +22,11 @@ use crate::store::sql::sql;
 use crate::store::tx::Tx;
 
 /// Steps of a statement on Postgres, from `settled` to `reserved`: `{batch}` is a [`LedgerBatch`], and `{held}` says of
-/// which rows `r` the lease is held.
-pub(in crate::store) const LEDGERS: &str = include_str!("../../sql/ledgers.postgres.sql");
+/// which rows `r` the lease is held. Nothing is reserved in a ledger that is not there.
+pub(in crate::store) const LEDGERS: &str =
+    sql!(STEPS; "{there}" = "l.day is not null"; "{opened}" = ""; "{behind}" = "");
+
+const STEPS: &str = include_str!("../../sql/ledgers.postgres.sql");
 
 /// Whether the reservations were made, and what was changed; one row at least.
 pub(in crate::store) const ANSWER: &str = "
@@ -32,6 +35,33 @@ pub(in crate::store) const ANSWER: &str = "
       from fit f left join updated m on true";
 
 const UPDATE_LEDGERS: &str = sql!(sql!("with ", LEDGERS, ANSWER); "{batch}" = "$1"; "{held}" = "true");
+
+/// As [`UPDATE_LEDGERS`] for reservations alone: a ledger that is not there has nothing in it, and is opened with what
+/// is reserved in it. One that another transaction opens meanwhile makes the statement fail as a whole, for what that
+/// has reserved is not seen here.
+const RESERVE_OPENING: &str = sql!(
+    sql!("with ", STEPS, ANSWER);
+    "{there}" = "true";
+    "{opened}" = OPENED;
+    "{behind}" = "and (select count(*) from opened) >= 0";
+    "{batch}" = "$1";
+    "{held}" = "true"
+);
+
+/// The ledgers that are not there: written behind the locks of the others, in the order of these, and before any of
+/// the others is changed. An insert waits for the transaction that inserts or changes the same row, and not for one
+/// that has it locked alone: so transactions that open ledgers never wait for each other in a circle.
+const OPENED: &str = "opened as (
+    insert into budget_days (tenant_id, task_id, day, tokens, cost_micros, reserved_tokens, reserved_cost_micros,
+                             tokens_limit, cost_micros_limit)
+    select c.tenant_id, c.task_id, c.day, 0, 0, c.asked_tokens, c.asked_cost, c.tokens_limit, c.cost_limit
+      from changes c
+      left join locked l on l.day = c.day and l.tenant_id = c.tenant_id and l.task_id = c.task_id
+     cross join fit f
+     where f.is_reserved and l.day is null
+     order by c.tenant_id collate \"C\", c.task_id, c.day
+    returning day
+), ";
 
 /// Calls whose ledgers are changed together.
 #[derive(Default, Serialize)]
@@ -182,6 +212,52 @@ pub(in crate::store) async fn update_ledgers(
         }
         Tx::Sqlite(_) => update_one_by_one(tx, batch).await,
     }
+}
+
+/// Reserves calls, if all of them fit in their ledgers, and opens with that those that the day does not have yet, which
+/// are among the `unseen` ones.
+///
+/// # Errors
+/// `Conflict`, and nothing written: another transaction has opened one of them meanwhile. Not on SQLite.
+pub(in crate::store) async fn reserve_opening(
+    tx: &mut Tx<'_>,
+    calls: &[Reservation],
+    unseen: &BTreeMap<LedgerKey, DayLimits>,
+) -> Result<bool, StoreError> {
+    let batch = LedgerBatch::new([].iter(), [], calls.iter());
+    if let Tx::Postgres(conn) = tx {
+        let rows = sqlx::query_as(RESERVE_OPENING).bind(Json(&batch)).fetch_all(&mut **conn).await?;
+        return Ok(LedgerOutcome::of(rows).is_reserved);
+    }
+    open_ledgers(tx, unseen).await?;
+    Ok(update_one_by_one(tx, &batch).await?.is_reserved)
+}
+
+/// Writes the first rows of these ledgers, in the order in which ledgers are locked. One that is there stays as it is.
+pub(in crate::store) async fn open_ledgers(
+    tx: &mut Tx<'_>,
+    opened: &BTreeMap<LedgerKey, DayLimits>,
+) -> Result<(), StoreError> {
+    let mut insert = tx.build(
+        "insert into budget_days (tokens, cost_micros, reserved_tokens, reserved_cost_micros, tenant_id, task_id, day,
+                                  tokens_limit, cost_micros_limit)
+         values ",
+    );
+    let mut before = "(0, 0, 0, 0, ";
+    for (key, limits) in opened {
+        insert
+            .push(before)
+            .push_bind(text(&key.tenant))
+            .push(", ")
+            .push_bind(key.task_id)
+            .push(", ")
+            .push_bind(key.day);
+        insert.push(", ").push_bind(limits.tokens).push(", ").push_bind(limits.cost_micros).push(")");
+        before = ", (0, 0, 0, 0, ";
+    }
+    insert.push(" on conflict (tenant_id, task_id, day) do nothing");
+    insert.finish().persistent(false).execute().await?;
+    Ok(())
 }
 
 async fn update_one_by_one(tx: &mut Tx<'_>, batch: &LedgerBatch) -> Result<LedgerOutcome, StoreError> {

@@ -10,7 +10,7 @@ use crate::domain::notification::NoticeKind;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::text::text;
 use crate::store::db::write_batcher::WriteBatcher;
-use crate::store::ops::budgets::ledger_batch::{LedgerBatch, update_ledgers};
+use crate::store::ops::budgets::ledger_batch::{LedgerBatch, open_ledgers, reserve_opening, update_ledgers};
 use crate::store::ops::budgets::ledgers::{LedgerKey, LedgerRow, READ_LEDGER, ledger_query, ledgers};
 use crate::store::ops::budgets::reservation::{Reservation, ReservationOutcome};
 use crate::store::{Settlement, Store, StoreError, Topic, with_timeout};
@@ -82,7 +82,7 @@ impl Store {
     /// All at once while there is enough for all of them, and else one by one.
     async fn reserve_batch(&self, calls: &[Reservation]) -> Vec<Result<ReservationAttempt, StoreError>> {
         if calls.len() > 1 {
-            match with_timeout(self.reserve_opening_ledgers(calls)).await {
+            match with_timeout(self.reserve_together(calls)).await {
                 Ok(true) => return calls.iter().map(|_| Ok(ReservationAttempt::Granted)).collect(),
                 // it may have taken effect
                 Err(StoreError::Unavailable(why)) => {
@@ -98,20 +98,37 @@ impl Store {
         tried
     }
 
-    /// As [`Store::reserve_together`]; ledgers that the day may not have yet are opened first, so that a batch of tasks
-    /// that run for the first time in a day remains one.
-    async fn reserve_opening_ledgers(&self, calls: &[Reservation]) -> Result<bool, StoreError> {
-        self.open_unseen_ledgers(calls).await?;
-        self.reserve_together(calls).await
+    /// Whether all of these are reserved; else none is. Ledgers that the day does not have yet are opened with that, so
+    /// that the first calls of tasks in a day are one statement, as all others are.
+    async fn reserve_together(&self, calls: &[Reservation]) -> Result<bool, StoreError> {
+        let unseen = self.budgets.0.seen.unseen(ledgers_of(calls));
+        match self.reserve_in(calls, &unseen).await {
+            // somebody else has opened one of them meanwhile, and nothing was written
+            Err(StoreError::Conflict(_)) if !unseen.is_empty() => {
+                self.open_ledgers(&unseen).await?;
+                self.reserve_in(calls, &BTreeMap::new()).await
+            }
+            reserved => reserved,
+        }
     }
 
-    /// Whether all of these are reserved; else none is.
-    async fn reserve_together(&self, calls: &[Reservation]) -> Result<bool, StoreError> {
-        let batch = LedgerBatch::new([].iter(), [], calls.iter());
+    /// As [`Store::reserve_together`], where the ledgers are there but for some of those that are `unseen`.
+    async fn reserve_in(
+        &self,
+        calls: &[Reservation],
+        unseen: &BTreeMap<LedgerKey, DayLimits>,
+    ) -> Result<bool, StoreError> {
         let mut write = self.db.write_quick(QueueFlow::of(None)).await?;
-        let updated = update_ledgers(&mut write.tx(), &batch).await?;
+        let tx = &mut write.tx();
+        let is_reserved = match unseen.is_empty() {
+            true => update_ledgers(tx, &LedgerBatch::new([].iter(), [], calls.iter())).await?.is_reserved,
+            false => reserve_opening(tx, calls, unseen).await?,
+        };
         write.commit().await?;
-        Ok(updated.is_reserved)
+        if is_reserved {
+            self.budgets.0.seen.note(unseen);
+        }
+        Ok(is_reserved)
     }
 
     async fn reserve_alone(&self, call: &Reservation) -> Result<ReservationAttempt, StoreError> {
@@ -122,7 +139,6 @@ impl Store {
                 return met(key.scope(), quantity, true);
             }
         }
-        self.open_unseen_ledgers(std::slice::from_ref(call)).await?;
         for _ in 0..2 {
             if self.reserve_together(std::slice::from_ref(call)).await? {
                 return Ok(ReservationAttempt::Granted);
@@ -152,40 +168,12 @@ impl Store {
         met(BudgetScope::Tenant, BudgetQuantity::Tokens, false)
     }
 
-    /// Opens those ledgers of these calls that this instance has not opened yet.
-    async fn open_unseen_ledgers(&self, calls: &[Reservation]) -> Result<(), StoreError> {
-        let unseen = self.budgets.0.seen.unseen(ledgers_of(calls));
-        if unseen.is_empty() {
-            return Ok(());
-        }
-        self.open_ledgers(&unseen).await?;
-        self.budgets.0.seen.note(&unseen);
-        Ok(())
-    }
-
-    /// Writes the first rows of these days, in the order in which ledgers are locked. One that is there stays as it is.
+    /// Opens these ledgers, and knows from then on that they are there.
     async fn open_ledgers(&self, opened: &BTreeMap<LedgerKey, DayLimits>) -> Result<(), StoreError> {
         let mut write = self.db.write_quick(QueueFlow::of(None)).await?;
-        let mut insert = write.tx().into_builder(
-            "insert into budget_days (tokens, cost_micros, reserved_tokens, reserved_cost_micros, tenant_id, task_id, day,
-                                      tokens_limit, cost_micros_limit)
-             values ",
-        );
-        let mut before = "(0, 0, 0, 0, ";
-        for (key, limits) in opened {
-            insert
-                .push(before)
-                .push_bind(text(&key.tenant))
-                .push(", ")
-                .push_bind(key.task_id)
-                .push(", ")
-                .push_bind(key.day);
-            insert.push(", ").push_bind(limits.tokens).push(", ").push_bind(limits.cost_micros).push(")");
-            before = ", (0, 0, 0, 0, ";
-        }
-        insert.push(" on conflict (tenant_id, task_id, day) do nothing");
-        insert.finish().persistent(false).execute().await?;
+        open_ledgers(&mut write.tx(), opened).await?;
         write.commit().await?;
+        self.budgets.0.seen.note(opened);
         Ok(())
     }
 

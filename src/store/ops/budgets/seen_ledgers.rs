@@ -1,5 +1,5 @@
-//! Ledgers that this instance has opened. The others are opened before a call is reserved in them, so that the first
-//! call of a task in a day makes no attempt that finds nothing.
+//! Ledgers that this instance knows to be there. The others are opened by the statement that reserves a call in them,
+//! so that the first call of a task in a day makes no attempt that finds nothing.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -10,7 +10,7 @@ use lru::LruCache;
 use crate::domain::budget::DayLimits;
 use crate::store::ops::budgets::ledgers::LedgerKey;
 
-/// Ledgers that are remembered, at most. One that is forgotten is opened once more, which changes nothing.
+/// Ledgers that are remembered, at most. For one that is forgotten it is looked once more whether it is there.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(20_000).unwrap();
 
 /// Ledgers that are there.

@@ -97,22 +97,48 @@ const COUNT_POSTGRES: &str = sql!(ENTRIES_POSTGRES, ADD, ADDED);
 
 /// The entries that are not counted yet; their rows are looked up by keys, whatever the planner believes of the tables.
 const ENTRIES_POSTGRES: &str = sql!(
-    sql!(ENTRIES; "{day}" = "cast(t.created_at at time zone 'UTC' as date)";
-                  "{nobody}" = "cast('00000000-0000-0000-0000-000000000000' as uuid)"),
+    "with entries as materialized (",
+    ENTRY_POSTGRES,
     "  from unnest($1::uuid[]) as l (run_id)
        join runs r on r.id = any (array[l.run_id])
        join turns t on t.run_id = any (array[r.id]) and t.seq >= r.usage_seq"
 );
 
+/// Steps of the statement on Postgres that finishes runs, behind those in which it has `written` ends and `added` the
+/// entries that came with them. Of the entries that were stored before, it sees what was committed when it began: each
+/// append to these transcripts must have been answered by then. By the time that it comes here it has all other locks.
+pub(in crate::store) const COUNT_ENDS: &str = sql!(
+    ", entries as materialized (",
+    ENTRY_POSTGRES,
+    "  from written r
+       join turns t on t.run_id = any (array[r.run_id]) and t.seq >= r.usage_seq
+      where r.has_usage
+      union all ",
+    ENTRY_POSTGRES,
+    "  from added t
+       join runs r on r.id = any (array[t.run_id]) and t.seq >= r.usage_seq
+      where (t.run_id in (select run_id from written where has_usage)) is true
+     ), counted as (",
+    ADD_UP,
+    ADDED,
+    ")"
+);
+
+/// An entry, `t`, of a run, `r`.
+const ENTRY_POSTGRES: &str = sql!(
+    ENTRY; "{day}" = "cast(t.created_at at time zone 'UTC' as date)";
+    "{nobody}" = "cast('00000000-0000-0000-0000-000000000000' as uuid)"
+);
+
 /// The list of runs follows.
 const ENTRIES_SQLITE: &str = sql!(
-    sql!(ENTRIES; "{day}" = "substr(t.created_at, 1, 10)"; "{nobody}" = "zeroblob(16)"),
+    "with entries as materialized (",
+    sql!(ENTRY; "{day}" = "substr(t.created_at, 1, 10)"; "{nobody}" = "zeroblob(16)"),
     "  from runs r cross join turns t on t.run_id = r.id and t.seq >= r.usage_seq
       where r.id in "
 );
 
-const ENTRIES: &str = "
-    with entries as materialized (
+const ENTRY: &str = "
         select r.tenant_id, {day} as day, coalesce(r.task_id, {nobody}) as task_id,
                t.model, t.turns, t.duration_ms, t.input_tokens, t.output_tokens, t.cache_read_tokens,
                t.cache_write_tokens, t.reasoning_tokens, t.cost_micros, t.tool_record ->> 'name' as tool,
@@ -140,9 +166,10 @@ const ADDED: &str = "
            cost_micros = usage_days.cost_micros + excluded.cost_micros,
            result_chars = usage_days.result_chars + excluded.result_chars";
 
+const ADD: &str = sql!(") ", ADD_UP);
+
 /// A call of a tool that is not there counts under one name: what models make up would else be rows without a bound.
-const ADD: &str = "
-    )
+const ADD_UP: &str = "
     insert into usage_days (tenant_id, day, task_id, kind, name, calls, failures, duration_ms, input_tokens, output_tokens,
                             cache_read_tokens, cache_write_tokens, reasoning_tokens, cost_micros, result_chars)
     select tenant_id, day, task_id, kind, name, sum(calls), sum(failures), sum(duration_ms), sum(input_tokens),

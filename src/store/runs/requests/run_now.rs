@@ -21,7 +21,7 @@ use crate::store::batches::{RecordedRequest, RequestedRun, record_committed, rec
 use crate::store::conversations::request_echo::note_echo;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::write_batcher::{BatchLimit, WriteBatcher};
-use crate::store::db::writer::StatementTurn;
+use crate::store::db::writer::{SqliteWriter, StatementTurn};
 use crate::store::db::{Db, connection, fault, with_timeout};
 use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
 use crate::store::runs::lease::StartedRows;
@@ -32,6 +32,8 @@ use crate::store::{Store, StoreError, Topic};
 
 /// Requests that are recorded in one statement on Postgres.
 pub(in crate::store) const RECORDED_TOGETHER: BatchLimit = BatchLimit { items: 100, bytes: 1 << 20 };
+/// Requests that are recorded in one transaction on SQLite: everybody waits for its one writer.
+pub(in crate::store) const RECORDED_IN_TURN: BatchLimit = BatchLimit { items: 25, ..RECORDED_TOGETHER };
 
 /// How long a request waits for a lock of its task before it is tried again with others, and behind the last by itself.
 const LOCKED_WAITS: [Duration; 3] = [Duration::from_millis(2), Duration::from_millis(5), Duration::from_millis(10)];
@@ -53,20 +55,34 @@ pub(in crate::store) enum RequestAnswer {
     Recorded,
 }
 
-/// Records a run on SQLite: with one way to the writer where nobody else writes, and else with those who do.
-async fn record_in_turn(turn: StatementTurn, request: &RequestedRun) -> Result<RecordedRequest, StoreError> {
-    match turn {
-        StatementTurn::Alone(mut statement) => {
-            let recorded = record_committed(&mut statement, request).await;
-            statement.end();
-            recorded
-        }
-        StatementTurn::Shared(mut writing) => {
-            let recorded = record_request(&mut Tx::Sqlite(&mut writing), request, None).await?;
-            writing.commit().await?;
-            Ok(recorded)
-        }
+/// Records runs on SQLite: a single one with one way to the writer's thread where nobody else writes, and else in one
+/// transaction, which may share its commit with others.
+async fn record_in_turn(
+    writer: &SqliteWriter,
+    flow: QueueFlow,
+    requests: &[RequestedRun],
+) -> Result<Vec<RecordedRequest>, StoreError> {
+    let mut writing = match requests {
+        [request] => match writer.begin_shared_or_acquire(flow).await? {
+            StatementTurn::Shared(writing) => writing,
+            StatementTurn::Alone(mut statement) => {
+                fault()?;
+                let recorded = record_committed(&mut statement, request).await;
+                statement.end();
+                fault()?;
+                return Ok(vec![recorded?]);
+            }
+        },
+        _ => writer.begin_shared(flow).await?,
+    };
+    fault()?;
+    let mut recorded = Vec::with_capacity(requests.len());
+    for request in requests {
+        recorded.push(record_request(&mut Tx::Sqlite(&mut writing), request, None).await?);
     }
+    writing.commit().await?;
+    fault()?;
+    Ok(recorded)
 }
 
 impl Store {
@@ -104,15 +120,13 @@ impl Store {
             (tenant, _) => tenant?,
         };
         self.admit_once(&tenant, request.input.as_ref().map_or(0, bytes_of), idempotency, now).await?;
-        match (&self.db, idempotency) {
-            (Db::Postgres { .. }, None) if request.echo == RequestEcho::default() => {
-                let RunRequest { input, requested_by, .. } = request;
-                let confined = scope.tenant().map(str::to_owned);
-                let request = RequestedRun { scope: confined, task_id, run_id, input, requested_by, now, start: None };
-                self.record_batched(scope, tenant, request).await
-            }
-            _ => self.record_ready(scope, task_id, run_id, request, now, idempotency).await,
+        if idempotency.is_some() || request.echo != RequestEcho::default() {
+            return self.record_ready(scope, task_id, run_id, request, now, idempotency).await;
         }
+        let RunRequest { input, requested_by, .. } = request;
+        let confined = scope.tenant().map(str::to_owned);
+        let request = RequestedRun { scope: confined, task_id, run_id, input, requested_by, now, start: None };
+        self.record_batched(scope, tenant, request).await
     }
 
     /// Records a run of the task that is ready now, for a tenant that may store it; to be awaited to its end.
@@ -146,11 +160,9 @@ impl Store {
             }
             Db::Sqlite { writer, waits, .. } if is_plain => {
                 waits.record_acquire("writer", writer);
-                let turn = writer.begin_shared_or_acquire(QueueFlow::of(scope.tenant())).await?;
-                fault()?;
-                let recorded = record_in_turn(turn, &request).await?;
-                fault()?;
-                recorded
+                let flow = QueueFlow::of(scope.tenant());
+                let recorded = record_in_turn(writer, flow, std::slice::from_ref(&request)).await?;
+                recorded.into_iter().next().unwrap_or(RecordedRequest::NoTask)
             }
             _ => {
                 let mut write = self.db.write(scope).await?;
@@ -209,11 +221,12 @@ impl Store {
         Box::pin(async move { self.record_batch(requests).await })
     }
 
-    /// Records requests, those of each scope in one statement, all scopes side by side; and executes the runs that have
-    /// started.
+    /// Records requests together, on Postgres those of each scope by themselves, all scopes side by side; and executes
+    /// the runs that have started.
     async fn record_batch(&self, mut requests: Vec<(String, RequestedRun)>) -> Vec<Result<RequestAnswer, StoreError>> {
         let start = self.let_start(&mut requests).await.map(Arc::new);
-        let groups = by_scope(requests).into_iter().map(|(places, mut group)| {
+        let are_confined = matches!(self.db, Db::Postgres { .. });
+        let groups = by_scope(requests, are_confined).into_iter().map(|(places, mut group)| {
             let start = start.clone();
             async move {
                 let recorded = self.record_group(&mut group).await;
@@ -275,15 +288,22 @@ impl Store {
         recorded
     }
 
-    /// Records requests of one scope in one statement, and tells those who wait for ready runs.
+    /// Records requests in one transaction, on Postgres those of one scope, and tells those who wait for ready runs.
     async fn record_together(&self, requests: &[RequestedRun]) -> Result<Vec<RecordedRequest>, StoreError> {
-        let with_commit = self.notification_for_commit(Topic::Queue);
-        let notification = with_commit.as_ref().map(|with_commit| with_commit.payload.as_str());
-        let Db::Postgres { quick, waits, .. } = &self.db else {
-            return Err(StoreError::Corrupt("requests are recorded one by one on SQLite".into()));
+        let (recorded, with_commit) = match &self.db {
+            Db::Postgres { quick, waits, .. } => {
+                let with_commit = self.notification_for_commit(Topic::Queue);
+                let notification = with_commit.as_ref().map(|with_commit| with_commit.payload.as_str());
+                let mut quick = connection("quick", quick, waits).await?;
+                let recorded = record_requests(&mut quick, requests, notification).await?;
+                fault()?;
+                (recorded, with_commit)
+            }
+            Db::Sqlite { writer, waits, .. } => {
+                waits.record_acquire("writer", writer);
+                (record_in_turn(writer, QueueFlow::of(None), requests).await?, None)
+            }
         };
-        let recorded = record_requests(&mut *connection("quick", quick, waits).await?, requests, notification).await?;
-        fault()?;
         match with_commit {
             Some(with_commit) => with_commit.committed(),
             None if recorded.iter().any(|recorded| matches!(recorded, RecordedRequest::Recorded)) => {
@@ -317,11 +337,11 @@ fn answers_of(
     (answers, StartedRows { rows, recipients: Some(recipients.into_iter().collect()), ..StartedRows::default() })
 }
 
-/// The requests of each scope, with their places.
-fn by_scope(requests: Vec<(String, RequestedRun)>) -> Vec<(Vec<usize>, Vec<RequestedRun>)> {
+/// The requests with their places: those of each scope, where what is written together is confined to one.
+fn by_scope(requests: Vec<(String, RequestedRun)>, are_confined: bool) -> Vec<(Vec<usize>, Vec<RequestedRun>)> {
     let mut groups: BTreeMap<Option<String>, (Vec<usize>, Vec<RequestedRun>)> = BTreeMap::new();
     for (place, (_, request)) in requests.into_iter().enumerate() {
-        let (places, group) = groups.entry(request.scope.clone()).or_default();
+        let (places, group) = groups.entry(request.scope.clone().filter(|_| are_confined)).or_default();
         places.push(place);
         group.push(request);
     }

@@ -1,6 +1,6 @@
-//! Runs that are leased, and start, with the statement that records them: of schedules that are due, of events, and on
-//! Postgres of requests. It has how many may, what is recorded of each, and what is answered of those that did. The
-//! slots of requests, and of messages of conversations, are in `local_starter`.
+//! Runs that are leased, and start, with the commit that records them: of schedules that are due, of events, and of
+//! requests. It has how many may, what is recorded of each, and what is answered of those that did. The slots of
+//! requests, and of messages of conversations, are in `local_starter`.
 
 use std::sync::Arc;
 

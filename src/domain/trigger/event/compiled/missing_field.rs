@@ -61,7 +61,8 @@ impl CompiledEventTrigger {
         dedup.chain(throttle).chain(window)
     }
 
-    fn variables(&self, arrival: &Arrival) -> Variables {
+    /// The event and the task for its expressions.
+    pub(super) fn variables(&self, arrival: &Arrival) -> Variables {
         arrival.read().variables().and(&self.task_variables())
     }
 }
