@@ -13,6 +13,8 @@
 #   scripts/drills.sh deliveries [DELIVERIES]
 #                                       10000 deliveries, or DELIVERIES, through a channel that misbehaves in every way, by
 #                                       instances that die: five minutes. Short case, 1500: engine::outbox
+#   scripts/drills.sh mcp [RUNS]        1000 runs, or RUNS, that call the tools of two MCP servers, which are one process each:
+#                                       some minutes. Short case, 20 runs: mcp::supervision
 #   scripts/drills.sh guide             the diffs of CONTRIBUTING.md, applied to the last commit in a worktree of its own and compiled
 #                                       there, tests and examples too: some minutes; in CARGO_TARGET_DIR, or target/guide.
 #                                       Short case, as text: tidy::guide
@@ -26,10 +28,10 @@ refuse() { echo "scripts/drills.sh: $1" >&2; exit 2; }
 
 drill=${1:-}
 case "$drill" in
-    faults | turns | budgets | events | deliveries) [ $# -le 2 ] || refuse "$drill takes one number and nothing more" ;;
+    faults | turns | budgets | events | deliveries | mcp) [ $# -le 2 ] || refuse "$drill takes one number and nothing more" ;;
     guide | all) [ $# = 1 ] || refuse "$drill takes nothing more" ;;
-    -h | --help) sed -n '2,21s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    *) refuse "say faults, turns, budgets, events, deliveries, guide or all; see scripts/drills.sh --help" ;;
+    -h | --help) sed -n '2,23s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) refuse "say faults, turns, budgets, events, deliveries, mcp, guide or all; see scripts/drills.sh --help" ;;
 esac
 number=${2:-}
 [[ ${number:-1} =~ ^[1-9][0-9]*$ ]] || refuse "$number is not a number of 1 or more"
@@ -79,6 +81,10 @@ deliveries() {
     done
 }
 
+mcp() {
+    REVEILLE_DRILL_MCP_RUNS=${1:-1000} run_test mcp::supervision::runs_share_one_process_per_server
+}
+
 guide() (
     root=$PWD
     target=$(realpath -m "${CARGO_TARGET_DIR:-target/guide}")
@@ -92,7 +98,7 @@ guide() (
 
 outcome=0
 case "$drill" in
-    all) for each in guide faults turns budgets events deliveries; do "$each" || outcome=1; done ;;
+    all) for each in guide faults turns budgets events deliveries mcp; do "$each" || outcome=1; done ;;
     *) "$drill" "$number" || outcome=1 ;;
 esac
 exit "$outcome"

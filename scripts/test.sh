@@ -85,7 +85,7 @@ mapfile -t missing < <(missing_packages)
 [ ${#missing[@]} = 0 ] || install_packages "${missing[@]}"
 
 # what the tests take from npm, as its lock file has it: the driver of the browser (it brings no browser of its own), an
-# OAuth server, and what makes a client of TypeScript
+# OAuth server, what makes a client of TypeScript, and what makes MCP servers
 from_npm() {
     local dir=$1
     [ ! "$dir/node_modules/.package-lock.json" -nt "$dir/package-lock.json" ] || return 0
@@ -106,6 +106,7 @@ from_pip() {
 from_npm tests/browser
 from_npm tests/oauth
 from_npm tests/clients
+from_npm tests/mcp
 from_pip tests/clients
 REVEILLE_TEST_CHROMIUM=$(command -v chromium)
 export REVEILLE_TEST_CHROMIUM

@@ -27,8 +27,7 @@ pub mod verify;
 use std::sync::Arc;
 use std::time::Duration;
 
-use uuid::Uuid;
-
+use crate::agent::answer::tool_unlisted;
 use crate::agent::calls::ToolRunner;
 use crate::agent::calls::delegation::check_schema;
 use crate::agent::calls::result_cache::ResultCache;
@@ -50,18 +49,19 @@ use crate::agent::stream::StreamEmitter;
 use crate::agent::tool_offers::ToolOffers;
 use crate::agent::verify::{AnswerVerification, Verifiers};
 use crate::base::compute::Compute;
-use crate::domain::approval::{Approval, OpenQuestion, Policy};
+use crate::domain::approval::Policy;
 use crate::domain::memory::PersonWords;
 use crate::domain::run::outcome::REASON_BUDGET;
-use crate::domain::run::{ReactLoopResult, RunError, TranscriptMessage, Usage};
+use crate::domain::run::{RunError, TranscriptMessage};
 use crate::ports::llm::Models;
 use crate::ports::llm::fallback::Chain;
 use crate::ports::skill::SkillLibrary;
-use crate::ports::tool::ToolRegistry;
 use crate::ports::tool::builtin::memory::REMEMBER;
 use crate::ports::tool::builtin::skills::USE_SKILL;
 use crate::ports::tool::offer::NotOffered;
+use crate::ports::tool::{ToolCatalog, ToolRegistry};
 
+pub use answer::{AgentResponse, Suspension};
 pub use checkpoint::agent_store::{AgentStore, AppendError, SummaryCost};
 pub use checkpoint::transcript_slice::TranscriptSlice;
 pub use configured::{AgentDefinition, CallingAgent};
@@ -82,6 +82,8 @@ pub struct Agent {
     pub models: Models,
     /// Tools that may be called.
     pub tools: Arc<ToolRegistry>,
+    /// Where they come from; `None`: they do not change.
+    pub catalog: Option<ToolCatalog>,
     /// The selections of them that were offered lately.
     pub offers: ToolOffers,
     /// The results that are kept of them.
@@ -110,31 +112,6 @@ pub struct Agent {
     pub sources: ContextSources,
     /// Checks of an answer before anybody is told of it.
     pub verifiers: Verifiers,
-}
-
-/// How a message ended.
-#[derive(Debug, Clone, PartialEq)]
-pub enum AgentResponse {
-    /// The model has answered.
-    Answered(ReactLoopResult),
-    /// People have to be heard before it can go on.
-    Suspended(Suspension),
-    /// Nothing was done, and why.
-    Refused {
-        /// The reason, for the model and for people.
-        reason: String,
-    },
-}
-
-/// The reason for which a loop is suspended, and until when.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Suspension {
-    /// Questions that are to be put, one batch, each with the one that it replaces.
-    pub asks: Vec<(Approval, Option<Uuid>)>,
-    /// Questions that were put before and are open.
-    pub open: Vec<OpenQuestion>,
-    /// Usage of this execution.
-    pub usage: Usage,
 }
 
 /// Everything that is made before the first model call.
@@ -167,6 +144,7 @@ impl Agent {
         Agent {
             models,
             tools,
+            catalog: None,
             offers: ToolOffers::default(),
             results: ResultCache::default(),
             agents: Arc::default(),
@@ -192,6 +170,7 @@ impl Agent {
             Err(GateRefusal::Skip(reason)) => return Ok(AgentResponse::Refused { reason }),
             Err(GateRefusal::NotNow) => return Err(RunError::HandBack),
         }
+        self.check_named_tools(&prepared)?;
         // an endpoint may be asked for it: nothing of a message that the gate refuses goes out
         let told = memory_of(incoming, &self.tools, &prepared.window, prepared.checkpoint.entries()).await;
         prepared.system.add_facts(told);
@@ -269,6 +248,16 @@ impl Agent {
             return Err(GateRefusal::Skip("message_too_long".into()));
         }
         self.gate.admit(incoming.gate_message(), &incoming.clock).await
+    }
+
+    /// Fails where the message needs a tool that its MCP server has not listed: without it the model would answer all
+    /// the same. Behind an answer no tool is needed.
+    fn check_named_tools(&self, prepared: &PreparedRequest<'_>) -> Result<(), RunError> {
+        let PreparedRequest { incoming, checkpoint, .. } = prepared;
+        match self.tools.named_but_unlisted(incoming.tenant.as_str(), &incoming.overrides.tools) {
+            Some(tool) if checkpoint.answer().is_none() => Err(tool_unlisted(tool)),
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Where an agent waited for the message, its answer is that of the run, and the loop finds it on the record; a

@@ -51,6 +51,8 @@ use crate::ports::bus::{self, Bus};
 use crate::ports::channel::ChannelRegistry;
 use crate::ports::channel::live::LiveChannel;
 use crate::ports::poll::{Poller, Sources};
+use crate::ports::tool::ToolCatalog;
+use crate::ports::tool::mcp::McpServers;
 use crate::ports::vault::credentials::Credentials;
 use crate::ports::vault::{WithoutKeys, oauth};
 use crate::store::Store;
@@ -87,6 +89,8 @@ pub struct BuiltApp {
     pub http: http::HttpState,
     /// The event bus.
     pub bus: Arc<dyn Bus>,
+    /// The MCP servers, not connected yet.
+    pub mcp: McpServers,
     /// The key file of the vault, if it was made now.
     pub key_file: Option<PathBuf>,
 }
@@ -106,6 +110,7 @@ pub struct App {
     made: GeneratedSecrets,
     store: Store,
     engine: engine::RunningEngine,
+    mcp: McpServers,
     http: JoinHandle<()>,
     ending: AppEnd,
     /// The names that tasks made in this process may use.
@@ -130,7 +135,7 @@ pub async fn build(
 ) -> anyhow::Result<BuiltApp> {
     let data_dir = Path::new(&config.server.data_dir);
     let added = AppAdditions { tools: &extras.tools, models: &extras.models, encoders: &extras.encoders };
-    let ValidatedParts { egress, models, policy, declared } = validate(config, data_dir, &clock, added)?;
+    let ValidatedParts { egress, models, policy, declared, servers } = validate(config, data_dir, &clock, added)?;
     private_dir(data_dir).with_context(|| format!("the data directory {} can't be made", data_dir.display()))?;
     let (vault, key_file) = open_vault(config, data_dir)?;
     let metrics = extras.metrics;
@@ -147,18 +152,21 @@ pub async fn build(
     let credentials = Credentials::new(store.clone(), vault.clone(), egress.clone(), Some(Arc::new(refresher)));
     let skills = open_skills(config, clock.clone()).await?;
     let agents: Vec<Arc<AgentTool>> = AgentTool::all(&config.agents).into_iter().map(Arc::new).collect();
-    let tools = open_tools(config, &credentials, &skills, &agents, declared, extras.tools)?;
-    let sources = Sources::new(&config.poll, &credentials, Arc::clone(&tools), data_dir);
+    let catalog = ToolCatalog::new(open_tools(config, &credentials, &skills, &agents, declared, extras.tools)?);
+    let supervisor = extras.mcp_supervisor;
+    let mcp = McpServers::new(servers, &credentials, &catalog, supervisor, clock.clone(), &metrics);
+    let sources = Sources::new(&config.poll, &credentials, catalog.clone(), data_dir);
     let sources = Arc::new(sources.map_err(faults_below("/poll"))?);
     let gate = extras::gate(config, &store, extras.gate_checks)?;
     let verifiers = Verifiers::new(&config.verifiers, extras.verifiers);
     let extraction_models = models.clone();
-    let agent = Agent::new(models, Arc::clone(&tools), config.react.clone(), policy, compute.clone(), gate);
+    let agent = Agent::new(models, catalog.current(), config.react.clone(), policy, compute.clone(), gate);
     let pending = PendingChecks::new(extras.pending_agents);
     let sources_of_context = ContextSources::new(extras.context_sources);
     let context = config.context.clone();
     let library = skills.clone();
     let agent = Agent {
+        catalog: Some(catalog.clone()),
         agents: Arc::new(agents),
         skills: library,
         verifiers,
@@ -228,7 +236,8 @@ pub async fn build(
         compute,
         executors,
         pipeline,
-        tools,
+        tools: catalog,
+        mcp: mcp.clone(),
         skills,
         validator,
         bus: Arc::clone(&bus),
@@ -242,7 +251,7 @@ pub async fn build(
         stopping: ending.announced,
         stop: ending.http,
     });
-    Ok(BuiltApp { store, engine, http, bus, key_file })
+    Ok(BuiltApp { store, engine, http, bus, mcp, key_file })
 }
 
 impl App {
@@ -256,7 +265,7 @@ impl App {
         let listener = TcpListener::bind(listen).await.map_err(|error| cannot_listen(listen, error))?;
         let address = listener.local_addr()?;
         let ending = AppEnd::default();
-        let BuiltApp { store, engine, http, bus, key_file } =
+        let BuiltApp { store, engine, http, bus, mcp, key_file } =
             build(config, Clock::system(), extras, ending.clone(), waiting).await?;
         warn_of_role(&store).await?;
         warn_of_bus(&*bus).await;
@@ -266,6 +275,8 @@ impl App {
         let requests = LowRuntime::start()?;
         let (limits, metrics, proxies) = (http.limits, http.metrics.clone(), config.server.proxies()?);
         let (validator, handle) = (http.validator.clone(), AppHandle::new(&http));
+        // a run that is due at once has their tools
+        mcp.start(requests.handle()).await;
         let engine = engine.start().await?;
         let serving = server::serve(listener, http::router(http), limits, proxies, metrics, ending.http.clone());
         let http = requests.handle().spawn(serving);
@@ -274,6 +285,7 @@ impl App {
             made: GeneratedSecrets { admin_token: None, key_file },
             store,
             engine,
+            mcp,
             http,
             _requests: requests,
             ending,
@@ -311,11 +323,12 @@ impl App {
         &self.made
     }
 
-    /// Stops in order: `/readyz` says so, no new claims, runs get their grace, the rest is handed back, HTTP ends.
-    /// Runs can be watched and cancelled for as long as any goes on.
+    /// Stops in order: `/readyz` says so, no new claims, runs get their grace, the rest is handed back, MCP servers and
+    /// HTTP end. Runs can be watched and cancelled for as long as any goes on.
     pub async fn stop(self) {
         self.ending.announced.cancel();
         self.engine.stop().await;
+        self.mcp.stop().await;
         self.ending.http.cancel();
         if let Err(error) = self.http.await {
             tracing::error!(%error, "the HTTP server ended badly");

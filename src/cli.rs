@@ -172,6 +172,9 @@ pub fn main() -> ExitCode {
     if let Err(error) = local::memory::keep_private() {
         eprintln!("warning: core dumps could not be turned off: {error}");
     }
+    if let Some(code) = local::mcp_supervise::of_process() {
+        return code;
+    }
     let cli = Cli::parse();
     // one provider for all TLS; a second call would only say that it is there
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();

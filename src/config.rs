@@ -61,6 +61,8 @@ pub struct Config {
     pub verifiers: agent::verify::settings::VerifierSettings,
     /// Declared tools, `[[tools]]`.
     pub tools: Vec<tool::http::HttpToolDefinition>,
+    /// MCP servers, `[[mcp_servers]]`.
+    pub mcp_servers: Vec<tool::mcp::McpServerDefinition>,
     /// How calls of other tools are treated, `[tool_policies]`.
     pub tool_policies: BTreeMap<String, tool::policy::ToolPolicy>,
     /// Settings of `[tool_access]`.
@@ -131,7 +133,12 @@ impl Config {
         let resolved = loaded.config.llm.resolve_keys(|variable| environment.get(variable).map(str::to_owned));
         let variable = |name: &str| environment.get(name).map(str::to_owned);
         let filled = tool::http::fill_variables(&mut loaded.config.tools, variable);
-        resolved.and(filled).and_then(|()| loaded.config.check()).map_err(|faults| loaded.explain(&faults))?;
+        let servers = tool::mcp::fill_variables(&mut loaded.config.mcp_servers, variable);
+        resolved
+            .and(filled)
+            .and(servers)
+            .and_then(|()| loaded.config.check())
+            .map_err(|faults| loaded.explain(&faults))?;
         Ok(loaded)
     }
 
@@ -296,6 +303,22 @@ mod tests {
             read(file, &[]).unwrap_err(),
             "reveille.toml:3:15: `llm.models.main.api_key_env`: the environment variable `MY_KEY` is not set"
         );
+    }
+
+    #[test]
+    fn mcp_server_is_given_its_variables_and_none_of_them_is_printed() {
+        let file = "[[mcp_servers]]\nname = \"notes\"\ncommand = [\"${RUNNER}\", \"notes.js\"]\nenv = { TOKEN = \"${KEY}\" }\n";
+        let config =
+            read(file, &[("RUNNER", "node"), ("KEY", "canary-9"), ("PATH", "/usr/bin"), ("SPACE", "x")]).unwrap();
+        let server = &config.mcp_servers[0];
+        assert_eq!(server.command, ["node", "notes.js"]);
+        let env: Vec<(&str, &str)> = server.env.iter().map(|(name, value)| (name.as_str(), value.expose())).collect();
+        assert_eq!(env, [("PATH", "/usr/bin"), ("TOKEN", "canary-9")]);
+        let printed = format!("{config:?} {}", serde_json::to_string(&config).unwrap());
+        assert!(!printed.contains("canary"), "{printed}");
+        let unset = read(file, &[("RUNNER", "node")]).unwrap_err();
+        let expected = "`mcp_servers.0.env.TOKEN`: the environment variable `KEY` is not set";
+        assert!(unset.starts_with("reveille.toml:") && unset.ends_with(expected), "{unset}");
     }
 
     #[test]

@@ -50,7 +50,8 @@ use crate::ports::bus::Bus;
 use crate::ports::channel::ChannelRegistry;
 use crate::ports::poll::Poller;
 use crate::ports::skill::SkillLibrary;
-use crate::ports::tool::ToolRegistry;
+use crate::ports::tool::ToolCatalog;
+use crate::ports::tool::mcp::McpServers;
 use crate::ports::vault::Vault;
 use crate::ports::vault::oauth::OAuthConnector;
 use crate::store::{self, Store};
@@ -138,7 +139,9 @@ pub struct HttpParts {
     /// For dry runs.
     pub pipeline: Pipeline,
     /// The tools, and who may use them.
-    pub tools: Arc<ToolRegistry>,
+    pub tools: ToolCatalog,
+    /// The MCP servers of this instance.
+    pub mcp: McpServers,
     /// Skills that agents may use.
     pub skills: SkillLibrary,
     /// Checks drafts of tasks: the names that they may use, and their actions.
@@ -365,6 +368,7 @@ fn operations() -> OpenApiRouter<HttpState> {
         .routes(routes!(api::quotas::budgets::put_task_budget, api::quotas::budgets::reset_task_budget))
         .routes(routes!(api::quotas::get_quotas, api::quotas::put_quotas, api::quotas::reset_quotas))
         .routes(routes!(api::registry::list_tools))
+        .routes(routes!(api::registry::get_tool))
         .routes(routes!(api::registry::list_agents))
         .routes(routes!(api::runs::suspended::list_suspended))
         .routes(routes!(api::runs::suspended::pause_suspended))

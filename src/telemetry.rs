@@ -20,6 +20,9 @@ use crate::base::metrics::trace::{CONTENT, SPANS};
 use crate::telemetry::layer::TraceLayer;
 use crate::telemetry::otlp::SpanExport;
 
+/// The target of the log of the library for MCP.
+const MCP_LIBRARY: &str = "rmcp";
+
 /// `[telemetry]`
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -62,8 +65,13 @@ pub enum LogFormat {
 }
 
 impl Settings {
+    /// The library for MCP logs what servers send, whole messages among it: nothing of it is shown unless it is named.
     fn filter(&self) -> Result<EnvFilter, ParseError> {
-        EnvFilter::try_new(&self.log_level)
+        let filter = EnvFilter::try_new(&self.log_level)?;
+        match self.log_level.contains(MCP_LIBRARY) {
+            true => Ok(filter),
+            false => Ok(filter.add_directive(format!("{MCP_LIBRARY}=off").parse()?)),
+        }
     }
 
     fn as_json(&self) -> bool {
@@ -154,6 +162,23 @@ mod tests {
         };
         assert_eq!(faults("info,reveille::engine=debug"), ValidationErrors::new());
         assert_eq!(faults("reveille=loud").0[0].pointer, "/telemetry/log_level");
+    }
+
+    #[test]
+    fn log_of_the_protocol_library_is_off_unless_it_is_named() {
+        let shown = |level: &str| {
+            let filter = Settings { log_level: level.into(), ..Settings::default() }.filter().unwrap();
+            let subscriber = Registry::default().with(filter);
+            tracing::subscriber::with_default(subscriber, || {
+                [
+                    tracing::enabled!(target: "rmcp::service", tracing::Level::WARN),
+                    tracing::enabled!(target: "reveille::engine", tracing::Level::WARN),
+                ]
+            })
+        };
+        assert_eq!(shown("info"), [false, true]);
+        assert_eq!(shown("trace"), [false, true]);
+        assert_eq!(shown("info,rmcp=debug"), [true, true]);
     }
 
     #[test]

@@ -1,7 +1,37 @@
-//! Whether the loop goes on with an answer of the model, and the error of a run that got none. Decided purely.
+//! How a message ends: whether the loop goes on with an answer of the model, and the error of a run that got none.
+//! Decided purely.
 
-use crate::domain::run::{RunError, RunFault};
+use uuid::Uuid;
+
+use crate::domain::approval::{Approval, OpenQuestion};
+use crate::domain::run::{ReactLoopResult, RunError, RunFault, Usage};
 use crate::ports::llm::{LlmError, ModelAnswer, StopReason};
+use crate::ports::tool::registry::not_listed;
+
+/// How a message ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AgentResponse {
+    /// The model has answered.
+    Answered(ReactLoopResult),
+    /// People have to be heard before it can go on.
+    Suspended(Suspension),
+    /// Nothing was done, and why.
+    Refused {
+        /// The reason, for the model and for people.
+        reason: String,
+    },
+}
+
+/// The reason for which a loop is suspended, and until when.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Suspension {
+    /// Questions that are to be put, one batch, each with the one that it replaces.
+    pub asks: Vec<(Approval, Option<Uuid>)>,
+    /// Questions that were put before and are open.
+    pub open: Vec<OpenQuestion>,
+    /// Usage of this execution.
+    pub usage: Usage,
+}
 
 /// The error that people read when shortening did not help.
 const TOO_LONG: &str = "Conversation too long, please start a new conversation";
@@ -34,6 +64,12 @@ pub fn accept(mut answer: ModelAnswer, at_limit: bool, has_spoken: bool) -> Resu
 /// The end of a run whose conversation nothing makes short enough; `is_alone`: it is one message.
 pub fn too_long(is_alone: bool) -> RunError {
     RunError::fail("context_overflow", if is_alone { TOO_LONG_ALONE } else { TOO_LONG })
+}
+
+/// The run error for a tool that its MCP server has not listed. The server may be away: the run goes on later, and uses
+/// no attempt.
+pub fn tool_unlisted(tool: &str) -> RunError {
+    RunError::Infrastructure { fault: RunFault::new("mcp_unavailable", not_listed(tool)) }
 }
 
 /// The run error for a failed chain of models.

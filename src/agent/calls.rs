@@ -2,6 +2,7 @@
 //!
 //! A call that fails is an observation for the model; only [`ToolError::Abort`] ends the run. Nothing is stored here.
 
+mod absent_tool;
 pub mod call_turn;
 pub mod delegation;
 mod execution;
@@ -45,7 +46,7 @@ use crate::domain::run::{ResultNotice, RunError, ToolAttribution, ToolCall, Tool
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::builtin::read_data_file::READ_DATA_FILE;
 use crate::ports::tool::output::{DefaultLevel, OutputLevel};
-use crate::ports::tool::registry::{RegisteredTool, unknown_tool};
+use crate::ports::tool::registry::RegisteredTool;
 use crate::ports::tool::{ToolCaller, ToolContext, ToolError, ToolHost, ToolRegistry, ToolStatus, UsedSecrets};
 
 /// All that calls of one run have in common.
@@ -284,7 +285,8 @@ impl ToolRunner<'_> {
         let approval = asked.of(&call.id);
         warnings.keep_hold(approval);
         let Some(tool) = self.tools.find(&call.name).filter(|tool| may || is_removed(tool)) else {
-            return Ok(Attempt::failed(unknown_tool(&call.name, self.offered.iter().copied())));
+            let last_asked = approval.or_else(|| asked.input_of(&call.id));
+            return Ok(self.absent(call, last_asked, resumed));
         };
         let permitted = permit(tool.definition()).and_then(|()| call_turn.skills.admit(call, call_turn.has_one_skill));
         if let Err(refused) = permitted {

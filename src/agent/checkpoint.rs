@@ -371,6 +371,15 @@ fn record_of(call: &ToolCall, result: &TranscriptEntry) -> ToolRecord {
     ToolRecord::new((&call.name, true), &call.args, result.duration_ms.unwrap_or_default(), ended, attribution)
 }
 
+/// Whether a run that ends with this error may store anything more: its lease stands, and its store is there.
+pub fn may_still_store(error: &RunError) -> bool {
+    match error {
+        RunError::LeaseLost => false,
+        RunError::Infrastructure { fault } => fault.code != STORE_UNAVAILABLE,
+        _ => true,
+    }
+}
+
 /// The error with which a run ends when its store fails.
 pub fn run_error(error: AppendError) -> RunError {
     match error {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::configured::agent_field::AgentField;
 use crate::agent::configured::fields::FieldRules;
-use crate::base::invalid::{ValidationErrors, did_you_mean, escape};
+use crate::base::invalid::{ValidationErrors, did_you_mean, escape, is_known_name};
 use crate::domain::approval::PolicyRules;
 use crate::domain::approval::settings::Override;
 use crate::ports::tool::access::{ToolLimits, check_names};
@@ -96,7 +96,8 @@ impl AgentDefinition {
         }
     }
 
-    /// Adds what is wrong with these; pointers begin with `/agents`.
+    /// Adds what is wrong with these; pointers begin with `/agents`. `server.*` among the tools stands for every name
+    /// below it.
     pub fn check(agents: &[AgentDefinition], tools: &[&str], models: &[&str], faults: &mut ValidationErrors) {
         for (index, agent) in agents.iter().enumerate() {
             let place = format!("/agents/{index}");
@@ -106,7 +107,7 @@ impl AgentDefinition {
             if agents[..index].iter().any(|other| other.name == agent.name) {
                 faults.add(format!("{place}/name"), format!("two agents are named `{}`", agent.name));
             }
-            if !agent.expose_as_tool && tools.contains(&agent.name.as_str()) {
+            if !agent.expose_as_tool && is_known_name(&agent.name, tools) {
                 let message = format!("there is a tool `{}`; rules for it would hold for the agent, too", agent.name);
                 faults.add(format!("{place}/name"), message);
             }
@@ -122,7 +123,7 @@ impl AgentDefinition {
                 let near = did_you_mean(model, models.iter().copied());
                 faults.add(format!("{place}/model"), format!("no model `{model}` in [llm.models]{near}"));
             }
-            for tool in agent.approvals.keys().filter(|tool| !tools.contains(&tool.as_str())) {
+            for tool in agent.approvals.keys().filter(|tool| !is_known_name(tool, tools)) {
                 let near = did_you_mean(tool, tools.iter().copied());
                 faults.add(format!("{place}/approvals/{}", escape(tool)), format!("unknown tool `{tool}`{near}"));
             }
@@ -211,6 +212,23 @@ mod tests {
         };
         AgentDefinition::check(&[agent("book"), sound], &["current_time"], &[], &mut faults);
         assert_eq!(faults, ValidationErrors::new());
+    }
+
+    #[test]
+    fn name_below_a_server_is_known_while_the_server_is_away() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let booker = AgentDefinition {
+            tools: Some(names(&["github.search", "gitlab.search"])),
+            deny_tools: names(&["github.delete_repository"]),
+            approvals: rules(
+                serde_json::json!({ "github.search": { "gate": "auto" }, "gitlab.a": { "gate": "auto" } }),
+            ),
+            ..agent("book")
+        };
+        let mut faults = ValidationErrors::new();
+        AgentDefinition::check(&[booker], &["current_time", "github.*"], &[], &mut faults);
+        let places: Vec<&str> = faults.0.iter().map(|fault| fault.pointer.as_str()).collect();
+        assert_eq!(places, ["/agents/0/tools/1", "/agents/0/approvals/gitlab.a"]);
     }
 
     #[test]

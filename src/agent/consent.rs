@@ -27,7 +27,8 @@ use crate::domain::actor::Actor;
 use crate::domain::approval::proposal::{canonical_hash, undo_window};
 use crate::domain::approval::{
     Approval, ApprovalChoice, ApprovalLevel, ApprovalStatus, ApprovedCallStart, CANCELLED, Consequence, EXPIRED,
-    GrantAsk, OpenQuestion, Policy, Proposal, ProposalIdentity, QuestionKind, ReasonCode, Ruling, digest,
+    GrantAsk, INPUT_EXPIRED, OpenQuestion, Policy, Proposal, ProposalIdentity, QuestionKind, ReasonCode, Ruling,
+    digest,
 };
 use crate::domain::credential::Reference;
 use crate::domain::run::{RunError, ToolCall};
@@ -76,6 +77,16 @@ pub enum ConsentVerdict {
     Ask(Box<Approval>, Option<Uuid>),
     /// A person was asked and has not answered, or the act is held back for a while.
     Wait(OpenQuestion),
+}
+
+/// Where a question stands, whatever has become of its tool.
+pub enum QuestionStanding {
+    /// It has no answer, or its call is held back for a while.
+    Open(OpenQuestion),
+    /// The call is not carried out, and the model is told this.
+    Refused(ToolError),
+    /// The call may be carried out.
+    Allowed,
 }
 
 /// Facts that a question shows besides the tool.
@@ -205,6 +216,24 @@ impl Consent<'_> {
         ProposalIdentity { tenant: self.tenant, run_id: self.run_id, turn, call_id: &call.id }
     }
 
+    /// Where a question stands now.
+    pub fn standing(&self, question: &Approval) -> QuestionStanding {
+        let words = match question.status {
+            ApprovalStatus::Pending => return QuestionStanding::Open(question.open_question()),
+            ApprovalStatus::Approved | ApprovalStatus::Edited => {
+                return match question.hold_until.is_some_and(|until| until > self.clock.now()) {
+                    true => QuestionStanding::Open(question.open_question()),
+                    false => QuestionStanding::Allowed,
+                };
+            }
+            ApprovalStatus::Cancelled => refusal(question.comment.as_deref()),
+            ApprovalStatus::Expired if question.proposal.is_input() => INPUT_EXPIRED.to_owned(),
+            ApprovalStatus::Expired => EXPIRED.to_owned(),
+        };
+        // the model is told these words and no others
+        QuestionStanding::Refused(ToolError::for_model(ToolFailure::PermissionDenied, REFUSED, words))
+    }
+
     /// A call that was asked about.
     async fn decided_call(
         &self,
@@ -214,14 +243,10 @@ impl Consent<'_> {
         approval: &Approval,
         precheck: Option<Value>,
     ) -> Result<ConsentVerdict, RunError> {
-        match approval.status {
-            ApprovalStatus::Pending => return Ok(ConsentVerdict::Wait(approval.open_question())),
-            ApprovalStatus::Cancelled => return Ok(refusal_verdict(refusal(approval.comment.as_deref()))),
-            ApprovalStatus::Expired => return Ok(refusal_verdict(EXPIRED.to_owned())),
-            ApprovalStatus::Approved | ApprovalStatus::Edited => {}
-        }
-        if approval.hold_until.is_some_and(|until| until > self.clock.now()) {
-            return Ok(ConsentVerdict::Wait(approval.open_question()));
+        match self.standing(approval) {
+            QuestionStanding::Open(question) => return Ok(ConsentVerdict::Wait(question)),
+            QuestionStanding::Refused(observed) => return Ok(ConsentVerdict::Refused(observed)),
+            QuestionStanding::Allowed => {}
         }
         let arguments = approval.arguments();
         let definition = definition_hash(tool.definition());
@@ -310,13 +335,4 @@ fn refusal(comment: Option<&str>) -> String {
 /// The hash of a tool's definition: with another one, what was agreed to is another act.
 pub fn definition_hash(definition: &Definition) -> String {
     canonical_hash(&serde_json::to_value(definition).unwrap_or_default())
-}
-
-/// The model is told these words of a person's refusal, and no others.
-fn refusal_verdict(words: String) -> ConsentVerdict {
-    ConsentVerdict::Refused(refusal_error(words))
-}
-
-fn refusal_error(words: String) -> ToolError {
-    ToolError::for_model(ToolFailure::PermissionDenied, REFUSED, words)
 }

@@ -7,11 +7,14 @@ pub mod context_source;
 pub mod extraction;
 pub mod memory;
 
+use std::borrow::Cow;
+
 use chrono::{DateTime, SecondsFormat, Utc};
 use chrono_tz::Tz;
 
 use crate::agent::prompt::channel_limits::ChannelLimits;
 use crate::base::template::untrusted::RULE;
+use crate::domain::run::portable_name;
 use crate::domain::trigger::zone::shown_in;
 use crate::ports::llm::thinking::RUN_HEADING;
 
@@ -49,7 +52,11 @@ impl Prompt<'_> {
         };
         match self.tools {
             [] => text.push_str("You have no tools.\n"),
-            tools => text.push_str(&format!("Your tools: {}.\n", tools.join(", "))),
+            tools => {
+                // as the model is offered them
+                let names: Vec<Cow<'_, str>> = tools.iter().map(|name| portable_name(name)).collect();
+                text.push_str(&format!("Your tools: {}.\n", names.join(", ")));
+            }
         }
         text + self.skills.unwrap_or_default()
     }
@@ -192,6 +199,12 @@ mod tests {
             channel_lines(&ChannelLimits::chat()),
             "Your answer is delivered by chat, which carries markdown.\n"
         );
+    }
+
+    #[test]
+    fn tools_of_an_mcp_server_are_named_as_the_model_is_offered_them() {
+        let text = prompt(&["current_time", "github.create_issue"], None).text();
+        assert!(text.contains("Your tools: current_time, github__create_issue.\n"), "{text}");
     }
 
     #[test]

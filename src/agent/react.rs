@@ -11,7 +11,7 @@ use crate::agent::answer::{self, too_long};
 use crate::agent::budget;
 use crate::agent::calls::ToolRunner;
 use crate::agent::calls::pending_call::PendingCall;
-use crate::agent::checkpoint::{Checkpoint, NewEntry};
+use crate::agent::checkpoint::{Checkpoint, NewEntry, may_still_store};
 use crate::agent::context::ContextWindow;
 use crate::agent::context::active_skills::{SkillScope, SkillStack};
 use crate::agent::context::refocus;
@@ -76,7 +76,7 @@ impl ReactLoop<'_> {
                 return Ok(LoopEnd::Refused(fault.clone()));
             }
             // where the store is away or the lease lost, nothing can be stored
-            Err(RunError::LeaseLost | RunError::Infrastructure { .. }) => {}
+            Err(error) if !may_still_store(error) => {}
             Ok(LoopEnd::Answered(_)) => self.record_answer().await?,
             // what was said is on the record of a run that fails, or goes on elsewhere, too
             _ => {

@@ -1,13 +1,27 @@
-//! The selections of tools that were offered lately: runs with the same tools share what the wires write of them.
+//! The tools that an agent has now, and the selections of them that were offered lately: runs with the same tools share
+//! what the wires write of them.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 
 use lru::LruCache;
 
+use crate::agent::Agent;
 use crate::ports::llm::{OfferedTools, ToolSchema};
-use crate::ports::tool::ToolRegistry;
 use crate::ports::tool::registry::RegisteredTool;
+use crate::ports::tool::{ToolCatalog, ToolRegistry};
+
+impl Agent {
+    /// The agent with the tools that there are now.
+    pub fn current(&self) -> Agent {
+        Agent { tools: self.current_tools(), ..self.clone() }
+    }
+
+    /// The tools that there are now.
+    pub fn current_tools(&self) -> Arc<ToolRegistry> {
+        self.catalog.as_ref().map_or_else(|| Arc::clone(&self.tools), ToolCatalog::current)
+    }
+}
 
 /// Selections that are kept; a task that names its tools has one of its own.
 const KEPT: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");

@@ -115,6 +115,12 @@ impl AppBuilder {
         self
     }
 
+    /// Supervises MCP servers that have a `command` by this reveille binary; without one they are unavailable.
+    pub fn mcp_supervisor(mut self, program: impl Into<PathBuf>) -> AppBuilder {
+        self.extras.mcp_supervisor = Some(program.into());
+        self
+    }
+
     /// Starts the service. Where the program has chosen no provider for TLS, it becomes that of this crate.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! Additions of an embedder to what is built in, and where they stand.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::agent::gate::{Gate, GateCheck};
@@ -43,6 +44,8 @@ pub struct Extras {
     pub post_process: Vec<Arc<dyn PostProcess>>,
     /// The metrics that `/metrics` shows; an embedder may have registered its own.
     pub metrics: Metrics,
+    /// The reveille binary that supervises MCP servers with a `command`; `None`: there can be none.
+    pub mcp_supervisor: Option<PathBuf>,
 }
 
 /// The gate: halts, rates, the operator's words and patterns, quotas, and what an embedder adds. A message that is

@@ -74,7 +74,8 @@ pub(super) async fn open_skills(config: &Config, clock: Clock) -> anyhow::Result
     Ok(skills)
 }
 
-/// All tools by their names: built-in ones, `declared` ones, agents, and those that an embedder has `added`.
+/// All tools of the start by their names: built-in ones, `declared` ones, agents, and those that an embedder has
+/// `added`. Names below an MCP server are known before it lists its tools.
 pub(super) fn open_tools(
     config: &Config,
     credentials: &Credentials,
@@ -82,7 +83,7 @@ pub(super) fn open_tools(
     agents: &[Arc<AgentTool>],
     declared: Vec<PreparedTool>,
     added: Vec<Arc<dyn Tool>>,
-) -> anyhow::Result<Arc<ToolRegistry>> {
+) -> anyhow::Result<ToolRegistry> {
     let mut tools = tool::builtin::all(credentials);
     if skills.is_configured() {
         tools.extend(tool::builtin::skills::all(skills));
@@ -91,5 +92,6 @@ pub(super) fn open_tools(
     tools.extend(agents.iter().map(|agent| Arc::clone(agent) as Arc<dyn Tool>));
     tools.extend(added);
     let tools = ToolRegistry::new(tools).map_err(anyhow::Error::msg)?;
-    Ok(Arc::new(tools.governed(&config.all_tool_policies(), &config.tool_access)))
+    let servers = config.mcp_servers.iter().map(|server| server.name.as_str());
+    Ok(tools.governed(&config.all_tool_policies(), &config.tool_access).with_servers(servers))
 }

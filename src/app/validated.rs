@@ -22,6 +22,7 @@ use crate::ports::poll::Sources;
 use crate::ports::skill::{Skill, SkillLibrary};
 use crate::ports::tool::builtin::skills::SKILL_TOOLS;
 use crate::ports::tool::http::PreparedTool;
+use crate::ports::tool::mcp::PreparedServer;
 use crate::ports::tool::{self, Tool};
 use crate::ports::vault::credentials::Credentials;
 use crate::ports::vault::{Vault, WithoutKeys};
@@ -36,6 +37,8 @@ pub struct ValidatedParts {
     pub policy: Policy,
     /// The tools of `[[tools]]`.
     pub declared: Vec<PreparedTool>,
+    /// The servers of `[[mcp_servers]]`.
+    pub servers: Vec<Arc<PreparedServer>>,
 }
 
 /// Additions of an embedder that a configuration may name.
@@ -52,7 +55,8 @@ pub struct AppAdditions<'a> {
 /// The names that a configuration makes known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfiguredNames {
-    /// Names of all tools, with those for skills whether there are skills or not.
+    /// Names of all tools, with those for skills whether there are skills or not; `server.*` stands for the tools of an
+    /// MCP server.
     pub tools: Vec<String>,
     /// Names of all models.
     pub models: Vec<String>,
@@ -62,7 +66,7 @@ impl ValidatedParts {
     /// The names of all tools and models that there will be by this configuration.
     pub fn names(&self, config: &Config, added: AppAdditions<'_>) -> ConfiguredNames {
         let registry = tools(config, &self.egress, &self.declared, added.tools);
-        let mut tools: Vec<String> = registry.iter().flat_map(|tools| tools.names()).map(str::to_owned).collect();
+        let mut tools: Vec<String> = registry.iter().flat_map(|tools| tools.known_names()).map(str::to_owned).collect();
         tools.extend(SKILL_TOOLS.map(str::to_owned));
         ConfiguredNames { tools, models: self.models.names().map(str::to_owned).collect() }
     }
@@ -107,12 +111,13 @@ pub fn validate(
     config.skills.check(&mut unfound);
     OwnEncoder::check(added.encoders, &mut unfound);
     part("", unfound);
-    let mut declared = None;
+    let (mut declared, mut servers) = (None, None);
     if let Some(egress) = &egress {
         if let Err(found) = channels(config, egress) {
             part("/channels", found);
         }
         declared = tool::http::read(&config.tools, egress).map_err(|found| part("/tools", found)).ok();
+        servers = tool::mcp::read(&config.mcp_servers, egress).map_err(|found| part("/mcp_servers", found)).ok();
     }
     let mut unfit = ValidationErrors::new();
     AgentDefinition::check_fields(&config.agents, &mut unfit);
@@ -124,9 +129,9 @@ pub fn validate(
             Err(why) => part("/tools", ValidationErrors::one("/tools", why)),
         }
     }
-    match (egress, models, policy, declared) {
-        (Some(egress), Some(models), Some(policy), Some(declared)) if faults.is_empty() => {
-            Ok(ValidatedParts { egress, models, policy, declared })
+    match (egress, models, policy, declared, servers) {
+        (Some(egress), Some(models), Some(policy), Some(declared), Some(servers)) if faults.is_empty() => {
+            Ok(ValidatedParts { egress, models, policy, declared, servers })
         }
         _ => Err(faults),
     }
@@ -141,7 +146,7 @@ fn with_tools(
     models: Option<&Models>,
     part: &mut impl FnMut(&'static str, ValidationErrors),
 ) {
-    let names: Vec<&str> = tools.names().collect();
+    let names: Vec<&str> = tools.known_names().collect();
     let mut found = ValidationErrors::new();
     let declared: Vec<&str> = config.tools.iter().map(|tool| tool.name.as_str()).collect();
     tool::policy::check_named(&config.tool_policies, &tools.definitions().collect::<Vec<_>>(), &declared, &mut found);
@@ -159,7 +164,7 @@ fn with_tools(
     }
 }
 
-/// All tools that there will be, with access to no credential.
+/// All tools that there will be, with access to no credential. MCP servers have not listed theirs yet.
 fn tools(
     config: &Config,
     egress: &Egress,
@@ -175,7 +180,8 @@ fn tools(
     tools.extend(declared.iter().cloned().map(|tool| tool.with(&credentials)));
     tools.extend(AgentTool::all(&config.agents).into_iter().map(|agent| Arc::new(agent) as Arc<dyn Tool>));
     tools.extend(added.iter().cloned());
-    tool::ToolRegistry::new(tools)
+    let servers = config.mcp_servers.iter().map(|server| server.name.as_str());
+    tool::ToolRegistry::new(tools).map(|registry| registry.with_servers(servers))
 }
 
 /// The channels are built for their faults alone: with a key that nobody keeps, and without Web Push, whose key may be

@@ -145,6 +145,17 @@ pub fn unknown_fields<'a>(fields: &'a Map<String, Value>, known: &[&str]) -> imp
     fields.keys().filter(move |field| !known.contains(&field.as_str())).take(NAMED)
 }
 
+/// Whether a name is among those that are known. `x.*` among these stands for every name that begins with `x.`, but for
+/// one that is itself such a pattern.
+pub fn is_known_name(name: &str, known: &[&str]) -> bool {
+    known.iter().any(|one| match one.strip_suffix('*') {
+        Some(beginning) if beginning.ends_with('.') => {
+            name.len() > beginning.len() && name.starts_with(beginning) && !name.ends_with('*')
+        }
+        _ => *one == name,
+    })
+}
+
 /// ` did you mean …?` where a known name is near enough to what was written, else nothing. A text that is longer than
 /// any name has no hint and is not looked at.
 pub fn did_you_mean<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> String {
@@ -196,6 +207,17 @@ mod tests {
         assert_eq!(did_you_mean("Moon/Crater", zones), "");
         assert_eq!(did_you_mean("Europe/Berlin", zones), "", "nobody is asked whether they mean what they wrote");
         assert_eq!(did_you_mean("europe/berlin", zones), "; did you mean `Europe/Berlin`?");
+    }
+
+    #[test]
+    fn known_name_is_one_of_the_list_or_below_one_that_ends_in_a_star() {
+        let is_known = |name: &str| is_known_name(name, &["look", "github.*", "odd*"]);
+        for name in ["look", "github.search", "github.a.b", "github..", "odd*"] {
+            assert!(is_known(name), "{name}");
+        }
+        for name in ["lookk", "github", "github.", "github.*", "github.search_*", "gitlab.search", "x.look", "oddly"] {
+            assert!(!is_known(name), "{name}");
+        }
     }
 
     #[test]

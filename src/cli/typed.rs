@@ -84,6 +84,7 @@ pub const FACT_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("collection", "-
 pub const AGENT_LIST: FieldFlags = &[("tenant_id", "--tenant")];
 pub const SUSPENDED_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("*", "--*")];
 pub const TOOL_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("task_id", "--task"), ("agent", "--agent")];
+pub const TOOL_SHOW: FieldFlags = &[("tenant_id", "--tenant")];
 pub const AUDIT_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("subject_id", "--subject"), ("*", "--*")];
 /// An event, or which events are meant.
 pub const EVENT: FieldFlags = &[("tenant_id", "--tenant"), ("data", "--data"), ("cursor", "--after"), ("*", "--*")];
@@ -186,7 +187,7 @@ mod tests {
 
     #[test]
     fn every_name_is_one_that_can_be_typed() {
-        let commands: [(&str, FieldFlags); 40] = [
+        let commands: [(&str, FieldFlags); 41] = [
             ("task create", &TASK),
             ("task create", TASK_IN_FILE),
             ("task list", TASK_LIST),
@@ -211,6 +212,7 @@ mod tests {
             ("agent list", AGENT_LIST),
             ("agent suspended", SUSPENDED_LIST),
             ("tool list", TOOL_LIST),
+            ("tool show", TOOL_SHOW),
             ("audit list", AUDIT_LIST),
             ("event publish", &[("tenant_id", "--tenant"), ("data", "--data")]),
             ("event tail", &[("cursor", "--after")]),

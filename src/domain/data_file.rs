@@ -1,12 +1,14 @@
 //! Data files: results of tools that are too large for a conversation, kept beside it for a while.
 //!
 //! A file belongs to a tenant and to the call that made it. It is text, named by its id, and read in parts: a page, the
-//! lines that match a pattern, or the value at a JSON pointer. The store keeps the content in chunks; the rules here
-//! are pure.
+//! lines that match a pattern, or the value at a JSON pointer. An attachment that is no text, as an image, is kept as
+//! base64. The store keeps the content in chunks; the rules here are pure.
 
 pub mod page;
 pub mod pointer;
 pub mod search;
+
+use std::borrow::Cow;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
@@ -73,8 +75,8 @@ pub struct NewDataFile {
     pub call_key: String,
     /// Name of the tool that was called.
     pub tool: String,
-    /// `application/json` or `text/plain`.
-    pub media_type: &'static str,
+    /// `application/json`, `text/plain`, or the type of an attachment with `;base64` behind it.
+    pub media_type: Cow<'static, str>,
     /// A line about the content, for the model.
     pub summary: String,
     /// The content itself.
@@ -90,7 +92,7 @@ pub struct DataFile {
     pub run_id: Uuid,
     /// Name of the tool that was called.
     pub tool: String,
-    /// `application/json` or `text/plain`.
+    /// `application/json`, `text/plain`, or the type of an attachment with `;base64` behind it.
     pub media_type: String,
     /// Length of the content.
     pub bytes: i64,

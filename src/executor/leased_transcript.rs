@@ -24,6 +24,7 @@ pub struct LeasedTranscript {
     lease: Lease,
     /// The run's task and tenant.
     owner: (Option<Uuid>, String),
+    /// That of the record until the transcript is read: an end before that keeps what the run has used.
     usage: Mutex<Usage>,
     /// Whether the database is known to have no entry.
     is_empty: AtomicBool,
@@ -49,7 +50,7 @@ impl LeasedTranscript {
             store,
             lease,
             owner,
-            usage: Mutex::default(),
+            usage: Mutex::new(run.usage),
             is_empty,
             next: AtomicI64::new(0),
             unanswered: AtomicUsize::new(0),
@@ -64,7 +65,8 @@ impl LeasedTranscript {
         LeasedTranscript { spending, ..self }
     }
 
-    /// Usage of all entries that were read or written here, or wait.
+    /// Usage of all entries that were read or written here, or wait; before the transcript is read, also that of the
+    /// run's record.
     pub fn usage(&self) -> Usage {
         let mut usage = *self.usage.lock().expect("usage lock");
         self.deferred.lock().expect("entries lock").iter().for_each(|entry| usage += entry.usage);

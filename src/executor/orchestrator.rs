@@ -87,7 +87,9 @@ impl Orchestrator {
             clock: job.clock,
             used_secrets: job.used_secrets,
         };
-        match self.agent.handle_message(&incoming).await? {
+        // from here on the tools stay those that there are now
+        let agent = self.agent.current();
+        match agent.handle_message(&incoming).await? {
             AgentResponse::Answered(result) => {
                 Ok(RunOutcome::Succeeded { output: result.response, finish: result.finish, usage: result.usage })
             }
@@ -139,7 +141,7 @@ impl Orchestrator {
     fn tool_names(&self, value: &Value, key: &str, faults: &mut ValidationErrors) -> Option<Vec<String>> {
         let place = format!("/action/config/{key}");
         let names: Vec<String> = faults.read(value, &place)?;
-        check_written(&place, &names, self.agent.tools.names(), faults);
+        check_written(&place, &names, self.agent.current_tools().known_names(), faults);
         Some(names)
     }
 }
@@ -170,8 +172,9 @@ impl Executor for Orchestrator {
         }
         self.check_overrides(&action.config, faults);
         TaskBudget::read(&action.config, "/action/config", faults);
-        let tools: Vec<&str> = self.agent.tools.names().collect();
-        check_task_rules(&action.config, "/action/config", &tools, faults);
+        let tools = self.agent.current_tools();
+        let known: Vec<&str> = tools.known_names().collect();
+        check_task_rules(&action.config, "/action/config", &known, faults);
     }
 
     fn execute(&self, job: Job) -> BoxFuture<'_, Result<RunOutcome, RunError>> {

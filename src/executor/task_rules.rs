@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::base::compute::{Compute, steps_to_read};
-use crate::base::invalid::{NAMED, ValidationErrors, did_you_mean, escape};
+use crate::base::invalid::{NAMED, ValidationErrors, did_you_mean, escape, is_known_name};
 use crate::domain::approval::PolicyRules;
 use crate::domain::approval::policy::task_rules_hold;
 use crate::domain::task::Task;
@@ -17,12 +17,12 @@ use crate::executor::Job;
 pub const TASK_RULES_KEY: &str = "approvals";
 
 /// Adds what is wrong with the rules of a task, whose configuration stands at `pointer`. `known`: names that its rules
-/// may be for.
+/// may be for; `server.*` stands for every name below it.
 pub fn check_task_rules(config: &Map<String, Value>, pointer: &str, known: &[&str], faults: &mut ValidationErrors) {
     let Some(written) = written_rules(config) else { return };
     let place = &format!("{pointer}/{TASK_RULES_KEY}");
     let named = written.as_object().into_iter().flat_map(Map::keys);
-    for tool in named.filter(|tool| !known.contains(&tool.as_str())).take(NAMED) {
+    for tool in named.filter(|tool| !is_known_name(tool, known)).take(NAMED) {
         let hint = did_you_mean(tool, known.iter().copied());
         faults.add(format!("{place}/{}", escape(tool)), format!("unknown tool `{tool}`{hint}"));
     }

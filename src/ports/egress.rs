@@ -7,6 +7,7 @@
 
 mod address;
 mod fetch;
+mod opening;
 mod resolve;
 mod rules;
 
@@ -24,6 +25,7 @@ use url::Url;
 use crate::base::invalid::ValidationErrors;
 use crate::base::secret::Secret;
 pub use crate::ports::egress::fetch::redirected;
+pub use crate::ports::egress::opening::OpenResponse;
 pub use crate::ports::egress::resolve::Resolver;
 use crate::ports::egress::rules::EgressRules;
 

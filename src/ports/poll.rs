@@ -134,7 +134,7 @@ impl Sources {
     pub fn new(
         settings: &Settings,
         credentials: &Credentials,
-        tools: Arc<tool::ToolRegistry>,
+        tools: impl Into<tool::ToolCatalog>,
         data_dir: &Path,
     ) -> Result<Sources, ValidationErrors> {
         let mut faults = ValidationErrors::new();

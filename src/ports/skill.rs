@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::base::clock::Clock;
-use crate::base::invalid::{NAMED, ValidationErrors, did_you_mean};
+use crate::base::invalid::{NAMED, ValidationErrors, did_you_mean, is_known_name};
 use crate::ports::skill::document::SkillDocument;
 
 use folder::read_text;
@@ -100,7 +100,7 @@ impl Skill {
 
 /// The sentence that names in `allowed-tools` are those of no tool; `None`: each is one.
 fn unknown_tools(allowed: &[String], tools: &[&str]) -> Option<String> {
-    let unknown: Vec<&str> = allowed.iter().map(String::as_str).filter(|name| !tools.contains(name)).collect();
+    let unknown: Vec<&str> = allowed.iter().map(String::as_str).filter(|name| !is_known_name(name, tools)).collect();
     let near = match unknown.as_slice() {
         [] => return None,
         [only] => did_you_mean(only, tools.iter().copied()),
@@ -253,5 +253,15 @@ mod tests {
             findings(Some(&["http_sent", "use_skill"]), None)[1],
             "its `allowed-tools` has names of no tool here: `http_sent`; did you mean `http_send`?"
         );
+    }
+
+    #[test]
+    fn name_below_a_server_is_known_while_the_server_is_away() {
+        let told = |allowed: &[&str]| {
+            let allowed: Vec<String> = allowed.iter().map(|name| (*name).to_owned()).collect();
+            unknown_tools(&allowed, &["use_skill", "github.*"])
+        };
+        assert_eq!(told(&["use_skill", "github.search"]), None);
+        assert!(told(&["github.search", "gitlab.search"]).is_some_and(|why| why.ends_with(": `gitlab.search`")));
     }
 }

@@ -5,11 +5,13 @@
 
 pub mod access;
 pub mod builtin;
+pub mod catalog;
 mod definition;
 mod exchange;
 mod failure;
 mod host;
 pub mod http;
+pub mod mcp;
 pub mod offer;
 pub mod output;
 pub mod policy;
@@ -36,6 +38,7 @@ use crate::ports::vault::credentials::{CredentialError, CredentialFault};
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::output::DefaultLevel;
 
+pub use crate::ports::tool::catalog::ToolCatalog;
 pub use crate::ports::tool::definition::ToolSource;
 pub use crate::ports::tool::failure::ToolFailure;
 pub use crate::ports::tool::host::{FactQuery, HostError, MissedByStep, TaskQuery, ToolHost, ToolNotice};
@@ -197,6 +200,14 @@ pub enum ToolError {
         /// One sentence. Never a secret.
         message: String,
     },
+    /// The call did not reach the tool, so it had no effect, and time may mend what stood in its way.
+    #[error("{code}: {message}")]
+    Unsent {
+        /// Stable, for programs.
+        code: String,
+        /// One sentence. Never a secret.
+        message: String,
+    },
     /// A credential was not used, or was refused: the call had no effect. A model is told of it like of anything else;
     /// a step or a poll knows by it what it can't go on without.
     #[error("{0}")]
@@ -336,6 +347,7 @@ impl ToolError {
     pub fn model_message(&self) -> Option<(ToolFailure, &str, String)> {
         match self {
             ToolError::Tell { kind, code, message } => Some((*kind, code, message.clone())),
+            ToolError::Unsent { code, message } => Some((ToolFailure::ResourceError, code, message.clone())),
             ToolError::Credential(error) => Some((of_credential(error), error.code(), error.to_string())),
             ToolError::Abort { .. } => None,
         }
@@ -344,14 +356,18 @@ impl ToolError {
     /// The code, for programs.
     pub fn code(&self) -> &str {
         match self {
-            ToolError::Tell { code, .. } | ToolError::Abort { code, .. } => code,
+            ToolError::Tell { code, .. } | ToolError::Unsent { code, .. } | ToolError::Abort { code, .. } => code,
             ToolError::Credential(error) => error.code(),
         }
     }
 
     /// Whether the call had no effect for sure, and time may mend what stood in its way.
     pub fn is_unsent(&self) -> bool {
-        matches!(self, ToolError::Credential(error) if error.kind == CredentialFault::Busy)
+        match self {
+            ToolError::Unsent { .. } => true,
+            ToolError::Credential(error) => error.kind == CredentialFault::Busy,
+            ToolError::Tell { .. } | ToolError::Abort { .. } => false,
+        }
     }
 
     /// The arguments will not do, and why.
@@ -388,5 +404,15 @@ mod tests {
         assert_eq!(key, ToolContext::key_of(run, 1, "call_1"));
         let others = [(Uuid::from_u128(8), 1, "call_1"), (run, 2, "call_1"), (run, 1, "call_2")];
         assert!(others.iter().all(|(run, turn, call)| ToolContext::key_of(*run, *turn, call) != key));
+    }
+
+    #[test]
+    fn call_that_did_not_reach_its_tool_is_told_as_what_time_may_mend() {
+        let away = ToolError::Unsent { code: "mcp_unavailable".into(), message: "it is away".into() };
+        assert!(away.is_unsent());
+        let told = (ToolFailure::ResourceError, "mcp_unavailable", "it is away".to_owned());
+        assert_eq!((away.model_message(), away.code()), (Some(told), "mcp_unavailable"));
+        let failed = ToolError::for_model(ToolFailure::ResourceError, "mcp_unavailable", "it is away");
+        assert!(!failed.is_unsent(), "a failure of the tool may have had an effect");
     }
 }

@@ -158,7 +158,7 @@ impl Store {
         .bind(file.run_id)
         .bind(text(&file.call_key))
         .bind(text(&file.tool))
-        .bind(file.media_type)
+        .bind(text(&file.media_type))
         .bind(bytes)
         .bind(text(&file.summary))
         .bind(now)

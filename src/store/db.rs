@@ -176,8 +176,8 @@ impl Db {
         self.write_in_turn(QueueFlow::First(caller.file(), caller.line()), None)
     }
 
-    /// As [`Db::write_first`], for statements of which each stands by itself: on Postgres there is no transaction around
-    /// them, whose beginning and end would be ways to the server.
+    /// As [`Db::write_first`], for statements of which each stands by itself: on Postgres there is no transaction
+    /// around them, whose beginning and end would be round trips.
     #[track_caller]
     pub(super) fn statements_first(&self) -> impl Future<Output = Result<Transaction, sqlx::Error>> {
         let caller = Location::caller();

@@ -31,6 +31,9 @@ const BASE: &str = "
     [[agents.fields]]
     name = \"city\"
     type = \"string\"
+    [[mcp_servers]]
+    name = \"notes\"
+    url = \"https://mcp.example.org/mcp\"
 ";
 
 /// The keys, with the names of [`BASE`] where the operator gives one.
@@ -92,12 +95,17 @@ fn compute(config: &Config) {
 
 /// Computes the numbers of tools, which their builders judge.
 fn compute_of_tools(config: &Config) {
-    for policy in config.all_tool_policies().values() {
-        let next = |limit, number| policy.retry.next_limit(limit) + policy.retry.wait(number);
-        let longest = (0..=policy.retry.max_retries).fold(Duration::from_secs(300), next);
+    let of_servers = || config.mcp_servers.iter().flat_map(|server| server.tools.values());
+    let policies = config.all_tool_policies();
+    for retry in policies.values().map(|policy| &policy.retry).chain(of_servers().map(|tool| &tool.retry)) {
+        let next = |limit, number| retry.next_limit(limit) + retry.wait(number);
+        let longest = (0..=retry.max_retries).fold(Duration::from_secs(300), next);
         let _ = machine_now() + to_delta(longest);
     }
-    for seconds in config.tools.iter().filter_map(|tool| tool.timeout_seconds) {
+    let declared = config.tools.iter().filter_map(|tool| tool.timeout_seconds);
+    let servers = config.mcp_servers.iter().flat_map(|server| [Some(server.connect_seconds), server.timeout_seconds]);
+    let limits = declared.chain(servers.flatten()).chain(of_servers().filter_map(|tool| tool.timeout_seconds));
+    for seconds in limits {
         let _ = machine_now() + to_delta(Duration::from_secs(seconds));
     }
 }
@@ -113,7 +121,7 @@ fn every_key_is_put_where_the_configuration_reads_it() {
     };
     let paths = paths();
     assert_eq!(paths.iter().find(is_left_out), None);
-    for list in ["tools", "agents"] {
+    for list in ["tools", "agents", "mcp_servers"] {
         assert!(paths.iter().any(|path| path[0] == list && path[1] == "[]" && path.len() > 3), "{list}");
     }
 }

@@ -15,6 +15,7 @@ mod events;
 mod examples;
 mod extremes;
 mod faults;
+mod mcp;
 mod metrics;
 mod notifications;
 mod oauth;

@@ -149,6 +149,36 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
     ("http_request_seconds", &["method", "route"], "seconds", "p99 grows: see the pools, then the database."),
     ("http_requests", &["method", "route", "status"], "requests", "5xx: look for the request's id in the log."),
     (
+        "mcp_call_seconds",
+        &["server"],
+        "seconds",
+        "p99 near the time limit of calls: the server is slow; ask the person who runs it, or raise its `timeout_seconds`.",
+    ),
+    (
+        "mcp_calls",
+        &["server", "outcome"],
+        "calls",
+        "`ok` and `tool_error` are answers. `away`, `broken` or `slow` that grow: `/readyz` and `reveille check` say how the server stands, the log says why. `credential` or `unauthorized`: a tenant has to connect its account.",
+    ),
+    (
+        "mcp_connections",
+        &["server", "outcome"],
+        "connections",
+        "`opened` that grows steadily: the server ends again and again; the log has its last words. `failed`: as for `reveille_mcp_server_up`.",
+    ),
+    (
+        "mcp_server_up",
+        &["server"],
+        "0 or 1",
+        "0 for long: `/readyz` and `reveille check` say why; the server's tools stay, and their calls say that it is away.",
+    ),
+    (
+        "mcp_tools",
+        &["server", "state"],
+        "tools",
+        "`set_aside` above 0: `reveille check` and the log name them, and why.",
+    ),
+    (
         "model_cost_micros",
         &["model"],
         "micro-dollars",

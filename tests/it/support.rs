@@ -12,6 +12,7 @@ pub mod effects;
 pub mod gate;
 pub mod journal;
 pub mod log;
+pub mod mcp;
 pub mod metered_model;
 pub mod model;
 pub mod oauth;

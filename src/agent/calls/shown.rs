@@ -178,7 +178,7 @@ impl ResultView<'_> {
             run_id: self.run_id,
             call_key: ToolContext::key_of(self.run_id, turn, &call.id),
             tool: call.name.clone(),
-            media_type,
+            media_type: media_type.into(),
             summary: summary.clone(),
             content,
         };

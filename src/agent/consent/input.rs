@@ -5,10 +5,9 @@ use uuid::Uuid;
 
 use crate::agent::calls::notice::answered_notice;
 use crate::agent::checkpoint::run_error;
-use crate::agent::consent::{Consent, definition_hash, refusal, refusal_error};
+use crate::agent::consent::{Consent, QuestionStanding, definition_hash};
 use crate::domain::approval::{
-    Approval, ApprovalChoice, ApprovalStatus, ApprovedCallStart, Category, Consequence, INPUT_EXPIRED, InputForm,
-    OpenQuestion, Proposal, QuestionKind,
+    Approval, ApprovalChoice, ApprovedCallStart, Category, Consequence, InputForm, OpenQuestion, Proposal, QuestionKind,
 };
 use crate::domain::run::outcome::SCHEMA_CHANGED;
 use crate::domain::run::{ResultNotice, RunError, ToolCall};
@@ -59,14 +58,10 @@ impl Consent<'_> {
         tool: &RegisteredTool,
         question: &Approval,
     ) -> Result<InputVerdict, RunError> {
-        let words = match question.status {
-            ApprovalStatus::Pending => return Ok(InputVerdict::Wait(question.open_question())),
-            ApprovalStatus::Cancelled => Some(refusal(question.comment.as_deref())),
-            ApprovalStatus::Expired => Some(INPUT_EXPIRED.to_owned()),
-            ApprovalStatus::Approved | ApprovalStatus::Edited => None,
-        };
-        if let Some(words) = words {
-            return Ok(InputVerdict::Refused(refusal_error(words)));
+        match self.standing(question) {
+            QuestionStanding::Open(question) => return Ok(InputVerdict::Wait(question)),
+            QuestionStanding::Refused(observed) => return Ok(InputVerdict::Refused(observed)),
+            QuestionStanding::Allowed => {}
         }
         if question.proposal.version != tool.definition().version {
             let message = format!("the fields of `{}` have changed since a person was asked for them", call.name);

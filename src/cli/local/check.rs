@@ -3,6 +3,7 @@
 mod ask;
 mod channels;
 mod keys;
+mod mcp;
 mod model;
 mod oauth;
 mod place;
@@ -131,6 +132,9 @@ async fn run_checks(loaded: &LoadedConfig, ask: bool) -> Vec<Finding> {
     }
     if fine("skills") {
         findings.extend(skills::all(config, names.as_ref()).await);
+    }
+    if fine("mcp_servers") && fine("egress") {
+        findings.extend(mcp::all(config).await);
     }
     if fine("bus") {
         findings.extend(bus(config).await);

@@ -12,6 +12,7 @@ use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 
+use super::mcp_supervise;
 use super::setup::{ConfigArgs, with_config_place};
 use crate::app::{App, Extras};
 use crate::base::metrics::Metrics;
@@ -51,7 +52,7 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
 async fn serve(loaded: &LoadedConfig, metrics: Metrics, screen: &mut Screen) -> anyhow::Result<()> {
     let mut stop = ServeStop::listen()?;
     let waiting = |why: &str| tracing::warn!("{why}");
-    let extras = Extras { metrics, ..Extras::default() };
+    let extras = Extras { metrics, mcp_supervisor: Some(mcp_supervise::program()), ..Extras::default() };
     let mut starting = Box::pin(App::start(&loaded.config, extras, waiting));
     let (started, stopped_early) = tokio::select! {
         started = &mut starting => (started, false),

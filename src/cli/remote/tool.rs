@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::base::unicode_safety::on_one_line;
+use crate::base::unicode_safety::{escape_hidden, on_one_line};
 use crate::cli::client::given_filters;
 use crate::cli::screen::text_of;
 use crate::cli::{Client, Screen, ServiceArgs, typed};
@@ -13,11 +13,14 @@ use crate::config::Environment;
 Examples:
   reveille tool list                      all tools, and which of them any model is offered
   reveille tool list --agent booker       what `booker` is offered, and why not the others
-  reveille tool list --task 0193f7a2-…    what the model of a task is offered")]
+  reveille tool list --task 0193f7a2-…    what the model of a task is offered
+  reveille tool show github.create_issue  its description and parameters, as models see them")]
 pub enum Command {
     /// List tools, each with whether a model is offered it, and why not
     #[command(alias = "ls")]
     List(ListArgs),
+    /// Show a tool with its description and its parameters, and whether a model is offered it
+    Show(ShowArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -35,8 +38,26 @@ pub struct ListArgs {
     service: ServiceArgs,
 }
 
+#[derive(Debug, clap::Args)]
+pub struct ShowArgs {
+    /// The tool; that of an MCP server is named `server.tool`
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// As it holds for this tenant
+    #[arg(long, value_name = "ID")]
+    tenant: Option<String>,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
 pub async fn run(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let Command::List(args) = command;
+    match command {
+        Command::List(args) => list(args, environment, screen).await,
+        Command::Show(args) => show(args, environment, screen).await,
+    }
+}
+
+async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let client = Client::new(&args.service, environment)?.with_flag_names(typed::TOOL_LIST);
     let task = client.optional_id("tasks", args.task.as_deref()).await?;
     let filters = given_filters([("agent", args.agent), ("task_id", task), ("tenant_id", args.tenant)]);
@@ -52,4 +73,28 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
     };
     let rows = answer["items"].as_array().into_iter().flatten().map(row).collect();
     Ok(screen.table(&["name", "status", "source", "offered", "reason", "why not"], rows)?)
+}
+
+async fn show(args: ShowArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let client = Client::new(&args.service, environment)?.with_flag_names(typed::TOOL_SHOW);
+    let tool = client.get(&["v1", "tools", &args.name], &given_filters([("tenant_id", args.tenant)])).await?;
+    if args.service.json {
+        return Ok(screen.json(&tool)?);
+    }
+    let word = |field: &str| on_one_line(&text_of(&tool[field]));
+    let yes_or_no = |field: &str| if tool[field] == true { "yes" } else { "no" }.to_owned();
+    Ok(screen.facts(&[
+        ("name", word("name")),
+        ("source", word("source")),
+        ("status", word("status")),
+        ("version", word("version")),
+        ("offered", yes_or_no("offered")),
+        ("why not", word("message")),
+        ("category", word("category")),
+        ("consequence", word("consequence")),
+        ("always asks", yes_or_no("requires_confirmation")),
+        ("repeatable", yes_or_no("idempotent")),
+        ("description", escape_hidden(text_of(&tool["description"]).trim())),
+        ("parameters", escape_hidden(&format!("{:#}", tool["parameters"]))),
+    ])?)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::base::id::Tenant;
-use crate::base::invalid::{ValidationErrors, did_you_mean, escape};
+use crate::base::invalid::{ValidationErrors, did_you_mean, escape, is_known_name};
 use crate::domain::approval::{ApprovalLevel, Category, Consequence, OnExpiry};
 
 /// Longest time that a question may stay open, in minutes.
@@ -102,10 +102,11 @@ impl Settings {
         }
     }
 
-    /// Adds each rule that is for a tool which is not there: it would silently decide nothing.
+    /// Adds each rule that is for a tool which is not there: it would silently decide nothing. `server.*` among the
+    /// known names stands for every name below it.
     pub fn check_tools(&self, known: &[&str], faults: &mut ValidationErrors) {
         let mut named = |pointer: String, rules: &BTreeMap<String, Override>| {
-            for tool in rules.keys().filter(|tool| !known.contains(&tool.as_str())) {
+            for tool in rules.keys().filter(|tool| !is_known_name(tool, known)) {
                 let near = did_you_mean(tool, known.iter().copied());
                 faults.add(format!("{pointer}/{}", escape(tool)), format!("unknown tool `{tool}`{near}"));
             }
@@ -167,5 +168,20 @@ mod tests {
         assert_eq!(faults.0[7].message, "must not begin or end with a space");
         assert_eq!(settings.cell(Category::Delete, Consequence::Low), Some(ApprovalLevel::Auto));
         assert_eq!(settings.cell(Category::Delete, Consequence::High), None);
+    }
+
+    #[test]
+    fn name_below_a_server_is_known_while_the_server_is_away() {
+        let auto = Override { gate: ApprovalLevel::Auto, when: None };
+        let rules = |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), auto.clone())).collect();
+        let settings = Settings {
+            tools: rules(&["github.search", "look", "gitlab.search"]),
+            tenants: BTreeMap::from([("ann".to_owned(), rules(&["github.search", "github"]))]),
+            ..Settings::default()
+        };
+        let mut faults = ValidationErrors::new();
+        settings.check_tools(&["look", "github.*"], &mut faults);
+        let places: Vec<&str> = faults.0.iter().map(|fault| fault.pointer.as_str()).collect();
+        assert_eq!(places, ["/approvals/tools/gitlab.search", "/approvals/tenants/ann/github"]);
     }
 }

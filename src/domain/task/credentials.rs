@@ -10,6 +10,8 @@ use crate::domain::trigger::condition::PollSpec;
 const DEPTH: usize = 16;
 /// Credentials and tools that a task may name, together: each is a row that is written with it.
 pub const MOST_NAMED: usize = 300;
+/// Longest name of a tool, in bytes: that of an MCP server, a dot, and that of its tool.
+const LONGEST_TOOL: usize = 32 + 1 + 128;
 
 /// Every credential that the task names, in its poll, its action or its steps, in order and each once. What a model or
 /// a template chooses while a run goes on is not known here.
@@ -67,11 +69,15 @@ fn tools_of(spec: &Spec) -> Vec<String> {
             _ => {}
         });
     }
-    let is_name = |name: &&str| name.len() <= 64 && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
-    let mut tools: Vec<String> = named.into_iter().filter(is_name).map(str::to_owned).collect();
+    let mut tools: Vec<String> = named.into_iter().filter(|name| is_tool_name(name)).map(str::to_owned).collect();
     tools.sort();
     tools.dedup();
     tools
+}
+
+/// Whether a tool may have this name.
+fn is_tool_name(name: &str) -> bool {
+    name.len() <= LONGEST_TOOL && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
 }
 
 /// The texts of a list.
@@ -129,6 +135,14 @@ mod tests {
         let row = |service: &str, account: &str| (service.to_owned(), account.to_owned());
         assert_eq!(rows, [row("google", "work"), row("tool:book", "")]);
         assert!(Reference::parse(&kept_tool("book")).is_err(), "it is no credential's name");
+    }
+
+    #[test]
+    fn task_names_a_tool_of_a_server_by_its_full_name_up_to_the_longest() {
+        let hourly = json!({ "type": "schedule", "interval": "1h" });
+        let (longest, longer) = ("a".repeat(LONGEST_TOOL), "a".repeat(LONGEST_TOOL + 1));
+        let config = json!({ "tools": ["github.create_issue", "a:b", longest, longer] });
+        assert_eq!(tools_of(&spec(hourly, config)), [longest, "github.create_issue".to_owned()]);
     }
 
     #[test]

@@ -144,6 +144,7 @@ impl RunEnding<'_> {
 
     fn end(&self, event: RunEvent) -> Result<Finish, IllegalRunTransition> {
         Ok(Finish {
+            attempt: self.run.attempt,
             usage: self.usage,
             execution_ms: self.ran.as_millis() as i64,
             overlap_counts_waiting: self.task.is_some_and(|task| task.spec.overlap_counts_waiting()),

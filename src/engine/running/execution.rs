@@ -128,26 +128,29 @@ impl Shared {
     async fn execute(&self, started: StartedRun, guard: RunGuard) {
         let run_id = started.run.id;
         self.publish_state(run_id, RunState::Running, None);
-        let began = self.store.clock().elapsed();
+        // it begins once it has its slot: the wait for that is no execution
+        let (started_at, mut began) = (self.store.clock().elapsed(), None);
         let budget = Box::pin(ExecutionBudget::of(&self.store, &started)).await;
         let transcript = LeasedTranscript::new(self.store.clone(), started.lease, &started.run, started.is_first);
         let transcript = Arc::new(transcript.spending(budget.spending));
         let result = tokio::select! {
             biased;
             () = self.lease_expired(&guard), if looks_at_lease() => return log_lost(run_id),
-            result = self.run_to_end(&started, &guard, Arc::clone(&transcript), budget.until) => result,
+            result = self.run_to_end(&started, &guard, Arc::clone(&transcript), budget.until, &mut began) => result,
             () = self.lease_lost(&guard), if looks_at_lease() => return log_lost(run_id),
         };
         // Nothing has effects from here on, and writes are fenced by the token: so an end is offered to a store
         // that is away for as long as it takes, rather than executed once more.
-        let ran = self.store.clock().elapsed().saturating_sub(began);
+        let ended_at = self.store.clock().elapsed();
+        let ran = ended_at.saturating_sub(began.unwrap_or(ended_at));
         let owner_notified = tokio::select! {
             biased;
             () = self.lease_expired(&guard), if looks_at_lease() => return log_lost(run_id),
             owner_notified = self.stop_task(&started, &result) => owner_notified,
             () = self.lease_lost(&guard), if looks_at_lease() => return log_lost(run_id),
         };
-        let is_known = ran < RECIPIENT_FRESH || !depends_on_recipient(started.task.as_deref(), &result);
+        let is_fresh = ended_at < started_at + RECIPIENT_FRESH;
+        let is_known = is_fresh || !depends_on_recipient(started.task.as_deref(), &result);
         let recipient = match is_known {
             true => started.recipient.clone(),
             false => Box::pin(self.recipient(&started.run.tenant_id)).await,
@@ -185,6 +188,7 @@ impl Shared {
         guard: &RunGuard,
         transcript: Arc<LeasedTranscript>,
         until: Result<Option<DateTime<Utc>>, RunError>,
+        began: &mut Option<Duration>,
     ) -> Result<RunOutcome, RunError> {
         let until = until?;
         if let (Some(task_id), None) = (started.run.task_id, &started.task) {
@@ -195,6 +199,7 @@ impl Shared {
             return Err(RunError::fail("executor_unknown", format!("there is no executor `{name}` in this service")));
         };
         guard.wait_for_slot(self.store.clock()).await?;
+        *began = Some(self.store.clock().elapsed());
         let stop = &guard.stop;
         let job = self.job(started, transcript, guard)?;
         let credentials = job.credentials.clone();

@@ -62,27 +62,31 @@ impl Finisher {
             let mut batch = Vec::new();
             while stop.run_until_cancelled(waiting.recv_many(&mut batch, BATCH)).await.is_some() {
                 tokio::select! {
-                    () = finisher.write(std::mem::take(&mut batch)) => {}
+                    () = finisher.write(std::mem::take(&mut batch), 0) => {}
                     () = deadline_passed(&stop) => return,
                 }
             }
             while let Ok(request) = waiting.try_recv() {
                 batch.push(request);
             }
-            if tokio::time::timeout(LAST_WORDS, finisher.write(batch)).await.is_err() {
+            if tokio::time::timeout(LAST_WORDS, finisher.write(batch, 0)).await.is_err() {
                 tracing::warn!("the store is away; ends that were not recorded are found by the rescuer");
             }
         })
     }
 
-    async fn write(&self, mut batch: Vec<FinishRequest>) {
+    /// `tries`: how many were not answered. Any of them may have been committed.
+    async fn write(&self, mut batch: Vec<FinishRequest>, mut tries: u32) {
         // those whose execution has gone are left out: nobody waits for the answer
         batch.retain(|request| !request.taken.is_closed());
-        let mut tries = 0;
         while !batch.is_empty() {
             let (ends, answers): (Vec<Finish>, Vec<_>) =
                 batch.into_iter().map(|request| (*request.finish, request.taken)).unzip();
-            let error = match with_timeout(self.store.finish_runs(&ends)).await {
+            let written = match tries {
+                0 => with_timeout(self.store.finish_runs(&ends)).await,
+                _ => with_timeout(self.store.finish_runs_again(&ends)).await,
+            };
+            let error = match written {
                 Ok(lost) => {
                     for (end, taken) in ends.iter().zip(answers) {
                         let _ = taken.send(!lost.contains(&end.lease.run_id));
@@ -111,7 +115,7 @@ impl Finisher {
                 // one of them is at fault: alone, it does not hold up the others
                 _ => {
                     for request in batch {
-                        Box::pin(self.write(vec![request])).await;
+                        Box::pin(self.write(vec![request], tries)).await;
                     }
                     return;
                 }

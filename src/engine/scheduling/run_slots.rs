@@ -479,6 +479,21 @@ mod tests {
     }
 
     #[test]
+    fn run_whose_answer_is_here_has_a_slot_before_those_that_were_started_ahead() {
+        let (_, slots) = held_shortly(1);
+        slots.set_single_tenant(true);
+        let waits = start_asked(&slots, 0, 1, "a");
+        waits[0].leave();
+        assert_eq!((slots.reserve(1), slots.reserve(2)), (1, 2));
+        let _ahead = start(&slots, 10, 2, "a");
+        let mut turn = waits[0].arrive();
+        assert!(!has_turn(&mut turn));
+        slots.end(11);
+        assert!(has_turn(&mut turn), "kept for a call in flight, the slot would go to the run that was started ahead");
+        assert_eq!(slots.counts(), with_starting(1, 1));
+    }
+
+    #[test]
     fn run_that_ends_before_it_had_its_slot_is_forgotten_and_takes_none_for_its_end() {
         let (_, slots) = held_shortly(1);
         slots.set_single_tenant(true);

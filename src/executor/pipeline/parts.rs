@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::agent::Agent;
 use crate::agent::configured::agent_tool::StepAgents;
 use crate::base::compute::Compute;
-use crate::ports::tool::ToolRegistry;
+use crate::ports::tool::{ToolCatalog, ToolRegistry};
 use crate::ports::vault::credentials::Credentials;
 
 /// The parts that all pipelines share.
@@ -27,8 +27,14 @@ pub struct StepParts {
 }
 
 impl StepParts {
-    /// Tools for `tool` steps.
-    pub fn tools(&self) -> &Arc<ToolRegistry> {
-        &self.agent.tools
+    /// The tools that there are now, for `tool` steps.
+    pub fn tools(&self) -> Arc<ToolRegistry> {
+        self.agent.current_tools()
+    }
+
+    /// The list of these tools as it changes.
+    pub fn catalog(&self) -> ToolCatalog {
+        let Agent { catalog, tools, .. } = &self.agent;
+        catalog.clone().unwrap_or_else(|| ToolCatalog::from(Arc::clone(tools)))
     }
 }

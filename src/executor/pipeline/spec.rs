@@ -96,7 +96,8 @@ impl PipelineSpec {
         parts: &StepParts,
         faults: &mut ValidationErrors,
     ) -> Option<PipelineSpec> {
-        let callable: Vec<&str> = parts.tools().names().chain(parts.agents.hidden_names()).collect();
+        let tools = parts.tools();
+        let callable: Vec<&str> = tools.known_names().chain(parts.agents.hidden_names()).collect();
         check_task_rules(config, pointer, &callable, faults);
         PipelineSpec::read_steps(config, (pointer, true), parts, faults, &Cell::default())
     }

@@ -204,9 +204,10 @@ async fn with_tasks(state: &HttpState, scope: &Scope, stored: StoredCredential) 
         let named = request.get("credential").and_then(Value::as_str);
         named.is_some_and(|named| Reference::parse(named).as_ref() == Ok(&reference))
     };
-    let declared = state.tools.definitions().filter(|tool| tool.request.as_ref().is_some_and(uses));
-    let tools: Vec<&str> = declared.map(|tool| tool.name.as_str()).collect();
-    let tasks = state.store.tasks_of_credential(scope, &credential.tenant_id, &reference, &tools).await?;
+    let tools = state.tools.current();
+    let using = tools.definitions().filter(|tool| tool.request.as_ref().is_some_and(uses));
+    let names: Vec<&str> = using.map(|tool| tool.name.as_str()).collect();
+    let tasks = state.store.tasks_of_credential(scope, &credential.tenant_id, &reference, &names).await?;
     Ok(CredentialView { credential, tasks })
 }
 

@@ -11,7 +11,7 @@ use crate::domain::task::{DEFAULT_EXECUTOR, Task};
 use crate::executor::pipeline::ConfiguredAgent;
 use crate::http::HttpState;
 use crate::http::error::ApiError;
-use crate::http::request::{Call, Items, Json, Query};
+use crate::http::request::{Call, Id, Items, Json, Query};
 use crate::ports::tool::access::ToolLimits;
 use crate::ports::tool::offer::NotOffered;
 use crate::ports::tool::registry::RegisteredTool;
@@ -95,6 +95,23 @@ pub struct AgentToolView {
     pub offer: OfferView,
 }
 
+impl ToolView {
+    /// `limits`: those of an agent or a task; `None`: its executor offers a model no tools.
+    fn of(
+        registered: &RegisteredTool,
+        tools: &ToolRegistry,
+        tenant: Option<&str>,
+        limits: Option<&ToolLimits>,
+    ) -> ToolView {
+        let offer = |limits| OfferView::of(tools.offer(tenant, limits, registered.definition()));
+        ToolView {
+            definition: registered.definition().clone(),
+            source: registered.tool.source(),
+            offer: limits.map_or_else(OfferView::without_agent, offer),
+        }
+    }
+}
+
 impl OfferView {
     fn of(offer: Result<(), NotOffered>) -> OfferView {
         let why = offer.err();
@@ -156,14 +173,26 @@ pub async fn list_tools(Call(state, caller): Call, mut query: Query) -> Result<J
         None => Some(of_agent.unwrap_or_default()),
     };
     let tenant = task.as_ref().map_or(scope.tenant(), |task| Some(task.tenant_id.as_str()));
-    let view = |registered: &RegisteredTool| ToolView {
-        definition: registered.definition().clone(),
-        source: registered.tool.source(),
-        offer: limits.as_ref().map_or_else(OfferView::without_agent, |limits| {
-            OfferView::of(state.tools.offer(tenant, limits, registered.definition()))
-        }),
-    };
-    Ok(Json(Items::whole(state.tools.iter().map(view).collect())))
+    let tools = state.tools.current();
+    let view = |registered: &RegisteredTool| ToolView::of(registered, &tools, tenant, limits.as_ref());
+    Ok(Json(Items::whole(tools.iter().map(view).collect())))
+}
+
+/// Read a tool
+///
+/// As `GET /v1/tools` lists it: by its name, that of an MCP server's tool `server.tool`.
+#[utoipa::path(get, path = "/v1/tools/{name}", tag = "operations", security(("bearer" = ["tasks:read"])),
+    params(("name" = String, Path, description = "Name of the tool"),
+        ("tenant_id" = Option<String>, Query, description = "What holds for this tenant")),
+    responses((status = 200, body = ToolView)))]
+pub async fn get_tool(Call(state, caller): Call, name: Id, mut query: Query) -> Result<Json<ToolView>, ApiError> {
+    caller.may(Permission::TasksRead)?;
+    let tenant = query.text("tenant_id");
+    query.done()?;
+    let scope = caller.narrow_scope(tenant.as_deref())?;
+    let tools = state.tools.current();
+    let registered = tools.find(&name.0).ok_or(ApiError::NotFound("tool"))?;
+    Ok(Json(ToolView::of(registered, &tools, scope.tenant(), Some(&ToolLimits::default()))))
 }
 
 fn limits_of_agent(state: &HttpState, name: &str, query: &mut Query) -> Option<ToolLimits> {
@@ -192,7 +221,8 @@ pub async fn list_agents(Call(state, caller): Call, mut query: Query) -> Result<
     let tenant = query.text("tenant_id");
     query.done()?;
     let scope = caller.narrow_scope(tenant.as_deref())?;
-    let view = |agent: ConfiguredAgent<'_>| AgentView::of(&agent, &state.tools, scope.tenant());
+    let tools = state.tools.current();
+    let view = |agent: ConfiguredAgent<'_>| AgentView::of(&agent, &tools, scope.tenant());
     Ok(Json(Items::whole(state.pipeline.configured_agents().map(view).collect())))
 }
 

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use crate::http::HttpState;
 use crate::http::request::Json;
+use crate::ports::tool::mcp::McpHealth;
 
 /// The OpenMetrics text format.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -49,6 +50,9 @@ pub struct Readiness {
     pub stopping: bool,
     /// Set while the operator has stopped the work of all tenants: requests are answered, and nothing begins.
     pub work_stopped: bool,
+    /// MCP servers of this instance; one that is away makes it no less ready.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mcp_servers: Vec<McpHealth>,
 }
 
 /// A service that is behind.
@@ -92,7 +96,9 @@ pub async fn get_readiness(State(state): State<HttpState>) -> Response {
     let ready = database && bus && clock && late_services.is_empty() && !stopping;
     let halts = timeout(DATABASE_PATIENCE, state.store.halts()).await;
     let work_stopped = matches!(halts, Ok(Ok(halts)) if halts.all());
-    let readiness = Readiness { ready, database, bus, clock, warnings, late_services, stopping, work_stopped };
+    let mcp_servers = state.mcp.health();
+    let readiness =
+        Readiness { ready, database, bus, clock, warnings, late_services, stopping, work_stopped, mcp_servers };
     match ready {
         true => Json(readiness).into_response(),
         false => (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, ASK_AGAIN)], Json(readiness)).into_response(),

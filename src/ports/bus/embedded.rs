@@ -3,6 +3,7 @@
 //! Owns nothing but the wait of a reader. Any number of instances on Postgres share it: leases keep them apart. What is
 //! published wakes its readers, here and elsewhere; what no wake-up told of is found by looking.
 
+use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -67,11 +68,10 @@ impl BusPollState {
     /// The time until the next look without a cause, while these tenants have enough. As long as all that were left out
     /// of the last look still have, their events are no cause for one.
     fn pause(&self, full: &[Tenant]) -> Duration {
-        if self.left_out.iter().any(|tenant| !full.contains(tenant)) {
-            return Duration::ZERO;
-        }
+        let full: HashSet<&Tenant> = full.iter().collect();
+        let any_has_room = self.left_out.iter().any(|tenant| !full.contains(tenant));
         let wait = idle_wait(POLL_INTERVAL, self.empty, IDLE_POLL_INTERVAL);
-        self.last.map_or(Duration::ZERO, |last| wait.saturating_sub(last.elapsed()))
+        self.last.filter(|_| !any_has_room).map_or(Duration::ZERO, |last| wait.saturating_sub(last.elapsed()))
     }
 
     /// Notes whether a look, which a wake-up may have caused and which left these tenants out, has found nothing.

@@ -75,8 +75,17 @@ impl EgressInner {
         Err(EgressError::TooManyRedirects)
     }
 
-    /// One request and its answer, with the addresses that were judged and no others.
+    /// One request and its whole answer.
     async fn exchange(&self, hop: &Hop, target: &EgressTarget, limit: usize) -> Result<Response, EgressError> {
+        let mut response = self.send(hop, target).await?;
+        let status = response.status();
+        let headers = std::mem::take(response.headers_mut());
+        let body = read(response, limit).await?;
+        Ok(Response { status, headers, body, url: target.url.clone() })
+    }
+
+    /// One request, with the addresses that were judged and no others; the body of the answer is yet to be read.
+    pub(super) async fn send(&self, hop: &Hop, target: &EgressTarget) -> Result<reqwest::Response, EgressError> {
         let pinned = self.addresses(target).await?;
         let client = self.client(target, &pinned).await?;
         let sent = client
@@ -89,7 +98,7 @@ impl EgressInner {
         if self.proxy.is_none() {
             check_peer(response.remote_addr(), &pinned)?;
         }
-        read(response, target, limit).await
+        Ok(response)
     }
 
     /// The addresses behind a target; one that may not be reached condemns all of them.
@@ -132,10 +141,10 @@ impl EgressInner {
 }
 
 /// The request of one hop.
-struct Hop {
-    method: Method,
-    headers: HeaderMap,
-    body: Bytes,
+pub(super) struct Hop {
+    pub(super) method: Method,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
 }
 
 impl Hop {
@@ -187,7 +196,8 @@ fn redirect(answer: &Response) -> Option<Result<Url, EgressError>> {
     Some(location.to_str().ok().and_then(|text| answer.url.join(text).ok()).ok_or_else(invalid))
 }
 
-fn check_headers(headers: &HeaderMap) -> Result<(), EgressError> {
+/// Refuses headers that are ours to write.
+pub(super) fn check_headers(headers: &HeaderMap) -> Result<(), EgressError> {
     match OURS.iter().find(|name| headers.contains_key(*name)) {
         Some(name) => Err(EgressError::Invalid { why: format!("the header `{name}` can't be set") }),
         None => Ok(()),
@@ -217,9 +227,8 @@ fn check_peer(peer: Option<SocketAddr>, pinned: &[SocketAddr]) -> Result<(), Egr
 }
 
 /// Reads the body, counting what comes out of decompression, never holding more than `limit` and one chunk.
-async fn read(mut response: reqwest::Response, target: &EgressTarget, limit: usize) -> Result<Response, EgressError> {
+pub(super) async fn read(mut response: reqwest::Response, limit: usize) -> Result<Bytes, EgressError> {
     let status = response.status();
-    let headers = std::mem::take(response.headers_mut());
     let mut body = BytesMut::new();
     while let Some(chunk) = response.chunk().await.map_err(|error| classify_error(&error))? {
         if body.len() + chunk.len() > limit {
@@ -227,10 +236,11 @@ async fn read(mut response: reqwest::Response, target: &EgressTarget, limit: usi
         }
         body.extend_from_slice(&chunk);
     }
-    Ok(Response { status, headers, body: body.freeze(), url: target.url.clone() })
+    Ok(body.freeze())
 }
 
-fn classify_error(error: &reqwest::Error) -> EgressError {
+/// The error of a request, or of its answer's body.
+pub(super) fn classify_error(error: &reqwest::Error) -> EgressError {
     if error.is_connect() {
         return connect(error);
     }

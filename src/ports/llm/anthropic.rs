@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::base::compute::ComputeTurn;
+use crate::domain::run::portable_name;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
 use crate::ports::llm::anthropic::answer::AnthropicStream;
 use crate::ports::llm::portable_calls::portable_calls;
@@ -177,7 +178,8 @@ impl Format for Anthropic {
 }
 
 fn tool(tool: &ToolSchema) -> Value {
-    json!({ "name": tool.name, "description": tool.description, "input_schema": *tool.parameters })
+    let name = portable_name(&tool.name);
+    json!({ "name": name, "description": tool.description, "input_schema": *tool.parameters })
 }
 
 /// The blocks of an answer, byte for byte.

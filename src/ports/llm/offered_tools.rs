@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
+use crate::domain::run::portable_name;
+use crate::ports::llm::ModelAnswer;
 use crate::ports::llm::text_size::TextSize;
 
 /// A tool as a model sees it.
@@ -55,6 +57,25 @@ impl OfferedTools {
         written.push((wire, Arc::clone(&text)));
         Some(text)
     }
+
+    /// The answer with the names of tools as they are here: a provider knows them in a form that it takes. A name that
+    /// is of no tool that was offered stays as the model wrote it.
+    pub(super) fn own_names(&self, mut answer: ModelAnswer) -> ModelAnswer {
+        for call in &mut answer.tool_calls {
+            if let Some(own) = self.own_name(&call.name) {
+                call.name = own.to_owned();
+            }
+        }
+        answer
+    }
+
+    /// The name of the tool that a provider calls so; `None`: it is that of a tool already, or of none.
+    fn own_name(&self, called: &str) -> Option<&str> {
+        if self.iter().any(|tool| tool.name == called) {
+            return None;
+        }
+        self.iter().map(|tool| tool.name.as_str()).find(|name| portable_name(name) == called)
+    }
 }
 
 impl From<Vec<ToolSchema>> for OfferedTools {
@@ -82,14 +103,33 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::domain::run::ToolCall;
+    use crate::ports::llm::{ModelTokens, StopReason};
 
-    fn tools() -> OfferedTools {
-        let schema = |name: &str| ToolSchema {
-            name: name.into(),
+    fn named(names: &[&str]) -> OfferedTools {
+        let schema = |name: &&str| ToolSchema {
+            name: (*name).into(),
             description: "Tells the time.".into(),
             parameters: json!({ "type": "object" }).into(),
         };
-        vec![schema("a"), schema("b")].into()
+        names.iter().map(schema).collect::<Vec<_>>().into()
+    }
+
+    fn tools() -> OfferedTools {
+        named(&["a", "b"])
+    }
+
+    /// The names of the calls of an answer, as they are here.
+    fn own_names(tools: &OfferedTools, called: &[&str]) -> Vec<String> {
+        let answer = ModelAnswer {
+            text: None,
+            tool_calls: called.iter().map(|name| ToolCall::new("c1", *name, json!({}))).collect(),
+            stop: StopReason::ToolCalls,
+            tokens: ModelTokens::default(),
+            provider_message: None,
+            failure: None,
+        };
+        tools.own_names(answer).tool_calls.into_iter().map(|call| call.name).collect()
     }
 
     #[test]
@@ -102,5 +142,21 @@ mod tests {
         let other = tools.written("other", |tool| json!(tool.name)).unwrap();
         assert_eq!(other.get(), r#"["a","b"]"#);
         assert!(OfferedTools::default().written("one", |_| panic!("there is none")).is_none());
+    }
+
+    #[test]
+    fn name_of_an_mcp_tool_goes_to_providers_in_a_form_that_they_take_and_comes_back() {
+        let tools = named(&["current_time", "github.create_issue"]);
+        let written = tools.written("one", |tool| json!(portable_name(&tool.name))).unwrap();
+        assert_eq!(written.get(), r#"["current_time","github__create_issue"]"#);
+        let called = ["current_time", "github__create_issue", "github.create_issue", "gitlab__create_issue"];
+        let own = ["current_time", "github.create_issue", "github.create_issue", "gitlab__create_issue"];
+        assert_eq!(own_names(&tools, &called), own);
+    }
+
+    #[test]
+    fn tool_that_is_named_as_it_is_called_is_meant_before_one_of_a_name_that_looks_so() {
+        let tools = named(&["github.create", "github__create"]);
+        assert_eq!(own_names(&tools, &["github__create"]), ["github__create"]);
     }
 }

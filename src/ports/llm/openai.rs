@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::base::compute::ComputeTurn;
+use crate::domain::run::portable_name;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
 use crate::ports::llm::portable_calls::portable_calls;
 use crate::ports::llm::provider_message::MessageAuthor;
@@ -172,7 +173,9 @@ fn call(call: &ToolCall) -> Value {
 fn tool(tool: &ToolSchema) -> Value {
     json!({
         "type": "function",
-        "function": { "name": tool.name, "description": tool.description, "parameters": *tool.parameters },
+        "function": {
+            "name": portable_name(&tool.name), "description": tool.description, "parameters": *tool.parameters,
+        },
     })
 }
 

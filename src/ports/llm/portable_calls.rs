@@ -10,13 +10,12 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
+use crate::domain::run::portable_name;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
 use crate::ports::llm::provider_message::MessageAuthor;
 
 /// Longest id that every provider takes, in characters.
 const LONGEST_ID: usize = 40;
-/// Longest name of a tool that every provider takes, in characters.
-const LONGEST_NAME: usize = 64;
 
 /// The messages as this model can be sent them; copied where an id or a name has to change.
 pub fn portable_calls<'a>(messages: &'a [TranscriptMessage], author: &MessageAuthor) -> Cow<'a, [TranscriptMessage]> {
@@ -59,7 +58,7 @@ impl<'a> PortableIds<'a> {
     /// Goes on with the calls of the next turn, whose ids may change.
     fn begin_turn(&mut self, calls: &'a [ToolCall]) {
         self.changed.clear();
-        let mut stays = |id: &&'a str| is_portable(id, LONGEST_ID) && self.taken.insert(Cow::Borrowed(*id));
+        let mut stays = |id: &&'a str| is_portable(id) && self.taken.insert(Cow::Borrowed(*id));
         let change: Vec<&str> = calls.iter().map(|call| call.id.as_str()).filter(|id| !stays(id)).collect();
         for id in change {
             let unused = self.unused();
@@ -79,15 +78,15 @@ impl<'a> PortableIds<'a> {
 
     /// A message with its calls as they are sent; `None`: they stay as they are.
     fn call_message(&self, message: &TranscriptMessage) -> Option<TranscriptMessage> {
-        let stays =
-            |call: &ToolCall| !self.changed.contains_key(call.id.as_str()) && is_portable(&call.name, LONGEST_NAME);
+        let has_portable_name = |call: &ToolCall| matches!(portable_name(&call.name), Cow::Borrowed(_));
+        let stays = |call: &ToolCall| !self.changed.contains_key(call.id.as_str()) && has_portable_name(call);
         if message.tool_calls().iter().all(stays) {
             return None;
         }
         let mut message = message.clone();
         if let TranscriptMessage::Assistant { tool_calls, .. } = &mut message {
             for call in tool_calls {
-                call.name = portable_name(&call.name);
+                call.name = portable_name(&call.name).into_owned();
                 if let Some(id) = self.changed.get(call.id.as_str()) {
                     call.id.clone_from(id);
                 }
@@ -108,17 +107,9 @@ impl<'a> PortableIds<'a> {
     }
 }
 
-fn is_portable(word: &str, longest: usize) -> bool {
-    (1..=longest).contains(&word.len()) && word.chars().all(is_portable_letter)
-}
-
-fn is_portable_letter(letter: char) -> bool {
-    letter.is_ascii_alphanumeric() || letter == '_' || letter == '-'
-}
-
-/// A name that a model made up may be none that a tool can have.
-fn portable_name(name: &str) -> String {
-    name.chars().take(LONGEST_NAME).map(|letter| if is_portable_letter(letter) { letter } else { '_' }).collect()
+fn is_portable(id: &str) -> bool {
+    let fits = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
+    (1..=LONGEST_ID).contains(&id.len()) && id.chars().all(fits)
 }
 
 #[cfg(test)]
@@ -176,7 +167,7 @@ mod tests {
     fn odd_ids_and_names_of_another_model_change_with_their_results() {
         let long = "c".repeat(41);
         let messages = turn(Some("n"), &[("functions.read:0", "read"), (&long, "my tool.é"), ("call_1", "read")]);
-        let expected = ["call_2 read", "call_3 my_tool__", "call_1 read", "= call_2", "= call_3", "= call_1"];
+        let expected = ["call_2 read", "call_3 my_tool___", "call_1 read", "= call_2", "= call_3", "= call_1"];
         assert_eq!(sent(&messages), expected);
     }
 

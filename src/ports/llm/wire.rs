@@ -88,9 +88,10 @@ pub async fn ask<F: Format>(
     let stream = endpoint.streams && on_delta.is_some();
     // until the answer is read
     let place = endpoint.connections.acquire();
-    let request = written(format, &place.client, request, stream, turn).await?;
-    let response = send(request, endpoint.key.as_ref(), &endpoint.clock).await?;
+    let built = written(format, &place.client, request, stream, turn).await?;
+    let response = send(built, endpoint.key.as_ref(), &endpoint.clock).await?;
     let answer = read_answer(format, response, stream, on_delta, turn).await;
+    let answer = answer.map(|answer| request.tools.own_names(answer));
     // from here on the provider may have charged for it, unless it has said why it does not answer
     answer.or_else(|error| match error {
         LlmError::Transient { .. } | LlmError::Timeout { .. } => Ok(ModelAnswer::failed(error, ModelTokens::default())),

@@ -15,26 +15,31 @@ use crate::domain::memory::PersonWords;
 use crate::domain::trigger::condition::{PollFault, ToolPoll};
 use crate::ports::poll::{PollRequest, of_credential};
 use crate::ports::tool::registry::{RegisteredTool, unknown_tool};
-use crate::ports::tool::{Definition, ToolCaller, ToolContext, ToolError, ToolStatus};
+use crate::ports::tool::{Definition, ToolCaller, ToolContext, ToolError, ToolRegistry, ToolStatus};
 use crate::ports::vault::credentials::UsedSecrets;
 
-pub use crate::ports::tool::{ToolHost, ToolRegistry};
+pub use crate::ports::tool::{ToolCatalog, ToolHost};
 
 /// Name of calls made by polls, in place of a model's id.
 const CALL: &str = "poll";
+/// Kind of the fault of a poll by a tool that its MCP server does not list now.
+const UNAVAILABLE: &str = "mcp_unavailable";
 
 /// Polls by the registered tools.
-pub struct Tools(Arc<ToolRegistry>);
+pub struct Tools(ToolCatalog);
 
 impl Tools {
     /// Polls by these tools.
-    pub fn new(tools: Arc<ToolRegistry>) -> Tools {
-        Tools(tools)
+    pub fn new(tools: impl Into<ToolCatalog>) -> Tools {
+        Tools(tools.into())
     }
 
     /// Adds what is wrong with a poll, below `place`.
     pub fn check(&self, poll: &ToolPoll, place: &str, faults: &mut ValidationErrors) {
-        match self.find(&poll.name) {
+        let tools = self.0.current();
+        match find(&tools, &poll.name) {
+            // its server may be back when the poll is made
+            Err(fault) if fault.kind == UNAVAILABLE => {}
             Err(fault) => faults.add(format!("{place}/name"), fault.message),
             Ok(tool) => {
                 if let Err(error) = tool.check(&Value::Object(poll.args.clone())) {
@@ -53,8 +58,9 @@ impl Tools {
         clock: &Clock,
         compute: &Compute,
     ) -> Result<Value, PollFault> {
-        let tool = self.find(&poll.name)?;
-        if !self.0.allows(ask.tenant.as_str(), &poll.name) {
+        let tools = self.0.current();
+        let tool = find(&tools, &poll.name)?;
+        if !tools.allows(ask.tenant.as_str(), &poll.name) {
             return Err(PollFault::new("denied", denied(&poll.name)));
         }
         let arguments = Value::Object(poll.args.clone());
@@ -85,19 +91,21 @@ impl Tools {
         let read = context.value_of(output).await;
         read.map(|(value, _)| value).map_err(|panicked| PollFault::new("panicked", panicked.to_string()))
     }
+}
 
-    fn find(&self, name: &str) -> Result<&Arc<RegisteredTool>, PollFault> {
-        let pollable = self.0.definitions().filter(|tool| is_pollable(tool) && self.0.allows_any(&tool.name));
-        let pollable = pollable.map(|tool| tool.name.as_str());
-        match self.0.find(name) {
-            Some(_) if !self.0.allows_any(name) => Err(PollFault::new("denied", denied(name))),
-            Some(tool) if is_pollable(tool.definition()) => Ok(tool),
-            Some(_) => {
-                let names = pollable.collect::<Vec<_>>().join(", ");
-                let message = format!("the tool `{name}` does more than read, or needs approval; there are: {names}");
-                Err(PollFault::new("denied", message))
-            }
-            None => Err(of_tool(unknown_tool(name, pollable))),
+/// The tool of this name, if it may be polled.
+fn find<'t>(tools: &'t ToolRegistry, name: &str) -> Result<&'t Arc<RegisteredTool>, PollFault> {
+    let pollable = tools.definitions().filter(|tool| is_pollable(tool) && tools.allows_any(&tool.name));
+    let pollable = pollable.map(|tool| tool.name.as_str());
+    match tools.find(name) {
+        None if !tools.is_of_server(name) => Err(of_tool(unknown_tool(name, pollable))),
+        _ if !tools.allows_any(name) => Err(PollFault::new("denied", denied(name))),
+        None => Err(PollFault::new(UNAVAILABLE, format!("the MCP server has not listed `{name}`"))),
+        Some(tool) if is_pollable(tool.definition()) => Ok(tool),
+        Some(_) => {
+            let names = pollable.collect::<Vec<_>>().join(", ");
+            let message = format!("the tool `{name}` does more than read, or needs approval; there are: {names}");
+            Err(PollFault::new("denied", message))
         }
     }
 }
@@ -127,7 +135,36 @@ fn denied(tool: &str) -> String {
 
 fn of_tool(error: ToolError) -> PollFault {
     match error {
-        ToolError::Tell { code, message, .. } | ToolError::Abort { code, message } => PollFault::new(code, message),
+        ToolError::Tell { code, message, .. }
+        | ToolError::Unsent { code, message }
+        | ToolError::Abort { code, message } => PollFault::new(code, message),
         ToolError::Credential(error) => of_credential(&error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::ports::tool::access::ToolAccess;
+
+    #[test]
+    fn poll_by_a_tool_that_its_server_does_not_list_now_is_taken_unless_nobody_may_use_it() {
+        let access = ToolAccess { deny: vec!["github.close".into()], ..ToolAccess::default() };
+        let registry = ToolRegistry::new(Vec::new()).unwrap().with_servers(["github"]);
+        let tools = Tools::new(Arc::new(registry.governed(&Default::default(), &access)));
+        let told = |name: &str| {
+            let poll: ToolPoll = serde_json::from_value(json!({ "name": name, "args": {} })).unwrap();
+            let mut faults = ValidationErrors::new();
+            tools.check(&poll, "/poll/tool", &mut faults);
+            let kind = find(&tools.0.current(), name).err().map(|fault| fault.kind);
+            (faults.0.into_iter().next().map(|fault| fault.message), kind.unwrap_or_default())
+        };
+        assert_eq!(told("github.search"), (None, UNAVAILABLE.to_owned()));
+        let denied = "the operator does not let you use `github.close`".to_owned();
+        assert_eq!(told("github.close"), (Some(denied), "denied".to_owned()));
+        let unknown = "there is no tool `gitlab.search`; no tools are available".to_owned();
+        assert_eq!(told("gitlab.search"), (Some(unknown), "unknown_tool".to_owned()));
     }
 }

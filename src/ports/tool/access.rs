@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::base::id::Tenant;
-use crate::base::invalid::{NAMED, ValidationErrors, did_you_mean, escape};
+use crate::base::invalid::{NAMED, ValidationErrors, did_you_mean, escape, is_known_name};
 
 /// `[tool_access]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -101,9 +101,9 @@ pub fn check_written<'a>(
     check_names(place, names, &tools.collect::<Vec<_>>(), faults);
 }
 
-/// Adds those of the names that no tool has, below `place`.
+/// Adds those of the names that no tool has, below `place`. `server.*` among the tools stands for every name below it.
 pub fn check_names(place: &str, names: &[String], tools: &[&str], faults: &mut ValidationErrors) {
-    let is_unknown = |(_, name): &(usize, &String)| !tools.contains(&name.as_str());
+    let is_unknown = |(_, name): &(usize, &String)| !is_known_name(name, tools);
     for (index, name) in names.iter().enumerate().filter(is_unknown).take(NAMED) {
         let near = did_you_mean(name, tools.iter().copied());
         faults.add(format!("{place}/{index}"), format!("unknown tool `{name}`{near}"));
@@ -153,6 +153,15 @@ mod tests {
         };
         assert_eq!(faults(MOST_NAMES), [""; 0]);
         assert_eq!(faults(MOST_NAMES + 1), ["must have at most 256 names"]);
+    }
+
+    #[test]
+    fn name_below_a_server_is_known_while_the_server_is_away() {
+        let mut faults = ValidationErrors::new();
+        let written = names(&["look", "github.search", "gitlab.search", "github.*"]);
+        check_written("/tools", &written, ["look", "github.*"].into_iter(), &mut faults);
+        let places: Vec<&str> = faults.0.iter().map(|fault| fault.pointer.as_str()).collect();
+        assert_eq!(places, ["/tools/2", "/tools/3"], "a list has no patterns");
     }
 
     #[test]

@@ -16,6 +16,8 @@ words! {
         Declared = "declared",
         /// It stands in `[[agents]]`.
         Agent = "agent",
+        /// An MCP server lists it.
+        Mcp = "mcp",
         /// The program that embeds the service brings it.
         Added = "added",
     }

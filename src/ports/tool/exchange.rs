@@ -103,7 +103,8 @@ pub(super) async fn credential_state(
     }
 }
 
-async fn notify_owner(error: &CredentialError, context: &ToolContext) {
+/// Tells the owner of a credential that it is missing, once.
+pub(super) async fn notify_owner(error: &CredentialError, context: &ToolContext) {
     // the notifier words it anew from its data, in the language of the reader
     let english = MessageLanguage::English;
     let (subject, text) =
@@ -161,7 +162,8 @@ fn failure(status: StatusCode) -> Option<ToolFailure> {
     }
 }
 
-fn unreachable(error: EgressError) -> ToolError {
+/// The error of a request that had no answer.
+pub(super) fn unreachable(error: EgressError) -> ToolError {
     let kind = match error {
         EgressError::Denied { .. } => ToolFailure::PermissionDenied,
         EgressError::Invalid { .. } => ToolFailure::InvalidParameters,

@@ -29,6 +29,7 @@ use crate::ports::vault::credentials::Credentials;
 
 pub use crate::ports::tool::http::check::read;
 pub use crate::ports::tool::http::variables::fill_variables;
+pub(super) use crate::ports::tool::http::variables::filled;
 
 /// The name under which templates find the arguments.
 const ARGUMENTS: &str = "args";

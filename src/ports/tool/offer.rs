@@ -64,6 +64,13 @@ impl ToolRegistry {
         }
         Ok(())
     }
+
+    /// A tool that these limits name, and that the tenant may use, but that its MCP server has not listed.
+    pub fn named_but_unlisted<'a>(&self, tenant: &str, limits: &'a ToolLimits) -> Option<&'a str> {
+        let named = limits.allow.iter().flatten().map(String::as_str);
+        let mut unlisted = named.filter(|name| self.is_unlisted(name));
+        unlisted.find(|name| limits.allows(name) && self.allows(tenant, name))
+    }
 }
 
 #[cfg(test)]
@@ -120,5 +127,24 @@ mod tests {
         let named = ["denied_by_limits", "offered", "removed", "denied_by_operator", "denied_for_tenant"];
         assert_eq!(told(Some("ann"), json!({ "allow": ["old", "gone", "nobodys", "not_anns"] })), named);
         assert_eq!(told(Some("ann"), json!({ "deny": ["plain"] }))[0], "denied_by_limits");
+    }
+
+    #[test]
+    fn tool_that_is_named_is_missed_while_its_server_has_not_listed_it_and_the_tenant_may_use_it() {
+        let access: ToolAccess = serde_json::from_value(json!({
+            "deny": ["github.nobodys"], "tenants": { "ann": { "deny": ["github.not_anns"] } },
+        }))
+        .unwrap();
+        let tools = vec![tool("look", ToolStatus::Active), tool("github.listed", ToolStatus::Active)];
+        let tools = ToolRegistry::new(tools).unwrap().with_servers(["github"]).governed(&Default::default(), &access);
+        let missed = |limits: Value| {
+            let limits: ToolLimits = serde_json::from_value(limits).unwrap();
+            tools.named_but_unlisted("ann", &limits).map(str::to_owned)
+        };
+        let all = ["look", "gitlab.search", "github.listed", "github.nobodys", "github.not_anns", "github.search"];
+        assert_eq!(missed(json!({ "allow": all })).as_deref(), Some("github.search"));
+        assert_eq!(missed(json!({ "allow": all[..5] })), None);
+        assert_eq!(missed(json!({ "allow": all, "deny": ["github.search"] })), None);
+        assert_eq!(missed(json!({ "deny": ["github.other"] })), None, "a run that names no tools has those there are");
     }
 }

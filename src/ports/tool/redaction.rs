@@ -29,6 +29,9 @@ impl UsedSecrets {
             ToolError::Tell { kind, code, message } => {
                 ToolError::Tell { kind, code: self.cleaned(code).await, message: self.cleaned(message).await }
             }
+            ToolError::Unsent { code, message } => {
+                ToolError::Unsent { code: self.cleaned(code).await, message: self.cleaned(message).await }
+            }
             ToolError::Abort { code, message } => {
                 ToolError::Abort { code: self.cleaned(code).await, message: self.cleaned(message).await }
             }
@@ -93,5 +96,8 @@ mod tests {
         let failed = ToolError::for_model(ToolFailure::ExecutionError, "no", "401 with s3cret-key");
         let told = used_secrets.clean(Err(failed)).await.unwrap_err();
         assert_eq!(told, ToolError::for_model(ToolFailure::ExecutionError, "no", "401 with [redacted]"));
+        let unsent = |message: &str| ToolError::Unsent { code: "away".into(), message: message.into() };
+        let told = used_secrets.clean(Err(unsent("no way with s3cret-key"))).await.unwrap_err();
+        assert_eq!(told, unsent("no way with [redacted]"));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::base::invalid::did_you_mean;
+use crate::base::invalid::{did_you_mean, is_known_name};
 use crate::base::json::length::is_longer_than;
 use crate::base::json::schema::JsonSchema;
 use crate::domain::approval::proposal::LONGEST_UNDO;
@@ -34,6 +34,8 @@ pub struct RegisteredTool {
 pub struct ToolRegistry {
     tools: Vec<Arc<RegisteredTool>>,
     access: ToolAccess,
+    /// `server.*` for each MCP server.
+    servers: Vec<String>,
 }
 
 impl ToolRegistry {
@@ -43,22 +45,28 @@ impl ToolRegistry {
     pub fn new(tools: Vec<Arc<dyn Tool>>) -> Result<ToolRegistry, String> {
         let mut registered: Vec<Arc<RegisteredTool>> = Vec::with_capacity(tools.len());
         for tool in tools {
-            let Definition { name, parameters, undo_seconds, .. } = tool.definition();
-            if undo_seconds.is_some_and(|seconds| !(1..=LONGEST_UNDO).contains(&seconds)) {
-                return Err(format!("`undo_seconds` of tool `{name}` must lie between 1 and {LONGEST_UNDO}"));
-            }
-            if registered.iter().any(|other| other.tool.definition().name == *name) {
+            let name = &tool.definition().name;
+            if registered.iter().any(|other| other.definition().name == *name) {
                 return Err(format!("two tools are named `{name}`"));
             }
-            let schema = JsonSchema::read(parameters).map_err(|error| {
-                format!("the parameters of tool `{name}` are no JSON Schema that can be used: {error}")
-            })?;
-            let parameters = Arc::new(parameters.clone());
-            let mut made = RegisteredTool { tool, parameters, policy: ToolPolicy::default(), schema };
-            made.take_levels();
-            registered.push(Arc::new(made));
+            registered.push(Arc::new(RegisteredTool::new(tool, ToolPolicy::default())?));
         }
-        Ok(ToolRegistry { tools: registered, access: ToolAccess::default() })
+        Ok(ToolRegistry { tools: registered, access: ToolAccess::default(), servers: Vec::new() })
+    }
+
+    /// These tools, and names below these servers known, whatever they list.
+    pub fn with_servers<'a>(self, servers: impl IntoIterator<Item = &'a str>) -> ToolRegistry {
+        let servers = servers.into_iter().map(|server| format!("{server}.*")).collect();
+        ToolRegistry { servers, ..self }
+    }
+
+    /// These tools and more, which stand behind them.
+    pub fn and(&self, more: impl IntoIterator<Item = Arc<RegisteredTool>>) -> ToolRegistry {
+        ToolRegistry {
+            tools: self.tools.iter().cloned().chain(more).collect(),
+            access: self.access.clone(),
+            servers: self.servers.clone(),
+        }
     }
 
     /// These tools under policies, which name their tools, and with these limits of their use.
@@ -98,6 +106,21 @@ impl ToolRegistry {
         there.map(|definition| definition.name.as_str())
     }
 
+    /// The names that a task, an agent or a rule may use: those of the tools, and `server.*` for each MCP server.
+    pub fn known_names(&self) -> impl Iterator<Item = &str> {
+        self.names().chain(self.servers.iter().map(String::as_str))
+    }
+
+    /// Whether the name is one below an MCP server, listed or not.
+    pub fn is_of_server(&self, name: &str) -> bool {
+        self.servers.iter().any(|server| is_known_name(name, &[server.as_str()]))
+    }
+
+    /// Whether an MCP server has the name and has not listed the tool.
+    pub fn is_unlisted(&self, name: &str) -> bool {
+        self.is_of_server(name) && self.find(name).is_none()
+    }
+
     /// Whatever its status.
     pub fn find(&self, name: &str) -> Option<&Arc<RegisteredTool>> {
         self.tools.iter().find(|registered| registered.tool.definition().name == name)
@@ -105,6 +128,23 @@ impl ToolRegistry {
 }
 
 impl RegisteredTool {
+    /// A tool under a policy, its schema compiled.
+    ///
+    /// # Errors
+    /// The schema is none that can be used, or the undo window too long; the sentence names the tool.
+    pub fn new(tool: Arc<dyn Tool>, policy: ToolPolicy) -> Result<RegisteredTool, String> {
+        let Definition { name, parameters, undo_seconds, .. } = tool.definition();
+        if undo_seconds.is_some_and(|seconds| !(1..=LONGEST_UNDO).contains(&seconds)) {
+            return Err(format!("`undo_seconds` of tool `{name}` must lie between 1 and {LONGEST_UNDO}"));
+        }
+        let schema = JsonSchema::read(parameters)
+            .map_err(|error| format!("the parameters of tool `{name}` are no JSON Schema that can be used: {error}"))?;
+        let parameters = shown_parameters(parameters.clone());
+        let mut registered = RegisteredTool { tool, parameters, policy, schema };
+        registered.take_levels();
+        Ok(registered)
+    }
+
     /// The definition of the tool.
     pub fn definition(&self) -> &Definition {
         self.tool.definition()
@@ -121,7 +161,7 @@ impl RegisteredTool {
         if self.output_level().is_some()
             && let Ok(schema) = JsonSchema::read(&parameters)
         {
-            (self.parameters, self.schema) = (Arc::new(parameters), schema);
+            (self.parameters, self.schema) = (shown_parameters(parameters), schema);
         }
     }
 
@@ -154,6 +194,14 @@ impl RegisteredTool {
     }
 }
 
+/// Parameters as models are shown them: without the draft that they are written in, which providers refuse to read.
+fn shown_parameters(mut parameters: Value) -> Arc<Value> {
+    if let Some(schema) = parameters.as_object_mut() {
+        schema.remove("$schema");
+    }
+    Arc::new(parameters)
+}
+
 /// The error for a model that calls a tool which it was not offered.
 pub fn unknown_tool<'a>(name: &str, offered: impl IntoIterator<Item = &'a str>) -> ToolError {
     let offered: Vec<&str> = offered.into_iter().collect();
@@ -163,6 +211,11 @@ pub fn unknown_tool<'a>(name: &str, offered: impl IntoIterator<Item = &'a str>) 
         false => format!("available: {}", offered.join(", ")),
     };
     ToolError::for_model(ToolFailure::NotFound, "unknown_tool", format!("there is no tool `{name}`{hint}; {there}"))
+}
+
+/// The sentence about a tool that its MCP server has not listed.
+pub fn not_listed(tool: &str) -> String {
+    format!("the MCP server has not listed `{tool}`")
 }
 
 #[cfg(test)]
@@ -273,6 +326,57 @@ mod tests {
         assert!(other.check(&full).is_err() && other.output_level().is_none());
         assert_eq!(*other.parameters, schema);
         assert_eq!(own.definition().parameters, schema, "what people agree to is the tool's own");
+    }
+
+    #[test]
+    fn draft_of_a_schema_holds_and_is_not_shown() {
+        // by draft 4 a bound that excludes itself is a word beside the bound
+        let schema = json!({
+            "$schema": "http://json-schema.org/draft-04/schema#",
+            "type": "object",
+            "properties": { "n": { "type": "integer", "minimum": 1, "exclusiveMinimum": true } },
+        });
+        let tool = || named("count", ToolStatus::Active, schema.clone());
+        let levelled = ToolPolicy { output_level: Some(DefaultLevel::Auto), ..ToolPolicy::default() };
+        for policy in [ToolPolicy::default(), levelled] {
+            let count = RegisteredTool::new(tool(), policy).unwrap();
+            assert_eq!((count.parameters.get("$schema"), &count.parameters["type"]), (None, &json!("object")));
+            assert_eq!(count.definition().parameters, schema);
+            assert!(count.check(&json!({ "n": 1 })).is_err());
+            assert_eq!(count.check(&json!({ "n": 2 })), Ok(()));
+        }
+    }
+
+    #[test]
+    fn names_below_a_server_are_known_whatever_it_lists() {
+        let registry = ToolRegistry::new(vec![named("look", ToolStatus::Active, json!({}))]).unwrap();
+        let registry = registry.with_servers(["github"]).governed(&BTreeMap::new(), &ToolAccess::default());
+        assert_eq!(registry.known_names().collect::<Vec<_>>(), ["look", "github.*"]);
+        assert_eq!(registry.names().collect::<Vec<_>>(), ["look"]);
+        let search = RegisteredTool::new(named("github.search", ToolStatus::Active, json!({})), ToolPolicy::default());
+        let more = registry.and([Arc::new(search.unwrap())]);
+        assert!(registry.is_unlisted("github.search") && !more.is_unlisted("github.search"));
+        assert_eq!(more.known_names().collect::<Vec<_>>(), ["look", "github.search", "github.*"]);
+        for registry in [&registry, &more] {
+            assert!(registry.is_of_server("github.search") && registry.is_of_server("github.close"));
+            assert!(!registry.is_of_server("look") && !registry.is_of_server("gitlab.search"));
+            assert!(registry.is_unlisted("github.close") && !registry.is_unlisted("gitlab.search"));
+        }
+    }
+
+    #[test]
+    fn more_tools_stand_behind_the_others_under_the_same_access() {
+        let access = ToolAccess { deny: vec!["github.close".into()], ..ToolAccess::default() };
+        let registry = ToolRegistry::new(vec![named("look", ToolStatus::Active, json!({}))]).unwrap();
+        let registry = registry.governed(&BTreeMap::new(), &access);
+        let listed = ["github.search", "github.close"].map(|name| {
+            let tool = named(name, ToolStatus::Active, json!({}));
+            Arc::new(RegisteredTool::new(tool, ToolPolicy::default()).unwrap())
+        });
+        let more = registry.and(listed);
+        assert_eq!(more.names().collect::<Vec<_>>(), ["look", "github.search", "github.close"]);
+        assert!(more.allows("ann", "github.search") && !more.allows("ann", "github.close"));
+        assert!(registry.find("github.search").is_none(), "a run that has the registry keeps its tools");
     }
 
     #[test]

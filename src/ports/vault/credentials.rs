@@ -10,6 +10,7 @@ mod fault;
 mod guard;
 pub(super) mod hosts;
 mod inject;
+mod opening;
 pub(super) mod reading_turn;
 mod renewal;
 mod replace;
@@ -40,6 +41,7 @@ use crate::ports::vault::credentials::unusable::{busy, too_many, too_slow, unfit
 use crate::store::{Store, with_timeout};
 
 pub use crate::ports::vault::credentials::fault::{CredentialError, CredentialFault, FetchError};
+pub use crate::ports::vault::credentials::opening::OpenAnswer;
 pub use crate::ports::vault::credentials::renewal::{Renewal, RenewalError};
 pub use crate::ports::vault::credentials::replace::replace;
 pub use crate::ports::vault::credentials::saving::{SaveFault, check_reference, credential_to_store};
@@ -65,7 +67,7 @@ pub struct Use<'a> {
     pub run_id: Option<Uuid>,
     /// The run's task.
     pub task_id: Option<Uuid>,
-    /// `tool:http_send`, `poll`, `step:order`, `webhook`.
+    /// `tool:http_send`, `mcp:github`, `poll`, `step:order`, `webhook`.
     pub by: &'a str,
 }
 
@@ -132,15 +134,7 @@ impl Credentials {
         used_secrets: &UsedSecrets,
     ) -> Result<CredentialAnswer, FetchError> {
         let until = Instant::now() + request.timeout;
-        if let Some(access) = &self.access {
-            let recalled = timeout_at(until, access.load_used(used_secrets)).await;
-            if let Err(why) =
-                recalled.map_err(|_| "it takes too long".to_owned()).and_then(|r| r.map_err(|e| e.to_string()))
-            {
-                tracing::warn!(why, "what a run has used before can't be read, so it sends nothing");
-                return Err(EgressError::Connect { why: "the store is unavailable".into() }.into());
-            }
-        }
+        self.recall(used_secrets, until).await?;
         match with {
             Some(with) => self.exchange(&request, with, used_secrets, until).await,
             None => {
@@ -148,6 +142,19 @@ impl Credentials {
                 self.plainly(EgressRequest { timeout, ..request }, used_secrets).await
             }
         }
+    }
+
+    /// Reads what the run has used before, so that it is known before anything comes back.
+    async fn recall(&self, used_secrets: &UsedSecrets, until: Instant) -> Result<(), FetchError> {
+        let Some(access) = &self.access else { return Ok(()) };
+        let recalled = timeout_at(until, access.load_used(used_secrets)).await;
+        if let Err(why) =
+            recalled.map_err(|_| "it takes too long".to_owned()).and_then(|r| r.map_err(|e| e.to_string()))
+        {
+            tracing::warn!(why, "what a run has used before can't be read, so it sends nothing");
+            return Err(EgressError::Connect { why: "the store is unavailable".into() }.into());
+        }
+        Ok(())
     }
 
     /// Sends a request without a credential.
@@ -173,15 +180,7 @@ impl Credentials {
         used_secrets: &UsedSecrets,
         until: Instant,
     ) -> Result<CredentialAnswer, FetchError> {
-        let url = self.egress.check(&request.url)?;
-        let Some(access) = &self.access else {
-            return Err(CredentialError::new(CredentialFault::Missing, with.reference, String::new()).into());
-        };
-        let opening = timeout_at(until, access.open(&url, self.egress.is_allowed(&url), with)).await;
-        let opened = match opening.unwrap_or_else(|_| Err(too_slow(with))) {
-            Ok(opened) => opened,
-            Err(error) => return Err(access.record_failure(&url, with, error).await),
-        };
+        let (access, opened) = self.opened(request, with, until).await?;
         let late = |_| Err(FetchError::Egress(EgressError::Timeout { after: request.timeout }));
         let answer =
             timeout_at(until, self.send(access, request, with, (&opened, used_secrets))).await.unwrap_or_else(late)?;
@@ -199,6 +198,24 @@ impl Credentials {
         }
     }
 
+    /// The credential for this request, opened; why it can't be is on the record.
+    async fn opened(
+        &self,
+        request: &EgressRequest,
+        with: &Use<'_>,
+        until: Instant,
+    ) -> Result<(&CredentialAccess, CredentialInUse), FetchError> {
+        let url = self.egress.check(&request.url)?;
+        let Some(access) = &self.access else {
+            return Err(CredentialError::new(CredentialFault::Missing, with.reference, String::new()).into());
+        };
+        let opening = timeout_at(until, access.open(&url, self.egress.is_allowed(&url), with)).await;
+        match opening.unwrap_or_else(|_| Err(too_slow(with))) {
+            Ok(opened) => Ok((access, opened)),
+            Err(error) => Err(access.record_failure(&url, with, error).await),
+        }
+    }
+
     async fn send(
         &self,
         access: &CredentialAccess,
@@ -206,10 +223,6 @@ impl Credentials {
         with: &Use<'_>,
         (opened, used_secrets): (&CredentialInUse, &UsedSecrets),
     ) -> Result<CredentialAnswer, FetchError> {
-        let CredentialInUse { inject: how, document, former, .. } = opened;
-        let former = former.as_ref().and_then(SecretDocument::read);
-        let documents: Vec<&SecretDocument> = former.iter().chain([document]).collect();
-        used_secrets.read_in_turn(access.store.computing(), with.tenant.as_str());
         let mut plain = request.clone();
         let mut guard = SecretGuard::of_nothing();
         let mut bound = true;
@@ -218,18 +231,8 @@ impl Credentials {
         for hop in 0..=REDIRECT_LIMIT {
             let mut request = EgressRequest { follow_redirects: false, ..plain.clone() };
             if bound {
-                let url = self.egress.check(&plain.url)?;
-                let injected = match inject(&mut request, how, document.value(), hop > 0) {
-                    Ok(injected) => injected,
-                    Err(unfit) => return Err(access.record_failure(&url, with, unfitting(with, unfit)).await),
-                };
-                guard = match SecretGuard::of(&injected.parts, &documents, used_secrets).await {
-                    Ok(guard) => guard,
-                    Err(TooManySecrets) => return Err(access.record_failure(&url, with, too_many(with)).await),
-                };
-                let noted =
-                    access.record_use(&url, with, CredentialUse::USED).await.map_err(|error| busy(with, &error))?;
-                used = Some((noted, url));
+                let put = self.put_in(access, &mut request, with, (opened, used_secrets), hop > 0).await?;
+                (guard, used) = (put.guard, Some((put.used, put.url)));
             }
             let answered = self.egress.fetch(request).await;
             // and what others of the run have sent meanwhile
@@ -256,6 +259,40 @@ impl Credentials {
         }
         Err(EgressError::TooManyRedirects.into())
     }
+
+    /// Puts the credential into a request. Its secrets are known from now on, and the use is on the record.
+    async fn put_in(
+        &self,
+        access: &CredentialAccess,
+        request: &mut EgressRequest,
+        with: &Use<'_>,
+        (opened, used_secrets): (&CredentialInUse, &UsedSecrets),
+        replaces: bool,
+    ) -> Result<PutCredential, FetchError> {
+        let CredentialInUse { inject: how, document, former, .. } = opened;
+        let former = former.as_ref().and_then(SecretDocument::read);
+        let documents: Vec<&SecretDocument> = former.iter().chain([document]).collect();
+        used_secrets.read_in_turn(access.store.computing(), with.tenant.as_str());
+        let url = self.egress.check(&request.url)?;
+        let injected = match inject(request, how, document.value(), replaces) {
+            Ok(injected) => injected,
+            Err(unfit) => return Err(access.record_failure(&url, with, unfitting(with, unfit)).await),
+        };
+        let guard = match SecretGuard::of(&injected.parts, &documents, used_secrets).await {
+            Ok(guard) => guard,
+            Err(TooManySecrets) => return Err(access.record_failure(&url, with, too_many(with)).await),
+        };
+        let used = access.record_use(&url, with, CredentialUse::USED).await.map_err(|error| busy(with, &error))?;
+        Ok(PutCredential { guard, used, url })
+    }
+}
+
+/// A credential that was put into a request.
+struct PutCredential {
+    guard: SecretGuard,
+    used: CredentialUse,
+    /// The request's address without it.
+    url: Url,
 }
 
 fn same_origin(one: &str, other: &str) -> bool {

@@ -13,7 +13,7 @@ use crate::store::db::Db;
 /// The longest that a write takes while somebody waits for the writer.
 const LONG: Duration = Duration::from_millis(5);
 /// So many times as long on Postgres: only the engine's own batches wait there, for the first of several connections,
-/// and each batch is a way to the server and a commit.
+/// and each batch is a round trip and a commit.
 const ON_POSTGRES: u32 = 15;
 /// Rows that a batch has at least: a commit costs about as much as these.
 const LEAST: usize = 25;

@@ -318,13 +318,14 @@ impl DerefMut for WriteTransaction {
 }
 
 impl Statement {
-    /// The text is known to have ended, well or not: no transaction is open.
-    pub(in crate::store) fn end(self) {
+    /// The text is known to have ended: no transaction is open. Where it went wrong, the connection may be at fault, so
+    /// the pool looks at it before it is used again.
+    pub(in crate::store) fn end(self, went_well: bool) {
         let Statement { connection, writer, _turn } = self;
         writer.is_text_open.store(false, Ordering::Relaxed);
         let mut kept = writer.kept.lock();
         // a pool that is being closed waits for it
-        if !writer.pool.is_closed() {
+        if went_well && !writer.pool.is_closed() {
             *kept = Some(connection);
         }
     }
@@ -517,7 +518,7 @@ mod tests {
             assert_eq!(writer.usage("writer").in_use, 1);
             let insert = sqlx::query("begin immediate; insert into numbers values ($1); commit").bind(number);
             insert.execute(&mut *statement).await.expect("written");
-            statement.end();
+            statement.end(true);
             let usage = writer.usage("writer");
             assert_eq!((usage.in_use, usage.idle), (0, 1), "nobody waits for the pool");
         }
@@ -525,9 +526,24 @@ mod tests {
         assert_eq!(committed(&scratch).await, [1, 2, 3, 4]);
         let turn = writer.begin_shared_or_acquire(flow()).await.expect("a turn");
         let StatementTurn::Alone(statement) = turn else { panic!("nobody else writes") };
-        statement.end();
+        statement.end(true);
         writer.close().await;
         assert!(writer.begin_shared_or_acquire(flow()).await.is_err(), "it is closed");
+    }
+
+    #[tokio::test]
+    async fn connection_whose_text_has_failed_is_given_back_to_the_pool() {
+        let (scratch, writer) = scratch().await;
+        for (text, went_well) in [("insert into numbers values (1)", true), ("insert into nowhere values (2)", false)] {
+            let turn = writer.begin_shared_or_acquire(flow()).await.expect("a turn");
+            let StatementTurn::Alone(mut statement) = turn else { panic!("nobody else writes") };
+            let written = sqlx::query(text).execute(&mut *statement).await;
+            assert_eq!(written.is_ok(), went_well);
+            statement.end(written.is_ok());
+            assert_eq!(writer.kept.lock().is_some(), went_well);
+        }
+        writing(&writer, 3).await.commit().await.expect("committed");
+        assert_eq!(committed(&scratch).await, [1, 3]);
     }
 
     #[tokio::test]

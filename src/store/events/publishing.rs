@@ -67,7 +67,7 @@ impl Store {
         written.map_err(|panicked| StoreError::Corrupt(panicked.to_string()))?
     }
 
-    /// Writes rows that one statement can take without a transaction around it: one way to Postgres.
+    /// Writes rows that one statement can take without a transaction around it: one round trip to Postgres.
     async fn write_events(&self, scope: &Scope, rows: Vec<PublishedEvent>) -> Result<u64, StoreError> {
         let now = self.clock.now();
         let mut write = match rows.len() {

@@ -25,6 +25,23 @@ use crate::store::runs::slots::hand_over;
 use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic, split};
 
+/// Heartbeats have their turn beside ends, which are written here, too: no lease runs out behind a burst of these.
+const HEARTBEATS: QueueFlow = QueueFlow::Engine("heartbeats");
+
+/// Follows ends (run, state, attempt, whether the run goes on): the runs of which the record has another end, or none.
+/// One that was written has left the queue, or is ready there and was not claimed since. An execution that took the run
+/// over is another attempt.
+const STILL_LOST: &str = ")
+    select e.run_id
+      from ends e
+     where (select true
+              from runs r
+             where r.id = e.run_id and r.state = e.state and r.attempt = e.attempt
+               and case when e.goes_on
+                        then (select q.state = 'ready' and q.lease_token = 0 from queue q where q.run_id = r.id)
+                        else (select true from queue q where q.run_id = r.id) is null
+                   end) is null";
+
 impl Store {
     /// Renews these leases in one statement. A lease that is not in the answer is lost.
     pub async fn heartbeat(
@@ -35,7 +52,7 @@ impl Store {
         if leases.is_empty() {
             return Ok(Vec::new());
         }
-        let mut write = self.db.write_for_engine(QueueFlow::of(None)).await?;
+        let mut write = self.db.write_for_engine(HEARTBEATS).await?;
         let tx = &mut write.tx();
         let held = tx.beat(leases, lease_until).await?;
         write.commit().await?;
@@ -57,14 +74,49 @@ impl Store {
 
     /// Records ends in one batch; answers the runs whose lease was lost, of which nothing was written.
     pub async fn finish_runs(&self, ends: &[Finish]) -> Result<Vec<Uuid>, StoreError> {
+        let lost = self.write_ends(ends).await?;
+        let lost = lost.iter().map(|end| end.lease.run_id).collect();
+        Ok(self.count_lost(lost))
+    }
+
+    /// As [`Store::finish_runs`], after a try that was not answered: that may have been committed, and an end that it
+    /// wrote is not lost.
+    pub async fn finish_runs_again(&self, ends: &[Finish]) -> Result<Vec<Uuid>, StoreError> {
+        let lost = self.write_ends(ends).await?;
+        let lost = self.still_lost(&lost).await?;
+        Ok(self.count_lost(lost))
+    }
+
+    fn count_lost(&self, lost: Vec<Uuid>) -> Vec<Uuid> {
+        self.counts.fenced("end", lost.len());
+        lost
+    }
+
+    /// Writes ends in one batch; answers those whose lease was lost.
+    async fn write_ends<'e>(&self, ends: &'e [Finish]) -> Result<Vec<&'e Finish>, StoreError> {
         let held = match self.finish_at_once(ends).await? {
             Some(held) => held,
             None => self.finish_in_transaction(ends).await?,
         };
         let written: HashSet<Uuid> = held.iter().map(|lease| lease.run_id).collect();
-        let ids = ends.iter().map(|end| end.lease.run_id);
-        let lost: Vec<Uuid> = ids.filter(|id| !written.contains(id)).collect();
-        self.counts.fenced("end", lost.len());
+        Ok(ends.iter().filter(|end| !written.contains(&end.lease.run_id)).collect())
+    }
+
+    /// The runs among those of these ends, whose leases are lost, that have no such end on their record.
+    async fn still_lost(&self, ends: &[&Finish]) -> Result<Vec<Uuid>, StoreError> {
+        if ends.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut read = self.db.read_quick().await?;
+        let mut select = read.build("with ends (run_id, state, attempt, goes_on) as (");
+        select.push_values(ends.iter(), |row, end| {
+            let attempt = end.attempt - end.attempts_back();
+            row.push_bind(end.lease.run_id).push_bind(end.state.as_str());
+            row.push_bind(attempt).push_bind(end.again.is_some());
+        });
+        select.push(STILL_LOST);
+        let lost = select.finish().persistent(false).scalars().await?;
+        read.end().await?;
         Ok(lost)
     }
 
@@ -180,3 +232,25 @@ async fn end_budgets(
 }
 
 const RELEASE: Split = split!("release");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::db::scratch::{Scratch, asked};
+
+    #[tokio::test]
+    async fn heartbeat_waits_for_the_write_that_is_under_way_and_for_no_end_behind_it() {
+        let scratch = Scratch::open().await;
+        // an end that is written has the flow of this file
+        let under_way = scratch.writer().begin(QueueFlow::of(None)).await.expect("a turn");
+        let next_end = asked(scratch.writer().begin(QueueFlow::of(None)));
+        let lost = [Lease { run_id: Uuid::from_u128(1), token: 1 }];
+        let heartbeat = asked(scratch.store.heartbeat(&lost, scratch.clock.now()));
+        drop(under_way);
+        tokio::select! {
+            biased;
+            held = heartbeat => assert!(held.expect("written").is_empty()),
+            _ = next_end => panic!("it has waited for the end behind"),
+        }
+    }
+}

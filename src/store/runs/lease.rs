@@ -70,6 +70,8 @@ pub struct Finish {
     pub lease: Lease,
     /// The run's task; `None` for a chat run.
     pub task_id: Option<Uuid>,
+    /// The attempt that ended, by which an end that a lost answer hid is known again; 0: unknown.
+    pub attempt: i32,
     /// Decided by `RunState::on`.
     pub state: RunState,
     /// The word for the reason, where there is one.
@@ -116,6 +118,7 @@ impl Finish {
         Finish {
             lease,
             task_id,
+            attempt: 0,
             state,
             reason: None,
             output: None,

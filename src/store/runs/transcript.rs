@@ -171,7 +171,7 @@ impl Store {
                     StatementTurn::Alone(mut statement) => {
                         fault()?;
                         let held = append_committed(&mut statement, appends).await;
-                        statement.end();
+                        statement.end(held.is_ok());
                         fault()?;
                         return Ok((held?, false));
                     }

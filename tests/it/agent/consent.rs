@@ -12,6 +12,7 @@ use reveille::domain::approval::policy::{Policy, PolicyRules};
 use reveille::domain::approval::{
     Approval, ApprovalChoice, ApprovalLevel, ApprovalOverride, ApprovalStatus, CallOutcome,
 };
+use reveille::domain::run::outcome::RunError;
 use reveille::domain::run::stream::StreamEvent;
 use reveille::domain::run::transcript::TranscriptMessage;
 use reveille::domain::run::{ResultNotice, ResultNoticeKind};
@@ -253,6 +254,88 @@ async fn arguments_that_no_longer_fit_a_changed_schema_are_told_and_not_run() {
     final_answer(&stage).await;
     assert_eq!(recorded_calls(&deeds), []);
     assert!(stage.results()[1].1.contains("code: invalid_parameters"), "{:?}", stage.results());
+}
+
+/// The harness with the tools that the MCP server `github` lists, and with others.
+fn with_server(stage: AgentHarness, tools: Vec<FakeTool>) -> AgentHarness {
+    let tools: Vec<Arc<dyn Tool>> = tools.into_iter().map(|tool| Arc::new(tool) as Arc<dyn Tool>).collect();
+    let tools = Arc::new(ToolRegistry::new(tools).unwrap().with_servers(["github"]));
+    AgentHarness { agent: Agent { tools, ..stage.agent }, ..stage }
+}
+
+/// A turn that opens an issue, by a server that is there, and pays, which may be repeated. Both are asked about.
+async fn stage_with_server(deeds: &RecordedCalls) -> AgentHarness {
+    let turn = vec![call("o", "github.open", json!({ "to": "ann" })), call("p", "pay", json!({ "to": "bob" }))];
+    let stage = AgentHarness::new(vec![calls(turn), says("all is done")], vec![]);
+    let stage = with_server(stage, vec![recording_tool("github.open", deeds), repeatable_payment(deeds)]);
+    assert_eq!(suspend(&stage).await.asks.len(), 2);
+    stage
+}
+
+fn repeatable_payment(deeds: &RecordedCalls) -> FakeTool {
+    recording_tool("pay", deeds).with(|tool| tool.idempotent = true)
+}
+
+fn question_of(stage: &AgentHarness, call_id: &str) -> Approval {
+    let approvals = stage.store.approvals.lock().unwrap();
+    approvals.iter().find(|approval| approval.call_id == call_id).unwrap().clone()
+}
+
+/// The code with which the run goes back to the queue without using an attempt.
+async fn held_up(stage: &AgentHarness) -> String {
+    match passing(&stage.clock, stage.agent.handle_message(&stage.incoming("go"))).await {
+        Err(RunError::Infrastructure { fault }) => fault.code,
+        other => panic!("it was not held up: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn approved_call_of_a_server_that_is_away_is_carried_out_once_the_server_is_back() {
+    let deeds = RecordedCalls::default();
+    let stage = stage_with_server(&deeds).await;
+    decide(&stage, "o", approve);
+    decide(&stage, "p", approve);
+    let stage = with_server(stage, vec![repeatable_payment(&deeds)]);
+    for _ in 0..2 {
+        assert_eq!(held_up(&stage).await, "mcp_unavailable");
+        assert_eq!(stage.results(), [("p".into(), "pay is done".into(), false)], "other results are kept");
+    }
+    assert_eq!(question_of(&stage, "o").execution_started_at, None, "the approval stands");
+    let stage = with_server(stage, vec![recording_tool("github.open", &deeds), repeatable_payment(&deeds)]);
+    assert_eq!(final_answer(&stage).await, "all is done");
+    let names: Vec<String> = recorded_calls(&deeds).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["pay", "github.open"]);
+}
+
+#[tokio::test]
+async fn question_about_a_call_of_a_server_that_is_away_stays_open_and_its_answer_counts() {
+    let deeds = RecordedCalls::default();
+    let stage = stage_with_server(&deeds).await;
+    decide(&stage, "p", approve);
+    let stage = with_server(stage, vec![repeatable_payment(&deeds)]);
+    let left = suspend(&stage).await;
+    assert_eq!((left.asks.len(), left.open), (0, vec![question_of(&stage, "o").open_question()]));
+    decide(&stage, "o", |approval| approval.status = ApprovalStatus::Cancelled);
+    assert_eq!(final_answer(&stage).await, "all is done");
+    let refused = ("o".to_owned(), "User cancelled this action.".to_owned(), true);
+    assert!(stage.results().contains(&refused), "{:?}", stage.results());
+    let names: Vec<String> = recorded_calls(&deeds).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["pay"]);
+}
+
+#[tokio::test]
+async fn approved_call_that_began_before_its_server_went_away_is_called_unknown() {
+    let deeds = RecordedCalls::default();
+    let stage = stage_with_server(&deeds).await;
+    decide(&stage, "o", |approval| {
+        approve(approval);
+        approval.execution_started_at = Some(approval.created_at);
+    });
+    decide(&stage, "p", |approval| approval.status = ApprovalStatus::Cancelled);
+    let stage = with_server(stage, vec![repeatable_payment(&deeds)]);
+    assert_eq!(final_answer(&stage).await, "all is done");
+    let unknown = stage.results().into_iter().any(|(id, text, _)| id == "o" && text.contains("code: outcome_unknown"));
+    assert!(unknown, "{:?}", stage.results());
 }
 
 #[tokio::test]

@@ -50,7 +50,7 @@ async fn kept(instance: &Instance, content: impl Into<String>) -> Uuid {
         run_id: Uuid::from_u128(1),
         call_key: Uuid::from_u128(fastrand::u128(..)).to_string(),
         tool: "look".into(),
-        media_type: "application/json",
+        media_type: "application/json".into(),
         summary: String::new(),
         content: content.into(),
     };

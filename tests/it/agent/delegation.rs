@@ -137,6 +137,27 @@ async fn agent_answers_in_a_conversation_of_its_own_with_its_own_tools_and_is_ac
     assert_eq!(ends, 2);
 }
 
+#[tokio::test]
+async fn run_waits_for_the_server_whose_tool_a_called_agent_names() {
+    let mut agent = booker();
+    agent["tools"] = json!(["github.search"]);
+    let answers = vec![calls_booker(json!({ "party": 4 })), says("Table 7."), says("Done.")];
+    let mut stage = AgentHarness::with_agents(answers, vec![], json!([agent]));
+    let offering = |stage: &AgentHarness, search: Option<FakeTool>| {
+        let agents = stage.agent.agents.iter().map(|agent| Arc::clone(agent) as Arc<dyn Tool>);
+        let tools = agents.chain(search.map(|tool| Arc::new(tool) as Arc<dyn Tool>)).collect();
+        Arc::new(ToolRegistry::new(tools).unwrap().with_servers(["github"]))
+    };
+    stage.agent.tools = offering(&stage, None);
+    match handle(&stage).await {
+        Err(RunError::Infrastructure { fault }) => assert_eq!(fault.code, "mcp_unavailable"),
+        other => panic!("it was not held up: {other:?}"),
+    }
+    stage.agent.tools = offering(&stage, Some(FakeTool::echo("github.search")));
+    assert_eq!(answered(&stage).await.response, "Done.");
+    assert_eq!(stage.model.asked(), 3, "no turn is made again");
+}
+
 fn text_of(message: &TranscriptMessage) -> Option<String> {
     match message {
         TranscriptMessage::System { text, .. } | TranscriptMessage::User { text, .. } => Some(text.clone()),

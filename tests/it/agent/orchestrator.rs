@@ -1,19 +1,22 @@
 //! The orchestrator: what the agent is told of a fire, which actions it takes, and what becomes of the run.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use chrono::TimeDelta;
-use reveille::agent::UncountedSlot;
+use reveille::agent::{Agent, UncountedSlot};
 use reveille::base::invalid::{FieldError, ValidationErrors};
 use reveille::base::template::untrusted::fenced;
 use reveille::domain::run::cause::Cause;
 use reveille::domain::run::outcome::{RunError, RunOutcome};
 use reveille::domain::run::transcript::TranscriptMessage;
-use reveille::domain::run::{MissedInstants, Run, RunFinish, RunState, Usage};
+use reveille::domain::run::{MissedInstants, Run, RunFault, RunFinish, RunState, Usage};
 use reveille::domain::task::{Action, Spec, Task, TaskStatus};
 use reveille::executor::orchestrator::Orchestrator;
 use reveille::executor::{Executor, ExecutorRegistry, Job};
 use reveille::ports::llm::LlmError;
+use reveille::ports::tool::policy::ToolPolicy;
+use reveille::ports::tool::registry::RegisteredTool;
+use reveille::ports::tool::{Tool, ToolCatalog, ToolContext, ToolOutput, ToolRegistry};
 use serde_json::{Value, json};
 use tracing::Level;
 use uuid::Uuid;
@@ -127,6 +130,67 @@ async fn tools_of_a_task_are_those_that_its_run_offers_its_model() {
     let orchestrator = Orchestrator::new(AgentHarness::new(vec![], vec![FakeTool::echo("look")]).agent);
     let unreadable = orchestrator.tool_limits(&action("Go.", json!({ "tools": "look" }))).unwrap();
     assert!(!unreadable.allows("look"), "its run fails before a model is asked");
+}
+
+#[tokio::test]
+async fn run_keeps_the_tools_with_which_it_began_and_the_next_has_those_that_there_are_by_then() {
+    let turns = vec![calls(vec![call("c1", "grow", json!({}))]), says("one"), says("two")];
+    let stage = AgentHarness::new(turns, vec![]);
+    let held: Arc<OnceLock<ToolCatalog>> = Arc::default();
+    let growing = held.clone();
+    let grow = FakeTool::new("grow", move |_: ToolContext, _| {
+        let search = RegisteredTool::new(Arc::new(FakeTool::echo("github.search")), ToolPolicy::default()).unwrap();
+        growing.get().unwrap().replace("github", vec![Arc::new(search)]);
+        async { Ok(ToolOutput::text("grown")) }
+    });
+    let catalog = held.get_or_init(|| ToolCatalog::new(ToolRegistry::new(vec![Arc::new(grow)]).unwrap())).clone();
+    let agent = Agent { tools: catalog.current(), catalog: Some(catalog), ..stage.agent.clone() };
+    let orchestrator = Orchestrator::new(agent);
+    for _ in 0..2 {
+        let job = Job { store: Memory::of(vec![]), ..job(&stage, run(), action("Go.", json!({}))) };
+        passing(&stage.clock, orchestrator.execute(job)).await.unwrap();
+    }
+    let requests = stage.model.requests.lock().unwrap();
+    let offered = |at: usize| requests[at].tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>();
+    assert_eq!([offered(0), offered(1)], [["grow"], ["grow"]]);
+    assert_eq!(offered(2), ["grow", "github.search"]);
+}
+
+/// The executor with the tools that the MCP server `github` lists, and with others.
+fn with_server(stage: &AgentHarness, tools: Vec<FakeTool>) -> Orchestrator {
+    let tools: Vec<Arc<dyn Tool>> = tools.into_iter().map(|tool| Arc::new(tool) as Arc<dyn Tool>).collect();
+    let tools = Arc::new(ToolRegistry::new(tools).unwrap().with_servers(["github"]));
+    Orchestrator::new(Agent { tools, ..stage.agent.clone() })
+}
+
+#[tokio::test]
+async fn run_that_names_a_tool_which_its_server_has_not_listed_waits_for_it_and_uses_no_attempt() {
+    let stage = AgentHarness::new(vec![says("done")], vec![]);
+    let away = with_server(&stage, vec![]);
+    let listed = with_server(&stage, vec![FakeTool::echo("github.search")]);
+    let ended = async |orchestrator: &Orchestrator| {
+        let job = job(&stage, run(), action("Go.", json!({ "tools": ["github.search"] })));
+        let ended = passing(&stage.clock, orchestrator.execute(job)).await;
+        stage.store.end();
+        ended
+    };
+    let fault = RunFault::new("mcp_unavailable", "the MCP server has not listed `github.search`");
+    assert_eq!(ended(&away).await, Err(RunError::Infrastructure { fault }));
+    assert_eq!((stage.model.asked(), stage.store.messages().len()), (0, 0), "it has not begun");
+    assert!(matches!(ended(&listed).await, Ok(RunOutcome::Succeeded { .. })));
+    assert!(matches!(ended(&away).await, Ok(RunOutcome::Succeeded { .. })), "it has its answer");
+    assert_eq!(stage.model.asked(), 1);
+}
+
+#[tokio::test]
+async fn run_that_names_no_tool_of_a_server_that_is_away_goes_on() {
+    for config in [json!({}), json!({ "tools": ["look"] }), json!({ "deny_tools": ["github.search"] })] {
+        let stage = AgentHarness::new(vec![says("done")], vec![]);
+        let orchestrator = with_server(&stage, vec![FakeTool::echo("look")]);
+        let job = job(&stage, run(), action("Go.", config));
+        let ended = passing(&stage.clock, orchestrator.execute(job)).await;
+        assert!(matches!(ended, Ok(RunOutcome::Succeeded { .. })), "{ended:?}");
+    }
 }
 
 #[tokio::test]
@@ -254,7 +318,10 @@ async fn run_whose_task_or_model_has_gone_fails() {
 }
 
 fn validated(executor: &str, action: Action) -> Vec<FieldError> {
-    let stage = AgentHarness::new(vec![], vec![FakeTool::echo("http_request")]);
+    validated_with(AgentHarness::new(vec![], vec![FakeTool::echo("http_request")]), executor, action)
+}
+
+fn validated_with(stage: AgentHarness, executor: &str, action: Action) -> Vec<FieldError> {
     let registry = ExecutorRegistry::new(vec![Arc::new(Orchestrator::new(stage.agent))]);
     let mut faults = ValidationErrors::new();
     registry.validate(executor, &action, &mut faults);
@@ -295,6 +362,23 @@ async fn every_fault_of_an_action_is_named_at_its_place() {
         places,
         ["system_prompt", "model", "max_turns", "tools/0", "credentials/1", "budget/turns"]
             .map(|key| format!("{config}/{key}"))
+    );
+}
+
+#[tokio::test]
+async fn action_may_name_a_tool_whose_server_is_away() {
+    let named = |tool: &str| {
+        let mut stage = AgentHarness::new(vec![], vec![]);
+        stage.agent.tools = Arc::new(ToolRegistry::new(vec![]).unwrap().with_servers(["github"]));
+        let rules = json!({ tool: { "gate": "confirm" } });
+        let config = json!({ "tools": [tool], "deny_tools": [tool], "approvals": rules });
+        let faults = validated_with(stage, "orchestrator", action("go", config));
+        faults.into_iter().map(|fault| fault.pointer).collect::<Vec<_>>()
+    };
+    assert_eq!(named("github.search"), [""; 0]);
+    assert_eq!(
+        named("gitlab.search"),
+        ["tools/0", "deny_tools/0", "approvals/gitlab.search"].map(|key| format!("/action/config/{key}"))
     );
 }
 

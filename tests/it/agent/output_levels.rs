@@ -133,7 +133,7 @@ async fn result_over_a_mebibyte_is_in_a_data_file_and_its_beginning_is_shown() {
     let stage = AgentHarness::new(turns(&[("long", json!({}))]), vec![long(LARGE + 1).with(level), reader()]);
     let result = stage.answer("go").await;
     let file = stage.host.files.lock().unwrap().remove(0);
-    assert_eq!((file.content.len(), file.media_type, file.tool.as_str()), (LARGE + 1, "text/plain", "long"));
+    assert_eq!((file.content.len(), &*file.media_type, file.tool.as_str()), (LARGE + 1, "text/plain", "long"));
     let reference = notice(&stage, 0);
     let bytes = LARGE + 1;
     let begin = format!("[Data file {}: all {bytes} bytes of this result, text/plain. ", Uuid::from_u128(1));
@@ -176,7 +176,7 @@ async fn full_that_is_asked_for_is_shown_whole_and_is_in_a_data_file_unless_it_i
         let read: Value = serde_json::from_str(&shown).unwrap();
         assert_eq!(read["rows"].as_array().unwrap().len(), count);
         if let [file] = &kept[..] {
-            assert_eq!((file.content.as_str(), file.media_type), (shown.as_str(), "application/json"));
+            assert_eq!((file.content.as_str(), &*file.media_type), (shown.as_str(), "application/json"));
             assert_eq!(file.summary, "40 items in /rows; the first: an object with 2 fields: id, name");
         }
     }

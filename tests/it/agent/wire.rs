@@ -13,6 +13,7 @@ mod rules;
 mod scenarios;
 mod server;
 mod thinking;
+mod tool_names;
 mod vendors;
 
 use reveille::ports::llm::{LlmError, ModelAnswer};

@@ -178,6 +178,7 @@ fn table() -> BTreeMap<&'static str, Line> {
         ("stop_work", line(P::All, Nothing, 403, Some(json!({ "all": true })))),
         ("start_work", line(P::All, Nothing, 403, Some(json!({ "all": true })))),
         ("list_tools", line(P::TasksRead, InQuery, 200, None)),
+        ("get_tool", line(P::TasksRead, InQuery, 200, None)),
         ("list_agents", line(P::TasksRead, InQuery, 200, None)),
         ("list_suspended", line(P::RunsRead, InQuery, 200, None)),
         // it waits for nobody, and is cancelled already
@@ -313,6 +314,7 @@ fn url_of(template: &str, tenant: &str, things: &Things) -> String {
         .replace("{ticket}", "none")
         .replace("{service}", "google")
         .replace("{account_name}", "work")
+        .replace("{name}", "current_time")
 }
 
 on_both! {

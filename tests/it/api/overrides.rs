@@ -7,6 +7,7 @@ use super::service::{Api, on_both};
 on_both! {
     override_is_set_for_thirty_days_listed_and_taken_back
     override_that_would_decide_nothing_is_refused_with_its_field
+    override_of_a_tool_whose_server_is_away_is_taken
     override_that_is_set_again_with_its_key_is_the_same
 }
 
@@ -63,6 +64,17 @@ async fn override_that_would_decide_nothing_is_refused_with_its_field(api: Api) 
     }
     let nobody = api.admin("POST", PLACE, Some(request(json!({})))).await.expect(422);
     assert_eq!(nobody["errors"][0]["pointer"], "/tenant_id", "an admin token names the tenant");
+}
+
+async fn override_of_a_tool_whose_server_is_away_is_taken(api: Api) {
+    let token = api.token("ann", &["*"]).await;
+    let set = async |tool: &str| {
+        let request = json!({ "tool": tool, "gate": "auto" });
+        api.ask("POST", PLACE, Some(&token), Some(request)).await
+    };
+    assert_eq!(set("github.search").await.expect(201)["tool"], "github.search");
+    let problem = set("gitlab.search").await.expect(422);
+    assert_eq!(problem["errors"][0]["pointer"], "/tool", "{problem}");
 }
 
 async fn override_that_is_set_again_with_its_key_is_the_same(api: Api) {

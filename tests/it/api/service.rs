@@ -207,7 +207,8 @@ impl Api {
         let credentials = Credentials::none(egress.clone());
         let agents = AgentTool::all(&[table_booker()]).into_iter().map(|agent| Arc::new(agent) as Arc<dyn tool::Tool>);
         let tools = tool::builtin::all(&credentials).into_iter().chain(agents).collect();
-        let tools = Arc::new(tool::ToolRegistry::new(tools).expect("tools"));
+        // its server is away
+        let tools = Arc::new(tool::ToolRegistry::new(tools).expect("tools").with_servers(["github"]));
         let sources = Sources::new(&poll::Settings::default(), &credentials, Arc::clone(&tools), dir.path());
         let sources = Arc::new(sources.expect("sources"));
         let pollable = Arc::clone(&sources);
@@ -241,7 +242,8 @@ impl Api {
             compute: store.computing().clone(),
             executors,
             pipeline,
-            tools,
+            tools: tools.into(),
+            mcp: tool::mcp::McpServers::none(),
             skills: reveille::ports::skill::SkillLibrary::empty(),
             bus,
             validator,

@@ -32,7 +32,7 @@ fn file(run_id: Uuid, call: &str, content: impl Into<String>) -> NewDataFile {
         run_id,
         call_key: call.into(),
         tool: "look".into(),
-        media_type: "text/plain",
+        media_type: "text/plain".into(),
         summary: "a text".into(),
         content: content.into(),
     }

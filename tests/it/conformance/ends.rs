@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use chrono::TimeDelta;
 use reveille::agent::AgentStore;
 use reveille::base::clock::pause;
 use reveille::base::id::{Scope, new_id};
@@ -11,18 +12,21 @@ use reveille::domain::budget::{DayLimits, Spend, day_of};
 use reveille::domain::notification::{MessageKind, NewDelivery};
 use reveille::domain::run::transcript::{ModelCall, ModelTokens, TranscriptEntry, TranscriptMessage};
 use reveille::domain::run::{RunState, Usage};
+use reveille::engine::running::finisher::Finisher;
 use reveille::executor::leased_transcript::LeasedTranscript;
 use reveille::store::{
-    BudgetEnd, Finish, Lease, OverlapOutcome, Reservation, ReservationOutcome, Settlement, StartedRun, Store,
+    BudgetEnd, Finish, Lease, OverlapOutcome, Park, Reservation, ReservationOutcome, Settlement, StartedRun, Store,
     StoreError,
 };
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::asked::{answer, asked, go_on};
-use super::world::{LEASE, StoreHarness, end_of, leases, open_postgres};
+use super::asked::{answer, asked, go_on, parked, question};
+use super::world::{LEASE, StoreHarness, again, end_of, leases, open_postgres};
 use crate::support::gate::Gate;
+use crate::support::proxy::Proxy;
 
 on_both!(
     batch_writes_nothing_of_an_end_whose_lease_is_lost_and_the_others_whole,
@@ -32,6 +36,8 @@ on_both!(
     runs_of_one_task_end_in_one_batch_and_are_counted_together,
     end_of_a_run_with_open_questions_closes_them_beside_ends_without_any,
     transcript_whose_append_was_broken_off_is_not_settled,
+    end_that_a_try_without_an_answer_has_written_is_not_lost,
+    usage_of_a_run_that_goes_on_is_kept_until_its_transcript_is_read,
 );
 
 /// Usage of an entry of [`answered`].
@@ -223,6 +229,58 @@ async fn transcript_whose_append_was_broken_off_is_not_settled(world: &StoreHarn
     assert_eq!(stored(world, &run).await, 3, "the other is written all the same");
 }
 
+async fn end_that_a_try_without_an_answer_has_written_is_not_lost(world: &StoreHarness) {
+    let [ended, back, waits, held] =
+        [started(world).await, started(world).await, started(world).await, started(world).await];
+    let park = Some(Park::Completion { until: world.now() + TimeDelta::hours(1) });
+    let ends = [
+        answers(world, &ended),
+        again(&back, world.now(), false),
+        Finish { park, ..end_of(&waits, RunState::WaitingForCompletion) },
+        answers(world, &held),
+    ]
+    .map(|end| Finish { attempt: 1, ..end });
+    let (first, ids) = (&ends[..3], [ended.run.id, back.run.id, waits.run.id]);
+    assert_eq!(world.store.finish_runs(first).await.unwrap(), Vec::<Uuid>::new());
+    assert_eq!(world.store.finish_runs(first).await.unwrap(), ids, "nobody asks what became of them");
+    // the last of them was not written by the first try
+    assert_eq!(world.store.finish_runs_again(&ends).await.unwrap(), Vec::<Uuid>::new());
+    assert_eq!((stored(world, &held).await, counted(world).await), (1, 2));
+    let others = [
+        Finish { state: RunState::Failed, ..ends[0].clone() },
+        // of another execution
+        Finish { attempt: 2, ..ends[0].clone() },
+    ];
+    assert_eq!(world.store.finish_runs_again(&others).await.unwrap(), [ended.run.id; 2]);
+    assert_eq!(world.claim().await.len(), 1);
+    assert_eq!(world.store.finish_runs_again(&ends).await.unwrap(), [back.run.id]);
+}
+
+async fn usage_of_a_run_that_goes_on_is_kept_until_its_transcript_is_read(world: &StoreHarness) {
+    let run = started(world).await;
+    let id = run.run.id;
+    let ask = question(world, &run, "c1");
+    let waits = parked(world, &run, &[(ask.clone(), None)], &[]);
+    let waits = Finish { usage: ANSWER, entries: vec![answered(world, 0)], ..waits };
+    assert_eq!(world.store.finish_runs(&[waits]).await.unwrap(), Vec::<Uuid>::new());
+    let approve = answer(ApprovalChoice::Approve, &ask, "token:t");
+    world.store.decide_approval(&Scope::Every, ask.id, &approve).await.unwrap();
+    let transcript_of =
+        |run: &StartedRun| LeasedTranscript::new(world.store.clone(), run.lease, &run.run, run.is_first);
+    let run = go_on(world, id).await;
+    // handed back before anything was read
+    let back = Finish { usage: transcript_of(&run).usage(), ..again(&run, world.now(), false) };
+    assert_eq!(world.store.finish_runs(&[back]).await.unwrap(), Vec::<Uuid>::new());
+    assert_eq!((world.get_run(id).await.usage, counted(world).await), (ANSWER, 1));
+    let run = go_on(world, id).await;
+    let transcript = transcript_of(&run);
+    transcript.load().await.unwrap();
+    let usage = transcript.usage();
+    let end = Finish { usage, is_transcript_settled: true, ..end_of(&run, RunState::Succeeded) };
+    assert_eq!(world.store.finish_runs(&[end]).await.unwrap(), Vec::<Uuid>::new());
+    assert_eq!((world.get_run(id).await.usage, counted(world).await), (ANSWER, 1), "nothing is counted twice");
+}
+
 /// Each is sent once its statement was prepared on its connection.
 #[tokio::test]
 async fn end_from_which_nothing_follows_is_one_request() {
@@ -314,5 +372,39 @@ async fn append_that_is_stored_while_its_run_ends_is_counted() {
     assert_eq!(ending.await.unwrap(), Vec::<Uuid>::new());
     assert_eq!((stored(&world, &run).await, counted(&world).await), (1, 1));
     watcher.close().await.unwrap();
+    world.leave().await;
+}
+
+/// The answer to a statement that is its own transaction is lost, then that to a commit, each with its connection.
+#[tokio::test]
+async fn end_whose_answer_is_lost_is_taken() {
+    let mut world = StoreHarness::postgres().await;
+    world.store.close().await;
+    let proxy = Proxy::before(&world.url()).await;
+    world.store = open_postgres(&proxy.url(&world.url()), &world.clock).await;
+    let (finisher, stop) = (Finisher::new(world.store.clone()), CancellationToken::new());
+    let writing = finisher.run(stop.clone());
+    for (ended, is_told) in [(1, false), (2, true)] {
+        let run = started(&world).await;
+        let deliveries = if is_told { vec![message(run.run.id)] } else { vec![] };
+        let end = Finish { attempt: run.run.attempt, deliveries, ..answers(&world, &run) };
+        match is_told {
+            true => proxy.lose_commits(1),
+            false => proxy.lose_statements(1),
+        }
+        let finisher = finisher.clone();
+        let ending = tokio::spawn(async move { finisher.finish(Box::new(end)).await });
+        let began = Instant::now();
+        while world.count("select count(*) from runs where state = 'succeeded'").await < ended {
+            assert!(began.elapsed() < PATIENCE, "it is not written");
+            pause(Duration::from_millis(2)).await;
+        }
+        proxy.lose_commits(0);
+        proxy.lose_statements(0);
+        assert!(ending.await.unwrap(), "it is on the record");
+    }
+    assert_eq!(counted(&world).await, 2);
+    stop.cancel();
+    writing.await.unwrap();
     world.leave().await;
 }

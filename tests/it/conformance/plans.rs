@@ -402,7 +402,7 @@ async fn keep_files(world: &StoreHarness) {
             run_id: Uuid::from_u128(1),
             call_key: call.into(),
             tool: "look".into(),
-            media_type: "text/plain",
+            media_type: "text/plain".into(),
             summary: String::new(),
             content: "text".into(),
         };

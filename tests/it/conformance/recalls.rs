@@ -198,7 +198,7 @@ async fn runs_that_ask_at_once_whether_facts_are_as_they_were_share_a_statement(
     world.leave().await;
 }
 
-/// Whoever begins a run asks about the quotas of its tenant first.
+/// The quotas of a tenant are asked for at the beginning of each run.
 #[tokio::test]
 async fn tenant_with_neither_facts_nor_overrides_costs_no_read_once_its_quotas_are_known() {
     let world = StoreHarness::postgres().await;

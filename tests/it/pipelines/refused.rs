@@ -1,9 +1,12 @@
 //! Refusals when a task is saved, each fault at its place, and effects that an agent can't give itself by making tasks.
 
+use std::sync::Arc;
+
 use reveille::domain::approval::ApprovalLevel;
 use reveille::domain::approval::matrix::Category;
 use reveille::domain::approval::policy::Policy;
 use reveille::domain::run::outcome::{RunError, RunOutcome};
+use reveille::ports::tool::ToolRegistry;
 use serde_json::{Map, Value, json};
 
 use super::harness::{answer, failure, faults, run};
@@ -122,6 +125,20 @@ async fn tool_step_is_refused_where_a_rule_of_its_task_can_not_be_read() {
             (ended, _) => panic!("{rules}: {ended:?}"),
         }
     }
+}
+
+#[tokio::test]
+async fn step_of_a_tool_whose_server_is_away_is_not_saved_and_its_run_comes_to_it_again() {
+    let mut stage = AgentHarness::new(vec![], vec![]);
+    stage.agent.tools = Arc::new(ToolRegistry::new(vec![]).unwrap().with_servers(["github"]));
+    let steps = json!({ "steps": [{ "name": "s", "tool": { "name": "github.search", "args": { "n": 1 } } }] });
+    let place = "/action/config/steps/0/tool/name".to_owned();
+    let why = "the MCP server has not listed `github.search`; is it up?".to_owned();
+    assert_eq!(faults(&stage, steps.clone()), [(place, why)]);
+    assert_eq!(failure(run(&stage, steps, None).await), "retry mcp_unavailable None");
+    let agent = json!({ "name": "s", "agent": { "instruction": "Look.", "tools": ["github.search"] } });
+    let rules = json!({ "github.search": { "gate": "confirm" } });
+    assert_eq!(faults(&stage, json!({ "steps": [agent], "approvals": rules })), []);
 }
 
 #[tokio::test]

@@ -1,15 +1,21 @@
 //! Every kind of step, and what a failure of one means for the run.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use reveille::agent::Agent;
 use reveille::base::compute::Compute;
 use reveille::base::template::untrusted::{RULE, fenced};
+use reveille::domain::approval::matrix::Category;
+use reveille::domain::approval::policy::Policy;
 use reveille::domain::run::outcome::{RunError, RunOutcome};
 use reveille::domain::run::{TranscriptMessage, Usage};
 use reveille::executor::Executor;
 use reveille::ports::tool::access::ToolAccess;
-use reveille::ports::tool::{HostError, ToolError, ToolFailure};
+use reveille::ports::tool::policy::ToolPolicy;
+use reveille::ports::tool::registry::RegisteredTool;
+use reveille::ports::tool::{HostError, ToolCatalog, ToolContext, ToolError, ToolFailure, ToolOutput, ToolRegistry};
 use serde_json::{Value, json};
 use wiremock::matchers::{body_json, header, method, path, query_param};
 use wiremock::{Mock, MockServer, ResponseTemplate};
@@ -441,5 +447,50 @@ async fn result_that_a_tool_keeps_is_given_to_the_same_call_of_a_later_step_and_
             (given.concat(), count.load(Ordering::SeqCst)),
             (looked.to_vec(), *looked.iter().max().unwrap() as usize)
         );
+    }
+}
+
+/// A tool that an MCP server lists. It counts its calls, of which each hangs, or is not answered in time.
+fn search(category: Category, hangs: bool, count: &Arc<AtomicUsize>) -> Arc<RegisteredTool> {
+    let count = Arc::clone(count);
+    let search = FakeTool::new("github.search", move |_: ToolContext, _| {
+        count.fetch_add(1, Ordering::SeqCst);
+        async move {
+            if hangs {
+                std::future::pending::<()>().await;
+            }
+            Err(ToolError::for_model(ToolFailure::Timeout, "timeout", "no answer"))
+        }
+    });
+    let search = search.with(|tool| {
+        tool.category = category;
+        tool.idempotent = category == Category::Read;
+    });
+    Arc::new(RegisteredTool::new(Arc::new(search), ToolPolicy::default()).unwrap())
+}
+
+#[tokio::test]
+async fn call_of_a_tool_that_its_server_has_made_a_side_effect_meanwhile_is_not_repeated() {
+    let rules = json!({ "tools": { "github.search": { "gate": "auto" } } });
+    let config = json!({ "steps": [
+        { "name": "change", "tool": { "name": "change" } },
+        { "name": "s", "timeout_seconds": 1, "retry": { "count": 1, "backoff_seconds": 0 },
+          "tool": { "name": "github.search" } },
+    ] });
+    for hangs in [false, true] {
+        let (held, count) = (Arc::<OnceLock<ToolCatalog>>::default(), Arc::<AtomicUsize>::default());
+        let (changing, counted) = (held.clone(), count.clone());
+        let change = FakeTool::new("change", move |_: ToolContext, _| {
+            changing.get().unwrap().replace("github", vec![search(Category::SideEffect, hangs, &counted)]);
+            async { Ok(ToolOutput::text("changed")) }
+        });
+        let tools = ToolRegistry::new(vec![Arc::new(change)]).unwrap().with_servers(["github"]);
+        let catalog = held.get_or_init(|| ToolCatalog::new(tools)).clone();
+        catalog.replace("github", vec![search(Category::Read, hangs, &count)]);
+        let mut stage = AgentHarness::new(vec![], vec![]);
+        stage.agent = Agent { tools: catalog.current(), catalog: Some(catalog), ..stage.agent };
+        stage.agent.policy = Policy::new(&serde_json::from_value(rules.clone()).unwrap()).unwrap();
+        let ended = passing(&stage.clock, run(&stage, config.clone(), None)).await;
+        assert_eq!((failure(ended).as_str(), count.load(Ordering::SeqCst)), ("fail outcome_unknown", 1), "{hangs}");
     }
 }

@@ -67,6 +67,11 @@ pub fn drill_deliveries() -> usize {
     number("REVEILLE_DRILL_DELIVERIES", 1_500)
 }
 
+/// How many runs call the tools of MCP servers: what CI does, unless `scripts/drills.sh` asks for more.
+pub fn drill_mcp_runs() -> usize {
+    number("REVEILLE_DRILL_MCP_RUNS", 20)
+}
+
 /// How often a service dies at each place of a turn: what CI does, unless `scripts/drills.sh` asks for more.
 pub fn drill_turns() -> usize {
     number("REVEILLE_DRILL_TURNS", 1)

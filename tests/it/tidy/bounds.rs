@@ -366,6 +366,46 @@ const TESTED: &[(&str, BoundTest)] = &[
         "src/ports/tool/registry.rs: MAX_INPUT",
         By("arguments_are_taken_at_their_longest_and_refused_one_byte_beyond_it"),
     ),
+    ("src/ports/tool/mcp/settings/check.rs: SERVERS", By("servers_are_taken_up_to_their_most_and_each_name_once")),
+    ("src/ports/tool/mcp/listing.rs: LISTED_TOOLS", By("tools_beyond_the_most_are_set_aside")),
+    (
+        "src/ports/tool/mcp/listing.rs: LISTING_BYTES",
+        By("tools_are_taken_up_to_the_most_bytes_and_set_aside_one_byte_beyond_it"),
+    ),
+    ("src/ports/tool/mcp/listing.rs: LISTING_PAGES", By("list_without_an_end_is_read_up_to_the_most_pages")),
+    (
+        "src/ports/tool/mcp/listing.rs: CURSOR_BYTES",
+        By("cursor_is_taken_at_its_longest_and_the_list_ends_one_byte_beyond_it"),
+    ),
+    (
+        "src/ports/tool/mcp/listed_tool.rs: TOOL_NAME_BYTES",
+        By("name_of_a_tool_is_taken_at_its_longest_and_refused_one_byte_beyond_it"),
+    ),
+    (
+        "src/ports/tool/mcp/listed_tool.rs: DESCRIPTION_BYTES",
+        By("description_and_schema_are_taken_at_their_longest_and_refused_one_byte_beyond_it"),
+    ),
+    (
+        "src/ports/tool/mcp/listed_tool.rs: SCHEMA_BYTES",
+        By("description_and_schema_are_taken_at_their_longest_and_refused_one_byte_beyond_it"),
+    ),
+    (
+        "src/ports/tool/mcp/stdio/bounded_lines.rs: MESSAGE_BYTES",
+        By("message_is_whole_at_the_bound_and_an_error_beyond_it"),
+    ),
+    ("src/ports/tool/mcp/stdio/stderr_tail.rs: STDERR_BYTES", By("flood_leaves_no_more_than_its_end")),
+    ("src/ports/tool/mcp/call_result.rs: LINKS", By("links_are_named_beside_the_result_up_to_their_most")),
+    (
+        "src/ports/tool/mcp/call_result.rs: FILES",
+        By("attachments_are_taken_up_to_their_most_with_their_types_and_lengths"),
+    ),
+    ("src/ports/tool/mcp/call_result.rs: MESSAGE_CHARS", By("failed_tool_says_why_in_its_words")),
+    ("src/ports/tool/mcp/fault.rs: MESSAGE_CHARS", By("message_of_a_server_is_told_up_to_its_longest")),
+    ("src/ports/tool/mcp/server.rs: CALLS_AT_ONCE", IN_TURNS),
+    (
+        "src/ports/tool/mcp/tenant_connections.rs: TENANT_CONNECTIONS",
+        By("tenants_up_to_the_most_keep_their_connections_and_one_beyond_takes_the_place_of_the_oldest"),
+    ),
     ("src/base/json/schema.rs: SCHEMAS", By("schema_has_so_many_parts_and_levels_and_does_not_name_itself")),
     ("src/base/json/schema.rs: SCHEMA_DEPTH", By("schema_has_so_many_parts_and_levels_and_does_not_name_itself")),
     (

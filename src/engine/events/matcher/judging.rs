@@ -292,7 +292,7 @@ mod tests {
         }
     }
 
-    /// What is judged in place; an error has what is left to a computing thread.
+    /// Answers of events that are judged in place; an error has the rest, which a computing thread judges.
     fn in_place(index: &RwLock<Index>, events: Vec<ReceivedEvent>) -> Result<JudgedEvents, JudgingState> {
         match JudgingState::new(Tenant::new("a").unwrap(), events, false).judge_in_place(index, now()) {
             ControlFlow::Break(judged) => Ok(*judged),

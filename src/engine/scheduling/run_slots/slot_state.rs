@@ -250,6 +250,12 @@ impl SlotState {
         self.empty().saturating_sub(self.reserved)
     }
 
+    /// Slots for runs whose answer is here: those that are kept for nobody. The others, too, while runs wait that were
+    /// started ahead: these would have them else.
+    fn free_to_return(&self) -> usize {
+        if self.starting.len() > 0 { self.empty() } else { self.free_slots() }
+    }
+
     /// Runs that may start ahead of their slots and nobody asks for.
     fn free_ahead(&self) -> usize {
         self.left_ahead(self.starting.len() + self.reserved_ahead)
@@ -282,7 +288,7 @@ impl SlotState {
     /// have to runs that are to start.
     fn may_go_on(&self, tenant_hash: u32) -> bool {
         let used = &self.tenants[&tenant_hash];
-        let share = self.share(self.free_slots(), used.computing);
+        let share = self.share(self.free_to_return(), used.computing);
         share > 0 && used.returned < (3 * (used.computing + share)).div_ceil(4)
     }
 
@@ -296,7 +302,7 @@ impl SlotState {
     fn enter_returning(&mut self) -> bool {
         let mut queues = std::mem::take(&mut self.returning);
         let mut any = false;
-        while self.free_slots() > 0 {
+        while self.free_to_return() > 0 {
             let Some(token) = queues.pop(&mut |tenant_hash| self.may_go_on(tenant_hash)) else { break };
             self.enter(token, true);
             any = true;

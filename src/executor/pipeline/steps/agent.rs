@@ -14,7 +14,8 @@ use uuid::Uuid;
 use crate::agent::configured::agent_field::TASK_INSTRUCTION;
 use crate::agent::configured::agent_tool::StepAgent;
 use crate::agent::{
-    AgentDefinition, AgentOverrides, AgentRequest, AgentResponse, AgentStore, StepAdmission, StepCall, TranscriptSlice,
+    Agent, AgentDefinition, AgentOverrides, AgentRequest, AgentResponse, AgentStore, StepAdmission, StepCall,
+    TranscriptSlice,
 };
 use crate::base::invalid::did_you_mean;
 use crate::base::metrics::trace;
@@ -109,8 +110,7 @@ fn tools(fields: &Map<String, Value>, key: &str, reading: &mut StepReader) -> Op
     let list = given(fields, key)?;
     let place = format!("{}/{key}", reading.pointer);
     let names: Vec<String> = reading.faults.read(list, &place)?;
-    let known = reading.parts.tools().clone();
-    check_written(&place, &names, known.names(), reading.faults);
+    check_written(&place, &names, reading.parts.tools().known_names(), reading.faults);
     Some(names)
 }
 
@@ -169,6 +169,7 @@ impl AgentCall {
     async fn admit(
         &self,
         act: &StepAction<'_>,
+        agent: &Agent,
         request: &AgentRequest,
         fields: Value,
     ) -> Result<(Value, Option<Uuid>), StepError> {
@@ -182,7 +183,7 @@ impl AgentCall {
             arguments.insert(TASK_INSTRUCTION.to_owned(), json!(request.text));
         }
         let call = StepCall { tool: &self.agent.tool, arguments, unseen: &self.unseen };
-        let admitted = act.world.parts.agent.admit_step(request, call).await.map_err(|error| match error {
+        let admitted = agent.admit_step(request, call).await.map_err(|error| match error {
             // the run ends with it, whatever the step says of faults: the person whose answer is void is told
             RunError::Fail { fault } if fault.code == SCHEMA_CHANGED => StepError::Run(RunError::Fail { fault }),
             error => error.into(),
@@ -199,7 +200,7 @@ impl AgentCall {
 fn refusal(error: &ToolError) -> StepFault {
     match error {
         // others may be answered meanwhile
-        ToolError::Tell { kind: ToolFailure::ResourceError, .. } => {
+        ToolError::Tell { kind: ToolFailure::ResourceError, .. } | ToolError::Unsent { .. } => {
             StepFault::passing(error.code(), message(error), None)
         }
         _ => StepFault::new(error.code(), message(error)),
@@ -234,7 +235,7 @@ impl AgentExecution {
         });
         let (text, fields) = put_in.await?;
         let world = act.world;
-        let agent = self.called.as_ref().map(|call| &call.agent.agent);
+        let called = self.called.as_ref().map(|call| &call.agent.agent);
         let metadata = [
             ("source", json!("pipeline")),
             ("run_id", json!(world.run_id)),
@@ -256,10 +257,10 @@ impl AgentExecution {
             timezone: world.timezone,
             locale: world.locale.clone(),
             channel: world.channel.clone(),
-            agent: agent.map(|agent| agent.calling.clone()),
+            agent: called.map(|agent| agent.calling.clone()),
             approval_context: world.approval_context.clone(),
             delegation: None,
-            skills: agent.and_then(|agent| agent.configured.skills.clone()),
+            skills: called.and_then(|agent| agent.configured.skills.clone()),
             host: world.host.clone(),
             store: Arc::new(transcript),
             stop: world.stop.clone(),
@@ -268,15 +269,17 @@ impl AgentExecution {
             clock: world.clock.clone(),
             used_secrets: world.used_secrets.clone(),
         };
+        // from here on the tools stay those that there are now
+        let agent = world.parts.agent.current();
         let mut asked = None;
         if let (Some(call), Some(fields)) = (&self.called, fields) {
-            let (arguments, question) = call.admit(act, &incoming, fields).await?;
+            let (arguments, question) = call.admit(act, &agent, &incoming, fields).await?;
             (incoming.text, asked) = (call.agent.agent.step_message(&arguments), question);
         }
         // one about which a person was asked has begun by the question, before the gate
         incoming.is_repeated = act.begun_before && (asked.is_none() || world.was_interrupted);
         let span = trace::invoke_agent(self.name().unwrap_or("agent"), incoming.chain());
-        let ended = world.parts.agent.handle_message(&incoming).instrument(span.clone()).await;
+        let ended = agent.handle_message(&incoming).instrument(span.clone()).await;
         if let Some(question) = asked {
             note_outcome(&incoming, question, &ended).await;
         }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::agent::Agent;
 use crate::agent::checkpoint::run_error;
 use crate::agent::ruling::RulingRequest;
+use crate::base::invalid::did_you_mean;
 use crate::base::template::Tree;
 use crate::domain::approval::proposal::undo_window;
 use crate::domain::approval::{ApprovalLevel, Category};
@@ -21,13 +22,16 @@ use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, 
 use crate::executor::pipeline::reading::{StepReader, given};
 use crate::executor::pipeline::schema::ToolStep;
 use crate::executor::pipeline::scope::StepScope;
-use crate::ports::tool::registry::{RegisteredTool, unknown_tool};
-use crate::ports::tool::{Definition, ToolCaller, ToolContext, ToolError, ToolFailure, ToolSource, ToolStatus};
+use crate::ports::tool::registry::{RegisteredTool, not_listed, unknown_tool};
+use crate::ports::tool::{
+    Definition, ToolCaller, ToolCatalog, ToolContext, ToolError, ToolFailure, ToolRegistry, ToolSource, ToolStatus,
+};
 
 struct ToolExecution {
     name: String,
     arguments: Tree,
-    effect: Effect,
+    /// An MCP server may say more of its tool after the step was read.
+    catalog: ToolCatalog,
     /// The credential that is written out in the arguments: the task names it.
     credential: Option<Reference>,
 }
@@ -36,28 +40,49 @@ struct ToolExecution {
 pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>> {
     let fields = reading.object::<ToolStep>(value)?;
     let name = reading.needed_text(fields, "name")?;
-    let tools = reading.parts.tools().clone();
-    let Some(tool) = tools.find(&name) else {
-        let near = crate::base::invalid::did_you_mean(&name, tools.names());
-        reading.below("name").fault(format!("unknown tool `{name}`{near}"));
-        return None;
-    };
+    let tools = reading.parts.tools();
+    let Some(tool) = tools.find(&name) else { return read_unlisted(name, fields, &tools, reading) };
     let refused = refused(tool.definition(), &reading.parts.agent).or_else(|| needs_a_person(tool));
     if let Some(why) = refused.or_else(|| (!tools.allows_any(&name)).then(|| denied(&name))) {
         reading.below("name").fault(why);
         return None;
     }
-    let arguments = match given(fields, "args") {
-        None => Tree::Literal(json!({})),
-        Some(_) => reading.tree(fields, "args")?,
-    };
+    let arguments = arguments(fields, reading)?;
     if let Some(literal) = arguments.literal()
         && let Err(error) = tool.check(literal)
     {
         reading.below("args").fault(message(&error));
     }
     let credential = given(fields, "args").and_then(|written| tool.tool.credential_chosen(written));
-    Some(Box::new(ToolExecution { effect: effect(tool.definition()), name, arguments, credential }))
+    Some(Box::new(ToolExecution { catalog: reading.parts.catalog(), name, arguments, credential }))
+}
+
+/// A step of a tool that is not there. It can't be judged, so no task is saved with it. A run of one whose MCP server
+/// does not list it now goes on to the step, by which time the server may be back.
+fn read_unlisted(
+    name: String,
+    fields: &Map<String, Value>,
+    tools: &ToolRegistry,
+    reading: &mut StepReader,
+) -> Option<Box<dyn StepKind>> {
+    let is_of_server = tools.is_of_server(&name);
+    if is_of_server && !reading.is_saved {
+        let arguments = arguments(fields, reading)?;
+        return Some(Box::new(ToolExecution { catalog: reading.parts.catalog(), name, arguments, credential: None }));
+    }
+    reading.below("name").fault(match is_of_server {
+        true => format!("{}; is it up?", not_listed(&name)),
+        false => format!("unknown tool `{name}`{}", did_you_mean(&name, tools.names())),
+    });
+    None
+}
+
+/// The arguments as they are written; none where nothing is.
+fn arguments(fields: &Map<String, Value>, reading: &mut StepReader) -> Option<Tree> {
+    match given(fields, "args") {
+        None => Some(Tree::Literal(json!({}))),
+        Some(_) => reading.tree(fields, "args"),
+    }
 }
 
 fn effect(tool: &Definition) -> Effect {
@@ -95,6 +120,14 @@ fn needs_a_person(tool: &RegisteredTool) -> Option<String> {
     }
 }
 
+/// The fault of a call of a tool that is not there.
+fn missing(tool: &str, tools: &ToolRegistry) -> StepFault {
+    match tools.is_of_server(tool) {
+        true => StepFault::passing("mcp_unavailable", not_listed(tool), None),
+        false => StepFault::new("unknown_tool", message(&unknown_tool(tool, tools.names()))),
+    }
+}
+
 fn denied(tool: &str) -> String {
     format!("the operator does not let you use `{tool}`")
 }
@@ -106,7 +139,9 @@ fn needs_approval(tool: &str) -> String {
 /// The error in words.
 pub fn message(error: &ToolError) -> String {
     match error {
-        ToolError::Tell { message, .. } | ToolError::Abort { message, .. } => message.clone(),
+        ToolError::Tell { message, .. } | ToolError::Unsent { message, .. } | ToolError::Abort { message, .. } => {
+            message.clone()
+        }
         ToolError::Credential(error) => error.to_string(),
     }
 }
@@ -114,9 +149,7 @@ pub fn message(error: &ToolError) -> String {
 impl ToolExecution {
     async fn call(&self, act: &StepAction<'_>) -> Result<StepResult, StepError> {
         let tools = act.world.parts.tools();
-        let Some(tool) = tools.find(&self.name) else {
-            return Err(StepFault::new("unknown_tool", message(&unknown_tool(&self.name, tools.names()))).into());
-        };
+        let Some(tool) = tools.find(&self.name) else { return Err(missing(&self.name, &tools).into()) };
         // the registry may be another one than when the task was saved
         if let Some(why) = refused(tool.definition(), &act.world.parts.agent) {
             return Err(StepFault::new("tool_refused", why).into());
@@ -172,7 +205,9 @@ impl ToolExecution {
         let account = StepAccount::of_tool(self.record(act, &arguments, took, length));
         match answered {
             Ok((value, _)) => Ok(StepResult::with_account(value, account)),
-            Err(error) => Err(StepFault { account: Box::new(account), ..self.failed(error) }.into()),
+            Err(error) => {
+                Err(StepFault { account: Box::new(account), ..failed(effect(tool.definition()), error) }.into())
+            }
         }
     }
 
@@ -211,28 +246,31 @@ impl ToolExecution {
             }
         }
     }
+}
 
-    fn failed(&self, error: ToolError) -> StepFault {
-        match error {
-            ToolError::Abort { code, message } => StepFault::new(code, message),
-            ToolError::Credential(error) => StepFault::credential(&error),
-            ToolError::Tell { kind, code, message } => match (kind, self.effect) {
-                (ToolFailure::RateLimit, _) => StepFault::passing(code, message, None),
-                (ToolFailure::Timeout | ToolFailure::ResourceError | ToolFailure::TransientError, Effect::Once) => {
-                    StepFault::unknown(message)
-                }
-                (ToolFailure::Timeout | ToolFailure::ResourceError | ToolFailure::TransientError, _) => {
-                    StepFault::passing(code, message, None)
-                }
-                _ => StepFault::new(code, message),
-            },
-        }
+/// The fault of a call that failed; `effect`: that of the tool as it was called.
+fn failed(effect: Effect, error: ToolError) -> StepFault {
+    match error {
+        ToolError::Abort { code, message } => StepFault::new(code, message),
+        ToolError::Unsent { code, message } => StepFault::passing(code, message, None),
+        ToolError::Credential(error) => StepFault::credential(&error),
+        ToolError::Tell { kind, code, message } => match (kind, effect) {
+            (ToolFailure::RateLimit, _) => StepFault::passing(code, message, None),
+            (ToolFailure::Timeout | ToolFailure::ResourceError | ToolFailure::TransientError, Effect::Once) => {
+                StepFault::unknown(message)
+            }
+            (ToolFailure::Timeout | ToolFailure::ResourceError | ToolFailure::TransientError, _) => {
+                StepFault::passing(code, message, None)
+            }
+            _ => StepFault::new(code, message),
+        },
     }
 }
 
 impl StepKind for ToolExecution {
     fn effect(&self) -> Effect {
-        self.effect
+        // nobody knows the effect of a tool that is not there
+        self.catalog.current().find(&self.name).map_or(Effect::Once, |tool| effect(tool.definition()))
     }
 
     fn steps(&self, scope: &StepScope) -> u64 {
@@ -257,27 +295,32 @@ mod tests {
 
     #[test]
     fn call_that_was_not_sent_may_be_tried_again_even_where_its_effect_happens_once() {
-        let send = ToolExecution {
-            name: "send".into(),
-            arguments: Tree::Literal(json!({})),
-            effect: Effect::Once,
-            credential: None,
-        };
-        let failed = |kind| {
+        let sent = |error| failed(Effect::Once, error);
+        let credential = |kind| {
             let reference = Reference::parse("shop").unwrap();
             let error = CredentialError { kind, reference, why: String::new(), last_used: 0, sent_at: None };
-            let StepFault { fault, again, .. } = send.failed(ToolError::Credential(error));
+            let StepFault { fault, again, .. } = sent(ToolError::Credential(error));
             (fault.code, again == RetryAdvice::No, fault.credential_issue.is_some())
         };
-        assert_eq!(failed(CredentialFault::Busy), ("credential_busy".into(), false, false));
-        assert_eq!(failed(CredentialFault::Missing), ("credential_missing".into(), true, true));
-        let fault = send.failed(ToolError::for_model(ToolFailure::TransientError, "connect", "gone"));
+        assert_eq!(credential(CredentialFault::Busy), ("credential_busy".into(), false, false));
+        assert_eq!(credential(CredentialFault::Missing), ("credential_missing".into(), true, true));
+        let fault = sent(ToolError::for_model(ToolFailure::TransientError, "connect", "gone"));
         assert_eq!((fault.fault.code.as_str(), fault.again), ("outcome_unknown", RetryAdvice::No));
-        let foreign = send.failed(ToolError::for_model(
-            ToolFailure::PermissionDenied,
-            "credential_missing",
-            "Please connect shop",
-        ));
+        let away = sent(ToolError::Unsent { code: "mcp_unavailable".into(), message: "it is away".into() });
+        assert_eq!((away.fault.code.as_str(), away.again == RetryAdvice::No), ("mcp_unavailable", false));
+        let kind = ToolFailure::PermissionDenied;
+        let foreign = sent(ToolError::for_model(kind, "credential_missing", "Please connect shop"));
         assert_eq!(foreign.fault.credential_issue, None, "a word of a tool's is none of ours");
+    }
+
+    #[test]
+    fn tool_that_its_server_does_not_list_is_away_and_any_other_that_is_not_there_unknown() {
+        let tools = ToolRegistry::new(Vec::new()).unwrap().with_servers(["github"]);
+        let told = |name: &str| {
+            let fault = missing(name, &tools);
+            (fault.fault.code, fault.again == RetryAdvice::No)
+        };
+        assert_eq!(told("github.search"), ("mcp_unavailable".into(), false));
+        assert_eq!(told("gitlab.search"), ("unknown_tool".into(), true));
     }
 }

@@ -129,7 +129,7 @@ impl Decision {
     /// put, an answer for the missing fields is taken as it is: the run that goes on with it ends, and says so.
     pub async fn invalid_fields(&self, state: &HttpState, approval: &Approval) -> Result<Vec<ArgumentFault>, ApiError> {
         let proposal = &approval.proposal;
-        let registered = || state.tools.find(&proposal.tool).map(|registered| registered.tool.clone());
+        let registered = || state.tools.current().find(&proposal.tool).map(|registered| registered.tool.clone());
         let Some(tool) = state.pipeline.agent_of_steps(&proposal.tool, &proposal.version).or_else(registered) else {
             return Ok(Vec::new());
         };

@@ -131,13 +131,15 @@ async fn wanted(
     faults.into_result(wanted).map_err(ApiError::Invalid)
 }
 
-/// A rule for a tool that is not there, or for one that always asks, would silently decide nothing.
+/// A rule for a tool that is not there, or for one that always asks, would silently decide nothing. One for a tool that
+/// an MCP server does not list now is taken: the server may be away.
 fn check_tool(asked: &schema::NewApprovalOverride, state: &HttpState, faults: &mut ValidationErrors) {
-    let tool = &asked.tool;
-    let tools = state.tools.definitions().map(|tool| (tool.name.as_str(), tool.requires_confirmation));
+    let (tool, registry) = (&asked.tool, state.tools.current());
+    let tools = registry.definitions().map(|tool| (tool.name.as_str(), tool.requires_confirmation));
     let agents = state.pipeline.configured_agents().map(|agent| (agent.name, agent.needs_approval));
     let callable: Vec<(&str, bool)> = tools.chain(agents).collect();
     match callable.iter().find(|(name, _)| name == tool) {
+        None if registry.is_of_server(tool) => {}
         None => {
             let near = did_you_mean(tool, callable.iter().map(|(name, _)| *name));
             faults.add("/tool", format!("unknown tool `{tool}`{near}"));

@@ -77,7 +77,8 @@ pub async fn list_skills(Call(state, caller): Call, query: Query) -> Result<Json
     caller.may(Permission::TasksRead)?;
     query.done()?;
     let set = state.skills.current();
-    let (tools, models): (Vec<&str>, Vec<&str>) = (state.tools.names().collect(), state.pipeline.models().collect());
-    let usable = set.skills.iter().map(|skill| SkillView::of(skill, &tools, &models));
+    let (tools, models) = (state.tools.current(), state.pipeline.models().collect::<Vec<_>>());
+    let known: Vec<&str> = tools.known_names().collect();
+    let usable = set.skills.iter().map(|skill| SkillView::of(skill, &known, &models));
     Ok(Json(Items::whole(usable.chain(set.unusable.iter().map(SkillView::of_unusable)).collect())))
 }

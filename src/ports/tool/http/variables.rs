@@ -46,7 +46,11 @@ fn each_text(value: &mut Value, each: &mut impl FnMut(&mut String)) {
     }
 }
 
-fn filled(text: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<String, String> {
+/// A text with its variables filled in.
+///
+/// # Errors
+/// A variable that is not set, or a name that is none.
+pub(in crate::ports::tool) fn filled(text: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<String, String> {
     let (mut done, mut rest) = (String::with_capacity(text.len()), text);
     while let Some(at) = rest.find("${") {
         let (before, after) = (&rest[..at], &rest[at + 2..]);

@@ -81,6 +81,11 @@ impl SecretSet {
         *self = SecretSet { hides_all: true, version, built, ..SecretSet::default() };
     }
 
+    /// Looks for nothing any more.
+    pub fn clear(&mut self) {
+        *self = SecretSet { version: self.version + 1, ..SecretSet::default() };
+    }
+
     /// The redactor of all texts; `None`: it is yet to be built.
     pub fn built(&self) -> Option<Arc<Redactor>> {
         let (version, redactor) = self.built.as_ref()?;
@@ -164,6 +169,8 @@ mod tests {
         set.keep(now.version, now.build());
         let of_now = set.keep(snapshot.version, snapshot.build());
         assert_eq!(of_now.text("one-secret, two-secret"), "[redacted], [redacted]", "an older one takes no place");
+        set.clear();
+        assert!(set.is_empty() && set.built().is_none());
         set.hide_all();
         assert_eq!(set.keep(now.version, now.build()).text("plain"), "[redacted]");
         assert_eq!((set.add(["three-secret"]), set.is_empty()), (Ok(()), false));

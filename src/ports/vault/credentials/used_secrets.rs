@@ -202,6 +202,11 @@ impl UsedSecrets {
         self.known().set.hide_all();
     }
 
+    /// Looks for nothing any more. For what outlives runs: with each renewal of its credential it knows more texts.
+    pub fn forget(&self) {
+        self.known().set.clear();
+    }
+
     /// Reads what earlier executions of the run have used, once.
     pub(super) async fn load(&self, store: &Store, vault: &Vault) -> Result<(), StoreError> {
         let Some(EarlierUses { tenant, run_id, since }) = self.known().unread.clone() else { return Ok(()) };
@@ -281,6 +286,9 @@ mod tests {
         used_secrets.add(["two-secret", "three-secret"]);
         assert_eq!(used_secrets.text("one-secret, two-secret, b25lLXNlY3JldA=="), "[redacted], [redacted], [redacted]");
         assert_eq!(format!("{used_secrets:?}"), "UsedSecrets");
+        used_secrets.clone().forget();
+        used_secrets.add(["four-secret"]);
+        assert_eq!(used_secrets.text("one-secret, four-secret"), "one-secret, [redacted]");
     }
 
     #[tokio::test]

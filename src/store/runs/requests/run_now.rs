@@ -68,7 +68,7 @@ async fn record_in_turn(
             StatementTurn::Alone(mut statement) => {
                 fault()?;
                 let recorded = record_committed(&mut statement, request).await;
-                statement.end();
+                statement.end(recorded.is_ok());
                 fault()?;
                 return Ok(vec![recorded?]);
             }
