@@ -53,7 +53,7 @@ struct ReadResult {
     is_error: bool,
     /// The structured content, else the texts; `None`: there is neither.
     data: Option<Value>,
-    /// What is named beside it: links, and how much was left out.
+    /// Named beside it: links, and how much was left out.
     found: Map<String, Value>,
     attachments: Vec<Attachment>,
 }

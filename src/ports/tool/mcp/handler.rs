@@ -1,4 +1,4 @@
-//! What an MCP server may ask of this side and tell it: that its list has changed, and nothing else.
+//! Requests and notices of an MCP server: it may tell that its list has changed, and nothing else.
 //!
 //! No capability of a client is declared. A request for one is refused as unknown, never answered in a person's place.
 

@@ -354,7 +354,7 @@ mod tests {
     use crate::domain::approval::Category;
     use crate::ports::egress::{Egress, Settings};
     use crate::ports::tool::mcp::connection::ServerEra;
-    use crate::ports::tool::mcp::connection::tests::{NewServer, OldServer};
+    use crate::ports::tool::mcp::connection::fixture::{NewServer, OldServer};
     use crate::ports::tool::mcp::mcp_metrics::McpMetrics;
     use crate::ports::tool::mcp::server::McpState;
     use crate::ports::tool::mcp::settings::{McpServerDefinition, read};

@@ -233,7 +233,7 @@ mod tests {
 
     use super::*;
     use crate::ports::egress::{Egress, Settings};
-    use crate::ports::tool::mcp::connection::tests::{NewServer, OldServer};
+    use crate::ports::tool::mcp::connection::fixture::{NewServer, OldServer};
     use crate::ports::tool::mcp::settings::{McpServerDefinition, read};
 
     fn server(more: Value) -> std::sync::Arc<PreparedServer> {

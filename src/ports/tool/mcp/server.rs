@@ -310,7 +310,7 @@ mod tests {
     use super::*;
     use crate::base::metrics::Metrics;
     use crate::ports::egress::{Egress, Settings};
-    use crate::ports::tool::mcp::connection::tests::OldServer;
+    use crate::ports::tool::mcp::connection::fixture::OldServer;
     use crate::ports::tool::mcp::settings::{McpServerDefinition, read};
 
     const LIMIT: Duration = Duration::from_secs(60);

@@ -114,7 +114,7 @@ mod tests {
 
     use super::*;
     use crate::ports::tool::mcp::connection::ServerEra;
-    use crate::ports::tool::mcp::connection::tests::OldServer;
+    use crate::ports::tool::mcp::connection::fixture::OldServer;
 
     fn tenant(name: &str) -> Tenant {
         Tenant::new(name).unwrap()

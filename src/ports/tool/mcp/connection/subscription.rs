@@ -46,7 +46,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::ports::tool::mcp::connection::tests::NewServer;
+    use crate::ports::tool::mcp::connection::fixture::NewServer;
 
     #[tokio::test]
     async fn subscription_that_is_there_counts_as_a_change() {

@@ -223,7 +223,7 @@ mod tests {
         format!("{before}{}{after}", "x".repeat(length - before.len() - after.len()))
     }
 
-    /// What comes out for a line one byte longer than a message may be, and for the one behind it.
+    /// The lines that come out for one that is one byte longer than a message may be, and for the one behind it.
     async fn beyond(before: &str, after: &str) -> Vec<String> {
         let bytes = format!("{}\n{{\"id\":1}}\n", line(before, after, MESSAGE_BYTES + 1));
         lines_of(bytes.as_bytes(), 64 * 1_024).await
