@@ -293,10 +293,10 @@ mod tests {
     }
 
     /// Answers of events that are judged in place; an error has the rest, which a computing thread judges.
-    fn in_place(index: &RwLock<Index>, events: Vec<ReceivedEvent>) -> Result<JudgedEvents, JudgingState> {
+    fn in_place(index: &RwLock<Index>, events: Vec<ReceivedEvent>) -> Result<JudgedEvents, Box<JudgingState>> {
         match JudgingState::new(Tenant::new("a").unwrap(), events, false).judge_in_place(index, now()) {
             ControlFlow::Break(judged) => Ok(*judged),
-            ControlFlow::Continue(rest) => Err(rest),
+            ControlFlow::Continue(rest) => Err(Box::new(rest)),
         }
     }
 
@@ -322,7 +322,7 @@ mod tests {
         let Err(rest) = in_place(&index, events(2)) else { panic!("a thousand tasks take a thread") };
         let asked = rest.asked;
         assert!(asked > 0 && asked < EVENT_RUNS, "{asked} in place");
-        let judged = judged_on(&index, rest);
+        let judged = judged_on(&index, *rest);
         assert_eq!(tasks(&judged), (0..EVENT_RUNS as u128).map(Uuid::from_u128).collect::<Vec<_>>(), "each once");
         assert_eq!((judged.slice.events.len(), judged.rest.len()), (1, 1));
     }
@@ -344,7 +344,7 @@ mod tests {
         let event = json!({ "specversion": "1.0", "id": "1", "source": "shop", "type": "t", "tenantid": "a",
                             "data": { "total": 7 } });
         let Err(rest) = in_place(&index, vec![received(1, event.clone())]) else { panic!("its owner is to be told") };
-        assert_eq!(judged_on(&index, rest).misses.len(), 1);
+        assert_eq!(judged_on(&index, *rest).misses.len(), 1);
         let Ok(judged) = in_place(&index, vec![received(2, event)]) else { panic!("its owner was told") };
         assert_eq!((judged.misses.len(), judged.slice.matches.len(), judged.slice.events.len()), (0, 0, 1));
     }
