@@ -3,6 +3,7 @@
 //! An executor owns nothing between calls: all that it needs comes with the job, all that must outlive it goes
 //! through the job's store.
 
+pub mod early_reservation;
 pub mod halt_check;
 pub mod held_reservations;
 pub mod host;
@@ -10,6 +11,7 @@ pub mod hub;
 pub mod leased_transcript;
 pub mod open_calls;
 pub mod orchestrator;
+pub mod pending_reservation;
 pub mod pipeline;
 pub mod post_process;
 pub mod quota_check;

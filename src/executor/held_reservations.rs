@@ -80,6 +80,12 @@ impl HeldReservations {
         self.0.push(HeldReservation { id, day, left, spent: Spend::default(), calls: 1, is_retired });
     }
 
+    /// Adds a reservation of so much that was made before there is a call.
+    pub fn keep(&mut self, id: Uuid, day: NaiveDate, reserved: Spend) {
+        let spent = Spend::default();
+        self.0.push(HeldReservation { id, day, left: reserved, spent, calls: 0, is_retired: false });
+    }
+
     /// Gives back what a call has taken that is not made.
     pub fn give_back(&mut self, id: Uuid, most: Spend) {
         if let Some(held) = self.0.iter_mut().find(|held| held.id == id) {
@@ -163,6 +169,19 @@ mod tests {
         assert_eq!(held.all(&both), [(first, spend(70)), (second, spend(0))]);
         held.stored(&both, &[first]);
         assert_eq!(held.all(&[recorded(2, 100, 25)]), [(second, spend(25))]);
+    }
+
+    #[test]
+    fn reservation_that_is_made_before_there_is_a_call_serves_the_first_ones_or_is_settled_with_nothing() {
+        let mut held = HeldReservations::default();
+        let early = Uuid::from_u128(1);
+        held.keep(early, DAY, spend(400));
+        assert_eq!((held.ended(&[]), held.all(&[])), (vec![], vec![(early, spend(0))]));
+        assert_eq!(held.take(spend(401), DAY, &[]), None, "the call may come to more");
+        assert_eq!(held.take(spend(300), DAY, &[]), Some(early));
+        assert_eq!(held.take(spend(300), DAY, &[recorded(1, 300, 90)]), Some(early));
+        held.stored(&[recorded(1, 300, 90)], &[]);
+        assert_eq!(held.all(&[recorded(1, 300, 60)]), [(early, spend(150))]);
     }
 
     #[test]

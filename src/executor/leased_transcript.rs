@@ -84,6 +84,15 @@ impl LeasedTranscript {
         self.unanswered.load(Ordering::Relaxed) == 0
     }
 
+    /// As [`LeasedTranscript::take_deferred`], once it is known of each reservation whether it was made.
+    pub async fn end(&self) -> (Vec<TranscriptEntry>, Option<BudgetEnd>) {
+        if let Some(spending) = &self.spending {
+            // one of which nobody knows is taken back with the end, or by whoever comes to the limit
+            let _ = spending.await_early().await;
+        }
+        self.take_deferred()
+    }
+
     /// Takes the entries that still wait, to be stored with the end, and the reservations in budgets that end with it.
     pub fn take_deferred(&self) -> (Vec<TranscriptEntry>, Option<BudgetEnd>) {
         let entries = std::mem::take(&mut *self.deferred.lock().expect("entries lock"));
@@ -135,6 +144,9 @@ impl AgentStore for LeasedTranscript {
     fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>> {
         Box::pin(async {
             let mut entries: Vec<TranscriptEntry> = Vec::new();
+            if let Some(spending) = self.spending.as_ref().filter(|_| self.is_empty.load(Ordering::Relaxed)) {
+                spending.reserve_early();
+            }
             while !self.is_empty.load(Ordering::Relaxed) {
                 let from = entries.last().map_or(0, |last| last.seq + 1);
                 let (tenant, run_id) = (&self.owner.1, self.lease.run_id);

@@ -11,17 +11,18 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use crate::agent::checkpoint::run_error;
-use crate::agent::{AppendError, SummaryCost};
+use crate::agent::SummaryCost;
 use crate::base::backoff::full_jitter;
 use crate::base::clock::pause;
 use crate::base::id::new_id;
 use crate::domain::budget::notice::BudgetNotice;
 use crate::domain::budget::{Budgets, CallBound, Spend, day_of};
 use crate::domain::run::{Run, RunError, TranscriptEntry, Usage};
+use crate::executor::early_reservation::EarlyReservation;
 use crate::executor::held_reservations::{AHEAD, SettledReservation};
 use crate::executor::open_calls::{NextCall, OpenCall, OpenCalls, summaries, turns};
-use crate::store::{BudgetEnd, Lease, Reservation, ReservationOutcome, Settlement, Store, StoreError, with_timeout};
+use crate::executor::pending_reservation::{PendingReservation, unreserved};
+use crate::store::{BudgetEnd, Lease, Reservation, ReservationOutcome, Settlement, Store, with_timeout};
 
 /// The first wait for calls of others that have reserved what may be left; doubled each time.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -41,6 +42,8 @@ pub struct RunSpending {
     /// When the run's time began, without its waits.
     begun: DateTime<Utc>,
     spending: Mutex<OpenCalls>,
+    /// Made ahead of the first call.
+    early: Mutex<Option<EarlyReservation>>,
 }
 
 impl RunSpending {
@@ -55,12 +58,37 @@ impl RunSpending {
             budgets,
             notice: notice.map(Arc::new),
             spending: Mutex::default(),
+            early: Mutex::default(),
         }
     }
 
     /// As it is, for a run whose time began then, without its waits.
     pub fn since(self, begun: DateTime<Utc>) -> RunSpending {
         RunSpending { begun, ..self }
+    }
+
+    /// Begins to reserve for a run that has said nothing yet, if it is known what its first call may come to.
+    pub fn reserve_early(&self) {
+        let of_days = self.task_id.filter(|_| self.budgets.has_days());
+        let Some(most) = of_days.and_then(|task_id| self.store.first_call_of(task_id)) else { return };
+        let call = OpenCall { id: new_id(self.now()), turn: None, most, reservation: None };
+        let begin = || EarlyReservation::begin(self.store.clone(), self.ahead(call, 0));
+        self.early.lock().expect("early lock").get_or_insert_with(begin);
+    }
+
+    /// Waits for what was reserved early, if nobody has: calls take from it, and its rest ends with the execution.
+    pub async fn await_early(&self) -> Result<(), RunError> {
+        let Some(early) = self.early.lock().expect("early lock").take() else { return Ok(()) };
+        let Reservation { id, day, most, .. } = early.reservation;
+        let pending = PendingReservation::new(&self.spending, id);
+        let is_reserved = early.answer().await.map_err(unreserved)?;
+        pending.answered();
+        let mut spending = self.spending();
+        match is_reserved {
+            true => spending.held.keep(id, day, most),
+            false => spending.scarce_day = Some(day),
+        }
+        Ok(())
     }
 
     fn spending(&self) -> MutexGuard<'_, OpenCalls> {
@@ -209,6 +237,10 @@ impl RunSpending {
     /// Takes the call from what is reserved, or reserves in the ledgers of the day: for several calls while much is
     /// left there, else for this one, as soon as others have not reserved what may be left.
     async fn reserve_days(&self, call: OpenCall, from: i64) -> Result<(), RunError> {
+        self.await_early().await?;
+        if let Some(task_id) = self.task_id.filter(|_| from == 0) {
+            self.store.note_first_call(task_id, call.most);
+        }
         let day = day_of(self.now());
         let is_scarce = {
             let mut spending = self.spending();
@@ -230,7 +262,7 @@ impl RunSpending {
         }
         for tries in 1.. {
             let alone = self.alone(call);
-            let pending = PendingReservation::new(self, alone.id);
+            let pending = PendingReservation::new(&self.spending, alone.id);
             let reserved = with_timeout(self.store.reserve_budget(&alone)).await.map_err(unreserved)?;
             pending.answered();
             match reserved {
@@ -251,7 +283,7 @@ impl RunSpending {
 
     /// Whether this is reserved: nobody is waited for.
     async fn try_reserve(&self, reservation: &Reservation) -> Result<bool, RunError> {
-        let pending = PendingReservation::new(self, reservation.id);
+        let pending = PendingReservation::new(&self.spending, reservation.id);
         let reserved = with_timeout(self.store.reserve_budget_if_left(reservation)).await.map_err(unreserved)?;
         pending.answered();
         Ok(reserved)
@@ -356,39 +388,5 @@ impl RunSpending {
 
     fn now(&self) -> DateTime<Utc> {
         self.store.clock().now()
-    }
-}
-
-/// Guard of a reservation whose answer is awaited. Dropped without an answer, it leaves the reservation to be taken
-/// back.
-struct PendingReservation<'a> {
-    run: &'a RunSpending,
-    id: Option<Uuid>,
-}
-
-impl<'a> PendingReservation<'a> {
-    fn new(run: &'a RunSpending, id: Uuid) -> PendingReservation<'a> {
-        PendingReservation { run, id: Some(id) }
-    }
-
-    fn answered(mut self) {
-        self.id = None;
-    }
-}
-
-impl Drop for PendingReservation<'_> {
-    fn drop(&mut self) {
-        self.run.spending().unconfirmed.extend(self.id);
-    }
-}
-
-/// The error of a run whose reservation could not be written.
-fn unreserved(error: StoreError) -> RunError {
-    match error {
-        StoreError::Unavailable(_) | StoreError::TimedOut(_) => run_error(AppendError::Unavailable),
-        other => {
-            tracing::error!(error = %other, "a budget can't be read or written");
-            run_error(AppendError::Corrupt)
-        }
     }
 }

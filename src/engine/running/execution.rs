@@ -168,7 +168,7 @@ impl Shared {
         };
         match ending.finish(result) {
             Ok(Some(finish)) => {
-                let (entries, budget) = transcript.take_deferred();
+                let (entries, budget) = Box::pin(transcript.end()).await;
                 let extracts = finish.state == RunState::Succeeded && transcript.may_extract();
                 let is_transcript_settled = transcript.is_settled();
                 let finish = Finish { entries, is_transcript_settled, budget, extracts, ..finish };

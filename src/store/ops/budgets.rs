@@ -3,6 +3,7 @@
 //! Rows of tenants hold over restarts; each has what is said for the tenant's tasks, too. An instance looks at their
 //! version as often as at that of halts, by one statement.
 
+mod first_calls;
 pub(in crate::store) mod ledger_batch;
 pub(in crate::store) mod ledgers;
 pub(in crate::store) mod reservation;
@@ -22,6 +23,7 @@ use crate::base::id::Scope;
 use crate::domain::budget::{Budgets, DayBudget, RunBudget, Settings, Spend, TaskBudget};
 use crate::store::db::text::{document, text};
 use crate::store::ops::audit::{AuditAction, write_audit};
+use crate::store::ops::budgets::first_calls::FirstCalls;
 use crate::store::ops::budgets::seen_ledgers::SeenLedgers;
 use crate::store::tx::Tx;
 use crate::store::{Store, StoreError, Topic, with_timeout};
@@ -42,6 +44,7 @@ struct BudgetCache {
     settings: OnceLock<Settings>,
     cached: Mutex<CachedBudgets>,
     seen: SeenLedgers,
+    first_calls: FirstCalls,
 }
 
 /// Of tenants, those that were read since the version changed.

@@ -15,15 +15,16 @@ use crate::store::batches::finish_alone;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::{Db, engine_connection, fault};
 use crate::store::memory::extractions::queue_extractions;
-use crate::store::ops::budgets::ledger_batch::{LedgerBatch, update_ledgers};
+use crate::store::ops::budgets::ledger_batch::update_ledgers;
 use crate::store::ops::budgets::ledgers::warn_owners;
 use crate::store::ops::usage::counting::count_usage;
 use crate::store::runs::alerts::notifications_for;
 use crate::store::runs::lease::{Finish, FinishedRow, Lease, RenewedLease};
+use crate::store::runs::new_entry::ended_ledgers;
 use crate::store::runs::settle_park::{log_cancelled_parks, log_refused_parks, settle_park};
 use crate::store::runs::slots::hand_over;
 use crate::store::tx::Tx;
-use crate::store::{Split, Store, StoreError, Topic, split};
+use crate::store::{Settlement, Split, Store, StoreError, Topic, split};
 
 /// Heartbeats have their turn beside ends, which are written here, too: no lease runs out behind a burst of these.
 const HEARTBEATS: QueueFlow = QueueFlow::Engine("heartbeats");
@@ -131,8 +132,12 @@ impl Store {
         let finished = finish_alone(&mut engine, ends, self.clock.now()).await?;
         drop(engine);
         fault()?;
-        let Some(held) = finished else { return Ok(None) };
-        self.counts.used(ends.iter().filter(|end| held.contains(&end.lease)).flat_map(|end| &end.entries));
+        let Some((held, ledgers)) = finished else { return Ok(None) };
+        let written: Vec<&Finish> = ends.iter().filter(|end| held.contains(&end.lease)).collect();
+        self.counts.used(written.iter().flat_map(|end| &end.entries));
+        let budgets = written.iter().filter_map(|end| end.budget.as_ref());
+        let settled: Vec<&Settlement> = budgets.flat_map(|end| &end.settlements).collect();
+        self.publish_updates(&ledgers, settled.into_iter()).await;
         if ends.iter().any(|end| end.again.is_some()) {
             self.notify(Topic::Queue);
         }
@@ -219,15 +224,14 @@ async fn end_budgets(
     ended: &[(&Finish, &FinishedRow)],
     now: DateTime<Utc>,
 ) -> Result<bool, StoreError> {
-    let budgets = || ended.iter().filter_map(|(end, _)| Some((end.lease.run_id, end.budget.as_ref()?)));
-    let settled = || budgets().flat_map(|(_, end)| &end.settlements);
-    let batch = LedgerBatch::new(settled(), budgets().map(|(run, _)| run), [].iter());
+    let batch = ended_ledgers(ended.iter().map(|(end, _)| *end));
     if batch.is_empty() {
         return Ok(false);
     }
     let updated = update_ledgers(tx, &batch).await?.updated;
     store.count_spent(&updated);
-    let notices: Vec<_> = settled().filter_map(|one| one.notice.clone()).collect();
+    let settled = ended.iter().filter_map(|(end, _)| end.budget.as_ref()).flat_map(|end| &end.settlements);
+    let notices: Vec<_> = settled.filter_map(|one| one.notice.clone()).collect();
     warn_owners(tx, &updated, &notices, now).await
 }
 

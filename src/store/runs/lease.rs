@@ -152,13 +152,15 @@ impl Finish {
     }
 
     /// Whether nothing follows from it, as far as that is known before it is written, but its record, its entries, and
-    /// usage that the statement which writes them can count: nobody counts on behind it, and no append is written
-    /// meanwhile.
+    /// usage and budgets that the statement which writes them can count: nobody counts on behind it, and no append is
+    /// written meanwhile.
     pub(in crate::store) fn stands_alone(&self) -> bool {
         let is_counted_at_once = self.usage == Usage::default() || (self.is_transcript_settled && self.again.is_none());
         let is_told = self.tells.is_some() || !self.deliveries.is_empty();
-        let has_more = self.park.is_some() || self.budget.is_some() || self.extracts || self.in_conversation;
-        is_counted_at_once && !is_told && !has_more
+        // an append that was not answered may bring a reservation, which the statement would not see
+        let is_settled_at_once = self.budget.is_none() || self.is_transcript_settled;
+        let has_more = self.park.is_some() || self.extracts || self.in_conversation;
+        is_counted_at_once && is_settled_at_once && !is_told && !has_more
     }
 
     /// How many attempts are given back.

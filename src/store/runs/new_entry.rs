@@ -47,6 +47,14 @@ pub(in crate::store) fn ledger_batch<'a>(appends: impl Iterator<Item = &'a Trans
     LedgerBatch::new(settled, [], appends.filter_map(|append| append.reservation.as_ref()))
 }
 
+/// The changes that these ends make to ledgers: their calls are settled, and what their runs have reserved besides is
+/// taken back.
+pub(in crate::store) fn ended_ledgers<'a>(ends: impl Iterator<Item = &'a Finish> + Clone) -> LedgerBatch {
+    let budgets = ends.filter_map(|end| Some((end.lease.run_id, end.budget.as_ref()?)));
+    let settled = budgets.clone().flat_map(|(_, end)| &end.settlements);
+    LedgerBatch::new(settled, budgets.map(|(run, _)| run), std::iter::empty())
+}
+
 /// Columns of an entry.
 #[derive(Clone)]
 pub(in crate::store) struct EntryColumns {

@@ -5,7 +5,7 @@ settled as (
     returning r.tenant_id, r.task_id, r.day, s.tokens as spent_tokens, s.cost_micros as spent_cost, r.tokens, r.cost_micros
 ), released as (
     delete from budget_reservations r
-     where r.run_id = any (array(select e.run_id from jsonb_to_recordset({batch} -> 'ended') as e (run_id uuid)))
+     where r.run_id = any (array(select e.run_id from jsonb_to_recordset({batch} -> 'ended') as e (run_id uuid) where {ended}))
        and not r.id = any (array(select s.id from jsonb_to_recordset({batch} -> 'settled') as s (id uuid)))
     returning r.tenant_id, r.task_id, r.day, cast(0 as bigint) as spent_tokens, cast(0 as bigint) as spent_cost, r.tokens,
               r.cost_micros

@@ -36,6 +36,7 @@ on_both!(
     reservation_of_which_nobody_knows_is_taken_back_with_the_next_append,
     call_that_came_to_nothing_is_in_the_way_of_no_other_of_its_run,
     turns_share_a_reservation_while_less_than_half_of_a_day_is_used,
+    run_reserves_as_much_as_the_one_of_its_task_before_it_before_it_has_its_first_call,
     calls_of_a_lost_worker_are_settled_by_the_record_before_the_run_goes_on,
     settling_twice_counts_once_and_what_a_run_has_left_is_taken_back_with_its_end,
     reservation_whose_lease_is_lost_is_taken_back_by_who_comes_to_the_limit,
@@ -414,6 +415,45 @@ async fn turns_share_a_reservation_while_less_than_half_of_a_day_is_used(world: 
     let (_, end) = transcript.take_deferred();
     world.store.finish_runs(&[finish(&run, end.expect("ledgers"))]).await.unwrap();
     assert_eq!(standings(world, &run).await, (standing(400, 0), standing(400, 0)));
+}
+
+async fn run_reserves_as_much_as_the_one_of_its_task_before_it_before_it_has_its_first_call(world: &StoreHarness) {
+    let task = world.task_with("a", json!({"interval": "1h", "overlap": "allow"}), json!({})).await;
+    let bound = |tokens| CallBound { most: TOKENS(tokens), unpriced: None };
+    let mut runs = Vec::new();
+    // the first of them knows of none before it, the third needs more, the fourth asks no model
+    let calls = [(Some(100), 0, 400), (Some(100), 800, 800), (Some(500), 1_200, 2_800), (None, 4_800, 4_800)];
+    for (call, before, behind) in calls {
+        let run = world.started(&task).await;
+        let transcript = under_a_day(world, &run, 20_000);
+        assert_eq!(transcript.load().await.unwrap(), []);
+        until_reserved(world, &run, before).await;
+        if let Some(tokens) = call {
+            transcript.reserve(1, bound(tokens)).await.unwrap();
+        }
+        assert_eq!(standings(world, &run).await.0, standing(0, behind), "with {call:?}");
+        runs.push((run, transcript));
+    }
+    // one that has begun before is settled by its record first
+    let run = world.started(&task).await;
+    let again = LeasedTranscript::new(world.store.clone(), run.lease, &run.run, false);
+    assert_eq!(again.spending(Some(spending_of_a_day(world, &run, 20_000))).load().await.unwrap(), []);
+    assert_eq!(standings(world, &run).await.0, standing(0, 4_800));
+    for (run, transcript) in &runs {
+        let (entries, end) = transcript.end().await;
+        let end = reveille::store::Finish { entries, ..finish(run, end.expect("ledgers")) };
+        assert_eq!(world.store.finish_runs(&[end]).await.unwrap(), Vec::<Uuid>::new());
+    }
+    assert_eq!(standings(world, &run).await.0, standing(0, 0));
+}
+
+/// Returns once so many tokens are reserved: nobody waits for it.
+async fn until_reserved(world: &StoreHarness, run: &StartedRun, tokens: i64) {
+    let began = Instant::now();
+    while standings(world, run).await.0 != standing(0, tokens) {
+        assert!(began.elapsed() < Duration::from_secs(30), "not {tokens}: {:?}", standings(world, run).await);
+        pause(Duration::from_millis(5)).await;
+    }
 }
 
 async fn calls_of_a_lost_worker_are_settled_by_the_record_before_the_run_goes_on(world: &StoreHarness) {

@@ -1,19 +1,23 @@
 //! Ends of runs that are written together, whichever way they take: by one statement on Postgres where nothing else
 //! follows from them, and else in a transaction.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
+use futures::future::join_all;
 use reveille::agent::AgentStore;
 use reveille::base::clock::pause;
 use reveille::base::id::{Scope, new_id};
 use reveille::domain::approval::{ApprovalChoice, ApprovalStatus};
-use reveille::domain::budget::{DayLimits, Spend, day_of};
-use reveille::domain::notification::{MessageKind, NewDelivery};
+use reveille::domain::budget::notice::BudgetNotice;
+use reveille::domain::budget::{Budgets, CallBound, DayBudget, DayLimits, Spend, day_of};
+use reveille::domain::notification::{Addresses, MessageKind, NewDelivery, Recipient};
 use reveille::domain::run::transcript::{ModelCall, ModelTokens, TranscriptEntry, TranscriptMessage};
 use reveille::domain::run::{RunState, Usage};
 use reveille::engine::running::finisher::Finisher;
 use reveille::executor::leased_transcript::LeasedTranscript;
+use reveille::executor::run_spending::RunSpending;
 use reveille::store::{
     BudgetEnd, Finish, Lease, OverlapOutcome, Park, Reservation, ReservationOutcome, Settlement, StartedRun, Store,
     StoreError,
@@ -33,6 +37,8 @@ on_both!(
     late_end_of_a_run_that_goes_on_writes_nothing_beside_the_end_of_that,
     end_that_frees_a_slot_hands_it_on_beside_ends_that_free_none,
     end_with_a_budget_settles_it_beside_ends_that_have_none,
+    owner_is_told_with_the_end_of_a_run_that_most_of_a_day_is_used,
+    ends_and_calls_of_a_tenant_on_two_instances_come_to_what_they_have_cost,
     runs_of_one_task_end_in_one_batch_and_are_counted_together,
     end_of_a_run_with_open_questions_closes_them_beside_ends_without_any,
     transcript_whose_append_was_broken_off_is_not_settled,
@@ -147,39 +153,112 @@ async fn end_that_frees_a_slot_hands_it_on_beside_ends_that_free_none(world: &St
 }
 
 async fn end_with_a_budget_settles_it_beside_ends_that_have_none(world: &StoreHarness) {
-    let [paid, lost, other] = [started(world).await, started(world).await, started(world).await];
-    let spend = |tokens| Spend { tokens, cost_micros: tokens };
-    let day = day_of(world.now());
-    let mut ends = Vec::new();
-    for run in [&paid, &lost] {
-        let call = Reservation {
-            id: new_id(world.now()),
-            lease: run.lease,
-            tenant: "a".into(),
-            task_id: run.run.task_id,
-            day,
-            most: spend(100),
-            from: 0,
-            within_half: false,
-            tenant_limits: DayLimits { tokens: Some(1_000), cost_micros: None },
-            task_limits: DayLimits::default(),
-            notice: None,
-        };
-        assert_eq!(world.store.reserve_budget(&call).await.unwrap(), ReservationOutcome::Granted);
-        let settlements = vec![Settlement { id: call.id, spent: spend(30), notice: None }];
-        ends.push(Finish { budget: Some(BudgetEnd { settlements }), ..answers(world, run) });
+    // by one statement, and in a transaction
+    for (before, is_told) in [(0, false), (1, true)] {
+        let [paid, lost, other] = [started(world).await, started(world).await, started(world).await];
+        let mut ends = Vec::new();
+        for run in [&paid, &lost] {
+            let call = reserved(world, run, 100).await;
+            // this one is left to the end
+            reserved(world, run, 20).await;
+            let settlements = vec![Settlement { id: call.id, spent: spend(30), notice: None }];
+            ends.push(Finish { budget: Some(BudgetEnd { settlements }), ..answers(world, run) });
+        }
+        ends.push(answers(world, &other));
+        if is_told {
+            ends[2].deliveries = vec![message(other.run.id)];
+        }
+        let in_time = ends[1].clone();
+        ends[1].lease = stale(&lost);
+        assert_eq!(world.store.finish_runs(&ends).await.unwrap(), [lost.run.id]);
+        assert_eq!((ledger(world).await, counted(world).await), ((60 * before + 30, 120), 3 * before + 2));
+        assert_eq!(world.store.finish_runs(&[in_time]).await.unwrap(), Vec::<Uuid>::new());
+        assert_eq!((ledger(world).await, counted(world).await), ((60 * before + 60, 0), 3 * before + 3));
     }
-    ends.push(answers(world, &other));
-    let in_time = ends[1].clone();
-    ends[1].lease = stale(&lost);
-    let ledger = async || {
-        let standing = world.store.budget_usage("a", day).await.unwrap().tenant;
-        (standing.used.tokens, standing.reserved.tokens)
+}
+
+fn spend(tokens: i64) -> Spend {
+    Spend { tokens, cost_micros: tokens }
+}
+
+/// Tokens that are used and reserved in the tenant's day.
+async fn ledger(world: &StoreHarness) -> (i64, i64) {
+    let standing = world.store.budget_usage("a", day_of(world.now())).await.unwrap().tenant;
+    (standing.used.tokens, standing.reserved.tokens)
+}
+
+/// A call that is reserved in a day of 1,000 tokens.
+async fn reserved(world: &StoreHarness, run: &StartedRun, tokens: i64) -> Reservation {
+    let call = Reservation {
+        id: new_id(world.now()),
+        lease: run.lease,
+        tenant: "a".into(),
+        task_id: run.run.task_id,
+        day: day_of(world.now()),
+        most: spend(tokens),
+        from: 0,
+        within_half: false,
+        tenant_limits: DayLimits { tokens: Some(1_000), cost_micros: None },
+        task_limits: DayLimits::default(),
+        notice: None,
     };
-    assert_eq!(world.store.finish_runs(&ends).await.unwrap(), [lost.run.id]);
-    assert_eq!((ledger().await, counted(world).await), ((30, 100), 2));
-    assert_eq!(world.store.finish_runs(&[in_time]).await.unwrap(), Vec::<Uuid>::new());
-    assert_eq!((ledger().await, counted(world).await), ((60, 0), 3));
+    assert_eq!(world.store.reserve_budget(&call).await.unwrap(), ReservationOutcome::Granted);
+    call
+}
+
+async fn owner_is_told_with_the_end_of_a_run_that_most_of_a_day_is_used(world: &StoreHarness) {
+    let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
+    let owner = Arc::new(Recipient { addresses, ..Recipient::default() });
+    let told = async || world.store.count_deliveries(&Scope::Every).await.unwrap();
+    for (tokens, expected) in [(799, 0), (1, 1), (100, 1)] {
+        let run = started(world).await;
+        let call = reserved(world, &run, tokens).await;
+        let notice = BudgetNotice::new(run.task.as_deref().expect("its task"), Some(Arc::clone(&owner)));
+        let settlement = Settlement { id: call.id, spent: spend(tokens), notice: Some(Arc::new(notice)) };
+        let budget = Some(BudgetEnd { settlements: vec![settlement] });
+        let end = Finish { budget, ..answers(world, &run) };
+        assert_eq!(world.store.finish_runs(&[end]).await.unwrap(), Vec::<Uuid>::new());
+        assert_eq!(told().await, expected, "with {tokens} more");
+        let warned = "select count(*) from budget_days where warned_at is not null";
+        assert_eq!(world.count(warned).await, expected);
+    }
+    assert_eq!(ledger(world).await, (900, 0));
+}
+
+async fn ends_and_calls_of_a_tenant_on_two_instances_come_to_what_they_have_cost(world: &StoreHarness) {
+    const RUNS: usize = 20;
+    let stores: [Store; 2] = match world.is_postgres() {
+        true => [world.store.clone(), world.other_instance().await],
+        false => [world.store.clone(), world.store.clone()],
+    };
+    let mut runs = Vec::new();
+    for _ in 0..RUNS {
+        runs.push(started(world).await);
+    }
+    let each = runs.into_iter().enumerate().map(|(number, run)| {
+        let store = stores[number % 2].clone();
+        let (first, last, end) = (answered(world, 0), answered(world, 1), answers(world, &run));
+        tokio::spawn(async move {
+            let tenant = DayBudget { tokens_per_day: Some(1_000_000), ..DayBudget::default() };
+            let budgets = Budgets { tenant, ..Budgets::default() };
+            let spending = RunSpending::new(store.clone(), run.lease, &run.run, budgets, None);
+            let transcript = LeasedTranscript::new(store.clone(), run.lease, &run.run, true).spending(Some(spending));
+            let bound = || CallBound { most: spend(400), unpriced: None };
+            transcript.reserve(1, bound()).await.unwrap();
+            assert!(transcript.append_and_reserve(vec![first], 2, bound()).await.unwrap());
+            transcript.defer(vec![last]);
+            let usage = transcript.usage();
+            let (entries, budget) = transcript.end().await;
+            let end = Finish { entries, budget, usage, ..end };
+            assert_eq!(store.finish_runs(&[end]).await.unwrap(), Vec::<Uuid>::new());
+        })
+    });
+    for ended in join_all(each).await {
+        ended.unwrap();
+    }
+    let calls = 2 * RUNS as i64;
+    assert_eq!((ledger(world).await, counted(world).await), ((250 * calls, 0), calls));
+    assert_eq!(world.count("select count(*) from budget_reservations").await, 0);
 }
 
 async fn runs_of_one_task_end_in_one_batch_and_are_counted_together(world: &StoreHarness) {

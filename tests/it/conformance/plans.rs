@@ -507,14 +507,19 @@ async fn spend(world: &StoreHarness, started: &[StartedRun]) {
     }
 }
 
-/// Most have ended, in three batches: some in a transaction, of which one is tried again and one waits for somebody; and
-/// some by a statement alone, of which each stores and counts an answer, or none does.
+/// Most have ended, in four batches: some in a transaction, of which one is tried again and one waits for somebody; and
+/// some by a statement alone, of which each has a budget, or stores and counts an answer, or none does.
 async fn end(world: &StoreHarness, started: Vec<StartedRun>) {
     let held: Vec<_> = started.iter().map(|started| started.lease).collect();
     world.store.heartbeat(&held, world.now() + LEASE).await.unwrap();
     transcribe(world, &started).await;
     let later = world.now() + TimeDelta::hours(1);
-    let mut batches = [Vec::new(), Vec::new(), Vec::new()];
+    let mut batches = [Vec::new(), Vec::new(), Vec::new(), Vec::new()];
+    let spent = Spend { tokens: 50, cost_micros: 1 };
+    let budget = || {
+        let settlements = vec![Settlement { id: new_id(world.now()), spent, notice: None }];
+        Some(BudgetEnd { settlements })
+    };
     let ends = started.iter().enumerate().map(|(place, started)| match place {
         0 => Finish {
             again: Some(RequeuedRun { run_at: later, uses_attempt: true }),
@@ -524,9 +529,13 @@ async fn end(world: &StoreHarness, started: Vec<StartedRun>) {
         1 => Finish {
             park: Some(Park::Completion { until: later }),
             usage: ANSWER,
+            budget: budget(),
             ..end_of(started, RunState::WaitingForCompletion)
         },
-        2 | 3 => Finish { budget: Some(BudgetEnd::default()), usage: ANSWER, ..end_of(started, RunState::Succeeded) },
+        2 | 3 => {
+            let is_transcript_settled = true;
+            Finish { budget: budget(), usage: ANSWER, is_transcript_settled, ..end_of(started, RunState::Succeeded) }
+        }
         4..7 => {
             let entry = TranscriptEntry::new(0, 0, world.now(), TranscriptMessage::user("hello"));
             let entries = vec![TranscriptEntry { usage: ANSWER, ..entry }];
@@ -535,7 +544,8 @@ async fn end(world: &StoreHarness, started: Vec<StartedRun>) {
         _ => end_of(started, RunState::Succeeded),
     });
     for (place, end) in ends.enumerate() {
-        batches[place / 4 % 3].push(end);
+        let batch = if (2..4).contains(&place) { 3 } else { place / 4 % 3 };
+        batches[batch].push(end);
     }
     for ends in batches {
         assert_eq!(world.store.finish_runs(&ends).await.unwrap(), Vec::<Uuid>::new());

@@ -1,5 +1,6 @@
 //! Ends on Postgres: one statement for all of a batch, with the entries that waited for them. Ends from which nothing
-//! else follows are that statement alone, which counts their usage as well; others have it in a transaction.
+//! else follows are that statement alone, which counts their usage and settles their budgets as well; others have it in
+//! a transaction.
 
 use std::collections::HashSet;
 
@@ -10,13 +11,16 @@ use sqlx::postgres::{PgArguments, PgConnection};
 use sqlx::types::Json;
 use uuid::Uuid;
 
+use crate::domain::budget::WARNED_AT_PERCENT;
 use crate::domain::run::Usage;
 use crate::store::StoreError;
 use crate::store::batches::postgres::appending::{add, add_entries, entries_of};
 use crate::store::db::text::{optional, optional_document};
+use crate::store::ops::budgets::ledger_batch::{self, LEDGERS_OF_ENDS, LedgerOutcome, LedgerOutcomeRow};
+use crate::store::ops::budgets::ledgers::UpdatedLedger;
 use crate::store::ops::usage::counting::COUNT_ENDS;
 use crate::store::runs::lease::{Finish, FinishedRow, Lease, Park};
-use crate::store::runs::new_entry::{TranscriptAppend, deferred_appends};
+use crate::store::runs::new_entry::{TranscriptAppend, deferred_appends, ended_ledgers};
 use crate::store::sql::sql;
 
 const FINISH: &str = include_str!("../../sql/finish.postgres.sql");
@@ -38,6 +42,54 @@ const ALONE: &str = sql!(sql!(FINISH, ANSWER_ALONE); "{is_open}" = NOTHING_FOLLO
 const ALONE_WITH_USAGE: &str =
     sql!(sql!(FINISH, ", ", ENTRIES, COUNT_ENDS, ANSWER_ALONE); "{is_open}" = NOTHING_FOLLOWS);
 
+/// Ledgers are changed behind all that is written with the ends, and before usage is counted, as everywhere: the answer
+/// reads the ends, then the ledgers, and what it does not read is written behind it.
+const ALONE_WITH_LEDGERS: &str = sql!(
+    sql!(FINISH, ", ", ENTRIES, ", ", LEDGERS_OF_ENDS, COUNT_ENDS, ENDS_ANSWERED, ledger_batch::ANSWER, ") ledgers");
+    "{is_open}" = sql!(NOTHING_FOLLOWS, " and ", NOBODY_IS_WARNED);
+    "{held}" = "(select is_open from gate) and ((r.run_id, r.lease_token) in (select run_id, lease_token from held)) is true";
+    "{ended}" = "(select is_open from gate) and (e.run_id in (select run_id from held)) is true";
+    "{batch}" = "$36"
+);
+/// Whether no owner is to be told that most of a ledger is used ([`WARNED_AT_PERCENT`] and more), whatever the ends leave
+/// of what is reserved: that is told with them.
+const NOBODY_IS_WARNED: &str = "
+    not exists (
+        select from budget_reservations r
+         cross join lateral (values (cast('00000000-0000-0000-0000-000000000000' as uuid)), (r.task_id)) l (task_id)
+         cross join lateral (
+               select d.* from budget_days d
+                where d.day = r.day and d.tenant_id = r.tenant_id and d.task_id = l.task_id offset 0) d
+         where r.run_id = any (array(select e.run_id from jsonb_to_recordset({batch} -> 'ended') as e (run_id uuid)))
+           and d.warned_at is null
+           and (d.tokens + d.reserved_tokens >= d.tokens_limit / 5 * 4
+                or d.cost_micros + d.reserved_cost_micros >= d.cost_micros_limit / 5 * 4))";
+const _: () = assert!(WARNED_AT_PERCENT == 80, "four fifths, as the statement has it");
+/// Rows of ends, and those of ledgers without a run. A row that is not open: nothing was written.
+const ENDS_ANSWERED: &str = "
+    select run_id, lease_token, true as is_open, false as is_reserved, cast(null as text) as tenant_id,
+           cast(null as uuid) as task_id, cast(null as date) as day, cast(null as bigint) as spent_tokens,
+           cast(null as bigint) as spent_cost, cast(null as bigint) as tokens, cast(null as bigint) as cost_micros,
+           cast(null as bigint) as tokens_limit, cast(null as bigint) as cost_micros_limit, cast(null as boolean) as is_warned
+      from written
+    union all
+    select null, null, false, false, null, null, null, null, null, null, null, null, null, null from gate where not is_open
+    union all
+    select null, null, true, ledgers.* from (";
+
+/// A row of [`ENDS_ANSWERED`].
+#[derive(sqlx_macros::FromRow)]
+struct AloneRow {
+    run_id: Option<Uuid>,
+    lease_token: Option<i64>,
+    is_open: bool,
+    #[sqlx(flatten)]
+    ledger: LedgerOutcomeRow,
+}
+
+/// Leases that were held, and ledgers that were changed.
+type EndedAlone = (HashSet<Lease>, Vec<UpdatedLedger>);
+
 /// In a transaction: writes ends, with the entries that waited for them.
 pub(in crate::store::batches) async fn finish(
     conn: &mut PgConnection,
@@ -57,15 +109,22 @@ pub(in crate::store::batches) async fn finish(
 }
 
 /// By itself, and committed with its answer: writes ends from which nothing follows that is known of before, with the
-/// entries that waited for them and their usage, and answers the leases that were still held. `None`: something else is
-/// to be done about one of them, and nothing was written.
+/// entries that waited for them, their usage and their budgets, and answers the leases that were still held. `None`:
+/// something else is to be done about one of them, and nothing was written.
 pub(in crate::store) async fn finish_alone(
     conn: &mut PgConnection,
     ends: &[Finish],
     now: DateTime<Utc>,
-) -> Result<Option<HashSet<Lease>>, StoreError> {
-    let appends = deferred_appends(ends.iter())?;
+) -> Result<Option<EndedAlone>, StoreError> {
+    let (appends, ledgers) = (deferred_appends(ends.iter())?, ended_ledgers(ends.iter()));
     let mut arguments = end_arguments(ends, now)?;
+    if !ledgers.is_empty() {
+        add_deferred(&mut arguments, &appends)?;
+        arguments.add(Json(ledgers)).map_err(sqlx::Error::Encode)?;
+        let text = fenced(ALONE_WITH_LEDGERS);
+        let rows: Vec<AloneRow> = sqlx::query_as_with(text, arguments).fetch_all(conn).await?;
+        return Ok(ended_alone(rows));
+    }
     let text = match appends.is_empty() && ends.iter().all(|end| end.usage == Usage::default()) {
         true => ALONE,
         false => {
@@ -74,7 +133,20 @@ pub(in crate::store) async fn finish_alone(
         }
     };
     let rows: Vec<(Option<Uuid>, Option<i64>)> = sqlx::query_as_with(fenced(text), arguments).fetch_all(conn).await?;
-    Ok(rows.into_iter().map(|(run_id, token)| Some(Lease { run_id: run_id?, token: token? })).collect())
+    let held: Option<HashSet<Lease>> =
+        rows.into_iter().map(|(run_id, token)| Some(Lease { run_id: run_id?, token: token? })).collect();
+    Ok(held.map(|held| (held, Vec::new())))
+}
+
+/// `None`: nothing was written.
+fn ended_alone(rows: Vec<AloneRow>) -> Option<EndedAlone> {
+    if rows.iter().any(|row| !row.is_open) {
+        return None;
+    }
+    let lease = |row: &AloneRow| Some(Lease { run_id: row.run_id?, token: row.lease_token? });
+    let held = rows.iter().filter_map(lease).collect();
+    let ledgers = rows.into_iter().filter(|row| row.run_id.is_none()).map(|row| row.ledger).collect();
+    Some((held, LedgerOutcome::of(ledgers).updated))
 }
 
 /// Those of these tasks that have runs waiting for their slot, in the order of their ids.

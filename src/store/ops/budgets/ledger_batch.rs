@@ -23,7 +23,10 @@ use crate::store::tx::Tx;
 
 /// Steps of a statement on Postgres, from `settled` to `reserved`: `{batch}` is a [`LedgerBatch`], and `{held}` says of
 /// which rows `r` the lease is held. Nothing is reserved in a ledger that is not there.
-pub(in crate::store) const LEDGERS: &str =
+pub(in crate::store) const LEDGERS: &str = sql!(LEDGERS_OF_ENDS; "{ended}" = "true");
+
+/// As [`LEDGERS`]; `{ended}` says of which runs `e` all other reservations are taken back.
+pub(in crate::store) const LEDGERS_OF_ENDS: &str =
     sql!(STEPS; "{there}" = "l.day is not null"; "{opened}" = ""; "{behind}" = "");
 
 const STEPS: &str = include_str!("../../sql/ledgers.postgres.sql");
@@ -45,7 +48,8 @@ const RESERVE_OPENING: &str = sql!(
     "{opened}" = OPENED;
     "{behind}" = "and (select count(*) from opened) >= 0";
     "{batch}" = "$1";
-    "{held}" = "true"
+    "{held}" = "true";
+    "{ended}" = "true"
 );
 
 /// The ledgers that are not there: written behind the locks of the others, in the order of these, and before any of
